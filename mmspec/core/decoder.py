@@ -1,0 +1,260 @@
+"""The loop. One round is: speculate (draft, verify), settle (accept, commit, observe), one late host sync.
+
+It knows neither modalities nor methods. No draft is a draft of one node: plain decoding is the same code.
+"""
+
+import os
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mmspec.core.drafters.none import NoDraft
+from mmspec.core.laws import PointMass, take_nodes
+from mmspec.core.noise import PhiloxSource, Source
+from mmspec.core.policies import Fixed, Policy
+from mmspec.core.protocols import Drafter, Target
+from mmspec.core.rules.match import Match
+from mmspec.core.rules.rule import Rule
+from mmspec.core.state import State, ends_of
+from mmspec.core.types import Draft, Scores, Step
+from mmspec.core.warp import Prefix, Warp
+from mmspec.report.report import Report
+
+
+@dataclass(frozen=True)
+class Pending:
+    """A round that was drafted and scored, and not settled.
+
+    Attributes:
+        draft: Rooted.
+        scores: The target's laws at its nodes.
+    """
+
+    draft: Draft
+    scores: Scores
+
+
+@dataclass(frozen=True)
+class Output:
+    """What a call made.
+
+    Attributes:
+        units: One tensor a row: `[emitted, *unit]`.
+        report: Counts and times.
+    """
+
+    units: list[Tensor]
+    report: Report
+
+
+class Decoder:
+    """Target, drafter and rule in one loop.
+
+    Args:
+        target: The model whose law the output follows.
+        drafter: Proposes units; None decodes plainly.
+        rule: Decides; default `match`: same seed, same output.
+        k: Units to draft per round and path (`num_speculative_tokens`).
+        policy: Decides the budget of each round; default: always `k`.
+        name: What reports call this pair.
+
+    Raises:
+        ValueError: The three cannot work together exactly; the missing words are named.
+
+    Example:
+        ```python
+        decoder = Decoder(target, drafter, k=8)
+        output = decoder.generate(prompt, limit=200, seed=0)
+        ```
+    """
+
+    def __init__(
+        self,
+        target: Target,
+        drafter: Drafter | None = None,
+        rule: Rule | None = None,
+        *,
+        k: int = 8,
+        policy: Policy | None = None,
+        name: str | None = None,
+    ) -> None:
+        if k < 0:
+            raise ValueError(f"k must be >= 0, got {k}")
+        self.target = target
+        self.drafter: Drafter = drafter if drafter is not None else NoDraft()
+        self.rule: Rule = rule if rule is not None else Match()
+        self.k = k if drafter is not None else 0
+        self.policy: Policy = policy if policy is not None else Fixed(self.k)
+        self.name = name or type(self.drafter).__name__
+        _refuse_misfits(self.target, self.drafter, self.rule)
+        self.drafter.bind(target)
+
+    def start(
+        self,
+        inputs: Any,
+        limit: int,
+        *,
+        seed: int | Sequence[int] = 0,
+        source: Source | None = None,
+        warp: Warp | None = None,
+        ends: int | Sequence[int] | None = None,
+    ) -> State:
+        """Prefill, and emit the first unit.
+
+        Args:
+            inputs: The target's prompt.
+            limit: Units wanted per row, at least 1.
+            seed: One seed, or one a row; a row's output does not depend on its batch.
+            source: Noise instead of `seed`.
+            warp: From scores to laws; default: sample at temperature 1.
+            ends: Unit ids that end a row.
+
+        Raises:
+            ValueError: The prompt or a number does not fit.
+        """
+        if limit < 1:
+            raise ValueError(f"limit must be at least 1, got {limit}")
+        report = Report(method=self.name, exactness=self.rule.exactness)
+        with report.phase("prefill"):
+            started = self.target.start(inputs, limit, self.drafter.width(self.k) + 1)
+        rows, given = started.prompt.shape[:2]
+        device = started.prompt.device
+        blank = started.prompt.new_zeros(rows, limit + 1, *started.prompt.shape[2:])
+        history = torch.cat([started.prompt, blank], 1)
+        zero = torch.zeros(rows, dtype=torch.int64, device=device)
+        state = State(
+            cache=started.cache,
+            history=history,
+            given=given,
+            pads=started.pads,
+            emitted=zero,
+            root=history[:, given - 1] if given else blank[:, 0],
+            done=zero.bool(),
+            limit=limit,
+            ends=ends_of(ends, device),
+            source=source if source is not None else PhiloxSource.seeded(seed, rows, device),
+            warp=warp if warp is not None else Warp(),
+            report=report,
+            hosted=[0] * rows,
+            done_rows=[False] * rows,
+        )
+        draft = Draft.empty(state.root).rooted(state.root, state.room)
+        scores = state.warp(started.raw, draft, self._prefix(state))
+        state.inspect(draft, scores)
+        state.append(draft, self.rule.accept(draft, scores, state.round()))
+        state.sync()
+        state.memory = self.drafter.start(state, inputs)
+        return state
+
+    def speculate(self, state: State) -> Pending:
+        """Draft and score: nothing is committed, so it may run before the truth of the last round is shown."""
+        with state.report.phase("draft"):
+            draft = self.policy.trim(self._propose(state)).rooted(state.root, state.room)
+        with state.report.phase("verify"):
+            raw = self.target.verify(state.cache, draft)
+            scores = state.warp(raw, draft, self._prefix(state))
+        return Pending(draft, scores)
+
+    def settle(self, state: State, pending: Pending, truth: Tensor | None = None) -> Step:
+        """Accept (or compare with a truth that came later), commit, let the drafter see it.
+
+        Args:
+            state: The call.
+            pending: What `speculate` returned.
+            truth: `[batch, n, *unit]`, the next `n` units as they really came; the walk then follows them, and the
+                last one (or the first that was not drafted) becomes the new root.
+        """
+        draft, scores = pending.draft, pending.scores
+        if truth is not None:
+            draft, scores = _told(draft, scores, truth)
+        state.inspect(draft, scores)
+        verdict = self.rule.accept(draft, scores, state.round())
+        state.report.count(draft.valid, verdict.length, ~state.done)
+        count = state.append(draft, verdict)
+        self.target.commit(state.cache, verdict.path, count)
+        step = Step(draft, scores, verdict, count)
+        self.drafter.observe(state, step)
+        return step
+
+    def generate(
+        self, inputs: Any, limit: int, *, on_step: Callable[[State], None] | None = None, **options: Any
+    ) -> Output:
+        """Decode to the end.
+
+        Args:
+            inputs: The target's prompt.
+            limit: Units wanted per row.
+            on_step: Called after every sync; streams read `state.output()` there. Raising stops the call.
+            **options: As in `start`.
+        """
+        state = self.start(inputs, limit, **options)
+        if on_step:
+            on_step(state)
+        while not state.finished:
+            self.advance(state)
+            if on_step:
+                on_step(state)
+        state.source.finish(max(state.hosted))
+        return self.result(state)
+
+    def advance(self, state: State) -> None:
+        """One whole round, its sync included."""
+        state.report.rounds += 1
+        state.report.row_rounds += state.done_rows.count(False)
+        pending = self.speculate(state)
+        with state.report.phase("rest"):
+            self.settle(state, pending)
+            state.sync()
+
+    def result(self, state: State) -> Output:
+        """What there is, finished or not."""
+        state.report.rows, state.report.emitted = state.rows, sum(state.hosted)
+        return Output(state.output(), state.report)
+
+    def _propose(self, state: State) -> Draft:
+        budget = min(self.policy.budget(), state.limit - min(state.hosted) - 1)
+        if budget <= 0:
+            return Draft.empty(state.root)
+        try:
+            return self.drafter.propose(state, budget, self.rule.draft_noise(state.round()))
+        except Exception as error:
+            if os.environ.get("MMSPEC_STRICT"):
+                raise
+            if not state.report.faults:
+                warnings.warn(
+                    f"the drafter {self.name} failed ({type(error).__name__}: {error}); this round runs without a draft",
+                    stacklevel=2,
+                )
+            state.report.faults += 1
+            return Draft.empty(state.root)
+
+    def _prefix(self, state: State) -> Prefix:
+        return Prefix(state.history, [state.given + n for n in state.hosted])
+
+
+def _told(draft: Draft, scores: Scores, truth: Tensor) -> tuple[Draft, Scores]:
+    """The draft and the laws of a round whose truth is known: at depth d the next unit is `truth[:, d]`."""
+    depth = draft.index.depth.expand(len(truth), -1).clamp(max=truth.shape[1] - 1)
+    law = PointMass(take_nodes(truth, depth))
+    return draft.shallower(truth.shape[1]), Scores(law, law.finite(), scores.hidden, scores.made)
+
+
+def _refuse_misfits(target: Target, drafter: Drafter, rule: Rule) -> None:
+    """Every need must be met by another party; drafts are verified exactly or not at all."""
+    lacking = (rule.needs - target.offers - drafter.offers) | (drafter.needs - target.offers - rule.offers)
+    if "tree" in drafter.offers and "tree" not in target.offers:
+        lacking |= {"tree"}
+    if lacking:
+        raise ValueError(
+            f"{type(drafter).__name__} with {type(rule).__name__} on {type(target).__name__} cannot be verified: "
+            f"nothing offers {', '.join(sorted(lacking))} "
+            f"(target: {_listed(target.offers)}; drafter: {_listed(drafter.offers)}; rule: {_listed(rule.offers)})"
+        )
+
+
+def _listed(words: frozenset[str]) -> str:
+    return ", ".join(sorted(words)) or "nothing"

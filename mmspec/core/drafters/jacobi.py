@@ -1,0 +1,107 @@
+"""The target's own last pass as drafter: a Jacobi window of units that are refined until they stand.
+
+Speculative Jacobi decoding (arXiv 2410.01699) and its maximal-coupling form (2510.08994). What the last round drew at
+every node of the window becomes the next draft, with the laws that it was drawn from; slots that enter the window are
+filled by an initialisation. Training-free, for discrete and continuous units alike: the rule decides how a redraw is
+tied to the draft (`match`: shared noise; `rejection`: maximal coupling or reflection).
+Knob: the window (`k`); longer windows accept more per pass and cost more per pass.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from mmspec.core.laws import Law, Mixed, take_nodes, where_nodes
+from mmspec.core.noise import DraftNoise, Noise
+from mmspec.core.protocols import Target
+from mmspec.core.state import State
+from mmspec.core.types import Draft, Step
+
+
+@dataclass(frozen=True)
+class Window:
+    """Slots `0 … k - 1` of a row stand for its next `k` units.
+
+    Attributes:
+        units: `[batch, k, *unit]`.
+        law: What they were drawn from, `[batch, k]`; None before the first pass.
+        drawn: `[batch, k]` bool: False in slots that wait for an initialisation.
+    """
+
+    units: Tensor
+    law: Law | None
+    drawn: Tensor
+
+
+class Initialisation(Protocol):
+    """Fills the slots that enter a window."""
+
+    def fill(self, state: State, window: Window, noise: Noise) -> tuple[Tensor, Law | None]:
+        """Units of all slots, `[batch, k, *unit]` (those that are drawn already are not read), and their law.
+
+        None says that they are point masses; a law says that they were drawn from it with `noise [batch, k]`.
+        """
+        ...
+
+
+class Jacobi:
+    """A window over the next units, refined in place.
+
+    Args:
+        initialisation: Fills new slots.
+    """
+
+    offers = frozenset({"chain", "window", "q"})
+    needs = frozenset({"redraw"})
+
+    def __init__(self, initialisation: Initialisation) -> None:
+        self.initialisation = initialisation
+
+    def bind(self, target: Target) -> None:
+        pass
+
+    def width(self, k: int) -> int:
+        return k
+
+    def start(self, state: State, inputs: Any) -> Window | None:
+        return None
+
+    def propose(self, state: State, k: int, noise: DraftNoise) -> Draft:
+        window = self._resized(state, k)
+        units, law = self.initialisation.fill(state, window, noise.chain(1, k))
+        units = where_nodes(window.drawn, window.units, units)
+        if window.law is None:
+            return Draft.chain(units, law)
+        if law is None:
+            return Draft.chain(units, Mixed(window.law, window.drawn, units))
+        return Draft.chain(units, _either(window.drawn, window.law, law))
+
+    def observe(self, state: State, step: Step) -> None:
+        """Slot j of the next window is the unit drawn at node `count + j`: both stand for the same position."""
+        nodes = step.draft.nodes
+        source = step.count[:, None] + torch.arange(nodes - 1, device=step.count.device)
+        drawn = source < nodes
+        source = source.clamp(max=nodes - 1)
+        state.memory = Window(take_nodes(step.verdict.drawn, source), step.scores.law.take(source), drawn)
+
+    @staticmethod
+    def _resized(state: State, k: int) -> Window:
+        """The window at this round's width; slots beyond the last one's are empty."""
+        last: Window | None = state.memory
+        held = last.units.shape[1] if last is not None else 0
+        slot = torch.arange(k, device=state.emitted.device).expand(state.rows, -1)
+        if last is None or not held:
+            units = state.root[:, None].expand(-1, k, *state.root.shape[1:])
+            return Window(units, None, torch.zeros_like(slot, dtype=torch.bool))
+        within, at = slot < held, slot.clamp(max=held - 1)
+        law = None if last.law is None else last.law.take(at)
+        return Window(take_nodes(last.units, at), law, last.drawn.gather(1, at) & within)
+
+
+def _either(mask: Tensor, a: Any, b: Any) -> Law:
+    """Two laws of one family, `a` where `mask`."""
+    nodes = torch.arange(mask.shape[1], device=mask.device)
+    both: Law = type(a).cat([a, b])
+    return both.take(torch.where(mask, nodes, nodes + mask.shape[1]))

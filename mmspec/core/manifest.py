@@ -1,0 +1,53 @@
+"""What the core itself offers: the rules. It comes through the same door as every plugin."""
+
+from collections.abc import Iterator
+
+from mmspec.registry import Component, hookimpl
+
+
+@hookimpl
+def mmspec_components() -> Iterator[Component]:
+    """The rules, the default one first."""
+    yield Component(
+        name="match",
+        kind="rule",
+        factory="mmspec.core.rules.match:Match",
+        needs=frozenset({"discrete"}),
+        exactness="invariant",
+        summary="Draw from p with noise that belongs to the position; follow the child it hits.",
+        paper="https://arxiv.org/abs/2408.07978",
+    )
+    yield Component(
+        name="rejection",
+        kind="rule",
+        factory="mmspec.core.rules.rejection:Rejection",
+        needs=frozenset({"law"}),
+        exactness="lossless",
+        summary="Couple p with the draft's law, unit by unit, along a chain or a window.",
+        paper="https://arxiv.org/abs/2211.17192",
+    )
+    yield Component(
+        name="recursive-rejection",
+        kind="rule",
+        factory="mmspec.core.rules.recursive_rejection:RecursiveRejection",
+        needs=frozenset({"discrete", "tree"}),
+        exactness="lossless",
+        summary="Try sampled siblings in turn, each against what the last one left of p.",
+        paper="https://arxiv.org/abs/2402.14160",
+    )
+    yield Component(
+        name="block",
+        kind="rule",
+        factory="mmspec.core.rules.block:Block",
+        needs=frozenset({"discrete"}),
+        exactness="lossless",
+        summary="Accept or reject prefixes of a chain as a whole; never shorter than rejection.",
+        paper="https://arxiv.org/abs/2403.10444",
+    )
+    yield Component(
+        name="synthetic",
+        kind="rule",
+        factory="mmspec.core.rules.synthetic:Synthetic",
+        exactness="synthetic",
+        summary="Accept at a given rate, whatever was drafted; for benchmarks of speed only.",
+    )

@@ -1,0 +1,65 @@
+"""How many units to speculate. Under `match` a policy can never change the output.
+
+A policy decides before the draw: `budget` before drafting, `trim` by scores that were known before a node's own unit was
+drawn. Dropping a node because of its own unit biases every rule that uses q.
+"""
+
+import math
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from mmspec.core.types import Draft
+
+
+class Policy(Protocol):
+    """Speculation length."""
+
+    def budget(self) -> int:
+        """Units to draft in this round; 0 is plain decoding."""
+        ...
+
+    def trim(self, draft: Draft) -> Draft:
+        """Refuse drafted nodes, or return the draft as it is. The draft is not rooted yet."""
+        ...
+
+
+@dataclass(frozen=True)
+class Fixed:
+    """Always `k` units.
+
+    Attributes:
+        k: Units to draft.
+    """
+
+    k: int
+
+    def budget(self) -> int:
+        return self.k
+
+    def trim(self, draft: Draft) -> Draft:
+        return draft
+
+
+@dataclass(frozen=True)
+class Confidence:
+    """Up to `k` units, cut where the drafter's survival falls below a threshold.
+
+    Attributes:
+        k: Most units to draft.
+        threshold: Smallest survival probability, in (0, 1): higher drafts less. Survival is the product of the largest
+            probabilities down to a node's law: known before the node's own unit is drawn.
+
+    Chains are cut to the longest row, which costs a host sync a round: it pays where a verified node costs more.
+    """
+
+    k: int
+    threshold: float = 0.3
+
+    def budget(self) -> int:
+        return self.k
+
+    def trim(self, draft: Draft) -> Draft:
+        if draft.score is None:  # a drafter without confidence is drafted in full
+            return draft
+        draft = replace(draft, valid=draft.valid & (draft.score >= math.log(self.threshold)))
+        return draft.narrow(int(draft.valid.any(0).sum())) if draft.index.is_chain else draft

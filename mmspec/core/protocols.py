@@ -1,0 +1,106 @@
+"""What the loop asks of a target and of a drafter. Implement these; inherit nothing."""
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from torch import Tensor
+
+from mmspec.core.noise import DraftNoise
+from mmspec.core.state import State
+from mmspec.core.types import Draft, Raw, Step
+
+
+@dataclass(frozen=True)
+class Started:
+    """A target's answer to a prompt.
+
+    Attributes:
+        cache: The call's memory; only the target looks into it.
+        raw: Scores of the first new unit, one node: `[batch, 1, …]`.
+        prompt: `[batch, given, *unit]`: the prompt as units, padded on the left; `given` may be 0.
+        pads: `[batch]` int64: padding of each row.
+    """
+
+    cache: Any
+    raw: Raw
+    prompt: Tensor
+    pads: Tensor
+
+
+class Target(Protocol):
+    """The model whose law the output follows.
+
+    Attributes:
+        offers: Words that methods match against: `discrete`, `continuous`, `tree` (verifies trees), `hidden`, ….
+        vocab: Number of unit ids of a discrete target; None otherwise.
+    """
+
+    offers: frozenset[str]
+    vocab: int | None
+
+    def start(self, inputs: Any, limit: int, width: int) -> Started:
+        """Prefill.
+
+        Args:
+            inputs: What this target calls a prompt.
+            limit: New units wanted per row.
+            width: Most nodes of a draft, root included: what the cache must hold beyond the units.
+
+        Raises:
+            ValueError: The prompt is empty or does not fit.
+        """
+        ...
+
+    def verify(self, cache: Any, draft: Draft) -> Raw:
+        """Score a rooted draft in one pass. Writes scratch only: nothing is committed."""
+        ...
+
+    def commit(self, cache: Any, path: Tensor, count: Tensor) -> None:
+        """Keep the root and the first `count - 1` nodes of `path [batch, depth]`; `count [batch]` is 0 in finished rows."""
+        ...
+
+    def truncate(self, cache: Any, length: Tensor) -> None:
+        """Forget all but the first `length [batch]` units, prompt included, padding not."""
+        ...
+
+
+class Drafter(Protocol):
+    """Proposes units cheaply.
+
+    Attributes:
+        offers: `chain` or `tree`, and `q` where drafts carry a law.
+        needs: Words that target and rule must offer between them: `hidden`, `redraw`, `rerank`, …
+    """
+
+    offers: frozenset[str]
+    needs: frozenset[str]
+
+    def bind(self, target: Target) -> None:
+        """Meet the target once; refuse it with a reason if it does not fit.
+
+        Raises:
+            ValueError: The two cannot work together.
+        """
+        ...
+
+    def width(self, k: int) -> int:
+        """Most nodes that a draft of budget `k` has, the root not counted."""
+        ...
+
+    def start(self, state: State, inputs: Any) -> Any:
+        """A call begins (the prompt is in `state.history`). Returns the call's memory, kept as `state.memory`."""
+        ...
+
+    def propose(self, state: State, k: int, noise: DraftNoise) -> Draft:
+        """Draft at most `k` units per path.
+
+        Args:
+            state: The call; `state.root` is what the draft hangs on.
+            k: Budget of the round.
+            noise: The noise that sampled drafts must use under the rule at hand.
+        """
+        ...
+
+    def observe(self, state: State, step: Step) -> None:
+        """A round was settled; called every round, also after an empty draft."""
+        ...

@@ -1,0 +1,57 @@
+"""`block`: verification of a whole chain at once.
+
+Block verification (Sun et al., arXiv 2403.10444): with w_i = min(1, w_{i-1} p(x_i) / q(x_i)), the longest prefix whose
+coin falls below h_i is accepted, where h_i = S_i / (S_i + 1 - w_i), S_i = sum (w_i p - q)+ at node i, and h = w at the
+last node. The residual at the stopping node is the normalised (w p - q)+.
+Guarantee: `lossless`, and never fewer units in expectation than `rejection`. Coins of nodes that are not reached decide
+too, so that noise keyed by position would bias it; ours is fresh in every round.
+"""
+
+import torch
+from torch import Tensor
+
+from mmspec.core.laws import Categorical, PointMass, dense, take_nodes
+from mmspec.core.noise import DraftNoise, Lane, Round
+from mmspec.core.rules.rule import path_to, walk
+from mmspec.core.types import Draft, Scores, Verdict
+
+
+class Block:
+    """See the module. No knobs. `verdict.drawn` is meaningful at the stopping node only."""
+
+    exactness = "lossless"
+    needs = frozenset({"discrete", "chain"})
+    offers: frozenset[str] = frozenset()
+
+    def draft_noise(self, round: Round) -> DraftNoise:
+        return DraftNoise(round, shared=False)
+
+    def accept(self, draft: Draft, scores: Scores, round: Round) -> Verdict:
+        noise, law = round.fresh(draft.nodes), scores.law
+        if draft.nodes == 1 or draft.law is None or isinstance(law, PointMass):
+            return walk(draft, law.draw(noise))
+        assert isinstance(law, Categorical)
+        q = dense(draft.law, draft.drafted, law.size)
+        follows = draft.valid[:, 1:]  # [batch, node - 1]: node i has a child
+        weight = self._weights(draft, law, q)  # [batch, node]
+        scaled = weight[:, :-1, None] * law.probs[:, :-1]
+        residual = (scaled - q).clamp(min=0)
+        s = residual.sum(-1)
+        inner = s / (s + 1 - weight[:, :-1]).clamp(min=torch.finfo(s.dtype).tiny)
+        h = torch.cat([torch.where(follows, inner, weight[:, :-1]), weight[:, -1:]], 1)
+        stops = (noise.lane(Lane.COIN).uniform() <= h) & draft.valid
+        stops[:, 0] = True
+        order = torch.arange(draft.nodes, device=h.device)
+        leaf = torch.where(stops, order, 0).amax(1)
+        weights = torch.cat([torch.where((follows & (s > 0))[..., None], residual, law.probs[:, :-1]), law.probs[:, -1:]], 1)
+        drawn = Categorical(weights).draw(noise.lane(Lane.RESIDUAL))
+        return Verdict(path_to(draft, leaf), leaf, take_nodes(drawn, leaf[:, None])[:, 0], drawn)
+
+    @staticmethod
+    def _weights(draft: Draft, law: Categorical, q: Tensor) -> Tensor:
+        """w at every node: a running product capped at 1, as a closed form over cumulative logs."""
+        x = draft.drafted[..., None]
+        ratio = (law.probs[:, :-1].gather(-1, x) / q.gather(-1, x))[..., 0].log()
+        total = ratio.cumsum(1)
+        capped = total - total.clamp(min=0).cummax(1).values
+        return torch.cat([torch.ones_like(capped[:, :1]), capped.exp()], 1)

@@ -1,0 +1,26 @@
+"""`match`: same seed, same output, only faster.
+
+y is drawn from p once at every node with noise that belongs to the position, and the walk goes to the child that equals
+y. The output is the plain output for that seed whatever the drafter, the draft length, the tree or the batch: Gumbel
+sharing (arXiv 2408.07978) with an exponential race. Acceptance of a sampled draft that shares the noise is at least
+(1 - TV) / (1 + TV); of a point mass x it is p(x).
+Guarantee: `invariant`. Needs discrete units; siblings may be chosen, dropped and reordered for any reason.
+"""
+
+from mmspec.core.noise import DraftNoise, Round
+from mmspec.core.rules.rule import walk
+from mmspec.core.types import Draft, Scores, Verdict
+
+
+class Match:
+    """See the module. No knobs."""
+
+    exactness = "invariant"
+    needs = frozenset({"discrete"})
+    offers = frozenset({"redraw", "rerank"})
+
+    def draft_noise(self, round: Round) -> DraftNoise:
+        return DraftNoise(round, shared=True)
+
+    def accept(self, draft: Draft, scores: Scores, round: Round) -> Verdict:
+        return walk(draft, scores.law.draw(round.by_position(draft.index)))

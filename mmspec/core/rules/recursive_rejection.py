@@ -1,0 +1,61 @@
+"""`recursive-rejection`: trees whose siblings were sampled, with or without replacement.
+
+SpecInfer (arXiv 2305.09781), SpecTr (2310.15141), Sequoia (2402.12374), RSD (2402.14160): siblings are tried in the
+order in which they were drawn; child k is kept with probability min(1, r(x) / q_k(x)), else r becomes the normalised
+(r - q_k)+; what no child took is drawn from the last r. `draft.law` is the law that each sibling was really drawn from:
+without replacement, q without its earlier siblings, renormalised.
+Guarantee: `lossless`. All nodes at once, one pass over the vocabulary per sibling rank.
+"""
+
+import torch
+
+from mmspec.core.laws import Categorical, PointMass, dense, take_nodes
+from mmspec.core.noise import DraftNoise, Lane, Round
+from mmspec.core.rules.rule import walk
+from mmspec.core.types import Draft, Scores, Verdict
+
+
+class RecursiveRejection:
+    """See the module. No knobs."""
+
+    exactness = "lossless"
+    needs = frozenset({"discrete"})
+    offers: frozenset[str] = frozenset()
+
+    def draft_noise(self, round: Round) -> DraftNoise:
+        return DraftNoise(round, shared=False)
+
+    def accept(self, draft: Draft, scores: Scores, round: Round) -> Verdict:
+        noise, law = round.fresh(draft.nodes), scores.law
+        if draft.nodes == 1 or draft.law is None or isinstance(law, PointMass):
+            return walk(draft, law.draw(noise))
+        assert isinstance(law, Categorical)
+        rest = law.on(None)  # [batch, node, vocab]: r at every node
+        proposals = dense(draft.law, draft.drafted, law.size)
+        coin = noise.lane(Lane.COIN).uniform()
+        taken = torch.zeros(draft.valid.shape, dtype=torch.bool, device=rest.device)
+        drawn = torch.zeros_like(draft.units)
+        for rank in range(draft.index.widest):
+            child = self._child(draft, rank)  # [batch, node]: node id, 0 where there is none
+            there = child > 0
+            q = take_nodes(proposals, (child - 1).clamp(min=0))
+            x = draft.units.gather(1, child)
+            kept = coin.gather(1, child) * q.gather(-1, x[..., None])[..., 0] < rest.gather(-1, x[..., None])[..., 0]
+            kept &= there & ~taken
+            drawn = torch.where(kept, x, drawn)
+            taken |= kept
+            left = (rest - q).clamp(min=0)
+            total = left.sum(-1, keepdim=True)
+            rest = torch.where(there[..., None] & (total > 0), left / total, rest)
+        last = Categorical(rest).draw(noise.lane(Lane.RESIDUAL))
+        return walk(draft, torch.where(taken, drawn, last))
+
+    @staticmethod
+    def _child(draft: Draft, rank: int) -> torch.Tensor:
+        """Of every node, the valid child of that rank, or 0."""
+        index, rows = draft.index, len(draft.units)
+        mine = (index.parent[:, None] == torch.arange(draft.nodes, device=draft.units.device)[:, None]) & (
+            index.rank == rank
+        )[:, None]  # [batch, node, child]
+        mine = mine.expand(rows, -1, -1) & draft.valid[:, None]
+        return torch.where(mine.any(-1), mine.int().argmax(-1), 0)

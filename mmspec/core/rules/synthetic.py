@@ -1,0 +1,45 @@
+"""`synthetic`: accepts drafted nodes at a given rate, whatever the target thinks. Benchmarks of the loop only.
+
+Guarantee: none; every report of a run under it says so.
+"""
+
+from dataclasses import dataclass, field
+from typing import Annotated
+
+from pydantic import Field
+
+from mmspec.core.noise import DraftNoise, Lane, Round
+from mmspec.core.rules.rule import walk_where
+from mmspec.core.types import Draft, Scores, Verdict
+
+
+@dataclass(frozen=True)
+class SyntheticOptions:
+    """Options of `synthetic`."""
+
+    rate: Annotated[float, Field(ge=0, le=1)] = field(
+        default=0.7, metadata={"help": "chance of each drafted node, given that its parent was accepted"}
+    )
+
+
+class Synthetic:
+    """Accept with probability `rate` per node.
+
+    Args:
+        options: The rate.
+    """
+
+    exactness = "synthetic"
+    needs: frozenset[str] = frozenset()
+    offers: frozenset[str] = frozenset({"redraw", "rerank"})
+
+    def __init__(self, options: SyntheticOptions = SyntheticOptions()) -> None:
+        self._rate = options.rate
+
+    def draft_noise(self, round: Round) -> DraftNoise:
+        return DraftNoise(round, shared=False)
+
+    def accept(self, draft: Draft, scores: Scores, round: Round) -> Verdict:
+        noise = round.fresh(draft.nodes)
+        kept = noise.lane(Lane.COIN).uniform()[:, 1:] < self._rate
+        return walk_where(draft, kept, scores.law.draw(noise))

@@ -1,0 +1,143 @@
+"""One call's rows: what is known, how far each row is, and whose noise it draws from.
+
+Device tensors hold the truth; `hosted` and `done_rows` are last round's copy of it on the host, refreshed by the one sync
+of a round (`sync`).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mmspec.core.laws.law import take_nodes, where_nodes
+from mmspec.core.noise import Round, Source
+from mmspec.core.types import Draft, Scores, Verdict
+from mmspec.core.warp import Warp
+from mmspec.report.report import Report
+
+
+@dataclass
+class State:
+    """The rows of one call.
+
+    Attributes:
+        cache: The target's own memory (`Target.start` made it).
+        history: `[batch, prompt + limit + 1, *unit]`: prompt and emitted units; the last column is scratch.
+        given: Length of the prompt part of `history`, the same for all rows (shorter prompts are padded on the left).
+        pads: `[batch]` int64: how many of the `given` units are padding.
+        emitted: `[batch]` int64: units emitted so far, the root included.
+        root: `[batch, *unit]`: the last known unit; its state is not yet in the target.
+        done: `[batch]` bool.
+        limit: Units wanted per row.
+        ends: Unit ids that end a row.
+        source: Noise.
+        warp: From raw scores to laws.
+        report: Counts and times.
+        memory: The drafter's own memory (`Drafter.start` made it).
+        hosted: `emitted`, on the host.
+        done_rows: `done`, on the host.
+    """
+
+    cache: Any
+    history: Tensor
+    given: int
+    pads: Tensor
+    emitted: Tensor
+    root: Tensor
+    done: Tensor
+    limit: int
+    ends: Tensor
+    source: Source
+    warp: Warp
+    report: Report
+    memory: Any = None
+    hosted: list[int] = field(default_factory=list)
+    done_rows: list[bool] = field(default_factory=list)
+    _broken: Tensor | None = None
+
+    @property
+    def rows(self) -> int:
+        """Rows of the batch."""
+        return len(self.emitted)
+
+    @property
+    def known(self) -> Tensor:
+        """Units of `history` that are known, the padding of the prompt included: `[batch]` int64."""
+        return self.emitted + self.given
+
+    @property
+    def room(self) -> Tensor:
+        """How many units each row still wants after the next one, 0 in finished rows: `[batch]` int64."""
+        return torch.where(self.done, 0, (self.limit - self.emitted - 1).clamp(min=0))
+
+    @property
+    def finished(self) -> bool:
+        """Whether every row was done at the last sync."""
+        return all(self.done_rows)
+
+    def round(self) -> Round:
+        """The noise of the round that begins now."""
+        self.source.begin(self.hosted)
+        return Round(self.source, self.emitted, self.hosted)
+
+    def append(self, draft: Draft, verdict: Verdict) -> Tensor:
+        """Emit the accepted path and one more unit; truncate at an end unit and at the limit. Returns `[batch]` counts."""
+        path = take_nodes(draft.units, verdict.path.clamp(min=0))
+        slot = torch.arange(path.shape[1] + 1, device=path.device)
+        extra = verdict.unit[:, None]
+        new = where_nodes(slot < verdict.length[:, None], torch.cat([path, extra], 1), extra)
+        count = torch.minimum(verdict.length + 1, self.limit - self.emitted)
+        count = torch.where(self.done, 0, count)
+        if len(self.ends):
+            ends = torch.isin(new, self.ends) & (slot < count[:, None])
+            first = torch.where(ends.any(1), ends.int().argmax(1), len(slot))
+            self.done |= first < len(slot)
+            count = torch.minimum(count, first + 1)
+        self._write(new, slot, count)
+        self.emitted = self.emitted + count
+        self.done |= self.emitted >= self.limit
+        return count
+
+    def _write(self, new: Tensor, slot: Tensor, count: Tensor) -> None:
+        scratch = self.history.shape[1] - 1
+        where = torch.where(slot < count[:, None], self.known[:, None] + slot, scratch)
+        shape = (*where.shape, *(1,) * (new.dim() - 2))
+        self.history.scatter_(1, where.reshape(shape).expand_as(new), new)
+        latest = take_nodes(new, (count - 1).clamp(min=0)[:, None])[:, 0]
+        self.root = torch.where((count > 0).reshape(-1, *(1,) * (latest.dim() - 1)), latest, self.root)
+
+    def inspect(self, draft: Draft, scores: Scores) -> None:
+        """Remember, on the device, the first position of every row whose scores were not finite."""
+        bad = ~scores.finite & draft.valid & ~self.done[:, None]
+        never = torch.iinfo(torch.int64).max
+        where = torch.where(bad, self.emitted[:, None] + draft.index.depth, never).amin(1)
+        self._broken = where if self._broken is None else torch.minimum(self._broken, where)
+
+    def sync(self) -> list[int]:
+        """The one host sync of a round: how many units every row has. Returns `hosted`.
+
+        Raises:
+            ValueError: Scores were NaN or all -inf; the row and the position are named.
+        """
+        assert self._broken is not None
+        emitted, done, broken = torch.stack([self.emitted, self.done.long(), self._broken]).tolist()
+        for row, position in enumerate(broken):
+            if position < torch.iinfo(torch.int64).max:
+                raise ValueError(
+                    f"row {row}: the target's scores of new unit {position} are NaN or all -inf; "
+                    "check the weights, the dtype and the logits processors"
+                )
+        self.hosted, self.done_rows = emitted, [bool(d) for d in done]
+        return self.hosted
+
+    def output(self) -> list[Tensor]:
+        """The emitted units of every row: `[emitted, *unit]` each."""
+        return [self.history[b, self.given : self.given + n] for b, n in enumerate(self.hosted)]
+
+
+def ends_of(ends: int | Sequence[int] | None, device: torch.device) -> Tensor:
+    """End units as a tensor: none, one or several."""
+    listed = [] if ends is None else [ends] if isinstance(ends, int) else list(ends)
+    return torch.tensor(listed, dtype=torch.int64, device=device)

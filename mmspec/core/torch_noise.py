@@ -1,0 +1,96 @@
+"""`noise="torch"`: the very numbers that stock sampling would have drawn.
+
+`torch.multinomial(p, 1)` is `argmax(p / E)` with one `[batch, vocab]` block of Exp(1) drawn from the generator at every
+decoding step. This source draws those blocks in order, keeps them while they are needed, and at the end leaves the
+generator where stock decoding leaves it: `model.generate(do_sample=True)` with and without speculation then give the
+same tokens for the same `torch.manual_seed`, and so does everything sampled after it.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from mmspec.core.noise import Lane, PhiloxNoise, PhiloxSource
+
+
+def default_generator(device: torch.device) -> torch.Generator:
+    """The generator that `torch.manual_seed` seeds for `device`."""
+    if device.type == "cuda":
+        index = device.index if device.index is not None else torch.cuda.current_device()
+        return torch.cuda.default_generators[index]
+    return torch.default_generator
+
+
+@dataclass(frozen=True)
+class TorchNoise:
+    """Blocks `emitted + 0 … deepest` of every row; only the exponential race of a dense law can use them."""
+
+    source: "TorchSource"
+    hosted: Sequence[int]
+    deepest: int
+
+    def lane(self, lane: Lane) -> "TorchNoise":
+        if lane is not Lane.UNIT:
+            raise ValueError("torch's generator has one stream: only the rule 'match' can use noise='torch'")
+        return self
+
+    def exponential(self, size: int) -> Tensor:
+        return self.source.blocks(self.hosted, self.deepest, size)
+
+    def exponential_at(self, ids: Tensor) -> Tensor:
+        raise ValueError("noise='torch' needs dense laws; use noise='philox' for sparse ones")
+
+    def uniform(self) -> Tensor:
+        raise ValueError("noise='torch' has exponentials only; use noise='philox'")
+
+    def normal(self, *unit: int) -> Tensor:
+        raise ValueError("noise='torch' has exponentials only; use noise='philox'")
+
+
+class TorchSource:
+    """Stock sampling's blocks, buffered.
+
+    Args:
+        generator: The generator that stock sampling would use.
+        rows: Rows of the batch, finished ones included, as stock sampling draws for them too.
+        device: Where the blocks live.
+    """
+
+    def __init__(self, generator: torch.Generator, rows: int, device: torch.device) -> None:
+        self._generator = generator
+        self._rows = rows
+        self._device = device
+        self._blocks: list[Tensor] = []
+        self._states: list[Tensor] = [generator.get_state()]
+        self._dropped = 0
+        self._fresh = PhiloxSource.seeded(generator.initial_seed() & (2**63 - 1), rows, device)
+
+    def begin(self, hosted: Sequence[int]) -> None:
+        surplus = max(0, min(hosted) - self._dropped)
+        surplus = min(surplus, len(self._blocks))
+        del self._blocks[:surplus], self._states[:surplus]
+        self._dropped += surplus
+
+    def by_position(self, emitted: Tensor, hosted: Sequence[int], deepest: int) -> TorchNoise:
+        return TorchNoise(self, hosted, deepest)
+
+    def fresh(self, emitted: Tensor, first: int, count: int) -> PhiloxNoise:
+        return self._fresh.fresh(emitted, first, count)
+
+    def blocks(self, hosted: Sequence[int], deepest: int, size: int) -> Tensor:
+        """`[batch, deepest + 1, size]`: row b's slice of the blocks `hosted[b] … hosted[b] + deepest`."""
+        for _ in range(max(hosted) + deepest + 1 - self._dropped - len(self._blocks)):
+            block = torch.empty(self._rows, size, device=self._device)
+            self._blocks.append(block.exponential_(1, generator=self._generator))
+            self._states.append(self._generator.get_state())
+        first = [e - self._dropped for e in hosted]
+        if min(first) == max(first):
+            return torch.stack(self._blocks[first[0] : first[0] + deepest + 1], 1)
+        rows = [torch.stack([b[i] for b in self._blocks[f : f + deepest + 1]]) for i, f in enumerate(first)]
+        return torch.stack(rows)
+
+    def finish(self, steps: int) -> None:
+        if steps >= self._dropped and steps - self._dropped < len(self._states):
+            self._generator.set_state(self._states[steps - self._dropped])

@@ -1,0 +1,82 @@
+"""Which node hangs on which: depth, ancestors and sibling order of a draft, computed once a round.
+
+Node 0 is the root. Parents precede children. All tensors are `[batch, node]`, or `[1, node]` where every row has the
+same tree: broadcasting, not copying, is what makes static trees cheap.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class TreeIndex:
+    """A topologically ordered tree.
+
+    Attributes:
+        parent: `[batch, node]` int64; -1 at the root.
+        depth: `[batch, node]` int64; 0 at the root.
+        ancestor: `[batch, node, node]` bool; `[b, i, j]`: j is i or one of its ancestors.
+        rank: `[batch, node]` int64; how many siblings stand before the node.
+        deepest: Upper bound of `depth`, known on the host.
+        widest: Upper bound of the number of siblings, known on the host.
+        is_chain: Every node but the root hangs on its predecessor.
+    """
+
+    parent: Tensor
+    depth: Tensor
+    ancestor: Tensor
+    rank: Tensor
+    deepest: int
+    widest: int
+    is_chain: bool
+
+    @staticmethod
+    def chain(nodes: int, device: torch.device | str = "cpu") -> "TreeIndex":
+        """The chain 0 ← 1 ← … ← `nodes - 1`, the same for all rows."""
+        return _static(tuple(range(-1, nodes - 1)), torch.device(device))
+
+    @staticmethod
+    def static(parents: Sequence[int], device: torch.device | str = "cpu") -> "TreeIndex":
+        """A tree that all rows share, from its parents (root first, -1).
+
+        Raises:
+            ValueError: The first parent is not -1, or a node stands before its parent.
+        """
+        if not parents or parents[0] != -1 or any(not 0 <= p < i for i, p in enumerate(parents) if i):
+            raise ValueError(f"parents must open with -1 and precede their children, got {list(parents)}")
+        return _static(tuple(parents), torch.device(device))
+
+    @staticmethod
+    def dynamic(parent: Tensor) -> "TreeIndex":
+        """A tree of its own for every row, from `parent [batch, node]`, without a host sync."""
+        nodes = parent.shape[1]
+        above = torch.arange(nodes, device=parent.device) == parent[..., None]
+        reach = above | torch.eye(nodes, dtype=torch.bool, device=parent.device)
+        for _ in range(max(1, (nodes - 1).bit_length())):
+            reach = (reach.float() @ reach.float()) > 0
+        earlier = torch.ones(nodes, nodes, dtype=torch.bool, device=parent.device).tril(-1)
+        rank = ((parent[:, :, None] == parent[:, None]) & earlier).sum(-1)
+        return TreeIndex(parent, reach.sum(-1) - 1, reach, rank, nodes - 1, max(1, nodes - 1), nodes <= 2)
+
+    @property
+    def nodes(self) -> int:
+        """Number of nodes, the root included."""
+        return self.parent.shape[1]
+
+
+@lru_cache(maxsize=256)
+def _static(parents: tuple[int, ...], device: torch.device) -> TreeIndex:
+    index = TreeIndex.dynamic(torch.tensor([parents], device=device))
+    return TreeIndex(
+        index.parent,
+        index.depth,
+        index.ancestor,
+        index.rank,
+        deepest=int(index.depth.max()),
+        widest=int(index.rank.max()) + 1,
+        is_chain=parents == tuple(range(-1, len(parents) - 1)),
+    )

@@ -1,0 +1,183 @@
+"""What one round passes along: draft → raw → scores → verdict → step.
+
+All batched, padded and on the device. `unit` stands for the shape of one unit: empty for tokens and codes, `(dim,)` for
+continuous tokens.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from mmspec.core.laws.law import Law, take_nodes
+from mmspec.core.tree import TreeIndex
+
+
+@dataclass(frozen=True)
+class Draft:
+    """A tree of units. Drafters make it of drafted nodes only; the decoder prepends the root (`rooted`).
+
+    Attributes:
+        units: `[batch, node, *unit]`.
+        index: Who hangs on whom. Before `rooted`, it already counts the root as node 0.
+        valid: `[batch, node]` bool; padding and refused nodes are False, and so is all that hangs on them.
+        law: What the drafted units were really drawn from, `[batch, node - 1]`: law `i - 1` belongs to node `i`.
+            None where every unit is a point mass (argmax, lookup, copy).
+        score: `[batch, node - 1]` log-survival known *before* a node's own draw, for policies; or None.
+    """
+
+    units: Tensor
+    index: TreeIndex
+    valid: Tensor
+    law: Law | None = None
+    score: Tensor | None = None
+
+    @staticmethod
+    def chain(
+        units: Tensor, law: Law | None = None, valid: Tensor | None = None, score: Tensor | None = None
+    ) -> "Draft":
+        """A chain of drafted units `[batch, k, *unit]`; `valid` and `score` are `[batch, k]`."""
+        return Draft._of(units, TreeIndex.chain(units.shape[1] + 1, units.device), law, valid, score)
+
+    @staticmethod
+    def tree(
+        units: Tensor,
+        parents: Sequence[int] | Tensor,
+        law: Law | None = None,
+        valid: Tensor | None = None,
+        score: Tensor | None = None,
+    ) -> "Draft":
+        """A tree of drafted units `[batch, k, *unit]`.
+
+        Args:
+            units: The drafted units.
+            parents: Index of each unit's parent among the drafted units, -1 for children of the root: a sequence that
+                all rows share, or `[batch, k]`.
+            law: As in the class.
+            valid: `[batch, k]` bool.
+            score: `[batch, k]`.
+        """
+        if isinstance(parents, Tensor):
+            root = torch.full_like(parents[:, :1], -1)
+            index = TreeIndex.dynamic(torch.cat([root, parents + 1], 1).long())
+        else:
+            index = TreeIndex.static([-1, *(p + 1 for p in parents)], units.device)
+        return Draft._of(units, index, law, valid, score)
+
+    @staticmethod
+    def empty(root: Tensor) -> "Draft":
+        """No draft: after `rooted`, one node, which is plain decoding."""
+        return Draft.chain(root[:, None][:, :0])
+
+    @staticmethod
+    def _of(units: Tensor, index: TreeIndex, law: Law | None, valid: Tensor | None, score: Tensor | None) -> "Draft":
+        valid = torch.ones(units.shape[:2], dtype=torch.bool, device=units.device) if valid is None else valid
+        return Draft(units, index, valid, law, score)
+
+    def rooted(self, root: Tensor, room: Tensor) -> "Draft":
+        """Prepend the root `[batch, *unit]` and refuse nodes deeper than `room [batch]` (units still wanted, less one)."""
+        valid = torch.cat([torch.ones_like(room[:, None], dtype=torch.bool), self.valid], 1)
+        valid &= self.index.depth <= room[:, None].clamp(min=0)
+        units = torch.cat([root[:, None], self.units], 1)
+        return replace(self, units=units, valid=valid)
+
+    def shallower(self, depth: int) -> "Draft":
+        """Refuse nodes at `depth` or deeper."""
+        return replace(self, valid=self.valid & (self.index.depth < depth))
+
+    def narrow(self, k: int) -> "Draft":
+        """The first `k` drafted nodes of a chain that is not rooted yet."""
+        assert self.index.is_chain
+        law = None if self.law is None else self.law.take(torch.arange(k, device=self.units.device)[None])
+        score = None if self.score is None else self.score[:, :k]
+        return Draft.chain(self.units[:, :k], law, self.valid[:, :k], score)
+
+    @property
+    def drafted(self) -> Tensor:
+        """Units of a rooted draft without the root: `[batch, node - 1, *unit]`."""
+        return self.units[:, 1:]
+
+    @property
+    def nodes(self) -> int:
+        """Nodes of a rooted draft."""
+        return self.units.shape[1]
+
+
+@dataclass(frozen=True)
+class Raw:
+    """What a target's pass yields, before the core warps it.
+
+    Attributes:
+        logits: `[batch, node, vocab]` of the next unit at every node; or None where `law` is given.
+        null: The logits of the unconditional rows, for guidance; or None.
+        law: The law itself, where it does not come from logits.
+        hidden: `[batch, node, width]`, where the drafter or the rule asked for it.
+        made: What the units made at every node (frames), `[batch, node, …]`.
+    """
+
+    logits: Tensor | None = None
+    null: Tensor | None = None
+    law: Law | None = None
+    hidden: Tensor | None = None
+    made: Tensor | None = None
+
+    def take(self, nodes: Tensor) -> "Raw":
+        """The pass at `nodes [batch, m]` only."""
+
+        def at(values: Tensor | None) -> Tensor | None:
+            return None if values is None else take_nodes(values, nodes)
+
+        law = None if self.law is None else self.law.take(nodes)
+        return Raw(at(self.logits), at(self.null), law, at(self.hidden), at(self.made))
+
+
+@dataclass(frozen=True)
+class Scores:
+    """The target's law at the root and after every node.
+
+    Attributes:
+        law: `[batch, node]`: law `i` is that of the unit that follows node `i`.
+        finite: `[batch, node]` bool; False where logits were NaN or all -inf.
+        hidden: As in `Raw`.
+        made: As in `Raw`.
+    """
+
+    law: Law
+    finite: Tensor
+    hidden: Tensor | None = None
+    made: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What a rule decided.
+
+    Attributes:
+        path: `[batch, depth]` int64: accepted node ids after the root, -1 padded.
+        length: `[batch]` int64: accepted nodes, root not counted.
+        unit: `[batch, *unit]`: one more unit (residual or bonus).
+        drawn: `[batch, node, *unit]`: what was drawn at every node.
+    """
+
+    path: Tensor
+    length: Tensor
+    unit: Tensor
+    drawn: Tensor
+
+
+@dataclass(frozen=True)
+class Step:
+    """A settled round.
+
+    Attributes:
+        draft: The rooted draft.
+        scores: The target's laws.
+        verdict: The rule's decision.
+        count: `[batch]` int64: units emitted, after end-of-sequence and length truncation; 0 in finished rows.
+    """
+
+    draft: Draft
+    scores: Scores
+    verdict: Verdict
+    count: Tensor

@@ -1,0 +1,145 @@
+"""From raw scores to laws: guidance, logits processors, temperature. The same warp serves target and drafter.
+
+The processors are transformers' own. Element-wise ones run once for all nodes; the others look at a history and run once
+per history length, each node with its true prefix.
+"""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from mmspec.core.laws import Categorical, PointMass
+from mmspec.core.types import Draft, Raw, Scores
+
+ELEMENTWISE = frozenset(
+    {
+        "TemperatureLogitsWarper", "TopKLogitsWarper", "TopPLogitsWarper", "MinPLogitsWarper", "TypicalLogitsWarper",
+        "EpsilonLogitsWarper", "EtaLogitsWarper", "TopHLogitsWarper", "InfNanRemoveLogitsProcessor",
+        "LogitNormalization", "SuppressTokensLogitsProcessor",
+    }
+)  # fmt: skip
+
+
+class Processor(Protocol):
+    """transformers' `LogitsProcessor`."""
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        """Scores `[rows, vocab]` after `input_ids [rows, length]`."""
+        ...
+
+
+@dataclass(frozen=True)
+class Prefix:
+    """Where a node's history comes from.
+
+    Attributes:
+        history: `[batch, capacity]` ids.
+        known: How many of them each row knows, the root included, on the host.
+    """
+
+    history: Tensor
+    known: Sequence[int]
+
+
+@dataclass(frozen=True)
+class Warp:
+    """How scores become a law.
+
+    Attributes:
+        processors: transformers' logits processors, in order.
+        sample: Draw (True), or take the likeliest unit (a point mass).
+        guidance: Classifier-free guidance scale; used where a target yields unconditional logits.
+    """
+
+    processors: Sequence[Processor] = field(default_factory=tuple)
+    sample: bool = True
+    guidance: float | None = None
+
+    @staticmethod
+    def sampling(
+        temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0, min_p: float = 0.0, guidance: float | None = None
+    ) -> "Warp":
+        """A warp from the usual numbers; temperature 0 is greedy.
+
+        Raises:
+            ValueError: A number is out of its range.
+        """
+        if temperature < 0 or temperature != temperature:
+            raise ValueError(f"temperature must be >= 0, got {temperature}")
+        if guidance is not None and not guidance >= 1:
+            raise ValueError(f"guidance must be a number >= 1, got {guidance}; 1 is no guidance")
+        from transformers import (
+            MinPLogitsWarper,
+            TemperatureLogitsWarper,
+            TopKLogitsWarper,
+            TopPLogitsWarper,
+        )
+
+        chosen: list[Processor] = []
+        if temperature not in (0, 1):
+            chosen.append(TemperatureLogitsWarper(temperature))
+        if top_k:
+            chosen.append(TopKLogitsWarper(top_k))
+        if top_p < 1:
+            chosen.append(TopPLogitsWarper(top_p))
+        if min_p > 0:
+            chosen.append(MinPLogitsWarper(min_p))
+        return Warp(chosen, sample=temperature > 0, guidance=guidance)
+
+    def __call__(self, raw: Raw, draft: Draft, prefix: Prefix, nodes: slice = slice(None)) -> Scores:
+        """Laws of the nodes that `raw` covers.
+
+        Args:
+            raw: The pass, over `draft`'s nodes or over the slice `nodes` of them.
+            draft: Rooted; paths to its nodes complete a prefix.
+            prefix: Known units.
+            nodes: Which nodes `raw` covers.
+        """
+        if raw.law is not None:
+            return Scores(raw.law, raw.law.finite(), raw.hidden, raw.made)
+        assert raw.logits is not None
+        logits = raw.logits.float()
+        if raw.null is not None and self.guidance is not None:
+            null = raw.null.float()
+            logits = null + self.guidance * (logits - null)
+        for processor in self.processors:
+            if type(processor).__name__ in ELEMENTWISE:
+                flat = logits.flatten(0, 1)
+                # Their ids are not read; one column keeps the processors' own shape checks quiet.
+                logits = processor(prefix.history[:1, :1].expand(len(flat), 1), flat).reshape(logits.shape)
+            else:
+                logits = _by_history(processor, logits, draft, prefix, nodes)
+        if self.sample:
+            law = Categorical.of_logits(logits)
+            return Scores(law, law.finite(), raw.hidden, raw.made)
+        best = logits.max(-1)
+        return Scores(PointMass(best.indices), best.values.isfinite(), raw.hidden, raw.made)
+
+
+def _by_history(processor: Processor, logits: Tensor, draft: Draft, prefix: Prefix, nodes: slice) -> Tensor:
+    """Run a processor on every node with its own prefix, one call per length of history."""
+    rows = len(logits)
+    listed = range(draft.nodes)[nodes]
+    depths = draft.index.depth.expand(rows, -1).tolist()
+    groups: dict[int, list[tuple[int, int]]] = defaultdict(list)
+    for b in range(rows):
+        for i, node in enumerate(listed):
+            groups[prefix.known[b] + depths[b][node]].append((b, i))
+    result = torch.empty_like(logits)
+    for length, members in groups.items():
+        ids = torch.stack([_ids(draft, prefix, b, listed[i], length) for b, i in members])
+        b, i = (torch.tensor(m, device=logits.device) for m in zip(*members, strict=True))
+        result[b, i] = processor(ids, logits[b, i])
+    return result
+
+
+def _ids(draft: Draft, prefix: Prefix, row: int, node: int, length: int) -> Tensor:
+    """Known units of a row, then the path from its root (exclusive) to the node."""
+    tree_row = row if len(draft.index.ancestor) > 1 else 0
+    above = draft.index.ancestor[tree_row, node].clone()
+    above[0] = False
+    return torch.cat([prefix.history[row, : prefix.known[row]], draft.units[row][above]])[:length]

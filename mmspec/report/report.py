@@ -1,0 +1,100 @@
+"""Counts and times of one call, in vLLM's definitions.
+
+Acceptance length: emitted units per target pass after prefill, bonus included. Acceptance rate: accepted / drafted. Step
+compression: passes that plain decoding needs / passes.
+"""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+PHASES = ("prefill", "draft", "verify", "rest")
+
+
+@dataclass
+class Report:
+    """Filled by the decoder; read after the call.
+
+    Attributes:
+        method: Name of the method, or of drafter and rule.
+        exactness: Of the rule.
+        rounds: Passes of the target after prefill.
+        row_rounds: Rows that took part in them, summed over rounds.
+        emitted: Units emitted, summed over rows, the prefill's included.
+        rows: Rows of the batch.
+        seconds: By phase.
+        faults: Rounds that ran without a draft because the drafter failed.
+    """
+
+    method: str = "plain"
+    exactness: str = "invariant"
+    rounds: int = 0
+    row_rounds: int = 0
+    emitted: int = 0
+    rows: int = 0
+    seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PHASES, 0.0))
+    faults: int = 0
+    _drafted: Tensor | None = None
+    _accepted: Tensor | None = None
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Add the wall time of the block to a phase. On CUDA this is the time to issue, not to run."""
+        began = time.perf_counter()
+        yield
+        self.seconds[name] += time.perf_counter() - began
+
+    def count(self, valid: Tensor, length: Tensor, active: Tensor) -> None:
+        """Add one round, without a host sync.
+
+        Args:
+            valid: `[batch, node]` bool of the rooted draft.
+            length: `[batch]` accepted nodes.
+            active: `[batch]` bool: rows that were not done.
+        """
+        depth = torch.arange(1, valid.shape[1], device=valid.device)
+        accepted = ((length[:, None] >= depth) & active[:, None]).sum(0)
+        drafted = (valid[:, 1:] & active[:, None]).sum()
+        self._drafted = drafted if self._drafted is None else self._drafted + drafted
+        self._accepted = accepted if self._accepted is None else _add(self._accepted, accepted)
+
+    @property
+    def drafted(self) -> int:
+        """Drafted nodes that were verified."""
+        return 0 if self._drafted is None else int(self._drafted)
+
+    @property
+    def accepted_by_depth(self) -> list[int]:
+        """How often a node of depth 1, 2, … was accepted."""
+        return [] if self._accepted is None else self._accepted.tolist()
+
+    @property
+    def accepted(self) -> int:
+        """Accepted nodes."""
+        return sum(self.accepted_by_depth)
+
+    @property
+    def acceptance_length(self) -> float:
+        """Emitted units per target pass after prefill."""
+        return (self.emitted - self.rows) / self.row_rounds if self.row_rounds else 0.0
+
+    @property
+    def acceptance_rate(self) -> float:
+        """Accepted / drafted."""
+        return self.accepted / self.drafted if self.drafted else 0.0
+
+    def __str__(self) -> str:
+        spent = ", ".join(f"{name} {self.seconds[name]:.2f} s" for name in PHASES)
+        return (
+            f"{self.method} ({self.exactness}): {self.emitted} units in {self.rounds} passes, "
+            f"acceptance length {self.acceptance_length:.2f}, acceptance rate {self.acceptance_rate:.2f}; {spent}"
+        )
+
+
+def _add(a: Tensor, b: Tensor) -> Tensor:
+    size = max(len(a), len(b))
+    return torch.nn.functional.pad(a, (0, size - len(a))) + torch.nn.functional.pad(b, (0, size - len(b)))

@@ -1,0 +1,1 @@
+"""What proves the core: toys of all five modalities, exact oracles, statistics, mutants."""

@@ -1,0 +1,58 @@
+"""Toy text: an order-2 Markov chain over a handful of tokens."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mmspec.core.laws import take_nodes
+from mmspec.core.protocols import Started
+from mmspec.core.types import Draft, Raw
+
+
+@dataclass
+class Memory:
+    """`before [batch]`: the unit before the root; `draft`: what the last pass scored."""
+
+    before: Tensor
+    draft: Draft | None = None
+
+
+class MarkovTarget:
+    """p(next | previous, current) from a table; the whole context of a node is its own unit and its parent's.
+
+    Args:
+        table: `[vocab, vocab, vocab]` logits.
+    """
+
+    offers = frozenset({"discrete", "tree"})
+
+    def __init__(self, table: Tensor) -> None:
+        self.table = table
+        self.vocab: int | None = len(table)
+
+    @classmethod
+    def random(cls, vocab: int, seed: int, sharpness: float = 1.5) -> "MarkovTarget":
+        """Gaussian logits."""
+        return cls(torch.randn(vocab, vocab, vocab, generator=torch.Generator().manual_seed(seed)) * sharpness)
+
+    def start(self, inputs: Any, limit: int, width: int) -> Started:
+        """`inputs [batch, prompt]` int64, prompt at least 2."""
+        raw = Raw(logits=self.table[inputs[:, -2], inputs[:, -1]][:, None])
+        return Started(Memory(inputs[:, -1]), raw, inputs, torch.zeros(len(inputs), dtype=torch.int64))
+
+    def verify(self, cache: Memory, draft: Draft) -> Raw:
+        cache.draft = draft
+        parent = torch.cat([cache.before[:, None], take_nodes(draft.units, draft.index.parent[:, 1:])], 1)
+        return Raw(logits=self.table[parent, draft.units])
+
+    def commit(self, cache: Memory, path: Tensor, count: Tensor) -> None:
+        assert cache.draft is not None
+        nodes = torch.cat([torch.zeros_like(count)[:, None], path.clamp(min=0)], 1)
+        last = nodes.gather(1, (count - 1).clamp(min=0)[:, None])
+        kept = cache.draft.units.gather(1, last)[:, 0]
+        cache.before = torch.where(count > 0, kept, cache.before)
+
+    def truncate(self, cache: Memory, length: Tensor) -> None:
+        raise NotImplementedError("a Markov chain keeps one unit only")

@@ -1,0 +1,1 @@
+"""Losses and the loop that every plugin's recipe shares."""

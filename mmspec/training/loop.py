@@ -1,0 +1,130 @@
+"""One training loop: AdamW, warm-up, cosine decay, checkpoints that survive an interrupt.
+
+The batch of a step is a function of the step alone, so that a resumed run sees what an uninterrupted one would have
+seen. Checkpoints are written to a side file and moved into place: whenever the run stops, the last one loads.
+"""
+
+import json
+import math
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+CHECKPOINT = "checkpoint.pt"
+LOG = "log.jsonl"
+
+
+@dataclass(frozen=True)
+class LoopOptions:
+    """What the loop does; what it trains is the recipe's business.
+
+    Attributes:
+        steps: Optimiser steps in all.
+        learning_rate: Peak, reached after `warmup` steps, decays to a twentieth of itself.
+        warmup: Steps of linear warm-up.
+        weight_decay: Of matrices; vectors (norms, biases) are not decayed.
+        clip: Largest gradient norm.
+        save_every: Steps between checkpoints.
+        log_every: Steps between log lines.
+        bf16: Run the forward pass under bfloat16 autocast; weights and optimiser stay float32.
+    """
+
+    steps: int
+    learning_rate: float = 1e-3
+    warmup: int = 100
+    weight_decay: float = 0.1
+    clip: float = 1.0
+    save_every: int = 100
+    log_every: int = 20
+    bf16: bool = True
+
+
+def schedule(step: int, options: LoopOptions) -> float:
+    """Learning rate at `step`: linear warm-up, then a cosine down to 5 % of the peak."""
+    if step < options.warmup:
+        return options.learning_rate * (step + 1) / options.warmup
+    progress = (step - options.warmup) / max(1, options.steps - options.warmup)
+    return options.learning_rate * (0.05 + 0.95 * 0.5 * (1 + math.cos(math.pi * progress)))
+
+
+def fit(
+    model: nn.Module,
+    batch_at: Callable[[int], Any],
+    loss_of: Callable[[nn.Module, Any], Tensor],
+    options: LoopOptions,
+    folder: Path,
+    say: Callable[[str], None] = print,
+) -> None:
+    """Train `model` in place, resuming from `folder/checkpoint.pt` where one is.
+
+    Args:
+        model: Float32 parameters, already on their device.
+        batch_at: The batch of a step; must depend on the step alone.
+        loss_of: Scalar loss of the model on a batch.
+        options: The loop's numbers.
+        folder: Holds `checkpoint.pt` and `log.jsonl`; made if missing.
+        say: Where progress lines go.
+
+    Raises:
+        KeyboardInterrupt: After the last finished checkpoint; a later call goes on from it.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    optimizer = _optimizer(model, options)
+    first = _resume(model, optimizer, folder)
+    if first:
+        say(f"resuming at step {first} of {options.steps}")
+    device = next(model.parameters()).device
+    model.train()
+    started = time.perf_counter()
+    for step in range(first, options.steps):
+        for group in optimizer.param_groups:
+            group["lr"] = schedule(step, options)
+        with torch.autocast(device.type, torch.bfloat16, enabled=options.bf16):
+            loss = loss_of(model, batch_at(step))
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), options.clip)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        done = step + 1
+        if done % options.log_every == 0 or done == options.steps:
+            record = {"step": done, "loss": round(float(loss.detach()), 4), "seconds": round(time.perf_counter() - started, 1)}
+            with (folder / LOG).open("a") as log:
+                log.write(json.dumps(record) + "\n")
+            say(f"step {done}/{options.steps}  loss {record['loss']:.3f}  {record['seconds']:.0f} s")
+        if done % options.save_every == 0 or done == options.steps:
+            _save(model, optimizer, done, folder)
+    model.eval()
+
+
+def _optimizer(model: nn.Module, options: LoopOptions) -> torch.optim.AdamW:
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    return torch.optim.AdamW(
+        [
+            {"params": [p for p in parameters if p.dim() > 1], "weight_decay": options.weight_decay},
+            {"params": [p for p in parameters if p.dim() <= 1], "weight_decay": 0.0},
+        ],
+        lr=options.learning_rate,
+        betas=(0.9, 0.95),
+    )
+
+
+def _save(model: nn.Module, optimizer: torch.optim.Optimizer, step: int, folder: Path) -> None:
+    side = folder / (CHECKPOINT + ".part")
+    torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step}, side)
+    os.replace(side, folder / CHECKPOINT)
+
+
+def _resume(model: nn.Module, optimizer: torch.optim.Optimizer, folder: Path) -> int:
+    path = folder / CHECKPOINT
+    if not path.exists():
+        return 0
+    saved: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
+    model.load_state_dict(saved["model"])
+    optimizer.load_state_dict(saved["optimizer"])
+    return int(saved["step"])

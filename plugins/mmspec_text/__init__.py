@@ -1,0 +1,1 @@
+"""Text language models: the first-party text plugin of mmspec."""
