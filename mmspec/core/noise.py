@@ -119,8 +119,10 @@ class PhiloxNoise:
         count = int(torch.Size(unit).numel())
         pairs = uniform_of(self._words(2 * count)).unflatten(-1, (count, 2))
         radius = torch.sqrt(-2 * torch.log(pairs[..., 0]))
-        return (radius * torch.cos(2 * torch.pi * pairs[..., 1])).unflatten(-1, unit or (1,)).reshape(
-            *pairs.shape[:2], *unit
+        return (
+            (radius * torch.cos(2 * torch.pi * pairs[..., 1]))
+            .unflatten(-1, unit or (1,))
+            .reshape(*pairs.shape[:2], *unit)
         )
 
     def _words(self, count: int) -> Tensor:

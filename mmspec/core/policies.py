@@ -48,8 +48,6 @@ class Confidence:
         k: Most units to draft.
         threshold: Smallest survival probability, in (0, 1): higher drafts less. Survival is the product of the largest
             probabilities down to a node's law: known before the node's own unit is drawn.
-
-    Chains are cut to the longest row, which costs a host sync a round: it pays where a verified node costs more.
     """
 
     k: int
@@ -61,5 +59,4 @@ class Confidence:
     def trim(self, draft: Draft) -> Draft:
         if draft.score is None:  # a drafter without confidence is drafted in full
             return draft
-        draft = replace(draft, valid=draft.valid & (draft.score >= math.log(self.threshold)))
-        return draft.narrow(int(draft.valid.any(0).sum())) if draft.index.is_chain else draft
+        return replace(draft, valid=draft.valid & (draft.score >= math.log(self.threshold)))

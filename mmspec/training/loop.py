@@ -93,7 +93,11 @@ def fit(
         optimizer.zero_grad(set_to_none=True)
         done = step + 1
         if done % options.log_every == 0 or done == options.steps:
-            record = {"step": done, "loss": round(float(loss.detach()), 4), "seconds": round(time.perf_counter() - started, 1)}
+            record = {
+                "step": done,
+                "loss": round(float(loss.detach()), 4),
+                "seconds": round(time.perf_counter() - started, 1),
+            }
             with (folder / LOG).open("a") as log:
                 log.write(json.dumps(record) + "\n")
             say(f"step {done}/{options.steps}  loss {record['loss']:.3f}  {record['seconds']:.0f} s")

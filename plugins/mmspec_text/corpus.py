@@ -16,7 +16,16 @@ HELD_OUT_MODULES = (
 HELD_OUT_PROSE = 0.05
 """Share of every prose file, counted from its end, that is held out."""
 
-_SKIPPED_FOLDERS = {"site-packages", "test", "tests", "idle_test", "__pycache__", "lib-dynload", "encodings", "pydoc_data"}
+_SKIPPED_FOLDERS = {
+    "site-packages",
+    "test",
+    "tests",
+    "idle_test",
+    "__pycache__",
+    "lib-dynload",
+    "encodings",
+    "pydoc_data",
+}
 _LARGEST = 300_000
 
 

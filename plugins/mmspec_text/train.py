@@ -22,8 +22,12 @@ from mmspec.training.loop import LoopOptions, fit
 from mmspec_text import corpus as texts
 
 END, PAD = "<|endoftext|>", "<|pad|>"
-TARGET = dict(hidden_size=384, intermediate_size=1024, num_hidden_layers=8, num_attention_heads=6, num_key_value_heads=2)
-DRAFTER = dict(hidden_size=128, intermediate_size=384, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2)
+TARGET = dict(
+    hidden_size=384, intermediate_size=1024, num_hidden_layers=8, num_attention_heads=6, num_key_value_heads=2
+)
+DRAFTER = dict(
+    hidden_size=128, intermediate_size=384, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2
+)
 
 
 @dataclass(frozen=True)
@@ -92,7 +96,14 @@ def train(
         return distillation(model(ids).logits, teacher, ids)
 
     drafter = _model(DRAFTER, replace(recipe, seed=recipe.seed + 1), tokenizer).to(device)
-    fit(drafter, partial(batch_at, steps=recipe.drafter_steps), distillation_loss, LoopOptions(recipe.drafter_steps, 4e-3), work / "drafter", say)
+    fit(
+        drafter,
+        partial(batch_at, steps=recipe.drafter_steps),
+        distillation_loss,
+        LoopOptions(recipe.drafter_steps, 4e-3),
+        work / "drafter",
+        say,
+    )
     _ship(drafter, tokenizer, out / "text-1m", _facts(drafter, recipe, held_out, device), say)
 
 
@@ -182,4 +193,6 @@ def _ship(
     (side / "training.json").write_text(json.dumps(facts, indent=2) + "\n")
     shutil.rmtree(folder, ignore_errors=True)
     side.rename(folder)
-    say(f"{folder.name}: {facts['parameters']:,} parameters, held-out nats per token {facts['held_out_nats_per_token']}")
+    say(
+        f"{folder.name}: {facts['parameters']:,} parameters, held-out nats per token {facts['held_out_nats_per_token']}"
+    )

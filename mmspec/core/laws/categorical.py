@@ -37,8 +37,10 @@ class Categorical:
 
     @staticmethod
     def cat(laws: "Sequence[Categorical]") -> "Categorical":
-        """Dense laws joined along the nodes."""
-        return Categorical(torch.cat([law.probs for law in laws], 1))
+        """Laws joined along the nodes: all dense, or all sparse on equally many ids."""
+        ids = [law.ids for law in laws if law.ids is not None]
+        assert len(ids) in (0, len(laws)), "dense and sparse laws cannot be joined"
+        return Categorical(torch.cat([law.probs for law in laws], 1), torch.cat(ids, 1) if ids else None, laws[0].vocab)
 
     @staticmethod
     def top(law: "Categorical", k: int) -> "Categorical":

@@ -43,7 +43,9 @@ class Block:
         stops[:, 0] = True
         order = torch.arange(draft.nodes, device=h.device)
         leaf = torch.where(stops, order, 0).amax(1)
-        weights = torch.cat([torch.where((follows & (s > 0))[..., None], residual, law.probs[:, :-1]), law.probs[:, -1:]], 1)
+        weights = torch.cat(
+            [torch.where((follows & (s > 0))[..., None], residual, law.probs[:, :-1]), law.probs[:, -1:]], 1
+        )
         drawn = Categorical(weights).draw(noise.lane(Lane.RESIDUAL))
         return Verdict(path_to(draft, leaf), leaf, take_nodes(drawn, leaf[:, None])[:, 0], drawn)
 

@@ -8,10 +8,11 @@ Guarantee: `lossless`. All nodes at once, one pass over the vocabulary per sibli
 """
 
 import torch
+from torch import Tensor
 
 from mmspec.core.laws import Categorical, PointMass, dense, take_nodes
 from mmspec.core.noise import DraftNoise, Lane, Round
-from mmspec.core.rules.rule import walk
+from mmspec.core.rules.rule import walk, walk_where
 from mmspec.core.types import Draft, Scores, Verdict
 
 
@@ -34,6 +35,7 @@ class RecursiveRejection:
         proposals = dense(draft.law, draft.drafted, law.size)
         coin = noise.lane(Lane.COIN).uniform()
         taken = torch.zeros(draft.valid.shape, dtype=torch.bool, device=rest.device)
+        edge = torch.zeros_like(taken)
         drawn = torch.zeros_like(draft.units)
         for rank in range(draft.index.widest):
             child = self._child(draft, rank)  # [batch, node]: node id, 0 where there is none
@@ -44,14 +46,22 @@ class RecursiveRejection:
             kept &= there & ~taken
             drawn = torch.where(kept, x, drawn)
             taken |= kept
-            left = (rest - q).clamp(min=0)
-            total = left.sum(-1, keepdim=True)
-            rest = torch.where(there[..., None] & (total > 0), left / total, rest)
+            edge |= torch.zeros_like(edge).scatter_(1, torch.where(kept, child, 0), True)
+            rest = torch.where(there[..., None], self._left(rest, q), rest)
         last = Categorical(rest).draw(noise.lane(Lane.RESIDUAL))
-        return walk(draft, torch.where(taken, drawn, last))
+        # Not by comparing units: of equal siblings only the one whose coin fell may be followed. Going to whichever
+        # leads deeper would pick the better of two draws.
+        return walk_where(draft, edge[:, 1:], torch.where(taken, drawn, last))
 
     @staticmethod
-    def _child(draft: Draft, rank: int) -> torch.Tensor:
+    def _left(rest: Tensor, q: Tensor) -> Tensor:
+        """What a refused child leaves of r: the normalised (r - q)+, or r itself where rounding leaves nothing."""
+        left = (rest - q).clamp(min=0)
+        total = left.sum(-1, keepdim=True)
+        return torch.where(total > 0, left / total, rest)
+
+    @staticmethod
+    def _child(draft: Draft, rank: int) -> Tensor:
         """Of every node, the valid child of that rank, or 0."""
         index, rows = draft.index, len(draft.units)
         mine = (index.parent[:, None] == torch.arange(draft.nodes, device=draft.units.device)[:, None]) & (

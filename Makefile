@@ -1,0 +1,38 @@
+# Everything sets itself up: a fresh machine needs Python 3.11, pip, gcc and make.
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+BIN := .venv/bin
+READY := .venv/.installed
+WORKERS ?= 2
+
+# One thread a worker: two pytest workers with a thread pool each are slower than two without.
+THREADS := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
+
+.PHONY: install demo test test-all lint types clean
+
+install: $(READY)
+
+$(READY): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev]'
+	touch $@
+
+demo: $(READY)
+	$(BIN)/mmspec demo
+
+test: $(READY)
+	$(THREADS) $(BIN)/python -m pytest -n $(WORKERS)
+
+test-all: $(READY)
+	$(THREADS) $(BIN)/python -m pytest -n $(WORKERS) -m "" --timeout=3600
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports
+
+types: $(READY)
+	$(BIN)/mypy
+
+clean:
+	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
+	find mmspec plugins tests -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,5 @@
+"""`python -m mmspec` is `mmspec`."""
+
+from mmspec.cli import main
+
+main()

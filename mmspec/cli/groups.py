@@ -1,0 +1,30 @@
+"""Groups of commands that several plugins share, such as `train`."""
+
+import typer
+
+INTERRUPTED = 130  # what a shell reports for a process that CTRL-C ended
+
+
+def group(app: typer.Typer, name: str, help: str, run_all: bool = False) -> typer.Typer:
+    """The group of that name, made by whoever asks first.
+
+    Args:
+        app: The application that `mmspec_commands` received.
+        name: The group's name on the command line.
+        help: One line, used if the group is new.
+        run_all: Whether the bare group runs all its commands, one after the other, instead of listing them.
+    """
+    for known in app.registered_groups:
+        if known.name == name and known.typer_instance is not None:
+            return known.typer_instance
+    new = typer.Typer(help=help, no_args_is_help=not run_all, invoke_without_command=run_all)
+    if run_all:
+        new.callback()(_run_all)
+    app.add_typer(new, name=name)
+    return new
+
+
+def _run_all(context: typer.Context) -> None:
+    if context.invoked_subcommand is None:
+        for command in context.command.commands.values():  # type: ignore[attr-defined]
+            context.invoke(command)

@@ -1,0 +1,135 @@
+"""`mmspec.enable(model, method)`: the model's own `generate`, faster, with the same output for the same seed.
+
+In place and reversible: one instance attribute is set on `enable` and deleted on `disable`; the model's weights, class
+and configuration are never touched.
+"""
+
+from types import TracebackType
+from typing import Any, Self
+
+from torch import Tensor
+
+from mmspec.core.decoder import Decoder
+from mmspec.faces.build import decoder_for
+from mmspec.faces.generation import decode, refuse_call
+from mmspec.report.report import Report
+
+_OURS = ("assistant_model", "custom_generate", "prompt_lookup_num_tokens", "stop_strings", "tokenizer", "synced_gpus")
+
+
+class Enabled:
+    """A model whose `generate` speculates; leave it with `disable()` or as a context manager.
+
+    Attributes:
+        method: The method that was chosen.
+        report: Counts and times of the last call; None before the first.
+    """
+
+    def __init__(self, model: Any, decoder: Decoder, seed: int | None, noise: str | None) -> None:
+        self._model = model
+        self._decoder = decoder
+        self._seed = seed
+        self._noise = noise
+        self.method = decoder.name
+        self.report: Report | None = None
+
+    def generate(self, *args: Any, streamer: Any = None, **kwargs: Any) -> Tensor:
+        """What `model.generate` is while enabled: arguments and result as transformers documents them.
+
+        Raises:
+            ValueError: An argument that speculation cannot honour.
+        """
+        for name in _OURS:
+            if kwargs.pop(name, None) is not None:
+                raise ValueError(f"{name}= cannot be combined with mmspec.enable; call disable() first")
+
+        def run(
+            model: Any,
+            input_ids: Tensor,
+            logits_processor: Any,
+            stopping_criteria: Any,
+            generation_config: Any,
+            **extra: Any,
+        ) -> Tensor:
+            refuse_call(generation_config, stopping_criteria, logits_processor, extra)
+            ids, self.report = decode(
+                self._decoder,
+                input_ids,
+                generation_config,
+                logits_processor,
+                extra,
+                noise=self._noise,
+                seed=self._seed,
+                streamer=streamer,
+            )
+            return ids
+
+        result: Tensor = type(self._model).generate(self._model, *args, custom_generate=run, **kwargs)
+        return result
+
+    def disable(self) -> None:
+        """Give the model its own `generate` back."""
+        if self._model.__dict__.get("generate") == self.generate:
+            del self._model.__dict__["generate"]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.disable()
+
+
+def enable(
+    model: Any,
+    method: str = "auto",
+    *,
+    drafter: Any = None,
+    rule: Any = None,
+    k: int | None = None,
+    policy: Any = None,
+    seed: int | None = None,
+    noise: str | None = None,
+    **options: Any,
+) -> Enabled:
+    """Let a live transformers model speculate in `generate`.
+
+    Args:
+        model: The model.
+        method: A method of `mmspec methods`, or `auto`: `draft-model` when `drafter` is a model, else `prompt-lookup`.
+        drafter: A drafter's name, a smaller model (live, or its name), or an object with `propose`.
+        rule: A rule's name or object; default: the method's, which is `match`.
+        k: Units to draft per round (`num_speculative_tokens`).
+        policy: `fixed`, `confidence` or an object with `budget` and `trim`.
+        seed: Of philox noise; default: torch's generator decides, as without mmspec.
+        noise: `torch` (the default under `match`: the output equals the unmodified model's for the same
+            `torch.manual_seed`) or `philox`.
+        **options: Options of drafter, rule and policy.
+
+    Returns:
+        A handle: context manager, `report`, `disable()`.
+
+    Raises:
+        ValueError: The model has no target, or a name, option or combination is wrong.
+
+    Example:
+        ```python
+        with mmspec.enable(model, "prompt-lookup") as spec:
+            out = model.generate(**inputs, max_new_tokens=256, do_sample=True)
+        print(spec.report)
+        ```
+    """
+    if "generate" in getattr(model, "__dict__", {}):
+        raise ValueError("this model's generate is already replaced; call disable() first")
+    decoder = decoder_for(model, method, drafter=drafter, rule=rule, k=k, policy=policy, options=options)
+    enabled = Enabled(model, decoder, seed, noise)
+    model.__dict__["generate"] = enabled.generate
+    return enabled
+
+
+def disable(model: Any) -> None:
+    """Undo `enable`; does nothing to a model that is not enabled."""
+    owner = getattr(model.__dict__.get("generate"), "__self__", None)
+    if isinstance(owner, Enabled):
+        owner.disable()

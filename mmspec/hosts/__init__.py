@@ -1,0 +1,1 @@
+"""transformers decoders as targets: cache, masks, attention."""

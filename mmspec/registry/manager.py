@@ -1,0 +1,177 @@
+"""The registry: which plugins there are, what they offer, and who is called what."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pluggy
+
+from mmspec.registry import hookspecs, switches
+from mmspec.registry.component import KINDS, NAME, Component
+from mmspec.registry.plugin import Plugin, PluginError, describe
+from mmspec.registry.suggest import unknown
+
+if TYPE_CHECKING:
+    import typer
+
+
+class Registry:
+    """Plugins and their components. `installed()` is the one that everybody shares."""
+
+    def __init__(self) -> None:
+        self._hooks = pluggy.PluginManager(hookspecs.GROUP)
+        self._hooks.add_hookspecs(hookspecs)
+        self._plugins: dict[str, Plugin] = {}
+
+    def register(self, plugin: object, name: str, record: Plugin | None = None) -> Plugin:
+        """Add a module or any object with hooks on it.
+
+        Args:
+            plugin: The module or object.
+            name: What stands before the colon in `plugin:name`.
+            record: What is known about where it comes from.
+
+        Raises:
+            ValueError: If the name is taken or malformed, or a component is given twice.
+            TypeError: If the manifest yields something other than components.
+        """
+        if not NAME.fullmatch(name):
+            raise ValueError(f"a plugin's name is lower-case words joined by '-', '.' or '_', not {name!r}")
+        if name in self._plugins:
+            raise ValueError(f"a plugin called {name!r} is already there: {self._plugins[name].module}")
+        hash(plugin)  # pluggy keeps plugins in sets; an unhashable one would break calls to all the others
+        self.declare(plugin)
+        self._hooks.register(plugin, name)
+        try:
+            self._check_hooks(plugin)
+            components = tuple(self._manifest(name))
+        except BaseException:
+            self._hooks.unregister(name=name)
+            raise
+        record = record or Plugin(name, getattr(plugin, "__name__", type(plugin).__qualname__))
+        location = getattr(plugin, "__file__", None)
+        self._plugins[name] = replace(record, components=components, location=location)
+        return self._plugins[name]
+
+    def declare(self, plugin: Any) -> None:
+        """Add the hooks that a plugin declares for other plugins to implement, if it does; twice does no harm."""
+        names = [n for n in dir(plugin) if n.startswith("mmspec_") and self._hooks.parse_hookspec_opts(plugin, n)]
+        if set(names) - set(self._declared()):
+            self._hooks.add_hookspecs(plugin)
+
+    def unregister(self, name: str) -> None:
+        """Forget a plugin."""
+        if name not in self._plugins:
+            raise ValueError(unknown("plugin", name, self._plugins))
+        if self._hooks.has_plugin(name):
+            self._hooks.unregister(name=name)
+        del self._plugins[name]
+
+    def note(self, record: Plugin, cause: BaseException | None = None) -> None:
+        """Keep a record of a plugin that is blocked or broken; a broken one raises under `MMSPEC_STRICT`."""
+        if record.error and switches.strict():
+            raise PluginError(f"plugin {record.name!r} ({record.module}): {record.error}") from cause
+        name = record.name if record.name not in self._plugins else f"{record.name} ({record.module})"
+        self._plugins[name] = replace(record, name=name)
+
+    def plugins(self) -> tuple[Plugin, ...]:
+        """Every plugin in the order of loading, the broken and the blocked included."""
+        return tuple(self._plugins.values())
+
+    def components(self, kind: str | None = None) -> tuple[Component, ...]:
+        """Every component of a kind, or of all kinds, in the order of loading."""
+        everything = (c for plugin in self._plugins.values() for c in plugin.components)
+        return tuple(c for c in everything if kind in (None, c.kind))
+
+    def get(self, kind: str, name: str, near: str | None = None) -> Component:
+        """Look a component up.
+
+        Args:
+            kind: `target`, `drafter`, `rule` or `method`.
+            name: `name` or `plugin:name`.
+            near: A plugin whose own component wins where several share the name.
+
+        Raises:
+            ValueError: If there is none (says what is nearest), or more than one (names the owners).
+        """
+        if kind not in KINDS:
+            raise ValueError(unknown("kind of component", kind, KINDS))
+        if not isinstance(name, str):
+            raise TypeError(f"a {kind} is looked up by its name, a string; not by {name!r}")
+        owner, _, plain = name.rpartition(":")
+        if owner and owner not in self._plugins:
+            raise ValueError(unknown("plugin", owner, self._plugins) + self._failures())
+        found = [c for c in self.components(kind) if c.name == plain and owner in ("", c.owner)]
+        found = [c for c in found if c.owner == near] or found
+        if len(found) == 1:
+            return found[0]
+        raise ValueError(self._clash(found) if found else self._absent(kind, name, owner, plain))
+
+    def target_for(self, model: object) -> Component | None:
+        """The target that some plugin says fits a live model, or None. Plugins that came last are asked first."""
+        for name in reversed(self._plugins):
+            answer = self._ask(name, "mmspec_target_for", model=model)
+            if answer:
+                return self.get("target", answer, near=name)
+        return None
+
+    def add_commands(self, app: typer.Typer) -> None:
+        """Let every plugin add its commands to the command line."""
+        for name in tuple(self._plugins):
+            self._ask(name, "mmspec_commands", app=app)
+
+    def _ask(self, name: str, hook: str, **arguments: Any) -> Any:
+        """Call one plugin's hook; a failure is noted on that plugin and harms no other."""
+        try:
+            return self._call(name, hook, **arguments)
+        except Exception as error:
+            if switches.strict():
+                raise PluginError(f"plugin {name!r} failed in {hook}: {error}") from error
+            self._plugins[name] = replace(self._plugins[name], error=f"{hook}: {describe(error)}")
+            warnings.warn(f"plugin {name!r} failed in {hook}: {error}", stacklevel=3)
+            return None
+
+    def _call(self, name: str, hook: str, **arguments: Any) -> Any:
+        if not self._hooks.has_plugin(name):
+            return None
+        others = [p for n, p in self._hooks.list_name_plugin() if n != name]
+        return self._hooks.subset_hook_caller(hook, others)(**arguments)
+
+    def _manifest(self, name: str) -> Iterator[Component]:
+        seen = set()
+        for offered in self._call(name, "mmspec_components"):
+            for component in offered:
+                if not isinstance(component, Component):
+                    raise TypeError(f"mmspec_components() yields Component(...) only, not {component!r}")
+                if (component.kind, component.name) in seen:
+                    raise ValueError(f"{component.kind} {component.name!r} is given twice by plugin {name!r}")
+                seen.add((component.kind, component.name))
+                yield replace(component, owner=name)
+
+    def _declared(self) -> list[str]:
+        callers = (c for c in vars(self._hooks.hook).values() if isinstance(c, pluggy.HookCaller))
+        return [c.name for c in callers if c.has_spec()]
+
+    def _check_hooks(self, plugin: object) -> None:
+        for caller in self._hooks.get_hookcallers(plugin) or ():
+            mine = [i for i in caller.get_hookimpls() if i.plugin is plugin and not i.optionalhook]
+            if mine and not caller.has_spec():
+                raise ValueError(unknown("hook", caller.name, self._declared()))
+
+    def _clash(self, found: list[Component]) -> str:
+        owners = " and ".join(repr(c.owner) for c in found)
+        ways = " or ".join(repr(c.qualified) for c in found)
+        return f"{found[0].kind} {found[0].name!r} is offered by plugins {owners}; write {ways}"
+
+    def _absent(self, kind: str, name: str, owner: str, plain: str) -> str:
+        message = unknown(kind, name, (c.qualified if owner else c.name for c in self.components(kind)))
+        elsewhere = sorted({c.kind for c in self.components() if c.name == plain})
+        also = f". There is a {' and a '.join(elsewhere)} of that name" if elsewhere and not owner else ""
+        return message + also + self._failures()
+
+    def _failures(self) -> str:
+        broken = [p.name for p in self._plugins.values() if p.error]
+        return f". Not loaded: {', '.join(broken)} (`mmspec plugins` says why)" if broken else ""

@@ -1,0 +1,108 @@
+"""Which method fits which target: set arithmetic on manifests, before anything is imported.
+
+A rule's needs are met by the target or the drafter, a drafter's by the target or the rule, a method's own by any of the
+three. A drafter that offers `tree` makes trees, so its target has to verify them.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from mmspec.registry.component import DEFAULT_RULE, EXACTNESS, Component
+from mmspec.registry.manager import Registry
+
+
+@dataclass(frozen=True, slots=True)
+class Pairing:
+    """A method with its parts looked up.
+
+    Attributes:
+        method: The method.
+        drafter: Its drafter, or None to decode without drafts.
+        rule: Its rule.
+    """
+
+    method: Component
+    drafter: Component | None
+    rule: Component
+
+    @property
+    def offers(self) -> frozenset[str]:
+        """Words that the drafter offers; no draft is the shortest chain."""
+        return self.drafter.offers if self.drafter else frozenset({"chain"})
+
+    @property
+    def needs(self) -> frozenset[str]:
+        """Words that are left for the target to offer."""
+        drafter = self.drafter.needs if self.drafter else frozenset()
+        own = self.method.needs - self.offers - self.rule.offers
+        return own | (self.rule.needs - self.offers) | (drafter - self.rule.offers) | (self.offers & {"tree"})
+
+    @property
+    def exactness(self) -> str:
+        """What the pair promises: no more than the method does, and no more than the rule does."""
+        return max(str(self.method.exactness), str(self.rule.exactness), key=EXACTNESS.index)
+
+
+def pair(registry: Registry, method: str | Component, drafter: str | None = None, rule: str | None = None) -> Pairing:
+    """Look a method's parts up; its own plugin's components come first.
+
+    Args:
+        registry: Where to look.
+        method: The method, or its name.
+        drafter: A drafter to use instead of the method's.
+        rule: A rule to use instead of the method's.
+
+    Raises:
+        ValueError: If a name is unknown or ambiguous.
+    """
+    found = method if isinstance(method, Component) else registry.get("method", method)
+    drafts = registry.get("drafter", drafter) if drafter else None
+    if drafts is None and found.drafter:
+        drafts = registry.get("drafter", found.drafter, near=found.owner)
+    rules = registry.get("rule", rule) if rule else registry.get("rule", found.rule or DEFAULT_RULE, near=found.owner)
+    return Pairing(found, drafts, rules)
+
+
+def fits(pairing: Pairing, target_offers: Iterable[str]) -> frozenset[str]:
+    """Words that are needed and that nobody offers; empty when the method fits.
+
+    Example:
+        >>> fits(pair(installed(), "plain"), {"discrete"})
+        frozenset()
+    """
+    return pairing.needs - frozenset(target_offers)
+
+
+def fitting(registry: Registry, target_offers: Iterable[str]) -> list[str]:
+    """Names of the methods that fit a target, those whose parts are missing left out."""
+    offers = frozenset(target_offers)
+    names = []
+    for method in registry.components("method"):
+        try:
+            missing = fits(pair(registry, method), offers)
+        except ValueError:
+            continue
+        if not missing:
+            names.append(method.name)
+    return sorted(names)
+
+
+def require(registry: Registry, pairing: Pairing, target: Component) -> None:
+    """Refuse a method that does not fit a target.
+
+    Raises:
+        ValueError: Names the missing words, who needs them, and the methods that do fit.
+    """
+    missing = fits(pairing, target.offers)
+    if not missing:
+        return
+    parts = [
+        p for p in (pairing.method, pairing.drafter, pairing.rule) if p and (p.needs | p.offers & {"tree"}) & missing
+    ]
+    whose = " and ".join(f"{p.kind} {p.name!r}" for p in parts)
+    raise ValueError(
+        f"method {pairing.method.name!r} does not fit target {target.name!r}: {whose} needs "
+        f"{', '.join(sorted(missing))}, which the target does not offer (it offers "
+        f"{', '.join(sorted(target.offers)) or 'nothing'}). Methods that fit: "
+        f"{', '.join(fitting(registry, target.offers)) or 'none'}"
+    )

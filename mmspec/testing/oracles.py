@@ -1,0 +1,43 @@
+"""What a toy's output must follow, computed without the decoder: exact joints and plain decoding."""
+
+import itertools
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+
+def exact_joint(next_law: Callable[[tuple[int, ...]], Tensor], length: int, vocab: int) -> Tensor:
+    """Closed-form joint of the first `length` units: `[(vocab,) * length]` float64.
+
+    Args:
+        next_law: Probabilities `[vocab]` of the next unit, given the units emitted so far (the prompt is closed over).
+        length: Units.
+        vocab: Unit ids.
+    """
+    joint = torch.ones((), dtype=torch.float64)
+    for emitted in range(length):
+        laws = [next_law(units).double() for units in itertools.product(range(vocab), repeat=emitted)]
+        joint = joint[..., None] * torch.stack(laws).reshape(*(vocab,) * emitted, vocab)
+    return joint
+
+
+def greedy(next_law: Callable[[tuple[int, ...]], Tensor], length: int) -> Tensor:
+    """The likeliest unit at every position: `[length]` int64."""
+    units: tuple[int, ...] = ()
+    for _ in range(length):
+        units += (int(next_law(units).argmax()),)
+    return torch.tensor(units)
+
+
+def linear_joint(weights: Tensor, bias: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean `[n]` and covariance `[n, n]` of x = weights x + bias + noise · e, e standard normal, in float64.
+
+    Args:
+        weights: `[n, n]`, strictly lower triangular: what each coordinate takes from the earlier ones.
+        bias: `[n]`.
+        noise: `[n]` standard deviations.
+    """
+    eye = torch.eye(len(bias), dtype=torch.float64)
+    spread = torch.linalg.solve_triangular(eye - weights.double(), eye, upper=False, unitriangular=True)
+    return spread @ bias.double(), spread @ torch.diag(noise.double() ** 2) @ spread.T

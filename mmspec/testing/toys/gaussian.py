@@ -1,0 +1,108 @@
+"""Toy continuous image: a grid of Gaussian tokens whose means are linear in the tokens to the left and above."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from mmspec.core.drafters.jacobi import Window
+from mmspec.core.laws import Gaussian, Law, take_nodes
+from mmspec.core.noise import Noise
+from mmspec.core.protocols import Started
+from mmspec.core.state import State
+from mmspec.core.types import Draft, Raw
+from mmspec.testing.oracles import linear_joint
+
+
+@dataclass
+class Memory:
+    """`tokens [batch, capacity, dim]`: committed tokens, then scratch; `length [batch]`: how many are committed."""
+
+    tokens: Tensor
+    length: Tensor
+
+
+class GaussianTarget:
+    """x ~ N(bias + left · x_left + above · x_above, sigma² I); nothing stands outside of the grid.
+
+    Args:
+        width: Tokens per row of the grid.
+        left: `[dim, dim]`.
+        above: `[dim, dim]`.
+        bias: `[dim]`.
+        sigma: One number, as the coupling needs it.
+    """
+
+    offers = frozenset({"continuous"})
+    vocab: int | None = None
+
+    def __init__(self, width: int, left: Tensor, above: Tensor, bias: Tensor, sigma: float) -> None:
+        self.width = width
+        self.left, self.above, self.bias = left, above, bias
+        self.sigma = sigma
+
+    @classmethod
+    def random(cls, width: int, dim: int, seed: int, gain: float = 0.6, sigma: float = 0.5) -> "GaussianTarget":
+        """Maps of spectral norm `gain`; a smaller gain or a larger sigma accepts more."""
+        generator = torch.Generator().manual_seed(seed)
+        left, above = torch.randn(2, dim, dim, generator=generator)
+        left, above = (w / torch.linalg.matrix_norm(w, 2) * gain for w in (left, above))
+        return cls(width, left, above, torch.randn(dim, generator=generator), sigma)
+
+    def start(self, inputs: int, limit: int, width: int) -> Started:
+        """`inputs`: how many rows. No token is given."""
+        tokens = torch.zeros(inputs, limit + width, len(self.bias))
+        zero = torch.zeros(inputs, dtype=torch.int64)
+        cache = Memory(tokens, zero)
+        return Started(cache, self._raw(cache, tokens[:, :1], zero[:, None]), tokens[:, :0], zero)
+
+    def verify(self, cache: Memory, draft: Draft) -> Raw:
+        assert draft.index.is_chain
+        place = cache.length[:, None] + torch.arange(draft.nodes)
+        cache.tokens.scatter_(1, place[..., None].expand_as(draft.units), draft.units)
+        return self._raw(cache, draft.units, place + 1)
+
+    def commit(self, cache: Memory, path: Tensor, count: Tensor) -> None:
+        cache.length = cache.length + count  # a chain's accepted nodes stand where they belong
+
+    def truncate(self, cache: Memory, length: Tensor) -> None:
+        cache.length = length
+
+    def _raw(self, cache: Memory, before: Tensor, place: Tensor) -> Raw:
+        """Laws at `place [batch, node]`; `before [batch, node, dim]` are the tokens that precede them."""
+        left = torch.where((place % self.width == 0)[..., None], 0.0, before)
+        up = take_nodes(cache.tokens, (place - self.width).clamp(min=0))
+        above = torch.where((place < self.width)[..., None], 0.0, up)
+        return Raw(law=Gaussian(self.bias + left @ self.left.T + above @ self.above.T, self.sigma))
+
+    def joint(self, length: int) -> tuple[Tensor, Tensor]:
+        """Mean `[n]` and covariance `[n, n]` of the first `length` tokens, flattened: n = length · dim."""
+        dim = len(self.bias)
+        weights = torch.zeros(length, dim, length, dim)
+        for place in range(length):
+            if place % self.width:
+                weights[place, :, place - 1] = self.left
+            if place >= self.width:
+                weights[place, :, place - self.width] = self.above
+        size = length * dim
+        return linear_joint(weights.reshape(size, size), self.bias.repeat(length), torch.full((size,), self.sigma))
+
+
+@dataclass(frozen=True)
+class RepeatLeft:
+    """A genuine Gaussian draft for new slots of a Jacobi window: the mean of the last slot that was drawn.
+
+    Attributes:
+        sigma: The target's: reflection needs one covariance on both sides.
+    """
+
+    sigma: float
+
+    def fill(self, state: State, window: Window, noise: Noise) -> tuple[Tensor, Law | None]:
+        mean = state.root[:, None]
+        if isinstance(window.law, Gaussian):
+            held = window.drawn.sum(1, keepdim=True)  # drawn slots come first
+            last = take_nodes(window.law.mean, (held - 1).clamp(min=0))
+            mean = torch.where((held > 0)[..., None], last, mean)
+        law = Gaussian(mean.expand_as(window.units), self.sigma)
+        return law.draw(noise), law

@@ -1,0 +1,1 @@
+"""Autoregressive models over continuous tokens: a first-party plugin of mmspec that offers nothing yet."""

@@ -1,0 +1,93 @@
+"""`mmspec demo text`: the shipped models write Python and Shakespeare, plainly and speculatively, in one run."""
+
+import statistics
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.table import Table
+from torch import Tensor
+
+import mmspec
+from mmspec.hosts.loading import load_model, load_tokenizer
+from mmspec.report.report import Report
+
+TARGET, DRAFTER = "mmspec/text-14m", "mmspec/text-1m"
+PROMPTS = {
+    "Python": 'class Stack:\n    """A list."""\n\n    def __init__(self):\n        self._items = []\n\n    def push(',
+    "Shakespeare": "KING RICHARD II:\nWhat say you, cousin? Shall we ",
+}
+METHODS: dict[str, dict[str, Any]] = {"plain": {}, "prompt-lookup": {"k": 6}}
+NEW_TOKENS, REPEATS, SHOWN_LINES = 120, 3, 8
+
+
+@dataclass
+class Row:
+    """One method on one prompt: what it wrote, how long each repeat took."""
+
+    ids: Tensor
+    seconds: list[float]
+    report: Report | None
+
+
+def demo_text() -> None:
+    """Print, for each prompt and method, the first lines, acceptance length and speed-up over plain."""
+    console = Console()
+    model, tokenizer = load_model(TARGET), load_tokenizer(TARGET)
+    methods = METHODS | {"draft-model": {"drafter": load_model(DRAFTER), "k": 4}}
+    for title, prompt in PROMPTS.items():
+        inputs = tokenizer(prompt, return_tensors="pt", return_token_type_ids=False)
+        for sampling in ({"do_sample": False}, {"do_sample": True, "temperature": 0.8, "top_k": 0}):
+            rows = _race(model, methods, dict(inputs), sampling)
+            how = f"temperature {sampling['temperature']}, seed 0" if sampling["do_sample"] else "greedy"
+            console.rule(f"{title}, {how}")
+            console.print(_first_lines(tokenizer.decode(rows["plain"].ids[0])), markup=False, highlight=False)
+            console.print(_table(rows))
+
+
+def _race(
+    model: Any, methods: dict[str, dict[str, Any]], inputs: dict[str, Tensor], sampling: dict[str, Any]
+) -> dict[str, Row]:
+    """All methods, interleaved, the first round not counted; transformers' own generate runs beside them."""
+    rows: dict[str, Row] = {}
+    for repeat in range(REPEATS + 1):
+        for name, options in {"transformers": None, **methods}.items():
+            ids, seconds, report = _run(model, name, options, inputs, sampling)
+            row = rows.setdefault(name, Row(ids, [], report))
+            if repeat:
+                row.seconds.append(seconds)
+    return rows
+
+
+def _run(
+    model: Any, name: str, options: dict[str, Any] | None, inputs: dict[str, Tensor], sampling: dict[str, Any]
+) -> tuple[Tensor, float, Report | None]:
+    def once() -> tuple[Tensor, float]:
+        torch.manual_seed(0)
+        began = time.perf_counter()
+        ids = model.generate(**inputs, max_new_tokens=NEW_TOKENS, eos_token_id=None, **sampling)
+        return ids, time.perf_counter() - began
+
+    if options is None:
+        return *once(), None
+    with mmspec.enable(model, name, **options) as spec:
+        return *once(), spec.report
+
+
+def _table(rows: dict[str, Row]) -> Table:
+    columns = ("method", "exactness", "same text", "acceptance length", "seconds", "speed-up over plain")
+    table = Table(*columns, caption="same text: as unmodified transformers wrote for that seed")
+    plain = statistics.median(rows["plain"].seconds)
+    for name, row in rows.items():
+        seconds = statistics.median(row.seconds)
+        same = "yes" if torch.equal(row.ids, rows["transformers"].ids) else "no"
+        exactness, length = (row.report.exactness, f"{row.report.acceptance_length:.2f}") if row.report else ("", "")
+        table.add_row(name, exactness, same, length, f"{seconds:.2f}", f"{plain / seconds:.2f}")
+    return table
+
+
+def _first_lines(text: str) -> str:
+    lines = text.splitlines()
+    return "\n".join(lines[:SHOWN_LINES] + (["…"] if len(lines) > SHOWN_LINES else []))

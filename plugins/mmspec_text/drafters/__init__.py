@@ -1,0 +1,1 @@
+"""Drafters for text. One drafter, one file, named after it."""

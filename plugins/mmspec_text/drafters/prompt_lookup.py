@@ -1,0 +1,84 @@
+"""Prompt lookup: copy what followed the most recent occurrence of the latest n-gram.
+
+Saxena's prompt lookup decoding and LLMA (arXiv 2304.04487), batched and on the device: every row is compared with its
+own tail at all positions at once, the longest matching n-gram wins, the most recent one among equals. A copy that runs
+into the present goes on periodically, so that a loop is drafted in full.
+Drafts are point masses. Knobs: a larger `max_ngram` prefers longer agreement; a larger `min_ngram` drafts less often.
+"""
+
+from dataclasses import dataclass, field
+from typing import Annotated, Any
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from mmspec.core.noise import DraftNoise
+from mmspec.core.protocols import Target
+from mmspec.core.state import State
+from mmspec.core.types import Draft, Step
+
+
+@dataclass(frozen=True)
+class PromptLookupOptions:
+    """Options of `prompt-lookup`."""
+
+    max_ngram: Annotated[int, Field(ge=1, le=32)] = field(
+        default=3, metadata={"help": "longest n-gram that is looked for"}
+    )
+    min_ngram: Annotated[int, Field(ge=1, le=32)] = field(
+        default=2, metadata={"help": "shortest n-gram that is enough to draft"}
+    )
+
+    def __post_init__(self) -> None:
+        if self.min_ngram > self.max_ngram:
+            raise ValueError(f"min_ngram ({self.min_ngram}) must not exceed max_ngram ({self.max_ngram})")
+
+
+class PromptLookup:
+    """Looks drafts up in the row's own history.
+
+    Args:
+        options: Lengths of n-grams.
+    """
+
+    offers = frozenset({"chain"})
+    needs = frozenset({"discrete"})
+
+    def __init__(self, options: PromptLookupOptions = PromptLookupOptions()) -> None:
+        self.options = options
+
+    def bind(self, target: Target) -> None:
+        """Fits every discrete target."""
+
+    def width(self, k: int) -> int:
+        return k
+
+    def start(self, state: State, inputs: Any) -> Any:
+        return None
+
+    def propose(self, state: State, k: int, noise: DraftNoise) -> Draft:
+        seen = state.given + max(state.hosted)
+        history, last = state.history[:, :seen], state.known - 1  # [batch, seen], [batch]
+        matched = self._matched(history, last, state.pads)
+        order = torch.arange(seen, device=history.device)
+        best = (matched * seen + order).argmax(1)  # longest first, most recent among equals
+        found = matched.gather(1, best[:, None]) >= self.options.min_ngram
+        period = (last - best).clamp(min=1)[:, None]
+        source = best[:, None] + 1 + torch.arange(k, device=history.device) % period
+        return Draft.chain(history.gather(1, source.clamp(max=seen - 1)), valid=found.expand(-1, k))
+
+    def observe(self, state: State, step: Step) -> None:
+        """Nothing to learn: the history is the memory."""
+
+    def _matched(self, history: Tensor, last: Tensor, pads: Tensor) -> Tensor:
+        """At every position, how many units up to it equal the tail: `[batch, seen]` int64, 0 … max_ngram."""
+        order = torch.arange(history.shape[1], device=history.device)
+        run = (order < last[:, None]) & (order >= pads[:, None])
+        length = torch.zeros_like(history)
+        for back in range(self.options.max_ngram):
+            tail = history.gather(1, (last - back).clamp(min=0)[:, None])
+            shifted = torch.roll(history, back, 1)
+            run = run & (shifted == tail) & (order - back >= pads[:, None])
+            length += run
+        return length

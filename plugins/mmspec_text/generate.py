@@ -1,0 +1,56 @@
+"""`mmspec generate text "…"`: streams what each round emits; CTRL-C keeps what there is."""
+
+from typing import Annotated
+
+import typer
+
+from mmspec.cli.groups import INTERRUPTED
+
+
+def generate_text(
+    prompt: Annotated[str, typer.Argument(help="What to continue.")],
+    model: Annotated[
+        str, typer.Option(help="A shipped model (mmspec/…), a folder, or a hub name.")
+    ] = "mmspec/text-14m",
+    method: Annotated[str, typer.Option(help="See `mmspec methods`.")] = "auto",
+    drafter: Annotated[str | None, typer.Option(help="A drafter's name or a smaller model.")] = None,
+    rule: Annotated[str | None, typer.Option(help="Acceptance rule; default: the method's.")] = None,
+    num_speculative_tokens: Annotated[int | None, typer.Option("--num-speculative-tokens", "-k", min=0)] = None,
+    max_new_tokens: Annotated[int, typer.Option(min=1)] = 200,
+    temperature: Annotated[float, typer.Option(min=0.0, help="0 is greedy.")] = 0.8,
+    top_k: Annotated[int, typer.Option(min=0, help="0 keeps all.")] = 0,
+    top_p: Annotated[float, typer.Option(min=0.0, max=1.0)] = 1.0,
+    seed: Annotated[int, typer.Option(help="Of torch's generator.")] = 0,
+    opt: Annotated[list[str] | None, typer.Option(help="key=value of drafter, rule or policy; repeatable.")] = None,
+    device: Annotated[str, typer.Option(help="cpu, cuda, …")] = "cpu",
+) -> None:
+    """Continue a text, speculatively; the output is the plain output for that seed."""
+    import torch
+    from transformers import TextStreamer
+
+    import mmspec
+    from mmspec.hosts.loading import load_model, load_tokenizer
+    from mmspec.registry.options import parse
+
+    if not prompt:
+        raise ValueError("the prompt is empty; give some text to continue")
+    options = parse(opt or [])
+    if drafter is None and method == "draft-model" and "model" not in options:
+        drafter = "mmspec/text-1m"
+    live = load_model(model, device)
+    tokenizer = load_tokenizer(model)
+    inputs = tokenizer(prompt, return_tensors="pt", return_token_type_ids=False).to(device)
+    sampling = dict(do_sample=True, temperature=temperature, top_k=top_k, top_p=top_p) if temperature else {}
+    with mmspec.enable(live, method, drafter=drafter, rule=rule, k=num_speculative_tokens, **options) as spec:
+        torch.manual_seed(seed)
+        try:
+            live.generate(
+                **inputs,
+                max_new_tokens=max_new_tokens,
+                streamer=TextStreamer(tokenizer),
+                **{"do_sample": False, **sampling},
+            )
+        except KeyboardInterrupt:
+            typer.echo("\n(stopped; this is what there is)")
+            raise typer.Exit(INTERRUPTED) from None
+    typer.echo(str(spec.report), err=True)

@@ -1,0 +1,57 @@
+"""Settings of every test: one thread a worker, no network, no switches from outside; and distributions made up."""
+
+import importlib
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+# Before anything imports torch, which reads them once.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("MKL_NUM_THREADS", "1")
+os.environ.update(HF_HUB_OFFLINE="1", TRANSFORMERS_OFFLINE="1", TOKENIZERS_PARALLELISM="false")
+for switch in ("MMSPEC_PLUGINS", "MMSPEC_STRICT", "MMSPEC_TRACE"):
+    os.environ.pop(switch, None)
+
+Install = Callable[..., Path]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests marked gpu are skipped, and say so, where there is no CUDA."""
+    marked = [item for item in items if item.get_closest_marker("gpu")]
+    if not marked:
+        return
+    import torch
+
+    if not torch.cuda.is_available():
+        for item in marked:
+            item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
+
+
+@pytest.fixture
+def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install]:
+    """`install(plugin, source)`: a distribution `mmspec-<plugin>` with one module, importable during the test.
+
+    Returns its folder, which a subprocess finds through `PYTHONPATH`.
+    """
+    site, before = tmp_path / "site", set(sys.modules)
+    site.mkdir()
+    monkeypatch.syspath_prepend(site)
+
+    def make(plugin: str, source: str, distribution: str | None = None) -> Path:
+        distribution = distribution or f"mmspec-{plugin}"
+        module = distribution.replace("-", "_") + "_module"
+        (site / f"{module}.py").write_text(source)
+        info = site / f"{distribution.replace('-', '_')}-1.2.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {distribution}\nVersion: 1.2\n")
+        (info / "entry_points.txt").write_text(f"[mmspec]\n{plugin} = {module}\n")
+        importlib.invalidate_caches()
+        return site
+
+    yield make
+    for name in set(sys.modules) - before:
+        if name.startswith("mmspec_") and name.endswith("_module"):
+            del sys.modules[name]

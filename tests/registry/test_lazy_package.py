@@ -1,0 +1,44 @@
+"""`import mmspec` is light; its exports arrive on first use."""
+
+import ast
+import inspect
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import mmspec
+
+HEAVY = ("torch", "transformers", "diffusers", "pydantic", "typer")
+
+
+@pytest.mark.parametrize(
+    "code",
+    ["import mmspec", "import mmspec.registry.options", "import mmspec.registry as r; r.installed().components()"],
+)
+def test_nothing_heavy_is_imported(code: str) -> None:
+    script = f"import sys; {code}; print([m for m in {HEAVY} if m in sys.modules])"
+    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert run.stdout.strip() == "[]"
+
+
+def test_exports_are_the_objects_themselves() -> None:
+    from mmspec.registry import Component, hookimpl
+
+    assert mmspec.Component is Component and mmspec.hookimpl is hookimpl
+    assert {"Component", "Decoder", "Draft", "Law", "enable", "disable", "custom_generate"} <= set(dir(mmspec))
+    with pytest.raises(AttributeError, match="no attribute 'enabel'"):
+        mmspec.enabel  # noqa: B018
+
+
+@pytest.mark.parametrize("name", sorted(mmspec._HOMES))
+def test_every_export_arrives(name: str) -> None:
+    assert getattr(mmspec, name) is not None
+
+
+def test_type_checkers_see_the_same_exports() -> None:
+    tree = ast.parse(Path(inspect.getfile(mmspec)).read_text())
+    block = next(node for node in tree.body if isinstance(node, ast.If))
+    seen = {alias.name: node.module for node in block.body for alias in node.names}
+    assert seen == mmspec._HOMES
