@@ -58,7 +58,7 @@ class Decoder:
         target: The model whose law the output follows.
         drafter: Proposes units; None decodes plainly.
         rule: Decides; default `match`: same seed, same output.
-        k: Units to draft per round and path (`num_speculative_tokens`).
+        k: Most units to draft per round and path (`num_speculative_tokens`).
         policy: Decides the budget of each round; default: always `k`.
         name: What reports call this pair.
 
@@ -135,17 +135,20 @@ class Decoder:
             root=history[:, given - 1] if given else blank[:, 0],
             done=zero.bool(),
             limit=limit,
+            context=getattr(self.target, "context", None),
             ends=ends_of(ends, device),
             source=source if source is not None else PhiloxSource.seeded(seed, rows, device),
             warp=warp if warp is not None else Warp(),
             report=report,
             hosted=[0] * rows,
             done_rows=[False] * rows,
+            hosted_pads=started.pads.tolist(),
         )
         draft = Draft.empty(state.root).rooted(state.root, state.room)
         scores = state.warp(started.raw, draft, self._prefix(state))
-        state.inspect(draft, scores)
-        state.append(draft, self.rule.accept(draft, scores, state.round()))
+        verdict = self.rule.accept(draft, scores, state.round())
+        state.inspect(draft, scores, verdict)
+        state.append(draft, verdict)
         state.sync()
         state.memory = self.drafter.start(state, inputs)
         return state
@@ -166,15 +169,18 @@ class Decoder:
             state: The call.
             pending: What `speculate` returned.
             truth: `[batch, n, *unit]`, the next `n` units as they really came; the walk then follows them, and the
-                last one (or the first that was not drafted) becomes the new root.
+                last one (or the first that was not drafted) becomes the new root. A row emits `n` units at most.
         """
-        draft, scores = pending.draft, pending.scores
+        draft, scores, most = pending.draft, pending.scores, None
         if truth is not None:
             draft, scores = _told(draft, scores, truth)
-        state.inspect(draft, scores)
+            most = truth.shape[1]
         verdict = self.rule.accept(draft, scores, state.round())
-        state.report.count(draft.valid, verdict.length, ~state.done)
-        count = state.append(draft, verdict)
+        state.inspect(draft, scores, verdict)
+        active = ~state.done
+        count = state.append(draft, verdict, most)
+        # Nodes behind an end unit were not emitted, so they do not count.
+        state.report.count(draft.valid, torch.minimum(verdict.length, count), active)
         self.target.commit(state.cache, verdict.path, count)
         step = Step(draft, scores, verdict, count)
         self.drafter.observe(state, step)
@@ -216,7 +222,7 @@ class Decoder:
         return Output(state.output(), state.report)
 
     def _propose(self, state: State) -> Draft:
-        budget = min(self.policy.budget(), state.limit - min(state.hosted) - 1)
+        budget = min(self.policy.budget(), self.k, state.roomiest)  # caches were made for k
         if budget <= 0:
             return Draft.empty(state.root)
         try:
@@ -226,7 +232,7 @@ class Decoder:
                 raise
             if not state.report.faults:
                 warnings.warn(
-                    f"the drafter {self.name} failed ({type(error).__name__}: {error}); this round runs without a draft",
+                    f"drafter {self.name} failed ({type(error).__name__}: {error}); such rounds run without a draft",
                     stacklevel=2,
                 )
             state.report.faults += 1
@@ -245,10 +251,13 @@ def _compact(draft: Draft) -> Draft:
 
 
 def _told(draft: Draft, scores: Scores, truth: Tensor) -> tuple[Draft, Scores]:
-    """The draft and the laws of a round whose truth is known: at depth d the next unit is `truth[:, d]`."""
+    """The draft and the laws of a round whose truth is known: at depth d the next unit is `truth[:, d]`.
+
+    Nodes may stand for any unit of the truth, the last one too: it becomes the new root, and its pass is already there.
+    """
     depth = draft.index.depth.expand(len(truth), -1).clamp(max=truth.shape[1] - 1)
     law = PointMass(take_nodes(truth, depth))
-    return draft.shallower(truth.shape[1]), Scores(law, law.finite(), scores.hidden, scores.made)
+    return draft.shallower(truth.shape[1] + 1), Scores(law, law.finite(), scores.hidden, scores.made)
 
 
 def _refuse_misfits(target: Target, drafter: Drafter, rule: Rule) -> None:

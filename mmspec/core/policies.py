@@ -1,7 +1,7 @@
 """How many units to speculate. Under `match` a policy can never change the output.
 
-A policy decides before the draw: `budget` before drafting, `trim` by scores that were known before a node's own unit was
-drawn. Dropping a node because of its own unit biases every rule that uses q.
+A policy decides before the draw: `budget` before drafting, `trim` by scores that were known before a node's own unit
+was drawn. Dropping a node because of its own unit biases every rule that uses q.
 """
 
 import math

@@ -56,7 +56,10 @@ class Target(Protocol):
         ...
 
     def commit(self, cache: Any, path: Tensor, count: Tensor) -> None:
-        """Keep the root and the first `count - 1` nodes of `path [batch, depth]`; `count [batch]` is 0 in finished rows."""
+        """Keep the root and the first `count - 1` nodes of `path [batch, depth]`; `count` is 0 in finished rows.
+
+        Where the truth hit a draft, `path[:, count - 1]` is the node of the new root: a target may keep what it made.
+        """
         ...
 
     def truncate(self, cache: Any, length: Tensor) -> None:

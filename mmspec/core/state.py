@@ -1,7 +1,7 @@
 """One call's rows: what is known, how far each row is, and whose noise it draws from.
 
-Device tensors hold the truth; `hosted` and `done_rows` are last round's copy of it on the host, refreshed by the one sync
-of a round (`sync`).
+Device tensors hold the truth; `hosted` and `done_rows` are last round's copy of it on the host, refreshed by the one
+sync of a round (`sync`).
 """
 
 from collections.abc import Sequence
@@ -31,6 +31,7 @@ class State:
         root: `[batch, *unit]`: the last known unit; its state is not yet in the target.
         done: `[batch]` bool.
         limit: Units wanted per row.
+        context: Most units of a row that the target was made for, prompt included: no draft goes beyond. None: no end.
         ends: Unit ids that end a row.
         source: Noise.
         warp: From raw scores to laws.
@@ -38,6 +39,7 @@ class State:
         memory: The drafter's own memory (`Drafter.start` made it).
         hosted: `emitted`, on the host.
         done_rows: `done`, on the host.
+        hosted_pads: `pads`, on the host.
     """
 
     cache: Any
@@ -52,9 +54,11 @@ class State:
     source: Source
     warp: Warp
     report: Report
+    context: int | None = None
     memory: Any = None
     hosted: list[int] = field(default_factory=list)
     done_rows: list[bool] = field(default_factory=list)
+    hosted_pads: list[int] = field(default_factory=list)
     _broken: Tensor | None = None
 
     @property
@@ -69,8 +73,22 @@ class State:
 
     @property
     def room(self) -> Tensor:
-        """How many units each row still wants after the next one, 0 in finished rows: `[batch]` int64."""
-        return torch.where(self.done, 0, (self.limit - self.emitted - 1).clamp(min=0))
+        """How deep each row may draft, `[batch]`: wanted after the next unit, in the context; 0 in finished rows."""
+        room = self.limit - self.emitted - 1
+        if self.context is not None:
+            room = torch.minimum(room, self.context - self.known + self.pads)
+        return torch.where(self.done, 0, room.clamp(min=0))
+
+    @property
+    def roomiest(self) -> int:
+        """The largest `room`, by last round's copy on the host."""
+        context = self.context if self.context is not None else self.given + self.limit
+        rooms = [
+            min(self.limit - emitted - 1, context - (self.given - pads + emitted))
+            for emitted, pads, done in zip(self.hosted, self.hosted_pads, self.done_rows, strict=True)
+            if not done
+        ]
+        return max(rooms, default=0)
 
     @property
     def finished(self) -> bool:
@@ -82,13 +100,14 @@ class State:
         self.source.begin(self.hosted)
         return Round(self.source, self.emitted, self.hosted)
 
-    def append(self, draft: Draft, verdict: Verdict) -> Tensor:
-        """Emit the accepted path and one more unit; truncate at an end unit and at the limit. Returns `[batch]` counts."""
+    def append(self, draft: Draft, verdict: Verdict, most: int | None = None) -> Tensor:
+        """Emit the accepted path and one more unit, up to `most`, an end unit, the limit. Returns `[batch]` counts."""
         path = take_nodes(draft.units, verdict.path.clamp(min=0))
         slot = torch.arange(path.shape[1] + 1, device=path.device)
         extra = verdict.unit[:, None]
         new = where_nodes(slot < verdict.length[:, None], torch.cat([path, extra], 1), extra)
         count = torch.minimum(verdict.length + 1, self.limit - self.emitted)
+        count = count if most is None else count.clamp(max=most)
         count = torch.where(self.done, 0, count)
         if len(self.ends):
             ends = torch.isin(new, self.ends) & (slot < count[:, None])
@@ -108,9 +127,15 @@ class State:
         latest = take_nodes(new, (count - 1).clamp(min=0)[:, None])[:, 0]
         self.root = torch.where((count > 0).reshape(-1, *(1,) * (latest.dim() - 1)), latest, self.root)
 
-    def inspect(self, draft: Draft, scores: Scores) -> None:
-        """Remember, on the device, the first position of every row whose scores were not finite."""
-        bad = ~scores.finite & draft.valid & ~self.done[:, None]
+    def inspect(self, draft: Draft, scores: Scores, verdict: Verdict) -> None:
+        """Remember, on the device, the first position of every row whose scores were not finite.
+
+        Only at the root and on the accepted path: plain decoding never sees the scores after a refused unit.
+        """
+        reached = torch.zeros(self.rows, draft.nodes + 1, dtype=torch.bool, device=self.emitted.device)
+        reached = reached.scatter_(1, verdict.path + 1, True)[:, 1:]
+        reached[:, 0] = True
+        bad = ~scores.finite & reached & ~self.done[:, None]
         never = torch.iinfo(torch.int64).max
         where = torch.where(bad, self.emitted[:, None] + draft.index.depth, never).amin(1)
         self._broken = where if self._broken is None else torch.minimum(self._broken, where)

@@ -76,7 +76,7 @@ class Draft:
         return Draft(units, index, valid, law, score)
 
     def rooted(self, root: Tensor, room: Tensor) -> "Draft":
-        """Prepend the root `[batch, *unit]` and refuse nodes deeper than `room [batch]` (units still wanted, less one)."""
+        """Prepend the root `[batch, *unit]`; refuse nodes deeper than `room [batch]` (units still wanted, less one)."""
         valid = torch.cat([torch.ones_like(room[:, None], dtype=torch.bool), self.valid], 1)
         valid &= self.index.depth <= room[:, None].clamp(min=0)
         units = torch.cat([root[:, None], self.units], 1)

@@ -1,10 +1,10 @@
 """From raw scores to laws: guidance, logits processors, temperature. The same warp serves target and drafter.
 
-The processors are transformers' own. Element-wise ones run once for all nodes; the others look at a history and run once
-per history length, each node with its true prefix.
+The processors are transformers' own. Element-wise ones run once for all nodes; the others look at a history and run
+once per history length, each node with its true prefix.
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -70,6 +70,10 @@ class Warp:
         """
         if temperature < 0 or temperature != temperature:
             raise ValueError(f"temperature must be >= 0, got {temperature}")
+        if not 0 <= top_p <= 1 or not 0 <= min_p <= 1:
+            raise ValueError(f"top_p and min_p must be in [0, 1], got {top_p} and {min_p}")
+        if top_k < 0:
+            raise ValueError(f"top_k must be >= 0, got {top_k}; 0 keeps all units")
         if guidance is not None and not guidance >= 1:
             raise ValueError(f"guidance must be a number >= 1, got {guidance}; 1 is no guidance")
         from transformers import (
@@ -121,25 +125,36 @@ class Warp:
 
 
 def _by_history(processor: Processor, logits: Tensor, draft: Draft, prefix: Prefix, nodes: slice) -> Tensor:
-    """Run a processor on every node with its own prefix, one call per length of history."""
+    """Run a processor on every node with its own prefix: one call per length of history and sibling of that length.
+
+    A processor may know rows by their place in the batch (how much padding to ignore, what a row may say). So every
+    call has all rows, each at its place; what a row without a node of that length gets back is dropped.
+    """
     rows = len(logits)
     listed = range(draft.nodes)[nodes]
     depths = draft.index.depth.expand(rows, -1).tolist()
-    groups: dict[int, list[tuple[int, int]]] = defaultdict(list)
+    calls: dict[tuple[int, int], dict[int, int]] = defaultdict(dict)
     for b in range(rows):
+        siblings: Counter[int] = Counter()
         for i, node in enumerate(listed):
-            groups[prefix.known[b] + depths[b][node]].append((b, i))
+            length = prefix.known[b] + depths[b][node]
+            calls[length, siblings[length]][b] = i
+            siblings[length] += 1
     result = torch.empty_like(logits)
-    for length, members in groups.items():
-        ids = torch.stack([_ids(draft, prefix, b, listed[i], length) for b, i in members])
-        b, i = (torch.tensor(m, device=logits.device) for m in zip(*members, strict=True))
-        result[b, i] = processor(ids, logits[b, i])
+    place = torch.arange(rows, device=logits.device)
+    for (length, _), members in calls.items():
+        at = [members.get(b, 0) for b in range(rows)]
+        ids = torch.stack([_ids(draft, prefix, b, listed[i], length) for b, i in enumerate(at)])
+        made = processor(ids, logits[place, torch.tensor(at, device=logits.device)])
+        mine, theirs = (torch.tensor(m, device=logits.device) for m in (list(members), list(members.values())))
+        result[mine, theirs] = made[mine]
     return result
 
 
 def _ids(draft: Draft, prefix: Prefix, row: int, node: int, length: int) -> Tensor:
-    """Known units of a row, then the path from its root (exclusive) to the node."""
+    """Known units of a row, then the path from its root (exclusive) to the node; cut or filled up to `length`."""
     tree_row = row if len(draft.index.ancestor) > 1 else 0
     above = draft.index.ancestor[tree_row, node].clone()
     above[0] = False
-    return torch.cat([prefix.history[row, : prefix.known[row]], draft.units[row][above]])[:length]
+    ids = torch.cat([prefix.history[row, : prefix.known[row]], draft.units[row][above]])[:length]
+    return torch.nn.functional.pad(ids, (0, length - len(ids)))

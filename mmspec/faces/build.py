@@ -11,7 +11,6 @@ from mmspec.core.decoder import Decoder
 from mmspec.core.drafters.host import Hosted
 from mmspec.core.policies import Confidence, Fixed, Policy
 from mmspec.core.protocols import Drafter
-from mmspec.core.rules.rule import Rule
 from mmspec.registry import Component, Registry, installed, pair, require
 from mmspec.registry.options import build, route
 from mmspec.registry.suggest import unknown
@@ -55,31 +54,32 @@ def decoder_for(
     Raises:
         ValueError: A name, an option or the combination is wrong; says what would do.
     """
-    registry = installed()
+    registry, given = installed(), dict(options or {})
     target = _target(registry, model)
-    given = dict(options or {})
     live, name = _drafter_given(registry, drafter, given)
     if method == "auto":
-        method = "draft-model" if "model" in given else "prompt-lookup"
-    pairing = pair(registry, method, name, rule if isinstance(rule, str) else None)
-    if live is None and (rule is None or isinstance(rule, str)):
+        method = "plain" if live is not None else "draft-model" if "model" in given else "prompt-lookup"
+    ruled = rule is not None and not isinstance(rule, str)
+    pairing = pair(registry, method, name, None if ruled else rule)
+    if live is None and not ruled:
         require(registry, pairing, target)
-    k = int(given.pop("num_speculative_tokens", DEFAULT_K)) if k is None else k
-    policies = _POLICIES.get(policy) if isinstance(policy, str) else None
+    k = _budget(k, given)
     parts = {
         "drafter": pairing.drafter.load_options() if pairing.drafter and live is None else None,
-        "rule": pairing.rule.load_options() if not _is_object(rule) else None,
-        "policy": policies,
+        "rule": None if ruled else pairing.rule.load_options(),
+        "policy": _policy_options(policy),
     }
     routed = route({**pairing.method.defaults, **given}, parts)
-    made = {part: build(parts[part], routed[part], part) for part in parts if parts[part] is not None}
+    made: dict[str, Any] = {
+        part: build(declared, routed[part], part) for part, declared in parts.items() if declared is not None
+    }
     return Decoder(
         target.load()(model),
         live if live is not None else _made(pairing.drafter, made.get("drafter")),
-        rule if _is_object(rule) else _made(pairing.rule, made.get("rule")),
+        rule if ruled else _made(pairing.rule, made.get("rule")),
         k=k,
         policy=_policy(policy, k, made.get("policy")),
-        name=method,
+        name=method if live is None else type(drafter).__name__,
     )
 
 
@@ -87,8 +87,8 @@ def _target(registry: Registry, model: Any) -> Component:
     found = registry.target_for(model)
     if found is None:
         kind = getattr(getattr(model, "config", None), "model_type", None) or type(model).__name__
-        known = ", ".join(c.name for c in registry.components("target")) or "none"
-        raise ValueError(f"no installed plugin has a target for {kind!r}; targets: {known}")
+        known = "; ".join(f"{c.name}: {c.summary}" for c in registry.components("target")) or "none"
+        raise ValueError(f"no installed plugin has a target for {kind!r}. There is {known}")
     return found
 
 
@@ -105,16 +105,32 @@ def _drafter_given(registry: Registry, drafter: Any, given: dict[str, Any]) -> t
         return (drafter if hasattr(drafter, "bind") else Hosted(drafter)), None
     elif not hasattr(drafter, "generate"):
         raise TypeError(f"a drafter is a name, a model or an object with `propose`, not {type(drafter).__name__}")
+    if "model" in given or "drafter.model" in given:
+        raise ValueError("the draft model is given twice, as drafter= and as the option model=; give one of them")
     given["model"] = drafter
     return None, "draft-model"
 
 
-def _policy(policy: str | Policy | None, k: int, options: Any) -> Policy | None:
-    if policy is None or not isinstance(policy, str):
-        return policy
-    if policy not in _POLICIES:
+def _budget(k: int | None, given: dict[str, Any]) -> int:
+    alias = given.pop("num_speculative_tokens", None)
+    if k is not None and alias is not None:
+        raise ValueError("k and num_speculative_tokens are one number; give one of them")
+    wanted = k if k is not None else alias if alias is not None else DEFAULT_K
+    if isinstance(wanted, bool) or not isinstance(wanted, int) or wanted < 0:
+        raise ValueError(f"k must be an integer >= 0, got {wanted!r}")
+    return wanted
+
+
+def _policy_options(policy: str | Policy | None) -> type | None:
+    if isinstance(policy, str) and policy not in _POLICIES:
         raise ValueError(unknown("policy", policy, _POLICIES))
-    return Fixed(k) if policy == "fixed" else Confidence(k, options.threshold)
+    return _POLICIES[policy] if isinstance(policy, str) else None
+
+
+def _policy(policy: str | Policy | None, k: int, options: Any) -> Policy | None:
+    if not isinstance(policy, str):
+        return policy
+    return Confidence(k, options.threshold) if policy == "confidence" else Fixed(k)
 
 
 def _made(component: Component | None, options: Any) -> Any:
@@ -122,7 +138,3 @@ def _made(component: Component | None, options: Any) -> Any:
         return None
     factory = component.load()
     return factory() if options is None else factory(options)
-
-
-def _is_object(rule: Rule | str | None) -> bool:
-    return rule is not None and not isinstance(rule, str)

@@ -1,4 +1,4 @@
-"""`model.generate(..., custom_generate=mmspec.custom_generate("prompt-lookup", k=8))`: one call, nothing left behind."""
+"""`model.generate(..., custom_generate=mmspec.custom_generate("prompt-lookup"))`: one call, nothing left behind."""
 
 from collections.abc import Callable
 from typing import Any

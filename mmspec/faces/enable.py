@@ -11,7 +11,7 @@ from torch import Tensor
 
 from mmspec.core.decoder import Decoder
 from mmspec.faces.build import decoder_for
-from mmspec.faces.generation import decode, refuse_call
+from mmspec.faces.generation import decode, noise_of, refuse_call
 from mmspec.report.report import Report
 
 _OURS = ("assistant_model", "custom_generate", "prompt_lookup_num_tokens", "stop_strings", "tokenizer", "synced_gpus")
@@ -40,7 +40,7 @@ class Enabled:
             ValueError: An argument that speculation cannot honour.
         """
         for name in _OURS:
-            if kwargs.pop(name, None) is not None:
+            if kwargs.pop(name, None) not in (None, False):
                 raise ValueError(f"{name}= cannot be combined with mmspec.enable; call disable() first")
 
         def run(
@@ -83,6 +83,7 @@ class Enabled:
 
 def enable(
     model: Any,
+    /,
     method: str = "auto",
     *,
     drafter: Any = None,
@@ -123,7 +124,7 @@ def enable(
     if "generate" in getattr(model, "__dict__", {}):
         raise ValueError("this model's generate is already replaced; call disable() first")
     decoder = decoder_for(model, method, drafter=drafter, rule=rule, k=k, policy=policy, options=options)
-    enabled = Enabled(model, decoder, seed, noise)
+    enabled = Enabled(model, decoder, seed, noise_of(decoder, noise, seed))
     model.__dict__["generate"] = enabled.generate
     return enabled
 

@@ -16,6 +16,7 @@ from mmspec.core.rules.match import Match
 from mmspec.core.state import State
 from mmspec.core.torch_noise import TorchSource, default_generator
 from mmspec.core.warp import Warp
+from mmspec.registry.suggest import unknown
 from mmspec.report.report import Report
 
 NOISES = ("torch", "philox")
@@ -86,7 +87,8 @@ def decode(
         Ids `[batch, prompt + longest]` padded as transformers pads them, and the report.
     """
     device = ids.device
-    source = _source(decoder, noise, seed, ids) if config.do_sample else PhiloxSource.seeded(0, len(ids), device)
+    noise = noise_of(decoder, noise, seed)
+    source = _source(noise, seed, ids) if config.do_sample else PhiloxSource.seeded(0, len(ids), device)
     stream = _Stream(streamer, ids)
     ends = config.eos_token_id
     output = decoder.generate(
@@ -99,21 +101,33 @@ def decode(
     )
     stream.end()
     longest = max(len(row) for row in output.units)
-    pad = config.pad_token_id if config.pad_token_id is not None else 0
-    result = torch.full((len(ids), longest), pad, dtype=ids.dtype, device=device)
+    # Where a configuration names no padding, transformers prepares the first end for it.
+    pad = config._pad_token_tensor if config._pad_token_tensor is not None else ids.new_zeros(())
+    result = pad.to(ids).expand(len(ids), longest).clone()
     for b, row in enumerate(output.units):
         result[b, : len(row)] = row
     return torch.cat([ids, result], 1), output.report
 
 
-def _source(decoder: Decoder, noise: str | None, seed: int | None, ids: Tensor) -> Source:
+def noise_of(decoder: Decoder, noise: str | None, seed: int | None) -> str:
+    """The noise that a call will use: what was asked for, else `torch` where the rule can use it and no seed was given.
+
+    Raises:
+        ValueError: There is no such noise, or it does not go with the rule or the seed.
+    """
     exact = isinstance(decoder.rule, Match)
     noise = noise if noise is not None else "torch" if exact and seed is None else "philox"
     if noise not in NOISES:
-        raise ValueError(f"noise must be one of {', '.join(NOISES)}, got {noise!r}")
+        raise ValueError(unknown("noise", noise, NOISES))
+    if noise == "torch" and not exact:
+        raise ValueError(f"noise='torch' needs the rule 'match', got {type(decoder.rule).__name__}; use 'philox'")
+    if noise == "torch" and seed is not None:
+        raise ValueError("seed= belongs to noise='philox'; under noise='torch' torch.manual_seed decides")
+    return noise
+
+
+def _source(noise: str, seed: int | None, ids: Tensor) -> Source:
     if noise == "torch":
-        if not exact:
-            raise ValueError(f"noise='torch' needs the rule 'match', got {type(decoder.rule).__name__}; use 'philox'")
         return TorchSource(default_generator(ids.device), len(ids), ids.device)
     drawn = int(torch.randint(2**62, ())) if seed is None else seed
     return PhiloxSource.seeded(drawn, len(ids), ids.device)
@@ -126,12 +140,13 @@ class _Stream:
         if streamer is not None and len(ids) > 1:
             raise ValueError(f"a streamer takes a batch of one, got {len(ids)} rows")
         self._streamer = streamer
+        self._prompt = ids
         self._sent = 0
-        if streamer is not None:
-            streamer.put(ids.cpu())
 
     def step(self, state: State) -> None:
         if self._streamer is not None:
+            if not self._sent:  # not earlier: a call that is refused streams nothing
+                self._streamer.put(self._prompt.cpu())
             units = state.output()[0]
             self._streamer.put(units[self._sent :].cpu())
             self._sent = len(units)

@@ -6,11 +6,11 @@ refused: an ignored soft-cap or sink would be silently wrong.
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from einops import rearrange
 from torch import Tensor
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 from transformers.masking_utils import sdpa_mask
@@ -52,12 +52,19 @@ def packed_attention(
         raise ValueError(
             f"tree attention of {type(module).__name__} cannot honour {sorted(unknown) or 'dropout or a missing mask'}"
         )
-    group = query.shape[1] // key.shape[1]
-    packed = rearrange(query, "b (h g) n d -> b h (g n) d", g=group)
-    out = F.scaled_dot_product_attention(
-        packed, key, value, attn_mask=attention_mask.repeat(1, 1, group, 1), scale=scaling
-    )
-    return rearrange(out, "b h (g n) d -> b n (h g) d", g=group).contiguous(), None
+    batch, heads, nodes, width = query.shape
+    group = heads // key.shape[1]
+    # Plain reshapes: in every layer of every pass, parsing a pattern would cost as much as the attention itself.
+    packed = query.reshape(batch, key.shape[1], group * nodes, width)
+    mask = _repeated(attention_mask, group)
+    out = F.scaled_dot_product_attention(packed, key, value, attn_mask=mask, scale=scaling)
+    return out.reshape(batch, heads, nodes, -1).transpose(1, 2).contiguous(), None
+
+
+@lru_cache(maxsize=2)
+def _repeated(mask: Tensor, group: int) -> Tensor:
+    """The mask for every query of a group; all layers of a pass share one mask, so it is made once."""
+    return mask.repeat(1, 1, group, 1)
 
 
 AttentionInterface.register(NAME, packed_attention)

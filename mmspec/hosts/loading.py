@@ -28,15 +28,29 @@ def load_model(name: str, device: str = "cpu", dtype: torch.dtype = torch.float3
     """
     place = locate(name)
     try:
-        model = AutoModelForCausalLM.from_pretrained(place, dtype=dtype, use_safetensors=True)
+        model, info = AutoModelForCausalLM.from_pretrained(
+            place, dtype=dtype, use_safetensors=True, output_loading_info=True
+        )
     except SafetensorError as error:
         raise ValueError(f"the weights of {name!r} are damaged or truncated: {error}") from error
+    except (OSError, RuntimeError) as error:
+        raise ValueError(f"the model {name!r} cannot be loaded: {error}") from error
+    if info["missing_keys"]:  # transformers would go on with random numbers in their place
+        raise ValueError(f"the weights of {name!r} are not complete: {', '.join(sorted(info['missing_keys'])[:3])} …")
     return model.to(device).eval()
 
 
 def load_tokenizer(name: str) -> Any:
-    """The tokenizer that belongs to a model."""
-    return AutoTokenizer.from_pretrained(locate(name))
+    """The tokenizer that belongs to a model.
+
+    Raises:
+        ValueError: No such model, or it comes without a tokenizer that can be read.
+    """
+    place = locate(name)
+    try:
+        return AutoTokenizer.from_pretrained(place)
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{name!r} has no tokenizer that can be read (tokenizer.json)") from error
 
 
 def locate(name: str) -> str:

@@ -2,7 +2,7 @@
 
 Preallocated, rows left-aligned, no padding ever moved. The nodes of a draft are written behind a row's committed units
 (`length[row] + node`); attention sees what is committed and a node's ancestors; a commit gathers the accepted path to
-the front, in place. Windows are the mask's business, so that every layer is stored at full length and can be rolled back.
+the front, in place. Windows are the mask's business: every layer is stored at full length and can be rolled back.
 """
 
 from typing import Any
@@ -34,10 +34,15 @@ class SlotLayer(CacheLayerMixin):
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
-        slots = self.owner.slots[:, None, :, None]
-        self.keys.scatter_(2, slots.expand_as(key_states), key_states)
-        self.values.scatter_(2, slots.expand_as(value_states), value_states)
-        return self.keys[:, :, : self.owner.visible], self.values[:, :, : self.owner.visible]
+        owner = self.owner
+        if owner.start is not None:
+            self.keys.narrow(2, owner.start, key_states.shape[2]).copy_(key_states)
+            self.values.narrow(2, owner.start, key_states.shape[2]).copy_(value_states)
+        else:
+            slots = owner.slots[:, None, :, None]
+            self.keys.scatter_(2, slots.expand_as(key_states), key_states)
+            self.values.scatter_(2, slots.expand_as(value_states), value_states)
+        return self.keys.narrow(2, 0, owner.visible), self.values.narrow(2, 0, owner.visible)
 
     def move(self, source: Tensor, destination: Tensor) -> None:
         """Copy slots `source [batch, n]` to `destination [batch, n]`."""
@@ -67,6 +72,7 @@ class SlotCache(Cache):
     Attributes:
         length: `[batch]` int64: committed units of every row.
         slots: `[batch, node]` int64: where the pass at hand writes.
+        start: The first of them where it is known to be the same for all rows; else None.
         visible: How many slots the pass at hand attends over.
     """
 
@@ -74,17 +80,19 @@ class SlotCache(Cache):
         self.capacity = -(-capacity // BLOCK) * BLOCK
         self.length = torch.zeros(rows, dtype=torch.int64, device=device)
         self.slots = self.length[:, None]
+        self.start: int | None = None
         self.visible = self.capacity
         super().__init__(layers=[SlotLayer(self) for _ in range(layers)])
 
     def open(self, nodes: int) -> None:
         """Make ready for a pass over `nodes` nodes a row."""
         self.slots = self.length[:, None] + torch.arange(nodes, device=self.length.device)
-        # On the CPU reading a length costs nothing and attention shrinks to what is used; elsewhere it would be a host
+        # On the CPU reading lengths costs nothing and attention shrinks to what is used; elsewhere it would be a host
         # sync, and shapes that stay the same are worth more.
         if self.length.device.type == "cpu":
-            used = int(self.length.max()) + nodes
-            self.visible = min(self.capacity, -(-used // BLOCK) * BLOCK)
+            lengths = self.length.tolist()
+            self.start = lengths[0] if min(lengths) == max(lengths) else None
+            self.visible = min(self.capacity, -(-(max(lengths) + nodes) // BLOCK) * BLOCK)
 
     def commit(self, path: Tensor, count: Tensor, moved: bool) -> None:
         """Keep node 0 and the first `count - 1` nodes of `path [batch, depth]`; rows with count 0 keep nothing.

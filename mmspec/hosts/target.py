@@ -107,14 +107,15 @@ class TransformersTarget:
             raise ValueError("an empty prompt cannot be continued; give at least one token in every row")
         if bool((mask.diff(dim=1) < 0).any()):
             raise ValueError(
-                "the attention mask has a hole or padding on the right; pad on the left (tokenizer.padding_side = 'left')"
+                "the attention mask has a hole or padding on the right; pad on the left (tokenizer.padding_side='left')"
             )
         longest = int(mask.sum(1).max())
         if self.context is not None and longest > self.context:
             raise ValueError(f"the prompt has {longest} tokens and the model's context is {self.context}; shorten it")
-        high = int(ids.max())
-        if self.vocab is not None and high >= self.vocab:
-            raise ValueError(f"token id {high} is outside the model's vocabulary of {self.vocab}; wrong tokenizer?")
+        low, high = int(ids.min()), int(ids.max())
+        if low < 0 or (self.vocab is not None and high >= self.vocab):
+            strange = low if low < 0 else high
+            raise ValueError(f"token id {strange} is outside the model's vocabulary of {self.vocab}; wrong tokenizer?")
         return ids, mask
 
 

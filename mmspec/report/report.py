@@ -1,7 +1,7 @@
 """Counts and times of one call, in vLLM's definitions.
 
-Acceptance length: emitted units per target pass after prefill, bonus included. Acceptance rate: accepted / drafted. Step
-compression: passes that plain decoding needs / passes.
+Acceptance length: emitted units per target pass after prefill, bonus included. Acceptance rate: accepted / drafted.
+Step compression: passes that plain decoding needs / passes.
 """
 
 import time

@@ -29,7 +29,7 @@ def counts_of(units: Tensor, joint: Tensor) -> Tensor:
 
 
 def joint_p_value(units: Tensor, joint: Tensor) -> float:
-    """χ² p-value of `units [rows, length]` int64 under `joint [(vocab,) * length]`; 0 if a row is in an impossible cell."""
+    """χ² p-value of `units [rows, length]` int64 under `joint [(vocab,) * length]`; 0 for impossible rows."""
     from scipy.stats import chi2
 
     observed, expected = counts_of(units, joint), joint.double().flatten() * len(units)

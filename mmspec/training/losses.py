@@ -24,7 +24,7 @@ def distillation(student: Tensor, teacher: Tensor, ids: Tensor, hard: float = 0.
         ids: Token ids `[batch, length]`.
         hard: Share of the next-token loss, in [0, 1].
     """
-    p = torch.log_softmax(teacher[:, :-1].float(), -1)
+    p = torch.log_softmax(teacher.detach()[:, :-1].float(), -1)
     q = torch.log_softmax(student[:, :-1].float(), -1)
     soft = F.kl_div(q.flatten(0, 1), p.flatten(0, 1), log_target=True, reduction="batchmean")
     return (1 - hard) * soft + hard * next_token(student, ids)

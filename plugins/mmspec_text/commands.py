@@ -29,18 +29,21 @@ def train_text(
         typer.Option(help="Plain text beside the standard library; repeatable.", exists=True, dir_okay=False),
     ],
     out: Annotated[Path, typer.Option(help="Folder that receives the finished models.")] = Path("assets"),
+    cards: Annotated[Path, typer.Option(help="Folder that receives their model cards.")] = Path("model_cards"),
     work: Annotated[Path, typer.Option(help="Folder for checkpoints; delete it to start anew.")] = Path("runs/text"),
     steps: Annotated[int | None, typer.Option(min=1, help="Optimiser steps of the target.")] = None,
     drafter_steps: Annotated[int | None, typer.Option(min=1, help="Optimiser steps of the drafter.")] = None,
     device: Annotated[str, typer.Option(help="Where to train: cpu, cuda, cuda:1, …")] = "cpu",
 ) -> None:
     """Train a tokenizer, a small Llama and a drafter distilled from it; resumes where it stopped."""
+    from mmspec_text.cards import write_all
     from mmspec_text.train import TextRecipe, train
 
     lengths = {"steps": steps, "drafter_steps": drafter_steps}
     recipe = TextRecipe(**{name: n for name, n in lengths.items() if n is not None})
     try:
         train(out, work, prose, recipe, device, typer.echo)
+        write_all(out, cards)
     except KeyboardInterrupt:
         typer.echo(f"\nStopped. The last checkpoint in {work} stays loadable; run the same command again to resume.")
         raise typer.Exit(INTERRUPTED) from None

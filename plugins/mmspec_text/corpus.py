@@ -47,7 +47,7 @@ def load(prose_files: list[Path], stdlib: Path | None = None) -> Corpus:
         stdlib: Root of the standard library; default: that of the running interpreter.
 
     Raises:
-        ValueError: A prose file is missing.
+        ValueError: A prose file is missing, or has no blank line where its held-out part should begin.
     """
     root = stdlib or Path(sysconfig.get_paths()["stdlib"])
     code, held_out_code = [], []
@@ -63,7 +63,9 @@ def load(prose_files: list[Path], stdlib: Path | None = None) -> Corpus:
         if not path.is_file():
             raise ValueError(f"no prose file at {path}; give a plain UTF-8 text file")
         text = path.read_text(encoding="utf-8")
-        cut = text.index("\n\n", int(len(text) * (1 - HELD_OUT_PROSE)))
+        cut = text.find("\n\n", int(len(text) * (1 - HELD_OUT_PROSE)))
+        if cut < 0:
+            raise ValueError(f"{path} has no blank line in its last {HELD_OUT_PROSE:.0%}, to cut the held-out part at")
         prose.append(text[:cut])
         held_out_prose.append(text[cut:].lstrip())
     return Corpus(code, prose, held_out_code, held_out_prose)

@@ -27,6 +27,7 @@ def generate_text(
     """Continue a text, speculatively; the output is the plain output for that seed."""
     import torch
     from transformers import TextStreamer
+    from transformers.utils import logging
 
     import mmspec
     from mmspec.hosts.loading import load_model, load_tokenizer
@@ -34,12 +35,14 @@ def generate_text(
 
     if not prompt:
         raise ValueError("the prompt is empty; give some text to continue")
+    logging.disable_progress_bar()  # loading takes a moment, and its bar would stand in the way of the text
     options = parse(opt or [])
     if drafter is None and method == "draft-model" and "model" not in options:
         drafter = "mmspec/text-1m"
     live = load_model(model, device)
     tokenizer = load_tokenizer(model)
     inputs = tokenizer(prompt, return_tensors="pt", return_token_type_ids=False).to(device)
+    streamer = TextStreamer(tokenizer)
     sampling = dict(do_sample=True, temperature=temperature, top_k=top_k, top_p=top_p) if temperature else {}
     with mmspec.enable(live, method, drafter=drafter, rule=rule, k=num_speculative_tokens, **options) as spec:
         torch.manual_seed(seed)
@@ -47,10 +50,11 @@ def generate_text(
             live.generate(
                 **inputs,
                 max_new_tokens=max_new_tokens,
-                streamer=TextStreamer(tokenizer),
+                streamer=streamer,
                 **{"do_sample": False, **sampling},
             )
         except KeyboardInterrupt:
+            streamer.end()  # it holds back the last word until it is sure of it
             typer.echo("\n(stopped; this is what there is)")
             raise typer.Exit(INTERRUPTED) from None
     typer.echo(str(spec.report), err=True)

@@ -17,8 +17,8 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from torch import Tensor, nn
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from mmspec.training.losses import distillation, next_token
 from mmspec.training.loop import LoopOptions, fit
+from mmspec.training.losses import distillation, next_token
 from mmspec_text import corpus as texts
 
 END, PAD = "<|endoftext|>", "<|pad|>"
@@ -47,8 +47,8 @@ class TextRecipe:
     vocab: int = 4096
     context: int = 1024
     batch: int = 4
-    steps: int = 2500
-    drafter_steps: int = 1500
+    steps: int = 2100
+    drafter_steps: int = 900
     prose_share: float = 0.15
     seed: int = 0
 
@@ -118,9 +118,13 @@ def _tokenizer(folder: Path, corpus: texts.Corpus, recipe: TextRecipe) -> PreTra
         )
         bpe.train_from_iterator([*corpus.code, *corpus.prose], trainer)
         wrapped = PreTrainedTokenizerFast(
-            tokenizer_object=bpe, bos_token=END, eos_token=END, pad_token=PAD, model_max_length=recipe.context
+            tokenizer_object=bpe,
+            bos_token=END,
+            eos_token=END,
+            pad_token=PAD,
+            model_max_length=recipe.context,
+            padding_side="left",  # an argument: an attribute set later is not saved
         )
-        wrapped.padding_side = "left"
         wrapped.save_pretrained(folder)
     return PreTrainedTokenizerFast.from_pretrained(folder)
 

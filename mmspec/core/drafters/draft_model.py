@@ -74,10 +74,10 @@ class DraftModel:
         for depth in range(1, k + 1):
             if units:
                 raw = self._feed(state, memory, units[-1])
+                memory.fed = depth - 1  # at once: should the model fail later, its cache can still be rolled back
             scores = self._warp(state, raw, units)
             laws.append(scores.law)
             units.append(scores.law.draw(noise.chain(depth, 1))[:, 0])
-        memory.fed = k - 1
         law = type(laws[0]).cat(laws)
         return Draft.chain(torch.stack(units, 1), None if noise.shared else law, score=law.confidence().cumsum(1))
 

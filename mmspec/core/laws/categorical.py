@@ -54,7 +54,7 @@ class Categorical:
         return self.vocab if self.ids is not None else self.probs.shape[-1]
 
     def race(self, noise: Noise) -> Tensor:
-        """p / E on the law's support `[batch, node, size]`: its argmax is a draw, its top k are Gumbel-top-k siblings."""
+        """p / E on the support, `[batch, node, size]`: its argmax is a draw, its top k are Gumbel-top-k siblings."""
         return self.probs / self._exponential(noise)
 
     def draw(self, noise: Noise) -> Tensor:

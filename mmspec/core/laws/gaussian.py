@@ -33,7 +33,9 @@ class Gaussian:
 
     @staticmethod
     def cat(laws: "Sequence[Gaussian]") -> "Gaussian":
-        """Laws joined along the nodes."""
+        """Laws of one sigma joined along the nodes."""
+        if len({law.sigma for law in laws}) != 1:
+            raise ValueError(f"one draft needs one sigma, got {sorted({law.sigma for law in laws})}")
         return Gaussian(torch.cat([law.mean for law in laws], 1), laws[0].sigma)
 
     def draw(self, noise: Noise) -> Tensor:

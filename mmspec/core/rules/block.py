@@ -29,7 +29,8 @@ class Block:
     def accept(self, draft: Draft, scores: Scores, round: Round) -> Verdict:
         noise, law = round.fresh(draft.nodes), scores.law
         if draft.nodes == 1 or draft.law is None or isinstance(law, PointMass):
-            return walk(draft, law.draw(noise))
+            # The lane of a last draw, so that a row draws alike whether or not another row has a draft.
+            return walk(draft, law.draw(noise.lane(Lane.RESIDUAL)))
         assert isinstance(law, Categorical)
         q = dense(draft.law, draft.drafted, law.size)
         follows = draft.valid[:, 1:]  # [batch, node - 1]: node i has a child

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from mmspec.core.laws import Categorical, PointMass, dense, take_nodes
-from mmspec.core.noise import DraftNoise, Lane, Round
+from mmspec.core.noise import DraftNoise, Lane, Round, SpreadNoise
 from mmspec.core.rules.rule import walk, walk_where
 from mmspec.core.types import Draft, Scores, Verdict
 
@@ -29,7 +29,11 @@ class RecursiveRejection:
     def accept(self, draft: Draft, scores: Scores, round: Round) -> Verdict:
         noise, law = round.fresh(draft.nodes), scores.law
         if draft.nodes == 1 or draft.law is None or isinstance(law, PointMass):
-            return walk(draft, law.draw(noise))
+            # One draw a depth: equal siblings then agree, and the walk cannot pick the better of two draws.
+            index = draft.index
+            shared = noise if index.is_chain else SpreadNoise(round.fresh(index.deepest + 1), index.depth)
+            # In the lane of a last draw: a row draws alike whether or not another row has a draft.
+            return walk(draft, law.draw(shared.lane(Lane.RESIDUAL)))
         assert isinstance(law, Categorical)
         rest = law.on(None)  # [batch, node, vocab]: r at every node
         proposals = dense(draft.law, draft.drafted, law.size)

@@ -50,6 +50,9 @@ def walk(draft: Draft, drawn: Tensor) -> Verdict:
         draft: Rooted.
         drawn: `[batch, node, *unit]`, one draw at every node.
     """
+    if draft.nodes == 1:  # no draft: plain decoding must not pay for a walk
+        nowhere = draft.index.parent[:, 1:].expand(len(drawn), 0)
+        return Verdict(nowhere, torch.zeros_like(draft.valid[:, 0], dtype=torch.int64), drawn[:, 0], drawn)
     index = draft.index
     wanted = drawn[:, :-1] if index.is_chain else take_nodes(drawn, index.parent[:, 1:])
     equal = wanted == draft.drafted

@@ -51,10 +51,8 @@ class GridTarget:
         rows = len(inputs)
         zero = torch.zeros(rows, dtype=torch.int64)
         codes = torch.zeros(rows, limit + width, dtype=torch.int64)
-        cache = Memory(codes, zero, inputs, codes[:, :0])
-        return Started(
-            cache, self._raw(cache, torch.full((rows, 1), self.table.shape[-1]), zero[:, None]), codes[:, :0], zero
-        )
+        cache = Memory(codes, zero, inputs)
+        return Started(cache, self._raw(cache, codes[:, :1], zero[:, None]), codes[:, :0], zero)
 
     def verify(self, cache: Memory, draft: Draft) -> Raw:
         assert draft.index.is_chain

@@ -1,6 +1,7 @@
 """Drafters for discrete toys, from an order-2 table of their own: a chain, and trees with siblings of every kind.
 
-They look at the last two known units only, so they fit any discrete toy. A table unlike the target's makes a bad drafter.
+They look at the last two known units only, so they fit any discrete toy that has a prompt. A table unlike the target's
+makes a bad drafter.
 """
 
 from typing import Any, Literal
@@ -91,7 +92,8 @@ class MarkovTree:
 
     def parents(self, k: int) -> tuple[int, ...]:
         """Parents of the drafted nodes of `k` levels, level by level; -1 is the root."""
-        parents, level = [], [-1]
+        parents: list[int] = []
+        level = [-1]
         for children in self.branching[:k]:
             hang = [p for p in level for _ in range(children)]
             level = [len(parents) + i for i in range(len(hang))]
@@ -114,8 +116,8 @@ class MarkovTree:
             laws.append(drawn_from)
             scores.append(score)
             first += at.shape[1]
-        law = None if self.siblings == "top" else Categorical.cat(laws)
-        return Draft.tree(torch.cat(units, 1), self.parents(k), law, score=torch.cat(scores, 1))
+        joined = None if self.siblings == "top" else Categorical.cat(laws)
+        return Draft.tree(torch.cat(units, 1), self.parents(k), joined, score=torch.cat(scores, 1))
 
     def observe(self, state: State, step: Step) -> None:
         pass

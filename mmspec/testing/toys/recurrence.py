@@ -86,9 +86,9 @@ class RecurrenceTarget:
         begun = self._power(index.depth + 1) * cache.state[:, None]
         # Padding feeds nothing into a state that is still zero.
         first = self.embedding[units.clamp(min=0)] * (units >= 0)[..., None]
-        below = begun[:, :, 0] + (reach[..., 0, :] * first[:, None]).sum(2)
+        below = begun[:, :, 0] + torch.einsum("bnaw,baw->bnw", reach[..., 0, :], first)
         second = torch.tanh(below) @ self.mixing.T
-        above = begun[:, :, 1] + (reach[..., 1, :] * second[:, None]).sum(2)
+        above = begun[:, :, 1] + torch.einsum("bnaw,baw->bnw", reach[..., 1, :], second)
         cache.inputs = torch.stack([first, second], 2)
         return torch.stack([below, above], 2)
 

@@ -1,0 +1,145 @@
+"""Our text against that of unmodified transformers: token by token, up to the first near-tie of a row.
+
+Float32 sums depend on their order, so that two passes over the same tokens differ by a rounding error, and a decision
+whose best two candidates are closer than that may fall either way. Such a decision is a near-tie: printed, and the rest
+of its row is not compared. Anything else is a wrong token.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+NEAR_TIE = 1e-4
+"""Greedy: difference of scores. Sampling: difference of log(p / E)."""
+
+
+@dataclass(frozen=True)
+class Stock:
+    """What unmodified transformers made of a call.
+
+    Attributes:
+        ids: `[batch, prompt + new]`, padded as transformers pads.
+        state: Of torch's generator, after the call.
+        scores: Processed scores of every step, `[batch, vocab]` each.
+        before: State of torch's generator when the call began.
+        seed: What it was seeded with; None if the call went on from an earlier one.
+        do_sample: Whether tokens were drawn.
+        ends: Ids that end a row.
+    """
+
+    ids: Tensor
+    state: Tensor
+    scores: tuple[Tensor, ...]
+    before: Tensor
+    seed: int | None
+    do_sample: bool
+    ends: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class NearTie:
+    """A decision that rounding may turn.
+
+    Attributes:
+        row: Of the batch.
+        position: Of the new token, from 0.
+        margin: By how much the other token lost.
+    """
+
+    row: int
+    position: int
+    margin: float
+
+    def __str__(self) -> str:
+        return f"near-tie: row {self.row}, new token {self.position}, margin {self.margin:.2e}"
+
+
+def stock(model: Any, inputs: Mapping[str, Tensor], seed: int | None, **generate_kwargs: Any) -> Stock:
+    """Run transformers as it is.
+
+    Args:
+        model: Not enabled.
+        inputs: `input_ids` and perhaps `attention_mask`.
+        seed: For `torch.manual_seed`; None goes on with the generator as it stands.
+        **generate_kwargs: Of `model.generate`.
+    """
+    assert "generate" not in model.__dict__, "this model's generate is replaced; disable() first"
+    if seed is not None:
+        torch.manual_seed(seed)
+    before = torch.get_rng_state()
+    out = model.generate(**inputs, **generate_kwargs, return_dict_in_generate=True, output_scores=True)
+    ends = generate_kwargs.get("eos_token_id", model.generation_config.eos_token_id)
+    listed = () if ends is None else (ends,) if isinstance(ends, int) else tuple(ends)
+    sampled = bool(generate_kwargs.get("do_sample", model.generation_config.do_sample))
+    return Stock(out.sequences, torch.get_rng_state(), out.scores, before, seed, sampled, listed)
+
+
+def assert_same(ours_ids: Tensor, run: Stock, ours_state: Tensor | None = None) -> list[NearTie]:
+    """Our ids equal those of transformers, row by row up to a row's end or its first near-tie.
+
+    Args:
+        ours_ids: `[batch, prompt + new]`.
+        run: The same call by transformers.
+        ours_state: Of torch's generator after our call; compared where no row had a near-tie.
+
+    Returns:
+        The near-ties, which are printed too.
+
+    Raises:
+        AssertionError: A wrong token (row, position, both tokens, margin), other padding, or another generator state.
+    """
+    prompt = run.ids.shape[1] - len(run.scores)
+    assert len(ours_ids) == len(run.ids), f"{len(ours_ids)} rows instead of {len(run.ids)}"
+    assert torch.equal(ours_ids[:, :prompt], run.ids[:, :prompt]), "the prompt changed"
+    ties = []
+    for row in range(len(run.ids)):
+        ours, theirs = (_new_tokens(ids[row, prompt:], run.ends) for ids in (ours_ids, run.ids))
+        tie = _first_difference(row, ours, theirs, run)
+        if tie is not None:
+            print(f"{tie} (seed {run.seed})")
+            ties.append(tie)
+    if not ties:
+        assert ours_ids.shape == run.ids.shape and torch.equal(ours_ids, run.ids), "the padding differs"
+        assert ours_state is None or torch.equal(ours_state, run.state), (
+            f"seed {run.seed}: the tokens are equal, and torch's generator is left in another state"
+        )
+    return ties
+
+
+def _first_difference(row: int, ours: Sequence[int], theirs: Sequence[int], run: Stock) -> NearTie | None:
+    for position in range(max(len(ours), len(theirs))):
+        mine = ours[position] if position < len(ours) else None
+        right = theirs[position] if position < len(theirs) else None
+        if mine == right:
+            continue
+        margin = float("inf")
+        if mine is not None and right is not None:
+            chances = _chances(run, row, position)
+            margin = float(chances.max() - chances[mine])
+        assert margin < NEAR_TIE, (
+            f"seed {run.seed}, row {row}, new token {position}: got {mine} instead of {right}, margin {margin:.3g}"
+        )
+        return NearTie(row, position, margin)
+    return None
+
+
+def _chances(run: Stock, row: int, position: int) -> Tensor:
+    """What the largest of wins: scores, or log(p / E) with the block of Exp(1) that multinomial drew at that step."""
+    scores = run.scores[position]
+    if not run.do_sample:
+        return scores[row]
+    generator = torch.Generator()
+    generator.set_state(run.before)
+    for _ in range(position + 1):
+        block = torch.empty(scores.shape).exponential_(1, generator=generator)
+    return torch.log_softmax(scores[row], -1) - block[row].log()
+
+
+def _new_tokens(ids: Tensor, ends: Sequence[int]) -> list[int]:
+    """A row's tokens up to its end, the end itself included."""
+    tokens: list[int] = ids.tolist()
+    last = next((i for i, token in enumerate(tokens) if token in ends), len(tokens) - 1)
+    return tokens[: last + 1]

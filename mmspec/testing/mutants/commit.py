@@ -1,0 +1,113 @@
+"""Bugs of bookkeeping: what is emitted, kept in a cache, or shown to the drafter after a round."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mmspec.core.drafters.draft_model import DraftModel
+from mmspec.core.laws import take_nodes
+from mmspec.core.rules import rule
+from mmspec.core.state import State
+from mmspec.core.types import Draft, Step, Verdict
+from mmspec.testing.history import HistoryTarget, Memory
+from mmspec.testing.mutants.mutant import Mutant, replacing
+
+
+def _no_bonus(original: Callable) -> Callable:
+    def walk_where(draft: Draft, match: Tensor, drawn: Tensor) -> Verdict:
+        verdict = original(draft, match, drawn)
+        if draft.nodes == 1:
+            return verdict
+        most = torch.where(draft.valid, draft.index.depth, 0).amax(1)
+        full = (verdict.length == most) & (most > 0)
+        leaf = verdict.path.gather(1, (verdict.length - 1).clamp(min=0)[:, None]).clamp(min=0)
+        unit = torch.where(full, take_nodes(draft.units, leaf)[:, 0], verdict.unit)
+        return replace(verdict, length=verdict.length - full.long(), unit=unit)
+
+    return walk_where
+
+
+def _ends_at_the_last(original: Callable) -> Callable:
+    def append(self: State, *args: Any) -> Tensor:
+        ends, self.ends = self.ends, self.ends[:0]
+        count = original(self, *args)
+        self.ends = ends
+        self.done |= torch.isin(self.root, ends) & (count > 0)
+        return count
+
+    return append
+
+
+def _one_short(original: Callable) -> Callable:
+    def commit(self: HistoryTarget, cache: Memory, path: Tensor, count: Tensor) -> None:
+        original(self, cache, path, count - (count > 1).long())
+
+    return commit
+
+
+def _by_slot(original: Callable) -> Callable:
+    def commit(self: HistoryTarget, cache: Memory, path: Tensor, count: Tensor) -> None:
+        original(self, cache, torch.arange(1, path.shape[1] + 1).expand_as(path), count)
+
+    return commit
+
+
+def _not_after_empty(original: Callable) -> Callable:
+    def observe(self: DraftModel, state: State, step: Step) -> None:
+        if step.draft.nodes > 1:
+            original(self, state, step)
+
+    return observe
+
+
+MUTANTS = (
+    Mutant(
+        "bonus-dropped-on-full-accept",
+        "a fully accepted draft of k units emits k, not k + 1",
+        "loops that stop at the draft's end (design § 1: the bonus is counted)",
+        replacing(rule, "walk_where", _no_bonus),
+    ),
+    Mutant(
+        "end-inside-the-accepted-path-ignored",
+        "only a round's last unit is compared with the end of sequence",
+        "text.md § 0.2, rule 6: Spec-Bench and others emit past it",
+        replacing(State, "append", _ends_at_the_last),
+    ),
+    Mutant(
+        "commit-one-short",
+        "the last accepted node is not kept by the target",
+        "off-by-one at crop (core.md § G.5, test 3)",
+        replacing(HistoryTarget, "commit", _one_short),
+    ),
+    Mutant(
+        "path-not-gathered",
+        "commit keeps the first slots of the tree instead of the accepted path's",
+        "text.md § 0.2, rule 7: the accepted path must be compacted",
+        replacing(HistoryTarget, "commit", _by_slot),
+    ),
+    Mutant(
+        "target-position-by-index",
+        "the target sees a node at length + index instead of length + depth",
+        "text.md § 0.2, rule 7",
+        replacing(
+            HistoryTarget,
+            "position",
+            lambda original: lambda self, length, draft: length[:, None] + torch.arange(draft.nodes),
+        ),
+    ),
+    Mutant(
+        "observe-skipped-after-an-empty-round",
+        "the drafter does not hear of rounds without a draft, and goes on from a stale state",
+        "TensorRT-LLM #16888 (framework.md), vLLM #52942 (core.md § A.4)",
+        replacing(DraftModel, "observe", _not_after_empty),
+    ),
+    Mutant(
+        "rejected-units-stay-in-the-draft-cache",
+        "the draft model's cache is not rolled back, so that it drafts after units that were refused",
+        "text.md § 4.3: `rollback(n)`; caches cropped with the wrong sign",
+        replacing(HistoryTarget, "truncate", lambda original: lambda self, cache, length: None),
+    ),
+)

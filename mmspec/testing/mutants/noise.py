@@ -1,0 +1,145 @@
+"""Bugs of addressing: noise that is shared where it must be fresh, or fresh where it must be shared."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mmspec.core import noise as core
+from mmspec.core.noise import DraftNoise, Lane, Noise, PhiloxNoise, PhiloxSource, Round
+from mmspec.core.rules import Block, Rejection
+from mmspec.core.types import Draft, Scores, Verdict
+from mmspec.testing.mutants.mutant import Mutant, both, replacing
+
+
+@dataclass(frozen=True)
+class _ByPosition:
+    """A source whose fresh noise is not: node i of a round has the numbers of position emitted + i."""
+
+    key: Tensor
+
+    def fresh(self, emitted: Tensor, first: int, count: int) -> PhiloxNoise:
+        address = emitted[:, None] + torch.arange(first, first + count)
+        return PhiloxNoise(self.key, address, torch.ones_like(emitted)[:, None])
+
+
+def _keyed_by_position(rule: type) -> Callable[[], Any]:
+    def worse(round: Round) -> Round:
+        return replace(round, source=_ByPosition(round.source.key))  # type: ignore[attr-defined, arg-type]
+
+    def draft_noise(original: Callable) -> Callable:
+        return lambda self, round: original(self, worse(round))
+
+    def accept(original: Callable) -> Callable:
+        return lambda self, draft, scores, round: original(self, draft, scores, worse(round))
+
+    return both(replacing(rule, "draft_noise", draft_noise), replacing(rule, "accept", accept))
+
+
+@dataclass(frozen=True)
+class _Borrowed:
+    """Draft noise that is the target's own, under a rule that must not see it."""
+
+    round: Round
+    shared: bool = False
+
+    def chain(self, first: int, count: int) -> Noise:
+        return DraftNoise(self.round, shared=True).chain(first, count)
+
+
+@dataclass(frozen=True)
+class _OneStream:
+    """Noise by position for draws and residuals; only the coins are fresh."""
+
+    position: Noise
+    fresh: Noise
+
+    def lane(self, lane: Lane) -> Noise:
+        return self.fresh.lane(lane) if lane is Lane.COIN else self.position
+
+    def exponential(self, size: int) -> Tensor:
+        return self.position.exponential(size)
+
+
+def _shared_accept(original: Callable) -> Callable:
+    def accept(self: Any, draft: Draft, scores: Scores, round: Round) -> Verdict:
+        class Mixed(Round):
+            def fresh(self, count: int) -> Any:
+                position = round.source.by_position(round.emitted, round.hosted, count - 1)
+                return _OneStream(position, round.fresh(count))
+
+        return original(self, draft, scores, Mixed(round.source, round.emitted, round.hosted))
+
+    return accept
+
+
+def _once_per_call(original: Callable) -> Callable:
+    def level(self: DraftNoise, depth: int, first: int, count: int) -> Noise:
+        if self.shared:
+            return original(self, depth, first, count)
+        return self.round.source.fresh(torch.zeros_like(self.round.emitted), first, count).lane(Lane.DRAFT)
+
+    return level
+
+
+def _by_index(original: Callable) -> Callable:
+    return lambda self, tree: self.source.by_position(self.emitted, self.hosted, tree.nodes - 1)
+
+
+def _by_place(original: Callable) -> Any:
+    def seeded(seed: Any, rows: int, device: Any = "cpu") -> PhiloxSource:
+        seeds = [seed] * rows if isinstance(seed, int) else seed
+        return original([s + row for row, s in enumerate(seeds)], rows, device)
+
+    return staticmethod(seeded)
+
+
+MUTANTS = (
+    Mutant(
+        "noise-by-position-under-block",
+        "coins and drafts of `block` are addressed by position, so that a rejected round's numbers decide again",
+        "couplings.md § 2: χ²/df 9.6 on an exact joint; any engine with one stream per (request, position)",
+        _keyed_by_position(Block),
+    ),
+    Mutant(
+        "noise-by-position-under-coupled-redraws",
+        "a Jacobi window under rejection whose coins and residuals are addressed by position",
+        "couplings.md § 2: χ²/df 8.2 on an exact joint",
+        _keyed_by_position(Rejection),
+    ),
+    Mutant(
+        "shared-noise-under-rejection",
+        "the draft is drawn with the target's noise, and rejection draws its residual with it again",
+        "couplings.md § 3: a serving engine shipped and fixed it in 2026",
+        both(
+            replacing(Rejection, "draft_noise", lambda original: lambda self, round: _Borrowed(round)),
+            replacing(Rejection, "accept", _shared_accept),
+        ),
+    ),
+    Mutant(
+        "draft-noise-once-per-call",
+        "the noise that chooses the siblings is drawn once and used in every round: only joints show it",
+        "Sequoia's released code (text.md § 0.2, rule 4)",
+        replacing(DraftNoise, "level", _once_per_call),
+    ),
+    Mutant(
+        "positions-by-index-instead-of-depth",
+        "the draw at a tree's node uses the noise of position length + index",
+        "text.md § 0.2, rule 7: position = length + depth",
+        replacing(Round, "by_position", _by_index),
+    ),
+    Mutant(
+        "noise-by-place-in-the-batch",
+        "a row's seed is mixed with its place, so that its output depends on its batch",
+        "text.md § 5, P7: draws by row of the batch",
+        replacing(PhiloxSource, "seeded", _by_place),
+    ),
+    Mutant(
+        "uniform-that-can-be-zero",
+        "a uniform of exactly 0 makes an exponential of 0: a unit of probability 0 can win the race",
+        "the usual `word * 2**-32` (design § 3.1: uniforms in the open interval)",
+        replacing(core, "uniform_of", lambda original: lambda words: words.float() * 2.0**-32),
+    ),
+)

@@ -1,0 +1,117 @@
+"""Bugs of trees: one node and several draws, siblings out of their order, residuals that do not sum to 1."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mmspec.core.laws import Categorical, take_nodes
+from mmspec.core.noise import Lane, Round
+from mmspec.core.rules import Match, RecursiveRejection, recursive_rejection, walk, walk_where
+from mmspec.core.types import Draft, Scores, Verdict
+from mmspec.testing.mutants.mutant import Mutant, replacing
+
+
+def _per_row_draws(original: Callable) -> Callable:
+    def accept(self: Any, draft: Draft, scores: Scores, round: Round) -> Verdict:
+        at_parent = scores.law.take(draft.index.parent[:, 1:].clamp(min=0))
+        own = at_parent.draw(round.fresh(draft.nodes - 1).lane(Lane.COIN))
+        return walk_where(draft, own == draft.drafted, scores.law.draw(round.fresh(draft.nodes)))
+
+    return accept
+
+
+def _coin_per_parent(original: Callable) -> Callable:
+    """Children claim consecutive pieces of [0, 1) by their p; equal ones claim theirs twice."""
+
+    def accept(self: Any, draft: Draft, scores: Scores, round: Round) -> Verdict:
+        law, index, noise = scores.law, draft.index, round.fresh(draft.nodes)
+        assert isinstance(law, Categorical)
+        parent = index.parent[:, 1:].expand(len(draft.units), -1)
+        p = take_nodes(law.probs, parent).gather(-1, draft.drafted[..., None])[..., 0]
+        earlier = (parent[:, :, None] == parent[:, None]) & torch.ones(p.shape[1], p.shape[1]).tril(-1).bool()
+        below = (earlier * p[:, None]).sum(-1)
+        coin = noise.lane(Lane.COIN).uniform().gather(1, parent)
+        children = torch.zeros_like(law.probs)
+        for child in range(p.shape[1]):
+            children[torch.arange(len(p)), parent[:, child], draft.drafted[:, child]] = 1
+        rest = law.probs * (1 - children)
+        drawn = Categorical(torch.where(rest.sum(-1, keepdim=True) > 0, rest, law.probs)).draw(noise)
+        return walk_where(draft, (below <= coin) & (coin < below + p), drawn)
+
+    return accept
+
+
+def _resorted(original: Callable) -> Callable:
+    """For trees of one level: the likelier sibling first, laws rebuilt as if it had been drawn first."""
+
+    def accept(self: Any, draft: Draft, scores: Scores, round: Round) -> Verdict:
+        if draft.law is None:
+            return original(self, draft, scores, round)
+        q: Tensor = draft.law.probs[:, :1]  # type: ignore[attr-defined]
+        order = q[:, 0].gather(1, draft.drafted).argsort(1, descending=True)
+        units, laws = draft.drafted.gather(1, order), [q]
+        for rank in range(units.shape[1] - 1):
+            left = laws[-1].scatter(-1, units[:, rank, None, None], 0.0)
+            laws.append(left / left.sum(-1, keepdim=True))
+        units = torch.cat([draft.units[:, :1], units], 1)
+        return original(self, replace(draft, units=units, law=Categorical(torch.cat(laws, 1))), scores, round)
+
+    return accept
+
+
+def _as_if_replaced(original: Callable) -> Callable:
+    """For trees of one level: every sibling is said to come from the first one's law."""
+
+    def accept(self: Any, draft: Draft, scores: Scores, round: Round) -> Verdict:
+        if draft.law is not None:
+            draft = replace(draft, law=draft.law.take(torch.zeros(1, draft.nodes - 1, dtype=torch.int64)))
+        return original(self, draft, scores, round)
+
+    return accept
+
+
+MUTANTS = (
+    Mutant(
+        "per-row-draws-on-a-shared-node",
+        "every candidate row draws for itself at a node that it shares with others, and the luckiest wins",
+        "Medusa's nucleus mode, REST (text.md § 0.2, rule 3)",
+        replacing(Match, "accept", _per_row_draws),
+    ),
+    Mutant(
+        "equal-siblings-claim-twice",
+        "one coin a parent, and a sibling that occurs twice gets its probability twice",
+        "target-only verification of trees that are not made of distinct siblings (core.md § G.4)",
+        replacing(Match, "accept", _coin_per_parent),
+    ),
+    Mutant(
+        "deepest-of-equal-siblings",
+        "of equal siblings the one that leads deeper is followed: the better of two draws",
+        "SpecInfer-style trees walked by comparing units; this core's own first version",
+        replacing(
+            recursive_rejection,
+            "walk_where",
+            lambda original: lambda draft, edge, drawn: walk(draft, drawn),
+        ),
+    ),
+    Mutant(
+        "siblings-resorted-by-q",
+        "siblings drawn without replacement are tried in the order of q, not of their draw",
+        "couplings.md § 5: mean TV 0.206; EAGLE-2's reranking under sampled siblings",
+        replacing(RecursiveRejection, "accept", _resorted),
+    ),
+    Mutant(
+        "without-replacement-reported-as-with",
+        "siblings are drawn from what the earlier ones left, and reported with the whole q",
+        "RSD and Sequoia without their second line (text.md § 0.1, A4)",
+        replacing(RecursiveRejection, "accept", _as_if_replaced),
+    ),
+    Mutant(
+        "residual-without-renormalising",
+        "the second sibling is held against (p - q)+ as it is, not against its normalised form",
+        "text.md § 0.1, A4: p' = norm(max(p' - q', 0))",
+        replacing(RecursiveRejection, "_left", lambda original: staticmethod(lambda rest, q: (rest - q).clamp(min=0))),
+    ),
+)

@@ -1,0 +1,126 @@
+"""Bugs of Jacobi windows: what is kept from the last pass is not what its law says."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mmspec.core.drafters.jacobi import Jacobi
+from mmspec.core.laws import Categorical, Gaussian, dense, take_nodes, where_nodes
+from mmspec.core.noise import Lane, Noise, Round
+from mmspec.core.rules import Rejection
+from mmspec.core.state import State
+from mmspec.core.types import Draft, Scores, Step, Verdict
+from mmspec.testing.mutants.mutant import Mutant, both, replacing
+
+
+def _keep_old_law(state: State, step: Step, kept: Tensor) -> None:
+    """After `observe`: slots that stand for `kept [batch, node - 1]` drafted units get the law of their draft back."""
+    window, draft, law = state.memory, step.draft, step.scores.law
+    if window.law is None or draft.nodes == 1:
+        return
+    old = dense(draft.law, draft.drafted, law.size)  # type: ignore[attr-defined]
+    source = step.count[:, None] + torch.arange(draft.nodes - 1)  # slot j is the unit drawn at node source
+    edge = source.clamp(max=draft.nodes - 2)
+    stale = kept.gather(1, edge) & (source < draft.nodes - 1)
+    state.memory = replace(window, law=Categorical(where_nodes(stale, take_nodes(old, edge), window.law.probs)))
+
+
+def _stale_q(original: Callable) -> Callable:
+    def observe(self: Jacobi, state: State, step: Step) -> None:
+        original(self, state, step)
+        _keep_old_law(state, step, step.verdict.drawn[:, :-1] == step.draft.drafted)
+
+    return observe
+
+
+def _stale_q_of_accepted(original: Callable) -> Callable:
+    def observe(self: Jacobi, state: State, step: Step) -> None:
+        original(self, state, step)
+        same = (step.verdict.drawn[:, :-1] == step.draft.drafted) & step.draft.valid[:, 1:]
+        _keep_old_law(state, step, same.cumprod(1).bool())
+
+    return observe
+
+
+def _shortest_of_four(original: Callable) -> Callable:
+    def accept(self: Rejection, draft: Draft, scores: Scores, round: Round) -> Verdict:
+        verdict = original(self, draft, scores, round)
+        # Four rows in turn stand for a batch; a finished one, which has no draft, cuts nobody.
+        length = torch.where(draft.valid[:, 1:].any(1), verdict.length, draft.nodes)
+        shortest = torch.minimum(length.unflatten(0, (-1, 4)).amin(1).repeat_interleave(4), verdict.length)
+        return replace(verdict, length=shortest, unit=take_nodes(verdict.drawn, shortest[:, None])[:, 0])
+
+    return accept
+
+
+def _independent_redraw(original: Callable) -> Callable:
+    def couple(self: Categorical, draft: Any, x: Tensor, noise: Noise) -> Tensor:
+        keep = noise.lane(Lane.COIN).uniform() * draft.of(x) < self.of(x)
+        return torch.where(keep, x, self.draw(noise.lane(Lane.RESIDUAL)))
+
+    return couple
+
+
+def _stale_mean(original: Callable) -> Callable:
+    def observe(self: Jacobi, state: State, step: Step) -> None:
+        original(self, state, step)
+        window, draft = state.memory, step.draft
+        if window.law is None or not isinstance(draft.law, Gaussian):
+            return
+        source = step.count[:, None] + torch.arange(draft.nodes - 1)
+        before = take_nodes(draft.law.mean, source.clamp(max=draft.nodes - 2))
+        stale = source < draft.nodes - 1
+        state.memory = replace(window, law=Gaussian(where_nodes(stale, before, window.law.mean), window.law.sigma))
+
+    return observe
+
+
+def _shifted(original: Callable) -> Callable:
+    def observe(self: Jacobi, state: State, step: Step) -> None:
+        original(self, state, step)
+        window = state.memory
+        if window.law is not None and window.units.shape[1]:
+            slot = (torch.arange(window.units.shape[1]) - 1).clamp(min=0)
+            state.memory = replace(window, law=window.law.take(slot[None]))
+
+    return observe
+
+
+MUTANTS = (
+    Mutant(
+        "stale-q-after-partial-commit",
+        "units that were kept right of the first rejection keep the law of their first draw, not the pass's",
+        "Lumina's released coupled Jacobi (visual.md § 1.3): χ²/df 8.6",
+        replacing(Jacobi, "observe", _stale_q),
+    ),
+    Mutant(
+        "batch-minimum-truncation-with-stale-q",
+        "all rows are cut to the shortest accepted length; what longer rows had accepted stays with its old law",
+        "the official speculative Jacobi decoding at batch > 1 (visual.md § 1.2, defect 1)",
+        both(
+            replacing(Rejection, "accept", _shortest_of_four),
+            replacing(Jacobi, "observe", _stale_q_of_accepted),
+        ),
+    ),
+    Mutant(
+        "independent-redraw-committed-at-first-mismatch",
+        "at the first mismatch an independent draw from p is emitted instead of the residual's",
+        "Cosmos without maximal coupling (visual.md § 1.3): χ²/df 48",
+        replacing(Categorical, "couple", _independent_redraw),
+    ),
+    Mutant(
+        "stale-mean-in-the-continuous-window",
+        "a Gaussian window is coupled with the mean of the pass before the one that drew the unit",
+        "couplings.md § 11",
+        replacing(Jacobi, "observe", _stale_mean),
+    ),
+    Mutant(
+        "law-of-the-slot-to-the-left",
+        "the window's units move with the commit, their laws lag by one slot",
+        "visual.md § 1.3: Gumbel rows that are not shifted with the window",
+        replacing(Jacobi, "observe", _shifted),
+    ),
+)

@@ -1,0 +1,133 @@
+"""Toy world model: frames from actions. The next unit is what the player does, so the truth comes later.
+
+There is no law to draw from: `speculate` makes frames for guessed actions, `settle(…, truth=actions)` keeps what the
+player confirmed. A frame follows from the last frame, an action and noise that belongs to the frame's number.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from mmspec.core.laws import Law, PointMass, take_nodes
+from mmspec.core.noise import Noise, PhiloxNoise, PhiloxSource
+from mmspec.core.protocols import Started
+from mmspec.core.types import Draft, Raw
+
+
+@dataclass(frozen=True)
+class Scene:
+    """A prompt: `frame [batch, size]`, the first `action [batch]` int64, and the `seed` of the frames' noise."""
+
+    frame: Tensor
+    action: Tensor
+    seed: int | Sequence[int] = 0
+
+
+@dataclass(frozen=True)
+class Untold:
+    """Stands where a law would be: `nodes [batch, node]` (values are not read)."""
+
+    nodes: Tensor
+
+    @staticmethod
+    def cat(laws: "Sequence[Untold]") -> "Untold":
+        return Untold(torch.cat([law.nodes for law in laws], 1))
+
+    def draw(self, noise: Noise) -> Tensor:
+        raise ValueError("actions are the player's, not a model's: give them as settle(state, pending, truth=actions)")
+
+    def couple(self, draft: Law, x: Tensor, noise: Noise) -> Tensor:
+        return self.draw(noise)
+
+    def take(self, nodes: Tensor) -> "Untold":
+        return Untold(take_nodes(self.nodes, nodes))
+
+    def confidence(self) -> Tensor:
+        return torch.zeros(self.nodes.shape)
+
+    def finite(self) -> Tensor:
+        return torch.ones(self.nodes.shape, dtype=torch.bool)
+
+
+@dataclass
+class Memory:
+    """What a call knows.
+
+    Attributes:
+        key: `[batch, 2]`: of the noise.
+        frame: `[batch, size]`: the last committed frame.
+        length: `[batch]`: how many frames are committed.
+        coming: `[batch, size]`: the root's frame, where the truth hit a draft and `ready [batch]` says so.
+        made: `[batch, node, size]`: frames of the last pass.
+        rendered: `[batch]`: how many frames were computed.
+    """
+
+    key: Tensor
+    frame: Tensor
+    length: Tensor
+    coming: Tensor
+    ready: Tensor
+    made: Tensor
+    rendered: Tensor
+
+
+class FramesTarget:
+    """frame' = tanh(decay · roll(frame) + effect[action] + noise).
+
+    Args:
+        effect: `[vocab, size]`: what each action does.
+    """
+
+    offers = frozenset({"discrete", "tree"})
+
+    def __init__(self, effect: Tensor) -> None:
+        self.effect = effect
+        self.vocab: int | None = len(effect)
+
+    @classmethod
+    def random(cls, vocab: int, seed: int, size: int = 5) -> "FramesTarget":
+        """Gaussian effects."""
+        return cls(torch.randn(vocab, size, generator=torch.Generator().manual_seed(seed)))
+
+    def start(self, inputs: Scene, limit: int, width: int) -> Started:
+        """The first action is a point mass: it becomes the first unit, whose frame the first pass makes."""
+        rows = len(inputs.frame)
+        zero = torch.zeros(rows, dtype=torch.int64)
+        key = PhiloxSource.seeded(inputs.seed, rows).key
+        cache = Memory(key, inputs.frame, zero, inputs.frame, zero.bool(), inputs.frame[:, None], zero)
+        return Started(cache, Raw(law=PointMass(inputs.action[:, None])), inputs.action[:, None][:, :0], zero)
+
+    def verify(self, cache: Memory, draft: Draft) -> Raw:
+        index = draft.index
+        number = cache.length[:, None] + index.depth
+        noise = PhiloxNoise(cache.key, number, torch.zeros_like(number[:, :1])).normal(self.effect.shape[1])
+        effect = self.effect[draft.units] + noise / 4
+        root = torch.where(cache.ready[:, None], cache.coming, self._render(cache.frame, effect[:, 0]))
+        made = root[:, None].expand(-1, draft.nodes, -1)
+        for depth in range(1, index.deepest + 1):
+            before = take_nodes(made, index.parent.clamp(min=0))
+            made = torch.where((index.depth == depth)[..., None], self._render(before, effect), made)
+        cache.made = made
+        cache.rendered = cache.rendered + draft.valid.sum(1) - cache.ready.long()
+        return Raw(law=Untold(draft.units), made=made)
+
+    def commit(self, cache: Memory, path: Tensor, count: Tensor) -> None:
+        # Node of every unit from the root on; -1 where a unit was not drafted.
+        nodes = torch.nn.functional.pad(torch.nn.functional.pad(path, (1, 0), value=0), (0, 1), value=-1)
+        last = nodes.gather(1, (count - 1).clamp(min=0)[:, None])
+        root = nodes.gather(1, count[:, None])
+        active = (count > 0)[:, None]
+        cache.frame = torch.where(active, take_nodes(cache.made, last)[:, 0], cache.frame)
+        cache.ready = (active & (root >= 0))[:, 0]
+        cache.coming = torch.where(cache.ready[:, None], take_nodes(cache.made, root.clamp(min=0))[:, 0], cache.frame)
+        cache.made = cache.frame[:, None]
+        cache.length = cache.length + count
+
+    def truncate(self, cache: Memory, length: Tensor) -> None:
+        raise NotImplementedError("a world keeps its last frame only; it cannot go back")
+
+    @staticmethod
+    def _render(frame: Tensor, effect: Tensor) -> Tensor:
+        return torch.tanh(0.8 * frame.roll(1, -1) + effect)

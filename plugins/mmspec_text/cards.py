@@ -1,0 +1,39 @@
+"""What the cards of the shipped text models say."""
+
+from pathlib import Path
+
+from mmspec.report.cards import Shipped, write
+
+_DATA = (
+    "The source of Python's standard library without its tests (Python Software Foundation License 2.0).",
+    "The plays of William Shakespeare, as collected in tinyshakespeare (public domain).",
+)
+_COMMAND = "mmspec train text --prose tinyshakespeare.txt"
+
+SHIPPED = (
+    Shipped(
+        name="text-14m",
+        summary="A Llama-architecture language model that continues Python and Shakespeare; byte-level BPE of 4,096.",
+        target="transformers",
+        method="prompt-lookup",
+        data=_DATA,
+        command=_COMMAND,
+        tags=("text-generation", "speculative-decoding", "llama"),
+    ),
+    Shipped(
+        name="text-1m",
+        summary="A drafter for `mmspec/text-14m`, distilled from it; same tokenizer.",
+        target="transformers",
+        method="plain",
+        data=_DATA,
+        command=_COMMAND,
+        tags=("text-generation", "speculative-decoding", "draft-model", "llama"),
+    ),
+)
+
+
+def write_all(assets: Path, cards: Path) -> None:
+    """Render the cards of the models in `assets`."""
+    cards.mkdir(parents=True, exist_ok=True)
+    for shipped in SHIPPED:
+        write(shipped, assets, cards)

@@ -1,0 +1,72 @@
+"""Counts, against a slow recount of every step."""
+
+import pytest
+import torch
+
+from mmspec.core.decoder import Decoder
+from mmspec.core.drafters.draft_model import DraftModel
+from mmspec.core.rules import Rejection
+from mmspec.report.report import Report
+from mmspec.testing.history import HistoryTarget
+from mmspec.testing.toys.markov_drafters import MarkovTree
+
+LARGE = HistoryTarget.random(5, seed=0)
+PROMPT = torch.tensor([[0, 1], [2, 3], [4, 4], [1, 1]])
+
+
+@pytest.mark.parametrize("end", [None, 3])
+@pytest.mark.parametrize("drafter", [None, DraftModel(LARGE.near(1, 0.3)), MarkovTree(torch.randn(5, 5, 5), (2, 2))])
+def test_counts(drafter, end):
+    decoder = Decoder(LARGE, drafter, k=3)
+    state = decoder.start(PROMPT, 25, seed=1, ends=end)
+    passes = drafted = accepted = 0
+    by_depth: dict[int, int] = {}
+    while not state.finished:
+        before, active = state.emitted.clone(), ~state.done
+        history = state.history.clone()
+        state.report.rounds += 1
+        state.report.row_rounds += state.done_rows.count(False)
+        pending = decoder.speculate(state)
+        step = decoder.settle(state, pending)
+        state.sync()
+        for row in active.nonzero()[:, 0].tolist():
+            passes += 1
+            drafted += int(step.draft.valid[row, 1:].sum())
+            new = int(state.emitted[row] - before[row])
+            kept = [int(n) for n in step.verdict.path[row, : int(step.verdict.length[row])]][:new]
+            first = 2 + int(before[row])
+            assert [int(step.draft.units[row, n]) for n in kept] == state.history[
+                row, first : first + len(kept)
+            ].tolist()
+            assert torch.equal(state.history[row, :first], history[row, :first])
+            accepted += len(kept)
+            for depth in range(len(kept)):
+                by_depth[depth] = by_depth.get(depth, 0) + 1
+    output = decoder.result(state)
+    report, emitted = output.report, sum(len(row) for row in output.units)
+    assert (report.row_rounds, report.drafted, report.accepted) == (passes, drafted, accepted)
+    assert [n for n in report.accepted_by_depth if n] == [by_depth[d] for d in sorted(by_depth)]
+    assert report.emitted == emitted and report.rows == 4
+    assert report.acceptance_length == (emitted - 4) / passes
+    assert report.acceptance_rate == (accepted / drafted if drafted else 0)
+    if end is None:
+        assert emitted == 4 + passes + accepted  # every pass emits one unit more than it accepts
+
+
+def test_generate_counts_its_own_passes():
+    plain = Decoder(LARGE).generate(PROMPT, 25).report
+    assert plain.rounds == 24 and plain.row_rounds == 96 and plain.acceptance_length == 1 and plain.drafted == 0
+    fast = Decoder(LARGE, DraftModel(LARGE), k=3).generate(PROMPT, 25).report
+    assert fast.rounds == 6 and fast.acceptance_length == 4
+
+
+def test_a_report_names_its_rule_and_times():
+    report = Decoder(LARGE, DraftModel(LARGE), Rejection(), k=3, name="mine").generate(PROMPT, 25).report
+    assert report.method == "mine" and report.exactness == "lossless"
+    assert all(report.seconds[phase] > 0 for phase in ("prefill", "draft", "verify", "rest"))
+    for part in ("mine (lossless)", "100 units in 6 passes", "acceptance length 4.00", "acceptance rate 1.00"):
+        assert part in str(report)
+
+
+def test_an_empty_report_divides_by_nothing():
+    assert Report().acceptance_length == 0 and Report().acceptance_rate == 0 and Report().accepted_by_depth == []

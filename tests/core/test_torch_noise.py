@@ -1,0 +1,89 @@
+"""Stock sampling's own numbers: the same units, and the generator left where stock decoding leaves it."""
+
+import pytest
+import torch
+
+from mmspec.core.decoder import Decoder
+from mmspec.core.drafters.draft_model import DraftModel
+from mmspec.core.laws import Categorical
+from mmspec.core.noise import Lane
+from mmspec.core.torch_noise import TorchSource, default_generator
+from mmspec.testing.history import HistoryTarget
+
+LARGE = HistoryTarget.random(5, seed=0)
+
+
+def stock(prompts: list[list[int]], limit: int, generator: torch.Generator, end: int | None = None) -> list[list[int]]:
+    """`model.generate(do_sample=True)` as transformers does it: every row draws at every step until all have ended."""
+    rows, ended = [list(p) for p in prompts], [False] * len(prompts)
+    for _ in range(limit):
+        probs = torch.stack([LARGE.next_law(row)(()) for row in rows])
+        for b, unit in enumerate(torch.multinomial(probs, 1, generator=generator)[:, 0].tolist()):
+            if not ended[b]:
+                rows[b].append(unit)
+                ended[b] = unit == end
+        if all(ended):
+            break
+    return [row[len(p) :] for row, p in zip(rows, prompts, strict=True)]
+
+
+@pytest.mark.parametrize("end", [None, 2])
+@pytest.mark.parametrize("drafter", [None, DraftModel(LARGE.near(1, 0.2)), DraftModel(HistoryTarget.random(5, 9))])
+def test_decoding_is_stock_sampling(drafter, end):
+    prompts = [[0, 1], [3, 3], [4, 2]]
+    mine, theirs = torch.Generator().manual_seed(8), torch.Generator().manual_seed(8)
+    source = TorchSource(mine, 3, torch.device("cpu"))
+    output = Decoder(LARGE, drafter, k=4).generate(torch.tensor(prompts), 23, source=source, ends=end)
+    assert [units.tolist() for units in output.units] == stock(prompts, 23, theirs, end)
+    assert torch.equal(mine.get_state(), theirs.get_state())
+    if drafter is not None and end is None:
+        assert output.report.acceptance_length > 1
+
+
+def test_ragged_rows_see_their_own_blocks():
+    probs = torch.softmax(
+        torch.randn(6, 2, 7, generator=torch.Generator().manual_seed(0)), -1
+    )  # [position, row, vocab]
+    theirs = torch.Generator().manual_seed(1)
+    expected = torch.stack([torch.multinomial(p, 1, generator=theirs)[:, 0] for p in probs], 1)  # [row, position]
+    mine = torch.Generator().manual_seed(1)
+    source = TorchSource(mine, 2, torch.device("cpu"))
+
+    def drawn(hosted: list[int], deepest: int) -> torch.Tensor:
+        source.begin(hosted)
+        law = torch.stack([probs[h : h + deepest + 1, b] for b, h in enumerate(hosted)])
+        return Categorical(law).draw(source.by_position(torch.tensor(hosted), hosted, deepest))
+
+    assert torch.equal(drawn([0, 0], 3), expected[:, :4])
+    assert torch.equal(drawn([1, 3], 2), torch.stack([expected[0, 1:4], expected[1, 3:6]]))
+    assert torch.equal(drawn([4, 3], 1), torch.stack([expected[0, 4:6], expected[1, 3:5]]))
+    source.finish(6)
+    assert torch.equal(mine.get_state(), theirs.get_state())
+
+
+def test_finish_goes_back_over_what_was_drawn_ahead():
+    mine, theirs = torch.Generator().manual_seed(1), torch.Generator().manual_seed(1)
+    source = TorchSource(mine, 2, torch.device("cpu"))
+    source.blocks([0, 0], 9, 7)
+    source.begin([2, 4])
+    source.finish(5)
+    for _ in range(5):
+        torch.empty(2, 7).exponential_(1, generator=theirs)
+    assert torch.equal(mine.get_state(), theirs.get_state())
+
+
+def test_only_dense_races_can_use_it():
+    noise = TorchSource(torch.Generator(), 2, torch.device("cpu")).by_position(torch.tensor([0, 0]), [0, 0], 1)
+    assert noise.lane(Lane.UNIT) is noise
+    for use in (
+        lambda: noise.lane(Lane.COIN),
+        lambda: noise.uniform(),
+        lambda: noise.normal(2),
+        lambda: noise.exponential_at(torch.zeros(2, 2, 1, dtype=torch.int64)),
+    ):
+        with pytest.raises(ValueError):
+            use()
+
+
+def test_the_default_generator_is_torchs():
+    assert default_generator(torch.device("cpu")) is torch.default_generator

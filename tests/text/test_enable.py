@@ -1,0 +1,253 @@
+"""`enable`, `disable`, streamers, reports, plain-Python drafters, drafters that fail."""
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import mmspec
+from mmspec.testing.equality import assert_same
+
+SAMPLED = dict(do_sample=True, top_k=0, max_new_tokens=20)
+
+
+def everything(model: Any) -> dict[str, Any]:
+    """All that `enable` could have touched, as copies."""
+    return {
+        "attributes": {name: id(value) for name, value in model.__dict__.items()},
+        "generate": getattr(model.generate, "__func__", None),
+        "class": type(model),
+        "config": model.config.to_dict(),
+        "attention": model.config._attn_implementation,
+        "generation_config": model.generation_config.to_dict(),
+        "hooks": [len(module._forward_hooks) + len(module._forward_pre_hooks) for module in model.modules()],
+        "training": [module.training for module in model.modules()],
+    }
+
+
+def weights(model: Any) -> dict[str, Tensor]:
+    return {name: value.clone() for name, value in model.state_dict().items()}
+
+
+def unchanged(model: Any, before: dict[str, Any], held: dict[str, Tensor]) -> None:
+    assert everything(model) == before
+    assert list(model.state_dict()) == list(held)
+    assert all(torch.equal(value, held[name]) for name, value in model.state_dict().items())
+
+
+def test_disable_leaves_the_object_as_it_was(target: Any, good: Any, prompts: Callable) -> None:
+    before, held = everything(target), weights(target)
+    drafter_before = everything(good)
+    spec = mmspec.enable(target, "draft-model", drafter=good)
+    assert everything(target) != before, "enable did nothing that this test could see"
+    target.generate(**prompts(3), **SAMPLED)
+    spec.disable()
+    unchanged(target, before, held)
+    unchanged(good, drafter_before, weights(good))
+    spec.disable()  # twice does no harm
+    mmspec.disable(target)
+    unchanged(target, before, held)
+
+
+def test_the_function_disables_too(target: Any) -> None:
+    before = everything(target)
+    mmspec.enable(target, "plain")
+    mmspec.disable(target)
+    assert everything(target) == before
+
+
+def test_an_exception_leaves_the_block_clean(target: Any, prompts: Callable) -> None:
+    before, held = everything(target), weights(target)
+    with pytest.raises(RuntimeError, match="mine"), mmspec.enable(target, "prompt-lookup"):
+        target.generate(**prompts(1), **SAMPLED)
+        raise RuntimeError("mine")
+    unchanged(target, before, held)
+    with pytest.raises(KeyboardInterrupt), mmspec.enable(target, "prompt-lookup"):
+        target.generate(**prompts(1), **SAMPLED, streamer=Streamer(stop_after=3))
+    unchanged(target, before, held)
+
+
+def test_enabling_twice_is_refused_and_the_first_stays(target: Any, prompts: Callable) -> None:
+    with mmspec.enable(target, "plain") as spec:
+        with pytest.raises(ValueError, match="already replaced; call disable"):
+            mmspec.enable(target, "prompt-lookup")
+        target.generate(**prompts(1), **SAMPLED)
+        assert spec.report is not None and spec.report.method == "plain"
+    with mmspec.enable(target, "plain"):
+        pass
+
+
+def test_a_refused_enable_leaves_nothing_behind(target: Any) -> None:
+    before = everything(target)
+    with pytest.raises(ValueError, match="no method"):
+        mmspec.enable(target, "promt-lookup")
+    assert everything(target) == before
+
+
+def test_the_report_counts_what_the_call_did(target: Any, good: Any, prompts: Callable) -> None:
+    with mmspec.enable(target, "draft-model", drafter=good, k=4) as spec:
+        assert spec.report is None and spec.method == "draft-model"
+        ids = target.generate(**prompts(3), **SAMPLED)
+        report = spec.report
+        target.generate(**prompts(1), **{**SAMPLED, "max_new_tokens": 1})
+        assert spec.report is not report and spec.report.emitted == 1 and spec.report.rounds == 0
+    assert (report.emitted, report.rows) == (ids[:, 14:].numel(), 3) == (60, 3)
+    # Every row's tokens: the prefill's, one of the target a round, and what was accepted.
+    assert report.emitted == 3 + report.row_rounds + report.accepted
+    assert report.rounds <= report.row_rounds <= 3 * report.rounds < 57
+    assert 0 < report.accepted < report.drafted <= 4 * report.row_rounds
+    assert report.acceptance_length == pytest.approx(57 / report.row_rounds)
+    assert report.acceptance_rate == pytest.approx(report.accepted / report.drafted)
+    assert report.seconds["prefill"] > 0 and report.seconds["draft"] > 0 and report.seconds["verify"] > 0
+    assert "draft-model (invariant): 60 units" in str(report)
+
+
+class Streamer:
+    """Remembers what a streamer of transformers is given."""
+
+    def __init__(self, stop_after: int | None = None) -> None:
+        self.got: list[Tensor] = []
+        self.ended = 0
+        self.stop_after = stop_after
+
+    def put(self, value: Tensor) -> None:
+        assert not self.ended
+        self.got.append(value)
+        if self.stop_after is not None and len(self.got) > self.stop_after:
+            raise KeyboardInterrupt
+
+    def end(self) -> None:
+        self.ended += 1
+
+
+def test_a_streamer_gets_the_prompt_then_every_token_in_order(target: Any, prompts: Callable, spec: dict) -> None:
+    inputs = prompts(1)
+    for call in (SAMPLED, dict(do_sample=False, max_new_tokens=20, eos_token_id=list(range(3, 20)))):
+        plain, fast, ours = Streamer(), Streamer(), Streamer()
+        torch.manual_seed(1)
+        expected = target.generate(**inputs, **call, streamer=plain)
+        with mmspec.enable(target, **spec):
+            torch.manual_seed(1)
+            assert torch.equal(target.generate(**inputs, **call, streamer=fast), expected)
+        torch.manual_seed(1)
+        target.generate(**inputs, **call, custom_generate=mmspec.custom_generate(**spec, streamer=ours))
+        for streamer in (fast, ours):
+            assert torch.equal(streamer.got[0], plain.got[0]) and streamer.ended == plain.ended == 1
+            assert torch.cat([value.flatten() for value in streamer.got]).tolist() == expected[0].tolist()
+            assert all(len(value) for value in streamer.got)
+
+
+def test_a_streamer_of_a_batch_is_refused(target: Any, prompts: Callable) -> None:
+    streamer = Streamer()
+    with mmspec.enable(target, "plain"), pytest.raises(ValueError, match="batch of one, got 3 rows"):
+        target.generate(**prompts(3), **SAMPLED, streamer=streamer)
+    assert not streamer.got
+
+
+class Author:
+    """A plain-Python drafter that knows the answer, or nearly, and writes down what it was shown."""
+
+    def __init__(self, texts: list[list[int]] | None = None, error: BaseException | None = None) -> None:
+        self.texts, self.error, self.shown = texts, error, []
+
+    def propose(self, tokens: list[list[int]], k: int) -> list[list[int]]:
+        self.shown.append(tokens)
+        if self.error is not None:
+            raise self.error
+        if self.texts is None:
+            return [[] for _ in tokens]
+        # Rows draft differently many; every fifth id is wrong.
+        drafts = [text[len(t) : len(t) + k - b] for b, (t, text) in enumerate(zip(tokens, self.texts, strict=True))]
+        return [[(i + 1) % 131 if i % 5 == 0 else i for i in draft] for draft in drafts]
+
+
+def test_a_plain_python_drafter(target: Any, prompts: Callable, theirs: Callable, ours: Callable) -> None:
+    inputs = prompts(3)
+    run = theirs(target, inputs, 0, **SAMPLED)
+    bare = [row[row.nonzero()[0] :].tolist() for row in run.ids]
+    author = Author(bare)
+    mine = ours(target, inputs, 0, {"drafter": author, "k": 5}, **SAMPLED)
+    assert_same(mine.ids, run, mine.state)
+    assert mine.report.acceptance_length > 1.5 and mine.report.method == "Author"
+    for tokens in author.shown:
+        assert all(shown == text[: len(shown)] for shown, text in zip(tokens, bare, strict=True))
+    silent = ours(target, inputs, 0, {"drafter": Author(), "k": 5}, **SAMPLED)
+    assert_same(silent.ids, run, silent.state)
+    assert silent.report.drafted == 0
+
+
+@pytest.mark.parametrize(
+    ("author", "says"),
+    [
+        (Author(error=RuntimeError("out of ideas")), "RuntimeError: out of ideas"),
+        (Author(texts=[[131] * 99] * 3), "proposed id 131; ids are 0 … 130"),
+        (Author(texts=[[-7] * 99] * 3), "proposed id -7"),
+    ],
+)
+def test_a_drafter_that_fails_costs_one_warning_and_no_token(
+    target: Any, prompts: Callable, theirs: Callable, ours: Callable, monkeypatch: Any, author: Author, says: str
+) -> None:
+    inputs = prompts(3)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        mine = ours(target, inputs, 0, {"drafter": author}, **SAMPLED)
+    assert_same(mine.ids, theirs(target, inputs, 0, **SAMPLED), mine.state)
+    messages = [str(w.message) for w in caught if "drafter" in str(w.message)]
+    assert len(messages) == 1 and says in messages[0]
+    assert mine.report.faults == mine.report.rounds - 1 or mine.report.faults == mine.report.rounds
+    monkeypatch.setenv("MMSPEC_STRICT", "1")
+    with pytest.raises((RuntimeError, ValueError), match=says.split(": ")[-1]):
+        ours(target, inputs, 0, {"drafter": author}, **SAMPLED)
+
+
+def test_a_draft_model_that_fails_half_way_is_rolled_back(
+    target: Any, good: Any, prompts: Callable, theirs: Callable, ours: Callable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every seventh pass of the small model fails; later drafts are as good as ever, so its cache was kept in order."""
+    from mmspec.core.drafters.draft_model import DraftModel
+
+    feed, calls = DraftModel._feed, []
+
+    def failing(self: Any, *args: Any) -> Any:
+        calls.append(1)
+        if len(calls) % 7 == 0:
+            raise RuntimeError("for now")
+        return feed(self, *args)
+
+    monkeypatch.setattr(DraftModel, "_feed", failing)
+    inputs, call = prompts(3), {**SAMPLED, "max_new_tokens": 60}
+    with pytest.warns(UserWarning, match="for now"):
+        mine = ours(target, inputs, 0, {"method": "draft-model", "drafter": good, "k": 4}, **call)
+    assert_same(mine.ids, theirs(target, inputs, 0, **call), mine.state)
+    monkeypatch.undo()
+    whole = ours(target, inputs, 0, {"method": "draft-model", "drafter": good, "k": 4}, **call)
+    assert mine.report.faults >= 3 and mine.report.acceptance_rate > 0.8 * whole.report.acceptance_rate
+
+
+@pytest.mark.parametrize("name", ["good", "bad"])
+def test_confidence_drafts_less_and_writes_the_same(
+    request: Any, target: Any, prompts: Callable, theirs: Callable, ours: Callable, name: str
+) -> None:
+    inputs, how = prompts(3), {"method": "draft-model", "drafter": request.getfixturevalue(name), "k": 4}
+    run = theirs(target, inputs, 0, **SAMPLED)
+    drafted = [ours(target, inputs, 0, {**how, "policy": "fixed"}, **SAMPLED).report.drafted]
+    for threshold in (0.05, 0.3, 0.9):
+        mine = ours(target, inputs, 0, {**how, "policy": "confidence", "threshold": threshold}, **SAMPLED)
+        assert_same(mine.ids, run, mine.state)
+        drafted.append(mine.report.drafted)
+    assert drafted == sorted(drafted, reverse=True) and drafted[0] > drafted[-1]
+
+
+def test_auto_and_k_zero_and_k_one(target: Any, good: Any, prompts: Callable, theirs: Callable, ours: Callable) -> None:
+    inputs = prompts(3)
+    run = theirs(target, inputs, 0, **SAMPLED)
+    for spec, method in (({}, "prompt-lookup"), ({"drafter": good}, "draft-model")):
+        for k in (0, 1):
+            mine = ours(target, inputs, 0, {**spec, "k": k}, **SAMPLED)
+            assert_same(mine.ids, run, mine.state)
+            assert mine.report.method == method and (mine.report.drafted == 0) == (k == 0)
+    named = ours(target, inputs, 0, {"drafter": good, "num_speculative_tokens": 2}, **SAMPLED)
+    assert len(named.report.accepted_by_depth) == 2

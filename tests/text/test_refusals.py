@@ -1,0 +1,159 @@
+"""What cannot be honoured is refused before anything runs, by a message that says what would do."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from transformers import (
+    DynamicCache,
+    GPT2Config,
+    GPT2LMHeadModel,
+    MaxTimeCriteria,
+    StoppingCriteriaList,
+    TextStreamer,
+)
+
+import mmspec
+from mmspec.core.rules.match import Match
+from mmspec.faces import build
+
+NAMES = {
+    "method": (dict(method="promt-lookup"), "no method is called 'promt-lookup'; did you mean 'prompt-lookup'"),
+    "drafter": (dict(drafter="prompt-lokup"), "no drafter is called 'prompt-lokup'; did you mean 'prompt-lookup'"),
+    "rule": (dict(rule="blok"), "no rule is called 'blok'; did you mean 'block'"),
+    "policy": (dict(policy="confidense"), "no policy is called 'confidense'; did you mean 'confidence'"),
+    "noise": (dict(noise="philoxx"), "no noise is called 'philoxx'; did you mean 'philox'"),
+    "option": (dict(method="prompt-lookup", max_ngrm=2), "no option is called 'max_ngrm'; did you mean 'max_ngram'"),
+    "option of another part": (dict(method="plain", max_ngram=2), "no option is called 'max_ngram'"),
+    "option of no part": (dict(method="prompt-lookup", **{"drafte.max_ngram": 2}), "did you mean 'drafter'"),
+}
+VALUES = {
+    "type": (
+        dict(method="prompt-lookup", max_ngram="many"),
+        "option 'max_ngram' is 'many', allowed is int >= 1, <= 32",
+    ),
+    "fraction": (dict(method="prompt-lookup", max_ngram=2.5), "'max_ngram' is 2.5, allowed is int"),
+    "too large": (dict(method="prompt-lookup", max_ngram=33), "'max_ngram' is 33, allowed is int >= 1, <= 32"),
+    "too small": (dict(method="prompt-lookup", min_ngram=0), "'min_ngram' is 0, allowed is int >= 1"),
+    "together": (dict(method="prompt-lookup", min_ngram=5), r"min_ngram \(5\) must not exceed max_ngram \(3\)"),
+    "threshold": (dict(policy="confidence", threshold=1.0), "'threshold' is 1.0, allowed is float > 0, < 1"),
+    "negative k": (dict(k=-1), "k must be an integer >= 0, got -1"),
+    "k of a wrong type": (dict(k="three"), "k must be an integer >= 0, got 'three'"),
+    "k twice": (dict(k=3, num_speculative_tokens=3), "k and num_speculative_tokens are one number"),
+    "option twice": (
+        dict(method="prompt-lookup", max_ngram=3, **{"drafter.max_ngram": 3}),
+        "'max_ngram' is given twice, as max_ngram= and as drafter.max_ngram=",
+    ),
+    "no draft model": (dict(method="draft-model"), "needs a smaller model"),
+    "torch noise": (dict(rule="rejection", noise="torch"), "noise='torch' needs the rule 'match', got Rejection"),
+    "seed of torch noise": (dict(noise="torch", seed=3), "torch.manual_seed decides"),
+}
+
+
+@pytest.mark.parametrize("case", [*NAMES, *VALUES])
+def test_names_and_values(target: Any, case: str) -> None:
+    arguments, says = (NAMES | VALUES)[case]
+    with pytest.raises(ValueError, match=says):
+        mmspec.enable(target, **arguments)
+
+
+def test_custom_generate_refuses_the_same(target: Any, prompts: Callable) -> None:
+    for arguments, says in (NAMES["method"], VALUES["type"], VALUES["torch noise"]):
+        with pytest.raises(ValueError, match=says):
+            target.generate(**prompts(1), max_new_tokens=3, custom_generate=mmspec.custom_generate(**arguments))
+
+
+def test_an_option_of_two_parts_must_say_whose_it_is(target: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    @dataclass(frozen=True)
+    class Clashing(build.ConfidenceOptions):
+        max_ngram: int = 0
+
+    monkeypatch.setitem(build._POLICIES, "confidence", Clashing)
+    arguments = dict(method="prompt-lookup", policy="confidence")
+    with pytest.raises(
+        ValueError, match=r"belongs to drafter and policy; write drafter.max_ngram= or policy.max_ngram="
+    ):
+        mmspec.enable(target, **arguments, max_ngram=7)
+    with mmspec.enable(target, **arguments, **{"drafter.max_ngram": 7}) as spec:
+        assert spec._decoder.drafter.options.max_ngram == 7
+
+
+def test_a_drafter_must_be_one_and_be_given_once(target: Any, good: Any) -> None:
+    with pytest.raises(TypeError, match="a name, a model or an object with `propose`, not int"):
+        mmspec.enable(target, drafter=5)
+    for name in ("model", "drafter.model"):
+        with pytest.raises(ValueError, match="the draft model is given twice"):
+            mmspec.enable(target, drafter=good, **{name: good})
+    with mmspec.enable(target, "draft-model", model=good) as spec:
+        assert spec._decoder.drafter.model.model is good
+
+
+def test_a_drafter_of_another_vocabulary(target: Any, make_llama: Callable) -> None:
+    with pytest.raises(ValueError, match=r"has 130 unit ids and the target 131; .* share the target's vocabulary"):
+        mmspec.enable(target, drafter=make_llama(vocab_size=130))
+
+
+def test_an_architecture_without_a_target_is_refused_naming_what_there_is(target: Any) -> None:
+    gpt2 = GPT2LMHeadModel(GPT2Config(vocab_size=131, n_embd=16, n_layer=1, n_head=2, n_positions=64))
+    with pytest.raises(ValueError, match=r"has a target for 'gpt2'.*transformers: .*Llama"):
+        mmspec.enable(gpt2, "plain")
+    with pytest.raises(ValueError, match=r"architecture 'gpt2'; supported: .*llama"):
+        mmspec.enable(target, drafter=gpt2)
+    with pytest.raises(ValueError, match="has a target for 'int'"):
+        mmspec.enable(3)
+
+
+CALLS: dict[str, tuple[dict[str, Any], str]] = {
+    "beams": (dict(num_beams=3), "num_beams > 1"),
+    "dictionary": (dict(return_dict_in_generate=True), "return_dict_in_generate=True is not supported"),
+    "scores": (dict(return_dict_in_generate=True, output_scores=True), "is not supported"),
+    "criteria": (dict(stopping_criteria=StoppingCriteriaList([MaxTimeCriteria(9)])), "criterion MaxTimeCriteria"),
+    "max_time": (dict(max_time=9.0), "criterion MaxTimeCriteria"),
+    "lookup of transformers": (dict(prompt_lookup_num_tokens=3), "prompt_lookup_num_tokens"),
+    "stop strings": (dict(stop_strings=["a"]), "stop_strings= cannot be combined"),
+    "another decoding": (dict(custom_generate=lambda *args, **kwargs: None), "custom_generate= cannot be combined"),
+    "guidance": (dict(guidance_scale=2.0), "UnbatchedClassifierFreeGuidanceLogitsProcessor"),
+}
+
+
+@pytest.mark.parametrize("case", CALLS)
+def test_arguments_of_generate(target: Any, prompts: Callable, case: str) -> None:
+    arguments, says = CALLS[case]
+    with mmspec.enable(target, "prompt-lookup"), pytest.raises(ValueError, match=says):
+        target.generate(**prompts(1), max_new_tokens=5, **arguments)
+
+
+def test_models_embeddings_and_caches_as_arguments(target: Any, good: Any, prompts: Callable) -> None:
+    inputs = prompts(1)
+    cache = DynamicCache(config=target.config)
+    target(inputs["input_ids"][:, :5], past_key_values=cache, use_cache=True)
+    with mmspec.enable(target, "plain"):
+        with pytest.raises(ValueError, match="assistant_model= cannot be combined"):
+            target.generate(**inputs, assistant_model=good, max_new_tokens=5)
+        with pytest.raises(ValueError, match="past_key_values that already hold tokens"):
+            target.generate(**inputs, past_key_values=cache, max_new_tokens=5)
+        with pytest.raises(ValueError, match="inputs_embeds is not supported"):
+            embeds = target.get_input_embeddings()(inputs["input_ids"])
+            target.generate(inputs_embeds=embeds, max_new_tokens=5)
+        # What asks for nothing is no reason to refuse.
+        ids = target.generate(**inputs, max_new_tokens=5, synced_gpus=False, assistant_model=None, do_sample=False)
+    assert torch.equal(ids, target.generate(**inputs, max_new_tokens=5, do_sample=False))
+
+
+def test_a_refused_call_draws_nothing_and_the_next_one_works(target: Any, prompts: Callable) -> None:
+    state = torch.get_rng_state()
+    with mmspec.enable(target, "plain"):
+        with pytest.raises(ValueError):
+            target.generate(**prompts(1), max_new_tokens=5, do_sample=True, num_beams=2)
+        with pytest.raises(ValueError):
+            target.generate(**prompts(3), max_new_tokens=5, do_sample=True, streamer=TextStreamer(None))
+        assert torch.equal(torch.get_rng_state(), state)
+        assert target.generate(**prompts(3), max_new_tokens=5, do_sample=True).shape == (3, 19)
+
+
+def test_an_object_as_rule(target: Any, prompts: Callable, theirs: Callable, ours: Callable) -> None:
+    call = dict(do_sample=True, top_k=0, max_new_tokens=8)
+    mine = ours(target, prompts(1), 0, {"method": "prompt-lookup", "rule": Match()}, **call)
+    assert torch.equal(mine.ids, theirs(target, prompts(1), 0, **call).ids)

@@ -1,0 +1,113 @@
+"""Toy text: every lossless rule keeps the law, over chains, trees, sparse laws, mixed laws and policies."""
+
+import pytest
+import torch
+
+from mmspec.core.decoder import Decoder
+from mmspec.core.laws import Mixed
+from mmspec.core.policies import Confidence
+from mmspec.core.rules import Block, Match, RecursiveRejection, Rejection
+from mmspec.core.types import Draft
+from mmspec.core.warp import Warp
+from mmspec.testing.cases import VOCAB, markov_case
+from mmspec.testing.oracles import exact_joint
+from mmspec.testing.statistics import assert_follows
+from mmspec.testing.toys.markov_drafters import MarkovChain, MarkovTree
+
+ROWS, LENGTH = 200_000, 4
+CASE = markov_case()
+JOINT = exact_joint(CASE.next_law, LENGTH, VOCAB)
+NEAR = CASE.drafters["chain"]().table
+BAD = CASE.drafters["chain bad"]().table
+
+
+def follows(drafter, rule, joint=JOINT, warp=None, policy=None):
+    """The run keeps the law. Returns its report."""
+    decoder = Decoder(CASE.target, drafter, rule, k=3, policy=policy)
+    reports = []
+
+    def sample(seed):
+        output = decoder.generate(CASE.prompt(ROWS), LENGTH, seed=seed, warp=warp)
+        reports.append(output.report)
+        return torch.stack(output.units)
+
+    p = assert_follows(sample, joint)
+    print(f"p = {p:.4f}, acceptance length {reports[-1].acceptance_length:.2f}")
+    return reports[-1]
+
+
+def test_plain_decoding_follows_the_joint():
+    """And so does all that `match` makes, which equals it (test_every_pair)."""
+    assert follows(None, Match()).acceptance_length == 1
+
+
+def test_bad_chain():
+    """Under `block` the bad chain is in test_grid."""
+    assert 1 < follows(MarkovChain(BAD), Rejection()).acceptance_length < 1.5
+
+
+@pytest.mark.parametrize(
+    ("siblings", "table", "least"),
+    [("with", NEAR, 1.6), ("without", NEAR, 2), ("top", NEAR, 1.4), ("without", BAD, 1.2)],
+)
+def test_tree(siblings, table, least):
+    assert follows(MarkovTree(table, siblings=siblings), RecursiveRejection()).acceptance_length > least
+
+
+@pytest.mark.parametrize("rule", [Rejection, Block, RecursiveRejection])
+def test_top_k_on_both_sides_with_other_supports(rule):
+    """Target and drafter keep two units of three each, and not the same two."""
+
+    def next_law(units):
+        law = CASE.next_law(units)
+        law = torch.where(law >= law.topk(2).values[-1], law, 0.0)
+        return law / law.sum()
+
+    joint = exact_joint(next_law, LENGTH, VOCAB)
+    assert (joint > 0).sum() == 2**LENGTH
+    report = follows(MarkovChain(NEAR, top=2), rule(), joint, Warp.sampling(top_k=2))
+    assert report.acceptance_length > 1.3
+
+
+class Patchy:
+    """A chain of which every other unit is a copy (a point mass): what a Jacobi window with fresh slots looks like."""
+
+    offers = frozenset({"chain", "q"})
+    needs = frozenset()
+
+    def __init__(self):
+        self.chain = MarkovChain(NEAR)
+
+    def bind(self, target):
+        pass
+
+    def width(self, k):
+        return k
+
+    def start(self, state, inputs):
+        return None
+
+    def propose(self, state, k, noise):
+        draft = self.chain.propose(state, k, noise)
+        random = ((torch.arange(k) + state.emitted[:, None]) % 2 == 0).expand(state.rows, -1)
+        units = torch.where(random, draft.units, state.root[:, None])
+        # The laws below a copy were drawn for another prefix; they are still what the units came from.
+        return Draft.chain(units, Mixed(draft.law, random, units))
+
+    def observe(self, state, step):
+        pass
+
+
+@pytest.mark.parametrize("rule", [Rejection, Block])
+def test_chains_that_mix_samples_and_point_masses(rule):
+    assert follows(Patchy(), rule()).acceptance_length > 1.2
+
+
+@pytest.mark.parametrize(
+    ("drafter", "rule"), [(MarkovChain(NEAR), Rejection()), (MarkovTree(NEAR), RecursiveRejection())]
+)
+def test_confidence_decides_before_the_draw(drafter, rule):
+    """A budget that depends on the laws and not on the units keeps the law."""
+    report = follows(drafter, rule, policy=Confidence(3, 0.3))
+    drafted = Decoder(CASE.target, drafter, rule, k=3).generate(CASE.prompt(2000), LENGTH).report.drafted / 2000
+    assert 0.1 < report.drafted / ROWS < 0.9 * drafted, "the policy must cut some, not all"
