@@ -44,6 +44,10 @@ class Noise(Protocol):
         """The same addresses in another stream."""
         ...
 
+    def at(self, index: Tensor) -> "Noise":
+        """Addresses `index [batch, m]` (or `[1, m]`) of these: `[batch, m]` of them."""
+        ...
+
     def exponential(self, size: int) -> Tensor:
         """Exp(1) for the unit ids `0 … size - 1`: `[batch, node, size]`."""
         ...
@@ -105,6 +109,10 @@ class PhiloxNoise:
     def lane(self, lane: Lane) -> "PhiloxNoise":
         return replace(self, stream=lane)
 
+    def at(self, index: Tensor) -> "PhiloxNoise":
+        rows = max(len(self.address), len(index))
+        return replace(self, address=self.address.expand(rows, -1).gather(1, index.expand(rows, -1)))
+
     def exponential(self, size: int) -> Tensor:
         return -torch.log1p(-uniform_of(self._words(size)))
 
@@ -145,11 +153,15 @@ class SpreadNoise:
     def lane(self, lane: Lane) -> "SpreadNoise":
         return replace(self, noise=self.noise.lane(lane))
 
+    def at(self, index: Tensor) -> "SpreadNoise":
+        rows = max(len(self.index), len(index))
+        return replace(self, index=self.index.expand(rows, -1).gather(1, index.expand(rows, -1)))
+
     def exponential(self, size: int) -> Tensor:
         return self._spread(self.noise.exponential(size))
 
     def exponential_at(self, ids: Tensor) -> Tensor:
-        raise NotImplementedError("sparse laws need an address of their own at every node")
+        return self.noise.at(self.index).exponential_at(ids)
 
     def uniform(self) -> Tensor:
         return self._spread(self.noise.uniform())

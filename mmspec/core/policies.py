@@ -53,6 +53,10 @@ class Confidence:
     k: int
     threshold: float = 0.3
 
+    def __post_init__(self) -> None:
+        if not 0 < self.threshold < 1:
+            raise ValueError(f"threshold must lie between 0 and 1, got {self.threshold}")
+
     def budget(self) -> int:
         return self.k
 

@@ -31,7 +31,7 @@ class Target(Protocol):
     """The model whose law the output follows.
 
     Attributes:
-        offers: Words that methods match against: `discrete`, `continuous`, `tree` (verifies trees), `hidden`, ….
+        offers: Words that methods match against: `discrete`, `continuous`, `tree` (verifies trees), `truncate`, ….
         vocab: Number of unit ids of a discrete target; None otherwise.
     """
 
@@ -63,7 +63,7 @@ class Target(Protocol):
         ...
 
     def truncate(self, cache: Any, length: Tensor) -> None:
-        """Forget all but the first `length [batch]` units, prompt included, padding not."""
+        """Forget all but the first `length [batch]` units, prompt included, padding not; if `truncate` is offered."""
         ...
 
 

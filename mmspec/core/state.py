@@ -97,8 +97,12 @@ class State:
 
     def round(self) -> Round:
         """The noise of the round that begins now."""
-        self.source.begin(self.hosted)
-        return Round(self.source, self.emitted, self.hosted)
+        active = [n for n, done in zip(self.hosted, self.done_rows, strict=True) if not done]
+        # Finished rows draw along, unread, with the slowest: their own positions would pin old noise for ever.
+        slowest = min(active, default=0)
+        hosted = [slowest if done else n for n, done in zip(self.hosted, self.done_rows, strict=True)]
+        self.source.begin(hosted)
+        return Round(self.source, self.emitted, hosted)
 
     def append(self, draft: Draft, verdict: Verdict, most: int | None = None) -> Tensor:
         """Emit the accepted path and one more unit, up to `most`, an end unit, the limit. Returns `[batch]` counts."""

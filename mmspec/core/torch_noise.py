@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from mmspec.core.noise import Lane, PhiloxNoise, PhiloxSource
+from mmspec.core.noise import Lane, PhiloxNoise, PhiloxSource, SpreadNoise
 
 
 def default_generator(device: torch.device) -> torch.Generator:
@@ -35,6 +35,9 @@ class TorchNoise:
         if lane is not Lane.UNIT:
             raise ValueError("torch's generator has one stream: only the rule 'match' can use noise='torch'")
         return self
+
+    def at(self, index: Tensor) -> SpreadNoise:
+        return SpreadNoise(self, index)
 
     def exponential(self, size: int) -> Tensor:
         return self.source.blocks(self.hosted, self.deepest, size)

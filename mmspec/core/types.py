@@ -79,11 +79,13 @@ class Draft:
         """Prepend the root `[batch, *unit]`; refuse nodes deeper than `room [batch]` (units still wanted, less one)."""
         valid = torch.cat([torch.ones_like(room[:, None], dtype=torch.bool), self.valid], 1)
         valid &= self.index.depth <= room[:, None].clamp(min=0)
+        if valid.shape[1] > 1:
+            valid = ~(self.index.ancestor & ~valid[:, None]).any(-1)
         units = torch.cat([root[:, None], self.units], 1)
         return replace(self, units=units, valid=valid)
 
     def shallower(self, depth: int) -> "Draft":
-        """Refuse nodes at `depth` or deeper."""
+        """Refuse nodes of a rooted draft at `depth` or deeper."""
         return replace(self, valid=self.valid & (self.index.depth < depth))
 
     def narrow(self, k: int) -> "Draft":

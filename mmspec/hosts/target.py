@@ -34,7 +34,7 @@ class TransformersTarget:
         ValueError: The architecture is not supported.
     """
 
-    offers = frozenset({"discrete", "tree", "text"})
+    offers = frozenset({"discrete", "tree", "text", "truncate"})
 
     def __init__(self, model: PreTrainedModel) -> None:
         config = model.config

@@ -34,7 +34,7 @@ class HistoryTarget:
         table: `[61, vocab]` logits.
     """
 
-    offers = frozenset({"discrete", "tree"})
+    offers = frozenset({"discrete", "tree", "truncate"})
 
     def __init__(self, table: Tensor) -> None:
         self.table = table

@@ -20,7 +20,7 @@ def mmspec_components() -> Iterator[Component]:
         name="transformers",
         kind="target",
         factory="mmspec.hosts.target:TransformersTarget",
-        offers=frozenset({"discrete", "tree", "text"}),
+        offers=frozenset({"discrete", "tree", "text", "truncate"}),
         summary="A transformers causal language model of the Llama architecture.",
     )
     yield Component(

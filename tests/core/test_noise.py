@@ -108,3 +108,12 @@ def test_every_other_drafter_has_numbers_of_its_own():
     theirs = [at.fresh(4).lane(lane).exponential(4) for lane in (Lane.UNIT, Lane.COIN, Lane.RESIDUAL)]
     theirs.append(at.by_position(TreeIndex.chain(4)).exponential(4))
     assert not any(torch.isin(level, other).any() for other in theirs)
+
+
+def test_nodes_that_share_an_address_share_sparse_noise_too():
+    tree = TreeIndex.static([-1, 0, 0, 1, 2])
+    noise = round_of(2, emitted=3).by_position(tree)
+    ids = torch.tensor([4, 0, 9]).expand(2, tree.nodes, -1)
+    sparse = noise.exponential_at(ids)
+    assert torch.equal(sparse, noise.exponential(12).gather(-1, ids))
+    assert torch.equal(sparse[:, 1], sparse[:, 2]) and not torch.equal(sparse[:, 0], sparse[:, 1])

@@ -6,6 +6,7 @@ import torch
 from mmspec.core.decoder import Decoder
 from mmspec.core.drafters.draft_model import DraftModel
 from mmspec.core.drafters.host import Hosted
+from mmspec.core.noise import PhiloxSource
 from mmspec.core.state import State, ends_of
 from mmspec.core.tree import TreeIndex
 from mmspec.core.types import Draft, Raw, Verdict
@@ -150,3 +151,14 @@ def test_raw_takes_nodes_of_every_part():
     raw = Raw(logits=torch.arange(6.0).view(1, 3, 2), hidden=torch.arange(3.0).view(1, 3, 1))
     taken = raw.take(torch.tensor([[2]]))
     assert taken.logits.tolist() == [[[4, 5]]] and taken.hidden.tolist() == [[[2]]] and taken.null is None
+
+
+def test_a_finished_row_does_not_pin_old_noise():
+    class Listening(PhiloxSource):
+        def begin(self, hosted):
+            self.asked = list(hosted)
+
+    state = Decoder(LARGE).start(torch.tensor([[1, 2], [2, 1]]), 9, source=Listening.seeded(0, 2))
+    state.hosted, state.done_rows = [1, 6], [True, False]
+    state.round()
+    assert state.source.asked == [6, 6]

@@ -11,8 +11,6 @@ from typing import Any
 
 import pytest
 import torch
-from mmspec_text import demo
-from mmspec_text.drafters.prompt_lookup import PromptLookup
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 from typer.testing import CliRunner
@@ -20,6 +18,8 @@ from typer.testing import CliRunner
 from mmspec import cli
 from mmspec.cli.app import build
 from mmspec.hosts.loading import load_model, load_tokenizer
+from mmspec_text import demo
+from mmspec_text.drafters.prompt_lookup import PromptLookup
 
 PROMPT = "the cat and the dog and the "
 ROOT = Path(__file__).parents[2]

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+
 from mmspec_text.drafters.prompt_lookup import PromptLookup, PromptLookupOptions
 
 

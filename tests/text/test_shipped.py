@@ -17,6 +17,7 @@ SAMPLINGS = {
     "top_k": dict(top_k=20),
     "repetition_penalty": dict(repetition_penalty=1.2, top_k=0),
 }
+HANDFUL = {1: 5, 3: 3}  # seeds by batch; the slow tier has a hundred
 TEXTS = [
     "class Stack:\n    def __init__(self):\n        self._items = []\n\n    def push(self, item):\n        ",
     "KING RICHARD II:\nWhat say you, cousin? Shall we ",
@@ -70,16 +71,14 @@ def test_prompts_are_padded_on_the_left(prompts: Callable) -> None:
 @pytest.mark.parametrize("batch", [1, 3])
 @pytest.mark.parametrize("sampling", SAMPLINGS)
 def test_sampled(model: Any, drafter: Any, prompts: Callable, sampling: str, batch: int) -> None:
-    lengths = compare(
-        model, drafter, prompts(batch), range(5), do_sample=True, max_new_tokens=16, **SAMPLINGS[sampling]
-    )
+    seeds, call = range(HANDFUL[batch]), dict(do_sample=True, max_new_tokens=16, **SAMPLINGS[sampling])
+    lengths = compare(model, drafter, prompts(batch), seeds, **call)
     assert lengths[1] > 1.2, "the shipped drafter is of no use"
 
 
 def test_greedy_for_200_tokens(model: Any, drafter: Any, prompts: Callable) -> None:
-    for batch in (1, 3):
-        lengths = compare(model, drafter, prompts(batch), [0], do_sample=False, max_new_tokens=200, eos_token_id=None)
-        assert min(lengths) > 1.2
+    lengths = compare(model, drafter, prompts(3), [0], do_sample=False, max_new_tokens=200, eos_token_id=None)
+    assert min(lengths) > 1.1
 
 
 @pytest.mark.slow
@@ -90,5 +89,6 @@ def test_sampled_for_100_seeds(model: Any, drafter: Any, prompts: Callable, samp
 
 
 @pytest.mark.slow
-def test_greedy_for_400_tokens(model: Any, drafter: Any, prompts: Callable) -> None:
-    compare(model, drafter, prompts(3), [0], do_sample=False, max_new_tokens=400, eos_token_id=None)
+@pytest.mark.parametrize("batch", [1, 3])
+def test_greedy_for_400_tokens(model: Any, drafter: Any, prompts: Callable, batch: int) -> None:
+    compare(model, drafter, prompts(batch), [0], do_sample=False, max_new_tokens=400, eos_token_id=None)

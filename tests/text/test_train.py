@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import torch
-from mmspec_text import corpus, train
 from safetensors.torch import load_file
 from torch import Tensor
 from transformers import LlamaForCausalLM
@@ -18,6 +17,7 @@ from mmspec.hosts.loading import load_model, load_tokenizer
 from mmspec.training import loop
 from mmspec.training.loop import LoopOptions, fit, schedule
 from mmspec.training.losses import distillation, next_token
+from mmspec_text import corpus, train
 
 SIZES = dict(hidden_size=16, intermediate_size=24, num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=1)
 RECIPE = train.TextRecipe(vocab=300, context=16, batch=2, steps=4, drafter_steps=2)

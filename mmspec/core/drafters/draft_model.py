@@ -52,6 +52,8 @@ class DraftModel:
         self.model = model
 
     def bind(self, target: Target) -> None:
+        if "truncate" not in self.model.offers:
+            raise ValueError(f"{type(self.model).__name__} cannot forget refused units, so it cannot draft a chain")
         if self.model.vocab != target.vocab:
             raise ValueError(
                 f"the draft model has {self.model.vocab} unit ids and the target {target.vocab}; "

@@ -27,6 +27,7 @@ class Block:
         return DraftNoise(round, shared=False)
 
     def accept(self, draft: Draft, scores: Scores, round: Round) -> Verdict:
+        assert draft.index.is_chain
         noise, law = round.fresh(draft.nodes), scores.law
         if draft.nodes == 1 or draft.law is None or isinstance(law, PointMass):
             # The lane of a last draw, so that a row draws alike whether or not another row has a draft.

@@ -26,6 +26,7 @@ class Rejection:
         return DraftNoise(round, shared=False)
 
     def accept(self, draft: Draft, scores: Scores, round: Round) -> Verdict:
+        assert draft.index.is_chain
         law, last = scores.law, draft.nodes - 1
         drawn = law.draw(round.fresh(draft.nodes))
         if last and draft.law is not None:

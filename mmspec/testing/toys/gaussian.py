@@ -33,7 +33,7 @@ class GaussianTarget:
         sigma: One number, as the coupling needs it.
     """
 
-    offers = frozenset({"continuous"})
+    offers = frozenset({"continuous", "truncate"})
     vocab: int | None = None
 
     def __init__(self, width: int, left: Tensor, above: Tensor, bias: Tensor, sigma: float) -> None:

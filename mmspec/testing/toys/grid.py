@@ -32,7 +32,7 @@ class GridTarget:
         table: `[class, vocab + 1, vocab + 1, vocab]` logits by left and above; the last class is the unconditional one.
     """
 
-    offers = frozenset({"discrete"})
+    offers = frozenset({"discrete", "truncate"})
 
     def __init__(self, width: int, table: Tensor) -> None:
         self.width = width

@@ -1,0 +1,45 @@
+"""The cards in the repository are what their facts render to: no number was typed."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from mmspec import shipped
+from mmspec.report.cards import render
+from mmspec_text.cards import SHIPPED, write_all
+
+FACTS = {
+    "parameters": 1234567,
+    "held_out_nats_per_token": {"code": 3.14159, "prose": 2.5},
+    "held_out_modules": ["heapq.py"],
+    "held_out_prose_share": 0.05,
+    "recipe": {"steps": 7, "seed": 0},
+}
+
+
+def test_a_card_says_what_the_facts_say() -> None:
+    card = render(SHIPPED[0], FACTS)
+    for words in (
+        "1,234,567 parameters",
+        "| code | 3.142 |",
+        "`heapq.py`",
+        "last 5%",
+        "steps 7",
+        "target: transformers",
+    ):
+        assert words in card
+
+
+def test_all_cards_are_written(tmp_path: Path) -> None:
+    for model in SHIPPED:
+        (tmp_path / "assets" / model.name).mkdir(parents=True)
+        (tmp_path / "assets" / model.name / "training.json").write_text(json.dumps(FACTS))
+    write_all(tmp_path / "assets", tmp_path / "cards")
+    assert {path.stem for path in (tmp_path / "cards").iterdir()} == {model.name for model in SHIPPED}
+
+
+@pytest.mark.parametrize("model", SHIPPED, ids=lambda model: model.name)
+def test_the_shipped_cards_are_rendered_from_the_facts_beside_the_weights(model) -> None:
+    facts = json.loads((shipped.asset(model.name) / "training.json").read_text())
+    assert (shipped.folder("model_cards") / f"{model.name}.md").read_text() == render(model, facts)
