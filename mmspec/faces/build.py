@@ -57,6 +57,8 @@ def decoder_for(
     registry, given = installed(), dict(options or {})
     target = _target(registry, model)
     live, name = _drafter_given(registry, drafter, given)
+    if method == "plain" and drafter is not None:
+        raise ValueError("the method 'plain' drafts nothing; leave out drafter=, or the method")
     if method == "auto":
         method = "plain" if live is not None else "draft-model" if "model" in given else "prompt-lookup"
     ruled = rule is not None and not isinstance(rule, str)

@@ -47,6 +47,7 @@ VALUES = {
         "'max_ngram' is given twice, as max_ngram= and as drafter.max_ngram=",
     ),
     "no draft model": (dict(method="draft-model"), "needs a smaller model"),
+    "a drafter for plain": (dict(method="plain", drafter="prompt-lookup"), "'plain' drafts nothing"),
     "torch noise": (dict(rule="rejection", noise="torch"), "noise='torch' needs the rule 'match', got Rejection"),
     "seed of torch noise": (dict(noise="torch", seed=3), "torch.manual_seed decides"),
 }
