@@ -13,13 +13,15 @@ import torch
 from torch import Tensor
 
 from mmspec.core.drafters.none import NoDraft
+from mmspec.core.fit import refuse_misfits
 from mmspec.core.laws import PointMass, take_nodes
-from mmspec.core.noise import PhiloxSource, Source
+from mmspec.core.noise import Source
+from mmspec.core.philox import PhiloxSource
 from mmspec.core.policies import Fixed, Policy
 from mmspec.core.protocols import Drafter, Target
 from mmspec.core.rules.match import Match
 from mmspec.core.rules.rule import Rule
-from mmspec.core.state import State, ends_of
+from mmspec.core.state import State
 from mmspec.core.types import Draft, Scores, Step
 from mmspec.core.warp import Prefix, Warp
 from mmspec.report.report import Report
@@ -90,7 +92,7 @@ class Decoder:
         self.k = k if drafter is not None else 0
         self.policy: Policy = policy if policy is not None else Fixed(self.k)
         self.name = name or type(self.drafter).__name__
-        _refuse_misfits(self.target, self.drafter, self.rule)
+        refuse_misfits(self.target, self.drafter, self.rule)
         self.drafter.bind(target)
 
     def start(
@@ -121,29 +123,10 @@ class Decoder:
         report = Report(method=self.name, exactness=self.rule.exactness)
         with report.phase("prefill"):
             started = self.target.start(inputs, limit, self.drafter.width(self.k) + 1)
-        rows, given = started.prompt.shape[:2]
-        device = started.prompt.device
-        blank = started.prompt.new_zeros(rows, limit + 1, *started.prompt.shape[2:])
-        history = torch.cat([started.prompt, blank], 1)
-        zero = torch.zeros(rows, dtype=torch.int64, device=device)
-        state = State(
-            cache=started.cache,
-            history=history,
-            given=given,
-            pads=started.pads,
-            emitted=zero,
-            root=history[:, given - 1] if given else blank[:, 0],
-            done=zero.bool(),
-            limit=limit,
-            context=getattr(self.target, "context", None),
-            ends=ends_of(ends, device),
-            source=source if source is not None else PhiloxSource.seeded(seed, rows, device),
-            warp=warp if warp is not None else Warp(),
-            report=report,
-            hosted=[0] * rows,
-            done_rows=[False] * rows,
-            hosted_pads=started.pads.tolist(),
-        )
+        if source is None:
+            source = PhiloxSource.seeded(seed, len(started.prompt), started.prompt.device)
+        context = getattr(self.target, "context", None)
+        state = State.begin(started, limit, context, ends, source, warp if warp is not None else Warp(), report)
         draft = Draft.empty(state.root).rooted(state.root, state.room)
         scores = state.warp(started.raw, draft, self._prefix(state))
         verdict = self.rule.accept(draft, scores, state.round())
@@ -258,20 +241,3 @@ def _told(draft: Draft, scores: Scores, truth: Tensor) -> tuple[Draft, Scores]:
     depth = draft.index.depth.expand(len(truth), -1).clamp(max=truth.shape[1] - 1)
     law = PointMass(take_nodes(truth, depth))
     return draft.shallower(truth.shape[1] + 1), Scores(law, law.finite(), scores.hidden, scores.made)
-
-
-def _refuse_misfits(target: Target, drafter: Drafter, rule: Rule) -> None:
-    """Every need must be met by another party; drafts are verified exactly or not at all."""
-    lacking = (rule.needs - target.offers - drafter.offers) | (drafter.needs - target.offers - rule.offers)
-    if "tree" in drafter.offers and "tree" not in target.offers:
-        lacking |= {"tree"}
-    if lacking:
-        raise ValueError(
-            f"{type(drafter).__name__} with {type(rule).__name__} on {type(target).__name__} cannot be verified: "
-            f"nothing offers {', '.join(sorted(lacking))} "
-            f"(target: {_listed(target.offers)}; drafter: {_listed(drafter.offers)}; rule: {_listed(rule.offers)})"
-        )
-
-
-def _listed(words: frozenset[str]) -> str:
-    return ", ".join(sorted(words)) or "nothing"

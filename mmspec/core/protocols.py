@@ -1,30 +1,12 @@
 """What the loop asks of a target and of a drafter. Implement these; inherit nothing."""
 
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 from torch import Tensor
 
 from mmspec.core.noise import DraftNoise
 from mmspec.core.state import State
-from mmspec.core.types import Draft, Raw, Step
-
-
-@dataclass(frozen=True)
-class Started:
-    """A target's answer to a prompt.
-
-    Attributes:
-        cache: The call's memory; only the target looks into it.
-        raw: Scores of the first new unit, one node: `[batch, 1, …]`.
-        prompt: `[batch, given, *unit]`: the prompt as units, padded on the left; `given` may be 0.
-        pads: `[batch]` int64: padding of each row.
-    """
-
-    cache: Any
-    raw: Raw
-    prompt: Tensor
-    pads: Tensor
+from mmspec.core.types import Draft, Raw, Started, Step
 
 
 class Target(Protocol):

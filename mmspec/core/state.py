@@ -13,7 +13,7 @@ from torch import Tensor
 
 from mmspec.core.laws.law import take_nodes, where_nodes
 from mmspec.core.noise import Round, Source
-from mmspec.core.types import Draft, Scores, Verdict
+from mmspec.core.types import Draft, Scores, Started, Verdict
 from mmspec.core.warp import Warp
 from mmspec.report.report import Report
 
@@ -60,6 +60,41 @@ class State:
     done_rows: list[bool] = field(default_factory=list)
     hosted_pads: list[int] = field(default_factory=list)
     _broken: Tensor | None = None
+
+    @classmethod
+    def begin(
+        cls,
+        started: Started,
+        limit: int,
+        context: int | None,
+        ends: int | Sequence[int] | None,
+        source: Source,
+        warp: Warp,
+        report: Report,
+    ) -> "State":
+        """The state after prefill: the prompt is known, nothing is emitted, the root is the prompt's last unit."""
+        prompt, pads = started.prompt, started.pads
+        rows, given = prompt.shape[:2]
+        history = torch.cat([prompt, prompt.new_zeros(rows, limit + 1, *prompt.shape[2:])], 1)
+        zero = torch.zeros_like(pads)
+        return cls(
+            cache=started.cache,
+            history=history,
+            given=given,
+            pads=pads,
+            emitted=zero,
+            root=history[:, max(given - 1, 0)],
+            done=zero.bool(),
+            limit=limit,
+            ends=ends_of(ends, prompt.device),
+            source=source,
+            warp=warp,
+            report=report,
+            context=context,
+            hosted=[0] * rows,
+            done_rows=[False] * rows,
+            hosted_pads=pads.tolist(),
+        )
 
     @property
     def rows(self) -> int:

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from mmspec.core.noise import Lane, PhiloxNoise, PhiloxSource, SpreadNoise
+from mmspec.core.noise import Lane, SpreadNoise
+from mmspec.core.philox import PhiloxNoise, PhiloxSource
 
 
 def default_generator(device: torch.device) -> torch.Generator:

@@ -6,6 +6,7 @@ continuous tokens.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -132,6 +133,23 @@ class Raw:
 
         law = None if self.law is None else self.law.take(nodes)
         return Raw(at(self.logits), at(self.null), law, at(self.hidden), at(self.made))
+
+
+@dataclass(frozen=True)
+class Started:
+    """A target's answer to a prompt.
+
+    Attributes:
+        cache: The call's memory; only the target looks into it.
+        raw: Scores of the first new unit, one node: `[batch, 1, …]`.
+        prompt: `[batch, given, *unit]`: the prompt as units, padded on the left; `given` may be 0.
+        pads: `[batch]` int64: padding of each row.
+    """
+
+    cache: Any
+    raw: Raw
+    prompt: Tensor
+    pads: Tensor
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,8 @@ from torch import Tensor
 from transformers import EosTokenCriteria, GenerationConfig, MaxLengthCriteria
 
 from mmspec.core.decoder import Decoder
-from mmspec.core.noise import PhiloxSource, Source
+from mmspec.core.noise import Source
+from mmspec.core.philox import PhiloxSource
 from mmspec.core.rules.match import Match
 from mmspec.core.state import State
 from mmspec.core.torch_noise import TorchSource, default_generator

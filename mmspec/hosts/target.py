@@ -10,9 +10,8 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from mmspec.core.protocols import Started
 from mmspec.core.tree import TreeIndex
-from mmspec.core.types import Draft, Raw
+from mmspec.core.types import Draft, Raw, Started
 from mmspec.hosts.attention import tree_attention
 from mmspec.hosts.masks import tree_mask
 from mmspec.hosts.slot_cache import SlotCache

@@ -10,8 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mmspec.core.protocols import Started
-from mmspec.core.types import Draft, Raw
+from mmspec.core.types import Draft, Raw, Started
 
 CONTEXTS = 61
 POSITIONS = 256

@@ -12,7 +12,8 @@ from torch import Tensor
 from mmspec.core.decoder import Decoder
 from mmspec.core.drafters.draft_model import DraftModel
 from mmspec.core.laws import Categorical
-from mmspec.core.noise import DraftNoise, PhiloxSource
+from mmspec.core.noise import DraftNoise
+from mmspec.core.philox import PhiloxSource
 from mmspec.core.protocols import Target
 from mmspec.core.rules.rejection import Rejection
 from mmspec.core.state import State

@@ -7,7 +7,8 @@ import torch
 from scipy.stats import binomtest
 
 from mmspec.core.laws import Categorical, Gaussian, Mixed, PointMass, couple, dense
-from mmspec.core.noise import DraftNoise, PhiloxSource, Round
+from mmspec.core.noise import DraftNoise, Round
+from mmspec.core.philox import PhiloxSource
 from mmspec.testing.statistics import assert_normal, joint_p_value, ks_p_value
 
 ROWS = 50_000

@@ -6,7 +6,8 @@ import pytest
 import torch
 from scipy.stats import expon, kstest, norm
 
-from mmspec.core.noise import DraftNoise, Lane, PhiloxNoise, PhiloxSource, Round, philox, uniform_of
+from mmspec.core.noise import DraftNoise, Lane, Round
+from mmspec.core.philox import PhiloxNoise, PhiloxSource, philox, uniform_of
 from mmspec.core.tree import TreeIndex
 
 # Random123's kat_vectors, philox4x32 10: counter, key, result.

@@ -8,7 +8,8 @@ import torch
 from mmspec.core.decoder import Decoder
 from mmspec.core.drafters.draft_model import DraftModel
 from mmspec.core.laws import Categorical, PointMass
-from mmspec.core.noise import PhiloxSource, Round
+from mmspec.core.noise import Round
+from mmspec.core.philox import PhiloxSource
 from mmspec.core.rules import Block, Match, RecursiveRejection, Rejection, Synthetic, SyntheticOptions
 from mmspec.core.tree import TreeIndex
 from mmspec.core.types import Draft, Scores

@@ -6,7 +6,7 @@ import torch
 from mmspec.core.decoder import Decoder
 from mmspec.core.drafters.draft_model import DraftModel
 from mmspec.core.drafters.host import Hosted
-from mmspec.core.noise import PhiloxSource
+from mmspec.core.philox import PhiloxSource
 from mmspec.core.state import State, ends_of
 from mmspec.core.tree import TreeIndex
 from mmspec.core.types import Draft, Raw, Verdict

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from transformers import RepetitionPenaltyLogitsProcessor
 
-from mmspec.core import noise
+from mmspec.core import philox
 from mmspec.core.decoder import Decoder
 from mmspec.core.drafters.draft_model import DraftModel
 from mmspec.core.drafters.initialisations import RandomUnit
@@ -145,7 +145,7 @@ def row_equals_itself_in_another_batch(rows: int, seed: int) -> float:
 
 
 def uniforms_are_inside(rows: int, seed: int) -> float:
-    ends = noise.uniform_of(torch.tensor([0, 1, 2**31, 2**32 - 1]))
+    ends = philox.uniform_of(torch.tensor([0, 1, 2**31, 2**32 - 1]))
     return float(bool(((ends > 0) & (ends < 1)).all()))
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from mmspec.core.decoder import Decoder
-from mmspec.core.noise import PhiloxNoise
+from mmspec.core.philox import PhiloxNoise
 from mmspec.testing.toys.frames import FramesTarget, Scene
 from mmspec.testing.toys.frames_drafters import EveryAction, RepeatAction
 

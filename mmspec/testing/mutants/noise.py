@@ -7,8 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mmspec.core import noise as core
-from mmspec.core.noise import DraftNoise, Lane, Noise, PhiloxNoise, PhiloxSource, Round
+from mmspec.core import philox as core
+from mmspec.core.noise import DraftNoise, Lane, Noise, Round
+from mmspec.core.philox import PhiloxNoise, PhiloxSource
 from mmspec.core.rules import Block, Rejection
 from mmspec.core.types import Draft, Scores, Verdict
 from mmspec.testing.mutants.mutant import Mutant, both, replacing

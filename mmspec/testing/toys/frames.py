@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from mmspec.core.laws import Law, PointMass, take_nodes
-from mmspec.core.noise import Noise, PhiloxNoise, PhiloxSource
-from mmspec.core.protocols import Started
-from mmspec.core.types import Draft, Raw
+from mmspec.core.noise import Noise
+from mmspec.core.philox import PhiloxNoise, PhiloxSource
+from mmspec.core.types import Draft, Raw, Started
 
 
 @dataclass(frozen=True)

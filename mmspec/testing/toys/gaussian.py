@@ -8,9 +8,8 @@ from torch import Tensor
 from mmspec.core.drafters.jacobi import Window
 from mmspec.core.laws import Gaussian, Law, take_nodes
 from mmspec.core.noise import Noise
-from mmspec.core.protocols import Started
 from mmspec.core.state import State
-from mmspec.core.types import Draft, Raw
+from mmspec.core.types import Draft, Raw, Started
 from mmspec.testing.oracles import linear_joint
 
 

@@ -5,8 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from mmspec.core.protocols import Started
-from mmspec.core.types import Draft, Raw
+from mmspec.core.types import Draft, Raw, Started
 
 
 @dataclass

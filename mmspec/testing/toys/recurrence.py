@@ -11,9 +11,8 @@ import torch
 from torch import Tensor
 
 from mmspec.core.laws import take_nodes
-from mmspec.core.protocols import Started
 from mmspec.core.tree import TreeIndex
-from mmspec.core.types import Draft, Raw
+from mmspec.core.types import Draft, Raw, Started
 
 
 @dataclass

@@ -1,0 +1,25 @@
+"""Which target, drafter and rule can be verified exactly together: every need must be met by another party."""
+
+from mmspec.core.protocols import Drafter, Target
+from mmspec.core.rules.rule import Rule
+
+
+def refuse_misfits(target: Target, drafter: Drafter, rule: Rule) -> None:
+    """Refuse a trio before anything runs: drafts are verified exactly or not at all.
+
+    Raises:
+        ValueError: Names the words that nobody offers.
+    """
+    lacking = (rule.needs - target.offers - drafter.offers) | (drafter.needs - target.offers - rule.offers)
+    if "tree" in drafter.offers and "tree" not in target.offers:
+        lacking |= {"tree"}
+    if lacking:
+        raise ValueError(
+            f"{type(drafter).__name__} with {type(rule).__name__} on {type(target).__name__} cannot be verified: "
+            f"nothing offers {', '.join(sorted(lacking))} "
+            f"(target: {_listed(target.offers)}; drafter: {_listed(drafter.offers)}; rule: {_listed(rule.offers)})"
+        )
+
+
+def _listed(words: frozenset[str]) -> str:
+    return ", ".join(sorted(words)) or "nothing"

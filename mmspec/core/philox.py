@@ -1,0 +1,134 @@
+"""Counter-based noise: Philox-4x32-10 (Salmon et al., 2011).
+
+Counter = (unit id / 4, address, lane, round), key = 64 bits a row. Integers and uniforms are equal on every device.
+E = -log1p(-u): an exponential race argmax(p / E) is decided by small E, that is, where the float grid of u is finest.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from mmspec.core.noise import Lane
+
+_MASK = 0xFFFFFFFF
+_ROUNDS = 10
+
+
+def philox(counter: Sequence[Tensor], key: Sequence[Tensor]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Philox-4x32-10: four broadcastable counter words and two key words to four words.
+
+    All words are int64 holding 32 bits. The 64-bit product of two words wraps to the right bit pattern in int64.
+    """
+    c0, c1, c2, c3 = counter
+    k0, k1 = key
+    for _ in range(_ROUNDS):
+        p0, p1 = c0 * 0xD2511F53, c2 * 0xCD9E8D57
+        c0, c1, c2, c3 = (
+            ((p1 >> 32) & _MASK) ^ c1 ^ k0,
+            p1 & _MASK,
+            ((p0 >> 32) & _MASK) ^ c3 ^ k1,
+            p0 & _MASK,
+        )
+        k0, k1 = (k0 + 0x9E3779B9) & _MASK, (k1 + 0xBB67AE85) & _MASK
+    shape = torch.broadcast_shapes(c0.shape, c1.shape, c2.shape, c3.shape)
+    return c0.expand(shape), c1.expand(shape), c2.expand(shape), c3.expand(shape)
+
+
+def uniform_of(words: Tensor) -> Tensor:
+    """32-bit words to float32 in (0, 1): never 0, never 1, finest near 0."""
+    return ((words.float() + 0.5) * 2.0**-32).clamp(max=1 - 2.0**-24)
+
+
+@dataclass(frozen=True)
+class PhiloxNoise:
+    """Counter-based noise at given addresses.
+
+    Attributes:
+        key: `[batch, 2]` int64, two 32-bit words a row.
+        address: `[batch, node]` int64 (or `[1, node]`): positions or node ids.
+        round: `[batch, 1]` int64: 0 for noise by position, the round's own number for fresh noise.
+        stream: The lane.
+    """
+
+    key: Tensor
+    address: Tensor
+    round: Tensor
+    stream: Lane = Lane.UNIT
+
+    def lane(self, lane: Lane) -> "PhiloxNoise":
+        return replace(self, stream=lane)
+
+    def at(self, index: Tensor) -> "PhiloxNoise":
+        rows = max(len(self.address), len(index))
+        return replace(self, address=self.address.expand(rows, -1).gather(1, index.expand(rows, -1)))
+
+    def exponential(self, size: int) -> Tensor:
+        return -torch.log1p(-uniform_of(self._words(size)))
+
+    def exponential_at(self, ids: Tensor) -> Tensor:
+        four = torch.stack(self._blocks(ids // 4), -1)
+        return -torch.log1p(-uniform_of(four.gather(-1, (ids % 4)[..., None])[..., 0]))
+
+    def uniform(self) -> Tensor:
+        return uniform_of(self._words(1)[..., 0])
+
+    def normal(self, *unit: int) -> Tensor:
+        count = int(torch.Size(unit).numel())
+        pairs = uniform_of(self._words(2 * count)).unflatten(-1, (count, 2))
+        radius = torch.sqrt(-2 * torch.log(pairs[..., 0]))
+        return (
+            (radius * torch.cos(2 * torch.pi * pairs[..., 1]))
+            .unflatten(-1, unit or (1,))
+            .reshape(*pairs.shape[:2], *unit)
+        )
+
+    def _words(self, count: int) -> Tensor:
+        block = torch.arange((count + 3) // 4, device=self.key.device)
+        return torch.stack(self._blocks(block[None, None]), -1).flatten(-2)[..., :count]
+
+    def _blocks(self, block: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        lane = torch.full((), int(self.stream), dtype=torch.int64, device=self.key.device)
+        counter = (block, self.address[..., None], lane, self.round[..., None])
+        return philox(counter, (self.key[:, 0, None, None], self.key[:, 1, None, None]))
+
+
+class PhiloxSource:
+    """`noise="philox"`: a key a row; a row's numbers depend neither on its batch nor on the draft."""
+
+    def __init__(self, key: Tensor) -> None:
+        self.key = key
+
+    @classmethod
+    def seeded(cls, seed: int | Sequence[int], rows: int, device: torch.device | str = "cpu") -> "PhiloxSource":
+        """One seed for all rows (the row's index is folded in), or one seed a row.
+
+        Raises:
+            ValueError: As many seeds as rows were expected.
+        """
+        if isinstance(seed, int):
+            seeds, index = [seed] * rows, torch.arange(rows, device=device)
+        else:
+            seeds, index = list(seed), torch.zeros(rows, dtype=torch.int64, device=device)
+        if len(seeds) != rows:
+            raise ValueError(f"{len(seeds)} seeds for {rows} rows; give one integer, or one seed a row")
+        low = torch.tensor([s & _MASK for s in seeds], device=device)
+        high = torch.tensor([(s >> 32) & _MASK for s in seeds], device=device)
+        zero = torch.zeros_like(index)
+        words = philox((index, zero, zero + int(Lane.KEY), zero), (low, high))
+        return cls(torch.stack(words[:2], -1))
+
+    def begin(self, hosted: Sequence[int]) -> None:
+        """Nothing is buffered."""
+
+    def by_position(self, emitted: Tensor, hosted: Sequence[int], deepest: int) -> PhiloxNoise:
+        address = emitted[:, None] + torch.arange(deepest + 1, device=emitted.device)
+        return PhiloxNoise(self.key, address, torch.zeros_like(emitted)[:, None])
+
+    def fresh(self, emitted: Tensor, first: int, count: int) -> PhiloxNoise:
+        address = torch.arange(first, first + count, device=emitted.device)[None]
+        return PhiloxNoise(self.key, address, emitted[:, None] + 1)
+
+    def finish(self, steps: int) -> None:
+        """Nothing outside was touched."""
