@@ -27,4 +27,4 @@ def group(app: typer.Typer, name: str, help: str, run_all: bool = False) -> type
 def _run_all(context: typer.Context) -> None:
     if context.invoked_subcommand is None:
         for command in context.command.commands.values():  # type: ignore[attr-defined]
-            context.invoke(command)
+            command.main(args=[], standalone_mode=False)

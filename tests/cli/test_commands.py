@@ -56,6 +56,16 @@ def test_a_plugin_that_fails_to_add_one_harms_no_one(install, reload) -> None:
     assert CliRunner().invoke(app, ["--version"]).exit_code == 0
 
 
+def test_a_bare_group_runs_all_its_commands_if_it_says_so() -> None:
+    app, ran = typer.Typer(), []
+    demos = group(app, "demo", "Run all.", run_all=True)
+    for name in ("text", "image"):
+        demos.command(name)(lambda name=name: ran.append(name))
+    group(app, "train", "Train.").command("text")(lambda: ran.append("train"))
+    assert CliRunner().invoke(app, ["demo"]).exit_code == 0 and ran == ["text", "image"]
+    assert CliRunner().invoke(app, ["demo", "image"]).exit_code == 0 and ran == ["text", "image", "image"]
+
+
 def test_plugins_share_a_group() -> None:
     app = typer.Typer()
     assert group(app, "train", "Train.") is group(app, "train", "Again.")
