@@ -143,6 +143,8 @@ def test_a_copied_plugin_generates_until_a_real_ctrl_c(folder: Path, tmp_path: P
         cwd=tmp_path,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
+        # A shell that runs the suite in the background makes its children deaf to CTRL-C.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     try:
         assert process.stdout is not None
