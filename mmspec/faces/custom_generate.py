@@ -5,8 +5,9 @@ from typing import Any
 
 from torch import Tensor
 
+from mmspec.core.decoder import Decoder
 from mmspec.faces.build import decoder_for
-from mmspec.faces.generation import decode, refuse_call
+from mmspec.faces.generation import runner
 
 
 def custom_generate(
@@ -38,19 +39,7 @@ def custom_generate(
         What `custom_generate=` takes.
     """
 
-    def run(
-        model: Any,
-        input_ids: Tensor,
-        logits_processor: Any,
-        stopping_criteria: Any,
-        generation_config: Any,
-        **extra: Any,
-    ) -> Tensor:
-        refuse_call(generation_config, stopping_criteria, logits_processor, extra)
-        decoder = decoder_for(model, method, drafter=drafter, rule=rule, k=k, policy=policy, options=options)
-        ids, _ = decode(
-            decoder, input_ids, generation_config, logits_processor, extra, noise=noise, seed=seed, streamer=streamer
-        )
-        return ids
+    def decoder_of(model: Any) -> Decoder:
+        return decoder_for(model, method, drafter=drafter, rule=rule, k=k, policy=policy, options=options)
 
-    return run
+    return runner(decoder_of, lambda report: None, noise=noise, seed=seed, streamer=streamer)

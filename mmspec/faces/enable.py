@@ -11,7 +11,7 @@ from torch import Tensor
 
 from mmspec.core.decoder import Decoder
 from mmspec.faces.build import decoder_for
-from mmspec.faces.generation import decode, noise_of, refuse_call
+from mmspec.faces.generation import noise_of, runner
 from mmspec.report.report import Report
 
 _OURS = ("assistant_model", "custom_generate", "prompt_lookup_num_tokens", "stop_strings", "tokenizer", "synced_gpus")
@@ -43,27 +43,7 @@ class Enabled:
             if kwargs.pop(name, None) not in (None, False):
                 raise ValueError(f"{name}= cannot be combined with mmspec.enable; call disable() first")
 
-        def run(
-            model: Any,
-            input_ids: Tensor,
-            logits_processor: Any,
-            stopping_criteria: Any,
-            generation_config: Any,
-            **extra: Any,
-        ) -> Tensor:
-            refuse_call(generation_config, stopping_criteria, logits_processor, extra)
-            ids, self.report = decode(
-                self._decoder,
-                input_ids,
-                generation_config,
-                logits_processor,
-                extra,
-                noise=self._noise,
-                seed=self._seed,
-                streamer=streamer,
-            )
-            return ids
-
+        run = runner(lambda model: self._decoder, self._keep, noise=self._noise, seed=self._seed, streamer=streamer)
         result: Tensor = type(self._model).generate(self._model, *args, custom_generate=run, **kwargs)
         return result
 
@@ -71,6 +51,9 @@ class Enabled:
         """Give the model its own `generate` back."""
         if self._model.__dict__.get("generate") == self.generate:
             del self._model.__dict__["generate"]
+
+    def _keep(self, report: Report) -> None:
+        self.report = report
 
     def __enter__(self) -> Self:
         return self

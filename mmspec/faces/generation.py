@@ -3,7 +3,7 @@
 transformers prepares a call (processors, criteria, padding, limits); this runs it and returns what it would return.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -33,6 +33,41 @@ _REFUSED = {
     "prompt_lookup_num_tokens": "is the speculation itself; use the method prompt-lookup",
     "constraints": "has no constrained beams",
 }
+
+
+def runner(
+    decoder_of: Callable[[Any], Decoder],
+    keep: Callable[[Report], None],
+    *,
+    noise: str | None = None,
+    seed: int | None = None,
+    streamer: Any = None,
+) -> Callable[..., Tensor]:
+    """What `generate(custom_generate=…)` takes: decodes a prepared call.
+
+    Args:
+        decoder_of: The decoder of the model at hand.
+        keep: Receives the report.
+        noise: As in `decode`.
+        seed: As in `decode`.
+        streamer: As in `decode`.
+    """
+
+    def run(
+        model: Any,
+        input_ids: Tensor,
+        logits_processor: Any,
+        stopping_criteria: Any,
+        generation_config: Any,
+        **extra: Any,
+    ) -> Tensor:
+        refuse_call(generation_config, stopping_criteria, logits_processor, extra)
+        how: dict[str, Any] = {"noise": noise, "seed": seed, "streamer": streamer}
+        ids, report = decode(decoder_of(model), input_ids, generation_config, logits_processor, extra, **how)
+        keep(report)
+        return ids
+
+    return run
 
 
 def refuse_call(

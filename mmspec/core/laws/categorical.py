@@ -71,10 +71,9 @@ class Categorical:
         race = weights / self._exponential(noise.lane(Lane.RESIDUAL))
         return torch.where(keep, x, self._unit(race.argmax(-1)))
 
-    def residual(self, draft: "Categorical", scale: Tensor | float = 1.0) -> Tensor:
-        """(scale · p - q)+ on the support of p, not normalised: `[batch, node, size]`."""
-        p = self.probs if isinstance(scale, float) else self.probs * scale[..., None]
-        return (p - draft.on(self.ids)).clamp(min=0)
+    def residual(self, draft: "Categorical") -> Tensor:
+        """(p - q)+ on the support of p, not normalised: `[batch, node, size]`."""
+        return (self.probs - draft.on(self.ids)).clamp(min=0)
 
     def of(self, x: Tensor) -> Tensor:
         """Probability of `x [batch, node]`."""
