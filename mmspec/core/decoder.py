@@ -4,9 +4,10 @@ It knows neither modalities nor methods. No draft is a draft of one node: plain 
 """
 
 import os
+import time
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -131,7 +132,7 @@ class Decoder:
         scores = state.warp(started.raw, draft, self._prefix(state))
         verdict = self.rule.accept(draft, scores, state.round())
         state.inspect(draft, scores, verdict)
-        state.append(draft, verdict)
+        state.step = Step(draft, scores, verdict, state.append(draft, verdict))
         state.sync()
         state.memory = self.drafter.start(state, inputs)
         return state
@@ -165,9 +166,9 @@ class Decoder:
         # Nodes behind an end unit were not emitted, so they do not count.
         state.report.count(draft.valid, torch.minimum(verdict.length, count), active)
         self.target.commit(state.cache, verdict.path, count)
-        step = Step(draft, scores, verdict, count)
-        self.drafter.observe(state, step)
-        return step
+        state.step = Step(draft, scores, verdict, count)
+        self.drafter.observe(state, state.step)
+        return state.step
 
     def generate(
         self, inputs: Any, limit: int, *, on_step: Callable[[State], None] | None = None, **options: Any
@@ -192,12 +193,16 @@ class Decoder:
 
     def advance(self, state: State) -> None:
         """One whole round, its sync included."""
+        began, before = time.perf_counter(), state.hosted
+        active = [not done for done in state.done_rows]
         state.report.rounds += 1
-        state.report.row_rounds += state.done_rows.count(False)
+        state.report.row_rounds += sum(active)
         pending = self.speculate(state)
         with state.report.phase("rest"):
             self.settle(state, pending)
             state.sync()
+        emitted = [now - then for now, then, on in zip(state.hosted, before, active, strict=True) if on]
+        self.policy.observe(pending.draft.index.deepest, emitted, time.perf_counter() - began)
 
     def result(self, state: State) -> Output:
         """What there is, finished or not."""
@@ -240,4 +245,4 @@ def _told(draft: Draft, scores: Scores, truth: Tensor) -> tuple[Draft, Scores]:
     """
     depth = draft.index.depth.expand(len(truth), -1).clamp(max=truth.shape[1] - 1)
     law = PointMass(take_nodes(truth, depth))
-    return draft.shallower(truth.shape[1] + 1), Scores(law, law.finite(), scores.hidden, scores.made)
+    return draft.shallower(truth.shape[1] + 1), replace(scores, law=law, finite=law.finite())

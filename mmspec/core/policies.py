@@ -5,6 +5,7 @@ was drawn. Dropping a node because of its own unit biases every rule that uses q
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -20,6 +21,16 @@ class Policy(Protocol):
 
     def trim(self, draft: Draft) -> Draft:
         """Refuse drafted nodes, or return the draft as it is. The draft is not rooted yet."""
+        ...
+
+    def observe(self, depth: int, emitted: Sequence[int], seconds: float) -> None:
+        """A round is over, its host sync included.
+
+        Args:
+            depth: How deep its draft was; 0: no draft.
+            emitted: Units that each row emitted which was not done before, the bonus or residual unit included.
+            seconds: Wall time of the whole round.
+        """
         ...
 
 
@@ -38,6 +49,9 @@ class Fixed:
 
     def trim(self, draft: Draft) -> Draft:
         return draft
+
+    def observe(self, depth: int, emitted: Sequence[int], seconds: float) -> None:
+        pass
 
 
 @dataclass(frozen=True)
@@ -64,3 +78,6 @@ class Confidence:
         if draft.score is None:  # a drafter without confidence is drafted in full
             return draft
         return replace(draft, valid=draft.valid & (draft.score >= math.log(self.threshold)))
+
+    def observe(self, depth: int, emitted: Sequence[int], seconds: float) -> None:
+        pass

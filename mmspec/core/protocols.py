@@ -13,7 +13,8 @@ class Target(Protocol):
     """The model whose law the output follows.
 
     Attributes:
-        offers: Words that methods match against: `discrete`, `continuous`, `tree` (verifies trees), `truncate`, ….
+        offers: Words that methods match against: `discrete`, `continuous`, `tree` (verifies trees), `grow` (a
+            draft may be verified in pieces, so that it can itself draft for a larger target), `truncate`, ….
         vocab: Number of unit ids of a discrete target; None otherwise.
     """
 
@@ -33,8 +34,15 @@ class Target(Protocol):
         """
         ...
 
-    def verify(self, cache: Any, draft: Draft) -> Raw:
-        """Score a rooted draft in one pass. Writes scratch only: nothing is committed."""
+    def verify(self, cache: Any, draft: Draft, first: int = 0) -> Raw:
+        """Score a rooted draft in one pass. Writes scratch only: nothing is committed.
+
+        Args:
+            cache: The call's memory.
+            draft: Rooted.
+            first: Only targets that offer `grow` are asked for more than 0: the nodes before `first` were scored since
+                the last commit, as the same nodes of a smaller draft, and only the scores from `first` on are returned.
+        """
         ...
 
     def commit(self, cache: Any, path: Tensor, count: Tensor) -> None:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from mmspec.core.laws.law import take_nodes, where_nodes
 from mmspec.core.noise import Round, Source
-from mmspec.core.types import Draft, Scores, Started, Verdict
+from mmspec.core.types import Draft, Scores, Started, Step, Verdict
 from mmspec.core.warp import Warp
 from mmspec.report.report import Report
 
@@ -37,6 +37,7 @@ class State:
         warp: From raw scores to laws.
         report: Counts and times.
         memory: The drafter's own memory (`Drafter.start` made it).
+        step: The last settled round; the prefill's own is a draft of the root alone.
         hosted: `emitted`, on the host.
         done_rows: `done`, on the host.
         hosted_pads: `pads`, on the host.
@@ -56,6 +57,7 @@ class State:
     report: Report
     context: int | None = None
     memory: Any = None
+    step: Step | None = None
     hosted: list[int] = field(default_factory=list)
     done_rows: list[bool] = field(default_factory=list)
     hosted_pads: list[int] = field(default_factory=list)
@@ -195,6 +197,12 @@ class State:
                 )
         self.hosted, self.done_rows = emitted, [bool(d) for d in done]
         return self.hosted
+
+    def stop(self, row: int, count: int) -> None:
+        """End a row after its first `count >= 1` units: after a sync, for ends that only the host can see."""
+        self.hosted[row], self.done_rows[row] = count, True
+        self.emitted[row], self.done[row] = count, True
+        self.root[row] = self.history[row, self.given + count - 1]
 
     def output(self) -> list[Tensor]:
         """The emitted units of every row: `[emitted, *unit]` each."""

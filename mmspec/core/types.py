@@ -161,12 +161,17 @@ class Scores:
         finite: `[batch, node]` bool; False where logits were NaN or all -inf.
         hidden: As in `Raw`.
         made: As in `Raw`.
+        logits: `[batch, node, vocab]` float32: after guidance and processors, the law's logits; None where the target
+            gave a law.
+        raw: `[batch, node, vocab]` float32: after guidance, before the processors; None where the target gave a law.
     """
 
     law: Law
     finite: Tensor
     hidden: Tensor | None = None
     made: Tensor | None = None
+    logits: Tensor | None = None
+    raw: Tensor | None = None
 
 
 @dataclass(frozen=True)

@@ -110,6 +110,7 @@ class Warp:
         if raw.null is not None and self.guidance is not None:
             null = raw.null.float()
             logits = null + self.guidance * (logits - null)
+        unprocessed = logits
         for processor in self.processors:
             if type(processor).__name__ in ELEMENTWISE:
                 flat = logits.flatten(0, 1)
@@ -119,9 +120,9 @@ class Warp:
                 logits = _by_history(processor, logits, draft, prefix, nodes)
         if self.sample:
             law = Categorical.of_logits(logits)
-            return Scores(law, law.finite(), raw.hidden, raw.made)
+            return Scores(law, law.finite(), raw.hidden, raw.made, logits, unprocessed)
         best = logits.max(-1)
-        return Scores(PointMass(best.indices), best.values.isfinite(), raw.hidden, raw.made)
+        return Scores(PointMass(best.indices), best.values.isfinite(), raw.hidden, raw.made, logits, unprocessed)
 
 
 def _by_history(processor: Processor, logits: Tensor, draft: Draft, prefix: Prefix, nodes: slice) -> Tensor:
