@@ -1,7 +1,7 @@
 """Attention for tree passes: query groups packed into the query axis, so that keys are never repeated.
 
-Registered with transformers as `mmspec` and switched on for the length of a pass. An argument that it does not know is
-refused: an ignored soft-cap or sink would be silently wrong.
+Registered with transformers as `mmspec` and switched on for the length of a pass. Soft-caps and sinks are honoured; an
+argument that it does not know is refused: an ignored one would be silently wrong.
 """
 
 from collections.abc import Iterator
@@ -12,11 +12,17 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
-from transformers.masking_utils import sdpa_mask
+from transformers import AttentionInterface
 
-NAME = "mmspec"
-_IGNORED = frozenset({"position_ids", "use_cache", "output_attentions", "output_hidden_states", "cache_position"})
+from mmspec.hosts.masks import NAME, Pass, current
+
+_IGNORED = frozenset(
+    {
+        "position_ids", "use_cache", "output_attentions", "output_hidden_states", "cache_position", "sliding_window",
+        "output_router_logits", "is_causal", "layer_idx",
+    }
+)  # fmt: skip
+"""Arguments that the mask already says, or that attention does not read."""
 
 
 def packed_attention(
@@ -27,18 +33,22 @@ def packed_attention(
     attention_mask: Tensor | None,
     dropout: float = 0.0,
     scaling: float | None = None,
+    softcap: float | None = None,
+    s_aux: Tensor | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
     """Scaled dot-product attention under an explicit mask.
 
     Args:
-        module: The attention layer; not read.
+        module: The attention layer; only its name is read.
         query: `[batch, heads, node, width]`.
         key: `[batch, key heads, slot, width]`; heads of one group are neighbours.
-        value: Like `key`.
-        attention_mask: `[batch, 1, node, slot]` bool.
+        value: Like `key`; its width may differ.
+        attention_mask: `[batch, 1, node, slot]` bool; None for one node that sees every slot.
         dropout: Must be 0.
         scaling: Factor of the scores.
+        softcap: Scores become `softcap · tanh(score / softcap)` (Gemma 2).
+        s_aux: `[heads]` logits of attention sinks: mass that goes nowhere (GPT-OSS).
         **kwargs: What the mask already says is ignored; anything else is refused.
 
     Returns:
@@ -48,7 +58,7 @@ def packed_attention(
         ValueError: An argument that would change the result is not supported.
     """
     unknown = {name for name, given in kwargs.items() if given is not None and given is not False} - _IGNORED
-    if unknown or dropout or attention_mask is None:
+    if unknown or dropout or (attention_mask is None and query.shape[2] > 1):
         raise ValueError(
             f"tree attention of {type(module).__name__} cannot honour {sorted(unknown) or 'dropout or a missing mask'}"
         )
@@ -56,28 +66,58 @@ def packed_attention(
     group = heads // key.shape[1]
     # Plain reshapes: in every layer of every pass, parsing a pattern would cost as much as the attention itself.
     packed = query.reshape(batch, key.shape[1], group * nodes, width)
-    mask = _repeated(attention_mask, group)
-    out = F.scaled_dot_product_attention(packed, key, value, attn_mask=mask, scale=scaling)
+    mask = None if attention_mask is None else _repeated(attention_mask, group)
+    if softcap is None and s_aux is None:
+        out = F.scaled_dot_product_attention(packed, key, value, attn_mask=mask, scale=scaling)
+    else:
+        out = _scored(packed, key, value, mask, scaling, softcap, _sinks(s_aux, key.shape[1], group, nodes))
     return out.reshape(batch, heads, nodes, -1).transpose(1, 2).contiguous(), None
 
 
-@lru_cache(maxsize=2)
+def _scored(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None,
+    scaling: float | None,
+    softcap: float | None,
+    sinks: Tensor | None,
+) -> Tensor:
+    """Attention whose scores are changed on the way: no fused kernel takes a soft-cap or a sink."""
+    scores = query @ key.transpose(2, 3) * (scaling if scaling is not None else query.shape[-1] ** -0.5)
+    if softcap is not None:
+        scores = softcap * torch.tanh(scores / softcap)
+    if mask is not None:
+        scores = scores.masked_fill(~mask, float("-inf"))
+    if sinks is not None:
+        scores = torch.cat([scores, sinks.to(scores.dtype).expand(len(scores), -1, -1, -1)], -1)
+    weights = scores.softmax(-1, dtype=torch.float32).to(query.dtype)
+    return weights[..., : key.shape[2]] @ value
+
+
+def _sinks(s_aux: Tensor | None, key_heads: int, group: int, nodes: int) -> Tensor | None:
+    """Sinks of every packed query: `[1, key heads, group · node, 1]`."""
+    if s_aux is None:
+        return None
+    return s_aux.reshape(1, key_heads, group, 1).repeat_interleave(nodes, 2)
+
+
+@lru_cache(maxsize=4)
 def _repeated(mask: Tensor, group: int) -> Tensor:
-    """The mask for every query of a group; all layers of a pass share one mask, so it is made once."""
-    return mask.repeat(1, 1, group, 1)
+    """The mask for every query of a group; layers of one kind share a pass's mask, so it is made once."""
+    return mask if group == 1 else mask.repeat(1, 1, group, 1)
 
 
 AttentionInterface.register(NAME, packed_attention)
-AttentionMaskInterface.register(NAME, sdpa_mask)
 
 
 @contextmanager
-def tree_attention(model: PreTrainedModel) -> Iterator[None]:
-    """Let `model` attend through `packed_attention` inside the block."""
-    config = model.config
-    before = config._attn_implementation
-    config._attn_implementation = NAME
+def tree_attention(config: Any, geometry: Pass) -> Iterator[None]:
+    """Inside the block, the layers that read `config` attend through `packed_attention` over `geometry`."""
+    before, token = config._attn_implementation_internal, current.set(geometry)
+    config._attn_implementation_internal = NAME
     try:
         yield
     finally:
-        config._attn_implementation = before
+        config._attn_implementation_internal = before
+        current.reset(token)

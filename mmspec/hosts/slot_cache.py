@@ -3,13 +3,15 @@
 Preallocated, rows left-aligned, no padding ever moved. The nodes of a draft are written behind a row's committed units
 (`length[row] + node`); attention sees what is committed and a node's ancestors; a commit gathers the accepted path to
 the front, in place. Windows are the mask's business: every layer is stored at full length and can be rolled back.
+Layers that read another layer's keys (Gemma 3n, Gemma 4) own no slots.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
-from transformers.cache_utils import Cache, CacheLayerMixin
+from transformers.cache_utils import Cache, CacheLayerMixin, DynamicLayer
 
 BLOCK = 64
 
@@ -39,16 +41,20 @@ class SlotLayer(CacheLayerMixin):
             self.keys.narrow(2, owner.start, key_states.shape[2]).copy_(key_states)
             self.values.narrow(2, owner.start, key_states.shape[2]).copy_(value_states)
         else:
-            slots = owner.slots[:, None, :, None]
-            self.keys.scatter_(2, slots.expand_as(key_states), key_states)
-            self.values.scatter_(2, slots.expand_as(value_states), value_states)
+            self.write(owner.slots, key_states, value_states)
         return self.keys.narrow(2, 0, owner.visible), self.values.narrow(2, 0, owner.visible)
 
-    def move(self, source: Tensor, destination: Tensor) -> None:
-        """Copy slots `source [batch, n]` to `destination [batch, n]`."""
-        for states in (self.keys, self.values):
-            at = source[:, None, :, None].expand(-1, states.shape[1], -1, states.shape[-1])
-            states.scatter_(2, destination[:, None, :, None].expand_as(at), states.gather(2, at))
+    def write(self, slots: Tensor, key_states: Tensor, value_states: Tensor) -> None:
+        """Put states `[batch, heads, n, width]` into slots `[batch, n]`."""
+        at = slots.to(self.keys.device)[:, None, :, None]  # a model may be spread over devices, layer by layer
+        self.keys.scatter_(2, at.expand_as(key_states), key_states)
+        self.values.scatter_(2, at.expand_as(value_states), value_states)
+
+    def read(self, slots: Tensor) -> tuple[Tensor, Tensor]:
+        """Keys and values of slots `[batch, n]`: `[batch, heads, n, width]` each."""
+        at = slots.to(self.keys.device)[:, None, :, None]
+        keys = self.keys.gather(2, at.expand(-1, self.keys.shape[1], -1, self.keys.shape[-1]))
+        return keys, self.values.gather(2, at.expand(-1, self.values.shape[1], -1, self.values.shape[-1]))
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         return self.owner.visible, 0
@@ -64,49 +70,56 @@ class SlotCache(Cache):
     """The cache of one call.
 
     Args:
-        layers: Attention layers of the model.
+        layers: transformers' own cache layers for the model, empty; those that store keys are replaced by ours.
         rows: Rows of the batch.
         capacity: Slots needed: prompt, new units and one draft; rounded up to whole blocks.
         device: Where the model's inputs live.
 
     Attributes:
         length: `[batch]` int64: committed units of every row.
+        shift: `[batch]` or `[axes, batch]` int64: position of a unit less its slot. 0 where positions count units; else
+            what image axes, holes in a mask or forgotten slots made of it.
         slots: `[batch, node]` int64: where the pass at hand writes.
         start: The first of them where it is known to be the same for all rows; else None.
         visible: How many slots the pass at hand attends over.
+        scratch: Whether the last pass was over a tree, whose accepted nodes must be gathered.
     """
 
-    def __init__(self, layers: int, rows: int, capacity: int, device: torch.device) -> None:
+    def __init__(self, layers: Sequence[Any], rows: int, capacity: int, device: torch.device) -> None:
         self.capacity = -(-capacity // BLOCK) * BLOCK
         self.length = torch.zeros(rows, dtype=torch.int64, device=device)
+        self.shift = torch.zeros(rows, dtype=torch.int64, device=device)
         self.slots = self.length[:, None]
         self.start: int | None = None
         self.visible = self.capacity
-        super().__init__(layers=[SlotLayer(self) for _ in range(layers)])
+        self.scratch = False
+        super().__init__(layers=[SlotLayer(self) if isinstance(own, DynamicLayer) else own for own in layers])
 
-    def open(self, nodes: int) -> None:
-        """Make ready for a pass over `nodes` nodes a row."""
-        self.slots = self.length[:, None] + torch.arange(nodes, device=self.length.device)
+    @property
+    def owning(self) -> list[SlotLayer]:
+        """The layers that hold keys."""
+        return [layer for layer in self.layers if isinstance(layer, SlotLayer) and layer.is_initialized]
+
+    def open(self, first: int, nodes: int) -> None:
+        """Make ready for a pass over the nodes `first … first + nodes - 1` of a row's draft."""
+        self.slots = self.length[:, None] + torch.arange(first, first + nodes, device=self.length.device)
         # On the CPU reading lengths costs nothing and attention shrinks to what is used; elsewhere it would be a host
         # sync, and shapes that stay the same are worth more.
         if self.length.device.type == "cpu":
             lengths = self.length.tolist()
-            self.start = lengths[0] if min(lengths) == max(lengths) else None
-            self.visible = min(self.capacity, -(-(max(lengths) + nodes) // BLOCK) * BLOCK)
+            uniform = min(lengths) == max(lengths)
+            self.start = lengths[0] + first if uniform else None
+            used = max(lengths) + first + nodes
+            # One node that sees all there is needs no mask; whole blocks let masks of several passes look alike.
+            self.visible = used if uniform and nodes == 1 else min(self.capacity, -(-used // BLOCK) * BLOCK)
 
-    def commit(self, path: Tensor, count: Tensor, moved: bool) -> None:
-        """Keep node 0 and the first `count - 1` nodes of `path [batch, depth]`; rows with count 0 keep nothing.
-
-        Args:
-            path: Node ids after the root, -1 padded.
-            count: `[batch]` int64.
-            moved: Whether accepted nodes may stand elsewhere than where they belong (trees); a chain's never do.
-        """
-        if moved and path.shape[1]:
+    def commit(self, path: Tensor, count: Tensor) -> None:
+        """Keep node 0 and the first `count - 1` nodes of `path [batch, depth]`; rows with count 0 keep nothing."""
+        if self.scratch and path.shape[1]:  # a chain's nodes stand where they belong already
             order = torch.arange(1, path.shape[1] + 1, device=path.device)
             destination = self.length[:, None] + order
             kept = order < count[:, None]
             source = torch.where(kept, self.length[:, None] + path.clamp(min=0), destination)
-            for layer in self.layers:
-                layer.move(source, destination)
+            for layer in self.owning:
+                layer.write(destination, *layer.read(source))
         self.length = self.length + count

@@ -1,26 +1,39 @@
 """A transformers decoder as a target: prefill, tree pass, commit.
 
-First slice: the Llama family (rotary positions, full attention, grouped queries).
+Any decoder with key-value attention: what a model's pattern of attention is, is transformers' business (masks), and
+whether a tree goes through it exactly is found out on first use (self-check).
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import PreTrainedModel
+from transformers import Cache, DynamicCache, PreTrainedModel
 
 from mmspec.core.tree import TreeIndex
 from mmspec.core.types import Draft, Raw, Started
-from mmspec.hosts.attention import tree_attention
-from mmspec.hosts.masks import tree_mask
+from mmspec.hosts import prefill
+from mmspec.hosts.anatomy import Anatomy
+from mmspec.hosts.export import export
+from mmspec.hosts.self_check import checked
 from mmspec.hosts.slot_cache import SlotCache
 
-SUPPORTED = frozenset({"llama"})
-"""Values of `config.model_type` that this host takes."""
 
-CHUNK = 512
-"""Units per pass of a prefill."""
+@dataclass
+class Memory:
+    """One call's memory.
+
+    Attributes:
+        slots: Keys and values.
+        mask: `[batch, prompt]`: columns of the prompt, as transformers counts them, that are units.
+        given: The cache that the call came with, to be returned filled; or None.
+    """
+
+    slots: SlotCache
+    mask: Tensor
+    given: Cache | None = None
 
 
 class TransformersTarget:
@@ -28,97 +41,125 @@ class TransformersTarget:
 
     Args:
         model: The live model; never changed outside a pass.
+        text_only: Read ids and mask of a prompt and nothing else: what a draft model for a richer target does.
 
     Raises:
-        ValueError: The architecture is not supported.
+        ValueError: The architecture cannot be speculated over; says why.
     """
 
-    offers = frozenset({"discrete", "tree", "text", "truncate"})
+    offers = frozenset({"discrete", "tree", "text", "grow", "truncate"})
 
-    def __init__(self, model: PreTrainedModel) -> None:
-        config = model.config
-        if config.model_type not in SUPPORTED:
-            raise ValueError(
-                f"no target for the architecture {config.model_type!r}; supported: {', '.join(sorted(SUPPORTED))}"
-            )
-        self.model = model
-        self.vocab: int | None = config.vocab_size
-        self.context: int | None = config.max_position_embeddings
+    def __init__(self, model: PreTrainedModel, text_only: bool = False) -> None:
+        self.anatomy = Anatomy.of(model)
+        self.text_only = text_only
+        self.vocab: int | None = self.anatomy.vocab
+        self.context: int | None = self.anatomy.context
+        self.passes = checked(self.anatomy)
+
+    @property
+    def model(self) -> Any:
+        """The live model."""
+        return self.anatomy.model
 
     @torch.no_grad()
     def start(self, inputs: Any, limit: int, width: int) -> Started:
-        """Prefill `inputs`: ids `[batch, prompt]`, or a mapping of `input_ids` and `attention_mask` (left padding)."""
-        ids, mask = self._prompt(inputs)
-        pads = mask.shape[1] - mask.sum(1)
-        lengths = mask.sum(1)
-        rows, longest = len(ids), int(lengths.max())
-        cache = Memory(self.model.config.num_hidden_layers, rows, longest + limit + width, ids.device)
-        # Rows move to the left edge; what is then behind a row's end is overwritten before anyone looks at it.
-        order = torch.arange(longest, device=ids.device)
-        aligned = ids.gather(1, (pads[:, None] + order).clamp(max=ids.shape[1] - 1))
-        logits = self._prefill(cache, aligned, lengths)
-        cache.length = lengths
-        return Started(cache, Raw(logits=logits[:, None]), ids, pads)
+        """Prefill `inputs`: ids `[batch, prompt]` (padded on the left), or a mapping of what the model's forward takes.
+
+        Besides `input_ids` and `attention_mask`, a mapping may hold `inputs_embeds`, `pixel_values` and their like,
+        `past_key_values` of an earlier turn, `position_ids`: the model's own prefill reads them.
+        """
+        given = dict(inputs) if isinstance(inputs, Mapping) else {"input_ids": inputs}
+        if self.text_only:
+            given = {name: given.get(name) for name in ("input_ids", "attention_mask")}
+        self.passes = checked(self.anatomy)  # the model may have moved since
+        ids, mask = self._prompt(given)
+        if prefill.is_plain(given, mask):
+            self._refuse_length(int(mask.sum(1).max()), limit)
+            slots = self._slots(len(ids), int(mask.sum(1).max()) + limit + width, ids.device)
+            logits = prefill.chunked(self.passes, slots, ids, mask)
+        else:
+            logits, filled, mask, following = prefill.stock(self.anatomy, ids, given)
+            self._refuse_length(int(following.max()), limit)
+            slots = self._slots(len(ids), int(mask.sum(1).max()) + limit + width, ids.device)
+            prefill.adopt(slots, filled, mask, following)
+        memory = Memory(slots, mask, given.get("past_key_values"))
+        return Started(memory, Raw(logits=logits[:, None]), ids, _padding(mask, ids))
 
     @torch.no_grad()
-    def verify(self, cache: "Memory", draft: Draft) -> Raw:
-        cache.moved = not draft.index.is_chain
-        return Raw(logits=self._pass(cache, draft.units, draft.index))
+    def verify(self, cache: Memory, draft: Draft, first: int = 0) -> Raw:
+        slots = cache.slots
+        slots.scratch = not draft.index.is_chain
+        valid = None if draft.index.nodes == 1 else draft.valid[:, first:]
+        return Raw(logits=self.passes(slots, draft.units[:, first:], draft.index, first=first, valid=valid))
 
-    def commit(self, cache: "Memory", path: Tensor, count: Tensor) -> None:
-        cache.commit(path, count, cache.moved)
+    def commit(self, cache: Memory, path: Tensor, count: Tensor) -> None:
+        cache.slots.commit(path, count)
 
-    def truncate(self, cache: "Memory", length: Tensor) -> None:
-        cache.length = length
+    def truncate(self, cache: Memory, length: Tensor) -> None:
+        cache.slots.length = length
 
-    def _pass(self, cache: "Memory", ids: Tensor, index: TreeIndex, keep: Tensor | int = 0) -> Tensor:
-        cache.open(ids.shape[1])
-        with tree_attention(self.model):
-            return self.model(
-                input_ids=ids,
-                attention_mask=tree_mask(cache.length, index.ancestor, cache.visible),
-                position_ids=cache.length[:, None] + index.depth,
-                past_key_values=cache,
-                use_cache=True,
-                logits_to_keep=keep,
-            ).logits
+    @torch.no_grad()
+    def export(self, cache: Memory, sequences: Tensor, emitted: Tensor) -> Cache:
+        """The call's cache as transformers returns it: everything but the last column of `sequences`.
 
-    def _prefill(self, cache: "Memory", ids: Tensor, lengths: Tensor) -> Tensor:
-        """Logits after every row's last unit: `[batch, vocab]`; no chunk computes more logits than that."""
-        last = lengths - 1
-        result: Tensor | None = None
-        for first in range(0, ids.shape[1], CHUNK):
-            chunk = ids[:, first : first + CHUNK]
-            inside = (last >= first) & (last < first + chunk.shape[1])
-            wanted, place = torch.unique(torch.where(inside, last - first, 0), return_inverse=True)
-            logits = self._pass(cache, chunk, TreeIndex.chain(chunk.shape[1], ids.device), keep=wanted)
-            own = logits.gather(1, place[:, None, None].expand(-1, 1, logits.shape[-1]))[:, 0]
-            result = own if result is None else torch.where(inside[:, None], own, result)
-            cache.length = cache.length + chunk.shape[1]
-        assert result is not None
-        return result
+        Args:
+            cache: After the last round.
+            sequences: `[batch, prompt + longest]`, rows that ended earlier padded as transformers pads them.
+            emitted: `[batch]` units that each row emitted.
+        """
+        longest = int(emitted.max())
+        ends = sequences.shape[1] - longest + emitted  # column behind a row's last unit
+        order = torch.arange(max(1, longest - int(emitted.min())), device=sequences.device)
+        columns = (ends - 1)[:, None] + order
+        # A row that ended goes on with its last unit and padding: stock decoding feeds them too.
+        units = sequences.gather(1, columns.clamp(max=sequences.shape[1] - 1))
+        wanted = longest - emitted
+        if bool((wanted > 0).any()):
+            index = TreeIndex.chain(units.shape[1], units.device)
+            cache.slots.scratch = False
+            self.passes(cache.slots, units, index, valid=order < wanted[:, None])
+            cache.slots.length = cache.slots.length + wanted
+        into = cache.given
+        if type(into) is not DynamicCache:
+            into = DynamicCache(config=self.model.config)
+        return export(cache.slots, into, cache.mask, cache.mask.shape[1] + longest - 1)
 
-    def _prompt(self, inputs: Any) -> tuple[Tensor, Tensor]:
-        ids: Tensor = inputs["input_ids"] if isinstance(inputs, Mapping) else inputs
-        given = inputs.get("attention_mask") if isinstance(inputs, Mapping) else None
-        mask = torch.ones_like(ids) if given is None else given.long()
-        if ids.dim() != 2 or ids.shape[1] == 0 or not bool(mask.any(1).all()):
-            raise ValueError("an empty prompt cannot be continued; give at least one token in every row")
-        if bool((mask.diff(dim=1) < 0).any()):
-            raise ValueError(
-                "the attention mask has a hole or padding on the right; pad on the left (tokenizer.padding_side='left')"
-            )
-        longest = int(mask.sum(1).max())
+    def _slots(self, rows: int, capacity: int, device: torch.device) -> SlotCache:
+        return SlotCache(self.anatomy.layers(), rows, capacity, device)
+
+    def _refuse_length(self, longest: int, limit: int) -> None:
         if self.context is not None and longest > self.context:
             raise ValueError(f"the prompt has {longest} tokens and the model's context is {self.context}; shorten it")
-        low, high = int(ids.min()), int(ids.max())
-        if low < 0 or (self.vocab is not None and high >= self.vocab):
-            strange = low if low < 0 else high
-            raise ValueError(f"token id {strange} is outside the model's vocabulary of {self.vocab}; wrong tokenizer?")
+        reach = self.anatomy.reach
+        if reach is not None and longest + limit > reach:
+            raise ValueError(
+                f"{longest} tokens of prompt and {limit} new ones go beyond position {reach}, and {self.anatomy.why}: "
+                "drafts could not be verified exactly; ask for fewer tokens, or disable() first"
+            )
+
+    def _prompt(self, inputs: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
+        embeds, ids = inputs.get("inputs_embeds"), inputs.get("input_ids")
+        if ids is None:
+            if embeds is None:
+                raise ValueError("a prompt is needed: input_ids or inputs_embeds")
+            ids = torch.zeros(len(embeds), 0, dtype=torch.int64, device=embeds.device)
+        given = inputs.get("attention_mask")
+        mask = torch.ones_like(ids) if given is None else given.long()
+        if ids.dim() != 2 or (embeds is None and (ids.shape[1] == 0 or not bool(mask.any(1).all()))):
+            raise ValueError("an empty prompt cannot be continued; give at least one token in every row")
+        if mask.shape[1] and not bool(mask[:, -1].all()):
+            raise ValueError("the attention mask has padding on the right; pad on the left (padding_side='left')")
+        if ids.numel():
+            low, high = int(ids.min()), int(ids.max())
+            if low < 0 or (self.vocab is not None and high >= self.vocab):
+                strange = low if low < 0 else high
+                raise ValueError(
+                    f"token id {strange} is not in the model's vocabulary of {self.vocab}; wrong tokenizer?"
+                )
         return ids, mask
 
 
-class Memory(SlotCache):
-    """One call's cache; `moved`: whether the last pass was over a tree, whose accepted nodes must be gathered."""
-
-    moved = False
+def _padding(mask: Tensor, ids: Tensor) -> Tensor:
+    """Padding on the left of every row of `ids`: `[batch]`. Holes further in are units like others."""
+    own = mask[:, mask.shape[1] - ids.shape[1] :]
+    return (own.cumsum(1) == 0).sum(1)

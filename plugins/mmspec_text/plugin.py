@@ -10,19 +10,24 @@ from mmspec.registry import Component, hookimpl
 if TYPE_CHECKING:
     import typer
 
-LLAMA = frozenset({"llama"})
+TREES = frozenset({"discrete", "tree"})
 
 
 @hookimpl
 def mmspec_components() -> Iterator[Component]:
-    """One target, two drafters, three methods."""
+    """The target for transformers models, then drafters, then methods."""
     yield Component(
         name="transformers",
         kind="target",
         factory="mmspec.hosts.target:TransformersTarget",
-        offers=frozenset({"discrete", "tree", "text", "truncate"}),
-        summary="A transformers causal language model of the Llama architecture.",
+        offers=frozenset({"discrete", "tree", "text", "grow", "truncate"}),
+        summary="A decoder of transformers with key-value attention, images in its prompt too.",
     )
+    yield from _drafters()
+    yield from _methods()
+
+
+def _drafters() -> Iterator[Component]:
     yield Component(
         name="prompt-lookup",
         kind="drafter",
@@ -42,6 +47,9 @@ def mmspec_components() -> Iterator[Component]:
         paper="https://arxiv.org/abs/2211.17192",
         options="mmspec_text.drafters.draft_model:DraftModelOptions",
     )
+
+
+def _methods() -> Iterator[Component]:
     yield Component(
         name="plain",
         kind="method",
@@ -69,10 +77,10 @@ def mmspec_components() -> Iterator[Component]:
     )
 
 
-@hookimpl
+@hookimpl(trylast=True)
 def mmspec_target_for(model: object) -> str | None:
-    """`transformers` for a live model that generates and whose config says that it is a Llama."""
-    fits = getattr(getattr(model, "config", None), "model_type", None) in LLAMA and hasattr(model, "generate")
+    """`transformers` for a live model that generates and has a config; plugins that know it better are asked first."""
+    fits = hasattr(getattr(model, "config", None), "model_type") and hasattr(model, "generate")
     return "transformers" if fits else None
 
 

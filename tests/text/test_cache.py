@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from mmspec.core.types import Draft
-from mmspec.hosts import target as host
+from mmspec.hosts import prefill
 from mmspec.hosts.target import TransformersTarget
 
 VOCAB = 131
@@ -101,13 +101,13 @@ def test_200_commits_leave_what_a_fresh_prefill_would(target: Any, prompts: Call
             rows[b] += kept[: count[b]]
         kinds |= {(draft.nodes > 1, min(c, 2)) for c in count}
     assert kinds == {(True, 0), (True, 1), (True, 2), (False, 0), (False, 1)} and len({*map(len, rows)}) == 3
-    assert cache.length.tolist() == [len(row) for row in rows]
+    assert cache.slots.length.tolist() == [len(row) for row in rows]
     root = torch.randint(VOCAB, (3,))
     logits = adapter.verify(cache, Draft.empty(root).rooted(root, torch.zeros(3))).logits
     for b, row in enumerate(rows):
         right, slots = fresh(target, [*row, int(root[b])])
         assert close(logits[b, 0], right[-1])
-        for layer, (keys, values) in zip(cache.layers, slots, strict=True):
+        for layer, (keys, values) in zip(cache.slots.layers, slots, strict=True):
             assert close(layer.keys[b, :, : len(row)], keys[:, :-1])
             assert close(layer.values[b, :, : len(row)], values[:, :-1])
 
@@ -115,13 +115,13 @@ def test_200_commits_leave_what_a_fresh_prefill_would(target: Any, prompts: Call
 def test_a_finished_row_stays_as_it_is(target: Any, prompts: Callable) -> None:
     adapter = TransformersTarget(target)
     cache = adapter.start(prompts(3), 20, 9).cache
-    held = [layer.keys[1, :, :5].clone() for layer in cache.layers]
+    held = [layer.keys[1, :, :5].clone() for layer in cache.slots.layers]
     for _ in range(3):
         draft = rooted(torch.randint(VOCAB, (3, len(TREE))), TREE, torch.randint(VOCAB, (3,)))
         adapter.verify(cache, draft)
         adapter.commit(cache, torch.tensor([[1, 4, 7]] * 3), torch.tensor([4, 0, 2]))
-    assert cache.length.tolist() == [14 + 12, 5, 11 + 6]
-    assert all(torch.equal(layer.keys[1, :, :5], keys) for layer, keys in zip(cache.layers, held, strict=True))
+    assert cache.slots.length.tolist() == [14 + 12, 5, 11 + 6]
+    assert all(torch.equal(layer.keys[1, :, :5], keys) for layer, keys in zip(cache.slots.layers, held, strict=True))
 
 
 def test_truncate_forgets(target: Any, prompts: Callable) -> None:
@@ -143,14 +143,14 @@ def test_truncate_forgets(target: Any, prompts: Callable) -> None:
 def test_a_prefill_in_chunks_is_the_prefill_of_every_row_alone(
     target: Any, prompts: Callable, monkeypatch: pytest.MonkeyPatch, chunk: int
 ) -> None:
-    monkeypatch.setattr(host, "CHUNK", chunk)
+    monkeypatch.setattr(prefill, "CHUNK", chunk)
     adapter, inputs = TransformersTarget(target), prompts(3)
     started = adapter.start(inputs, 5, 1)
-    assert started.pads.tolist() == [0, 9, 3] and started.cache.length.tolist() == [14, 5, 11]
+    assert started.pads.tolist() == [0, 9, 3] and started.cache.slots.length.tolist() == [14, 5, 11]
     for b, row in enumerate(rows_of(inputs)):
         right, slots = fresh(target, row)
         assert close(started.raw.logits[b, 0], right[-1])
-        for layer, (keys, values) in zip(started.cache.layers, slots, strict=True):
+        for layer, (keys, values) in zip(started.cache.slots.layers, slots, strict=True):
             assert close(layer.keys[b, :, : len(row)], keys) and close(layer.values[b, :, : len(row)], values)
 
 

@@ -1,0 +1,111 @@
+"""What the host has to know of a live model, and the models that it cannot take: read off the config.
+
+A model that passes here may still be refused by the self-check; this page names the reasons that are known beforehand.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from transformers import DynamicCache
+from transformers.cache_utils import DynamicLayer
+
+_STORING_NOTHING = frozenset({"DummyLayer"})
+
+
+@dataclass(frozen=True)
+class Anatomy:
+    """A decoder as the host sees it.
+
+    Attributes:
+        model: The live model, wrappers taken off.
+        config: Of its language part.
+        vocab: Number of token ids.
+        context: Most positions that it was made for; None: no end.
+        reach: Positions beyond which it computes something else than in small steps, so that such calls are refused.
+        why: What happens there.
+    """
+
+    model: Any
+    config: Any
+    vocab: int
+    context: int | None
+    reach: int | None
+    why: str
+
+    @classmethod
+    def of(cls, model: Any) -> "Anatomy":
+        """Look at a model.
+
+        Raises:
+            ValueError: It cannot be speculated over; says why.
+        """
+        model = unwrapped(model)
+        _refuse(model)
+        config = model.config.get_text_config(decoder=True)
+        context = getattr(config, "max_position_embeddings", None)
+        reach, why = min(_limits(config), key=lambda limit: limit[0], default=(None, ""))
+        return cls(model, config, config.vocab_size, context, reach, why)
+
+    def layers(self) -> list[Any]:
+        """transformers' own cache layers, empty."""
+        return list(DynamicCache(config=self.model.config).layers)
+
+
+def unwrapped(model: Any) -> Any:
+    """The transformers model inside a PEFT wrapper; its forward includes the adapters.
+
+    Raises:
+        ValueError: The wrapper adds units of its own, or hides the model's forward.
+    """
+    if hasattr(model, "_orig_mod"):
+        raise ValueError(
+            "this is a torch.compile wrapper, whose generate does not run compiled; pass the model itself, "
+            "after compiling it in place with model.compile()"
+        )
+    adapters = getattr(model, "peft_config", None)
+    if not hasattr(model, "get_base_model") or not isinstance(adapters, dict):
+        return model
+    if any(getattr(adapter, "is_prompt_learning", False) for adapter in adapters.values()):
+        raise ValueError("PEFT prompt learning puts units of its own before the prompt; merge it, or use LoRA")
+    return model.get_base_model()
+
+
+def _refuse(model: Any) -> None:
+    config = model.config
+    kind = getattr(config, "model_type", type(model).__name__)
+    if getattr(config, "is_encoder_decoder", False):
+        raise ValueError(f"{kind!r} is an encoder–decoder; only decoders can be speculated over")
+    if not hasattr(model, "can_generate") or not model.can_generate():
+        raise ValueError(f"{type(model).__name__} cannot generate; load it with AutoModelForCausalLM")
+    try:
+        layers = DynamicCache(config=config).layers
+    except Exception as error:  # configs that transformers itself has no cache for
+        raise ValueError(f"{kind!r} has no key-value cache that transformers can make ({error})") from error
+    strange = {type(layer).__name__ for layer in layers} - _STORING_NOTHING
+    strange -= {type(layer).__name__ for layer in layers if isinstance(layer, DynamicLayer)}
+    if getattr(model, "_is_stateful", False) or any("Linear" in name for name in strange):
+        raise ValueError(f"{kind!r} is recurrent: no installed plugin can roll its state back over a refused draft")
+    indexed = {name for name in strange if name} | {type(layer).__name__ for layer in layers if _indexed(layer)}
+    if indexed:
+        raise ValueError(f"{kind!r} keeps more than keys and values ({', '.join(sorted(indexed))})")
+    if not getattr(config.get_text_config(decoder=True), "vocab_size", None):
+        raise ValueError(f"{kind!r} has no vocabulary size in its config")
+
+
+def _indexed(layer: Any) -> bool:
+    return hasattr(layer, "update_indexer") or hasattr(layer, "compressed_kv")
+
+
+def _limits(config: Any) -> Iterator[tuple[int, str]]:
+    rope = getattr(config, "rope_parameters", None) or {}
+    kinds = [rope, *(nested for nested in rope.values() if isinstance(nested, dict))]
+    for parameters in kinds:
+        if parameters.get("rope_type") == "longrope":
+            original = parameters.get("original_max_position_embeddings") or config.max_position_embeddings
+            yield original, "long-rope switches its frequencies there, for the whole batch and all depths of a draft"
+        elif parameters.get("rope_type") == "dynamic":
+            yield config.max_position_embeddings, "dynamic rope rescales its frequencies from there on, pass by pass"
+    if getattr(config, "attn_temperature_tuning", False) and getattr(config, "floor_scale", None):
+        # Below floor_scale the temperature is 1; beyond, Llama 4 takes it from the cache's length, not from positions.
+        yield config.floor_scale - 1, "attention temperature follows the cache's length there, not a node's depth"

@@ -1,0 +1,29 @@
+"""The way back: our cache as the DynamicCache that transformers' `generate` would have returned."""
+
+import torch
+from torch import Tensor
+from transformers import Cache
+
+from mmspec.hosts.slot_cache import SlotCache
+
+
+def export(cache: SlotCache, into: Cache, mask: Tensor, columns: int) -> Cache:
+    """Append what `into` lacks, so that it holds `columns` columns as transformers lays them out.
+
+    Args:
+        cache: Ours, every row filled up to its last column.
+        into: A cache of transformers, empty or as the user gave it; windows cut themselves down in it.
+        mask: `[batch, prompt]` 1 where a column of the prompt was a unit.
+        columns: Columns wanted: the prompt's, and all new units but the last.
+    """
+    held = int(into.get_seq_length())
+    new = torch.ones(len(mask), columns - mask.shape[1], dtype=mask.dtype, device=mask.device)
+    whole = torch.cat([mask, new], 1)
+    slots = (whole.cumsum(1) - 1).clamp(min=0)[:, held:]
+    lacking = whole[:, held:, None].bool()[:, None]
+    for index, layer in enumerate(cache.layers):
+        if layer in cache.owning:
+            keys, values = layer.read(slots)
+            hole = ~lacking.to(keys.device)  # padding holds nothing
+            into.update(keys.masked_fill(hole, 0), values.masked_fill(hole, 0), index)
+    return into

@@ -1,0 +1,87 @@
+"""One pass of a transformers model over tree nodes: masks, positions, attention.
+
+Two manners. `interface`: the model's attention and masks go through transformers' interfaces, where ours take their
+place for the length of the pass. `explicit`: the model computes attention itself and is handed a finished mask. The
+self-check finds out which one holds for a model.
+"""
+
+import inspect
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from mmspec.core.tree import TreeIndex
+from mmspec.hosts.anatomy import Anatomy
+from mmspec.hosts.attention import tree_attention
+from mmspec.hosts.masks import Pass
+from mmspec.hosts.slot_cache import SlotCache
+
+Manner = Literal["interface", "explicit"]
+MANNERS: tuple[Manner, ...] = ("interface", "explicit")
+
+
+@dataclass(frozen=True)
+class Passes:
+    """Runs a model over the nodes of drafts.
+
+    Attributes:
+        anatomy: The model.
+        manner: How masks reach its attention.
+    """
+
+    anatomy: Anatomy
+    manner: Manner
+
+    def __call__(
+        self,
+        cache: SlotCache,
+        ids: Tensor,
+        index: TreeIndex,
+        *,
+        first: int = 0,
+        valid: Tensor | None = None,
+        keep: Tensor | int = 0,
+    ) -> Tensor:
+        """Logits `[batch, node, vocab]` of the nodes from `first` on, which are written behind the committed units.
+
+        Args:
+            cache: The call's cache; nodes before `first` are in its scratch.
+            ids: `[batch, node]` of those nodes.
+            index: Of the whole draft.
+            first: Where `ids` begin.
+            valid: `[batch, node]` bool; other nodes stand at the root's position, so that none lies beyond the context.
+            keep: As transformers' `logits_to_keep`.
+        """
+        nodes = ids.shape[1]
+        cache.open(first, nodes)
+        alone = nodes == 1 and index.is_chain and cache.start is not None
+        geometry = Pass(cache.length, index.ancestor[:, first:], index.depth, cache.visible, alone)
+        arguments: dict[str, Any] = {"past_key_values": cache, "use_cache": True}
+        if accepts(self.anatomy.model, "logits_to_keep"):
+            arguments["logits_to_keep"] = keep
+        if accepts(self.anatomy.model, "position_ids"):
+            depth = index.depth[:, first:]
+            depth = depth if valid is None else torch.where(valid, depth, 0)
+            arguments["position_ids"] = (cache.length + cache.shift)[..., None] + depth
+        if self.manner == "explicit":
+            logits: Tensor = self.anatomy.model(input_ids=ids, attention_mask=self._mask(geometry), **arguments).logits
+        else:
+            with tree_attention(self.anatomy.config, geometry):
+                logits = self.anatomy.model(input_ids=ids, **arguments).logits
+        kept = isinstance(keep, Tensor) and "logits_to_keep" not in arguments
+        return logits[:, keep] if kept else logits
+
+    def _mask(self, geometry: Pass) -> Tensor:
+        """As the model's own attention wants it: a predicate, or a term that is added to scores."""
+        if self.anatomy.config._attn_implementation != "eager":
+            return geometry.tree
+        dtype = self.anatomy.model.dtype
+        return torch.where(geometry.tree, 0.0, torch.finfo(dtype).min).to(dtype)
+
+
+def accepts(model: Any, argument: str) -> bool:
+    """Whether the model's forward names an argument, or passes on what it does not name."""
+    parameters = inspect.signature(type(model).forward).parameters
+    return argument in parameters or any(p.kind is p.VAR_KEYWORD for p in parameters.values())

@@ -1,0 +1,116 @@
+"""From a prompt to a filled cache, in one of two ways.
+
+Plain ids go through our own passes, in chunks, no chunk computing more logits than are needed. Whatever else a prompt
+may hold (images, embeddings, holes in its mask, an earlier turn's cache) goes through the model's own prefill, exactly
+as transformers runs it, and the keys that it leaves are taken over.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import Cache, DynamicCache, GenerationConfig
+
+from mmspec.core.tree import TreeIndex
+from mmspec.hosts.anatomy import Anatomy
+from mmspec.hosts.passes import Passes, accepts
+from mmspec.hosts.slot_cache import SlotCache
+
+CHUNK = 512
+"""Units per pass of a prefill."""
+
+_PLAIN = frozenset({"input_ids", "attention_mask", "position_ids", "use_cache", "logits_to_keep", "generation_config"})
+
+
+def is_plain(inputs: Mapping[str, Any], mask: Tensor) -> bool:
+    """Whether ids and their padding are all there is: nothing else given, no holes, no positions of the user's own."""
+    cache = inputs.get("past_key_values")
+    if cache is not None and cache.get_seq_length() > 0:
+        return False
+    if any(value is not None for name, value in inputs.items() if name not in _PLAIN | {"past_key_values"}):
+        return False
+    if bool((mask.diff(dim=1) < 0).any()):
+        return False
+    positions = inputs.get("position_ids")
+    return positions is None or (positions.dim() == 2 and bool((positions == _counted(mask))[mask.bool()].all()))
+
+
+def chunked(passes: Passes, cache: SlotCache, ids: Tensor, mask: Tensor) -> Tensor:
+    """Fill `cache` from ids `[batch, prompt]`, padded on the left; logits after every row's last: `[batch, vocab]`."""
+    lengths = mask.sum(1)
+    order = torch.arange(int(lengths.max()), device=ids.device)
+    # Rows move to the left edge; what is then behind a row's end is overwritten before anyone looks at it.
+    aligned = ids.gather(1, ((mask.shape[1] - lengths)[:, None] + order).clamp(max=ids.shape[1] - 1))
+    last = lengths - 1
+    result: Tensor | None = None
+    for first in range(0, aligned.shape[1], CHUNK):
+        chunk = aligned[:, first : first + CHUNK]
+        inside = (last >= first) & (last < first + chunk.shape[1])
+        wanted, place = torch.unique(torch.where(inside, last - first, 0), return_inverse=True)
+        valid = first + torch.arange(chunk.shape[1], device=ids.device) <= last[:, None]
+        logits = passes(cache, chunk, TreeIndex.chain(chunk.shape[1], ids.device), valid=valid, keep=wanted)
+        own = logits.gather(1, place[:, None, None].expand(-1, 1, logits.shape[-1]))[:, 0]
+        result = own if result is None else torch.where(inside[:, None], own, result)
+        cache.length = cache.length + chunk.shape[1]
+    assert result is not None
+    cache.length = lengths
+    return result
+
+
+def stock(anatomy: Anatomy, ids: Tensor, inputs: Mapping[str, Any]) -> tuple[Tensor, Cache, Tensor, Tensor]:
+    """The model's own prefill.
+
+    Args:
+        anatomy: The model.
+        ids: `[batch, prompt]`; a prompt of embeddings has none.
+        inputs: What the model's forward takes, as `generate` prepares it; what is missing is prepared here.
+
+    Returns:
+        Logits after the prompt `[batch, vocab]`; the cache; the mask of its columns `[batch, column]`; positions of the
+        next unit, `[batch]` or `[axes, batch]`.
+    """
+    model, known = anatomy.model, {name: value for name, value in inputs.items() if value is not None}
+    config = known.pop("generation_config", None) or GenerationConfig()
+    known.pop("input_ids", None)
+    cache = known.get("past_key_values")
+    if cache is None:
+        cache = known["past_key_values"] = DynamicCache(config=model.config)
+    past = int(cache.get_seq_length())
+    embeds = known.get("inputs_embeds")
+    given = embeds.shape[1] if embeds is not None else ids.shape[1]
+    columns = given if given > past else past + given  # the whole conversation, or only what is new in it
+    mask = known.get("attention_mask")
+    mask = torch.ones(len(ids), columns, dtype=torch.int64, device=ids.device) if mask is None else mask.long()
+    known["attention_mask"] = mask
+    if "position_ids" not in known and accepts(model, "position_ids"):
+        tokens = embeds if embeds is not None and not ids.shape[1] else ids
+        known["position_ids"] = model._prepare_position_ids_for_generation(tokens, known)
+    known["use_cache"] = True
+    with torch.no_grad():
+        out = model._prefill(ids, config, known)
+    positions = known.get("position_ids", _counted(mask))
+    following = positions[..., -1].expand(*positions.shape[:-2], len(ids)) + 1
+    return out.logits[:, -1], out.past_key_values, mask, following
+
+
+def adopt(cache: SlotCache, filled: Cache, mask: Tensor, following: Tensor) -> None:
+    """Take over a cache that transformers filled: masked columns are left out, rows move to the left edge.
+
+    Layers with a window hold their last columns only; earlier slots stay empty, and no mask ever reaches them.
+    """
+    lengths, columns = mask.sum(1), mask.shape[1]
+    slots = torch.where(mask.bool(), mask.cumsum(1) - 1, cache.capacity - 1)  # the last slot is never read
+    for ours, theirs in zip(cache.layers, filled.layers, strict=True):
+        if getattr(theirs, "keys", None) is None or not theirs.keys.numel():
+            continue
+        held = theirs.keys.shape[2]
+        ours.lazy_initialization(theirs.keys, theirs.values)
+        ours.write(slots[:, columns - held :], theirs.keys, theirs.values)
+    cache.length = lengths
+    cache.shift = following - lengths
+
+
+def _counted(mask: Tensor) -> Tensor:
+    """Positions as transformers counts them: `[batch, column]`."""
+    return (mask.cumsum(1) - 1).masked_fill(mask == 0, 0)
