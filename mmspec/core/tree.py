@@ -51,16 +51,22 @@ class TreeIndex:
         return _static(tuple(parents), torch.device(device))
 
     @staticmethod
-    def dynamic(parent: Tensor) -> "TreeIndex":
-        """A tree of its own for every row, from `parent [batch, node]`, without a host sync."""
+    def dynamic(parent: Tensor, deepest: int | None = None) -> "TreeIndex":
+        """A tree of its own for every row, without a host sync.
+
+        Args:
+            parent: `[batch, node]`.
+            deepest: Bound of the depth, where it is known to be less than the number of nodes.
+        """
         nodes = parent.shape[1]
+        deepest = nodes - 1 if deepest is None else min(deepest, nodes - 1)
         above = torch.arange(nodes, device=parent.device) == parent[..., None]
         reach = above | torch.eye(nodes, dtype=torch.bool, device=parent.device)
-        for _ in range(max(1, (nodes - 1).bit_length())):
+        for _ in range(max(1, deepest.bit_length())):
             reach = (reach.float() @ reach.float()) > 0
         earlier = torch.ones(nodes, nodes, dtype=torch.bool, device=parent.device).tril(-1)
         rank = ((parent[:, :, None] == parent[:, None]) & earlier).sum(-1)
-        return TreeIndex(parent, reach.sum(-1) - 1, reach, rank, nodes - 1, max(1, nodes - 1), nodes <= 2)
+        return TreeIndex(parent, reach.sum(-1) - 1, reach, rank, deepest, max(1, nodes - 1), nodes <= 2)
 
     @property
     def nodes(self) -> int:

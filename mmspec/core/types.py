@@ -48,6 +48,7 @@ class Draft:
         law: Law | None = None,
         valid: Tensor | None = None,
         score: Tensor | None = None,
+        deepest: int | None = None,
     ) -> "Draft":
         """A tree of drafted units `[batch, k, *unit]`.
 
@@ -58,10 +59,11 @@ class Draft:
             law: As in the class.
             valid: `[batch, k]` bool.
             score: `[batch, k]`.
+            deepest: Levels of the tree, where every row has parents of its own: less noise is made for it.
         """
         if isinstance(parents, Tensor):
             root = torch.full_like(parents[:, :1], -1)
-            index = TreeIndex.dynamic(torch.cat([root, parents + 1], 1).long())
+            index = TreeIndex.dynamic(torch.cat([root, parents + 1], 1).long(), deepest)
         else:
             index = TreeIndex.static([-1, *(p + 1 for p in parents)], units.device)
         return Draft._of(units, index, law, valid, score)
