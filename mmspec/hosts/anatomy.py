@@ -24,6 +24,7 @@ class Anatomy:
         context: Most positions that it was made for; None: no end.
         reach: Positions beyond which it computes something else than in small steps, so that such calls are refused.
         why: What happens there.
+        by_slot: Whether it is the cache's slots that count, not positions.
     """
 
     model: Any
@@ -32,6 +33,7 @@ class Anatomy:
     context: int | None
     reach: int | None
     why: str
+    by_slot: bool
 
     @classmethod
     def of(cls, model: Any) -> "Anatomy":
@@ -44,8 +46,8 @@ class Anatomy:
         _refuse(model)
         config = model.config.get_text_config(decoder=True)
         context = getattr(config, "max_position_embeddings", None)
-        reach, why = min(_limits(config), key=lambda limit: limit[0], default=(None, ""))
-        return cls(model, config, config.vocab_size, context, reach, why)
+        reach, why, by_slot = min(_limits(config), key=lambda limit: limit[0], default=(None, "", False))
+        return cls(model, config, config.vocab_size, context, reach, why, by_slot)
 
     def layers(self) -> list[Any]:
         """transformers' own cache layers, empty."""
@@ -97,15 +99,15 @@ def _indexed(layer: Any) -> bool:
     return hasattr(layer, "update_indexer") or hasattr(layer, "compressed_kv")
 
 
-def _limits(config: Any) -> Iterator[tuple[int, str]]:
+def _limits(config: Any) -> Iterator[tuple[int, str, bool]]:
     rope = getattr(config, "rope_parameters", None) or {}
     kinds = [rope, *(nested for nested in rope.values() if isinstance(nested, dict))]
     for parameters in kinds:
         if parameters.get("rope_type") == "longrope":
             original = parameters.get("original_max_position_embeddings") or config.max_position_embeddings
-            yield original, "long-rope switches its frequencies there, for the whole batch and all depths of a draft"
+            yield original, "long-rope switches its frequencies there, for the whole batch and all of a draft", False
         elif parameters.get("rope_type") == "dynamic":
-            yield config.max_position_embeddings, "dynamic rope rescales its frequencies from there on, pass by pass"
+            yield config.max_position_embeddings, "dynamic rope rescales its frequencies there, pass by pass", False
     if getattr(config, "attn_temperature_tuning", False) and getattr(config, "floor_scale", None):
         # Below floor_scale the temperature is 1; beyond, Llama 4 takes it from the cache's length, not from positions.
-        yield config.floor_scale - 1, "attention temperature follows the cache's length there, not a node's depth"
+        yield config.floor_scale - 1, "attention temperature follows the cache's length there, not a depth", True

@@ -115,9 +115,9 @@ class _Paths:
 
     def __init__(self, anatomy: Anatomy, ids: Tensor, drafted: Tensor) -> None:
         self.anatomy, self.ids, self.drafted = anatomy, ids, drafted
-        last = anatomy.context - len(ids) - len(drafted) if anatomy.context is not None else 0
+        last = _end(anatomy) - len(ids) - len(drafted)
         # As far on as positions go, where they can be said apart from the cache.
-        self.shifts = [0, last] if last > 0 and accepts(anatomy.model, "position_ids") and not anatomy.reach else [0]
+        self.shifts = [0, last] if last > 0 and accepts(anatomy.model, "position_ids") else [0]
         self.tree = {leaf: self._whole(drafted[_path(leaf)], 0)[-1] for leaf in LEAVES}
         self.chains = [self._whole(drafted, shift)[-len(drafted) :] for shift in self.shifts]
 
@@ -176,12 +176,17 @@ def _ids(anatomy: Anatomy) -> tuple[Tensor, Tensor]:
     sizes = [getattr(config, name, None) for name in ("sliding_window", "attention_chunk_size")]
     widest = max((size for size in sizes if isinstance(size, int) and size + 8 <= LONGEST), default=0)
     length = max(PROMPT, widest + 8)
-    if anatomy.context is not None:
-        length = max(1, min(length, anatomy.context - len(PARENTS)))
+    if _end(anatomy):
+        length = max(1, min(length, _end(anatomy) - len(PARENTS)))
     generator = torch.Generator().manual_seed(0)
     plain = torch.tensor(sorted(set(range(anatomy.vocab)) - set(_special(anatomy.model.config.to_dict()))))
     ids = plain[torch.randint(len(plain), (length + len(PARENTS),), generator=generator)].to(anatomy.model.device)
     return ids[:length], ids[length:]
+
+
+def _end(anatomy: Anatomy) -> int:
+    """Positions that may be used; 0: no end is known."""
+    return min((end for end in (anatomy.context, anatomy.reach) if end is not None), default=0)
 
 
 def _special(config: dict[str, Any]) -> Iterator[int]:

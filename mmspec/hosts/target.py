@@ -74,13 +74,11 @@ class TransformersTarget:
         self.passes = checked(self.anatomy)  # the model may have moved since
         ids, mask = self._prompt(given)
         if prefill.is_plain(given, mask):
-            self._refuse_length(int(mask.sum(1).max()), limit)
-            slots = self._slots(len(ids), int(mask.sum(1).max()) + limit + width, ids.device)
+            slots = self._slots(len(ids), int(mask.sum(1).max()), limit, width, ids.device)
             logits = prefill.chunked(self.passes, slots, ids, mask)
         else:
             logits, filled, mask, following = prefill.stock(self.anatomy, ids, given)
-            self._refuse_length(int(following.max()), limit)
-            slots = self._slots(len(ids), int(mask.sum(1).max()) + limit + width, ids.device)
+            slots = self._slots(len(ids), int(mask.sum(1).max()), limit, width, ids.device)
             prefill.adopt(slots, filled, mask, following)
         memory = Memory(slots, mask, given.get("past_key_values"))
         return Started(memory, Raw(logits=logits[:, None]), ids, _padding(mask, ids))
@@ -124,18 +122,17 @@ class TransformersTarget:
             into = DynamicCache(config=self.model.config)
         return export(cache.slots, into, cache.mask, cache.mask.shape[1] + longest - 1)
 
-    def _slots(self, rows: int, capacity: int, device: torch.device) -> SlotCache:
-        return SlotCache(self.anatomy.layers(), rows, capacity, device)
-
-    def _refuse_length(self, longest: int, limit: int) -> None:
+    def _slots(self, rows: int, longest: int, limit: int, width: int, device: torch.device) -> SlotCache:
+        slots = SlotCache(self.anatomy.layers(), rows, longest + limit + width, device)
         if self.context is not None and longest > self.context:
             raise ValueError(f"the prompt has {longest} tokens and the model's context is {self.context}; shorten it")
         reach = self.anatomy.reach
-        if reach is not None and longest + limit > reach:
+        if reach is not None and (slots.capacity if self.anatomy.by_slot else longest + limit) > reach:
             raise ValueError(
                 f"{longest} tokens of prompt and {limit} new ones go beyond position {reach}, and {self.anatomy.why}: "
                 "drafts could not be verified exactly; ask for fewer tokens, or disable() first"
             )
+        return slots
 
     def _prompt(self, inputs: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
         embeds, ids = inputs.get("inputs_embeds"), inputs.get("input_ids")
@@ -154,7 +151,7 @@ class TransformersTarget:
             if low < 0 or (self.vocab is not None and high >= self.vocab):
                 strange = low if low < 0 else high
                 raise ValueError(
-                    f"token id {strange} is not in the model's vocabulary of {self.vocab}; wrong tokenizer?"
+                    f"token id {strange} is outside the model's vocabulary of {self.vocab}; wrong tokenizer"
                 )
         return ids, mask
 

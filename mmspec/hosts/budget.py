@@ -1,0 +1,76 @@
+"""The target's own weights over a small part of its cache: the middle of a cascade (TriForce, arXiv 2404.11912).
+
+A round of drafting begins with a copy of the first slots (attention sinks, StreamingLLM, arXiv 2309.17453) and of the
+latest ones, positions kept; what is drafted over it costs attention over `budget` slots instead of the whole text. The
+copy is made anew each round, from slots that the outer call committed.
+Knobs: `budget` (more slots: closer to the target, slower), `sinks` (first slots that always stay).
+With a budget that covers the text, this is the target itself.
+"""
+
+import torch
+from torch import Tensor
+
+from mmspec.core.state import State
+from mmspec.core.types import Draft, Raw, Started
+from mmspec.hosts.slot_cache import SlotCache
+from mmspec.hosts.target import Memory, TransformersTarget
+
+
+class BudgetedTarget:
+    """Starts from a live call of the target that it belongs to.
+
+    Args:
+        target: The outer target.
+        budget: Slots that are kept.
+        sinks: How many of them are the first ones.
+
+    Raises:
+        ValueError: The sinks leave no room for the latest slots.
+    """
+
+    def __init__(self, target: TransformersTarget, budget: int = 512, sinks: int = 8) -> None:
+        if not 0 <= sinks < budget:
+            raise ValueError(f"sinks must be at least 0 and fewer than the budget of {budget} slots, got {sinks}")
+        self.target, self.budget, self.sinks = target, budget, sinks
+        self.offers = target.offers | {"live"}
+        self.vocab = target.vocab
+        self.context = target.context
+
+    @torch.no_grad()
+    def start(self, inputs: State, limit: int, width: int) -> Started:
+        """Continue after the root of the outer call `inputs`."""
+        outer: Memory = inputs.cache
+        slots = self._shrunk(outer.slots, limit + width + 1)
+        memory = Memory(slots, outer.mask)
+        root = Draft.empty(inputs.root).rooted(inputs.root, torch.zeros_like(inputs.emitted))
+        raw = self.target.verify(memory, root)
+        self.target.commit(memory, root.index.parent[:, 1:].expand(inputs.rows, -1), torch.ones_like(inputs.emitted))
+        known = inputs.given + max(inputs.hosted)
+        behind = known - inputs.known  # rows that are behind move to the right edge, as a prompt's rows do
+        order = torch.arange(known, device=behind.device) - behind[:, None]
+        return Started(memory, raw, inputs.history.gather(1, order.clamp(min=0)), inputs.pads + behind)
+
+    def verify(self, cache: Memory, draft: Draft, first: int = 0) -> Raw:
+        return self.target.verify(cache, draft, first)
+
+    def commit(self, cache: Memory, path: Tensor, count: Tensor) -> None:
+        self.target.commit(cache, path, count)
+
+    def truncate(self, cache: Memory, length: Tensor) -> None:
+        self.target.truncate(cache, length)
+
+    def _shrunk(self, whole: SlotCache, more: int) -> SlotCache:
+        """A cache of the sinks and the latest slots, with room for `more`."""
+        kept = whole.length.clamp(max=self.budget)
+        order = torch.arange(self.budget, device=kept.device)
+        latest = (order >= self.sinks) * (whole.length - kept)[:, None]
+        source = (order + latest).clamp(max=whole.capacity - 1)
+        slots = SlotCache(self.target.anatomy.layers(), len(kept), self.budget + more, kept.device)
+        for ours, theirs in zip(slots.layers, whole.layers, strict=True):
+            if theirs in whole.owning:
+                keys, values = theirs.read(source)
+                ours.lazy_initialization(keys, values)
+                ours.write(order.expand(len(kept), -1), keys, values)
+        slots.length = kept
+        slots.shift = whole.shift + whole.length - kept
+        return slots

@@ -1,0 +1,239 @@
+"""The host against transformers: prompts of every kind, drafts in pieces, caches handed back, models refused."""
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache, MistralForCausalLM, StaticCache
+
+from mmspec.core.decoder import Decoder
+from mmspec.core.drafters.host import Hosted
+from mmspec.core.types import Draft
+from mmspec.core.warp import Warp
+from mmspec.hosts import self_check
+from mmspec.hosts.anatomy import Anatomy
+from mmspec.hosts.target import TransformersTarget
+
+VOCAB, NEW = 131, 16
+TREE = [-1, -1, 0, 0, 2, 1]
+
+
+class Guess:
+    """Drafts what it is told, which need not be right."""
+
+    def __init__(self, text: Tensor) -> None:
+        self.text = text.tolist()
+        self.given: list[int] = []
+
+    def propose(self, tokens: list[list[int]], k: int) -> list[list[int]]:
+        self.given = self.given or [len(row) - 1 for row in tokens]
+        done = [len(row) - n for row, n in zip(tokens, self.given, strict=True)]
+        return [[*text[n : n + k - 1], 5][:k] for text, n in zip(self.text, done, strict=True)]
+
+
+def small(kind: str, **config: Any) -> Any:
+    sizes = dict(vocab_size=VOCAB, hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4)
+    settings = dict(num_key_value_heads=2, max_position_embeddings=512, pad_token_id=0, eos_token_id=None)
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **{**sizes, **settings, **config})).eval()
+    for weights in model.parameters():
+        if weights.dim() > 1:
+            weights.data.mul_(4)
+    return model
+
+
+@pytest.fixture(scope="module")
+def windowed() -> MistralForCausalLM:
+    return small("mistral", sliding_window=9)
+
+
+def stock(model: Any, new: int = NEW, **inputs: Any) -> Any:
+    return model.generate(
+        **inputs, max_new_tokens=new, do_sample=False, return_dict_in_generate=True, pad_token_id=0, eos_token_id=None
+    )
+
+
+def ours(model: Any, right: Tensor, **inputs: Any) -> tuple[list[Tensor], Any]:
+    """Units, and the state that made them, drafted from what is right, now and then wrong."""
+    decoder = Decoder(TransformersTarget(model), Hosted(Guess(right)), k=4)
+    state = decoder.start(inputs, right.shape[1], warp=Warp(sample=False))
+    while not state.finished:
+        decoder.advance(state)
+    assert decoder.result(state).report.acceptance_length > 1.5
+    return state.output(), state
+
+
+def holes() -> dict[str, Tensor]:
+    ids = torch.randint(3, VOCAB, (2, 14), generator=torch.Generator().manual_seed(1))
+    mask = torch.ones_like(ids)
+    mask[0, :3] = mask[0, 6] = mask[1, 5] = 0
+    return {"input_ids": ids, "attention_mask": mask}
+
+
+@pytest.mark.parametrize("window", [True, False])
+def test_holes_in_a_mask(target: Any, windowed: Any, window: bool) -> None:
+    model, inputs = windowed if window else target, holes()
+    if window:
+        # Stock windows count columns, holes included; ours count positions. Without holes the two are one.
+        inputs["attention_mask"][:, 4:] = 1
+    right = stock(model, **inputs).sequences[:, 14:]
+    assert torch.equal(torch.stack(ours(model, right, **inputs)[0]), right)
+
+
+def test_embeddings_as_a_prompt(target: Any) -> None:
+    inputs = holes()
+    embeds = target.get_input_embeddings()(inputs.pop("input_ids")).detach()
+    right = stock(target, inputs_embeds=embeds, **inputs).sequences
+    assert torch.equal(torch.stack(ours(target, right, inputs_embeds=embeds, **inputs)[0]), right)
+
+
+@pytest.mark.parametrize("only_new", [True, False])
+def test_an_earlier_turn(target: Any, windowed: Any, only_new: bool) -> None:
+    for model in (target, windowed):
+        inputs = holes()
+        inputs["attention_mask"][:, 3:] = 1
+        first = stock(model, 6, **inputs, past_key_values=DynamicCache(config=model.config))
+        said = torch.randint(3, VOCAB, (2, 5), generator=torch.Generator().manual_seed(2))
+        ids = torch.cat([first.sequences[:, -1:] if only_new else first.sequences, said], 1)
+        mask = torch.cat([inputs["attention_mask"], torch.ones(2, 6 + 5).long()], 1)
+        second = dict(input_ids=ids, attention_mask=mask)
+        right = stock(model, **second, past_key_values=copy.deepcopy(first.past_key_values)).sequences[
+            :, ids.shape[1] :
+        ]
+        units, _ = ours(model, right, **second, past_key_values=copy.deepcopy(first.past_key_values))
+        assert torch.equal(torch.stack(units), right)
+
+
+def test_the_cache_that_comes_back_is_the_one_that_stock_returns(target: Any, windowed: Any) -> None:
+    """Rows that ended early go on with padding there, so they do here; then a turn goes on from both."""
+    for model in (target, windowed):
+        ids = torch.randint(3, VOCAB, (3, 9), generator=torch.Generator().manual_seed(3))
+        mask = (torch.arange(9) >= torch.tensor([0, 4, 2])[:, None]).long()
+        inputs = dict(input_ids=ids, attention_mask=mask)
+        free = stock(model, **inputs).sequences[:, 9:]
+        ends = [int(free[0, 2]), int(free[2, 7])]
+        theirs = model.generate(
+            **inputs,
+            max_new_tokens=NEW,
+            do_sample=False,
+            return_dict_in_generate=True,
+            eos_token_id=ends,
+            pad_token_id=0,
+        )
+        decoder = Decoder(TransformersTarget(model), Hosted(Guess(free)), k=4)
+        given = DynamicCache(config=model.config)
+        state = decoder.start({**inputs, "past_key_values": given}, NEW, warp=Warp(sample=False), ends=ends)
+        while not state.finished:
+            decoder.advance(state)
+        assert len(set(state.hosted)) > 1, "all rows ended together"
+        cache = decoder.target.export(state.cache, theirs.sequences, state.emitted)  # type: ignore[attr-defined]
+        assert cache is given and cache.get_seq_length() == theirs.past_key_values.get_seq_length()
+        for mine, right in zip(cache.layers, theirs.past_key_values.layers, strict=True):
+            held = right.keys.shape[2]
+            column = torch.cat([mask, torch.ones(3, 99).long()], 1)[:, : cache.get_seq_length()][:, -held:]
+            kept = column[:, None, :, None].bool()
+            assert mine.keys.shape == right.keys.shape
+            assert ((mine.keys - right.keys) * kept).abs().max() < 1e-4
+            assert ((mine.values - right.values) * kept).abs().max() < 1e-4
+
+
+def test_static_caches_are_taken_and_dynamic_ones_given_back(target: Any) -> None:
+    ids = torch.randint(3, VOCAB, (1, 9))
+    right = stock(target, input_ids=ids)
+    static = StaticCache(config=target.config, max_cache_len=64)
+    _, state = ours(target, right.sequences[:, 9:], input_ids=ids, past_key_values=static)
+    back = TransformersTarget(target).export(state.cache, right.sequences, state.emitted)
+    assert type(back) is DynamicCache and back.get_seq_length() == right.past_key_values.get_seq_length()
+
+
+@pytest.mark.parametrize("cut", [1, 2, 4])
+def test_a_draft_verified_in_pieces(windowed: Any, prompts: Callable, cut: int) -> None:
+    """The scores of one pass over all, and the same commit."""
+    adapter = TransformersTarget(windowed)
+    units, root = torch.randint(3, VOCAB, (3, len(TREE))), torch.randint(3, VOCAB, (3,))
+
+    def draft(k: int) -> Draft:
+        return Draft.tree(units[:, :k], TREE[:k]).rooted(root, torch.full((3,), 99))
+
+    path, count, after = torch.tensor([[1, 3, 5], [2, 6, -1], [1, -1, -1]]), torch.tensor([4, 3, 2]), []
+    for pieces in ([(len(TREE), 0)], [(0, 0), (cut, 1), (len(TREE), cut + 1)]):
+        cache = adapter.start(prompts(3), 20, len(TREE) + 1).cache
+        logits = torch.cat([adapter.verify(cache, draft(k), first).logits for k, first in pieces], 1)
+        adapter.commit(cache, path, count)
+        again = adapter.verify(cache, Draft.empty(root).rooted(root, torch.zeros(3))).logits
+        after.append((logits, again, cache.slots.length))
+    assert torch.allclose(after[0][0], after[1][0], atol=1e-4) and torch.allclose(after[0][1], after[1][1], atol=1e-4)
+    assert torch.equal(after[0][2], after[1][2])
+
+
+def test_distances_by_slot_are_caught_by_the_self_check() -> None:
+    """MPT takes trees without a murmur and scores them wrongly."""
+    model = AutoModelForCausalLM.from_config(
+        AutoConfig.for_model("mpt", d_model=64, n_heads=4, n_layers=2, vocab_size=VOCAB, max_seq_len=512)
+    ).eval()
+    finding = self_check.examine(Anatomy.of(model))
+    assert finding.passes is None and not finding.trouble and finding.error > 100 * finding.tolerance
+    with pytest.raises(ValueError, match=r"differ by .*e-0.* from those of whole paths.*ALiBi"):
+        TransformersTarget(model)
+
+
+def test_the_self_check_leaves_no_trace() -> None:
+    model = small("gpt2", n_embd=64, n_head=4, n_layer=2, n_positions=512).train()
+    model.transformer.h[0].eval()
+    training = [module.training for module in model.modules()]
+    before, settings = torch.get_rng_state(), model.config.to_dict()
+    self_check.examine(Anatomy.of(model))
+    assert [module.training for module in model.modules()] == training
+    assert torch.equal(torch.get_rng_state(), before) and model.config.to_dict() == settings
+
+
+def test_weights_that_are_no_numbers_are_named() -> None:
+    model = small("llama", hidden_size=32)
+    model.lm_head.weight.data[0, 0] = float("nan")
+    with pytest.raises(ValueError, match="its own logits are NaN or infinite; check the weights"):
+        TransformersTarget(model)
+
+
+def test_long_rope_ends_where_it_switches() -> None:
+    rope = {
+        "rope_type": "longrope", "rope_theta": 1e4, "short_factor": [1.0] * 8, "long_factor": [2.0] * 8,
+        "original_max_position_embeddings": 40,
+    }  # fmt: skip
+    model = small("phi3", rope_parameters=rope, original_max_position_embeddings=40, max_position_embeddings=128)
+    ids = torch.randint(3, VOCAB, (1, 20))
+    right = stock(model, 20, input_ids=ids).sequences[:, 20:]
+    assert torch.equal(ours(model, right, input_ids=ids)[0][0], right[0])
+    with pytest.raises(ValueError, match=r"20 tokens of prompt and 21 new ones go beyond position 40, and long-rope"):
+        TransformersTarget(model).start(ids, 21, 1)
+
+
+def test_llama_4_ends_where_its_temperature_begins() -> None:
+    model = small(
+        "llama4_text", num_local_experts=2, attention_chunk_size=12, intermediate_size_mlp=96, head_dim=16,
+        interleave_moe_layer_step=2, layer_types=["chunked_attention", "full_attention"], no_rope_layers=[1, 0],
+        floor_scale=128, attn_temperature_tuning=True,
+    )  # fmt: skip
+    ids = torch.randint(3, VOCAB, (1, 20))
+    right = stock(model, 11, input_ids=ids).sequences[:, 20:]
+    assert torch.equal(ours(model, right, input_ids=ids)[0][0], right[0])
+    with pytest.raises(ValueError, match="attention temperature follows the cache's length"):
+        TransformersTarget(model).start(ids, 108, 1)
+
+
+def test_what_cannot_be_a_target_says_why() -> None:
+    from transformers import BertConfig, BertModel, MambaConfig, MambaForCausalLM, T5Config, T5ForConditionalGeneration
+
+    tiny = dict(vocab_size=VOCAB, hidden_size=32, num_hidden_layers=1)
+    t5 = T5ForConditionalGeneration(T5Config(vocab_size=VOCAB, d_model=32, d_kv=8, d_ff=32, num_layers=1, num_heads=4))
+    bert = BertModel(BertConfig(**tiny, num_attention_heads=4, intermediate_size=32))
+    for model, says in (
+        (t5, "encoder–decoder"),
+        (MambaForCausalLM(MambaConfig(**tiny, state_size=4)), "is recurrent"),
+        (bert, "cannot generate"),
+        (torch.compile(small("llama")), "model.compile()"),
+    ):
+        with pytest.raises(ValueError, match=says.replace("(", r"\(").replace(")", r"\)")):
+            TransformersTarget(model)
