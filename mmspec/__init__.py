@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from mmspec.faces import custom_generate as custom_generate
     from mmspec.faces import disable as disable
     from mmspec.faces import enable as enable
+    from mmspec.faces.pipeline import Pipeline as Pipeline
     from mmspec.registry import Component as Component
     from mmspec.registry import hookimpl as hookimpl
 
@@ -23,6 +24,7 @@ _HOMES = {
     "Decoder": "mmspec.core.decoder",
     "Draft": "mmspec.core.types",
     "Law": "mmspec.core.laws",
+    "Pipeline": "mmspec.faces.pipeline",
     "custom_generate": "mmspec.faces",
     "disable": "mmspec.faces",
     "enable": "mmspec.faces",

@@ -64,6 +64,7 @@ class Decoder:
         k: Most units to draft per round and path (`num_speculative_tokens`).
         policy: Decides the budget of each round; default: always `k`.
         name: What reports call this pair.
+        why: Why it was chosen, where nobody asked for it by name.
 
     Raises:
         ValueError: The three cannot work together exactly; the missing words are named.
@@ -84,6 +85,7 @@ class Decoder:
         k: int = 8,
         policy: Policy | None = None,
         name: str | None = None,
+        why: str = "",
     ) -> None:
         if k < 0:
             raise ValueError(f"k must be >= 0, got {k}")
@@ -93,6 +95,7 @@ class Decoder:
         self.k = k if drafter is not None else 0
         self.policy: Policy = policy if policy is not None else Fixed(self.k)
         self.name = name or type(self.drafter).__name__
+        self.why = why
         refuse_misfits(self.target, self.drafter, self.rule)
         self.drafter.bind(target)
 

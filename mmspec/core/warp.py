@@ -1,7 +1,8 @@
 """From raw scores to laws: guidance, logits processors, temperature. The same warp serves target and drafter.
 
-The processors are transformers' own. Element-wise ones run once for all nodes; the others look at a history and run
-once per history length, each node with its true prefix.
+The processors are transformers' own, or a user's. Element-wise ones run once for all nodes; those that are pure functions
+of a history run once per history length, each node with its true prefix; all others may keep state between calls, so that
+they run as in transformers, once a step, which allows no drafts (`mmspec.core.processors` tells them apart).
 """
 
 from collections import Counter, defaultdict
@@ -13,15 +14,8 @@ import torch
 from torch import Tensor
 
 from mmspec.core.laws import Categorical, PointMass
+from mmspec.core.processors import drafts_forbidden_by, is_elementwise
 from mmspec.core.types import Draft, Raw, Scores
-
-ELEMENTWISE = frozenset(
-    {
-        "TemperatureLogitsWarper", "TopKLogitsWarper", "TopPLogitsWarper", "MinPLogitsWarper", "TypicalLogitsWarper",
-        "EpsilonLogitsWarper", "EtaLogitsWarper", "TopHLogitsWarper", "InfNanRemoveLogitsProcessor",
-        "LogitNormalization", "SuppressTokensLogitsProcessor",
-    }
-)  # fmt: skip
 
 
 class Processor(Protocol):
@@ -53,11 +47,13 @@ class Warp:
         processors: transformers' logits processors, in order.
         sample: Draw (True), or take the likeliest unit (a point mass).
         guidance: Classifier-free guidance scale; used where a target yields unconditional logits.
+        pad: What stands behind the end of a row in the ids that processors of no drafts are shown.
     """
 
     processors: Sequence[Processor] = field(default_factory=tuple)
     sample: bool = True
     guidance: float | None = None
+    pad: int = 0
 
     @staticmethod
     def sampling(
@@ -111,18 +107,39 @@ class Warp:
             null = raw.null.float()
             logits = null + self.guidance * (logits - null)
         unprocessed = logits
-        for processor in self.processors:
-            if type(processor).__name__ in ELEMENTWISE:
-                flat = logits.flatten(0, 1)
-                # Their ids are not read; one column keeps the processors' own shape checks quiet.
-                logits = processor(prefix.history[:1, :1].expand(len(flat), 1), flat).reshape(logits.shape)
-            else:
-                logits = _by_history(processor, logits, draft, prefix, nodes)
+        stateful = drafts_forbidden_by(self.processors)
+        if stateful:
+            if draft.nodes > 1:
+                raise ValueError(f"{', '.join(stateful)} may keep state between calls: decode without a drafter")
+            logits = self._step(logits, prefix)
+        else:
+            for processor in self.processors:
+                if is_elementwise(processor):
+                    logits = _at_once(processor, logits, prefix)
+                else:
+                    logits = _by_history(processor, logits, draft, prefix, nodes)
         if self.sample:
             law = Categorical.of_logits(logits)
             return Scores(law, law.finite(), raw.hidden, raw.made, logits, unprocessed)
         best = logits.max(-1)
         return Scores(PointMass(best.indices), best.values.isfinite(), raw.hidden, raw.made, logits, unprocessed)
+
+    def _step(self, logits: Tensor, prefix: Prefix) -> Tensor:
+        """All processors as transformers runs them: in order, once for all rows, with all ids `[batch, length]`."""
+        length = max(prefix.known)
+        known = torch.tensor(prefix.known, device=logits.device)[:, None]
+        ids = prefix.history[:, :length]
+        ids = ids.masked_fill(torch.arange(length, device=ids.device) >= known, self.pad)
+        scores = logits[:, 0]
+        for processor in self.processors:
+            scores = processor(ids, scores)
+        return scores[:, None]
+
+
+def _at_once(processor: Processor, logits: Tensor, prefix: Prefix) -> Tensor:
+    """Run an element-wise processor on all nodes; ids are not read, and one column of them keeps shape checks quiet."""
+    flat = logits.flatten(0, 1)
+    return processor(prefix.history[:1, :1].expand(len(flat), 1), flat).reshape(logits.shape)
 
 
 def _by_history(processor: Processor, logits: Tensor, draft: Draft, prefix: Prefix, nodes: slice) -> Tensor:

@@ -1,33 +1,21 @@
 """From a method's name to a decoder: the registry's parts, their options, the live objects that users pass."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import fields
 from pathlib import Path
-from typing import Annotated, Any
-
-from pydantic import Field
+from typing import Any
 
 from mmspec.core.decoder import Decoder
 from mmspec.core.drafters.host import Hosted
-from mmspec.core.policies import Confidence, Fixed, Policy
+from mmspec.core.policies import Policy
 from mmspec.core.protocols import Drafter
+from mmspec.faces import policies
+from mmspec.faces.choice import AUTO, choose
 from mmspec.registry import Component, Registry, installed, pair, require
 from mmspec.registry.options import build, route
 from mmspec.registry.suggest import unknown
 
 DEFAULT_K = 5
-
-
-@dataclass(frozen=True)
-class ConfidenceOptions:
-    """Options of the policy `confidence`."""
-
-    threshold: Annotated[float, Field(gt=0, lt=1)] = field(
-        default=0.3, metadata={"help": "stop drafting where survival falls below this; higher drafts less"}
-    )
-
-
-_POLICIES: dict[str, type | None] = {"fixed": None, "confidence": ConfidenceOptions}
 
 
 def decoder_for(
@@ -44,11 +32,11 @@ def decoder_for(
 
     Args:
         model: What some plugin has a target for.
-        method: A method's name, or `auto`: `draft-model` when a drafter model is given, else `prompt-lookup`.
+        method: A method's name; `auto` is resolved by `mmspec.faces.choice`.
         drafter: A drafter's name, a model (live, or its name), or an object that proposes.
         rule: A rule's name or object.
         k: Units to draft per round.
-        policy: `fixed`, `confidence`, or an object.
+        policy: `fixed`, `confidence`, `goodput`, or an object.
         options: Flat option values of drafter, rule and policy.
 
     Raises:
@@ -59,8 +47,16 @@ def decoder_for(
     live, name = _drafter_given(registry, drafter, given)
     if method == "plain" and drafter is not None:
         raise ValueError("the method 'plain' drafts nothing; leave out drafter=, or the method")
-    if method == "auto":
-        method = "plain" if live is not None else "draft-model" if "model" in given else "prompt-lookup"
+    why = ""
+    if method == AUTO and drafter is not None and "model" not in given:
+        method, why = "plain", "the drafter that was given"
+    elif method == AUTO:
+        choice = choose(model, draft_model="model" in given, rule=rule is not None)
+        method, why, policy = choice.method, choice.why, policy if policy is not None else choice.policy
+        if choice.drafter:
+            given["model"] = choice.drafter
+    elif "model" in given and drafter is not None and not _takes_model(registry, method):
+        name = "draft-model"
     ruled = rule is not None and not isinstance(rule, str)
     pairing = pair(registry, method, name, None if ruled else rule)
     if live is None and not ruled:
@@ -69,7 +65,7 @@ def decoder_for(
     parts = {
         "drafter": pairing.drafter.load_options() if pairing.drafter and live is None else None,
         "rule": None if ruled else pairing.rule.load_options(),
-        "policy": _policy_options(policy),
+        "policy": policies.options_of(policy),
     }
     routed = route({**pairing.method.defaults, **given}, parts)
     made: dict[str, Any] = {
@@ -80,8 +76,9 @@ def decoder_for(
         live if live is not None else _made(pairing.drafter, made.get("drafter")),
         rule if ruled else _made(pairing.rule, made.get("rule")),
         k=k,
-        policy=_policy(policy, k, made.get("policy")),
+        policy=policies.make(policy, k, made.get("policy")),
         name=method if live is None else type(drafter).__name__,
+        why=why,
     )
 
 
@@ -110,7 +107,14 @@ def _drafter_given(registry: Registry, drafter: Any, given: dict[str, Any]) -> t
     if "model" in given or "drafter.model" in given:
         raise ValueError("the draft model is given twice, as drafter= and as the option model=; give one of them")
     given["model"] = drafter
-    return None, "draft-model"
+    return None, None
+
+
+def _takes_model(registry: Registry, method: str) -> bool:
+    """Whether a method's own drafter drafts with a model."""
+    drafter = pair(registry, method).drafter
+    options = drafter.load_options() if drafter else None
+    return options is not None and "model" in {field.name for field in fields(options)}
 
 
 def _budget(k: int | None, given: dict[str, Any]) -> int:
@@ -121,18 +125,6 @@ def _budget(k: int | None, given: dict[str, Any]) -> int:
     if isinstance(wanted, bool) or not isinstance(wanted, int) or wanted < 0:
         raise ValueError(f"k must be an integer >= 0, got {wanted!r}")
     return wanted
-
-
-def _policy_options(policy: str | Policy | None) -> type | None:
-    if isinstance(policy, str) and policy not in _POLICIES:
-        raise ValueError(unknown("policy", policy, _POLICIES))
-    return _POLICIES[policy] if isinstance(policy, str) else None
-
-
-def _policy(policy: str | Policy | None, k: int, options: Any) -> Policy | None:
-    if not isinstance(policy, str):
-        return policy
-    return Confidence(k, options.threshold) if policy == "confidence" else Fixed(k)
 
 
 def _made(component: Component | None, options: Any) -> Any:

@@ -8,6 +8,7 @@ from torch import Tensor
 from mmspec.core.decoder import Decoder
 from mmspec.faces.build import decoder_for
 from mmspec.faces.generation import runner
+from mmspec.faces.stopping import with_stop_strings
 
 
 def custom_generate(
@@ -20,9 +21,13 @@ def custom_generate(
     seed: int | None = None,
     noise: str | None = None,
     streamer: Any = None,
+    tokenizer: Any = None,
     **options: Any,
-) -> Callable[..., Tensor]:
+) -> Callable[..., Any]:
     """A decoding function for one call of transformers' `generate`.
+
+    transformers keeps `streamer=`, `tokenizer=`, `assistant_model=` and `synced_gpus=` of its own `generate` from custom
+    functions, without a word. So give the first two here; the others have no effect.
 
     Args:
         method: As in `mmspec.enable`.
@@ -32,14 +37,38 @@ def custom_generate(
         policy: As in `mmspec.enable`.
         seed: As in `mmspec.enable`.
         noise: As in `mmspec.enable`.
-        streamer: A streamer; give it here, because transformers does not pass its own on to custom functions.
+        streamer: A streamer.
+        tokenizer: The model's tokenizer, for `generate(stop_strings=…)`. Stop strings must be an argument of `generate`:
+            transformers refuses those of a generation configuration before this function is called.
         **options: Options of drafter, rule and policy.
 
     Returns:
         What `custom_generate=` takes.
+
+    Example:
+        ```python
+        ours = mmspec.custom_generate("prompt-lookup", tokenizer=tokenizer)
+        model.generate(**inputs, custom_generate=ours, stop_strings=["\\n\\n"])
+        ```
     """
 
     def decoder_of(model: Any) -> Decoder:
         return decoder_for(model, method, drafter=drafter, rule=rule, k=k, policy=policy, options=options)
 
-    return runner(decoder_of, lambda report: None, noise=noise, seed=seed, streamer=streamer)
+    run = runner(decoder_of, lambda report: None, noise=noise, seed=seed, streamer=streamer)
+
+    # transformers hands over what this signature names and its own sampling does not: stop_strings, before it would
+    # look for the tokenizer that it has dropped.
+    def generate(
+        model: Any,
+        input_ids: Tensor,
+        logits_processor: Any,
+        stopping_criteria: Any,
+        generation_config: Any,
+        stop_strings: str | list[str] | None = None,
+        **extra: Any,
+    ) -> Any:
+        criteria = with_stop_strings(stopping_criteria, stop_strings, tokenizer)
+        return run(model, input_ids, logits_processor, criteria, generation_config, **extra)
+
+    return generate

@@ -4,17 +4,22 @@ In place and reversible: one instance attribute is set on `enable` and deleted o
 and configuration are never touched.
 """
 
+import copy
+import inspect
 from types import TracebackType
 from typing import Any, Self
 
-from torch import Tensor
+from transformers import GenerationMixin
 
 from mmspec.core.decoder import Decoder
 from mmspec.faces.build import decoder_for
 from mmspec.faces.generation import noise_of, runner
+from mmspec.faces.refusals import refuse_arguments, refuse_settings
+from mmspec.faces.stopping import with_stop_strings
 from mmspec.report.report import Report
 
-_OURS = ("assistant_model", "custom_generate", "prompt_lookup_num_tokens", "stop_strings", "tokenizer", "synced_gpus")
+_NAMES = list(inspect.signature(GenerationMixin.generate).parameters)[1:]
+"""Of positional arguments."""
 
 
 class Enabled:
@@ -22,6 +27,7 @@ class Enabled:
 
     Attributes:
         method: The method that was chosen.
+        why: In one sentence, why this one.
         report: Counts and times of the last call; None before the first.
     """
 
@@ -31,26 +37,44 @@ class Enabled:
         self._seed = seed
         self._noise = noise
         self.method = decoder.name
+        self.why = decoder.why
         self.report: Report | None = None
 
-    def generate(self, *args: Any, streamer: Any = None, **kwargs: Any) -> Tensor:
+    def generate(self, *args: Any, **kwargs: Any) -> Any:
         """What `model.generate` is while enabled: arguments and result as transformers documents them.
 
         Raises:
             ValueError: An argument that speculation cannot honour.
         """
-        for name in _OURS:
-            if kwargs.pop(name, None) not in (None, False):
-                raise ValueError(f"{name}= cannot be combined with mmspec.enable; call disable() first")
-
+        given = {**dict(zip(_NAMES, args, strict=False)), **kwargs}
+        refuse_arguments(given)
+        refuse_settings(given)
+        streamer = given.pop("streamer", None)
+        given = self._with_stop_strings(given)
         run = runner(lambda model: self._decoder, self._keep, noise=self._noise, seed=self._seed, streamer=streamer)
-        result: Tensor = type(self._model).generate(self._model, *args, custom_generate=run, **kwargs)
-        return result
+        return type(self._model).generate(self._model, **{**given, "custom_generate": run})
 
     def disable(self) -> None:
         """Give the model its own `generate` back."""
         if self._model.__dict__.get("generate") == self.generate:
             del self._model.__dict__["generate"]
+
+    def _with_stop_strings(self, given: dict[str, Any]) -> dict[str, Any]:
+        """The arguments with stop strings as a criterion, wherever they stood.
+
+        transformers makes one itself, but with a tokenizer that it does not find where a custom function decodes.
+        """
+        tokenizer, config = given.pop("tokenizer", None), given.get("generation_config")
+        places = (config, self._model.generation_config)
+        strings = [there.stop_strings for there in places if there is not None and there.stop_strings is not None]
+        wanted = given.pop("stop_strings") if "stop_strings" in given else next(iter(strings), None)
+        given["stopping_criteria"] = with_stop_strings(given.get("stopping_criteria"), wanted, tokenizer)
+        if config is not None and config.stop_strings is not None:
+            given["generation_config"] = config = copy.deepcopy(config)
+            config.stop_strings = None
+        if self._model.generation_config.stop_strings is not None:
+            given["stop_strings"] = None  # an argument wins over the model's own configuration
+        return given
 
     def _keep(self, report: Report) -> None:
         self.report = report
@@ -92,7 +116,7 @@ def enable(
         **options: Options of drafter, rule and policy.
 
     Returns:
-        A handle: context manager, `report`, `disable()`.
+        A handle: context manager, `report`, `method`, `why`, `disable()`.
 
     Raises:
         ValueError: The model has no target, or a name, option or combination is wrong.

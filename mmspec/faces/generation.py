@@ -1,38 +1,35 @@
 """One `generate` call of transformers, decoded by ours.
 
 transformers prepares a call (processors, criteria, padding, limits); this runs it and returns what it would return.
+`use_cache=False` and `cache_implementation="static"` change nothing: drafts are verified on a cache of ours, which is
+preallocated.
 """
 
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import EosTokenCriteria, GenerationConfig, MaxLengthCriteria
+from transformers import GenerationConfig
+from transformers.generation import GenerateDecoderOnlyOutput
 
 from mmspec.core.decoder import Decoder
 from mmspec.core.noise import Source
 from mmspec.core.philox import PhiloxSource
+from mmspec.core.processors import drafts_forbidden_by
 from mmspec.core.rules.match import Match
 from mmspec.core.state import State
 from mmspec.core.torch_noise import TorchSource, default_generator
 from mmspec.core.warp import Warp
+from mmspec.faces.kept import Kept
+from mmspec.faces.refusals import refuse_inputs, refuse_settings
+from mmspec.faces.stopping import Stops, ends_of, limit_of
+from mmspec.faces.streaming import Stream
 from mmspec.registry.suggest import unknown
 from mmspec.report.report import Report
 
 NOISES = ("torch", "philox")
-_STATEFUL = frozenset({"UnbatchedClassifierFreeGuidanceLogitsProcessor", "SynthIDTextWatermarkLogitsProcessor"})
-_REFUSED = {
-    "return_dict_in_generate": "returns ids only",
-    "output_scores": "keeps no scores",
-    "output_logits": "keeps no logits",
-    "output_attentions": "keeps no attentions",
-    "output_hidden_states": "keeps no hidden states",
-    "penalty_alpha": "has no contrastive search",
-    "dola_layers": "has no DoLa",
-    "prompt_lookup_num_tokens": "is the speculation itself; use the method prompt-lookup",
-    "constraints": "has no constrained beams",
-}
 
 
 def runner(
@@ -42,7 +39,7 @@ def runner(
     noise: str | None = None,
     seed: int | None = None,
     streamer: Any = None,
-) -> Callable[..., Tensor]:
+) -> Callable[..., Any]:
     """What `generate(custom_generate=…)` takes: decodes a prepared call.
 
     Args:
@@ -60,40 +57,17 @@ def runner(
         stopping_criteria: Any,
         generation_config: Any,
         **extra: Any,
-    ) -> Tensor:
-        refuse_call(generation_config, stopping_criteria, logits_processor, extra)
+    ) -> Any:
+        refuse_settings(generation_config)
+        refuse_inputs(extra)
+        decoder = _allowed(decoder_of(model), logits_processor)
         how: dict[str, Any] = {"noise": noise, "seed": seed, "streamer": streamer}
-        ids, report = decode(decoder_of(model), input_ids, generation_config, logits_processor, extra, **how)
+        prepared = (generation_config, logits_processor, stopping_criteria, extra)
+        answer, report = decode(decoder, input_ids, *prepared, **how)
         keep(report)
-        return ids
+        return answer
 
     return run
-
-
-def refuse_call(
-    config: GenerationConfig, criteria: Sequence[Any], processors: Sequence[Any], extra: dict[str, Any]
-) -> None:
-    """Refuse, before anything runs, what would otherwise be silently ignored.
-
-    Raises:
-        ValueError: Names the argument.
-    """
-    if (config.num_beams or 1) > 1:
-        raise ValueError("num_beams > 1: beam search is not speculative; call disable() first, or use num_beams=1")
-    for name, why in _REFUSED.items():
-        if getattr(config, name, None):
-            raise ValueError(f"{name}={getattr(config, name)!r} is not supported here: mmspec {why}")
-    for criterion in criteria:
-        if not isinstance(criterion, (MaxLengthCriteria, EosTokenCriteria)):
-            raise ValueError(f"the stopping criterion {type(criterion).__name__} is not supported yet")
-    for processor in processors:
-        if type(processor).__name__ in _STATEFUL:
-            raise ValueError(f"{type(processor).__name__} keeps state between calls and cannot be speculated over")
-    if extra.get("inputs_embeds") is not None:
-        raise ValueError("inputs_embeds is not supported yet; pass input_ids")
-    cache = extra.get("past_key_values")
-    if cache is not None and cache.get_seq_length():
-        raise ValueError("past_key_values that already hold tokens are not supported yet; pass the whole prompt")
 
 
 def decode(
@@ -101,12 +75,13 @@ def decode(
     ids: Tensor,
     config: GenerationConfig,
     processors: Sequence[Any],
+    criteria: Sequence[Any],
     extra: dict[str, Any],
     *,
     noise: str | None = None,
     seed: int | None = None,
     streamer: Any = None,
-) -> tuple[Tensor, Report]:
+) -> tuple[Any, Report]:
     """Run a prepared call.
 
     Args:
@@ -114,35 +89,59 @@ def decode(
         ids: Prompt `[batch, prompt]`, left-padded.
         config: The prepared configuration.
         processors: The prepared logits processors.
-        extra: The model's other arguments; `attention_mask` is read.
+        criteria: The prepared stopping criteria.
+        extra: The model's other arguments: mask, positions, cache, images.
         noise: `torch`, `philox`, or None: `torch` where the rule can use it.
         seed: Of philox noise; None draws one from torch's generator.
         streamer: A streamer of transformers, batch of one.
 
     Returns:
-        Ids `[batch, prompt + longest]` padded as transformers pads them, and the report.
+        Ids `[batch, prompt + longest]` padded as transformers pads them (or the dictionary that holds them, where the
+        configuration asks for one), and the report.
     """
-    device = ids.device
+    rows = len(ids)
     noise = noise_of(decoder, noise, seed)
-    source = _source(noise, seed, ids) if config.do_sample else PhiloxSource.seeded(0, len(ids), device)
-    stream = _Stream(streamer, ids)
-    ends = config.eos_token_id
+    source = _source(noise, seed, ids) if config.do_sample else PhiloxSource.seeded(0, rows, ids.device)
+    stream = Stream(streamer, ids)
+    # Where the configuration names no padding, transformers prepares the first end for it.
+    pad = 0 if config._pad_token_tensor is None else int(config._pad_token_tensor)
+    scores, logits = (
+        Kept(which, rows, pad) if config.return_dict_in_generate and wanted else None
+        for which, wanted in (("logits", config.output_scores), ("raw", config.output_logits))
+    )
+    # In this order: what was emitted, where it ends, what is shown of it.
+    watchers = [w for w in (scores, logits, Stops(criteria, rows, pad, scores), stream) if w is not None]
+    last: list[State] = []
+
+    def on_step(state: State) -> None:
+        for watcher in watchers:
+            watcher.step(state)
+        last[:] = [state]
+
     output = decoder.generate(
-        {"input_ids": ids, "attention_mask": extra.get("attention_mask")},
-        config.max_length - ids.shape[1],
+        {**extra, "input_ids": ids, "generation_config": config},
+        limit_of(criteria, ids.shape[1], config.max_length),
         source=source,
-        warp=Warp(tuple(processors), sample=bool(config.do_sample)),
-        ends=ends.tolist() if isinstance(ends, Tensor) else ends,
-        on_step=stream.step,
+        warp=Warp(tuple(processors), sample=bool(config.do_sample), pad=pad),
+        ends=ends_of(criteria),
+        on_step=on_step,
     )
     stream.end()
-    longest = max(len(row) for row in output.units)
-    # Where a configuration names no padding, transformers prepares the first end for it.
-    pad = config._pad_token_tensor if config._pad_token_tensor is not None else ids.new_zeros(())
-    result = pad.to(ids).expand(len(ids), longest).clone()
-    for b, row in enumerate(output.units):
-        result[b, : len(row)] = row
-    return torch.cat([ids, result], 1), output.report
+    sequences = _padded(ids, output.units, pad)
+    cache = extra.get("past_key_values")
+    if config.return_dict_in_generate or getattr(cache, "_is_user_defined", False):
+        cache = cache if cache is None else returned_cache(decoder, last[0], sequences)
+    if not config.return_dict_in_generate:
+        return sequences, output.report
+    lengths = last[0].hosted
+    kept = {name: k and k.all(lengths) for name, k in (("scores", scores), ("logits", logits))}
+    return GenerateDecoderOnlyOutput(sequences=sequences, past_key_values=cache, **kept), output.report
+
+
+def returned_cache(decoder: Decoder, state: State, sequences: Tensor) -> Any:
+    """What a call leaves in `past_key_values`, where the target can tell; a cache that came with the call is filled."""
+    export = getattr(decoder.target, "export", None)
+    return None if export is None else export(state.cache, sequences, state.emitted)
 
 
 def noise_of(decoder: Decoder, noise: str | None, seed: int | None) -> str:
@@ -162,31 +161,30 @@ def noise_of(decoder: Decoder, noise: str | None, seed: int | None) -> str:
     return noise
 
 
+def _allowed(decoder: Decoder, processors: Sequence[Any]) -> Decoder:
+    """The decoder, or the same without a drafter where a logits processor forbids drafts."""
+    stateful = drafts_forbidden_by(processors)
+    if not stateful or not decoder.k:
+        return decoder
+    warnings.warn(
+        f"this call runs without drafts, because {', '.join(stateful)} may keep state between calls. A class (or "
+        "prefix_allowed_tokens_fn) that is a pure function of what it is given says so: speculative = 'history'",
+        stacklevel=2,
+    )
+    return Decoder(decoder.target, None, decoder.rule, name=decoder.name)
+
+
+def _padded(ids: Tensor, units: Sequence[Tensor], pad: int) -> Tensor:
+    """Prompt and rows of several lengths as one tensor."""
+    longest = max(len(row) for row in units)
+    result = ids.new_full((len(ids), longest), pad)
+    for b, row in enumerate(units):
+        result[b, : len(row)] = row
+    return torch.cat([ids, result], 1)
+
+
 def _source(noise: str, seed: int | None, ids: Tensor) -> Source:
     if noise == "torch":
         return TorchSource(default_generator(ids.device), len(ids), ids.device)
     drawn = int(torch.randint(2**62, ())) if seed is None else seed
     return PhiloxSource.seeded(drawn, len(ids), ids.device)
-
-
-class _Stream:
-    """Feeds a streamer what each round emitted."""
-
-    def __init__(self, streamer: Any, ids: Tensor) -> None:
-        if streamer is not None and len(ids) > 1:
-            raise ValueError(f"a streamer takes a batch of one, got {len(ids)} rows")
-        self._streamer = streamer
-        self._prompt = ids
-        self._sent = 0
-
-    def step(self, state: State) -> None:
-        if self._streamer is not None:
-            if not self._sent:  # not earlier: a call that is refused streams nothing
-                self._streamer.put(self._prompt.cpu())
-            units = state.output()[0]
-            self._streamer.put(units[self._sent :].cpu())
-            self._sent = len(units)
-
-    def end(self) -> None:
-        if self._streamer is not None:
-            self._streamer.end()

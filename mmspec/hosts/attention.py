@@ -6,7 +6,6 @@ argument that it does not know is refused: an ignored one would be silently wron
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import lru_cache
 from typing import Any
 
 import torch
@@ -66,7 +65,10 @@ def packed_attention(
     group = heads // key.shape[1]
     # Plain reshapes: in every layer of every pass, parsing a pattern would cost as much as the attention itself.
     packed = query.reshape(batch, key.shape[1], group * nodes, width)
-    mask = None if attention_mask is None else _repeated(attention_mask, group)
+    mask = attention_mask
+    if mask is not None and group > 1:
+        geometry = current.get()
+        mask = mask.repeat(1, 1, group, 1) if geometry is None else geometry.repeated(mask, group)
     if softcap is None and s_aux is None:
         out = F.scaled_dot_product_attention(packed, key, value, attn_mask=mask, scale=scaling)
     else:
@@ -100,12 +102,6 @@ def _sinks(s_aux: Tensor | None, key_heads: int, group: int, nodes: int) -> Tens
     if s_aux is None:
         return None
     return s_aux.reshape(1, key_heads, group, 1).repeat_interleave(nodes, 2)
-
-
-@lru_cache(maxsize=4)
-def _repeated(mask: Tensor, group: int) -> Tensor:
-    """The mask for every query of a group; layers of one kind share a pass's mask, so it is made once."""
-    return mask if group == 1 else mask.repeat(1, 1, group, 1)
 
 
 AttentionInterface.register(NAME, packed_attention)

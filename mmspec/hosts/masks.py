@@ -8,7 +8,7 @@ in a tree, at the right distance.
 
 from collections.abc import Callable
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -38,6 +38,7 @@ class Pass:
     depth: Tensor
     visible: int
     alone: bool = False
+    _repeated: list[tuple[Tensor, int, Tensor]] = field(default_factory=list)
 
     @cached_property
     def tree(self) -> Tensor:
@@ -82,6 +83,14 @@ class Pass:
         batch = torch.arange(len(self.length), device=self.length.device)[:, None, None, None]
         head = torch.zeros_like(batch)
         return self.tree & pattern(batch, head, self.query[:, None, :, None], self.key[:, None, None, :])
+
+    def repeated(self, mask: Tensor, group: int) -> Tensor:
+        """A mask of this pass for every query of a group; the layers of one kind share it, so it is made once."""
+        for made, size, result in self._repeated:
+            if made is mask and size == group:
+                return result
+        self._repeated.append((mask, group, mask.repeat(1, 1, group, 1)))
+        return self._repeated[-1][2]
 
 
 current: ContextVar[Pass | None] = ContextVar("mmspec_pass", default=None)

@@ -70,7 +70,13 @@ class TransformersTarget:
         """
         given = dict(inputs) if isinstance(inputs, Mapping) else {"input_ids": inputs}
         if self.text_only:
-            given = {name: given.get(name) for name in ("input_ids", "attention_mask")}
+            # A mask over an earlier turn is longer than the ids that are new; that turn is not read.
+            ids, mask = given.get("input_ids"), given.get("attention_mask")
+            given = {"input_ids": ids, "attention_mask": mask}
+            if ids is not None and mask is not None:
+                given["attention_mask"] = mask[:, mask.shape[1] - ids.shape[1] :]
+            if given["input_ids"] is not None and not given["input_ids"].shape[1]:
+                return self._nothing(given["input_ids"], limit, width)
         self.passes = checked(self.anatomy)  # the model may have moved since
         ids, mask = self._prompt(given)
         if prefill.is_plain(given, mask):
@@ -121,6 +127,13 @@ class TransformersTarget:
         if type(into) is not DynamicCache:
             into = DynamicCache(config=self.model.config)
         return export(cache.slots, into, cache.mask, cache.mask.shape[1] + longest - 1)
+
+    def _nothing(self, ids: Tensor, limit: int, width: int) -> Started:
+        """The start of a call whose prompt has no text: what is emitted is all that is ever read."""
+        mask = torch.ones_like(ids)
+        memory = Memory(self._slots(len(ids), 0, limit, width, ids.device), mask)
+        logits = torch.zeros(len(ids), 1, self.anatomy.vocab, device=ids.device)
+        return Started(memory, Raw(logits=logits), ids, mask.sum(1))
 
     def _slots(self, rows: int, longest: int, limit: int, width: int, device: torch.device) -> SlotCache:
         slots = SlotCache(self.anatomy.layers(), rows, longest + limit + width, device)

@@ -34,6 +34,8 @@ class Component:
         summary: What it is, in at most 80 characters.
         paper: Where it comes from: a link.
         options: `"module:Class"` of a frozen dataclass, imported on first use; None where there is nothing to set.
+        pipeline: Of a target: `"module:Class"` of the pipeline that `mmspec.Pipeline` makes of its models; "" where there
+            is none.
         drafter: Of a method: the drafter's name, or None to decode without drafts.
         rule: Of a method: the rule's name, or None for the default, `match`.
         defaults: Of a method: option values that differ from the drafter's or rule's own defaults.
@@ -55,6 +57,7 @@ class Component:
     summary: str
     paper: str = ""
     options: str | None = None
+    pipeline: str = ""
     drafter: str | None = None
     rule: str | None = None
     defaults: Mapping[str, Any] = field(default_factory=dict, hash=False)
@@ -99,6 +102,20 @@ class Component:
         options: type = _import(self.options, f"the options of {self.kind} {self.qualified!r}")
         return options
 
+    def load_pipeline(self) -> type:
+        """Import the pipeline class.
+
+        Raises:
+            ValueError: If there is none; says what to use instead.
+            ImportError: If it cannot be imported; names the component.
+        """
+        if not self.pipeline:
+            raise ValueError(
+                f"the {self.kind} {self.qualified!r} has no pipeline; use mmspec.enable on the model instead"
+            )
+        pipeline: type = _import(self.pipeline, f"the pipeline of {self.kind} {self.qualified!r}")
+        return pipeline
+
     def _words(self, attribute: str) -> frozenset[str]:
         words = getattr(self, attribute)
         # A bare string is iterable too, and would pass as a set of letters.
@@ -109,10 +126,12 @@ class Component:
     def _check_text(self) -> None:
         if not 0 < len(self.summary) <= 80:
             raise ValueError(f"component {self.name!r}: a summary has 1 to 80 characters, this one {len(self.summary)}")
-        for attribute in ("factory", "options"):
-            path = getattr(self, attribute)
+        paths = {"factory": self.factory, "options": self.options, "pipeline": self.pipeline or None}
+        for attribute, path in paths.items():
             if path is not None and not _PATH.fullmatch(path):
                 raise ValueError(f"component {self.name!r}: {attribute} is written 'module:Name', not {path!r}")
+        if self.pipeline and self.kind != "target":
+            raise ValueError(f"{self.kind} {self.name!r}: a pipeline belongs to a target; leave it out")
 
     def _check_promise(self) -> None:
         if self.kind not in ("rule", "method"):

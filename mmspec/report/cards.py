@@ -8,6 +8,8 @@ from typing import Any
 
 from huggingface_hub import ModelCard, ModelCardData
 
+from mmspec.shipped import folder
+
 
 @dataclass(frozen=True)
 class Shipped:
@@ -17,7 +19,8 @@ class Shipped:
         name: The model's name, without `mmspec/`.
         summary: What it is, in a sentence or two.
         target: The target adapter that runs it.
-        method: The method it is used with by default.
+        method: The method it is used with by default: `auto`, or the one that was measured to be best.
+        drafter: The draft model that the method needs; or None.
         data: What it learned from, with licences: one line each.
         command: What trained it.
         tags: For the front matter.
@@ -27,6 +30,7 @@ class Shipped:
     summary: str
     target: str
     method: str
+    drafter: str | None
     data: Sequence[str]
     command: str
     tags: Sequence[str]
@@ -43,7 +47,12 @@ def render(shipped: Shipped, facts: Mapping[str, Any]) -> str:
         license="apache-2.0",
         library_name="mmspec",
         tags=list(shipped.tags),
-        mmspec={"target": shipped.target, "default_method": shipped.method, "key_layout": "transformers"},
+        mmspec={
+            "target": shipped.target,
+            "default_method": shipped.method,
+            **({"drafter": shipped.drafter} if shipped.drafter else {}),
+            "key_layout": "transformers",
+        },
     )
     losses = "\n".join(f"| {name} | {value:.3f} |" for name, value in facts["held_out_nats_per_token"].items())
     recipe = ", ".join(f"{key} {value}" for key, value in facts["recipe"].items())
@@ -57,6 +66,15 @@ def render(shipped: Shipped, facts: Mapping[str, Any]) -> str:
         f"{facts['held_out_prose_share']:.0%} of the prose.\n\n"
         f"## Training\n\n`{shipped.command}` ({recipe}).\n\n{data}\n"
     )
+
+
+def block(name: str) -> dict[str, Any]:
+    """The `mmspec:` block of a shipped card; empty where there is no such card."""
+    path = folder("model_cards") / f"{name}.md"
+    if not path.is_file():
+        return {}
+    found = ModelCard.load(path).data.to_dict().get("mmspec")
+    return dict(found) if isinstance(found, dict) else {}
 
 
 def write(shipped: Shipped, assets: Path, cards: Path) -> Path:

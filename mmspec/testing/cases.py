@@ -10,6 +10,7 @@ from torch import Tensor
 from mmspec.core.drafters.draft_model import DraftModel
 from mmspec.core.drafters.initialisations import AboveUnit, LeftUnit, RandomUnit
 from mmspec.core.drafters.jacobi import Jacobi
+from mmspec.core.drafters.shapes import Beam, Branching, Rerank
 from mmspec.core.protocols import Drafter, Target
 from mmspec.core.rules import Block, Match, RecursiveRejection, Rejection, Rule
 from mmspec.core.warp import Warp
@@ -24,6 +25,7 @@ GUIDANCE = 2.0
 RULES: dict[str, tuple[type[Rule], ...]] = {
     "chain": (Match, Rejection, Block, RecursiveRejection),
     "tree": (Match, RecursiveRejection),
+    "reranked": (Match,),
     "window": (Match, Rejection),
 }
 """Rules that take each shape of draft; every other pair must be refused."""
@@ -65,11 +67,12 @@ def markov_case() -> Case:
         before, at = (0, 1, *units)[-2:]
         return probs[before, at]
 
-    return Case(target, lambda rows: prompt.expand(rows, 2), next_law, _tabled(near, -2 * target.table), Warp())
+    drafters = _tabled(near, -2 * target.table) | _modelled(MarkovTarget(near))
+    return Case(target, lambda rows: prompt.expand(rows, 2), next_law, drafters, Warp())
 
 
 def recurrence_case() -> Case:
-    """A two-layer recurrence; the drafters' tables know nothing of it."""
+    """A two-layer recurrence; the drafters' tables know nothing of it, smaller models are recurrences, too."""
     target = RecurrenceTarget.random(VOCAB, seed=4)
     table = MarkovTarget.random(VOCAB, seed=1).table
     prompt = torch.tensor([[2, 0, 1]])
@@ -80,7 +83,8 @@ def recurrence_case() -> Case:
         assert logits is not None
         return logits[0, 0].softmax(-1)
 
-    return Case(target, lambda rows: prompt.expand(rows, 3), next_law, _tabled(table, -2 * table), Warp())
+    drafters = _tabled(table, -2 * table) | _modelled(target.near(5))
+    return Case(target, lambda rows: prompt.expand(rows, 3), next_law, drafters, Warp())
 
 
 def grid_case() -> Case:
@@ -88,13 +92,12 @@ def grid_case() -> Case:
     target, other = GridTarget.random(2, VOCAB, seed=3), GridTarget.random(2, VOCAB, seed=1)
     small = GridTarget(2, (target.table + other.table) / 2)
     bad = GridTarget(2, -2 * target.table)
-    drafters: dict[str, Callable[[], Drafter]] = {
+    windows: dict[str, Callable[[], Drafter]] = {
         "window random": lambda: Jacobi(RandomUnit(VOCAB)),
         "window left": lambda: Jacobi(LeftUnit()),
         "window above": lambda: Jacobi(AboveUnit(2)),
-        "chain model": lambda: DraftModel(small),
-        "chain bad": lambda: DraftModel(bad),
     }
+    drafters = windows | _modelled(small) | {"chain model bad": lambda: DraftModel(bad)}
     return Case(
         target,
         lambda rows: torch.ones(rows, dtype=torch.int64),
@@ -102,6 +105,15 @@ def grid_case() -> Case:
         drafters,
         Warp(guidance=GUIDANCE),
     )
+
+
+def _modelled(small: Target) -> dict[str, Callable[[], Drafter]]:
+    return {
+        "chain model": lambda: DraftModel(small),
+        "tree branching": lambda: DraftModel(small, Branching((3, 2, 1))),
+        "tree beam": lambda: DraftModel(small, Beam(3)),
+        "reranked": lambda: DraftModel(small, Rerank(frontier=2, children=3, nodes=6)),
+    }
 
 
 def _tabled(table: Tensor, bad: Tensor) -> dict[str, Callable[[], Drafter]]:

@@ -33,7 +33,7 @@ class HistoryTarget:
         table: `[61, vocab]` logits.
     """
 
-    offers = frozenset({"discrete", "tree", "truncate"})
+    offers = frozenset({"discrete", "tree", "grow", "truncate"})
 
     def __init__(self, table: Tensor) -> None:
         self.table = table
@@ -70,10 +70,10 @@ class HistoryTarget:
         row = self._sum(units, length) % CONTEXTS
         return Started(Memory(units, length, width), Raw(logits=self.table[row][:, None]), prompt, pads)
 
-    def verify(self, cache: Memory, draft: Draft) -> Raw:
+    def verify(self, cache: Memory, draft: Draft, first: int = 0) -> Raw:
         assert draft.nodes <= cache.width, f"{draft.nodes} nodes in a cache that was made for {cache.width}"
         cache.draft = draft
-        return Raw(logits=self.after(cache.units, cache.length, draft))
+        return Raw(logits=self.after(cache.units, cache.length, draft)[:, first:])
 
     def after(self, units: Tensor, length: Tensor, draft: Draft) -> Tensor:
         """Logits `[batch, node, vocab]` after every node of a rooted draft on `length` of `units [batch, …]`."""

@@ -65,7 +65,7 @@ def test_numbers_that_do_not_fit(bad):
 
 
 class Failing(DraftModel):
-    """Raises in every third proposal, half-way: one unit is already in its cache."""
+    """Raises in every third proposal, half-way: in the second pass of the small model."""
 
     calls = 0
 
@@ -74,11 +74,11 @@ class Failing(DraftModel):
         self.left = 2 if self.calls % 3 == 0 else 99
         return super().propose(state, k, noise)
 
-    def _feed(self, state, memory, unit):
+    def _feed(self, *args):
         self.left -= 1
         if not self.left:
             raise RuntimeError("out of paper")
-        return super()._feed(state, memory, unit)
+        return super()._feed(*args)
 
 
 def test_a_drafter_that_fails_costs_a_draft_and_one_warning(monkeypatch):

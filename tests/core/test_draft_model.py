@@ -1,14 +1,19 @@
 """A smaller model with a cache of its own, beside a target whose law depends on its whole history."""
 
 import itertools
+import warnings
 
 import pytest
 import torch
+from transformers import RepetitionPenaltyLogitsProcessor
 
 from mmspec.core.decoder import Decoder
-from mmspec.core.drafters.draft_model import DraftModel
+from mmspec.core.drafters.draft_model import CATCH_UP, DraftModel
+from mmspec.core.drafters.shapes import Beam, Branching, Chain, Rerank
+from mmspec.core.laws import take_nodes
 from mmspec.core.policies import Confidence
 from mmspec.core.rules import Block, Match, RecursiveRejection, Rejection
+from mmspec.core.torch_noise import TorchSource
 from mmspec.core.types import Draft
 from mmspec.core.warp import Warp
 from mmspec.testing.history import HistoryTarget
@@ -17,6 +22,7 @@ from mmspec.testing.statistics import assert_follows
 
 LARGE = HistoryTarget.random(3, seed=3)
 SMALL = LARGE.near(4)
+SHAPES = [Chain(), Branching((3, 2, 1)), Beam(2), Rerank(2, 3, 5)]
 RAGGED = (torch.tensor([[0, 0, 1, 2], [2, 1, 1, 0], [0, 0, 0, 2]]), torch.tensor([1, 0, 3]))
 
 
@@ -32,15 +38,43 @@ class Cycle:
     def trim(self, draft: Draft) -> Draft:
         return draft
 
+    def observe(self, depth: int, emitted: object, seconds: float) -> None:
+        pass
+
+
+PLAIN = Decoder(LARGE).generate(RAGGED, 40, seed=1).units
+
+
+def same(a, b):
+    return len(a) == len(b) and all(torch.equal(x, y) for x, y in zip(a, b, strict=True))
+
+
+def perfect(drafter, limit=40, policy=None, warp=None, times=1):
+    """Decodes with a drafter whose model is the target: every draft is accepted as deep as it goes (one that keeps the
+    best nodes of several paths at least for a unit), or its model's cache is not what it should be. Returns the report.
+    """
+    decoder = Decoder(LARGE, drafter, k=3, policy=policy)
+    state = decoder.start(RAGGED, limit, seed=1, warp=warp)
+    while not state.finished:
+        pending = [decoder.speculate(state) for _ in range(times)][-1]
+        deepest = torch.where(pending.draft.valid, pending.draft.index.depth, 0).amax(1)
+        deepest = deepest.clamp(max=1) if isinstance(drafter.shape, Rerank) else deepest
+        step = decoder.settle(state, pending)
+        assert (step.verdict.length >= deepest)[step.count > 0].all()
+        state.report.rounds += 1
+        state.sync()
+    assert same(state.output(), Decoder(LARGE).generate(RAGGED, limit, seed=1, warp=warp).units)
+    return state.report
+
 
 @pytest.mark.parametrize("budgets", [(3,), (0, 3), (3, 0, 0, 1), (2, 0), (1,)])
-@pytest.mark.parametrize("small", [LARGE, SMALL, HistoryTarget.random(3, 99, sharpness=4.0)])
-def test_equal_to_plain_under_match(small, budgets):
-    plain = Decoder(LARGE).generate(RAGGED, 40, seed=1, ends=None).units
-    drafted = Decoder(LARGE, DraftModel(small), k=3, policy=Cycle(*budgets)).generate(RAGGED, 40, seed=1)
-    assert all(torch.equal(a, b) for a, b in zip(plain, drafted.units, strict=True))
-    if small is LARGE:
-        assert drafted.report.acceptance_rate == 1
+@pytest.mark.parametrize("shape", SHAPES, ids=repr)
+def test_equal_to_plain_under_match(shape, budgets):
+    for small in (SMALL, HistoryTarget.random(3, 99, sharpness=4.0)):
+        drafted = Decoder(LARGE, DraftModel(small, shape), k=3, policy=Cycle(*budgets)).generate(RAGGED, 40, seed=1)
+        assert same(PLAIN, drafted.units) and not drafted.report.faults
+    report = perfect(DraftModel(LARGE, shape), policy=Cycle(*budgets))
+    assert report.accepted > 20 and not report.faults
 
 
 @pytest.mark.parametrize(
@@ -60,40 +94,68 @@ def test_exact_law(rule, policy):
     assert_follows(sample, exact_joint(LARGE.next_law([0, 1]), 5, 3))
 
 
-@pytest.mark.parametrize("rule", [Match(), Rejection(), Block()])
-def test_its_cache_is_the_true_history_and_its_law_the_one_it_drew_from(rule):
+class Blind(DraftModel):
+    """As on a device, where reading how far its cache lags behind would be a host sync."""
+
+    @staticmethod
+    def _longest(memory, lag):
+        assert (lag <= memory.lag).all()
+        return memory.lag
+
+
+@pytest.mark.parametrize("drafter", [DraftModel, Blind])
+@pytest.mark.parametrize(
+    ("shape", "rule"),
+    [
+        (Chain(), Match()),
+        (Chain(), Rejection()),
+        (Chain(), Block()),
+        (Branching((2, 2, 1)), RecursiveRejection()),
+        (Branching((2, 1, 2)), Match()),
+        (Beam(3), RecursiveRejection()),
+    ],
+    ids=repr,
+)
+def test_its_cache_is_the_true_history_and_its_law_the_one_it_drew_from(shape, rule, drafter):
     """After full acceptance, refusals, empty rounds, at an end unit: the law of a draft is recomputed from scratch."""
-    decoder = Decoder(LARGE, DraftModel(SMALL), rule, k=3, policy=Cycle(3, 2, 0, 3, 0, 0, 1))
+    decoder = Decoder(LARGE, drafter(SMALL, shape), rule, k=3, policy=Cycle(3, 2, 0, 3, 0, 0, 1))
     state = decoder.start(RAGGED, 60, seed=2, ends=None)
     depths = set()
     while not state.finished:
-        lengths, root, active = state.known - state.pads - 1, state.root, ~state.done
+        lengths, active = state.known - state.pads - 1, ~state.done
         packed = state.history.gather(1, (state.pads[:, None] + torch.arange(64)).clamp(max=state.history.shape[1] - 1))
         pending = decoder.speculate(state)
         draft = pending.draft
         if draft.nodes > 1:
-            path = Draft.chain(draft.drafted).rooted(root, torch.full((3,), 9))
-            expected = SMALL.after(packed, lengths, path)[:, :-1].softmax(-1)
+            parent = draft.index.parent[:, 1:].expand(state.rows, -1)
+            after = SMALL.after(packed, lengths, draft).softmax(-1)
+            at_parent = take_nodes(after, parent)
             if draft.law is not None:
-                assert torch.allclose(draft.law.probs[active], expected[active], atol=1e-6)
-            survival = expected.amax(-1).cumprod(1)
-            assert torch.allclose(draft.score[active].exp(), survival[active], atol=1e-5)
+                for row, node in draft.valid[:, 1:].mul(active[:, None]).nonzero().tolist():
+                    left = at_parent[row, node].clone()
+                    earlier = (parent[row] == parent[row, node]) & (torch.arange(draft.nodes - 1) < node)
+                    left[draft.drafted[row][earlier]] = 0
+                    assert torch.allclose(draft.law.probs[row, node], left / left.sum(), atol=1e-5)
+            own = draft.index.ancestor[:, 1:, 1:].float() @ at_parent.amax(-1).log()[..., None]
+            assert torch.allclose(draft.score[active], own[..., 0][active], atol=1e-4)
         step = decoder.settle(state, pending)
         depths.update(step.verdict.length[active].tolist())
         state.sync()
-    assert depths == {0, 1, 2, 3}
+    assert depths == {0, 1, 2, 3} and not state.report.faults
 
 
-def test_no_accepted_unit_is_fed_twice():
+def test_one_pass_a_level_and_only_the_root_behind_a_gap_goes_in_twice():
     fed = []
 
     class Counting(HistoryTarget):
-        def verify(self, cache, draft):
-            fed.append(int(draft.valid.sum()))
-            return super().verify(cache, draft)
+        def verify(self, cache, draft, first=0):
+            fed.append(int(draft.valid[:, first:].sum()))
+            return super().verify(cache, draft, first)
 
     output = Decoder(LARGE, DraftModel(Counting(LARGE.table)), k=3).generate(RAGGED, 25, seed=1)
-    assert output.report.acceptance_length == 4 and sum(fed) <= output.report.emitted
+    report = output.report
+    assert report.acceptance_length == 4 and len(fed) == 3 * report.rounds
+    assert sum(fed) <= report.emitted + report.row_rounds
 
 
 def test_its_law_is_warped_like_the_targets():
@@ -104,12 +166,116 @@ def test_its_law_is_warped_like_the_targets():
     assert ((draft.law.probs > 0).sum(-1) == 2).all() and (draft.law.of(draft.drafted) > 0).all()
 
 
-def test_greedy_drafts_are_greedy():
+RULES = {
+    Chain: (Match(), Rejection(), Block(), RecursiveRejection()),
+    Branching: (Match(), RecursiveRejection()),
+    Beam: (Match(), RecursiveRejection()),
+    Rerank: (Match(),),
+}
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=repr)
+def test_greedy_drafts_are_greedy(shape):
     warp = Warp.sampling(temperature=0)
     plain = Decoder(LARGE).generate(RAGGED, 40, warp=warp).units
-    for rule in (Match(), Rejection(), Block(), RecursiveRejection()):
-        drafted = Decoder(LARGE, DraftModel(SMALL), rule, k=3).generate(RAGGED, 40, warp=warp)
-        assert all(torch.equal(a, b) for a, b in zip(plain, drafted.units, strict=True))
+    for rule in RULES[type(shape)]:
+        drafted = Decoder(LARGE, DraftModel(SMALL, shape), rule, k=3).generate(RAGGED, 40, warp=warp)
+        assert same(plain, drafted.units) and not drafted.report.faults
+    assert perfect(DraftModel(LARGE, shape), warp=warp).accepted > 60
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=repr)
+def test_history_of_every_node_is_its_own_path(shape):
+    """A processor that looks at the history sees, at every node of the small model, the path that leads to it."""
+    warp = Warp([RepetitionPenaltyLogitsProcessor(1.7)])
+    assert perfect(DraftModel(LARGE, shape), 20, warp=warp).accepted > 20
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=repr)
+def test_noise_of_torchs_generator(shape):
+    made = []
+    for drafter in (None, DraftModel(SMALL, shape)):
+        generator = torch.Generator().manual_seed(5)
+        source = TorchSource(generator, 3, torch.device("cpu"))
+        units = Decoder(LARGE, drafter, k=3).generate(RAGGED, 20, source=source).units
+        made.append([*units, generator.get_state()])
+    assert same(*made)
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=repr)
+def test_two_proposals_before_a_round_is_settled(shape):
+    """The later one counts, shorter or longer; the small model's cache stays right: a perfect drafter stays so."""
+    report = perfect(Blind(LARGE, shape), 60, Cycle(3, 1, 1, 3, 2, 0, 3), times=2)
+    assert report.accepted > 40 and not report.faults
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=repr)
+def test_a_pass_that_fails_costs_its_round_only(shape):
+    """Whichever pass of the small model fails, the drafts of all other rounds are accepted."""
+
+    class Failing(Blind):
+        left = 0
+
+        def _feed(self, *args):
+            self.left -= 1
+            if self.left == 0:
+                raise RuntimeError("out of paper")
+            return super()._feed(*args)
+
+    for left in range(1, 9):
+        drafter = Failing(LARGE, shape)
+        drafter.left = left
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            report = perfect(drafter)
+        assert report.faults == 1 and report.accepted > 40
+
+
+def test_a_long_gap_is_fed_in_passes_of_bounded_width():
+    decoder = Decoder(LARGE, Blind(LARGE), k=3, policy=Cycle(*[0] * (3 * CATCH_UP), 3))
+    report = decoder.generate(RAGGED, 120, seed=1).report
+    assert report.faults == 0 and report.drafted == 3 * 6 and report.acceptance_rate == 1
+
+
+def test_a_small_model_drafts_as_far_as_its_context():
+    class Short(HistoryTarget):
+        context = 20
+
+        def position(self, length, draft):
+            place = super().position(length, draft)
+            assert int(place[draft.valid].max()) < self.context
+            return place
+
+    output = Decoder(LARGE, DraftModel(Short(LARGE.table)), k=3).generate(RAGGED, 40, seed=1)
+    assert same(output.units, PLAIN) and not output.report.faults
+    assert output.report.drafted > 0 and output.report.acceptance_rate == 1
+
+
+@pytest.mark.parametrize(
+    ("offers", "shape", "says"),
+    [
+        ({"discrete"}, Chain(), "does not offer grow, so it cannot draft a Chain"),
+        ({"discrete", "grow"}, Beam(2), "does not offer tree, so it cannot draft a Beam"),
+        (
+            {"discrete", "grow", "tree"},
+            Branching((2, 4)),
+            "Branching wants 4 siblings, and there are 3 unit ids",
+        ),
+    ],
+)
+def test_models_that_cannot_draft_a_shape(offers, shape, says):
+    class Poor(HistoryTarget):
+        pass
+
+    Poor.offers = frozenset(offers)
+    with pytest.raises(ValueError, match=says):
+        Decoder(LARGE, DraftModel(Poor(SMALL.table), shape))
+
+
+def test_a_reranked_tree_is_refused_by_rules_that_use_q():
+    for rule in (RecursiveRejection(), Rejection()):
+        with pytest.raises(ValueError, match=r"DraftModel with .* nothing offers .*rerank"):
+            Decoder(LARGE, DraftModel(SMALL, Rerank()), rule)
 
 
 def test_rows_that_end_early_leave_the_others_alone():

@@ -57,13 +57,15 @@ def test_a_slice_of_the_nodes_sees_the_same(case):
 def test_elementwise_processors_run_once(case):
     calls = []
 
-    class TopKLogitsWarper:  # the name is what tells
+    class Halve:
+        speculative = "elementwise"
+
         def __call__(self, ids, scores):
             calls.append(scores.shape)
             return scores / 2
 
     draft, prefix, logits = case
-    law = Warp([TopKLogitsWarper()])(Raw(logits=logits), draft, prefix).law
+    law = Warp([Halve()])(Raw(logits=logits), draft, prefix).law
     assert calls == [(ROWS * draft.nodes, VOCAB)]
     assert torch.allclose(law.probs, (logits / 2).softmax(-1))
 
@@ -77,6 +79,36 @@ def test_processors_run_in_order(case):
     ids = prefix.history[:1, : prefix.known[0]]
     assert torch.allclose(there[0, 0], top(ids, penalty(ids, logits[:1, 0].clone())).softmax(-1)[0])
     assert ((there > 0).sum(-1) == 3).all() and not torch.equal(there > 0, back > 0)
+
+
+class Stateful:
+    """Says nothing of itself."""
+
+    def __init__(self):
+        self.shown = []
+
+    def __call__(self, ids, scores):
+        self.shown.append((ids, scores))
+        return scores + len(self.shown)
+
+
+def test_a_processor_that_says_nothing_runs_once_for_all_rows_with_all_ids(case):
+    draft, prefix, logits = case
+    root = Draft.empty(draft.units[:, 0]).rooted(draft.units[:, 0], torch.full((ROWS,), 9))
+    own = Stateful()
+    scores = Warp([TopKLogitsWarper(3), own], pad=7)(Raw(logits=logits[:, :1]), root, prefix)
+    [(ids, seen)] = own.shown
+    for row, known in enumerate(prefix.known):
+        assert ids[row].tolist() == [*prefix.history[row, :known].tolist(), *[7] * (9 - known)]
+    assert torch.equal(seen, TopKLogitsWarper(3)(ids, logits[:, 0])) and torch.equal(scores.logits[:, 0], seen + 1)
+
+
+def test_a_processor_that_says_nothing_refuses_a_draft(case):
+    draft, prefix, logits = case
+    own = Stateful()
+    with pytest.raises(ValueError, match="Stateful may keep state between calls: decode without a drafter"):
+        Warp([own])(Raw(logits=logits), draft, prefix)
+    assert not own.shown
 
 
 def test_numbers_become_processors(case):

@@ -30,6 +30,8 @@ def test_sets_are_frozen_and_defaults_copied() -> None:
         ({"drafter": "d"}, "belong to methods only"),
         ({"kind": "drafter"}, "exactness belongs to rules and methods"),
         ({"kind": "method"}, "no factory"),
+        ({"pipeline": "fractions:Fraction"}, "rule 'r': a pipeline belongs to a target"),
+        ({"pipeline": "fractions.Fraction"}, "pipeline is written 'module:Name'"),
     ],
 )
 def test_mistakes_are_named(change: dict, says: str) -> None:
@@ -47,3 +49,14 @@ def test_load_imports_the_factory_and_explains_a_failure() -> None:
         Component(**(RULE | {"factory": "no_such_module:X"})).load()
     with pytest.raises(TypeError, match="no factory"):
         Component(name="m", kind="method", exactness="lossy", summary="A.").load()
+
+
+def test_load_pipeline_imports_the_class_and_explains_a_failure() -> None:
+    from fractions import Fraction
+
+    target = dict(name="t", kind="target", factory="no_such_module:X", summary="A target.", owner="mine")
+    assert Component(**target, pipeline="fractions:Fraction").load_pipeline() is Fraction
+    with pytest.raises(ImportError, match="the pipeline of target 'mine:t' should be at 'fractions:Nope'"):
+        Component(**target, pipeline="fractions:Nope").load_pipeline()
+    with pytest.raises(ValueError, match=r"the target 'mine:t' has no pipeline; use mmspec\.enable"):
+        Component(**target).load_pipeline()

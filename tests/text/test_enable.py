@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 import mmspec
+from mmspec.faces import Enabled, build
 from mmspec.testing.equality import assert_same
 
 SAMPLED = dict(do_sample=True, top_k=0, max_new_tokens=20)
@@ -25,6 +26,9 @@ def everything(model: Any) -> dict[str, Any]:
         "generation_config": model.generation_config.to_dict(),
         "hooks": [len(module._forward_hooks) + len(module._forward_pre_hooks) for module in model.modules()],
         "training": [module.training for module in model.modules()],
+        "forward": [id(module.__dict__.get("forward")) for module in model.modules()],
+        "members": [sorted(module.__dict__) for module in model.modules()],
+        "memory": [value.data_ptr() for value in model.state_dict().values()],
     }
 
 
@@ -43,7 +47,10 @@ def test_disable_leaves_the_object_as_it_was(target: Any, good: Any, prompts: Ca
     drafter_before = everything(good)
     spec = mmspec.enable(target, "draft-model", drafter=good)
     assert everything(target) != before, "enable did nothing that this test could see"
-    target.generate(**prompts(3), **SAMPLED)
+    target.generate(**prompts(3), **SAMPLED, return_dict_in_generate=True, output_scores=True)
+    target.generate(**prompts(3), **SAMPLED, stopping_criteria=[lambda ids, scores, **more: ids[:, -1] % 5 == 0])
+    with pytest.raises(ValueError, match="beam"):
+        target.generate(**prompts(3), num_beams=2)
     spec.disable()
     unchanged(target, before, held)
     unchanged(good, drafter_before, weights(good))
@@ -78,6 +85,16 @@ def test_enabling_twice_is_refused_and_the_first_stays(target: Any, prompts: Cal
         assert spec.report is not None and spec.report.method == "plain"
     with mmspec.enable(target, "plain"):
         pass
+
+
+def test_the_handle_says_what_was_chosen_and_why(target: Any) -> None:
+    decoder = build.decoder_for(target, "plain")
+    decoder.why = "because the test says so"
+    assert Enabled(target, decoder, None, None).why == "because the test says so"
+    with mmspec.enable(target) as spec:
+        assert spec.method == "auto" and "no draft model" in spec.why
+    with mmspec.enable(target, "prompt-lookup") as spec:
+        assert spec.method == "prompt-lookup" and spec.why == ""
 
 
 def test_a_refused_enable_leaves_nothing_behind(target: Any) -> None:
@@ -244,7 +261,7 @@ def test_confidence_drafts_less_and_writes_the_same(
 def test_auto_and_k_zero_and_k_one(target: Any, good: Any, prompts: Callable, theirs: Callable, ours: Callable) -> None:
     inputs = prompts(3)
     run = theirs(target, inputs, 0, **SAMPLED)
-    for spec, method in (({}, "prompt-lookup"), ({"drafter": good}, "draft-model")):
+    for spec, method in (({}, "auto"), ({"drafter": good}, "draft-model")):
         for k in (0, 1):
             mine = ours(target, inputs, 0, {**spec, "k": k}, **SAMPLED)
             assert_same(mine.ids, run, mine.state)

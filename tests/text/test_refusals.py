@@ -1,6 +1,6 @@
 """What cannot be honoured is refused before anything runs, by a message that says what would do."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,16 +8,15 @@ import pytest
 import torch
 from transformers import (
     DynamicCache,
-    GPT2Config,
-    GPT2LMHeadModel,
-    MaxTimeCriteria,
-    StoppingCriteriaList,
+    GenerationConfig,
+    T5Config,
+    T5ForConditionalGeneration,
     TextStreamer,
 )
 
 import mmspec
 from mmspec.core.rules.match import Match
-from mmspec.faces import build
+from mmspec.faces import policies
 
 NAMES = {
     "method": (dict(method="promt-lookup"), "no method is called 'promt-lookup'; did you mean 'prompt-lookup'"),
@@ -68,10 +67,10 @@ def test_custom_generate_refuses_the_same(target: Any, prompts: Callable) -> Non
 
 def test_an_option_of_two_parts_must_say_whose_it_is(target: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     @dataclass(frozen=True)
-    class Clashing(build.ConfidenceOptions):
+    class Clashing(policies.ConfidenceOptions):
         max_ngram: int = 0
 
-    monkeypatch.setitem(build._POLICIES, "confidence", Clashing)
+    monkeypatch.setitem(policies.POLICIES, "confidence", Clashing)
     arguments = dict(method="prompt-lookup", policy="confidence")
     with pytest.raises(
         ValueError, match=r"belongs to drafter and policy; write drafter.max_ngram= or policy.max_ngram="
@@ -96,51 +95,107 @@ def test_a_drafter_of_another_vocabulary(target: Any, make_llama: Callable) -> N
         mmspec.enable(target, drafter=make_llama(vocab_size=130))
 
 
-def test_an_architecture_without_a_target_is_refused_naming_what_there_is(target: Any) -> None:
-    gpt2 = GPT2LMHeadModel(GPT2Config(vocab_size=131, n_embd=16, n_layer=1, n_head=2, n_positions=64))
-    with pytest.raises(ValueError, match=r"has a target for 'gpt2'.*transformers: .*Llama"):
-        mmspec.enable(gpt2, "plain")
-    with pytest.raises(ValueError, match=r"architecture 'gpt2'; supported: .*llama"):
-        mmspec.enable(target, drafter=gpt2)
-    with pytest.raises(ValueError, match="has a target for 'int'"):
+def test_what_is_no_decoder_is_refused_with_the_reason(target: Any) -> None:
+    t5 = T5ForConditionalGeneration(T5Config(vocab_size=131, d_model=16, d_kv=8, d_ff=16, num_layers=1, num_heads=2))
+    with pytest.raises(ValueError, match="'t5' is an encoder–decoder; only decoders"):
+        mmspec.enable(t5, "plain")
+    with pytest.raises(ValueError, match="'t5' is an encoder–decoder; only decoders"):
+        mmspec.enable(target, drafter=t5)
+    with pytest.raises(ValueError, match="no installed plugin has a target for 'int'. There is .*transformers: "):
         mmspec.enable(3)
 
 
 CALLS: dict[str, tuple[dict[str, Any], str]] = {
-    "beams": (dict(num_beams=3), "num_beams > 1"),
-    "dictionary": (dict(return_dict_in_generate=True), "return_dict_in_generate=True is not supported"),
-    "scores": (dict(return_dict_in_generate=True, output_scores=True), "is not supported"),
-    "criteria": (dict(stopping_criteria=StoppingCriteriaList([MaxTimeCriteria(9)])), "criterion MaxTimeCriteria"),
-    "max_time": (dict(max_time=9.0), "criterion MaxTimeCriteria"),
-    "lookup of transformers": (dict(prompt_lookup_num_tokens=3), "prompt_lookup_num_tokens"),
-    "stop strings": (dict(stop_strings=["a"]), "stop_strings= cannot be combined"),
+    "beams": (dict(num_beams=3), "num_beams > 1: beam search is not speculative"),
+    "constrained beams": (dict(force_words_ids=[[5]], num_beams=2), "num_beams > 1"),
+    "forced words": (dict(force_words_ids=[[5]]), "force_words_ids=.* mmspec has no constrained beams"),
+    "contrastive search": (dict(penalty_alpha=0.6, top_k=4), "penalty_alpha=0.6 .* has no contrastive search"),
+    "DoLa": (dict(dola_layers="high"), "dola_layers='high' .* has no DoLa"),
+    "attentions": (dict(output_attentions=True), "output_attentions=True .* keeps no attentions"),
+    "hidden states": (
+        dict(output_hidden_states=True, return_dict_in_generate=True),
+        "output_hidden_states=True .* keeps no hidden states",
+    ),
+    "lookup of transformers": (
+        dict(prompt_lookup_num_tokens=3),
+        "prompt_lookup_num_tokens=3 .* use the method prompt-",
+    ),
+    "early exit": (dict(assistant_early_exit=1), "assistant_early_exit=1 .* is the speculation itself"),
+    "heads of the model": (dict(use_mtp=True), "use_mtp=True"),
+    "token healing": (dict(token_healing=True), "token_healing=True"),
+    "quantized cache": (dict(cache_implementation="quantized"), "cache_implementation='quantized' .* its own cache"),
+    "offloaded cache": (dict(cache_implementation="offloaded"), "cache_implementation='offloaded'"),
+    "offloaded static cache": (
+        dict(cache_implementation="offloaded_static"),
+        "cache_implementation='offloaded_static'",
+    ),
+    "paged cache": (dict(cache_implementation="paged"), "cache_implementation='paged'"),
+}
+ENABLED_ONLY: dict[str, tuple[dict[str, Any], str]] = {
+    "stop strings": (dict(stop_strings=["a"]), "stop_strings= needs the model's tokenizer="),
     "another decoding": (dict(custom_generate=lambda *args, **kwargs: None), "custom_generate= cannot be combined"),
-    "guidance": (dict(guidance_scale=2.0), "UnbatchedClassifierFreeGuidanceLogitsProcessor"),
+    "synchronised devices": (
+        dict(synced_gpus=True),
+        "synced_gpus= cannot be combined with mmspec.enable; call disable",
+    ),
 }
 
 
-@pytest.mark.parametrize("case", CALLS)
-def test_arguments_of_generate(target: Any, prompts: Callable, case: str) -> None:
+@pytest.fixture
+def passes(target: Any) -> Iterator[list[int]]:
+    """Lengths of all passes of the model."""
+    seen: list[int] = []
+    hook = target.register_forward_pre_hook(lambda module, args, kwargs: seen.append(1), with_kwargs=True)
+    yield seen
+    hook.remove()
+
+
+@pytest.mark.parametrize("case", [*CALLS, *ENABLED_ONLY])
+def test_arguments_of_generate(target: Any, prompts: Callable, passes: list[int], case: str) -> None:
+    """Before anything runs."""
+    arguments, says = (CALLS | ENABLED_ONLY)[case]
+    with mmspec.enable(target, "prompt-lookup"):
+        passes.clear()  # the self-check of an architecture runs once
+        with pytest.raises(ValueError, match=says):
+            target.generate(**prompts(1), max_new_tokens=5, **arguments)
+        assert not passes
+
+
+@pytest.mark.parametrize("case", sorted(set(CALLS) - {"quantized cache", "paged cache"}))
+def test_arguments_of_generate_with_our_function(target: Any, prompts: Callable, passes: list[int], case: str) -> None:
+    """(transformers takes a quantized cache's package for granted, and a paged one for a wish not to call us.)"""
     arguments, says = CALLS[case]
-    with mmspec.enable(target, "prompt-lookup"), pytest.raises(ValueError, match=says):
-        target.generate(**prompts(1), max_new_tokens=5, **arguments)
+    if case == "token healing":
+        says = "tokenizer"  # transformers heals before it calls us, and misses one itself
+    decoding = mmspec.custom_generate("plain")
+    with pytest.raises(ValueError, match=says):
+        target.generate(**prompts(1), max_new_tokens=5, custom_generate=decoding, **arguments)
+    assert not passes
 
 
-def test_models_embeddings_and_caches_as_arguments(target: Any, good: Any, prompts: Callable) -> None:
+@pytest.mark.parametrize("case", ["beams", "contrastive search", "offloaded cache", "attentions"])
+def test_settings_of_a_configuration(target: Any, prompts: Callable, case: str) -> None:
+    arguments, says = CALLS[case]
+    config = GenerationConfig(max_new_tokens=5, pad_token_id=0, **arguments)
+    with mmspec.enable(target, "plain"), pytest.raises(ValueError, match=says):
+        target.generate(**prompts(1), generation_config=config)
+
+
+def test_assistants_and_caches_as_arguments(target: Any, good: Any, prompts: Callable) -> None:
     inputs = prompts(1)
-    cache = DynamicCache(config=target.config)
-    target(inputs["input_ids"][:, :5], past_key_values=cache, use_cache=True)
     with mmspec.enable(target, "plain"):
         with pytest.raises(ValueError, match="assistant_model= cannot be combined"):
             target.generate(**inputs, assistant_model=good, max_new_tokens=5)
-        with pytest.raises(ValueError, match="past_key_values that already hold tokens"):
-            target.generate(**inputs, past_key_values=cache, max_new_tokens=5)
-        with pytest.raises(ValueError, match="inputs_embeds is not supported"):
-            embeds = target.get_input_embeddings()(inputs["input_ids"])
-            target.generate(inputs_embeds=embeds, max_new_tokens=5)
+        for cache in (DynamicCache(config=target.config, offloading=True), QuantizedLike(config=target.config)):
+            with pytest.raises(ValueError, match="that quantizes or offloads; pass a plain one"):
+                target.generate(**inputs, past_key_values=cache, max_new_tokens=5)
         # What asks for nothing is no reason to refuse.
         ids = target.generate(**inputs, max_new_tokens=5, synced_gpus=False, assistant_model=None, do_sample=False)
     assert torch.equal(ids, target.generate(**inputs, max_new_tokens=5, do_sample=False))
+
+
+class QuantizedLike(DynamicCache):
+    """Stands for transformers' QuantizedCache, which needs a package that is not here."""
 
 
 def test_a_refused_call_draws_nothing_and_the_next_one_works(target: Any, prompts: Callable) -> None:

@@ -55,6 +55,9 @@ def test_policies_never_change_the_output_under_match(case, plain):
         def trim(self, draft):
             return draft
 
+        def observe(self, depth, emitted, seconds):
+            pass
+
     for name, make in case.drafters.items():
         for policy in (Fixed(0), Fixed(2), Confidence(3, 0.4), Alternating()):
             decoder = Decoder(case.target, make(), k=3, policy=policy)
@@ -171,7 +174,7 @@ def test_a_drafter_that_falls_silent_leaves_plain_decoding(case, plain):
 def test_pairs_that_cannot_be_verified_exactly_are_refused(case):
     for name, make in case.drafters.items():
         for rule in {Match, Rejection, Block, RecursiveRejection} - set(RULES[name.split()[0]]):
-            word = "redraw" if name.startswith("window") else "chain"
+            word = {"window": "redraw", "tree": "chain", "reranked": "rerank"}[name.split()[0]]
             with pytest.raises(ValueError, match=f"nothing offers.*{word}"):
                 Decoder(case.target, make(), rule())
 

@@ -28,7 +28,7 @@ def run(drafter, rule, k, rows, seed=0, warp=CASE.warp):
         ("window left", Rejection, 8),  # longer than the image
         ("window above", Rejection, 2),  # short enough for slots that enter later
         ("chain model", Rejection, 3),
-        ("chain bad", Block, 3),
+        ("chain model bad", Block, 3),
     ],
 )
 def test_the_guided_law_is_kept(name, rule, k):
@@ -42,7 +42,7 @@ def test_the_guided_law_is_kept(name, rule, k):
 
     p = assert_follows(sample, JOINT)
     print(f"p = {p:.4f}, acceptance length {reports[-1].acceptance_length:.2f}")
-    if name and name != "chain bad":
+    if name and name != "chain model bad":
         assert reports[-1].acceptance_length > 1.1
 
 

@@ -81,6 +81,9 @@ def test_200_commits_with_empty_rounds_equal_recomputation():
         def trim(self, draft):
             return draft
 
+        def observe(self, depth, emitted, seconds):
+            pass
+
     decoder = Decoder(TARGET, MarkovTree(CASE.drafters["chain"]().table), k=3, policy=EveryThird())
     prompt = torch.tensor([[2, 0, 1], [-1, 1, 1]])
     state = decoder.start(prompt, 1200, seed=0)

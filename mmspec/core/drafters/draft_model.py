@@ -1,22 +1,29 @@
-"""A smaller model of the same units as drafter: the chain of speculative sampling (arXiv 2211.17192, 2302.01318).
+"""A smaller model of the same units as drafter: a chain (arXiv 2211.17192, 2302.01318), or any other shape of tree.
 
-The drafter has a cache of its own, which may lag behind: units that it has not seen (the last draft when all of it was
-accepted, whatever was emitted in rounds without a draft) go in as one chain before the first draw. Its laws pass
-through the same warp as the target's, so that a draft's law is the one it was really drawn from.
+The small model is a target of its own. It grows the draft level by level in its scratch (`Target.verify` from `first`
+on), commits what the rule accepted of it, and so never has to forget: recurrent models draft, too. Its cache may lag
+behind the call's: units that it was never fed (the last one of an accepted path, whatever came in rounds without a
+draft) go in as one chain with the root before the first level, and that pass gives the law at the root. Laws pass
+through the call's own warp, so that a draft's law is the one it was really drawn from.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from mmspec.core.laws import Law
+from mmspec.core.drafters.growth import Growth, Scratch
+from mmspec.core.drafters.shapes import Chain, Frontier, Shape
+from mmspec.core.laws import take_nodes
 from mmspec.core.noise import DraftNoise
 from mmspec.core.protocols import Target
 from mmspec.core.state import State
 from mmspec.core.types import Draft, Raw, Scores, Step
 from mmspec.core.warp import Prefix
+
+CATCH_UP = 16
+"""Nodes of a small model's pass at least: how many known units that it lacks go in at once."""
 
 
 @dataclass
@@ -25,107 +32,140 @@ class Memory:
 
     Attributes:
         cache: The small model's cache.
-        prompt: `[batch]` prompt units in it, padding not counted.
-        seen: Emitted units in it, per row, on the host.
-        before: `state.hosted` when the last settled round began; None once it was accounted for.
-        fed: Drafted units that went into the cache in that round; None if nothing was drafted.
+        width: Nodes that a pass may have.
+        seen: `[batch]` int64: emitted units in the cache.
+        lag: Most emitted units before the root that any row's cache lacks, on the host.
+        scratch: What the proposal at hand left in the cache, root included; None if there is nothing to keep.
     """
 
     cache: Any
-    prompt: Tensor
-    seen: list[int]
-    before: list[int] | None = None
-    fed: int | None = field(default=None)
+    width: int
+    seen: Tensor
+    lag: int = 0
+    scratch: Scratch | None = None
 
 
 class DraftModel:
-    """Drafts a chain with a smaller target.
+    """Drafts with a smaller target.
 
     Args:
-        model: Any target whose units are the larger one's.
+        model: Any target that offers `grow` and whose units are the larger one's.
+        shape: Which nodes a draft has; default: a chain.
     """
 
-    offers = frozenset({"chain", "q"})
-    needs: frozenset[str] = frozenset()
-
-    def __init__(self, model: Target) -> None:
+    def __init__(self, model: Target, shape: Shape | None = None) -> None:
         self.model = model
+        self.shape: Shape = shape if shape is not None else Chain()
+        self.offers, self.needs = self.shape.offers, self.shape.needs
+        self._width = 0
 
     def bind(self, target: Target) -> None:
-        if "truncate" not in self.model.offers:
-            raise ValueError(f"{type(self.model).__name__} cannot forget refused units, so it cannot draft a chain")
+        name, shape = type(self.model).__name__, type(self.shape).__name__
+        lacking = ({"grow"} | (self.shape.offers & {"tree"})) - self.model.offers
+        if lacking:
+            raise ValueError(f"{name} does not offer {', '.join(sorted(lacking))}, so it cannot draft a {shape}")
         if self.model.vocab != target.vocab:
             raise ValueError(
                 f"the draft model has {self.model.vocab} unit ids and the target {target.vocab}; "
                 "a draft model must share the target's vocabulary"
             )
+        if target.vocab is not None and self.shape.widest > target.vocab:
+            raise ValueError(f"{shape} wants {self.shape.widest} siblings, and there are {target.vocab} unit ids")
 
     def width(self, k: int) -> int:
-        return k
+        self._width = max(self.shape.fed(k) + 1, CATCH_UP)  # of the calls that now begin
+        return self.shape.width(k)
 
     def start(self, state: State, inputs: Any) -> Memory:
-        started = self.model.start(inputs, state.limit, state.limit)
-        return Memory(started.cache, state.given - state.pads, [0] * state.rows)
+        started = self.model.start(inputs, state.limit, self._width)
+        return Memory(started.cache, self._width, torch.zeros_like(state.emitted))
 
     def propose(self, state: State, k: int, noise: DraftNoise) -> Draft:
         memory: Memory = state.memory
-        self._account(state)
-        raw = self._catch_up(state, memory)
-        units: list[Tensor] = []
-        laws: list[Law] = []
-        for depth in range(1, k + 1):
-            if units:
-                raw = self._feed(state, memory, units[-1])
-                memory.fed = depth - 1  # at once: should the model fail later, its cache can still be rolled back
-            scores = self._warp(state, raw, units)
-            laws.append(scores.law)
-            units.append(scores.law.draw(noise.chain(depth, 1))[:, 0])
-        law = type(laws[0]).cat(laws)
-        return Draft.chain(torch.stack(units, 1), None if noise.shared else law, score=law.confidence().cumsum(1))
+        memory.scratch = None  # should the model fail, nothing is kept
+        levels = self.shape.levels(min(k, self._context(state)))
+        if levels < 1:
+            return Draft.empty(state.root)
+        growth = Growth(self.shape, k, state.root, state.room)
+        raw, scored = self._catch_up(state, memory)
+        carried = None
+        for depth in range(1, levels + 1):
+            law = self._warp(state, raw, growth.fed, growth.frontier).law
+            greedy = raw.logits is not None and not state.warp.sample
+            shared = noise.level(depth, growth.nodes, growth.frontier)
+            frontier = Frontier(law, shared, growth.score, greedy, not (greedy or noise.shared), carried)
+            level = self.shape.level(frontier, depth)
+            growth.add(level)
+            carried = level.carried
+            if depth < levels:
+                raw = self._feed(memory, growth.feed(), scored)
+                scored, raw = growth.fed.nodes, _last(raw, growth.frontier)
+        draft, scratch = growth.finish()
+        memory.scratch = scratch if scored else None
+        return draft
 
     def observe(self, state: State, step: Step) -> None:
-        self._account(state)
-        state.memory.before = list(state.hosted)
-
-    def _account(self, state: State) -> None:
-        """Once a round's sync has come: keep of the cache what was accepted, forget the rest."""
         memory: Memory = state.memory
-        if memory.before is None:
-            return
-        if memory.fed is not None:
-            accepted = [max(0, now - then - 1) for now, then in zip(state.hosted, memory.before, strict=True)]
-            memory.seen = [then + min(a, memory.fed) for then, a in zip(memory.before, accepted, strict=True)]
-            seen = torch.tensor(memory.seen, device=state.emitted.device)
-            self.model.truncate(memory.cache, memory.prompt + seen)
-        memory.before = memory.fed = None
+        if memory.scratch is not None:
+            path, count = memory.scratch.follow(step)
+            self.model.commit(memory.cache, path, count)
+            memory.seen = memory.seen + count
+            memory.lag, memory.scratch = 1, None  # a node with an accepted child was fed
+        else:
+            memory.lag += step.draft.index.deepest + 1
 
-    def _catch_up(self, state: State, memory: Memory) -> Raw:
-        """Feed every known unit that the cache lacks; scores after the last one, one node."""
-        missing = [now - seen for now, seen in zip(state.hosted, memory.seen, strict=True)]
-        device = state.emitted.device
-        count = torch.tensor(missing, device=device)
-        order = torch.arange(max(missing), device=device)
-        where = (state.known - count)[:, None] + order.clamp(max=max(missing) - 1)
-        where = where.clamp(max=state.history.shape[1] - 1)
-        known = state.history.gather(
-            1, where.reshape(*where.shape, *(1,) * (state.history.dim() - 2)).expand(-1, -1, *state.history.shape[2:])
-        )
-        draft = Draft.chain(known[:, 1:]).rooted(known[:, 0], count - 1)
-        raw = self.model.verify(memory.cache, draft)
-        self.model.commit(memory.cache, order[1:].expand(state.rows, -1), count)
-        memory.seen = list(state.hosted)
-        return raw.take((count - 1).clamp(min=0)[:, None])
+    def _catch_up(self, state: State, memory: Memory) -> tuple[Raw, int]:
+        """Feed what the cache lacks, and the root. Returns the scores after the root, one node.
 
-    def _feed(self, state: State, memory: Memory, unit: Tensor) -> Raw:
-        draft = Draft.empty(unit).rooted(unit, torch.zeros_like(state.emitted))
-        raw = self.model.verify(memory.cache, draft)
-        self.model.commit(memory.cache, draft.index.parent[:, 1:].expand(state.rows, -1), (~state.done).long())
-        return raw
+        Also returns how many nodes of this round's draft are in the scratch now: the root, unless the commit of what
+        came before it made its place void; it then goes in again with the first level.
+        """
+        lag = torch.where(state.done, 0, (state.emitted - 1 - memory.seen).clamp(min=0))
+        most = self._longest(memory, lag)
+        while most >= memory.width:
+            lag = lag - self._known(state, memory, lag, memory.width)[1]
+            most -= memory.width
+        raw, _ = self._known(state, memory, lag, most + 1)
+        memory.lag = 0
+        return (raw.take(lag[:, None]), 0) if most else (raw, 1)
 
     @staticmethod
-    def _warp(state: State, raw: Raw, units: list[Tensor]) -> Scores:
-        """The law after the units drafted so far, under the call's own warp."""
-        drafted = torch.stack(units, 1) if units else state.root[:, None][:, :0]
-        path = Draft.chain(drafted).rooted(state.root, torch.full_like(state.emitted, state.limit))
+    def _longest(memory: Memory, lag: Tensor) -> int:
+        """The largest `lag`: on the CPU reading it costs nothing, elsewhere a bound must do."""
+        return int(lag.max()) if lag.device.type == "cpu" else memory.lag
+
+    def _known(self, state: State, memory: Memory, lag: Tensor, nodes: int) -> tuple[Raw, Tensor]:
+        """Feed `nodes` known units, from `lag [batch]` before the root on, and keep those before it: `[batch]` many."""
+        order = torch.arange(nodes, device=lag.device)
+        place = ((state.known - 1 - lag)[:, None] + order).clamp(max=state.history.shape[1] - 1)
+        units, count = take_nodes(state.history, place), lag.clamp(max=nodes)
+        raw = self._feed(memory, Draft.chain(units[:, 1:]).rooted(units[:, 0], lag), 0)
+        if nodes > 1:
+            self.model.commit(memory.cache, order[1:].expand(state.rows, -1), count)
+            memory.seen = memory.seen + count
+        return raw, count
+
+    def _feed(self, memory: Memory, draft: Draft, first: int) -> Raw:
+        """One pass of the small model."""
+        return self.model.verify(memory.cache, draft, first)
+
+    def _context(self, state: State) -> int:
+        """Levels that fit what the small model was made for, behind the longest row."""
+        context = getattr(self.model, "context", None)
+        if context is None:
+            return state.limit
+        longest = max(n - pads for n, pads in zip(state.hosted, state.hosted_pads, strict=True)) + state.given
+        return max(0, context - longest)
+
+    @staticmethod
+    def _warp(state: State, raw: Raw, fed: Draft, nodes: int) -> Scores:
+        """Laws of the last `nodes` nodes that were fed; of all units, also where the call is greedy."""
         prefix = Prefix(state.history, [state.given + n for n in state.hosted])
-        return state.warp(raw, path, prefix, slice(len(units), None))
+        return replace(state.warp, sample=True)(raw, fed, prefix, slice(fed.nodes - nodes, None))
+
+
+def _last(raw: Raw, nodes: int) -> Raw:
+    """The last `nodes` nodes of a pass."""
+    values = raw.logits if raw.logits is not None else raw.law.confidence()  # type: ignore[union-attr]
+    scored = values.shape[1]
+    return raw if scored == nodes else raw.take(torch.arange(scored - nodes, scored, device=values.device)[None])

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from mmspec.core.drafters.draft_model import DraftModel
+from mmspec.core.drafters.growth import Scratch
 from mmspec.core.laws import take_nodes
 from mmspec.core.rules import rule
 from mmspec.core.state import State
@@ -53,6 +54,14 @@ def _by_slot(original: Callable) -> Callable:
         original(self, cache, torch.arange(1, path.shape[1] + 1).expand_as(path), count)
 
     return commit
+
+
+def _all_that_was_fed(original: Callable) -> Callable:
+    def follow(self: Scratch, step: Step) -> tuple[Tensor, Tensor]:
+        path = torch.arange(1, self.fed.nodes).expand(len(step.count), -1)
+        return path, torch.where(step.count > 0, self.fed.nodes, 0)
+
+    return follow
 
 
 def _not_after_empty(original: Callable) -> Callable:
@@ -106,8 +115,8 @@ MUTANTS = (
     ),
     Mutant(
         "rejected-units-stay-in-the-draft-cache",
-        "the draft model's cache is not rolled back, so that it drafts after units that were refused",
+        "the draft model commits all that it was fed, so that it drafts after units that were refused",
         "text.md § 4.3: `rollback(n)`; caches cropped with the wrong sign",
-        replacing(HistoryTarget, "truncate", lambda original: lambda self, cache, length: None),
+        replacing(Scratch, "follow", _all_that_was_fed),
     ),
 )

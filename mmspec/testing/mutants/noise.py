@@ -46,8 +46,8 @@ class _Borrowed:
     round: Round
     shared: bool = False
 
-    def chain(self, first: int, count: int) -> Noise:
-        return DraftNoise(self.round, shared=True).chain(first, count)
+    def level(self, depth: int, first: int, count: int) -> Noise:
+        return DraftNoise(self.round, shared=True).level(depth, first, count)
 
 
 @dataclass(frozen=True)

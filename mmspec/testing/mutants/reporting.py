@@ -32,10 +32,13 @@ class _Misreported:
     def draw(self, noise: Noise) -> Tensor:
         return self.real.draw(noise)
 
+    def confidence(self) -> Tensor:
+        return self.told.confidence()
+
 
 def _raw_q(original: Callable) -> Any:
-    def warp(state: Any, raw: Raw, units: list[Tensor]) -> Any:
-        scores = original(state, raw, units)
+    def warp(state: Any, raw: Raw, *fed: Any) -> Any:
+        scores = original(state, raw, *fed)
         assert raw.logits is not None
         return replace(scores, law=_Misreported(scores.law, Categorical.of_logits(raw.logits)))
 
@@ -43,8 +46,8 @@ def _raw_q(original: Callable) -> Any:
 
 
 def _argmax_as_softmax(original: Callable) -> Any:
-    def warp(state: Any, raw: Raw, units: list[Tensor]) -> Any:
-        scores = original(state, raw, units)
+    def warp(state: Any, raw: Raw, *fed: Any) -> Any:
+        scores = original(state, raw, *fed)
         return replace(scores, law=_Misreported(PointMass(scores.law.probs.argmax(-1)), scores.law))
 
     return staticmethod(warp)

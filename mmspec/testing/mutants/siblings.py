@@ -7,11 +7,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mmspec.core.drafters.growth import Growth
+from mmspec.core.drafters.shapes import beam, branching
 from mmspec.core.laws import Categorical, take_nodes
 from mmspec.core.noise import Lane, Round
 from mmspec.core.rules import Match, RecursiveRejection, recursive_rejection, walk, walk_where
 from mmspec.core.types import Draft, Scores, Verdict
-from mmspec.testing.mutants.mutant import Mutant, replacing
+from mmspec.testing.mutants.mutant import Mutant, both, replacing
 
 
 def _per_row_draws(original: Callable) -> Callable:
@@ -73,6 +75,28 @@ def _as_if_replaced(original: Callable) -> Callable:
     return accept
 
 
+def _not_renormalised(original: Callable) -> Callable:
+    def law_of(law: Categorical, parent: Tensor, rank: Tensor, children: Tensor) -> Categorical:
+        made = original(law, parent, rank, children).probs
+        return Categorical(torch.where(made > 0, take_nodes(law.probs, parent), 0.0))
+
+    return law_of
+
+
+def _best_of_the_sampled(original: Callable) -> Callable:
+    """Half of the nodes are dropped: those of the smallest own q, which EAGLE-2's rerank would not verify."""
+
+    def finish(self: Growth) -> tuple[Draft, Any]:
+        draft, scratch = original(self)
+        if draft.law is None:
+            return draft, scratch
+        own = draft.law.of(draft.units)
+        rank = own.argsort(1, descending=True).argsort(1)
+        return replace(draft, valid=draft.valid & (rank < (own.shape[1] + 1) // 2)), scratch
+
+    return finish
+
+
 MUTANTS = (
     Mutant(
         "per-row-draws-on-a-shared-node",
@@ -113,5 +137,17 @@ MUTANTS = (
         "the second sibling is held against (p - q)+ as it is, not against its normalised form",
         "text.md § 0.1, A4: p' = norm(max(p' - q', 0))",
         replacing(RecursiveRejection, "_left", lambda original: staticmethod(lambda rest, q: (rest - q).clamp(min=0))),
+    ),
+    Mutant(
+        "sibling-law-without-renormalising",
+        "a later sibling's law is q with its earlier siblings at 0, as it stands: it does not sum to 1",
+        "text.md § 0.1, A4: drawn without replacement, q' = norm(q')",
+        both(replacing(branching, "law_of", _not_renormalised), replacing(beam, "law_of", _not_renormalised)),
+    ),
+    Mutant(
+        "rerank-of-sampled-siblings",
+        "of siblings sampled without replacement those with the largest q are verified, by recursive rejection",
+        "couplings.md § 5: EAGLE-2's rerank is exact under `match` and for point masses only",
+        replacing(Growth, "finish", _best_of_the_sampled),
     ),
 )

@@ -80,7 +80,7 @@ class FramesTarget:
         effect: `[vocab, size]`: what each action does.
     """
 
-    offers = frozenset({"discrete", "tree"})
+    offers = frozenset({"discrete", "tree", "grow"})
 
     def __init__(self, effect: Tensor) -> None:
         self.effect = effect
@@ -99,7 +99,7 @@ class FramesTarget:
         cache = Memory(key, inputs.frame, zero, inputs.frame, zero.bool(), inputs.frame[:, None], zero)
         return Started(cache, Raw(law=PointMass(inputs.action[:, None])), inputs.action[:, None][:, :0], zero)
 
-    def verify(self, cache: Memory, draft: Draft) -> Raw:
+    def verify(self, cache: Memory, draft: Draft, first: int = 0) -> Raw:
         index = draft.index
         number = cache.length[:, None] + index.depth
         noise = PhiloxNoise(cache.key, number, torch.zeros_like(number[:, :1])).normal(self.effect.shape[1])
@@ -110,8 +110,9 @@ class FramesTarget:
             before = take_nodes(made, index.parent.clamp(min=0))
             made = torch.where((index.depth == depth)[..., None], self._render(before, effect), made)
         cache.made = made
-        cache.rendered = cache.rendered + draft.valid.sum(1) - cache.ready.long()
-        return Raw(law=Untold(draft.units), made=made)
+        new = draft.valid[:, first:].sum(1)
+        cache.rendered = cache.rendered + (new if first else new - cache.ready.long())
+        return Raw(law=Untold(draft.units[:, first:]), made=made[:, first:])
 
     def commit(self, cache: Memory, path: Tensor, count: Tensor) -> None:
         # Node of every unit from the root on; -1 where a unit was not drafted.

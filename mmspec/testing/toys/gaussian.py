@@ -32,7 +32,7 @@ class GaussianTarget:
         sigma: One number, as the coupling needs it.
     """
 
-    offers = frozenset({"continuous", "truncate"})
+    offers = frozenset({"continuous", "grow", "truncate"})
     vocab: int | None = None
 
     def __init__(self, width: int, left: Tensor, above: Tensor, bias: Tensor, sigma: float) -> None:
@@ -55,11 +55,11 @@ class GaussianTarget:
         cache = Memory(tokens, zero)
         return Started(cache, self._raw(cache, tokens[:, :1], zero[:, None]), tokens[:, :0], zero)
 
-    def verify(self, cache: Memory, draft: Draft) -> Raw:
+    def verify(self, cache: Memory, draft: Draft, first: int = 0) -> Raw:
         assert draft.index.is_chain
         place = cache.length[:, None] + torch.arange(draft.nodes)
         cache.tokens.scatter_(1, place[..., None].expand_as(draft.units), draft.units)
-        return self._raw(cache, draft.units, place + 1)
+        return self._raw(cache, draft.units[:, first:], place[:, first:] + 1)
 
     def commit(self, cache: Memory, path: Tensor, count: Tensor) -> None:
         cache.length = cache.length + count  # a chain's accepted nodes stand where they belong

@@ -13,14 +13,16 @@ class Memory:
     """What a call knows.
 
     Attributes:
-        codes: `[batch, capacity]`: committed codes, then scratch.
+        codes: `[batch, capacity]`: committed codes; the last column is scratch.
         length: `[batch]`: how many are committed.
         kind: `[batch]`: the class of each row.
+        draft: What the last pass scored.
     """
 
     codes: Tensor
     length: Tensor
     kind: Tensor
+    draft: Draft | None = None
 
 
 class GridTarget:
@@ -31,7 +33,7 @@ class GridTarget:
         table: `[class, vocab + 1, vocab + 1, vocab]` logits by left and above; the last class is the unconditional one.
     """
 
-    offers = frozenset({"discrete", "truncate"})
+    offers = frozenset({"discrete", "tree", "grow", "truncate"})
 
     def __init__(self, width: int, table: Tensor) -> None:
         self.width = width
@@ -49,27 +51,36 @@ class GridTarget:
         """`inputs [batch]` int64: classes. No code is given."""
         rows = len(inputs)
         zero = torch.zeros(rows, dtype=torch.int64)
-        codes = torch.zeros(rows, limit + width, dtype=torch.int64)
+        codes = torch.zeros(rows, limit + 1, dtype=torch.int64)
         cache = Memory(codes, zero, inputs)
-        return Started(cache, self._raw(cache, codes[:, :1], zero[:, None]), codes[:, :0], zero)
+        return Started(cache, self._raw(cache, codes[:, :1], codes[:, :1], zero[:, None]), codes[:, :0], zero)
 
-    def verify(self, cache: Memory, draft: Draft) -> Raw:
-        assert draft.index.is_chain
-        place = cache.length[:, None] + torch.arange(draft.nodes)
-        cache.codes.scatter_(1, place, draft.units)
-        return self._raw(cache, draft.units, place + 1)
+    def verify(self, cache: Memory, draft: Draft, first: int = 0) -> Raw:
+        cache.draft = draft
+        place = cache.length[:, None] + draft.index.depth + 1  # of the code that follows each node
+        above = place - self.width  # known, or `above - length` levels down the node's own path
+        known = cache.codes.gather(1, above.clamp(min=0, max=cache.codes.shape[1] - 1))
+        level = (above - cache.length[:, None])[..., None]
+        on_path = draft.index.ancestor & (draft.index.depth[:, None] == level)  # [batch, node, ancestor]
+        drafted = draft.units.gather(1, on_path.int().argmax(-1))
+        above = torch.where(level[..., 0] < 0, known, drafted)
+        return self._raw(cache, draft.units[:, first:], above[:, first:], place[:, first:])
 
     def commit(self, cache: Memory, path: Tensor, count: Tensor) -> None:
-        cache.length = cache.length + count  # a chain's accepted nodes stand where they belong
+        assert cache.draft is not None
+        nodes = torch.cat([torch.zeros_like(count)[:, None], path.clamp(min=0)], 1)
+        slot = torch.arange(nodes.shape[1])
+        where = torch.where(slot < count[:, None], cache.length[:, None] + slot, cache.codes.shape[1] - 1)
+        cache.codes.scatter_(1, where, cache.draft.units.gather(1, nodes))
+        cache.length = cache.length + count
 
     def truncate(self, cache: Memory, length: Tensor) -> None:
         cache.length = length
 
-    def _raw(self, cache: Memory, before: Tensor, place: Tensor) -> Raw:
-        """Logits of the codes at `place [batch, node]`, `before [batch, node]` being the codes that precede them."""
+    def _raw(self, cache: Memory, before: Tensor, up: Tensor, place: Tensor) -> Raw:
+        """Logits of the codes at `place`, which follow `before` and stand below `up`: `[batch, node]` each."""
         assert self.vocab is not None
         left = torch.where(place % self.width == 0, self.vocab, before)
-        up = cache.codes.gather(1, (place - self.width).clamp(min=0))
         above = torch.where(place < self.width, self.vocab, up)
         return Raw(logits=self.table[cache.kind[:, None], left, above], null=self.table[-1][left, above])
 

@@ -25,7 +25,7 @@ class MarkovTarget:
         table: `[vocab, vocab, vocab]` logits.
     """
 
-    offers = frozenset({"discrete", "tree"})
+    offers = frozenset({"discrete", "tree", "grow"})
 
     def __init__(self, table: Tensor) -> None:
         self.table = table
@@ -41,10 +41,10 @@ class MarkovTarget:
         raw = Raw(logits=self.table[inputs[:, -2], inputs[:, -1]][:, None])
         return Started(Memory(inputs[:, -1]), raw, inputs, torch.zeros(len(inputs), dtype=torch.int64))
 
-    def verify(self, cache: Memory, draft: Draft) -> Raw:
+    def verify(self, cache: Memory, draft: Draft, first: int = 0) -> Raw:
         cache.draft = draft
         parent = torch.cat([cache.before[:, None], take_nodes(draft.units, draft.index.parent[:, 1:])], 1)
-        return Raw(logits=self.table[parent, draft.units])
+        return Raw(logits=self.table[parent, draft.units][:, first:])
 
     def commit(self, cache: Memory, path: Tensor, count: Tensor) -> None:
         assert cache.draft is not None

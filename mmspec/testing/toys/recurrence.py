@@ -38,7 +38,7 @@ class RecurrenceTarget:
         readout: `[vocab, width]`.
     """
 
-    offers = frozenset({"discrete", "tree"})
+    offers = frozenset({"discrete", "tree", "grow"})
 
     def __init__(self, decay: Tensor, embedding: Tensor, mixing: Tensor, readout: Tensor) -> None:
         self.decay, self.embedding, self.mixing, self.readout = decay, embedding, mixing, readout
@@ -53,6 +53,14 @@ class RecurrenceTarget:
         mixing = torch.randn(width, width, generator=generator)
         return cls(decay, embedding, mixing, sharpness * torch.randn(vocab, width, generator=generator) / width**0.5)
 
+    def near(self, seed: int, noise: float = 0.3) -> "RecurrenceTarget":
+        """A worse model of the same units: noise on embedding and readout; at 2 little is left of this model."""
+        other = RecurrenceTarget.random(len(self.embedding), seed, self.embedding.shape[1])
+        embedding, readout = (
+            a + noise * b for a, b in ((self.embedding, other.embedding), (self.readout, other.readout))
+        )
+        return RecurrenceTarget(self.decay, embedding, self.mixing, readout)
+
     def start(self, inputs: Tensor, limit: int, width: int) -> Started:
         """`inputs [batch, prompt]` int64, -1 as padding on the left."""
         pads = (inputs < 0).sum(1)
@@ -64,9 +72,9 @@ class RecurrenceTarget:
         cache.state = states[:, -1]
         return Started(cache, Raw(logits=states[:, -1:, 1] @ self.readout.T), inputs.clamp(min=0), pads)
 
-    def verify(self, cache: Memory, draft: Draft) -> Raw:
+    def verify(self, cache: Memory, draft: Draft, first: int = 0) -> Raw:
         states = self._pass(cache, draft.units, draft.index)
-        return Raw(logits=states[:, :, 1] @ self.readout.T)
+        return Raw(logits=states[:, first:, 1] @ self.readout.T)
 
     def commit(self, cache: Memory, path: Tensor, count: Tensor) -> None:
         nodes = torch.cat([torch.zeros_like(count)[:, None], path.clamp(min=0)], 1)

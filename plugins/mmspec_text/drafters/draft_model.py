@@ -1,27 +1,24 @@
-"""A smaller language model as drafter: loading and checks; the drafting itself is the core's.
+"""A smaller language model drafts a chain; the drafting itself is the core's.
 
 Speculative sampling (Leviathan et al., arXiv 2211.17192; Chen et al., 2302.01318). Under `match` its draws share the
-target's noise, so that a good drafter agrees at temperature 1 as it does when greedy.
+target's noise, so that a good drafter agrees at temperature 1 as it does when greedy. A model with another tokenizer
+drafts the tokens that both have (Timor et al., 2502.05202).
 """
 
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
 from mmspec.core.drafters.draft_model import DraftModel
-from mmspec.hosts.target import TransformersTarget
+from mmspec.core.protocols import Target
+from mmspec_text.drafters.small_model import SmallModelOptions, load, speaking
 
 
 @dataclass(frozen=True)
-class DraftModelOptions:
+class DraftModelOptions(SmallModelOptions):
     """Options of `draft-model`."""
-
-    model: Any = field(
-        default=None, metadata={"help": "the smaller model: a shipped name, a folder, a hub name or a live model"}
-    )
 
 
 class TextDraftModel(DraftModel):
-    """Drafts with a smaller transformers model of the same vocabulary.
+    """Drafts a chain with a smaller transformers model.
 
     Args:
         options: Which model.
@@ -31,11 +28,9 @@ class TextDraftModel(DraftModel):
     """
 
     def __init__(self, options: DraftModelOptions = DraftModelOptions()) -> None:
-        model = options.model
-        if model is None:
-            raise ValueError("draft-model needs a smaller model: drafter=<model>, or the option model=mmspec/text-1m")
-        if isinstance(model, str):
-            from mmspec.hosts.loading import load_model
+        self.options, self._small = options, load(options, "draft-model")
+        super().__init__(self._small)
 
-            model = load_model(model)
-        super().__init__(TransformersTarget(model))
+    def bind(self, target: Target) -> None:
+        self.model = speaking(self._small, target, self.options)
+        super().bind(target)

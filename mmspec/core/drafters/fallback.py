@@ -1,0 +1,120 @@
+"""Two drafters, the second where the first has nothing to say: row by row, round by round.
+
+For drafters that are sure or silent, such as a lookup, before one that always speaks. Rows of one batch may have a
+chain from one and a tree from the other in the same round: every row then has a tree of its own.
+Both see every round. Both must draft point masses: units drawn from different laws would lose them here.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mmspec.core.noise import DraftNoise
+from mmspec.core.protocols import Drafter, Target
+from mmspec.core.state import State
+from mmspec.core.types import Draft, Step
+
+
+@dataclass
+class Memories:
+    """What each of the two knows of a call."""
+
+    first: Any
+    second: Any
+
+
+class Fallback:
+    """Rows without a draft by `first` get `second`'s.
+
+    Args:
+        first: Asked first.
+        second: Asked for the rest.
+
+    Raises:
+        ValueError: One of them drafts from a law (offers `q`).
+    """
+
+    offers = frozenset({"tree"})
+
+    def __init__(self, first: Drafter, second: Drafter) -> None:
+        for drafter in (first, second):
+            if "q" in drafter.offers:
+                raise ValueError(
+                    f"{type(drafter).__name__} draws its drafts from a law, which a fallback cannot keep; "
+                    "combine drafters of point masses (lookup, recycling, suffix)"
+                )
+        self.first = first
+        self.second = second
+        self.needs = first.needs | second.needs
+
+    def bind(self, target: Target) -> None:
+        self.first.bind(target)
+        self.second.bind(target)
+
+    def width(self, k: int) -> int:
+        return max(self.first.width(k), self.second.width(k))
+
+    def start(self, state: State, inputs: Any) -> Memories:
+        return Memories(self.first.start(state, inputs), self.second.start(state, inputs))
+
+    def propose(self, state: State, k: int, noise: DraftNoise) -> Draft:
+        with _lent(state, "first"):
+            first = self.first.propose(state, k, noise)
+        found = _drafted(first)
+        free = found.device.type == "cpu"  # elsewhere a look at the data costs a sync, so both are asked and merged
+        if free and bool((found | state.done).all()):
+            return first
+        with _lent(state, "second"):
+            second = self.second.propose(state, k, noise)
+        if not second.units.shape[1]:
+            return first
+        if not first.units.shape[1] or (free and not bool(found.any())):
+            return second
+        return _merged(found, first, second)
+
+    def observe(self, state: State, step: Step) -> None:
+        with _lent(state, "first"):
+            self.first.observe(state, step)
+        with _lent(state, "second"):
+            self.second.observe(state, step)
+
+
+@contextmanager
+def _lent(state: State, name: str) -> Iterator[None]:
+    """The state as one of the two knows it: with its own memory."""
+    both: Memories = state.memory
+    state.memory = getattr(both, name)
+    try:
+        yield
+    finally:
+        setattr(both, name, state.memory)
+        state.memory = both
+
+
+def _drafted(draft: Draft) -> Tensor:
+    """Rows in which something hangs on the root: `[batch]` bool."""
+    return (draft.valid & (draft.index.depth[:, 1:] == 1)).any(1)
+
+
+def _merged(found: Tensor, first: Draft, second: Draft) -> Draft:
+    """Rows of `first` where `found [batch]`, else of `second`; the narrower one is padded."""
+    nodes = max(first.units.shape[1], second.units.shape[1])
+
+    def choose(a: Tensor, b: Tensor, padding: int) -> Tensor:
+        a, b = (
+            torch.cat([x, x.new_full((len(x), nodes - x.shape[1], *x.shape[2:]), padding)], 1).expand(
+                len(found), nodes, *x.shape[2:]
+            )
+            for x in (a, b)
+        )
+        return torch.where(found.reshape(-1, *(1,) * (a.dim() - 1)), a, b)
+
+    parents = choose(first.index.parent[:, 1:] - 1, second.index.parent[:, 1:] - 1, -1)
+    units = choose(first.units, second.units, 0)
+    merged = Draft.tree(units, parents, valid=choose(first.valid, second.valid, False))
+    deepest = max(first.index.deepest, second.index.deepest)  # a tree of as many nodes might be deeper
+    return replace(merged, index=replace(merged.index, deepest=deepest))

@@ -1,0 +1,133 @@
+"""A tree in the making, in two numberings: the nodes that are drafted, and those of them that the small model was fed.
+
+The target's rule judges drafted nodes; the small model keeps, of what the rule accepted, the nodes that it has seen.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from mmspec.core.drafters.shapes.shape import Level, Shape
+from mmspec.core.laws import take_nodes
+from mmspec.core.types import Draft, Step
+
+
+@dataclass(frozen=True)
+class Scratch:
+    """What the small model's last pass of a round left behind.
+
+    Attributes:
+        fed: What it was fed since its last commit, rooted.
+        place: Which node of `fed` each node of the rooted draft is, or -1: `[batch, node]` or `[1, node]`.
+    """
+
+    fed: Draft
+    place: Tensor
+
+    def follow(self, step: Step) -> tuple[Tensor, Tensor]:
+        """The accepted path in nodes of `fed`, as far as it was fed: the arguments of `Target.commit`."""
+        path = step.verdict.path
+        place = _gather(self.place, path.clamp(min=0))
+        held = ((path >= 0) & (place > 0)).cumprod(1)
+        return torch.where(held > 0, place, -1), torch.minimum(step.count, held.sum(1) + 1)
+
+
+class Growth:
+    """Collects levels.
+
+    Args:
+        shape: Whose levels they are.
+        k: Budget of the round.
+        root: `[batch, *unit]`.
+        room: `[batch]`: how deep rows may draft.
+    """
+
+    def __init__(self, shape: Shape, k: int, root: Tensor, room: Tensor) -> None:
+        self.shape, self.k = shape, k
+        self.root, self.room = root, room
+        self.fed = Draft.empty(root).rooted(root, room)
+        self.levels: list[Level] = []
+        # Of the frontier: scores, ids among drafted nodes, the first one's id among fed nodes; -1 stands for the root.
+        self.score = torch.zeros(len(root), 1, device=root.device)
+        self._ids = torch.full((1, 1), -1, dtype=torch.int64, device=root.device)
+        self._first = -1
+        # Of every level: its parents among drafted nodes, its places among fed ones; and what was fed of it.
+        self._parents: list[Tensor] = []
+        self._places: list[Tensor] = []
+        self._fed: list[tuple[Tensor, Tensor, Tensor]] = []  # units, parents among fed nodes, valid
+
+    @property
+    def frontier(self) -> int:
+        """Nodes of the frontier."""
+        return self.score.shape[1]
+
+    @property
+    def nodes(self) -> int:
+        """Nodes so far, the root included."""
+        return 1 + sum(level.units.shape[1] for level in self.levels)
+
+    def add(self, level: Level) -> None:
+        """The nodes that hang on the frontier."""
+        self._parents.append(_gather(self._ids, level.parent))
+        self._places.append(torch.full_like(level.parent, -1))
+        self.levels.append(level)
+
+    def feed(self) -> Draft:
+        """Make a frontier of the last level. Returns all that the small model has then been fed, rooted."""
+        level, fed = self.levels[-1], self.fed.nodes
+        n = level.units.shape[1]
+        places = level.frontier if level.frontier is not None else torch.arange(n, device=self.root.device)[None]
+        self._places[-1] = _numbered(places, n, fed)
+        parents = _gather(level.parent, places) + self._first
+        self._fed.append((take_nodes(level.units, places), parents, take_nodes(level.valid, places)))
+        self.score, self._ids = take_nodes(level.score, places), places + self.nodes - 1 - n
+        self._first = fed - 1
+        units, parents, valid = (_joined(part) for part in zip(*self._fed, strict=True))
+        self.fed = self._tree(units, parents, valid).rooted(self.root, self.room)
+        return self.fed
+
+    def finish(self) -> tuple[Draft, Scratch]:
+        """The draft, and how to find its nodes in the small model's scratch."""
+        parts = zip(*((x.units, x.score, x.valid) for x in self.levels), strict=True)
+        units, score, valid = (torch.cat(part, 1) for part in parts)
+        parents, places = _joined(self._parents), _joined(self._places)
+        laws = [level.law for level in self.levels if level.law is not None]
+        law = type(laws[0]).cat(laws) if laws else None
+        chosen = self.shape.choose(score)
+        if chosen is not None:
+            assert law is None, "nodes that are chosen by their own unit have no law"
+            units, score, valid = (take_nodes(x, chosen) for x in (units, score, valid))
+            new = _numbered(chosen, parents.shape[1], 0)
+            parents, places = _gather(parents, chosen), _gather(places, chosen)
+            parents = torch.where(parents < 0, -1, new.gather(1, parents.clamp(min=0)))
+        draft = replace(self._tree(units, parents, valid), law=law, score=score)
+        return draft, Scratch(self.fed, torch.nn.functional.pad(places, (1, 0), value=0))
+
+    def _tree(self, units: Tensor, parents: Tensor, valid: Tensor) -> Draft:
+        static = self.shape.parents(self.k)
+        if static is not None:
+            return Draft.tree(units, static[: units.shape[1]], valid=valid)
+        draft = Draft.tree(units, parents.expand(units.shape[:2]), valid=valid)
+        # Rules and noise do work per depth and per sibling: tell them how few there are.
+        bounds = replace(draft.index, deepest=min(len(self.levels), units.shape[1]), widest=self.shape.widest)
+        return replace(draft, index=bounds)
+
+
+def _numbered(places: Tensor, size: int, first: int) -> Tensor:
+    """`[batch, size]`: `first`, `first + 1`, … at `places [batch, w]`, -1 elsewhere."""
+    order = torch.arange(first, first + places.shape[1], device=places.device).expand_as(places)
+    return torch.full((len(places), size), -1, device=places.device).scatter(1, places, order)
+
+
+def _gather(values: Tensor, places: Tensor) -> Tensor:
+    """`values [batch | 1, n]` at `places [batch | 1, w]`."""
+    rows = max(len(values), len(places))
+    return values.expand(rows, -1).gather(1, places.expand(rows, -1))
+
+
+def _joined(parts: Sequence[Tensor]) -> Tensor:
+    """Along the nodes; parts that all rows share are repeated where others are not shared."""
+    rows = max(map(len, parts))
+    return torch.cat([part.expand(rows, *part.shape[1:]) for part in parts], 1)

@@ -1,0 +1,9 @@
+"""Which nodes a draft tree has. One shape, one file, named after it."""
+
+from mmspec.core.drafters.shapes.beam import Beam
+from mmspec.core.drafters.shapes.branching import Branching
+from mmspec.core.drafters.shapes.chain import Chain
+from mmspec.core.drafters.shapes.rerank import Rerank
+from mmspec.core.drafters.shapes.shape import Frontier, Level, Shape
+
+__all__ = ["Beam", "Branching", "Chain", "Frontier", "Level", "Rerank", "Shape"]

@@ -1,0 +1,91 @@
+"""`beam`: the best few nodes of every level, where best is drawn: sequences without replacement.
+
+RSD-S (Jeon et al., arXiv 2402.14160) on stochastic beam search (Kool et al., 1903.06059). A node has φ, the log
+probability of its path, and a perturbed value G; a child's own is G' = φ' + Gumbel, pushed below its parent's:
+G~ = -log(e^-G - e^-Z + e^-G') with Z the largest G' among its siblings. The `beams` largest G~ of a level are kept, in
+falling order. What is kept of a node's children is a prefix of the order in which they were drawn, for a reason that
+does not look at the next one's unit, so that their laws are those of sampling without replacement.
+Exact under `recursive-rejection` and `match`. Greedy it is plain beam search.
+Knob: `beams`: nodes a level; 1 is a chain.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from mmspec.core.drafters.shapes.shape import Frontier, Level
+from mmspec.core.drafters.shapes.siblings import law_of, race
+from mmspec.core.laws import Categorical, take_nodes
+
+
+@dataclass(frozen=True)
+class Beam:
+    """See the module.
+
+    Attributes:
+        beams: Nodes per level.
+    """
+
+    beams: int = 4
+
+    offers = frozenset({"tree", "q"})
+    needs = frozenset[str]()
+
+    def __post_init__(self) -> None:
+        if self.beams < 1:
+            raise ValueError(f"a beam keeps at least 1 node per level, got {self.beams}")
+
+    @property
+    def widest(self) -> int:
+        return self.beams
+
+    def levels(self, k: int) -> int:
+        return k
+
+    def width(self, k: int) -> int:
+        return self.beams * k
+
+    def fed(self, k: int) -> int:
+        return self.beams * max(0, k - 1)
+
+    def parents(self, k: int) -> tuple[int, ...] | None:
+        return None
+
+    def level(self, frontier: Frontier, depth: int) -> Level:
+        law, most = frontier.law, self.beams
+        assert isinstance(law, Categorical)
+        at_root = torch.zeros_like(frontier.score)
+        path, above = frontier.carried or (at_root, at_root)  # φ and G of the frontier: [batch, m]
+        best = race(frontier).topk(most, -1)  # no node keeps more children than the level has nodes
+        own = path[..., None] + law.on(None).gather(-1, best.indices).log()
+        drawn = path[..., None] + best.values.log()  # G', falling
+        value = (own if frontier.greedy else pushed(drawn, above)).flatten(1)
+        kept = value.topk(most, -1)
+        parent, rank = kept.indices // most, kept.indices % most
+        told = law_of(law, parent, rank, best.indices) if frontier.told else None
+        return Level(
+            best.indices.flatten(1).gather(1, kept.indices),
+            parent,
+            take_nodes(frontier.score + law.confidence(), parent),
+            kept.values > -torch.inf,
+            told,
+            carried=(own.flatten(1).gather(1, kept.indices), kept.values),
+        )
+
+    def choose(self, score: Tensor) -> Tensor | None:
+        return None
+
+
+def pushed(drawn: Tensor, above: Tensor) -> Tensor:
+    """G~: children's values `drawn [batch, m, r]`, largest first, given that their largest is `above [batch, m]`.
+
+    -inf where a child, or its parent, cannot be drawn.
+    """
+    bound = above[..., None]
+    below = (drawn - drawn[..., :1]).clamp(max=0)
+    # log(1 - e^below), by the form that keeps its digits on each side of log 2.
+    gap = torch.where(below > -0.693, torch.log(-torch.expm1(below)), torch.log1p(-torch.exp(below)))
+    v = bound - drawn + gap
+    value = bound - v.clamp(min=0) - torch.log1p(torch.exp(-v.abs()))
+    return torch.where((bound > -torch.inf) & (drawn > -torch.inf), value, -torch.inf)

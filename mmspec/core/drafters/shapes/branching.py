@@ -1,0 +1,80 @@
+"""`branching`: so many children a node, by depth; one tree for all rows.
+
+RSD-C (Jeon et al., arXiv 2402.14160); Sequoia (Chen et al., 2402.12374) samples the same way. Children are drawn
+without replacement by Gumbel-top-k and stand in the order of their draw; each has q without its earlier siblings for a
+law. The tree is known beforehand, so that masks are built once.
+Exact under `recursive-rejection` and `match`.
+Knob: `branching`: more children at a depth help where the small model is unsure; each multiplies all that hangs below.
+"""
+
+from dataclasses import dataclass
+from functools import lru_cache
+from math import prod
+
+import torch
+from torch import Tensor
+
+from mmspec.core.drafters.shapes.shape import Frontier, Level
+from mmspec.core.drafters.shapes.siblings import law_of, race
+from mmspec.core.laws import Categorical
+
+
+@dataclass(frozen=True)
+class Branching:
+    """See the module.
+
+    Attributes:
+        branching: Children of every node, by depth; as many levels at most.
+    """
+
+    branching: tuple[int, ...] = (3, 2, 1, 1, 1)
+
+    offers = frozenset({"tree", "q"})
+    needs = frozenset[str]()
+
+    def __post_init__(self) -> None:
+        if not self.branching or min(self.branching) < 1:
+            raise ValueError(f"branching lists children per depth, each at least 1, got {self.branching}")
+
+    @property
+    def widest(self) -> int:
+        return max(self.branching)
+
+    def levels(self, k: int) -> int:
+        return min(k, len(self.branching))
+
+    def width(self, k: int) -> int:
+        return sum(self._sizes(k))
+
+    def fed(self, k: int) -> int:
+        return sum(self._sizes(k)[:-1])
+
+    def parents(self, k: int) -> tuple[int, ...] | None:
+        return _parents(self.branching[:k])
+
+    def level(self, frontier: Frontier, depth: int) -> Level:
+        law, children = frontier.law, self.branching[depth - 1]
+        assert isinstance(law, Categorical)
+        best = race(frontier).topk(children, -1)  # [batch, m, children]
+        node = torch.arange(best.indices[0].numel(), device=best.indices.device)[None]
+        parent = node // children
+        told = law_of(law, parent, node % children, best.indices) if frontier.told else None
+        score = (frontier.score + law.confidence()).repeat_interleave(children, 1)
+        return Level(best.indices.flatten(1), parent, score, best.values.flatten(1) > 0, told)
+
+    def choose(self, score: Tensor) -> Tensor | None:
+        return None
+
+    def _sizes(self, k: int) -> list[int]:
+        return [prod(self.branching[:depth]) for depth in range(1, self.levels(k) + 1)]
+
+
+@lru_cache
+def _parents(branching: tuple[int, ...]) -> tuple[int, ...]:
+    parents: list[int] = []
+    level = [-1]
+    for children in branching:
+        hang = [p for p in level for _ in range(children)]
+        level = [len(parents) + i for i in range(len(hang))]
+        parents += hang
+    return tuple(parents)

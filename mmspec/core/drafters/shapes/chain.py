@@ -1,0 +1,45 @@
+"""`chain`: one child a node.
+
+Speculative sampling (Leviathan et al., arXiv 2211.17192; Chen et al., 2302.01318). Scores are the running product of
+each law's largest probability, known before the draw.
+Exact under every rule that takes chains. No knobs.
+"""
+
+import torch
+from torch import Tensor
+
+from mmspec.core.drafters.shapes.shape import Frontier, Level
+from mmspec.core.laws import Categorical
+
+
+class Chain:
+    """See the module. The one shape that also takes laws which are not categorical."""
+
+    offers = frozenset({"chain", "q"})
+    needs: frozenset[str] = frozenset()
+    widest = 1
+
+    def levels(self, k: int) -> int:
+        return k
+
+    def width(self, k: int) -> int:
+        return k
+
+    def fed(self, k: int) -> int:
+        return max(0, k - 1)
+
+    def parents(self, k: int) -> tuple[int, ...] | None:
+        return tuple(range(-1, k - 1))
+
+    def level(self, frontier: Frontier, depth: int) -> Level:
+        law = frontier.law
+        if frontier.greedy and isinstance(law, Categorical):
+            units = law.on(None).argmax(-1)
+        else:
+            units = law.draw(frontier.noise)
+        score = frontier.score + law.confidence()
+        parent = torch.zeros(1, 1, dtype=torch.int64, device=score.device)
+        return Level(units, parent, score, torch.ones_like(score, dtype=torch.bool), law if frontier.told else None)
+
+    def choose(self, score: Tensor) -> Tensor | None:
+        return None

@@ -1,0 +1,84 @@
+"""`rerank`: expand the most promising nodes, then verify the best of all that was seen.
+
+EAGLE-2 (Li et al., arXiv 2406.16858): every frontier node gets `children` children, the `frontier` best of a level by
+cumulative score are expanded next, and of all candidates the `nodes` best are verified. Scores never rise along a path,
+so that the chosen nodes are a tree. Greedy, a child's score is its log probability. With the target's own noise E, as
+under `match`, children are the top of the race q / E, and the score is log softmax(log(q / E) / spread): how likely
+the target's race has the same winner.
+It chooses nodes by looking at their own units, which biases every rule that uses q (couplings.md § 5: mean TV 0.15 to
+0.2); so drafts are point masses and the rule must offer `rerank`, as `match` does.
+Knobs: `frontier`, `children` and `nodes`: larger finds more and costs more, on the small model and on the target; a
+smaller `spread` trusts the winner of the small model's race more: deeper, narrower trees.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from mmspec.core.drafters.shapes.shape import Frontier, Level
+from mmspec.core.drafters.shapes.siblings import race
+
+
+@dataclass(frozen=True)
+class Rerank:
+    """See the module.
+
+    Attributes:
+        frontier: Nodes expanded per level.
+        children: Children of each of them.
+        nodes: Nodes that are verified.
+        spread: Temperature of the scores of sampled nodes.
+    """
+
+    frontier: int = 6
+    children: int = 6
+    nodes: int = 24
+    spread: float = 0.75
+
+    offers = frozenset({"tree"})
+    needs = frozenset({"rerank"})
+
+    def __post_init__(self) -> None:
+        if min(self.frontier, self.children, self.nodes) < 1:
+            raise ValueError("frontier, children and nodes must be at least 1")
+        if not self.spread > 0:
+            raise ValueError(f"spread must be positive, got {self.spread}")
+
+    @property
+    def widest(self) -> int:
+        return self.children
+
+    def levels(self, k: int) -> int:
+        return k
+
+    def width(self, k: int) -> int:
+        return min(self.nodes, sum(self.children * expanded for expanded in self._expanded(k)))
+
+    def fed(self, k: int) -> int:
+        return sum(self._expanded(k)[1:])
+
+    def parents(self, k: int) -> tuple[int, ...] | None:
+        return None
+
+    def level(self, frontier: Frontier, depth: int) -> Level:
+        values = race(frontier)
+        scores = values.log() if frontier.greedy else torch.log_softmax(values.log() / self.spread, -1)
+        best = values.topk(self.children, -1).indices  # [batch, m, children]
+        own = scores.gather(-1, best).clamp(max=0)  # rounding must not let a child overtake its parent
+        score = (frontier.score[..., None] + own).flatten(1)
+        node = torch.arange(score.shape[1], device=score.device)[None]
+        kept = score.topk(min(self.frontier, score.shape[1]), -1).indices
+        return Level(best.flatten(1), node // self.children, score, score > -torch.inf, frontier=kept)
+
+    def choose(self, score: Tensor) -> Tensor | None:
+        # Stable: of equals the earlier stands, so that a child never displaces its parent.
+        best = score.sort(dim=1, descending=True, stable=True).indices[:, : self.nodes]
+        return best.sort(1).values
+
+    def _expanded(self, k: int) -> list[int]:
+        """Nodes expanded at each level, the root's first."""
+        sizes = [1] if k else []
+        while len(sizes) < k:
+            sizes.append(min(self.frontier, sizes[-1] * self.children))
+        return sizes

@@ -1,0 +1,46 @@
+"""The best static tree for a budget, when acceptance depends on a child's rank only.
+
+Sequoia's positional acceptance (arXiv 2402.12374, § 4.1): the r-th child of any node is the accepted one with
+probability `rates[r]`, so that a node is reached with the product of the rates on its path, and a tree's expected
+accepted length is the sum over its nodes. A child's product never exceeds its parent's: taking the largest product
+next, again and again, is optimal (their dynamic programme finds the same trees).
+"""
+
+import heapq
+from functools import lru_cache
+
+
+@lru_cache(maxsize=256)
+def likeliest_tree(rates: tuple[float, ...], depth: int, nodes: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The tree of at most `nodes` nodes and `depth` levels, root not counted, with the largest expected length.
+
+    Args:
+        rates: Chance of each rank, in [0, 1]. Rank and chance need not be in the same order.
+        depth: Most levels.
+        nodes: Most nodes; fewer are returned where `depth` levels hold no more.
+
+    Returns:
+        Parents (-1: child of the root), as `Draft.tree` takes them, and ranks. Levels follow one another; within a
+        level, children follow their parents' order, then rank.
+
+    Raises:
+        ValueError: A rate is no probability.
+    """
+    if not all(0 <= rate <= 1 for rate in rates):
+        raise ValueError(f"rates are probabilities, got {rates}")
+    taken: list[tuple[int, ...]] = []  # a node is its path of ranks
+    open_: list[tuple[float, int, tuple[int, ...]]] = []
+
+    def grow(chance: float, path: tuple[int, ...]) -> None:
+        if len(path) < depth:
+            for rank, rate in enumerate(rates):
+                heapq.heappush(open_, (-chance * rate, len(path), (*path, rank)))
+
+    grow(1.0, ())
+    while open_ and len(taken) < nodes:
+        cost, _, path = heapq.heappop(open_)
+        taken.append(path)
+        grow(-cost, path)
+    taken.sort(key=lambda path: (len(path), path))
+    place = {path: i for i, path in enumerate(taken)} | {(): -1}
+    return tuple(place[path[:-1]] for path in taken), tuple(path[-1] for path in taken)

@@ -1,0 +1,43 @@
+"""Speculation-length policies by name."""
+
+from dataclasses import dataclass, field
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from mmspec.core.goodput import Goodput, GoodputOptions
+from mmspec.core.policies import Confidence, Fixed, Policy
+from mmspec.registry.suggest import unknown
+
+
+@dataclass(frozen=True)
+class ConfidenceOptions:
+    """Options of the policy `confidence`."""
+
+    threshold: Annotated[float, Field(gt=0, lt=1)] = field(
+        default=0.3, metadata={"help": "stop drafting where survival falls below this; higher drafts less"}
+    )
+
+
+POLICIES: dict[str, type | None] = {"fixed": None, "confidence": ConfidenceOptions, "goodput": GoodputOptions}
+"""Names, and what can be set."""
+
+
+def options_of(policy: str | Policy | None) -> type | None:
+    """The options of a policy, where it was given by name and has any.
+
+    Raises:
+        ValueError: There is no policy of that name.
+    """
+    if isinstance(policy, str) and policy not in POLICIES:
+        raise ValueError(unknown("policy", policy, POLICIES))
+    return POLICIES[policy] if isinstance(policy, str) else None
+
+
+def make(policy: str | Policy | None, k: int, options: Any) -> Policy | None:
+    """The policy itself; None is left to the decoder."""
+    if not isinstance(policy, str):
+        return policy
+    if policy == "goodput":
+        return Goodput(k, options)
+    return Confidence(k, options.threshold) if policy == "confidence" else Fixed(k)

@@ -1,0 +1,40 @@
+"""Feeds one of transformers' streamers what each round emitted."""
+
+from typing import Any
+
+from torch import Tensor
+
+from mmspec.core.state import State
+
+
+class Stream:
+    """A streamer and how much of the text it has.
+
+    Args:
+        streamer: An object with `put` and `end`; None streams nothing.
+        ids: Prompt `[1, length]`.
+
+    Raises:
+        ValueError: The prompt has several rows.
+    """
+
+    def __init__(self, streamer: Any, ids: Tensor) -> None:
+        if streamer is not None and len(ids) > 1:
+            raise ValueError(f"a streamer takes a batch of one, got {len(ids)} rows")
+        self._streamer = streamer
+        self._prompt = ids
+        self._sent = 0
+
+    def step(self, state: State) -> None:
+        """Show what is new."""
+        if self._streamer is not None:
+            if not self._sent:  # not earlier: a call that is refused streams nothing
+                self._streamer.put(self._prompt.cpu())
+            units = state.output()[0]
+            self._streamer.put(units[self._sent :].cpu())
+            self._sent = len(units)
+
+    def end(self) -> None:
+        """The text is complete."""
+        if self._streamer is not None:
+            self._streamer.end()

@@ -1,0 +1,56 @@
+"""Bugs of nesting: an inner decoder whose units do not follow the law that they are reported with."""
+
+from collections.abc import Callable
+from typing import Any
+from unittest import mock
+
+import torch
+
+from mmspec.core.drafters import cascade as core
+from mmspec.core.drafters.cascade import CascadeDrafter
+from mmspec.core.laws import Categorical
+from mmspec.core.noise import DraftNoise, Lane, Round
+from mmspec.core.offset_noise import OffsetSource
+from mmspec.core.rules import Rejection
+from mmspec.core.rules.rule import walk
+from mmspec.core.state import State
+from mmspec.core.types import Draft, Scores, Verdict
+from mmspec.testing.mutants.mutant import Mutant, replacing
+
+
+class _Resampling(Rejection):
+    """Rejection whose refused units are drawn from p itself, not from what q left of it."""
+
+    def accept(self, draft: Draft, scores: Scores, round: Round) -> Verdict:
+        noise, law = round.fresh(draft.nodes), scores.law
+        drawn = law.draw(noise.lane(Lane.RESIDUAL))
+        if draft.nodes > 1 and draft.law is not None:
+            assert isinstance(law, Categorical) and isinstance(draft.law, Categorical)
+            p, q = law.take(draft.index.parent[:, 1:]).of(draft.drafted), draft.law.of(draft.drafted)
+            kept = (noise.lane(Lane.COIN).uniform()[:, 1:] * q < p) & draft.valid[:, 1:]
+            drawn = torch.cat([torch.where(kept, draft.drafted, drawn[:, :-1]), drawn[:, -1:]], 1)
+        return walk(draft, drawn)
+
+
+def _resampling(original: Callable) -> Callable:
+    def propose(self: CascadeDrafter, state: State, k: int, noise: DraftNoise) -> Any:
+        with mock.patch.object(self.decoder, "rule", _Resampling()):
+            return original(self, state, k, noise)
+
+    return propose
+
+
+MUTANTS = (
+    Mutant(
+        "middle-resamples-from-its-own-law",
+        "the inner decoder draws the unit after a refusal from the middle law, not from the residual, and reports it",
+        "TriForce's Middle_Spec (text.md § 2.4): total variation 0.05",
+        replacing(CascadeDrafter, "propose", _resampling),
+    ),
+    Mutant(
+        "outer-noise-inside-under-block",
+        "the inner decoder draws by the outer call's positions under a rule that looks past its stopping point",
+        "couplings.md § 2: block through reused draft noise alone, χ²/df 6.4",
+        replacing(core, "_source", lambda original: lambda noise: OffsetSource(noise.round)),
+    ),
+)

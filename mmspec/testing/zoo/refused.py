@@ -1,0 +1,142 @@
+"""Models that a host must refuse, each with the reason, and a small one of each so that a test can see it happen."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from transformers import AutoModelForSeq2SeqLM, PreTrainedModel
+
+from mmspec.testing.zoo.recipe import CONTEXT, WINDOW, Recipe
+from mmspec.testing.zoo.stateful import GRANITE, INDEXES, RECURRENT
+
+Reason = Literal["recurrent", "alibi", "indexed", "counts-slots", "own-cache", "mixes-tokens", "encoder-decoder"]
+
+MEANS: Mapping[Reason, str] = {
+    "recurrent": "layers fold the text into a state that a refused draft cannot be taken out of (plugins may bring it)",
+    "alibi": "attention measures distance by cache slot, and the nodes of a tree share depths",
+    "indexed": "layers keep an index or compressed blocks beside keys and values, which no tree pass can roll back",
+    "counts-slots": "positions or windows are counted in cache slots, padding included, whatever position_ids say",
+    "own-cache": "no cache of transformers: none at all, or one of its own",
+    "mixes-tokens": "what a token becomes depends on the other tokens of its pass, so that no answer is the right one",
+    "encoder-decoder": "the continuation is a second text with its own start",
+}
+"""Reason → what stands in the way."""
+
+SAYS: Mapping[Reason, str] = {
+    "recurrent": "recurrent|conv state",
+    "alibi": "ALiBi",
+    "indexed": "keeps more than keys and values|cannot verify drafts exactly|recurrent",
+    "counts-slots": "cannot verify drafts exactly",
+    "own-cache": "cannot verify drafts exactly",
+    "mixes-tokens": "cannot verify drafts exactly",
+    "encoder-decoder": "encoder.decoder",
+}
+"""Reason → pattern of the host's message."""
+
+
+@dataclass(frozen=True)
+class Refused:
+    """A model that must be refused.
+
+    Attributes:
+        reason: Key of `MEANS` and `SAYS`.
+        recipe: Of a small one.
+    """
+
+    reason: Reason
+    recipe: Recipe
+
+    def model(self) -> PreTrainedModel:
+        """A small one, of random weights."""
+        if self.reason == "encoder-decoder":
+            return AutoModelForSeq2SeqLM.from_config(self.recipe.configuration()).eval()
+        return self.recipe.model()
+
+
+HALF = dict(
+    is_decoder=True,
+    d_model=64,
+    decoder_layers=2,
+    decoder_attention_heads=4,
+    decoder_ffn_dim=96,
+    encoder_layers=2,
+    encoder_attention_heads=4,
+    encoder_ffn_dim=96,
+    max_target_positions=CONTEXT,
+)
+WHOLE = {name: value for name, value in HALF.items() if name not in ("is_decoder", "max_target_positions")}
+
+
+COUNTING = {
+    **{
+        name: HALF for name in ("bart", "blenderbot", "blenderbot-small", "marian", "mbart", "mvp", "pegasus", "plbart")
+    },
+    **{name: HALF for name in ("bigbird_pegasus", "trocr", "whisper")},
+    "roformer": dict(is_decoder=True),
+    "gpt_neo": dict(num_layers=2, num_heads=4, attention_types=[[["global", "local"], 1]], window_size=WINDOW),
+    "git": dict(
+        vision_config=dict(
+            hidden_size=32,
+            intermediate_size=32,
+            num_hidden_layers=1,
+            num_attention_heads=2,
+            image_size=16,
+            patch_size=8,
+        )
+    ),
+    "prophetnet": dict(
+        is_decoder=True,
+        num_decoder_layers=2,
+        num_decoder_attention_heads=4,
+        num_encoder_layers=2,
+        num_encoder_attention_heads=4,
+        decoder_ffn_dim=96,
+        encoder_ffn_dim=96,
+    ),
+}
+CACHELESS = {
+    "openai-gpt": dict(n_embd=64, n_layer=2, n_head=4, n_positions=CONTEXT),
+    "cpmant": dict(
+        dim_head=16,
+        dim_ff=96,
+        prompt_length=8,
+        prompt_types=8,
+        segment_types=8,
+        position_bias_num_buckets=32,
+        position_bias_max_distance=64,
+    ),
+    "reformer": dict(
+        is_decoder=True,
+        attention_head_size=16,
+        attn_layers=["local", "local"],
+        axial_pos_shape=[16, 32],
+        axial_pos_embds_dim=[32, 32],
+        feed_forward_size=96,
+        local_attn_chunk_length=32,
+    ),
+    "xlm": dict(emb_dim=64, n_layers=2, n_heads=4, n_words=131, causal=True),
+    "xlnet": dict(d_model=64, n_layer=2, n_head=4, d_inner=96),
+}
+ALIBI = {
+    "bloom": dict(n_layer=2, n_head=4),
+    "mpt": dict(d_model=64, n_heads=4, n_layers=2, max_seq_len=CONTEXT),
+    "falcon": dict(alibi=True),
+}
+PAIRS = {"t5": dict(d_model=64, d_kv=16, d_ff=96, num_layers=2, num_heads=4), "bart": WHOLE, "marian": WHOLE}
+
+
+def _all(reason: Reason, configs: Mapping[str, Mapping[str, Any]], suffix: str = "") -> dict[str, Refused]:
+    return {name + suffix: Refused(reason, Recipe(name, reason, config)) for name, config in configs.items()}
+
+
+REFUSED = {
+    **_all("recurrent", RECURRENT),
+    **_all("recurrent", {"granitemoehybrid": GRANITE}, "-mamba"),
+    **_all("indexed", INDEXES),
+    **_all("alibi", ALIBI, "-alibi"),
+    **_all("counts-slots", COUNTING),
+    **_all("own-cache", CACHELESS),
+    **_all("encoder-decoder", PAIRS, "-seq2seq"),
+    **_all("mixes-tokens", {"doge": dict(is_moe=True, num_experts=16, num_experts_per_tok=4)}, "-moe"),
+}
+"""Name → model that must be refused."""

@@ -1,0 +1,242 @@
+"""transformers' own candidate generators as drafters: its prompt lookup, assistants, those with another tokenizer.
+
+Assisted generation (Gante, 2023) and its form for different tokenizers (Timor et al., arXiv 2502.05202, at the level
+of strings): an assistant's text is decoded and encoded again.
+Guarantee: whatever a generator proposes is a point mass here, so that nothing rests on its probabilities; assistants
+draft greedily, and torch's generator is left as it was. One row only, as in transformers.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from transformers import GenerationConfig
+from transformers.generation.candidate_generator import (
+    AssistedCandidateGenerator,
+    AssistedCandidateGeneratorDifferentTokenizers,
+    CandidateGenerator,
+    PromptLookupCandidateGenerator,
+)
+
+from mmspec.core.noise import DraftNoise
+from mmspec.core.protocols import Target
+from mmspec.core.state import State
+from mmspec.core.types import Draft, Step
+
+Make = Callable[[State, Any], CandidateGenerator]
+"""From a call (as it stands) and its inputs to a generator for it."""
+
+_COUNTS = ("num_assistant_tokens", "num_output_tokens")
+
+
+@dataclass(frozen=True)
+class CandidatesOptions:
+    """Options of `candidates`."""
+
+    kind: Literal["prompt-lookup", "assistant", "cross-tokenizer"] = field(
+        default="prompt-lookup", metadata={"help": "which of transformers' generators"}
+    )
+    model: Any = field(default=None, metadata={"help": "the assistant: a shipped name, a folder, a hub name or live"})
+    tokenizer: Any = field(
+        default=None, metadata={"help": "cross-tokenizer: the target's tokenizer, live or a model's name"}
+    )
+    assistant_tokenizer: Any = field(
+        default=None, metadata={"help": "cross-tokenizer: the assistant's; default: the one beside a named assistant"}
+    )
+
+    def __post_init__(self) -> None:
+        if self.kind != "prompt-lookup" and self.model is None:
+            raise ValueError(f"kind {self.kind!r} needs an assistant: model=<a smaller model>")
+        if self.kind == "cross-tokenizer" and self.tokenizer is None:
+            raise ValueError("kind 'cross-tokenizer' needs tokenizer=<the target's tokenizer, or its model's name>")
+        if self.kind == "cross-tokenizer" and self.assistant_tokenizer is None and not isinstance(self.model, str):
+            raise ValueError("kind 'cross-tokenizer' with a live assistant needs assistant_tokenizer=")
+
+
+@dataclass
+class Memory:
+    """A call's generator.
+
+    Attributes:
+        generator: Made for this call.
+        inputs: What the call was started with.
+        asked: Whether it proposed in the round at hand.
+        stale: It missed a round: what it remembers of its last candidates is no longer the end of the text.
+    """
+
+    generator: CandidateGenerator
+    inputs: Any
+    asked: bool = False
+    stale: bool = False
+
+
+class Candidates:
+    """Drafts what a candidate generator of transformers proposes.
+
+    Args:
+        make: Makes the generator of a call.
+
+    Example:
+        ```python
+        mmspec.enable(model, drafter=Candidates(assistant(small)))
+        ```
+    """
+
+    offers = frozenset({"chain"})
+    needs = frozenset({"discrete"})
+
+    def __init__(self, make: Make) -> None:
+        self.make = make
+        self._vocab = 0
+
+    def bind(self, target: Target) -> None:
+        assert target.vocab is not None
+        self._vocab = target.vocab
+
+    def width(self, k: int) -> int:
+        return k
+
+    def start(self, state: State, inputs: Any) -> Memory:
+        if state.rows > 1:
+            raise ValueError(
+                f"transformers' candidate generators take one row at a time, got {state.rows}; "
+                "call generate row by row, or use a drafter that takes batches (prompt-lookup, draft-model, suffix)"
+            )
+        generator = self.make(state, inputs)
+        if generator.requires_model_outputs:
+            raise ValueError(f"{type(generator).__name__} reads the target's own outputs, which it is not shown here")
+        return Memory(generator, inputs)
+
+    def propose(self, state: State, k: int, noise: DraftNoise) -> Draft:
+        memory: Memory = state.memory
+        if memory.stale:
+            memory.generator, memory.stale = self.make(state, memory.inputs), False
+        memory.asked = False
+        text = known_text(state)
+        drafted = _ask(memory.generator, text, k)[:, text.shape[1] :][:, :k].to(state.root.device)
+        memory.asked = True
+        return Draft.chain(drafted.clamp(min=0, max=self._vocab - 1), valid=(drafted >= 0) & (drafted < self._vocab))
+
+    def observe(self, state: State, step: Step) -> None:
+        memory: Memory = state.memory
+        memory.stale = memory.stale or not memory.asked
+        if memory.asked and step.scores.logits is not None:
+            count = int(step.count)
+            text = state.history[:, state.hosted_pads[0] : state.given + state.hosted[0] + count]
+            memory.generator.update_candidate_strategy(text, step.scores.logits, max(count - 1, 0))
+        memory.asked = False
+
+
+class TextCandidates(Candidates):
+    """`Candidates` from options.
+
+    Args:
+        options: Which generator, and what it needs.
+
+    Raises:
+        ValueError: A model or a tokenizer cannot be loaded.
+    """
+
+    def __init__(self, options: CandidatesOptions = CandidatesOptions()) -> None:
+        model = options.model
+        if isinstance(model, str):
+            from mmspec.hosts.loading import load_model
+
+            model = load_model(model)
+        super().__init__(_maker(options, model))
+        self._shares_ids = options.kind == "assistant"
+        self._ids = model.config.get_text_config().vocab_size if model is not None else 0
+
+    def bind(self, target: Target) -> None:
+        super().bind(target)
+        if self._shares_ids and self._ids < self._vocab:
+            raise ValueError(
+                f"the assistant has {self._ids} token ids and the target {self._vocab}; an assistant with another "
+                "tokenizer is kind='cross-tokenizer'"
+            )
+
+
+def prompt_lookup(max_ngram: int = 2) -> Make:
+    """transformers' prompt lookup: the first occurrence of the longest n-gram."""
+
+    def make(state: State, inputs: Any) -> CandidateGenerator:
+        return PromptLookupCandidateGenerator(
+            eos_token_id=state.ends if len(state.ends) else None,
+            max_matching_ngram_size=max_ngram,
+            max_length=_longest(state),
+        )
+
+    return make
+
+
+def assistant(model: Any) -> Make:
+    """A smaller model with the target's tokenizer."""
+
+    def make(state: State, inputs: Any) -> CandidateGenerator:
+        text = known_text(state)
+        given = {"attention_mask": torch.ones_like(text)}
+        return AssistedCandidateGenerator(text, model, _greedy(state), given)
+
+    return make
+
+
+def cross_tokenizer(model: Any, tokenizer: Any, assistant_tokenizer: Any) -> Make:
+    """A smaller model with a tokenizer of its own.
+
+    Args:
+        model: The assistant.
+        tokenizer: The target's.
+        assistant_tokenizer: The assistant's.
+    """
+
+    def make(state: State, inputs: Any) -> CandidateGenerator:
+        text = known_text(state)
+        given = {"attention_mask": torch.ones_like(text)}
+        return AssistedCandidateGeneratorDifferentTokenizers(
+            text, model, tokenizer, assistant_tokenizer, _greedy(state), given
+        )
+
+    return make
+
+
+def known_text(state: State) -> Tensor:
+    """Prompt without padding, and output: `[1, length]`."""
+    return state.history[:, state.hosted_pads[0] : state.given + state.hosted[0]]
+
+
+def _ask(generator: CandidateGenerator, text: Tensor, k: int) -> Tensor:
+    """Text and candidates; at most `k` are asked for, and the generator's own number is left to its own schedule."""
+    counts = {name: getattr(generator, name) for name in _COUNTS if hasattr(generator, name)}
+    for name, own in counts.items():
+        setattr(generator, name, k if name == "num_output_tokens" else min(int(own), k))
+    try:
+        with torch.no_grad(), torch.random.fork_rng([text.device] if text.is_cuda else []):
+            candidates: Tensor = generator.get_candidates(text)[0]
+            return candidates
+    finally:
+        for name, own in counts.items():
+            setattr(generator, name, own)
+
+
+def _longest(state: State) -> int:
+    return state.given - state.hosted_pads[0] + state.limit
+
+
+def _greedy(state: State) -> GenerationConfig:
+    return GenerationConfig(
+        do_sample=False, max_length=_longest(state), min_length=0, eos_token_id=state.ends.tolist() or None
+    )
+
+
+def _maker(options: CandidatesOptions, model: Any) -> Make:
+    from mmspec.hosts.loading import load_tokenizer
+
+    if options.kind == "prompt-lookup":
+        return prompt_lookup()
+    if options.kind == "assistant":
+        return assistant(model)
+    own = options.assistant_tokenizer if options.assistant_tokenizer is not None else options.model
+    target_tokenizer, own = (load_tokenizer(t) if isinstance(t, str) else t for t in (options.tokenizer, own))
+    return cross_tokenizer(model, target_tokenizer, own)

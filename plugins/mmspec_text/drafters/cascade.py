@@ -1,0 +1,84 @@
+"""The target over a small key cache drafts for the target over the whole one (TriForce, arXiv 2404.11912).
+
+Three levels: a drafter without a model, the target's own weights over `budget` slots, the target. It pays where reading
+the cache is what a pass costs: long texts, large models. On a short text the middle level is the target itself, and
+nothing is gained.
+Knobs: `budget` (more slots are accepted more often and cost more), `inner_k` (drafts for the middle level).
+"""
+
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from mmspec.core.decoder import Decoder
+from mmspec.core.drafters.cascade import CascadeDrafter
+from mmspec.core.noise import DraftNoise
+from mmspec.core.protocols import Drafter, Target
+from mmspec.core.state import State
+from mmspec.core.types import Draft, Step
+from mmspec.hosts.budget import BudgetedTarget
+from mmspec.hosts.target import TransformersTarget
+from mmspec_text.drafters.prompt_lookup import PromptLookup
+from mmspec_text.drafters.token_recycling import TokenRecycling
+
+_INNER: dict[str, type] = {"token-recycling": TokenRecycling, "prompt-lookup": PromptLookup}
+
+
+@dataclass(frozen=True)
+class CascadeOptions:
+    """Options of `cascade`."""
+
+    budget: Annotated[int, Field(ge=16)] = field(
+        default=512, metadata={"help": "slots of the middle level's cache; more is closer to the target, and slower"}
+    )
+    sinks: Annotated[int, Field(ge=0)] = field(
+        default=8, metadata={"help": "first slots of the text that always stay in it"}
+    )
+    inner: Literal["token-recycling", "prompt-lookup"] = field(
+        default="token-recycling", metadata={"help": "what drafts for the middle level"}
+    )
+    inner_k: Annotated[int, Field(ge=0, le=64)] = field(
+        default=3, metadata={"help": "units that are drafted for the middle level at once"}
+    )
+
+
+class Cascade:
+    """A decoder over the target's own weights and a budgeted cache, as drafter.
+
+    Args:
+        options: Sizes.
+    """
+
+    offers = CascadeDrafter.offers
+    needs = frozenset({"discrete"})
+
+    def __init__(self, options: CascadeOptions = CascadeOptions()) -> None:
+        self.options = options
+        self._cascade: CascadeDrafter | None = None
+
+    def bind(self, target: Target) -> None:
+        if not isinstance(target, TransformersTarget):
+            raise ValueError(f"cascade needs a key cache that it can cut down; {type(target).__name__} has none")
+        middle = BudgetedTarget(target, self.options.budget, self.options.sinks)
+        inner: Drafter = _INNER[self.options.inner]()
+        self._cascade = CascadeDrafter(Decoder(middle, inner, k=self.options.inner_k))
+        self._cascade.bind(target)
+
+    @property
+    def cascade(self) -> CascadeDrafter:
+        """The core's drafter; there once a target is bound."""
+        assert self._cascade is not None
+        return self._cascade
+
+    def width(self, k: int) -> int:
+        return k
+
+    def start(self, state: State, inputs: Any) -> Any:
+        return self.cascade.start(state, inputs)
+
+    def propose(self, state: State, k: int, noise: DraftNoise) -> Draft:
+        return self.cascade.propose(state, k, noise)
+
+    def observe(self, state: State, step: Step) -> None:
+        self.cascade.observe(state, step)

@@ -1,0 +1,45 @@
+"""Prompt lookup, and token recycling where it finds nothing: no model, no training, for every text.
+
+Saxena's prompt lookup and token recycling (arXiv 2408.08696), see their own files; `Fallback` puts them together. A
+copy is long and often right, a tree of successors is always at hand.
+Guarantee and knobs: those of the two.
+"""
+
+from dataclasses import dataclass, field
+from typing import Annotated
+
+from pydantic import Field
+
+from mmspec.core.drafters.fallback import Fallback
+from mmspec_text.drafters.prompt_lookup import PromptLookup, PromptLookupOptions
+from mmspec_text.drafters.token_recycling import TokenRecycling, TokenRecyclingOptions
+
+
+@dataclass(frozen=True)
+class LookupRecyclingOptions(TokenRecyclingOptions):
+    """Options of `lookup-recycling`: those of `token-recycling`, and of the lookup."""
+
+    max_ngram: Annotated[int, Field(ge=1, le=32)] = field(
+        default=4, metadata={"help": "longest n-gram that is looked for"}
+    )
+    min_ngram: Annotated[int, Field(ge=1, le=32)] = field(
+        default=2, metadata={"help": "shortest n-gram that is copied from; shorter ones leave it to recycling"}
+    )
+
+    def __post_init__(self) -> None:
+        self.lookup()
+
+    def lookup(self) -> PromptLookupOptions:
+        """The part that is prompt lookup's; checks it."""
+        return PromptLookupOptions(max_ngram=self.max_ngram, min_ngram=self.min_ngram)
+
+
+class LookupRecycling(Fallback):
+    """See the module.
+
+    Args:
+        options: Of both.
+    """
+
+    def __init__(self, options: LookupRecyclingOptions = LookupRecyclingOptions()) -> None:
+        super().__init__(PromptLookup(options.lookup()), TokenRecycling(options))

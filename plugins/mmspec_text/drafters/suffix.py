@@ -1,0 +1,144 @@
+"""Suffix decoding: the most frequent continuation of the longest suffix that occurred before, again and again.
+
+SuffixDecoding (Oliaro et al., arXiv 2411.04975), as a chain. Counts come from the row's own prompt and output, from the
+output of earlier calls if they are to be remembered, and from a corpus if one is named; the source that knows the
+longest suffix speaks. A draft goes on until the estimated probability of the whole path falls below a threshold (there:
+a speculation length in proportion to the match, and a tree).
+Guarantee: drafts are point masses; exact under every rule that takes chains of them.
+Knobs: a higher `threshold` drafts less and is accepted more often; a larger `min_match` drafts less often; a larger
+`max_match` tells contexts apart better and costs memory.
+"""
+
+import math
+from dataclasses import dataclass, field
+from typing import Annotated, Any
+
+import torch
+from pydantic import Field
+
+from mmspec.core.noise import DraftNoise
+from mmspec.core.protocols import Target
+from mmspec.core.state import State
+from mmspec.core.types import Draft, Step
+from mmspec_text.drafters.suffix_corpus import Corpus, read_corpus
+from mmspec_text.drafters.suffix_statistics import Recent, Seen, Statistics, longest_of
+
+
+@dataclass(frozen=True)
+class SuffixOptions:
+    """Options of `suffix`."""
+
+    max_match: Annotated[int, Field(ge=1, le=64)] = field(
+        default=8, metadata={"help": "longest suffix that is looked for; counts take memory in proportion"}
+    )
+    min_match: Annotated[int, Field(ge=1, le=64)] = field(
+        default=1, metadata={"help": "shortest suffix that is enough to draft"}
+    )
+    threshold: Annotated[float, Field(ge=0, lt=1)] = field(
+        default=0.05, metadata={"help": "stop where a path's estimated probability falls below; higher drafts less"}
+    )
+    remember: Annotated[int, Field(ge=0)] = field(
+        default=0, metadata={"help": "tokens of earlier calls' output to keep counts of; 0: every call by itself"}
+    )
+    corpus: Any = field(
+        default=None, metadata={"help": "a UTF-8 text file, a file of ids (.json, .safetensors), or a list of ids"}
+    )
+    tokenizer: Any = field(
+        default=None, metadata={"help": "for a corpus of text: the target's tokenizer, live or a model's name"}
+    )
+
+    def __post_init__(self) -> None:
+        if self.min_match > self.max_match:
+            raise ValueError(f"min_match ({self.min_match}) must not exceed max_match ({self.max_match})")
+
+
+@dataclass
+class Row:
+    """What is known of one row of a call.
+
+    Attributes:
+        text: Prompt and output, padding removed.
+        counts: Of its n-grams.
+    """
+
+    text: list[int]
+    counts: Seen
+
+
+class Suffix:
+    """Drafts from counts.
+
+    Args:
+        options: Lengths, threshold, corpus.
+
+    Raises:
+        ValueError: The corpus cannot be read.
+    """
+
+    offers = frozenset({"chain"})
+    needs = frozenset({"discrete"})
+
+    def __init__(self, options: SuffixOptions = SuffixOptions()) -> None:
+        self.options = options
+        self._sizes = options.min_match, options.max_match
+        self._earlier = Recent(options.remember, *self._sizes) if options.remember else None
+        self._corpus = None
+        if options.corpus is not None:
+            self._corpus = Corpus(read_corpus(options.corpus, options.tokenizer), *self._sizes)
+
+    def bind(self, target: Target) -> None:
+        assert target.vocab is not None
+        if self._corpus is not None and self._corpus.largest >= target.vocab:
+            raise ValueError(
+                f"the corpus has token id {self._corpus.largest} and the target's are 0 … {target.vocab - 1}; "
+                "it was made with another tokenizer"
+            )
+
+    def width(self, k: int) -> int:
+        return k
+
+    def start(self, state: State, inputs: Any) -> list[Row]:
+        prompts = state.history[:, : state.given].tolist()
+        rows = []
+        for prompt, pads in zip(prompts, state.hosted_pads, strict=True):
+            rows.append(Row(prompt[pads:], Seen(*self._sizes)))
+            rows[-1].counts.extend([], prompt[pads:])
+        return rows
+
+    def propose(self, state: State, k: int, noise: DraftNoise) -> Draft:
+        self._catch_up(state)
+        drafts = [
+            [] if done else self._continue(row, k) for row, done in zip(state.memory, state.done_rows, strict=True)
+        ]
+        width = max(map(len, drafts))
+        filled = [draft + [(0, -math.inf)] * (width - len(draft)) for draft in drafts]
+        table = torch.tensor(filled, dtype=torch.float64, device=state.root.device).reshape(state.rows, width, 2)
+        return Draft.chain(table[..., 0].long(), valid=table[..., 1].isfinite(), score=table[..., 1].float())
+
+    def observe(self, state: State, step: Step) -> None:
+        """Nothing to do: what was emitted reaches the host with the sync that follows, and is counted by `propose`."""
+
+    def _catch_up(self, state: State) -> None:
+        """Count what was emitted since the last draft; one read of the device for all rows."""
+        seen = [len(row.text) + pads - state.given for row, pads in zip(state.memory, state.hosted_pads, strict=True)]
+        first = min(seen)
+        emitted = state.history[:, state.given + first : state.given + max(state.hosted)].tolist()
+        for row, known, now, units in zip(state.memory, seen, state.hosted, emitted, strict=True):
+            new = units[known - first : max(now, known) - first]
+            row.counts.extend(row.text, new)
+            if self._earlier is not None:
+                self._earlier.extend(row.text, new)
+            row.text += new
+
+    def _continue(self, row: Row, k: int) -> list[tuple[int, float]]:
+        """Up to `k` units with the log probability of the path down to each."""
+        sources: list[Statistics] = [s for s in (row.counts, self._earlier, self._corpus) if s is not None]
+        text, drafted, survival = row.text[-self.options.max_match :], [], 1.0
+        while len(drafted) < k:
+            guess = longest_of(sources, text)
+            if guess is None or survival * guess.chance < self.options.threshold:
+                break
+            survival *= guess.chance
+            drafted.append((guess.unit, math.log(survival)))
+            text = [*text, guess.unit][-self.options.max_match :]
+        return drafted

@@ -1,0 +1,109 @@
+"""What followed what in texts that grow: the unit after every n-gram, counted unit by unit.
+
+`Seen` counts, `Recent` counts and forgets. Like `suffix_corpus.Corpus` they answer one question: after the longest
+suffix of a text that was followed by anything before, what came how often?
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+
+@dataclass(frozen=True)
+class Guess:
+    """The most frequent continuation of a suffix.
+
+    Attributes:
+        unit: What followed most often.
+        count: How often.
+        total: How often anything followed.
+        matched: Length of the suffix.
+    """
+
+    unit: int
+    count: int
+    total: int
+    matched: int
+
+    @property
+    def chance(self) -> float:
+        """Its probability, with one occurrence set aside for what was never seen (PPM's method A)."""
+        return self.count / (self.total + 1)
+
+
+class Statistics(Protocol):
+    """Counts that can be asked."""
+
+    def guess(self, text: Sequence[int]) -> Guess | None:
+        """What follows the longest known suffix of `text`; None where even the shortest is unknown."""
+        ...
+
+
+class Seen:
+    """Counts of what came after every n-gram of `shortest` to `longest` units.
+
+    Args:
+        shortest: Units of the shortest n-gram.
+        longest: Units of the longest n-gram; memory grows with it.
+    """
+
+    def __init__(self, shortest: int, longest: int) -> None:
+        self.shortest = shortest
+        self.longest = longest
+        self.units = 0
+        self._after: dict[tuple[int, ...], dict[int, int]] = {}
+
+    def extend(self, before: Sequence[int], units: Sequence[int]) -> None:
+        """A text went on: `units` came after `before`, of which the end is read."""
+        tail = tuple(before[-self.longest :])
+        for unit in units:
+            for length in range(self.shortest, len(tail) + 1):
+                counts = self._after.setdefault(tail[-length:], {})
+                counts[unit] = counts.pop(unit, 0) + 1  # the latest stands last
+            tail = (*tail, unit)[-self.longest :]
+        self.units += len(units)
+
+    def guess(self, text: Sequence[int]) -> Guess | None:
+        """See `Statistics`; among equally frequent continuations, the latest."""
+        found: dict[int, int] | None = None
+        matched = self.shortest - 1
+        while matched < min(self.longest, len(text)):
+            counts = self._after.get(tuple(text[-matched - 1 :]))
+            if counts is None:  # then no longer suffix is known either
+                break
+            found, matched = counts, matched + 1
+        if found is None:
+            return None
+        unit = max(reversed(found), key=found.__getitem__)
+        return Guess(unit, found[unit], sum(found.values()), matched)
+
+
+class Recent:
+    """`Seen` that forgets: of two generations, the older is dropped when the younger has grown up.
+
+    Args:
+        capacity: Most units that are remembered; about half of them always are.
+        shortest: As in `Seen`.
+        longest: As in `Seen`.
+    """
+
+    def __init__(self, capacity: int, shortest: int, longest: int) -> None:
+        self._grown = max(1, capacity // 2)
+        self._young = Seen(shortest, longest)
+        self._old = Seen(shortest, longest)
+
+    def extend(self, before: Sequence[int], units: Sequence[int]) -> None:
+        """As in `Seen`."""
+        if self._young.units >= self._grown:
+            self._old, self._young = self._young, Seen(self._young.shortest, self._young.longest)
+        self._young.extend(before, units)
+
+    def guess(self, text: Sequence[int]) -> Guess | None:
+        """See `Statistics`; the generation that knows the longer suffix speaks, the younger of equals."""
+        return longest_of([self._young, self._old], text)
+
+
+def longest_of(sources: Sequence[Statistics], text: Sequence[int]) -> Guess | None:
+    """The guess after the longest suffix that any source knows; the first source of equals."""
+    guesses = [guess for source in sources if (guess := source.guess(text)) is not None]
+    return max(guesses, key=lambda guess: guess.matched, default=None)

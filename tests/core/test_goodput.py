@@ -1,0 +1,198 @@
+"""The policy `goodput`, on rounds made up: costs by depth, acceptance by depth. No clock is read here."""
+
+import random
+from collections import Counter
+
+import pytest
+import torch
+
+from mmspec.core import decoder as core
+from mmspec.core.decoder import Decoder
+from mmspec.core.drafters.draft_model import DraftModel
+from mmspec.core.goodput import Goodput, GoodputOptions
+from mmspec.core.rules import Rejection
+from mmspec.faces.build import decoder_for
+from mmspec.testing.history import HistoryTarget
+from mmspec.testing.oracles import exact_joint
+from mmspec.testing.statistics import assert_follows
+
+
+def run(policy, cost, chance, rounds=600, rows=1, seed=0, noise=0.0):
+    """Rounds of a decoder whose drafts are accepted with `chance(depth)` and cost `cost(depth)`. Budgets, in order."""
+    rng, budgets = random.Random(seed), []
+    for _ in range(rounds):
+        depth = policy.budget()
+        emitted = []
+        for _ in range(rows):
+            n = 1
+            while n <= depth and rng.random() < chance(n):
+                n += 1
+            emitted.append(n)
+        policy.observe(depth, emitted, cost(depth) * (1 + noise * rng.random()))
+        budgets.append(depth)
+    return budgets
+
+
+def favourite(budgets):
+    return Counter(budgets[len(budgets) // 2 :]).most_common(1)[0][0]
+
+
+def true_goodput(depth, cost, chance):
+    reached, expected = 1.0, 1.0
+    for d in range(1, depth + 1):
+        reached *= chance(d)
+        expected += reached
+    return expected / cost(depth)
+
+
+@pytest.mark.parametrize("slope", [0.02, 0.1, 0.3, 0.8])
+@pytest.mark.parametrize("rate", [0.1, 0.5, 0.8, 0.95])
+def test_finds_what_brute_force_finds(slope, rate):
+    def cost(depth):
+        return 1 + slope * depth
+
+    def chance(depth):
+        return rate * 0.98**depth
+
+    policy = Goodput(8)
+    assert policy.depths == [0, 1, 2, 4, 8]
+    chosen = favourite(run(policy, cost, chance, rows=4, noise=0.02))
+    goodput = {d: true_goodput(d, cost, chance) for d in policy.depths}
+    # Hysteresis may leave it at a depth that is within `gain` of the best; estimates add a little.
+    assert goodput[chosen] > 0.92 * max(goodput.values()), (chosen, goodput)
+
+
+def test_a_step_in_the_measured_cost_is_seen():
+    """Up to four nodes are free, five cost double: no smooth formula would stop at four."""
+    assert favourite(run(Goodput(8), lambda d: 1.0 if d <= 4 else 2.0, lambda d: 0.9)) == 4
+
+
+def test_nothing_accepted_means_mostly_no_draft():
+    budgets = run(Goodput(8), lambda d: 1 + 0.15 * d, lambda d: 0.0)
+    assert budgets[100:].count(0) > 0.9 * len(budgets[100:])
+    assert set(budgets[100:]) == {0, 1}, "now and then it must look whether that is still so"
+
+
+def test_all_accepted_and_free_means_k():
+    budgets = run(Goodput(6), lambda d: 1.0, lambda d: 1.0)
+    assert budgets[20:].count(6) > 0.9 * len(budgets[20:])
+
+
+def test_dearer_verification_never_means_a_deeper_draft():
+    chosen = [favourite(run(Goodput(8), lambda d, s=s: 1 + s * d, lambda d: 0.8, rows=8)) for s in (0.01, 0.1, 0.3, 2)]
+    assert chosen == sorted(chosen, reverse=True) and chosen[0] == 8 and chosen[-1] == 0
+
+
+def test_a_small_gain_does_not_change_the_depth():
+    """Depth 4 wins at first; then 8 becomes 3 % better, then 30 % better."""
+    policy = Goodput(8, GoodputOptions(gain=0.1))
+    base = {0: 1.0, 1: 1.1, 2: 1.2, 4: 1.4}
+    at_par = 1.4 * 9 / 5  # seconds at which depth 8 is as good as depth 4, all accepted
+    assert favourite(run(policy, (base | {8: at_par * 1.2}).__getitem__, lambda d: 1.0)) == 4
+    assert favourite(run(policy, (base | {8: at_par * 0.97}).__getitem__, lambda d: 1.0)) == 4
+    assert favourite(run(policy, (base | {8: at_par * 0.77}).__getitem__, lambda d: 1.0)) == 8
+
+
+def test_it_follows_a_text_that_changes():
+    policy = Goodput(8)
+    assert favourite(run(policy, lambda d: 1 + 0.1 * d, lambda d: 0.0)) == 0
+    assert favourite(run(policy, lambda d: 1 + 0.1 * d, lambda d: 0.97, rounds=2000)) == 8
+    assert favourite(run(policy, lambda d: 1 + 0.1 * d, lambda d: 0.0)) == 0
+
+
+@pytest.mark.parametrize("slow", [lambda n, depth, seen: n < 4, lambda n, depth, seen: depth not in seen])
+def test_slow_first_rounds_do_not_count(slow):
+    """A warm-up of everything, and a compilation at the first round of every depth: both a hundred times as slow."""
+    policy, seen = Goodput(8), set()
+    for n in range(60):
+        depth = policy.budget()
+        policy.observe(depth, [depth + 1], 100.0 if slow(n, depth, seen) else 1.0)
+        seen.add(depth)
+    assert policy.budget() == 8 and {load.cost(d) for load in policy._loads.values() for d in policy.depths} == {1.0}
+
+
+def test_every_load_has_a_table_of_its_own():
+    """One row: drafts are nearly free. Sixty-four: they cost what they bring. The object lives on between calls."""
+    policy = Goodput(4)
+    for _ in range(2):
+        assert favourite(run(policy, lambda d: 1 + 0.02 * d, lambda d: 0.8)) == 4
+        assert favourite(run(policy, lambda d: 5 * (1 + d), lambda d: 0.8, rows=64, rounds=100)) == 0
+    budgets = run(policy, lambda d: 1 + 0.02 * d, lambda d: 0.8, rounds=40)
+    assert budgets[1:].count(4) > 30, "what it learnt of one row was kept"
+
+
+def test_depths_between_the_measured_ones_are_interpolated():
+    policy = Goodput(16)
+    for depth, seconds in [(16, 9), (16, 9), (2, 2), (2, 2)]:
+        policy._next = depth
+        policy.observe(depth, [1], seconds)
+    (load,) = policy._loads.values()
+    costs = [load.cost(d) for d in range(17)]
+    assert costs == sorted(costs) and costs[2] == 2 and costs[9] == 5.5 and costs[0] == 2
+
+
+def test_a_drafter_without_a_word_is_asked_again():
+    """Its rounds are as fast as plain ones: that must not make plain decoding look better than it is."""
+    policy = Goodput(4)
+    for _ in range(200):
+        asked = policy.budget()
+        policy.observe(0, [1], 1.0 if asked else 5.0)
+    (load,) = policy._loads.values()
+    assert policy.budget() > 0 and load.cost(0) == 5.0
+
+
+def test_k_of_zero_and_one():
+    assert set(run(Goodput(0), lambda d: 1.0, lambda d: 1.0)) == {0}
+    assert favourite(run(Goodput(1), lambda d: 1.0, lambda d: 0.5)) == 1
+
+
+class Clock:
+    """Every reading is later than the one before, by steps that make some depths look cheap and others dear."""
+
+    def __init__(self):
+        self.now, self.rng = 0.0, random.Random(3)
+
+    def perf_counter(self):
+        self.now += self.rng.choice([0.01, 0.1, 1.0])
+        return self.now
+
+
+LARGE = HistoryTarget.random(3, seed=3)
+PROMPT = torch.tensor([[0, 1], [2, 2], [1, 0]])
+
+
+def test_output_does_not_change_under_match(monkeypatch):
+    monkeypatch.setattr(core, "time", Clock())
+    decoder = Decoder(LARGE, DraftModel(LARGE.near(4)), k=4, policy=Goodput(4, GoodputOptions(probe=3, gain=0)))
+    depths = Counter()
+    for seed in range(4):
+        state = decoder.start(PROMPT, 60, seed=seed)
+        while not state.finished:
+            decoder.advance(state)
+            depths[state.step.draft.index.deepest] += 1
+        plain = Decoder(LARGE).generate(PROMPT, 60, seed=seed).units
+        assert all(torch.equal(a, b) for a, b in zip(plain, state.output(), strict=True))
+    assert set(depths) >= {0, 1, 2, 4}, "the clock must make it try them all"
+
+
+def test_law_does_not_change_under_rejection(monkeypatch):
+    """What it learnt from accepted units decides later depths only."""
+    monkeypatch.setattr(core, "time", Clock())
+    policy = Goodput(3, GoodputOptions(probe=2, gain=0))
+
+    def sample(seed):
+        decoder = Decoder(LARGE, DraftModel(LARGE.near(4)), Rejection(), k=3, policy=policy)
+        return torch.stack(decoder.generate(PROMPT[:1].expand(60_000, -1), 5, seed=seed).units)
+
+    assert_follows(sample, exact_joint(LARGE.next_law([0, 1]), 5, 3))
+
+
+def test_is_found_by_name():
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    sizes = dict(vocab_size=32, hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2)
+    model = LlamaForCausalLM(LlamaConfig(**sizes)).eval()
+    policy = decoder_for(model, "prompt-lookup", k=6, policy="goodput", options={"probe": 9, "gain": 0.2}).policy
+    assert isinstance(policy, Goodput) and policy.depths == [0, 1, 2, 4, 6] and policy.options.probe == 9
+    with pytest.raises(ValueError, match="'probe' is 1, allowed is int >= 2"):
+        decoder_for(model, "prompt-lookup", policy="goodput", options={"probe": 1})

@@ -1,0 +1,176 @@
+"""Shapes: which nodes a draft tree has, and what each was drawn from."""
+
+import itertools
+import math
+
+import pytest
+import torch
+
+from mmspec.core.decoder import Decoder
+from mmspec.core.drafters.draft_model import DraftModel
+from mmspec.core.drafters.shapes import Beam, Branching, Chain, Frontier, Rerank
+from mmspec.core.drafters.shapes.beam import pushed
+from mmspec.core.laws import Categorical
+from mmspec.core.rules import Match, RecursiveRejection
+from mmspec.core.warp import Warp
+from mmspec.testing.history import HistoryTarget
+from mmspec.testing.statistics import assert_follows
+
+LARGE = HistoryTarget.random(6, seed=3)
+SMALL = LARGE.near(4)
+PROMPT = torch.tensor([[0, 1]])
+
+
+def drafted(shape, rule=None, k=3, rows=4, seed=0, **options):
+    """One draft, and the state that it was made for."""
+    decoder = Decoder(LARGE, DraftModel(SMALL, shape), rule or Match(), k=k)
+    state = decoder.start(PROMPT.expand(rows, -1), 30, seed=seed, **options)
+    draft = decoder.drafter.propose(state, k, decoder.rule.draft_noise(state.round()))
+    return draft, state
+
+
+def paths(draft, row):
+    """Units from the root's child to every node."""
+    index = draft.index
+    ancestor = index.ancestor[row if len(index.ancestor) > 1 else 0, 1:, 1:]
+    return [tuple(draft.units[row][above].tolist()) for above in ancestor]
+
+
+@pytest.mark.parametrize("k", [1, 2, 3, 4])
+@pytest.mark.parametrize(
+    "shape", [Chain(), Branching((4, 2, 1)), Beam(1), Beam(3), Rerank(2, 3, 4), Rerank(5, 5, 60)], ids=repr
+)
+def test_bounds_are_those_of_the_draft(shape, k):
+    for rule in (Match(), *([] if isinstance(shape, Rerank) else [RecursiveRejection()])):
+        draft, state = drafted(shape, rule, k)
+        assert draft.units.shape[1] == shape.width(k) and draft.valid.all()
+        depth = draft.index.depth
+        assert depth.max() == draft.index.deepest == shape.levels(k) or isinstance(shape, Rerank)
+        assert depth.max() <= draft.index.deepest <= k and draft.index.rank.max() < draft.index.widest
+        if state.memory.scratch is not None:
+            assert state.memory.scratch.fed.nodes == shape.fed(k) + 1
+        for row in range(4):
+            assert len(set(paths(draft, row))) == shape.width(k), "siblings are distinct"
+
+
+def test_one_beam_and_one_child_are_the_chain():
+    for rule in (RecursiveRejection(), Match()):
+        chain, _ = drafted(Chain(), rule)
+        for shape in (Beam(1), Branching((1, 1, 1))):
+            other, _ = drafted(shape, rule)
+            assert torch.equal(chain.units, other.units) and torch.allclose(chain.score, other.score)
+            assert (chain.law is None) == (other.law is None)
+            if chain.law is not None:
+                assert torch.allclose(chain.law.probs, other.law.probs, atol=1e-6)
+
+
+def test_more_siblings_than_units_are_not_valid():
+    """Top-2 sampling leaves two units: third siblings have no law, and are never tried."""
+    for shape in (Branching((3, 3)), Beam(4)):
+        draft, state = drafted(shape, RecursiveRejection(), 2, warp=Warp.sampling(top_k=2))
+        assert 0 < draft.valid.sum() < draft.valid.numel()
+        rooted = draft.rooted(state.root, state.room)
+        assert rooted.index.rank.expand_as(rooted.valid)[rooted.valid].max() == 1
+        assert draft.law.probs.isfinite().all()
+        sums = draft.law.probs.sum(-1)[draft.valid]
+        assert torch.allclose(sums, torch.ones_like(sums), atol=1e-5)
+
+
+def test_perturbed_values_are_those_of_the_formula():
+    drawn = torch.randn(5, 3, 4).double().sort(-1, descending=True).values
+    above = torch.randn(5, 3).double()
+    z, g = drawn[..., :1], above[..., None]
+    expected = -torch.log(torch.exp(-g) - torch.exp(-z) + torch.exp(-drawn))
+    value = pushed(drawn, above)
+    assert torch.allclose(value, expected) and torch.equal(value[..., 0], above)
+    assert (value.diff(dim=-1) <= 0).all()
+    far = pushed(torch.tensor([[[50.0, -60.0, -math.inf]]]), torch.tensor([[-3.0]]))
+    assert far.tolist() == [[[-3.0, pytest.approx(-60.0, abs=1e-4), -math.inf]]]
+    assert pushed(torch.tensor([[[-math.inf, -math.inf]]]), torch.tensor([[-math.inf]])).tolist() == [[[-math.inf] * 2]]
+
+
+def test_a_beam_draws_sequences_without_replacement():
+    """The two deepest nodes, in order, against enumeration: P(a, b) = q(a) q(b) / (1 - q(a)) over whole sequences."""
+    vocab, rows = 3, 60_000
+    tables = torch.randn(1 + vocab, vocab, generator=torch.Generator().manual_seed(0)) * 1.5
+    q = tables.softmax(-1)
+    sequences = list(itertools.product(range(vocab), repeat=2))
+    law = torch.tensor([float(q[0, a] * q[1 + a, b]) for a, b in sequences]).double()
+    joint = law[:, None] * law / (1 - law[:, None])
+    joint.fill_diagonal_(0)
+
+    def sample(seed):
+        generator = torch.Generator().manual_seed(seed)
+
+        class Plain:
+            def exponential(self, size):
+                return torch.empty(rows, self.nodes, size).exponential_(generator=generator)
+
+        noise, shape = Plain(), Beam(2)
+        noise.nodes = 1
+        first = Frontier(Categorical(q[:1].expand(rows, 1, -1)), noise, torch.zeros(rows, 1), False, True)
+        level = shape.level(first, 1)
+        noise.nodes = 2
+        second = Frontier(Categorical(q[1 + level.units]), noise, level.score, False, True, level.carried)
+        deep = shape.level(second, 2)
+        return level.units.gather(1, deep.parent) * vocab + deep.units
+
+    assert_follows(sample, joint)
+
+
+def eagle2(law, k, frontier, children, nodes):
+    """EAGLE-2 by the book: `law(path)` gives every unit's log score as a child, `-inf` where it cannot be one."""
+    level, seen = [((), 0.0)], []
+    for _ in range(k):
+        found = []
+        for path, score in level:
+            best = sorted(enumerate(law(path)), key=lambda x: -x[1])[:children]
+            found += [((*path, unit), score + own) for unit, own in best]
+        seen += found
+        level = sorted(found, key=lambda x: -x[1])[:frontier]
+    return dict(sorted(seen, key=lambda x: -x[1])[:nodes])
+
+
+@pytest.mark.parametrize("greedy", [True, False])
+@pytest.mark.parametrize(("frontier", "children", "nodes"), [(3, 3, 8), (1, 4, 6), (4, 2, 30)])
+def test_rerank_is_eagle2(greedy, frontier, children, nodes):
+    shape, k = Rerank(frontier, children, nodes, spread=0.6), 3
+    draft, state = drafted(shape, Match(), k, rows=6, warp=Warp.sampling(temperature=0.0 if greedy else 0.9))
+    race = state.source.by_position(state.emitted, state.hosted, k - 1).exponential(6)
+    for row in range(6):
+        known = [0, 1, *state.history[row, 2 : 2 + state.hosted[row]].tolist()]
+
+        def scores(path, row=row, known=known):
+            logits = SMALL.next_law(known, lambda x: x if greedy else x / 0.9)(path).log()
+            if not greedy:
+                logits = (logits - race[row, len(path)].log()) / 0.6
+            return logits.log_softmax(-1).tolist()
+
+        expected = eagle2(scores, k, frontier, children, nodes)
+        mine = dict(zip(paths(draft, row), draft.score[row].tolist(), strict=True))
+        assert mine.keys() == expected.keys()
+        assert all(mine[path] == pytest.approx(expected[path], abs=1e-3) for path in mine)
+        depths = [len(path) for path in paths(draft, row)]
+        assert depths == sorted(depths), "generation order"
+    assert (draft.index.parent[:, 1:] < torch.arange(1, draft.units.shape[1] + 1)).all()
+
+
+def test_chosen_nodes_are_closed_under_ancestors_where_scores_tie():
+    """Certain laws: children score as their parents do."""
+    certain = HistoryTarget(torch.where(torch.arange(6) == torch.arange(61)[:, None] % 6, 60.0, 0.0))
+    for nodes in range(1, 9):
+        decoder = Decoder(certain, DraftModel(certain, Rerank(2, 3, nodes)), k=4)
+        state = decoder.start(PROMPT, 20)
+        draft = decoder.speculate(state).draft
+        chain = next(i for i in range(1, 6) if i == min(nodes, 4))
+        assert (draft.index.depth[draft.valid].max()) == chain
+        assert decoder.generate(PROMPT, 21).report.acceptance_length == pytest.approx(1 + chain, abs=0.4)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [lambda: Branching(()), lambda: Branching((2, 0)), lambda: Beam(0), lambda: Rerank(0), lambda: Rerank(spread=0)],
+)
+def test_knobs_out_of_range(make):
+    with pytest.raises(ValueError, match=r"at least 1|positive"):
+        make()

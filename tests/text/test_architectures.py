@@ -1,0 +1,135 @@
+"""Every architecture in the zoo under `mmspec.enable`: the text of unmodified transformers, or a refusal."""
+
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from torch import Tensor
+
+import mmspec
+from mmspec.report.report import Report
+from mmspec.testing.equality import Stock, assert_same, stock
+from mmspec.testing.zoo import ARCHITECTURES, MEANS, REFUSED, SAYS, build, noisy
+
+GREEDY = dict(do_sample=False, max_new_tokens=24)
+SAMPLED = dict(do_sample=True, top_k=0, temperature=0.8, max_new_tokens=24)
+METHODS = {"chain": "draft-model", "tree": "draft-tree"}
+FAMILIES = list({recipe.family: name for name, recipe in reversed(ARCHITECTURES.items())}.values())
+"""The first architecture of every family."""
+
+OTHERS = [name for name in ARCHITECTURES if name not in FAMILIES]
+CASES = [
+    pytest.param(name, shape, marks=[pytest.mark.slow] if shape == "chain" and name in OTHERS else [])
+    for name in ARCHITECTURES
+    for shape in METHODS
+]
+"""Trees of every architecture; chains, which are less, of every family, and of all others in the slow tier."""
+
+SAMPLES = [
+    "llama",
+    "falcon-new",
+    "gpt2",
+    "mistral",
+    "gemma2",
+    "gemma3n_text",
+    "llama4_text",
+    "qwen3_moe",
+    "gpt_oss",
+    "deepseek_v3",
+    "bert",
+]
+LONG = ["draft-model", "draft-tree", "prompt-lookup", "token-recycling", "suffix"]
+
+
+class Ours(NamedTuple):
+    """What an enabled model made of a call."""
+
+    ids: Tensor
+    state: Tensor
+    report: Report
+
+
+@lru_cache(maxsize=2)
+def pair(name: str) -> tuple[Any, Any]:
+    """A model, and a drafter that is a little wrong."""
+    model = build(name)
+    return model, noisy(model, 0.05)
+
+
+def spec(name: str, method: str) -> dict[str, Any]:
+    """Arguments of `enable`."""
+    drafts = method.startswith("draft-")
+    return {"method": method, **({"drafter": pair(name)[1], "k": 4} if drafts else {})}
+
+
+def both(name: str, method: str, inputs: Mapping[str, Tensor], call: Mapping[str, Any]) -> tuple[Stock, Ours]:
+    """The same call by transformers and by us; inputs and call by transformers are of one kind as long as `name` is."""
+    model, key = pair(name)[0], (name, len(inputs["input_ids"]), str(call))
+    if _last[0] != key:
+        _last[:] = [key, stock(model, inputs, 0, **call)]
+    with mmspec.enable(model, **spec(name, method)) as enabled:
+        torch.manual_seed(0)
+        ids = model.generate(**inputs, **call)
+        assert enabled.report is not None
+        return _last[1], Ours(ids, torch.get_rng_state(), enabled.report)
+
+
+_last: list[Any] = [None, None]
+"""The latest call by transformers: methods of one architecture follow one another and share it."""
+
+
+@pytest.mark.parametrize(("name", "shape"), CASES)
+def test_greedy(name: str, shape: str, prompts: Callable) -> None:
+    """A ragged batch; the drafter is right often enough that commits move nodes about."""
+    run, ours = both(name, METHODS[shape], prompts(3), GREEDY)
+    assert_same(ours.ids, run, ours.state)
+    assert ours.report.acceptance_length > 1.2, "nothing was accepted, so nothing was tested"
+
+
+@pytest.mark.parametrize("shape", METHODS)
+@pytest.mark.parametrize("name", FAMILIES)
+def test_greedy_one_row(name: str, shape: str, prompts: Callable) -> None:
+    run, ours = both(name, METHODS[shape], prompts(1), GREEDY)
+    assert_same(ours.ids, run, ours.state)
+
+
+@pytest.mark.parametrize("shape", METHODS)
+@pytest.mark.parametrize("name", SAMPLES)
+def test_sampled(name: str, shape: str, prompts: Callable) -> None:
+    run, ours = both(name, METHODS[shape], prompts(3), SAMPLED)
+    assert_same(ours.ids, run, ours.state)
+    assert ours.report.acceptance_length > 1.2, "nothing was accepted, so nothing was tested"
+
+
+def test_samples_are_of_ten_families() -> None:
+    assert len({ARCHITECTURES[name].family for name in SAMPLES}) >= 10
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_refused(name: str) -> None:
+    """A model that cannot be verified exactly is refused before anything runs, and the message says why."""
+    refused = REFUSED[name]
+    print(f"{name}: {MEANS[refused.reason]}")
+    model = refused.model()
+    with pytest.raises(ValueError, match=SAYS[refused.reason]):
+        mmspec.enable(model, "prompt-lookup")
+    assert "generate" not in model.__dict__
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shape", METHODS)
+@pytest.mark.parametrize("name", OTHERS)
+def test_greedy_one_row_of_all_others(name: str, shape: str, prompts: Callable) -> None:
+    run, ours = both(name, METHODS[shape], prompts(1), GREEDY)
+    assert_same(ours.ids, run, ours.state)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", LONG)
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_200_tokens(name: str, method: str, prompts: Callable) -> None:
+    """Long enough that windows, chunks and blocks of the cache are crossed many times over."""
+    run, ours = both(name, method, prompts(3), {**GREEDY, "max_new_tokens": 200})
+    assert_same(ours.ids, run, ours.state)

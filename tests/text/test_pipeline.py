@@ -1,0 +1,176 @@
+"""The text pipeline, on a saved tiny model with a tokenizer made here."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import PreTrainedTokenizerFast, TextStreamer
+
+import mmspec
+from mmspec.registry import Component, Registry, installed
+from mmspec_text.pipeline import TextPipeline, TextPipelineOutput
+
+PROMPTS = ["the cat and the dog and the ", "a dog", "cats and dogs and c"]
+
+
+@pytest.fixture(scope="module")
+def folder(make_llama: Callable, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny model of bytes; its tokenizer has no padding token."""
+    place = tmp_path_factory.mktemp("bytes")
+    bpe = Tokenizer(models.BPE())
+    bpe.pre_tokenizer, bpe.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    special = dict(special_tokens=["<end>"], show_progress=False)
+    bpe.train_from_iterator(PROMPTS, trainers.BpeTrainer(initial_alphabet=alphabet, **special))
+    PreTrainedTokenizerFast(tokenizer_object=bpe, eos_token="<end>").save_pretrained(place)
+    model = make_llama(vocab_size=bpe.get_vocab_size(), eos_token_id=0)
+    model.generation_config.eos_token_id = list(range(0, 200, 11))
+    model.save_pretrained(place)
+    return place
+
+
+@pytest.fixture(scope="module")
+def pipe(folder: Path) -> Any:
+    return mmspec.Pipeline.from_pretrained(folder, method="prompt-lookup", k=3)
+
+
+def seeded(*seeds: int) -> list[torch.Generator]:
+    return [torch.Generator().manual_seed(seed) for seed in seeds]
+
+
+def same(a: TextPipelineOutput, b: TextPipelineOutput) -> bool:
+    return a.texts == b.texts and all(torch.equal(x, y) for x, y in zip(a.ids, b.ids, strict=True))
+
+
+def test_greedy_is_what_the_model_generates(pipe: Any) -> None:
+    out = pipe(PROMPTS, 30, temperature=0)
+    assert type(pipe) is TextPipeline and type(out) is TextPipelineOutput
+    for prompt, text, ids in zip(PROMPTS, out.texts, out.ids, strict=True):
+        given = pipe.tokenizer(prompt, return_tensors="pt", return_token_type_ids=False)
+        right = pipe.model.generate(**given, max_new_tokens=30, do_sample=False, pad_token_id=0)
+        right = right[0, given["input_ids"].shape[1] :]
+        assert torch.equal(ids, right) and text == pipe.tokenizer.decode(right, skip_special_tokens=True)
+    assert out.report.method == "prompt-lookup" and out.report.emitted == sum(map(len, out.ids))
+
+
+def test_the_method_does_not_change_the_text(folder: Path, pipe: Any) -> None:
+    drafter = TextPipeline.from_pretrained(folder).model
+    torch.nn.init.normal_(drafter.lm_head.weight, std=0.5)
+    for numbers in (dict(), dict(temperature=1.3, top_k=60, top_p=0.95, min_p=0.01)):
+        first = pipe(PROMPTS, 25, **numbers, generator=seeded(4)[0])
+        for how in (dict(method="plain"), dict(drafter=drafter, k=4), dict(method="auto")):
+            other = TextPipeline(pipe.model, pipe.tokenizer).use(**how)
+            assert same(other(PROMPTS, 25, **numbers, generator=seeded(4)[0]), first)
+        assert not same(pipe(PROMPTS, 25, **numbers, generator=seeded(5)[0]), first)
+
+
+def test_a_row_does_not_depend_on_its_batch(pipe: Any) -> None:
+    together = pipe(PROMPTS, 25, generator=seeded(1, 2, 3))
+    assert len({len(ids) for ids in together.ids}) > 1, "all rows ended together"
+    for row, prompt in enumerate(PROMPTS):
+        alone = pipe(prompt, 25, generator=seeded(row + 1)[0])
+        assert alone.texts == [together.texts[row]] and torch.equal(alone.ids[0], together.ids[row])
+    by_seed = pipe(PROMPTS, 25, seed=[7, 8, 9])
+    assert pipe(PROMPTS[1], 25, seed=[8]).texts == [by_seed.texts[1]]
+    # One generator, or one seed: the first row is the same however many follow.
+    assert pipe(PROMPTS, 25, generator=seeded(6)[0]).texts[0] == pipe(PROMPTS[0], 25, generator=seeded(6)[0]).texts[0]
+    assert pipe(PROMPTS, 25, seed=6).texts[0] == pipe(PROMPTS[0], 25, seed=6).texts[0]
+
+
+def test_equal_prompts_get_texts_of_their_own(pipe: Any) -> None:
+    for how in (dict(seed=1), dict(generator=seeded(1)[0])):
+        assert len(set(pipe([PROMPTS[0]] * 3, 25, **how).texts)) == 3
+
+
+def test_without_a_seed_torchs_own_generator_decides(pipe: Any) -> None:
+    texts = []
+    for seed in (1, 1, 2):
+        torch.manual_seed(seed)
+        texts.append(pipe(PROMPTS[0], 25).texts)
+    assert texts[0] == texts[1] != texts[2]
+
+
+def test_k_of_a_call(pipe: Any) -> None:
+    first = pipe(PROMPTS[0] * 3, 40, seed=3)
+    wide = pipe(PROMPTS[0] * 3, 40, seed=3, k=7)
+    none = pipe(PROMPTS[0] * 3, 40, seed=3, k=0)
+    assert same(first, wide) and same(first, none)
+    assert none.report.drafted == 0 < first.report.drafted
+    assert max(len(r.accepted_by_depth) for r in (first.report,)) <= 3 < len(wide.report.accepted_by_depth)
+    assert pipe.decoder().k == 3
+
+
+def test_the_tuple_and_the_stream(pipe: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    out = pipe(PROMPTS[0], 20, seed=1)
+    texts, ids, report = pipe(PROMPTS[0], 20, seed=1, return_dict=False, streamer=TextStreamer(pipe.tokenizer))
+    assert (texts, report.emitted) == (out.texts, len(ids[0]))
+    given = pipe.tokenizer(PROMPTS[0])["input_ids"]
+    assert capsys.readouterr().out == pipe.tokenizer.decode([*given, *ids[0].tolist()]) + "\n"
+
+
+@pytest.mark.parametrize("load", [mmspec.Pipeline, TextPipeline])
+def test_saved_and_loaded(pipe: Any, tmp_path: Path, load: Any) -> None:
+    pipe.save_pretrained(tmp_path / "pipe")
+    again = load.from_pretrained(tmp_path / "pipe", method="plain")
+    assert type(again) is TextPipeline and set(again.components) == {"model", "tokenizer"}
+    assert same(again(PROMPTS, 15, seed=2), pipe(PROMPTS, 15, seed=2))
+    assert same(TextPipeline(**pipe.components)(PROMPTS, 15, seed=2), pipe(PROMPTS, 15, seed=2))
+
+
+def test_moving_takes_the_draft_model_along(folder: Path) -> None:
+    small = TextPipeline.from_pretrained(folder).model
+    moved = TextPipeline.from_pretrained(folder, drafter=small).to("meta")
+    assert moved.device.type == moved.model.device.type == small.device.type == "meta"
+    half = TextPipeline.from_pretrained(folder, dtype=torch.bfloat16)
+    assert half.dtype == half.model.dtype == torch.bfloat16
+
+
+MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
+    "no prompt": (dict(prompt=[]), "a list of at least one text, not \\[\\]"),
+    "ids": (dict(prompt=[[1, 2]]), "a prompt is a text"),
+    "empty": (dict(prompt=["a", ""]), "prompt 1 is empty"),
+    "no tokens": (dict(max_new_tokens=0), "max_new_tokens must be at least 1, got 0"),
+    "temperature": (dict(temperature=-1.0), "temperature must be >= 0"),
+    "top_p": (dict(top_p=1.5), "top_p and min_p must be in"),
+    "top_k": (dict(top_k=-2), "top_k must be >= 0"),
+    "k": (dict(k=-1), "k must be >= 0, got -1"),
+    "seed and generator": (dict(seed=1, generator=torch.Generator()), "give one of them"),
+    "generators": (dict(generator=[torch.Generator()]), "1 generators for 2 prompts; give one, or one a prompt"),
+    "seeds": (dict(seed=[1, 2, 3]), "3 seeds for 2 prompts"),
+    "stream": (dict(streamer=TextStreamer(None)), "a streamer takes a batch of one, got 2 rows"),
+}
+
+
+@pytest.mark.parametrize("case", MISTAKES)
+def test_mistakes_of_a_call(pipe: Any, case: str) -> None:
+    arguments, says = MISTAKES[case]
+    with pytest.raises(ValueError, match=says):
+        pipe(**{"prompt": PROMPTS[:2], "max_new_tokens": 5, **arguments})
+
+
+def test_mistakes_in_loading(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for how, says in (
+        (dict(method="promt-lookup"), "did you mean 'prompt-lookup'"),
+        (dict(method="prompt-lookup", max_ngrm=2), "did you mean 'max_ngram'"),
+    ):
+        with pytest.raises(ValueError, match=says):
+            mmspec.Pipeline.from_pretrained(folder, **how)
+    with pytest.raises(ValueError, match="no shipped model is called 'text-14'"):
+        mmspec.Pipeline.from_pretrained("mmspec/text-14")
+    (tmp_path / "model_index.json").write_text(json.dumps({"_class_name": "OddPipeline"}))
+    with pytest.raises(
+        ValueError, match=r"holds a OddPipeline, which no installed plugin has; there is .*TextPipeline"
+    ):
+        mmspec.Pipeline.from_pretrained(tmp_path)
+    bare = Component(name="bare", kind="target", factory="a:B", summary="A target.", owner="mine")
+    monkeypatch.setattr(Registry, "target_for", lambda self, model: bare)
+    with pytest.raises(ValueError, match="'mine:bare' has no pipeline; use mmspec.enable"):
+        mmspec.Pipeline.from_pretrained(folder)
+
+
+def test_the_manifest_names_the_class() -> None:
+    assert installed().get("target", "transformers").load_pipeline() is TextPipeline

@@ -1,0 +1,64 @@
+"""Models that are more than a model: adapters, layers that live elsewhere, compiled in place."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+import mmspec
+from mmspec.testing.equality import assert_same, stock
+
+CALL = dict(do_sample=True, top_k=0, max_new_tokens=20)
+
+
+def same_under(model: Any, plain: Any, inputs: Any) -> None:
+    """The drafts are good, so that passes over several nodes are what is compared."""
+    run = stock(model, inputs, 0, **CALL)
+    with mmspec.enable(model, "draft-model", drafter=plain, k=4) as spec:
+        torch.manual_seed(0)
+        ids = model.generate(**inputs, **CALL)
+        assert spec.report is not None and spec.report.acceptance_length > 1.5
+    assert_same(ids, run, torch.get_rng_state())
+    assert "generate" not in model.__dict__
+
+
+def test_lora_adapters_are_part_of_the_target(make_llama: Callable, prompts: Callable) -> None:
+    from peft import LoraConfig, get_peft_model
+
+    bare, inputs = make_llama(), prompts(3)
+    before = bare(**inputs).logits
+    torch.manual_seed(1)
+    config = LoraConfig(r=4, task_type="CAUSAL_LM", target_modules=["q_proj", "v_proj"], init_lora_weights=False)
+    model = get_peft_model(make_llama(), config).eval()
+    assert not torch.allclose(model(**inputs).logits, before, atol=1e-2), "the adapter does nothing"
+    same_under(model, bare, inputs)
+
+
+def test_prompt_learning_is_refused(make_llama: Callable) -> None:
+    from peft import PromptTuningConfig, get_peft_model
+
+    model = get_peft_model(make_llama(), PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=3)).eval()
+    with pytest.raises(ValueError, match="prompt learning puts units of its own before the prompt"):
+        mmspec.enable(model, "plain")
+
+
+def test_layers_on_disk(make_llama: Callable, prompts: Callable, tmp_path: Path) -> None:
+    model = make_llama()
+    model.save_pretrained(tmp_path / "model")
+    names = ("model.embed_tokens", "model.layers.0", "model.norm", "model.rotary_emb", "lm_head")
+    places = {**dict.fromkeys(names, "cpu"), "model.layers.1": "disk"}
+    spread = AutoModelForCausalLM.from_pretrained(
+        tmp_path / "model", device_map=places, offload_folder=tmp_path / "offload"
+    )
+    assert spread.model.layers[1].mlp.up_proj.weight.device.type == "meta"
+    same_under(spread, model, prompts(3))
+
+
+@pytest.mark.slow
+def test_a_model_compiled_in_place(make_llama: Callable, prompts: Callable) -> None:
+    model, plain = make_llama(), make_llama()
+    model.compile()
+    same_under(model, plain, prompts(1))
