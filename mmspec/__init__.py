@@ -10,9 +10,9 @@ if TYPE_CHECKING:
     from mmspec.core.decoder import Decoder as Decoder
     from mmspec.core.laws import Law as Law
     from mmspec.core.types import Draft as Draft
-    from mmspec.faces import custom_generate as custom_generate
-    from mmspec.faces import disable as disable
-    from mmspec.faces import enable as enable
+    from mmspec.faces.custom_generate import custom_generate as custom_generate
+    from mmspec.faces.enable import disable as disable
+    from mmspec.faces.enable import enable as enable
     from mmspec.faces.pipeline import Pipeline as Pipeline
     from mmspec.registry import Component as Component
     from mmspec.registry import hookimpl as hookimpl
@@ -25,9 +25,9 @@ _HOMES = {
     "Draft": "mmspec.core.types",
     "Law": "mmspec.core.laws",
     "Pipeline": "mmspec.faces.pipeline",
-    "custom_generate": "mmspec.faces",
-    "disable": "mmspec.faces",
-    "enable": "mmspec.faces",
+    "custom_generate": "mmspec.faces.custom_generate",
+    "disable": "mmspec.faces.enable",
+    "enable": "mmspec.faces.enable",
     "hookimpl": "mmspec.registry",
 }
 

@@ -18,6 +18,7 @@ def refuse_misfits(target: Target, drafter: Drafter, rule: Rule) -> None:
             f"{type(drafter).__name__} with {type(rule).__name__} on {type(target).__name__} cannot be verified: "
             f"nothing offers {', '.join(sorted(lacking))} "
             f"(target: {_listed(target.offers)}; drafter: {_listed(drafter.offers)}; rule: {_listed(rule.offers)})"
+            + getattr(drafter, "remedy", "")
         )
 
 

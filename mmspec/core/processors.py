@@ -6,8 +6,8 @@ that if it is a pure function of (ids, scores):
 * `elementwise`: it does not read the ids. All nodes in one call.
 * `history`: it reads them, and answers for any ids, also for those that it would never have let pass.
 
-transformers' own are known by name. A user's class says it of itself, with an attribute: `speculative = "history"` (or
-`"elementwise"`); so does a `prefix_allowed_tokens_fn`. What says nothing may keep state between calls, and forbids drafts.
+transformers' own are known by name. A user's class says it of itself, with an attribute: `speculative = "history"`, or
+`"elementwise"`; so does a `prefix_allowed_tokens_fn`. What says nothing may keep state between calls: no drafts.
 """
 
 from collections.abc import Iterable

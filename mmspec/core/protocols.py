@@ -63,6 +63,8 @@ class Drafter(Protocol):
     Attributes:
         offers: `chain` or `tree`, and `q` where drafts carry a law.
         needs: Words that target and rule must offer between them: `hidden`, `redraw`, `rerank`, …
+
+    A drafter whose needs depend on its options may have an attribute `remedy`: the end of the sentence that refuses it.
     """
 
     offers: frozenset[str]

@@ -1,8 +1,8 @@
 """From raw scores to laws: guidance, logits processors, temperature. The same warp serves target and drafter.
 
-The processors are transformers' own, or a user's. Element-wise ones run once for all nodes; those that are pure functions
-of a history run once per history length, each node with its true prefix; all others may keep state between calls, so that
-they run as in transformers, once a step, which allows no drafts (`mmspec.core.processors` tells them apart).
+The processors are transformers' own, or a user's (`mmspec.core.processors` tells them apart). Element-wise ones run
+once for all nodes; pure functions of a history run once per history length, each node with its true prefix; all others
+may keep state between calls: they run as in transformers, once a step, which allows no drafts.
 """
 
 from collections import Counter, defaultdict

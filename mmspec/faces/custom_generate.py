@@ -26,8 +26,8 @@ def custom_generate(
 ) -> Callable[..., Any]:
     """A decoding function for one call of transformers' `generate`.
 
-    transformers keeps `streamer=`, `tokenizer=`, `assistant_model=` and `synced_gpus=` of its own `generate` from custom
-    functions, without a word. So give the first two here; the others have no effect.
+    transformers does not pass its `streamer=`, `tokenizer=`, `assistant_model=` and `synced_gpus=` on to custom
+    functions, and says nothing. So give the first two here; the others have no effect.
 
     Args:
         method: As in `mmspec.enable`.
@@ -38,8 +38,9 @@ def custom_generate(
         seed: As in `mmspec.enable`.
         noise: As in `mmspec.enable`.
         streamer: A streamer.
-        tokenizer: The model's tokenizer, for `generate(stop_strings=…)`. Stop strings must be an argument of `generate`:
-            transformers refuses those of a generation configuration before this function is called.
+        tokenizer: The model's tokenizer, for `generate(stop_strings=…)`. Stop strings must be an argument there:
+            transformers refuses those of a generation configuration before this function is called. It is also the
+            drafter's option `tokenizer`, where there is an `assistant_tokenizer`.
         **options: Options of drafter, rule and policy.
 
     Returns:
@@ -48,9 +49,11 @@ def custom_generate(
     Example:
         ```python
         ours = mmspec.custom_generate("prompt-lookup", tokenizer=tokenizer)
-        model.generate(**inputs, custom_generate=ours, stop_strings=["\\n\\n"])
+        model.generate(**inputs, custom_generate=ours, stop_strings="END")
         ```
     """
+    if tokenizer is not None and "assistant_tokenizer" in options:
+        options["tokenizer"] = tokenizer
 
     def decoder_of(model: Any) -> Decoder:
         return decoder_for(model, method, drafter=drafter, rule=rule, k=k, policy=policy, options=options)

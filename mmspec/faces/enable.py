@@ -105,11 +105,11 @@ def enable(
 
     Args:
         model: The model.
-        method: A method of `mmspec methods`, or `auto`: `draft-model` when `drafter` is a model, else `prompt-lookup`.
+        method: A method of `mmspec methods`, or `auto`, which says in `why` what it chose.
         drafter: A drafter's name, a smaller model (live, or its name), or an object with `propose`.
         rule: A rule's name or object; default: the method's, which is `match`.
         k: Units to draft per round (`num_speculative_tokens`).
-        policy: `fixed`, `confidence` or an object with `budget` and `trim`.
+        policy: `fixed`, `confidence`, `goodput`, or an object (see `mmspec.core.policies`).
         seed: Of philox noise; default: torch's generator decides, as without mmspec.
         noise: `torch` (the default under `match`: the output equals the unmodified model's for the same
             `torch.manual_seed`) or `philox`.

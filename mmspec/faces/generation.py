@@ -105,10 +105,9 @@ def decode(
     stream = Stream(streamer, ids)
     # Where the configuration names no padding, transformers prepares the first end for it.
     pad = 0 if config._pad_token_tensor is None else int(config._pad_token_tensor)
-    scores, logits = (
-        Kept(which, rows, pad) if config.return_dict_in_generate and wanted else None
-        for which, wanted in (("logits", config.output_scores), ("raw", config.output_logits))
-    )
+    asked = config.return_dict_in_generate
+    scores = Kept("logits", rows, pad) if asked and config.output_scores else None
+    logits = Kept("raw", rows, pad) if asked and config.output_logits else None
     # In this order: what was emitted, where it ends, what is shown of it.
     watchers = [w for w in (scores, logits, Stops(criteria, rows, pad, scores), stream) if w is not None]
     last: list[State] = []
@@ -129,9 +128,9 @@ def decode(
     stream.end()
     sequences = _padded(ids, output.units, pad)
     cache = extra.get("past_key_values")
-    if config.return_dict_in_generate or getattr(cache, "_is_user_defined", False):
+    if asked or getattr(cache, "_is_user_defined", False):
         cache = cache if cache is None else returned_cache(decoder, last[0], sequences)
-    if not config.return_dict_in_generate:
+    if not asked:
         return sequences, output.report
     lengths = last[0].hosted
     kept = {name: k and k.all(lengths) for name, k in (("scores", scores), ("logits", logits))}

@@ -118,11 +118,9 @@ def seeds_for(rows: int, seed: Seed, generator: Generators) -> int | list[int]:
         return seed
     if seed is not None:
         return _one_a_row(list(seed), rows, "seeds")
-    if isinstance(generator, Sequence):
-        each = _one_a_row(list(generator), rows, "generators")
-    else:
-        each = [generator] * rows
-    return [_drawn(g) for g in each]
+    if generator is None or isinstance(generator, Generator):
+        return [_drawn(generator) for _ in range(rows)]
+    return [_drawn(g) for g in _one_a_row(list(generator), rows, "generators")]
 
 
 def _one_a_row(given: list[Any], rows: int, what: str) -> list[Any]:

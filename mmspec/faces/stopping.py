@@ -36,12 +36,12 @@ def with_stop_strings(criteria: Sequence[Any] | None, strings: str | list[str] |
     Raises:
         ValueError: There is no tokenizer to read them with.
     """
-    criteria = StoppingCriteriaList(criteria or ())
-    if strings is not None and not any(type(c) is StopStringCriteria for c in criteria):
+    whole = StoppingCriteriaList(criteria or ())
+    if strings is not None and not any(type(c) is StopStringCriteria for c in whole):
         if tokenizer is None:
             raise ValueError("stop_strings= needs the model's tokenizer= too: it is what finds them in tokens")
-        criteria.append(StopStringCriteria(tokenizer, strings))
-    return criteria
+        whole.append(StopStringCriteria(tokenizer, strings))
+    return whole
 
 
 class Stops:

@@ -34,8 +34,7 @@ class Component:
         summary: What it is, in at most 80 characters.
         paper: Where it comes from: a link.
         options: `"module:Class"` of a frozen dataclass, imported on first use; None where there is nothing to set.
-        pipeline: Of a target: `"module:Class"` of the pipeline that `mmspec.Pipeline` makes of its models; "" where there
-            is none.
+        pipeline: Of a target: `"module:Class"` of the pipeline for its models, or "" where there is none.
         drafter: Of a method: the drafter's name, or None to decode without drafts.
         rule: Of a method: the rule's name, or None for the default, `match`.
         defaults: Of a method: option values that differ from the drafter's or rule's own defaults.
@@ -102,7 +101,7 @@ class Component:
         options: type = _import(self.options, f"the options of {self.kind} {self.qualified!r}")
         return options
 
-    def load_pipeline(self) -> type:
+    def load_pipeline(self) -> Any:
         """Import the pipeline class.
 
         Raises:
@@ -110,11 +109,8 @@ class Component:
             ImportError: If it cannot be imported; names the component.
         """
         if not self.pipeline:
-            raise ValueError(
-                f"the {self.kind} {self.qualified!r} has no pipeline; use mmspec.enable on the model instead"
-            )
-        pipeline: type = _import(self.pipeline, f"the pipeline of {self.kind} {self.qualified!r}")
-        return pipeline
+            raise ValueError(f"the {self.kind} {self.qualified!r} has no pipeline; use mmspec.enable on the model")
+        return _import(self.pipeline, f"the pipeline of {self.kind} {self.qualified!r}")
 
     def _words(self, attribute: str) -> frozenset[str]:
         words = getattr(self, attribute)

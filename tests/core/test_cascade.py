@@ -1,7 +1,5 @@
 """A decoder as drafter of a larger one: exact joints under every rule, equality with plain under `match`."""
 
-from functools import lru_cache
-
 import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM, RepetitionPenaltyLogitsProcessor
@@ -17,9 +15,8 @@ from mmspec.core.torch_noise import TorchSource
 from mmspec.core.types import Draft
 from mmspec.core.warp import Warp
 from mmspec.testing.history import HistoryTarget
-from mmspec.testing.mutants.cascade import MUTANTS
 from mmspec.testing.oracles import exact_joint
-from mmspec.testing.statistics import assert_follows, joint_p_value
+from mmspec.testing.statistics import assert_follows
 from mmspec.testing.toys.markov import MarkovTarget
 from mmspec.testing.toys.markov_drafters import MarkovChain
 
@@ -52,15 +49,13 @@ def joint(drafter, rule, rows, seed):
     ("rule", "inner"),
     [
         (Match(), Match()),
-        (Rejection(), Match()),
         (Block(), Match()),
-        (RecursiveRejection(), Match()),
         (Rejection(), Rejection()),
         (Block(), Block()),
     ],
 )
 def test_exact_law(rule, inner):
-    assert_follows(lambda seed: joint(cascade(rule=inner), rule, 20_000, seed), JOINT)
+    assert_follows(lambda seed: joint(cascade(rule=inner), rule, 200_000, seed), JOINT)
 
 
 @pytest.mark.parametrize("small", [SMALL, MIDDLE, HistoryTarget.random(3, 99, sharpness=4.0)])
@@ -204,31 +199,3 @@ def test_refusals():
         CascadeDrafter(Decoder(live(MIDDLE), DraftModel(live(SMALL)), Synthetic(), k=2))
     with pytest.raises(ValueError, match="the middle target has 4 unit ids and the target 3"):
         Decoder(LARGE, cascade(HistoryTarget.random(4, 0), Jacobi(RandomUnit(4))))
-
-
-def resampled(rows, seed):
-    """An inner decoder under rejection, whose drafter is poor: many refusals inside."""
-    drafter = cascade(MIDDLE, DraftModel(live(HistoryTarget.random(3, 99))), Rejection())
-    return joint_p_value(joint(drafter, Rejection(), rows, seed), JOINT)
-
-
-def block_outside(rows, seed):
-    return joint_p_value(joint(cascade(), Block(), rows, seed), JOINT)
-
-
-KILLED_BY = {"middle-resamples-from-its-own-law": resampled, "outer-noise-inside-under-block": block_outside}
-
-
-@lru_cache
-def without_the_bug(check):
-    return next((p for seed in (5, 7) if (p := check(20_000, seed)) > 1e-4), 0.0)
-
-
-@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
-def test_mutant_is_killed(mutant):
-    check = KILLED_BY[mutant.name]
-    assert without_the_bug(check) > 1e-4, f"{check.__name__} fails on the core as it is"
-    with mutant.apply():
-        p = check(20_000, 5)
-    print(f"{mutant.name}: p = {p:.1e}")
-    assert p < 1e-6, f"{mutant.name} survives: p = {p:.2g}"

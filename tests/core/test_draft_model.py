@@ -2,9 +2,11 @@
 
 import itertools
 import warnings
+from contextlib import nullcontext
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import RepetitionPenaltyLogitsProcessor
 
 from mmspec.core.decoder import Decoder
@@ -229,6 +231,37 @@ def test_a_pass_that_fails_costs_its_round_only(shape):
             warnings.simplefilter("ignore")
             report = perfect(drafter)
         assert report.faults == 1 and report.accepted > 40
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=repr)
+def test_a_round_reads_nothing_from_the_device(shape):
+    class Refusing(TorchDispatchMode):
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            assert function not in (torch.ops.aten._local_scalar_dense.default, torch.ops.aten.nonzero.default)
+            return function(*args, **(kwargs or {}))
+
+    class OnADevice(DraftModel):
+        watched = False
+
+        def propose(self, *args):
+            with Refusing() if self.watched else nullcontext():
+                return super().propose(*args)
+
+        def observe(self, *args):
+            with Refusing() if self.watched else nullcontext():
+                return super().observe(*args)
+
+        @staticmethod
+        def _longest(memory, lag):
+            return memory.lag
+
+    drafter = OnADevice(SMALL, shape)
+    decoder = Decoder(LARGE, drafter, k=3)
+    state = decoder.start(RAGGED, 40, seed=1)
+    for turn in range(6):
+        drafter.watched = turn > 2  # trees of one shape for all rows are built on first use
+        decoder.advance(state)
+    assert state.report.faults == 0 and state.report.accepted > 0
 
 
 def test_a_long_gap_is_fed_in_passes_of_bounded_width():

@@ -1,6 +1,6 @@
 """Every architecture in the zoo under `mmspec.enable`: the text of unmodified transformers, or a refusal."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -64,26 +64,26 @@ def spec(name: str, method: str) -> dict[str, Any]:
     return {"method": method, **({"drafter": pair(name)[1], "k": 4} if drafts else {})}
 
 
-def both(name: str, method: str, inputs: Mapping[str, Tensor], call: Mapping[str, Any]) -> tuple[Stock, Ours]:
-    """The same call by transformers and by us; inputs and call by transformers are of one kind as long as `name` is."""
-    model, key = pair(name)[0], (name, len(inputs["input_ids"]), str(call))
-    if _last[0] != key:
-        _last[:] = [key, stock(model, inputs, 0, **call)]
+@lru_cache(maxsize=2)
+def theirs(name: str, prompts: Callable, batch: int, call: tuple[tuple[str, Any], ...]) -> Stock:
+    """The call by transformers; methods of one architecture follow one another and share it."""
+    return stock(pair(name)[0], prompts(batch), 0, **dict(call))
+
+
+def both(name: str, method: str, prompts: Callable, batch: int, call: dict[str, Any]) -> tuple[Stock, Ours]:
+    """The same call by transformers and by us."""
+    model, run = pair(name)[0], theirs(name, prompts, batch, tuple(call.items()))
     with mmspec.enable(model, **spec(name, method)) as enabled:
         torch.manual_seed(0)
-        ids = model.generate(**inputs, **call)
+        ids = model.generate(**prompts(batch), **call)
         assert enabled.report is not None
-        return _last[1], Ours(ids, torch.get_rng_state(), enabled.report)
-
-
-_last: list[Any] = [None, None]
-"""The latest call by transformers: methods of one architecture follow one another and share it."""
+        return run, Ours(ids, torch.get_rng_state(), enabled.report)
 
 
 @pytest.mark.parametrize(("name", "shape"), CASES)
 def test_greedy(name: str, shape: str, prompts: Callable) -> None:
     """A ragged batch; the drafter is right often enough that commits move nodes about."""
-    run, ours = both(name, METHODS[shape], prompts(3), GREEDY)
+    run, ours = both(name, METHODS[shape], prompts, 3, GREEDY)
     assert_same(ours.ids, run, ours.state)
     assert ours.report.acceptance_length > 1.2, "nothing was accepted, so nothing was tested"
 
@@ -91,14 +91,14 @@ def test_greedy(name: str, shape: str, prompts: Callable) -> None:
 @pytest.mark.parametrize("shape", METHODS)
 @pytest.mark.parametrize("name", FAMILIES)
 def test_greedy_one_row(name: str, shape: str, prompts: Callable) -> None:
-    run, ours = both(name, METHODS[shape], prompts(1), GREEDY)
+    run, ours = both(name, METHODS[shape], prompts, 1, GREEDY)
     assert_same(ours.ids, run, ours.state)
 
 
 @pytest.mark.parametrize("shape", METHODS)
 @pytest.mark.parametrize("name", SAMPLES)
 def test_sampled(name: str, shape: str, prompts: Callable) -> None:
-    run, ours = both(name, METHODS[shape], prompts(3), SAMPLED)
+    run, ours = both(name, METHODS[shape], prompts, 3, SAMPLED)
     assert_same(ours.ids, run, ours.state)
     assert ours.report.acceptance_length > 1.2, "nothing was accepted, so nothing was tested"
 
@@ -122,7 +122,7 @@ def test_refused(name: str) -> None:
 @pytest.mark.parametrize("shape", METHODS)
 @pytest.mark.parametrize("name", OTHERS)
 def test_greedy_one_row_of_all_others(name: str, shape: str, prompts: Callable) -> None:
-    run, ours = both(name, METHODS[shape], prompts(1), GREEDY)
+    run, ours = both(name, METHODS[shape], prompts, 1, GREEDY)
     assert_same(ours.ids, run, ours.state)
 
 
@@ -131,5 +131,5 @@ def test_greedy_one_row_of_all_others(name: str, shape: str, prompts: Callable) 
 @pytest.mark.parametrize("name", ARCHITECTURES)
 def test_200_tokens(name: str, method: str, prompts: Callable) -> None:
     """Long enough that windows, chunks and blocks of the cache are crossed many times over."""
-    run, ours = both(name, method, prompts(3), {**GREEDY, "max_new_tokens": 200})
+    run, ours = both(name, method, prompts, 3, {**GREEDY, "max_new_tokens": 200})
     assert_same(ours.ids, run, ours.state)

@@ -176,7 +176,7 @@ def test_what_a_class_says_must_exist(target: Any, prompts: Callable) -> None:
 
     with (
         mmspec.enable(target, "prompt-lookup"),
-        pytest.raises(ValueError, match="Sure.speculative is 'always'; it is one of 'elementwise', 'history'"),
+        pytest.raises(ValueError, match=r"Sure\.speculative is 'always'; it is one of 'elementwise', 'history'"),
     ):
         target.generate(**prompts(1), **SAMPLED, logits_processor=[Sure()])
 

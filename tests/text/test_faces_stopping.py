@@ -1,6 +1,7 @@
 """Stopping criteria: each sees what it sees in transformers, once a step, and rows end where they end there."""
 
 import copy
+import importlib
 import itertools
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -231,3 +232,20 @@ def test_nothing_behind_a_stop_is_streamed(
         call = dict(max_new_tokens=20, stop_strings=string, tokenizer=tokenizer)
         target.generate(**prompts(1), **call, streamer=TextStreamer(tokenizer))
     assert capsys.readouterr().out == tokenizer.decode(run.ids[0]) + "\n"
+
+
+def test_a_tokenizer_of_custom_generate_is_also_the_drafters(monkeypatch: pytest.MonkeyPatch, target: Any) -> None:
+    """`tokenizer=` and `assistant_tokenizer=` are what maps a draft model's tokens onto another vocabulary."""
+    seen: list[dict[str, Any]] = []
+
+    def decoder_for(model: Any, method: str, **how: Any) -> None:
+        seen.append(how["options"])
+        raise KeyboardInterrupt
+
+    # (the function of this name hides its module from attribute access)
+    monkeypatch.setattr(importlib.import_module("mmspec.faces.custom_generate"), "decoder_for", decoder_for)
+    for more in ({}, {"assistant_tokenizer": "theirs"}):
+        with pytest.raises(KeyboardInterrupt):
+            decoding = mmspec.custom_generate("draft-model", tokenizer="ours", **more)
+            target.generate(torch.tensor([[5, 6]]), max_new_tokens=2, custom_generate=decoding)
+    assert seen == [{}, {"assistant_tokenizer": "theirs", "tokenizer": "ours"}]

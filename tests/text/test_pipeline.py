@@ -168,7 +168,7 @@ def test_mistakes_in_loading(folder: Path, tmp_path: Path, monkeypatch: pytest.M
         mmspec.Pipeline.from_pretrained(tmp_path)
     bare = Component(name="bare", kind="target", factory="a:B", summary="A target.", owner="mine")
     monkeypatch.setattr(Registry, "target_for", lambda self, model: bare)
-    with pytest.raises(ValueError, match="'mine:bare' has no pipeline; use mmspec.enable"):
+    with pytest.raises(ValueError, match=r"'mine:bare' has no pipeline; use mmspec\.enable"):
         mmspec.Pipeline.from_pretrained(folder)
 
 

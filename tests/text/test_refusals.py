@@ -91,7 +91,7 @@ def test_a_drafter_must_be_one_and_be_given_once(target: Any, good: Any) -> None
 
 
 def test_a_drafter_of_another_vocabulary(target: Any, make_llama: Callable) -> None:
-    with pytest.raises(ValueError, match=r"has 130 unit ids and the target 131; .* share the target's vocabulary"):
+    with pytest.raises(ValueError, match=r"has 130 unit ids and the target 131: name the target's tokenizer"):
         mmspec.enable(target, drafter=make_llama(vocab_size=130))
 
 
@@ -101,7 +101,7 @@ def test_what_is_no_decoder_is_refused_with_the_reason(target: Any) -> None:
         mmspec.enable(t5, "plain")
     with pytest.raises(ValueError, match="'t5' is an encoder–decoder; only decoders"):
         mmspec.enable(target, drafter=t5)
-    with pytest.raises(ValueError, match="no installed plugin has a target for 'int'. There is .*transformers: "):
+    with pytest.raises(ValueError, match=r"no installed plugin has a target for 'int'\. There is .*transformers: "):
         mmspec.enable(3)
 
 

@@ -18,7 +18,7 @@ from mmspec.testing.toys.grid import GridTarget
 from mmspec.testing.toys.markov import MarkovTarget
 from mmspec.testing.toys.recurrence import RecurrenceTarget
 
-ROWS, LENGTH = 50_000, 4
+ROWS, LENGTH = 40_000, 4
 TEXT, SPACE, GRID = markov_case(), recurrence_case(), grid_case()
 NEAR = MarkovTarget((TEXT.target.table + MarkovTarget.random(VOCAB, seed=1).table) / 2)
 BAD = MarkovTarget(-2 * TEXT.target.table)

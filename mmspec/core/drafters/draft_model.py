@@ -92,8 +92,8 @@ class DraftModel:
         for depth in range(1, levels + 1):
             law = self._warp(state, raw, growth.fed, growth.frontier).law
             greedy = raw.logits is not None and not state.warp.sample
-            shared = noise.level(depth, growth.nodes, growth.frontier)
-            frontier = Frontier(law, shared, growth.score, greedy, not (greedy or noise.shared), carried)
+            drawn = noise.level(depth, growth.nodes, growth.frontier)
+            frontier = Frontier(law, drawn, growth.score, greedy, not (greedy or noise.shared), carried)
             level = self.shape.level(frontier, depth)
             growth.add(level)
             carried = level.carried

@@ -15,7 +15,6 @@ from mmspec.core.policies import Confidence
 from mmspec.core.types import Draft, Raw, Scores
 from mmspec.core.warp import Prefix, Warp
 from mmspec.testing.mutants.mutant import Mutant, replacing
-from mmspec.testing.nested import Nested
 
 
 @dataclass(frozen=True)
@@ -114,13 +113,5 @@ MUTANTS = (
         "sampled nodes are dropped by their own q(x), then verified by rejection",
         "couplings.md § 5: mean TV 0.148; confidence heads that see the unit",
         replacing(Confidence, "trim", _trim_by_own_q),
-    ),
-    Mutant(
-        "nested-drafter-that-misreports-its-law",
-        "an inner decoder's units are reported with its small model's law instead of its target's",
-        "TriForce's middle level (text.md § 0.2, rule 5)",
-        replacing(
-            Nested, "law", lambda original: lambda self, model, inputs, units: original(self, self.small, inputs, units)
-        ),
     ),
 )

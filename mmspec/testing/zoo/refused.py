@@ -67,7 +67,7 @@ HALF = dict(
 WHOLE = {name: value for name, value in HALF.items() if name not in ("is_decoder", "max_target_positions")}
 
 
-COUNTING = {
+COUNTING: Mapping[str, Mapping[str, Any]] = {
     **{
         name: HALF for name in ("bart", "blenderbot", "blenderbot-small", "marian", "mbart", "mvp", "pegasus", "plbart")
     },
@@ -94,7 +94,7 @@ COUNTING = {
         encoder_ffn_dim=96,
     ),
 }
-CACHELESS = {
+CACHELESS: Mapping[str, Mapping[str, Any]] = {
     "openai-gpt": dict(n_embd=64, n_layer=2, n_head=4, n_positions=CONTEXT),
     "cpmant": dict(
         dim_head=16,
@@ -117,12 +117,16 @@ CACHELESS = {
     "xlm": dict(emb_dim=64, n_layers=2, n_heads=4, n_words=131, causal=True),
     "xlnet": dict(d_model=64, n_layer=2, n_head=4, d_inner=96),
 }
-ALIBI = {
+ALIBI: Mapping[str, Mapping[str, Any]] = {
     "bloom": dict(n_layer=2, n_head=4),
     "mpt": dict(d_model=64, n_heads=4, n_layers=2, max_seq_len=CONTEXT),
     "falcon": dict(alibi=True),
 }
-PAIRS = {"t5": dict(d_model=64, d_kv=16, d_ff=96, num_layers=2, num_heads=4), "bart": WHOLE, "marian": WHOLE}
+PAIRS: Mapping[str, Mapping[str, Any]] = {
+    "t5": dict(d_model=64, d_kv=16, d_ff=96, num_layers=2, num_heads=4),
+    "bart": WHOLE,
+    "marian": WHOLE,
+}
 
 
 def _all(reason: Reason, configs: Mapping[str, Mapping[str, Any]], suffix: str = "") -> dict[str, Refused]:
