@@ -1,10 +1,12 @@
 """First-party manifests say what the classes they name say."""
 
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from mmspec.registry import Component, installed
+import mmspec_text.plugin
+from mmspec.registry import Component, Registry, hookimpl, installed
 
 PARTS = [c for c in installed().components() if c.kind != "method"]
 
@@ -19,10 +21,27 @@ def test_manifest_agrees_with_the_class(component: Component) -> None:
         assert component.load_options().__dataclass_params__.frozen
 
 
-def test_the_text_target_fits_llamas_only() -> None:
-    def live(kind: str) -> SimpleNamespace:
-        return SimpleNamespace(config=SimpleNamespace(model_type=kind), generate=print)
-
-    assert installed().target_for(live("llama")).qualified == "text:transformers"
-    assert installed().target_for(live("mamba")) is None
+def test_the_text_target_is_for_live_models_of_transformers() -> None:
+    """Which of them it can take, and why not the others, is the target's own business: it has reasons to give."""
+    model = SimpleNamespace(config=SimpleNamespace(model_type="qwen3"), generate=print)
+    assert installed().target_for(model).qualified == "text:transformers"
+    assert installed().target_for(SimpleNamespace(config=None, generate=print)) is None
     assert installed().target_for(object()) is None
+
+
+def test_a_plugin_that_knows_a_model_better_is_asked_first() -> None:
+    class Better:
+        @hookimpl
+        def mmspec_components(self) -> list[Component]:
+            return [Component(name="better", kind="target", factory="x:Y", summary="For mamba.")]
+
+        @hookimpl
+        def mmspec_target_for(self, model: Any) -> str | None:
+            return "better" if model.config.model_type == "mamba" else None
+
+    registry = Registry()
+    for name, plugin in (("better", Better()), ("text", mmspec_text.plugin)):
+        registry.register(plugin, name)
+    for kind, target in (("mamba", "better"), ("llama", "transformers")):
+        found = registry.target_for(SimpleNamespace(config=SimpleNamespace(model_type=kind), generate=print))
+        assert found is not None and found.name == target
