@@ -19,6 +19,7 @@ from mmspec.core.laws import PointMass, take_nodes
 from mmspec.core.noise import Source
 from mmspec.core.philox import PhiloxSource
 from mmspec.core.policies import Fixed, Policy
+from mmspec.core.processors import drafts_forbidden_by
 from mmspec.core.protocols import Drafter, Target
 from mmspec.core.rules.match import Match
 from mmspec.core.rules.rule import Rule
@@ -214,7 +215,7 @@ class Decoder:
 
     def _propose(self, state: State) -> Draft:
         budget = min(self.policy.budget(), self.k, state.roomiest)  # caches were made for k
-        if budget <= 0:
+        if budget <= 0 or drafts_forbidden_by(state.warp.processors):
             return Draft.empty(state.root)
         try:
             return self.drafter.propose(state, budget, self.rule.draft_noise(state.round()))

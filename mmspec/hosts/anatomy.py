@@ -86,13 +86,20 @@ def _refuse(model: Any) -> None:
         raise ValueError(f"{kind!r} has no key-value cache that transformers can make ({error})") from error
     strange = {type(layer).__name__ for layer in layers} - _STORING_NOTHING
     strange -= {type(layer).__name__ for layer in layers if isinstance(layer, DynamicLayer)}
-    if getattr(model, "_is_stateful", False) or any("Linear" in name for name in strange):
+    if _stateful(model) or any("Linear" in name for name in strange):
         raise ValueError(f"{kind!r} is recurrent: no installed plugin can roll its state back over a refused draft")
     indexed = {name for name in strange if name} | {type(layer).__name__ for layer in layers if _indexed(layer)}
     if indexed:
         raise ValueError(f"{kind!r} keeps more than keys and values ({', '.join(sorted(indexed))})")
     if not getattr(config.get_text_config(decoder=True), "vocab_size", None):
         raise ValueError(f"{kind!r} has no vocabulary size in its config")
+
+
+def _stateful(model: Any) -> bool:
+    """Whether some layer keeps a state that is no cache of keys; hybrids may be built of attention alone."""
+    kinds = getattr(model.config.get_text_config(decoder=True), "layer_types", None) or ["unknown"]
+    attention = all("attention" in kind and "linear" not in kind for kind in kinds)
+    return bool(getattr(model, "_is_stateful", False)) and not attention
 
 
 def _indexed(layer: Any) -> bool:

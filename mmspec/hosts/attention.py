@@ -43,7 +43,8 @@ def packed_attention(
         query: `[batch, heads, node, width]`.
         key: `[batch, key heads, slot, width]`; heads of one group are neighbours.
         value: Like `key`; its width may differ.
-        attention_mask: `[batch, 1, node, slot]` bool; None for one node that sees every slot.
+        attention_mask: `[batch, 1, node, slot]` bool; None for one node that sees every slot. A model may make terms
+            that are added to scores of it, `[batch, heads, node, slot]`.
         dropout: Must be 0.
         scaling: Factor of the scores.
         softcap: Scores become `softcap · tanh(score / softcap)` (Gemma 2).
@@ -66,7 +67,9 @@ def packed_attention(
     # Plain reshapes: in every layer of every pass, parsing a pattern would cost as much as the attention itself.
     packed = query.reshape(batch, key.shape[1], group * nodes, width)
     mask = attention_mask
-    if mask is not None and group > 1:
+    if mask is not None and mask.shape[1] == heads > 1:  # a mask a head (Doge); packed as its query is
+        mask = mask.reshape(batch, key.shape[1], group * nodes, mask.shape[-1])
+    elif mask is not None and group > 1:
         geometry = current.get()
         mask = mask.repeat(1, 1, group, 1) if geometry is None else geometry.repeated(mask, group)
     if softcap is None and s_aux is None:
@@ -90,7 +93,7 @@ def _scored(
     if softcap is not None:
         scores = softcap * torch.tanh(scores / softcap)
     if mask is not None:
-        scores = scores.masked_fill(~mask, float("-inf"))
+        scores = scores.masked_fill(~mask, float("-inf")) if mask.dtype == torch.bool else scores + mask
     if sinks is not None:
         scores = torch.cat([scores, sinks.to(scores.dtype).expand(len(scores), -1, -1, -1)], -1)
     weights = scores.softmax(-1, dtype=torch.float32).to(query.dtype)

@@ -46,7 +46,7 @@ def load_tokenizer(name: str) -> Any:
     Raises:
         ValueError: No such model, or it comes without a tokenizer that can be read.
     """
-    place = locate(name)
+    place = name if Path(name).is_dir() else locate(name)  # a tokenizer may be stored without weights
     try:
         return AutoTokenizer.from_pretrained(place)
     except (OSError, ValueError) as error:

@@ -59,7 +59,7 @@ class Passes:
         alone = nodes == 1 and index.is_chain and cache.start is not None
         geometry = Pass(cache.length, index.ancestor[:, first:], index.depth, cache.visible, alone)
         arguments: dict[str, Any] = {"past_key_values": cache, "use_cache": True}
-        if accepts(self.anatomy.model, "logits_to_keep"):
+        if names(self.anatomy.model, "logits_to_keep"):
             arguments["logits_to_keep"] = keep
         if accepts(self.anatomy.model, "position_ids"):
             depth = index.depth[:, first:]
@@ -83,5 +83,10 @@ class Passes:
 
 def accepts(model: Any, argument: str) -> bool:
     """Whether the model's forward names an argument, or passes on what it does not name."""
-    parameters = inspect.signature(type(model).forward).parameters
-    return argument in parameters or any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+    parameters = inspect.signature(type(model).forward).parameters.values()
+    return names(model, argument) or any(p.kind is p.VAR_KEYWORD for p in parameters)
+
+
+def names(model: Any, argument: str) -> bool:
+    """Whether the model's forward names an argument; `generate` passes positions to such models only."""
+    return argument in inspect.signature(type(model).forward).parameters

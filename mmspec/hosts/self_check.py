@@ -13,10 +13,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from transformers import DynamicCache
 
 from mmspec.core.tree import TreeIndex
 from mmspec.hosts.anatomy import Anatomy
-from mmspec.hosts.passes import MANNERS, Passes, accepts
+from mmspec.hosts.passes import MANNERS, Passes, names
 from mmspec.hosts.slot_cache import SlotCache
 
 PARENTS = (-1, 0, 0, 1, 1, 2, 3, 5)
@@ -24,9 +25,15 @@ PARENTS = (-1, 0, 0, 1, 1, 2, 3, 5)
 
 LEAVES = (4, 6, 7)
 PROMPT = 24
+MISSING = 3
+"""By how much a second row is shorter: rows of a batch have lengths of their own."""
+
 LONGEST = 96
 SLACK = 16.0
 """Times the model's own noise that a tree may differ."""
+
+CEILING = 1e-3
+"""Of the largest logit: more is no rounding, whatever the model's noise seems to be."""
 
 
 @dataclass(frozen=True)
@@ -85,11 +92,16 @@ def examine(anatomy: Anatomy) -> Finding:
     with _evaluating(anatomy.model):
         try:
             paths = _Paths(anatomy, ids, drafted)
+            noise, scale = paths.noise(), float(paths.chains[0].abs().max())
         except Exception as error:
             return Finding(None, 0.0, 0.0, f"its unmodified pass failed ({type(error).__name__}: {error})")
         if not bool(paths.chains[0].isfinite().all()):
             return Finding(None, 0.0, 0.0, "its own logits are NaN or infinite; check the weights and the dtype")
-        tolerance = paths.tolerance()
+        eps = torch.finfo(anatomy.model.dtype).eps
+        tolerance, most = SLACK * max(noise, eps * scale), max(CEILING, SLACK * eps) * scale
+        if noise > most:
+            return Finding(None, noise, most, f"over its cache, its own logits are off by {noise:.1e}")
+        tolerance = min(tolerance, most)
         worst, trouble = float("inf"), ""
         for manner in MANNERS:
             passes = Passes(anatomy, manner)
@@ -117,52 +129,55 @@ class _Paths:
         self.anatomy, self.ids, self.drafted = anatomy, ids, drafted
         last = _end(anatomy) - len(ids) - len(drafted)
         # As far on as positions go, where they can be said apart from the cache.
-        self.shifts = [0, last] if last > 0 and accepts(anatomy.model, "position_ids") else [0]
-        self.tree = {leaf: self._whole(drafted[_path(leaf)], 0)[-1] for leaf in LEAVES}
-        self.chains = [self._whole(drafted, shift)[-len(drafted) :] for shift in self.shifts]
+        self.shifts = [0, last] if last > 0 and names(anatomy.model, "position_ids") else [0]
+        self.tree = {leaf: self._whole(ids, drafted[_path(leaf)], 0)[-1] for leaf in LEAVES}
+        self.short = self._whole(ids[MISSING:], drafted[_path(LEAVES[-1])], 0)[-1]
+        self.chains = [self._whole(ids, drafted, shift)[-len(drafted) :] for shift in self.shifts]
 
-    def tolerance(self) -> float:
-        """The model's own noise, widened: a whole pass against one token over a cache, and rounding at this scale."""
-        scale = float(self.chains[0].abs().max())
-        cached = self._cached()
-        noise = float((cached - self.chains[0][-1]).abs().max())
-        return SLACK * max(noise, torch.finfo(self.anatomy.model.dtype).eps * scale)
+    def noise(self) -> float:
+        """The model's own: a whole pass against one token over a cache."""
+        return float((self._cached() - self.chains[0][-1]).abs().max())
 
     def distance(self, passes: Passes) -> float:
         """Largest difference of tree and chains in `passes`."""
         index = TreeIndex.static(PARENTS, self.ids.device)
         logits = self._drafted(passes, index, 0)
-        off = max(float((logits[leaf] - whole).abs().max()) for leaf, whole in self.tree.items())
+        off = max(float((logits[0, leaf] - whole).abs().max()) for leaf, whole in self.tree.items())
+        off = max(off, float((logits[1, LEAVES[-1]] - self.short).abs().max()))
         for shift, whole in zip(self.shifts, self.chains, strict=True):
             chain = self._drafted(passes, TreeIndex.chain(len(self.drafted), self.ids.device), shift)
-            off = max(off, float((chain - whole).abs().max()))
+            off = max(off, float((chain[0] - whole).abs().max()))
         return off if off == off else float("inf")
 
     def _drafted(self, passes: Passes, index: TreeIndex, shift: int) -> Tensor:
-        cache = SlotCache(self.anatomy.layers(), 1, len(self.ids) + index.nodes, self.ids.device)
+        """Logits `[2, node, vocab]`: after the prompt, and beside it after a shorter one."""
+        cache = SlotCache(self.anatomy.layers(), 2, len(self.ids) + index.nodes, self.ids.device)
         cache.shift = cache.shift + shift
-        passes(cache, self.ids[None], TreeIndex.chain(len(self.ids), self.ids.device))
-        cache.length = cache.length + len(self.ids)
-        return passes(cache, self.drafted[None], index)[0].float()
+        prompts = torch.stack([self.ids, self.ids.roll(-MISSING)])
+        passes(cache, prompts, TreeIndex.chain(len(self.ids), self.ids.device))
+        cache.length = cache.length + len(self.ids) - torch.tensor([0, MISSING], device=self.ids.device)
+        return passes(cache, self.drafted.expand(2, -1), index).float()
 
-    def _whole(self, drafted: Tensor, shift: int) -> Tensor:
-        ids = torch.cat([self.ids, drafted])[None]
-        more: dict[str, Any] = {}
-        if shift:
-            more["position_ids"] = torch.arange(ids.shape[1], device=ids.device)[None] + shift
-        logits: Tensor = self.anatomy.model(input_ids=ids, use_cache=False, **more).logits
+    def _whole(self, prompt: Tensor, drafted: Tensor, shift: int) -> Tensor:
+        ids = torch.cat([prompt, drafted])[None]
+        logits: Tensor = self.anatomy.model(input_ids=ids, use_cache=False, **self._positions(0, ids, shift)).logits
         return logits[0].float()
 
     def _cached(self) -> Tensor:
-        from transformers import DynamicCache
-
+        """Logits after the whole chain, its last token alone over a cache of transformers."""
         ids, cache = torch.cat([self.ids, self.drafted])[None], DynamicCache(config=self.anatomy.model.config)
-        self.anatomy.model(input_ids=ids[:, :-1], past_key_values=cache, use_cache=True)
-        more: dict[str, Any] = {}
-        if accepts(self.anatomy.model, "position_ids"):
-            more["position_ids"] = torch.tensor([[ids.shape[1] - 1]], device=ids.device)
-        logits: Tensor = self.anatomy.model(input_ids=ids[:, -1:], past_key_values=cache, use_cache=True, **more).logits
+        for first, chunk in ((0, ids[:, :-1]), (ids.shape[1] - 1, ids[:, -1:])):
+            out = self.anatomy.model(
+                input_ids=chunk, past_key_values=cache, use_cache=True, **self._positions(first, chunk, 0)
+            )
+        logits: Tensor = out.logits
         return logits[0, -1].float()
+
+    def _positions(self, first: int, ids: Tensor, shift: int) -> dict[str, Tensor]:
+        """As `generate` passes them, by name only: without, some models count from elsewhere."""
+        if not names(self.anatomy.model, "position_ids"):
+            return {}
+        return {"position_ids": torch.arange(first, first + ids.shape[1], device=ids.device)[None] + shift}
 
 
 @remembered
@@ -177,7 +192,7 @@ def _ids(anatomy: Anatomy) -> tuple[Tensor, Tensor]:
     widest = max((size for size in sizes if isinstance(size, int) and size + 8 <= LONGEST), default=0)
     length = max(PROMPT, widest + 8)
     if _end(anatomy):
-        length = max(1, min(length, _end(anatomy) - len(PARENTS)))
+        length = max(MISSING + 1, min(length, _end(anatomy) - len(PARENTS)))
     generator = torch.Generator().manual_seed(0)
     plain = torch.tensor(sorted(set(range(anatomy.vocab)) - set(_special(anatomy.model.config.to_dict()))))
     ids = plain[torch.randint(len(plain), (length + len(PARENTS),), generator=generator)].to(anatomy.model.device)

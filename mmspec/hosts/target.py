@@ -41,7 +41,8 @@ class TransformersTarget:
 
     Args:
         model: The live model; never changed outside a pass.
-        text_only: Read ids and mask of a prompt and nothing else: what a draft model for a richer target does.
+        guest: It drafts in another target's call: of the prompt it reads what it can, and that call's cache it leaves
+            alone.
 
     Raises:
         ValueError: The architecture cannot be speculated over; says why.
@@ -49,9 +50,9 @@ class TransformersTarget:
 
     offers = frozenset({"discrete", "tree", "text", "grow", "truncate"})
 
-    def __init__(self, model: PreTrainedModel, text_only: bool = False) -> None:
+    def __init__(self, model: PreTrainedModel, guest: bool = False) -> None:
         self.anatomy = Anatomy.of(model)
-        self.text_only = text_only
+        self.guest = guest
         self.vocab: int | None = self.anatomy.vocab
         self.context: int | None = self.anatomy.context
         self.passes = checked(self.anatomy)
@@ -69,13 +70,9 @@ class TransformersTarget:
         `past_key_values` of an earlier turn, `position_ids`: the model's own prefill reads them.
         """
         given = dict(inputs) if isinstance(inputs, Mapping) else {"input_ids": inputs}
-        if self.text_only:
-            # A mask over an earlier turn is longer than the ids that are new; that turn is not read.
-            ids, mask = given.get("input_ids"), given.get("attention_mask")
-            given = {"input_ids": ids, "attention_mask": mask}
-            if ids is not None and mask is not None:
-                given["attention_mask"] = mask[:, mask.shape[1] - ids.shape[1] :]
-            if given["input_ids"] is not None and not given["input_ids"].shape[1]:
+        if self.guest:
+            given = self._own(given)
+            if not given["input_ids"].shape[1]:
                 return self._nothing(given["input_ids"], limit, width)
         self.passes = checked(self.anatomy)  # the model may have moved since
         ids, mask = self._prompt(given)
@@ -111,6 +108,7 @@ class TransformersTarget:
             sequences: `[batch, prompt + longest]`, rows that ended earlier padded as transformers pads them.
             emitted: `[batch]` units that each row emitted.
         """
+        cache.slots.length = cache.mask.sum(1) + emitted - 1  # rows that were cut had run ahead
         longest = int(emitted.max())
         ends = sequences.shape[1] - longest + emitted  # column behind a row's last unit
         order = torch.arange(max(1, longest - int(emitted.min())), device=sequences.device)
@@ -127,6 +125,17 @@ class TransformersTarget:
         if type(into) is not DynamicCache:
             into = DynamicCache(config=self.model.config)
         return export(cache.slots, into, cache.mask, cache.mask.shape[1] + longest - 1)
+
+    def _own(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """What a guest reads: ids and their mask, and pictures if it can see; nothing that the other model made."""
+        sees = hasattr(self.model.config, "vision_config")
+        foreign = ("past_key_values", "inputs_embeds", "position_ids", "mm_encoder_outputs")
+        read = {name: value for name, value in given.items() if sees and name not in foreign}
+        ids, mask = given.get("input_ids"), given.get("attention_mask")
+        if ids is None:
+            raise ValueError("a draft model reads token ids: give input_ids, beside inputs_embeds if need be")
+        # A mask over an earlier turn is longer than the ids that are new; that turn is not read.
+        return {**read, "input_ids": ids, "attention_mask": None if mask is None else mask[:, -ids.shape[1] :]}
 
     def _nothing(self, ids: Tensor, limit: int, width: int) -> Started:
         """The start of a call whose prompt has no text: what is emitted is all that is ever read."""

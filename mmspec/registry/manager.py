@@ -111,8 +111,12 @@ class Registry:
         raise ValueError(self._clash(found) if found else self._absent(kind, name, owner, plain))
 
     def target_for(self, model: object) -> Component | None:
-        """The target that some plugin says fits a live model, or None. Plugins that came last are asked first."""
-        for name in reversed(self._plugins):
+        """The target that some plugin says fits a live model, or None.
+
+        Plugins that came last are asked first, those that said `trylast=True` last of all.
+        """
+        hooked = self._hooks.hook.mmspec_target_for.get_hookimpls()
+        for name in [implementation.plugin_name for implementation in reversed(hooked)]:
             answer = self._ask(name, "mmspec_target_for", model=model)
             if answer:
                 return self.get("target", answer, near=name)

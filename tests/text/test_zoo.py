@@ -46,7 +46,8 @@ def test_stock_decides(name: str, prompts: Callable) -> None:
         ids = run.ids[row][torch.cat([inputs["attention_mask"][row].bool(), torch.ones(24, dtype=torch.bool)])]
         off = max(off, float((whole_row(model, ids)[-25:-1, : scores.shape[-1]] - scores[row]).abs().max()))
         agreed.append((whole_row(drafter, ids)[-25:-1].argmax(-1) == new[row]).float().mean())
-    assert off < NEAR_TIE / 3, "rounding is as large as a near-tie, or padding changes a row"
+    padding_counts = off >= NEAR_TIE / 3
+    assert padding_counts == ARCHITECTURES[name].alone, f"a row in its batch and alone differ by {off:.1e}"
     assert 0.4 < float(torch.stack(agreed).mean()) < 1, "the noisy copy is no drafter"
 
 

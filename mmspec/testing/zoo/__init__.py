@@ -6,13 +6,14 @@ from mmspec.testing.zoo.accounting import MISSING, SAME, unaccounted
 from mmspec.testing.zoo.dense import DENSE
 from mmspec.testing.zoo.encoders import ENCODERS
 from mmspec.testing.zoo.experts import EXPERTS
+from mmspec.testing.zoo.halves import HALVES
 from mmspec.testing.zoo.latent import LATENTS
 from mmspec.testing.zoo.recipe import CONTEXT, VOCAB, WINDOW, Recipe, noisy
 from mmspec.testing.zoo.refused import MEANS, REFUSED, SAYS, Refused
 from mmspec.testing.zoo.windows import WINDOWS
 from mmspec.testing.zoo.wrapped import WRAPPED
 
-ARCHITECTURES = {**DENSE, **WINDOWS, **EXPERTS, **LATENTS, **ENCODERS, **WRAPPED}
+ARCHITECTURES = {**DENSE, **WINDOWS, **EXPERTS, **LATENTS, **ENCODERS, **HALVES, **WRAPPED}
 """Name → recipe of every decoder that a host must take."""
 
 

@@ -51,6 +51,7 @@ class Recipe:
         embedding: Factor of the input embedding; higher makes a text follow its last token.
         salt: Added to the seed, where that of 0 gives a near-tie or a text that stands still.
         factors: Part of a weight's name → one more factor.
+        alone: In a padded batch transformers counts the padding, so that only rows alone can be compared.
     """
 
     model_type: str
@@ -61,6 +62,7 @@ class Recipe:
     embedding: float = 1.0
     salt: int = 0
     factors: Mapping[str, float] = field(default_factory=dict)
+    alone: bool = False
 
     def configuration(self) -> PreTrainedConfig:
         """The configuration; nothing is downloaded."""

@@ -40,7 +40,7 @@ def load(options: SmallModelOptions, drafter: str) -> TransformersTarget:
         raise ValueError(f"{drafter} needs a smaller model: drafter=<model>, or the option model=mmspec/text-1m")
     if isinstance(model, str):
         model = load_model(model)
-    return TransformersTarget(model, text_only=not hasattr(model.config, "vision_config"))
+    return TransformersTarget(model, guest=True)
 
 
 def speaking(small: TransformersTarget, target: Target, options: SmallModelOptions) -> Target:
@@ -54,6 +54,8 @@ def speaking(small: TransformersTarget, target: Target, options: SmallModelOptio
     Raises:
         ValueError: The vocabularies differ, and tokenizers to map them by were not given.
     """
+    if isinstance(options.model, str) and isinstance(target, TransformersTarget):
+        small.model.to(target.model.device)
     if options.tokenizer is None and options.assistant_tokenizer is None and small.vocab == target.vocab:
         return small
     if options.tokenizer is None:
@@ -67,7 +69,7 @@ def speaking(small: TransformersTarget, target: Target, options: SmallModelOptio
         raise ValueError("the draft model was not loaded from a folder with a tokenizer; give assistant_tokenizer=")
     assert target.vocab is not None and small.vocab is not None
     words = VocabularyMap.between(_live(options.tokenizer), _live(theirs), target.vocab, small.vocab)
-    return TranslatedTarget(TransformersTarget(small.model, text_only=True), words)
+    return TranslatedTarget(small, words)
 
 
 def _live(tokenizer: Any) -> Any:
