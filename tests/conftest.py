@@ -55,3 +55,10 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install
     for name in set(sys.modules) - before:
         if name.startswith("mmspec_") and name.endswith("_module"):
             del sys.modules[name]
+
+
+def pytest_make_parametrize_id(val: object) -> str | None:
+    """Objects are called by their values, or by their class: an address would differ from worker to worker."""
+    if callable(val) or not type(val).__module__.startswith("mmspec"):
+        return None
+    return type(val).__name__ if " at 0x" in repr(val) else repr(val)

@@ -7,6 +7,7 @@ self-check finds out which one holds for a model.
 
 import inspect
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Literal
 
 import torch
@@ -83,10 +84,18 @@ class Passes:
 
 def accepts(model: Any, argument: str) -> bool:
     """Whether the model's forward names an argument, or passes on what it does not name."""
-    parameters = inspect.signature(type(model).forward).parameters.values()
-    return names(model, argument) or any(p.kind is p.VAR_KEYWORD for p in parameters)
+    kind: Any = type(model)
+    return names(model, argument) or _arguments(kind)[1]
 
 
 def names(model: Any, argument: str) -> bool:
     """Whether the model's forward names an argument; `generate` passes positions to such models only."""
-    return argument in inspect.signature(type(model).forward).parameters
+    kind: Any = type(model)
+    return argument in _arguments(kind)[0]
+
+
+@lru_cache(maxsize=64)
+def _arguments(kind: Any) -> tuple[frozenset[str], bool]:
+    """Arguments of a class's forward, and whether it takes others, too; every pass asks, so it is looked up once."""
+    parameters = inspect.signature(kind.forward).parameters
+    return frozenset(parameters), any(p.kind is p.VAR_KEYWORD for p in parameters.values())

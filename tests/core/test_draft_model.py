@@ -70,7 +70,7 @@ def perfect(drafter, limit=40, policy=None, warp=None, times=1):
 
 
 @pytest.mark.parametrize("budgets", [(3,), (0, 3), (3, 0, 0, 1), (2, 0), (1,)])
-@pytest.mark.parametrize("shape", SHAPES, ids=repr)
+@pytest.mark.parametrize("shape", SHAPES)
 def test_equal_to_plain_under_match(shape, budgets):
     for small in (SMALL, HistoryTarget.random(3, 99, sharpness=4.0)):
         drafted = Decoder(LARGE, DraftModel(small, shape), k=3, policy=Cycle(*budgets)).generate(RAGGED, 40, seed=1)
@@ -116,7 +116,6 @@ class Blind(DraftModel):
         (Branching((2, 1, 2)), Match()),
         (Beam(3), RecursiveRejection()),
     ],
-    ids=repr,
 )
 def test_its_cache_is_the_true_history_and_its_law_the_one_it_drew_from(shape, rule, drafter):
     """After full acceptance, refusals, empty rounds, at an end unit: the law of a draft is recomputed from scratch."""
@@ -176,7 +175,7 @@ RULES = {
 }
 
 
-@pytest.mark.parametrize("shape", SHAPES, ids=repr)
+@pytest.mark.parametrize("shape", SHAPES)
 def test_greedy_drafts_are_greedy(shape):
     warp = Warp.sampling(temperature=0)
     plain = Decoder(LARGE).generate(RAGGED, 40, warp=warp).units
@@ -186,14 +185,14 @@ def test_greedy_drafts_are_greedy(shape):
     assert perfect(DraftModel(LARGE, shape), warp=warp).accepted > 60
 
 
-@pytest.mark.parametrize("shape", SHAPES, ids=repr)
+@pytest.mark.parametrize("shape", SHAPES)
 def test_history_of_every_node_is_its_own_path(shape):
     """A processor that looks at the history sees, at every node of the small model, the path that leads to it."""
     warp = Warp([RepetitionPenaltyLogitsProcessor(1.7)])
     assert perfect(DraftModel(LARGE, shape), 20, warp=warp).accepted > 20
 
 
-@pytest.mark.parametrize("shape", SHAPES, ids=repr)
+@pytest.mark.parametrize("shape", SHAPES)
 def test_noise_of_torchs_generator(shape):
     made = []
     for drafter in (None, DraftModel(SMALL, shape)):
@@ -204,14 +203,14 @@ def test_noise_of_torchs_generator(shape):
     assert same(*made)
 
 
-@pytest.mark.parametrize("shape", SHAPES, ids=repr)
+@pytest.mark.parametrize("shape", SHAPES)
 def test_two_proposals_before_a_round_is_settled(shape):
     """The later one counts, shorter or longer; the small model's cache stays right: a perfect drafter stays so."""
     report = perfect(Blind(LARGE, shape), 60, Cycle(3, 1, 1, 3, 2, 0, 3), times=2)
     assert report.accepted > 40 and not report.faults
 
 
-@pytest.mark.parametrize("shape", SHAPES, ids=repr)
+@pytest.mark.parametrize("shape", SHAPES)
 def test_a_pass_that_fails_costs_its_round_only(shape):
     """Whichever pass of the small model fails, the drafts of all other rounds are accepted."""
 
@@ -233,7 +232,7 @@ def test_a_pass_that_fails_costs_its_round_only(shape):
         assert report.faults == 1 and report.accepted > 40
 
 
-@pytest.mark.parametrize("shape", SHAPES, ids=repr)
+@pytest.mark.parametrize("shape", SHAPES)
 def test_a_round_reads_nothing_from_the_device(shape):
     class Refusing(TorchDispatchMode):
         def __torch_dispatch__(self, function, types, args=(), kwargs=None):

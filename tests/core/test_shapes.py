@@ -37,9 +37,7 @@ def paths(draft, row):
 
 
 @pytest.mark.parametrize("k", [1, 2, 3, 4])
-@pytest.mark.parametrize(
-    "shape", [Chain(), Branching((4, 2, 1)), Beam(1), Beam(3), Rerank(2, 3, 4), Rerank(5, 5, 60)], ids=repr
-)
+@pytest.mark.parametrize("shape", [Chain(), Branching((4, 2, 1)), Beam(1), Beam(3), Rerank(2, 3, 4), Rerank(5, 5, 60)])
 def test_bounds_are_those_of_the_draft(shape, k):
     for rule in (Match(), *([] if isinstance(shape, Rerank) else [RecursiveRejection()])):
         draft, state = drafted(shape, rule, k)

@@ -13,7 +13,7 @@ from mmspec_text.drafters.draft_tree import DraftTreeOptions, TextDraftTree
 SHAPES = [{}, {"width": 2, "nodes": 5}, {"shape": "branching", "branching": [3, 1, 2]}, {"shape": "beam", "width": 3}]
 
 
-@pytest.mark.parametrize("options", SHAPES, ids=repr)
+@pytest.mark.parametrize("options", SHAPES)
 @pytest.mark.parametrize("do_sample", [False, True])
 def test_a_tree_writes_what_stock_sampling_writes(
     target: Any, good: Any, prompts: Callable, theirs: Callable, ours: Callable, options: dict, do_sample: bool
@@ -32,7 +32,7 @@ def test_a_small_model_of_another_mind_changes_nothing(
     assert_same(mine.ids, theirs(target, inputs, 0, **call), mine.state)
 
 
-@pytest.mark.parametrize("options", [{}, {"shape": "branching"}], ids=repr)
+@pytest.mark.parametrize("options", [{}, {"shape": "branching"}])
 def test_rsd_samples(target: Any, good: Any, prompts: Callable, ours: Callable, options: dict) -> None:
     how = {"method": "rsd", "model": good, "k": 3, "noise": "philox", "width": 3, **options}
     mine = ours(target, prompts(3), 0, how, max_new_tokens=24, do_sample=True)
