@@ -129,13 +129,23 @@ class TransformersTarget:
     def _own(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """What a guest reads: ids and their mask, and pictures if it can see; nothing that the other model made."""
         sees = hasattr(self.model.config, "vision_config")
-        foreign = ("past_key_values", "inputs_embeds", "position_ids", "mm_encoder_outputs")
+        foreign = {"past_key_values", "inputs_embeds", "position_ids"}
+        # `generate` encodes pictures before anyone else sees the call: they can be read by a model of the same width.
+        if not all(self._reads(output) for output in (given.get("mm_encoder_outputs") or {}).values()):
+            foreign.add("mm_encoder_outputs")
         read = {name: value for name, value in given.items() if sees and name not in foreign}
         ids, mask = given.get("input_ids"), given.get("attention_mask")
         if ids is None:
             raise ValueError("a draft model reads token ids: give input_ids, beside inputs_embeds if need be")
         # A mask over an earlier turn is longer than the ids that are new; that turn is not read.
         return {**read, "input_ids": ids, "attention_mask": None if mask is None else mask[:, -ids.shape[1] :]}
+
+    def _reads(self, output: Any) -> bool:
+        """Whether features of a picture are as wide as this model's own embeddings."""
+        features = getattr(output, "pooler_output", None)
+        parts = features if isinstance(features, list | tuple) else [features]
+        width = self.anatomy.config.hidden_size
+        return all(isinstance(part, Tensor) and part.shape[-1] == width for part in parts)
 
     def _nothing(self, ids: Tensor, limit: int, width: int) -> Started:
         """The start of a call whose prompt has no text: what is emitted is all that is ever read."""
