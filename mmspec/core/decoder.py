@@ -144,7 +144,7 @@ class Decoder:
     def speculate(self, state: State) -> Pending:
         """Draft and score: nothing is committed, so it may run before the truth of the last round is shown."""
         with state.report.phase("draft"):
-            draft = _compact(self.policy.trim(self._propose(state))).rooted(state.root, state.room)
+            draft = self.policy.trim(self._propose(state)).compact().rooted(state.root, state.room)
         with state.report.phase("verify"):
             raw = self.target.verify(state.cache, draft)
             scores = state.warp(raw, draft, self._prefix(state))
@@ -232,14 +232,6 @@ class Decoder:
 
     def _prefix(self, state: State) -> Prefix:
         return Prefix(state.history, [state.given + n for n in state.hosted])
-
-
-def _compact(draft: Draft) -> Draft:
-    """Drop the tail of a chain that no row wants, where reading the device is free; elsewhere shapes stay the same."""
-    if draft.units.device.type != "cpu" or not draft.index.is_chain:
-        return draft
-    wanted = draft.valid.cumprod(1).any(0)
-    return draft.narrow(int(wanted.sum()))
 
 
 def _told(draft: Draft, scores: Scores, truth: Tensor) -> tuple[Draft, Scores]:

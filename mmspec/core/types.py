@@ -98,6 +98,12 @@ class Draft:
         score = None if self.score is None else self.score[:, :k]
         return Draft.chain(self.units[:, :k], law, self.valid[:, :k], score)
 
+    def compact(self) -> "Draft":
+        """Without the tail of a chain that no row wants, where reading the device is free; elsewhere shapes stay."""
+        if self.units.device.type != "cpu" or not self.index.is_chain:
+            return self
+        return self.narrow(int(self.valid.cumprod(1).any(0).sum()))
+
     @property
     def drafted(self) -> Tensor:
         """Units of a rooted draft without the root: `[batch, node - 1, *unit]`."""

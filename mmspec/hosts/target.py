@@ -14,11 +14,11 @@ from transformers import Cache, DynamicCache, PreTrainedModel
 
 from mmspec.core.tree import TreeIndex
 from mmspec.core.types import Draft, Raw, Started
-from mmspec.hosts import prefill
+from mmspec.hosts import prefill, prompt
 from mmspec.hosts.anatomy import Anatomy
 from mmspec.hosts.export import export
 from mmspec.hosts.self_check import checked
-from mmspec.hosts.slot_cache import SlotCache
+from mmspec.hosts.slot_cache import BLOCK, SlotCache
 
 
 @dataclass
@@ -71,20 +71,21 @@ class TransformersTarget:
         """
         given = dict(inputs) if isinstance(inputs, Mapping) else {"input_ids": inputs}
         if self.guest:
-            given = self._own(given)
+            given = prompt.as_guest(given, self.model, self.anatomy.config.hidden_size)
             if not given["input_ids"].shape[1]:
                 return self._nothing(given["input_ids"], limit, width)
         self.passes = checked(self.anatomy)  # the model may have moved since
-        ids, mask = self._prompt(given)
+        ids, mask = prompt.read(given, self.vocab)
+        self._refuse_length(int(mask.sum(1).max()), limit, width)
         if prefill.is_plain(given, mask):
-            slots = self._slots(len(ids), int(mask.sum(1).max()), limit, width, ids.device)
+            slots = self._slots(mask, limit, width)
             logits = prefill.chunked(self.passes, slots, ids, mask)
         else:
             logits, filled, mask, following = prefill.stock(self.anatomy, ids, given)
-            slots = self._slots(len(ids), int(mask.sum(1).max()), limit, width, ids.device)
+            slots = self._slots(mask, limit, width)
             prefill.adopt(slots, filled, mask, following)
         memory = Memory(slots, mask, given.get("past_key_values"))
-        return Started(memory, Raw(logits=logits[:, None]), ids, _padding(mask, ids))
+        return Started(memory, Raw(logits=logits[:, None]), ids, prompt.padding(mask, ids))
 
     @torch.no_grad()
     def verify(self, cache: Memory, draft: Draft, first: int = 0) -> Raw:
@@ -126,69 +127,24 @@ class TransformersTarget:
             into = DynamicCache(config=self.model.config)
         return export(cache.slots, into, cache.mask, cache.mask.shape[1] + longest - 1)
 
-    def _own(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """What a guest reads: ids and their mask, and pictures if it can see; nothing that the other model made."""
-        sees = hasattr(self.model.config, "vision_config")
-        foreign = {"past_key_values", "inputs_embeds", "position_ids"}
-        # `generate` encodes pictures before anyone else sees the call: they can be read by a model of the same width.
-        if not all(self._reads(output) for output in (given.get("mm_encoder_outputs") or {}).values()):
-            foreign.add("mm_encoder_outputs")
-        read = {name: value for name, value in given.items() if sees and name not in foreign}
-        ids, mask = given.get("input_ids"), given.get("attention_mask")
-        if ids is None:
-            raise ValueError("a draft model reads token ids: give input_ids, beside inputs_embeds if need be")
-        # A mask over an earlier turn is longer than the ids that are new; that turn is not read.
-        return {**read, "input_ids": ids, "attention_mask": None if mask is None else mask[:, -ids.shape[1] :]}
-
-    def _reads(self, output: Any) -> bool:
-        """Whether features of a picture are as wide as this model's own embeddings."""
-        features = getattr(output, "pooler_output", None)
-        parts = features if isinstance(features, list | tuple) else [features]
-        width = self.anatomy.config.hidden_size
-        return all(isinstance(part, Tensor) and part.shape[-1] == width for part in parts)
-
     def _nothing(self, ids: Tensor, limit: int, width: int) -> Started:
         """The start of a call whose prompt has no text: what is emitted is all that is ever read."""
         mask = torch.ones_like(ids)
-        memory = Memory(self._slots(len(ids), 0, limit, width, ids.device), mask)
+        memory = Memory(self._slots(mask, limit, width), mask)
         logits = torch.zeros(len(ids), 1, self.anatomy.vocab, device=ids.device)
         return Started(memory, Raw(logits=logits), ids, mask.sum(1))
 
-    def _slots(self, rows: int, longest: int, limit: int, width: int, device: torch.device) -> SlotCache:
-        slots = SlotCache(self.anatomy.layers(), rows, longest + limit + width, device)
+    def _slots(self, mask: Tensor, limit: int, width: int) -> SlotCache:
+        longest = int(mask.sum(1).max()) if mask.shape[1] else 0
+        self._refuse_length(longest, limit, width)
+        return SlotCache(self.anatomy.layers(), len(mask), longest + limit + width, mask.device)
+
+    def _refuse_length(self, longest: int, limit: int, width: int) -> None:
         if self.context is not None and longest > self.context:
             raise ValueError(f"the prompt has {longest} tokens and the model's context is {self.context}; shorten it")
-        reach = self.anatomy.reach
-        if reach is not None and (slots.capacity if self.anatomy.by_slot else longest + limit) > reach:
+        reach, slots = self.anatomy.reach, -(-(longest + limit + width) // BLOCK) * BLOCK
+        if reach is not None and (slots if self.anatomy.by_slot else longest + limit) > reach:
             raise ValueError(
                 f"{longest} tokens of prompt and {limit} new ones go beyond position {reach}, and {self.anatomy.why}: "
                 "drafts could not be verified exactly; ask for fewer tokens, or disable() first"
             )
-        return slots
-
-    def _prompt(self, inputs: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
-        embeds, ids = inputs.get("inputs_embeds"), inputs.get("input_ids")
-        if ids is None:
-            if embeds is None:
-                raise ValueError("a prompt is needed: input_ids or inputs_embeds")
-            ids = torch.zeros(len(embeds), 0, dtype=torch.int64, device=embeds.device)
-        given = inputs.get("attention_mask")
-        mask = torch.ones_like(ids) if given is None else given.long()
-        if ids.dim() != 2 or (embeds is None and (ids.shape[1] == 0 or not bool(mask.any(1).all()))):
-            raise ValueError("an empty prompt cannot be continued; give at least one token in every row")
-        if mask.shape[1] and not bool(mask[:, -1].all()):
-            raise ValueError("the attention mask has padding on the right; pad on the left (padding_side='left')")
-        if ids.numel():
-            low, high = int(ids.min()), int(ids.max())
-            if low < 0 or (self.vocab is not None and high >= self.vocab):
-                strange = low if low < 0 else high
-                raise ValueError(
-                    f"token id {strange} is outside the model's vocabulary of {self.vocab}; wrong tokenizer"
-                )
-        return ids, mask
-
-
-def _padding(mask: Tensor, ids: Tensor) -> Tensor:
-    """Padding on the left of every row of `ids`: `[batch]`. Holes further in are units like others."""
-    own = mask[:, mask.shape[1] - ids.shape[1] :]
-    return (own.cumsum(1) == 0).sum(1)

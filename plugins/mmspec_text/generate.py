@@ -16,6 +16,7 @@ def generate_text(
     drafter: Annotated[str | None, typer.Option(help="A drafter's name or a smaller model.")] = None,
     rule: Annotated[str | None, typer.Option(help="Acceptance rule; default: the method's.")] = None,
     num_speculative_tokens: Annotated[int | None, typer.Option("--num-speculative-tokens", "-k", min=0)] = None,
+    policy: Annotated[str | None, typer.Option(help="How many to draft: fixed, confidence, goodput.")] = None,
     max_new_tokens: Annotated[int, typer.Option(min=1)] = 200,
     temperature: Annotated[float, typer.Option(min=0.0, help="0 is greedy.")] = 0.8,
     top_k: Annotated[int, typer.Option(min=0, help="0 keeps all.")] = 0,
@@ -37,14 +38,17 @@ def generate_text(
         raise ValueError("the prompt is empty; give some text to continue")
     logging.disable_progress_bar()  # loading takes a moment, and its bar would stand in the way of the text
     options = parse(opt or [])
-    if drafter is None and method == "draft-model" and "model" not in options:
+    if drafter is None and method in ("draft-model", "draft-tree", "rsd") and "model" not in options:
         drafter = "mmspec/text-1m"
     live = load_model(model, device)
     tokenizer = load_tokenizer(model)
     inputs = tokenizer(prompt, return_tensors="pt", return_token_type_ids=False).to(device)
     streamer = TextStreamer(tokenizer)
     sampling = dict(do_sample=True, temperature=temperature, top_k=top_k, top_p=top_p) if temperature else {}
-    with mmspec.enable(live, method, drafter=drafter, rule=rule, k=num_speculative_tokens, **options) as spec:
+    how = dict(drafter=drafter, rule=rule, k=num_speculative_tokens, policy=policy)
+    with mmspec.enable(live, method, **how, **options) as spec:
+        if spec.why:
+            typer.echo(spec.why, err=True)
         torch.manual_seed(seed)
         try:
             live.generate(
