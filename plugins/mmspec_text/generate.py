@@ -47,8 +47,6 @@ def generate_text(
     sampling = dict(do_sample=True, temperature=temperature, top_k=top_k, top_p=top_p) if temperature else {}
     how = dict(drafter=drafter, rule=rule, k=num_speculative_tokens, policy=policy)
     with mmspec.enable(live, method, **how, **options) as spec:
-        if spec.why:
-            typer.echo(spec.why, err=True)
         torch.manual_seed(seed)
         try:
             live.generate(
@@ -61,4 +59,4 @@ def generate_text(
             streamer.end()  # it holds back the last word until it is sure of it
             typer.echo("\n(stopped; this is what there is)")
             raise typer.Exit(INTERRUPTED) from None
-    typer.echo(str(spec.report), err=True)
+    typer.echo("\n".join(line for line in (spec.why, str(spec.report)) if line), err=True)

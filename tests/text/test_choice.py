@@ -1,0 +1,130 @@
+"""`auto` chooses, and says why; methods that draft with a model take any model, another tokenizer's too."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import mmspec
+from mmspec.core.decoder import Decoder
+from mmspec.core.goodput import Goodput
+from mmspec.core.policies import Fixed
+from mmspec.core.warp import Warp
+from mmspec.faces import choice
+from mmspec.faces.build import decoder_for
+from mmspec.hosts.budget import BudgetedTarget
+from mmspec.hosts.loading import load_model
+from mmspec.hosts.target import TransformersTarget
+from mmspec.testing.equality import assert_same
+from mmspec_text.drafters.cascade import Cascade, CascadeOptions
+from mmspec_text.drafters.draft_tree import TextDraftTree
+from mmspec_text.drafters.lookup_recycling import LookupRecycling
+
+
+def test_a_draft_model_decides(target: Any, good: Any) -> None:
+    decoder = decoder_for(target, "auto", drafter=good)
+    assert decoder.name == "draft-model" and decoder.why == "draft-model, because a draft model was given"
+
+
+def test_without_anything_lookup_then_recycling_as_deep_as_it_pays(target: Any) -> None:
+    decoder = decoder_for(target)
+    assert isinstance(decoder.drafter, LookupRecycling) and isinstance(decoder.policy, Goodput)
+    assert decoder.name == "auto" and "no draft model and no card" in decoder.why
+    assert isinstance(decoder_for(target, policy="fixed").policy, Fixed)
+
+
+def test_a_rule_of_the_users_own_gets_chains(target: Any) -> None:
+    for rule in ("rejection", "block", "recursive-rejection"):
+        decoder = decoder_for(target, rule=rule)
+        assert decoder.name == "prompt-lookup" and "every rule takes its chains" in decoder.why
+
+
+def test_the_card_of_a_shipped_model_decides(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = load_model("mmspec/text-1m")
+    said = {"default_method": "draft-tree", "drafter": "mmspec/text-1m"}
+    monkeypatch.setattr(choice, "block", lambda name: said if name == "text-1m" else {})
+    decoder = decoder_for(model)
+    assert isinstance(decoder.drafter, TextDraftTree)
+    assert decoder.why == "draft-tree with mmspec/text-1m, because the card of mmspec/text-1m names it"
+    monkeypatch.setattr(choice, "block", lambda name: {"default_method": "auto"})
+    assert isinstance(decoder_for(model).drafter, LookupRecycling)
+
+
+def test_the_shipped_cards_name_methods_that_work() -> None:
+    for name in ("text-14m", "text-1m"):
+        decoder = decoder_for(load_model(f"mmspec/{name}"))
+        assert decoder.name == choice.block(name)["default_method"]
+
+
+def test_a_drafter_given_by_name_or_as_an_object_is_taken_as_it_is(target: Any) -> None:
+    class Last:
+        def propose(self, tokens: list[list[int]], k: int) -> list[list[int]]:
+            return [[row[-1]] * k for row in tokens]
+
+    assert decoder_for(target, drafter=Last()).name == "Last"
+    assert type(decoder_for(target, drafter="suffix").drafter).__name__ == "Suffix"
+
+
+@pytest.mark.parametrize("method", ["draft-model", "draft-tree", "rsd"])
+def test_a_method_keeps_its_own_shape_when_a_model_is_given(target: Any, good: Any, method: str) -> None:
+    drafter = decoder_for(target, method, drafter=good).drafter
+    assert type(drafter).__name__ == ("TextDraftModel" if method == "draft-model" else "TextDraftTree")
+    assert decoder_for(target, "prompt-lookup", drafter=good).drafter.offers >= {"chain", "q"}
+
+
+def tokenizer(words: list[str]) -> Any:
+    from tokenizers import Tokenizer, models
+    from transformers import PreTrainedTokenizerFast
+
+    return PreTrainedTokenizerFast(
+        tokenizer_object=Tokenizer(models.WordLevel({word: i for i, word in enumerate(words)}, unk_token=words[0])),
+        unk_token=words[0],
+    )
+
+
+@pytest.mark.parametrize("method", ["draft-model", "draft-tree"])
+def test_a_draft_model_with_another_tokenizer(
+    target: Any, make_llama: Callable, prompts: Callable, theirs: Callable, ours: Callable, method: str
+) -> None:
+    """Its weights are the target's in another order: mapped rightly, it knows what comes next."""
+    words = [f"w{i}" for i in range(131)]
+    order = torch.arange(131).roll(7)
+    small = make_llama()
+    small.model.embed_tokens.weight.data = target.model.embed_tokens.weight.data[order].clone()
+    small.lm_head.weight.data = target.lm_head.weight.data[order].clone()
+    names = {"tokenizer": tokenizer(words), "assistant_tokenizer": tokenizer([words[i] for i in order])}
+    spec = {"method": method, "drafter": small, "k": 4, **names}
+    call = dict(do_sample=True, top_k=0, max_new_tokens=20)
+    mine = ours(target, prompts(3), 0, spec, **call)
+    assert_same(mine.ids, theirs(target, prompts(3), 0, **call), mine.state)
+    assert mine.report.acceptance_length > 3
+
+
+def test_another_vocabulary_without_tokenizers_is_refused(target: Any, make_llama: Callable) -> None:
+    with pytest.raises(ValueError, match=r"has 99 unit ids and the target 131: name the target's tokenizer"):
+        mmspec.enable(target, "draft-model", drafter=make_llama(vocab_size=99))
+
+
+@pytest.mark.parametrize("sample", [True, False])
+def test_a_budget_that_covers_the_text_is_the_target_itself(target: Any, prompts: Callable, sample: bool) -> None:
+    warp, runs = Warp(sample=sample), {}
+    plain = Decoder(TransformersTarget(target)).generate(prompts(3), 30, warp=warp)
+    for budget in (16, 128):
+        drafter = Cascade(CascadeOptions(budget=budget, sinks=2))
+        runs[budget] = Decoder(TransformersTarget(target), drafter, k=4).generate(prompts(3), 30, warp=warp)
+        assert all(torch.equal(a, b) for a, b in zip(runs[budget].units, plain.units, strict=True))
+        assert not runs[budget].report.faults
+    assert runs[128].report.acceptance_rate == 1 > runs[16].report.acceptance_rate > 0
+
+
+def test_a_budget_keeps_sinks_and_the_latest_at_their_positions(target: Any, prompts: Callable) -> None:
+    adapter = TransformersTarget(target)
+    whole = adapter.start(prompts(3), 4, 1).cache.slots
+    few = BudgetedTarget(adapter, budget=6, sinks=2)._shrunk(whole, 4)
+    assert few.length.tolist() == [6, 5, 6] and few.shift.tolist() == [14 - 6, 0, 11 - 6]
+    for ours, theirs in zip(few.layers, whole.layers, strict=True):
+        for row, kept in enumerate(([0, 1, 10, 11, 12, 13], [0, 1, 2, 3, 4], [0, 1, 7, 8, 9, 10])):
+            assert torch.equal(ours.keys[row, :, : len(kept)], theirs.keys[row][:, kept])
+    with pytest.raises(ValueError, match="sinks must be at least 0 and fewer than the budget of 8 slots, got 8"):
+        BudgetedTarget(adapter, budget=8, sinks=8)
