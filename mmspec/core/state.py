@@ -143,10 +143,11 @@ class State:
 
     def append(self, draft: Draft, verdict: Verdict, most: int | None = None) -> Tensor:
         """Emit the accepted path and one more unit, up to `most`, an end unit, the limit. Returns `[batch]` counts."""
-        path = take_nodes(draft.units, verdict.path.clamp(min=0))
-        slot = torch.arange(path.shape[1] + 1, device=path.device)
-        extra = verdict.unit[:, None]
-        new = where_nodes(slot < verdict.length[:, None], torch.cat([path, extra], 1), extra)
+        slot = torch.arange(verdict.path.shape[1] + 1, device=self.emitted.device)
+        new = verdict.unit[:, None]
+        if len(slot) > 1:
+            path = take_nodes(draft.units, verdict.path.clamp(min=0))
+            new = where_nodes(slot < verdict.length[:, None], torch.cat([path, new], 1), new)
         count = torch.minimum(verdict.length + 1, self.limit - self.emitted)
         count = count if most is None else count.clamp(max=most)
         count = torch.where(self.done, 0, count)
@@ -165,7 +166,7 @@ class State:
         where = torch.where(slot < count[:, None], self.known[:, None] + slot, scratch)
         shape = (*where.shape, *(1,) * (new.dim() - 2))
         self.history.scatter_(1, where.reshape(shape).expand_as(new), new)
-        latest = take_nodes(new, (count - 1).clamp(min=0)[:, None])[:, 0]
+        latest = new[:, 0] if len(slot) == 1 else take_nodes(new, (count - 1).clamp(min=0)[:, None])[:, 0]
         self.root = torch.where((count > 0).reshape(-1, *(1,) * (latest.dim() - 1)), latest, self.root)
 
     def inspect(self, draft: Draft, scores: Scores, verdict: Verdict) -> None:
@@ -173,10 +174,12 @@ class State:
 
         Only at the root and on the accepted path: plain decoding never sees the scores after a refused unit.
         """
-        reached = torch.zeros(self.rows, draft.nodes + 1, dtype=torch.bool, device=self.emitted.device)
-        reached = reached.scatter_(1, verdict.path + 1, True)[:, 1:]
-        reached[:, 0] = True
-        bad = ~scores.finite & reached & ~self.done[:, None]
+        bad = ~scores.finite & ~self.done[:, None]
+        if draft.nodes > 1:
+            reached = torch.zeros(self.rows, draft.nodes + 1, dtype=torch.bool, device=self.emitted.device)
+            reached = reached.scatter_(1, verdict.path + 1, True)[:, 1:]
+            reached[:, 0] = True
+            bad &= reached
         never = torch.iinfo(torch.int64).max
         where = torch.where(bad, self.emitted[:, None] + draft.index.depth, never).amin(1)
         self._broken = where if self._broken is None else torch.minimum(self._broken, where)

@@ -80,10 +80,11 @@ class Draft:
 
     def rooted(self, root: Tensor, room: Tensor) -> "Draft":
         """Prepend the root `[batch, *unit]`; refuse nodes deeper than `room [batch]` (units still wanted, less one)."""
+        if not self.units.shape[1]:
+            return replace(self, units=root[:, None], valid=torch.ones_like(room[:, None], dtype=torch.bool))
         valid = torch.cat([torch.ones_like(room[:, None], dtype=torch.bool), self.valid], 1)
         valid &= self.index.depth <= room[:, None].clamp(min=0)
-        if valid.shape[1] > 1:
-            valid = ~(self.index.ancestor & ~valid[:, None]).any(-1)
+        valid = ~(self.index.ancestor & ~valid[:, None]).any(-1)
         units = torch.cat([root[:, None], self.units], 1)
         return replace(self, units=units, valid=valid)
 
@@ -100,7 +101,7 @@ class Draft:
 
     def compact(self) -> "Draft":
         """Without the tail of a chain that no row wants, where reading the device is free; elsewhere shapes stay."""
-        if self.units.device.type != "cpu" or not self.index.is_chain:
+        if self.units.device.type != "cpu" or not self.index.is_chain or not self.units.shape[1]:
             return self
         return self.narrow(int(self.valid.cumprod(1).any(0).sum()))
 

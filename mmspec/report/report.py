@@ -56,6 +56,8 @@ class Report:
             length: `[batch]` accepted nodes.
             active: `[batch]` bool: rows that were not done.
         """
+        if valid.shape[1] == 1:  # no draft, nothing to count
+            return
         depth = torch.arange(1, valid.shape[1], device=valid.device)
         accepted = ((length[:, None] >= depth) & active[:, None]).sum(0)
         drafted = (valid[:, 1:] & active[:, None]).sum()
