@@ -97,7 +97,8 @@ def examine(anatomy: Anatomy) -> Finding:
             return Finding(None, 0.0, 0.0, f"its unmodified pass failed ({type(error).__name__}: {error})")
         if not bool(paths.chains[0].isfinite().all()):
             return Finding(None, 0.0, 0.0, "its own logits are NaN or infinite; check the weights and the dtype")
-        eps = torch.finfo(anatomy.model.dtype).eps
+        # Norms and softmaxes are computed in float32 in models of any dtype.
+        eps = max(torch.finfo(dtype).eps for dtype in (anatomy.model.dtype, torch.float32))
         tolerance, most = SLACK * max(noise, eps * scale), max(CEILING, SLACK * eps) * scale
         if noise > most:
             return Finding(None, noise, most, f"over its cache, its own logits are off by {noise:.1e}")

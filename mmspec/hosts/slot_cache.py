@@ -103,13 +103,15 @@ class SlotCache(Cache):
     def open(self, first: int, nodes: int) -> None:
         """Make ready for a pass over the nodes `first … first + nodes - 1` of a row's draft."""
         self.slots = self.length[:, None] + torch.arange(first, first + nodes, device=self.length.device)
+        # Nodes that no row may use can lie beyond the end; the last slot holds no committed unit.
+        self.slots = self.slots.clamp(max=self.capacity - 1)
         # On the CPU reading lengths costs nothing and attention shrinks to what is used; elsewhere it would be a host
         # sync, and shapes that stay the same are worth more.
         if self.length.device.type == "cpu":
             lengths = self.length.tolist()
-            uniform = min(lengths) == max(lengths)
-            self.start = lengths[0] + first if uniform else None
             used = max(lengths) + first + nodes
+            uniform = min(lengths) == max(lengths) and used <= self.capacity
+            self.start = lengths[0] + first if uniform else None
             # One node that sees all there is needs no mask; whole blocks let masks of several passes look alike.
             self.visible = used if uniform and nodes == 1 else min(self.capacity, -(-used // BLOCK) * BLOCK)
 
