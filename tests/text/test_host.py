@@ -143,7 +143,8 @@ def test_the_cache_that_comes_back_is_the_one_that_stock_returns(target: Any, wi
 def test_a_cache_that_is_full_comes_back_whole(target: Any) -> None:
     """Padding is fed for the row that ended early; beside it the other row has no slots left to pass over."""
     ids = torch.randint(3, VOCAB, (2, 40), generator=torch.Generator().manual_seed(4))
-    end = int(stock(target, 20, input_ids=ids).sequences[0, 41])
+    first, other = stock(target, 20, input_ids=ids).sequences[:, 40:].tolist()
+    end = next(token for token in first if token not in other)
     right = target.generate(
         ids, max_new_tokens=20, do_sample=False, return_dict_in_generate=True, eos_token_id=end, pad_token_id=0
     )
@@ -151,7 +152,7 @@ def test_a_cache_that_is_full_comes_back_whole(target: Any) -> None:
     state = decoder.start(ids, 20, warp=Warp(sample=False), ends=end)
     while not state.finished:
         decoder.advance(state)
-    assert state.hosted == [2, 20] and state.cache.slots.capacity == 64
+    assert state.hosted[0] < 10 and state.hosted[1] == 20 and state.cache.slots.capacity == 64
     back = TransformersTarget(target).export(state.cache, right.sequences, state.emitted)
     for mine, theirs in zip(back.layers, right.past_key_values.layers, strict=True):
         assert torch.allclose(mine.keys, theirs.keys, atol=1e-4)
