@@ -72,5 +72,8 @@ class BudgetedTarget:
                 ours.lazy_initialization(keys, values)
                 ours.write(order.expand(len(kept), -1), keys, values)
         slots.length = kept
+        if whole.holes is not None:
+            held = whole.holes.gather(1, source)
+            slots.holes = torch.nn.functional.pad(held, (0, slots.capacity - self.budget))
         slots.shift = whole.shift + whole.length - kept
         return slots

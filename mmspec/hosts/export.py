@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 from transformers import Cache
 
+from mmspec.hosts.prompt import padding
 from mmspec.hosts.slot_cache import SlotCache
 
 
@@ -17,13 +18,11 @@ def export(cache: SlotCache, into: Cache, mask: Tensor, columns: int) -> Cache:
         columns: Columns wanted: the prompt's, and all new units but the last.
     """
     held = int(into.get_seq_length())
-    new = torch.ones(len(mask), columns - mask.shape[1], dtype=mask.dtype, device=mask.device)
-    whole = torch.cat([mask, new], 1)
-    slots = (whole.cumsum(1) - 1).clamp(min=0)[:, held:]
-    lacking = whole[:, held:, None].bool()[:, None]
+    slots = (torch.arange(columns, device=mask.device) - padding(mask)[:, None])[:, held:]
+    outside = slots[:, None, :, None] < 0
     for index, layer in enumerate(cache.layers):
         if layer in cache.owning:
-            keys, values = layer.read(slots)
-            hole = ~lacking.to(keys.device)  # padding holds nothing
-            into.update(keys.masked_fill(hole, 0), values.masked_fill(hole, 0), index)
+            keys, values = layer.read(slots.clamp(min=0))
+            empty = outside.to(keys.device)  # padding holds nothing
+            into.update(keys.masked_fill(empty, 0), values.masked_fill(empty, 0), index)
     return into

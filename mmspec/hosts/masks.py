@@ -31,6 +31,7 @@ class Pass:
         depth: `[batch, all]` int64 (or `[1, …]`) of all nodes of the draft.
         visible: Slots that attention covers.
         alone: Every row is one node that sees every visible slot.
+        holes: `[batch, visible]` bool: committed slots that nobody may see; or None.
     """
 
     length: Tensor
@@ -38,6 +39,7 @@ class Pass:
     depth: Tensor
     visible: int
     alone: bool = False
+    holes: Tensor | None = None
     _repeated: list[tuple[Tensor, int, Tensor]] = field(default_factory=list)
 
     @cached_property
@@ -64,7 +66,8 @@ class Pass:
 
     @cached_property
     def _committed(self) -> Tensor:
-        return self._slot < self.length[:, None]
+        committed = self._slot < self.length[:, None]
+        return committed if self.holes is None else committed & ~self.holes
 
     @cached_property
     def _node(self) -> Tensor:

@@ -57,8 +57,9 @@ class Passes:
         """
         nodes = ids.shape[1]
         cache.open(first, nodes)
-        alone = nodes == 1 and index.is_chain and cache.start is not None
-        geometry = Pass(cache.length, index.ancestor[:, first:], index.depth, cache.visible, alone)
+        alone = nodes == 1 and index.is_chain and cache.start is not None and cache.holes is None
+        holes = None if cache.holes is None else cache.holes[:, : cache.visible]
+        geometry = Pass(cache.length, index.ancestor[:, first:], index.depth, cache.visible, alone, holes)
         arguments: dict[str, Any] = {"past_key_values": cache, "use_cache": True}
         if names(self.anatomy.model, "logits_to_keep"):
             arguments["logits_to_keep"] = keep

@@ -15,6 +15,7 @@ from transformers import Cache, DynamicCache, GenerationConfig
 from mmspec.core.tree import TreeIndex
 from mmspec.hosts.anatomy import Anatomy
 from mmspec.hosts.passes import Passes, accepts
+from mmspec.hosts.prompt import padding
 from mmspec.hosts.slot_cache import SlotCache
 
 CHUNK = 512
@@ -95,20 +96,24 @@ def stock(anatomy: Anatomy, ids: Tensor, inputs: Mapping[str, Any]) -> tuple[Ten
 
 
 def adopt(cache: SlotCache, filled: Cache, mask: Tensor, following: Tensor) -> None:
-    """Take over a cache that transformers filled: masked columns are left out, rows move to the left edge.
+    """Take over a cache that transformers filled: rows move to the left edge, holes further in stay where they are.
 
     Layers with a window hold their last columns only; earlier slots stay empty, and no mask ever reaches them.
     """
-    lengths, columns = mask.sum(1), mask.shape[1]
-    slots = torch.where(mask.bool(), mask.cumsum(1) - 1, cache.capacity - 1)  # the last slot is never read
+    columns, pads = mask.shape[1], padding(mask)
+    slots = torch.arange(columns, device=mask.device) - pads[:, None]
+    slots = torch.where(slots < 0, cache.capacity - 1, slots)  # the last slot is never read
     for ours, theirs in zip(cache.layers, filled.layers, strict=True):
         if getattr(theirs, "keys", None) is None or not theirs.keys.numel():
             continue
         held = theirs.keys.shape[2]
         ours.lazy_initialization(theirs.keys, theirs.values)
         ours.write(slots[:, columns - held :], theirs.keys, theirs.values)
-    cache.length = lengths
-    cache.shift = following - lengths
+    cache.length = columns - pads
+    cache.shift = following - cache.length
+    holes = torch.zeros(len(mask), cache.capacity, dtype=torch.bool, device=mask.device)
+    holes = holes.scatter_(1, slots, mask == 0)
+    cache.holes = holes if bool(holes[:, : cache.capacity - 1].any()) else None
 
 
 def _counted(mask: Tensor) -> Tensor:

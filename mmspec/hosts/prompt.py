@@ -36,10 +36,9 @@ def read(inputs: Mapping[str, Any], vocab: int | None) -> tuple[Tensor, Tensor]:
     return ids, mask
 
 
-def padding(mask: Tensor, ids: Tensor) -> Tensor:
-    """Padding on the left of every row of `ids`: `[batch]`. Holes further in are units like others."""
-    own = mask[:, mask.shape[1] - ids.shape[1] :]
-    return (own.cumsum(1) == 0).sum(1)
+def padding(mask: Tensor) -> Tensor:
+    """Padding on the left of every row: `[batch]`. Holes further in keep their place."""
+    return (mask.cumsum(1) == 0).sum(1)
 
 
 def as_guest(inputs: Mapping[str, Any], model: Any, width: int) -> dict[str, Any]:

@@ -78,7 +78,9 @@ class SlotCache(Cache):
     Attributes:
         length: `[batch]` int64: committed units of every row.
         shift: `[batch]` or `[axes, batch]` int64: position of a unit less its slot. 0 where positions count units; else
-            what image axes, holes in a mask or forgotten slots made of it.
+            what image axes, holes in a mask or slots left out made of it.
+        holes: `[batch, capacity]` bool: slots that nobody may see, because the prompt's mask has a hole there; or None.
+            They keep their place: windows and chunks count them, as transformers' do.
         slots: `[batch, node]` int64: where the pass at hand writes.
         start: The first of them where it is known to be the same for all rows; else None.
         visible: How many slots the pass at hand attends over.
@@ -89,6 +91,7 @@ class SlotCache(Cache):
         self.capacity = -(-capacity // BLOCK) * BLOCK
         self.length = torch.zeros(rows, dtype=torch.int64, device=device)
         self.shift = torch.zeros(rows, dtype=torch.int64, device=device)
+        self.holes: Tensor | None = None
         self.slots = self.length[:, None]
         self.start: int | None = None
         self.visible = self.capacity

@@ -85,7 +85,9 @@ class TransformersTarget:
             slots = self._slots(mask, limit, width)
             prefill.adopt(slots, filled, mask, following)
         memory = Memory(slots, mask, given.get("past_key_values"))
-        return Started(memory, Raw(logits=logits[:, None]), ids, prompt.padding(mask, ids))
+        return Started(
+            memory, Raw(logits=logits[:, None]), ids, prompt.padding(mask[:, mask.shape[1] - ids.shape[1] :])
+        )
 
     @torch.no_grad()
     def verify(self, cache: Memory, draft: Draft, first: int = 0) -> Raw:
@@ -109,7 +111,7 @@ class TransformersTarget:
             sequences: `[batch, prompt + longest]`, rows that ended earlier padded as transformers pads them.
             emitted: `[batch]` units that each row emitted.
         """
-        cache.slots.length = cache.mask.sum(1) + emitted - 1  # rows that were cut had run ahead
+        cache.slots.length = cache.mask.shape[1] - prompt.padding(cache.mask) + emitted - 1  # cut rows had run ahead
         longest = int(emitted.max())
         ends = sequences.shape[1] - longest + emitted  # column behind a row's last unit
         order = torch.arange(max(1, longest - int(emitted.min())), device=sequences.device)
@@ -135,7 +137,7 @@ class TransformersTarget:
         return Started(memory, Raw(logits=logits), ids, mask.sum(1))
 
     def _slots(self, mask: Tensor, limit: int, width: int) -> SlotCache:
-        longest = int(mask.sum(1).max()) if mask.shape[1] else 0
+        longest = int((mask.shape[1] - prompt.padding(mask)).max()) if mask.shape[1] else 0
         self._refuse_length(longest, limit, width)
         return SlotCache(self.anatomy.layers(), len(mask), longest + limit + width, mask.device)
 
