@@ -41,13 +41,14 @@ def padding(mask: Tensor) -> Tensor:
     return (mask.cumsum(1) == 0).sum(1)
 
 
-def as_guest(inputs: Mapping[str, Any], model: Any, width: int) -> dict[str, Any]:
+def as_guest(inputs: Mapping[str, Any], model: Any, width: int, context: int | None) -> dict[str, Any]:
     """What a draft model reads of another target's call: ids and their mask, and pictures if it can see.
 
     Args:
         inputs: Of the call.
         model: The draft model.
         width: Of its embeddings.
+        context: Most units that it can read; of a longer prompt it reads the end.
 
     Raises:
         ValueError: There are no ids.
@@ -61,8 +62,14 @@ def as_guest(inputs: Mapping[str, Any], model: Any, width: int) -> dict[str, Any
         foreign.add("mm_encoder_outputs")
     sees = hasattr(model.config, "vision_config")
     seen = {name: value for name, value in inputs.items() if sees and name not in foreign}
+    if context is not None and ids.shape[1] > context:
+        seen, ids = {}, ids[:, -context:]
     # A mask over an earlier turn is longer than the ids that are new; that turn is not read.
-    return {**seen, "input_ids": ids, "attention_mask": None if mask is None else mask[:, -ids.shape[1] :]}
+    return {
+        **seen,
+        "input_ids": ids,
+        "attention_mask": None if mask is None else mask[:, mask.shape[1] - ids.shape[1] :],
+    }
 
 
 def _readable(output: Any, width: int) -> bool:

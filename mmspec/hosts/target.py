@@ -54,7 +54,8 @@ class TransformersTarget:
         self.anatomy = Anatomy.of(model)
         self.guest = guest
         self.vocab: int | None = self.anatomy.vocab
-        self.context: int | None = self.anatomy.context
+        ends = (self.anatomy.context, self.anatomy.reach if guest else None)
+        self.context: int | None = min((end for end in ends if end is not None), default=None)
         self.passes = checked(self.anatomy)
 
     @property
@@ -71,7 +72,7 @@ class TransformersTarget:
         """
         given = dict(inputs) if isinstance(inputs, Mapping) else {"input_ids": inputs}
         if self.guest:
-            given = prompt.as_guest(given, self.model, self.anatomy.config.hidden_size)
+            given = prompt.as_guest(given, self.model, self.anatomy.config.hidden_size, self.context)
             if not given["input_ids"].shape[1]:
                 return self._nothing(given["input_ids"], limit, width)
         self.passes = checked(self.anatomy)  # the model may have moved since
@@ -142,6 +143,8 @@ class TransformersTarget:
         return SlotCache(self.anatomy.layers(), len(mask), longest + limit + width, mask.device)
 
     def _refuse_length(self, longest: int, limit: int, width: int) -> None:
+        if self.guest:  # beyond its end a drafter has nothing to say; that is no reason to refuse the call
+            return
         if self.context is not None and longest > self.context:
             raise ValueError(f"the prompt has {longest} tokens and the model's context is {self.context}; shorten it")
         reach, slots = self.anatomy.reach, -(-(longest + limit + width) // BLOCK) * BLOCK

@@ -128,3 +128,16 @@ def test_a_budget_keeps_sinks_and_the_latest_at_their_positions(target: Any, pro
             assert torch.equal(ours.keys[row, :, : len(kept)], theirs.keys[row][:, kept])
     with pytest.raises(ValueError, match="sinks must be at least 0 and fewer than the budget of 8 slots, got 8"):
         BudgetedTarget(adapter, budget=8, sinks=8)
+
+
+@pytest.mark.parametrize("method", ["draft-model", "draft-tree"])
+def test_a_draft_model_with_a_shorter_context_falls_silent(
+    target: Any, make_llama: Callable, prompts: Callable, theirs: Callable, ours: Callable, method: str
+) -> None:
+    """From the beginning where the prompt is longer than it can read, else on its way."""
+    call = dict(do_sample=True, top_k=0, max_new_tokens=20)
+    for context, drafted in ((20, True), (8, False)):
+        small = make_llama(max_position_embeddings=context)
+        mine = ours(target, prompts(3), 0, {"method": method, "drafter": small, "k": 4}, **call)
+        assert_same(mine.ids, theirs(target, prompts(3), 0, **call), mine.state)
+        assert (mine.report.drafted > 0) == drafted and not mine.report.faults
