@@ -146,8 +146,11 @@ def _explain(options: type, owner: str, error: Any) -> str:
 
 
 def _allowed(options: type, name: str) -> str:
-    """Type and range in words: `int >= 1, <= 64`, `'a' or 'b'`."""
-    hint = typing.get_type_hints(options, include_extras=True)[name]
+    """Type and range in words: `int >= 1, <= 64`, `'a' or 'b'`, `list of int >= 1`."""
+    return _in_words(typing.get_type_hints(options, include_extras=True)[name])
+
+
+def _in_words(hint: Any) -> str:
     plain, bounds = hint, []
     if typing.get_origin(hint) is typing.Annotated:
         plain = typing.get_args(hint)[0]
@@ -155,8 +158,11 @@ def _allowed(options: type, name: str) -> str:
         bounds = [
             f"{sign} {value}" for key, sign in _SIGNS for x in limits if (value := getattr(x, key, None)) is not None
         ]
-    if typing.get_origin(plain) is typing.Literal:
-        text = " or ".join(map(repr, typing.get_args(plain)))
+    origin, parts = typing.get_origin(plain), typing.get_args(plain)
+    if origin is typing.Literal:
+        text = " or ".join(map(repr, parts))
+    elif origin in (list, tuple) and len(set(parts) - {...}) == 1:
+        text = f"list of {_in_words(parts[0])}"
     else:
-        text = plain.__name__ if isinstance(plain, type) and not typing.get_args(plain) else str(plain)
+        text = plain.__name__ if isinstance(plain, type) and not parts else str(plain).removeprefix("typing.")
     return " ".join([text, ", ".join(bounds)]).strip()

@@ -13,7 +13,7 @@ from mmspec.registry.options import build, explain, parse, route
 @dataclass(frozen=True)
 class Lookup:
     k: Annotated[int, Field(ge=1, le=64)] = field(default=10, metadata={"help": "Units drafted a round."})
-    ngram: tuple[int, ...] = (3, 2)
+    ngram: tuple[Annotated[int, Field(ge=1)], ...] = (3, 2)
     order: Literal["recent", "frequent"] = "recent"
     exact: bool = False
 
@@ -88,7 +88,8 @@ def test_routing_mistakes(values: dict, says: str) -> None:
 
 
 def test_help_shows_range_default_and_text() -> None:
-    first, *_, last = explain(Lookup)
+    first, ngram, _, last = explain(Lookup)
+    assert ngram.allowed == "list of int >= 1"
     assert (first.name, first.allowed, first.default) == ("k", "int >= 1, <= 64", "10")
     assert first.help == "Units drafted a round." and last.allowed == "bool"
     assert explain(Typical)[0].default == ""
