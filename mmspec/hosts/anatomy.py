@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer
 
@@ -25,6 +26,7 @@ class Anatomy:
         reach: Positions beyond which it computes something else than in small steps, so that such calls are refused.
         why: What happens there.
         by_slot: Whether it is the cache's slots that count, not positions.
+        table: Whether positions are looked up in a table, which ends at `context`.
     """
 
     model: Any
@@ -34,6 +36,7 @@ class Anatomy:
     reach: int | None
     why: str
     by_slot: bool
+    table: bool
 
     @classmethod
     def of(cls, model: Any) -> "Anatomy":
@@ -47,7 +50,8 @@ class Anatomy:
         config = model.config.get_text_config(decoder=True)
         context = getattr(config, "max_position_embeddings", None)
         reach, why, by_slot = min(_limits(config), key=lambda limit: limit[0], default=(None, "", False))
-        return cls(model, config, config.vocab_size, context, reach, why, by_slot)
+        table = context is not None and _has_position_table(model)
+        return cls(model, config, config.vocab_size, context, reach, why, by_slot, table)
 
     def layers(self) -> list[Any]:
         """transformers' own cache layers, empty."""
@@ -93,6 +97,12 @@ def _refuse(model: Any) -> None:
         raise ValueError(f"{kind!r} keeps more than keys and values ({', '.join(sorted(indexed))})")
     if not getattr(config.get_text_config(decoder=True), "vocab_size", None):
         raise ValueError(f"{kind!r} has no vocabulary size in its config")
+
+
+def _has_position_table(model: Any) -> bool:
+    tables = [name for name, module in model.named_modules() if isinstance(module, torch.nn.Embedding)]
+    own = [name for name in tables if not any(sense in name for sense in ("vision", "visual", "image", "audio"))]
+    return any("pos" in last or last == "wpe" for last in (name.rpartition(".")[2] for name in own))
 
 
 def _stateful(model: Any) -> bool:

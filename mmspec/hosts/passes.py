@@ -52,7 +52,7 @@ class Passes:
             ids: `[batch, node]` of those nodes.
             index: Of the whole draft.
             first: Where `ids` begin.
-            valid: `[batch, node]` bool; other nodes stand at the root's position, so that none lies beyond the context.
+            valid: `[batch, node]` bool; other nodes stand where the root does, so that none lies beyond the context.
             keep: As transformers' `logits_to_keep`.
         """
         nodes = ids.shape[1]
@@ -64,9 +64,7 @@ class Passes:
         if names(self.anatomy.model, "logits_to_keep"):
             arguments["logits_to_keep"] = keep
         if accepts(self.anatomy.model, "position_ids"):
-            depth = index.depth[:, first:]
-            depth = depth if valid is None else torch.where(valid, depth, 0)
-            arguments["position_ids"] = (cache.length + cache.shift)[..., None] + depth
+            arguments["position_ids"] = self._positions(cache, index.depth[:, first:], valid)
         if self.manner == "explicit":
             logits: Tensor = self.anatomy.model(input_ids=ids, attention_mask=self._mask(geometry), **arguments).logits
         else:
@@ -74,6 +72,15 @@ class Passes:
                 logits = self.anatomy.model(input_ids=ids, **arguments).logits
         kept = isinstance(keep, Tensor) and "logits_to_keep" not in arguments
         return logits[:, keep] if kept else logits
+
+    def _positions(self, cache: SlotCache, depth: Tensor, valid: Tensor | None) -> Tensor:
+        """Position ids of nodes at `depth`: `[batch, node]`, or `[axes, batch, node]`."""
+        root = (cache.length + cache.shift)[..., None]
+        positions = root + depth if valid is None else torch.where(valid, root + depth, root)
+        if not self.anatomy.table or self.anatomy.context is None:
+            return positions
+        # Rows that ended at the context's end still pass along, one position further on, with nobody reading them.
+        return positions.clamp(max=self.anatomy.context - 1)
 
     def _mask(self, geometry: Pass) -> Tensor:
         """As the model's own attention wants it: a predicate, or a term that is added to scores."""

@@ -4,6 +4,7 @@ Any decoder with key-value attention: what a model's pattern of attention is, is
 whether a tree goes through it exactly is found out on first use (self-check).
 """
 
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -147,6 +148,12 @@ class TransformersTarget:
             return
         if self.context is not None and longest > self.context:
             raise ValueError(f"the prompt has {longest} tokens and the model's context is {self.context}; shorten it")
+        if self.context is not None and self.anatomy.table and longest + limit - 1 > self.context:
+            warnings.warn(
+                f"{longest} tokens of prompt and {limit} new ones do not fit the model's table of {self.context} "
+                "positions; where transformers fails, text goes on at the last position: ask for fewer tokens",
+                stacklevel=2,
+            )
         reach, slots = self.anatomy.reach, -(-(longest + limit + width) // BLOCK) * BLOCK
         if reach is not None and (slots if self.anatomy.by_slot else longest + limit) > reach:
             raise ValueError(

@@ -259,3 +259,28 @@ def test_what_cannot_be_a_target_says_why() -> None:
     ):
         with pytest.raises(ValueError, match=says.replace("(", r"\(").replace(")", r"\)")):
             TransformersTarget(model)
+
+
+def test_learned_positions_end_where_the_table_does() -> None:
+    """A row that is done at the last position stands by while others go on, and while padding is fed."""
+    model = small("gpt2", n_embd=64, n_head=4, n_layer=2, n_positions=24, max_position_embeddings=24)
+    ids = torch.randint(3, VOCAB, (2, 13), generator=torch.Generator().manual_seed(6))
+    with pytest.warns(UserWarning, match="13 tokens of prompt and 13 new ones do not fit the model's table of 24"):
+        TransformersTarget(model).start(ids, 13, 1)
+    first, other = stock(model, 12, input_ids=ids).sequences[:, 13:].tolist()
+    end = next(token for token in first if token not in other)
+    decoder = Decoder(TransformersTarget(model))
+    state = decoder.start(ids, 12, warp=Warp(sample=False), ends=end)
+    while not state.finished:
+        decoder.advance(state)
+    assert state.hosted[0] < state.hosted[1] == 12, "both rows ended together"
+    padded = torch.nn.utils.rnn.pad_sequence(state.output(), batch_first=True)
+    back = TransformersTarget(model).export(state.cache, torch.cat([ids, padded], 1), state.emitted)
+    assert back.get_seq_length() == 24
+    mask = torch.ones_like(ids)
+    mask[1, :5] = 0
+    right = stock(model, 12, input_ids=ids, attention_mask=mask).sequences[:, 13:]
+    wrong = torch.stack([right[0], (right[1] + 1) % VOCAB])  # the row without padding is fast, the other slow
+    decoder = Decoder(TransformersTarget(model), Hosted(Guess(wrong)), k=4)
+    units = decoder.generate({"input_ids": ids, "attention_mask": mask}, 12, warp=Warp(sample=False)).units
+    assert torch.equal(torch.stack(units), right)
