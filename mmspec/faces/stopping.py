@@ -68,15 +68,17 @@ class Stops:
         """After a sync: ask about every token that all open rows have by now."""
         if not self._criteria:
             return
-        going = [n for n, done in zip(state.hosted, state.done_rows, strict=True) if not done]
-        for count in range(self._seen + 1, min(going, default=max(state.hosted)) + 1):
+        while not all(self._over):
+            # Anew for every token: a row that is cut here may have been the last that was open.
+            going = [n for n, done in zip(state.hosted, state.done_rows, strict=True) if not done]
+            count = self._seen + 1
+            if count > min(going, default=max(state.hosted)):
+                return
             if self._kept is not None:
                 self._scores = (*(self._scores or ()), self._kept.at(count - 1, state.hosted))
             stops = self._criteria(self._ids(state, count), self._scores).reshape(state.rows).tolist()
             self._settle(state, stops, count)
             self._seen = count
-            if all(self._over):
-                return
 
     def _settle(self, state: State, stops: list[bool], count: int) -> None:
         """Rows that stop with their token `count`."""

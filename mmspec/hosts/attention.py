@@ -4,9 +4,11 @@ Registered with transformers as `mmspec` and switched on for the length of a pas
 argument that it does not know is refused: an ignored one would be silently wrong.
 """
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 import torch.nn.functional as F
@@ -108,6 +110,16 @@ def _sinks(s_aux: Tensor | None, key_heads: int, group: int, nodes: int) -> Tens
 
 
 AttentionInterface.register(NAME, packed_attention)
+
+
+_locks: "WeakKeyDictionary[torch.nn.Module, threading.RLock]" = WeakKeyDictionary()
+_making = threading.Lock()
+
+
+def holding(model: torch.nn.Module) -> threading.RLock:
+    """The lock of a model: which attention is on is the model's own state, so that threads share it one by one."""
+    with _making:
+        return _locks.setdefault(model, threading.RLock())
 
 
 @contextmanager

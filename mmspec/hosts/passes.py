@@ -15,7 +15,7 @@ from torch import Tensor
 
 from mmspec.core.tree import TreeIndex
 from mmspec.hosts.anatomy import Anatomy
-from mmspec.hosts.attention import tree_attention
+from mmspec.hosts.attention import holding, tree_attention
 from mmspec.hosts.masks import Pass
 from mmspec.hosts.slot_cache import SlotCache
 
@@ -68,7 +68,7 @@ class Passes:
         if self.manner == "explicit":
             logits: Tensor = self.anatomy.model(input_ids=ids, attention_mask=self._mask(geometry), **arguments).logits
         else:
-            with tree_attention(self.anatomy.config, geometry):
+            with holding(self.anatomy.model), tree_attention(self.anatomy.config, geometry):
                 logits = self.anatomy.model(input_ids=ids, **arguments).logits
         kept = isinstance(keep, Tensor) and "logits_to_keep" not in arguments
         return logits[:, keep] if kept else logits
@@ -86,8 +86,8 @@ class Passes:
         """As the model's own attention wants it: a predicate, or a term that is added to scores."""
         if self.anatomy.config._attn_implementation != "eager":
             return geometry.tree
-        dtype = self.anatomy.model.dtype
-        return torch.where(geometry.tree, 0.0, torch.finfo(dtype).min).to(dtype)
+        term = torch.zeros(geometry.tree.shape, dtype=self.anatomy.model.dtype, device=geometry.tree.device)
+        return term.masked_fill(~geometry.tree, torch.finfo(term.dtype).min)
 
 
 def accepts(model: Any, argument: str) -> bool:

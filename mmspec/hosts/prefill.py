@@ -14,6 +14,7 @@ from transformers import Cache, DynamicCache, GenerationConfig
 
 from mmspec.core.tree import TreeIndex
 from mmspec.hosts.anatomy import Anatomy
+from mmspec.hosts.attention import holding
 from mmspec.hosts.passes import Passes, accepts
 from mmspec.hosts.prompt import padding
 from mmspec.hosts.slot_cache import SlotCache
@@ -88,7 +89,7 @@ def stock(anatomy: Anatomy, ids: Tensor, inputs: Mapping[str, Any]) -> tuple[Ten
         tokens = embeds if embeds is not None and not ids.shape[1] else ids
         known["position_ids"] = model._prepare_position_ids_for_generation(tokens, known)
     known["use_cache"] = True
-    with torch.no_grad():
+    with torch.no_grad(), holding(model):
         out = model._prefill(ids, config, known)
     positions = known.get("position_ids", _counted(mask))
     following = positions[..., -1].expand(*positions.shape[:-2], len(ids)) + 1
@@ -103,7 +104,8 @@ def adopt(cache: SlotCache, filled: Cache, mask: Tensor, following: Tensor) -> N
     columns, pads = mask.shape[1], padding(mask)
     slots = torch.arange(columns, device=mask.device) - pads[:, None]
     slots = torch.where(slots < 0, cache.capacity - 1, slots)  # the last slot is never read
-    for ours, theirs in zip(cache.layers, filled.layers, strict=True):
+    # A cache that was made without a config has no layers for those that only read others' keys.
+    for ours, theirs in zip(cache.layers, filled.layers, strict=False):
         if getattr(theirs, "keys", None) is None or not theirs.keys.numel():
             continue
         held = theirs.keys.shape[2]

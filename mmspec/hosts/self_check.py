@@ -17,6 +17,7 @@ from transformers import DynamicCache
 
 from mmspec.core.tree import TreeIndex
 from mmspec.hosts.anatomy import Anatomy
+from mmspec.hosts.attention import holding
 from mmspec.hosts.passes import MANNERS, Passes, names
 from mmspec.hosts.slot_cache import SlotCache
 
@@ -63,6 +64,22 @@ def checked(anatomy: Anatomy) -> Passes:
         ValueError: No way gives the logits of whole paths; the message has the numbers.
     """
     model = anatomy.model
+    with holding(model):
+        finding = _finding(anatomy)
+    if finding.passes is None:
+        slots = "alibi" in model.config.to_json_string(use_diff=False) or model.config.model_type in ("bloom", "mpt")
+        hint = "; it measures distance by cache slot (ALiBi), which a tree breaks" if slots else ""
+        saw = finding.trouble or (
+            f"logits of tree nodes differ by {finding.error:.1e} from those of whole paths, where rounding explains "
+            f"{finding.tolerance:.1e}"
+        )
+        raise ValueError(f"{type(model).__name__} cannot verify drafts exactly, so it is refused: {saw}{hint}")
+    return Passes(anatomy, finding.passes.manner)
+
+
+def _finding(anatomy: Anatomy) -> Finding:
+    """What the check saw of a model like this one."""
+    model = anatomy.model
     key = (
         type(model),
         model.config.to_json_string(use_diff=False),
@@ -73,16 +90,7 @@ def checked(anatomy: Anatomy) -> Passes:
     )
     if key not in _found:
         _found[key] = examine(anatomy)
-    finding = _found[key]
-    if finding.passes is None:
-        slots = "alibi" in model.config.to_json_string(use_diff=False) or model.config.model_type in ("bloom", "mpt")
-        hint = "; it measures distance by cache slot (ALiBi), which a tree breaks" if slots else ""
-        saw = finding.trouble or (
-            f"logits of tree nodes differ by {finding.error:.1e} from those of whole paths, {finding.tolerance:.1e} is "
-            "the model's own noise"
-        )
-        raise ValueError(f"{type(model).__name__} cannot verify drafts exactly, so it is refused: {saw}{hint}")
-    return Passes(anatomy, finding.passes.manner)
+    return _found[key]
 
 
 @torch.no_grad()

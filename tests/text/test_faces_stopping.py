@@ -249,3 +249,26 @@ def test_a_tokenizer_of_custom_generate_is_also_the_drafters(monkeypatch: pytest
             decoding = mmspec.custom_generate("draft-model", tokenizer="ours", **more)
             target.generate(torch.tensor([[5, 6]]), max_new_tokens=2, custom_generate=decoding)
     assert seen == [{}, {"assistant_tokenizer": "theirs", "tokenizer": "ours"}]
+
+
+def test_a_row_that_ended_ahead_of_others_is_still_asked_about(
+    target: Any, good: Any, theirs: Callable, ours: Callable
+) -> None:
+    """A criterion may cut it before its own end; and it may be the last row that anyone waits for."""
+
+    class OneInEleven(StoppingCriteria):
+        def __call__(self, input_ids: Tensor, scores: Any, **kwargs: Any) -> Tensor:
+            return input_ids[:, -1] % 11 == 5
+
+    cut = 0
+    for seed in range(25):
+        g = torch.Generator().manual_seed(seed)
+        inputs = {"input_ids": torch.randint(3, 131, (4, 6), generator=g)}
+        ends = torch.randint(3, 131, (6,), generator=g).tolist()
+        call = dict(do_sample=True, top_k=0, temperature=0.7, max_new_tokens=24, eos_token_id=ends)
+        call |= dict(stopping_criteria=[OneInEleven()])
+        run = stock(target, inputs, seed, **call)
+        mine = ours(target, inputs, seed, {"method": "draft-model", "drafter": good, "k": 7}, **call)
+        assert torch.equal(mine.ids, run.ids) and torch.equal(mine.state, run.state)
+        cut += mine.ids.shape[1] < 30
+    assert cut > 5

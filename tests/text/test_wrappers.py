@@ -1,5 +1,6 @@
 """Models that are more than a model: adapters, layers that live elsewhere, compiled in place."""
 
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -62,3 +63,20 @@ def test_a_model_compiled_in_place(make_llama: Callable, prompts: Callable) -> N
     model, plain = make_llama(), make_llama()
     model.compile()
     same_under(model, plain, prompts(1))
+
+
+def test_threads_share_a_model_one_by_one(make_llama: Callable, prompts: Callable) -> None:
+    model, inputs, made = make_llama(sliding_window=None, hidden_size=32), prompts(1), []
+    call = dict(do_sample=False, max_new_tokens=20)
+    right = model.generate(**inputs, **call)
+    with mmspec.enable(model, "prompt-lookup"):
+        threads = [
+            threading.Thread(target=lambda: made.extend(model.generate(**inputs, **call) for _ in range(4)))
+            for _ in range(3)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert len(made) == 12 and all(torch.equal(ids, right) for ids in made)
+    assert torch.equal(model.generate(**inputs, **call), right)
