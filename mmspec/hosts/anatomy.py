@@ -88,13 +88,11 @@ def _refuse(model: Any) -> None:
         layers = DynamicCache(config=config).layers
     except Exception as error:  # configs that transformers itself has no cache for
         raise ValueError(f"{kind!r} has no key-value cache that transformers can make ({error})") from error
-    strange = {type(layer).__name__ for layer in layers} - _STORING_NOTHING
-    strange -= {type(layer).__name__ for layer in layers if isinstance(layer, DynamicLayer)}
+    strange = {type(layer).__name__ for layer in layers if not _holds_keys_alone(layer)}
     if _stateful(model) or any("Linear" in name for name in strange):
         raise ValueError(f"{kind!r} is recurrent: no installed plugin can roll its state back over a refused draft")
-    indexed = {name for name in strange if name} | {type(layer).__name__ for layer in layers if _indexed(layer)}
-    if indexed:
-        raise ValueError(f"{kind!r} keeps more than keys and values ({', '.join(sorted(indexed))})")
+    if strange:
+        raise ValueError(f"{kind!r} keeps more than keys and values ({', '.join(sorted(strange))})")
     if not getattr(config.get_text_config(decoder=True), "vocab_size", None):
         raise ValueError(f"{kind!r} has no vocabulary size in its config")
 
@@ -112,8 +110,10 @@ def _stateful(model: Any) -> bool:
     return bool(getattr(model, "_is_stateful", False)) and not attention
 
 
-def _indexed(layer: Any) -> bool:
-    return hasattr(layer, "update_indexer") or hasattr(layer, "compressed_kv")
+def _holds_keys_alone(layer: Any) -> bool:
+    """Keys and values, or nothing; an indexed layer is one of keys with something beside them."""
+    keys = isinstance(layer, DynamicLayer) and not hasattr(layer, "update_indexer")
+    return keys or type(layer).__name__ in _STORING_NOTHING
 
 
 def _limits(config: Any) -> Iterator[tuple[int, str, bool]]:
@@ -123,7 +123,7 @@ def _limits(config: Any) -> Iterator[tuple[int, str, bool]]:
         if parameters.get("rope_type") == "longrope":
             original = parameters.get("original_max_position_embeddings") or config.max_position_embeddings
             yield original, "long-rope switches its frequencies there, for the whole batch and all of a draft", False
-        elif parameters.get("rope_type") == "dynamic":
+        elif "dynamic" in (parameters.get("rope_type") or ""):
             yield config.max_position_embeddings, "dynamic rope rescales its frequencies there, pass by pass", False
     if getattr(config, "attn_temperature_tuning", False) and getattr(config, "floor_scale", None):
         # Below floor_scale the temperature is 1; beyond, Llama 4 takes it from the cache's length, not from positions.

@@ -7,7 +7,7 @@ Both see every round. Both must draft point masses: units drawn from different l
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -115,6 +115,5 @@ def _merged(found: Tensor, first: Draft, second: Draft) -> Draft:
 
     parents = choose(first.index.parent[:, 1:] - 1, second.index.parent[:, 1:] - 1, -1)
     units = choose(first.units, second.units, 0)
-    merged = Draft.tree(units, parents, valid=choose(first.valid, second.valid, False))
-    deepest = max(first.index.deepest, second.index.deepest)  # a tree of as many nodes might be deeper
-    return replace(merged, index=replace(merged.index, deepest=deepest))
+    deepest = max(first.index.deepest, second.index.deepest)
+    return Draft.tree(units, parents, valid=choose(first.valid, second.valid, False), deepest=deepest)
