@@ -132,7 +132,7 @@ class Decoder:
             source = PhiloxSource.seeded(seed, len(started.prompt), started.prompt.device)
         context = getattr(self.target, "context", None)
         state = State.begin(started, limit, context, ends, source, warp if warp is not None else Warp(), report)
-        draft = Draft.empty(state.root).rooted(state.root, state.room)
+        draft = Draft.alone(state.root)
         scores = state.warp(started.raw, draft, self._prefix(state))
         verdict = self.rule.accept(draft, scores, state.round())
         state.inspect(draft, scores, verdict)
@@ -144,7 +144,9 @@ class Decoder:
     def speculate(self, state: State) -> Pending:
         """Draft and score: nothing is committed, so it may run before the truth of the last round is shown."""
         with state.report.phase("draft"):
-            draft = self.policy.trim(self._propose(state)).compact().rooted(state.root, state.room)
+            proposed = self._propose(state)
+            # Without a draft nothing is paid that only drafts need.
+            draft = Draft.alone(state.root) if proposed is None else proposed.rooted(state.root, state.room)
         with state.report.phase("verify"):
             raw = self.target.verify(state.cache, draft)
             scores = state.warp(raw, draft, self._prefix(state))
@@ -213,12 +215,13 @@ class Decoder:
         state.report.rows, state.report.emitted = state.rows, sum(state.hosted)
         return Output(state.output(), state.report)
 
-    def _propose(self, state: State) -> Draft:
+    def _propose(self, state: State) -> Draft | None:
+        """What the drafter proposes, as far as the policy wants it; None where that is nothing."""
         budget = min(self.policy.budget(), self.k, state.roomiest)  # caches were made for k
         if budget <= 0 or drafts_forbidden_by(state.warp.processors):
-            return Draft.empty(state.root)
+            return None
         try:
-            return self.drafter.propose(state, budget, self.rule.draft_noise(state.round()))
+            proposed = self.drafter.propose(state, budget, self.rule.draft_noise(state.round()))
         except Exception as error:
             if os.environ.get("MMSPEC_STRICT"):
                 raise
@@ -228,7 +231,9 @@ class Decoder:
                     stacklevel=2,
                 )
             state.report.faults += 1
-            return Draft.empty(state.root)
+            return None
+        proposed = self.policy.trim(proposed).compact()
+        return proposed if proposed.units.shape[1] else None
 
     def _prefix(self, state: State) -> Prefix:
         return Prefix(state.history, [state.given + n for n in state.hosted])

@@ -17,6 +17,8 @@ from mmspec.core.types import Draft, Scores, Started, Step, Verdict
 from mmspec.core.warp import Warp
 from mmspec.report.report import Report
 
+_NEVER = torch.iinfo(torch.int64).max
+
 
 @dataclass
 class State:
@@ -143,11 +145,12 @@ class State:
 
     def append(self, draft: Draft, verdict: Verdict, most: int | None = None) -> Tensor:
         """Emit the accepted path and one more unit, up to `most`, an end unit, the limit. Returns `[batch]` counts."""
+        if not verdict.path.shape[1]:
+            return self._append_one(verdict.unit)
         slot = torch.arange(verdict.path.shape[1] + 1, device=self.emitted.device)
-        new = verdict.unit[:, None]
-        if len(slot) > 1:
-            path = take_nodes(draft.units, verdict.path.clamp(min=0))
-            new = where_nodes(slot < verdict.length[:, None], torch.cat([path, new], 1), new)
+        path = take_nodes(draft.units, verdict.path.clamp(min=0))
+        last = verdict.unit[:, None]
+        new = where_nodes(slot < verdict.length[:, None], torch.cat([path, last], 1), last)
         count = torch.minimum(verdict.length + 1, self.limit - self.emitted)
         count = count if most is None else count.clamp(max=most)
         count = torch.where(self.done, 0, count)
@@ -156,32 +159,43 @@ class State:
             first = torch.where(ends.any(1), ends.int().argmax(1), len(slot))
             self.done |= first < len(slot)
             count = torch.minimum(count, first + 1)
-        self._write(new, slot, count)
-        self.emitted = self.emitted + count
-        self.done |= self.emitted >= self.limit
-        return count
+        self._write(new, slot < count[:, None], self.known[:, None] + slot)
+        latest = take_nodes(new, (count - 1).clamp(min=0)[:, None])[:, 0]
+        return self._advance(latest, count > 0, count)
 
-    def _write(self, new: Tensor, slot: Tensor, count: Tensor) -> None:
-        scratch = self.history.shape[1] - 1
-        where = torch.where(slot < count[:, None], self.known[:, None] + slot, scratch)
+    def _append_one(self, unit: Tensor) -> Tensor:
+        """`append` of rounds without a draft, at a fraction of its cost: every row that is not done emits one unit."""
+        active = ~self.done
+        self._write(unit[:, None], active[:, None], self.known[:, None])
+        if len(self.ends):
+            self.done = self.done | torch.isin(unit, self.ends)
+        return self._advance(unit, active, active.long())
+
+    def _write(self, new: Tensor, kept: Tensor, where: Tensor) -> None:
+        """Units that are not kept go to the scratch column."""
+        where = torch.where(kept, where, self.history.shape[1] - 1)
         shape = (*where.shape, *(1,) * (new.dim() - 2))
         self.history.scatter_(1, where.reshape(shape).expand_as(new), new)
-        latest = new[:, 0] if len(slot) == 1 else take_nodes(new, (count - 1).clamp(min=0)[:, None])[:, 0]
-        self.root = torch.where((count > 0).reshape(-1, *(1,) * (latest.dim() - 1)), latest, self.root)
+
+    def _advance(self, latest: Tensor, active: Tensor, count: Tensor) -> Tensor:
+        self.root = torch.where(active.reshape(-1, *(1,) * (latest.dim() - 1)), latest, self.root)
+        self.emitted = self.emitted + count
+        self.done = self.done | (self.emitted >= self.limit)
+        return count
 
     def inspect(self, draft: Draft, scores: Scores, verdict: Verdict) -> None:
         """Remember, on the device, the first position of every row whose scores were not finite.
 
         Only at the root and on the accepted path: plain decoding never sees the scores after a refused unit.
         """
-        bad = ~scores.finite & ~self.done[:, None]
-        if draft.nodes > 1:
+        if draft.nodes == 1:
+            where = torch.where(scores.finite[:, 0] | self.done, _NEVER, self.emitted)
+        else:
             reached = torch.zeros(self.rows, draft.nodes + 1, dtype=torch.bool, device=self.emitted.device)
             reached = reached.scatter_(1, verdict.path + 1, True)[:, 1:]
             reached[:, 0] = True
-            bad &= reached
-        never = torch.iinfo(torch.int64).max
-        where = torch.where(bad, self.emitted[:, None] + draft.index.depth, never).amin(1)
+            bad = ~scores.finite & ~self.done[:, None] & reached
+            where = torch.where(bad, self.emitted[:, None] + draft.index.depth, _NEVER).amin(1)
         self._broken = where if self._broken is None else torch.minimum(self._broken, where)
 
     def sync(self) -> list[int]:
@@ -193,7 +207,7 @@ class State:
         assert self._broken is not None
         emitted, done, broken = torch.stack([self.emitted, self.done.long(), self._broken]).tolist()
         for row, position in enumerate(broken):
-            if position < torch.iinfo(torch.int64).max:
+            if position < _NEVER:
                 raise ValueError(
                     f"row {row}: the target's scores of new unit {position} are NaN or all -inf; "
                     "check the weights, the dtype and the logits processors"

@@ -74,6 +74,11 @@ class Draft:
         return Draft.chain(root[:, None][:, :0])
 
     @staticmethod
+    def alone(root: Tensor) -> "Draft":
+        """The root `[batch, *unit]` and no draft, rooted: plain decoding."""
+        return Draft(root[:, None], TreeIndex.chain(1, root.device), root.new_ones(len(root), 1, dtype=torch.bool))
+
+    @staticmethod
     def _of(units: Tensor, index: TreeIndex, law: Law | None, valid: Tensor | None, score: Tensor | None) -> "Draft":
         valid = torch.ones(units.shape[:2], dtype=torch.bool, device=units.device) if valid is None else valid
         return Draft(units, index, valid, law, score)
@@ -81,7 +86,7 @@ class Draft:
     def rooted(self, root: Tensor, room: Tensor) -> "Draft":
         """Prepend the root `[batch, *unit]`; refuse nodes deeper than `room [batch]` (units still wanted, less one)."""
         if not self.units.shape[1]:
-            return replace(self, units=root[:, None], valid=torch.ones_like(room[:, None], dtype=torch.bool))
+            return Draft.alone(root)
         valid = torch.cat([torch.ones_like(room[:, None], dtype=torch.bool), self.valid], 1)
         valid &= self.index.depth <= room[:, None].clamp(min=0)
         valid = ~(self.index.ancestor & ~valid[:, None]).any(-1)

@@ -107,6 +107,8 @@ class Warp:
             null = raw.null.float()
             logits = null + self.guidance * (logits - null)
         unprocessed = logits
+        if self.processors and logits.is_inference() and not torch.is_inference_mode_enabled():
+            logits = logits.clone()  # a processor may write in place, as it may in transformers
         stateful = drafts_forbidden_by(self.processors)
         if stateful:
             if draft.nodes > 1:

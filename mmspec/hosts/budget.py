@@ -42,7 +42,7 @@ class BudgetedTarget:
         outer: Memory = inputs.cache
         slots = self._shrunk(outer.slots, limit + width + 1)
         memory = Memory(slots, outer.mask)
-        root = Draft.empty(inputs.root).rooted(inputs.root, torch.zeros_like(inputs.emitted))
+        root = Draft.alone(inputs.root)
         raw = self.target.verify(memory, root)
         self.target.commit(memory, root.index.parent[:, 1:].expand(inputs.rows, -1), torch.ones_like(inputs.emitted))
         known = inputs.given + max(inputs.hosted)

@@ -81,8 +81,8 @@ class SlotCache(Cache):
             what image axes, holes in a mask or slots left out made of it.
         holes: `[batch, capacity]` bool: slots that nobody may see, because the prompt's mask has a hole there; or None.
             They keep their place: windows and chunks count them, as transformers' do.
-        slots: `[batch, node]` int64: where the pass at hand writes.
-        start: The first of them where it is known to be the same for all rows; else None.
+        start: The first slot that the pass at hand writes, where it is known to be the same for all rows; else None.
+        slots: `[batch, node]` int64: where it writes, if there is no such start.
         visible: How many slots the pass at hand attends over.
         scratch: Whether the last pass was over a tree, whose accepted nodes must be gathered.
     """
@@ -105,9 +105,6 @@ class SlotCache(Cache):
 
     def open(self, first: int, nodes: int) -> None:
         """Make ready for a pass over the nodes `first … first + nodes - 1` of a row's draft."""
-        self.slots = self.length[:, None] + torch.arange(first, first + nodes, device=self.length.device)
-        # Nodes that no row may use can lie beyond the end; the last slot holds no committed unit.
-        self.slots = self.slots.clamp(max=self.capacity - 1)
         # On the CPU reading lengths costs nothing and attention shrinks to what is used; elsewhere it would be a host
         # sync, and shapes that stay the same are worth more.
         if self.length.device.type == "cpu":
@@ -117,6 +114,10 @@ class SlotCache(Cache):
             self.start = lengths[0] + first if uniform else None
             # One node that sees all there is needs no mask; whole blocks let masks of several passes look alike.
             self.visible = used if uniform and nodes == 1 else min(self.capacity, -(-used // BLOCK) * BLOCK)
+        if self.start is None:
+            slots = self.length[:, None] + torch.arange(first, first + nodes, device=self.length.device)
+            # Nodes that no row may use can lie beyond the end; the last slot holds no committed unit.
+            self.slots = slots.clamp(max=self.capacity - 1)
 
     def commit(self, path: Tensor, count: Tensor) -> None:
         """Keep node 0 and the first `count - 1` nodes of `path [batch, depth]`; rows with count 0 keep nothing."""

@@ -47,7 +47,7 @@ class Growth:
     def __init__(self, shape: Shape, k: int, root: Tensor, room: Tensor) -> None:
         self.shape, self.k = shape, k
         self.root, self.room = root, room
-        self.fed = Draft.empty(root).rooted(root, room)
+        self.fed = Draft.alone(root)
         self.levels: list[Level] = []
         # Of the frontier: scores, ids among drafted nodes, the first one's id among fed nodes; -1 stands for the root.
         self.score = torch.zeros(len(root), 1, device=root.device)
