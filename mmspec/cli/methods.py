@@ -1,4 +1,4 @@
-"""`mmspec methods`: what can be asked for, from manifests alone."""
+"""`mmspec methods`: what can be asked for, from manifests alone; `--for` a model: what fits it (`fitting.py`)."""
 
 import json as jsonlib
 from typing import Annotated, Any
@@ -10,9 +10,19 @@ from mmspec.registry import Component, Pairing, Registry, installed, pair
 
 def methods(
     name: Annotated[str | None, typer.Argument(help="Show one method with its options (imports it).")] = None,
+    model: Annotated[
+        str | None, typer.Option("--for", help="What fits a model (shipped name, folder, hub name), and why not.")
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="Machine-readable.")] = False,
 ) -> None:
     """List the methods: what each promises, what it needs, who brings it."""
+    if model is not None:
+        if name is not None:
+            raise ValueError("give a method to read about, or --for a model, not both")
+        from mmspec.cli import fitting
+
+        fitting.show(model, json)
+        return
     registry = installed()
     chosen = [registry.get("method", name)] if name else registry.components("method")
     rows = [_row(registry, method) for method in sorted(chosen, key=lambda m: (m.name, m.owner))]

@@ -57,5 +57,5 @@ def choose(model: Any, draft_model: bool, rule: bool) -> Choice:
 
 def _shipped_name(model: Any) -> str | None:
     """The name under which a live model is shipped, if it is."""
-    place = Path(getattr(model.config, "_name_or_path", "") or "")
-    return place.name if place.name in shipped.assets() and place.parent == shipped.folder("assets") else None
+    place = Path(getattr(model.config, "_name_or_path", "") or "").resolve()
+    return place.name if shipped.assets().get(place.name, Path()).resolve() == place else None

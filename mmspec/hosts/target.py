@@ -50,6 +50,7 @@ class TransformersTarget:
     """
 
     offers = frozenset({"discrete", "tree", "text", "grow", "truncate"})
+    example = "mmspec.testing.conformance.tiny:transformers"
 
     def __init__(self, model: PreTrainedModel, guest: bool = False) -> None:
         self.anatomy = Anatomy.of(model)

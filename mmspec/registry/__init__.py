@@ -2,7 +2,7 @@
 
 from mmspec.registry.component import DEFAULT_RULE, Component
 from mmspec.registry.hookspecs import hookimpl, hookspec
-from mmspec.registry.loading import installed, load
+from mmspec.registry.loading import add_file, installed, load
 from mmspec.registry.manager import Registry
 from mmspec.registry.matching import Pairing, fits, fitting, pair, require
 from mmspec.registry.plugin import Plugin, PluginError
@@ -14,6 +14,7 @@ __all__ = [
     "Plugin",
     "PluginError",
     "Registry",
+    "add_file",
     "fits",
     "fitting",
     "hookimpl",

@@ -1,11 +1,15 @@
 """Finding installed plugins and loading them one at a time: one that fails is listed and harms no one."""
 
 import functools
+import importlib.util
+import sys
 import time
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from importlib.metadata import Distribution, EntryPoint, entry_points
+from pathlib import Path
 from typing import Any
 
 from mmspec.registry import switches
@@ -45,6 +49,59 @@ def load() -> Registry:
         there = ", ".join(entry.name for entry in found)
         registry.note(Plugin(name, "?", error=f"named in MMSPEC_PLUGINS but not installed; installed: {there}"))
     return registry
+
+
+def add_file(registry: Registry, file: Path) -> Plugin:
+    """Import a plugin of one file and register it: what `mmspec --plugin FILE.py` does.
+
+    The module's name is the file's, so that a factory is written `"my_drafter:Thing"`; the plugin's name is that
+    without a leading `mmspec_`.
+
+    Args:
+        registry: Where to add it.
+        file: The module.
+
+    Raises:
+        ValueError: There is no such file, its name belongs to another module, or it is no plugin; says why, in a line.
+    """
+    place = Path(file).resolve()
+    if place.suffix != ".py" or not place.is_file():
+        raise ValueError(f"--plugin takes a Python file, and {file} is none")
+    try:
+        module = _import_file(place)
+        if not any(hasattr(value, f"{GROUP}_impl") for value in vars(module).values()):
+            raise ValueError("none of its functions is marked @mmspec.hookimpl")
+        return registry.register(module, place.stem.removeprefix("mmspec_"))
+    # A module that calls sys.exit() on import is as broken as one that raises.
+    except (Exception, SystemExit) as error:
+        raise ValueError(f"the plugin {file} cannot be used: {_told(error, place)}") from error
+
+
+def _import_file(place: Path) -> Any:
+    name = place.stem
+    if not name.isidentifier():
+        raise ValueError(f"{place.name} is no module's name; use letters, digits and '_'")
+    known = importlib.util.find_spec(name)
+    if known is not None and not (known.origin and Path(known.origin).resolve() == place):
+        raise ValueError(f"there is another module {name!r}, which factories would find instead; rename the file")
+    if name in sys.modules:
+        return sys.modules[name]
+    spec = importlib.util.spec_from_file_location(name, place)
+    assert spec is not None and spec.loader is not None
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module
+
+
+def _told(error: BaseException, place: Path) -> str:
+    """One line: what was raised, and where in the author's file, if it was there."""
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(place)]
+    kind = "" if isinstance(error, ValueError | TypeError) else f"{type(error).__name__}: "
+    return f"{kind}{' '.join(str(error).split())}" + (f" ({place.name}:{lines[-1]})" if lines else "")
 
 
 @contextmanager

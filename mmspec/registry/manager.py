@@ -117,7 +117,7 @@ class Registry:
         """
         hooked = self._hooks.hook.mmspec_target_for.get_hookimpls()
         for name in [implementation.plugin_name for implementation in reversed(hooked)]:
-            answer = self._ask(name, "mmspec_target_for", model=model)
+            answer = self.ask(name, "mmspec_target_for", model=model)
             if answer:
                 return self.get("target", answer, near=name)
         return None
@@ -125,10 +125,13 @@ class Registry:
     def add_commands(self, app: typer.Typer) -> None:
         """Let every plugin add its commands to the command line."""
         for name in tuple(self._plugins):
-            self._ask(name, "mmspec_commands", app=app)
+            self.ask(name, "mmspec_commands", app=app)
 
-    def _ask(self, name: str, hook: str, **arguments: Any) -> Any:
-        """Call one plugin's hook; a failure is noted on that plugin and harms no other."""
+    def ask(self, name: str, hook: str, **arguments: Any) -> Any:
+        """Call one plugin's hook, ours or one that a plugin declares; None where it has none.
+
+        A failure is noted on that plugin and harms no other.
+        """
         try:
             return self._call(name, hook, **arguments)
         except Exception as error:

@@ -1,13 +1,20 @@
-"""Model cards: Hugging Face cards with an `mmspec:` block, rendered from the facts beside the weights, never typed."""
+"""Model cards: Hugging Face cards with an `mmspec:` block, rendered from the facts beside the weights, never typed.
 
+A card has three sources: what its plugin says of the model (`SHIPPED` in `cards.py`, beside the plugin's manifest), the
+`training.json` beside the weights, and the JSON of `mmspec bench` beside the card, where there is one.
+"""
+
+import importlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from huggingface_hub import ModelCard, ModelCardData
 
+from mmspec.report.result import Result
 from mmspec.shipped import folder
 
 
@@ -36,36 +43,53 @@ class Shipped:
     tags: Sequence[str]
 
 
-def render(shipped: Shipped, facts: Mapping[str, Any]) -> str:
+def render(shipped: Shipped, facts: Mapping[str, Any], bench: Result | None = None) -> str:
     """The card of a shipped model.
 
     Args:
         shipped: What it is.
         facts: Its `training.json`: parameters, recipe, held-out losses in nats per token.
+        bench: What `mmspec bench` measured of it; None where nobody did.
     """
-    front = ModelCardData(
-        license="apache-2.0",
-        library_name="mmspec",
-        tags=list(shipped.tags),
-        mmspec={
-            "target": shipped.target,
-            "default_method": shipped.method,
-            **({"drafter": shipped.drafter} if shipped.drafter else {}),
-            "key_layout": "transformers",
-        },
-    )
+    block: dict[str, Any] = {"target": shipped.target, "default_method": shipped.method}
+    block |= {"drafter": shipped.drafter} if shipped.drafter else {}
+    block |= {"key_layout": "transformers"} | ({} if bench is None else {"bench": _bench_of(shipped.name)})
     losses = "\n".join(f"| {name} | {value:.3f} |" for name, value in facts["held_out_nats_per_token"].items())
     recipe = ", ".join(f"{key} {value}" for key, value in facts["recipe"].items())
     data = "\n".join(f"- {line}" for line in shipped.data)
     return (
-        f"---\n{front.to_yaml()}\n---\n\n# mmspec/{shipped.name}\n\n{shipped.summary}\n\n"
+        f"{_front(shipped.tags, block, license='apache-2.0')}\n# mmspec/{shipped.name}\n\n{shipped.summary}\n\n"
         f"{facts['parameters']:,} parameters, half-precision safetensors. A model of this size is for demonstrations, "
         "tests and benchmarks of speculation; it knows nothing.\n\n"
         f"## Held-out loss\n\n| text | nats per token |\n|---|---|\n{losses}\n\n"
         f"Held out: {', '.join(f'`{m}`' for m in facts['held_out_modules'])}, and the last "
         f"{facts['held_out_prose_share']:.0%} of the prose.\n\n"
         f"## Training\n\n`{shipped.command}` ({recipe}).\n\n{data}\n"
+        + ("" if bench is None else "\n" + speed_section(bench, _bench_of(shipped.name)))
     )
+
+
+def render_measured(bench: Result, name: str) -> str:
+    """The card of any other model: all that is known of it is the benchmark.
+
+    Args:
+        bench: What was measured.
+        name: The card's file name without its suffix.
+    """
+    front = _front(("speculative-decoding",), {"kind": bench.kind, "bench": _bench_of(name)})
+    return f"{front}\n# {bench.model}\n\n{speed_section(bench, _bench_of(name))}"
+
+
+def speed_section(bench: Result, file: str) -> str:
+    """The part of a card that is rendered from a benchmark, between the markers of `mmspec.report.numbers`.
+
+    Args:
+        bench: What was measured.
+        file: Name of the JSON beside the card.
+    """
+    from mmspec.report.numbers import block as written
+
+    return f"## Speed\n\n{written(f'{file} tables', bench)}\n"
 
 
 def block(name: str) -> dict[str, Any]:
@@ -77,9 +101,39 @@ def block(name: str) -> dict[str, Any]:
     return dict(found) if isinstance(found, dict) else {}
 
 
+def described() -> Iterator[Shipped]:
+    """What the installed plugins say of the models that they ship."""
+    from mmspec.registry import installed
+
+    for plugin in installed().plugins():
+        package = plugin.module.rpartition(".")[0]
+        if plugin.status == "ok" and package and find_spec(f"{package}.cards"):
+            yield from importlib.import_module(f"{package}.cards").SHIPPED
+
+
 def write(shipped: Shipped, assets: Path, cards: Path) -> Path:
-    """Render the card of `assets/<name>` into `cards/<name>.md`."""
-    facts = json.loads((assets / shipped.name / "training.json").read_text())
+    """Render the card of `assets/<name>` into `cards/<name>.md`, with `cards/<name>.bench.json` if that exists."""
     path = cards / f"{shipped.name}.md"
-    ModelCard(render(shipped, facts)).save(path)
+    path.write_text(from_facts(shipped, assets, cards))
     return path
+
+
+def from_facts(shipped: Shipped, assets: Path, cards: Path) -> str:
+    """What `write` writes."""
+    measured = cards / _bench_of(shipped.name)
+    return render(shipped, facts_of(shipped, assets), Result.load(measured) if measured.is_file() else None)
+
+
+def facts_of(shipped: Shipped, assets: Path) -> dict[str, Any]:
+    """The facts beside the weights."""
+    facts: dict[str, Any] = json.loads((assets / shipped.name / "training.json").read_text())
+    return facts
+
+
+def _bench_of(name: str) -> str:
+    return f"{name}.bench.json"
+
+
+def _front(tags: Sequence[str], block: Mapping[str, Any], **more: Any) -> str:
+    data = ModelCardData(library_name="mmspec", tags=list(tags), mmspec=dict(block), **more)
+    return f"---\n{data.to_yaml()}\n---\n"

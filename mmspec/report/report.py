@@ -5,6 +5,7 @@ Step compression: passes that plain decoding needs / passes.
 """
 
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -26,6 +27,7 @@ class Report:
         row_rounds: Rows that took part in them, summed over rounds.
         emitted: Units emitted, summed over rows, the prefill's included.
         rows: Rows of the batch.
+        sizes: How many passes had so many nodes, the root and padding included.
         seconds: By phase.
         faults: Rounds that ran without a draft because the drafter failed.
     """
@@ -36,6 +38,7 @@ class Report:
     row_rounds: int = 0
     emitted: int = 0
     rows: int = 0
+    sizes: Counter[int] = field(default_factory=Counter)
     seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PHASES, 0.0))
     faults: int = 0
     _drafted: Tensor | None = None
@@ -56,6 +59,7 @@ class Report:
             length: `[batch]` accepted nodes.
             active: `[batch]` bool: rows that were not done.
         """
+        self.sizes[valid.shape[1]] += 1
         if valid.shape[1] == 1:  # no draft, nothing to count
             return
         depth = torch.arange(1, valid.shape[1], device=valid.device)

@@ -6,12 +6,14 @@ from typing import Annotated
 import typer
 
 from mmspec.cli.groups import INTERRUPTED, group
+from mmspec_text.bench.command import bench_text
 from mmspec_text.generate import generate_text
 
 
 def add(app: typer.Typer) -> None:
     """Add our command to the groups that plugins share."""
     group(app, "generate", "Generate, speculatively.").command("text")(generate_text)
+    group(app, "bench", "Measure speed, and what it costs: always against plain decoding.").command("text")(bench_text)
     group(app, "demo", "Run every demo, or one.", run_all=True).command("text")(demo)
     group(app, "train", "Train the small models that mmspec ships.").command("text")(train_text)
 

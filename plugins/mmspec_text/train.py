@@ -20,6 +20,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 from mmspec.training.loop import LoopOptions, fit
 from mmspec.training.losses import distillation, next_token
 from mmspec_text import corpus as texts
+from mmspec_text import held_out as pieces
 
 END, PAD = "<|endoftext|>", "<|pad|>"
 TARGET = dict(
@@ -86,7 +87,8 @@ def train(
 
     target = _model(TARGET, recipe, tokenizer).to(device)
     fit(target, batch_at, next_token_loss, LoopOptions(recipe.steps, 1.5e-3), work / "target", say)
-    _ship(target, tokenizer, out / "text-14m", _facts(target, recipe, held_out, device), say)
+    facts = _facts(target, recipe, held_out, device)
+    _ship(target, tokenizer, out / "text-14m", facts, say, also=lambda folder: pieces.write(folder, corpus))
 
     target.requires_grad_(False)
 
@@ -186,6 +188,7 @@ def _ship(
     folder: Path,
     facts: dict[str, Any],
     say: Callable[[str], None],
+    also: Callable[[Path], None] = lambda folder: None,
 ) -> None:
     """Write the model in half precision, whole or not at all; the live model stays float32."""
     side = folder.with_name(folder.name + ".part")
@@ -194,6 +197,7 @@ def _ship(
     half.load_state_dict(model.state_dict())
     half.save_pretrained(side)
     tokenizer.save_pretrained(side)
+    also(side)
     (side / "training.json").write_text(json.dumps(facts, indent=2) + "\n")
     shutil.rmtree(folder, ignore_errors=True)
     side.rename(folder)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from mmspec import shipped
-from mmspec.report.cards import render
+from mmspec.report.cards import described, from_facts, render
 from mmspec_text.cards import SHIPPED, write_all
 
 FACTS = {
@@ -40,6 +40,10 @@ def test_all_cards_are_written(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("model", SHIPPED, ids=lambda model: model.name)
-def test_the_shipped_cards_are_rendered_from_the_facts_beside_the_weights(model) -> None:
-    facts = json.loads((shipped.asset(model.name) / "training.json").read_text())
-    assert (shipped.folder("model_cards") / f"{model.name}.md").read_text() == render(model, facts)
+def test_the_shipped_cards_are_rendered_from_the_facts_beside_weights_and_card(model) -> None:
+    cards = shipped.folder("model_cards")
+    assert (cards / f"{model.name}.md").read_text() == from_facts(model, shipped.folder("assets"), cards)
+
+
+def test_the_cards_of_this_plugin_are_found() -> None:
+    assert [model for model in described() if model in SHIPPED] == list(SHIPPED)

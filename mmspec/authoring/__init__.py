@@ -1,0 +1,75 @@
+"""What `mmspec new` writes: a distribution with one component that works, its test, its README, its workflow.
+
+The templates are `string.Template`s; a file of `any` goes into every plugin, one of `drafter`, `rule` or `target` into
+plugins of that kind. The module is called `module.py` there.
+"""
+
+import re
+import shutil
+from pathlib import Path
+from string import Template
+
+from mmspec.registry import Registry
+from mmspec.registry.suggest import unknown
+
+KINDS = ("drafter", "rule", "target")
+_TEMPLATES = Path(__file__).parent / "templates"
+_NAME = re.compile(r"[a-z][a-z0-9]*([_-][a-z0-9]+)*")
+
+
+def write(registry: Registry, name: str, kind: str, out: Path) -> Path:
+    """Write a plugin; all of it, or nothing.
+
+    Args:
+        registry: What there is already.
+        name: Its name, without `mmspec-`.
+        kind: What it begins with: `drafter`, `rule` or `target`.
+        out: Folder that receives its folder.
+
+    Returns:
+        Its folder.
+
+    Raises:
+        ValueError: The kind is unknown, the name malformed or taken, or the folder is there already.
+    """
+    if kind not in KINDS:
+        raise ValueError(unknown("kind of plugin", kind, KINDS))
+    _check(registry, name, kind)
+    folder = out / f"mmspec-{name.replace('_', '-')}"
+    if folder.exists():
+        raise ValueError(f"{folder} is there already; choose another name, or another folder with --out")
+    scratch = folder.with_name(f".{folder.name}.part")
+    shutil.rmtree(scratch, ignore_errors=True)
+    try:
+        for source in ("any", kind):
+            _fill(_TEMPLATES / source, scratch, _words(name))
+        scratch.rename(folder)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+    return folder
+
+
+def _check(registry: Registry, name: str, kind: str) -> None:
+    wanted = re.sub(r"[\W_]+", "-", re.sub(r"^mmspec[-_.]", "", name.lower())).strip("-")
+    if not _NAME.fullmatch(name) or name.startswith(("mmspec-", "mmspec_")):
+        hint = f"; did you mean {wanted!r}?" if _NAME.fullmatch(wanted) else ""
+        raise ValueError(f"a plugin's name is lower-case words joined by '-', without 'mmspec-', not {name!r}{hint}")
+    ours = [plugin.name for plugin in registry.plugins() if plugin.distribution == "mmspec"]
+    if name in ours:
+        raise ValueError(f"the name {name!r} is mmspec's own, as are {', '.join(o for o in ours if o != name)}")
+    owners = [c.owner for c in registry.components(kind) if c.name == name.replace("_", "-")]
+    if owners:
+        raise ValueError(f"a {kind} of plugin {owners[0]!r} is called {name!r}; two would be told apart by owner only")
+
+
+def _words(name: str) -> dict[str, str]:
+    component, plugin = name.replace("_", "-"), name.replace("-", "_")
+    return {"component": component, "plugin": plugin, "module": f"mmspec_{plugin}", "project": f"mmspec-{component}"}
+
+
+def _fill(templates: Path, folder: Path, words: dict[str, str]) -> None:
+    for template in sorted(path for path in templates.rglob("*.template")):
+        place = template.relative_to(templates).with_suffix("")
+        file = folder / str(place).replace("module.py", f"{words['module']}.py").replace("github", ".github")
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(Template(template.read_text()).substitute(words))

@@ -1,0 +1,124 @@
+"""How far from the possible: what the hardware, the acceptance and the loop would allow, beside what was measured.
+
+* v(N) = T(N) / T(1), seconds of a target pass over N nodes; c = a drafter's pass / T(1).
+* Floor of a pass: max(bytes read / bandwidth, operations / arithmetic). F_hw(N) = floor / measured.
+* A round that drafts for d seconds and verifies n nodes ought to take d + v(n) T(1) (Leviathan et al., 2211.17192,
+  where d = γ c T(1) and n = γ + 1). F_pipe = that / what the rounds took.
+* Best tree of n nodes (Sequoia, arXiv 2402.12374) for chances a_k that the child of rank k is right: the n nodes of
+  largest path product. F_tree = the drafter's acceptance / that of the best tree of as many nodes.
+* F_total = measured speed-up / max over n of best tree(n) / (floor(n) / floor(1)): free drafts on a perfect pass.
+"""
+
+import heapq
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+
+from mmspec.core.protocols import Target
+from mmspec.core.types import Draft
+from mmspec.report.result import Row
+
+NODES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
+
+
+@dataclass(frozen=True)
+class Floor:
+    """What a pass cannot be faster than.
+
+    Attributes:
+        bandwidth: Bytes a second.
+        arithmetic: Floating-point operations a second.
+        read: Bytes that every pass reads.
+        operations: Of one node.
+    """
+
+    bandwidth: float
+    arithmetic: float
+    read: float
+    operations: float
+
+    def __call__(self, nodes: int) -> float:
+        """Seconds of a pass over so many nodes."""
+        return max(self.read / self.bandwidth, self.operations * nodes / self.arithmetic)
+
+
+def measure_floor(read: float, operations: float, device: str = "cpu") -> Floor:
+    """Measure the machine: the fastest of several sums over 256 MiB, and of several products of large matrices."""
+    numbers = torch.ones(2**26, device=device)
+    square = torch.ones(1536, 1536, device=device)
+    bandwidth = numbers.numel() * 4 / min(timed(numbers.sum, device) for _ in range(7))
+    arithmetic = 2 * 1536**3 / min(timed(lambda: square @ square, device) for _ in range(7))
+    return Floor(bandwidth, arithmetic, read, operations)
+
+
+def pass_seconds(target: Target, inputs: Any, nodes: Sequence[int] = NODES, repeats: int = 25) -> dict[int, float]:
+    """Median seconds of a pass over a chain of so many nodes, the sizes in turns. One row."""
+    started = target.start(inputs, 1, max(nodes))
+    root = started.prompt[:, -1]
+    room = torch.full((len(root),), max(nodes), device=root.device)
+    drafts = {n: Draft.chain(root[:, None].expand(-1, n - 1).contiguous()).rooted(root, room) for n in nodes}
+    seconds: dict[int, list[float]] = {n: [] for n in nodes}
+    for repeat in range(repeats + 3):
+        for n, draft in drafts.items():
+            took = timed(partial(target.verify, started.cache, draft), str(root.device))
+            if repeat >= 3:
+                seconds[n].append(took)
+    return {n: statistics.median(taken) for n, taken in seconds.items()}
+
+
+def timed(work: Callable[[], Any], device: str) -> float:
+    """Wall seconds of some work, the device's share included."""
+    settle(device)
+    began = time.perf_counter()
+    work()
+    settle(device)
+    return time.perf_counter() - began
+
+
+def settle(device: str) -> None:
+    """Wait for the device; nothing to wait for on the CPU."""
+    if device.startswith("cuda"):
+        torch.cuda.synchronize(device)
+
+
+def pipe(row: Row, seconds: Mapping[int, float]) -> float:
+    """Seconds that a row's drafts and its passes alone would take / seconds of its rounds.
+
+    Args:
+        row: One of batch 1.
+        seconds: Of a pass, by nodes; between those that were measured, a straight line.
+    """
+    passes = sum(count * _between(int(nodes), seconds) for nodes, count in row.passes_by_nodes.items())
+    return (row.draft_s + passes) / (row.draft_s + row.verify_s + row.rest_s)
+
+
+def _between(nodes: int, seconds: Mapping[int, float]) -> float:
+    below = max(n for n in seconds if n <= nodes)
+    above = min((n for n in seconds if n >= nodes), default=below)
+    share = 0.0 if above == below else (nodes - below) / (above - below)
+    return seconds[below] + share * (seconds[above] - seconds[below])
+
+
+def best_tree(by_rank: Sequence[float], nodes: int) -> float:
+    """Units that the best tree of so many nodes, root included, is expected to emit."""
+    chances = sorted((a for a in by_rank if a > 0), reverse=True)
+    expected = 0.0
+    heap = [(-1.0, 0, 0.0)]  # minus a node's path product, its rank, its parent's product; the root has no siblings
+    while heap and nodes:
+        minus, rank, parent = heapq.heappop(heap)
+        expected, nodes = expected - minus, nodes - 1
+        if chances:
+            heapq.heappush(heap, (minus * chances[0], 0, -minus))
+        if parent and rank + 1 < len(chances):
+            heapq.heappush(heap, (-parent * chances[rank + 1], rank + 1, parent))
+    return expected
+
+
+def best_speedup(by_rank: Sequence[float], floor: Floor, most: int = 64) -> float:
+    """The most that free drafts of this quality give on a perfect pass."""
+    return max(best_tree(by_rank, n) / (floor(n) / floor(1)) for n in range(1, most + 1))

@@ -1,0 +1,109 @@
+"""Paired timing: everybody decodes the same tasks in one process, in turns, so that nobody gets the quiet minute.
+
+A repeat goes through all tasks; on every task all contestants run one after the other, and the one that begins moves on
+from task to task. The warm-up (compilation, tables, caches of the allocator) is not counted.
+"""
+
+import statistics
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor
+
+from mmspec.report.report import Report
+
+
+@dataclass(frozen=True)
+class Run:
+    """One call.
+
+    Attributes:
+        seconds: Wall time, the device's work included.
+        units: What was emitted, one tensor a row.
+        report: Ours; None for somebody else's decoding.
+    """
+
+    seconds: float
+    units: Sequence[Tensor]
+    report: Report | None = None
+
+    @property
+    def emitted(self) -> int:
+        """Units of all rows."""
+        return sum(len(row) for row in self.units)
+
+
+Contestant = Callable[[Any], Run]
+
+
+@dataclass
+class Track:
+    """All runs of one contestant.
+
+    Attributes:
+        runs: By repeat, then by task.
+        failure: Why there are none.
+    """
+
+    runs: list[list[Run]] = field(default_factory=list)
+    failure: str = ""
+
+    @property
+    def repeats_s(self) -> list[float]:
+        """Seconds of every repeat, all tasks together."""
+        return [sum(run.seconds for run in repeat) for repeat in self.runs]
+
+    @property
+    def median(self) -> list[Run]:
+        """The runs of the repeat whose seconds are the (lower) median."""
+        seconds = self.repeats_s
+        return self.runs[seconds.index(statistics.median_low(seconds))]
+
+
+def race(
+    contestants: Mapping[str, Contestant],
+    tasks: Sequence[Any],
+    repeats: int,
+    *,
+    optional: Collection[str] = (),
+    tick: Callable[[], None] = lambda: None,
+) -> dict[str, Track]:
+    """Run everybody `repeats` times over all tasks, after one warm-up that is not counted.
+
+    Args:
+        contestants: By name. The first is given the first task first, so that others may read what it made.
+        tasks: What each is called with.
+        repeats: At least 1.
+        optional: Names that may fail in the warm-up: their track says why, and they are out.
+        tick: Called after every call of a contestant.
+    """
+    tracks = {name: Track() for name in contestants}
+    for repeat in range(repeats + 1):
+        made: dict[str, list[Run]] = {name: [] for name in contestants}
+        for turn, task in enumerate(tasks):
+            for name in _rotated(list(contestants), turn * (repeat > 0)):
+                if not tracks[name].failure:
+                    run = _guarded(contestants[name], task, tracks[name], name in optional and repeat == 0)
+                    made[name] += [run] if run else []
+                tick()
+        if repeat:
+            for name, runs in made.items():
+                if not tracks[name].failure:
+                    tracks[name].runs.append(runs)
+    return tracks
+
+
+def _rotated(names: list[str], by: int) -> list[str]:
+    by %= len(names)
+    return names[by:] + names[:by]
+
+
+def _guarded(contestant: Contestant, task: Any, track: Track, may_fail: bool) -> Run | None:
+    try:
+        return contestant(task)
+    except Exception as error:
+        if not may_fail:
+            raise
+        track.failure = f"{type(error).__name__}: {error}".splitlines()[0]
+        return None

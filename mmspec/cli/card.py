@@ -1,0 +1,86 @@
+"""`mmspec card`: what is written in Markdown about measurements is written by this command."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def card(
+    result: Annotated[Path | None, typer.Argument(help="The JSON of `mmspec bench`.")] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="The card, FILE.md; RESULT is kept beside it.")
+    ] = None,
+    readme: Annotated[
+        list[Path] | None, typer.Option(help="Fill the blocks of numbers in this Markdown file; repeatable.")
+    ] = None,
+    check: Annotated[
+        bool, typer.Option("--check", help="Write nothing; exit code 1 if something would change.")
+    ] = False,
+) -> None:
+    """Render model cards and the numbers of a README from what was measured.
+
+    Without arguments: the cards of all shipped models, from the facts beside their weights and the benchmarks beside
+    the cards. With RESULT and -o: that card; a card that says more keeps what it says. With --readme: every block
+    between `<!-- bench: FILE WHAT -->` and `<!-- /bench -->`.
+    """
+    if (result is None) != (output is None):
+        raise ValueError(
+            "a card is rendered from a RESULT.json into a file: give both RESULT and -o FILE.md, or neither"
+        )
+    texts: dict[Path, str] = {}
+    if result is not None and output is not None:
+        texts |= _measured(result, output)
+    elif not readme:
+        texts |= _shipped()
+    texts |= {file: _filled(file) for file in readme or ()}
+    changed = [file for file, text in texts.items() if not file.is_file() or file.read_text() != text]
+    for file in changed:
+        typer.echo(f"{file} {'would change' if check else 'written'}")
+        if not check:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(texts[file])
+    if not changed:
+        typer.echo(f"up to date: {', '.join(map(str, texts))}")
+    raise typer.Exit(1 if check and changed else 0)
+
+
+def _shipped() -> dict[Path, str]:
+    from mmspec.report.cards import described, from_facts
+    from mmspec.shipped import folder
+
+    cards = folder("model_cards")
+    return {cards / f"{model.name}.md": from_facts(model, folder("assets"), cards) for model in described()}
+
+
+def _measured(result: Path, output: Path) -> dict[Path, str]:
+    """The benchmark beside the card, and the card: of a shipped model whole, of any other its part on speed."""
+    from mmspec.report.cards import described, facts_of, render, render_measured, speed_section
+    from mmspec.report.numbers import fill
+    from mmspec.report.result import Result
+    from mmspec.shipped import folder
+
+    if output.suffix != ".md":
+        raise ValueError(f"a card is a Markdown file, FILE.md, not {output.name!r}")
+    if not result.is_file():
+        raise ValueError(f"there is no {result}")
+    bench = Result.load(result)
+    beside = output.with_suffix(".bench.json")
+    known = [model for model in described() if (model.name, f"mmspec/{model.name}") == (output.stem, bench.model)]
+    if known:
+        text = render(known[0], facts_of(known[0], folder("assets")), bench)
+    elif output.is_file():
+        text = output.read_text()
+        text += "" if f"<!-- bench: {beside.name} " in text else "\n" + speed_section(bench, beside.name)
+        text = fill(text, output.parent, {beside.name: bench})
+    else:
+        text = render_measured(bench, output.stem)
+    return {beside: result.read_text(), output: text}
+
+
+def _filled(file: Path) -> str:
+    from mmspec.report.numbers import fill
+
+    if not file.is_file():
+        raise ValueError(f"there is no {file}")
+    return fill(file.read_text(), file.parent)

@@ -1,0 +1,239 @@
+"""`mmspec methods --for MODEL`: what fits a model, why the rest does not, what was measured."""
+
+import dataclasses
+import json as jsonlib
+import warnings
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import typer
+
+from mmspec import shipped
+from mmspec.faces.build import decoder_for
+from mmspec.hosts.anatomy import Anatomy
+from mmspec.hosts.outline import Outline, outline
+from mmspec.hosts.target import TransformersTarget
+from mmspec.registry import Component, Pairing, Registry, installed, pair, require
+from mmspec.report.result import Result
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What a benchmark saw of a method.
+
+    Attributes:
+        setting: What was decoded and how.
+        acceptance_length: Units per pass of the target.
+        speedup: Against plain decoding.
+    """
+
+    setting: str
+    acceptance_length: float
+    speedup: float
+
+
+@dataclass(frozen=True)
+class Fit:
+    """One method, for one model.
+
+    Attributes:
+        method: Its name.
+        owner: The plugin that brings it.
+        exactness: What it promises.
+        fits: Whether it can be used.
+        why: Why not; of `auto`, what it chooses and why.
+        options: Keys that it takes.
+        required: Those of them that have to be given.
+        expected: What was measured, setting by setting; empty where nothing was.
+    """
+
+    method: str
+    owner: str
+    exactness: str
+    fits: bool
+    why: str = ""
+    options: list[str] = field(default_factory=list)
+    required: list[str] = field(default_factory=list)
+    expected: list[Expected] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Fits:
+    """All methods, for one model.
+
+    Attributes:
+        model: As it was asked for.
+        parameters: How many it has.
+        target: The target that takes it.
+        refused: Why the target does not take it after all; "" where it does.
+        checked: Whether target and drafters were asked on random weights, or only the config was read.
+        measured: The device of the numbers; "" where there are none.
+        methods: One by one.
+    """
+
+    model: str
+    parameters: int
+    target: str
+    refused: str
+    checked: bool
+    measured: str
+    methods: list[Fit]
+
+
+def show(name: str, json: bool) -> None:
+    """Print what fits a model."""
+    found = fits_of(installed(), name)
+    if json:
+        typer.echo(jsonlib.dumps(asdict(found), indent=2))
+    else:
+        _print(found)
+
+
+def fits_of(registry: Registry, name: str) -> Fits:
+    """What fits a model; only its config is read.
+
+    Args:
+        registry: What there is.
+        name: A shipped model, a folder, or a hub name.
+
+    Raises:
+        ValueError: There is no such model, or no plugin has a target for it.
+    """
+    seen = outline(name)
+    target = registry.target_for(seen.model)
+    if target is None:
+        kind = seen.model.config.model_type
+        raise ValueError(f"no installed plugin has a target for {kind!r}; `mmspec plugins` lists what is installed")
+    refused = _refusal(target, seen)
+    result = _measured(seen.shipped)
+    fitted = [_fit(registry, method, target, seen, refused, result) for method in registry.components("method")]
+    fitted.sort(key=lambda fit: (not fit.fits, fit.method, fit.owner))
+    device = result.device if result else ""
+    return Fits(name, seen.parameters, target.qualified, refused, seen.built, device, fitted)
+
+
+def _refusal(target: Component, seen: Outline) -> str:
+    """Why the target does not take the model, as far as it can be told without the weights."""
+    factory = target.load()
+    try:
+        if seen.built:
+            factory(seen.model)
+        elif factory is TransformersTarget:
+            _refuse_slots(Anatomy.of(seen.model).config)
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
+def _refuse_slots(config: Any) -> None:
+    """What the self-check would find of a model that is too large to try, as far as its config tells."""
+    if config.model_type in ("bloom", "mpt") or getattr(config, "alibi", False):
+        raise ValueError(f"{config.model_type!r} measures distance by cache slot (ALiBi), which a tree breaks")
+
+
+def _fit(
+    registry: Registry, method: Component, target: Component, seen: Outline, refused: str, result: Result | None
+) -> Fit:
+    try:
+        parts = pair(registry, method)
+        names, required = _keys(parts)
+    except (ValueError, ImportError) as error:
+        return Fit(method.name, method.owner, str(method.exactness), False, str(error))
+    why = _lacking(registry, parts, target) or (f"the target refuses the model: {refused}" if refused else "")
+    note = ""
+    if not why and seen.built:
+        alone = sum(other.name == method.name for other in registry.components("method")) == 1
+        why, note = _asked(method.name if alone else method.qualified, seen, required)
+    expected = _expected(result, method.name) if not why else []
+    return Fit(method.name, method.owner, parts.exactness, not why, why or note, names, required, expected)
+
+
+def _lacking(registry: Registry, parts: Pairing, target: Component) -> str:
+    """Words that nobody offers, and who needs them."""
+    try:
+        require(registry, parts, target)
+    except ValueError as error:
+        return str(error).partition(": ")[2].partition(" (it offers")[0]
+    return ""
+
+
+def _keys(parts: Pairing) -> tuple[list[str], list[str]]:
+    """Option keys of drafter and rule; and those that no default serves: a model to draft with."""
+    declared = [part.load_options() for part in (parts.drafter, parts.rule) if part]
+    fields = [f for options in declared if options for f in dataclasses.fields(options)]
+    required = [f.name for f in fields if f.name == "model" and f.default is None]
+    return [f.name for f in fields], required
+
+
+def _asked(method: str, seen: Outline, required: list[str]) -> tuple[str, str]:
+    """What `mmspec.enable` would say: a refusal, or why it chose what it chose."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            # The model stands in for its own draft model, too: same words, and it fits if a smaller one would.
+            decoder = decoder_for(seen.model, method, options=dict.fromkeys(required, seen.model))
+        except (ValueError, ImportError) as error:
+            return str(error), ""
+    return "", decoder.why
+
+
+def _measured(name: str) -> Result | None:
+    path = shipped.folder("model_cards") / f"{name}.bench.json" if name else None
+    return Result.load(path) if path and path.is_file() else None
+
+
+def _expected(result: Result | None, method: str) -> list[Expected]:
+    rows = [row for row in result.rows if row.method == method] if result else []
+    return [
+        Expected(row.setting, row.acceptance_length, row.speedup)
+        for row in rows
+        if (row.mode, row.batch) == ("real", 1)
+    ]
+
+
+def _print(found: Fits) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console()
+
+    def say(text: str) -> None:
+        console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+    say(f"{found.model}: {found.parameters:,} parameters; target {found.target}\n")
+    if found.refused:
+        say(f"No method fits: {found.refused}")
+        return
+    fitting = Table("method", "exactness", "measured", "options beside k, policy", box=None, pad_edge=False)
+    other = Table("does not fit", "because", box=None, pad_edge=False)
+    names = [fit.method for fit in found.methods]
+    for fit in found.methods:
+        name = fit.method if names.count(fit.method) == 1 else f"{fit.owner}:{fit.method}"
+        if fit.fits:
+            fitting.add_row(name, fit.exactness, _numbers(fit), _options(fit))
+        else:
+            other.add_row(name, fit.why)
+    console.print(fitting)
+    if other.row_count:
+        console.print()
+        console.print(other)
+    for note in _notes(found):
+        say(f"\n{note}")
+
+
+def _numbers(fit: Fit) -> str:
+    lines = (f"{e.setting}: {e.acceptance_length:.2f} units a pass, {e.speedup:.2f} ×" for e in fit.expected)
+    return "\n".join(lines) or "not measured"
+
+
+def _options(fit: Fit) -> str:
+    return ", ".join(f"{name} (give one)" if name in fit.required else name for name in fit.options)
+
+
+def _notes(found: Fits) -> list[str]:
+    notes = [f"{fit.method}: {fit.why}" for fit in found.methods if fit.fits and fit.why]
+    if found.measured:
+        notes.append(f"Measured on {found.measured}; speed-ups are against plain decoding.")
+    if not found.checked:
+        notes.append("Read off the config; too large to try here. The self-check of the first use has the last word.")
+    return notes

@@ -1,0 +1,23 @@
+"""`mmspec new`: a plugin to begin with, which works before a line of it was changed."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from mmspec import authoring
+from mmspec.registry import installed
+
+
+def new(
+    name: Annotated[str, typer.Argument(help="The plugin's name, without mmspec-.")],
+    kind: Annotated[str, typer.Option(help="What it begins with: drafter, rule or target.")] = "drafter",
+    out: Annotated[Path, typer.Option(help="Folder that receives its folder.", file_okay=False)] = Path(),
+) -> None:
+    """Write a plugin: pyproject, module, test, README, workflow. It passes `mmspec check` at once."""
+    folder = authoring.write(installed(), name, kind, out)
+    module = next(folder.glob("*.py"))
+    plugin = module.stem.removeprefix("mmspec_")
+    typer.echo(f"{folder}: {', '.join(str(f.relative_to(folder)) for f in sorted(folder.rglob('*')) if f.is_file())}")
+    typer.echo(f"Next: mmspec --plugin {module} check {plugin}")
+    typer.echo(f"Or:   pip install -e {folder} && mmspec check {plugin}")

@@ -1,0 +1,109 @@
+"""`mmspec verify SCRIPT.py`: the proof that anyone can make on their own code."""
+
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from mmspec.verify.verdict import Line, Verdict
+
+
+def verify(
+    context: typer.Context,
+    script: Annotated[Path, typer.Argument(help="A script that calls `generate` of transformers models.")],
+    args: Annotated[list[str] | None, typer.Argument(help="The script's own arguments, after `--`.")] = None,
+    method: Annotated[str, typer.Option(help="See `mmspec methods`.")] = "auto",
+    drafter: Annotated[str | None, typer.Option(help="A drafter's name or a smaller model.")] = None,
+    rule: Annotated[str | None, typer.Option(help="Acceptance rule; default: the method's.")] = None,
+    num_speculative_tokens: Annotated[int | None, typer.Option("--num-speculative-tokens", "-k", min=0)] = None,
+    policy: Annotated[str | None, typer.Option(help="How many to draft: fixed, confidence, goodput.")] = None,
+    opt: Annotated[list[str] | None, typer.Option(help="key=value of drafter, rule or policy; repeatable.")] = None,
+    repeats: Annotated[int, typer.Option(min=1, help="Runs of each kind, in turn; seconds are medians.")] = 1,
+) -> None:
+    """Run a script without and with mmspec, and compare every output.
+
+    The script knows nothing of mmspec. It runs in a process of its own each time. The ids of every generate call, in
+    order, and everything it prints have to be equal, byte for byte; lines that two plain runs print differently, such
+    as times, do not count. A call that mmspec refuses is left to transformers, and listed.
+
+    Exit code 0: all equal. 1: an output is wrong, or the script fails with mmspec only. 2: nothing can be said: the
+    script fails by itself, does not repeat itself, or has no call that mmspec decodes. 3: texts part at near-ties
+    only, where rounding decides.
+    """
+    from mmspec.registry import installed
+    from mmspec.registry.options import parse
+    from mmspec.verify.children import Script, ScriptFailed
+    from mmspec.verify.verdict import NOTHING, WRONG, judge
+
+    if not script.is_file():
+        raise ValueError(f"there is no script {script}")
+    installed().get("method", method)
+    how = {"method": method, "drafter": drafter, "rule": rule, "k": num_speculative_tokens, "policy": policy}
+    plugins = context.find_root().params.get("plugin") or []
+    with tempfile.TemporaryDirectory(prefix="mmspec-verify-") as work:
+        task = Script(script, args or [], how | parse(opt or []), plugins, Path(work))
+        try:
+            verdict = judge(task.run(repeats, lambda line: typer.echo(line, err=True)))
+        except ScriptFailed as failure:
+            typer.echo(failure.trace, err=True, nl=False)
+            typer.echo(f"mmspec: {failure}", err=True)
+            raise typer.Exit(WRONG if failure.speculating else NOTHING) from None
+        _show(verdict, installed().get("method", method).exactness)
+    raise typer.Exit(verdict.code)
+
+
+def _show(verdict: "Verdict", exactness: str | None) -> None:
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table("", "model", "rows × new", "plain s", "mmspec s", "ids", box=None, pad_edge=False)
+    for line in verdict.lines:
+        number = f"{line.plain.number}{'*' if line.plain.first else ''}"
+        seconds = f"{line.plain_s:.3f}", f"{line.ours_s:.3f}" if line.ours else ""
+        table.add_row(number, line.plain.model, line.shape, *seconds, escape(_outcome(line)))
+    console = Console()
+    console.print(table)
+    console.print("* a model's first call, in which it warms up", highlight=False)
+    for text in _summary(verdict, exactness):
+        console.print(escape(text), highlight=False, soft_wrap=True)
+
+
+def _outcome(line: "Line") -> str:
+    left = f"; left alone: {line.ours.left_alone}" if line.ours and line.ours.left_alone else ""
+    return line.outcome.text + left
+
+
+def _summary(verdict: "Verdict", exactness: str | None) -> list[str]:
+    """What stands below the table; the last line is the verdict."""
+    texts = [f"stdout: {verdict.printed.text}"]
+    speedup, warm = verdict.speedup(), verdict.speedup(warm=True)
+    if speedup is not None:
+        methods = sorted({(line.ours.method, line.ours.why) for line in verdict.speculated if line.ours})
+        spent = [sum(seconds) for seconds in zip(*((x.plain_s, x.ours_s) for x in verdict.speculated), strict=True)]
+        texts += [
+            "method: " + "; ".join(why or name for name, why in methods),
+            f"generate: {spent[0]:.3f} s plainly, {spent[1]:.3f} s with mmspec: {speedup:.2f}×"
+            + (" (slower than plain)" if speedup < 1 else "")
+            + (f", {warm:.2f}× without first calls" if warm is not None else "")
+            + f"; acceptance length {verdict.acceptance_length:.2f}",
+        ]
+    if exactness == "lossless" and verdict.code:
+        texts += ["this method promises the law, not the path: a sampled text is another one, a greedy one is not"]
+    return [*texts, _last(verdict)]
+
+
+def _last(verdict: "Verdict") -> str:
+    kinds = [line.outcome.kind for line in verdict.lines]
+    done, left = len(verdict.speculated), len(verdict.lines) - len(verdict.speculated)
+    alone = f" ({left} left alone)" if left else ""
+    if not done:
+        return f"NOTHING COMPARED: mmspec left all {left} calls alone"
+    return (
+        f"EQUAL: {done} calls{alone}, byte for byte",
+        f"NOT EQUAL: {kinds.count('wrong') or 'no'} of {len(kinds)} calls wrong{alone}; stdout {verdict.printed.kind}",
+        "NOTHING CAN BE SAID: the script does not repeat itself",
+        f"EQUAL UP TO NEAR-TIES: {kinds.count('near-tie')} calls part where rounding decides{alone}",
+    )[verdict.code]

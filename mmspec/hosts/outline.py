@@ -1,0 +1,80 @@
+"""A model by its config alone: enough to ask plugins about it, without its weights.
+
+Small ones are built with random weights, on which a target's own checks run as on the real ones; large ones without
+storage (device `meta`), about which only what stands in the config can be told.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+
+from mmspec import shipped
+from mmspec.hosts.loading import PREFIX
+
+SMALL = 50_000_000
+"""Parameters up to which random weights are made: a second or two on two cores."""
+
+
+@dataclass(frozen=True)
+class Outline:
+    """What stands for a model.
+
+    Attributes:
+        model: Of the right class and shape; its weights mean nothing.
+        parameters: How many it has.
+        built: Whether there are weights at all, so that it can be run.
+        shipped: The name under which we ship it, without `mmspec/`; or "".
+    """
+
+    model: PreTrainedModel
+    parameters: int
+    built: bool
+    shipped: str = ""
+
+
+def outline(name: str) -> Outline:
+    """The outline of a model; of its files only `config.json` is read.
+
+    Args:
+        name: `mmspec/…` for a shipped model, a folder, or a hub name.
+
+    Raises:
+        ValueError: There is no config that transformers can read, or no class for it.
+    """
+    place = shipped.asset(name.removeprefix(PREFIX)) if name.startswith(PREFIX) else Path(name)
+    try:
+        config = AutoConfig.from_pretrained(str(place), trust_remote_code=False)
+    except (OSError, ValueError) as error:
+        known = ", ".join(PREFIX + known for known in shipped.assets())
+        raise ValueError(
+            f"no config of a model at {name!r}: neither a folder with a config.json that transformers can read, nor to "
+            f"be had from the hub ({' '.join(str(error).split())[:200]}). Shipped: {known or 'none'}"
+        ) from error
+    with torch.device("meta"):
+        model = _made(config)
+    parameters = sum(weights.numel() for weights in model.parameters())
+    built = parameters <= SMALL
+    if built:
+        with torch.random.fork_rng(devices=[]):
+            model = _made(config)
+    return Outline(model.eval(), parameters, built, _shipped(place))
+
+
+def _made(config: Any) -> PreTrainedModel:
+    """A causal language model where transformers has one; else what the config says that it was."""
+    try:
+        return AutoModelForCausalLM.from_config(config)
+    except ValueError:
+        kinds = [getattr(transformers, kind, None) for kind in config.architectures or ()]
+        for kind in filter(None, kinds):
+            return kind(config)
+        raise
+
+
+def _shipped(place: Path) -> str:
+    known = {path.resolve(): name for name, path in shipped.assets().items()}
+    return known.get(place.resolve(), "")

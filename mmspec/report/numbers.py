@@ -1,0 +1,117 @@
+"""Numbers in Markdown that a command writes: blocks between markers, filled from the JSON of a benchmark.
+
+    <!-- bench: model_cards/text-14m.bench.json summary -->
+    (a table)
+    <!-- /bench -->
+
+    … writes code <!-- bench: model_cards/text-14m.bench.json speedup "code, greedy" auto -->1.61<!-- /bench --> times …
+
+The path is relative to the Markdown file. A number that somebody typed by hand is overwritten, and fails the test that
+compares the file with what the command would write.
+"""
+
+import re
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from mmspec.registry.suggest import unknown
+from mmspec.report import table, views
+from mmspec.report.result import PLAIN, Result, Row, speedup_of
+
+OPEN, CLOSE = "<!-- bench: {} -->", "<!-- /bench -->"
+_BLOCK = re.compile(r"<!-- bench: ([^\n]*?) -->(.*?)<!-- /bench -->", re.DOTALL)
+_ANY = re.compile(r"<!-- /?bench\b")
+
+#: Tables, which stand between lines of their own.
+TABLES: dict[str, Callable[[Result], str]] = {
+    "tables": table.markdown,
+    "speed": lambda result: table.in_markdown(views.speeds(result), views.facts(result)),
+    "summary": lambda result: table.in_markdown([views.summary(result)]),
+    "costs": lambda result: table.in_markdown([views.costs(result)]),
+    "held-out": lambda result: table.in_markdown([views.forced(result)]),
+    "batches": lambda result: table.in_markdown([views.batches(result)]),
+    "limits": lambda result: table.in_markdown([view for view in views.limits(result) if view.rows]),
+    "facts": views.facts,
+}
+
+
+def fill(text: str, folder: Path, at_hand: Mapping[str, Result] | None = None) -> str:
+    """A Markdown text with every block written anew.
+
+    Args:
+        text: The text.
+        folder: What paths are relative to.
+        at_hand: Results by path that need not be read.
+
+    Raises:
+        ValueError: A block is not closed, or what it asks for does not exist; says which, and what there is.
+    """
+    if len(_ANY.findall(text)) != 2 * len(_BLOCK.findall(text)):
+        raise ValueError(f"a block of numbers is not closed: every {OPEN.format('FILE WHAT')} needs a {CLOSE}")
+    results = dict(at_hand or {})
+
+    def written(match: re.Match[str]) -> str:
+        file = shlex.split(match[1])[0]
+        if file not in results:
+            if not (folder / file).is_file():
+                raise ValueError(f"the numbers <{match[1]}> come from {folder / file}, which does not exist")
+            results[file] = Result.load(folder / file)
+        return block(match[1], results[file])
+
+    return _BLOCK.sub(written, text)
+
+
+def block(query: str, result: Result) -> str:
+    """One block, markers included.
+
+    Args:
+        query: `FILE WHAT [SETTING METHOD [PEER]]`; quotes hold words together.
+        result: What the file holds.
+    """
+    _, what, *names = [*shlex.split(query), ""] if len(shlex.split(query)) == 1 else shlex.split(query)
+    if what in TABLES:
+        content = f"\n\n{TABLES[what](result)}\n\n"
+    elif what in NUMBERS:
+        content = NUMBERS[what](result, names, query)
+    else:
+        raise ValueError(f"<{query}>: {unknown('table or number', what, [*TABLES, *NUMBERS])}")
+    return f"{OPEN.format(query)}{content}{CLOSE}"
+
+
+def speedup(result: Result, names: Sequence[str], query: str) -> str:
+    """`speedup SETTING METHOD [PEER]`: times as fast as a peer (the setting's first, or `plain`)."""
+    setting, method, base = _named(names, query)
+    row = _row(result, setting, method, query)
+    if base == PLAIN:
+        return f"{row.speedup:.2f}"
+    names = views.peers_of(result, setting)
+    if base and base not in names:
+        raise ValueError(f"<{query}>: {unknown('peer', base, [PLAIN, *names])}")
+    return f"{result.against(row, base) if base else speedup_of(views.base_of(result, setting)[1], row.repeats_s):.2f}"
+
+
+def acceptance(result: Result, names: Sequence[str], query: str) -> str:
+    """`acceptance SETTING METHOD`: acceptance length."""
+    setting, method, _ = _named(names, query)
+    return f"{_row(result, setting, method, query).acceptance_length:.2f}"
+
+
+#: Single numbers, which stand in a sentence.
+NUMBERS: dict[str, Callable[[Result, Sequence[str], str], str]] = {"speedup": speedup, "acceptance": acceptance}
+
+
+def _named(names: Sequence[str], query: str) -> tuple[str, str, str]:
+    if len(names) not in (2, 3):
+        raise ValueError(f"<{query}>: a number needs a setting in quotes and a method, and perhaps a peer")
+    return names[0], names[1], names[2] if len(names) == 3 else ""
+
+
+def _row(result: Result, setting: str, method: str, query: str) -> Row:
+    rows = views.real(result, setting)
+    if not rows:
+        raise ValueError(f"<{query}>: {unknown('setting', setting, result.settings)}")
+    for row in rows:
+        if row.method == method:
+            return row
+    raise ValueError(f"<{query}>: {unknown('method', method, [row.method for row in rows])}")

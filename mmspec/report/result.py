@@ -1,0 +1,198 @@
+"""What a benchmark writes: one JSON document, raw repeats always, so that anyone can recompute every number.
+
+A document holds several settings (`"code, greedy"`); every row carries the repeats of plain decoding that ran
+interleaved with its own. Speed-up is the median over repeats of plain seconds / own seconds.
+"""
+
+import json
+import statistics
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+PLAIN = "plain"
+#: How the drafts of a row came about.
+MODES = ("real", "oracle", "synthetic", "empty")
+
+
+@dataclass(frozen=True)
+class Row:
+    """One method in one setting.
+
+    Attributes:
+        method: Its name; in another mode than `real`, what stands in for it (`oracle`, …).
+        exactness: What its rule promises.
+        setting: What was decoded and how: `"code, greedy"`.
+        mode: `real`, `oracle` (drafts are the truth), `synthetic` (accepted at a given rate), `empty` (drafter there,
+            nothing drafted).
+        batch: Rows decoded together.
+        units: Units emitted in one repeat.
+        target_passes: Passes of the target after prefill, in one repeat.
+        acceptance_length: Emitted units per row and pass after prefill, bonus included.
+        acceptance_by_depth: Share of row rounds whose path reached depth 1, 2, ….
+        passes_by_nodes: How many of the passes had so many nodes, the root included; by number, as text.
+        repeats_s: Seconds of every repeat.
+        plain_repeats_s: Seconds of plain decoding, interleaved with `repeats_s`.
+        speedup: Median of plain seconds / own seconds over the repeats.
+        draft_s: Seconds spent drafting, median repeat.
+        verify_s: Seconds spent in the target, prefill left out.
+        rest_s: Seconds of rule, commit and the loop.
+        peak_memory: Bytes of target and drafter, and the most that a call adds; None where it was not measured.
+        quality: Numbers about what was written (`distinct_3`, `same_as_plain`), and of lossy methods what they lost.
+        options: What the method was run with.
+    """
+
+    method: str
+    exactness: str
+    setting: str
+    units: int
+    target_passes: int
+    acceptance_length: float
+    acceptance_by_depth: list[float]
+    repeats_s: list[float]
+    plain_repeats_s: list[float]
+    speedup: float
+    draft_s: float
+    verify_s: float
+    rest_s: float
+    peak_memory: int | None = None
+    quality: dict[str, float] = field(default_factory=dict)
+    mode: str = "real"
+    batch: int = 1
+    options: dict[str, Any] = field(default_factory=dict)
+    passes_by_nodes: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Units of a median repeat per second, all rows together."""
+        return self.units / statistics.median(self.repeats_s)
+
+    @property
+    def spread(self) -> tuple[float, float]:
+        """Smallest and largest speed-up of a single repeat."""
+        ratios = ratios_of(self.plain_repeats_s, self.repeats_s)
+        return min(ratios), max(ratios)
+
+
+@dataclass(frozen=True)
+class Peer:
+    """Somebody else's decoding of the same prompts with the same weights, interleaved with our rows.
+
+    Attributes:
+        setting: As in `Row`.
+        repeats_s: Seconds of every repeat.
+        units: Units emitted in one repeat.
+        note: How it was run, or why it was not (then without repeats).
+    """
+
+    setting: str
+    repeats_s: list[float]
+    units: int = 0
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What the hardware and the drafts would allow.
+
+    Attributes:
+        v_of_n: Seconds of a target pass over N nodes / over one, by N (as text, since JSON has no other keys).
+        c: Seconds of a drafter's forward / of a target pass over one node, by drafter model.
+        F_hw: Floor of a pass by memory bandwidth and arithmetic / its seconds, by N.
+        F_pipe: Seconds of drafts and of bare passes of the same sizes / seconds of the rounds, by
+            `"setting / method"`: what is left is the loop's.
+        F_tree: Expected acceptance of the method's tree / that of the best tree of as many nodes.
+        F_total: Measured speed-up / the best that the measured acceptance allows on a perfect pass with free drafts.
+        measured: What the floors were computed from: bandwidth, arithmetic, bytes, seconds.
+    """
+
+    v_of_n: dict[str, float] = field(default_factory=dict)
+    c: dict[str, float] = field(default_factory=dict)
+    F_hw: dict[str, float] = field(default_factory=dict)
+    F_pipe: dict[str, float] = field(default_factory=dict)
+    F_tree: dict[str, float] = field(default_factory=dict)
+    F_total: dict[str, float] = field(default_factory=dict)
+    measured: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Result:
+    """A benchmark.
+
+    Attributes:
+        kind: `text`, `image`, ….
+        model: The target's name.
+        device: In words: processor, threads; or the GPU.
+        versions: Of mmspec, torch, transformers, Python.
+        seed: Of every sampled call.
+        prompts: Number of prompts by text.
+        rows: Ours.
+        peers: Others', by `"setting / name"`.
+        limits: See there.
+        teacher_forced: Acceptance length on held-out text whose truth is forced, by text, then method.
+    """
+
+    kind: str
+    model: str
+    device: str
+    versions: dict[str, str]
+    seed: int
+    prompts: dict[str, int]
+    rows: list[Row]
+    peers: dict[str, Peer]
+    limits: Limits
+    teacher_forced: dict[str, dict[str, float]] = field(default_factory=dict)
+
+    def save(self, path: Path) -> None:
+        """Write JSON; nothing half-written stays."""
+        text = json.dumps(asdict(self), indent=1, allow_nan=False) + "\n"
+        scratch = path.with_name(f".{path.name}.part")
+        scratch.write_text(text)
+        scratch.replace(path)
+
+    @staticmethod
+    def load(path: Path) -> "Result":
+        """Read what `save` wrote.
+
+        Raises:
+            ValueError: The file is not such a document; says where.
+        """
+        from pydantic import TypeAdapter, ValidationError
+
+        try:
+            return TypeAdapter(Result).validate_json(Path(path).read_bytes())
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = ".".join(str(part) for part in first["loc"]) or "the document"
+            raise ValueError(f"{path} is not the result of `mmspec bench`: {where}: {first['msg']}") from None
+
+    @property
+    def settings(self) -> list[str]:
+        """In the order of the rows."""
+        return list(dict.fromkeys(row.setting for row in self.rows))
+
+    def row(self, setting: str, method: str, mode: str = "real", batch: int = 1) -> Row:
+        """The one row of that description.
+
+        Raises:
+            KeyError: There is none.
+        """
+        for row in self.rows:
+            if (row.setting, row.method, row.mode, row.batch) == (setting, method, mode, batch):
+                return row
+        raise KeyError(f"no row {method!r} ({mode}, batch {batch}) in {setting!r}")
+
+    def against(self, row: Row, peer: str) -> float:
+        """Speed of a row as a multiple of a peer's in the same setting: median of the paired ratios."""
+        return speedup_of(self.peers[f"{row.setting} / {peer}"].repeats_s, row.repeats_s)
+
+
+def ratios_of(base: Sequence[float], own: Sequence[float]) -> list[float]:
+    """Base seconds / own seconds, repeat by repeat."""
+    return [b / o for b, o in zip(base, own, strict=True)]
+
+
+def speedup_of(base: Sequence[float], own: Sequence[float]) -> float:
+    """Median of the paired ratios."""
+    return statistics.median(ratios_of(base, own))

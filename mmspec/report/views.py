@@ -1,0 +1,250 @@
+"""What a benchmark's tables hold: every number as text, computed from raw repeats, none left out because it is small.
+
+A method that is slower than plain decoding says so; one whose output is not the model's carries a warning.
+"""
+
+import statistics
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from mmspec.report.result import PLAIN, Result, Row, ratios_of, speedup_of
+
+WARNING = "⚠"
+SLOWER = "slower"
+HONEST = ("invariant", "lossless")
+
+
+@dataclass(frozen=True)
+class View:
+    """One table.
+
+    Attributes:
+        title: Above it.
+        header: Names of the columns.
+        rows: Cells.
+        note: Below it.
+    """
+
+    title: str
+    header: tuple[str, ...]
+    rows: Sequence[tuple[str, ...]]
+    note: str = ""
+
+
+def everything(result: Result) -> list[View]:
+    """All tables that have rows."""
+    tables = [*speeds(result), costs(result), batches(result), forced(result), depths(result), modes(result)]
+    tables += limits(result)
+    return [table for table in tables if table.rows]
+
+
+def facts(result: Result) -> str:
+    """Where and how it was measured."""
+    versions = ", ".join(f"{name} {version}" for name, version in result.versions.items())
+    prompts = ", ".join(f"{count} {name}" for name, count in result.prompts.items())
+    repeats = " or ".join(str(count) for count in sorted({len(row.repeats_s) for row in result.rows}))
+    return (
+        f"{result.model} on {result.device}; {versions}; seed {result.seed}; prompts: {prompts}; "
+        f"{repeats} repeats, interleaved in one process. Speed-up: median over the repeats of plain seconds / own "
+        "seconds, in brackets the smallest and the largest; × is the same against others."
+    )
+
+
+def real(result: Result, setting: str) -> list[Row]:
+    """Rows of a setting that are claims: real drafts, one text at a time."""
+    return [row for row in result.rows if (row.setting, row.mode, row.batch) == (setting, "real", 1)]
+
+
+def peers_of(result: Result, setting: str) -> list[str]:
+    """Names of the peers that were run in a setting; the first is what speed is measured against."""
+    return [
+        key.removeprefix(f"{setting} / ")
+        for key, peer in result.peers.items()
+        if peer.setting == setting and peer.repeats_s
+    ]
+
+
+def base_of(result: Result, setting: str) -> tuple[str, list[float]]:
+    """What speed is measured against in a setting: the first peer, or plain decoding where there is none."""
+    names = peers_of(result, setting)
+    if names:
+        return names[0], result.peers[f"{setting} / {names[0]}"].repeats_s
+    return PLAIN, plain_of(result, setting)
+
+
+def plain_of(result: Result, setting: str) -> list[float]:
+    """Seconds of plain decoding in a setting: of its row, or those beside the first row."""
+    rows = real(result, setting) or [row for row in result.rows if row.setting == setting]
+    return next((row.repeats_s for row in rows if row.method == PLAIN), rows[0].plain_repeats_s)
+
+
+def speeds(result: Result) -> list[View]:
+    """One table a setting: methods, then peers."""
+    return [_speed(result, setting) for setting in result.settings]
+
+
+def _speed(result: Result, setting: str) -> View:
+    names, ours = peers_of(result, setting), real(result, setting)
+    others = {key: peer for key, peer in result.peers.items() if peer.setting == setting}
+    header = ("method", "exactness", "acceptance length", "tokens/s", "speed-up over plain", *(f"× {n}" for n in names))
+    rows = [_method(result, row, names) for row in ours]
+    rows += [_peer(result, key, names) for key in others]
+    notes = [f"{key.removeprefix(f'{setting} / ')}: {peer.note}." for key, peer in others.items() if peer.note]
+    if any(row.exactness not in HONEST for row in ours):
+        notes.append(f"{WARNING}: the output is not the model's; see the quality numbers.")
+    return View(setting, header, rows, " ".join(notes))
+
+
+def _method(result: Result, row: Row, names: Sequence[str]) -> tuple[str, ...]:
+    what = (row.method, badge(row.exactness), f"{row.acceptance_length:.2f}", f"{row.tokens_per_second:.0f}")
+    return (*what, ratio(row.plain_repeats_s, row.repeats_s), *(f"{result.against(row, name):.2f}" for name in names))
+
+
+def _peer(result: Result, key: str, names: Sequence[str]) -> tuple[str, ...]:
+    peer = result.peers[key]
+    name = key.removeprefix(f"{peer.setting} / ")
+    if not peer.repeats_s:
+        return (name, "", "", "", "not run", *("" for _ in names))
+    bases = [result.peers[f"{peer.setting} / {other}"].repeats_s for other in names]
+    tokens = f"{peer.units / statistics.median(peer.repeats_s):.0f}" if peer.units else ""
+    speed = ratio(plain_of(result, peer.setting), peer.repeats_s)
+    return (name, "", "", tokens, speed, *(f"{speedup_of(base, peer.repeats_s):.2f}" for base in bases))
+
+
+def costs(result: Result) -> View:
+    """Where the time went, what memory it took, and what was written."""
+    rows = [
+        (row.setting, row.method, shares(row), _memory(result, row), quality(row))
+        for setting in result.settings
+        for row in real(result, setting)
+    ]
+    return View("Time, memory, text", ("setting", "method", "draft / verify / rest", "peak memory", "quality"), rows)
+
+
+def _memory(result: Result, row: Row) -> str:
+    if row.peak_memory is None:
+        return ""
+    plain = next((r.peak_memory for r in real(result, row.setting) if r.method == PLAIN), None)
+    times = f" ({row.peak_memory / plain:.2f} × plain)" if plain and row.method != PLAIN else ""
+    return f"{row.peak_memory / 1e6:.1f} MB{times}"
+
+
+def ratio(base: Sequence[float], own: Sequence[float]) -> str:
+    """Median and range of paired ratios, and whether that is slower."""
+    ratios = ratios_of(base, own)
+    middle = statistics.median(ratios)
+    return f"{middle:.2f} ({min(ratios):.2f}–{max(ratios):.2f})" + (f" {SLOWER}" if middle < 0.995 else "")
+
+
+def badge(exactness: str) -> str:
+    """What a rule promises, with a warning where that is not the model's output."""
+    return exactness if exactness in HONEST else f"{WARNING} {exactness}"
+
+
+def shares(row: Row) -> str:
+    """Parts of a round's time."""
+    parts = (row.draft_s, row.verify_s, row.rest_s)
+    return " / ".join(f"{part / sum(parts):.0%}" for part in parts) if sum(parts) else ""
+
+
+def quality(row: Row) -> str:
+    """Numbers about what was written."""
+    return ", ".join(f"{name.replace('_', ' ')} {value:.3g}" for name, value in row.quality.items())
+
+
+def depths(result: Result) -> View:
+    """Acceptance by depth of the drafted node."""
+    rows = [
+        (row.setting, row.method, " · ".join(f"{share:.2f}" for share in row.acceptance_by_depth))
+        for setting in result.settings
+        for row in real(result, setting)
+        if row.acceptance_by_depth
+    ]
+    return View("Share of rounds that reach depth 1, 2, …", ("setting", "method", "share"), rows)
+
+
+def modes(result: Result) -> View:
+    """Drafts that are not a drafter's: bounds and overheads, no claims."""
+    header = ("setting", "method", "drafts", "acceptance length", "speed-up over plain", "draft / verify / rest")
+    rows = [
+        (r.setting, r.method, r.mode, f"{r.acceptance_length:.2f}", ratio(r.plain_repeats_s, r.repeats_s), shares(r))
+        for r in result.rows
+        if r.mode != "real"
+    ]
+    note = "Oracle drafts are the truth, synthetic ones are accepted at a given rate, empty ones are none."
+    return View("Bounds and overheads, no claims", header, rows, note)
+
+
+def batches(result: Result) -> View:
+    """Several texts at a time."""
+    rows = [_batch(result, row) for row in result.rows if row.batch > 1 and row.mode == "real"]
+    header = ("setting", "method", "exactness", "batch", "acceptance length", "tokens/s", "× batch 1")
+    note = "Speed-up is over plain decoding of the same batch."
+    return View("Several texts at a time", (*header, "speed-up over plain", "quality"), rows, note)
+
+
+def _batch(result: Result, row: Row) -> tuple[str, ...]:
+    one = next((r for r in real(result, row.setting) if r.method == row.method), None)
+    scaling = f"{row.tokens_per_second / one.tokens_per_second:.2f}" if one else ""
+    what = (row.setting, row.method, badge(row.exactness), str(row.batch), f"{row.acceptance_length:.2f}")
+    speed = (f"{row.tokens_per_second:.0f}", scaling, ratio(row.plain_repeats_s, row.repeats_s))
+    return (*what, *speed, quality(row))
+
+
+def forced(result: Result) -> View:
+    """Acceptance where the truth is held-out text: small models loop, and loops flatter lookups."""
+    texts = list(result.teacher_forced)
+    methods = _keys(result.teacher_forced.values())
+    cells = {text: {name: f"{length:.2f}" for name, length in by.items()} for text, by in result.teacher_forced.items()}
+    rows = [(name, *(cells[text].get(name, "") for text in texts)) for name in methods]
+    return View("Acceptance length on held-out text whose truth is forced", ("method", *texts), rows)
+
+
+def limits(result: Result) -> list[View]:
+    """What the hardware and the drafts would allow."""
+    of = result.limits
+    sizes = sorted(_keys((of.v_of_n, of.F_hw)), key=int)
+    passes = [(n, _number(of.v_of_n, n), _number(of.F_hw, n)) for n in sizes]
+    parts = (of.F_pipe, of.F_tree, of.F_total)
+    shares = [(key, *(_number(part, key) for part in parts)) for key in _keys(parts)]
+    return [
+        View(
+            "Target passes over N nodes",
+            ("N", "v(N)", "F_hw"),
+            passes,
+            "v(N): seconds / those of one node. F_hw: floor / seconds.",
+        ),
+        View("Cost of a draft model's pass", ("draft model", "c"), [(name, f"{c:.3f}") for name, c in of.c.items()]),
+        View(
+            "What was reached of what is possible",
+            ("setting / method", "F_pipe", "F_tree", "F_total"),
+            shares,
+            "F_pipe: of Leviathan's formula. F_tree: of the best tree of as many nodes. F_total: of a perfect pass "
+            "with free drafts.",
+        ),
+        View("Measured", ("what", "value"), [(name, f"{value:.4g}") for name, value in of.measured.items()]),
+    ]
+
+
+def summary(result: Result) -> View:
+    """Speed over the first peer, by method and setting."""
+    methods = dict.fromkeys(row.method for setting in result.settings for row in real(result, setting))
+    claimed = [setting for setting in result.settings if real(result, setting)]
+    bases = {setting: base_of(result, setting) for setting in claimed}
+    rows = []
+    for method in methods:
+        own = {s: row for s in claimed for row in real(result, s) if row.method == method}
+        warned = any(row.exactness not in HONEST for row in own.values())
+        cells = (ratio(bases[s][1], own[s].repeats_s) if s in own else "" for s in claimed)
+        rows.append((f"{WARNING} {method}" if warned else method, *cells))
+    names = " or ".join(dict.fromkeys(name for name, _ in bases.values()))
+    note = f"Times as fast as {names}: median of the paired repeats, in brackets the smallest and the largest."
+    return View("", ("method", *claimed), rows, note)
+
+
+def _keys(mappings: Iterable[dict[str, float]]) -> list[str]:
+    return list(dict.fromkeys(key for mapping in mappings for key in mapping))
+
+
+def _number(mapping: dict[str, float], key: str) -> str:
+    return f"{mapping[key]:.2f}" if key in mapping else ""

@@ -1,0 +1,119 @@
+"""Who runs: our methods through `mmspec.enable`, and transformers' own ways of decoding the same prompts."""
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import CompileConfig
+
+import mmspec
+from mmspec.bench.limits import settle
+from mmspec.bench.race import Contestant, Run
+from mmspec.bench.stand_ins import Oracle, Parrot
+from mmspec.core.policies import Fixed
+
+
+@dataclass(frozen=True)
+class Call:
+    """How `generate` is called: the same for everybody.
+
+    Attributes:
+        model: The target.
+        new: Tokens to emit; no end of text, so that all emit the same number.
+        temperature: 0 is greedy.
+        seed: Of torch's generator, before every call.
+    """
+
+    model: Any
+    new: int
+    temperature: float
+    seed: int
+
+    def __call__(self, inputs: Mapping[str, Tensor], **more: Any) -> tuple[float, list[Tensor]]:
+        """Seconds, and the new tokens of every row."""
+        device = str(self.model.device)
+        sampling = {"do_sample": True, "temperature": self.temperature, "top_k": 0} if self.temperature else {}
+        torch.manual_seed(self.seed)
+        settle(device)
+        began = time.perf_counter()
+        ids = self.model.generate(
+            **inputs, max_new_tokens=self.new, eos_token_id=None, **{"do_sample": False, **sampling, **more}
+        )
+        settle(device)
+        seconds = time.perf_counter() - began
+        return seconds, list(ids[:, inputs["input_ids"].shape[1] :].cpu())
+
+
+@dataclass
+class Ours:
+    """One of our methods. A call is the drafter's first: nothing is remembered from task to task.
+
+    Attributes:
+        call: How `generate` is called.
+        options: Of `mmspec.enable`.
+        plain_of: Receives what was written, by prompt; for the oracle.
+    """
+
+    call: Call
+    options: Mapping[str, Any]
+    plain_of: dict[tuple[int, ...], list[int]] | None = None
+
+    def __call__(self, inputs: Mapping[str, Tensor]) -> Run:
+        with mmspec.enable(self.call.model, **self.options) as spec:
+            seconds, units = self.call(inputs)
+        if self.plain_of is not None:
+            for prompt, row in zip(inputs["input_ids"].tolist(), units, strict=True):
+                self.plain_of[tuple(prompt)] = prompt + row.tolist()
+        return Run(seconds, units, spec.report)
+
+
+@dataclass
+class Theirs:
+    """A way of transformers' own.
+
+    Attributes:
+        call: How `generate` is called.
+        more: What is added to the arguments.
+        note: For the reader of the result.
+    """
+
+    call: Call
+    more: Mapping[str, Any] = field(default_factory=dict)
+    note: str = ""
+
+    def __call__(self, inputs: Mapping[str, Tensor]) -> Run:
+        seconds, units = self.call(inputs, **self.more)
+        return Run(seconds, units)
+
+
+def peers(call: Call, drafter: Any) -> dict[str, Theirs]:
+    """transformers' `generate`, with its static cache compiled, its prompt lookup, its assistant."""
+    return {
+        "generate": Theirs(call),
+        "generate, compiled": Theirs(
+            call, {"cache_implementation": "static", "compile_config": _compiled()}, "static cache, compiled"
+        ),
+        "generate, prompt lookup": Theirs(call, {"prompt_lookup_num_tokens": 10}, "prompt_lookup_num_tokens=10"),
+        "generate, assistant": Theirs(call, {"assistant_model": drafter}, "assistant_model, its own schedule"),
+    }
+
+
+@cache
+def _compiled() -> CompileConfig:
+    """One object for all settings: for another one transformers compiles anew."""
+    config = CompileConfig(fullgraph=False)
+    config._compile_all_devices = True  # by itself it compiles on accelerators only
+    return config
+
+
+def stand_ins(call: Call, truth: dict[tuple[int, ...], list[int]], k: int, rate: float) -> dict[str, Contestant]:
+    """Oracle, synthetic acceptance, and rounds in which a drafter drafts nothing."""
+    return {
+        "oracle": Ours(call, {"drafter": Oracle(truth), "k": k}),
+        "synthetic": Ours(call, {"drafter": Parrot(), "rule": "synthetic", "rate": rate, "k": k}),
+        "empty": Ours(call, {"method": "prompt-lookup", "k": k, "policy": Fixed(0)}),
+    }

@@ -1,0 +1,102 @@
+"""Tables say what the raw repeats say, also where it is not flattering; on the terminal and in Markdown."""
+
+import io
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from mmspec.report import table, views
+from mmspec.report.result import Result
+
+
+def rows(view: views.View) -> dict[str, dict[str, str]]:
+    return {row[0]: dict(zip(view.header, row, strict=True)) for row in view.rows}
+
+
+def test_every_setting_has_its_methods_then_its_peers(result: Result) -> None:
+    code, prose = views.speeds(result)
+    assert (code.title, prose.title) == ("code, greedy", "prose, T = 0.8")
+    assert [row[0] for row in code.rows] == [
+        *("plain", "prompt-lookup", "auto", "daring"),
+        *("generate", "prompt lookup", "static"),
+    ]
+    lookup = rows(code)["prompt-lookup"]
+    assert lookup["speed-up over plain"] == "1.60 (1.44–1.60)" and lookup["acceptance length"] == "2.00"
+    assert lookup["× generate"] == "1.68" and lookup["× prompt lookup"] == "1.14" and lookup["exactness"] == "invariant"
+    assert lookup["tokens/s"] == "152"  # 200 units in the median repeat, 2.1 s / 1.6
+    assert rows(code)["plain"]["speed-up over plain"] == "1.00 (1.00–1.00)"
+    assert rows(code)["prompt lookup"]["speed-up over plain"] == "1.38 (1.33–1.40)"
+    assert rows(code)["static"]["speed-up over plain"] == "not run" and "needs a compiler" in code.note
+
+
+def test_slower_than_plain_is_said(result: Result) -> None:
+    prose = rows(views.speeds(result)[1])
+    assert prose["prompt-lookup"]["speed-up over plain"] == "0.80 (0.72–0.80) slower"
+    assert prose["generate"]["speed-up over plain"] == "1.00 (1.00–1.10)"
+
+
+def test_lossy_rows_carry_a_warning(result: Result) -> None:
+    code, prose = views.speeds(result)
+    assert rows(code)["daring"]["exactness"] == "⚠ lossy" and "not the model's" in code.note and not prose.note
+    assert views.badge("synthetic") == "⚠ synthetic" and views.badge("lossless") == "lossless"
+    assert "⚠ daring" in rows(views.summary(result))
+
+
+def test_time_memory_and_text(result: Result) -> None:
+    _, lookup, _, daring, *_ = views.costs(result).rows
+    assert lookup == (
+        *("code, greedy", "prompt-lookup", "10% / 80% / 10%", "12.5 MB (1.25 × plain)"),
+        "distinct 3 0.812, same as plain 1",
+    )
+    assert daring[-1] == "same as plain 0.42"
+
+
+def test_modes_batches_truth_and_limits_stand_apart(result: Result) -> None:
+    claims = [row for view in views.speeds(result) for row in view.rows]
+    assert not any("oracle" in row for row in claims) and sum(row[0] == "auto" for row in claims) == 1
+    assert [row[1:3] for row in views.modes(result).rows] == [("oracle", "oracle"), ("prompt-lookup", "empty")]
+    (batch,) = views.batches(result).rows
+    assert batch[3] == "8" and batch[6] == "6.40" and batch[7] == "1.20 (1.08–1.20)"
+    assert rows(views.forced(result))["prompt-lookup"] == {"method": "prompt-lookup", "code": "1.31", "prose": ""}
+    passes, drafters, reached, measured = views.limits(result)
+    assert passes.rows == [("1", "1.00", "0.40"), ("2", "1.05", ""), ("16", "1.50", "")]
+    assert drafters.rows == [("mmspec/text-1m", "0.210")] and measured.rows == [("bandwidth_bytes_per_s", "1.2e+10")]
+    assert reached.rows == [("code, greedy / auto", "0.93", "0.81", "0.50")]
+
+
+def test_the_summary_is_against_the_first_peer(result: Result) -> None:
+    summary = rows(views.summary(result))
+    assert summary["prompt-lookup"]["code, greedy"] == "1.68 (1.51–1.68)" and summary["auto"]["prose, T = 0.8"] == ""
+    alone = replace(result, peers={})
+    assert rows(views.summary(alone))["prompt-lookup"]["code, greedy"] == "1.60 (1.44–1.60)"
+    assert "as fast as plain" in views.summary(alone).note
+
+
+def test_a_setting_of_batches_only_has_a_table_of_its_peers(result: Result) -> None:
+    batch = replace(result, rows=[row for row in result.rows if row.batch > 1])
+    (code,) = views.speeds(batch)
+    assert rows(code)["generate"]["speed-up over plain"] == "0.95 (0.95–0.95) slower"
+
+
+@pytest.mark.parametrize("width", [70, 200])
+def test_both_printers_show_every_number(result: Result, width: int) -> None:
+    console = Console(file=io.StringIO(), width=width, color_system=None)
+    table.show(result, console)
+    printed, text = " ".join(console.file.getvalue().split()), table.markdown(result)
+    for words in ("mmspec/text-14m on", "seed 0", "8 code, 8 prose", "0.93", "⚠", "slower"):
+        assert words in printed and words in text
+    assert "…" not in printed.replace("depth 1, 2, …", "")  # nothing is cut off
+    assert "1.60 (1.44–1.60)" in printed or width < 200
+    assert "| prompt-lookup | invariant | 2.00 | 152 | 1.60 (1.44–1.60) | 1.68 | 1.14 |" in text
+    for block in [block for block in text.split("\n\n") if block.startswith("|")]:
+        assert len({line.count("|") for line in block.splitlines()}) == 1
+
+
+def test_a_result_survives_its_file(result: Result, tmp_path: Path) -> None:
+    result.save(tmp_path / "r.json")
+    assert table.markdown(Result.load(tmp_path / "r.json")) == table.markdown(result)
+    (tmp_path / "r.json").write_text('{"kind": "text"}')
+    with pytest.raises(ValueError, match=r"r\.json is not the result of `mmspec bench`: model"):
+        Result.load(tmp_path / "r.json")

@@ -1,0 +1,102 @@
+"""Somebody else's distribution beside our wheel, in an environment without the source tree: found, checked, used."""
+
+import json
+import shutil
+import subprocess
+import sys
+import sysconfig
+import venv
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+THEIRS = Path(__file__).parent / "mmspec-backoff"
+USE = """
+import mmspec, torch
+from mmspec.hosts.loading import load_model, load_tokenizer
+
+model, tokenizer = load_model("mmspec/text-1m"), load_tokenizer("mmspec/text-1m")
+inputs = tokenizer("def main():\\n    for i in range(10):\\n", return_tensors="pt", return_token_type_ids=False)
+
+def generate():
+    torch.manual_seed(3)
+    return model.generate(**inputs, max_new_tokens=60, do_sample=True, temperature=0.7).tolist()
+
+stock = generate()
+with mmspec.enable(model, "backoff", order=2, k=4) as spec:
+    ours = generate()
+assert ours == stock, "not the same output"
+assert "generate" not in vars(model)
+print(mmspec.__file__, spec.method, spec.report.accepted, spec.report.rounds, sep="|")
+"""
+
+
+class Environment:
+    """A virtual environment with both wheels; what they depend on is read from the one that runs the tests.
+
+    Its `.pth` names our site-packages as a plain folder, whose own `.pth` (the editable mmspec) is then not followed.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        wheels = folder / "wheels"
+        for project in (ROOT, THEIRS):
+            build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(wheels)]
+            subprocess.run(build, cwd=project, check=True, capture_output=True)
+        venv.create(folder / "env", with_pip=False)
+        self.site = next((folder / "env" / "lib").iterdir()) / "site-packages"
+        (self.site / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
+        pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--no-compile", "--target"]
+        subprocess.run([*pip, str(self.site), *map(str, wheels.glob("*.whl"))], check=True, cwd=folder)
+        self.folder = folder
+
+    def python(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        environment = {"PATH": "/usr/bin:/bin", "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "COLUMNS": "200"}
+        command = [str(self.folder / "env" / "bin" / "python"), *arguments]
+        return subprocess.run(command, env=environment, cwd=self.folder, capture_output=True, text=True)
+
+
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory: pytest.TempPathFactory) -> Environment:
+    return Environment(tmp_path_factory.mktemp("clean"))
+
+
+def test_it_is_found_beside_our_wheel(environment: Environment) -> None:
+    run = environment.python("-m", "mmspec", "plugins", "--json")
+    found = {plugin["name"]: plugin for plugin in json.loads(run.stdout)}
+    theirs, ours = found["backoff"], found["text"]
+    assert (theirs["status"], theirs["distribution"], theirs["version"]) == ("ok", "mmspec-backoff", "2.3")
+    assert Path(theirs["location"]) == environment.site / "mmspec_backoff" / "plugin.py"
+    assert Path(ours["location"]) == environment.site / "mmspec_text" / "plugin.py" and ours["status"] == "ok"
+    assert [c["name"] for c in theirs["components"]] == ["backoff", "backoff", "backoff-bold"]
+
+
+def test_its_command_is_there(environment: Environment) -> None:
+    run = environment.python("-m", "mmspec", "backoff", "to be or not to be or", "-k", "3", "--order", "2")
+    assert run.stdout.strip() == "not to be", run.stderr
+
+
+def test_our_wheel_can_write_a_plugin(environment: Environment) -> None:
+    run = environment.python("-m", "mmspec", "new", "leaf", "--kind", "rule")
+    assert run.returncode == 0 and (environment.folder / "mmspec-leaf" / "mmspec_leaf.py").is_file(), run.stderr
+
+
+def test_it_keeps_its_promises(environment: Environment) -> None:
+    run = environment.python("-m", "mmspec", "check", "backoff")
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert "drafter backoff:backoff" in run.stdout and "method backoff:backoff-bold" in run.stdout
+
+
+@pytest.mark.slow  # the same checks again, as tests
+def test_its_own_tests_run_the_kit(environment: Environment) -> None:
+    shutil.copytree(THEIRS / "tests", environment.folder / "tests")
+    run = environment.python("-m", "pytest", "-q", "-p", "no:cacheprovider", "tests")
+    assert run.returncode == 0 and "passed" in run.stdout, run.stdout[-3000:]
+
+
+def test_it_speculates_on_a_shipped_model_without_changing_its_output(environment: Environment) -> None:
+    run = environment.python("-c", USE)
+    assert run.returncode == 0, run.stderr
+    where, method, accepted, rounds = run.stdout.strip().split("|")
+    assert Path(where) == environment.site / "mmspec" / "__init__.py" and method == "backoff"
+    assert int(accepted) > 0 and int(rounds) < 59

@@ -1,0 +1,139 @@
+"""What recordings say together, on recordings made up: every outcome, every exit code, medians."""
+
+import json
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from mmspec.verify.children import Runs
+from mmspec.verify.compare import differing, to_judge
+from mmspec.verify.recording import CALLS, STDOUT, Call, Recording, save
+from mmspec.verify.verdict import Verdict, judge
+
+IDS = [[1, 2, 3, 4, 5], [1, 2, 6, 7, 8]]
+Make = Callable[..., Recording]
+
+
+@pytest.fixture
+def record(tmp_path: Path) -> Make:
+    """`record(ids of each call, stdout=, …)`: prompts of two tokens; `change` are fields of calls by number."""
+    made = 0
+
+    def make(*ids: list[list[int]] | None, stdout: str = "one\ntwo\n", change: Any = None, seconds: float = 1) -> Any:
+        nonlocal made
+        made += 1
+        folder = tmp_path / str(made)
+        folder.mkdir()
+        calls = [Call(number, "Llama", number == 1, 2, "began", seconds) for number in range(1, len(ids) + 1)]
+        for number, fields in (change or {}).items():
+            calls[number - 1] = Call(**{**asdict(calls[number - 1]), **fields})
+        save(folder, calls, {n: torch.tensor(each) for n, each in enumerate(ids, 1) if each is not None})
+        (folder / STDOUT).write_text(stdout)
+        return Recording(folder)
+
+    return make
+
+
+def said(plain: Recording, ours: Recording, again: Recording | None = None) -> Verdict:
+    assert differing(plain, ours) == (again is not None)
+    return judge(Runs([plain], [ours], again))
+
+
+def kinds(verdict: Verdict) -> list[str]:
+    return [line.outcome.kind for line in verdict.lines]
+
+
+def test_equal_runs(record: Make) -> None:
+    verdict = said(record(IDS, IDS, seconds=3), record(IDS, IDS, seconds=2, change={1: {"emitted": 9, "passes": 4}}))
+    assert verdict.code == 0 and kinds(verdict) == ["same", "same"]
+    assert verdict.speedup() == 1.5 and verdict.acceptance_length == 2.25
+    assert verdict.lines[0].shape == "2 × 3"
+
+
+def test_a_wrong_token(record: Make) -> None:
+    ours = record([[1, 2, 3, 4, 5], [1, 2, 6, 9, 8]])
+    again = record(IDS, change={1: {"judged": True, "wrong": "margin 3"}})
+    verdict = said(record(IDS), ours, again)
+    assert verdict.code == 1 and kinds(verdict) == ["wrong"]
+    assert verdict.lines[0].outcome.text == "row 1, new token 1: 7 plainly, 9 with mmspec; margin 3"
+    unjudged = said(record(IDS), ours, record(IDS))
+    assert unjudged.code == 1 and "not known" in unjudged.lines[0].outcome.text
+
+
+def test_a_near_tie_and_what_follows_from_it(record: Make) -> None:
+    other = [[1, 2, 3, 4, 5], [1, 2, 6, 9, 8]]
+    later = [[6, 9, 1]]
+    plain, ours = record(IDS, [[6, 7, 1]], stdout="7\n"), record(other, later, stdout="9\n")
+    again = record(IDS, [[6, 7, 1]], stdout="7\n", change={1: {"judged": True, "near_ties": [(1, 1, 2e-6)]}})
+    assert to_judge(plain, ours) == [1]
+    verdict = said(plain, ours, again)
+    assert verdict.code == 3 and kinds(verdict) == ["near-tie", "follows"] and verdict.printed.kind == "follows"
+    assert "margin 2.0e-06" in verdict.lines[0].outcome.text
+
+
+def test_another_beginning_is_wrong_where_nothing_led_to_it(record: Make) -> None:
+    other = [[1, 2, 3, 4, 9], [1, 2, 6, 7, 8]]
+    plain, ours = record(IDS, IDS), record(IDS, other, change={2: {"began": "elsewhere"}})
+    assert to_judge(plain, ours) == []
+    assert said(plain, ours, record(IDS, IDS)).code == 1
+
+
+@pytest.mark.parametrize("ids", [(IDS,), (IDS, IDS, IDS)], ids=["one call less", "one call more"])
+def test_other_calls(record: Make, ids: Any) -> None:
+    assert said(record(IDS, IDS), record(*ids), record(IDS, IDS)).code == 1
+
+
+def test_another_shape_and_another_exception_are_differences(record: Make) -> None:
+    shorter = [row[:4] for row in IDS]
+    verdict = said(record(IDS), record(shorter), record(IDS))
+    assert verdict.code == 1 and "3 new tokens plainly, 2 with mmspec" in verdict.lines[0].outcome.text
+    raised = record(None, change={1: {"raised": "ValueError"}})
+    verdict = said(record(IDS), raised, record(IDS))
+    assert verdict.code == 1 and "a result plainly, ValueError with mmspec" in verdict.lines[0].outcome.text
+    assert said(raised, record(None, change={1: {"raised": "ValueError"}})).code == 0
+
+
+def test_a_script_that_does_not_repeat_itself_proves_nothing(record: Make) -> None:
+    verdict = said(record(IDS), record([[1, 2, 0, 0, 0]] * 2), record([[1, 2, 9, 9, 9]] * 2))
+    assert verdict.code == 2 and kinds(verdict) == ["unsteady"]
+
+
+def test_all_calls_left_alone_prove_nothing(record: Make) -> None:
+    verdict = said(record(IDS), record(IDS, change={1: {"left_alone": "num_beams > 1"}}))
+    assert verdict.code == 2 and verdict.speedup() is None
+
+
+@pytest.mark.parametrize(
+    ("ours", "again", "kind", "words"),
+    [
+        ("a\nx\n", "a\nb\n", "wrong", "line 2: 'b' plainly, 'x' with mmspec"),
+        ("a\nx\n", "a\ny\n", "same", "two plain runs print differently too (line 2)"),
+        ("z\nx\n", "a\ny\n", "wrong", "line 1"),
+        ("a\nb\nc\n", "a\nb\n", "wrong", "2 lines plainly, 3 with mmspec"),
+        ("a\nx\n", "a\n", "unsteady", "different numbers of lines"),
+        ("a\nb", "a\nb\n", "wrong", "line 2"),
+    ],
+)
+def test_printed_lines(record: Make, ours: str, again: str, kind: str, words: str) -> None:
+    verdict = said(record(IDS, stdout="a\nb\n"), record(IDS, stdout=ours), record(IDS, stdout=again))
+    assert verdict.printed.kind == kind and words in verdict.printed.text
+    assert verdict.code == {"same": 0, "wrong": 1, "unsteady": 2}[kind]
+
+
+def test_seconds_are_medians_and_the_run_that_differs_is_the_one_that_is_shown(record: Make) -> None:
+    other = [[1, 2, 3, 4, 5], [1, 2, 6, 9, 8]]
+    plain = [record(IDS, IDS, seconds=seconds) for seconds in (9, 4, 5)]
+    ours = [record(IDS, IDS, seconds=2), record(IDS, other, seconds=1), record(IDS, IDS, seconds=2)]
+    verdict = judge(Runs(plain, ours, record(IDS, IDS, change={2: {"judged": True, "wrong": "so"}})))
+    assert kinds(verdict) == ["same", "wrong"] and verdict.speedup() == verdict.speedup(warm=True) == 2.5
+    assert [line.plain_s for line in verdict.lines] == [5, 5]
+
+
+def test_recordings_are_no_pickles(record: Make) -> None:
+    folder = record(IDS, None).folder
+    assert len(json.loads((folder / CALLS).read_text())) == 2
+    assert {file.suffix for file in folder.iterdir()} == {".json", ".safetensors", ""}

@@ -1,0 +1,198 @@
+"""`mmspec verify` on whole scripts: one that passes, one that a planted lossy method is caught on, and broken ones."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from click.testing import Result
+from typer.testing import CliRunner
+
+from mmspec import shipped
+from mmspec.cli.app import build
+from mmspec.registry import installed
+from mmspec.verify import children
+from mmspec.verify.recording import Call, save
+
+HONEST = """
+import sys
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer, TextStreamer
+
+folder, tokens = sys.argv[1], int(sys.argv[2])
+model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+tokenizer = AutoTokenizer.from_pretrained(folder, padding_side="left")
+one = tokenizer("def area(radius):", return_tensors="pt", return_token_type_ids=False)
+print(tokenizer.decode(model.generate(**one, max_new_tokens=tokens, do_sample=False)[0]))
+torch.manual_seed(1)
+out = model.generate(**one, max_new_tokens=tokens, do_sample=True, return_dict_in_generate=True)
+print(list(out.keys()), tokenizer.decode(out.sequences[0]))
+texts = ["import os", "KING RICHARD II:\\nWhat say you", "x"]
+batch = tokenizer(texts, return_tensors="pt", padding=True, return_token_type_ids=False)
+print(tokenizer.batch_decode(model.generate(**batch, max_new_tokens=tokens, do_sample=True, temperature=0.8)))
+model.generate(one["input_ids"], max_new_tokens=tokens, do_sample=False, streamer=TextStreamer(tokenizer))
+model.generate(**one, max_new_tokens=4, num_beams=2, do_sample=False)
+"""
+
+SMALL = """
+import sys
+import torch
+from transformers import AutoModelForCausalLM
+
+model = AutoModelForCausalLM.from_pretrained(sys.argv[1], dtype=torch.float32)
+ids = torch.arange(40, 52)[None]
+first = model.generate(ids, max_new_tokens=12, do_sample=False, eos_token_id=-1)
+second = model.generate(first, max_new_tokens=4, do_sample=False, return_dict_in_generate=True, eos_token_id=-1)
+print(second.sequences.tolist(), sorted(second.keys()))
+"""
+
+LOSSY = """
+# Says that it is invariant, and accepts whatever is drafted.
+import mmspec
+from mmspec.core.rules.match import Match
+from mmspec.core.rules.rule import walk_where
+
+
+@mmspec.hookimpl
+def mmspec_components():
+    yield mmspec.Component(
+        name="yes", kind="rule", factory="planted:Yes", needs={"discrete"}, exactness="invariant", summary="Accepts."
+    )
+    yield mmspec.Component(
+        name="sevens", kind="drafter", factory="planted:make", needs={"discrete"}, offers={"chain"}, summary="Sevens."
+    )
+    yield mmspec.Component(
+        name="planted", kind="method", drafter="sevens", rule="yes", exactness="invariant", summary="Lies."
+    )
+
+
+class Sevens:
+    def propose(self, tokens, k):
+        return [[7] if len(row) == 15 else [] for row in tokens]
+
+
+def make():
+    from mmspec.core.drafters.host import Hosted
+
+    return Hosted(Sevens())
+
+
+class Yes(Match):
+    def accept(self, draft, scores, round):
+        honest = super().accept(draft, scores, round)
+        return honest if draft.nodes == 1 else walk_where(draft, draft.valid[:, 1:], honest.drawn)
+"""
+
+
+def mmspec(*arguments: object) -> Result:
+    return CliRunner().invoke(build(), [str(argument) for argument in arguments], env={"COLUMNS": "160"})
+
+
+@pytest.fixture
+def script(tmp_path: Path):
+    def write(text: str) -> Path:
+        (tmp_path / "script.py").write_text(text)
+        return tmp_path / "script.py"
+
+    return write
+
+
+def test_a_script_of_plain_calls_passes_and_a_refused_call_is_left_alone(script) -> None:
+    run = mmspec("verify", script(HONEST), "--method", "prompt-lookup", "-k", 3, "--", shipped.asset("text-1m"), 24)
+    print(run.output)
+    assert run.exit_code == 0
+    lines = run.stdout.splitlines()
+    assert [line.split()[2:5] for line in lines[1:5]] == [["1", "×", "24"]] * 2 + [["3", "×", "24"], ["1", "×", "24"]]
+    assert all(line.endswith("same") or line.rstrip().endswith("same") for line in lines[1:5])
+    assert "same; left alone: num_beams > 1: beam search" in run.stdout
+    assert "stdout: same" in lines and "method: prompt-lookup" in lines
+    assert lines[-1] == "EQUAL: 4 calls (1 left alone), byte for byte"
+    assert "acceptance length 1." in run.stdout
+
+
+@pytest.fixture
+def planted(tmp_path: Path) -> Iterator[Path]:
+    """A one-file plugin; the registry of this process forgets it after the test."""
+    (tmp_path / "planted.py").write_text(LOSSY)
+    yield tmp_path / "planted.py"
+    installed().unregister("planted")
+    del sys.modules["planted"]
+
+
+def test_a_planted_lossy_method_is_caught(script, planted: Path) -> None:
+    run = mmspec(
+        *("--plugin", planted, "verify", script(SMALL), "--method", "planted"),
+        *("--", shipped.asset("text-1m")),
+    )
+    print(run.output)
+    assert run.exit_code == 1
+    assert "row 0, new token 3: got 7 instead of " in run.stdout and "margin" in run.stdout
+    assert "it began with another prompt" in run.stdout and "as calls before differ" in run.stdout
+    assert "NOT EQUAL: 1 of 2 calls wrong; stdout follows" in run.stdout
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "message"),
+    [
+        ("print(1)\nraise RuntimeError('out of order')", 2, "RuntimeError: out of order"),
+        ("import sys\nsys.exit('no such model')", 2, "no such model\nmmspec: the script failed without mmspec"),
+        ("def inner(): 1 / 0\ninner()", 2, 'script.py", line 1, in inner'),
+    ],
+)
+def test_a_script_that_fails_shows_its_own_traceback(script, text: str, code: int, message: str) -> None:
+    run = mmspec("verify", script(text))
+    assert run.exit_code == code and message in run.stderr and "runpy" not in run.stderr
+
+
+def test_mistakes_are_told(script, tmp_path: Path) -> None:
+    for arguments, message in (
+        (("verify", script("print('hello')")), "makes no generate call"),
+        (("verify", tmp_path / "none.py"), "there is no script"),
+        (("verify", script("1"), "--method", "prompt-lokup"), "did you mean 'prompt-lookup'"),
+    ):
+        run = mmspec(*arguments)
+        assert isinstance(run.exception, ValueError) and message in str(run.exception)
+
+
+def test_a_script_sees_what_it_would_see(script, tmp_path: Path) -> None:
+    """Its arguments, its folder first on the path, its name, and no module that it has not imported."""
+    (tmp_path / "beside.py").write_text("HERE = 1")
+    text = """
+        import os, random, sys
+        from beside import HERE
+        heavy = [name for name in ("torch", "numpy", "transformers") if name in sys.modules]
+        with open(sys.argv[1], "a") as file:
+            print(sys.argv[2:], __name__, heavy, random.random(), os.environ["PYTHONHASHSEED"], file=file)
+    """
+    lines = tmp_path / "lines"
+    for _ in range(2):
+        mmspec("verify", script("\n".join(line[8:] for line in text.splitlines())), "--", lines, "--flag", "x")
+    first, second = lines.read_text().splitlines()
+    assert first == second and first.startswith("['--flag', 'x'] __main__ [] 0.")
+    assert first.endswith(os.environ.get("PYTHONHASHSEED", "0"))
+
+
+@pytest.mark.parametrize(
+    ("fails", "order", "code"),
+    [(None, "plain ours plain ours", 0), ("ours", "plain ours", 1), ("plain", "plain", 2)],
+)
+def test_runs_take_turns_and_a_failure_is_whose_it_is(
+    script, monkeypatch: pytest.MonkeyPatch, fails: str | None, order: str, code: int
+) -> None:
+    ran = []
+
+    def child(command: list[str], stdout, stderr, **how) -> subprocess.CompletedProcess[bytes]:
+        task = json.loads(Path(command[-1]).read_text())
+        ran.append("plain" if task["enable"] is None else "ours")
+        save(Path(task["folder"]), [Call(1, "Llama", True, 1, "", 1.0)], {1: torch.tensor([[1, 2]])})
+        stderr.write(b"Traceback: out of order\n" if ran[-1] == fails else b"a warning\n")
+        return subprocess.CompletedProcess(command, int(ran[-1] == fails))
+
+    monkeypatch.setattr(children.subprocess, "run", child)
+    run = mmspec("verify", script("1"), "--repeats", 2)
+    assert run.exit_code == code and " ".join(ran) == order
+    assert ("Traceback: out of order" in run.stderr) == (fails is not None) and "a warning" not in run.output
