@@ -6,8 +6,9 @@ self-check finds out which one holds for a model.
 """
 
 import inspect
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any, Literal
 
 import torch
@@ -16,6 +17,7 @@ from torch import Tensor
 from mmspec.core.tree import TreeIndex
 from mmspec.hosts.anatomy import Anatomy
 from mmspec.hosts.attention import holding, tree_attention
+from mmspec.hosts.linear import linears, narrow
 from mmspec.hosts.masks import Pass
 from mmspec.hosts.slot_cache import SlotCache
 
@@ -34,6 +36,11 @@ class Passes:
 
     anatomy: Anatomy
     manner: Manner
+
+    @cached_property
+    def linears(self) -> Sequence[torch.nn.Linear]:
+        """Layers that multiply the other way round in narrow passes."""
+        return linears(self.anatomy.model)
 
     def __call__(
         self,
@@ -65,11 +72,13 @@ class Passes:
             arguments["logits_to_keep"] = keep
         if accepts(self.anatomy.model, "position_ids"):
             arguments["position_ids"] = self._positions(cache, index.depth[:, first:], valid)
-        if self.manner == "explicit":
-            logits: Tensor = self.anatomy.model(input_ids=ids, attention_mask=self._mask(geometry), **arguments).logits
-        else:
-            with holding(self.anatomy.model), tree_attention(self.anatomy.config, geometry):
-                logits = self.anatomy.model(input_ids=ids, **arguments).logits
+        with holding(self.anatomy.model), narrow(self.linears, ids.numel()):
+            if self.manner == "explicit":
+                mask = self._mask(geometry)
+                logits: Tensor = self.anatomy.model(input_ids=ids, attention_mask=mask, **arguments).logits
+            else:
+                with tree_attention(self.anatomy.config, geometry):
+                    logits = self.anatomy.model(input_ids=ids, **arguments).logits
         kept = isinstance(keep, Tensor) and "logits_to_keep" not in arguments
         return logits[:, keep] if kept else logits
 
