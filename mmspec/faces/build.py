@@ -47,12 +47,13 @@ def decoder_for(
     live, name = _drafter_given(registry, drafter, given)
     if method == "plain" and drafter is not None:
         raise ValueError("the method 'plain' drafts nothing; leave out drafter=, or the method")
-    why = ""
+    why, preferred = "", DEFAULT_K
     if method == AUTO and drafter is not None and "model" not in given:
         method, why = "plain", "the drafter that was given"
     elif method == AUTO:
         choice = choose(model, draft_model="model" in given, rule=rule is not None)
         method, why, policy = choice.method, choice.why, policy if policy is not None else choice.policy
+        preferred = choice.k or preferred
         if choice.drafter:
             given["model"] = choice.drafter
     elif "model" in given and drafter is not None and not _takes_model(registry, method):
@@ -61,7 +62,7 @@ def decoder_for(
     pairing = pair(registry, method, name, None if ruled else rule)
     if live is None and not ruled:
         require(registry, pairing, target)
-    k = _budget(k, given)
+    k = _budget(k, given, preferred)
     parts = {
         "drafter": pairing.drafter.load_options() if pairing.drafter and live is None else None,
         "rule": None if ruled else pairing.rule.load_options(),
@@ -117,11 +118,11 @@ def _takes_model(registry: Registry, method: str) -> bool:
     return options is not None and "model" in {field.name for field in fields(options)}
 
 
-def _budget(k: int | None, given: dict[str, Any]) -> int:
+def _budget(k: int | None, given: dict[str, Any], preferred: int) -> int:
     alias = given.pop("num_speculative_tokens", None)
     if k is not None and alias is not None:
         raise ValueError("k and num_speculative_tokens are one number; give one of them")
-    wanted = k if k is not None else alias if alias is not None else DEFAULT_K
+    wanted = k if k is not None else alias if alias is not None else preferred
     if isinstance(wanted, bool) or not isinstance(wanted, int) or wanted < 0:
         raise ValueError(f"k must be an integer >= 0, got {wanted!r}")
     return wanted

@@ -1,7 +1,8 @@
 """`auto`: a method, perhaps a draft model and a policy, and the reason, for users who do not want to choose.
 
-In this order: a draft model that was given; what the model's card says was measured to be best; else a lookup with
-token recycling behind it, as deep as it pays. Under `match` a choice can cost time, never change the output.
+In this order: a draft model that was given; what the model's card says was measured to be best; else drafts that need
+no model, as deep as they pay: on the CPU, where every node costs, chains from the suffix statistics; elsewhere a lookup
+with a tree of token recycling behind it. Under `match` a choice can cost time, never change the output.
 """
 
 from dataclasses import dataclass
@@ -12,6 +13,9 @@ from mmspec import shipped
 from mmspec.report.cards import block
 
 AUTO = "auto"
+DEEPEST = 10
+"""Of chains whose depth the policy decides."""
+_NOTHING = "no draft model and no card"
 
 
 @dataclass(frozen=True)
@@ -23,12 +27,14 @@ class Choice:
         why: In a sentence.
         drafter: Name of a draft model, where the choice needs one.
         policy: Name of a policy; None is the method's own.
+        k: Units to draft per round; None is the general default.
     """
 
     method: str
     why: str
     drafter: str | None = None
     policy: str | None = None
+    k: int | None = None
 
 
 def choose(model: Any, draft_model: bool, rule: bool) -> Choice:
@@ -49,10 +55,11 @@ def choose(model: Any, draft_model: bool, rule: bool) -> Choice:
     if method != AUTO:
         drafter = card.get("drafter")
         using = f" with {drafter}" if drafter else ""
-        return Choice(method, f"{method}{using}, because the card of mmspec/{name} names it", drafter)
-    return Choice(
-        AUTO, "prompt lookup, then token recycling, as deep as it pays: no draft model and no card", policy="goodput"
-    )
+        why = f"{method}{using}, because the card of mmspec/{name} names it"
+        return Choice(method, why, drafter, card.get("default_policy"), card.get("k"))
+    if model.device.type == "cpu":
+        return Choice("suffix", f"suffix, as deep as it pays: {_NOTHING}", policy="goodput", k=DEEPEST)
+    return Choice(AUTO, f"prompt lookup, then token recycling, as deep as it pays: {_NOTHING}", policy="goodput")
 
 
 def _shipped_name(model: Any) -> str | None:

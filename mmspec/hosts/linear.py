@@ -2,11 +2,11 @@
 
 Decoding multiplies large matrices with one row, or a handful. MKL runs its product of a matrix and one vector on one
 thread, and lays x Wᵀ of a few rows out badly; W xᵀ is the same sum in another order and takes a third to two thirds of
-the time (measured on two threads: a pass of 14 M weights over 1 node 7.6 → 4.9 ms, 8 nodes 12.1 → 9.0, 32 nodes
-18.8 → 14.5; on one thread from about five rows on it does not pay). Torch reference: `torch.nn.functional.linear`.
+the time (measured on two threads: a pass of 14 M weights over 1 node 7.6 → 5.4 ms, 8 nodes 11.9 → 8.8, 32 nodes
+18.7 → 15.5; on one thread from about five rows on it does not pay). Torch reference: `torch.nn.functional.linear`.
 
-What changes is rounding, as it does from batch to batch. Only large plain float32 `nn.Linear` layers take part, only inside a
-pass, and only where torch calculates with MKL.
+What changes is rounding, as it does from batch to batch. Only large plain float32 `nn.Linear` layers take part, only
+inside a pass, and only where torch calculates with MKL.
 """
 
 from collections.abc import Iterator, Sequence
@@ -52,12 +52,20 @@ def turned(layer: Any, x: Tensor) -> Tensor:
     rows = len(flat)
     if rows > ROWS:  # a pass over few nodes may hold more rows of another kind
         return F.linear(x, layer.weight, layer.bias)
-    if rows == 1:
-        flat = flat.repeat(2, 1)  # as a matrix: a vector would go to the slow product
+    more = _kind(rows) - rows
+    if more:
+        flat = torch.cat([flat, flat.new_zeros(more, flat.shape[1])])
     out = torch.mm(layer.weight, flat.t()).t()[:rows].contiguous()
     if layer.bias is not None:
         out = out + layer.bias
     return out.reshape(*x.shape[:-1], -1)
+
+
+def _kind(rows: int) -> int:
+    """A number of rows that MKL is kind to: no vector, and rather whole blocks of eight than most of one."""
+    if rows == 1:
+        return 2
+    return -(-rows // 8) * 8 if rows % 8 >= (3 if rows > 8 else 7) else rows
 
 
 def _plain(layer: nn.Linear) -> bool:

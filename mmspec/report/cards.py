@@ -31,6 +31,8 @@ class Shipped:
         data: What it learned from, with licences: one line each.
         command: What trained it.
         tags: For the front matter.
+        policy: The policy that goes with the method; None is its own.
+        k: Units to draft per round; None is the general default.
     """
 
     name: str
@@ -41,6 +43,8 @@ class Shipped:
     data: Sequence[str]
     command: str
     tags: Sequence[str]
+    policy: str | None = None
+    k: int | None = None
 
 
 def render(shipped: Shipped, facts: Mapping[str, Any], bench: Result | None = None) -> str:
@@ -52,7 +56,8 @@ def render(shipped: Shipped, facts: Mapping[str, Any], bench: Result | None = No
         bench: What `mmspec bench` measured of it; None where nobody did.
     """
     block: dict[str, Any] = {"target": shipped.target, "default_method": shipped.method}
-    block |= {"drafter": shipped.drafter} if shipped.drafter else {}
+    more = {"drafter": shipped.drafter, "default_policy": shipped.policy, "k": shipped.k}
+    block |= {key: value for key, value in more.items() if value}
     block |= {"key_layout": "transformers"} | ({} if bench is None else {"bench": _bench_of(shipped.name)})
     losses = "\n".join(f"| {name} | {value:.3f} |" for name, value in facts["held_out_nats_per_token"].items())
     recipe = ", ".join(f"{key} {value}" for key, value in facts["recipe"].items())

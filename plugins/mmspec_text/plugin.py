@@ -115,7 +115,7 @@ def _methods() -> Iterator[Component]:
         kind="method",
         drafter="lookup-recycling",
         exactness="invariant",
-        summary="What a given draft model or the card calls for; else lookup, then recycling.",
+        summary="What a given draft model or the card calls for; else drafts without a model.",
     )
     yield Component(
         name="plain",

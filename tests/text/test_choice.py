@@ -1,6 +1,7 @@
 """`auto` chooses, and says why; methods that draft with a model take any model, another tokenizer's too."""
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,7 +20,7 @@ from mmspec.hosts.target import TransformersTarget
 from mmspec.testing.equality import assert_same
 from mmspec_text.drafters.cascade import Cascade, CascadeOptions
 from mmspec_text.drafters.draft_tree import TextDraftTree
-from mmspec_text.drafters.lookup_recycling import LookupRecycling
+from mmspec_text.drafters.suffix import Suffix
 
 
 def test_a_draft_model_decides(target: Any, good: Any) -> None:
@@ -27,11 +28,17 @@ def test_a_draft_model_decides(target: Any, good: Any) -> None:
     assert decoder.name == "draft-model" and decoder.why == "draft-model, because a draft model was given"
 
 
-def test_without_anything_lookup_then_recycling_as_deep_as_it_pays(target: Any) -> None:
+def test_without_anything_drafts_that_need_no_model_as_deep_as_they_pay(target: Any) -> None:
     decoder = decoder_for(target)
-    assert isinstance(decoder.drafter, LookupRecycling) and isinstance(decoder.policy, Goodput)
-    assert decoder.name == "auto" and "no draft model and no card" in decoder.why
-    assert isinstance(decoder_for(target, policy="fixed").policy, Fixed)
+    assert isinstance(decoder.drafter, Suffix) and isinstance(decoder.policy, Goodput)
+    assert (decoder.name, decoder.k) == ("suffix", 10) and "no draft model and no card" in decoder.why
+    assert isinstance(decoder_for(target, policy="fixed").policy, Fixed) and decoder_for(target, k=3).k == 3
+
+
+def test_trees_where_nodes_are_cheap() -> None:
+    elsewhere = SimpleNamespace(device=torch.device("cuda"), config=SimpleNamespace())
+    chosen = choice.choose(elsewhere, draft_model=False, rule=False)
+    assert (chosen.method, chosen.policy) == ("auto", "goodput") and "token recycling" in chosen.why
 
 
 def test_a_rule_of_the_users_own_gets_chains(target: Any) -> None:
@@ -42,13 +49,13 @@ def test_a_rule_of_the_users_own_gets_chains(target: Any) -> None:
 
 def test_the_card_of_a_shipped_model_decides(monkeypatch: pytest.MonkeyPatch) -> None:
     model = load_model("mmspec/text-1m")
-    said = {"default_method": "draft-tree", "drafter": "mmspec/text-1m"}
+    said = {"default_method": "draft-tree", "drafter": "mmspec/text-1m", "default_policy": "goodput", "k": 3}
     monkeypatch.setattr(choice, "block", lambda name: said if name == "text-1m" else {})
     decoder = decoder_for(model)
-    assert isinstance(decoder.drafter, TextDraftTree)
+    assert isinstance(decoder.drafter, TextDraftTree) and isinstance(decoder.policy, Goodput) and decoder.k == 3
     assert decoder.why == "draft-tree with mmspec/text-1m, because the card of mmspec/text-1m names it"
     monkeypatch.setattr(choice, "block", lambda name: {"default_method": "auto"})
-    assert isinstance(decoder_for(model).drafter, LookupRecycling)
+    assert isinstance(decoder_for(model).drafter, Suffix)
 
 
 def test_the_shipped_cards_name_methods_that_work() -> None:

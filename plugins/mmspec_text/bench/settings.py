@@ -18,17 +18,17 @@ READ = 400
 """Tokens of a text through which decoders are led."""
 
 METHODS: Mapping[str, Mapping[str, Any]] = {
-    "prompt-lookup": {"k": 6},
-    "suffix": {"k": 6},
-    "token-recycling": {"k": 6},
-    "draft-model": {"k": 4, "drafter": DRAFTER},
-    "draft-tree": {"k": 4, "drafter": DRAFTER, "width": 3, "nodes": 8},
-    "rsd": {"k": 4, "drafter": DRAFTER, "width": 3},
+    "prompt-lookup": {"k": 7},
+    "suffix": {"k": 10},
+    "token-recycling": {"k": 6, "nodes": 7},
+    "draft-model": {"k": 2, "drafter": DRAFTER},
+    "draft-tree": {"k": 3, "drafter": DRAFTER, "width": 3, "nodes": 7},
+    "rsd": {"k": 3, "drafter": DRAFTER, "width": 2},
     "cascade": {"k": 6, "budget": 128},
     "auto": {},
 }
 """Options that two cores like; a method that is not listed runs with its own."""
-BATCHED = ("prompt-lookup", "token-recycling", "auto")
+BATCHED = ("prompt-lookup", "suffix", "auto")
 """Methods that are tried on a batch, under the policy `goodput`, which may choose not to draft."""
 
 

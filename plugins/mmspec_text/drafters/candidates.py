@@ -139,6 +139,8 @@ class TextCandidates(Candidates):
         ValueError: A model or a tokenizer cannot be loaded.
     """
 
+    example = "mmspec_text.example:candidates"
+
     def __init__(self, options: CandidatesOptions = CandidatesOptions()) -> None:
         model = options.model
         if isinstance(model, str):

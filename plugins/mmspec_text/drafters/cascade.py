@@ -52,6 +52,7 @@ class Cascade:
 
     offers = CascadeDrafter.offers
     needs = frozenset({"discrete"})
+    example = "mmspec_text.example:cascade"
 
     def __init__(self, options: CascadeOptions = CascadeOptions()) -> None:
         self.options = options

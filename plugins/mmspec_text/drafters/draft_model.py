@@ -27,6 +27,8 @@ class TextDraftModel(DraftModel):
         ValueError: No model was named, or it cannot be loaded.
     """
 
+    example = "mmspec_text.example:draft_model"
+
     def __init__(self, options: DraftModelOptions = DraftModelOptions()) -> None:
         self.options, self._small = options, load(options, "draft-model")
         super().__init__(self._small)

@@ -59,6 +59,8 @@ class TextDraftTree(DraftModel):
         ValueError: No model was named, or it cannot be loaded.
     """
 
+    example = "mmspec_text.example:draft_tree"
+
     def __init__(self, options: DraftTreeOptions = DraftTreeOptions()) -> None:
         self.options, self._small = options, load(options, "draft-tree")
         super().__init__(self._small, options.made())

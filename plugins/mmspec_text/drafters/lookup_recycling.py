@@ -41,5 +41,7 @@ class LookupRecycling(Fallback):
         options: Of both.
     """
 
+    example = "mmspec_text.example:recycling"
+
     def __init__(self, options: LookupRecyclingOptions = LookupRecyclingOptions()) -> None:
         super().__init__(PromptLookup(options.lookup()), TokenRecycling(options))

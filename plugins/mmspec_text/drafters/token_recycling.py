@@ -53,6 +53,7 @@ class TokenRecycling:
 
     offers = frozenset({"tree"})
     needs = frozenset({"discrete"})
+    example = "mmspec_text.example:recycling"
 
     def __init__(self, options: TokenRecyclingOptions = TokenRecyclingOptions()) -> None:
         self.options = options

@@ -1,0 +1,134 @@
+"""A target driven by hand: drafts of made-up units, commits of made-up verdicts, and what its scores should be.
+
+The reference is the target itself after a fresh prefill of the units in question (`Example.again`); where a prompt is
+not made of units, one unit a pass from the start.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mmspec.core.laws import Categorical, take_nodes, where_nodes
+from mmspec.core.philox import PhiloxSource
+from mmspec.core.types import Draft, Raw, Started
+from mmspec.testing.conformance.benches import Bench
+
+WIDTH, LIMIT = 8, 40
+
+
+@dataclass
+class Call:
+    """A call that the test itself drives.
+
+    Attributes:
+        bench: Where.
+        started: The target's answer to the prompt.
+        units: `[batch, capacity, *unit]`: what was emitted; `count [batch]` of them, the root last.
+        seed: Of the units that the test makes up.
+    """
+
+    bench: Bench
+    started: Started
+    units: Tensor
+    count: Tensor
+    seed: int = 0
+
+    @staticmethod
+    def begin(bench: Bench, rows: list[int], seed: int = 0) -> "Call":
+        """Prefill, and make up the first unit."""
+        started = bench.target.start(bench.prompt(rows), LIMIT, WIDTH)
+        like = started.prompt
+        units = like.new_zeros(len(rows), LIMIT + WIDTH, *like.shape[2:])
+        call = Call(bench, started, units, torch.ones(len(rows), dtype=torch.int64), seed)
+        units[:, 0] = call.some(rows, 1)[:, 0]
+        return call
+
+    def some(self, rows: list[int], nodes: int) -> Tensor:
+        """Units that anybody could have drafted, a row's own whatever its batch: `[batch, nodes, *unit]`."""
+        like, made = self.units, []
+        for row in rows:
+            generator = torch.Generator().manual_seed(100 * row + self.seed)
+            shape = (nodes, *like.shape[2:])
+            vocab = self.bench.target.vocab
+            made.append(
+                torch.randint(vocab, shape, generator=generator) if vocab else torch.randn(shape, generator=generator)
+            )
+        self.seed += 1
+        return torch.stack(made).to(like)
+
+    @property
+    def root(self) -> Tensor:
+        """`[batch, *unit]`."""
+        root: Tensor = take_nodes(self.units, (self.count - 1)[:, None])[:, 0]
+        return root
+
+    def draft(self, parents: tuple[int, ...], rows: list[int]) -> Draft:
+        """A rooted draft of made-up units."""
+        return Draft.tree(self.some(rows, len(parents)), parents).rooted(self.root, torch.full_like(self.count, WIDTH))
+
+    def verify(self, draft: Draft, first: int = 0) -> Raw:
+        """The target's pass."""
+        return self.bench.target.verify(self.started.cache, draft, first)
+
+    def commit(self, draft: Draft, path: Tensor, length: Tensor) -> None:
+        """Keep the root and `length [batch]` nodes of `path`, and emit them and one unit more: the new root."""
+        units = torch.cat([take_nodes(draft.units, path.clamp(min=0)), self.some(list(range(len(length))), 1)], 1)
+        slot = torch.arange(units.shape[1])
+        last = slot == length[:, None]
+        units = where_nodes(last, units[:, -1:].expand_as(units), units)
+        for row in range(len(length)):
+            n = int(length[row]) + 1
+            self.units[row, self.count[row] : self.count[row] + n] = units[row, :n]
+        path = torch.where(torch.arange(path.shape[1]) < length[:, None], path, -1)
+        self.bench.target.commit(self.started.cache, path, length + 1)
+        self.count = self.count + length + 1
+
+    def known(self, draft: Draft, node: int) -> tuple[Tensor, Tensor]:
+        """All units down to a node, aligned on the right as a prompt is: `[batch, known]`, and their padding."""
+        above = [i for i in draft.index.ancestor[0, node].nonzero()[:, 0].tolist() if i]
+        given = self.started.prompt.shape[1]
+        rows = []
+        for row in range(len(self.count)):
+            prompt = self.started.prompt[row, int(self.started.pads[row]) :]
+            rows.append(torch.cat([prompt, self.units[row, : self.count[row]], draft.units[row, above]]))
+        longest = max(given, *map(len, rows))
+        units = torch.stack([torch.cat([row.new_zeros(longest - len(row), *row.shape[1:]), row]) for row in rows])
+        return units, torch.tensor([longest - len(row) for row in rows])
+
+
+def reference(call: Call, draft: Draft, node: int, rows: list[int]) -> Raw:
+    """Scores after a node, without trees and without commits of more than one unit."""
+    bench = call.bench
+    if bench.again is not None:
+        return bench.target.start(bench.again(*call.known(draft, node)), LIMIT, WIDTH).raw
+    above = [i for i in draft.index.ancestor[0, node].nonzero()[:, 0].tolist() if i]
+    raws = []
+    for row, number in enumerate(rows):
+        started = bench.target.start(bench.prompt([number]), LIMIT, WIDTH)
+        path = torch.cat([call.units[row, : call.count[row]], draft.units[row, above]])[None]
+        for place in range(path.shape[1]):
+            single = Draft.empty(path[:, place]).rooted(path[:, place], torch.ones(1, dtype=torch.int64))
+            raw = bench.target.verify(started.cache, single)
+            bench.target.commit(started.cache, torch.full((1, 0), -1), torch.ones(1, dtype=torch.int64))
+        raws.append(raw)
+    return _joined(raws)
+
+
+def numbers(raw: Raw) -> list[Tensor]:
+    """What a pass says, as numbers `[batch, node, …]`."""
+    if raw.logits is not None:
+        return [raw.logits] if raw.null is None else [raw.logits, raw.null]
+    law: Any = raw.law
+    if isinstance(law, Categorical):
+        return [law.on(None)]
+    count = law.confidence().shape
+    rows = torch.zeros(count[0], dtype=torch.int64)
+    noise = PhiloxSource.seeded([0] * count[0], count[0]).fresh(rows, 0, count[1])
+    return [law.draw(noise).double()]
+
+
+def _joined(raws: list[Raw]) -> Raw:
+    logits, *null = [torch.cat(each) for each in zip(*map(numbers, raws), strict=True)]
+    return Raw(logits=logits, null=null[0] if null else None)

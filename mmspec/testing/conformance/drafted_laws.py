@@ -1,0 +1,176 @@
+"""What a drafter that offers `q` promises: its units were drawn from the law that it reports, and from nothing else.
+
+Every unit is mapped to a number that is uniform if the unit was drawn from its law (the probability integral transform,
+with a coin of the test's own where a unit has mass). Then the numbers of a draft are uniform on a cube, whatever the
+laws were, node by node and row by row: one χ² sees a chain's joint, siblings and windows alike.
+"""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from mmspec.core.decoder import Decoder
+from mmspec.core.laws import Categorical, Gaussian, Law, Mixed
+from mmspec.core.philox import PhiloxSource
+from mmspec.core.types import Draft
+from mmspec.core.warp import Warp
+from mmspec.registry import Component
+from mmspec.testing.conformance.benches import Bench
+from mmspec.testing.conformance.check import Broken, Untried, promise
+from mmspec.testing.conformance.drafters import runs
+from mmspec.testing.conformance.subject import Subject, Trial
+from mmspec.testing.conformance.watch import Log, Watched, live_nodes
+from mmspec.testing.statistics import LEVEL, joint_p_value
+
+BINS = 5
+NODES = 3
+ROUNDS = 3
+
+
+def _has_law(component: Component) -> bool:
+    return "q" in component.offers
+
+
+@promise("drafter", when=lambda component: not _has_law(component))
+def drafts_are_point_masses(subject: Subject) -> str:
+    """Without `q` among its offers a draft has no law: a rule then knows that nothing was drawn."""
+    nodes = 0
+    for trial, played in runs(subject):
+        for _, draft in (pair for rounds in played.rounds for pair in rounds):
+            nodes += draft.units.shape[1]
+            if draft.law is not None and type(draft.law).__name__ != "PointMass":
+                raise Broken(f"on {trial.name}, a draft has a {type(draft.law).__name__} law; offer `q`")
+    return f"{nodes:,} nodes without a law"
+
+
+@promise("drafter", when=_has_law)
+def laws_are_normalised(subject: Subject) -> str:
+    """A reported law sums to 1 at every node, and has no negative probability."""
+    off, laws = 0.0, 0
+    for trial in subject.trials:
+        log = _fresh_drafts(trial, 0)[0]
+        off, laws = max(off, log.most["off"]), laws + log.count["laws"]
+        if log.wrong["laws-are-normalised"]:
+            raise Broken(f"on {trial.name}: {log.wrong['laws-are-normalised'][0]}")
+    if not laws:
+        raise Untried("with these options no draft has a law")
+    return f"max |Σq − 1| {off:.0e} at {laws:,} nodes"
+
+
+@promise("drafter", when=_has_law)
+def units_follow_their_law(subject: Subject) -> str:
+    """Under a rule with fresh noise, drafted units are distributed as the law that the draft reports."""
+    return _worst(subject, _within, "whose units do not follow their law")
+
+
+@promise("drafter", when=_has_law)
+def rounds_draw_fresh_noise(subject: Subject) -> str:
+    """Under a rule with fresh noise, what one round drafts says nothing about what chance does in the next."""
+    return _worst(subject, _between, "whose rounds share their noise")
+
+
+def _worst(subject: Subject, look: Callable[[Trial, list[Draft]], Tensor | None], what: str) -> str:
+    """The smallest p-value over trials; each may fail once and is then tried with another seed."""
+    tried: list[tuple[float, str]] = []
+    for trial in subject.trials:
+        p, number = 0.0, ""
+        for seed in (0, 7919):
+            drafts = _fresh_drafts(trial, seed)[1]
+            uniform = look(trial, drafts) if drafts else None
+            if uniform is None:
+                break
+            p, number = _p_of(uniform)
+            if p > LEVEL:
+                break
+        if number:
+            tried.append((p, number))
+            if p <= LEVEL:
+                raise Broken(f"on {trial.name} it makes drafts {what}", number)
+    if not tried:
+        raise Untried(
+            "no rule with fresh noise takes it, its laws are wrong already, or its rounds share units by design"
+        )
+    return min(tried)[1]
+
+
+def _p_of(uniform: Tensor) -> tuple[float, str]:
+    """χ² of `uniform [rows, n]` in equal cells of the cube."""
+    rows, n = uniform.shape
+    cells = (uniform * BINS).long().clamp(max=BINS - 1)
+    p = joint_p_value(cells, torch.full((BINS,) * n, 1 / BINS**n, dtype=torch.float64))
+    return p, f"χ² p = {p:.2g} ({BINS**n} cells, {rows:,} rows)"
+
+
+def _within(trial: Trial, drafts: list[Draft]) -> Tensor | None:
+    """The first nodes of the last draft."""
+    return _uniform(drafts[-1])[:, :NODES] if drafts[-1].units.shape[1] else None
+
+
+def _between(trial: Trial, drafts: list[Draft]) -> Tensor | None:
+    """The first node of every draft; a window that lives on from round to round (needs `redraw`) is meant to."""
+    drafter = trial.drafter()
+    if drafter is None or "redraw" in drafter.needs or not all(draft.units.shape[1] for draft in drafts):
+        return None
+    if _p_of(_uniform(drafts[0])[:, :NODES])[0] <= LEVEL:  # a wrong law is another check's to tell
+        return None
+    return torch.cat([_uniform(draft, i)[:, :1] for i, draft in enumerate(drafts)], 1)
+
+
+def _fresh_drafts(trial: Trial, seed: int) -> tuple[Log, list[Draft]]:
+    """Drafts of consecutive rounds under a rule with fresh noise, all rows alike; those that have a law. Kept."""
+    kept = trial.subject.kept
+    if (trial, seed) not in kept:
+        kept[trial, seed] = _drawn(trial, seed)
+    found: tuple[Log, list[Draft]] = kept[trial, seed]
+    return found
+
+
+def _drawn(trial: Trial, seed: int) -> tuple[Log, list[Draft]]:
+    drafter, bench = trial.drafter(), trial.bench
+    assert drafter is not None
+    try:
+        rule = trial.rule(fresh=True)
+    except Untried:
+        return Log(), []
+    watched = Watched(drafter)
+    decoder = Decoder(bench.target, watched, rule, k=NODES)
+    rows = min(bench.rows // 2, trial.example.rows or bench.rows)
+    state = decoder.start(bench.prompt([0] * rows), (NODES + 2) * (ROUNDS + 1), seed=seed, warp=_warped(bench))
+    for _ in range(ROUNDS):
+        decoder.settle(state, decoder.speculate(state))
+        state.sync()
+    return watched.log, [draft for _, draft in watched.rounds if draft.law is not None]
+
+
+def _warped(bench: Bench) -> Warp:
+    """Laws that are not the softmax of a model's scores: a drafter that reports that one shows."""
+    vocab = bench.target.vocab
+    if vocab is None or vocab < 3:
+        return bench.warp
+    return Warp.sampling(temperature=0.7, top_k=vocab - 1, guidance=bench.warp.guidance)
+
+
+def _uniform(draft: Draft, own: int = 0) -> Tensor:
+    """A number a node, uniform if the unit was drawn from its law, chance alone where nothing was: `[batch, node]`."""
+    source = PhiloxSource.seeded(1234 + own, len(draft.units))  # coins that no other draft has
+    count = draft.units.shape[1]
+    coin = source.fresh(torch.zeros(len(draft.units), dtype=torch.int64), 0, count).uniform()
+    assert draft.law is not None
+    return torch.where(live_nodes(draft), _transform(draft.law, draft.units, coin), coin)
+
+
+def _transform(law: Law, units: Tensor, coin: Tensor) -> Tensor:
+    if isinstance(law, Mixed):
+        return torch.where(law.random, _transform(law.law, units, coin), coin)
+    if isinstance(law, Gaussian):
+        first = ((units - law.mean) / law.sigma).flatten(2)[..., 0]
+        return torch.special.ndtr(first)
+    if isinstance(law, Categorical):
+        probs = law.on(None)
+        own = probs.gather(-1, units[..., None])
+        # From the likeliest unit down, so that a draft which takes the likeliest shows at once.
+        above = torch.where(probs > own, probs, 0).sum(-1)
+        ties = (probs == own) & (torch.arange(probs.shape[-1]) < units[..., None])
+        return above + torch.where(ties, probs, 0).sum(-1) + coin * own[..., 0]
+    raise Untried(f"the kit cannot map units of a {type(law).__name__} to uniform numbers")

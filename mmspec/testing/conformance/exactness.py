@@ -1,0 +1,191 @@
+"""How exact a rule is: what it claims is measured, and a claim that is too strong fails.
+
+`invariant` is equality with plain decoding for the same seed, `lossless` the exact joint of several units.
+Both hold for every shape of draft that the rule takes.
+"""
+
+import itertools
+import typing
+from collections.abc import Iterator, Mapping
+from dataclasses import fields
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mmspec.core.decoder import Decoder
+from mmspec.core.rules import Rule
+from mmspec.registry import Component
+from mmspec.testing.conformance.benches import Bench, gaussian
+from mmspec.testing.conformance.check import Broken, Untried, promise
+from mmspec.testing.conformance.play import differing, plain
+from mmspec.testing.conformance.rules import LIMIT, ROWS, Pair, pairs
+from mmspec.testing.conformance.subject import Subject
+from mmspec.testing.oracles import exact_joint
+from mmspec.testing.statistics import LEVEL, assert_normal, joint_p_value, total_variation
+
+CELLS = 400
+"""Most cells of a joint: the more units it covers, the more rounds it sees."""
+
+
+def claims(exactness: str) -> Any:
+    """Whether a component claims this exactness."""
+
+    def claimed(component: Component) -> bool:
+        return component.exactness == exactness
+
+    return claimed
+
+
+@promise("rule", when=claims("invariant"))
+def output_equals_plain(subject: Subject) -> str:
+    """`invariant`: with the same seed, the output is that of plain decoding, with every shape of draft."""
+    rows = 0
+    for pair in pairs(subject):
+        units = pair.decode(subject.rule(subject.examples[0]))
+        wrong = differing(list(units), plain(pair.bench, [ROWS], limit=LIMIT))
+        rows += len(units)
+        if wrong:
+            raise Broken(
+                f"with the drafter {pair}, rows are not the plain ones", f"{wrong} of {len(units)} rows differ"
+            )
+    return f"0 of {rows} rows differ, {len(pairs(subject))} drafters"
+
+
+@promise("rule", when=claims("lossless"))
+def output_follows_the_law(subject: Subject) -> str:
+    """`lossless`: the joint of several units is the target's own, with every shape of draft."""
+    found = [follows(pair, subject.rule(subject.examples[0])) for pair in known(subject)]
+    return f"{min(found)[1]}, the smallest of {len(found)}"
+
+
+@promise("rule", when=claims("lossy"))
+def lossy_says_so(subject: Subject) -> str:
+    """`lossy`: reports of runs under it say so; the number is how far its joint is from the target's."""
+    rule, worst = subject.rule(subject.examples[0]), (0.0, "")
+    for pair in known(subject):
+        if pair.bench.next_law is not None:
+            units, joint = sample(pair, rule, 0), joint_of(pair.bench)
+            noise = 0.4 * (joint.numel() / len(units)) ** 0.5
+            distance = total_variation(units, joint)
+            worst = max(worst, (distance, f"total variation {distance:.3f} (chance alone ≤ {noise:.3f}) with {pair}"))
+    _report_says(subject, "lossy", worst[1])
+    return worst[1]
+
+
+@promise("rule", when=lambda component: component.exactness == "lossy" and component.options is not None)
+def strict_end_is_exact(subject: Subject) -> str:
+    """A lossy rule has a knob whose strict end is exact: the end of an option's range, or `Example.strict`."""
+    best = (0.0, "no option has an end to try; give its range (Field(ge=…, le=…)), or Example(strict=…)")
+    for settings in _ends(subject):
+        rule: Rule = subject.made(subject.examples[0], settings)
+        said = ", ".join(f"{name} = {value}" for name, value in settings.items())
+        p, number = min(_followed(pair, rule) for pair in known(subject))
+        if p > LEVEL:
+            return f"{said}: {number}"
+        best = max(best, (p, f"{said}: {number}"))
+    raise Broken("at no end of any option it is exact", best[1])
+
+
+@promise("rule", when=claims("synthetic"))
+def synthetic_says_so(subject: Subject) -> str:
+    """`synthetic`: reports of runs under it say that nothing of them is the target's."""
+    rule = subject.rule(subject.examples[0])
+    pair = pairs(subject)[0]
+    report = Decoder(pair.bench.target, pair.drafter(), rule, k=4).generate(pair.bench.prompt(ROWS), LIMIT).report
+    _report_says(subject, "synthetic", "")
+    return f"acceptance rate {report.acceptance_rate:.2f}, reported as {report.exactness}"
+
+
+def _report_says(subject: Subject, word: str, number: str) -> None:
+    pair = pairs(subject)[0]
+    rule = subject.rule(subject.examples[0])
+    report = Decoder(pair.bench.target, pair.drafter(), rule, k=2).generate(pair.bench.prompt([0]), 4).report
+    if report.exactness != word or word not in str(report):
+        raise Broken(f"a report says {report.exactness!r}", number or report.exactness)
+
+
+def known(subject: Subject) -> list[Pair]:
+    """The pairs whose law is known.
+
+    Raises:
+        Untried: None is.
+    """
+    found = [pair for pair in pairs(subject) if pair.bench.next_law is not None or pair.bench is gaussian()]
+    if not found:
+        raise Untried("no law to compare with: give the example `again`, and a target of at most 8 units")
+    return found
+
+
+def follows(pair: Pair, rule: Rule) -> tuple[float, str]:
+    """p-value and number, where the joint is followed.
+
+    Raises:
+        Broken: It is not, with two seeds.
+    """
+    p, number = _followed(pair, rule)
+    if p <= LEVEL:
+        raise Broken(f"with the drafter {pair}, units do not follow the target's law", number)
+    return p, number
+
+
+def _followed(pair: Pair, rule: Rule) -> tuple[float, str]:
+    if pair.bench is gaussian():
+        return _normal(pair, rule)
+    joint, p, units = joint_of(pair.bench), 0.0, torch.empty(0)
+    for seed in (0, 7919):
+        units = sample(pair, rule, seed)
+        p = joint_p_value(units, joint)
+        if p > LEVEL:
+            break
+    distance = f", total variation {total_variation(units, joint):.3f}" if p <= LEVEL else ""
+    return p, f"χ² p = {p:.2g} ({joint.numel()} cells, {len(units):,} rows){distance} with {pair}"
+
+
+def _normal(pair: Pair, rule: Rule) -> tuple[float, str]:
+    target: Any = pair.bench.target
+    length = 5
+
+    def drawn(seed: int) -> Tensor:
+        return pair.decode(rule, [0] * 20_000, seed=seed, limit=length).flatten(1)
+
+    try:
+        p = assert_normal(drawn, *target.joint(length))
+    except AssertionError as error:
+        return 0.0, str(error)
+    return p, f"KS p = {p:.2g} (20,000 rows) with {pair}"
+
+
+def sample(pair: Pair, rule: Rule, seed: int) -> Tensor:
+    """Units of many rows that are all alike: `[rows, length]`."""
+    return pair.decode(rule, [0] * pair.bench.rows, seed=seed, limit=joint_of(pair.bench).dim())
+
+
+def joint_of(bench: Bench) -> Tensor:
+    """The exact joint of as many units as `CELLS` allow."""
+    vocab = bench.target.vocab
+    assert bench.next_law is not None and vocab is not None
+    length = next(n for n in itertools.count(1) if vocab ** (n + 1) > CELLS)
+    return exact_joint(bench.next_law, max(2, length), vocab)
+
+
+def _ends(subject: Subject) -> Iterator[Mapping[str, Any]]:
+    """Option values to try: what the example says, else every end of every range, both ways of a switch, every word."""
+    given = [example.strict for example in subject.examples if example.strict]
+    if given:
+        yield from given
+        return
+    options = subject.component.load_options()
+    assert options is not None
+    hints = typing.get_type_hints(options, include_extras=True)
+    for f in fields(options):
+        plain_type = typing.get_args(hints[f.name])[0] if hasattr(hints[f.name], "__metadata__") else hints[f.name]
+        limits = [
+            x for extra in getattr(hints[f.name], "__metadata__", ()) for x in getattr(extra, "metadata", [extra])
+        ]
+        values: list[Any] = [
+            end for x in limits for name in ("ge", "le") if (end := getattr(x, name, None)) is not None
+        ]
+        values += [False, True] if plain_type is bool else []
+        values += typing.get_args(plain_type) if typing.get_origin(plain_type) is typing.Literal else []
+        yield from ({f.name: value} for value in values)

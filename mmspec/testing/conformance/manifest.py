@@ -1,0 +1,175 @@
+"""What a manifest promises: every name leads somewhere, what stands there says the same, and reading it is cheap."""
+
+import dataclasses
+import os
+import subprocess
+import sys
+import time
+from functools import cache
+from typing import Any
+
+from mmspec.registry.component import EXACTNESS
+from mmspec.registry.options import build, explain
+from mmspec.testing.conformance.check import Broken, Untried, promise
+from mmspec.testing.conformance.subject import Subject
+
+PARTS = ("target", "drafter", "rule")
+MEMBERS = {
+    "target": ("offers", "vocab", "start", "verify", "commit", "truncate"),
+    "drafter": ("offers", "needs", "bind", "width", "start", "propose", "observe"),
+    "rule": ("exactness", "needs", "offers", "draft_noise", "accept"),
+}
+"""What the protocols in `mmspec.core` ask for."""
+
+_IMPORT = """
+import importlib, importlib.util, sys, time
+name, path = sys.argv[1:]
+import mmspec.registry
+began = time.perf_counter()
+if path and importlib.util.find_spec(name.split(".")[0]) is None:
+    spec = importlib.util.spec_from_file_location(name, path)
+    spec.loader.exec_module(importlib.util.module_from_spec(spec))
+else:
+    importlib.import_module(name)
+print(1e3 * (time.perf_counter() - began), *(m for m in ("torch", "transformers", "diffusers") if m in sys.modules))
+"""
+
+
+@promise(*PARTS)
+def factory_imports(subject: Subject) -> str:
+    """What the manifest names can be imported."""
+    began = time.perf_counter()
+    subject.component.load()
+    return f"{subject.component.factory} in {1e3 * (time.perf_counter() - began):.0f} ms"
+
+
+@promise(*PARTS, "method")
+def import_is_cheap(subject: Subject) -> str:
+    """The module with the manifest imports no torch (and so touches no device), nor anything as heavy."""
+    record = next((p for p in subject.registry.plugins() if p.name == subject.component.owner), None)
+    if record is None or record.location is None:
+        raise Untried("the plugin is an object of this process; there is no module to import")
+    milliseconds, heavy = _imported(record.module, record.location)
+    if heavy:
+        raise Broken(f"importing {record.module} imports {heavy}; import it inside of functions", milliseconds)
+    return milliseconds
+
+
+@promise(*PARTS)
+def can_be_made(subject: Subject) -> str:
+    """The factory makes one of the default options, or of the example's, and it has what its protocol asks for."""
+    component = subject.component
+    members = MEMBERS[component.kind]
+    for example in subject.examples:
+        if component.kind == "target" and example.target is None:
+            raise Untried(TARGET)
+        made = example.target if component.kind == "target" else subject.made(example)
+        missing = [name for name in members if not hasattr(made, name)]
+        if missing:
+            hint = "; a HostDrafter is wrapped: mmspec.core.drafters.host.Hosted(it)" if _is_hosted(made) else ""
+            raise Broken(f"{type(made).__name__} lacks {', '.join(missing)}{hint}", f"{len(missing)} members missing")
+    if component.kind == "drafter" and not _tried(subject) and subject.crashes:
+        raise Broken(subject.crashes[0], f"{len(set(subject.crashes))} faults")
+    return f"{len(subject.examples)} made, {len(members)} members each"
+
+
+TARGET = "there is no live model to try it on: give the class an `example` (mmspec.testing.Example says how)"
+
+
+def _tried(subject: Subject) -> bool:
+    try:
+        return bool(subject.trials)
+    except Untried:
+        return False
+
+
+def _is_hosted(made: Any) -> bool:
+    return hasattr(made, "propose") and not hasattr(made, "bind")
+
+
+@promise(*PARTS)
+def manifest_agrees(subject: Subject) -> str:
+    """`needs`, `offers` and `exactness` are the same in the manifest and on the class, or on what it makes."""
+    component, compared = subject.component, 0
+    factory = component.load()
+    for name in ("needs", "offers", "exactness"):
+        said = getattr(component, name)
+        there = getattr(factory, name, None)
+        if isinstance(there, frozenset | set | str):
+            compared += 1
+            if there != said:
+                raise Broken(f"{name} is {_words(said)} in the manifest and {_words(there)} on the class")
+        elif component.kind != "target":
+            compared += _instances_agree(subject, name, said)
+    if not compared:
+        raise Untried(f"{component.factory} says nothing about needs, offers or exactness before it is made")
+    return f"{compared} attributes agree"
+
+
+def _instances_agree(subject: Subject, name: str, said: Any) -> int:
+    """Where options decide, an instance may offer less and need more than the manifest says."""
+    for example in subject.examples:
+        there = getattr(subject.made(example), name, None)
+        if there is None:
+            return 0
+        agrees = said <= there if name == "needs" else said >= there if name == "offers" else said == there
+        if not agrees:
+            raise Broken(f"{name} is {_words(said)} in the manifest and {_words(there)} on an instance")
+    return 1
+
+
+@promise(*PARTS, when=lambda component: component.options is not None)
+def options_are_explained(subject: Subject) -> str:
+    """Options are a frozen dataclass, every one has a line of help, and the defaults (or the example's) are valid."""
+    options = subject.component.load_options()
+    if not dataclasses.is_dataclass(options) or not options.__dataclass_params__.frozen:  # type: ignore[attr-defined]
+        raise Broken(f"{subject.component.options} is not a frozen dataclass")
+    lines = explain(options)
+    silent = [line.name for line in lines if not line.help.strip()]
+    number = f"{len(lines) - len(silent)} of {len(lines)} explained"
+    if silent:
+        raise Broken(f"no help for {', '.join(silent)}; write field(metadata={{'help': …}})", number)
+    build(options, {}, subject.component.qualified)
+    return number
+
+
+@promise("method")
+def parts_exist(subject: Subject) -> str:
+    """A method's drafter and rule exist, and the options that it sets are theirs and valid."""
+    pairing = subject.pairing
+    parts = [part for part in (pairing.drafter, pairing.rule) if part is not None]
+    left = set(subject.component.defaults)
+    for part in parts:
+        options = part.load_options()
+        own = left & ({f.name for f in dataclasses.fields(options)} if options is not None else set())
+        if options is not None:
+            build(options, {name: subject.component.defaults[name] for name in own}, part.qualified)
+        left -= own
+    if left:
+        raise Broken(f"nobody has the option {', '.join(sorted(left))}")
+    return " + ".join(part.qualified for part in parts)
+
+
+@promise("method")
+def rule_keeps_the_promise(subject: Subject) -> str:
+    """A method's exactness is at most that of its rule."""
+    component, rule = subject.component, subject.pairing.rule
+    number = f"{component.exactness} with a rule that is {rule.exactness}"
+    if EXACTNESS.index(str(component.exactness)) < EXACTNESS.index(str(rule.exactness)):
+        raise Broken("it promises more than its rule does", number)
+    return number
+
+
+@cache
+def _imported(module: str, path: str) -> tuple[str, str]:
+    """Time of importing a module in a new process, and what it brought that is heavy."""
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    run = subprocess.run([sys.executable, "-c", _IMPORT, module, path], env=environment, capture_output=True, text=True)
+    if run.returncode:
+        raise Broken(f"it cannot be imported in a new process: {run.stderr.strip().splitlines()[-1]}")
+    milliseconds, *heavy = run.stdout.split()
+    return f"{float(milliseconds):.0f} ms", ", ".join(heavy)
+
+
+def _words(value: Any) -> str:
+    return repr(value) if isinstance(value, str) or value is None else ", ".join(sorted(value)) or "nothing"

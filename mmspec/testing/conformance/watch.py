@@ -1,0 +1,243 @@
+"""A drafter under observation: what is wrong is written down under the check that asks about it, and mended.
+
+So one wrong thing fails one check, and the run goes on to tell what else there is.
+"""
+
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mmspec.core.laws import Categorical, Mixed
+from mmspec.core.noise import DraftNoise
+from mmspec.core.protocols import Drafter, Target
+from mmspec.core.state import State
+from mmspec.core.types import Draft, Step
+
+FAILED = -1
+"""Stands for the budget of a round in which the drafter raised."""
+
+
+@dataclass
+class Log:
+    """What was seen of a drafter.
+
+    Attributes:
+        wrong: By check, what was wrong, in a sentence each.
+        most: The largest number of its kind that was measured.
+        count: How many there were of a kind.
+    """
+
+    wrong: defaultdict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
+    most: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
+    count: Counter[str] = field(default_factory=Counter)
+
+    def reach(self, kind: str, value: float) -> None:
+        """Keep the largest."""
+        self.most[kind] = max(self.most[kind], value)
+
+
+class Watched:
+    """Passes calls on to a drafter, looks at what it does, never raises.
+
+    Args:
+        drafter: The drafter.
+
+    Attributes:
+        log: Where what is wrong is written down.
+        rounds: What was asked for, and what was drafted, as it was used: not rooted.
+    """
+
+    def __init__(self, drafter: Drafter) -> None:
+        self.drafter = drafter
+        self.log = Log()
+        self.rounds: list[tuple[int, Draft]] = []
+        self.offers, self.needs = drafter.offers, drafter.needs
+        self.remedy = getattr(drafter, "remedy", "")
+        self._vocab: int | None = None
+        self._lost = False
+
+    def bind(self, target: Target) -> None:
+        self._vocab = target.vocab
+        self.drafter.bind(target)
+
+    def width(self, k: int) -> int:
+        return self.drafter.width(k)
+
+    def start(self, state: State, inputs: Any) -> Any:
+        self._lost = False
+        kept = tensors(inputs)
+        before = [tensor.clone() for tensor in kept]
+        with _Kept(state, self.log, "start"):
+            try:
+                return self.drafter.start(state, inputs)
+            except Exception as error:
+                self._failed("start", error)
+            finally:
+                for now, then in zip(kept, before, strict=True):
+                    if not torch.equal(now, then):
+                        self.log.wrong["inputs-stay"].append("start changed the prompt")
+                        now.copy_(then)
+        return None
+
+    def propose(self, state: State, k: int, noise: DraftNoise) -> Draft:
+        draft, asked = Draft.empty(state.root), k
+        with _Kept(state, self.log, "propose"):
+            try:
+                if not self._lost:
+                    draft = self.drafter.propose(state, k, noise)
+            except Exception as error:
+                self._failed("propose", error)
+                asked = FAILED
+        draft = self._inspected(state, k, noise, draft)
+        self.rounds.append((asked, draft))
+        return draft
+
+    def observe(self, state: State, step: Step) -> None:
+        with _Kept(state, self.log, "observe"):
+            try:
+                if not self._lost:
+                    self.drafter.observe(state, step)
+            except Exception as error:
+                self._failed("observe", error)
+
+    def _failed(self, where: str, error: Exception) -> None:
+        self.log.wrong["never-raises"].append(f"{where}: {type(error).__name__}: {error}")
+        self._lost = self._lost or where != "propose"  # without its start or an observe, later drafts mean nothing
+
+    def _inspected(self, state: State, k: int, noise: DraftNoise, draft: Draft) -> Draft:
+        """The draft with all that is wrong mended: nodes refused, or no draft where that does not do."""
+        wrong, empty = self.log.wrong, Draft.empty(state.root)
+        misshapen = _misshapen(state, draft)
+        if misshapen:
+            wrong["drafts-have-their-shape"].append(misshapen)
+            return empty
+        nodes, index = draft.units.shape[1], draft.index
+        self.log.reach("nodes", nodes)
+        self.log.count["units"] += draft.units.numel()
+        if not nodes:
+            return draft
+        order = torch.arange(1, nodes + 1)
+        parent = index.parent[:, 1:]
+        if bool(((parent < 0) | (parent >= order)).any()):
+            wrong["parents-come-first"].append(f"parents {parent[0].tolist()}, the root counted as 0")
+            return empty
+        if nodes > self.width(k):
+            wrong["fits-the-budget"].append(f"{nodes} nodes where width({k}) is {self.width(k)}")
+            return empty
+        draft = self._in_vocabulary(draft)
+        depth = index.depth[:, 1:]
+        live = live_nodes(draft) & ~state.done[:, None]
+        deepest = int(torch.where(live, depth, 0).max())
+        self.log.reach("depth", deepest)
+        if deepest > k:
+            wrong["fits-the-budget"].append(f"a node at depth {deepest} where k is {k}")
+            draft = replace(draft, valid=draft.valid & (depth <= k))
+        self._siblings(draft, live, noise)
+        return self._normalised(draft)
+
+    def _in_vocabulary(self, draft: Draft) -> Draft:
+        if self._vocab is None:
+            return draft
+        inside = (draft.units >= 0) & (draft.units < self._vocab)
+        if bool(inside.all()):
+            return draft
+        strange = int(draft.units[~inside][0])
+        self.log.wrong["units-in-vocabulary"].append(f"id {strange}; ids are 0 … {self._vocab - 1}")
+        return replace(draft, units=torch.where(inside, draft.units, 0), valid=draft.valid & inside)
+
+    def _siblings(self, draft: Draft, live: Tensor, noise: DraftNoise) -> None:
+        if not noise.shared and draft.law is not None:  # sampled with replacement: equal siblings are what q says
+            return
+        parent = draft.index.parent[:, 1:].expand(len(live), -1)
+        twins = (parent[:, :, None] == parent[:, None]) & (draft.units[:, :, None] == draft.units[:, None])
+        twins = twins.flatten(3).all(-1) if twins.dim() > 3 else twins
+        earlier = torch.ones(parent.shape[1], parent.shape[1]).tril(-1).bool()
+        repeated = (twins & earlier & live[:, :, None] & live[:, None]).any(-1).sum()
+        self.log.count["twins"] += int(repeated)
+        self.log.count["live"] += int(live.sum())
+        if int(repeated):
+            self.log.wrong["siblings-differ"].append(f"{int(repeated)} nodes repeat a sibling")
+
+    def _normalised(self, draft: Draft) -> Draft:
+        law = draft.law.law if isinstance(draft.law, Mixed) else draft.law
+        if not isinstance(law, Categorical):
+            return draft
+        total = law.probs.sum(-1)
+        random = draft.law.random if isinstance(draft.law, Mixed) else torch.ones_like(total, dtype=torch.bool)
+        off = float(((total - 1).abs() * (random & draft.valid)).max())
+        self.log.reach("off", off)
+        self.log.count["laws"] += total.numel()
+        if off <= 1e-4 and not bool((law.probs < 0).any()):
+            return draft
+        self.log.wrong["laws-are-normalised"].append(f"a law sums to {1 - off:.4g} or {1 + off:.4g}")
+        mended = replace(law, probs=law.probs.clamp(min=0) / total[..., None].clamp(min=1e-9))
+        return replace(draft, law=replace(draft.law, law=mended) if isinstance(draft.law, Mixed) else mended)
+
+
+class _Kept:
+    """The tensors of a state, the same before and after a drafter looked at them; what it changed is changed back."""
+
+    NAMES = ("history", "pads", "emitted", "root", "done")
+
+    def __init__(self, state: State, log: Log, where: str) -> None:
+        self.state, self.log, self.where = state, log, where
+        self.before = {name: (getattr(state, name), getattr(state, name).clone()) for name in self.NAMES}
+        self.step = [(tensor, tensor.clone()) for tensor in tensors(state.step)]
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, *error: object) -> None:
+        for name, (tensor, then) in self.before.items():
+            if getattr(self.state, name) is not tensor or not torch.equal(tensor, then):
+                self.log.wrong["inputs-stay"].append(f"{self.where} changed state.{name}")
+                setattr(self.state, name, tensor.copy_(then))
+        for tensor, then in self.step:
+            if not torch.equal(tensor, then):
+                self.log.wrong["inputs-stay"].append(f"{self.where} changed the step that it was shown")
+                tensor.copy_(then)
+
+
+def tensors(value: Any) -> list[Tensor]:
+    """The tensors in a prompt or a step, as deep as they are nested in plain containers and dataclasses."""
+    if isinstance(value, Tensor):
+        return [value] if not value.isnan().any() else []
+    if isinstance(value, dict):
+        return [tensor for inner in value.values() for tensor in tensors(inner)]
+    if isinstance(value, list | tuple):
+        return [tensor for inner in value for tensor in tensors(inner)]
+    if isinstance(value, Step | Draft) or type(value).__name__ in ("Scores", "Verdict", "Categorical", "PointMass"):
+        return [tensor for f in fields(value) for tensor in tensors(getattr(value, f.name))]
+    return []
+
+
+def _misshapen(state: State, draft: Any) -> str:
+    """What about a draft's shapes and types is not as `Draft` says; empty where nothing is."""
+    if not isinstance(draft, Draft):
+        return f"propose returned a {type(draft).__name__}, not a Draft (Draft.chain, Draft.tree, Draft.empty)"
+    units, root = draft.units, state.root
+    if units.shape[:1] != root.shape[:1] or units.shape[2:] != root.shape[1:]:
+        return f"units have the shape {list(units.shape)} where roots have {list(root.shape)}: [batch, node, *unit]"
+    if units.dtype != root.dtype or units.device != root.device:
+        return f"units are {units.dtype} on {units.device}, roots {root.dtype} on {root.device}"
+    nodes = units.shape[1]
+    if draft.index.nodes != nodes + 1 and nodes:
+        return f"{nodes} units and a tree of {draft.index.nodes - 1} nodes"
+    for name in ("valid", "score"):
+        value = getattr(draft, name)
+        if value is not None and tuple(value.shape) != (len(units), nodes):
+            return f"{name} has the shape {list(value.shape)} where there are {len(units)} rows of {nodes} nodes"
+    if draft.valid.dtype != torch.bool:
+        return f"valid is {draft.valid.dtype}, not bool"
+    if isinstance(draft.law, Categorical) and tuple(draft.law.probs.shape[:2]) != (len(units), nodes):
+        return f"the law is {list(draft.law.probs.shape[:2])} where there are {len(units)} rows of {nodes} nodes"
+    return ""
+
+
+def live_nodes(draft: Draft) -> Tensor:
+    """Nodes that are valid and hang on valid ones: `[batch, node]`, not rooted."""
+    valid = torch.cat([torch.ones_like(draft.valid[:, :1]), draft.valid], 1)
+    return ~(draft.index.ancestor & ~valid[:, None]).any(-1)[:, 1:]

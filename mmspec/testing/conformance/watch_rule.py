@@ -1,0 +1,98 @@
+"""A rule under observation: what is wrong with a verdict is written down under the check that asks about it."""
+
+import random
+from typing import Any
+
+import numpy
+import torch
+from torch import Tensor
+
+from mmspec.core.laws import Categorical, take_nodes
+from mmspec.core.noise import DraftNoise, Round
+from mmspec.core.rules import Rule
+from mmspec.core.types import Draft, Scores, Verdict
+from mmspec.testing.conformance.watch import Log, tensors
+
+
+class WatchedRule:
+    """Passes calls on to a rule, and looks at what it does.
+
+    Args:
+        rule: The rule.
+        log: Where what is wrong is written down.
+    """
+
+    def __init__(self, rule: Rule, log: Log) -> None:
+        self.rule, self.log = rule, log
+        self.exactness, self.needs, self.offers = rule.exactness, rule.needs, rule.offers
+
+    def draft_noise(self, round: Round) -> DraftNoise:
+        return self.rule.draft_noise(round)
+
+    def accept(self, draft: Draft, scores: Scores, round: Round) -> Verdict:
+        shown = tensors([draft, scores])
+        before, generators = [tensor.clone() for tensor in shown], _generators()
+        verdict = self.rule.accept(draft, scores, round)
+        self.log.count["verdicts"] += len(draft.units)
+        if generators != _generators():
+            self.log.wrong["global-generators-stay"].append("accept drew from a generator that is not its own")
+        for now, then in zip(shown, before, strict=True):
+            if not torch.equal(now, then):
+                self.log.wrong["draft-and-scores-stay"].append("accept changed the draft or the scores")
+                now.copy_(then)
+        wrong = _no_path(draft, verdict)
+        if wrong:
+            self.log.wrong["verdicts-are-paths"].append(wrong)
+        else:
+            self._count(draft, scores, verdict)
+        return verdict
+
+    def _count(self, draft: Draft, scores: Scores, verdict: Verdict) -> None:
+        """What was accepted of what could be, and what could not have been."""
+        deepest = torch.where(draft.valid, draft.index.depth, 0).amax(1)
+        speaks = deepest > 0
+        self.log.count["drafted"] += int(speaks.sum())
+        self.log.count["full"] += int((speaks & (verdict.length == deepest)).sum())
+        self.log.count["some"] += int((verdict.length > 0).sum())
+        if isinstance(scores.law, Categorical):
+            self.log.count["impossible"] += int((_chances(draft, scores.law, verdict) <= 0).sum())
+
+
+def _generators() -> tuple[Any, ...]:
+    drawn = numpy.random.get_state(legacy=False)["state"]
+    return torch.get_rng_state().numpy().tobytes(), random.getstate(), drawn["key"].tobytes(), drawn["pos"]
+
+
+def _no_path(draft: Draft, verdict: Verdict) -> str:
+    """What keeps a verdict from being a path of valid nodes from the root; empty where nothing does."""
+    rows = len(draft.units)
+    shapes = {"length": (rows,), "unit": tuple(draft.units[:, 0].shape), "drawn": tuple(draft.units.shape)}
+    for name, shape in shapes.items():
+        if tuple(getattr(verdict, name).shape) != shape:
+            return f"{name} has the shape {list(getattr(verdict, name).shape)}, not {list(shape)}"
+    if verdict.unit.dtype != draft.units.dtype:
+        return f"unit is {verdict.unit.dtype} where units are {draft.units.dtype}"
+    depth = verdict.path.shape[1]
+    if verdict.path.shape[0] != rows or bool((verdict.length > depth).any()) or bool((verdict.length < 0).any()):
+        return f"lengths up to {int(verdict.length.max())} with a path of shape {list(verdict.path.shape)}"
+    slot = torch.arange(depth)
+    inside = slot < verdict.length[:, None]
+    if bool((verdict.path[~inside] != -1).any()) or bool((verdict.path[inside] < 1).any()):
+        return "path is not node ids after the root, padded with -1"
+    above = torch.nn.functional.pad(verdict.path, (1, 0))[:, :-1]
+    parent = take_nodes(draft.index.parent.expand(rows, -1), verdict.path.clamp(min=0))
+    if bool((parent[inside] != above[inside]).any()):
+        return "path jumps: a node's parent is not the node before it"
+    valid = take_nodes(draft.valid, verdict.path.clamp(min=0))
+    return "path has a node that is not valid" if not bool(valid[inside].all()) else ""
+
+
+def _chances(draft: Draft, law: Categorical, verdict: Verdict) -> Tensor:
+    """Probability, where each stands, of the units that are emitted; 1 elsewhere: `[batch, depth + 1]`."""
+    nodes = torch.nn.functional.pad(verdict.path.clamp(min=0), (1, 0))  # the node that each emitted unit follows
+    path = take_nodes(draft.units, nodes[:, 1:])
+    slot = torch.arange(nodes.shape[1])
+    emitted = torch.cat([path, verdict.unit[:, None]], 1)
+    emitted = torch.where(slot == verdict.length[:, None], verdict.unit[:, None], emitted)
+    chance = law.take(nodes).of(emitted)
+    return torch.where(slot <= verdict.length[:, None], chance, 1.0)

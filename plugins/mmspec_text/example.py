@@ -1,0 +1,43 @@
+"""What the conformance kit tries the text drafters on, where its toys do not do: tiny models with random weights."""
+
+from mmspec.testing.conformance.example import Example
+from mmspec.testing.conformance.tiny import small
+from mmspec_text.drafters.candidates import CandidatesOptions
+from mmspec_text.drafters.cascade import CascadeOptions
+from mmspec_text.drafters.draft_model import DraftModelOptions
+from mmspec_text.drafters.draft_tree import DraftTreeOptions
+
+
+def recycling() -> Example:
+    """Token recycling, and what contains it, remembers across rows and calls."""
+    return Example(learns=True)
+
+
+def candidates() -> list[Example]:
+    """Two of transformers' generators; one row at a time."""
+    return [
+        Example(rows=1),
+        Example(options=CandidatesOptions(kind="assistant", model=small()), rows=1),
+    ]
+
+
+def draft_model() -> Example:
+    """A chain."""
+    return Example(options=DraftModelOptions(model=small()))
+
+
+def draft_tree() -> list[Example]:
+    """Every shape of tree."""
+    return [
+        Example(options=DraftTreeOptions(model=small(), shape="rerank", width=3, nodes=8)),
+        Example(options=DraftTreeOptions(model=small(), shape="branching", branching=(2, 2, 1))),
+        Example(options=DraftTreeOptions(model=small(), shape="beam", width=3)),
+    ]
+
+
+def cascade() -> list[Example]:
+    """A middle level that sees all of the text, as in a short call, and one that does not; both drafters inside."""
+    return [
+        Example(options=CascadeOptions(), learns=True),
+        Example(options=CascadeOptions(budget=16, sinks=2, inner="prompt-lookup")),
+    ]

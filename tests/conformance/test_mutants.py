@@ -1,0 +1,39 @@
+"""The kit sees published bugs in our own components: with the bug put back, a check fails that names it."""
+
+from collections.abc import Callable
+
+import pytest
+
+from mmspec.testing import checks_of
+from mmspec.testing.mutants import MUTANTS
+
+FAST = {
+    "noise-by-position-under-block": ("core:block", "output-follows-the-law"),
+    "per-row-draws-on-a-shared-node": ("core:match", "output-equals-plain"),
+    "raw-q": ("text:draft-model", "units-follow-their-law"),
+}
+SLOW = {
+    "noise-by-position-under-coupled-redraws": ("core:rejection", "output-follows-the-law"),
+    "independent-redraw-committed-at-first-mismatch": ("core:rejection", "output-follows-the-law"),
+    "equal-siblings-claim-twice": ("core:match", "output-equals-plain"),
+    "deepest-of-equal-siblings": ("core:recursive-rejection", "output-follows-the-law"),
+    "without-replacement-reported-as-with": ("core:recursive-rejection", "equal-laws-accept-all"),
+    "residual-without-renormalising": ("core:recursive-rejection", "emits-nothing-impossible"),
+    "bonus-dropped-on-full-accept": ("core:match", "verdicts-are-paths"),
+    "argmax-reported-as-softmax": ("text:draft-model", "units-follow-their-law"),
+    "draft-noise-once-per-call": ("text:draft-model", "rounds-draw-fresh-noise"),
+    "sibling-law-without-renormalising": ("text:draft-tree", "laws-are-normalised"),
+    "rerank-of-sampled-siblings": ("text:draft-tree", "units-follow-their-law"),
+}
+
+
+def check_of(component: str, name: str) -> Callable[[], str]:
+    return next(c for c in checks_of(component) if c.name == name and c.component.kind != "method")
+
+
+@pytest.mark.parametrize("mutant", [*FAST, *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)])
+def test_a_published_bug_is_seen(mutant: str) -> None:
+    component, name = {**FAST, **SLOW}[mutant]
+    with MUTANTS[mutant].apply(), pytest.raises(AssertionError) as seen:
+        check_of(component, name)()
+    print(f"{mutant}: {seen.value}")

@@ -1,0 +1,203 @@
+"""Drafters with one fault each: the check that is meant for it fails, and no other."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from mmspec.core.laws import Categorical
+from mmspec.core.types import Draft
+from mmspec.testing import Example
+from mmspec.testing.conformance.benches import history
+
+VOCAB = 3
+
+
+def here() -> Example:
+    """One toy is enough: the one that sees all of its text."""
+    bench = history()
+    return Example(target=bench.target, prompt=bench.prompt, again=bench.again)
+
+
+class Honest:
+    """Draws every unit from the same law."""
+
+    offers = frozenset({"chain", "q"})
+    needs = frozenset({"discrete"})
+    example = staticmethod(here)
+
+    def bind(self, target: Any) -> None:
+        pass
+
+    def width(self, k: int) -> int:
+        return k
+
+    def start(self, state: Any, inputs: Any) -> Any:
+        return None
+
+    def law(self, state: Any, k: int) -> Tensor:
+        return torch.tensor([0.5, 0.3, 0.2]).expand(state.rows, k, VOCAB)
+
+    def propose(self, state: Any, k: int, noise: Any) -> Draft:
+        law = Categorical(self.law(state, k))
+        return Draft.chain(law.draw(noise.chain(1, k)), law)
+
+    def observe(self, state: Any, step: Any) -> None:
+        pass
+
+
+class WrongLaw(Honest):
+    def propose(self, state: Any, k: int, noise: Any) -> Draft:
+        draft = super().propose(state, k, noise)
+        return Draft.chain(draft.units, Categorical(self.law(state, k) * 0.4 + 0.2))
+
+
+class Unnormalised(Honest):
+    def propose(self, state: Any, k: int, noise: Any) -> Draft:
+        draft = super().propose(state, k, noise)
+        return Draft.chain(draft.units, Categorical(self.law(state, k) * 1.2))
+
+
+class StaleNoise(Honest):
+    """Draws by the row's place alone, so that every round is like the one before."""
+
+    def propose(self, state: Any, k: int, noise: Any) -> Draft:
+        if noise.shared:
+            return super().propose(state, k, noise)
+        law = Categorical(self.law(state, k))
+        fixed = state.source.fresh(torch.zeros_like(state.emitted), 1, k)
+        return Draft.chain(law.draw(fixed), law)
+
+
+class RewritesHistory(Honest):
+    def observe(self, state: Any, step: Any) -> None:
+        state.history[:, 0] = 1
+
+
+class OutsideTheVocabulary(Honest):
+    def propose(self, state: Any, k: int, noise: Any) -> Draft:
+        draft = super().propose(state, k, noise)
+        return Draft.chain(torch.where(torch.arange(k) == 2, VOCAB, draft.units), draft.law)
+
+
+class LooksAtItsNeighbour(Honest):
+    def propose(self, state: Any, k: int, noise: Any) -> Draft:
+        draft = super().propose(state, k, noise)
+        return Draft.chain(draft.units.roll(1, 0), draft.law)
+
+
+class TooLong(Honest):
+    def propose(self, state: Any, k: int, noise: Any) -> Draft:
+        return super().propose(state, k + 1, noise)
+
+
+class Deep(TooLong):
+    def width(self, k: int) -> int:
+        return 2 * k
+
+
+class Short(Honest):
+    def propose(self, state: Any, k: int, noise: Any) -> Draft:
+        draft = super().propose(state, k, noise)
+        return Draft.chain(draft.units.int(), draft.law)
+
+
+class Gives(Honest):
+    def propose(self, state: Any, k: int, noise: Any) -> Draft:
+        if state.hosted[0] > 9:
+            raise RuntimeError("no idea")
+        return super().propose(state, k, noise)
+
+
+class CannotMeet(Honest):
+    def bind(self, target: Any) -> None:
+        raise KeyError("vocabulary")
+
+
+class Remembers(Honest):
+    calls = 0
+
+    def start(self, state: Any, inputs: Any) -> Any:
+        self.calls += 1
+
+    def propose(self, state: Any, k: int, noise: Any) -> Draft:
+        draft = super().propose(state, k, noise)
+        return draft if self.calls == 1 else Draft.chain(draft.units, draft.law, valid=draft.units > 0)
+
+
+class HasALawAndDoesNotSay(Honest):
+    offers = frozenset({"chain"})
+
+
+class Tree(Honest):
+    """The two likeliest units, and one more below the first."""
+
+    offers = frozenset({"tree"})
+    units = (0, 1, 2)
+
+    def width(self, k: int) -> int:
+        return 3
+
+    def parents(self) -> Any:
+        return (-1, -1, 0)
+
+    def propose(self, state: Any, k: int, noise: Any) -> Draft:
+        nodes = 3 if k > 1 else 2
+        parents = self.parents()[:nodes]
+        if isinstance(parents, Tensor):
+            parents = parents.expand(state.rows, -1)
+        return Draft.tree(torch.tensor(self.units[:nodes]).expand(state.rows, -1).clone(), parents)
+
+
+class Twins(Tree):
+    units = (1, 1, 2)
+
+
+class ChildrenFirst(Tree):
+    def parents(self) -> Any:
+        return torch.tensor([1, -1, 0])
+
+
+FAULTS = {
+    WrongLaw: "units-follow-their-law",
+    Unnormalised: "laws-are-normalised",
+    RewritesHistory: "inputs-stay",
+    OutsideTheVocabulary: "units-in-vocabulary",
+    LooksAtItsNeighbour: "rows-are-independent",
+    TooLong: "fits-the-budget",
+    Deep: "fits-the-budget",
+    Short: "drafts-have-their-shape",
+    Gives: "never-raises",
+    CannotMeet: "can-be-made",
+    Remembers: "second-call-is-fresh",
+    HasALawAndDoesNotSay: "drafts-are-point-masses",
+    Twins: "siblings-differ",
+    ChildrenFirst: "parents-come-first",
+}
+
+
+@pytest.mark.parametrize("drafter", [Honest, Tree])
+def test_right_drafters_pass(drafter: type, checked: Callable, failed: Callable) -> None:
+    found = checked(drafter, "drafter")
+    assert not failed(found), found
+    assert {name for name, outcome in found.items() if outcome.status == "skip"} == {"import-is-cheap"}
+    assert all(outcome.number for outcome in found.values())
+
+
+@pytest.mark.parametrize("drafter", FAULTS)
+def test_a_fault_fails_its_own_check_and_no_other(drafter: type, checked: Callable, failed: Callable) -> None:
+    found = checked(drafter, "drafter")
+    assert failed(found) == {FAULTS[drafter]}, {name: found[name] for name in failed(found)}
+    assert found[FAULTS[drafter]].reason and found[FAULTS[drafter]].component == "acme:mine"
+
+
+def test_noise_that_is_drawn_once_a_call_is_seen(checked: Callable, failed: Callable) -> None:
+    assert "rounds-draw-fresh-noise" in failed(checked(StaleNoise, "drafter"))
+
+
+def test_a_manifest_that_disagrees_with_its_class(checked: Callable, failed: Callable) -> None:
+    found = checked(Honest, "drafter", needs=frozenset({"discrete", "hidden"}))
+    assert failed(found) == {"manifest-agrees"}
+    assert "discrete, hidden in the manifest and discrete on the class" in found["manifest-agrees"].reason

@@ -1,0 +1,149 @@
+"""Rules that claim too much, or touch what is not theirs: the check that is meant for it fails, and no other."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Annotated
+
+import pytest
+import torch
+from pydantic import Field
+
+from mmspec.core.laws import Categorical, PointMass
+from mmspec.core.noise import Lane, Round
+from mmspec.core.rules import Block, Match, Rejection, Synthetic, walk
+from mmspec.core.types import Draft, Scores, Verdict
+from mmspec.testing.conformance import benches, rules
+
+
+@pytest.fixture(autouse=True)
+def few_toys(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One toy, chains and a tree of it, for speed; the whole kit runs in `test_first_party`."""
+    small = replace(
+        benches.markov(),
+        drafters={name: benches.markov().drafters[name] for name in ("chain", "tree without")},
+        rows=10_000,
+    )
+    monkeypatch.setattr(rules, "toys", lambda: [small])
+
+
+class SaysInvariant(Rejection):
+    exactness = "invariant"
+
+
+class SaysLossless(Rejection):
+    """Accepts a little too much."""
+
+    bias = 1.5
+
+    def accept(self, draft: Draft, scores: Scores, round: Round) -> Verdict:
+        noise, law = round.fresh(draft.nodes), scores.law
+        if draft.nodes == 1 or draft.law is None or isinstance(law, PointMass):
+            return walk(draft, law.draw(noise))
+        assert isinstance(law, Categorical) and isinstance(draft.law, Categorical)
+        p = law.take(draft.index.parent[:, 1:])
+        q, x = draft.law, draft.drafted
+        coin = round.fresh(draft.nodes - 1).lane(Lane.COIN).uniform()
+        rest = p.residual(q)
+        rest = torch.where(rest.sum(-1, keepdim=True) > 0, rest, p.probs)
+        free = Categorical(rest).draw(round.fresh(draft.nodes - 1).lane(Lane.RESIDUAL))
+        kept = (coin * q.of(x) < self.bias * p.of(x)) & draft.valid[:, 1:]
+        drawn = law.draw(noise)
+        drawn[:, :-1] = torch.where(kept, x, torch.where(draft.valid[:, 1:], free, drawn[:, :-1]))
+        return walk(draft, drawn)
+
+
+@dataclass(frozen=True)
+class BiasOptions:
+    """Options of the lossy rule."""
+
+    bias: Annotated[float, Field(ge=1, le=8)] = field(default=1.5, metadata={"help": "1 is exact; more accepts more"})
+
+
+class Lossy(SaysLossless):
+    exactness = "lossy"
+
+    def __init__(self, options: BiasOptions = BiasOptions()) -> None:
+        self.bias = options.bias
+
+
+@dataclass(frozen=True)
+class BlindOptions:
+    """Options that make nothing exact."""
+
+    bias: Annotated[float, Field(ge=2, le=8)] = field(default=3.0, metadata={"help": "accepts too much at any value"})
+
+
+class NeverStrict(Lossy):
+    def __init__(self, options: BlindOptions = BlindOptions()) -> None:
+        self.bias = options.bias
+
+
+class GlobalNoise(Match):
+    def accept(self, draft: Draft, scores: Scores, round: Round) -> Verdict:
+        torch.rand(1)
+        return super().accept(draft, scores, round)
+
+
+class Rewrites(Match):
+    def accept(self, draft: Draft, scores: Scores, round: Round) -> Verdict:
+        verdict = super().accept(draft, scores, round)
+        if draft.nodes > 1:
+            draft.valid[:, -1] = False
+        return verdict
+
+
+class NeverAccepts(Block):
+    """Lossless, and of no use where p = q."""
+
+    def accept(self, draft: Draft, scores: Scores, round: Round) -> Verdict:
+        keeps_q = draft.law is not None and draft.nodes > 1
+        refused = torch.cat([draft.valid[:, :1], draft.valid[:, 1:] & False], 1)
+        return super().accept(replace(draft, valid=refused) if keeps_q else draft, scores, round)
+
+
+class NoPath(Match):
+    def accept(self, draft: Draft, scores: Scores, round: Round) -> Verdict:
+        verdict = super().accept(draft, scores, round)
+        return replace(verdict, path=verdict.path.clamp(min=0))
+
+
+class SaysLossy(Synthetic):
+    """Its reports say synthetic."""
+
+
+FAULTS: dict[type, tuple[str, set[str]]] = {
+    SaysInvariant: ("invariant", {"output-equals-plain"}),
+    SaysLossless: ("lossless", {"output-follows-the-law"}),
+    GlobalNoise: ("invariant", {"global-generators-stay"}),
+    Rewrites: ("invariant", {"draft-and-scores-stay"}),
+    NoPath: ("invariant", {"verdicts-are-paths"}),
+    NeverStrict: ("lossy", {"strict-end-is-exact"}),
+    SaysLossy: ("lossy", {"manifest-agrees", "lossy-says-so"}),
+}
+
+
+@pytest.mark.parametrize("rule", FAULTS)
+def test_a_fault_fails_its_own_check_and_no_other(rule: type, checked: Callable, failed: Callable) -> None:
+    exactness, checks = FAULTS[rule]
+    options = f"{__name__}:BlindOptions" if rule is NeverStrict else None
+    found = checked(rule, "rule", exactness=exactness, options=options)
+    assert failed(found) == checks, {name: found[name] for name in failed(found)}
+
+
+def test_a_rule_that_wastes_good_drafts_is_seen(checked: Callable, failed: Callable) -> None:
+    assert failed(checked(NeverAccepts, "rule")) >= {"equal-laws-accept-all"}
+
+
+def test_a_lossy_rule_gives_its_distance_and_its_strict_end(checked: Callable, failed: Callable) -> None:
+    found = checked(Lossy, "rule", options=f"{__name__}:BiasOptions")
+    assert not failed(found), found
+    distance = float(found["lossy-says-so"].number.split()[2])
+    assert 0.02 < distance < 0.5 and "chance alone" in found["lossy-says-so"].number
+    assert found["strict-end-is-exact"].number.startswith("bias = 1: χ² p = ")
+    assert "output-follows-the-law" not in found and "greedy-at-zero" not in found
+
+
+@pytest.mark.parametrize("rule", [Match, Rejection])
+def test_right_rules_pass(rule: type, checked: Callable) -> None:
+    found = checked(rule, "rule")
+    assert {name for name, outcome in found.items() if outcome.status != "pass"} <= {"import-is-cheap"}, found
