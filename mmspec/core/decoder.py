@@ -201,13 +201,14 @@ class Decoder:
         """One whole round, its sync included."""
         began, before = time.perf_counter(), state.hosted
         active = [not done for done in state.done_rows]
+        behind = sorted(range(state.rows), key=before.__getitem__)
         state.report.rounds += 1
         state.report.row_rounds += sum(active)
         pending = self.speculate(state)
         with state.report.phase("rest"):
             self.settle(state, pending)
             state.sync()
-        emitted = [now - then for now, then, on in zip(state.hosted, before, active, strict=True) if on]
+        emitted = [state.hosted[row] - before[row] for row in behind]
         self.policy.observe(pending.draft.index.deepest, emitted, time.perf_counter() - began)
 
     def result(self, state: State) -> Output:

@@ -2,8 +2,10 @@
 
 SmartSpec (arXiv 2406.14066): goodput(d) = units(d) / seconds(d), where units(d) = 1 + a_1 + a_1 a_2 + … + a_1 … a_d and
 a_j is the chance that depth j is accepted when depth j - 1 was. Seconds are measured: the median of recent rounds of
-that depth, per number of rows that still decode (in powers of two); depths in between are interpolated. No model of the
+that depth, per number of rows (in powers of two); depths in between and beyond lie on a straight line. No model of the
 hardware, no constants of one. Plain decoding (depth 0) is a candidate like the others, and wins at a large batch.
+
+A batch ends with its last row, so the half of the rows that is furthest behind is asked what drafts bring.
 
 Decides from settled rounds only, so every rule stays exact; under `match` the output cannot change. The candidates are
 few and fixed: nothing recompiles.
@@ -76,8 +78,9 @@ class Load:
         if not known:
             return 1.0
         at = bisect_left(known, (depth, 0.0))
-        if at == len(known) or at == 0:
-            return known[min(at, len(known) - 1)][1]
+        if len(known) == 1 or at == 0:
+            return known[0][1]
+        at = min(at, len(known) - 1)  # beyond what was measured, the last line goes on
         (low, below), (high, above) = known[at - 1], known[at]
         return below + (above - below) * (depth - low) / (high - low)
 
@@ -107,8 +110,9 @@ class Goodput:
         return draft
 
     def observe(self, depth: int, emitted: Sequence[int], seconds: float) -> None:
-        load = self._loads.setdefault(len(emitted).bit_length(), Load(self._tour()))
-        self._count(depth, emitted)
+        load = self._loads.setdefault(len(emitted).bit_length(), Load(self._tour(len(emitted))))
+        active = [n for n in emitted if n]
+        self._count(depth, active[: (len(active) + 1) // 2])
         # A drafter that was asked and had nothing to say: such a round is neither plain nor one of that depth.
         if depth or not self._next:
             load.time(depth, seconds)
@@ -124,9 +128,10 @@ class Goodput:
             expected += reached
         return expected
 
-    def _tour(self) -> list[int]:
-        middle = self.depths[len(self.depths) // 2]
-        return sorted({0, middle, self.depths[-1]}, reverse=True) * LAPS
+    def _tour(self, rows: int) -> list[int]:
+        """The deepest drafts are tried by a row alone only: in a batch they are seldom right and cost most."""
+        middle, deepest = self.depths[len(self.depths) // 2], self.depths[-1]
+        return sorted({0, middle, deepest if rows == 1 else 0}, reverse=True) * LAPS
 
     def _count(self, depth: int, emitted: Sequence[int]) -> None:
         """Depth d was tried where depth d - 1 was accepted, and taken where more than d units came."""

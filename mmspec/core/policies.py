@@ -28,7 +28,8 @@ class Policy(Protocol):
 
         Args:
             depth: How deep its draft was; 0: no draft.
-            emitted: Units that each row emitted which was not done before, the bonus or residual unit included.
+            emitted: Units of every row, the bonus or residual unit included, 0 of rows that had ended; the row that
+                is furthest behind comes first.
             seconds: Wall time of the whole round.
         """
         ...

@@ -7,6 +7,8 @@ from mmspec.report import views
 from mmspec.report.result import Result
 from mmspec.report.views import SLOWER, WARNING, View
 
+WIDE = 180
+
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table as RichTable
@@ -35,7 +37,10 @@ def show(result: Result, console: "Console | None" = None) -> None:
     """All tables of a benchmark, on the terminal."""
     from rich.console import Console
 
-    console = console if console is not None else Console()
+    if console is None:
+        console = Console()
+        if not console.is_terminal:  # a file has no edge to wrap at
+            console = Console(width=WIDE)
     console.print(views.facts(result), markup=False, highlight=False)
     for table in views.everything(result):
         console.print(f"\n{table.title}", style="bold", markup=False, highlight=False)

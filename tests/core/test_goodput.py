@@ -196,3 +196,54 @@ def test_is_found_by_name():
     assert isinstance(policy, Goodput) and policy.depths == [0, 1, 2, 4, 6] and policy.options.probe == 9
     with pytest.raises(ValueError, match="'probe' is 1, allowed is int >= 2"):
         decoder_for(model, "prompt-lookup", policy="goodput", options={"probe": 1})
+
+
+def test_a_batch_ends_with_its_last_row():
+    """Half of the rows take every draft, the half that is behind takes none: drafting only makes the call longer."""
+
+    def called(order):
+        policy, budgets = Goodput(8), []
+        for _ in range(200):
+            depth = policy.budget()
+            policy.observe(depth, order([1, 1, depth + 1, depth + 1]), 1 + 0.3 * depth)
+            budgets.append(depth)
+        return favourite(budgets)
+
+    assert called(lambda emitted: emitted) == 0
+    assert called(lambda emitted: emitted[::-1]) == 8
+    assert called(lambda emitted: [*emitted[::-1], 0, 0, 0]) == 8, "rows that have ended are not asked"
+
+
+def test_a_batch_does_not_warm_up_with_the_deepest_drafts():
+    def first(rows):
+        policy = Goodput(8)
+        return run(policy, lambda depth: 1 + depth, lambda depth: 0.0, rounds=12, rows=rows)[
+            1:
+        ]  # the first is asked before
+
+    assert max(first(1)) == 8 and max(first(2)) == 2
+
+
+def test_the_decoder_tells_who_is_behind():
+    told = []
+
+    class Watching:
+        def budget(self):
+            return 3
+
+        def trim(self, draft):
+            return draft
+
+        def observe(self, depth, emitted, seconds):
+            told.append(list(emitted))
+
+    target = HistoryTarget.random(3, seed=0)
+    decoder = Decoder(target, DraftModel(target.near(1)), k=3, policy=Watching())
+    seen = []
+    decoder.generate(
+        torch.tensor([[0, 1]]).expand(4, 2), 12, seed=[1, 2, 3, 4], on_step=lambda s: seen.append(list(s.hosted))
+    )
+    for before, now, emitted in zip(seen, seen[1:], told, strict=False):
+        order = sorted(range(4), key=before.__getitem__)
+        assert emitted == [now[row] - before[row] for row in order]
+    assert any(len(set(before)) > 1 for before in seen), "the rows must part"

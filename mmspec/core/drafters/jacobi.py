@@ -4,7 +4,8 @@ Speculative Jacobi decoding (arXiv 2410.01699) and its maximal-coupling form (25
 every node of the window becomes the next draft, with the laws that it was drawn from; slots that enter the window are
 filled by an initialisation. Training-free, for discrete and continuous units alike: the rule decides how a redraw is
 tied to the draft (`match`: shared noise; `rejection`: maximal coupling or reflection).
-Knob: the window (`k`); longer windows accept more per pass and cost more per pass.
+Knobs: the window (`k`): longer windows accept more per pass and cost more per pass; `independent`: what is drafted next
+is drawn anew from the last pass's laws instead, as first published, which keeps fewer drafts alive.
 """
 
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ import torch
 from torch import Tensor
 
 from mmspec.core.laws import Law, Mixed, take_nodes, where_nodes
-from mmspec.core.noise import DraftNoise, Noise
+from mmspec.core.noise import DraftNoise, Lane, Noise
 from mmspec.core.protocols import Target
 from mmspec.core.state import State
 from mmspec.core.types import Draft, Step
@@ -51,13 +52,15 @@ class Jacobi:
 
     Args:
         initialisation: Fills new slots.
+        independent: Draw what stays in the window anew, with noise of its own.
     """
 
     offers = frozenset({"chain", "window", "q"})
     needs = frozenset({"redraw"})
 
-    def __init__(self, initialisation: Initialisation) -> None:
+    def __init__(self, initialisation: Initialisation, independent: bool = False) -> None:
         self.initialisation = initialisation
+        self.independent = independent
 
     def bind(self, target: Target) -> None:
         pass
@@ -83,8 +86,13 @@ class Jacobi:
         nodes = step.draft.nodes
         source = step.count[:, None] + torch.arange(nodes - 1, device=step.count.device)
         drawn = source < nodes
-        source = source.clamp(max=nodes - 1)
-        state.memory = Window(take_nodes(step.verdict.drawn, source), step.scores.law.take(source), drawn)
+        law = step.scores.law.take(source.clamp(max=nodes - 1))
+        if self.independent:
+            # Lane DRAFT of the next round: the rule there draws coins and residuals in other lanes.
+            units = law.draw(state.round().source.fresh(state.emitted, 1, nodes - 1).lane(Lane.DRAFT))
+        else:
+            units = take_nodes(step.verdict.drawn, source.clamp(max=nodes - 1))
+        state.memory = Window(units, law, drawn)
 
     @staticmethod
     def _resized(state: State, k: int) -> Window:

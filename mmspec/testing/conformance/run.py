@@ -47,7 +47,7 @@ def checks_for(
     from mmspec.testing.conformance.subject import Subject
 
     if find_spec("scipy") is None:
-        raise ImportError("the conformance kit needs scipy for its statistics: pip install scipy")
+        raise ValueError("the conformance kit needs scipy for its statistics: pip install 'mmspec[check]'")
     registry = registry if registry is not None else installed()
     reasons = {_named(name): reason for name, reason in (expected or {}).items()}
     checks = []

@@ -14,7 +14,7 @@ TARGET, DRAFTER = "mmspec/text-14m", "mmspec/text-1m"
 TEMPERATURES = (0.0, 0.8)
 GIVEN = 160
 """Tokens of a prompt."""
-READ = 400
+READ = 240
 """Tokens of a text through which decoders are led."""
 
 METHODS: Mapping[str, Mapping[str, Any]] = {

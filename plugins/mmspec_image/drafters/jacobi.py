@@ -1,0 +1,116 @@
+"""`jacobi` for pictures: the core's window, filled by what a picture suggests.
+
+Speculative Jacobi decoding (arXiv 2410.01699) and its coupled forms (2510.24211): the target's own last pass is the
+draft. All fillings are point masses, so that any of them is exact, whatever it looks at.
+Knobs: `init` (what enters the window), `redraw` (`coupled`: what the rule drew stays as draft; `independent`: drawn anew
+each round, as first published, which keeps fewer drafts alive).
+"""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from mmspec.core.drafters.initialisations import AboveUnit, LeftUnit, RandomUnit
+from mmspec.core.drafters.jacobi import Initialisation, Jacobi, Window
+from mmspec.core.laws import Law
+from mmspec.core.noise import Noise
+from mmspec.core.protocols import Target
+from mmspec.core.state import State
+from mmspec.core.types import Step
+
+
+@dataclass(frozen=True)
+class JacobiOptions:
+    """Options of `jacobi`."""
+
+    init: Literal["random", "left", "above", "predict-2d", "previous-image"] = field(
+        default="above", metadata={"help": "what fills slots that enter the window; exact whatever it is"}
+    )
+    redraw: Literal["coupled", "independent"] = field(
+        default="coupled", metadata={"help": "keep what the rule drew as draft, or draw it anew (SJD)"}
+    )
+
+
+@dataclass(frozen=True)
+class Predicted:
+    """Left, above or neither: what the three known neighbours suggest, as picture codecs predict.
+
+    Where the code above-left equals the left one, things change with the row: take the one above; where it equals the
+    one above, take the left one; else the one above.
+
+    Attributes:
+        grid_width: Codes per row.
+    """
+
+    grid_width: int
+
+    def fill(self, state: State, window: Window, noise: Noise) -> tuple[Tensor, Law | None]:
+        left, _ = LeftUnit().fill(state, window, noise)
+        above, _ = AboveUnit(self.grid_width).fill(state, window, noise)
+        corner, _ = AboveUnit(self.grid_width + 1).fill(state, window, noise)
+        return torch.where(corner == above, left, above), None
+
+
+class PreviousImage:
+    """The codes of the last picture at the same places; before there is one, what stands above.
+
+    Args:
+        grid_width: Codes per row.
+    """
+
+    def __init__(self, grid_width: int) -> None:
+        self._above = AboveUnit(grid_width)
+        self.last: Tensor | None = None
+
+    def fill(self, state: State, window: Window, noise: Noise) -> tuple[Tensor, Law | None]:
+        above, _ = self._above.fill(state, window, noise)
+        if self.last is None or self.last.device != above.device:
+            return above, None
+        last = self.last[torch.arange(state.rows, device=above.device) % len(self.last)]
+        place = state.emitted[:, None] + torch.arange(above.shape[1], device=above.device)
+        return last.gather(1, place.clamp(max=last.shape[1] - 1)), None
+
+    def keep(self, state: State) -> None:
+        """Remember what a call has made so far."""
+        self.last = state.history[:, state.given : state.given + state.limit].clone()
+
+
+class ImageJacobi(Jacobi):
+    """The core's window on a target that has a grid.
+
+    Args:
+        options: Filling and redraw.
+    """
+
+    def __init__(self, options: JacobiOptions = JacobiOptions()) -> None:
+        super().__init__(LeftUnit(), independent=options.redraw == "independent")
+        self.options = options
+
+    def bind(self, target: Target) -> None:
+        """Learn the grid.
+
+        Raises:
+            ValueError: The target has none, and the filling needs it.
+        """
+        super().bind(target)
+        grid = getattr(target, "grid", None)
+        if grid is None and self.options.init not in ("random", "left"):
+            raise ValueError(f"init={self.options.init!r} needs a target with a grid; init=left and init=random do not")
+        assert target.vocab is not None
+        self.initialisation = self._filling(target.vocab, grid or 1)
+
+    def _filling(self, vocab: int, grid: int) -> Initialisation:
+        return {
+            "random": lambda: RandomUnit(vocab),
+            "left": LeftUnit,
+            "above": lambda: AboveUnit(grid),
+            "predict-2d": lambda: Predicted(grid),
+            "previous-image": lambda: PreviousImage(grid),
+        }[self.options.init]()
+
+    def observe(self, state: State, step: Step) -> None:
+        super().observe(state, step)
+        if isinstance(self.initialisation, PreviousImage) and int(state.emitted.min()) >= state.limit:
+            self.initialisation.keep(state)

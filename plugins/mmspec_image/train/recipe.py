@@ -1,0 +1,173 @@
+"""`mmspec train image`: a VQ tokenizer for the emoji, then a caption encoder and a transformer over its codes."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from transformers import PreTrainedTokenizerFast
+
+from mmspec.training.loop import LoopOptions, fit
+from mmspec_image.models.captions import CaptionEncoder
+from mmspec_image.models.llamagen import LlamaGenTransformer
+from mmspec_image.models.vq import LlamaGenVQ
+from mmspec_image.train.data import SHIFTS, Pictures, caption_tokenizer, moved, pixels
+
+
+@dataclass(frozen=True)
+class ImageRecipe:
+    """Sizes and lengths.
+
+    Attributes:
+        codes: Entries of the codebook.
+        vq_steps: Steps of the tokenizer.
+        vq_batch: Pictures of each.
+        steps: Steps of the transformer.
+        batch: Pictures of each.
+        words: Tokens of captions.
+        length: Tokens of a caption.
+        drop: Share of captions that are replaced by the null caption, for guidance.
+        seed: Of weights and batches.
+    """
+
+    codes: int = 512
+    vq_steps: int = 2500
+    vq_batch: int = 32
+    steps: int = 10_000
+    batch: int = 16
+    words: int = 1024
+    length: int = 16
+    drop: float = 0.1
+    seed: int = 0
+
+
+class Captioned(nn.Module):
+    """Encoder and transformer, trained together.
+
+    Args:
+        encoder: Features of captions.
+        transformer: Codes after them.
+    """
+
+    def __init__(self, encoder: CaptionEncoder, transformer: LlamaGenTransformer) -> None:
+        super().__init__()
+        self.encoder, self.transformer = encoder, transformer
+
+    def forward(self, ids: Tensor, mask: Tensor, codes: Tensor, dropped: Tensor) -> Tensor:
+        """Logits `[batch, n, vocab]` of codes `[batch, n]`; rows `dropped [batch]` have the null caption."""
+        null = self.transformer.cls_embedding.null(len(ids))
+        features = torch.where(dropped[:, None, None], null, self.encoder(ids, mask).type_as(null))
+        return self.transformer(features, codes, mask | dropped[:, None])
+
+
+def train_vq(pictures: Pictures, recipe: ImageRecipe, work: Path, device: str, say: Callable[[str], None]) -> LlamaGenVQ:
+    """The tokenizer: absolute and squared error of pixels, and the codebook's loss."""
+    torch.manual_seed(recipe.seed)
+    vq = LlamaGenVQ(
+        recipe.codes, ch=32, encoder_ch_mult=(1, 2, 2), decoder_ch_mult=(1, 2, 2), z_channels=64, num_res_blocks=1
+    ).to(device)
+    images = pictures.images[~pictures.held_out].to(device)
+
+    def batch_at(step: int) -> Tensor:
+        g = torch.Generator().manual_seed(recipe.seed * 1_000_003 + step)
+        chosen = torch.randint(len(images), (recipe.vq_batch,), generator=g)
+        shift = SHIFTS[int(torch.randint(len(SHIFTS), (), generator=g))]
+        return pixels(moved(images[chosen.to(device)], shift))
+
+    def loss_of(model: nn.Module, batch: Tensor) -> Tensor:
+        made, quantised = model(batch)
+        return (made.float() - batch).abs().mean() + (made.float() - batch).square().mean() + quantised.loss.float()
+
+    options = LoopOptions(recipe.vq_steps, 1e-3, weight_decay=0.0)
+    fit(vq, batch_at, loss_of, options, work / "vq", say)
+    return vq
+
+
+@torch.no_grad()
+def encode_all(vq: LlamaGenVQ, pictures: Pictures, work: Path, device: str) -> Tensor:
+    """Codes of every picture in every place: `[shift, picture, cell]` int16, kept in `work`."""
+    kept = work / "codes.pt"
+    if kept.is_file():
+        return torch.load(kept, weights_only=True)
+    vq.eval()
+    made = []
+    for shift in SHIFTS:
+        parts = moved(pictures.images, shift).split(256)
+        made.append(torch.cat([vq.encode(pixels(part.to(device))).codes.flatten(1).cpu() for part in parts]))
+    codes = torch.stack(made).to(torch.int16)
+    torch.save(codes, kept)
+    return codes
+
+
+def train_transformer(
+    pictures: Pictures,
+    codes: Tensor,
+    tokenizer: PreTrainedTokenizerFast,
+    recipe: ImageRecipe,
+    work: Path,
+    device: str,
+    say: Callable[[str], None],
+) -> Captioned:
+    """Encoder and transformer: next-code cross-entropy."""
+    torch.manual_seed(recipe.seed + 1)
+    encoder = CaptionEncoder(len(tokenizer), recipe.length)
+    transformer = LlamaGenTransformer(
+        vocab_size=recipe.codes,
+        grid=int(codes.shape[-1] ** 0.5),
+        dim=256,
+        n_layer=6,
+        n_head=4,
+        multiple_of=64,
+        model_type="t2i",
+        caption_dim=encoder.config.dim,
+        cls_token_num=recipe.length,
+        condition_vanishes=False,
+    )
+    model = _scaled(Captioned(encoder, transformer)).to(device)
+    words = tokenizer(pictures.captions, padding="max_length", truncation=True, return_tensors="pt")
+    seen = (~pictures.held_out).nonzero()[:, 0]
+
+    def batch_at(step: int) -> tuple[Tensor, ...]:
+        g = torch.Generator().manual_seed(recipe.seed * 1_000_003 + step)
+        chosen = seen[torch.randint(len(seen), (recipe.batch,), generator=g)]
+        shift = torch.randint(len(SHIFTS), (recipe.batch,), generator=g)
+        dropped = torch.rand(recipe.batch, generator=g) < recipe.drop
+        ids, mask = words["input_ids"][chosen], words["attention_mask"][chosen].bool()
+        return tuple(t.to(device) for t in (ids, mask, codes[shift, chosen].long(), dropped))
+
+    fit(model, batch_at, next_code, LoopOptions(recipe.steps, 1e-3, warmup=200), work / "transformer", say)
+    return model
+
+
+def next_code(model: nn.Module, batch: tuple[Tensor, ...]) -> Tensor:
+    """Cross-entropy of every code, in nats."""
+    ids, mask, codes, dropped = batch
+    return F.cross_entropy(model(ids, mask, codes, dropped).flatten(0, 1).float(), codes.flatten())
+
+
+def train(
+    pictures: Pictures, recipe: ImageRecipe, work: Path, device: str, say: Callable[[str], None]
+) -> tuple[LlamaGenVQ, Captioned, PreTrainedTokenizerFast]:
+    """Everything, resuming where it stopped."""
+    work.mkdir(parents=True, exist_ok=True)
+    step: Callable[[str], Callable[[str], None]] = lambda what: partial(_said, say, what)  # noqa: E731
+    vq = train_vq(pictures, recipe, work, device, step("vq"))
+    codes = encode_all(vq, pictures, work, device)
+    tokenizer = caption_tokenizer(pictures.captions, recipe.words, recipe.length)
+    return vq, train_transformer(pictures, codes, tokenizer, recipe, work, device, step("transformer")), tokenizer
+
+
+def _said(say: Callable[[str], None], what: str, line: str) -> None:
+    say(f"{what}: {line}")
+
+
+def _scaled(model: Captioned) -> Captioned:
+    """Small weights to begin with, smaller where a residual is added to."""
+    for name, weights in model.transformer.named_parameters():
+        if weights.dim() > 1:
+            depth = (2 * len(model.transformer.layers)) ** 0.5 if name.endswith(("wo.weight", "w2.weight")) else 1.0
+            nn.init.normal_(weights, std=0.02 / depth)
+    return model
