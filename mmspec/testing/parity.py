@@ -81,9 +81,12 @@ def read(file: Path) -> tuple[dict[str, Tensor], dict[str, Tensor], dict[str, An
     with safe_open(file, "pt") as held:
         tensors = {key: held.get_tensor(key) for key in held.keys()}  # noqa: SIM118
         config = json.loads((held.metadata() or {}).get("config", "{}"))
-    parts = {kind: {k.partition(".")[2]: t for k, t in tensors.items() if k.startswith(f"{kind}.")} for kind in ("state", "io")}
-    state = {k: t * STEP if t.dtype == torch.int8 else t for k, t in parts["state"].items()}
-    return state, parts["io"], config
+    state, io = (_under(kind, tensors) for kind in ("state.", "io."))
+    return {key: t * STEP if t.dtype == torch.int8 else t for key, t in state.items()}, io, config
+
+
+def _under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {key.removeprefix(prefix): tensor for key, tensor in tensors.items() if key.startswith(prefix)}
 
 
 def distance(ours: Tensor, theirs: Tensor) -> float:

@@ -91,7 +91,7 @@ def test_mistakes_are_one_line_and_exit_code_2(folder: Path, tmp_path: Path, mon
         (PROMPT, "--model", "nobody/nothing"): "neither a folder here nor to be had from the hub",
         (PROMPT, "--model", str(folder), "--method", "promt-lookup"): "did you mean 'prompt-lookup'",
         (PROMPT, "--model", str(folder), "--rule", "blok"): "did you mean 'block'",
-        (PROMPT, "--model", str(folder), "--opt", "max_ngram=ten"): "option 'max_ngram' is 'ten', allowed is int",
+        (PROMPT, "--model", str(folder), "--opt", "max_match=ten"): "option 'max_match' is 'ten', allowed is int",
         (PROMPT, "--model", str(folder), "--opt", "max_ngram"): "options are written key=value",
         (PROMPT * 80, "--model", str(folder)): "tokens and the model's context is 512; shorten it",
     }

@@ -92,7 +92,7 @@ def test_the_handle_says_what_was_chosen_and_why(target: Any) -> None:
     decoder.why = "because the test says so"
     assert Enabled(target, decoder, None, None).why == "because the test says so"
     with mmspec.enable(target) as spec:
-        assert spec.method == "auto" and "no draft model" in spec.why
+        assert spec.method == "suffix" and "no draft model" in spec.why
     with mmspec.enable(target, "prompt-lookup") as spec:
         assert spec.method == "prompt-lookup" and spec.why == ""
 
@@ -261,7 +261,7 @@ def test_confidence_drafts_less_and_writes_the_same(
 def test_auto_and_k_zero_and_k_one(target: Any, good: Any, prompts: Callable, theirs: Callable, ours: Callable) -> None:
     inputs = prompts(3)
     run = theirs(target, inputs, 0, **SAMPLED)
-    for spec, method in (({}, "auto"), ({"drafter": good}, "draft-model")):
+    for spec, method in (({}, "suffix"), ({"drafter": good}, "draft-model")):
         for k in (0, 1):
             mine = ours(target, inputs, 0, {**spec, "k": k}, **SAMPLED)
             assert_same(mine.ids, run, mine.state)

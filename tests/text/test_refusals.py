@@ -37,7 +37,10 @@ VALUES = {
     "too large": (dict(method="prompt-lookup", max_ngram=33), "'max_ngram' is 33, allowed is int >= 1, <= 32"),
     "too small": (dict(method="prompt-lookup", min_ngram=0), "'min_ngram' is 0, allowed is int >= 1"),
     "together": (dict(method="prompt-lookup", min_ngram=5), r"min_ngram \(5\) must not exceed max_ngram \(3\)"),
-    "threshold": (dict(policy="confidence", threshold=1.0), "'threshold' is 1.0, allowed is float > 0, < 1"),
+    "threshold": (
+        dict(method="prompt-lookup", policy="confidence", threshold=1.0),
+        "'threshold' is 1.0, allowed is float > 0, < 1",
+    ),
     "negative k": (dict(k=-1), "k must be an integer >= 0, got -1"),
     "k of a wrong type": (dict(k="three"), "k must be an integer >= 0, got 'three'"),
     "k twice": (dict(k=3, num_speculative_tokens=3), "k and num_speculative_tokens are one number"),

@@ -2,8 +2,8 @@
 
 Speculative Jacobi decoding (arXiv 2410.01699) and its coupled forms (2510.24211): the target's own last pass is the
 draft. All fillings are point masses, so that any of them is exact, whatever it looks at.
-Knobs: `init` (what enters the window), `redraw` (`coupled`: what the rule drew stays as draft; `independent`: drawn anew
-each round, as first published, which keeps fewer drafts alive).
+Knobs: `init` (what enters the window), `redraw` (`coupled`: what the rule drew stays as draft; `independent`: drawn
+anew each round, as first published, which keeps fewer drafts alive).
 """
 
 from dataclasses import dataclass, field

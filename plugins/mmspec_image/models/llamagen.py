@@ -169,9 +169,7 @@ class LlamaGenTransformer(ModelMixin, ConfigMixin):
             raise ValueError(f"model_type is 'c2i' (a class) or 't2i' (a caption), not {model_type!r}")
         hidden = -(-int(8 * dim / 3) // multiple_of) * multiple_of
         self.cls_embedding: Any = (
-            ClassEmbedder(num_classes, dim)
-            if model_type == "c2i"
-            else CaptionEmbedder(caption_dim, dim, cls_token_num)
+            ClassEmbedder(num_classes, dim) if model_type == "c2i" else CaptionEmbedder(caption_dim, dim, cls_token_num)
         )
         self.tok_embeddings = nn.Embedding(vocab_size, dim)
         blocks = (Block(dim, n_head, n_kv_head or n_head, hidden, norm_eps) for _ in range(n_layer))
@@ -187,8 +185,8 @@ class LlamaGenTransformer(ModelMixin, ConfigMixin):
 
         Args:
             source: Path or mapping; see `mmspec_image.models.official`.
-            **config: What the weights do not say: `grid` (24 of the 384-pixel files, 32 of the 512-pixel ones), `n_head`
-                of an unpublished size.
+            **config: What the weights do not say: `grid` (24 of the 384-pixel files, 32 of the 512-pixel ones), and
+                `n_head` of an unpublished size.
 
         Raises:
             ValueError: It does not fit.

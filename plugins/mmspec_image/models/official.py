@@ -1,7 +1,7 @@
 """Published LlamaGen files into our models: wrappers off, caches out, sizes read from shapes.
 
-Files are `{"model": …}` of DDP training, bare states of FSDP, or `{"module": …}` and `{"state_dict": …}`; keys may begin
-with `module.` or `_orig_mod.`; a state that was saved after generation holds key caches.
+Files are `{"model": …}` of DDP training, bare states of FSDP, or `{"module": …}` and `{"state_dict": …}`; keys may
+begin with `module.` or `_orig_mod.`; a state that was saved after generation holds key caches.
 """
 
 from collections.abc import Mapping

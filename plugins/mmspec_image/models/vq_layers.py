@@ -1,5 +1,6 @@
 """The convolutional halves of the VQ tokenizer, with VQGAN's blocks under LlamaGen's names."""
 
+from itertools import pairwise
 from typing import Any
 
 import torch.nn.functional as F
@@ -95,7 +96,7 @@ class Encoder(nn.Module):
         self.conv_in = nn.Conv2d(3, ch, 3, padding=1)
         self.conv_blocks = nn.ModuleList(
             level(a, b, blocks, i == last, "downsample", Downsample(b) if i != last else None)
-            for i, (a, b) in enumerate(zip(widths, widths[1:], strict=False))
+            for i, (a, b) in enumerate(pairwise(widths))
         )
         self.mid = middle(widths[-1])
         self.norm_out = norm(widths[-1])
@@ -122,7 +123,7 @@ class Decoder(nn.Module):
         self.mid = middle(widths[0])
         self.conv_blocks = nn.ModuleList(
             level(a, b, blocks + 1, i == 0, "upsample", Upsample(b) if i != last else None)
-            for i, (a, b) in enumerate(zip(widths, widths[1:], strict=False))
+            for i, (a, b) in enumerate(pairwise(widths))
         )
         self.norm_out = norm(widths[-1])
         self.conv_out = nn.Conv2d(widths[-1], 3, 3, padding=1)

@@ -48,9 +48,9 @@ class Memory:
     rows: int
 
     def physical(self, values: Tensor) -> Tensor:
-        """What every half reads: rows once or twice; what all rows share stays as it is."""
+        """What every half reads: all rows, once or twice."""
         halves = len(self.slots.length) // self.rows
-        return values if len(values) == 1 and self.rows > 1 or halves == 1 else values.repeat(halves, *(1,) * (values.dim() - 1))
+        return values if halves == 1 else values.repeat(halves, *(1,) * (values.dim() - 1))
 
 
 class LlamaGenTarget:
@@ -60,7 +60,7 @@ class LlamaGenTarget:
         model: The transformer.
     """
 
-    offers = frozenset({"discrete", "tree", "window", "grow", "truncate", "grid"})
+    offers = frozenset({"discrete", "tree", "window", "grow", "truncate", "codebook"})
     example = "mmspec_image.example:llamagen"
 
     def __init__(self, model: LlamaGenTransformer) -> None:
@@ -68,6 +68,7 @@ class LlamaGenTarget:
         self.vocab: int | None = model.config.vocab_size
         self.context = model.cells
         self.grid = model.config.grid
+        self.codebook = model.tok_embeddings.weight.detach()
 
     @cached_property
     def _linears(self) -> Any:

@@ -63,7 +63,9 @@ class Captioned(nn.Module):
         return self.transformer(features, codes, mask | dropped[:, None])
 
 
-def train_vq(pictures: Pictures, recipe: ImageRecipe, work: Path, device: str, say: Callable[[str], None]) -> LlamaGenVQ:
+def train_vq(
+    pictures: Pictures, recipe: ImageRecipe, work: Path, device: str, say: Callable[[str], None]
+) -> LlamaGenVQ:
     """The tokenizer: absolute and squared error of pixels, and the codebook's loss."""
     torch.manual_seed(recipe.seed)
     vq = LlamaGenVQ(
