@@ -51,9 +51,10 @@ def _outcomes(name: str | None) -> "list[Outcome]":
 
 
 def _print(outcomes: "Sequence[Outcome]", seconds: float) -> None:
-    from rich.console import Console
     from rich.markup import escape
     from rich.table import Column, Table
+
+    from mmspec.report.table import wide_console
 
     names = [Column(name, no_wrap=True) for name in ("check", "status")]  # to be copied, never cut
     table = Table("component", *names, "number", "reason", box=None, pad_edge=False)
@@ -71,7 +72,7 @@ def _print(outcomes: "Sequence[Outcome]", seconds: float) -> None:
     counts: Counter[str] = Counter(outcome.status for outcome in outcomes)
     components = len({(outcome.kind, outcome.component) for outcome in outcomes})
     said = ", ".join(f"{counts[status]} {status}" for status in COLOURS if counts[status]) or "nothing to check"
-    console = Console()
+    console = wide_console()
     if outcomes:
         console.print(table)
     console.print(f"components: {components}, checks: {len(outcomes)}: {said} ({seconds:.0f} s)")

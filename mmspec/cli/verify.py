@@ -55,16 +55,17 @@ def verify(
 
 
 def _show(verdict: "Verdict", exactness: str | None) -> None:
-    from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
+
+    from mmspec.report.table import wide_console
 
     table = Table("", "model", "rows × new", "plain s", "mmspec s", "ids", box=None, pad_edge=False)
     for line in verdict.lines:
         number = f"{line.plain.number}{'*' if line.plain.first else ''}"
         seconds = f"{line.plain_s:.3f}", f"{line.ours_s:.3f}" if line.ours else ""
         table.add_row(number, line.plain.model, line.shape, *seconds, escape(_outcome(line)))
-    console = Console()
+    console = wide_console()
     console.print(table)
     console.print("* a model's first call, in which it warms up", highlight=False)
     for text in _summary(verdict, exactness):

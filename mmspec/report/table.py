@@ -1,5 +1,6 @@
 """A table of text cells, for the terminal (rich) and for Markdown; what stands in it, `views` says."""
 
+import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -7,11 +8,12 @@ from mmspec.report import views
 from mmspec.report.result import Result
 from mmspec.report.views import SLOWER, WARNING, View
 
-WIDE = 180
-
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table as RichTable
+
+WIDE = 180
+"""Columns of a table that is not shown on a terminal."""
 
 
 def markdown(result: Result) -> str:
@@ -35,18 +37,21 @@ def in_markdown(tables: Sequence[View], facts: str = "") -> str:
 
 def show(result: Result, console: "Console | None" = None) -> None:
     """All tables of a benchmark, on the terminal."""
-    from rich.console import Console
-
-    if console is None:
-        console = Console()
-        if not console.is_terminal:  # a file has no edge to wrap at
-            console = Console(width=WIDE)
+    console = console if console is not None else wide_console()
     console.print(views.facts(result), markup=False, highlight=False)
     for table in views.everything(result):
         console.print(f"\n{table.title}", style="bold", markup=False, highlight=False)
         console.print(_rich(table))
         if table.note:
             console.print(table.note, style="dim", markup=False, highlight=False)
+
+
+def wide_console() -> "Console":
+    """The terminal; a file or a pipe has no edge to wrap at (unless `COLUMNS` says so): nothing is folded there."""
+    from rich.console import Console
+
+    console = Console()
+    return console if console.is_terminal or "COLUMNS" in os.environ else Console(width=WIDE)
 
 
 def _line(cells: Sequence[str]) -> str:
