@@ -99,6 +99,8 @@ class Decoder:
         self.why = why
         refuse_misfits(self.target, self.drafter, self.rule)
         self.drafter.bind(target)
+        if hasattr(self.rule, "bind"):
+            self.rule.bind(target)
 
     def start(
         self,

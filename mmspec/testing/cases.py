@@ -96,6 +96,7 @@ def grid_case() -> Case:
         "window random": lambda: Jacobi(RandomUnit(VOCAB)),
         "window left": lambda: Jacobi(LeftUnit()),
         "window above": lambda: Jacobi(AboveUnit(2)),
+        "window independent": lambda: Jacobi(AboveUnit(2), independent=True),
     }
     drafters = windows | _modelled(small) | {"chain model bad": lambda: DraftModel(bad)}
     return Case(

@@ -1,12 +1,109 @@
-"""Image generation over discrete codes: this plugin offers nothing yet.
+"""What the image plugin offers. It imports no torch; the factories do."""
 
-To come: a target for autoregressive image models, Jacobi windows with spatial initialisation, guidance.
-"""
+from collections.abc import Iterator
 
 from mmspec.registry import Component, hookimpl
 
 
 @hookimpl
-def mmspec_components() -> list[Component]:
-    """Nothing yet, and so `mmspec methods` lists nothing of it."""
-    return []
+def mmspec_components() -> Iterator[Component]:
+    """The target, the drafter, the relaxed rules, then methods."""
+    yield Component(
+        name="llamagen",
+        kind="target",
+        factory="mmspec_image.targets.llamagen:LlamaGenTarget",
+        offers=frozenset({"discrete", "tree", "window", "grow", "truncate", "codebook"}),
+        summary="LlamaGen: VQ codes of a picture in raster order, with guidance.",
+        paper="https://arxiv.org/abs/2406.06525",
+    )
+    yield Component(
+        name="jacobi",
+        kind="drafter",
+        factory="mmspec_image.drafters.jacobi:ImageJacobi",
+        needs=frozenset({"redraw"}),
+        offers=frozenset({"chain", "window", "q"}),
+        summary="The target's own last pass over a window of codes; no model, no training.",
+        paper="https://arxiv.org/abs/2410.01699",
+        options="mmspec_image.drafters.jacobi:JacobiOptions",
+    )
+    yield from _rules()
+    yield from _methods()
+
+
+def _rules() -> Iterator[Component]:
+    yield Component(
+        name="grouped",
+        kind="rule",
+        factory="mmspec_image.rules.grouped:Grouped",
+        needs=frozenset({"discrete", "chain", "codebook"}),
+        offers=frozenset({"redraw"}),
+        exactness="lossy",
+        summary="Accept a draft for the mass of codes next to it in the order of p.",
+        paper="https://arxiv.org/abs/2508.07747",
+        options="mmspec_image.rules.grouped:GroupedOptions",
+    )
+    yield Component(
+        name="relaxed",
+        kind="rule",
+        factory="mmspec_image.rules.relaxed:Relaxed",
+        needs=frozenset({"discrete", "chain", "codebook"}),
+        offers=frozenset({"redraw"}),
+        exactness="lossy",
+        summary="Accept a draft for the mass of codes that look like it.",
+        paper="https://arxiv.org/abs/2410.03355",
+        options="mmspec_image.rules.relaxed:RelaxedOptions",
+    )
+
+
+def _methods() -> Iterator[Component]:
+    yield Component(
+        name="gs-sjd",
+        kind="method",
+        drafter="jacobi",
+        exactness="invariant",
+        summary="Jacobi windows with shared noise: the plain picture for that seed, faster.",
+        paper="https://arxiv.org/abs/2510.24211",
+    )
+    yield Component(
+        name="mc-sjd",
+        kind="method",
+        drafter="jacobi",
+        rule="rejection",
+        exactness="lossless",
+        summary="Jacobi windows, redrawn by maximal coupling.",
+        paper="https://arxiv.org/abs/2510.24211",
+    )
+    yield Component(
+        name="sjd",
+        kind="method",
+        drafter="jacobi",
+        rule="rejection",
+        exactness="lossless",
+        defaults={"redraw": "independent"},
+        summary="Speculative Jacobi decoding as first published: windows drawn anew.",
+        paper="https://arxiv.org/abs/2410.01699",
+    )
+    yield Component(
+        name="gsd",
+        kind="method",
+        drafter="jacobi",
+        rule="grouped",
+        exactness="lossy",
+        summary="Jacobi windows, accepted by groups of codes.",
+        paper="https://arxiv.org/abs/2508.07747",
+    )
+    yield Component(
+        name="lantern",
+        kind="method",
+        drafter="jacobi",
+        rule="relaxed",
+        exactness="lossy",
+        summary="Jacobi windows, accepted for codes that look alike.",
+        paper="https://arxiv.org/abs/2410.03355",
+    )
+
+
+@hookimpl
+def mmspec_target_for(model: object) -> str | None:
+    """`llamagen` for our LlamaGen transformer."""
+    return "llamagen" if type(model).__module__ == "mmspec_image.models.llamagen" else None

@@ -22,6 +22,8 @@ class Rule(Protocol):
         needs: Words that target and drafter must offer between them.
         offers: Words that drafters may need of a rule: `redraw` (`verdict.drawn` is a draw at every node), `rerank`
             (nodes may be dropped or reordered after their unit was seen).
+
+    A rule that has to know the target (its codebook, say) may have a method `bind(target)`, called once by the decoder.
     """
 
     exactness: str

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from mmspec.core.laws import Categorical, take_nodes
 from mmspec.core.noise import DraftNoise, Round
+from mmspec.core.protocols import Target
 from mmspec.core.rules import Rule
 from mmspec.core.types import Draft, Scores, Verdict
 from mmspec.testing.conformance.watch import Log, tensors
@@ -25,6 +26,10 @@ class WatchedRule:
     def __init__(self, rule: Rule, log: Log) -> None:
         self.rule, self.log = rule, log
         self.exactness, self.needs, self.offers = rule.exactness, rule.needs, rule.offers
+
+    def bind(self, target: Target) -> None:
+        if hasattr(self.rule, "bind"):
+            self.rule.bind(target)
 
     def draft_noise(self, round: Round) -> DraftNoise:
         return self.rule.draft_noise(round)

@@ -40,6 +40,7 @@ class Grouped(Relaxing):
     """
 
     needs = Relaxing.needs | {"codebook"}
+    example = "mmspec_image.example:grouped"
 
     def __init__(self, options: GroupedOptions = GroupedOptions()) -> None:
         self.options = options

@@ -1,0 +1,9 @@
+"""The image plugin keeps its promises."""
+
+from mmspec.testing import check_component
+
+
+def test_no_promise_is_broken():
+    outcomes = check_component("image")
+    assert [o for o in outcomes if o.status == "fail"] == []
+    assert {o.component for o in outcomes if o.status == "pass"} == {o.component for o in outcomes}
