@@ -2,8 +2,8 @@
 
 Decoding multiplies large matrices with one row, or a handful. MKL runs its product of a matrix and one vector on one
 thread, and lays x Wᵀ of a few rows out badly; W xᵀ is the same sum in another order and takes a third to two thirds of
-the time (measured on two threads: a pass of 14 M weights over 1 node 7.6 → 5.4 ms, 8 nodes 11.9 → 8.8, 32 nodes
-18.7 → 15.5; on one thread from about five rows on it does not pay). Torch reference: `torch.nn.functional.linear`.
+the time (measured on two threads: a pass of 14 M weights over 1 node 7.6 → 5.5 ms, 8 nodes 12.1 → 9.0, 32 nodes
+18.8 → 16.4; on one thread from about five rows on it does not pay). Torch reference: `torch.nn.functional.linear`.
 
 What changes is rounding, as it does from batch to batch. Only large plain float32 `nn.Linear` layers take part, only
 inside a pass, and only where torch calculates with MKL.

@@ -1,4 +1,4 @@
-"""How the fixtures of the published image models run (`mmspec check --parity`)."""
+"""How the fixtures of the published image models run (`mmspec.testing.parity`)."""
 
 from typing import Any
 

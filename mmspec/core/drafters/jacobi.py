@@ -89,7 +89,7 @@ class Jacobi:
         law = step.scores.law.take(source.clamp(max=nodes - 1))
         if self.independent:
             # Lane DRAFT of the next round: the rule there draws coins and residuals in other lanes.
-            units = law.draw(state.round().source.fresh(state.emitted, 1, nodes - 1).lane(Lane.DRAFT))
+            units = law.draw(state.source.fresh(state.emitted, 1, nodes - 1).lane(Lane.DRAFT))
         else:
             units = take_nodes(step.verdict.drawn, source.clamp(max=nodes - 1))
         state.memory = Window(units, law, drawn)

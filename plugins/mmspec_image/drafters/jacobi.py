@@ -18,7 +18,6 @@ from mmspec.core.laws import Law
 from mmspec.core.noise import Noise
 from mmspec.core.protocols import Target
 from mmspec.core.state import State
-from mmspec.core.types import Step
 
 
 @dataclass(frozen=True)
@@ -62,19 +61,23 @@ class PreviousImage:
 
     def __init__(self, grid_width: int) -> None:
         self._above = AboveUnit(grid_width)
-        self.last: Tensor | None = None
+        self._now: tuple[Tensor, int] | None = None  # history of the call at hand, and where its codes begin
+        self._last: Tensor | None = None
 
     def fill(self, state: State, window: Window, noise: Noise) -> tuple[Tensor, Law | None]:
         above, _ = self._above.fill(state, window, noise)
-        if self.last is None or self.last.device != above.device:
+        self._turn_to(state)
+        if self._last is None or self._last.device != above.device:
             return above, None
-        last = self.last[torch.arange(state.rows, device=above.device) % len(self.last)]
+        last = self._last[torch.arange(state.rows, device=above.device) % len(self._last)]
         place = state.emitted[:, None] + torch.arange(above.shape[1], device=above.device)
         return last.gather(1, place.clamp(max=last.shape[1] - 1)), None
 
-    def keep(self, state: State) -> None:
-        """Remember what a call has made so far."""
-        self.last = state.history[:, state.given : state.given + state.limit].clone()
+    def _turn_to(self, state: State) -> None:
+        """A call writes one history from its beginning to its end: another one means another call."""
+        if self._now is None or self._now[0] is not state.history:
+            self._last = None if self._now is None else self._now[0][:, self._now[1] : -1]
+            self._now = state.history, state.given
 
 
 class ImageJacobi(Jacobi):
@@ -109,8 +112,3 @@ class ImageJacobi(Jacobi):
             "predict-2d": lambda: Predicted(grid),
             "previous-image": lambda: PreviousImage(grid),
         }[self.options.init]()
-
-    def observe(self, state: State, step: Step) -> None:
-        super().observe(state, step)
-        if isinstance(self.initialisation, PreviousImage) and int(state.emitted.min()) >= state.limit:
-            self.initialisation.keep(state)

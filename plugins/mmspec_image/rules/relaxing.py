@@ -4,7 +4,8 @@ For every drafted unit x a rule names a group G(x) that contains x. Where q is a
 min(1, P(G) / Q), Q being the draft's mass that the rule compares with; else the residual, norm((p - q)+), is drawn.
 Where x is a point mass, it is kept with probability P(G), else p without x is drawn. With groups of one this is
 `rejection`, bit for bit: the same coins, the same residuals.
-Guarantee: none. The bias has a closed form (`mmspec_image.rules.bias`), which every report carries.
+Guarantee: none. What one step alters has a closed form: with a(x) the chance that x is kept, out(y) = q(y) a(y) +
+(1 - Σ q a) r(y), r the normalised residual.
 """
 
 from dataclasses import dataclass

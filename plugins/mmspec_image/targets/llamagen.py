@@ -68,7 +68,11 @@ class LlamaGenTarget:
         self.vocab: int | None = model.config.vocab_size
         self.context = model.cells
         self.grid = model.config.grid
-        self.codebook = model.tok_embeddings.weight.detach()
+
+    @property
+    def codebook(self) -> Tensor:
+        """Embeddings of the codes, for rules that ask which are alike: `[vocab, dim]`."""
+        return self.model.tok_embeddings.weight.detach()
 
     @cached_property
     def _linears(self) -> Any:
