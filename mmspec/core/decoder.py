@@ -25,7 +25,7 @@ from mmspec.core.rules.match import Match
 from mmspec.core.rules.rule import Rule
 from mmspec.core.state import State
 from mmspec.core.types import Draft, Scores, Step
-from mmspec.core.warp import Prefix, Warp
+from mmspec.core.warp import Warp
 from mmspec.report.report import Report
 
 
@@ -133,9 +133,9 @@ class Decoder:
         if source is None:
             source = PhiloxSource.seeded(seed, len(started.prompt), started.prompt.device)
         context = getattr(self.target, "context", None)
-        state = State.begin(started, limit, context, ends, source, warp if warp is not None else Warp(), report)
+        state = State.begin(started, limit, context, ends, source, self._warp(warp), report)
         draft = Draft.alone(state.root)
-        scores = state.warp(started.raw, draft, self._prefix(state))
+        scores = state.warp(started.raw, draft, state.prefix)
         verdict = self.rule.accept(draft, scores, state.round())
         state.inspect(draft, scores, verdict)
         state.step = Step(draft, scores, verdict, state.append(draft, verdict))
@@ -151,7 +151,7 @@ class Decoder:
             draft = Draft.alone(state.root) if proposed is None else proposed.rooted(state.root, state.room)
         with state.report.phase("verify"):
             raw = self.target.verify(state.cache, draft)
-            scores = state.warp(raw, draft, self._prefix(state))
+            scores = state.warp(raw, draft, state.prefix)
         return Pending(draft, scores)
 
     def settle(self, state: State, pending: Pending, truth: Tensor | None = None) -> Step:
@@ -218,6 +218,11 @@ class Decoder:
         state.report.rows, state.report.emitted = state.rows, sum(state.hosted)
         return Output(state.output(), state.report)
 
+    def _warp(self, given: Warp | None) -> Warp:
+        """The call's warp; where it forces nothing, it forces what the target does."""
+        warp, forced = given if given is not None else Warp(), getattr(self.target, "forced", None)
+        return warp if forced is None or warp.forced is not None else replace(warp, forced=forced)
+
     def _propose(self, state: State) -> Draft | None:
         """What the drafter proposes, as far as the policy wants it; None where that is nothing."""
         budget = min(self.policy.budget(), self.k, state.roomiest)  # caches were made for k
@@ -237,9 +242,6 @@ class Decoder:
             return None
         proposed = self.policy.trim(proposed).compact()
         return proposed if proposed.units.shape[1] else None
-
-    def _prefix(self, state: State) -> Prefix:
-        return Prefix(state.history, [state.given + n for n in state.hosted])
 
 
 def _told(draft: Draft, scores: Scores, truth: Tensor) -> tuple[Draft, Scores]:

@@ -14,7 +14,7 @@ from torch import Tensor
 from mmspec.core.laws.law import take_nodes, where_nodes
 from mmspec.core.noise import Round, Source
 from mmspec.core.types import Draft, Scores, Started, Step, Verdict
-from mmspec.core.warp import Warp
+from mmspec.core.warp import Prefix, Warp
 from mmspec.report.report import Report
 
 _NEVER = torch.iinfo(torch.int64).max
@@ -109,6 +109,11 @@ class State:
     def known(self) -> Tensor:
         """Units of `history` that are known, the padding of the prompt included: `[batch]` int64."""
         return self.emitted + self.given
+
+    @property
+    def prefix(self) -> Prefix:
+        """What is known, for the warp."""
+        return Prefix(self.history, [self.given + n for n in self.hosted], self.emitted)
 
     @property
     def room(self) -> Tensor:

@@ -33,10 +33,12 @@ class Prefix:
     Attributes:
         history: `[batch, capacity]` ids.
         known: How many of them each row knows, the root included, on the host.
+        emitted: `[batch]` int64: how many of them are no prompt, on the device.
     """
 
     history: Tensor
     known: Sequence[int]
+    emitted: Tensor
 
 
 @dataclass(frozen=True)
@@ -48,12 +50,15 @@ class Warp:
         sample: Draw (True), or take the likeliest unit (a point mass).
         guidance: Classifier-free guidance scale; used where a target yields unconditional logits.
         pad: What stands behind the end of a row in the ids that processors of no drafts are shown.
+        forced: `[n]`, or `[batch, n]` where rows differ, int64: the ids that emitted units `0 … n - 1` must have, -1
+            where they are free (the ends of a picture's rows, say). Such a unit's law has all its mass there.
     """
 
     processors: Sequence[Processor] = field(default_factory=tuple)
     sample: bool = True
     guidance: float | None = None
     pad: int = 0
+    forced: Tensor | None = None
 
     @staticmethod
     def sampling(
@@ -120,11 +125,20 @@ class Warp:
                     logits = _at_once(processor, logits, prefix)
                 else:
                     logits = _by_history(processor, logits, draft, prefix, nodes)
+        if self.forced is not None:
+            logits = _only(self.forced_at(prefix.emitted[:, None] + draft.index.depth[:, nodes]), logits)
         if self.sample:
             law = Categorical.of_logits(logits)
             return Scores(law, law.finite(), raw.hidden, raw.made, logits, unprocessed)
         best = logits.max(-1)
         return Scores(PointMass(best.indices), best.values.isfinite(), raw.hidden, raw.made, logits, unprocessed)
+
+    def forced_at(self, place: Tensor) -> Tensor:
+        """Ids that the emitted units of index `place [batch, n]` must have, -1 where they are free: the same shape."""
+        assert self.forced is not None
+        table = self.forced.to(place.device).expand(len(place), -1)
+        listed = table.gather(1, place.clamp(max=table.shape[1] - 1))
+        return torch.where(place < table.shape[1], listed, -1)
 
     def _step(self, logits: Tensor, prefix: Prefix) -> Tensor:
         """All processors as transformers runs them: in order, once for all rows, with all ids `[batch, length]`."""
@@ -136,6 +150,12 @@ class Warp:
         for processor in self.processors:
             scores = processor(ids, scores)
         return scores[:, None]
+
+
+def _only(units: Tensor, logits: Tensor) -> Tensor:
+    """Logits `[batch, node, vocab]` with all mass on `units [batch, node]`, where these are not -1."""
+    one = torch.full_like(logits, -torch.inf).scatter_(-1, units.clamp(min=0)[..., None], 0.0)
+    return torch.where((units < 0)[..., None], logits, one)
 
 
 def _at_once(processor: Processor, logits: Tensor, prefix: Prefix) -> Tensor:

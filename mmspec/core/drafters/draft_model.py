@@ -20,7 +20,6 @@ from mmspec.core.noise import DraftNoise
 from mmspec.core.protocols import Target
 from mmspec.core.state import State
 from mmspec.core.types import Draft, Raw, Scores, Step
-from mmspec.core.warp import Prefix
 
 CATCH_UP = 16
 """Nodes of a small model's pass at least: how many known units that it lacks go in at once."""
@@ -160,8 +159,7 @@ class DraftModel:
     @staticmethod
     def _warp(state: State, raw: Raw, fed: Draft, nodes: int) -> Scores:
         """Laws of the last `nodes` nodes that were fed; of all units, also where the call is greedy."""
-        prefix = Prefix(state.history, [state.given + n for n in state.hosted])
-        return replace(state.warp, sample=True)(raw, fed, prefix, slice(fed.nodes - nodes, None))
+        return replace(state.warp, sample=True)(raw, fed, state.prefix, slice(fed.nodes - nodes, None))
 
 
 def _last(raw: Raw, nodes: int) -> Raw:

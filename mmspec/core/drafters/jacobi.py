@@ -74,7 +74,7 @@ class Jacobi:
     def propose(self, state: State, k: int, noise: DraftNoise) -> Draft:
         window = self._resized(state, k)
         units, law = self.initialisation.fill(state, window, noise.chain(1, k))
-        units = where_nodes(window.drawn, window.units, units)
+        units = self._forced(state, where_nodes(window.drawn, window.units, units))
         if window.law is None:
             return Draft.chain(units, law)
         if law is None:
@@ -93,6 +93,14 @@ class Jacobi:
         else:
             units = take_nodes(step.verdict.drawn, source.clamp(max=nodes - 1))
         state.memory = Window(units, law, drawn)
+
+    @staticmethod
+    def _forced(state: State, units: Tensor) -> Tensor:
+        """Forced units are drafted as themselves: nothing else can be accepted, whatever the law of the draft."""
+        if state.warp.forced is None:
+            return units
+        only = state.warp.forced_at(state.emitted[:, None] + torch.arange(units.shape[1], device=units.device))
+        return torch.where(only < 0, units, only)
 
     @staticmethod
     def _resized(state: State, k: int) -> Window:

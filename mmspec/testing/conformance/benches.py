@@ -167,7 +167,7 @@ def _law_by_prefill(bench: Bench) -> Callable[[tuple[int, ...]], Tensor]:
         units = torch.cat([prompt, torch.tensor([emitted], dtype=torch.int64)], 1)
         raw = scores_after(bench, units, pads)
         draft = Draft.empty(units[:, -1]).rooted(units[:, -1], torch.zeros_like(pads))
-        law: Any = bench.warp(raw, draft, Prefix(units, [units.shape[1]])).law
+        law: Any = bench.warp(raw, draft, Prefix(units, [units.shape[1]], torch.tensor([len(emitted)]))).law
         probs: Tensor = law.on(None)[0, 0]
         return probs
 

@@ -31,13 +31,15 @@ class GridTarget:
     Args:
         width: Codes per row of the grid.
         table: `[class, vocab + 1, vocab + 1, vocab]` logits by left and above; the last class is the unconditional one.
+        forced: `[codes]` int64: codes that are given, -1 where they are free.
     """
 
     offers = frozenset({"discrete", "tree", "grow", "truncate"})
 
-    def __init__(self, width: int, table: Tensor) -> None:
-        self.width = width
+    def __init__(self, width: int, table: Tensor, forced: Tensor | None = None) -> None:
+        self.width = self.grid = width
         self.table = table
+        self.forced = forced
         self.vocab: int | None = table.shape[-1]
 
     @classmethod

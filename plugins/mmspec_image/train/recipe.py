@@ -34,9 +34,9 @@ class ImageRecipe:
     """
 
     codes: int = 512
-    vq_steps: int = 2500
+    vq_steps: int = 1400
     vq_batch: int = 32
-    steps: int = 10_000
+    steps: int = 6000
     batch: int = 16
     words: int = 1024
     length: int = 16
