@@ -39,7 +39,7 @@ class Passes:
 
     @cached_property
     def linears(self) -> Sequence[torch.nn.Linear]:
-        """Layers that multiply the other way round in narrow passes."""
+        """Layers whose weights are laid out for narrow passes."""
         return linears(self.anatomy.model)
 
     def __call__(

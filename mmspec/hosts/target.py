@@ -18,6 +18,7 @@ from mmspec.core.types import Draft, Raw, Started
 from mmspec.hosts import prefill, prompt
 from mmspec.hosts.anatomy import Anatomy
 from mmspec.hosts.export import export
+from mmspec.hosts.linear import renew
 from mmspec.hosts.self_check import checked
 from mmspec.hosts.slot_cache import BLOCK, SlotCache
 
@@ -78,6 +79,7 @@ class TransformersTarget:
             if not given["input_ids"].shape[1]:
                 return self._nothing(given["input_ids"], limit, width)
         self.passes = checked(self.anatomy)  # the model may have moved since
+        renew(self.passes.linears)
         ids, mask = prompt.read(given, self.vocab)
         self._refuse_length(int(mask.sum(1).max()), limit, width)
         if prefill.is_plain(given, mask):

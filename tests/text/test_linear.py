@@ -1,5 +1,6 @@
-"""Narrow passes multiply the other way round: the same numbers, and nothing left on the model."""
+"""Narrow passes multiply with laid out weights: the same numbers, never stale, and nothing left on the model."""
 
+import gc
 from types import SimpleNamespace
 
 import pytest
@@ -9,21 +10,74 @@ from torch import nn
 
 import mmspec
 from mmspec.hosts import linear
-from mmspec.hosts.linear import ROWS, linears, narrow, turned
+from mmspec.hosts.linear import ROWS, linears, multiply, narrow, renew
 from mmspec.testing.equality import assert_same, stock
 
-pytestmark = pytest.mark.skipif(not torch.backends.mkl.is_available(), reason="torch calculates without MKL here")
+pytestmark = pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="torch has no oneDNN here")
 
 
-@pytest.mark.parametrize("shape", [(1, 1), (1, 3), (2, 2), (1, ROWS), (1, ROWS + 1)])
+@pytest.mark.parametrize("shape", [(1, 1), (1, 3), (2, 2), (1, ROWS), (7,), (2, 0)])
 @pytest.mark.parametrize("bias", [True, False])
-def test_turned_is_linear(shape, bias):
+def test_it_is_linear(shape, bias):
     torch.manual_seed(0)
     layer, x = nn.Linear(300, 500, bias=bias), torch.randn(*shape, 300)
+    with torch.inference_mode():
+        for given in (x, x.mT.contiguous().mT if x.dim() > 1 else x):
+            out, expected = multiply(layer, given), F.linear(given, layer.weight, layer.bias)
+            assert out.shape == expected.shape
+            torch.testing.assert_close(out, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_weights_that_were_written_to_are_laid_out_anew():
+    layer, x = nn.Linear(300, 500), torch.randn(3, 300)
+
+    def right() -> None:
+        torch.testing.assert_close(multiply(layer, x), F.linear(x, layer.weight, layer.bias), rtol=1e-4, atol=1e-4)
+
+    counted = [
+        lambda: layer.weight.copy_(torch.randn(500, 300)),
+        lambda: setattr(layer.weight, "data", torch.randn(500, 300)),
+        lambda: setattr(layer, "weight", nn.Parameter(torch.randn(500, 300))),
+        lambda: layer.load_state_dict({"weight": torch.randn(500, 300), "bias": torch.zeros(500)}),
+    ]
+    merged, permuted = torch.randn(500, 300), torch.randperm(300)
+    uncounted = [
+        lambda: layer.weight.data.add_(merged),
+        lambda: layer.weight.data.copy_(layer.weight.data[:, permuted]),
+        lambda: layer.weight.data.copy_(layer.weight.data.flip(0)),
+    ]
     with torch.no_grad():
-        out, expected = turned(layer, x), F.linear(x, layer.weight, layer.bias)
-    assert out.shape == expected.shape and out.stride(-1) == 1
-    torch.testing.assert_close(out, expected, rtol=1e-5, atol=1e-5)
+        right()
+        for write in counted:
+            write()
+            right()
+        for write in uncounted:
+            write()
+            renew([layer])
+            right()
+
+
+def test_a_call_begins_by_looking_at_the_weights(make_llama):
+    large = make_llama(hidden_size=512, intermediate_size=512)
+    ids = torch.arange(5, 25)[None]
+    call = {"attention_mask": torch.ones_like(ids), "max_new_tokens": 8, "do_sample": False}
+    with mmspec.enable(large, "plain"):
+        large.generate(ids, **call)
+        for weights in large.parameters():
+            weights.data.neg_()
+        ours = large.generate(ids, **call)
+    assert_same(ours, stock(large, {"input_ids": ids}, 0, **call))
+
+
+def test_copies_go_with_their_weights():
+    gc.collect()
+    before, layer = len(linear._packed), nn.Linear(300, 500)
+    with torch.no_grad():
+        multiply(layer, torch.randn(3, 300))
+    assert len(linear._packed) == before + 1
+    del layer
+    gc.collect()
+    assert len(linear._packed) == before
 
 
 def model():
@@ -37,17 +91,19 @@ def model():
     )
 
 
-def test_only_large_plain_layers_take_part_and_only_inside():
+def test_only_large_plain_layers_take_part_and_only_inside(monkeypatch):
     net = model()
     net["hooked"].forward = lambda x: x
     assert [layer is net["large"] for layer in linears(net)] == [True]
     before = {name: dict(layer.__dict__) for name, layer in net.items()}
     with pytest.raises(RuntimeError), narrow(linears(net), 1):
-        assert net["large"].forward.func is turned
+        assert net["large"].forward.func is multiply
         raise RuntimeError
     assert {name: dict(layer.__dict__) for name, layer in net.items()} == before
     with narrow(linears(net), ROWS + 1):
         assert "forward" not in net["large"].__dict__, "wide passes are left alone"
+    monkeypatch.setattr(linear, "MOST", 4 * 512 * 512 - 1)
+    assert not linears(net), "no memory is given for a large model"
 
 
 def test_compiled_models_are_left_alone():
@@ -58,7 +114,7 @@ def test_compiled_models_are_left_alone():
 
 def test_a_model_decodes_through_it(make_llama, monkeypatch):
     seen = []
-    monkeypatch.setattr(linear, "turned", lambda layer, x: seen.append(x.shape[1]) or turned(layer, x))
+    monkeypatch.setattr(linear, "multiply", lambda layer, x: seen.append(x.shape[1]) or multiply(layer, x))
     large = make_llama(hidden_size=512, intermediate_size=512)
     ids = torch.arange(5, 25)[None]
     call = {"attention_mask": torch.ones_like(ids), "max_new_tokens": 12, "do_sample": False}

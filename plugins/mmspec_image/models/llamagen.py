@@ -35,8 +35,7 @@ class RMSNorm(nn.Module):
         self.weight = nn.Parameter(torch.ones(dim))
 
     def forward(self, x: Tensor) -> Tensor:
-        wide = x.float()
-        return (wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + self.eps)).type_as(x) * self.weight
+        return F.rms_norm(x.float(), self.weight.shape, eps=self.eps).type_as(x) * self.weight
 
 
 class Attention(nn.Module):
@@ -49,9 +48,10 @@ class Attention(nn.Module):
         self.wo = nn.Linear(dim, dim, bias=False)
 
     def forward(self, x: Tensor, rotary: Tensor, mask: Tensor | None, keys: Keys | None) -> Tensor:
-        sizes = [self.heads * self.width, self.kv_heads * self.width, self.kv_heads * self.width]
-        query, key, value = (part.unflatten(-1, (-1, self.width)) for part in self.wqkv(x).split(sizes, -1))
-        query, key, value = (t.transpose(1, 2) for t in (turn(query, rotary), turn(key, rotary), value))
+        made = self.wqkv(x).unflatten(-1, (-1, self.width))  # [batch, node, heads of queries, keys, values, width]
+        turning, value = made.split([self.heads + self.kv_heads, self.kv_heads], 2)
+        query, key = turn(turning, rotary).split([self.heads, self.kv_heads], 2)
+        query, key, value = (t.transpose(1, 2) for t in (query, key, value))
         if keys is not None:
             key, value = keys.update(key, value)
         grouped = self.heads != self.kv_heads
