@@ -55,6 +55,11 @@ class Track:
         return [sum(run.seconds for run in repeat) for repeat in self.runs]
 
     @property
+    def every(self) -> list[Run]:
+        """The runs of all repeats, one after the other."""
+        return [run for repeat in self.runs for run in repeat]
+
+    @property
     def median(self) -> list[Run]:
         """The runs of the repeat whose seconds are the (lower) median."""
         seconds = self.repeats_s
@@ -69,7 +74,7 @@ def race(
     optional: Collection[str] = (),
     tick: Callable[[], None] = lambda: None,
 ) -> dict[str, Track]:
-    """Run everybody `repeats` times over all tasks, after one warm-up that is not counted.
+    """Run everybody `repeats` times over all tasks, after one warm-up over them that is not counted.
 
     Args:
         contestants: By name. The first is given the first task first, so that others may read what it made.
@@ -78,16 +83,36 @@ def race(
         optional: Names that may fail in the warm-up: their track says why, and they are out.
         tick: Called after every call of a contestant.
     """
+    return relay(contestants, [tasks] * repeats, tasks, optional=optional, tick=tick)
+
+
+def relay(
+    contestants: Mapping[str, Contestant],
+    legs: Sequence[Sequence[Any]],
+    warm_up: Sequence[Any],
+    *,
+    optional: Collection[str] = (),
+    tick: Callable[[], None] = lambda: None,
+) -> dict[str, Track]:
+    """`race` whose repeats have tasks of their own; ratios stay paired, and their spread is over tasks, too.
+
+    Args:
+        contestants: As in `race`.
+        legs: The tasks of every repeat.
+        warm_up: What everybody does first, not counted.
+        optional: As in `race`.
+        tick: As in `race`.
+    """
     tracks = {name: Track() for name in contestants}
-    for repeat in range(repeats + 1):
+    for leg, tasks in enumerate((warm_up, *legs)):
         made: dict[str, list[Run]] = {name: [] for name in contestants}
         for turn, task in enumerate(tasks):
-            for name in _rotated(list(contestants), turn * (repeat > 0)):
+            for name in _rotated(list(contestants), turn * (leg > 0)):
                 if not tracks[name].failure:
-                    run = _guarded(contestants[name], task, tracks[name], name in optional and repeat == 0)
+                    run = _guarded(contestants[name], task, tracks[name], name in optional and leg == 0)
                     made[name] += [run] if run else []
                 tick()
-        if repeat:
+        if leg:
             for name, runs in made.items():
                 if not tracks[name].failure:
                     tracks[name].runs.append(runs)

@@ -23,6 +23,7 @@ def row_of(
     peak_memory: int | None = None,
     quality: Mapping[str, float] | None = None,
     options: Mapping[str, Any] | None = None,
+    every: bool = False,
 ) -> Row:
     """The row of one of our methods.
 
@@ -36,24 +37,26 @@ def row_of(
         peak_memory: As in `Row`.
         quality: Numbers beside those that every row has: how much of the output is plain decoding's.
         options: What the method was run with.
+        every: Acceptance and sameness are those of all repeats, whose tasks differ (`relay`), not of the median one.
     """
     median = track.median
-    reports = [run.report for run in median if run.report is not None]
-    rounds = sum(report.row_rounds for report in reports)
-    same = sum(
+    reports = _reports(median)
+    counted, base = (track.every, plain.every) if every else (median, plain.median)
+    accepted = _reports(counted)
+    rounds = sum(report.row_rounds for report in accepted)
+    same = [
         torch.equal(a, b)
-        for own, base in zip(median, plain.median, strict=True)
-        for a, b in zip(own.units, base.units, strict=True)
-    )
-    rows = sum(len(run.units) for run in median)
+        for own, other in zip(counted, base, strict=True)
+        for a, b in zip(own.units, other.units, strict=True)
+    ]
     return Row(
         method=method,
         exactness=reports[0].exactness,
         setting=setting,
         units=sum(run.emitted for run in median),
         target_passes=sum(report.rounds for report in reports),
-        acceptance_length=sum(r.emitted - r.rows for r in reports) / rounds if rounds else 0.0,
-        acceptance_by_depth=[round(count / rounds, 4) for count in by_depth(reports)] if rounds else [],
+        acceptance_length=sum(r.emitted - r.rows for r in accepted) / rounds if rounds else 0.0,
+        acceptance_by_depth=[round(count / rounds, 4) for count in by_depth(accepted)] if rounds else [],
         repeats_s=track.repeats_s,
         plain_repeats_s=plain.repeats_s,
         speedup=speedup_of(plain.repeats_s, track.repeats_s),
@@ -61,7 +64,7 @@ def row_of(
         verify_s=sum(r.seconds["verify"] for r in reports),
         rest_s=sum(r.seconds["rest"] for r in reports),
         peak_memory=peak_memory,
-        quality={"same_as_plain": same / rows, **(quality or {})},
+        quality={"same_as_plain": sum(same) / len(same), **(quality or {})},
         mode=mode,
         batch=batch,
         options=dict(options or {}),
@@ -69,6 +72,10 @@ def row_of(
             str(nodes): count for nodes, count in sorted(sum((r.sizes for r in reports), Counter()).items())
         },
     )
+
+
+def _reports(runs: Sequence[Run]) -> list[Report]:
+    return [run.report for run in runs if run.report is not None]
 
 
 def peer_of(track: Track, setting: str, note: str = "") -> Peer:

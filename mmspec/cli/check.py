@@ -1,10 +1,14 @@
-"""`mmspec check`: does a component keep its promises? One line a promise, with the number that was measured."""
+"""`mmspec check`: does a component keep its promises? One line a promise, with the number that was measured.
+
+`mmspec check --parity DIR`: do our models compute what the official implementations computed? One line an output.
+"""
 
 import json as jsonlib
 import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -12,7 +16,10 @@ import typer
 from mmspec.registry import installed
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from mmspec.testing.conformance.outcome import Outcome
+    from mmspec.testing.parity import Agreement
 
 COLOURS = {"pass": "green", "fail": "bold red", "xfail": "yellow", "skip": "dim"}
 
@@ -21,9 +28,21 @@ def check(
     name: Annotated[
         str | None, typer.Argument(help="A plugin (all that it offers), or a component: name or plugin:name.")
     ] = None,
+    parity: Annotated[
+        Path | None,
+        typer.Option("--parity", metavar="DIR", help="Compare models with the official outputs in a folder instead."),
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="Machine-readable.")] = False,
 ) -> None:
-    """Run the conformance kit; without a name, on every plugin. Exit code 1 if a promise is broken."""
+    """Run the conformance kit; without a name, on every plugin. Exit code 1 if a promise is broken.
+
+    With --parity, run the models of every *.safetensors fixture in DIR. Exit code 1 if an output is off by more than
+    1e-4 of the largest number, or an integer differs.
+    """
+    if parity is not None:
+        if name is not None:
+            raise typer.BadParameter(f"--parity runs every fixture of a folder; leave out {name!r}")
+        raise typer.Exit(_parity(parity, json))
     began = time.perf_counter()
     outcomes = _outcomes(name)
     if json:
@@ -50,14 +69,61 @@ def _outcomes(name: str | None) -> "list[Outcome]":
     return outcomes
 
 
-def _print(outcomes: "Sequence[Outcome]", seconds: float) -> None:
+def _parity(folder: Path, json: bool) -> int:
+    """Compare with every fixture of a folder; the exit code."""
+    from mmspec.testing.parity import compare
+
+    agreements = list(compare(folder))
+    if json:
+        typer.echo(jsonlib.dumps([{**asdict(each), "status": _status(each)} for each in agreements], indent=2))
+    else:
+        _print_parity(agreements)
+    return 0 if all(each.holds for each in agreements) else 1
+
+
+def _status(agreement: "Agreement") -> str:
+    return "skip" if agreement.skipped else "pass" if agreement.holds else "fail"
+
+
+def _print_parity(agreements: "Sequence[Agreement]") -> None:
     from rich.markup import escape
-    from rich.table import Column, Table
 
     from mmspec.report.table import wide_console
 
-    names = [Column(name, no_wrap=True) for name in ("check", "status")]  # to be copied, never cut
-    table = Table("component", *names, "number", "reason", box=None, pad_edge=False)
+    table = _table("architecture", "output", "status", "difference", "reason")
+    before = None
+    for each in agreements:
+        status, number = _status(each), "" if each.error is None else f"{each.error:.1e}"
+        architecture = each.architecture if each.architecture != before else ""
+        table.add_row(architecture, each.output, f"[{COLOURS[status]}]{status}[/]", number, escape(each.note))
+        before = each.architecture
+    console = wide_console()
+    console.print(table)
+    fixtures = len({each.architecture for each in agreements})
+    console.print(f"fixtures: {fixtures}, outputs: {sum(map(bool, (e.output for e in agreements)))}: ", end="")
+    console.print(_said([_status(each) for each in agreements]))
+
+
+def _table(*columns: str) -> "Table":
+    """Names and statuses are to be copied: never cut, nor folded."""
+    from rich.table import Column, Table
+
+    whole = {"check", "status", "architecture", "output"}
+    headers = [Column(column, no_wrap=column in whole) for column in columns]
+    return Table(*headers, box=None, pad_edge=False)
+
+
+def _said(statuses: Sequence[str]) -> str:
+    counts = Counter(statuses)
+    return ", ".join(f"{counts[status]} {status}" for status in COLOURS if counts[status]) or "nothing to check"
+
+
+def _print(outcomes: "Sequence[Outcome]", seconds: float) -> None:
+    from rich.markup import escape
+
+    from mmspec.report.table import wide_console
+
+    table = _table("component", "check", "status", "number", "reason")
     before = None
     for outcome in outcomes:
         component = f"{outcome.kind} {outcome.component}"
@@ -69,9 +135,8 @@ def _print(outcomes: "Sequence[Outcome]", seconds: float) -> None:
             escape(outcome.reason),
         )
         before = component
-    counts: Counter[str] = Counter(outcome.status for outcome in outcomes)
     components = len({(outcome.kind, outcome.component) for outcome in outcomes})
-    said = ", ".join(f"{counts[status]} {status}" for status in COLOURS if counts[status]) or "nothing to check"
+    said = _said([outcome.status for outcome in outcomes])
     console = wide_console()
     if outcomes:
         console.print(table)

@@ -173,6 +173,7 @@ class Decoder:
         count = state.append(draft, verdict, most)
         # Nodes behind an end unit were not emitted, so they do not count.
         state.report.count(draft.valid, torch.minimum(verdict.length, count), active)
+        state.report.weigh(draft, verdict, count)
         self.target.commit(state.cache, verdict.path, count)
         state.step = Step(draft, scores, verdict, count)
         self.drafter.observe(state, state.step)

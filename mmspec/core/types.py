@@ -197,12 +197,26 @@ class Verdict:
         length: `[batch]` int64: accepted nodes, root not counted.
         unit: `[batch, *unit]`: one more unit (residual or bonus).
         drawn: `[batch, node, *unit]`: what was drawn at every node.
+        tv: `[batch, node]`, of lossy rules that measure: total variation between the law of the unit that is emitted
+            at a node, given all before it, and the target's law there. Read where a unit was emitted. With `eased`, or
+            None.
+        eased: `[batch, node]`: probability of keeping the drafted child, less an exact rule's; 0 where there is none.
     """
 
     path: Tensor
     length: Tensor
     unit: Tensor
     drawn: Tensor
+    tv: Tensor | None = None
+    eased: Tensor | None = None
+
+    def emitted(self, count: Tensor) -> Tensor:
+        """Nodes at which a unit was emitted, where `count [batch]` were: `[batch, node]` bool."""
+        rows, nodes = self.drawn.shape[:2]
+        path = torch.nn.functional.pad(self.path, (1, 0))  # the root first
+        slot = torch.arange(path.shape[1], device=path.device)
+        spare = torch.zeros(rows, nodes + 1, dtype=torch.bool, device=path.device)
+        return spare.scatter(1, torch.where(slot < count[:, None], path, nodes), True)[:, :-1]
 
 
 @dataclass(frozen=True)

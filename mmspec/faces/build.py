@@ -51,7 +51,7 @@ def decoder_for(
     if method == AUTO and drafter is not None and "model" not in given:
         method, why = "plain", "the drafter that was given"
     elif method == AUTO:
-        choice = choose(model, draft_model="model" in given, rule=rule is not None)
+        choice = choose(model, target, draft_model="model" in given, rule=rule is not None)
         method, why, policy = choice.method, choice.why, policy if policy is not None else choice.policy
         preferred = choice.k or preferred
         if choice.drafter:

@@ -1,7 +1,7 @@
 """`mmspec.Pipeline.from_pretrained(name, method=…)`: a diffusers pipeline whose model decodes speculatively.
 
-Which class it is, the plugin says whose target fits the model (`pipeline=` of the component). What all of them share
-stands here: how to speculate, and the seeds of rows.
+Which class it is, the folder says that `save_pretrained` wrote, or the plugin whose target fits the model (`pipeline=`
+of the component). What all of them share stands here: loading, how to speculate, and the seeds of rows.
 """
 
 import json
@@ -14,9 +14,10 @@ from diffusers import DiffusionPipeline
 from torch import Generator
 
 from mmspec.core.decoder import Decoder
+from mmspec.core.drafters.none import NoDraft
 from mmspec.core.policies import Fixed
 from mmspec.faces.build import decoder_for
-from mmspec.hosts.loading import load_model
+from mmspec.hosts.loading import INDEX, load_model, load_parts, locate_pipeline
 from mmspec.registry import installed
 
 Seed = int | Sequence[int] | None
@@ -24,7 +25,10 @@ Generators = Generator | Sequence[Generator] | None
 
 
 class Pipeline(DiffusionPipeline):
-    """What the plugins' pipelines have in common; a subclass registers a module `model` and adds `__call__`.
+    """What the plugins' pipelines have in common; a subclass registers its modules and adds `__call__`.
+
+    Attributes:
+        target_module: Name of the module whose law the output follows.
 
     Example:
         ```python
@@ -33,30 +37,49 @@ class Pipeline(DiffusionPipeline):
         ```
     """
 
+    target_module = "model"
     _decoder: Decoder | None = None
+    _bound_on: torch.device | None = None
 
     @classmethod
-    def from_pretrained(cls, name: str | Path, **how: Any) -> "Pipeline":
-        """Load a model, and the pipeline that its plugin has for it.
+    def from_pretrained(cls, name: str | Path, **how: Any) -> Any:
+        """Load a pipeline; called on `mmspec.Pipeline`, the one that its plugin has for it.
 
         Args:
             name: `mmspec/…` for a shipped model, a folder (of a model, or of `save_pretrained`), or a hub name.
-            **how: As in `use`; and what the pipeline's own `from_pretrained` takes, such as `device=` and `dtype=`.
+            **how: `device=` (default `cpu`) and `dtype=` (default float32, in which equality with plain decoding is
+                promised); modules of the pipeline, instead of those at `name`; and as in `use`.
 
         Raises:
-            ValueError: No such model, no pipeline for it, or an argument of `use` is wrong.
+            ValueError: No such model, no pipeline for it, weights that are damaged or do not fit, or an argument of
+                `use` is wrong.
         """
-        index = Path(name) / cls.config_name
-        if index.is_file():
-            made: Pipeline = _saved_as(json.loads(index.read_text())["_class_name"]).from_pretrained(name, **how)
-            return made
+        saved = locate_pipeline(str(name))
+        if cls is not Pipeline:
+            return cls._load(saved, str(name), **how)
+        if saved is not None:
+            return _saved_as(saved).from_pretrained(name, **how)
         where = {key: how.pop(key) for key in ("device", "dtype") if key in how}
         model = load_model(str(name), **where)
         target = installed().target_for(model)
         if target is None:
             raise ValueError(f"no installed plugin has a target for {model.config.model_type!r}; see `mmspec plugins`")
-        loaded: Pipeline = target.load_pipeline().from_pretrained(name, model=model, **how)
-        return loaded
+        return target.load_pipeline().from_pretrained(name, model=model, **how)
+
+    @classmethod
+    def _load(
+        cls, saved: Path | None, name: str, device: str = "cpu", dtype: torch.dtype = torch.float32, **how: Any
+    ) -> Self:
+        """A whole pipeline, through diffusers; `saved` is its folder, None where the hub has it."""
+        modules = {part: how.pop(part) for part in cls._get_signature_types() if part in how}
+        try:
+            folder = saved if saved is not None else Path(cls.download(name, use_safetensors=True))
+            modules |= load_parts(folder, dtype, without=modules)
+            pipe: Self = super().from_pretrained(str(folder), **modules)
+        except OSError as error:
+            raise ValueError(f"the pipeline {name!r} cannot be loaded: {error}") from error
+        pipe.register_to_config(_name_or_path=name)
+        return pipe.to(device).use(**how)
 
     def use(
         self,
@@ -74,7 +97,8 @@ class Pipeline(DiffusionPipeline):
             ValueError: A name, an option or the combination is wrong.
         """
         given = {"drafter": drafter, "rule": rule, "k": k, "policy": policy, "options": options}
-        self._decoder = decoder_for(self.model, method, **given)
+        self._decoder = decoder_for(getattr(self, self.target_module), method, **given)
+        self._bound_on = self._execution_device
         return self
 
     def decoder(self, k: int | None = None) -> Decoder:
@@ -86,10 +110,11 @@ class Pipeline(DiffusionPipeline):
             ValueError: `k` is negative.
         """
         made = self._decoder if self._decoder is not None else self.use().decoder()
-        if k is None or k == made.k:
-            return made
-        policy = None if isinstance(made.policy, Fixed) else made.policy
-        return Decoder(made.target, made.drafter, made.rule, k=k, policy=policy, name=made.name, why=made.why)
+        moved = self._bound_on != self._execution_device  # drafter and rule may hold what they took from the target
+        if moved:
+            made = self._decoder = _again(made, made.k)
+            self._bound_on = self._execution_device
+        return made if k is None or k == made.k else _again(made, k)
 
     def to(self, *args: Any, **kwargs: Any) -> Self:
         """Move model and draft model."""
@@ -101,13 +126,14 @@ class Pipeline(DiffusionPipeline):
         return self
 
 
-def seeds_for(rows: int, seed: Seed, generator: Generators) -> int | list[int]:
+def seeds_for(rows: int, seed: Seed, generator: Generators, each: str = "prompt") -> int | list[int]:
     """Seeds of a call's rows. A row's output depends on its own seed only, so not on its batch.
 
     Args:
         rows: Rows of the batch.
         seed: One for all (row i then draws as the i-th of its call), or one a row.
         generator: One (each row draws its seed from it, in order), or one a row.
+        each: What a row is, for messages.
 
     Raises:
         ValueError: Both are given, or as many as rows were expected.
@@ -117,15 +143,22 @@ def seeds_for(rows: int, seed: Seed, generator: Generators) -> int | list[int]:
     if isinstance(seed, int):
         return seed
     if seed is not None:
-        return _one_a_row(list(seed), rows, "seeds")
+        return _one_a_row(list(seed), rows, "seeds", each)
     if generator is None or isinstance(generator, Generator):
         return [_drawn(generator) for _ in range(rows)]
-    return [_drawn(g) for g in _one_a_row(list(generator), rows, "generators")]
+    return [_drawn(g) for g in _one_a_row(list(generator), rows, "generators", each)]
 
 
-def _one_a_row(given: list[Any], rows: int, what: str) -> list[Any]:
+def _again(made: Decoder, k: int) -> Decoder:
+    """The same decoder, drafter and rule bound anew, with another `k`."""
+    policy = None if isinstance(made.policy, Fixed) else made.policy
+    drafter = None if isinstance(made.drafter, NoDraft) else made.drafter
+    return Decoder(made.target, drafter, made.rule, k=k, policy=policy, name=made.name, why=made.why)
+
+
+def _one_a_row(given: list[Any], rows: int, what: str, each: str) -> list[Any]:
     if len(given) != rows:
-        raise ValueError(f"{len(given)} {what} for {rows} prompts; give one, or one a prompt")
+        raise ValueError(f"{len(given)} {what} for {rows} {each}s; give one, or one a {each}")
     return given
 
 
@@ -135,11 +168,15 @@ def _drawn(generator: Generator | None) -> int:
     return int(torch.randint(2**62, (), generator=generator, device=device))
 
 
-def _saved_as(name: str) -> Any:
+def _saved_as(folder: Path) -> Any:
     """The class of a folder that `save_pretrained` wrote."""
+    try:
+        name = json.loads((folder / INDEX).read_text(encoding="utf-8"))["_class_name"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{folder / INDEX} does not name a pipeline's class: {error}") from error
     there = [c for c in installed().components("target") if c.pipeline]
     for component in there:
         if component.pipeline.rpartition(":")[2] == name:
             return component.load_pipeline()
-    known = ", ".join(c.pipeline.rpartition(":")[2] for c in there) or "none"
+    known = ", ".join(sorted({c.pipeline.rpartition(":")[2] for c in there})) or "none"
     raise ValueError(f"the folder holds a {name}, which no installed plugin has; there is {known}")

@@ -35,6 +35,8 @@ class Component:
         paper: Where it comes from: a link.
         options: `"module:Class"` of a frozen dataclass, imported on first use; None where there is nothing to set.
         pipeline: Of a target: `"module:Class"` of the pipeline for its models, or "" where there is none.
+        default_method: Of a target: what `auto` uses for its models; "" leaves it to drafts that any model can have.
+        default_k: Of a target: units that this method then drafts per round; None is the general default.
         drafter: Of a method: the drafter's name, or None to decode without drafts.
         rule: Of a method: the rule's name, or None for the default, `match`.
         defaults: Of a method: option values that differ from the drafter's or rule's own defaults.
@@ -57,6 +59,8 @@ class Component:
     paper: str = ""
     options: str | None = None
     pipeline: str = ""
+    default_method: str = ""
+    default_k: int | None = None
     drafter: str | None = None
     rule: str | None = None
     defaults: Mapping[str, Any] = field(default_factory=dict, hash=False)
@@ -126,8 +130,9 @@ class Component:
         for attribute, path in paths.items():
             if path is not None and not _PATH.fullmatch(path):
                 raise ValueError(f"component {self.name!r}: {attribute} is written 'module:Name', not {path!r}")
-        if self.pipeline and self.kind != "target":
-            raise ValueError(f"{self.kind} {self.name!r}: a pipeline belongs to a target; leave it out")
+        for attribute in ("pipeline", "default_method", "default_k"):
+            if getattr(self, attribute) and self.kind != "target":
+                raise ValueError(f"{self.kind} {self.name!r}: {attribute} belongs to a target; leave it out")
 
     def _check_promise(self) -> None:
         if self.kind not in ("rule", "method"):

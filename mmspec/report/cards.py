@@ -6,8 +6,8 @@ A card has three sources: what its plugin says of the model (`SHIPPED` in `cards
 
 import importlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,8 @@ from typing import Any
 from huggingface_hub import ModelCard, ModelCardData
 
 from mmspec.report.result import Result
+from mmspec.report.table import in_markdown
+from mmspec.report.views import View
 from mmspec.shipped import folder
 
 
@@ -31,8 +33,10 @@ class Shipped:
         data: What it learned from, with licences: one line each.
         command: What trained it.
         tags: For the front matter.
+        measured: A table of what training measured, from the facts beside the weights.
         policy: The policy that goes with the method; None is its own.
         k: Units to draft per round; None is the general default.
+        key_layout: Whose names the weights have.
     """
 
     name: str
@@ -43,8 +47,10 @@ class Shipped:
     data: Sequence[str]
     command: str
     tags: Sequence[str]
+    measured: Callable[[Mapping[str, Any]], View]
     policy: str | None = None
     k: int | None = None
+    key_layout: str = "transformers"
 
 
 def render(shipped: Shipped, facts: Mapping[str, Any], bench: Result | None = None) -> str:
@@ -52,23 +58,21 @@ def render(shipped: Shipped, facts: Mapping[str, Any], bench: Result | None = No
 
     Args:
         shipped: What it is.
-        facts: Its `training.json`: parameters, recipe, held-out losses in nats per token.
+        facts: Its `training.json`: `parameters`, `recipe`, and what `shipped.measured` reads.
         bench: What `mmspec bench` measured of it; None where nobody did.
     """
     block: dict[str, Any] = {"target": shipped.target, "default_method": shipped.method}
     more = {"drafter": shipped.drafter, "default_policy": shipped.policy, "k": shipped.k}
     block |= {key: value for key, value in more.items() if value}
-    block |= {"key_layout": "transformers"} | ({} if bench is None else {"bench": _bench_of(shipped.name)})
-    losses = "\n".join(f"| {name} | {value:.3f} |" for name, value in facts["held_out_nats_per_token"].items())
+    block |= {"key_layout": shipped.key_layout} | ({} if bench is None else {"bench": _bench_of(shipped.name)})
+    measured = shipped.measured(facts)
     recipe = ", ".join(f"{key} {value}" for key, value in facts["recipe"].items())
     data = "\n".join(f"- {line}" for line in shipped.data)
     return (
         f"{_front(shipped.tags, block, license='apache-2.0')}\n# mmspec/{shipped.name}\n\n{shipped.summary}\n\n"
         f"{facts['parameters']:,} parameters, half-precision safetensors. A model of this size is for demonstrations, "
         "tests and benchmarks of speculation; it knows nothing.\n\n"
-        f"## Held-out loss\n\n| text | nats per token |\n|---|---|\n{losses}\n\n"
-        f"Held out: {', '.join(f'`{m}`' for m in facts['held_out_modules'])}, and the last "
-        f"{facts['held_out_prose_share']:.0%} of the prose.\n\n"
+        f"## {measured.title}\n\n{in_markdown([replace(measured, title='')])}\n\n"
         f"## Training\n\n`{shipped.command}` ({recipe}).\n\n{data}\n"
         + ("" if bench is None else "\n" + speed_section(bench, _bench_of(shipped.name)))
     )

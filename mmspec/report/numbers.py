@@ -29,6 +29,7 @@ TABLES: dict[str, Callable[[Result], str]] = {
     "speed": lambda result: table.in_markdown(views.speeds(result), views.facts(result)),
     "summary": lambda result: table.in_markdown([views.summary(result)]),
     "costs": lambda result: table.in_markdown([views.costs(result)]),
+    "quality": lambda result: table.in_markdown([views.qualities(result)]),
     "held-out": lambda result: table.in_markdown([views.forced(result)]),
     "batches": lambda result: table.in_markdown([views.batches(result)]),
     "limits": lambda result: table.in_markdown([view for view in views.limits(result) if view.rows]),
@@ -66,7 +67,7 @@ def block(query: str, result: Result) -> str:
     """One block, markers included.
 
     Args:
-        query: `FILE WHAT [SETTING METHOD [PEER]]`; quotes hold words together.
+        query: `FILE WHAT [SETTING METHOD [PEER | NAME]]`; quotes hold words together.
         result: What the file holds.
     """
     _, what, *names = [*shlex.split(query), ""] if len(shlex.split(query)) == 1 else shlex.split(query)
@@ -97,13 +98,26 @@ def acceptance(result: Result, names: Sequence[str], query: str) -> str:
     return f"{_row(result, setting, method, query).acceptance_length:.2f}"
 
 
+def made(result: Result, names: Sequence[str], query: str) -> str:
+    """`made SETTING METHOD NAME`: a number about what was made, by its name in `Row.quality`."""
+    setting, method, name = _named(names, query)
+    quality = _row(result, setting, method, query).quality
+    if name not in quality:
+        raise ValueError(f"<{query}>: {unknown('quality', name, list(quality))}")
+    return f"{quality[name]:.2f}"
+
+
 #: Single numbers, which stand in a sentence.
-NUMBERS: dict[str, Callable[[Result, Sequence[str], str], str]] = {"speedup": speedup, "acceptance": acceptance}
+NUMBERS: dict[str, Callable[[Result, Sequence[str], str], str]] = {
+    "speedup": speedup,
+    "acceptance": acceptance,
+    "made": made,
+}
 
 
 def _named(names: Sequence[str], query: str) -> tuple[str, str, str]:
     if len(names) not in (2, 3):
-        raise ValueError(f"<{query}>: a number needs a setting in quotes and a method, and perhaps a peer")
+        raise ValueError(f"<{query}>: a number needs a setting in quotes and a method, and perhaps a peer or a name")
     return names[0], names[1], names[2] if len(names) == 3 else ""
 
 

@@ -9,9 +9,15 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
+
+from mmspec.report.bias import Bias, weighed
+
+if TYPE_CHECKING:
+    from mmspec.core.types import Draft, Verdict
 
 PHASES = ("prefill", "draft", "verify", "rest")
 
@@ -43,6 +49,7 @@ class Report:
     faults: int = 0
     _drafted: Tensor | None = None
     _accepted: Tensor | None = None
+    _weighed: Tensor | None = None
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
@@ -67,6 +74,26 @@ class Report:
         drafted = (valid[:, 1:] & active[:, None]).sum()
         self._drafted = drafted if self._drafted is None else self._drafted + drafted
         self._accepted = accepted if self._accepted is None else _add(self._accepted, accepted)
+
+    def weigh(self, draft: "Draft", verdict: "Verdict", count: Tensor) -> None:
+        """Add one round's bias, where the rule measured it, without a host sync.
+
+        Args:
+            draft: Rooted.
+            verdict: The rule's decision.
+            count: `[batch]` units emitted, after truncation; 0 in rows that were done.
+        """
+        if verdict.tv is not None:
+            new = weighed(draft, verdict, count)
+            self._weighed = new if self._weighed is None else self._weighed + new
+
+    @property
+    def bias(self) -> Bias | None:
+        """What a lossy rule did to the output; None where the rule is exact, or did not measure."""
+        if self._weighed is None:
+            return None
+        varied, eased, decided = self._weighed.tolist()
+        return Bias(varied / max(self.emitted, 1), varied / max(self.rows, 1), eased / max(decided, 1))
 
     @property
     def drafted(self) -> int:
@@ -95,9 +122,10 @@ class Report:
 
     def __str__(self) -> str:
         spent = ", ".join(f"{name} {self.seconds[name]:.2f} s" for name in PHASES)
+        bias = "" if self.bias is None else f"; {self.bias}"
         return (
             f"{self.method} ({self.exactness}): {self.emitted} units in {self.rounds} passes, "
-            f"acceptance length {self.acceptance_length:.2f}, acceptance rate {self.acceptance_rate:.2f}; {spent}"
+            f"acceptance length {self.acceptance_length:.2f}, acceptance rate {self.acceptance_rate:.2f}{bias}; {spent}"
         )
 
 

@@ -39,7 +39,7 @@ class Row:
         verify_s: Seconds spent in the target, prefill left out.
         rest_s: Seconds of rule, commit and the loop.
         peak_memory: Bytes of target and drafter, and the most that a call adds; None where it was not measured.
-        quality: Numbers about what was written (`distinct_3`, `same_as_plain`), and of lossy methods what they lost.
+        quality: Numbers about what was made (`distinct_3`, `same_as_plain`), and of lossy methods what they lost.
         options: What the method was run with.
     """
 
@@ -131,6 +131,11 @@ class Result:
         peers: Others', by `"setting / name"`.
         limits: See there.
         teacher_forced: Acceptance length on held-out text whose truth is forced, by text, then method.
+        unit: What a unit is called: `token`, `code`, ….
+        piece: What one output is called: `text`, `picture`, ….
+        how: What a reader should know of how it was run, in sentences.
+        floor: Numbers as in `quality`, of plain decoding with other seeds, by setting and name: what chance alone does.
+        notes: What the names in `quality` mean, where that is not plain.
     """
 
     kind: str
@@ -143,6 +148,11 @@ class Result:
     peers: dict[str, Peer]
     limits: Limits
     teacher_forced: dict[str, dict[str, float]] = field(default_factory=dict)
+    unit: str = "token"
+    piece: str = "text"
+    how: str = ""
+    floor: dict[str, dict[str, list[float]]] = field(default_factory=dict)
+    notes: dict[str, str] = field(default_factory=dict)
 
     def save(self, path: Path) -> None:
         """Write JSON; nothing half-written stays."""

@@ -12,6 +12,9 @@ from mmspec.report.result import PLAIN, Result, Row, ratios_of, speedup_of
 WARNING = "⚠"
 SLOWER = "slower"
 HONEST = ("invariant", "lossless")
+OTHERS = "plain, other seeds"
+DEPTHS = 12
+"""So many depths are printed; windows have more."""
 
 
 @dataclass(frozen=True)
@@ -33,8 +36,8 @@ class View:
 
 def everything(result: Result) -> list[View]:
     """All tables that have rows."""
-    tables = [*speeds(result), costs(result), batches(result), forced(result), depths(result), modes(result)]
-    tables += limits(result)
+    tables = [*speeds(result), qualities(result), costs(result), batches(result), forced(result), depths(result)]
+    tables += [modes(result), *limits(result)]
     return [table for table in tables if table.rows]
 
 
@@ -47,11 +50,12 @@ def facts(result: Result) -> str:
         f"{result.model} on {result.device}; {versions}; seed {result.seed}; prompts: {prompts}; "
         f"{repeats} repeats, interleaved in one process. Speed-up: median over the repeats of plain seconds / own "
         "seconds, in brackets the smallest and the largest; × is the same against others."
+        + (f" {result.how}" if result.how else "")
     )
 
 
 def real(result: Result, setting: str) -> list[Row]:
-    """Rows of a setting that are claims: real drafts, one text at a time."""
+    """Rows of a setting that are claims: real drafts, one output at a time."""
     return [row for row in result.rows if (row.setting, row.mode, row.batch) == (setting, "real", 1)]
 
 
@@ -86,13 +90,13 @@ def speeds(result: Result) -> list[View]:
 def _speed(result: Result, setting: str) -> View:
     names, ours = peers_of(result, setting), real(result, setting)
     others = {key: peer for key, peer in result.peers.items() if peer.setting == setting}
-    header = ("method", "exactness", "acceptance length", "tokens/s", "speed-up over plain", *(f"× {n}" for n in names))
+    header = ("method", "exactness", "acceptance length", f"{result.unit}s/s", "speed-up over plain")
     rows = [_method(result, row, names) for row in ours]
     rows += [_peer(result, key, names) for key in others]
     notes = [f"{key.removeprefix(f'{setting} / ')}: {peer.note}." for key, peer in others.items() if peer.note]
     if any(row.exactness not in HONEST for row in ours):
         notes.append(f"{WARNING}: the output is not the model's; see the quality numbers.")
-    return View(setting, header, rows, " ".join(notes))
+    return View(setting, (*header, *(f"× {name}" for name in names)), rows, " ".join(notes))
 
 
 def _method(result: Result, row: Row, names: Sequence[str]) -> tuple[str, ...]:
@@ -112,13 +116,33 @@ def _peer(result: Result, key: str, names: Sequence[str]) -> tuple[str, ...]:
 
 
 def costs(result: Result) -> View:
-    """Where the time went, what memory it took, and what was written."""
+    """Where the time went, what memory it took, and what was made, unless that has a table of its own."""
+    apart = bool(result.floor)
     rows = [
-        (row.setting, row.method, shares(row), _memory(result, row), quality(row))
+        (row.setting, row.method, shares(row), _memory(result, row), *(() if apart else (quality(row),)))
         for setting in result.settings
         for row in real(result, setting)
     ]
-    return View("Time, memory, text", ("setting", "method", "draft / verify / rest", "peak memory", "quality"), rows)
+    header = ("setting", "method", "draft / verify / rest", "peak memory", *(() if apart else ("quality",)))
+    return View("Time, memory" + ("" if apart else f", {result.piece}"), header, rows)
+
+
+def qualities(result: Result) -> View:
+    """What was made, number by number, beside what plain decoding makes of other seeds."""
+    claims = [row for setting in result.floor for row in real(result, setting)]
+    names = _keys(row.quality for row in claims)
+    rows = []
+    for setting, floor in result.floor.items():
+        for row in real(result, setting):
+            rows.append((setting, row.method, *(f"{row.quality[n]:.3g}" if n in row.quality else "" for n in names)))
+        rows.append((setting, OTHERS, *(_range(floor.get(name, ())) for name in names)))
+    header = ("setting", "method", *(name.replace("_", " ") for name in names))
+    said = [f"{name.replace('_', ' ').capitalize()}: {result.notes[name]}." for name in names if name in result.notes]
+    return View(f"What the {result.piece}s are like", header, rows, " ".join(said))
+
+
+def _range(values: Sequence[float]) -> str:
+    return f"{min(values):.3g}–{max(values):.3g}" if values else ""
 
 
 def _memory(result: Result, row: Row) -> str:
@@ -148,19 +172,21 @@ def shares(row: Row) -> str:
 
 
 def quality(row: Row) -> str:
-    """Numbers about what was written."""
+    """Numbers about what was made."""
     return ", ".join(f"{name.replace('_', ' ')} {value:.3g}" for name, value in row.quality.items())
 
 
 def depths(result: Result) -> View:
     """Acceptance by depth of the drafted node."""
     rows = [
-        (row.setting, row.method, " · ".join(f"{share:.2f}" for share in row.acceptance_by_depth))
+        (row.setting, row.method, " · ".join(f"{share:.2f}" for share in row.acceptance_by_depth[:DEPTHS]))
         for setting in result.settings
         for row in real(result, setting)
         if row.acceptance_by_depth
     ]
-    return View("Share of rounds that reach depth 1, 2, …", ("setting", "method", "share"), rows)
+    longest = max((len(row.acceptance_by_depth) for row in result.rows if row.mode == "real"), default=0)
+    note = f"The first {DEPTHS} of up to {longest} depths." if longest > DEPTHS else ""
+    return View("Share of rounds that reach depth 1, 2, …", ("setting", "method", "share"), rows, note)
 
 
 def modes(result: Result) -> View:
@@ -176,11 +202,11 @@ def modes(result: Result) -> View:
 
 
 def batches(result: Result) -> View:
-    """Several texts at a time."""
+    """Several outputs at a time."""
     rows = [_batch(row) for row in result.rows if row.batch > 1 and row.mode == "real"]
-    header = ("setting", "method", "exactness", "batch", "acceptance length", "tokens/s", "× its rows alone")
+    header = ("setting", "method", "exactness", "batch", "acceptance length", f"{result.unit}s/s", "× its rows alone")
     note = "Speed-up is over plain decoding of the same batch; × is against the same rows one after the other."
-    return View("Several texts at a time", (*header, "speed-up over plain", "quality"), rows, note)
+    return View(f"Several {result.piece}s at a time", (*header, "speed-up over plain", "quality"), rows, note)
 
 
 def _batch(row: Row) -> tuple[str, ...]:
@@ -196,7 +222,7 @@ def forced(result: Result) -> View:
     methods = _keys(result.teacher_forced.values())
     cells = {text: {name: f"{length:.2f}" for name, length in by.items()} for text, by in result.teacher_forced.items()}
     rows = [(name, *(cells[text].get(name, "") for text in texts)) for name in methods]
-    return View("Acceptance length on held-out text whose truth is forced", ("method", *texts), rows)
+    return View(f"Acceptance length on held-out {result.piece} whose truth is forced", ("method", *texts), rows)
 
 
 def limits(result: Result) -> list[View]:

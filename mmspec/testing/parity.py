@@ -10,11 +10,12 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 from torch import Tensor
 
 TOLERANCE = 1e-4
@@ -31,19 +32,21 @@ class Agreement:
     Attributes:
         architecture: The fixture's stem.
         output: The output's name; "" for a fixture that was skipped or could not be run.
-        error: max |a - b| / max |b|; of integers, the share that differs.
-        note: Why it was skipped, or failed.
+        error: max |a - b| / max |b|; of integers, the share that differs; None where nothing could be compared.
+        note: Why it was skipped, or does not agree; "" where it does.
+        skipped: Whether no plugin knows the architecture.
     """
 
     architecture: str
     output: str
-    error: float = 0.0
+    error: float | None = None
     note: str = ""
+    skipped: bool = False
 
     @property
     def holds(self) -> bool:
         """Whether it agrees; skipped fixtures are no failure."""
-        return self.error <= TOLERANCE
+        return self.skipped or not self.note
 
 
 def compare(folder: Path) -> Iterator[Agreement]:
@@ -60,20 +63,48 @@ def compare(folder: Path) -> Iterator[Agreement]:
         if file.stem in known:
             yield from compared(file, known[file.stem])
         else:
-            yield Agreement(file.stem, "", note="skipped: no installed plugin has this architecture")
+            yield Agreement(file.stem, "", note="skipped: no installed plugin has this architecture", skipped=True)
 
 
 def compared(file: Path, run: Runner) -> Iterator[Agreement]:
-    """Every output of one fixture."""
+    """Every output of one fixture; and what it holds beside them, unless it was read as an input."""
     try:
         state, io, config = read(file)
+        inputs = _Inputs(io)
         with torch.no_grad():
-            made = run(state, io, config)
-    except (ValueError, KeyError, RuntimeError, SafetensorError) as error:
-        yield Agreement(file.stem, "", float("inf"), f"{type(error).__name__}: {error}".splitlines()[0])
+            made = run(state, inputs, config)
+    except Exception as error:  # whatever a fixture or a plugin may raise, the other fixtures are compared
+        yield Agreement(file.stem, "", note=f"{type(error).__name__}: {error}".splitlines()[0])
         return
     for name, ours in made.items():
-        yield Agreement(file.stem, name, distance(ours, io[name]))
+        yield _agreement(file.stem, name, ours, io.get(name))
+    for name in sorted(io.keys() - made.keys() - inputs.read):
+        yield Agreement(file.stem, name, note="recorded in the fixture, but nothing computes it")
+
+
+def _agreement(architecture: str, name: str, ours: Tensor, theirs: Tensor | None) -> Agreement:
+    if theirs is None:
+        return Agreement(architecture, name, note="not in the fixture")
+    if ours.shape != theirs.shape:
+        return Agreement(architecture, name, note=f"shape {list(ours.shape)}, not {list(theirs.shape)}")
+    error = distance(ours, theirs)
+    if not isfinite(error):
+        return Agreement(architecture, name, note="not finite")
+    if theirs.is_floating_point():
+        return Agreement(architecture, name, error, f"more than {TOLERANCE:.0e}" if error > TOLERANCE else "")
+    return Agreement(architecture, name, error, "integers must be equal" if error else "")
+
+
+class _Inputs(dict[str, Tensor]):
+    """A fixture's tensors, and which of them were looked at."""
+
+    def __init__(self, tensors: Mapping[str, Tensor]) -> None:
+        super().__init__(tensors)
+        self.read: set[str] = set()
+
+    def __getitem__(self, name: str) -> Tensor:
+        self.read.add(name)
+        return super().__getitem__(name)
 
 
 def read(file: Path) -> tuple[dict[str, Tensor], dict[str, Tensor], dict[str, Any]]:
@@ -90,9 +121,7 @@ def _under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def distance(ours: Tensor, theirs: Tensor) -> float:
-    """max |a - b| / max |b|; of integers the share that differs; infinite where shapes differ."""
-    if ours.shape != theirs.shape:
-        return float("inf")
+    """max |a - b| / max |b| of tensors of one shape; of integers the share that differs."""
     if not theirs.is_floating_point():
         return float((ours != theirs).float().mean())
     return float((ours - theirs).abs().max() / theirs.abs().max().clamp(min=torch.finfo(theirs.dtype).tiny))

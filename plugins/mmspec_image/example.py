@@ -1,16 +1,21 @@
-"""What the conformance kit tries the image components on: a tiny LlamaGen with random weights."""
+"""What the conformance kit tries the image components on: a tiny LlamaGen and a tiny Janus with random weights."""
 
 from collections.abc import Sequence
 from functools import cache
 
 import torch
+from transformers import GenerationConfig, JanusConfig, JanusVisionConfig, JanusVQVAEConfig, LlamaConfig
 
 from mmspec.testing.conformance.example import Example
+from mmspec_image.models.janus import JanusForImages
 from mmspec_image.models.llamagen import LlamaGenTransformer
 from mmspec_image.rules.grouped import GroupedOptions
+from mmspec_image.targets.janus import JanusTarget, Prompt
 from mmspec_image.targets.llamagen import Condition, LlamaGenTarget
 
 CLASSES = 5
+WORDS, PAD, BEGIN, IMAGE = 20, 0, 1, 2
+"""Words of the tiny Janus, and those that mean something."""
 
 
 @cache
@@ -28,9 +33,66 @@ def llamagen() -> Example:
     """Classes as prompts."""
 
     def prompt(rows: Sequence[int]) -> Condition:
-        return Condition(torch.tensor([row % CLASSES for row in rows]), guided=False)
+        return Condition(torch.tensor([row % CLASSES for row in rows]))
 
-    return Example(target=LlamaGenTarget(_tiny()), prompt=prompt)
+    return Example(target=LlamaGenTarget(_tiny()), prompt=prompt, guidance=2.0)
+
+
+def tiny_janus(codes: int, grid: int) -> JanusForImages:
+    """Weights large enough that codes depend on what stands before them; without a part that reads pictures."""
+    text = LlamaConfig(
+        vocab_size=WORDS,
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        pad_token_id=PAD,
+        bos_token_id=BEGIN,
+        eos_token_id=None,
+    )
+    sees = {"hidden_size": 16, "num_hidden_layers": 0, "num_attention_heads": 2, "projection_dim": 32}
+    vq = JanusVQVAEConfig(
+        embed_dim=8,
+        num_embeddings=codes,
+        latent_channels=32,
+        base_channels=32,
+        channel_multiplier=[1, 1],
+        num_res_blocks=1,
+        projection_dim=32,
+        image_token_embed_dim=32,
+    )
+    vision = JanusVisionConfig(**sees, image_size=2 * grid, patch_size=2, num_image_tokens=grid**2)
+    config = JanusConfig(text_config=text, vision_config=vision, vq_config=vq, image_token_id=WORDS - 1)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(1)
+        model = JanusForImages(config).eval()
+        for name, weights in model.named_parameters():
+            if weights.dim() == 2 and "vqmodel" not in name:
+                weights.data.copy_(torch.randn_like(weights) * 0.4)
+    model.generation_config = GenerationConfig(
+        bos_token_id=BEGIN, pad_token_id=PAD, generation_kwargs={"boi_token_id": IMAGE}
+    )
+    return model
+
+
+@cache
+def _janus_target() -> JanusTarget:
+    return JanusTarget(tiny_janus(6, 8))
+
+
+def janus() -> Example:
+    """Prompts of several lengths, under guidance."""
+
+    def prompt(rows: Sequence[int]) -> Prompt:
+        lengths = [7 - row % 3 for row in rows]
+        ids = torch.full((len(rows), max(lengths)), PAD)
+        for i, (row, length) in enumerate(zip(rows, lengths, strict=True)):
+            words = [3 + (row + place * place) % (WORDS - 4) for place in range(length - 2)]
+            ids[i, -length:] = torch.tensor([BEGIN, *words, IMAGE])
+        return Prompt(ids, (ids != PAD).long())
+
+    return Example(target=_janus_target(), prompt=prompt, guidance=2.0)
 
 
 def grouped() -> Example:

@@ -1,8 +1,17 @@
 """What the image plugin offers. It imports no torch; the factories do."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from mmspec.registry import Component, hookimpl
+
+if TYPE_CHECKING:
+    import typer
+
+TARGETS = {"mmspec_image.models.llamagen": "llamagen", "mmspec_image.models.janus": "janus"}
+"""Modules of models to their targets."""
 
 
 @hookimpl
@@ -15,6 +24,19 @@ def mmspec_components() -> Iterator[Component]:
         offers=frozenset({"discrete", "tree", "window", "grow", "truncate", "codebook"}),
         summary="LlamaGen: VQ codes of a picture in raster order, with guidance.",
         paper="https://arxiv.org/abs/2406.06525",
+        pipeline="mmspec_image.pipeline:TextToImagePipeline",
+        default_method="gs-sjd",
+        default_k=16,
+    )
+    yield Component(
+        name="janus",
+        kind="target",
+        factory="mmspec_image.targets.janus:JanusTarget",
+        offers=frozenset({"discrete", "tree", "window", "grow", "truncate", "codebook"}),
+        summary="Janus of transformers, for pictures: codes in raster order, with guidance.",
+        paper="https://arxiv.org/abs/2501.17811",
+        default_method="gs-sjd",
+        default_k=16,
     )
     yield Component(
         name="jacobi",
@@ -105,5 +127,13 @@ def _methods() -> Iterator[Component]:
 
 @hookimpl
 def mmspec_target_for(model: object) -> str | None:
-    """`llamagen` for our LlamaGen transformer."""
-    return "llamagen" if type(model).__module__ == "mmspec_image.models.llamagen" else None
+    """By the class's home: our LlamaGen, and Janus taken for its pictures; any other Janus is the text plugin's."""
+    return TARGETS.get(type(model).__module__)
+
+
+@hookimpl
+def mmspec_commands(app: typer.Typer) -> None:
+    """Add `mmspec generate image`, and what else the image models have."""
+    from mmspec_image import commands
+
+    commands.add(app)

@@ -5,7 +5,7 @@ import statistics
 import pytest
 import torch
 
-from mmspec.bench.race import Run, Track, race
+from mmspec.bench.race import Run, Track, race, relay
 from mmspec.bench.rows import distinct, peer_of, row_of
 from mmspec.bench.stand_ins import Oracle, Parrot
 from mmspec.core.decoder import Decoder
@@ -38,6 +38,25 @@ def test_everybody_runs_in_turns_and_the_first_changes_from_task_to_task():
     assert [name for name, _ in warm_up] == list("abcabc"), "others may read what the first made"
     assert [name for name, _ in counted] == list("abcbca") and [task for _, task in counted] == [0, 0, 0, 1, 1, 1]
     assert tracks["b"].repeats_s == [2.0, 2.0]
+
+
+def test_repeats_of_a_relay_have_tasks_of_their_own_and_all_of_them_count(case):
+    calls = []
+
+    def contestant(units):
+        def call(task):
+            calls.append(task)
+            return run(float(task), units[task], decoded(case).report)
+
+        return call
+
+    same, own = {1: [1], 2: [2], 3: [3], 4: [4]}, {1: [1], 2: [9], 3: [9], 4: [9]}
+    tracks = relay({"plain": contestant(same), "own": contestant(own)}, [[1, 2], [3, 4]], [1])
+    assert calls == [1, 1, 1, 1, 2, 2, 3, 3, 4, 4] and tracks["own"].repeats_s == [3.0, 7.0]
+    assert [int(made.units[0]) for made in tracks["own"].every] == [1, 9, 9, 9]
+    row = row_of(tracks["own"], tracks["plain"], method="own", setting="toy", every=True)
+    assert row.quality["same_as_plain"] == 1 / 4, "of the median repeat it would be half"
+    assert row_of(tracks["own"], tracks["plain"], method="own", setting="toy").quality["same_as_plain"] == 1 / 2
 
 
 def test_the_median_repeat_is_one_that_was_run():

@@ -1,11 +1,15 @@
 """Counts, against a slow recount of every step."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from mmspec.core.decoder import Decoder
 from mmspec.core.drafters.draft_model import DraftModel
 from mmspec.core.rules import Rejection
+from mmspec.core.types import Draft, Verdict
+from mmspec.report.bias import Bias
 from mmspec.report.report import Report
 from mmspec.testing.history import HistoryTarget
 from mmspec.testing.toys.markov_drafters import MarkovTree
@@ -70,3 +74,25 @@ def test_a_report_names_its_rule_and_times():
 
 def test_an_empty_report_divides_by_nothing():
     assert Report().acceptance_length == 0 and Report().acceptance_rate == 0 and Report().accepted_by_depth == []
+
+
+def test_bias_is_summed_over_the_nodes_where_a_unit_was_emitted():
+    """A tree, of which the first row emits three units, the second one of two accepted (an end), the third is done."""
+    tree = Draft.tree(torch.zeros(3, 4).long(), [-1, 0, 0, 2]).rooted(torch.zeros(3).long(), torch.tensor([9, 9, 9]))
+    valid = tree.valid.clone()
+    valid[0, 4] = False  # node 3 has no child in the first row: nothing was decided there
+    tv = torch.tensor([[0.5, 0.25, 8.0, 0.125, 8.0]]).expand(3, -1)
+    path = torch.tensor([[1, 3], [1, 3], [1, 3]])
+    verdict = Verdict(path, torch.tensor([2, 2, 2]), torch.zeros(3).long(), tree.units, tv, tv / 2)
+    count = torch.tensor([3, 1, 0])
+    assert verdict.emitted(count).tolist() == [[True, True, False, True, False], [True] + [False] * 4, [False] * 5]
+    report = Report(exactness="lossy", emitted=8, rows=2)
+    for _ in range(2):
+        report.weigh(replace(tree, valid=valid), verdict, count)
+    assert report.bias == Bias(tv=2.75 / 8, altered=2.75 / 2, eased=1.375 / 6)
+    assert "expected altered units per row 1.4, total variation per unit 0.3438" in str(report)
+
+
+def test_only_rules_that_measure_report_a_bias():
+    report = Decoder(LARGE, DraftModel(LARGE.near(1)), Rejection(), k=3).generate(PROMPT, 25).report
+    assert report.bias is None and "altered" not in str(report)

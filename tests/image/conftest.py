@@ -1,11 +1,17 @@
-"""Tiny random LlamaGens: a class and a caption model of 4 × 4 codes."""
+"""Tiny random LlamaGens: a class and a caption model of 4 × 4 codes, alone and as whole pipelines."""
 
 import pytest
 import torch
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
 
+from mmspec_image.models.captions import CaptionEncoder
 from mmspec_image.models.llamagen import LlamaGenTransformer
+from mmspec_image.models.vq import LlamaGenVQ
+from mmspec_image.pipeline import TextToImagePipeline
 
 SIZES = dict(vocab_size=24, grid=4, dim=32, n_layer=2, n_head=4, n_kv_head=2, multiple_of=16)
+WORDS = ["<pad>", "<unk>", "red", "blue", "heart", "cat", "face", "apple", "star"]
 
 
 def sharp(model):
@@ -25,3 +31,46 @@ def by_class():
 def by_caption():
     torch.manual_seed(0)  # the null caption is drawn when the model is made
     return sharp(LlamaGenTransformer(**SIZES, model_type="t2i", caption_dim=12, cls_token_num=6))
+
+
+@pytest.fixture(scope="session")
+def words():
+    """A tokenizer of whole words, padded on the left."""
+    known = Tokenizer(models.WordLevel({word: i for i, word in enumerate(WORDS)}, unk_token="<unk>"))
+    known.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    special = dict(pad_token="<pad>", unk_token="<unk>", padding_side="left", model_max_length=6)
+    return PreTrainedTokenizerFast(tokenizer_object=known, **special)
+
+
+@pytest.fixture(scope="session")
+def small_vq():
+    """24 codes, two pixels a code."""
+    torch.manual_seed(2)
+    return LlamaGenVQ(24, ch=32, encoder_ch_mult=(1, 1), decoder_ch_mult=(1, 1), z_channels=32, num_res_blocks=1).eval()
+
+
+@pytest.fixture(scope="session")
+def tiny(by_caption, small_vq, words):
+    """Captions to pictures of 8 × 8 pixels. Who chooses a method takes `TextToImagePipeline(**tiny.components)`."""
+    torch.manual_seed(3)
+    encoder = CaptionEncoder(len(WORDS), 6, 12, layers=1, heads=2)
+    encoder.tokens.weight.data.mul_(3)  # captions that differ, differ clearly
+    return quiet(TextToImagePipeline(by_caption, small_vq, encoder.eval(), words).use("gs-sjd", k=6))
+
+
+@pytest.fixture(scope="session")
+def tiny_classes(by_class, small_vq):
+    return quiet(TextToImagePipeline(by_class, small_vq).use("gs-sjd", k=6))
+
+
+@pytest.fixture(scope="session")
+def saved(tiny, tmp_path_factory):
+    """A folder that `save_pretrained` wrote."""
+    place = tmp_path_factory.mktemp("tiny")
+    tiny.save_pretrained(place)
+    return place
+
+
+def quiet(pipe):
+    pipe.set_progress_bar_config(disable=True)
+    return pipe

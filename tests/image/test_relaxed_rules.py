@@ -1,4 +1,4 @@
-"""The relaxed rules: exact where a group is one code, lossy as their closed form says elsewhere."""
+"""The relaxed rules: exact where a group is one code, lossy as their closed form says elsewhere (see `test_bias`)."""
 
 import pytest
 import torch
@@ -12,6 +12,8 @@ from mmspec.core.philox import PhiloxSource
 from mmspec.core.rules import Rejection
 from mmspec.core.types import Draft, Scores
 from mmspec.core.warp import Warp
+from mmspec.report.bias import Bias
+from mmspec.testing.relaxed import nearest_groups, outcome, ranked_groups
 from mmspec.testing.statistics import joint_p_value
 from mmspec_image.drafters.jacobi import ImageJacobi
 from mmspec_image.rules.grouped import Grouped, GroupedOptions
@@ -39,6 +41,7 @@ def test_the_strict_end_is_rejection_bit_for_bit(by_class, name):
     ]
     assert all(torch.equal(a, b) for a, b in zip(made[0].units, made[1].units, strict=True))
     assert made[0].report.rounds == made[1].report.rounds and made[1].report.exactness == "lossy"
+    assert made[0].report.bias is None and made[1].report.bias == Bias(0.0, 0.0, 0.0)
 
 
 def test_relaxing_accepts_more(by_class):
@@ -61,26 +64,28 @@ def laws(vocab=6):
     return [torch.softmax(torch.randn(vocab, generator=g) * 1.5, -1) for _ in range(2)]
 
 
-def accept_chances(rule, p, q):
-    """a(x) of every x, by the rule's own group: min(1, P(G) / Q)."""
-    vocab = len(p)
-    x = torch.arange(vocab)[None]
-    probs, draft = p.expand(1, vocab, -1), q.expand(1, vocab, -1)
-    group = rule.group(probs, x)
-    return (group.mass(probs) / rule.against(group, draft, x)).clamp(max=1)[0], group
-
-
+GROUPED = GroupedOptions(size=3, difference=0.5, distance=20.0)
 RULES = {
-    "grouped": lambda: Grouped(GroupedOptions(size=3, difference=0.5, distance=20.0)),
+    "grouped": lambda: Grouped(GROUPED),
     "lantern": lambda: Relaxed(RelaxedOptions(k=3, delta=0.3)),
+    "lantern, the paper's residual": lambda: Relaxed(RelaxedOptions(k=3, delta=0.3, residual="paper")),
     "lantern++": lambda: Relaxed(RelaxedOptions(k=3, lam=3.0)),
 }
+
+
+def expected(rule, p, q):
+    """What comes out of one node, by the slow oracle."""
+    options, book = rule.options, Book(len(p)).codebook
+    if isinstance(rule, Grouped):
+        groups = ranked_groups(p, options.size, options.difference, options.distance, book)
+        return outcome(p, q, groups, by_group=True)
+    groups = nearest_groups(p, options.k, options.delta, options.lam, book)
+    return outcome(p, q, groups, by_group=False, paper=options.residual == "paper")
 
 
 @pytest.mark.parametrize("name", RULES)
 @pytest.mark.parametrize("point", [False, True])
 def test_the_output_follows_the_closed_form(name, point):
-    """Draft x ~ q (or a point mass): out(y) = q(y) a(y) + (1 - Σ q a) r(y), r = norm((p - q)+)."""
     p, q = laws()
     rows, vocab, rule = 200_000, 6, RULES[name]()
     rule.bind(Book(vocab))
@@ -95,41 +100,39 @@ def test_the_output_follows_the_closed_form(name, point):
     zero = torch.zeros(rows, dtype=torch.int64)
     verdict = rule.accept(draft, scores, Round(PhiloxSource.seeded(3, rows), zero, [0] * rows))
     first = torch.where(verdict.length > 0, x[:, 0], verdict.unit)
-    chance, _ = accept_chances(rule, p, q)
-    kept = q * chance
-    left = (p - q).clamp(min=0)
-    expected = kept + (1 - kept.sum()) * left / left.sum()
-    assert joint_p_value(first[:, None], expected) > 1e-4
+    assert joint_p_value(first[:, None], expected(rule, p, q).law) > 1e-4
     assert joint_p_value(first[:, None], p) < 1e-4, "the bias must be seen, or this test is blind"
 
 
-def test_total_variation_is_the_extra_acceptance():
-    """LANTERN with the plain residual: TV(out, p) = α_relaxed - α_exact, to rounding."""
-    for seed in range(20):
-        g = torch.Generator().manual_seed(seed)
-        p, q = (torch.softmax(torch.randn(12, generator=g).double() * 1.5, -1) for _ in range(2))
-        rule = Relaxed(RelaxedOptions(k=4, delta=0.3))
-        rule.bind(Book(12))
-        chance, _ = accept_chances(rule, p, q)
-        exact = (p / q).clamp(max=1)
-        left = (p - q).clamp(min=0)
-        out = q * chance + (1 - (q * chance).sum()) * left / left.sum()
-        bias = (out - p).abs().sum() / 2
-        assert float((bias - (q * (chance - exact)).sum()).abs()) < 1e-12
+@pytest.mark.parametrize(
+    ("size", "difference", "distance"), [(1, 1.0, 1e9), (2, 1.0, 1e9), (3, 0.1, 1e9), (6, 0.3, 8.0), (14, 0.15, 1e9)]
+)
+def test_groups_are_ranked_neighbours_that_are_near(size, difference, distance):
+    p, book = torch.softmax(torch.randn(9, generator=torch.Generator().manual_seed(2)), -1), Book(9)
+    rule = Grouped(GroupedOptions(size=size, difference=difference, distance=distance))
+    rule.bind(book)
+    group = rule.groups(p.expand(2, 4, -1))(torch.arange(9).expand(2, 4, -1))
+    assert group.ids.shape == (2, 4, 9, size) and torch.equal(group.ids[..., 0], torch.arange(9).expand(2, 4, -1))
+    found = [set(ids[inside].tolist()) for ids, inside in zip(group.ids[1, 3], group.inside[1, 3], strict=True)]
+    assert found == ranked_groups(p, size, difference, distance, book.codebook)
 
 
-def test_groups_hold_the_code_itself_first_and_only_what_is_near():
-    p, _ = laws()
-    x = torch.arange(6)[None]
-    probs = p.expand(1, 6, -1)
-    rule = Grouped(GroupedOptions(size=3, difference=0.05, distance=1e9))
-    rule.bind(Book(6))
-    group = rule.group(probs, x)
-    assert torch.equal(group.ids[..., 0], x) and group.inside[..., 0].all()
-    near = (probs.gather(-1, group.ids) - p[x][..., None]).abs() < 0.05
-    assert (near | ~group.inside).all()
-    ranked = nearest(Book(6).codebook, 2)
-    assert ranked.shape == (6, 2) and not (ranked == torch.arange(6)[:, None]).any()
+@pytest.mark.parametrize(("k", "delta", "lam"), [(0, 0.5, None), (3, 0.3, None), (8, 1.0, None), (5, 0.1, 2.5)])
+def test_groups_are_the_nearest_codes_within_the_bound(k, delta, lam):
+    p, book = torch.softmax(torch.randn(9, generator=torch.Generator().manual_seed(2)), -1), Book(9)
+    rule = Relaxed(RelaxedOptions(k=k, delta=delta, lam=lam))
+    rule.bind(book)
+    group = rule.groups(p.expand(1, 1, -1))(torch.arange(9).expand(1, 1, -1))
+    found = [set(ids[inside].tolist()) for ids, inside in zip(group.ids[0, 0], group.inside[0, 0], strict=True)]
+    assert found == nearest_groups(p, k, delta, lam, book.codebook)
+
+
+def test_nearest_codes_leave_the_code_itself_out():
+    book = torch.randn(1500, 4, generator=torch.Generator().manual_seed(0))  # more than are looked at together
+    found = nearest(book, 3)
+    for code in (0, 700, 1023, 1024, 1499):
+        apart = (book - book[code]).square().sum(-1)
+        assert found[code].tolist() == [y for y in apart.argsort().tolist() if y != code][:3]
 
 
 def test_independent_redraw_is_exact_and_coupling_accepts_more(by_class):

@@ -19,6 +19,7 @@ from mmspec.core.drafters.draft_model import DraftModel
 from mmspec.core.drafters.initialisations import RandomUnit
 from mmspec.core.drafters.jacobi import Jacobi
 from mmspec.core.drafters.shapes import Beam, Branching
+from mmspec.core.laws import Categorical
 from mmspec.core.policies import Confidence
 from mmspec.core.rules import Block, Match, RecursiveRejection, Rejection
 from mmspec.core.types import Draft
@@ -30,6 +31,7 @@ from mmspec.testing.statistics import assert_normal, joint_p_value
 from mmspec.testing.toys.gaussian import GaussianTarget, RepeatLeft
 from mmspec.testing.toys.markov import MarkovTarget
 from mmspec.testing.toys.markov_drafters import MarkovTree
+from mmspec.testing.toys.picture import PictureTarget, drawn, joint
 
 PROMPT = [0, 1]
 LARGE = HistoryTarget.random(3, seed=3)
@@ -80,6 +82,24 @@ def chain_under_block(rows: int, seed: int) -> float:
 
 def jacobi_under_rejection(rows: int, seed: int) -> float:
     return law_of_history(Jacobi(RandomUnit(3)), Rejection(), rows, seed, length=5, k=4)
+
+
+def window_drawn_anew_under_rejection(rows: int, seed: int) -> float:
+    """Laws that change much with what stands before, or a window has hardly anything to refuse."""
+    target = PictureTarget.random(4, 4, seed=1, sharpness=2.5)
+    decoder = Decoder(target, Jacobi(RandomUnit(4), independent=True), Rejection(), k=4)
+    return joint_p_value(drawn(decoder, rows, 5, seed=seed, warp=Warp()), joint(target, 5, Warp()))
+
+
+def window_under_match(rows: int, seed: int) -> float:
+    return law_of_history(Jacobi(RandomUnit(3)), Match(), rows, seed, length=4, k=3)
+
+
+def residuals_hold_only_what_q_left(rows: int, seed: int) -> float:
+    """No mass where q has as much as p, and all that p has where q has none."""
+    p, q = torch.tensor([[[0.5, 0.3, 0.2, 0.0]]]), torch.tensor([[[0.7, 0.3, 0.0, 0.0]]])
+    left = Categorical(p).residual(Categorical(q))
+    return float(torch.equal(left, torch.tensor([[[0.0, 0.0, 0.2, 0.0]]])))
 
 
 def confident_chain_under_rejection(rows: int, seed: int) -> float:
@@ -230,6 +250,8 @@ KILLED_BY: dict[str, Check] = {
     "noise-by-position-under-block": chain_under_block,
     "noise-by-position-under-coupled-redraws": jacobi_under_rejection,
     "shared-noise-under-rejection": chain_under_rejection,
+    "one-gumbel-row-for-redraw-and-residual": window_drawn_anew_under_rejection,
+    "one-gumbel-row-while-warming-up": window_under_match,
     "draft-noise-once-per-call": tree_with_replacement,
     "positions-by-index-instead-of-depth": tree_equals_plain,
     "noise-by-place-in-the-batch": row_equals_itself_in_another_batch,
@@ -252,6 +274,7 @@ KILLED_BY: dict[str, Check] = {
     "stale-q-after-partial-commit": jacobi_under_rejection,
     "batch-minimum-truncation-with-stale-q": jacobi_under_rejection,
     "independent-redraw-committed-at-first-mismatch": jacobi_under_rejection,
+    "epsilon-in-the-residual": residuals_hold_only_what_q_left,
     "stale-mean-in-the-continuous-window": gaussian_window_under_rejection,
     "law-of-the-slot-to-the-left": jacobi_under_rejection,
     "bonus-dropped-on-full-accept": perfect_draft_emits_its_bonus,

@@ -30,7 +30,9 @@ def test_sets_are_frozen_and_defaults_copied() -> None:
         ({"drafter": "d"}, "belong to methods only"),
         ({"kind": "drafter"}, "exactness belongs to rules and methods"),
         ({"kind": "method"}, "no factory"),
-        ({"pipeline": "fractions:Fraction"}, "rule 'r': a pipeline belongs to a target"),
+        ({"pipeline": "fractions:Fraction"}, "rule 'r': pipeline belongs to a target"),
+        ({"default_method": "plain"}, "rule 'r': default_method belongs to a target"),
+        ({"default_k": 3}, "rule 'r': default_k belongs to a target"),
         ({"pipeline": "fractions.Fraction"}, "pipeline is written 'module:Name'"),
     ],
 )

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 import mmspec_text.plugin
-from mmspec.registry import Component, Registry, hookimpl, installed
+from mmspec.registry import Component, Registry, hookimpl, installed, pair, require
 
 PARTS = [c for c in installed().components() if c.kind != "method"]
 
@@ -19,6 +19,14 @@ def test_manifest_agrees_with_the_class(component: Component) -> None:
         assert getattr(made, attribute, said) == said, attribute
     if component.options:
         assert component.load_options().__dataclass_params__.frozen
+
+
+@pytest.mark.parametrize("target", [c for c in PARTS if c.default_method], ids=lambda c: c.name)
+def test_what_a_target_is_used_with_by_default_fits_it(target: Component) -> None:
+    pairing = pair(installed(), target.default_method)
+    require(installed(), pairing, target)
+    assert pairing.method.owner == target.owner
+    assert pairing.exactness in ("invariant", "lossless") and (target.default_k or 1) > 0
 
 
 def test_the_text_target_is_for_live_models_of_transformers() -> None:

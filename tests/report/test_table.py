@@ -100,3 +100,25 @@ def test_a_result_survives_its_file(result: Result, tmp_path: Path) -> None:
     (tmp_path / "r.json").write_text('{"kind": "text"}')
     with pytest.raises(ValueError, match=r"r\.json is not the result of `mmspec bench`: model"):
         Result.load(tmp_path / "r.json")
+
+
+def test_numbers_that_chance_moves_stand_beside_other_seeds_in_words_of_the_kind(result: Result) -> None:
+    code, prose = result.settings
+    notes = {"distinct_3": "share of the triples that differ", "unused": "never shown"}
+    floor = {code: {"distinct_3": [0.7, 0.9]}}
+    drawn = replace(result, unit="code", piece="picture", how="Seen twice.", floor=floor, notes=notes)
+    quality = views.qualities(drawn)
+    assert quality.header == ("setting", "method", "distinct 3", "same as plain")
+    assert [row[1] for row in quality.rows] == ["plain", "prompt-lookup", "auto", "daring", views.OTHERS]
+    assert quality.rows[-2:] == [(code, "daring", "", "0.42"), (code, views.OTHERS, "0.7–0.9", "")]
+    assert quality.note == "Distinct 3: share of the triples that differ." and prose not in dict.fromkeys(floor)
+    assert views.costs(drawn).title == "Time, memory" and "quality" not in views.costs(drawn).header
+    assert "codes/s" in views.speeds(drawn)[0].header and views.batches(drawn).title == "Several pictures at a time"
+    assert views.facts(drawn).endswith(" Seen twice.") and not views.qualities(result).rows
+
+
+def test_of_long_windows_the_first_depths_are_shown(result: Result) -> None:
+    long = replace(result.rows[2], acceptance_by_depth=[0.5] * 40)
+    view = views.depths(replace(result, rows=[long]))
+    assert view.rows[0][2].count("0.50") == views.DEPTHS and view.note == "The first 12 of up to 40 depths."
+    assert not views.depths(result).note

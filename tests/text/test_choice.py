@@ -17,6 +17,7 @@ from mmspec.faces.build import decoder_for
 from mmspec.hosts.budget import BudgetedTarget
 from mmspec.hosts.loading import load_model
 from mmspec.hosts.target import TransformersTarget
+from mmspec.registry import installed
 from mmspec.testing.equality import assert_same
 from mmspec_text.drafters.cascade import Cascade, CascadeOptions
 from mmspec_text.drafters.draft_tree import TextDraftTree
@@ -37,7 +38,7 @@ def test_without_anything_drafts_that_need_no_model_as_deep_as_they_pay(target: 
 
 def test_trees_where_nodes_are_cheap() -> None:
     elsewhere = SimpleNamespace(device=torch.device("cuda"), config=SimpleNamespace())
-    chosen = choice.choose(elsewhere, draft_model=False, rule=False)
+    chosen = choice.choose(elsewhere, installed().get("target", "transformers"), draft_model=False, rule=False)
     assert (chosen.method, chosen.policy) == ("auto", "goodput") and "token recycling" in chosen.why
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -138,10 +138,11 @@ def bench_of(name: str, example: Example) -> Bench:
     """The bench that an author's example describes."""
     assert example.target is not None and example.prompt is not None
     target, vocab = example.target, example.target.vocab
-    bench = Bench(name, target, example.prompt, again=example.again, rows=6_000)
+    warp = Warp(guidance=example.guidance, forced=getattr(target, "forced", None))
+    bench = Bench(name, target, example.prompt, warp, again=example.again, rows=6_000)
     if vocab is None or vocab > SEEN:
         return bench
-    next_law = _law_by_prefill(bench) if example.again is not None else None
+    next_law = cache(partial(_law_by_prefill if example.again is not None else _law_by_passes, bench))
     return replace(bench, next_law=next_law, drafters=_tabled(vocab, "tree" in target.offers))
 
 
@@ -158,17 +159,26 @@ def scores_after(bench: Bench, units: Tensor, pads: Tensor) -> Raw:
     return bench.target.start(bench.again(units, pads), 4, 4).raw
 
 
-def _law_by_prefill(bench: Bench) -> Callable[[tuple[int, ...]], Tensor]:
+def _law_by_prefill(bench: Bench, emitted: tuple[int, ...]) -> Tensor:
+    """The next unit's law `[vocab]` in row 0 after units were emitted: by a prefill of all there is."""
     started = bench.target.start(bench.prompt([0]), 4, 4)
-    prompt, pads = started.prompt, started.pads
+    units = torch.cat([started.prompt, torch.tensor([emitted], dtype=torch.int64)], 1)
+    return _law(bench, scores_after(bench, units, started.pads), units, len(emitted))
 
-    @cache
-    def next_law(emitted: tuple[int, ...]) -> Tensor:
-        units = torch.cat([prompt, torch.tensor([emitted], dtype=torch.int64)], 1)
-        raw = scores_after(bench, units, pads)
-        draft = Draft.empty(units[:, -1]).rooted(units[:, -1], torch.zeros_like(pads))
-        law: Any = bench.warp(raw, draft, Prefix(units, [units.shape[1]], torch.tensor([len(emitted)]))).law
-        probs: Tensor = law.on(None)[0, 0]
-        return probs
 
-    return next_law
+def _law_by_passes(bench: Bench, emitted: tuple[int, ...]) -> Tensor:
+    """The same of a target whose prompts are not made of units: one unit a pass."""
+    started = bench.target.start(bench.prompt([0]), len(emitted) + 1, 1)
+    raw, units = started.raw, torch.cat([started.prompt, torch.tensor([emitted], dtype=torch.int64)], 1)
+    one = torch.ones(1, dtype=torch.int64)
+    for unit in units[0, started.prompt.shape[1] :]:
+        raw = bench.target.verify(started.cache, Draft.alone(unit[None]))
+        bench.target.commit(started.cache, torch.full((1, 0), -1), one)
+    return _law(bench, raw, units, len(emitted))
+
+
+def _law(bench: Bench, raw: Raw, units: Tensor, emitted: int) -> Tensor:
+    draft = Draft.alone(torch.zeros(1, dtype=torch.int64))
+    law: Any = bench.warp(raw, draft, Prefix(units, [units.shape[1]], torch.tensor([emitted]))).law
+    probs: Tensor = law.on(None)[0, 0]
+    return probs

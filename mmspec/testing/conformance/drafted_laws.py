@@ -32,6 +32,11 @@ def _has_law(component: Component) -> bool:
     return "q" in component.offers
 
 
+def _draws_anew(component: Component) -> bool:
+    """Not where a window lives on from round to round (`redraw`): its rounds share units by design."""
+    return _has_law(component) and "redraw" not in component.needs
+
+
 @promise("drafter", when=lambda component: not _has_law(component))
 def drafts_are_point_masses(subject: Subject) -> str:
     """Without `q` among its offers a draft has no law: a rule then knows that nothing was drawn."""
@@ -64,7 +69,7 @@ def units_follow_their_law(subject: Subject) -> str:
     return _worst(subject, _within, "whose units do not follow their law")
 
 
-@promise("drafter", when=_has_law)
+@promise("drafter", when=_draws_anew)
 def rounds_draw_fresh_noise(subject: Subject) -> str:
     """Under a rule with fresh noise, what one round drafts says nothing about what chance does in the next."""
     return _worst(subject, _between, "whose rounds share their noise")
@@ -88,9 +93,7 @@ def _worst(subject: Subject, look: Callable[[Trial, list[Draft]], Tensor | None]
             if p <= LEVEL:
                 raise Broken(f"on {trial.name} it makes drafts {what}", number)
     if not tried:
-        raise Untried(
-            "no rule with fresh noise takes it, its laws are wrong already, or its rounds share units by design"
-        )
+        raise Untried("no rule with fresh noise takes it, or its laws are wrong already")
     return min(tried)[1]
 
 
@@ -108,9 +111,8 @@ def _within(trial: Trial, drafts: list[Draft]) -> Tensor | None:
 
 
 def _between(trial: Trial, drafts: list[Draft]) -> Tensor | None:
-    """The first node of every draft; a window that lives on from round to round (needs `redraw`) is meant to."""
-    drafter = trial.drafter()
-    if drafter is None or "redraw" in drafter.needs or not all(draft.units.shape[1] for draft in drafts):
+    """The first node of every draft."""
+    if not all(draft.units.shape[1] for draft in drafts):
         return None
     if _p_of(_uniform(drafts[0])[:, :NODES])[0] <= LEVEL:  # a wrong law is another check's to tell
         return None

@@ -113,7 +113,7 @@ def known(subject: Subject) -> list[Pair]:
     """
     found = [pair for pair in pairs(subject) if pair.bench.next_law is not None or pair.bench is gaussian()]
     if not found:
-        raise Untried("no law to compare with: give the example `again`, and a target of at most 8 units")
+        raise Untried("no law to compare with: give an example with a target of at most 8 units")
     return found
 
 

@@ -49,7 +49,9 @@ class Example:
         prompt: What `target.start` takes, for a batch of rows, given as numbers (any number is a row; equal numbers are
             equal prompts). Rows should differ, in their lengths too if they may. Required with `target`.
         again: From units `[batch, known]`, padded on the left, and their padding `[batch]`, to what `target.start`
-            takes: the target is then compared with itself after a fresh prefill, else with its own one-unit passes.
+            takes: the target is then compared with itself after a fresh prefill. Without it (prompts that are not made
+            of units: a class, a caption) it is compared with its own one-unit passes.
+        guidance: Scale of the guidance under which it is sampled, of a target that gives unconditional scores.
         rows: Most rows of a batch that a drafter takes; default: any number.
         learns: A drafter remembers across rows or calls, so that its drafts (never the output) depend on them.
         strict: Of a lossy rule: option values at which it is exact; default: both ends of every option are tried.
@@ -59,6 +61,7 @@ class Example:
     target: "Target | None" = None
     prompt: "Callable[[Sequence[int]], Any] | None" = None
     again: "Callable[[Tensor, Tensor], Any] | None" = None
+    guidance: float | None = None
     rows: int | None = None
     learns: bool = False
     strict: Mapping[str, Any] = field(default_factory=dict)

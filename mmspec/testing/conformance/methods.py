@@ -1,5 +1,6 @@
 """What a method promises, end to end: a name that users write, and the output that they get."""
 
+from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
@@ -43,7 +44,7 @@ def sampled_follows_the_law(subject: Subject) -> str:
             pair = Pair(trial.bench, subject.component.name, lambda trial=trial: trial.drafter())  # type: ignore[misc]
             found.append(follows(pair, subject.rule(trial.example)))
     if not found:
-        raise Untried("no law to compare with: give its target's example `again`, and at most 8 units")
+        raise Untried("no law to compare with: give its target's example at most 8 units")
     return f"{min(found)[1]}, the smallest of {len(found)}"
 
 
@@ -98,11 +99,17 @@ def _equals(subject: Subject, sample: bool) -> str:
 
 def _enabled(subject: Subject) -> list[Trial]:
     """Trials on a live model that can be enabled."""
-    found = [trial for trial in subject.trials if hasattr(getattr(trial.bench.target, "model", None), "generate")]
+    found = [trial for trial in subject.trials if _generates(trial)]
     found = [t for t in found if subject.registry.target_for(t.bench.target.model) is not None]  # type: ignore[attr-defined]
     if not found:
-        raise Untried("it fits no target with an example that is a live model with `generate`")
+        raise Untried("it fits no target with an example whose prompts are arguments of a live model's `generate`")
     return found
+
+
+def _generates(trial: Trial) -> bool:
+    """Whether a live model's `generate` takes what the target takes: pictures are made by a pipeline instead."""
+    live = hasattr(getattr(trial.bench.target, "model", None), "generate")
+    return live and isinstance(trial.bench.prompt([0]), Mapping)
 
 
 def _options(trial: Trial) -> dict[str, Any]:

@@ -54,6 +54,8 @@ class Pair:
         )
         while not state.finished:
             decoder.advance(state)
+        if state.report.faults:
+            raise Broken(f"with the drafter {self}, which fails: nothing is tried", f"{state.report.faults} rounds")
         return state.history[:, state.given : state.given + limit]
 
     def __str__(self) -> str:

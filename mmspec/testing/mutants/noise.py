@@ -8,10 +8,12 @@ import torch
 from torch import Tensor
 
 from mmspec.core import philox as core
+from mmspec.core.drafters.jacobi import Jacobi
 from mmspec.core.noise import DraftNoise, Lane, Noise, Round
 from mmspec.core.philox import PhiloxNoise, PhiloxSource
 from mmspec.core.rules import Block, Rejection
-from mmspec.core.types import Draft, Scores, Verdict
+from mmspec.core.state import State
+from mmspec.core.types import Draft, Scores, Step, Verdict
 from mmspec.testing.mutants.mutant import Mutant, both, replacing
 
 
@@ -85,6 +87,25 @@ def _once_per_call(original: Callable) -> Callable:
     return level
 
 
+def _redrawn_by_position(original: Callable) -> Callable:
+    def observe(self: Jacobi, state: State, step: Step) -> None:
+        original(self, state, step)
+        window = state.memory
+        if window.units.shape[1]:
+            noise = state.source.by_position(state.emitted, state.hosted, window.units.shape[1] - 1)
+            state.memory = replace(window, units=window.law.draw(noise))
+
+    return observe
+
+
+def _one_row_at_first(original: Callable) -> Callable:
+    def by_position(self: PhiloxSource, emitted: Tensor, hosted: Any, deepest: int) -> PhiloxNoise:
+        noise = original(self, emitted, hosted, deepest)
+        return replace(noise, address=(noise.address - 2).clamp(min=0))
+
+    return by_position
+
+
 def _by_index(original: Callable) -> Callable:
     return lambda self, tree: self.source.by_position(self.emitted, self.hosted, tree.nodes - 1)
 
@@ -118,6 +139,21 @@ MUTANTS = (
             replacing(Rejection, "draft_noise", lambda original: lambda self, round: _Borrowed(round)),
             replacing(Rejection, "accept", _shared_accept),
         ),
+    ),
+    Mutant(
+        "one-gumbel-row-for-redraw-and-residual",
+        "a window is redrawn by shared noise, then verified by rejection whose residual has that same noise",
+        "Gumbel sharing mixed with an accept test (couplings.md § 3, visual.md § 1.3)",
+        both(
+            replacing(Rejection, "accept", _shared_accept),
+            replacing(Jacobi, "observe", _redrawn_by_position),
+        ),
+    ),
+    Mutant(
+        "one-gumbel-row-while-warming-up",
+        "the first three units share the noise of one position",
+        "Lumina's released Gumbel sharing (visual.md § 1.3): no shift while units come one by one",
+        replacing(PhiloxSource, "by_position", _one_row_at_first),
     ),
     Mutant(
         "draft-noise-once-per-call",

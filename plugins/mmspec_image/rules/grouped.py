@@ -1,10 +1,12 @@
 """`grouped`: accept a draft for the company it keeps. Lossy.
 
-Grouped speculative decoding (So et al., ICCV 2025, arXiv 2508.07747): near-equal codes stand for each other, so x is
-kept with probability min(1, P(G) / Q(G)), G the codes next to x in the order of p, less those whose probability or
-embedding is too far from that of x. Refused drafts leave the ordinary residual.
-Guarantee: none but this: with `size=1` it is `rejection`.
-Knobs: `size` (more: accepts more, alters more), `difference` and `distance` (smaller: nearer to exact).
+Grouped speculative decoding (So et al., ICCV 2025, arXiv 2508.07747): near-equal codes stand for each other. Sort the
+codes by p; G(x) are those next to x in that order, less those whose probability differs from that of x by `difference`
+or whose embedding lies `distance` away. x is kept with probability min(1, p(G) / q(G)); refused drafts leave the
+ordinary residual, norm((p - q)+).
+Guarantee: none but this: with `size=1` it is `rejection`. G(x) depends on x and on p, so that groups overlap: no
+partition, hence biased, and the chance of a draft may even fall. The bias is the signed identity of `bias.py`.
+Knobs: `size` (more: accepts more, alters more), `difference` and `distance` (smaller: nearer to exact), `measure`.
 """
 
 from dataclasses import dataclass, field
@@ -14,7 +16,11 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from mmspec_image.rules.relaxing import Group, Relaxing
+from mmspec.core.noise import DraftNoise, Round
+from mmspec.core.types import Draft, Scores, Verdict
+from mmspec_image.rules.bias import excess, signed
+from mmspec_image.rules.groups import Group, Groups, apart
+from mmspec_image.rules.relax import relax
 
 
 @dataclass(frozen=True)
@@ -30,47 +36,66 @@ class GroupedOptions:
     distance: Annotated[float, Field(ge=0)] = field(
         default=0.5, metadata={"help": "largest squared distance of embeddings inside a group; 0 is exact"}
     )
+    measure: bool = field(
+        default=True, metadata={"help": "compute the bias of every unit; False saves time, the report then has no bias"}
+    )
 
 
-class Grouped(Relaxing):
+class Grouped:
     """See the module.
 
     Args:
         options: What a group is.
     """
 
-    needs = Relaxing.needs | {"codebook"}
+    exactness = "lossy"
+    needs = frozenset({"discrete", "chain", "codebook"})
+    offers = frozenset({"redraw"})
     example = "mmspec_image.example:grouped"
 
     def __init__(self, options: GroupedOptions = GroupedOptions()) -> None:
         self.options = options
-        self._codebook: Tensor | None = None
+        self.measure = options.measure
+        self._alike: Tensor | None = None  # [vocab, vocab] bool
 
     def bind(self, target: Any) -> None:
-        """Take the target's embeddings of codes."""
-        self._codebook = target.codebook
+        """Say once which of the target's codes are alike."""
+        self._alike = torch.cat([far.square() < self.options.distance for far in apart(target.codebook)])
+
+    def draft_noise(self, round: Round) -> DraftNoise:
+        return DraftNoise(round, shared=False)
+
+    def accept(self, draft: Draft, scores: Scores, round: Round) -> Verdict:
+        return relax(self, draft, scores, round)
+
+    def groups(self, probs: Tensor) -> Groups:
+        """The unit itself, then its neighbours in the order of p: half of them above, half below."""
+        assert self._alike is not None, "the rule was not bound to a target"
+        alike, difference, vocab = self._alike, self.options.difference, probs.shape[-1]
+        ranked = probs.argsort(stable=True, dim=-1)
+        places = torch.arange(vocab, device=probs.device)
+        rank = torch.zeros_like(ranked).scatter_(-1, ranked, places.expand_as(ranked))
+        half = self.options.size // 2
+        neighbours = torch.arange(-half, self.options.size - half, device=probs.device).roll(-half)  # 0 comes first
+
+        def of(x: Tensor) -> Group:
+            at = rank.gather(-1, x)[..., None] + neighbours  # [batch, node, unit, size]
+            ids = ranked.gather(-1, at.clamp(0, vocab - 1).flatten(2)).reshape(at.shape)
+            near = (probs.gather(-1, ids.flatten(2)).reshape(at.shape) - probs.gather(-1, x)[..., None]).abs()
+            inside = (at >= 0) & (at < vocab) & (near < difference) & alike[x[..., None], ids]
+            return Group(ids, inside | (neighbours == 0))
+
+        return of
 
     def against(self, group: Group, draft: Tensor, x: Tensor) -> Tensor:
+        """q(G)."""
         return group.mass(draft)
 
-    def group(self, probs: Tensor, x: Tensor) -> Group:
-        """The unit itself, then its neighbours in the order of p: half of them above, half below."""
-        ranked = probs.argsort(-1)
-        rank = torch.zeros_like(ranked).scatter_(
-            -1, ranked, torch.arange(probs.shape[-1], device=x.device).expand_as(ranked)
-        )
-        own = rank.gather(-1, x[..., None])
-        half = self.options.size // 2
-        offsets = [o for o in range(-half, self.options.size - half) if o]
-        at = own + torch.tensor([0, *offsets], device=x.device)
-        ids = ranked.gather(-1, at.clamp(0, probs.shape[-1] - 1))
-        near = (probs.gather(-1, ids) - probs.gather(-1, x[..., None])).abs() < self.options.difference
-        near &= self._distance(ids, x) < self.options.distance
-        inside = (at >= 0) & (at < probs.shape[-1]) & near
-        inside[..., 0] = True
-        return Group(ids, inside)
+    def left(self, probs: Tensor, draft: Tensor, group: Group) -> Tensor:
+        """(p - q)+."""
+        return (probs - draft).clamp(min=0)
 
-    def _distance(self, ids: Tensor, x: Tensor) -> Tensor:
-        """Squared distance of embeddings, `[batch, node, size]`."""
-        assert self._codebook is not None, "the rule was not bound to a target"
-        return (self._codebook[ids] - self._codebook[x][..., None, :]).square().sum(-1)
+    def bias(self, probs: Tensor, draft: Tensor, x: Tensor, groups: Groups) -> tuple[Tensor, Tensor]:
+        """The signed identity."""
+        e = excess(probs, draft, groups, self.options.size, self.against)
+        return signed(e, probs, draft), e.sum(-1)

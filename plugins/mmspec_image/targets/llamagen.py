@@ -1,19 +1,20 @@
 """LlamaGen as a target: one logical row is two physical ones, with and without the condition; one verdict for both."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers.cache_utils import DynamicLayer
 
 from mmspec.core.tree import TreeIndex
 from mmspec.core.types import Draft, Raw, Started
-from mmspec.hosts.linear import linears, narrow
+from mmspec.hosts.linear import linears, narrow, renew
 from mmspec.hosts.masks import Pass
+from mmspec.hosts.offload import awake, hooks_of
 from mmspec.hosts.slot_cache import SlotCache
 from mmspec_image.models.llamagen import LlamaGenTransformer
+from mmspec_image.targets.halves import Halves
 
 
 @dataclass(frozen=True)
@@ -35,24 +36,6 @@ class Condition:
     guided: bool = True
 
 
-@dataclass
-class Memory:
-    """One call's memory.
-
-    Attributes:
-        slots: Keys and values of all physical rows, the conditional half first.
-        rows: Logical rows.
-    """
-
-    slots: SlotCache
-    rows: int
-
-    def physical(self, values: Tensor) -> Tensor:
-        """What every half reads: all rows, once or twice."""
-        halves = len(self.slots.length) // self.rows
-        return values if halves == 1 else values.repeat(halves, *(1,) * (values.dim() - 1))
-
-
 class LlamaGenTarget:
     """Codes of a picture in raster order.
 
@@ -68,15 +51,14 @@ class LlamaGenTarget:
         self.vocab: int | None = model.config.vocab_size
         self.context = model.cells
         self.grid = model.config.grid
+        self._linears: Sequence[nn.Linear] = ()
 
     @property
     def codebook(self) -> Tensor:
         """Embeddings of the codes, for rules that ask which are alike: `[vocab, dim]`."""
-        return self.model.tok_embeddings.weight.detach()
-
-    @cached_property
-    def _linears(self) -> Any:
-        return linears(self.model)
+        table = self.model.tok_embeddings
+        with awake(self.model, table):
+            return table.weight.detach().clone() if hooks_of(self.model) else table.weight.detach()
 
     @torch.no_grad()
     def start(self, inputs: Condition, limit: int, width: int) -> Started:
@@ -87,36 +69,72 @@ class LlamaGenTarget:
         """
         if limit > self.context:
             raise ValueError(f"a picture of this model has {self.context} codes, {limit} were asked for")
-        given = self.model.cls_embedding(inputs.given)
-        mask, rows = inputs.mask, len(given)
-        if inputs.guided:
-            null = self.model.cls_embedding.null(rows) if inputs.null is None else inputs.null
-            given = torch.cat([given, self.model.cls_embedding(null)])
-            mask = _both(mask, inputs.null_mask, given.shape[1], rows, given.device)
-        slots = self._slots(len(given), given.shape[1] + limit + width, given.device)
-        slots.holes = None if mask is None else _holes(mask, slots.capacity)
-        index = TreeIndex.chain(given.shape[1], given.device)
-        hidden = self._pass(slots, given, index, 0)
-        slots.length = slots.length + given.shape[1]
-        logits = self.model.logits(hidden[:, -1:])
-        memory = Memory(slots, rows)
+        with awake(self.model):
+            given = self.model.cls_embedding(inputs.given)
+            # Found out in every call: the model may have moved, or been offloaded.
+            ours = given.device.type == "cpu" and not hooks_of(self.model)
+            self._linears = linears(self.model) if ours else ()
+            renew(self._linears)
+            mask, rows = inputs.mask, len(given)
+            if inputs.guided:
+                null = self.model.cls_embedding.null(rows) if inputs.null is None else inputs.null
+                given = torch.cat([given, self.model.cls_embedding(null)])
+                mask = _both(mask, inputs.null_mask, given.shape[1], rows, given.device)
+            slots = self._slots(len(given), given.shape[1] + limit + width, given.device)
+            slots.holes = None if mask is None else _holes(mask, slots.capacity)
+            index = TreeIndex.chain(given.shape[1], given.device)
+            hidden = self._pass(slots, given, index, 0)
+            slots.length = slots.length + given.shape[1]
+            logits = self.model.logits(hidden[:, -1:])
+        memory = Halves(slots, rows, slots.length)
         none = torch.zeros(rows, 0, dtype=torch.int64, device=given.device)
-        return Started(memory, _raw(logits, rows), none, none.sum(1))
+        return Started(memory, memory.raw(logits), none, none.sum(1))
 
-    @torch.inference_mode()
-    def verify(self, cache: Memory, draft: Draft, first: int = 0) -> Raw:
+    def verify(self, cache: Halves, draft: Draft, first: int = 0) -> Raw:
         cache.slots.scratch = not draft.index.is_chain
-        index = _of_rows(draft.index, cache)
-        units = self.model.tok_embeddings(cache.physical(draft.units[:, first:]))
-        with narrow(self._linears, units.shape[0] * units.shape[1]):
-            return _raw(self.model.logits(self._pass(cache.slots, units, index, first)), cache.rows)
+        with awake(self.model), torch.inference_mode():
+            index = cache.index(draft.index)
+            units = self.model.tok_embeddings(cache.physical(draft.units[:, first:]))
+            with narrow(self._linears, units.shape[0] * units.shape[1]):
+                return cache.raw(self.model.logits(self._pass(cache.slots, units, index, first)))
+
+    def renew_null(self, cache: Halves, null: Tensor, null_mask: Tensor | None, codes: Tensor) -> None:
+        """From now on guidance leads away from something else: its half is prefilled again, committed codes included.
+
+        Args:
+            cache: The call's memory.
+            null: As in `Condition`.
+            null_mask: As in `Condition`; None: nothing is padding.
+            codes: `[batch, n]`: every row's committed codes first; what follows them in a row is not looked at.
+
+        Raises:
+            ValueError: The call began without guidance, or `null` has another shape than a condition.
+        """
+        slots, rows = cache.slots, cache.rows
+        if len(slots.length) == rows:
+            raise ValueError("this call began without guidance, so there is nothing that it could lead away from")
+        with awake(self.model), torch.inference_mode():
+            given = self.model.cls_embedding(null)
+            if given.shape[:2] != (rows, self.model.config.cls_token_num):
+                raise ValueError(f"what guidance leads away from is {list(null.shape)}, for {rows} rows")
+            units = torch.cat([given, self.model.tok_embeddings(codes)], 1)
+            fresh = self._slots(rows, slots.capacity, given.device)
+            holes = None if null_mask is None else _holes(null_mask, fresh.capacity)
+            fresh.holes = holes
+            self._pass(fresh, units, TreeIndex.chain(units.shape[1], given.device), 0)
+            for ours, theirs in zip(slots.layers, fresh.layers, strict=True):
+                ours.keys[rows:], ours.values[rows:] = theirs.keys, theirs.values
+            if holes is not None or slots.holes is not None:
+                none = torch.zeros(rows, slots.capacity, dtype=torch.bool, device=given.device)
+                first = none if slots.holes is None else slots.holes[:rows]
+                slots.holes = torch.cat([first, none if holes is None else holes])
 
     @torch.inference_mode()
-    def commit(self, cache: Memory, path: Tensor, count: Tensor) -> None:
-        cache.slots.commit(cache.physical(path), cache.physical(count))
+    def commit(self, cache: Halves, path: Tensor, count: Tensor) -> None:
+        cache.commit(path, count)
 
-    def truncate(self, cache: Memory, length: Tensor) -> None:
-        cache.slots.length = cache.physical(length) + self.model.config.cls_token_num
+    def truncate(self, cache: Halves, length: Tensor) -> None:
+        cache.truncate(length)
 
     def _slots(self, rows: int, capacity: int, device: torch.device) -> SlotCache:
         return SlotCache([DynamicLayer() for _ in self.model.layers], rows, capacity, device)
@@ -142,19 +160,6 @@ def _seen(geometry: Pass, slots: SlotCache, first: int, nodes: int) -> Tensor:
     own = slots.length[:, None] + torch.arange(first, first + nodes, device=slots.length.device)
     itself = slot == own[..., None]
     return geometry.tree & ~slots.holes[:, None, None, : slots.visible] | itself[:, None]
-
-
-def _of_rows(index: TreeIndex, cache: Memory) -> TreeIndex:
-    """A tree of its own for every physical row, where rows have trees of their own."""
-    if len(index.parent) == 1:
-        return index
-    parts = (cache.physical(part) for part in (index.parent, index.depth, index.ancestor, index.rank))
-    return TreeIndex(*parts, index.deepest, index.widest, index.is_chain)
-
-
-def _raw(logits: Tensor, rows: int) -> Raw:
-    halves = logits.split(rows)
-    return Raw(logits=halves[0], null=halves[1] if len(halves) > 1 else None)
 
 
 def _both(mask: Tensor | None, null: Tensor | None, given: int, rows: int, device: torch.device) -> Tensor | None:

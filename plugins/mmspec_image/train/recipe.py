@@ -36,7 +36,7 @@ class ImageRecipe:
     codes: int = 512
     vq_steps: int = 1400
     vq_batch: int = 32
-    steps: int = 6000
+    steps: int = 5000
     batch: int = 16
     words: int = 1024
     length: int = 16

@@ -1,0 +1,91 @@
+"""What a relaxed rule's unit must follow, at one node, by loops over the vocabulary in float64.
+
+A draft x ~ q is kept with probability a(x) = min(1, P(G_x) / Q_x); a refused one leaves norm((p - q)+), or, with the
+mass of its group moved onto it first, norm((p' - q)+). A point mass is the case of a one-hot q.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Of one node.
+
+    Attributes:
+        law: Of the unit that comes out, `[vocab]`.
+        tv: Its total variation from p.
+        eased: Probability of keeping the draft, less that of rejection.
+    """
+
+    law: Tensor
+    tv: float
+    eased: float
+
+
+def outcome(p: Tensor, q: Tensor, groups: Sequence[set[int]], *, by_group: bool, paper: bool = False) -> Outcome:
+    """The closed form.
+
+    Args:
+        p: The target's law, `[vocab]`.
+        q: The draft's.
+        groups: Of every unit; each contains its unit.
+        by_group: Q is q(G), not q(x).
+        paper: The mass of a group is moved onto its unit before the residual is taken.
+    """
+    p, q = p.double(), q.double()
+    law, eased = torch.zeros_like(p), 0.0
+    for x, members in enumerate(groups):
+        if q[x] <= 0:
+            continue
+        group = sorted(members)
+        mass = p[group].sum()
+        chance = float((mass / (q[group].sum() if by_group else q[x])).clamp(max=1))
+        law[x] += q[x] * chance
+        law += q[x] * (1 - chance) * _left(p, q, x, group, paper)
+        eased += float(q[x] * chance - torch.minimum(p[x], q[x]))
+    return Outcome(law, float((law - p).abs().sum() / 2), eased)
+
+
+def _left(p: Tensor, q: Tensor, x: int, group: list[int], paper: bool) -> Tensor:
+    moved = p.clone()
+    if paper:
+        moved[group] = 0.0
+        moved[x] = p[group].sum()
+    left = (moved - q).clamp(min=0)
+    return left / left.sum() if left.sum() > 0 else p
+
+
+def ranked_groups(p: Tensor, size: int, difference: float, distance: float, codebook: Tensor) -> list[set[int]]:
+    """GSD: of every unit, its neighbours in the order of p that are near in probability and in embedding."""
+    order, half = p.argsort(stable=True).tolist(), size // 2
+    groups = []
+    for x in range(len(p)):
+        rank = order.index(x)
+        around = order[max(0, rank - half) : max(0, rank + size - half)]
+        groups.append({x} | {y for y in around if _near(p, x, y, difference, distance, codebook)})
+    return groups
+
+
+def _near(p: Tensor, x: int, y: int, difference: float, distance: float, codebook: Tensor) -> bool:
+    apart = float((codebook[x] - codebook[y]).square().sum())
+    return float((p[x] - p[y]).abs()) < difference and apart < distance
+
+
+def nearest_groups(p: Tensor, k: int, delta: float, lam: float | None, codebook: Tensor) -> list[set[int]]:
+    """LANTERN: of every unit, the codes nearest to it, as many as their mass stays within the bound."""
+    groups = []
+    for x in range(len(p)):
+        bound = delta if lam is None else (lam - 1) * float(p[x])
+        near = sorted(range(len(p)), key=lambda y: float((codebook[x] - codebook[y]).square().sum()))
+        group, mass = {x}, 0.0
+        for y in [y for y in near if y != x][:k]:
+            mass += float(p[y])
+            if mass > bound or bound == 0:
+                break
+            group.add(y)
+        groups.append(group)
+    return groups

@@ -1,0 +1,254 @@
+"""`mmspec bench image`: windows, plain decoding and LlamaGen's loop, interleaved; and what the pictures are like."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+import mmspec
+from mmspec.bench.limits import NODES, measure_floor, pass_seconds, pipe
+from mmspec.bench.machine import describe, versions
+from mmspec.bench.memory import peak_growth, weights
+from mmspec.bench.race import relay
+from mmspec.bench.rows import peer_of, row_of
+from mmspec.faces.build import decoder_for
+from mmspec.hosts.loading import locate_pipeline
+from mmspec.report.result import PLAIN, Limits, Peer, Result, Row
+from mmspec_image.bench.batches import REPEATS as REPEATS_OF_BATCHES
+from mmspec_image.bench.batches import batch_rows
+from mmspec_image.bench.contestants import Call, Knowing, Ours, Task, Theirs
+from mmspec_image.bench.judge import Judge
+from mmspec_image.bench.settings import (
+    CAPTIONS,
+    METHODS,
+    NARROW,
+    NOTES,
+    SETTINGS,
+    BenchOptions,
+    Setting,
+    methods_of,
+    windowed,
+)
+from mmspec_image.quality import load_quality
+from mmspec_image.targets.llamagen import Condition, LlamaGenTarget
+
+THEIRS = "LlamaGen's loop"
+AT_ONCE = 8
+"""Pictures of a batch where nobody looks at the clock."""
+ROUNDS = 8
+"""Rounds in which memory is watched: the profiler is slow."""
+
+
+@dataclass
+class Bench:
+    """One benchmark under way.
+
+    Attributes:
+        judge: The pipeline, and what judges its pictures.
+        methods: Names of our methods.
+        options: How much.
+        device: Where.
+        name: The model's.
+        tick: Called after every call.
+    """
+
+    judge: Judge
+    methods: tuple[str, ...]
+    options: BenchOptions
+    device: str
+    name: str
+    tick: Callable[[], None]
+    rows: list[Row] = field(default_factory=list)
+    peers: dict[str, Peer] = field(default_factory=dict)
+    floor: dict[str, dict[str, list[float]]] = field(default_factory=dict)
+
+    @torch.no_grad()
+    def run(self) -> Result:
+        """Everything; seconds first, since what follows warms the machine up."""
+        for setting in SETTINGS:
+            self._setting(setting)
+        (whole,) = (setting for setting in SETTINGS if setting.whole)
+        if self.options.batch:
+            tasks = self.tasks(whole, range(self.options.batch))
+            tried = methods_of(self.methods, self.options, sweep=True)
+            kept = {name: how for name, how in tried.items() if name in self.batched}
+            self.rows += batch_rows(self._call(whole), joined(tasks), tasks, kept, whole.name, self.tick)
+        drawn, window = self.options.prompts * self.options.repeats, self.options.window
+        return Result(
+            kind="image",
+            model=self.name,
+            device=describe(self.device),
+            versions=versions(),
+            seed=self.options.seed,
+            prompts={"captions": min(drawn, len(CAPTIONS))},
+            rows=self.rows,
+            peers=self.peers,
+            limits=self._limits(whole),
+            unit="code",
+            piece="picture",
+            how=f"Every repeat has {self.options.prompts} captions of its own; {drawn} pictures a method. A window is "
+            f"the codes drafted per round; {window} of them where none is named.",
+            floor=self.floor,
+            notes=dict(NOTES),
+        )
+
+    @property
+    def batched(self) -> tuple[str, ...]:
+        """Names of what is tried on a batch."""
+        return "gs-sjd", windowed("gs-sjd", NARROW)
+
+    def tasks(self, setting: Setting, places: Sequence[int], shift: int = 0) -> list[Task]:
+        """One picture each: captions in turns, seeds that count up from `options.seed + shift`."""
+        made = []
+        for place in places:
+            caption = CAPTIONS[place % len(CAPTIONS)]
+            condition = self.judge.pipe.encode_prompt(caption, guided=setting.guided)
+            made.append(Task([caption], condition, (self.options.seed + shift + place,)))
+        return made
+
+    def _call(self, setting: Setting) -> Call:
+        return Call(self.judge.pipe.transformer, setting.warp)
+
+    def _setting(self, setting: Setting) -> None:
+        """One relay, then what its pictures look like."""
+        call = self._call(setting)
+        methods: dict[str, dict[str, Any]] = methods_of(self.methods, self.options, setting.whole)
+        plain = Ours(call, truth={})
+        ours: dict[str, Any] = {PLAIN: plain} | {name: Ours(call, how) for name, how in methods.items()}
+        others = {"oracle": Knowing(plain, self.options.window)} if setting.whole else {}
+        theirs = {THEIRS: Theirs(call, setting.guidance, setting.temperature)}
+        alike = {name: ours[name] for name in (PLAIN, *self.methods)} if setting.whole else {}
+        memory = self._memory(call, alike, self.tasks(setting, [0])[0])
+        legs = parts(self.tasks(setting, range(self.options.prompts * self.options.repeats)), self.options.prompts)
+        tracks = relay({PLAIN: plain, **others, **ours, **theirs}, legs, legs[0][:1], optional=theirs, tick=self.tick)
+        captions = [caption for leg in legs for task in leg for caption in task.captions]
+        for name in (*ours, *others):
+            how: dict[str, Any] = {"setting": setting.name, "method": name, "mode": "real" if name in ours else name}
+            how |= {"options": _said(methods.get(name, {})), "peak_memory": memory.get(name), "every": True}
+            if name in ours:
+                how["quality"] = self.judge.numbers(tracks[name].every, tracks[PLAIN].every, captions)
+            self.rows.append(row_of(tracks[name], tracks[PLAIN], **how))
+        for name, way in theirs.items():
+            self.peers[f"{setting.name} / {name}"] = peer_of(tracks[name], setting.name, way.note)
+        self.floor[setting.name] = self._others(call, setting)
+
+    def _memory(self, call: Call, ours: Mapping[str, Ours], task: Task) -> dict[str, int]:
+        """Bytes of the transformer and of a call's first rounds, by method: room for the picture is made before them."""
+        most = {}
+        for name, contestant in ours.items():
+            contestant.begin(task, ROUNDS)  # what is made once is not what a call needs
+            grown = peak_growth(lambda own=contestant: own.begin(task, ROUNDS), self.device)
+            most[name] = weights(call.model) + grown
+            self.tick()
+        return most
+
+    def _others(self, call: Call, setting: Setting) -> dict[str, list[float]]:
+        """Plain decoding with other seeds, as many pictures each time; in batches, which change no row."""
+        drawn, found = self.options.prompts * self.options.repeats, dict[str, list[float]]()
+        for turn in range(1, self.options.floors + 1):
+            tasks = self.tasks(setting, range(drawn), shift=turn * drawn)
+            runs = []
+            for some in parts(tasks, AT_ONCE):
+                runs.append(Ours(call)(joined(some)))
+                self.tick()
+            captions = [caption for task in tasks for caption in task.captions]
+            for name, value in self.judge.looks(self.judge.pictures(runs), captions).items():
+                found.setdefault(name, []).append(value)
+        return found
+
+    def _limits(self, setting: Setting) -> Limits:
+        """Of passes of one picture."""
+        model = self.judge.pipe.transformer
+        condition = self.tasks(setting, [0])[0].condition
+        most = max(int(nodes) for row in self.rows for nodes in row.passes_by_nodes)
+        sizes = [n for n in (*NODES, 48, 64) if n < most] + [most]
+        seconds = pass_seconds(LlamaGenTarget(model), condition, sizes)
+        read = sum(layer.weight.numel() * layer.weight.element_size() for layer in _matrices(model))
+        floor = measure_floor(float(read), (1 + setting.guided) * 2.0 * read / 4, self.device)
+        found = Limits(
+            v_of_n={str(n): round(t / seconds[1], 4) for n, t in seconds.items()},
+            F_hw={str(n): round(floor(n) / t, 4) for n, t in seconds.items()},
+            measured={
+                "seconds_of_one_node": seconds[1],
+                "bytes_per_second": floor.bandwidth,
+                "operations_per_second": floor.arithmetic,
+                "bytes_read": floor.read,
+                "operations_of_one_node": floor.operations,
+            },
+        )
+        for row in self.rows:
+            if (row.setting, row.mode, row.batch) == (setting.name, "real", 1) and row.method != PLAIN:
+                found.F_pipe[f"{row.setting} / {row.method}"] = round(pipe(row, seconds), 4)
+        return found
+
+
+def bench_image(
+    methods: list[str] | None,
+    options: BenchOptions,
+    device: str,
+    progress: Callable[[int], Callable[[], None]],
+    model: str,
+) -> Result:
+    """Load a pipeline and run.
+
+    Args:
+        methods: Which of ours; None for all.
+        options: How much.
+        device: Where.
+        progress: Given the number of calls, returns what is called after each.
+        model: A name or a folder of a pipeline with `quality.safetensors` in it.
+
+    Raises:
+        ValueError: There is no such model, method or device.
+    """
+    loaded = mmspec.Pipeline.from_pretrained(model, method=PLAIN, device=device)
+    loaded.set_progress_bar_config(disable=True)
+    chosen = tuple(name for name in (METHODS if methods is None else methods) if name != PLAIN)
+    for name in chosen:  # checked before anything is timed
+        decoder_for(loaded.transformer, name, k=options.window)
+    folder = locate_pipeline(model)
+    assert folder is not None, "a pipeline that is not on this machine is refused when it is loaded"
+    judge = Judge(loaded, load_quality(folder))
+    run = Bench(judge, chosen, options, device, model, lambda: None)
+    run.tick = progress(_calls(run))
+    return run.run()
+
+
+def joined(tasks: Sequence[Task]) -> Task:
+    """Several pictures in one call."""
+    parts = [task.condition for task in tasks]
+    fields = {name: _cat([getattr(part, name) for part in parts]) for name in ("given", "mask", "null", "null_mask")}
+    condition = Condition(**fields, guided=parts[0].guided)
+    return Task([c for task in tasks for c in task.captions], condition, tuple(s for task in tasks for s in task.seeds))
+
+
+def parts(tasks: Sequence[Task], size: int) -> list[Sequence[Task]]:
+    """The tasks in groups of so many."""
+    return [tasks[first : first + size] for first in range(0, len(tasks), size)]
+
+
+def _cat(values: Sequence[Any]) -> Any:
+    return None if values[0] is None else torch.cat(values)
+
+
+def _said(how: Mapping[str, Any]) -> dict[str, Any]:
+    """Options as a result shows them: the method has a place of its own."""
+    return {name: value for name, value in how.items() if name != "method"}
+
+
+def _matrices(model: Any) -> list[torch.nn.Linear]:
+    """What every pass over codes reads: all layers but the caption's."""
+    caption = set(model.cls_embedding.modules())
+    return [part for part in model.modules() if isinstance(part, torch.nn.Linear) and part not in caption]
+
+
+def _calls(run: Bench) -> int:
+    """How often `tick` will be called."""
+    drawn, total = run.options.prompts * run.options.repeats, 0
+    for setting in SETTINGS:
+        ours = 1 + len(methods_of(run.methods, run.options, setting.whole))
+        total += (ours + 1 + setting.whole) * (1 + drawn) + run.options.floors * -(-drawn // AT_ONCE)
+        total += (1 + len(run.methods)) * setting.whole
+    tried = set(run.batched) & set(methods_of(run.methods, run.options, sweep=True))
+    return total + (2 * (1 + len(tried)) * (1 + REPEATS_OF_BATCHES) if run.options.batch else 0)

@@ -1,0 +1,13 @@
+"""The image plugin's commands. Registering them imports nothing heavy; running them does."""
+
+import typer
+
+from mmspec.cli.groups import group
+from mmspec_image.bench.command import bench_image
+from mmspec_image.generate import generate_image
+
+
+def add(app: typer.Typer) -> None:
+    """Add our commands to the groups that plugins share."""
+    group(app, "generate", "Generate, speculatively.").command("image")(generate_image)
+    group(app, "bench", "Measure speed, and what it costs.").command("image")(bench_image)

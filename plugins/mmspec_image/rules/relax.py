@@ -1,0 +1,139 @@
+"""What the relaxed rules share: a draft is kept for its neighbours' mass too, along a chain or a window. Lossy.
+
+For every drafted unit x a rule names a group G that contains x. Where q is a law, x is kept with probability
+min(1, P(G) / Q), Q being what the rule compares with; else one draws from what the rule says is left. Where x is a
+point mass it is kept with probability P(G), else one draws from what is left of p. The walk follows these draws. Behind
+its end units are drawn as `rejection` would: the next window's must have the law that they are reported with, or the
+bias would be another one than the one that is measured.
+Guarantee: none. With groups of one this is `rejection`, bit for bit: the same coins, the same residuals.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from mmspec.core.laws import Categorical, Mixed, couple, dense
+from mmspec.core.noise import Lane, Noise, Round
+from mmspec.core.rules.rule import walk
+from mmspec.core.types import Draft, Scores, Verdict
+from mmspec_image.rules.groups import Group, Groups
+
+
+class Relaxation(Protocol):
+    """What a relaxed rule says.
+
+    Attributes:
+        measure: Whether verdicts say how far they are from the target.
+    """
+
+    measure: bool
+
+    def groups(self, probs: Tensor) -> Groups:
+        """The groups of units under the target's `probs [batch, node, vocab]`."""
+        ...
+
+    def against(self, group: Group, draft: Tensor, x: Tensor) -> Tensor:
+        """What P(G) is divided by, of the units `x [batch, node, unit]` under the draft's `[batch, node, vocab]`."""
+        ...
+
+    def left(self, probs: Tensor, draft: Tensor, group: Group) -> Tensor:
+        """What is drawn from where the one unit of each node is refused, not normalised: `[batch, node, vocab]`."""
+        ...
+
+    def bias(self, probs: Tensor, draft: Tensor, x: Tensor, groups: Groups) -> tuple[Tensor, Tensor]:
+        """Total variation and α_relaxed - α_exact, `[batch, node]` each, where `x [batch, node, 1]` was drafted."""
+        ...
+
+
+def relax(rule: Relaxation, draft: Draft, scores: Scores, round: Round) -> Verdict:
+    """The verdict of a relaxed rule, with its bias where it measures."""
+    law, last = scores.law, draft.nodes - 1
+    free = law.draw(round.fresh(draft.nodes))
+    if not last or not isinstance(law, Categorical):  # no draft, or no chance: nothing is relaxed
+        nothing = torch.zeros(draft.valid.shape, device=free.device) if rule.measure else None
+        return replace(walk(draft, free), tv=nothing, eased=nothing)
+    noise, valid = round.fresh(last), draft.valid[:, 1:]
+    offer = Offer.of(draft, law)
+    groups = rule.groups(offer.p)
+    exact = couple(law.take(draft.index.parent[:, 1:]), draft.law, offer.x, noise)
+    relaxed = torch.where(
+        offer.point,
+        _by_point(rule, offer, groups, free[:, :last], noise),
+        _by_law(rule, offer, groups, noise),
+    )
+    relaxed, exact = (
+        torch.cat([torch.where(valid, drawn, free[:, :last]), free[:, last:]], 1) for drawn in (relaxed, exact)
+    )
+    verdict = walk(draft, relaxed)
+    behind = torch.arange(draft.nodes, device=free.device) > verdict.length[:, None]
+    verdict = replace(verdict, drawn=torch.where(behind, exact, relaxed))
+    return _measured(rule, verdict, offer, valid) if rule.measure else verdict
+
+
+@dataclass(frozen=True)
+class Offer:
+    """What meets at every node of a chain but the last.
+
+    Attributes:
+        p: The target's law, `[batch, node, vocab]`.
+        q: The draft's, point masses as one-hot rows.
+        x: What was drafted, `[batch, node]`.
+        point: Where it was not drawn: `[batch, node]` bool.
+    """
+
+    p: Tensor
+    q: Tensor
+    x: Tensor
+    point: Tensor
+
+    @staticmethod
+    def of(draft: Draft, law: Categorical) -> "Offer":
+        """Of a rooted chain."""
+        x, point = (
+            draft.drafted,
+            torch.full_like(draft.drafted, not isinstance(draft.law, Categorical), dtype=torch.bool),
+        )
+        if isinstance(draft.law, Mixed):
+            point = ~draft.law.random.expand_as(x)
+        return Offer(law.on(None)[:, :-1], dense(draft.law, x, law.size), x, point)
+
+
+def _by_law(rule: Relaxation, offer: Offer, groups: Groups, noise: Noise) -> Tensor:
+    """x where its coin falls below P(G) / Q, else a draw from what is left: `[batch, node]`."""
+    x = offer.x[..., None]
+    group = groups(x)
+    kept = noise.lane(Lane.COIN).uniform()[..., None] * rule.against(group, offer.q, x) < group.mass(offer.p)
+    left = rule.left(offer.p, offer.q, group)
+    left = torch.where(left.sum(-1, keepdim=True) > 0, left, offer.p)
+    rest = (left / noise.lane(Lane.RESIDUAL).exponential(left.shape[-1])).argmax(-1)
+    return torch.where(kept[..., 0], offer.x, rest)
+
+
+def _by_point(rule: Relaxation, offer: Offer, groups: Groups, free: Tensor, noise: Noise) -> Tensor:
+    """x where a free draw falls into its group, else a draw from what is left: `[batch, node]`.
+
+    A free draw that fell outside serves as that draw, but for the share of what is left that lies inside.
+    """
+    group = groups(offer.x[..., None])
+    members = group.members(offer.p.shape[-1])
+    left = rule.left(offer.p, torch.zeros_like(offer.p).scatter(-1, offer.x[..., None], 1.0), group)
+    inside = left * members
+    share = inside.sum(-1) / left.sum(-1).clamp(min=torch.finfo(left.dtype).tiny)
+    neighbour = (inside / noise.lane(Lane.RESIDUAL).exponential(left.shape[-1])).argmax(-1)
+    other = torch.where(noise.lane(Lane.COIN).uniform() < share, neighbour, free)
+    return torch.where(members.gather(-1, free[..., None])[..., 0], offer.x, other)
+
+
+def _measured(rule: Relaxation, verdict: Verdict, offer: Offer, valid: Tensor) -> Verdict:
+    """The verdict with the bias of nodes that the walk came to and that have a drafted child; 0 elsewhere."""
+    seen = nodes = valid.shape[1]
+    if valid.device.type == "cpu":  # where reading is free; elsewhere shapes stay
+        seen = min(nodes, int(verdict.length.max()) + 1)
+    p, q, x = offer.p[:, :seen], offer.q[:, :seen], offer.x[:, :seen, None]
+    there = valid[:, :seen] & (torch.arange(seen, device=x.device) <= verdict.length[:, None])
+    tv, eased = (
+        torch.nn.functional.pad(values * there, (0, nodes + 1 - seen)) for values in rule.bias(p, q, x, rule.groups(p))
+    )
+    return replace(verdict, tv=tv, eased=eased)

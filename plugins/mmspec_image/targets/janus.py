@@ -1,0 +1,208 @@
+"""Janus as a target for pictures: transformers' `generate(generation_mode="image")`, taken apart into passes.
+
+The language model reads a prompt that ends with the begin-of-image token, then codes; scores of codes come from a head
+of their own. The unconditional half of guidance reads the prompt with everything but begin-of-text and begin-of-image
+replaced by padding, or a negative prompt.
+"""
+
+from dataclasses import dataclass, replace
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import JanusForConditionalGeneration
+from transformers.modeling_utils import PreTrainedModel
+
+from mmspec.core.types import Draft, Raw, Started
+from mmspec.hosts import prefill, prompt
+from mmspec.hosts.anatomy import Anatomy
+from mmspec.hosts.attention import holding
+from mmspec.hosts.passes import Passes
+from mmspec.hosts.self_check import checked
+from mmspec.hosts.slot_cache import SlotCache
+from mmspec_image.targets.halves import Halves
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """What pictures are made after; `Prompt(**processor(texts, generation_mode="image"))`.
+
+    Attributes:
+        input_ids: `[batch, prompt]` int64, padded on the left; the last one begins an image.
+        attention_mask: `[batch, prompt]`: 0 where padding stands; None: there is none.
+        negative_ids: What guidance leads away from, `[batch, any]`; None: `input_ids` without their words.
+        negative_mask: Of `negative_ids`.
+        guided: Whether there is an unconditional half at all.
+    """
+
+    input_ids: Tensor
+    attention_mask: Tensor | None = None
+    negative_ids: Tensor | None = None
+    negative_mask: Tensor | None = None
+    guided: bool = True
+
+
+class Reader(nn.Module):
+    """Janus' language model as a decoder over ids of one kind, as the hosts run decoders.
+
+    Args:
+        embed: From ids `[batch, node]` to `[batch, node, width]`: of words, or of codes.
+        body: The language model.
+        head: Scores of codes.
+    """
+
+    def __init__(self, embed: nn.Module, body: PreTrainedModel, head: nn.Module) -> None:
+        super().__init__()
+        self.embed, self.body, self.head = embed, body, head
+        self.config, self.dtype, self.device = body.config, body.dtype, body.device
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        position_ids: Tensor | None = None,
+        logits_to_keep: int | Tensor = 0,
+        **how: Any,
+    ) -> Any:
+        """`logits` of codes at `logits_to_keep`; other arguments are the language model's."""
+        embeds = self.embed(input_ids)
+        hidden = self.body(inputs_embeds=embeds, position_ids=position_ids, **how).last_hidden_state
+        kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
+        return SimpleNamespace(logits=self.head(hidden[:, kept]))
+
+
+class JanusTarget:
+    """Codes of a picture in raster order.
+
+    Args:
+        model: The live model; never changed outside a pass.
+
+    Raises:
+        TypeError: It is no Janus.
+        ValueError: Its parts do not fit each other, or drafts cannot be verified exactly.
+    """
+
+    offers = frozenset({"discrete", "tree", "window", "grow", "truncate", "codebook"})
+    example = "mmspec_image.example:janus"
+
+    def __init__(self, model: JanusForConditionalGeneration) -> None:
+        if not isinstance(model, JanusForConditionalGeneration):
+            raise TypeError(f"JanusTarget takes a JanusForConditionalGeneration, not a {type(model).__name__}")
+        self.model = model
+        self.anatomy = Anatomy.of(model)
+        self.vocab: int | None = model.config.vq_config.num_embeddings
+        self.grid = model.config.vq_config.num_patches
+        self.context = model.config.vision_config.num_image_tokens
+        if self.grid**2 != self.context:
+            raise ValueError(f"this model makes {self.context} codes, and decodes {self.grid} × {self.grid}")
+        self._codes = self._passes()[1]
+
+    @property
+    def codebook(self) -> Tensor:
+        """Embeddings of the codes, for rules that ask which are alike: `[vocab, dim]`."""
+        return self.model.model.generation_embeddings.weight.detach()
+
+    @torch.no_grad()
+    def start(self, inputs: Prompt, limit: int, width: int) -> Started:
+        """Prefill a prompt; no code is given.
+
+        Raises:
+            ValueError: More codes are asked for than a picture has; the prompt is empty, too long, has holes, or holds
+                an id that there is not; or it is not known what guidance leads away from.
+        """
+        if limit > self.context:
+            raise ValueError(f"a picture of this model has {self.context} codes, {limit} were asked for")
+        ids, mask = self._read(inputs.input_ids, inputs.attention_mask)
+        rows = len(ids)
+        if inputs.guided:
+            ids, mask = _stacked((ids, mask), self._unconditional(inputs, ids, mask))
+        words, self._codes = self._passes()
+        given = mask.sum(1)
+        self._refuse_length(int(given.max()), limit)
+        slots = SlotCache(self.anatomy.layers(), len(ids), int(given.max()) + limit + width, ids.device)
+        with holding(self.model):
+            logits = prefill.chunked(words, slots, ids, mask)
+        memory = Halves(slots, rows, given)
+        none = torch.zeros(rows, 0, dtype=torch.int64, device=ids.device)
+        return Started(memory, memory.raw(logits[:, None]), none, none.sum(1))
+
+    @torch.inference_mode()
+    def verify(self, cache: Halves, draft: Draft, first: int = 0) -> Raw:
+        cache.slots.scratch = not draft.index.is_chain
+        units, index = cache.physical(draft.units[:, first:]), cache.index(draft.index)
+        with holding(self.model):
+            return cache.raw(self._codes(cache.slots, units, index, first=first))
+
+    @torch.inference_mode()
+    def commit(self, cache: Halves, path: Tensor, count: Tensor) -> None:
+        cache.commit(path, count)
+
+    def truncate(self, cache: Halves, length: Tensor) -> None:
+        cache.truncate(length)
+
+    @torch.no_grad()
+    def decode(self, codes: Tensor) -> Tensor:
+        """Pictures `[batch, 3, height, width]` in [-1, 1] of codes `[batch, cell]` or `[batch, row, column]`."""
+        pixels = self.model.decode_image_tokens(codes.flatten(1))  # channels last, as transformers' processor takes it
+        return pixels.permute(0, 3, 1, 2).float().clamp(-1, 1)
+
+    def _passes(self) -> tuple[Passes, Passes]:
+        """Over words, and over codes. How to run them is found out again, since the model may have moved."""
+        inner = self.model.model
+        coded = nn.Sequential(inner.generation_embeddings, inner.generation_aligner)
+        readers = [
+            Reader(embed, inner.language_model, inner.generation_head)
+            for embed in (inner.get_input_embeddings(), coded)
+        ]
+        assert self.vocab is not None
+        config = inner.language_model.config
+        words, codes = (replace(self.anatomy, model=r, config=config, vocab=self.vocab) for r in readers)
+        with holding(self.model):
+            manner = checked(codes).manner
+        return Passes(words, manner), Passes(codes, manner)
+
+    def _read(self, ids: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+        ids, mask = prompt.read({"input_ids": ids, "attention_mask": mask}, self.anatomy.vocab)
+        if bool((mask.diff(dim=1) < 0).any()):
+            raise ValueError("the attention mask has holes; padding stands on the left only")
+        return ids, mask
+
+    def _refuse_length(self, longest: int, limit: int) -> None:
+        reach = self.anatomy.reach
+        if reach is not None and longest + limit > reach:
+            raise ValueError(
+                f"{longest} tokens of prompt and {limit} codes go beyond position {reach}, and {self.anatomy.why}: "
+                "drafts could not be verified exactly; shorten the prompt"
+            )
+
+    def _unconditional(self, inputs: Prompt, ids: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+        if inputs.negative_ids is not None:
+            negative, seen = self._read(inputs.negative_ids, inputs.negative_mask)
+            return negative.expand(len(ids), -1), seen.expand(len(ids), -1)
+        begin, image, pad = self._special()
+        return torch.where((ids == begin) | (ids == image), ids, pad), mask
+
+    def _special(self) -> tuple[int, int, int]:
+        """Begin of text, begin of image, padding, as `generate` looks them up."""
+        config = self.model.generation_config
+        ends = config.eos_token_id
+        end = ends[0] if isinstance(ends, list) else ends
+        pad = config.pad_token_id if config.pad_token_id is not None else end
+        image = (getattr(config, "generation_kwargs", None) or {}).get("boi_token_id")
+        found = {"bos_token_id": config.bos_token_id, "generation_kwargs['boi_token_id']": image, "pad_token_id": pad}
+        missing = [name for name, value in found.items() if value is None]
+        if missing:
+            raise ValueError(
+                f"what guidance leads away from is not known: the model's generation_config has no {missing[0]}; set "
+                "it, or give negative_ids"
+            )
+        begin, image, pad = found.values()
+        return begin, image, pad
+
+
+def _stacked(*halves: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+    """Ids and masks of both halves below each other, the narrower one padded on the left."""
+    widest = max(ids.shape[1] for ids, _ in halves)
+    wide = [[nn.functional.pad(part, (widest - part.shape[1], 0)) for part in half] for half in halves]
+    ids, mask = (torch.cat(parts) for parts in zip(*wide, strict=True))
+    return ids, mask

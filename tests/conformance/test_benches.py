@@ -1,0 +1,73 @@
+"""Where components are tried: laws are known of targets without units in their prompts, and drafters really draft."""
+
+import itertools
+from typing import Any
+
+import pytest
+import torch
+
+from mmspec.core.decoder import Decoder
+from mmspec.core.rules import Match
+from mmspec.registry import Component
+from mmspec.testing import Example
+from mmspec.testing.cases import GUIDANCE, VOCAB, grid_case
+from mmspec.testing.conformance.benches import bench_of, grid
+from mmspec.testing.conformance.check import Broken, claimed
+from mmspec.testing.conformance.rules import Pair
+from mmspec.testing.toys.grid import GridTarget
+from mmspec.testing.toys.markov_drafters import MarkovChain
+
+
+def codes(**more: Any) -> Example:
+    return Example(**{"target": grid().target, "prompt": grid().prompt, "guidance": GUIDANCE, **more})
+
+
+def test_the_law_of_given_codes_is_known_without_a_prompt_of_codes() -> None:
+    made, known = bench_of("codes", codes()), grid_case().next_law
+    assert made.next_law is not None
+    for length in (0, 1, 3):
+        for units in itertools.product(range(VOCAB), repeat=length):
+            torch.testing.assert_close(made.next_law(units), known(units))
+    plain = bench_of("codes", codes(guidance=None)).next_law
+    assert plain is not None and (plain((1,)) - known((1,))).abs().max() > 0.05
+
+
+def test_units_that_a_target_forces_are_part_of_the_law() -> None:
+    target = GridTarget.random(2, VOCAB, seed=3)
+    target.forced = torch.tensor([-1, 2, -1])  # type: ignore[attr-defined]
+    law = bench_of("codes", codes(target=target)).next_law
+    assert law is not None
+    assert law((0,)).tolist() == [0, 0, 1] and law(()).max() < 1
+
+
+@pytest.mark.parametrize("shape", ["chain", "tree without"])
+def test_drafters_from_a_table_need_no_prompt(shape: str) -> None:
+    made = bench_of("codes", codes())
+    decoder = Decoder(made.target, made.drafters[shape](), Match(), k=3)
+    report = decoder.generate(made.prompt(range(50)), 12, warp=made.warp).report
+    assert report.faults == 0 and report.drafted > report.row_rounds and report.acceptance_length > 1.1
+
+
+class Fails(MarkovChain):
+    def propose(self, *given: Any) -> Any:
+        raise RuntimeError("no idea")
+
+
+@pytest.mark.filterwarnings("ignore:drafter Fails failed")
+def test_a_drafter_that_fails_tries_nothing() -> None:
+    pair = Pair(grid(), "failing", lambda: Fails(torch.zeros(VOCAB, VOCAB, VOCAB)))
+    with pytest.raises(Broken, match="with the drafter failing on grid, which fails: nothing is tried"):
+        pair.decode(Match())
+
+
+def promised(needs: str) -> set[str]:
+    offers = frozenset({"chain", "q"})
+    made = Component(
+        name="mine", kind="drafter", factory="x:Y", needs=frozenset({needs}), offers=offers, summary="Mine."
+    )
+    return {promise.name for promise in claimed(made)}
+
+
+def test_a_window_that_lives_on_does_not_promise_fresh_rounds() -> None:
+    assert promised("discrete") - promised("redraw") == {"rounds-draw-fresh-noise"}
+    assert promised("redraw") < promised("discrete")
