@@ -123,6 +123,17 @@ def refuse_misfits(transformer: Any, vq: Any, text_encoder: Any, tokenizer: Any)
         raise ValueError(f"these parts do not fit each other: {'; '.join(wrong)}")
 
 
+def refuse_size(side: int, height: int | None, width: int | None) -> None:
+    """Refuse a picture of any other size than `side` pixels.
+
+    Raises:
+        ValueError: Names both sizes.
+    """
+    wanted = (side if height is None else height, side if width is None else width)
+    if wanted != (side, side):
+        raise ValueError(f"this model draws {side} × {side} pixels (height × width), not {wanted[0]} × {wanted[1]}")
+
+
 def _encoded(pipe: Any, prompt: Prompt, embeds: Tensor | None, mask: Tensor | None) -> tuple[Tensor, Tensor]:
     """Features `[prompt, length, width]` and mask, in the transformer's kind of numbers."""
     model, device = pipe.transformer.config, pipe._execution_device

@@ -160,7 +160,7 @@ class TextToImagePipeline(Pipeline):
             raise ValueError(f"output_type is one of {', '.join(OUTPUTS)}, not {output_type!r}")
         decoder = self.decoder(k)
         grid = decoder.target.grid
-        self._refuse_size(height, width)
+        conditions.refuse_size(self.side, height, width)
         guided = guidance_scale > 1
         warp = Warp.sampling(temperature, top_k, top_p, guidance=guidance_scale if guided else None)
         if num_images_per_prompt < 1:
@@ -248,9 +248,3 @@ class TextToImagePipeline(Pipeline):
             grid = round(codes.shape[1] ** 0.5)
             return codes.unflatten(1, (grid, grid))
         return VaeImageProcessor().postprocess(self.decode_codes(codes), output_type)
-
-    def _refuse_size(self, height: int | None, width: int | None) -> None:
-        side = self.side
-        wanted = (side if height is None else height, side if width is None else width)
-        if wanted != (side, side):
-            raise ValueError(f"this model draws {side} × {side} pixels (height × width), not {wanted[0]} × {wanted[1]}")
