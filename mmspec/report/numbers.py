@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from mmspec.registry.suggest import unknown
-from mmspec.report import table, views
+from mmspec.report import bounds, table, views
 from mmspec.report.result import PLAIN, Result, Row, speedup_of
 
 OPEN, CLOSE = "<!-- bench: {} -->", "<!-- /bench -->"
@@ -32,7 +32,7 @@ TABLES: dict[str, Callable[[Result], str]] = {
     "quality": lambda result: table.in_markdown([views.qualities(result)]),
     "held-out": lambda result: table.in_markdown([views.forced(result)]),
     "batches": lambda result: table.in_markdown([views.batches(result)]),
-    "limits": lambda result: table.in_markdown([view for view in views.limits(result) if view.rows]),
+    "limits": lambda result: table.in_markdown([view for view in bounds.limits(result) if view.rows]),
     "facts": views.facts,
 }
 

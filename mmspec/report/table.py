@@ -1,10 +1,10 @@
-"""A table of text cells, for the terminal (rich) and for Markdown; what stands in it, `views` says."""
+"""A table of text cells, for the terminal (rich) and for Markdown; what stands in it, `views` and `bounds` say."""
 
 import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from mmspec.report import views
+from mmspec.report import bounds, views
 from mmspec.report.result import Result
 from mmspec.report.views import SLOWER, WARNING, View
 
@@ -16,9 +16,24 @@ WIDE = 180
 """Columns of a table that is not shown on a terminal."""
 
 
+def everything(result: Result) -> list[View]:
+    """All tables that have rows."""
+    tables = [
+        *views.speeds(result),
+        views.qualities(result),
+        views.costs(result),
+        views.batches(result),
+        views.forced(result),
+        bounds.depths(result),
+        bounds.modes(result),
+        *bounds.limits(result),
+    ]
+    return [table for table in tables if table.rows]
+
+
 def markdown(result: Result) -> str:
     """All tables of a benchmark, as Markdown without headings, so that it can stand under any."""
-    return in_markdown(views.everything(result), views.facts(result))
+    return in_markdown(everything(result), views.facts(result))
 
 
 def in_markdown(tables: Sequence[View], facts: str = "") -> str:
@@ -39,7 +54,7 @@ def show(result: Result, console: "Console | None" = None) -> None:
     """All tables of a benchmark, on the terminal."""
     console = console if console is not None else wide_console()
     console.print(views.facts(result), markup=False, highlight=False)
-    for table in views.everything(result):
+    for table in everything(result):
         console.print(f"\n{table.title}", style="bold", markup=False, highlight=False)
         console.print(_rich(table))
         if table.note:

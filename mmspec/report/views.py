@@ -13,8 +13,6 @@ WARNING = "⚠"
 SLOWER = "slower"
 HONEST = ("invariant", "lossless")
 OTHERS = "plain, other seeds"
-DEPTHS = 12
-"""So many depths are printed; windows have more."""
 
 
 @dataclass(frozen=True)
@@ -32,13 +30,6 @@ class View:
     header: tuple[str, ...]
     rows: Sequence[tuple[str, ...]]
     note: str = ""
-
-
-def everything(result: Result) -> list[View]:
-    """All tables that have rows."""
-    tables = [*speeds(result), qualities(result), costs(result), batches(result), forced(result), depths(result)]
-    tables += [modes(result), *limits(result)]
-    return [table for table in tables if table.rows]
 
 
 def facts(result: Result) -> str:
@@ -130,7 +121,7 @@ def costs(result: Result) -> View:
 def qualities(result: Result) -> View:
     """What was made, number by number, beside what plain decoding makes of other seeds."""
     claims = [row for setting in result.floor for row in real(result, setting)]
-    names = _keys(row.quality for row in claims)
+    names = keys_of(row.quality for row in claims)
     rows = []
     for setting, floor in result.floor.items():
         for row in real(result, setting):
@@ -176,31 +167,6 @@ def quality(row: Row) -> str:
     return ", ".join(f"{name.replace('_', ' ')} {value:.3g}" for name, value in row.quality.items())
 
 
-def depths(result: Result) -> View:
-    """Acceptance by depth of the drafted node."""
-    rows = [
-        (row.setting, row.method, " · ".join(f"{share:.2f}" for share in row.acceptance_by_depth[:DEPTHS]))
-        for setting in result.settings
-        for row in real(result, setting)
-        if row.acceptance_by_depth
-    ]
-    longest = max((len(row.acceptance_by_depth) for row in result.rows if row.mode == "real"), default=0)
-    note = f"The first {DEPTHS} of up to {longest} depths." if longest > DEPTHS else ""
-    return View("Share of rounds that reach depth 1, 2, …", ("setting", "method", "share"), rows, note)
-
-
-def modes(result: Result) -> View:
-    """Drafts that are not a drafter's: bounds and overheads, no claims."""
-    header = ("setting", "method", "drafts", "acceptance length", "speed-up over plain", "draft / verify / rest")
-    rows = [
-        (r.setting, r.method, r.mode, f"{r.acceptance_length:.2f}", ratio(r.plain_repeats_s, r.repeats_s), shares(r))
-        for r in result.rows
-        if r.mode != "real"
-    ]
-    note = "Oracle drafts are the truth, synthetic ones are accepted at a given rate, empty ones are none."
-    return View("Bounds and overheads, no claims", header, rows, note)
-
-
 def batches(result: Result) -> View:
     """Several outputs at a time."""
     rows = [_batch(row) for row in result.rows if row.batch > 1 and row.mode == "real"]
@@ -219,36 +185,10 @@ def _batch(row: Row) -> tuple[str, ...]:
 def forced(result: Result) -> View:
     """Acceptance where the truth is held-out text: small models loop, and loops flatter lookups."""
     texts = list(result.teacher_forced)
-    methods = _keys(result.teacher_forced.values())
+    methods = keys_of(result.teacher_forced.values())
     cells = {text: {name: f"{length:.2f}" for name, length in by.items()} for text, by in result.teacher_forced.items()}
     rows = [(name, *(cells[text].get(name, "") for text in texts)) for name in methods]
     return View(f"Acceptance length on held-out {result.piece} whose truth is forced", ("method", *texts), rows)
-
-
-def limits(result: Result) -> list[View]:
-    """What the hardware and the drafts would allow."""
-    of = result.limits
-    sizes = sorted(_keys((of.v_of_n, of.F_hw)), key=int)
-    passes = [(n, _number(of.v_of_n, n), _number(of.F_hw, n)) for n in sizes]
-    parts = (of.F_pipe, of.F_tree, of.F_total)
-    shares = [(key, *(_number(part, key) for part in parts)) for key in _keys(parts)]
-    return [
-        View(
-            "Target passes over N nodes",
-            ("N", "v(N)", "F_hw"),
-            passes,
-            "v(N): seconds / those of one node. F_hw: floor / seconds.",
-        ),
-        View("Cost of a draft model's pass", ("draft model", "c"), [(name, f"{c:.3f}") for name, c in of.c.items()]),
-        View(
-            "What was reached of what is possible",
-            ("setting / method", "F_pipe", "F_tree", "F_total"),
-            shares,
-            "F_pipe: drafts and bare passes, of what the rounds took. F_tree: of the best tree of as many nodes. "
-            "F_total: of a perfect pass with free drafts.",
-        ),
-        View("Measured", ("what", "value"), [(name, f"{value:.4g}") for name, value in of.measured.items()]),
-    ]
 
 
 def summary(result: Result) -> View:
@@ -267,9 +207,6 @@ def summary(result: Result) -> View:
     return View("", ("method", *claimed), rows, note)
 
 
-def _keys(mappings: Iterable[dict[str, float]]) -> list[str]:
+def keys_of(mappings: Iterable[dict[str, float]]) -> list[str]:
+    """All keys, in the order in which they come."""
     return list(dict.fromkeys(key for mapping in mappings for key in mapping))
-
-
-def _number(mapping: dict[str, float], key: str) -> str:
-    return f"{mapping[key]:.2f}" if key in mapping else ""

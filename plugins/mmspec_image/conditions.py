@@ -27,7 +27,7 @@ def count(prompt: Prompt, class_labels: Labels | None, embeds: Tensor | None) ->
     if len(named) != 1:
         raise ValueError(f"give one of prompt=, class_labels= and prompt_embeds=; got {' and '.join(named) or 'none'}")
     if prompt is not None:
-        return len(_captions(prompt))
+        return len(captions_of(prompt))
     return len(_labels(class_labels)) if class_labels is not None else len(embeds)  # type: ignore[arg-type]
 
 
@@ -73,7 +73,7 @@ def of_captions(pipe: Any, positive: Given, negative: Given, rows: int, guided: 
     if embeds is not None:
         null, seen = (_one_each(t, rows, "negative_prompt_embeds") for t in _encoded(pipe, None, embeds, embeds_mask))
     elif captions is not None:
-        said = _captions(captions)
+        said = captions_of(captions)
         said = said * rows if len(said) == 1 else said
         if len(said) != rows:
             raise ValueError(f"{len(said)} negative prompts for {rows} prompts; give one, or one a prompt")
@@ -141,7 +141,7 @@ def _encoded(pipe: Any, prompt: Prompt, embeds: Tensor | None, mask: Tensor | No
         if pipe.text_encoder is None or pipe.tokenizer is None:
             raise ValueError("this pipeline has no text encoder: give prompt_embeds= instead of prompt=")
         assert prompt is not None
-        embeds, mask = encode(_captions(prompt), pipe.tokenizer, pipe.text_encoder, model.cls_token_num, device)
+        embeds, mask = encode(captions_of(prompt), pipe.tokenizer, pipe.text_encoder, model.cls_token_num, device)
     wanted = (model.cls_token_num, model.caption_dim)
     if embeds.dim() != 3 or embeds.shape[1:] != wanted:
         raise ValueError(f"embeddings are [prompt, {wanted[0]}, {wanted[1]}] of this model, not {list(embeds.shape)}")
@@ -157,7 +157,12 @@ def _no_caption(pipe: Any, rows: int, mask: Tensor) -> tuple[Tensor, Tensor]:
     return null, torch.ones_like(mask) if isinstance(pipe.text_encoder, CaptionEncoder) else mask
 
 
-def _captions(prompt: str | Sequence[str]) -> list[str]:
+def captions_of(prompt: str | Sequence[str]) -> list[str]:
+    """One caption or several, as a list.
+
+    Raises:
+        ValueError: It is neither.
+    """
     captions = [prompt] if isinstance(prompt, str) else list(prompt)
     if not captions or not all(isinstance(caption, str) for caption in captions):
         raise ValueError(f"a prompt is a text, or a list of at least one text, not {prompt!r}")

@@ -80,6 +80,7 @@ class TextToImagePipeline(Pipeline):
         super().__init__()
         conditions.refuse_misfits(transformer, vq, text_encoder, tokenizer)
         self.register_modules(transformer=transformer, vq=vq, text_encoder=text_encoder, tokenizer=tokenizer)
+        transformer.entries = vq.quantize.entries.detach().to(transformer.device)
 
     @property
     def guidance_scale(self) -> float:

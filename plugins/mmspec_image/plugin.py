@@ -35,6 +35,7 @@ def mmspec_components() -> Iterator[Component]:
         offers=frozenset({"discrete", "tree", "window", "grow", "truncate", "codebook"}),
         summary="Janus of transformers, for pictures: codes in raster order, with guidance.",
         paper="https://arxiv.org/abs/2501.17811",
+        pipeline="mmspec_image.janus_pipeline:JanusPipeline",
         default_method="gs-sjd",
         default_k=16,
     )

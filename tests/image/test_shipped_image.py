@@ -29,7 +29,7 @@ class Calls:
         seeds = range(100, 100 + pictures)
         self.calls = []
         for first in range(0, pictures, batch):
-            prompt = pipe.encode_prompt(list(CAPTIONS[first : first + batch]), guidance_scale=GUIDED.guidance)
+            prompt = pipe.encode_prompt(list(CAPTIONS[first : first + batch]))
             call = {"limit": cells, "seed": list(seeds[first : first + batch]), "warp": GUIDED}
             self.calls.append((prompt, call, Decoder(self.target).generate(prompt, **call).units))
 

@@ -10,7 +10,8 @@ import torch
 from mmspec.bench.race import race
 from mmspec.bench.rows import row_of
 from mmspec.report.result import PLAIN, Row, speedup_of
-from mmspec_image.bench.contestants import Call, OneByOne, Ours, Task
+from mmspec_image.bench.contestants import Call, OneByOne, Ours
+from mmspec_image.bench.tasks import Task
 
 REPEATS = 3
 

@@ -18,23 +18,8 @@ from mmspec.faces.build import decoder_for
 from mmspec.report.report import Report
 from mmspec.report.result import PLAIN
 from mmspec_image.bench.reference import reference
+from mmspec_image.bench.tasks import Task
 from mmspec_image.models.llamagen import LlamaGenTransformer
-from mmspec_image.targets.llamagen import Condition
-
-
-@dataclass(frozen=True)
-class Task:
-    """Pictures to draw in one call.
-
-    Attributes:
-        captions: One a row.
-        condition: The same for the target.
-        seeds: One a row.
-    """
-
-    captions: Sequence[str]
-    condition: Condition
-    seeds: tuple[int, ...]
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from mmspec.hosts.loading import locate_pipeline
 from mmspec.report.result import PLAIN, Limits, Peer, Result, Row
 from mmspec_image.bench.batches import REPEATS as REPEATS_OF_BATCHES
 from mmspec_image.bench.batches import batch_rows
-from mmspec_image.bench.contestants import Call, Knowing, Ours, Task, Theirs
+from mmspec_image.bench.contestants import Call, Knowing, Ours, Theirs
 from mmspec_image.bench.judge import Judge
 from mmspec_image.bench.settings import (
     CAPTIONS,
@@ -30,8 +30,9 @@ from mmspec_image.bench.settings import (
     methods_of,
     windowed,
 )
+from mmspec_image.bench.tasks import Task, joined, parts
 from mmspec_image.quality import load_quality
-from mmspec_image.targets.llamagen import Condition, LlamaGenTarget
+from mmspec_image.targets.llamagen import LlamaGenTarget
 
 THEIRS = "LlamaGen's loop"
 AT_ONCE = 8
@@ -134,7 +135,7 @@ class Bench:
         self.floor[setting.name] = self._others(call, setting)
 
     def _memory(self, call: Call, ours: Mapping[str, Ours], task: Task) -> dict[str, int]:
-        """Bytes of the transformer and of a call's first rounds, by method: room for the picture is made before them."""
+        """Bytes of the transformer and of a call's first rounds, by method."""
         most = {}
         for name, contestant in ours.items():
             contestant.begin(task, ROUNDS)  # what is made once is not what a call needs
@@ -213,23 +214,6 @@ def bench_image(
     run = Bench(judge, chosen, options, device, model, lambda: None)
     run.tick = progress(_calls(run))
     return run.run()
-
-
-def joined(tasks: Sequence[Task]) -> Task:
-    """Several pictures in one call."""
-    parts = [task.condition for task in tasks]
-    fields = {name: _cat([getattr(part, name) for part in parts]) for name in ("given", "mask", "null", "null_mask")}
-    condition = Condition(**fields, guided=parts[0].guided)
-    return Task([c for task in tasks for c in task.captions], condition, tuple(s for task in tasks for s in task.seeds))
-
-
-def parts(tasks: Sequence[Task], size: int) -> list[Sequence[Task]]:
-    """The tasks in groups of so many."""
-    return [tasks[first : first + size] for first in range(0, len(tasks), size)]
-
-
-def _cat(values: Sequence[Any]) -> Any:
-    return None if values[0] is None else torch.cat(values)
 
 
 def _said(how: Mapping[str, Any]) -> dict[str, Any]:

@@ -140,6 +140,9 @@ class LlamaGenTransformer(ModelMixin, ConfigMixin):
         norm_eps: Of the norms.
         condition_vanishes: As published: queries and keys of conditioning positions are zero (`models.rope`).
 
+    Attributes:
+        entries: `[vocab, width]`: the codebook of the VQ that the codes are of, where a pipeline has said so; no weight.
+
     Raises:
         ValueError: Heads do not divide the width, or the kind is unknown.
     """
@@ -178,6 +181,7 @@ class LlamaGenTransformer(ModelMixin, ConfigMixin):
         self.output = nn.Linear(dim, vocab_size, bias=False)
         rotary = grid_rotary(grid, dim // n_head, cls_token_num, rope_base, condition_vanishes)
         self.register_buffer("rotary", rotary, persistent=False)
+        self.register_buffer("entries", None, persistent=False)
 
     @classmethod
     def from_official(cls, source: str | Path | Mapping[str, Any], **config: Any) -> Self:

@@ -99,8 +99,8 @@ class JanusTarget:
 
     @property
     def codebook(self) -> Tensor:
-        """Embeddings of the codes, for rules that ask which are alike: `[vocab, dim]`."""
-        return self.model.model.generation_embeddings.weight.detach()
+        """What codes look like, for rules that ask which are alike: the VQ's entries, `[vocab, width]`."""
+        return nn.functional.normalize(self.model.model.vqmodel.quantize.embedding.weight.detach(), dim=-1)
 
     @torch.no_grad()
     def start(self, inputs: Prompt, limit: int, width: int) -> Started:

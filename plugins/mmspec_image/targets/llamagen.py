@@ -55,7 +55,12 @@ class LlamaGenTarget:
 
     @property
     def codebook(self) -> Tensor:
-        """Embeddings of the codes, for rules that ask which are alike: `[vocab, dim]`."""
+        """What codes look like, for rules that ask which are alike: `[vocab, width]`.
+
+        The VQ's own entries where a pipeline brought transformer and VQ together, else the transformer's embeddings.
+        """
+        if self.model.entries is not None:
+            return self.model.entries
         table = self.model.tok_embeddings
         with awake(self.model, table):
             return table.weight.detach().clone() if hooks_of(self.model) else table.weight.detach()

@@ -1,0 +1,62 @@
+"""Tables about what could be: how deep drafts reach, what bounds speed, what the hardware would allow. No claims."""
+
+from mmspec.report.result import Result
+from mmspec.report.views import View, keys_of, ratio, real, shares
+
+DEPTHS = 12
+"""So many depths are printed; windows have more."""
+
+
+def depths(result: Result) -> View:
+    """Acceptance by depth of the drafted node."""
+    rows = [
+        (row.setting, row.method, " · ".join(f"{share:.2f}" for share in row.acceptance_by_depth[:DEPTHS]))
+        for setting in result.settings
+        for row in real(result, setting)
+        if row.acceptance_by_depth
+    ]
+    longest = max((len(row.acceptance_by_depth) for row in result.rows if row.mode == "real"), default=0)
+    note = f"The first {DEPTHS} of up to {longest} depths." if longest > DEPTHS else ""
+    return View("Share of rounds that reach depth 1, 2, …", ("setting", "method", "share"), rows, note)
+
+
+def modes(result: Result) -> View:
+    """Drafts that are not a drafter's: bounds and overheads, no claims."""
+    header = ("setting", "method", "drafts", "acceptance length", "speed-up over plain", "draft / verify / rest")
+    rows = [
+        (r.setting, r.method, r.mode, f"{r.acceptance_length:.2f}", ratio(r.plain_repeats_s, r.repeats_s), shares(r))
+        for r in result.rows
+        if r.mode != "real"
+    ]
+    note = "Oracle drafts are the truth, synthetic ones are accepted at a given rate, empty ones are none."
+    return View("Bounds and overheads, no claims", header, rows, note)
+
+
+def limits(result: Result) -> list[View]:
+    """What the hardware and the drafts would allow."""
+    of = result.limits
+    sizes = sorted(keys_of((of.v_of_n, of.F_hw)), key=int)
+    passes = [(n, _number(of.v_of_n, n), _number(of.F_hw, n)) for n in sizes]
+    parts = (of.F_pipe, of.F_tree, of.F_total)
+    reached = [(key, *(_number(part, key) for part in parts)) for key in keys_of(parts)]
+    return [
+        View(
+            "Target passes over N nodes",
+            ("N", "v(N)", "F_hw"),
+            passes,
+            "v(N): seconds / those of one node. F_hw: floor / seconds.",
+        ),
+        View("Cost of a draft model's pass", ("draft model", "c"), [(name, f"{c:.3f}") for name, c in of.c.items()]),
+        View(
+            "What was reached of what is possible",
+            ("setting / method", "F_pipe", "F_tree", "F_total"),
+            reached,
+            "F_pipe: drafts and bare passes, of what the rounds took. F_tree: of the best tree of as many nodes. "
+            "F_total: of a perfect pass with free drafts.",
+        ),
+        View("Measured", ("what", "value"), [(name, f"{value:.4g}") for name, value in of.measured.items()]),
+    ]
+
+
+def _number(mapping: dict[str, float], key: str) -> str:
+    return f"{mapping[key]:.2f}" if key in mapping else ""

@@ -1,0 +1,121 @@
+"""`JanusPipeline`: text in, pictures out, with transformers' Janus."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import AutoProcessor
+
+from mmspec.faces.pipeline import Pipeline
+from mmspec_image import conditions
+from mmspec_image.models.janus import JanusForImages
+from mmspec_image.pipeline import TextToImagePipeline
+from mmspec_image.targets.janus import JanusTarget, Prompt
+
+
+class JanusPipeline(TextToImagePipeline):
+    """Draws pictures with a Janus, many codes a pass.
+
+    Args:
+        model: The model.
+        processor: Its processor, which writes prompts as the model was taught.
+
+    Example:
+        ```python
+        pipe = JanusPipeline.from_pretrained("deepseek-community/Janus-Pro-1B")
+        image = pipe("a red fox in the snow", guidance_scale=5.0, seed=0).images[0]
+        ```
+    """
+
+    target_module = "model"
+    model_cpu_offload_seq = "model"
+    _optional_components: list[str] = []  # noqa: RUF012  diffusers' own form
+
+    def __init__(self, model: JanusForImages, processor: Any) -> None:
+        Pipeline.__init__(self)
+        self.register_modules(model=model, processor=processor)
+
+    @classmethod
+    def from_pretrained(  # type: ignore[override]
+        cls, name: str | Path, *, device: str = "cpu", dtype: torch.dtype = torch.float32, **how: Any
+    ) -> "JanusPipeline":
+        """Load a Janus as transformers stores it, or what `save_pretrained` wrote.
+
+        Args:
+            name: A folder, or a hub name.
+            device: Where to put it.
+            dtype: Of its weights.
+            **how: As in `use`.
+
+        Raises:
+            ValueError: There is no such model, or its weights are not complete.
+        """
+        whole = (Path(name) / cls.config_name).is_file()
+        parts = [str(Path(name) / part) if whole else str(name) for part in ("model", "processor")]
+        try:
+            model, found = JanusForImages.from_pretrained(
+                parts[0], dtype=dtype, use_safetensors=True, output_loading_info=True
+            )
+            processor = AutoProcessor.from_pretrained(parts[1])
+        except OSError as error:
+            raise ValueError(f"the model {str(name)!r} cannot be loaded: {error}") from error
+        if found["missing_keys"]:
+            raise ValueError(f"the weights of {str(name)!r} lack {', '.join(sorted(found['missing_keys'])[:3])} …")
+        pipe = cls(model.eval(), processor)
+        pipe.register_to_config(_name_or_path=str(name))
+        return pipe.to(device).use(**how)
+
+    def encode_prompt(  # type: ignore[override]
+        self,
+        prompt: str | Sequence[str] | None = None,
+        *,
+        negative_prompt: str | Sequence[str] | None = None,
+        num_images_per_prompt: int = 1,
+        guided: bool = True,
+        **others: Any,
+    ) -> Prompt:
+        """What the target takes for a prompt, one row a picture.
+
+        Raises:
+            ValueError: A prompt is empty, or something is given that this model has no use for.
+        """
+        given = [name for name, value in others.items() if value is not None]
+        if given:
+            raise ValueError(f"a Janus draws from prompt= and negative_prompt=; it has no use for {', '.join(given)}")
+        if negative_prompt is not None and not guided:
+            raise ValueError("negative_prompt= needs guidance_scale > 1: without guidance nothing is led away from")
+        ids, mask = self._written(prompt, num_images_per_prompt)
+        if negative_prompt is None:
+            return Prompt(ids, mask, guided=guided)
+        negative = [negative_prompt] if isinstance(negative_prompt, str) else list(negative_prompt)
+        rows = len(ids) // num_images_per_prompt
+        if len(negative) not in (1, rows):
+            raise ValueError(f"{len(negative)} negative prompts for {rows} prompts; give one, or one a prompt")
+        return Prompt(ids, mask, *self._written(negative * (rows // len(negative)), num_images_per_prompt))
+
+    def decode_codes(self, codes: Tensor) -> Tensor:
+        """Pictures `[row, 3, height, width]` in [-1, 1] of codes `[row, cell]` in raster order."""
+        return JanusTarget(self.model).decode(codes)
+
+    @property
+    def side(self) -> int:
+        """Height and width of a picture, in pixels."""
+        vq = self.model.config.vq_config
+        return int(vq.num_patches * 2 ** (len(vq.channel_multiplier) - 1))
+
+    def _written(self, prompt: str | Sequence[str] | None, times: int) -> tuple[Tensor, Tensor]:
+        """Ids and mask of prompts, so many times each, padded on the left."""
+        if prompt is None:
+            raise ValueError("say what the picture shows: prompt=")
+        said = conditions.captions_of(prompt)
+        empty = [i for i, text in enumerate(said) if not text.strip()]
+        if empty:
+            raise ValueError(f"prompt {empty[0]} is empty; say what the picture shows")
+        made = self.processor(
+            text=said, generation_mode="image", padding=True, padding_side="left", return_tensors="pt"
+        )
+        device = self._execution_device
+        ids, mask = made["input_ids"].to(device), made["attention_mask"].to(device)
+        return ids.repeat_interleave(times, 0), mask.repeat_interleave(times, 0)

@@ -1,0 +1,93 @@
+"""Janus with a pipeline's face: what it draws is what its own `generate` draws, and it is loaded as transformers saved it."""
+
+import pytest
+import torch
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import JanusImageProcessor, JanusProcessor, PreTrainedTokenizerFast
+
+import mmspec
+from mmspec_image.example import tiny_janus
+from mmspec_image.janus_pipeline import JanusPipeline
+
+WORDS = ["<pad>", "<bos>", "<boi>", "a", "red", "fox", "blue", "bird", "<image>", "<eoi>", "<unk>"]
+
+
+@pytest.fixture(scope="module")
+def processor():
+    words = Tokenizer(models.WordLevel({word: i for i, word in enumerate(WORDS)}, unk_token="<unk>"))
+    words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    marks = {"image_token": "<image>", "boi_token": "<boi>", "eoi_token": "<eoi>"}
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=words, pad_token="<pad>", bos_token="<bos>", unk_token="<unk>", extra_special_tokens=marks
+    )
+    return JanusProcessor(JanusImageProcessor(), tokenizer, num_image_tokens=16)
+
+
+@pytest.fixture(scope="module")
+def folder(processor, tmp_path_factory):
+    """As transformers saves a model."""
+    folder = tmp_path_factory.mktemp("janus")
+    tiny_janus(24, 4).save_pretrained(folder)
+    processor.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def pipe(folder):
+    pipe = JanusPipeline.from_pretrained(folder, k=5)
+    pipe.set_progress_bar_config(disable=True)
+    return pipe
+
+
+def test_it_draws_what_its_own_generate_draws(pipe, processor):
+    prompts = ["a red fox", "a bird"]
+    given = processor(text=prompts, generation_mode="image", padding=True, padding_side="left", return_tensors="pt")
+    theirs = pipe.model.generate(
+        input_ids=given["input_ids"],
+        attention_mask=given["attention_mask"],
+        generation_mode="image",
+        do_sample=False,
+        guidance_scale=3.0,
+    )
+    ours = pipe(prompts, guidance_scale=3.0, temperature=0, output_type="pt")
+    assert torch.equal(ours.codes.flatten(1), theirs) and ours.report.method == "gs-sjd"
+    assert ours.report.row_rounds < 30
+    pixels = pipe.model.decode_image_tokens(theirs).permute(0, 3, 1, 2).clamp(-1, 1)
+    torch.testing.assert_close(ours.images, pixels / 2 + 0.5)
+    assert ours.images.shape[-1] == pipe.side
+
+
+def test_saved_and_loaded(pipe, tmp_path):
+    pipe.save_pretrained(tmp_path)
+    again = mmspec.Pipeline.from_pretrained(tmp_path)
+    assert isinstance(again, JanusPipeline)
+    again.set_progress_bar_config(disable=True)
+    call = dict(prompt="a red fox", seed=3, num_images_per_prompt=2, output_type="latent")
+    assert torch.equal(again(**call).images, pipe(**call).images)
+
+
+def test_a_negative_prompt_matters_and_rows_do_not_depend_on_their_batch(pipe):
+    both = pipe(["a red fox", "a bird"], negative_prompt="a blue bird", seed=[1, 2], output_type="latent").images
+    alone = pipe("a bird", negative_prompt="a blue bird", seed=[2], output_type="latent").images
+    assert torch.equal(both[1:], alone)
+    assert not torch.equal(pipe("a bird", seed=[2], output_type="latent").images, alone)
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        ({"prompt": ["a fox", " "]}, "prompt 1 is empty"),
+        ({"class_labels": 1}, "no use for class_labels"),
+        ({"prompt": "a fox", "negative_prompt": ["a", "b"]}, "2 negative prompts for 1"),
+        ({"prompt": "a fox", "negative_prompt": "a", "guidance_scale": 1.0}, "needs guidance_scale > 1"),
+        ({"prompt": "a fox", "height": 7}, "not 7"),
+    ],
+)
+def test_bad_input(pipe, call, said):
+    with pytest.raises(ValueError, match=said):
+        pipe(**call)
+
+
+def test_a_folder_without_a_model_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="cannot be loaded"):
+        JanusPipeline.from_pretrained(tmp_path)
