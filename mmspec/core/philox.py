@@ -10,10 +10,12 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from mmspec.core.noise import Lane
+from mmspec.core.noise import Lane, Noise
 
 _MASK = 0xFFFFFFFF
 _ROUNDS = 10
+MOST_AHEAD, NUMBERS_AHEAD = 64, 2**18
+"""Positions that are made ahead, and numbers that they may be."""
 
 
 def philox(counter: Sequence[Tensor], key: Sequence[Tensor]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -94,11 +96,83 @@ class PhiloxNoise:
         return philox(counter, (self.key[:, 0, None, None], self.key[:, 1, None, None]))
 
 
+@dataclass(frozen=True)
+class Ahead:
+    """Exp(1) of some positions and the next ones.
+
+    Attributes:
+        first: The first position of every row.
+        values: `[batch, position, size]`.
+    """
+
+    first: Sequence[int]
+    values: Tensor
+
+    def read(self, hosted: Sequence[int], count: int) -> Tensor | None:
+        """`[batch, count, size]` from the positions `hosted` on; None where they are not all there."""
+        offsets = [now - first for now, first in zip(hosted, self.first, strict=True)]
+        if min(offsets) < 0 or max(offsets) + count > self.values.shape[1]:
+            return None
+        if min(offsets) == max(offsets):
+            return self.values[:, offsets[0] : offsets[0] + count]
+        at = torch.tensor(offsets)[:, None] + torch.arange(count)
+        return self.values.gather(1, at[..., None].expand(-1, -1, self.values.shape[2]))
+
+
+@dataclass(frozen=True)
+class Buffered:
+    """The noise of consecutive positions, read from what was made ahead.
+
+    Attributes:
+        noise: It.
+        hosted: The first position of every row.
+        ahead: By size; what is made is kept there.
+    """
+
+    noise: PhiloxNoise
+    hosted: Sequence[int]
+    ahead: dict[int, Ahead]
+
+    def lane(self, lane: Lane) -> Noise:
+        return self if lane == self.noise.stream else self.noise.lane(lane)
+
+    def at(self, index: Tensor) -> Noise:
+        return self.noise.at(index)
+
+    def exponential(self, size: int) -> Tensor:
+        rows, count = self.noise.address.shape
+        further = min(MOST_AHEAD, NUMBERS_AHEAD // (rows * size))
+        if further <= count:
+            return self.noise.exponential(size)
+        known = self.ahead.get(size)
+        values = None if known is None else known.read(self.hosted, count)
+        if values is None:
+            address = self.noise.address[:, :1] + torch.arange(further)
+            made = replace(self.noise, address=address).exponential(size)
+            self.ahead[size] = Ahead(list(self.hosted), made)
+            values = made[:, :count]
+        return values
+
+    def exponential_at(self, ids: Tensor) -> Tensor:
+        return self.noise.exponential_at(ids)
+
+    def uniform(self) -> Tensor:
+        return self.noise.uniform()
+
+    def normal(self, *unit: int) -> Tensor:
+        return self.noise.normal(*unit)
+
+
 class PhiloxSource:
-    """`noise="philox"`: a key a row; a row's numbers depend neither on its batch nor on the draft."""
+    """`noise="philox"`: a key a row; a row's numbers depend neither on its batch nor on the draft.
+
+    On the CPU, noise by position is made ahead: a few numbers cost as much as many, and drafts ask for most of them
+    again in the next round.
+    """
 
     def __init__(self, key: Tensor) -> None:
         self.key = key
+        self._ahead: dict[int, Ahead] = {}
 
     @classmethod
     def seeded(cls, seed: int | Sequence[int], rows: int, device: torch.device | str = "cpu") -> "PhiloxSource":
@@ -122,9 +196,10 @@ class PhiloxSource:
     def begin(self, hosted: Sequence[int]) -> None:
         """Nothing is buffered."""
 
-    def by_position(self, emitted: Tensor, hosted: Sequence[int], deepest: int) -> PhiloxNoise:
+    def by_position(self, emitted: Tensor, hosted: Sequence[int], deepest: int) -> Noise:
         address = emitted[:, None] + torch.arange(deepest + 1, device=emitted.device)
-        return PhiloxNoise(self.key, address, torch.zeros_like(emitted)[:, None])
+        noise = PhiloxNoise(self.key, address, torch.zeros_like(emitted)[:, None])
+        return Buffered(noise, hosted, self._ahead) if emitted.device.type == "cpu" else noise
 
     def fresh(self, emitted: Tensor, first: int, count: int) -> PhiloxNoise:
         address = torch.arange(first, first + count, device=emitted.device)[None]

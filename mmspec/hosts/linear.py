@@ -13,7 +13,7 @@ torch has oneDNN and the copies stay below `MOST` bytes together.
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -28,55 +28,100 @@ MOST = 2**31
 """Bytes of a model's layers up to which memory is given for speed."""
 
 _packed: Any = WeakIdKeyDictionary()
-"""By weight: its count of writes and its place, its products with a fixed vector, its copy."""
+"""`Packed` by weight."""
 
 
-def linears(model: nn.Module) -> Sequence[nn.Linear]:
-    """The layers of a model that can take part; none where it would not pay or is not ours to change."""
+@dataclass(frozen=True)
+class Packed:
+    """A weight, laid out.
+
+    Attributes:
+        version: How many writes to the weight torch had counted.
+        place: Where its numbers lay.
+        seen: What tells its numbers from others: their products with a fixed vector.
+        copy: For oneDNN.
+    """
+
+    version: int
+    place: int
+    seen: Tensor
+    copy: Tensor
+
+    def is_of(self, weight: Tensor) -> bool:
+        """As far as torch has counted."""
+        return self.version == weight._version and self.place == weight.data_ptr()
+
+
+@dataclass
+class Kernel:
+    """One layer's product in narrow passes.
+
+    Attributes:
+        layer: The layer.
+        weight: Its weight when it was last laid out.
+        packed: That.
+    """
+
+    layer: nn.Linear
+    weight: Tensor | None = None
+    packed: Packed | None = None
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """`layer(x)` for `x [..., in]`: `[..., out]`."""
+        parameters: Any = self.layer._parameters  # every layer of every pass comes by here
+        packed, weight, bias = self.packed, parameters["weight"], parameters["bias"]
+        if packed is None or self.weight is not weight or not packed.is_of(weight):
+            packed = self._lay_out(weight)
+        out: Tensor = torch.ops.mkldnn._linear_pointwise(x, packed.copy, bias, "none", [], "")
+        return out
+
+    def _lay_out(self, weight: Tensor) -> Packed:
+        packed: Packed | None = _packed.get(weight)
+        if packed is None or not packed.is_of(weight):
+            copy = torch.ops.mkldnn._reorder_linear_weight(weight.detach(), None)
+            packed = _packed[weight] = Packed(weight._version, weight.data_ptr(), _seen(weight), copy)
+        self.weight, self.packed = weight, packed
+        return packed
+
+
+def kernels(model: nn.Module) -> Sequence[Kernel]:
+    """Of the layers that can take part; none where it would not pay or is not ours to change."""
     if not _available() or getattr(model, "_compiled_call_impl", None) is not None:
         return ()
     found = [module for module in model.modules() if type(module) is nn.Linear and _plain(module)]
-    return found if 4 * sum(layer.weight.numel() for layer in found) <= MOST else ()
+    fits = 4 * sum(layer.weight.numel() for layer in found) <= MOST
+    return [Kernel(layer) for layer in found] if fits else ()
 
 
 @contextmanager
-def narrow(layers: Sequence[nn.Linear], rows: int) -> Iterator[None]:
+def narrow(kernels: Sequence[Kernel], rows: int) -> Iterator[None]:
     """Inside the block, a pass over so many rows multiplies with laid out weights."""
     if rows > ROWS:
         yield
         return
-    for layer in layers:
-        layer.__dict__["forward"] = partial(multiply, layer)
+    for kernel in kernels:
+        kernel.layer.__dict__["forward"] = kernel
     try:
         yield
     finally:
-        for layer in layers:
-            layer.__dict__.pop("forward", None)
+        for kernel in kernels:
+            kernel.layer.__dict__.pop("forward", None)
 
 
 @torch.no_grad()
-def renew(layers: Sequence[nn.Linear]) -> None:
+def renew(kernels: Sequence[Kernel]) -> None:
     """Forget the copies of weights whose numbers changed; to be called when a call begins."""
-    for layer in layers:
-        known = _packed.get(layer.weight)
-        if known is not None and not torch.equal(known[1], _seen(layer.weight)):
-            del _packed[layer.weight]
-
-
-def multiply(layer: Any, x: Tensor) -> Tensor:
-    """`layer(x)` for `x [..., in]`: `[..., out]`."""
-    weight = layer.weight
-    state = (weight._version, weight.data_ptr())
-    known = _packed.get(weight)
-    if known is None or known[0] != state:
-        laid_out = torch.ops.mkldnn._reorder_linear_weight(weight.detach(), None)
-        known = _packed[weight] = state, _seen(weight), laid_out
-    out: Tensor = torch.ops.mkldnn._linear_pointwise(x, known[2], layer.bias, "none", [], "")
-    return out
+    for kernel in kernels:
+        weight = kernel.layer.weight
+        packed: Packed | None = _packed.get(weight)
+        if packed is not None and not torch.equal(packed.seen, _seen(weight)):
+            del _packed[weight]
+        if packed is not kernel.packed or weight not in _packed:
+            kernel.weight = kernel.packed = None
 
 
 def _seen(weight: Tensor) -> Tensor:
-    """Tells nearly all states of a weight apart, for one read of it: its product with a fixed uneven vector."""
+    """Tells nearly all states of a weight apart, for one read of it."""
     return weight.detach() @ torch.linspace(1, 2, weight.shape[1])
 
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from mmspec.core.tree import TreeIndex
 from mmspec.hosts.anatomy import Anatomy
 from mmspec.hosts.attention import holding, tree_attention
-from mmspec.hosts.linear import linears, narrow
+from mmspec.hosts.linear import Kernel, kernels, narrow
 from mmspec.hosts.masks import Pass
 from mmspec.hosts.slot_cache import SlotCache
 
@@ -38,9 +38,9 @@ class Passes:
     manner: Manner
 
     @cached_property
-    def linears(self) -> Sequence[torch.nn.Linear]:
-        """Layers whose weights are laid out for narrow passes."""
-        return linears(self.anatomy.model)
+    def kernels(self) -> Sequence[Kernel]:
+        """What multiplies in narrow passes."""
+        return kernels(self.anatomy.model)
 
     def __call__(
         self,
@@ -72,7 +72,7 @@ class Passes:
             arguments["logits_to_keep"] = keep
         if accepts(self.anatomy.model, "position_ids"):
             arguments["position_ids"] = self._positions(cache, index.depth[:, first:], valid)
-        with holding(self.anatomy.model), narrow(self.linears, ids.numel()):
+        with holding(self.anatomy.model), narrow(self.kernels, ids.numel()):
             if self.manner == "explicit":
                 mask = self._mask(geometry)
                 logits: Tensor = self.anatomy.model(input_ids=ids, attention_mask=mask, **arguments).logits

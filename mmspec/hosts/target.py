@@ -79,7 +79,7 @@ class TransformersTarget:
             if not given["input_ids"].shape[1]:
                 return self._nothing(given["input_ids"], limit, width)
         self.passes = checked(self.anatomy)  # the model may have moved since
-        renew(self.passes.linears)
+        renew(self.passes.kernels)
         ids, mask = prompt.read(given, self.vocab)
         self._refuse_length(int(mask.sum(1).max()), limit, width)
         if prefill.is_plain(given, mask):

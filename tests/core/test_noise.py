@@ -118,3 +118,33 @@ def test_nodes_that_share_an_address_share_sparse_noise_too():
     sparse = noise.exponential_at(ids)
     assert torch.equal(sparse, noise.exponential(12).gather(-1, ids))
     assert torch.equal(sparse[:, 1], sparse[:, 2]) and not torch.equal(sparse[:, 0], sparse[:, 1])
+
+
+def test_what_is_made_ahead_is_what_would_be_made_now():
+    """Rows at their own places, further on and back again, drafts of any length, several vocabularies in turn."""
+    source, generator = PhiloxSource.seeded([5, 6, 7], 3), torch.Generator().manual_seed(0)
+    place = torch.zeros(3, dtype=torch.int64)
+    for turn in range(120):
+        place = (place + torch.randint(-1, 5, (3,), generator=generator)).clamp(min=0)
+        if turn > 60:
+            place = place.max().expand(3)
+        deepest = int(torch.randint(0, 70, (), generator=generator)) if turn % 9 == 0 else turn % 4
+        size = (17, 33)[turn % 2]
+        noise = source.by_position(place, place.tolist(), deepest)
+        address = place[:, None] + torch.arange(deepest + 1)
+        direct = PhiloxNoise(source.key, address, torch.zeros(3, 1, dtype=torch.int64))
+        assert torch.equal(noise.exponential(size), direct.exponential(size))
+        assert torch.equal(noise.lane(Lane.COIN).uniform(), direct.lane(Lane.COIN).uniform())
+        ids = torch.randint(size, (3, deepest + 1, 2), generator=generator)
+        assert torch.equal(noise.exponential_at(ids), direct.exponential_at(ids))
+
+
+def test_noise_is_made_once_for_many_positions(monkeypatch):
+    made, exponential = [], PhiloxNoise.exponential
+    monkeypatch.setattr(PhiloxNoise, "exponential", lambda noise, size: made.append(size) or exponential(noise, size))
+    source = PhiloxSource.seeded(0, 2)
+    for place in range(64):
+        source.by_position(torch.full((2,), place), [place] * 2, 0).exponential(11)
+    assert made == [11]
+    source.by_position(torch.zeros(2, dtype=torch.int64), [0, 0], 0).exponential(2**20)
+    assert source._ahead.keys() == {11}, "a large vocabulary is not kept"

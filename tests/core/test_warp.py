@@ -22,7 +22,11 @@ def case():
     units = torch.randint(VOCAB, (ROWS, len(PARENTS)), generator=generator)
     root = history.gather(1, torch.tensor(known)[:, None] - 1)[:, 0]
     draft = Draft.tree(units, PARENTS).rooted(root, torch.full((ROWS,), 9))
-    return draft, Prefix(history, known, torch.tensor(known)), torch.randn(ROWS, len(PARENTS) + 1, VOCAB, generator=generator)
+    return (
+        draft,
+        Prefix(history, known, torch.tensor(known)),
+        torch.randn(ROWS, len(PARENTS) + 1, VOCAB, generator=generator),
+    )
 
 
 def path_of(node: int) -> list[int]:

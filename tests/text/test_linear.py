@@ -10,7 +10,7 @@ from torch import nn
 
 import mmspec
 from mmspec.hosts import linear
-from mmspec.hosts.linear import ROWS, linears, multiply, narrow, renew
+from mmspec.hosts.linear import ROWS, Kernel, kernels, narrow, renew
 from mmspec.testing.equality import assert_same, stock
 
 pytestmark = pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="torch has no oneDNN here")
@@ -23,16 +23,17 @@ def test_it_is_linear(shape, bias):
     layer, x = nn.Linear(300, 500, bias=bias), torch.randn(*shape, 300)
     with torch.inference_mode():
         for given in (x, x.mT.contiguous().mT if x.dim() > 1 else x):
-            out, expected = multiply(layer, given), F.linear(given, layer.weight, layer.bias)
+            out, expected = Kernel(layer)(given), F.linear(given, layer.weight, layer.bias)
             assert out.shape == expected.shape
             torch.testing.assert_close(out, expected, rtol=1e-4, atol=1e-4)
 
 
 def test_weights_that_were_written_to_are_laid_out_anew():
     layer, x = nn.Linear(300, 500), torch.randn(3, 300)
+    kernel = Kernel(layer)
 
     def right() -> None:
-        torch.testing.assert_close(multiply(layer, x), F.linear(x, layer.weight, layer.bias), rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(kernel(x), F.linear(x, layer.weight, layer.bias), rtol=1e-4, atol=1e-4)
 
     counted = [
         lambda: layer.weight.copy_(torch.randn(500, 300)),
@@ -53,7 +54,7 @@ def test_weights_that_were_written_to_are_laid_out_anew():
             right()
         for write in uncounted:
             write()
-            renew([layer])
+            renew([kernel])
             right()
 
 
@@ -73,7 +74,8 @@ def test_copies_go_with_their_weights():
     gc.collect()
     before, layer = len(linear._packed), nn.Linear(300, 500)
     with torch.no_grad():
-        multiply(layer, torch.randn(3, 300))
+        for _ in range(2):  # calls of one model share copies
+            Kernel(layer)(torch.randn(3, 300))
     assert len(linear._packed) == before + 1
     del layer
     gc.collect()
@@ -94,27 +96,28 @@ def model():
 def test_only_large_plain_layers_take_part_and_only_inside(monkeypatch):
     net = model()
     net["hooked"].forward = lambda x: x
-    assert [layer is net["large"] for layer in linears(net)] == [True]
+    assert [kernel.layer is net["large"] for kernel in kernels(net)] == [True]
     before = {name: dict(layer.__dict__) for name, layer in net.items()}
-    with pytest.raises(RuntimeError), narrow(linears(net), 1):
-        assert net["large"].forward.func is multiply
+    with pytest.raises(RuntimeError), narrow(kernels(net), 1):
+        assert isinstance(net["large"].forward, Kernel)
         raise RuntimeError
     assert {name: dict(layer.__dict__) for name, layer in net.items()} == before
-    with narrow(linears(net), ROWS + 1):
+    with narrow(kernels(net), ROWS + 1):
         assert "forward" not in net["large"].__dict__, "wide passes are left alone"
     monkeypatch.setattr(linear, "MOST", 4 * 512 * 512 - 1)
-    assert not linears(net), "no memory is given for a large model"
+    assert not kernels(net), "no memory is given for a large model"
 
 
 def test_compiled_models_are_left_alone():
     net = model()
     net._compiled_call_impl = SimpleNamespace()
-    assert not linears(net)
+    assert not kernels(net)
 
 
 def test_a_model_decodes_through_it(make_llama, monkeypatch):
     seen = []
-    monkeypatch.setattr(linear, "multiply", lambda layer, x: seen.append(x.shape[1]) or multiply(layer, x))
+    multiply = Kernel.__call__
+    monkeypatch.setattr(Kernel, "__call__", lambda kernel, x: seen.append(x.shape[1]) or multiply(kernel, x))
     large = make_llama(hidden_size=512, intermediate_size=512)
     ids = torch.arange(5, 25)[None]
     call = {"attention_mask": torch.ones_like(ids), "max_new_tokens": 12, "do_sample": False}

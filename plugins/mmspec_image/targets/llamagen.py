@@ -4,12 +4,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from transformers.cache_utils import DynamicLayer
 
 from mmspec.core.tree import TreeIndex
 from mmspec.core.types import Draft, Raw, Started
-from mmspec.hosts.linear import linears, narrow, renew
+from mmspec.hosts.linear import Kernel, kernels, narrow, renew
 from mmspec.hosts.masks import Pass
 from mmspec.hosts.offload import awake, hooks_of
 from mmspec.hosts.slot_cache import SlotCache
@@ -51,7 +51,7 @@ class LlamaGenTarget:
         self.vocab: int | None = model.config.vocab_size
         self.context = model.cells
         self.grid = model.config.grid
-        self._linears: Sequence[nn.Linear] = ()
+        self._kernels: Sequence[Kernel] = ()
 
     @property
     def codebook(self) -> Tensor:
@@ -78,8 +78,8 @@ class LlamaGenTarget:
             given = self.model.cls_embedding(inputs.given)
             # Found out in every call: the model may have moved, or been offloaded.
             ours = given.device.type == "cpu" and not hooks_of(self.model)
-            self._linears = linears(self.model) if ours else ()
-            renew(self._linears)
+            self._kernels = kernels(self.model) if ours else ()
+            renew(self._kernels)
             mask, rows = inputs.mask, len(given)
             if inputs.guided:
                 null = self.model.cls_embedding.null(rows) if inputs.null is None else inputs.null
@@ -100,7 +100,7 @@ class LlamaGenTarget:
         with awake(self.model), torch.inference_mode():
             index = cache.index(draft.index)
             units = self.model.tok_embeddings(cache.physical(draft.units[:, first:]))
-            with narrow(self._linears, units.shape[0] * units.shape[1]):
+            with narrow(self._kernels, units.shape[0] * units.shape[1]):
                 return cache.raw(self.model.logits(self._pass(cache.slots, units, index, first)))
 
     def renew_null(self, cache: Halves, null: Tensor, null_mask: Tensor | None, codes: Tensor) -> None:

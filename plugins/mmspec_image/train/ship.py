@@ -64,7 +64,9 @@ def facts_of(
     images = pixels(pictures.images[kept].to(device))
     words = tokenizer([pictures.captions[i] for i in kept], padding="max_length", truncation=True, return_tensors="pt")
     codes = torch.cat([vq.encode(part).codes.flatten(1) for part in images.split(BATCH)])
-    made = torch.cat([vq.decode(part.unflatten(1, 2 * (model.transformer.config.grid,))) for part in codes.split(BATCH)])
+    made = torch.cat(
+        [vq.decode(part.unflatten(1, 2 * (model.transformer.config.grid,))) for part in codes.split(BATCH)]
+    )
     held = (words["input_ids"].to(device), words["attention_mask"].bool().to(device), codes)
     return {
         "parameters": sum(p.numel() for part in (vq, model) for p in part.parameters()),
