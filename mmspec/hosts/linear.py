@@ -1,14 +1,15 @@
 """Linear layers of narrow passes on the CPU: weights laid out once for the passes that decoding makes.
 
-Decoding multiplies large matrices with one row, or a handful. MKL wants whole panels of rows, and lays a matrix out anew
-in every call; oneDNN takes it as it was laid out before, which is what `torch.compile` does with frozen weights.
-Measured on two threads: all layers of 14 M weights over 2 rows 6.2 → 2.6 ms, 8 rows 6.5 → 3.0, 32 rows 10.6 → 6.2, 128
-rows 25 → 19; on one thread 7.6 → 4.8, 8.7 → 4.8, 16 → 11, 44 → 35. Torch reference: `torch.nn.functional.linear`.
+Decoding multiplies large matrices with one row, or a handful. MKL wants whole panels of rows, and lays a matrix out
+anew in every call; oneDNN takes it as it was laid out before, which is what `torch.compile` does with frozen weights.
+Measured on two threads: all layers of 14 M weights over 2 rows 6.2 → 2.6 ms, 8 rows 6.5 → 3.0, 32 rows 10.6 → 6.2,
+128 rows 25 → 19; on one thread 7.6 → 4.8, 8.7 → 4.8, 16 → 11, 44 → 35. Torch reference:
+`torch.nn.functional.linear`.
 
 What changes is rounding, as it does from batch to batch. A laid out copy lives as long as its weights do, and is made
 anew after these were written to: torch counts writes, but not those through `.data`, so that `renew` looks at the
-numbers themselves when a call begins. Only plain float32 `nn.Linear` layers take part, only inside a pass, and only where
-torch has oneDNN and the copies stay below `MOST` bytes together.
+numbers themselves when a call begins. Only plain float32 `nn.Linear` layers take part, only inside a pass, and only
+where torch has oneDNN and the copies stay below `MOST` bytes together.
 """
 
 from collections.abc import Iterator, Sequence
@@ -70,7 +71,8 @@ class Kernel:
         """`layer(x)` for `x [..., in]`: `[..., out]`."""
         parameters: Any = self.layer._parameters  # every layer of every pass comes by here
         packed, weight, bias = self.packed, parameters["weight"], parameters["bias"]
-        if packed is None or self.weight is not weight or not packed.is_of(weight):
+        same = self.weight is weight
+        if packed is None or not same or not packed.is_of(weight):
             packed = self._lay_out(weight)
         out: Tensor = torch.ops.mkldnn._linear_pointwise(x, packed.copy, bias, "none", [], "")
         return out

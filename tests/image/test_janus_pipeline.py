@@ -1,4 +1,4 @@
-"""Janus with a pipeline's face: what it draws is what its own `generate` draws, and it is loaded as transformers saved it."""
+"""Janus with a pipeline's face: it draws what its own `generate` draws, and is loaded as transformers saved it."""
 
 import pytest
 import torch

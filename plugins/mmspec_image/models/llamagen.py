@@ -141,7 +141,7 @@ class LlamaGenTransformer(ModelMixin, ConfigMixin):
         condition_vanishes: As published: queries and keys of conditioning positions are zero (`models.rope`).
 
     Attributes:
-        entries: `[vocab, width]`: the codebook of the VQ that the codes are of, where a pipeline has said so; no weight.
+        entries: `[vocab, width]`: the codebook of the VQ that the codes are of, where a pipeline has said so.
 
     Raises:
         ValueError: Heads do not divide the width, or the kind is unknown.

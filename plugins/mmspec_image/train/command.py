@@ -19,7 +19,7 @@ def train_image(
     steps: Annotated[int | None, typer.Option(min=1, help="Optimiser steps of the transformer.")] = None,
     device: Annotated[str, typer.Option(help="Where to train: cpu, cuda, cuda:1, …")] = "cpu",
 ) -> None:
-    """Train a VQ tokenizer, a transformer over its codes, and the features that judge them; resumes where it stopped."""
+    """Train a VQ tokenizer, a transformer over its codes, the features that judge them; resumes where it stopped."""
     from mmspec_image.cards import write_all
     from mmspec_image.train.data import load
     from mmspec_image.train.recipe import ImageRecipe
