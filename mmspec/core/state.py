@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mmspec.core.laws.law import take_nodes, where_nodes
+from mmspec.core.laws.law import finite_nodes, take_nodes, where_nodes
 from mmspec.core.noise import Round, Source
 from mmspec.core.types import Draft, Scores, Started, Step, Verdict
 from mmspec.core.warp import Prefix, Warp
@@ -191,15 +191,19 @@ class State:
     def inspect(self, draft: Draft, scores: Scores, verdict: Verdict) -> None:
         """Remember, on the device, the first position of every row whose scores were not finite.
 
-        Only at the root and on the accepted path: plain decoding never sees the scores after a refused unit.
+        Only at the root and on the accepted path: plain decoding never sees the scores after a refused unit. A law that
+        is one may still draw what is none: latents are looked at, too.
         """
+        finite = scores.finite
+        if verdict.drawn.is_floating_point():
+            finite = finite & finite_nodes(verdict.drawn)
         if draft.nodes == 1:
-            where = torch.where(scores.finite[:, 0] | self.done, _NEVER, self.emitted)
+            where = torch.where(finite[:, 0] | self.done, _NEVER, self.emitted)
         else:
             reached = torch.zeros(self.rows, draft.nodes + 1, dtype=torch.bool, device=self.emitted.device)
             reached = reached.scatter_(1, verdict.path + 1, True)[:, 1:]
             reached[:, 0] = True
-            bad = ~scores.finite & ~self.done[:, None] & reached
+            bad = ~finite & ~self.done[:, None] & reached
             where = torch.where(bad, self.emitted[:, None] + draft.index.depth, _NEVER).amin(1)
         self._broken = where if self._broken is None else torch.minimum(self._broken, where)
 
@@ -207,18 +211,27 @@ class State:
         """The one host sync of a round: how many units every row has. Returns `hosted`.
 
         Raises:
-            ValueError: Scores were NaN or all -inf; the row and the position are named.
+            ValueError: Scores were NaN or all -inf, or latents not finite; the row and the position are named.
         """
         assert self._broken is not None
         emitted, done, broken = torch.stack([self.emitted, self.done.long(), self._broken]).tolist()
         for row, position in enumerate(broken):
             if position < _NEVER:
                 raise ValueError(
-                    f"row {row}: the target's scores of new unit {position} are NaN or all -inf; "
-                    "check the weights, the dtype and the logits processors"
+                    f"row {row}: {self._fault(row, position)}; check the weights, the dtype and the logits processors"
                 )
         self.hosted, self.done_rows = emitted, [bool(d) for d in done]
         return self.hosted
+
+    def _fault(self, row: int, position: int) -> str:
+        """What is wrong with a new unit, in the words of its law where that has any."""
+        if self.step is not None and hasattr(self.step.scores.law, "fault"):
+            drawn = self.step.verdict.drawn
+            node = position - int(self.emitted[row] - self.step.count[row])  # such laws have chains for drafts
+            told = self.step.scores.law.fault(drawn, row, node) if 0 <= node < drawn.shape[1] else ""
+            if told:
+                return f"new unit {position}: {told}"
+        return f"the target's scores of new unit {position} are NaN or all -inf"
 
     def stop(self, row: int, count: int) -> None:
         """End a row after its first `count >= 1` units: after a sync, for ends that only the host can see."""

@@ -23,7 +23,8 @@ class Draft:
         units: `[batch, node, *unit]`.
         index: Who hangs on whom. Before `rooted`, it already counts the root as node 0.
         valid: `[batch, node]` bool; padding and refused nodes are False, and so is all that hangs on them.
-        law: What the drafted units were really drawn from, `[batch, node - 1]`: law `i - 1` belongs to node `i`.
+        law: What the drafted units were really drawn from, `[batch, node - 1]`: law `i - 1` belongs to node `i`. Where
+            a draw is more than its unit, the law has the draws too (`law.having(draws)`).
             None where every unit is a point mass (argmax, lookup, copy).
         score: `[batch, node - 1]` log-survival known *before* a node's own draw, for policies; or None.
     """
@@ -196,7 +197,7 @@ class Verdict:
         path: `[batch, depth]` int64: accepted node ids after the root, -1 padded.
         length: `[batch]` int64: accepted nodes, root not counted.
         unit: `[batch, *unit]`: one more unit (residual or bonus).
-        drawn: `[batch, node, *unit]`: what was drawn at every node.
+        drawn: `[batch, node, *draw]`: what was drawn at every node; the law's `units` says what of it is a unit.
         tv: `[batch, node]`, of lossy rules that measure: total variation between the law of the unit that is emitted
             at a node, given all before it, and the target's law there. Read where a unit was emitted. With `eased`, or
             None.

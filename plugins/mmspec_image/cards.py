@@ -17,26 +17,7 @@ def held_out(facts: Mapping[str, Any]) -> View:
     return View("Held-out pictures", ("what", "value"), rows, f"Held out: {facts['held_out']}.")
 
 
-SHIPPED = (
-    Shipped(
-        name="emoji",
-        summary="Draws emoji from short captions, 64 × 64 pixels: a LlamaGen transformer over 16 × 16 codes of 512, "
-        "its VQ tokenizer and its caption encoder.",
-        target="llamagen",
-        method="gs-sjd",
-        drafter=None,
-        data=(
-            "Noto Emoji (Google, github.com/googlefonts/noto-emoji), 72-pixel PNG files on white, 64 pixels wide; "
-            "image resources mostly under the Apache License 2.0.",
-            "Captions made from the Unicode character names.",
-        ),
-        command="mmspec train image --data emoji",
-        tags=("text-to-image", "speculative-decoding", "llamagen", "emoji"),
-        measured=held_out,
-        k=12,
-        key_layout="llamagen",
-    ),
-)
+SHIPPED: tuple[Shipped, ...] = ()
 
 
 def write_all(assets: Path, cards: Path) -> None:

@@ -1,8 +1,5 @@
 """The image plugin's commands. Registering them imports nothing heavy; running them does."""
 
-from pathlib import Path
-from typing import Annotated
-
 import typer
 
 from mmspec.cli.groups import group
@@ -15,20 +12,4 @@ def add(app: typer.Typer) -> None:
     """Add our commands to the groups that plugins share."""
     group(app, "generate", "Generate, speculatively.").command("image")(generate_image)
     group(app, "bench", "Measure speed, and what it costs.").command("image")(bench_image)
-    group(app, "demo", "Run every demo, or one.", run_all=True).command("image")(demo)
     group(app, "train", "Train the small models that mmspec ships.").command("image")(train_image)
-
-
-def demo(
-    out: Annotated[Path, typer.Option("--out", "-o", help="Where to write the sheet (.png).")] = Path(
-        "demo-output/image.png"
-    ),
-) -> None:
-    """The shipped model draws emoji, plainly and speculatively, on one sheet."""
-    from mmspec_image.demo import demo_image
-
-    if out == Path("demo-output/image.png"):
-        out.parent.mkdir(exist_ok=True)
-    elif not out.resolve().parent.is_dir():
-        raise ValueError(f"there is no folder {out.resolve().parent} to write {out.name} into")
-    demo_image(out)

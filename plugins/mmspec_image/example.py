@@ -6,12 +6,13 @@ from functools import cache
 import torch
 from transformers import GenerationConfig, JanusConfig, JanusVisionConfig, JanusVQVAEConfig, LlamaConfig
 
+from mmspec.pictures.conditions import Condition
 from mmspec.testing.conformance.example import Example
 from mmspec_image.models.janus import JanusForImages
 from mmspec_image.models.llamagen import LlamaGenTransformer
 from mmspec_image.rules.grouped import GroupedOptions
 from mmspec_image.targets.janus import JanusTarget, Prompt
-from mmspec_image.targets.llamagen import Condition, LlamaGenTarget
+from mmspec_image.targets.llamagen import LlamaGenTarget
 
 CLASSES = 5
 WORDS, PAD, BEGIN, IMAGE = 20, 0, 1, 2

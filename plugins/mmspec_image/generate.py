@@ -1,15 +1,12 @@
 """`mmspec generate image "…"`: draws pictures into a file; CTRL-C keeps what there is of them."""
 
-import os
-import signal
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from mmspec.cli.groups import INTERRUPTED
+from mmspec.pictures.command import ctrl_c_stops, refuse_unwritable, sheet, write_whole
 
 
 def generate_image(
@@ -36,75 +33,29 @@ def generate_image(
     """Draw a picture, speculatively; under an invariant method it is the plain picture for that seed."""
     for file in (out, trace):
         if file is not None:
-            _refuse_unwritable(file)
+            refuse_unwritable(file)
 
     from diffusers.utils import logging
 
     import mmspec
+    from mmspec.pictures.trace import traced
     from mmspec.registry.options import parse
-    from mmspec_image.trace import traced
 
     logging.disable_progress_bar()  # of loading, which takes a moment only
     how = {"method": method, "rule": rule, "k": num_speculative_tokens, **parse(opt or [])}
     pipe = mmspec.Pipeline.from_pretrained(model, device=device, **how)
-    if not hasattr(pipe, "decode_codes"):
+    if not hasattr(pipe, "decode_units"):
         raise ValueError(f"{model} draws no pictures: it is a {type(pipe).__name__}")
     numbers = {"guidance_scale": guidance, "temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
     with ctrl_c_stops(pipe):
         made = pipe(
             prompt, class_labels=class_label, negative_prompt=negative, num_images_per_prompt=num_images, **numbers
         )
-    write_whole(_sheet(made.images), out)
+    write_whole(sheet(made.images), out)
     if trace is not None:
-        write_whole(_sheet([traced(*both) for both in zip(made.images, made.rounds, strict=True)]), trace)
+        write_whole(sheet([traced(*both) for both in zip(made.images, made.rounds, strict=True)]), trace)
     typer.echo("\n".join(line for line in (pipe.decoder().why, str(made.report), str(out)) if line), err=True)
     if pipe.interrupt:
         drawn = f"{made.report.emitted} of {made.codes.numel()} codes"
         typer.echo(f"(stopped; {out} is what there is: {drawn}, the rest repeats what stands above)", err=True)
         raise typer.Exit(INTERRUPTED)
-
-
-@contextmanager
-def ctrl_c_stops(pipe: Any) -> Iterator[None]:
-    """Inside the block CTRL-C stops the call after its round; the second one stops it at once."""
-
-    def stop(*_: Any) -> None:
-        pipe._interrupt = True
-        signal.signal(signal.SIGINT, before)
-
-    before = signal.signal(signal.SIGINT, stop)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
-
-
-def write_whole(picture: Any, file: Path) -> None:
-    """Write a picture, or nothing: never half of one."""
-    part = file.with_name(f".{file.stem}.part{file.suffix}")
-    try:
-        picture.save(part)
-        os.replace(part, file)
-    finally:
-        part.unlink(missing_ok=True)
-
-
-def _sheet(pictures: Sequence[Any]) -> Any:
-    """One picture, or several side by side: as square as their number allows."""
-    from diffusers.utils import make_image_grid
-
-    rows = next(n for n in range(int(len(pictures) ** 0.5), 0, -1) if len(pictures) % n == 0)
-    return make_image_grid(list(pictures), rows=rows, cols=len(pictures) // rows)
-
-
-def _refuse_unwritable(file: Path) -> None:
-    """Refuse a file before anything is drawn for it."""
-    from PIL import Image
-
-    Image.init()
-    if not file.parent.is_dir():
-        raise ValueError(f"there is no folder {file.parent} for {file.name}")
-    if file.is_dir():
-        raise ValueError(f"{file} is a folder; name a file, such as {file / 'out.png'}")
-    if Image.registered_extensions().get(file.suffix.lower()) not in Image.SAVE:
-        raise ValueError(f"{file.name} does not end in a format of pictures; .png, .jpg and .webp do")

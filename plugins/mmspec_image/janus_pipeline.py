@@ -9,7 +9,7 @@ from torch import Tensor
 from transformers import AutoProcessor
 
 from mmspec.faces.pipeline import Pipeline
-from mmspec_image import conditions
+from mmspec.pictures.arguments import captions_of
 from mmspec_image.models.janus import JanusForImages
 from mmspec_image.pipeline import TextToImagePipeline
 from mmspec_image.targets.janus import JanusTarget, Prompt
@@ -95,9 +95,9 @@ class JanusPipeline(TextToImagePipeline):
             raise ValueError(f"{len(negative)} negative prompts for {rows} prompts; give one, or one a prompt")
         return Prompt(ids, mask, *self._written(negative * (rows // len(negative)), num_images_per_prompt))
 
-    def decode_codes(self, codes: Tensor) -> Tensor:
+    def decode_units(self, units: Tensor) -> Tensor:
         """Pictures `[row, 3, height, width]` in [-1, 1] of codes `[row, cell]` in raster order."""
-        return JanusTarget(self.model).decode(codes)
+        return JanusTarget(self.model).decode(units)
 
     @property
     def side(self) -> int:
@@ -109,7 +109,7 @@ class JanusPipeline(TextToImagePipeline):
         """Ids and mask of prompts, so many times each, padded on the left."""
         if prompt is None:
             raise ValueError("say what the picture shows: prompt=")
-        said = conditions.captions_of(prompt)
+        said = captions_of(prompt)
         empty = [i for i, text in enumerate(said) if not text.strip()]
         if empty:
             raise ValueError(f"prompt {empty[0]} is empty; say what the picture shows")

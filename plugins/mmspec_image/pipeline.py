@@ -4,25 +4,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from diffusers import ImagePipelineOutput
-from diffusers.image_processor import VaeImageProcessor
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from mmspec.core.warp import Warp
-from mmspec.faces.pipeline import Generators, Pipeline, Seed, seeds_for
+from mmspec.faces.pipeline import Generators, Seed
 from mmspec.hosts.offload import awake
+from mmspec.models.captions import CaptionEncoder
+from mmspec.pictures.callbacks import Callback
+from mmspec.pictures.parts import refuse_misfits
+from mmspec.pictures.pipeline import Call, PicturePipeline
 from mmspec.report.report import Report
-from mmspec_image import conditions
-from mmspec_image.callbacks import TENSORS, Callback, StepEnd, refuse_guidance, refuse_unknown
-from mmspec_image.models.captions import CaptionEncoder
 from mmspec_image.models.llamagen import LlamaGenTransformer
 from mmspec_image.models.vq import LlamaGenVQ
-from mmspec_image.rounds import Rounds, completed
-from mmspec_image.targets.llamagen import Condition
-
-OUTPUTS = ("pil", "np", "pt", "latent")
 
 
 @dataclass
@@ -42,10 +37,10 @@ class TextToImageOutput(ImagePipelineOutput):
     rounds: Tensor
 
 
-class TextToImagePipeline(Pipeline):
+class TextToImagePipeline(PicturePipeline):
     """Draws pictures as codes in raster order, many codes a pass.
 
-    A subclass for other models names its `target_module`, and overrides `encode_prompt` and `decode_codes`.
+    A subclass for other models names its `target_module`, and overrides `encode_prompt`, `decode_units` and `side`.
 
     Args:
         transformer: Law of the codes.
@@ -63,12 +58,8 @@ class TextToImagePipeline(Pipeline):
         ```
     """
 
-    target_module = "transformer"
     model_cpu_offload_seq = "text_encoder->transformer->vq"
     _optional_components = ["text_encoder", "tokenizer"]  # noqa: RUF012  diffusers' own form
-    _callback_tensor_inputs = list(TENSORS)  # noqa: RUF012
-    _guidance_scale = 1.0
-    _interrupt = False
 
     def __init__(
         self,
@@ -78,25 +69,18 @@ class TextToImagePipeline(Pipeline):
         tokenizer: PreTrainedTokenizerBase | None = None,
     ) -> None:
         super().__init__()
-        conditions.refuse_misfits(transformer, vq, text_encoder, tokenizer)
+        model, of = transformer.config, vq.config
+        scales = len(of.encoder_ch_mult) - 1, len(of.decoder_ch_mult) - 1
+        refuse_misfits(
+            transformer,
+            text_encoder,
+            tokenizer,
+            ("codes: the transformer draws {}, the VQ has {}", model.vocab_size, of.codebook_size),
+            ("factors: the VQ's encoder halves {} times, its decoder doubles {} times", *scales),
+        )
         self.register_modules(transformer=transformer, vq=vq, text_encoder=text_encoder, tokenizer=tokenizer)
         transformer.entries = vq.quantize.entries.detach().to(transformer.device)
 
-    @property
-    def guidance_scale(self) -> float:
-        """Of the call at hand; a callback may set it, and later rounds use it."""
-        return self._guidance_scale
-
-    @guidance_scale.setter
-    def guidance_scale(self, scale: float) -> None:
-        self._guidance_scale = scale
-
-    @property
-    def interrupt(self) -> bool:
-        """Whether the call at hand is to stop; a callback says so with `pipe._interrupt = True`."""
-        return self._interrupt
-
-    @torch.no_grad()
     def __call__(
         self,
         prompt: str | Sequence[str] | None = None,
@@ -154,98 +138,38 @@ class TextToImagePipeline(Pipeline):
         Raises:
             ValueError: A prompt is empty, too long or unknown, a number is out of its range, or a name is wrong.
         """
-        self._guidance_scale, self._interrupt = guidance_scale, False
-        refuse_guidance(guidance_scale)
-        refuse_unknown(callback_on_step_end_tensor_inputs)
-        if output_type not in OUTPUTS:
-            raise ValueError(f"output_type is one of {', '.join(OUTPUTS)}, not {output_type!r}")
-        decoder = self.decoder(k)
-        grid = decoder.target.grid
-        conditions.refuse_size(self.side, height, width)
-        guided = guidance_scale > 1
-        warp = Warp.sampling(temperature, top_k, top_p, guidance=guidance_scale if guided else None)
-        if num_images_per_prompt < 1:
-            raise ValueError(f"num_images_per_prompt must be at least 1, got {num_images_per_prompt}")
-        rows = num_images_per_prompt * conditions.count(prompt, class_labels, prompt_embeds)
-        seeds = seeds_for(rows, seed, generator, "picture")
-        condition = self.encode_prompt(
-            prompt,
-            class_labels=class_labels,
-            negative_prompt=negative_prompt,
+        prompts = {
+            "prompt": prompt,
+            "class_labels": class_labels,
+            "negative_prompt": negative_prompt,
+            "prompt_embeds": prompt_embeds,
+            "prompt_attention_mask": prompt_attention_mask,
+            "negative_prompt_embeds": negative_prompt_embeds,
+            "negative_prompt_attention_mask": negative_prompt_attention_mask,
+        }
+        call = Call(
+            guidance_scale=guidance_scale,
             num_images_per_prompt=num_images_per_prompt,
-            guided=guided,
-            prompt_embeds=prompt_embeds,
-            prompt_attention_mask=prompt_attention_mask,
-            negative_prompt_embeds=negative_prompt_embeds,
-            negative_prompt_attention_mask=negative_prompt_attention_mask,
+            height=height,
+            width=width,
+            seed=seed,
+            generator=generator,
+            k=k,
+            output_type=output_type,
+            callback_on_step_end=callback_on_step_end,
+            callback_on_step_end_tensor_inputs=callback_on_step_end_tensor_inputs,
         )
-        null, null_mask = getattr(condition, "null", None), getattr(condition, "null_mask", None)
-        names = callback_on_step_end_tensor_inputs
-        step_end = StepEnd(self, decoder.target, callback_on_step_end, names, null, null_mask)
-        with self.progress_bar(total=rows * grid**2) as bar:
-            state = decoder.start(condition, grid**2, seed=seeds, warp=warp)
-            rounds = Rounds.begin(state, grid**2)
-            while True:
-                bar.update(rounds.step(state))
-                step_end(state, rounds)
-                if state.finished or self.interrupt:
-                    break
-                decoder.advance(state)
-        codes = completed(rounds.codes(state), grid)
-        images = self._images(codes, output_type)
-        self.maybe_free_model_hooks()
-        square = (grid, grid)
-        made = TextToImageOutput(
-            images, decoder.result(state).report, codes.unflatten(1, square), rounds.of.unflatten(1, square)
-        )
-        return made if return_dict else (made.images, made.report, made.codes, made.rounds)
+        warp = Warp.sampling(temperature, top_k, top_p, guidance=guidance_scale if call.guided else None)
+        drawn = self.draw(prompts, call, warp)
+        return TextToImageOutput(*drawn) if return_dict else tuple(drawn)
 
-    def encode_prompt(
-        self,
-        prompt: str | Sequence[str] | None = None,
-        *,
-        class_labels: int | Sequence[int] | Tensor | None = None,
-        negative_prompt: str | Sequence[str] | None = None,
-        num_images_per_prompt: int = 1,
-        guided: bool = True,
-        prompt_embeds: Tensor | None = None,
-        prompt_attention_mask: Tensor | None = None,
-        negative_prompt_embeds: Tensor | None = None,
-        negative_prompt_attention_mask: Tensor | None = None,
-    ) -> Condition:
-        """What the target takes for a prompt: one row a picture; arguments as in a call.
-
-        Raises:
-            ValueError: A prompt is empty, too long or unknown, or does not fit the model.
-        """
-        if not guided and (negative_prompt is not None or negative_prompt_embeds is not None):
-            raise ValueError("negative_prompt= needs guidance_scale > 1: without guidance nothing is led away from")
-        count = conditions.count(prompt, class_labels, prompt_embeds)
-        if self.transformer.config.model_type == "c2i":
-            if class_labels is None or negative_prompt is not None:
-                raise ValueError("this model draws classes: give class_labels=, and negative_prompt_embeds= as labels")
-            condition = conditions.of_classes(self, class_labels, count, negative_prompt_embeds, guided)
-        else:
-            if class_labels is not None:
-                raise ValueError("this model draws captions: give prompt=, not class_labels=")
-            positive = (prompt, prompt_embeds, prompt_attention_mask)
-            negative = (negative_prompt, negative_prompt_embeds, negative_prompt_attention_mask)
-            condition = conditions.of_captions(self, positive, negative, count, guided)
-        return conditions.repeated(condition, num_images_per_prompt)
-
-    def decode_codes(self, codes: Tensor) -> Tensor:
+    def decode_units(self, units: Tensor) -> Tensor:
         """Pictures `[row, 3, height, width]` in [-1, 1] of codes `[row, cell]` in raster order."""
-        grid = round(codes.shape[1] ** 0.5)
+        grid = round(units.shape[1] ** 0.5)
         with awake(self.vq, self.vq.quantize.embedding):  # the codebook is read, not called
-            return self.vq.decode(codes.unflatten(1, (grid, grid))).float().clamp(-1, 1)
+            return self.vq.decode(units.unflatten(1, (grid, grid))).float().clamp(-1, 1)
 
     @property
     def side(self) -> int:
         """Height and width of a picture, in pixels."""
         return self.transformer.config.grid * self.vq.factor
-
-    def _images(self, codes: Tensor, output_type: str) -> Any:
-        if output_type == "latent":
-            grid = round(codes.shape[1] ** 0.5)
-            return codes.unflatten(1, (grid, grid))
-        return VaeImageProcessor().postprocess(self.decode_codes(codes), output_type)

@@ -105,7 +105,7 @@ def test_gaussian_reflection(shift):
 
 def test_gaussian_draft_must_have_the_targets_sigma():
     mean = torch.zeros(2, 1, 3)
-    with pytest.raises(TypeError, match=r"sigma 0.5"):
+    with pytest.raises(ValueError, match=r"0.6 and the target.s sigma 0.5"):
         Gaussian(mean, 0.5).couple(Gaussian(mean, 0.6), mean, round_of(rows=2).fresh(1))
     with pytest.raises(TypeError):
         Gaussian(mean, 0.5).couple(Categorical(torch.ones(2, 1, 1)), mean, round_of(rows=2).fresh(1))

@@ -131,7 +131,7 @@ def test_numbers_become_processors(case):
 def test_temperature_zero_takes_the_likeliest(case):
     draft, prefix, logits = case
     scores = Warp.sampling(temperature=0)(Raw(logits=logits), draft, prefix)
-    assert isinstance(scores.law, PointMass) and torch.equal(scores.law.units, logits.argmax(-1))
+    assert isinstance(scores.law, PointMass) and torch.equal(scores.law.points, logits.argmax(-1))
     logits[0, 1], logits[2, 0, 3] = -torch.inf, torch.nan
     finite = Warp.sampling(temperature=0)(Raw(logits=logits), draft, prefix).finite
     assert (~finite).nonzero().tolist() == [[0, 1], [2, 0]]

@@ -5,7 +5,7 @@ import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from mmspec_image.models.captions import CaptionEncoder
+from mmspec.models.captions import CaptionEncoder
 from mmspec_image.models.llamagen import LlamaGenTransformer
 from mmspec_image.models.vq import LlamaGenVQ
 from mmspec_image.pipeline import TextToImagePipeline

@@ -11,20 +11,20 @@ from typer.testing import CliRunner
 
 from mmspec.bench.limits import Floor
 from mmspec.cli.app import build
+from mmspec.models.captions import CaptionEncoder
+from mmspec.pictures.bench.contestants import Call, Drawn, Ours
+from mmspec.pictures.bench.foreground import charged, compression, foreground
+from mmspec.pictures.data import caption_tokenizer
+from mmspec.pictures.quality import Features, write_quality
 from mmspec.report import table, views
 from mmspec.report.cards import render_measured
 from mmspec.report.numbers import fill
 from mmspec.report.result import Result
 from mmspec_image.bench import run as bench
-from mmspec_image.bench.contestants import Call, Drawn, Ours
-from mmspec_image.bench.foreground import charged, compression, foreground
 from mmspec_image.bench.settings import CAPTIONS, HELD_OUT, SEEN, SETTINGS, BenchOptions, methods_of
-from mmspec_image.models.captions import CaptionEncoder
 from mmspec_image.models.llamagen import LlamaGenTransformer
 from mmspec_image.models.vq import LlamaGenVQ
 from mmspec_image.pipeline import TextToImagePipeline
-from mmspec_image.quality import Features, write_quality
-from mmspec_image.train.data import caption_tokenizer
 
 GUIDED, FREE = (setting.name for setting in SETTINGS)
 

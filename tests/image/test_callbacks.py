@@ -5,8 +5,8 @@ import torch
 
 from mmspec.core.laws import Categorical
 from mmspec.core.philox import PhiloxSource
+from mmspec.pictures.rounds import completed
 from mmspec_image.pipeline import TextToImagePipeline
-from mmspec_image.rounds import completed
 
 PROMPTS = ["red heart", "blue cat face"]
 SEEDS = [7, 8]
@@ -139,11 +139,15 @@ def test_a_call_can_be_stopped_after_any_round(tiny):
 
 def test_what_was_not_reached_repeats_what_stands_above():
     codes = torch.tensor([[1, 2, 3, 4, 5, -1, -1, -1, -1], [7, 8, -1, -1, -1, -1, -1, -1, -1], [*range(9)]])
-    assert completed(codes, 3).tolist() == [[1, 2, 3, 4, 5, 3, 4, 5, 3], [7, 8, 8, 7, 8, 8, 7, 8, 8], [*range(9)]]
+    assert completed(codes, codes >= 0, 3).tolist() == [
+        [1, 2, 3, 4, 5, 3, 4, 5, 3],
+        [7, 8, 8, 7, 8, 8, 7, 8, 8],
+        [*range(9)],
+    ]
 
 
 REFUSED = {
-    "codes": (lambda pipe, tensors: {"tokens": tensors["tokens"] * 0}, "returned other tokens: codes that are emitted"),
+    "codes": (lambda pipe, tensors: {"tokens": tensors["tokens"] * 0}, "returned other tokens: what is emitted stands"),
     "names": (lambda pipe, tensors: {"latents": 1}, "has latents; there is tokens"),
     "shape": (
         lambda pipe, tensors: {"negative_prompt_embeds": torch.zeros(1, 6, 12)},

@@ -11,8 +11,8 @@ from typer.testing import CliRunner
 
 from mmspec import cli
 from mmspec.cli.app import build
+from mmspec.pictures.trace import RAMP, colours, traced
 from mmspec_image.drafters.jacobi import ImageJacobi
-from mmspec_image.trace import RAMP, colours, traced
 
 
 def invoke(saved, *arguments):

@@ -10,9 +10,9 @@ from safetensors.torch import load_file, save_file
 from transformers import T5Config, T5EncoderModel
 
 import mmspec
+from mmspec.models.captions import CaptionEncoder
 from mmspec.registry import installed
 from mmspec_image.drafters.jacobi import ImageJacobi
-from mmspec_image.models.captions import CaptionEncoder
 from mmspec_image.models.vq import LlamaGenVQ
 from mmspec_image.pipeline import TextToImageOutput, TextToImagePipeline
 
@@ -58,7 +58,7 @@ def test_the_forms_of_an_output(tiny):
     assert np.array_equal(pixels, np.stack(made.images))
     assert np.array_equal(forms["pt"].images.permute(0, 2, 3, 1).numpy(), forms["np"].images)
     assert torch.equal(forms["latent"].images, made.codes)
-    decoded = tiny.decode_codes(made.codes.flatten(1))
+    decoded = tiny.decode_units(made.codes.flatten(1))
     assert torch.allclose(decoded / 2 + 0.5, forms["pt"].images) and decoded.abs().max() <= 1
     images, report, codes, rounds = tiny(PROMPTS, seed=1, return_dict=False)
     assert len(images) == 2 and torch.equal(codes, made.codes) and torch.equal(rounds, made.rounds)

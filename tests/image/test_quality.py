@@ -7,9 +7,9 @@ import pytest
 import torch
 from safetensors import safe_open
 
-from mmspec_image.quality import FILE, Features, Gaussian, frechet, load_quality, write_quality
-from mmspec_image.train.data import Pictures, caption_tokenizer, pixels
-from mmspec_image.train.features import FeatureRecipe, recognised, train_features
+from mmspec.pictures.data import Pictures, caption_tokenizer, pixels
+from mmspec.pictures.features import FeatureRecipe, recognised, train_features
+from mmspec.pictures.quality import FILE, Features, Gaussian, frechet, load_quality, write_quality
 
 
 def spread(seed: int, n: int = 5) -> torch.Tensor:
@@ -69,7 +69,7 @@ def test_other_pictures_are_further_away_and_few_pictures_too(written: Path) -> 
     assert same < 0.3 < smooth and same < quality.distance(drawn(10, 1))
     with pytest.raises(ValueError, match="two pictures at least, got 1"):
         quality.distance(drawn(1, 0))
-    with pytest.raises(ValueError, match="mmspec train image"):
+    with pytest.raises(ValueError, match="`mmspec train` writes it"):
         load_quality(written / "nowhere")
 
 

@@ -12,13 +12,14 @@ from mmspec.core.philox import PhiloxSource
 from mmspec.core.rules import Rejection
 from mmspec.core.types import Draft, Scores
 from mmspec.core.warp import Warp
+from mmspec.pictures.conditions import Condition
 from mmspec.report.bias import Bias
 from mmspec.testing.relaxed import nearest_groups, outcome, ranked_groups
 from mmspec.testing.statistics import joint_p_value
 from mmspec_image.drafters.jacobi import ImageJacobi
 from mmspec_image.rules.grouped import Grouped, GroupedOptions
 from mmspec_image.rules.relaxed import Relaxed, RelaxedOptions, nearest
-from mmspec_image.targets.llamagen import Condition, LlamaGenTarget
+from mmspec_image.targets.llamagen import LlamaGenTarget
 
 STRICT = {
     "size 1": lambda: Grouped(GroupedOptions(size=1)),

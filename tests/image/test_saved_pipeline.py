@@ -199,7 +199,7 @@ def test_offloaded_whole_models_wake_up(saved, method):
     def preview(pipe, step, timestep, tensors):
         """Decoding sends the transformer to sleep, as offloading in a chain does."""
         if step == 2:
-            previews.append(pipe.decode_codes(tensors["tokens"].clamp(min=0)))
+            previews.append(pipe.decode_units(tensors["tokens"].clamp(min=0)))
             pipe.transformer._hf_hook.init_hook(pipe.transformer)
 
     made = pipe.use(method)(PROMPTS, seed=2, negative_prompt="apple", output_type="pt", callback_on_step_end=preview)

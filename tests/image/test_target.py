@@ -7,8 +7,10 @@ from mmspec.core.decoder import Decoder
 from mmspec.core.rules import Match, Rejection
 from mmspec.core.types import Draft
 from mmspec.core.warp import Warp
+from mmspec.pictures.conditions import Condition
 from mmspec_image.drafters.jacobi import ImageJacobi, JacobiOptions
-from mmspec_image.targets.llamagen import Condition, LlamaGenTarget
+from mmspec_image.models.llamagen import LlamaGenTransformer
+from mmspec_image.targets.llamagen import LlamaGenTarget
 
 INITS = ("random", "left", "above", "predict-2d", "previous-image")
 GUIDED = Warp.sampling(temperature=0.9, guidance=2.0)
@@ -93,3 +95,10 @@ def test_more_codes_than_a_picture_has_are_refused(by_class):
 def test_without_guidance_there_is_one_half(by_class):
     started = LlamaGenTarget(by_class).start(Condition(torch.tensor([0, 1]), guided=False), 16, 4)
     assert started.raw.null is None and len(started.cache.slots.length) == 2
+
+
+def test_positions_stay_precise_in_half_precision():
+    model = LlamaGenTransformer(24, 4, dim=32, n_layer=1, n_head=4, multiple_of=16, num_classes=5)
+    before = model.rotary.clone()
+    made = model.to(torch.bfloat16)(torch.tensor([0]), torch.zeros(1, 16, dtype=torch.int64))
+    assert torch.equal(model.rotary, before) and made.isfinite().all()

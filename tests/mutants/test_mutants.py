@@ -18,8 +18,9 @@ from mmspec.core.drafters.cascade import CascadeDrafter, FromHistory
 from mmspec.core.drafters.draft_model import DraftModel
 from mmspec.core.drafters.initialisations import RandomUnit
 from mmspec.core.drafters.jacobi import Jacobi
+from mmspec.core.drafters.neighbours import LeftLaw
 from mmspec.core.drafters.shapes import Beam, Branching
-from mmspec.core.laws import Categorical
+from mmspec.core.laws import Categorical, GaussianMixture
 from mmspec.core.policies import Confidence
 from mmspec.core.rules import Block, Match, RecursiveRejection, Rejection
 from mmspec.core.types import Draft
@@ -28,10 +29,13 @@ from mmspec.testing.history import HistoryTarget
 from mmspec.testing.mutants import MUTANTS
 from mmspec.testing.oracles import exact_joint
 from mmspec.testing.statistics import assert_normal, joint_p_value
+from mmspec.testing.toys.chain import ChainTarget, LinearHead
 from mmspec.testing.toys.gaussian import GaussianTarget, RepeatLeft
 from mmspec.testing.toys.markov import MarkovTarget
 from mmspec.testing.toys.markov_drafters import MarkovTree
+from mmspec.testing.toys.mixture import MixtureTarget
 from mmspec.testing.toys.picture import PictureTarget, drawn, joint
+from mmspec.testing.toys.white import white_p_value, whitened
 
 PROMPT = [0, 1]
 LARGE = HistoryTarget.random(3, seed=3)
@@ -159,6 +163,29 @@ def gaussian_window_under_rejection(rows: int, seed: int) -> float:
         return 0.0
 
 
+def denoising_window_under_rejection(rows: int, seed: int) -> float:
+    target = ChainTarget.random(3, LinearHead.of(1, steps=3), seed=0, gain=0.9)
+    tokens = decoded(target, Jacobi(LeftLaw()), Rejection(), rows // 20, 6, 4, seed=seed, inputs=rows // 20)
+    return white_p_value(whitened(tokens.flatten(1), *target.joint(6)))
+
+
+def mixture_window_under_rejection(rows: int, seed: int) -> float:
+    """Scales alternate along the tokens: new slots are drafted with another one than the target's."""
+    target = MixtureTarget.random(2, seed=0, coupling="maximal")
+    tokens = decoded(target, Jacobi(LeftLaw()), Rejection(), rows // 20, 4, 3, seed=seed, inputs=rows // 20)
+    return white_p_value(target.normalised(tokens))
+
+
+def residuals_of_almost_equal_mixtures(rows: int, seed: int) -> float:
+    """Hardly ever refused, and then hardly ever hit. Far from zero, where no token is."""
+    mean = torch.full((rows, 1, 1, 1), 5.0)
+    one = torch.ones(rows, 1, 1)
+    p, q = GaussianMixture(one, mean, one, "maximal"), GaussianMixture(one, mean + 0.02, one, "maximal")
+    noise = philox.PhiloxSource.seeded(seed, rows).fresh(torch.zeros(rows, dtype=torch.int64), 0, 1)
+    y = p.couple(q, q.draw(noise), noise)[:, 0]
+    return white_p_value(y.double() - 5) * float((y != 0).all())
+
+
 def plain(length: int, **options: Any) -> Tensor:
     return decoded(LARGE, None, Match(), 64, length, 0, **options)
 
@@ -276,6 +303,11 @@ KILLED_BY: dict[str, Check] = {
     "independent-redraw-committed-at-first-mismatch": jacobi_under_rejection,
     "epsilon-in-the-residual": residuals_hold_only_what_q_left,
     "stale-mean-in-the-continuous-window": gaussian_window_under_rejection,
+    "sigma-factor-in-the-acceptance": mixture_window_under_rejection,
+    "inverse-sigma-factor-in-the-acceptance": mixture_window_under_rejection,
+    "tempered-acceptance": denoising_window_under_rejection,
+    "stale-means-in-the-denoising-window": denoising_window_under_rejection,
+    "residual-capped-at-zeros": residuals_of_almost_equal_mixtures,
     "law-of-the-slot-to-the-left": jacobi_under_rejection,
     "bonus-dropped-on-full-accept": perfect_draft_emits_its_bonus,
     "end-inside-the-accepted-path-ignored": ends_as_plain,

@@ -114,7 +114,7 @@ def _laws(steps: list[Step], k: int) -> Law:
     for step in steps:
         nodes = torch.nn.functional.pad(step.verdict.path.clamp(min=0), (1, 0))  # [batch, depth + 1], the root first
         slot = torch.arange(nodes.shape[1], device=nodes.device)
-        laws.append(step.scores.law.take(nodes))
+        laws.append(step.scores.law.having(step.verdict.drawn).take(nodes))
         where.append(torch.where(slot < step.count[:, None], begun[:, None] + slot, k))
         begun = begun + step.count
     unit = torch.cat(where, 1)

@@ -1,4 +1,4 @@
-"""Fillings for new slots of a Jacobi window; discrete ones are point masses."""
+"""Fillings for new slots of a Jacobi window that copy a unit: point masses (`neighbours` draws from a law instead)."""
 
 from dataclasses import dataclass
 

@@ -1,9 +1,10 @@
 """The target's own last pass as drafter: a Jacobi window of units that are refined until they stand.
 
 Speculative Jacobi decoding (arXiv 2410.01699) and its maximal-coupling form (2510.08994). What the last round drew at
-every node of the window becomes the next draft, with the laws that it was drawn from; slots that enter the window are
-filled by an initialisation. Training-free, for discrete and continuous units alike: the rule decides how a redraw is
-tied to the draft (`match`: shared noise; `rejection`: maximal coupling or reflection).
+every node of the window becomes the next draft, with the laws that it was drawn from (and the draws, where they are
+more than their units); slots that enter the window are filled by an initialisation. Training-free, for discrete and
+continuous units alike: the rule decides how a redraw is tied to the draft (`match`: shared noise; `rejection`: maximal
+coupling or reflection).
 Knobs: the window (`k`): longer windows accept more per pass and cost more per pass; `independent`: what is drafted next
 is drawn anew from the last pass's laws instead, as first published, which keeps fewer drafts alive.
 """
@@ -14,7 +15,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from mmspec.core.laws import Law, Mixed, take_nodes, where_nodes
+from mmspec.core.laws import Law, Mixed, PointMass, take_nodes, where_nodes
 from mmspec.core.noise import DraftNoise, Lane, Noise
 from mmspec.core.protocols import Target
 from mmspec.core.state import State
@@ -29,15 +30,21 @@ class Window:
         units: `[batch, k, *unit]`.
         law: What they were drawn from, `[batch, k]`; None before the first pass.
         drawn: `[batch, k]` bool: False in slots that wait for an initialisation.
+        past: The laws of the last units emitted, the root's comes last: `[batch, reach]`, where the initialisation has
+            a `reach`; the first unit's law stands where there are no earlier ones.
     """
 
     units: Tensor
     law: Law | None
     drawn: Tensor
+    past: Law | None = None
 
 
 class Initialisation(Protocol):
-    """Fills the slots that enter a window."""
+    """Fills the slots that enter a window.
+
+    One that looks at the laws of units that were emitted has an attribute `reach`: how many of them (`window.past`).
+    """
 
     def fill(self, state: State, window: Window, noise: Noise) -> tuple[Tensor, Law | None]:
         """Units of all slots, `[batch, k, *unit]` (those that are drawn already are not read), and their law.
@@ -69,7 +76,8 @@ class Jacobi:
         return k
 
     def start(self, state: State, inputs: Any) -> Window | None:
-        return None
+        past = None if state.step is None else self._past(None, state.step)
+        return None if past is None else Window(state.root[:, None][:, :0], None, state.done[:, None][:, :0], past)
 
     def propose(self, state: State, k: int, noise: DraftNoise) -> Draft:
         window = self._resized(state, k)
@@ -89,10 +97,23 @@ class Jacobi:
         law = step.scores.law.take(source.clamp(max=nodes - 1))
         if self.independent:
             # Lane DRAFT of the next round: the rule there draws coins and residuals in other lanes.
-            units = law.draw(state.source.fresh(state.emitted, 1, nodes - 1).lane(Lane.DRAFT))
+            draws = law.draw(state.source.fresh(state.emitted, 1, nodes - 1).lane(Lane.DRAFT))
         else:
-            units = take_nodes(step.verdict.drawn, source.clamp(max=nodes - 1))
-        state.memory = Window(units, law, drawn)
+            draws = take_nodes(step.verdict.drawn, source.clamp(max=nodes - 1))
+        past = self._past(None if state.memory is None else state.memory.past, step)
+        state.memory = Window(law.units(draws), law.having(draws), drawn, past)
+
+    def _past(self, before: Law | None, step: Step) -> Law | None:
+        """The laws of the last units emitted, as far as the initialisation looks; node j drew the j-th of a round's."""
+        reach, law = getattr(self.initialisation, "reach", 0), step.scores.law
+        if not reach or isinstance(law, PointMass):  # told, not drawn
+            return before
+        drawn = law.having(step.verdict.drawn)
+        slot = step.count[:, None] + torch.arange(reach, device=step.count.device)
+        if before is None:
+            return drawn.take((slot - reach).clamp(min=0))
+        both: Law = type(drawn).cat([before, drawn])
+        return both.take(slot)
 
     @staticmethod
     def _forced(state: State, units: Tensor) -> Tensor:
@@ -106,14 +127,15 @@ class Jacobi:
     def _resized(state: State, k: int) -> Window:
         """The window at this round's width; slots beyond the last one's are empty."""
         last: Window | None = state.memory
+        past = None if last is None else last.past
         held = last.units.shape[1] if last is not None else 0
         slot = torch.arange(k, device=state.emitted.device).expand(state.rows, -1)
         if last is None or not held:
             units = state.root[:, None].expand(-1, k, *state.root.shape[1:])
-            return Window(units, None, torch.zeros_like(slot, dtype=torch.bool))
+            return Window(units, None, torch.zeros_like(slot, dtype=torch.bool), past)
         within, at = slot < held, slot.clamp(max=held - 1)
         law = None if last.law is None else last.law.take(at)
-        return Window(take_nodes(last.units, at), law, last.drawn.gather(1, at) & within)
+        return Window(take_nodes(last.units, at), law, last.drawn.gather(1, at) & within, past)
 
 
 def _either(mask: Tensor, a: Any, b: Any) -> Law:

@@ -89,6 +89,12 @@ class Categorical:
             dense = self.probs.new_zeros(*self.probs.shape[:-1], self.size).scatter_(-1, self.ids, self.probs)
         return dense if ids is None else dense.gather(-1, ids)
 
+    def units(self, draws: Tensor) -> Tensor:
+        return draws
+
+    def having(self, draws: Tensor) -> "Categorical":
+        return self
+
     def take(self, nodes: Tensor) -> "Categorical":
         ids = None if self.ids is None else take_nodes(self.ids, nodes)
         return Categorical(take_nodes(self.probs, nodes), ids, self.vocab)

@@ -1,8 +1,7 @@
-"""Gaussian laws of one covariance, coupled by reflection.
+"""Gaussian laws of one covariance, coupled by reflection (`mmspec.core.laws.reflection`: papers and equation).
 
-Reflection-maximal coupling (Bou-Rabee et al., 2020; De Bortoli et al., arXiv 2501.05370): with e = (x - mean_q) / sigma
-and z = (mean_q - mean_p) / sigma, keep x with probability min(1, exp((|e|^2 - |e + z|^2) / 2)); else mirror e in the
-hyperplane orthogonal to z. Guarantee: y ~ p exactly; P(y = x) = 1 - TV, optimal, without a residual to sample.
+Guarantee: y ~ p exactly; P(y = x) = 1 - TV, optimal, without a residual to sample. Both sides must have one sigma at
+each node: a model whose variance depends on what stands before has none, and is refused.
 """
 
 from collections.abc import Sequence
@@ -11,7 +10,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from mmspec.core.laws.law import Law, take_nodes
+from mmspec.core.laws.law import Law, finite_nodes, take_nodes
+from mmspec.core.laws.reflection import reflect
 from mmspec.core.noise import Lane, Noise
 
 
@@ -21,43 +21,82 @@ class Gaussian:
 
     Attributes:
         mean: `[batch, node, *unit]` float.
-        sigma: Standard deviation, one number for all nodes: the coupling needs one covariance on both sides.
+        sigma: Standard deviation: one number, or a tensor that broadcasts to `[batch, node, 1…]`. Two tensors are
+            compared by reading them, which a device has to wait for; one number costs nothing.
     """
 
     mean: Tensor
-    sigma: float
+    sigma: float | Tensor
 
     def __post_init__(self) -> None:
-        if not self.sigma > 0:
+        if not isinstance(self.sigma, Tensor) and not self.sigma > 0:
             raise ValueError(f"sigma must be positive, got {self.sigma}; a noiseless head has no coupling")
 
     @staticmethod
     def cat(laws: "Sequence[Gaussian]") -> "Gaussian":
-        """Laws of one sigma joined along the nodes."""
-        if len({law.sigma for law in laws}) != 1:
-            raise ValueError(f"one draft needs one sigma, got {sorted({law.sigma for law in laws})}")
-        return Gaussian(torch.cat([law.mean for law in laws], 1), laws[0].sigma)
+        """Laws joined along the nodes; numbers must be one number."""
+        mean = torch.cat([law.mean for law in laws], 1)
+        numbers = {law.sigma for law in laws if not isinstance(law.sigma, Tensor)}
+        if len(numbers) > 1:
+            raise ValueError(f"one draft needs one sigma, got {sorted(numbers)}; give a tensor where nodes differ")
+        if not any(isinstance(law.sigma, Tensor) for law in laws):
+            return Gaussian(mean, laws[0].sigma)
+        return Gaussian(mean, torch.cat([law._spread() for law in laws], 1))
 
     def draw(self, noise: Noise) -> Tensor:
         return self.mean + self.sigma * noise.normal(*self.mean.shape[2:])
 
     def couple(self, draft: Law, x: Tensor, noise: Noise) -> Tensor:
-        if not isinstance(draft, Gaussian) or draft.sigma != self.sigma:
-            raise TypeError(f"reflection needs a Gaussian draft of sigma {self.sigma}, got {draft!r:.80}")
-        e = ((x - draft.mean) / self.sigma).flatten(2)
-        z = ((draft.mean - self.mean) / self.sigma).flatten(2)
-        squared = (z * z).sum(-1, keepdim=True)
-        along = (z * e).sum(-1, keepdim=True)
-        keep = torch.log(noise.lane(Lane.COIN).uniform()[..., None]) < -(along + squared / 2)
-        mirrored = e - 2 * z * along / squared.clamp(min=torch.finfo(z.dtype).tiny)
-        y = self.mean + self.sigma * mirrored.reshape_as(x)
-        return torch.where(keep.reshape(*keep.shape[:2], *(1,) * (x.dim() - 2)), x, y)
+        if not isinstance(draft, Gaussian):
+            raise TypeError(f"reflection needs a Gaussian draft, got a {type(draft).__name__}")
+        self._refuse_another_sigma(draft)
+        coin = torch.log(noise.lane(Lane.COIN).uniform())
+        return reflect(x, draft.mean, self.mean, self.sigma, coin)
+
+    def units(self, draws: Tensor) -> Tensor:
+        return draws
+
+    def having(self, draws: Tensor) -> "Gaussian":
+        return self
 
     def take(self, nodes: Tensor) -> "Gaussian":
-        return Gaussian(take_nodes(self.mean, nodes), self.sigma)
+        sigma = take_nodes(self._spread(), nodes) if isinstance(self.sigma, Tensor) else self.sigma
+        return Gaussian(take_nodes(self.mean, nodes), sigma)
 
     def confidence(self) -> Tensor:
         return torch.zeros(self.mean.shape[:2], device=self.mean.device)
 
     def finite(self) -> Tensor:
-        return self.mean.isfinite().flatten(2).all(-1)
+        finite = finite_nodes(self.mean)
+        if isinstance(self.sigma, Tensor):
+            sigma = self._spread()
+            finite = finite & finite_nodes(torch.where(sigma > 0, sigma, torch.nan))
+        return finite
+
+    def fault(self, draws: Tensor, row: int, node: int) -> str:
+        """What is wrong with the law of a node."""
+        sigma = float(self._spread()[row, node].flatten()[0])
+        if not 0 < sigma < torch.inf:
+            return f"sigma is {sigma:g}, which must be positive: a noiseless token has no coupling"
+        return "" if self.mean[row, node].isfinite().all() else "the mean is not finite"
+
+    def _spread(self) -> Tensor:
+        """Sigma at every node: `[batch, node, 1…]`."""
+        ones = (1,) * (self.mean.dim() - 2)
+        sigma = torch.as_tensor(self.sigma, dtype=self.mean.dtype, device=self.mean.device)
+        return sigma.expand(*self.mean.shape[:2], *ones)
+
+    def _refuse_another_sigma(self, draft: "Gaussian") -> None:
+        if self.sigma is draft.sigma:
+            return
+        if not isinstance(self.sigma, Tensor) and not isinstance(draft.sigma, Tensor) and self.sigma == draft.sigma:
+            return
+        p, q = self._spread().flatten(1), draft._spread().flatten(1)
+        apart = (p != q).nonzero().tolist()
+        if apart:
+            row, token = apart[0]
+            raise ValueError(
+                f"reflection needs one sigma on both sides: at row {row}, drafted token {token}, the draft's is "
+                f"{float(q[row, token]):g} and the target's sigma {float(p[row, token]):g}; learned variances depend "
+                "on the context and must be fixed"
+            )

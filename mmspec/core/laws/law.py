@@ -1,4 +1,9 @@
-"""A distribution at every node: the target's and the drafter's alike."""
+"""A distribution at every node: the target's and the drafter's alike.
+
+A draw may be more than the unit that is emitted (a whole denoising trajectory). What `draw` and `couple` return are
+draws; `units` says what of them is emitted and compared; `having` is the law of a draft that consists of them. For
+simple laws a draw is its unit, and `having` is the law itself.
+"""
 
 from collections.abc import Sequence
 from typing import Any, Protocol, Self
@@ -10,7 +15,13 @@ from mmspec.core.noise import Noise
 
 
 class Law(Protocol):
-    """A law at every node of a round, batched: `[batch, node]` laws over units."""
+    """A law at every node of a round, batched: `[batch, node]` laws over units.
+
+    A law whose draws are expensive may also have `draw_coupled(draft, x, follows, noise) -> [batch, node, *draw]`, all
+    nodes in one go: coupled with the drafted child where `follows [batch, node - 1]`, free elsewhere and at the last
+    node; `draft` and `x` are over the drafted nodes.
+    A law that can say what is wrong may have `fault(draws, row, node) -> str`: for the message, "" where nothing is.
+    """
 
     @staticmethod
     def cat(laws: "Sequence[Any]") -> "Law":
@@ -18,18 +29,26 @@ class Law(Protocol):
         ...
 
     def draw(self, noise: Noise) -> Tensor:
-        """One unit at every node: `[batch, node, *unit]`."""
+        """One draw at every node: `[batch, node, *draw]`."""
         ...
 
     def couple(self, draft: "Law", x: Tensor, noise: Noise) -> Tensor:
-        """y ~ self, given x ~ draft, equal to x as often as this law can make it: `[batch, node, *unit]`.
+        """y ~ self, given x ~ draft, equal to x as often as this law can make it: draws, `[batch, node, *draw]`.
 
         Args:
-            draft: A law of the same family, same nodes. Point masses and mixtures of laws are taken apart by
-                `mmspec.core.laws.couple` before they get here.
+            draft: A law of the same family, same nodes (as `having` its draws). Point masses and mixtures of laws are
+                taken apart by `mmspec.core.laws.couple` before they get here.
             x: What was drafted, `[batch, node, *unit]`.
             noise: Fresh in every round; coin and residual are its own lanes.
         """
+        ...
+
+    def units(self, draws: Tensor) -> Tensor:
+        """What is emitted, and compared, of `draws [batch, node, *draw]`: `[batch, node, *unit]`."""
+        ...
+
+    def having(self, draws: Tensor) -> "Law":
+        """The law of a draft that consists of these draws of it (or coupled with it), for the next coupling."""
         ...
 
     def take(self, nodes: Tensor) -> Self:
@@ -49,6 +68,11 @@ def take_nodes(values: Tensor, nodes: Tensor) -> Tensor:
     """Gather `values [batch, node, …]` at `nodes [batch, m]` or `[1, m]`: `[batch, m, …]`."""
     nodes = nodes.expand(len(values), -1)
     return values.gather(1, nodes.reshape(*nodes.shape, *(1,) * (values.dim() - 2)).expand(-1, -1, *values.shape[2:]))
+
+
+def finite_nodes(values: Tensor) -> Tensor:
+    """Where all of `values [batch, node, …]` is finite: `[batch, node]` bool."""
+    return values.isfinite().reshape(*values.shape[:2], -1).all(-1)
 
 
 def where_nodes(mask: Tensor, a: Tensor, b: Tensor) -> Tensor:

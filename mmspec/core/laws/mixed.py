@@ -19,27 +19,33 @@ class Mixed:
     Attributes:
         law: The law of the nodes that were drawn.
         random: `[batch, node]` bool.
-        units: `[batch, node, *unit]`: the point masses (what stands at random nodes is not read).
+        points: `[batch, node, *unit]`: the point masses (what stands at random nodes is not read).
     """
 
     law: Law
     random: Tensor
-    units: Tensor
+    points: Tensor
 
     @staticmethod
     def cat(laws: "Sequence[Mixed]") -> "Mixed":
         """Laws joined along the nodes."""
         law = type(laws[0].law).cat([mixed.law for mixed in laws])
-        return Mixed(law, torch.cat([m.random for m in laws], 1), torch.cat([m.units for m in laws], 1))
+        return Mixed(law, torch.cat([m.random for m in laws], 1), torch.cat([m.points for m in laws], 1))
 
     def draw(self, noise: Noise) -> Tensor:
-        return where_nodes(self.random, self.law.draw(noise), self.units)
+        return where_nodes(self.random, self.law.units(self.law.draw(noise)), self.points)
 
     def couple(self, draft: Law, x: Tensor, noise: Noise) -> Tensor:
         raise TypeError("a target's law is one law at every node; only drafts may be mixed")
 
+    def units(self, draws: Tensor) -> Tensor:
+        return draws
+
+    def having(self, draws: Tensor) -> "Mixed":
+        return self
+
     def take(self, nodes: Tensor) -> "Mixed":
-        return Mixed(self.law.take(nodes), take_nodes(self.random, nodes), take_nodes(self.units, nodes))
+        return Mixed(self.law.take(nodes), take_nodes(self.random, nodes), take_nodes(self.points, nodes))
 
     def confidence(self) -> Tensor:
         return torch.where(self.random, self.law.confidence(), 0.0)
@@ -49,7 +55,7 @@ class Mixed:
 
 
 def couple(target: Law, draft: Law | None, x: Tensor, noise: Noise) -> Tensor:
-    """y ~ target, given x ~ draft, equal as often as the laws can: `[batch, node, *unit]`.
+    """y ~ target, given x ~ draft, equal as often as the laws can: draws, `[batch, node, *draw]`.
 
     A draft that is a point mass (`None`, too) needs no coupling: a plain draw equals it with probability p(x), which is
     1 - TV. Families couple among themselves.
@@ -59,6 +65,13 @@ def couple(target: Law, draft: Law | None, x: Tensor, noise: Noise) -> Tensor:
     if isinstance(draft, Mixed):
         return where_nodes(draft.random, couple(target, draft.law, x, noise), target.draw(noise))
     return target.couple(draft, x, noise)
+
+
+def drawn_part(draft: Law | None, follows: Tensor) -> tuple[Law | None, Tensor]:
+    """The law that a draft was drawn from, and the nodes of `follows [batch, node]` where it was; None: nowhere."""
+    if isinstance(draft, Mixed):
+        return drawn_part(draft.law, follows & draft.random)
+    return (None if isinstance(draft, PointMass) else draft), follows
 
 
 def dense(draft: Law | None, units: Tensor, size: int) -> Tensor:

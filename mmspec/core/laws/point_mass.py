@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from mmspec.core.laws.law import Law, take_nodes
+from mmspec.core.laws.law import Law, finite_nodes, take_nodes
 from mmspec.core.noise import Noise
 
 
@@ -15,29 +15,35 @@ class PointMass:
     """All mass on one unit a node.
 
     Attributes:
-        units: `[batch, node, *unit]`.
+        points: `[batch, node, *unit]`.
     """
 
-    units: Tensor
+    points: Tensor
 
     @staticmethod
     def cat(laws: "Sequence[PointMass]") -> "PointMass":
         """Laws joined along the nodes."""
-        return PointMass(torch.cat([law.units for law in laws], 1))
+        return PointMass(torch.cat([law.points for law in laws], 1))
 
     def draw(self, noise: Noise) -> Tensor:
-        return self.units
+        return self.points
 
     def couple(self, draft: Law, x: Tensor, noise: Noise) -> Tensor:
-        return self.units
+        return self.points
+
+    def units(self, draws: Tensor) -> Tensor:
+        return draws
+
+    def having(self, draws: Tensor) -> "PointMass":
+        return self
 
     def take(self, nodes: Tensor) -> "PointMass":
-        return PointMass(take_nodes(self.units, nodes))
+        return PointMass(take_nodes(self.points, nodes))
 
     def confidence(self) -> Tensor:
-        return torch.zeros(self.units.shape[:2], device=self.units.device)
+        return torch.zeros(self.points.shape[:2], device=self.points.device)
 
     def finite(self) -> Tensor:
-        if not self.units.is_floating_point():
-            return torch.ones(self.units.shape[:2], dtype=torch.bool, device=self.units.device)
-        return self.units.isfinite().flatten(2).all(-1)
+        if not self.points.is_floating_point():
+            return torch.ones(self.points.shape[:2], dtype=torch.bool, device=self.points.device)
+        return finite_nodes(self.points)

@@ -23,4 +23,5 @@ class Match:
         return DraftNoise(round, shared=True)
 
     def accept(self, draft: Draft, scores: Scores, round: Round) -> Verdict:
-        return walk(draft, scores.law.draw(round.by_position(draft.index)))
+        drawn = scores.law.draw(round.by_position(draft.index))
+        return walk(draft, drawn, scores.law.units(drawn))

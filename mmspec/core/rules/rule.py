@@ -45,30 +45,34 @@ class Rule(Protocol):
         ...
 
 
-def walk(draft: Draft, drawn: Tensor) -> Verdict:
+def walk(draft: Draft, drawn: Tensor, units: Tensor | None = None) -> Verdict:
     """From the root to the child that equals the draw, as deep as possible; all nodes at once.
 
     Args:
         draft: Rooted.
-        drawn: `[batch, node, *unit]`, one draw at every node.
+        drawn: `[batch, node, *draw]`, one draw at every node.
+        units: `[batch, node, *unit]`: what of it is emitted and compared (`law.units(drawn)`); None where a draw is
+            its unit.
     """
+    units = drawn if units is None else units
     if draft.nodes == 1:  # no draft: plain decoding must not pay for a walk
         nowhere = draft.index.parent[:, 1:].expand(len(drawn), 0)
-        return Verdict(nowhere, torch.zeros_like(draft.valid[:, 0], dtype=torch.int64), drawn[:, 0], drawn)
+        return Verdict(nowhere, torch.zeros_like(draft.valid[:, 0], dtype=torch.int64), units[:, 0], drawn)
     index = draft.index
-    wanted = drawn[:, :-1] if index.is_chain else take_nodes(drawn, index.parent[:, 1:])
+    wanted = units[:, :-1] if index.is_chain else take_nodes(units, index.parent[:, 1:])
     equal = wanted == draft.drafted
-    return walk_where(draft, equal.flatten(2).all(-1) if drawn.dim() > 2 else equal, drawn)
+    return walk_where(draft, equal.flatten(2).all(-1) if units.dim() > 2 else equal, drawn, units)
 
 
-def walk_where(draft: Draft, match: Tensor, drawn: Tensor) -> Verdict:
+def walk_where(draft: Draft, match: Tensor, drawn: Tensor, units: Tensor | None = None) -> Verdict:
     """The walk over edges that a rule decided itself: `match [batch, node - 1]`, one per drafted node."""
+    units = drawn if units is None else units
     index = draft.index
     stands = torch.cat([torch.ones_like(draft.valid[:, :1]), match], 1) & draft.valid
     reached = ~(index.ancestor & ~stands[:, None]).any(-1)  # [batch, node]: the node and all above it stand
     depth = torch.where(reached, index.depth, -1)
     leaf = depth.argmax(1)
-    return Verdict(path_to(draft, leaf), depth.amax(1), take_nodes(drawn, leaf[:, None])[:, 0], drawn)
+    return Verdict(path_to(draft, leaf), depth.amax(1), take_nodes(units, leaf[:, None])[:, 0], drawn)
 
 
 def path_to(draft: Draft, leaf: Tensor) -> Tensor:

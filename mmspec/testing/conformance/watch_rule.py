@@ -7,7 +7,7 @@ import numpy
 import torch
 from torch import Tensor
 
-from mmspec.core.laws import Categorical, take_nodes
+from mmspec.core.laws import Categorical, Law, take_nodes
 from mmspec.core.noise import DraftNoise, Round
 from mmspec.core.protocols import Target
 from mmspec.core.rules import Rule
@@ -45,7 +45,7 @@ class WatchedRule:
             if not torch.equal(now, then):
                 self.log.wrong["draft-and-scores-stay"].append("accept changed the draft or the scores")
                 now.copy_(then)
-        wrong = _no_path(draft, verdict)
+        wrong = _no_path(draft, scores.law, verdict)
         if wrong:
             self.log.wrong["verdicts-are-paths"].append(wrong)
         else:
@@ -68,13 +68,15 @@ def _generators() -> tuple[Any, ...]:
     return torch.get_rng_state().numpy().tobytes(), random.getstate(), drawn["key"].tobytes(), drawn["pos"]
 
 
-def _no_path(draft: Draft, verdict: Verdict) -> str:
+def _no_path(draft: Draft, law: Law, verdict: Verdict) -> str:
     """What keeps a verdict from being a path of valid nodes from the root; empty where nothing does."""
     rows = len(draft.units)
-    shapes = {"length": (rows,), "unit": tuple(draft.units[:, 0].shape), "drawn": tuple(draft.units.shape)}
-    for name, shape in shapes.items():
-        if tuple(getattr(verdict, name).shape) != shape:
-            return f"{name} has the shape {list(getattr(verdict, name).shape)}, not {list(shape)}"
+    wanted = {"length": (rows,), "unit": draft.units[:, 0].shape, "drawn": draft.units.shape}
+    drawn = law.units(verdict.drawn) if verdict.drawn.dim() > 1 else verdict.drawn
+    made = {"length": verdict.length.shape, "unit": verdict.unit.shape, "drawn": drawn.shape}
+    for name, shape in made.items():
+        if tuple(shape) != tuple(wanted[name]):
+            return f"{name} has the shape {list(shape)}, not {list(wanted[name])}"
     if verdict.unit.dtype != draft.units.dtype:
         return f"unit is {verdict.unit.dtype} where units are {draft.units.dtype}"
     depth = verdict.path.shape[1]

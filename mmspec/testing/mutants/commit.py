@@ -18,8 +18,8 @@ from mmspec.testing.mutants.mutant import Mutant, replacing
 
 
 def _no_bonus(original: Callable) -> Callable:
-    def walk_where(draft: Draft, match: Tensor, drawn: Tensor) -> Verdict:
-        verdict = original(draft, match, drawn)
+    def walk_where(draft: Draft, match: Tensor, drawn: Tensor, units: Tensor | None = None) -> Verdict:
+        verdict = original(draft, match, drawn, units)
         if draft.nodes == 1:
             return verdict
         most = torch.where(draft.valid, draft.index.depth, 0).amax(1)

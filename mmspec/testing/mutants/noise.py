@@ -101,6 +101,7 @@ def _redrawn_by_position(original: Callable) -> Callable:
 def _one_row_at_first(original: Callable) -> Callable:
     def by_position(self: PhiloxSource, emitted: Tensor, hosted: Any, deepest: int) -> PhiloxNoise:
         noise = original(self, emitted, hosted, deepest)
+        noise = noise.noise if isinstance(noise, core.Buffered) else noise  # what was made ahead has other addresses
         return replace(noise, address=(noise.address - 2).clamp(min=0))
 
     return by_position

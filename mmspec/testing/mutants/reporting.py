@@ -31,6 +31,12 @@ class _Misreported:
     def draw(self, noise: Noise) -> Tensor:
         return self.real.draw(noise)
 
+    def units(self, draws: Tensor) -> Tensor:
+        return draws
+
+    def having(self, draws: Tensor) -> "_Misreported":
+        return self
+
     def confidence(self) -> Tensor:
         return self.told.confidence()
 

@@ -41,6 +41,12 @@ class Untold:
     def couple(self, draft: Law, x: Tensor, noise: Noise) -> Tensor:
         return self.draw(noise)
 
+    def units(self, draws: Tensor) -> Tensor:
+        return draws
+
+    def having(self, draws: Tensor) -> "Untold":
+        return self
+
     def take(self, nodes: Tensor) -> "Untold":
         return Untold(take_nodes(self.nodes, nodes))
 

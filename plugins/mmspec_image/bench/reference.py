@@ -8,8 +8,9 @@ import torch.nn.functional as F
 from torch import Tensor
 from transformers.cache_utils import DynamicLayer
 
-from mmspec_image.models.llamagen import LlamaGenTransformer, visible
-from mmspec_image.targets.llamagen import Condition
+from mmspec.models.blocks import visible
+from mmspec.pictures.conditions import Condition
+from mmspec_image.models.llamagen import LlamaGenTransformer
 
 
 @torch.inference_mode()
@@ -44,7 +45,7 @@ def reference(
         codes.append(torch.multinomial(F.softmax(logits / temperature, -1), 1, generator=generator))
         if len(codes) == model.cells:
             return torch.cat(codes, 1)
-        x = model.tok_embeddings(codes[-1].repeat(halves, 1))
+        x = model.embed(codes[-1].repeat(halves, 1))
         position = torch.full((1, 1), length + len(codes) - 1, device=x.device)
         seen = None if mask is None else F.pad(mask, (0, len(codes)), value=True)[:, None, None]
 

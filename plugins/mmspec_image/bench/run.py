@@ -14,11 +14,14 @@ from mmspec.bench.race import relay
 from mmspec.bench.rows import peer_of, row_of
 from mmspec.faces.build import decoder_for
 from mmspec.hosts.loading import locate_pipeline
+from mmspec.pictures.bench.batches import REPEATS as REPEATS_OF_BATCHES
+from mmspec.pictures.bench.batches import batch_rows
+from mmspec.pictures.bench.contestants import Call, Knowing, Ours
+from mmspec.pictures.bench.judge import Judge
+from mmspec.pictures.bench.tasks import Task, joined, parts
+from mmspec.pictures.quality import load_quality
 from mmspec.report.result import PLAIN, Limits, Peer, Result, Row
-from mmspec_image.bench.batches import REPEATS as REPEATS_OF_BATCHES
-from mmspec_image.bench.batches import batch_rows
-from mmspec_image.bench.contestants import Call, Knowing, Ours, Theirs
-from mmspec_image.bench.judge import Judge
+from mmspec_image.bench.peer import Theirs
 from mmspec_image.bench.settings import (
     CAPTIONS,
     METHODS,
@@ -30,8 +33,6 @@ from mmspec_image.bench.settings import (
     methods_of,
     windowed,
 )
-from mmspec_image.bench.tasks import Task, joined, parts
-from mmspec_image.quality import load_quality
 from mmspec_image.targets.llamagen import LlamaGenTarget
 
 THEIRS = "LlamaGen's loop"

@@ -14,7 +14,9 @@ from diffusers import ConfigMixin, ModelMixin
 from diffusers.configuration_utils import register_to_config
 from torch import Tensor, nn
 
-from mmspec_image.models.official import load_into, read_state
+from mmspec.models.official import load_into, read_state
+from mmspec_image.models.local_encoder import LocalEncoder
+from mmspec_image.models.official import LEFT_OUT
 from mmspec_image.models.vq_layers import Decoder, Encoder
 
 
@@ -78,6 +80,7 @@ class LlamaGenVQ(ModelMixin, ConfigMixin):
         decoder_ch_mult: The same of the decoder.
         z_channels: Channels of the latents before the codebook.
         num_res_blocks: Residual blocks of an encoder's level; a decoder's has one more.
+        local: Encode by what stands around a cell only (`models.local_encoder`); False is as published.
     """
 
     @register_to_config
@@ -90,9 +93,13 @@ class LlamaGenVQ(ModelMixin, ConfigMixin):
         decoder_ch_mult: tuple[int, ...] = (1, 1, 2, 2, 4),
         z_channels: int = 256,
         num_res_blocks: int = 2,
+        local: bool = False,
     ) -> None:
         super().__init__()
-        self.encoder = Encoder(ch, tuple(encoder_ch_mult), num_res_blocks, z_channels)
+        multiples = tuple(encoder_ch_mult)
+        self.encoder = (
+            LocalEncoder(ch, multiples, z_channels) if local else Encoder(ch, multiples, num_res_blocks, z_channels)
+        )
         self.decoder = Decoder(ch, tuple(decoder_ch_mult), num_res_blocks, z_channels)
         self.quantize = Codebook(codebook_size, codebook_embed_dim)
         self.quant_conv = nn.Conv2d(z_channels, codebook_embed_dim, 1)
@@ -105,7 +112,7 @@ class LlamaGenVQ(ModelMixin, ConfigMixin):
         Raises:
             ValueError: It does not fit.
         """
-        state = read_state(source)
+        state = read_state(source, LEFT_OUT)
         model = cls(**config)
         load_into(model, state)
         return model.eval()

@@ -21,7 +21,7 @@ from mmspec.hosts.attention import holding
 from mmspec.hosts.passes import Passes
 from mmspec.hosts.self_check import checked
 from mmspec.hosts.slot_cache import SlotCache
-from mmspec_image.targets.halves import Halves
+from mmspec.pictures.halves import Halves
 
 
 @dataclass(frozen=True)

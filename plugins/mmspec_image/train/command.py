@@ -20,8 +20,8 @@ def train_image(
     device: Annotated[str, typer.Option(help="Where to train: cpu, cuda, cuda:1, …")] = "cpu",
 ) -> None:
     """Train a VQ tokenizer, a transformer over its codes, the features that judge them; resumes where it stopped."""
+    from mmspec.pictures.data import load
     from mmspec_image.cards import write_all
-    from mmspec_image.train.data import load
     from mmspec_image.train.recipe import ImageRecipe
     from mmspec_image.train.ship import train_and_ship
 

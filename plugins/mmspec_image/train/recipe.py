@@ -10,11 +10,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerFast
 
+from mmspec.models.captions import CaptionEncoder
+from mmspec.pictures.data import SHIFTS, Pictures, caption_tokenizer, moved, pixels
 from mmspec.training.loop import LoopOptions, fit
-from mmspec_image.models.captions import CaptionEncoder
 from mmspec_image.models.llamagen import LlamaGenTransformer
 from mmspec_image.models.vq import LlamaGenVQ
-from mmspec_image.train.data import SHIFTS, Pictures, caption_tokenizer, moved, pixels
 
 
 @dataclass(frozen=True)
@@ -27,6 +27,8 @@ class ImageRecipe:
         vq_batch: Pictures of each.
         steps: Steps of the transformer.
         batch: Pictures of each.
+        moved: Share of these steps, the first ones, in which pictures are moved by a pixel or two; then they stand
+            where they stand, so that the model learns their very codes.
         words: Tokens of captions.
         length: Tokens of a caption.
         drop: Share of captions that are replaced by the null caption, for guidance.
@@ -34,10 +36,11 @@ class ImageRecipe:
     """
 
     codes: int = 512
-    vq_steps: int = 1400
+    vq_steps: int = 1200
     vq_batch: int = 32
-    steps: int = 5000
+    steps: int = 6000
     batch: int = 16
+    moved: float = 0.3
     words: int = 1024
     length: int = 16
     drop: float = 0.1
@@ -69,7 +72,13 @@ def train_vq(
     """The tokenizer: absolute and squared error of pixels, and the codebook's loss."""
     torch.manual_seed(recipe.seed)
     vq = LlamaGenVQ(
-        recipe.codes, ch=32, encoder_ch_mult=(1, 2, 2), decoder_ch_mult=(1, 2, 2), z_channels=64, num_res_blocks=1
+        recipe.codes,
+        ch=32,
+        encoder_ch_mult=(1, 2, 4),
+        decoder_ch_mult=(1, 2, 2),
+        z_channels=64,
+        num_res_blocks=1,
+        local=True,
     ).to(device)
     images = pictures.images[~pictures.held_out].to(device)
 
@@ -135,7 +144,7 @@ def train_transformer(
     def batch_at(step: int) -> tuple[Tensor, ...]:
         g = torch.Generator().manual_seed(recipe.seed * 1_000_003 + step)
         chosen = seen[torch.randint(len(seen), (recipe.batch,), generator=g)]
-        shift = torch.randint(len(SHIFTS), (recipe.batch,), generator=g)
+        shift = torch.randint(len(SHIFTS), (recipe.batch,), generator=g) * (step < recipe.moved * recipe.steps)
         dropped = torch.rand(recipe.batch, generator=g) < recipe.drop
         ids, mask = words["input_ids"][chosen], words["attention_mask"][chosen].bool()
         return tuple(t.to(device) for t in (ids, mask, codes[shift, chosen].long(), dropped))

@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
+from mmspec.pictures.data import HELD_OUT, Pictures, pixels
+from mmspec.pictures.features import train_features
+from mmspec.pictures.quality import write_quality
 from mmspec_image.models.vq import LlamaGenVQ
 from mmspec_image.pipeline import TextToImagePipeline
-from mmspec_image.quality import write_quality
-from mmspec_image.train.data import HELD_OUT, Pictures, pixels
-from mmspec_image.train.features import train_features
 from mmspec_image.train.recipe import Captioned, ImageRecipe, next_code, train
 
 BATCH = 64

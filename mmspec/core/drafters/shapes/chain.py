@@ -36,7 +36,8 @@ class Chain:
         if frontier.greedy and isinstance(law, Categorical):
             units = law.on(None).argmax(-1)
         else:
-            units = law.draw(frontier.noise)
+            draws = law.draw(frontier.noise)
+            units, law = law.units(draws), law.having(draws)
         score = frontier.score + law.confidence()
         parent = torch.zeros(1, 1, dtype=torch.int64, device=score.device)
         return Level(units, parent, score, torch.ones_like(score, dtype=torch.bool), law if frontier.told else None)

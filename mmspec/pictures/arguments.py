@@ -1,0 +1,82 @@
+"""What a call of a picture pipeline is given: prompts or classes, counted and checked, and the size of the picture."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+Prompt = str | Sequence[str] | None
+Labels = int | Sequence[int] | Tensor
+
+
+def count(prompt: Prompt, class_labels: Labels | None, embeds: Tensor | None) -> int:
+    """How many prompts a call has.
+
+    Raises:
+        ValueError: There is none, it comes in two forms, or it is none.
+    """
+    given = {"prompt": prompt, "class_labels": class_labels, "prompt_embeds": embeds}
+    named = [name for name, value in given.items() if value is not None]
+    if len(named) != 1:
+        raise ValueError(f"give one of prompt=, class_labels= and prompt_embeds=; got {' and '.join(named) or 'none'}")
+    if prompt is not None:
+        return len(captions_of(prompt))
+    return len(labels_of(class_labels)) if class_labels is not None else len(embeds)  # type: ignore[arg-type]
+
+
+def captions_of(prompt: str | Sequence[str]) -> list[str]:
+    """One caption or several, as a list.
+
+    Raises:
+        ValueError: It is neither.
+    """
+    captions = [prompt] if isinstance(prompt, str) else list(prompt)
+    if not captions or not all(isinstance(caption, str) for caption in captions):
+        raise ValueError(f"a prompt is a text, or a list of at least one text, not {prompt!r}")
+    return captions
+
+
+def labels_of(labels: Labels) -> Tensor:
+    """One class or several, `[class]` int64.
+
+    Raises:
+        ValueError: It is neither.
+    """
+    listed = torch.as_tensor(labels).reshape(-1)
+    if not len(listed) or listed.is_floating_point() or listed.dtype == torch.bool:
+        raise ValueError(f"class_labels is a class, or a list of at least one class, not {labels!r}")
+    return listed.long()
+
+
+def in_range(labels: Tensor, classes: int) -> Tensor:
+    """The labels, if there are such classes.
+
+    Raises:
+        ValueError: Names the first one that there is not.
+    """
+    wrong = labels[(labels < 0) | (labels >= classes)]
+    if len(wrong):
+        raise ValueError(f"there is no class {int(wrong[0])}: this model has the classes 0 to {classes - 1}")
+    return labels
+
+
+def one_each(values: Tensor, rows: int, what: str) -> Tensor:
+    """`[rows, …]` of one value for all, or one a prompt.
+
+    Raises:
+        ValueError: There are as many as neither.
+    """
+    if len(values) not in (1, rows):
+        raise ValueError(f"{len(values)} {what} for {rows} prompts; give one, or one a prompt")
+    return values.expand(rows, *values.shape[1:])
+
+
+def refuse_size(side: int, height: int | None, width: int | None) -> None:
+    """Refuse a picture of any other size than `side` pixels.
+
+    Raises:
+        ValueError: Names both sizes.
+    """
+    wanted = (side if height is None else height, side if width is None else width)
+    if wanted != (side, side):
+        raise ValueError(f"this model draws {side} × {side} pixels (height × width), not {wanted[0]} × {wanted[1]}")

@@ -1,0 +1,46 @@
+"""A batch against its rows one by one: the same captions, the same seeds, the same method."""
+
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from mmspec.bench.race import race
+from mmspec.bench.rows import row_of
+from mmspec.pictures.bench.contestants import Call, OneByOne, Ours
+from mmspec.pictures.bench.tasks import Task
+from mmspec.report.result import PLAIN, Row, speedup_of
+
+REPEATS = 3
+
+
+def batch_rows(
+    call: Call,
+    together: Task,
+    rows: Sequence[Task],
+    methods: Mapping[str, Mapping[str, Any]],
+    setting: str,
+    tick: Callable[[], None],
+) -> list[Row]:
+    """Rows of one batch, of plain decoding and of `methods`.
+
+    Their quality holds `same_as_alone`, the share of pictures equal to the picture drawn alone, and `throughput`:
+    pictures a second of the batch as a multiple of those of its rows one after the other.
+    """
+    ours = {PLAIN: Ours(call)} | {name: Ours(call, how) for name, how in methods.items()}
+    alone = {f"{name}, alone": OneByOne(contestant, rows) for name, contestant in ours.items()}
+    tracks = race({**ours, **alone}, [together], REPEATS, tick=tick)
+    made = []
+    for name in ours:
+        own, apart = tracks[name], tracks[f"{name}, alone"]
+        equal = [torch.equal(a, b) for a, b in zip(own.median[0].units, apart.median[0].units, strict=True)]
+        quality = {
+            "same_as_alone": statistics.mean(equal),
+            "throughput": round(speedup_of(apart.repeats_s, own.repeats_s), 4),
+        }
+        row = row_of(own, tracks[PLAIN], method=name, setting=setting, batch=len(equal), quality=quality)
+        given = {key: value for key, value in methods.get(name, {}).items() if key != "method"}
+        made.append(replace(row, options=given))
+    return made

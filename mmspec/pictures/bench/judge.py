@@ -1,0 +1,61 @@
+"""Numbers about pictures, beside how fast they were drawn."""
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mmspec.pictures.bench.contestants import Drawn
+from mmspec.pictures.bench.foreground import compression, foreground
+from mmspec.pictures.prompts import tokens_of
+from mmspec.pictures.quality import Quality
+
+
+@dataclass(frozen=True)
+class Judge:
+    """Looks at what was drawn, when the clock is stopped.
+
+    Attributes:
+        pipe: Decodes units, and knows the words of captions.
+        quality: The small network and the training pictures.
+    """
+
+    pipe: Any
+    quality: Quality
+
+    def looks(self, pictures: Tensor, captions: Sequence[str]) -> dict[str, float]:
+        """Of pictures `[n, 3, height, width]` and their captions."""
+        words = tokens_of(captions, self.pipe.tokenizer, self.pipe.transformer.config.cls_token_num)
+        score = self.quality.caption_score(pictures, *words)
+        return {"frechet": round(self.quality.distance(pictures), 4), "caption_score": round(score, 4)}
+
+    def pictures(self, runs: Sequence[Any]) -> Tensor:
+        """What the units of several runs show, one after the other: `[n, 3, height, width]`, on the CPU."""
+        units = torch.stack([row for run in runs for row in run.units]).to(self.pipe.transformer.device)
+        return torch.cat([self.pipe.decode_units(part).float().cpu() for part in units.split(32)])
+
+    def numbers(self, runs: Sequence[Drawn], plain: Sequence[Drawn], captions: Sequence[str]) -> dict[str, float]:
+        """Of one method.
+
+        Args:
+            runs: Its calls, one picture each.
+            plain: Plain decoding's calls for the same tasks.
+            captions: Of the tasks.
+        """
+        pictures = self.pictures(runs)
+        shown = foreground(pictures, self.pipe.transformer.config.grid)
+        own, theirs = (sum(len(run.after) - 1 for run in calls) for calls in (runs, plain))
+        found = {"step_compression": round(theirs / own, 4), "foreground": round(float(shown.float().mean()), 4)}
+        part = compression(([count[0] for count in run.after], row) for run, row in zip(runs, shown, strict=True))
+        found |= {} if part is None else {"compression_foreground": round(part, 4)}
+        return found | self.looks(pictures, captions) | biases(runs)
+
+
+def biases(runs: Sequence[Drawn]) -> dict[str, float]:
+    """What a lossy rule did, mean over its pictures; nothing of an exact one."""
+    measured = [run.report.bias for run in runs if run.report is not None and run.report.bias is not None]
+    names = ("tv", "altered", "eased") if measured else ()
+    return {name: round(statistics.mean(getattr(bias, name) for bias in measured), 6) for name in names}

@@ -1,0 +1,98 @@
+"""Bugs of continuous tokens: what the published code of continuous speculative decoding adds to an exact test."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mmspec.core.drafters.jacobi import Jacobi
+from mmspec.core.laws import GaussianMixture, Trajectory, chain, mixture_coupling, take_nodes, where_nodes
+from mmspec.core.philox import PhiloxNoise
+from mmspec.core.state import State
+from mmspec.core.types import Step
+from mmspec.testing.mutants.mutant import Mutant, replacing
+
+TRIES = 100
+
+
+def _with_factor(power: int) -> Callable[[Callable], Callable]:
+    """The accepted ratio is multiplied by |Sigma_q|^½ / |Sigma_p|^½ of an earlier step, or by its inverse."""
+
+    def make(original: Callable) -> Callable:
+        def by_density(p: GaussianMixture, q: GaussianMixture, x: Tensor, log_coin: Tensor, *rest: Any) -> Tensor:
+            log_factor = (q.scales.log() - p.scales.log()).mean(2).sum(-1)
+            return original(p, q, x, log_coin - power * log_factor, *rest)
+
+        return by_density
+
+    return make
+
+
+def _tempered(original: Callable) -> Callable:
+    """u < ratio^(1/42) is u^42 < ratio."""
+    return lambda x, draft_mean, mean, sigma, log_coin: original(x, draft_mean, mean, sigma, 42 * log_coin)
+
+
+def _stale_means(original: Callable) -> Callable:
+    def observe(self: Jacobi, state: State, step: Step) -> None:
+        original(self, state, step)
+        window, draft = state.memory, step.draft
+        if not isinstance(window.law, Trajectory) or not isinstance(draft.law, Trajectory):
+            return
+        source = step.count[:, None] + torch.arange(draft.nodes - 1)
+        at, steps = source.clamp(max=draft.nodes - 2), window.law.schedule.steps
+        same = (step.scores.law.units(step.verdict.drawn)[:, :-1] == draft.drafted).all(-1).gather(1, at)
+        before = take_nodes(draft.law.means, at)
+        means = where_nodes(same & (source < draft.nodes - 1), before, window.law.means)
+        draws = torch.cat([window.law.draws[:, :, : steps + 1], means], 2)
+        state.memory = replace(window, law=Trajectory(draws, window.law.schedule))
+
+    return observe
+
+
+def _zeros_after_a_hundred(original: Callable) -> Callable:
+    def residual(p: GaussianMixture, q: GaussianMixture, key: Tensor) -> Tensor:
+        zero = torch.zeros_like(key[:, :1])
+        e = PhiloxNoise(key, zero[:1], zero).exponential(TRIES * (p.numbers + 1)).unflatten(-1, (TRIES, -1))
+        y = p.drawn(e[..., 1:])
+        taken = (-e[..., 0] > q.log_density(y) - p.log_density(y))[:, 0]
+        first = y[torch.arange(len(y)), 0, taken.int().argmax(-1)]
+        return torch.where(taken.any(-1, keepdim=True), first, 0.0)
+
+    return residual
+
+
+MUTANTS = (
+    Mutant(
+        "sigma-factor-in-the-acceptance",
+        "the density ratio of the last step is multiplied by the ratio of an earlier step's standard deviations",
+        "continuous speculative decoding, the paper (arXiv 2411.11925; visual.md § 2.2 (a)): KS .145",
+        replacing(mixture_coupling, "_by_density", _with_factor(1)),
+    ),
+    Mutant(
+        "inverse-sigma-factor-in-the-acceptance",
+        "the same factor, upside down",
+        "continuous speculative decoding, the released code (visual.md § 2.2, 3): KS .097",
+        replacing(mixture_coupling, "_by_density", _with_factor(-1)),
+    ),
+    Mutant(
+        "tempered-acceptance",
+        "the exponent of the acceptance is divided by 42, the residual is not",
+        "continuous speculative decoding, the released code (visual.md § 2.2, 1)",
+        replacing(chain, "reflect", _tempered),
+    ),
+    Mutant(
+        "stale-means-in-the-denoising-window",
+        "a token that was kept is coupled with the means of its first draw, not of the pass's",
+        "couplings.md § 11",
+        replacing(Jacobi, "observe", _stale_means),
+    ),
+    Mutant(
+        "residual-capped-at-zeros",
+        "a residual that a hundred tries did not hit is left as zeros",
+        "continuous speculative decoding, the released code (visual.md § 2.2, 4)",
+        replacing(mixture_coupling, "_residual", _zeros_after_a_hundred),
+    ),
+)

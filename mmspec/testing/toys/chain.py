@@ -1,0 +1,92 @@
+"""Toy of a diffusion head: every step's mean is linear in the state and the condition, so that tokens are Gaussian."""
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from mmspec.core.laws import DenoisingChain, Gaussian
+from mmspec.core.types import Draft, Raw, Started
+from mmspec.testing.toys.gaussian import GaussianTarget, Memory
+
+
+@dataclass
+class LinearHead:
+    """x_{t+1} ~ N(carried x_t + told c, sigma_t²): the token is N(c, `spread`²) where `told` is as `of` makes it.
+
+    Attributes:
+        dim: Numbers of a token.
+        carried: How much of the state is kept at each step.
+        told: How much of the condition `c [m, dim]` is added.
+        sigmas: `[steps]`.
+        carry: `[steps]` float: what drafts are told of it; 0 hides it.
+        calls: Evaluations so far, of all nodes together.
+    """
+
+    dim: int
+    carried: float
+    told: float
+    sigmas: Tensor
+    carry: Tensor
+    calls: int = 0
+
+    @classmethod
+    def of(cls, dim: int, steps: int = 4, carried: float = 0.6, sigma: float = 0.5, carry: bool = True) -> "LinearHead":
+        """Steps of one sigma; the token's mean is the condition."""
+        told = 1 / sum(carried**step for step in range(steps))
+        return cls(dim, carried, told, torch.full((steps,), sigma), torch.full((steps,), carried * carry))
+
+    @property
+    def spread(self) -> float:
+        """Standard deviation of the token, given its condition."""
+        variance = 1.0
+        for sigma in self.sigmas.tolist():
+            variance = self.carried**2 * variance + sigma**2
+        return variance**0.5
+
+    def mean(self, x: Tensor, step: int, condition: Tensor) -> Tensor:
+        self.calls += 1
+        return self.carried * x + self.told * condition
+
+
+class ChainTarget:
+    """The grid of `GaussianTarget`, its means as conditions of a denoising head.
+
+    Args:
+        grid: Says each token's condition; its own sigma is the head's `spread`, so that its joint is this target's.
+        head: The denoising head.
+    """
+
+    offers = frozenset({"continuous", "grow", "truncate"})
+    vocab: int | None = None
+
+    def __init__(self, grid: GaussianTarget, head: LinearHead) -> None:
+        self.grid, self.head = grid, head
+        self.grid.sigma = head.spread
+
+    @classmethod
+    def random(cls, width: int, head: LinearHead, seed: int, gain: float = 0.6) -> "ChainTarget":
+        """As `GaussianTarget.random`."""
+        return cls(GaussianTarget.random(width, head.dim, seed, gain), head)
+
+    def start(self, inputs: int, limit: int, width: int) -> Started:
+        """`inputs`: how many rows. No token is given."""
+        started = self.grid.start(inputs, limit, width)
+        return replace(started, raw=self._raw(started.raw))
+
+    def verify(self, cache: Memory, draft: Draft, first: int = 0) -> Raw:
+        return self._raw(self.grid.verify(cache, draft, first))
+
+    def commit(self, cache: Memory, path: Tensor, count: Tensor) -> None:
+        self.grid.commit(cache, path, count)
+
+    def truncate(self, cache: Memory, length: Tensor) -> None:
+        self.grid.truncate(cache, length)
+
+    def joint(self, length: int) -> tuple[Tensor, Tensor]:
+        """Mean and covariance of the first `length` tokens, flattened."""
+        return self.grid.joint(length)
+
+    def _raw(self, raw: Raw) -> Raw:
+        assert isinstance(raw.law, Gaussian)
+        return Raw(law=DenoisingChain(raw.law.mean, self.head))

@@ -1,0 +1,83 @@
+"""MAR's KL-16 autoencoder as diffusers' `AutoencoderKL`: the same maths under other names.
+
+`kl16.ckpt` has the names of latent diffusion (Rombach et al., arXiv 2112.10752): its decoder counts levels from the
+picture inwards, diffusers' from the latents outwards, and its attentions are convolutions of one pixel.
+"""
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from diffusers import AutoencoderKL
+from torch import Tensor
+
+from mmspec.models.official import load_into, read_state
+
+SCALE = 0.2325
+"""Tokens are latents times this."""
+
+#: Names of latent diffusion, and diffusers' for them. Levels of `up` are counted from the other end.
+NAMES = (
+    (r"\.down\.(\d+)\.block\.", r".down_blocks.\1.resnets."),
+    (r"\.down\.(\d+)\.attn\.", r".down_blocks.\1.attentions."),
+    (r"\.down\.(\d+)\.downsample\.", r".down_blocks.\1.downsamplers.0."),
+    (r"\.up\.(\d+)\.block\.", r".up_blocks.\1.resnets."),
+    (r"\.up\.(\d+)\.upsample\.", r".up_blocks.\1.upsamplers.0."),
+    (r"\.mid\.block_1\.", ".mid_block.resnets.0."),
+    (r"\.mid\.block_2\.", ".mid_block.resnets.1."),
+    (r"\.mid\.attn_1\.", ".mid_block.attentions.0."),
+    (r"\.nin_shortcut\.", ".conv_shortcut."),
+    (r"\.norm_out\.", ".conv_norm_out."),
+    (r"(attentions\.\d+)\.norm\.", r"\1.group_norm."),
+    (r"(attentions\.\d+)\.([qkv])\.", r"\1.to_\2."),
+    (r"(attentions\.\d+)\.proj_out\.", r"\1.to_out.0."),
+)
+
+
+def kl16_from_official(source: str | Path | Mapping[str, Any], **config: Any) -> AutoencoderKL:
+    """The autoencoder; tokens are `latents * vae.config.scaling_factor`.
+
+    Args:
+        source: `kl16.ckpt`, or what it holds. A discriminator (`loss.…`) is left out.
+        **config: Of `AutoencoderKL`, beyond what shapes tell.
+
+    Raises:
+        ValueError: It does not fit.
+    """
+    state = {key: value for key, value in read_state(source).items() if not key.startswith("loss.")}
+    model = AutoencoderKL(**{"scaling_factor": SCALE, **kl16_sizes(state), **config})
+    load_into(model, renamed(state))
+    return model.eval()
+
+
+def renamed(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The weights under diffusers' names."""
+    deepest = max((int(key.split(".")[2]) for key in state if key.startswith("decoder.up.")), default=0)
+    made = {}
+    for key, value in state.items():
+        name = re.sub(r"^(decoder\.up\.)(\d+)", lambda found: f"{found[1]}{deepest - int(found[2])}", key)
+        for ours, theirs in NAMES:
+            name = re.sub(ours, theirs, name)
+        made[name] = value[:, :, 0, 0] if ".attentions." in name and value.dim() == 4 else value
+    return made
+
+
+def kl16_sizes(state: Mapping[str, Tensor]) -> dict[str, Any]:
+    """Arguments of `AutoencoderKL` that shapes tell.
+
+    Raises:
+        ValueError: It is no such autoencoder.
+    """
+    levels = {int(key.split(".")[2]) for key in state if key.startswith("encoder.down.")}
+    if not levels or "post_quant_conv.weight" not in state:
+        raise ValueError("these are no weights of a KL autoencoder: there is no encoder.down or no post_quant_conv")
+    attending = {level for level in levels if f"encoder.down.{level}.attn.0.q.weight" in state}
+    blocks = {key.split(".")[4] for key in state if key.startswith("encoder.down.0.block.")}
+    return {
+        "block_out_channels": tuple(len(state[f"encoder.down.{i}.block.0.conv1.weight"]) for i in sorted(levels)),
+        "down_block_types": tuple(f"{'Attn' * (i in attending)}DownEncoderBlock2D" for i in sorted(levels)),
+        "up_block_types": ("UpDecoderBlock2D",) * len(levels),
+        "layers_per_block": len(blocks),
+        "latent_channels": len(state["post_quant_conv.weight"]),
+    }
