@@ -62,7 +62,7 @@ def decoder_for(
     pairing = pair(registry, method, name, None if ruled else rule)
     if live is None and not ruled:
         require(registry, pairing, target)
-    k = _budget(k, given, preferred)
+    k = budget(k, given, preferred)
     parts = {
         "drafter": pairing.drafter.load_options() if pairing.drafter and live is None else None,
         "rule": None if ruled else pairing.rule.load_options(),
@@ -118,7 +118,7 @@ def _takes_model(registry: Registry, method: str) -> bool:
     return options is not None and "model" in {field.name for field in fields(options)}
 
 
-def _budget(k: int | None, given: dict[str, Any], preferred: int) -> int:
+def budget(k: int | None, given: dict[str, Any], preferred: int) -> int:
     alias = given.pop("num_speculative_tokens", None)
     if k is not None and alias is not None:
         raise ValueError("k and num_speculative_tokens are one number; give one of them")

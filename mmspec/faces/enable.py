@@ -1,7 +1,7 @@
 """`mmspec.enable(model, method)`: the model's own `generate`, faster, with the same output for the same seed.
 
 In place and reversible: one instance attribute is set on `enable` and deleted on `disable`; the model's weights, class
-and configuration are never touched.
+and configuration are never touched. Models that keep their own loop (diffusers pipelines): `mmspec.faces.own_loop`.
 """
 
 import copy
@@ -12,6 +12,7 @@ from typing import Any, Self
 from transformers import GenerationMixin
 
 from mmspec.core.decoder import Decoder
+from mmspec.faces import own_loop
 from mmspec.faces.build import decoder_for
 from mmspec.faces.generation import noise_of, runner
 from mmspec.faces.refusals import refuse_arguments, refuse_settings
@@ -101,10 +102,10 @@ def enable(
     noise: str | None = None,
     **options: Any,
 ) -> Enabled:
-    """Let a live transformers model speculate in `generate`.
+    """Let a live transformers model speculate in `generate`, or a live diffusers pipeline in its call.
 
     Args:
-        model: The model.
+        model: The model, or the pipeline.
         method: A method of `mmspec methods`, or `auto`, which says in `why` what it chose.
         drafter: A drafter's name, a smaller model (live, or its name), or an object with `propose`.
         rule: A rule's name or object; default: the method's, which is `match`.
@@ -128,6 +129,11 @@ def enable(
         print(spec.report)
         ```
     """
+    looping = own_loop.target_of(model)
+    if looping is not None:
+        parts = {"drafter": drafter, "rule": rule, "policy": policy, "seed": seed, "noise": noise}
+        handle: Enabled = own_loop.enabled(model, looping, method, k, parts, options)
+        return handle
     if "generate" in getattr(model, "__dict__", {}):
         raise ValueError("this model's generate is already replaced; call disable() first")
     decoder = decoder_for(model, method, drafter=drafter, rule=rule, k=k, policy=policy, options=options)
@@ -141,3 +147,5 @@ def disable(model: Any) -> None:
     owner = getattr(model.__dict__.get("generate"), "__self__", None)
     if isinstance(owner, Enabled):
         owner.disable()
+    if own_loop.HANDLE in model.__dict__:
+        model.__dict__[own_loop.HANDLE].disable()

@@ -1,7 +1,8 @@
 """Which method fits which target: set arithmetic on manifests, before anything is imported.
 
 A rule's needs are met by the target or the drafter, a drafter's by the target or the rule, a method's own by any of the
-three. A drafter that offers `tree` makes trees, so its target has to verify them.
+three. A drafter that offers `tree` makes trees, so its target has to verify them. A target that offers `own-loop` keeps
+its own loop and verifies nothing in ours: it is for methods that need that word.
 """
 
 from collections.abc import Iterable
@@ -9,6 +10,8 @@ from dataclasses import dataclass
 
 from mmspec.registry.component import DEFAULT_RULE, EXACTNESS, Component
 from mmspec.registry.manager import Registry
+
+OWN_LOOP = "own-loop"
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +73,8 @@ def fits(pairing: Pairing, target_offers: Iterable[str]) -> frozenset[str]:
         >>> fits(pair(installed(), "plain"), {"discrete"})
         frozenset()
     """
-    return pairing.needs - frozenset(target_offers)
+    offers = frozenset(target_offers)
+    return pairing.needs - offers | ({"verify"} if OWN_LOOP in offers - pairing.needs else frozenset())
 
 
 def fitting(registry: Registry, target_offers: Iterable[str]) -> list[str]:
@@ -99,7 +103,7 @@ def require(registry: Registry, pairing: Pairing, target: Component) -> None:
     parts = [
         p for p in (pairing.method, pairing.drafter, pairing.rule) if p and (p.needs | p.offers & {"tree"}) & missing
     ]
-    whose = " and ".join(f"{p.kind} {p.name!r}" for p in parts)
+    whose = " and ".join(f"{p.kind} {p.name!r}" for p in parts or [pairing.method])
     raise ValueError(
         f"method {pairing.method.name!r} does not fit target {target.name!r}: {whose} needs "
         f"{', '.join(sorted(missing))}, which the target does not offer (it offers "

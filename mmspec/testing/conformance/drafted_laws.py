@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from mmspec.core.decoder import Decoder
-from mmspec.core.laws import Categorical, Gaussian, Law, Mixed
+from mmspec.core.laws import Categorical, Gaussian, GaussianMixture, Law, Mixed, Trajectory
 from mmspec.core.philox import PhiloxSource
 from mmspec.core.types import Draft
 from mmspec.core.warp import Warp
@@ -168,6 +168,12 @@ def _transform(law: Law, units: Tensor, coin: Tensor) -> Tensor:
     if isinstance(law, Gaussian):
         first = ((units - law.mean) / law.sigma).flatten(2)[..., 0]
         return torch.special.ndtr(first)
+    if isinstance(law, Trajectory):  # its last step, given all before it
+        first = (law.states[:, :, -1, 0] - law.means[:, :, -1, 0]) / law.schedule.sigmas[-1]
+        return torch.special.ndtr(first)
+    if isinstance(law, GaussianMixture):
+        first = torch.special.ndtr((units[..., None, 0] - law.means[..., 0]) / law.scales[..., 0])
+        return (law.weights * first).sum(-1)
     if isinstance(law, Categorical):
         probs = law.on(None)
         own = probs.gather(-1, units[..., None])

@@ -20,6 +20,8 @@ from mmspec.testing.conformance.watch import FAILED, Log, Watched
 
 K = 4
 LIMIT = 18
+ROUNDING = 1e-3
+"""Of continuous units: in another batch a model's products are rounded otherwise, and rows feed on what they drew."""
 
 Batches = Sequence[Sequence[int]]
 Rounds = list[tuple[int, Draft]]
@@ -126,16 +128,28 @@ def plain(
 
 
 def differing(ours: Sequence[Tensor], theirs: Sequence[Tensor]) -> int:
-    """How many rows are not equal."""
+    """How many rows are not equal; continuous ones, up to rounding."""
     assert len(ours) == len(theirs)
-    return sum(not torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
+    return sum(not _equal(a, b) for a, b in zip(ours, theirs, strict=True))
+
+
+def _equal(a: Tensor, b: Tensor) -> bool:
+    if not a.is_floating_point():
+        return torch.equal(a, b)
+    return a.shape == b.shape and torch.allclose(a, b, rtol=ROUNDING, atol=ROUNDING)
 
 
 def unlike(a: Played, b: Played) -> tuple[int, int]:
     """Of the drafts that a row got in both, in the same round for the same budget: how many differ, and how many."""
     ours, theirs = a.by_row(), b.by_row()
     pairs = [pair for row in ours.keys() & theirs.keys() for pair in _same_budget(ours[row], theirs[row])]
-    return sum(x != y for x, y in pairs), len(pairs)
+    return sum(not _same_nodes(x, y) for x, y in pairs), len(pairs)
+
+
+def _same_nodes(x: Any, y: Any) -> bool:
+    if [above for above, _ in x] != [above for above, _ in y]:
+        return False
+    return all(_equal(torch.tensor(a), torch.tensor(b)) for (_, a), (_, b) in zip(x, y, strict=True))
 
 
 def _same_budget(a: Rounds, b: Rounds) -> Iterator[tuple[Any, Any]]:

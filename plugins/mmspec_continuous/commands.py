@@ -1,0 +1,11 @@
+"""The continuous plugin's commands. Registering them imports nothing heavy; running them does."""
+
+import typer
+
+from mmspec.cli.groups import group
+from mmspec_continuous.train.command import train_continuous
+
+
+def add(app: typer.Typer) -> None:
+    """Add our commands to the groups that plugins share."""
+    group(app, "train", "Train the small models that mmspec ships.").command("continuous")(train_continuous)

@@ -1,0 +1,100 @@
+"""`mmspec.enable(pipe, "speculative-denoising")`: the pipeline's own call with fewer network calls, same law.
+
+In place and reversible: the denoiser's `forward` and the scheduler's `step` and `set_timesteps` are replaced on these
+objects, and put back by `disable`; weights, classes and configurations are never touched.
+"""
+
+import functools
+import inspect
+from types import TracebackType
+from typing import Any, Self
+
+from torch import nn
+
+from mmspec.faces.own_loop import HANDLE
+from mmspec_continuous.denoising.report import DenoisingReport
+from mmspec_continuous.denoising.schedulers import refuse
+from mmspec_continuous.denoising.walk import Walk
+
+_ABSENT = object()
+
+
+class Denoising:
+    """A diffusers pipeline that speculates; leave it with `disable()` or as a context manager.
+
+    Args:
+        pipe: A pipeline with a `unet` or `transformer`, and a scheduler that adds noise.
+        method: What reports call it.
+        k: Most denoising steps to draft per network call, which then sees `k + 1` times the states.
+        why: Why this method, where nobody asked for it by name.
+
+    Raises:
+        ValueError: The scheduler's steps are not Gaussians of known variance, or the pipeline is enabled already.
+    """
+
+    offers = frozenset({"denoising", "own-loop"})
+
+    def __init__(self, pipe: Any, method: str, k: int, why: str = "") -> None:
+        refuse(pipe.scheduler)
+        if HANDLE in vars(pipe) or "step" in vars(pipe.scheduler):
+            raise ValueError("this pipeline's scheduler is already replaced; call disable() first")
+        self.method, self.k, self.why = method, k, why
+        self._pipe = pipe
+        self._before: list[tuple[Any, str, Any]] = []
+        self._own = pipe.scheduler.step, pipe.scheduler.set_timesteps
+        self._begin()
+        self._wrap(
+            pipe.scheduler, pipe.unet if isinstance(getattr(pipe, "unet", None), nn.Module) else pipe.transformer
+        )
+
+    @property
+    def report(self) -> DenoisingReport | None:
+        """Counts and times of the last call; None before the first."""
+        return self._report if self._report.steps else None
+
+    def disable(self) -> None:
+        """Give the pipeline its own denoiser and scheduler back."""
+        for owner, name, value in reversed(self._before):
+            if value is _ABSENT:
+                vars(owner).pop(name, None)
+            else:
+                vars(owner)[name] = value
+        self._before.clear()
+
+    def _wrap(self, scheduler: Any, denoiser: nn.Module) -> None:
+        network, (step, set_timesteps) = denoiser.forward, self._own
+        takes = inspect.signature(network)
+
+        @functools.wraps(network)
+        def forward(*args: Any, **kwargs: Any) -> Any:
+            return self._walk.denoise(network, takes, args, kwargs)
+
+        @functools.wraps(step)
+        def stepped(*args: Any, **kwargs: Any) -> Any:
+            return self._walk.step(*args, **kwargs)
+
+        @functools.wraps(set_timesteps)
+        def begun(*args: Any, **kwargs: Any) -> Any:
+            self._begin()
+            return set_timesteps(*args, **kwargs)
+
+        self._replace(denoiser, "forward", forward)
+        self._replace(scheduler, "step", stepped)
+        self._replace(scheduler, "set_timesteps", begun)
+        self._replace(self._pipe, HANDLE, self)
+
+    def _begin(self) -> None:
+        self._report = DenoisingReport(self.method, "lossless")
+        self._walk = Walk(self._pipe.scheduler, self._own[0], self.k, self._report)
+
+    def _replace(self, owner: Any, name: str, value: Any) -> None:
+        self._before.append((owner, name, vars(owner).get(name, _ABSENT)))
+        vars(owner)[name] = value
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.disable()

@@ -1,0 +1,90 @@
+"""`continuous-draft-model`: a smaller model of the family drafts a chain; the drafting itself is the core's.
+
+Speculative sampling (arXiv 2211.17192) with reflection for continuous laws (2501.05370). Both models have to speak of
+the same tokens, and denoise them in the same steps: step t is coupled with step t, so a drafter with fewer steps cannot
+be aligned with its target, and is refused.
+Guarantee: exact, under `rejection`.
+"""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from mmspec.core.drafters.draft_model import DraftModel
+from mmspec.core.protocols import Target
+from mmspec.hosts.loading import locate_pipeline
+from mmspec_continuous.models.continuous_ar import CausalContinuousAR
+from mmspec_continuous.targets.continuous import ContinuousTarget
+
+SAME = {
+    "token_dim": "numbers of a token",
+    "grid": "tokens per side (the patching)",
+    "latents": "scales of the autoencoder's latents",
+    "head": "head",
+    "caption_dim": "width of caption features",
+    "cls_token_num": "words of a caption",
+}
+"""What target and draft model have to agree on."""
+
+
+@dataclass(frozen=True)
+class DraftModelOptions:
+    """Options of `continuous-draft-model`."""
+
+    model: Any = field(default=None, metadata={"help": "the smaller model: live, or the folder or name of one"})
+
+
+class ContinuousDraftModel(DraftModel):
+    """Drafts a chain with a smaller `CausalContinuousAR`.
+
+    Args:
+        options: Which model.
+
+    Raises:
+        ValueError: No model was named, or it is none of the family.
+    """
+
+    needs = frozenset({"continuous"})
+    example = "mmspec_continuous.example:draft_model"
+
+    def __init__(self, options: DraftModelOptions = DraftModelOptions()) -> None:
+        super().__init__(ContinuousTarget(_loaded(options.model)))
+        self.needs = type(self).needs | self.needs
+        self.options = options
+
+    def bind(self, target: Target) -> None:
+        """Compare what both draw.
+
+        Raises:
+            ValueError: They draw other tokens, or in other steps; names all that differs.
+        """
+        super().bind(target)
+        if not isinstance(target, ContinuousTarget):
+            raise ValueError(f"it drafts for a CausalContinuousAR, not for a {type(target).__name__}")
+        assert isinstance(self.model, ContinuousTarget)
+        ours, theirs = self.model.model.config, target.model.config
+        listed = [(what, _plain(ours[name]), _plain(theirs[name])) for name, what in SAME.items()]
+        if ours.head == theirs.head == "diffusion":
+            listed += [("denoising steps", ours.steps, theirs.steps), ("sigma_0", ours.sigma_0, theirs.sigma_0)]
+        wrong = [f"{what}: the draft model has {a}, the target {b}" for what, a, b in listed if a != b]
+        if wrong:
+            raise ValueError(f"what this model drafts cannot be coupled with what the target draws: {'; '.join(wrong)}")
+
+
+def _loaded(model: Any) -> CausalContinuousAR:
+    if isinstance(model, str | Path):
+        saved = locate_pipeline(str(model))
+        place, part = (str(model), {}) if saved is None else (str(saved), {"subfolder": "transformer"})
+        try:
+            return CausalContinuousAR.from_pretrained(place, **part).eval()
+        except (OSError, RuntimeError) as error:
+            raise ValueError(f"the draft model {str(model)!r} cannot be loaded: {error}") from error
+    if not isinstance(model, CausalContinuousAR):
+        had = "none was given" if model is None else f"this is a {type(model).__name__}"
+        raise ValueError(f"a smaller CausalContinuousAR is needed, model=…; {had}")
+    return model
+
+
+def _plain(value: Any) -> Any:
+    """Configurations that were saved have lists for tuples."""
+    return tuple(value) if isinstance(value, list) else value

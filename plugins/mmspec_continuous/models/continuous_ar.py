@@ -1,0 +1,141 @@
+"""Our causal transformer over continuous tokens in raster order, after a caption; a head says each token's law.
+
+The transformer is LlamaGen's (arXiv 2406.06525) with a matrix in place of the embeddings; causal attention makes it fit
+the core's cache, where MAR's (2406.11838) is bidirectional. Heads: `mmspec_continuous.models.denoiser` and
+`mixture_head`.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from diffusers import ConfigMixin, ModelMixin
+from diffusers.configuration_utils import register_to_config
+from torch import Tensor, nn
+
+from mmspec.models.blocks import Block, RMSNorm, visible
+from mmspec.models.captions import CaptionEmbedder
+from mmspec.models.rope import grid_rotary
+from mmspec_continuous.models.denoiser import Denoiser
+from mmspec_continuous.models.mixture_head import MixtureHead
+
+HEADS = ("diffusion", "gaussian-mixture")
+
+
+class CausalContinuousAR(ModelMixin, ConfigMixin):
+    """The model.
+
+    Args:
+        token_dim: Numbers of a token.
+        grid: Tokens per side of the picture.
+        dim: Width.
+        n_layer: Blocks.
+        n_head: Query heads.
+        n_kv_head: Key heads; default: as many.
+        multiple_of: The hidden width of feed-forwards, 2/3 · 4 · dim, is rounded up to a multiple of this.
+        caption_dim: Width of caption features.
+        cls_token_num: Words of a caption: conditioning positions.
+        null_caption: Whether it was trained with a null caption too; without one there is no guidance.
+        rope_base: Of the rotary frequencies.
+        norm_eps: Of the norms.
+        head: `diffusion` or `gaussian-mixture`.
+        head_dim: Width of the diffusion head.
+        head_depth: Its blocks.
+        steps: Its denoising steps.
+        sigma_0: Noise of the last one.
+        components: Of the mixture.
+        least: Smallest scale of a component.
+        latents: What tells the autoencoder whose latents these are from others: `mmspec_continuous.models.kl.mark`;
+            None: not known.
+
+    Raises:
+        ValueError: Heads do not divide the width, or a head is unknown.
+    """
+
+    @register_to_config
+    def __init__(
+        self,
+        token_dim: int = 8,
+        grid: int = 8,
+        dim: int = 256,
+        n_layer: int = 5,
+        n_head: int = 4,
+        n_kv_head: int | None = None,
+        multiple_of: int = 64,
+        caption_dim: int = 128,
+        cls_token_num: int = 16,
+        null_caption: bool = True,
+        rope_base: float = 10_000.0,
+        norm_eps: float = 1e-5,
+        head: str = "diffusion",
+        head_dim: int = 224,
+        head_depth: int = 3,
+        steps: int = 16,
+        sigma_0: float = 0.1,
+        components: int = 16,
+        least: float = 0.05,
+        latents: Sequence[float] | None = None,
+    ) -> None:
+        super().__init__()
+        if dim % n_head or (dim // n_head) % 4:
+            raise ValueError(f"{n_head} heads do not divide a width of {dim} into widths that are multiples of 4")
+        if head not in HEADS:
+            raise ValueError(f"head is one of {', '.join(HEADS)}, not {head!r}")
+        hidden = -(-int(8 * dim / 3) // multiple_of) * multiple_of
+        self.cls_embedding: Any = CaptionEmbedder(caption_dim, dim, cls_token_num)
+        self.token = nn.Linear(token_dim, dim)
+        blocks = (Block(dim, n_head, n_kv_head or n_head, hidden, norm_eps) for _ in range(n_layer))
+        self.layers = nn.ModuleList(blocks)
+        self.norm = RMSNorm(dim, norm_eps)
+        self.token_head: Denoiser | MixtureHead = (
+            Denoiser(token_dim, dim, head_dim, head_depth, steps, sigma_0)
+            if head == "diffusion"
+            else MixtureHead(token_dim, dim, components, least)
+        )
+        # No buffer: it stays float32, whatever the weights become.
+        self.rotary = grid_rotary(grid, dim // n_head, cls_token_num, rope_base, vanish=False)
+
+    @property
+    def cells(self) -> int:
+        """Tokens of a picture."""
+        return self.config.grid**2
+
+    def forward(self, condition: Tensor, tokens: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Teacher forcing.
+
+        Args:
+            condition: Caption features `[batch, caption, width]`.
+            tokens: `[batch, n, token_dim]` the picture's first tokens.
+            mask: `[batch, caption]` bool: positions of the caption that are not padding; default: all.
+
+        Returns:
+            `[batch, n, …]`: entry i is what the head is told of token i.
+        """
+        given = self.cls_embedding(condition)
+        x = torch.cat([given, self.embed(tokens[:, :-1])], 1)
+        seen = visible(len(x), x.shape[1], given.shape[1], mask, x.device)
+        x = self.run(x, torch.arange(x.shape[1], device=x.device)[None], seen, [None] * len(self.layers))
+        return self.tell(x[:, given.shape[1] - 1 :])
+
+    def embed(self, tokens: Tensor) -> Tensor:
+        """`[batch, node, dim]` of tokens `[batch, node, token_dim]`."""
+        return self.token(tokens.to(self.token.weight.dtype))
+
+    def run(self, x: Tensor, position: Tensor, mask: Tensor | None, keys: Any) -> Tensor:
+        """Hidden states of embedded positions; arguments as `mmspec.models.blocks` takes them.
+
+        Args:
+            x: `[batch, node, dim]`.
+            position: `[batch, node]` (or `[1, node]`): conditioning first, then cells.
+            mask: `[batch, 1, node, slot]` bool; None: a node sees every slot.
+            keys: Where each layer keeps its keys; None in each: nowhere.
+        """
+        self.rotary = self.rotary.to(x.device)
+        rotary = self.rotary[position]
+        for layer, kept in zip(self.layers, keys, strict=True):
+            x = layer(x, rotary, mask, kept)
+        return x
+
+    def tell(self, hidden: Tensor) -> Tensor:
+        """What the head is told of hidden states `[batch, node, dim]`."""
+        return self.token_head.tell(self.norm(hidden))

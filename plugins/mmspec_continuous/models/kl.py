@@ -1,0 +1,103 @@
+"""A small KL autoencoder for pictures, diffusers' own, and its latents as tokens.
+
+Tokens are latents of unit variance, channel by channel (`latents_mean` and `latents_std` of its configuration), in
+raster order. The decoder learns from latents with noise on them, so that a token that is off by a denoising head's
+`sigma_0` looks no different (couplings: tokens of a noisy last step are what can be drafted).
+"""
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from diffusers import AutoencoderKL
+from torch import Tensor
+
+
+def small_kl(dim: int, side: int, channels: Sequence[int], groups: int = 8) -> AutoencoderKL:
+    """An autoencoder without attention.
+
+    Args:
+        dim: Channels of a latent: numbers of a token.
+        side: Of the pictures, in pixels.
+        channels: Of the levels, from the picture inwards; all but the last halve it.
+        groups: Of the norms; divides all channels.
+    """
+    return AutoencoderKL(
+        down_block_types=("DownEncoderBlock2D",) * len(channels),
+        up_block_types=("UpDecoderBlock2D",) * len(channels),
+        block_out_channels=tuple(channels),
+        layers_per_block=1,
+        latent_channels=dim,
+        norm_num_groups=groups,
+        sample_size=side,
+        scaling_factor=1.0,
+        mid_block_add_attention=False,
+    )
+
+
+def autoencoding_loss(
+    vae: AutoencoderKL, images: Tensor, generator: torch.Generator, kl: float, most_noise: float
+) -> Tensor:
+    """Absolute and squared error of pixels, and the divergence of latents from N(0, I), a number each on average.
+
+    Args:
+        vae: It.
+        images: `[batch, 3, side, side]` in [-1, 1].
+        generator: On the CPU.
+        kl: Weight of the divergence.
+        most_noise: Each picture's latents get noise of up to this many of their channel's standard deviations.
+    """
+    law = vae.encode(images).latent_dist
+    shape = law.mean.shape
+    latents = law.mean + law.std * torch.randn(shape, generator=generator).to(images)
+    spread = latents.detach().float().std((0, 2, 3), keepdim=True)
+    level = most_noise * torch.rand(len(images), 1, 1, 1, generator=generator).to(images)
+    noisy = latents + level * spread * torch.randn(shape, generator=generator).to(images)
+    made = vae.decode(noisy).sample.float()
+    divergence = (law.mean.float().square() + law.var.float() - 1 - law.logvar.float()).mean() / 2
+    return F.l1_loss(made, images) + F.mse_loss(made, images) + kl * divergence
+
+
+def measure(vae: AutoencoderKL, latents: Tensor) -> None:
+    """Write down what makes `latents [n, cell, dim]` of unit variance; they are not scaled yet."""
+    flat = latents.double().flatten(0, -2)
+    mean, std = (tuple(round(float(x), 6) for x in values) for values in (flat.mean(0), flat.std(0)))
+    vae.register_to_config(latents_mean=mean, latents_std=std)
+
+
+def mark(vae: AutoencoderKL) -> tuple[float, ...] | None:
+    """What tells this autoencoder's latents from others': their scales, which no two trainings share."""
+    std = vae.config.latents_std
+    return None if std is None else tuple(std)
+
+
+def latents_of(vae: AutoencoderKL, images: Tensor) -> Tensor:
+    """Latents `[batch, cell, dim]`, float32, not scaled: the posterior's means."""
+    return vae.encode(images.to(vae.dtype)).latent_dist.mean.float().flatten(2).transpose(1, 2)
+
+
+def tokens_of(vae: AutoencoderKL, images: Tensor) -> Tensor:
+    """Tokens `[batch, cell, dim]` of pictures `[batch, 3, side, side]` in [-1, 1]."""
+    return scaled(vae, latents_of(vae, images))
+
+
+def scaled(vae: AutoencoderKL, latents: Tensor) -> Tensor:
+    """Tokens of latents `[…, dim]`."""
+    mean, std = _scales(vae, latents)
+    return (latents - mean) / std
+
+
+def pictures_of(vae: AutoencoderKL, tokens: Tensor) -> Tensor:
+    """Pictures `[batch, 3, side, side]` in [-1, 1] of tokens `[batch, cell, dim]`."""
+    mean, std = _scales(vae, tokens)
+    grid = round(tokens.shape[1] ** 0.5)
+    latents = (tokens * std + mean).transpose(1, 2).unflatten(2, (grid, grid))
+    return vae.decode(latents.to(vae.dtype)).sample.float().clamp(-1, 1)
+
+
+def _scales(vae: AutoencoderKL, like: Tensor) -> tuple[Tensor, Tensor]:
+    given = vae.config.latents_mean, vae.config.latents_std
+    if None in given:
+        raise ValueError("this autoencoder's latents were not measured: it has no latents_mean and latents_std")
+    mean, std = (torch.tensor(values, dtype=like.dtype, device=like.device) for values in given)
+    return mean, std

@@ -1,0 +1,199 @@
+"""`ContinuousTextToImagePipeline`: captions in, pictures out, by way of continuous tokens."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+from diffusers import AutoencoderKL, ImagePipelineOutput
+from torch import Tensor
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from mmspec.core.state import State
+from mmspec.faces.pipeline import Generators, Seed
+from mmspec.hosts.offload import awake
+from mmspec.models.captions import CaptionEncoder
+from mmspec.pictures.callbacks import Callback
+from mmspec.pictures.parts import refuse_misfits
+from mmspec.pictures.pipeline import Call, PicturePipeline
+from mmspec.report.report import Report
+from mmspec_continuous.conditions import Guided
+from mmspec_continuous.models.continuous_ar import CausalContinuousAR
+from mmspec_continuous.models.kl import mark, pictures_of
+
+GUIDANCE = 3.0
+"""Default scale of models that can be guided."""
+
+
+@dataclass
+class ContinuousTextToImageOutput(ImagePipelineOutput):
+    """What a call drew.
+
+    Attributes:
+        images: As `output_type` says: a list of PIL pictures, numbers in [0, 1] as `[row, height, width, 3]` (`np`) or
+            `[row, 3, height, width]` (`pt`), or the tokens (`latent`). All pictures of a prompt stand together.
+        report: Counts and times. `report.emitted` counts the tokens that were drawn, fewer where a call was stopped.
+        tokens: `[row, grid, grid, token_dim]` float32; those that a stopped call did not reach repeat what stands above
+            them.
+        rounds: `[row, grid, grid]` int64: the round that emitted each token; 0 is the prefill, -1: not reached.
+    """
+
+    report: Report
+    tokens: Tensor
+    rounds: Tensor
+
+
+class ContinuousTextToImagePipeline(PicturePipeline):
+    """Draws pictures as continuous tokens in raster order, many tokens a pass.
+
+    The law of a picture does not depend on the method; which picture a seed gives does.
+
+    Args:
+        transformer: Law of the tokens.
+        vae: Tokens to pixels.
+        text_encoder: Features of captions; None where they are given.
+        tokenizer: Of captions; None where features are given.
+
+    Raises:
+        ValueError: The parts do not fit each other; what differs is named.
+
+    Example:
+        ```python
+        pipe = mmspec.Pipeline.from_pretrained("mmspec/emoji-continuous", method="reflection")
+        image = pipe("red heart", generator=torch.Generator().manual_seed(0)).images[0]
+        ```
+    """
+
+    model_cpu_offload_seq = "text_encoder->transformer->vae"
+    _optional_components = ["text_encoder", "tokenizer"]  # noqa: RUF012  diffusers' own form
+
+    def __init__(
+        self,
+        transformer: CausalContinuousAR,
+        vae: AutoencoderKL,
+        text_encoder: CaptionEncoder | PreTrainedModel | None = None,
+        tokenizer: PreTrainedTokenizerBase | None = None,
+    ) -> None:
+        super().__init__()
+        model = transformer.config
+        refuse_misfits(
+            transformer,
+            text_encoder,
+            tokenizer,
+            ("tokens: the transformer's have {} numbers, the autoencoder's {}", model.token_dim, _channels(vae)),
+        )
+        theirs = mark(vae)
+        if model.latents is not None and tuple(model.latents) != theirs:
+            raise ValueError(
+                "these parts do not fit each other: the transformer was trained on the latents of another autoencoder "
+                f"(whose scales are {list(model.latents)[:2]} …, not {list(theirs or ())[:2]} …)"
+            )
+        self.register_modules(transformer=transformer, vae=vae, text_encoder=text_encoder, tokenizer=tokenizer)
+
+    def use(self, method: str = "auto", **how: Any) -> Self:
+        """Choose how to speculate; arguments as in `mmspec.enable`. `plain` draws each token from its own law."""
+        if method == "plain" and how.get("rule") is None:
+            how = {**how, "rule": "rejection"}  # the general default takes discrete units only
+        return super().use(method, **how)
+
+    def __call__(
+        self,
+        prompt: str | Sequence[str] | None = None,
+        *,
+        negative_prompt: str | Sequence[str] | None = None,
+        height: int | None = None,
+        width: int | None = None,
+        num_images_per_prompt: int = 1,
+        guidance_scale: float | None = None,
+        seed: Seed = None,
+        generator: Generators = None,
+        k: int | None = None,
+        prompt_embeds: Tensor | None = None,
+        prompt_attention_mask: Tensor | None = None,
+        negative_prompt_embeds: Tensor | None = None,
+        negative_prompt_attention_mask: Tensor | None = None,
+        output_type: str = "pil",
+        return_dict: bool = True,
+        callback_on_step_end: Callback | None = None,
+        callback_on_step_end_tensor_inputs: Sequence[str] = ("tokens",),
+    ) -> ContinuousTextToImageOutput | tuple[Any, Report, Tensor, Tensor]:
+        """Draw pictures, one row each, in one batch.
+
+        Args:
+            prompt: A caption, or several.
+            negative_prompt: What to lead away from: one for all, or one a prompt; "" is no caption.
+            height: In pixels; a model has one size.
+            width: In pixels.
+            num_images_per_prompt: Pictures of every prompt.
+            guidance_scale: Higher follows the prompt more closely; 1 is no guidance, at half the cost. Default: 3, or 1
+                of models that cannot be guided (mixtures; without a null caption).
+            seed: One, or one a picture. For a method, a picture does not depend on its batch.
+            generator: Instead of `seed`: a `torch.Generator`, or one a picture.
+            k: Tokens to draft per round; default: what `use` was told.
+            prompt_embeds: Instead of `prompt`: features `[prompt, length, width]`, as `encode_prompt` gives.
+            prompt_attention_mask: `[prompt, length]` bool: which of them are no padding.
+            negative_prompt_embeds: Instead of `negative_prompt`.
+            negative_prompt_attention_mask: Of these.
+            output_type: `pil`, `np`, `pt`, or `latent` for the tokens.
+            return_dict: Return the output object, or else a tuple of its fields.
+            callback_on_step_end: `callback(pipe, step, timestep, tensors) -> dict`, after the prefill (step 0) and
+                every round; `timestep` counts the tokens of the slowest row. It may set `pipe.guidance_scale`, return
+                other `negative_prompt_embeds`, and stop the call with `pipe._interrupt = True`.
+            callback_on_step_end_tensor_inputs: What it is handed: `tokens` (`[row, cell, token_dim]`, NaN where not
+                drawn yet), `accepted` (drafted tokens that the round kept, `[row]`), `negative_prompt_embeds`,
+                `negative_prompt_attention_mask`.
+
+        Raises:
+            ValueError: A prompt is empty, too long or unknown, a number is out of its range, or a name is wrong.
+        """
+        if guidance_scale is None:
+            model = self.transformer.config
+            guidance_scale = GUIDANCE if model.head == "diffusion" and model.null_caption else 1.0
+        prompts = {
+            "prompt": prompt,
+            "negative_prompt": negative_prompt,
+            "prompt_embeds": prompt_embeds,
+            "prompt_attention_mask": prompt_attention_mask,
+            "negative_prompt_embeds": negative_prompt_embeds,
+            "negative_prompt_attention_mask": negative_prompt_attention_mask,
+        }
+        call = Call(
+            guidance_scale=guidance_scale,
+            num_images_per_prompt=num_images_per_prompt,
+            height=height,
+            width=width,
+            seed=seed,
+            generator=generator,
+            k=k,
+            output_type=output_type,
+            callback_on_step_end=callback_on_step_end,
+            callback_on_step_end_tensor_inputs=callback_on_step_end_tensor_inputs,
+        )
+        drawn = self.draw(prompts, call)
+        return ContinuousTextToImageOutput(*drawn) if return_dict else tuple(drawn)
+
+    def encode_prompt(self, *args: Any, **how: Any) -> Guided:
+        """What the target takes for a prompt, as `PicturePipeline.encode_prompt`; under the scale of the call."""
+        return Guided.of(super().encode_prompt(*args, **how), self.guidance_scale)
+
+    def guidance_of(self, state: State) -> float | None:
+        """Guidance is part of the law here: the target's memory has it."""
+        return state.cache.scale
+
+    def guide(self, state: State, scale: float) -> None:
+        """Use another scale from the next round on."""
+        state.cache.scale = scale
+
+    def decode_units(self, units: Tensor) -> Tensor:
+        """Pictures `[row, 3, height, width]` in [-1, 1] of tokens `[row, cell, token_dim]` in raster order."""
+        with awake(self.vae):
+            return pictures_of(self.vae, units)
+
+    @property
+    def side(self) -> int:
+        """Height and width of a picture, in pixels."""
+        return self.transformer.config.grid * 2 ** (len(self.vae.config.block_out_channels) - 1)
+
+
+def _channels(vae: AutoencoderKL) -> int:
+    channels: int = vae.config.latent_channels
+    return channels

@@ -1,0 +1,142 @@
+"""`CausalContinuousAR` as a target: laws of tokens from one pass over window and caption, with and without it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from mmspec.core.laws import Schedule
+from mmspec.core.types import Draft, Raw, Started
+from mmspec.hosts.linear import Kernel, kernels, narrow, renew
+from mmspec.hosts.offload import awake, hooks_of
+from mmspec.pictures.conditions import Condition
+from mmspec.pictures.halves import Halves
+from mmspec.pictures.raster import Raster
+from mmspec_continuous.conditions import Guided
+from mmspec_continuous.models.continuous_ar import CausalContinuousAR
+from mmspec_continuous.models.denoiser import Denoiser
+
+
+@dataclass
+class Memory:
+    """One call's memory.
+
+    Attributes:
+        halves: Keys and values.
+        scale: Of the guidance, as in `Guided`; None: there is no unconditional half. May be changed between rounds.
+    """
+
+    halves: Halves
+    scale: float | Tensor | None
+
+
+class RunningHead:
+    """A denoising head as laws call it, between passes: weights at hand, and laid out for few rows.
+
+    Args:
+        model: Whose head it is.
+    """
+
+    def __init__(self, model: CausalContinuousAR) -> None:
+        head = model.token_head
+        assert isinstance(head, Denoiser)
+        self.model, self.head, self.dim = model, head, head.dim
+        self.sigmas, self.carry = head.sigmas, head.carry
+        self._kernels: Sequence[Kernel] = ()
+
+    def renew(self) -> None:
+        """A call begins: weights may have moved, or been written to."""
+        ours = self.model.device.type == "cpu" and not hooks_of(self.model)
+        self._kernels = kernels(self.head) if ours else ()
+        renew(self._kernels)
+
+    @torch.no_grad()
+    def mean(self, x: Tensor, step: int, condition: Tensor) -> Tensor:
+        """As `mmspec.core.laws.Head` says."""
+        with awake(self.model, self.head), narrow(self._kernels, 2 * len(x)):
+            return self.head.mean(x, step, condition)
+
+
+class ContinuousTarget:
+    """Tokens of a picture in raster order.
+
+    Args:
+        model: Transformer and head.
+
+    Raises:
+        ValueError: A denoising step adds no noise; names it.
+    """
+
+    offers = frozenset({"continuous", "window", "grow", "truncate"})
+    vocab: int | None = None
+    example = "mmspec_continuous.example:continuous"
+
+    def __init__(self, model: CausalContinuousAR) -> None:
+        self.model = model
+        self.context = model.cells
+        self.grid = model.config.grid
+        self.raster = Raster(model, model.tell)
+        self.head = RunningHead(model) if isinstance(model.token_head, Denoiser) else None
+        if self.head is not None:
+            Schedule.of(self.head)
+
+    def start(self, inputs: Condition, limit: int, width: int) -> Started:
+        """Prefill a condition; no token is given. One that says no scale is followed as it is.
+
+        Raises:
+            ValueError: More tokens are asked for than a picture has, or guidance of a model that has none.
+        """
+        if limit > self.context:
+            raise ValueError(f"a picture of this model has {self.context} tokens, {limit} were asked for")
+        scale = self._scale(inputs)
+        if self.head is not None:
+            self.head.renew()
+        halves, told = self.raster.start(replace(inputs, guided=scale is not None), limit, width)
+        memory = Memory(halves, scale)
+        none = torch.zeros(halves.rows, 0, self.model.config.token_dim, device=told.device)
+        pads = torch.zeros(halves.rows, dtype=torch.int64, device=told.device)
+        return Started(memory, self._raw(memory, told), none, pads)
+
+    def verify(self, cache: Memory, draft: Draft, first: int = 0) -> Raw:
+        return self._raw(cache, self.raster.verify(cache.halves, draft, first))
+
+    def renew_null(self, cache: Memory, null: Tensor, null_mask: Tensor | None, units: Tensor) -> None:
+        """From now on guidance leads away from something else; arguments as in `Raster.renew_null`.
+
+        Raises:
+            ValueError: The call began without guidance, or `null` has another shape than a condition.
+        """
+        self.raster.renew_null(cache.halves, null, null_mask, units)
+
+    @torch.inference_mode()
+    def commit(self, cache: Memory, path: Tensor, count: Tensor) -> None:
+        cache.halves.commit(path, count)
+
+    def truncate(self, cache: Memory, length: Tensor) -> None:
+        cache.halves.truncate(length)
+
+    def _raw(self, memory: Memory, told: Tensor) -> Raw:
+        given, null = memory.halves.apart(told)
+        return Raw(law=self.model.token_head.law(given, null, memory.scale, self.head))
+
+    def _scale(self, inputs: Condition) -> float | Tensor | None:
+        """The scale of a call's guidance; None where there is none.
+
+        Raises:
+            ValueError: This model knows no guidance.
+        """
+        scale = inputs.scale if isinstance(inputs, Guided) and inputs.guided else 1.0
+        if bool((torch.as_tensor(scale) == 1).all()):
+            return None
+        if self.head is None:
+            raise ValueError(
+                "guidance of a Gaussian mixture is refused: the guided law is no mixture, so that it could neither be "
+                "drawn from nor coupled exactly; use guidance 1, or a model with a diffusion head"
+            )
+        if not self.model.config.null_caption:
+            raise ValueError(
+                "this model was trained without a null caption (null_caption=False), so that guidance has nothing to "
+                "lead away from; use guidance 1"
+            )
+        return scale
