@@ -10,9 +10,11 @@ import mmspec
 from mmspec.cli.app import build
 from mmspec.pictures.data import Pictures
 from mmspec.pictures.quality import Features
+from mmspec.pictures.ship import ship
 from mmspec_continuous.models.kl import mark
+from mmspec_continuous.pipeline import ContinuousTextToImagePipeline
 from mmspec_continuous.train.recipe import ContinuousRecipe, made_kl, made_model, token_loss, train
-from mmspec_continuous.train.ship import facts_of, ship
+from mmspec_continuous.train.ship import facts_of
 
 LARGEST = 14e6
 """Bytes of what is shipped."""
@@ -54,7 +56,7 @@ def test_a_few_steps_of_everything(small, tmp_path):
     facts = facts_of(vae, model, tokenizer, pictures, recipe)
     assert facts["parameters"] == parameters(vae) + parameters(model)
     assert 0.1 < facts["held_out_loss"]["with its caption"] < 5
-    ship(vae, model, tokenizer, facts, tmp_path / "made")
+    ship(ContinuousTextToImagePipeline(model.transformer, vae, model.encoder, tokenizer), facts, tmp_path / "made")
     assert json.loads((tmp_path / "made" / "training.json").read_text())["recipe"]["sigma_0"] == recipe.sigma_0
     pipe = mmspec.Pipeline.from_pretrained(str(tmp_path / "made"), k=3)
     pipe.set_progress_bar_config(disable=True)

@@ -1,7 +1,5 @@
 """What was trained, as a folder that `TextToImagePipeline.from_pretrained` reads, with its facts beside the weights."""
 
-import json
-import shutil
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -14,39 +12,12 @@ from transformers import PreTrainedTokenizerFast
 from mmspec.pictures.data import HELD_OUT, Pictures, pixels
 from mmspec.pictures.features import train_features
 from mmspec.pictures.quality import write_quality
+from mmspec.pictures.ship import ship
 from mmspec_image.models.vq import LlamaGenVQ
 from mmspec_image.pipeline import TextToImagePipeline
 from mmspec_image.train.recipe import Captioned, ImageRecipe, next_code, train
 
 BATCH = 64
-
-
-def ship(
-    vq: LlamaGenVQ,
-    model: Captioned,
-    tokenizer: PreTrainedTokenizerFast,
-    facts: dict[str, Any],
-    folder: Path,
-    also: Callable[[Path], Any] = lambda folder: None,
-) -> None:
-    """Write the pipeline in half precision, whole or not at all; the live models become half precision, too.
-
-    Args:
-        vq: Codes to pictures.
-        model: Caption encoder and transformer.
-        tokenizer: Of captions.
-        facts: `facts_of`.
-        folder: What is there is replaced.
-        also: Writes more into the new folder before it takes its place.
-    """
-    side = folder.with_name(folder.name + ".part")
-    shutil.rmtree(side, ignore_errors=True)
-    pipe = TextToImagePipeline(model.transformer.half(), vq.half(), model.encoder.half(), tokenizer)
-    pipe.save_pretrained(side)
-    also(side)
-    (side / "training.json").write_text(json.dumps(facts, indent=2) + "\n")
-    shutil.rmtree(folder, ignore_errors=True)
-    side.rename(folder)
 
 
 @torch.no_grad()
@@ -106,5 +77,6 @@ def train_and_ship(
     features = train_features(pictures, tokenizer, work, device, lambda line: say(f"features: {line}"))
     facts = facts_of(vq, model, tokenizer, pictures, recipe)
     seen = pixels(pictures.images[~pictures.held_out])
-    ship(vq, model, tokenizer, facts, out / "emoji", also=lambda folder: write_quality(folder, features, seen))
+    pipe = TextToImagePipeline(model.transformer.half(), vq.half(), model.encoder.half(), tokenizer)
+    ship(pipe, facts, out / "emoji", also=lambda folder: write_quality(folder, features, seen))
     say(f"emoji: {facts['parameters']:,} parameters, held-out nats per code {facts['held_out_nats_per_code']}")
