@@ -2,9 +2,9 @@
 
 Decoding multiplies large matrices with one row, or a handful. MKL wants whole panels of rows, and lays a matrix out
 anew in every call; oneDNN takes it as it was laid out before, which is what `torch.compile` does with frozen weights.
-Measured on two threads: all layers of 14 M weights over 2 rows 6.2 → 2.6 ms, 8 rows 6.5 → 3.0, 32 rows 10.6 → 6.2,
-128 rows 25 → 19; on one thread 7.6 → 4.8, 8.7 → 4.8, 16 → 11, 44 → 35. Torch reference:
-`torch.nn.functional.linear`.
+Measured on two threads, all layers of 14 M weights: 1 row 5.3 → 2.6 ms, 2 rows 7.4 → 2.8, 8 rows 7.1 → 3.1, 32 rows
+10.3 → 6.0, 128 rows 24 → 18; on one thread 5.3 → 4.2, 7.4 → 4.3, 9.3 → 5.2, 16 → 11, 43 → 35. (W xᵀ, which needs no
+copy, is as fast below three rows and slower from there on.) Torch reference: `torch.nn.functional.linear`.
 
 What changes is rounding, as it does from batch to batch. A laid out copy lives as long as its weights do, and is made
 anew after these were written to: torch counts writes, but not those through `.data`, so that `renew` looks at the
