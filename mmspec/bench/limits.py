@@ -60,9 +60,10 @@ def pass_seconds(target: Target, inputs: Any, nodes: Sequence[int] = NODES, repe
     """Median seconds of a pass over a chain of so many nodes, the sizes in turns. One row."""
     started = target.start(inputs, 1, max(nodes))
     # Where a prompt has no units, any unit will do: a pass takes as long whatever it reads.
-    root = started.prompt[:, -1] if started.prompt.shape[1] else started.prompt.new_zeros(len(started.prompt))
-    room = torch.full((len(root),), max(nodes), device=root.device)
-    drafts = {n: Draft.chain(root[:, None].expand(-1, n - 1).contiguous()).rooted(root, room) for n in nodes}
+    rows, given, *unit = started.prompt.shape
+    root = started.prompt[:, -1] if given else started.prompt.new_zeros(rows, *unit)
+    room = torch.full((rows,), max(nodes), device=root.device)
+    drafts = {n: Draft.chain(root[:, None].expand(-1, n - 1, *unit).contiguous()).rooted(root, room) for n in nodes}
     seconds: dict[int, list[float]] = {n: [] for n in nodes}
     for repeat in range(repeats + 3):
         for n, draft in drafts.items():

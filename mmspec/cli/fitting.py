@@ -135,7 +135,7 @@ def _fit(
     registry: Registry, method: Component, target: Component, seen: Outline, refused: str, result: Result | None
 ) -> Fit:
     try:
-        parts = pair(registry, method)
+        parts = pair(registry, method, offers=target.offers)
         names, required = _keys(parts)
     except (ValueError, ImportError) as error:
         return Fit(method.name, method.owner, str(method.exactness), False, str(error))

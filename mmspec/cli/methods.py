@@ -44,7 +44,8 @@ def _row(registry: Registry, method: Component) -> dict[str, Any]:
         "exactness": parts.exactness,
         "drafter": parts.drafter.qualified if parts.drafter else None,
         "rule": parts.rule.qualified,
-        "needs": sorted(parts.needs),
+        # Without drafts and without a name, the rule is one that the target admits.
+        "needs": sorted(parts.needs if parts.drafter or method.rule else method.needs),
     }
 
 

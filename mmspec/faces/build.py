@@ -59,7 +59,8 @@ def decoder_for(
     elif "model" in given and drafter is not None and not _takes_model(registry, method):
         name = "draft-model"
     ruled = rule is not None and not isinstance(rule, str)
-    pairing = pair(registry, method, name, None if ruled else rule)
+    offers = target.offers if live is None else None  # a live drafter drafts, whatever the method says
+    pairing = pair(registry, method, name, None if ruled else rule, offers)
     if live is None and not ruled:
         require(registry, pairing, target)
     k = budget(k, given, preferred)

@@ -127,7 +127,7 @@ def decode(
     )
     stream.end()
     sequences = _padded(ids, output.units, pad)
-    cache = extra.get("past_key_values")
+    cache = extra.get("past_key_values", extra.get("cache_params"))  # models without keys call it so
     if asked or getattr(cache, "_is_user_defined", False):
         cache = cache if cache is None else returned_cache(decoder, last[0], sequences)
     if not asked:

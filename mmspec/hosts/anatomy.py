@@ -3,14 +3,28 @@
 A model that passes here may still be refused by the self-check; this page names the reasons that are known beforehand.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from transformers import DynamicCache
-from transformers.cache_utils import DynamicLayer
+from transformers.cache_utils import (
+    DynamicLayer,
+    LinearAttentionAndFullAttentionLayer,
+    LinearAttentionAndSlidingWindowAttentionLayer,
+    LinearAttentionCacheLayerMixin,
+    LinearAttentionLayer,
+)
 
+from mmspec.hosts.dispatch import mixers, swapped, undeclared
+from mmspec.hosts.tree_op import TreeOp
+
+_RECURRENT = (
+    LinearAttentionLayer,
+    LinearAttentionAndFullAttentionLayer,
+    LinearAttentionAndSlidingWindowAttentionLayer,
+)
 _STORING_NOTHING = frozenset({"DummyLayer"})
 
 
@@ -27,6 +41,7 @@ class Anatomy:
         why: What happens there.
         by_slot: Whether it is the cache's slots that count, not positions.
         table: Whether positions are looked up in a table, which ends at `context`.
+        ops: What the functions of its recurrent layers are over a tree, by name; empty where it has none.
     """
 
     model: Any
@@ -37,21 +52,27 @@ class Anatomy:
     why: str
     by_slot: bool
     table: bool
+    ops: Mapping[str, TreeOp] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, model: Any) -> "Anatomy":
+    def of(cls, model: Any, ops: Mapping[str, TreeOp] | None = None) -> "Anatomy":
         """Look at a model.
+
+        Args:
+            model: It.
+            ops: The tree operations that plugins declare.
 
         Raises:
             ValueError: It cannot be speculated over; says why.
         """
-        model = unwrapped(model)
-        _refuse(model)
+        model, ops = unwrapped(model), ops or {}
+        _refuse(model, ops)
         config = model.config.get_text_config(decoder=True)
         context = getattr(config, "max_position_embeddings", None)
         reach, why, by_slot = min(_limits(config), key=lambda limit: limit[0], default=(None, "", False))
         table = context is not None and _has_position_table(model)
-        return cls(model, config, config.vocab_size, context, reach, why, by_slot, table)
+        own = ops if recurrent_in(model) else {}
+        return cls(model, config, config.vocab_size, context, reach, why, by_slot, table, own)
 
     def layers(self) -> list[Any]:
         """transformers' own cache layers, empty."""
@@ -77,7 +98,12 @@ def unwrapped(model: Any) -> Any:
     return model.get_base_model()
 
 
-def _refuse(model: Any) -> None:
+def recurrent_in(model: Any) -> bool:
+    """Whether some layer of a model keeps a state in transformers' cache."""
+    return any(isinstance(layer, LinearAttentionCacheLayerMixin) for layer in DynamicCache(config=model.config).layers)
+
+
+def _refuse(model: Any, ops: Mapping[str, TreeOp]) -> None:
     config = model.config
     kind = getattr(config, "model_type", type(model).__name__)
     if getattr(config, "is_encoder_decoder", False):
@@ -88,13 +114,41 @@ def _refuse(model: Any) -> None:
         layers = DynamicCache(config=config).layers
     except Exception as error:  # configs that transformers itself has no cache for
         raise ValueError(f"{kind!r} has no key-value cache that transformers can make ({error})") from error
-    strange = {type(layer).__name__ for layer in layers if not _holds_keys_alone(layer)}
-    if _stateful(model) or any("Linear" in name for name in strange):
+    recurrent = any(isinstance(layer, LinearAttentionCacheLayerMixin) for layer in layers)
+    if recurrent and not ops:
         raise ValueError(f"{kind!r} is recurrent: no installed plugin can roll its state back over a refused draft")
+    if (recurrent or _stateful(model)) and not mixers(model):
+        raise ValueError(
+            f"{kind!r} is recurrent and keeps its state elsewhere than in a cache of transformers: a refused draft "
+            "could not be taken out of it"
+        )
+    if recurrent:
+        _refuse_recurrent(model, kind, ops)
+    strange = {
+        type(layer).__name__ for layer in layers if type(layer) not in _RECURRENT and not _holds_keys_alone(layer)
+    }
     if strange:
         raise ValueError(f"{kind!r} keeps more than keys and values ({', '.join(sorted(strange))})")
     if not getattr(config.get_text_config(decoder=True), "vocab_size", None):
         raise ValueError(f"{kind!r} has no vocabulary size in its config")
+
+
+def _refuse_recurrent(model: Any, kind: str, ops: Mapping[str, TreeOp]) -> None:
+    """What stands in the way of computing its recurrent layers over a tree."""
+    replaced = swapped(model)
+    if replaced:
+        raise ValueError(
+            f"{kind!r}: the forward of {replaced[0]} was replaced, as use_kernels=True does; its operations cannot be "
+            "run over a tree. Load the model without it"
+        )
+    if model.__dict__.get("_compiled_call_impl") is not None:
+        raise ValueError(f"{kind!r} is recurrent and was compiled in place; its operations cannot be run over a tree")
+    declared, others = undeclared(model, ops)
+    if not declared:
+        raise ValueError(
+            f"{kind!r} is recurrent, and no plugin says what its operations are over a tree: {', '.join(others)}. A "
+            "plugin declares one with the hook mmspec_tree_ops"
+        )
 
 
 def _has_position_table(model: Any) -> bool:

@@ -2,7 +2,7 @@
 
 A round of drafting begins with a copy of the first slots (attention sinks, StreamingLLM, arXiv 2309.17453) and of the
 latest ones, positions kept; what is drafted over it costs attention over `budget` slots instead of the whole text. The
-copy is made anew each round, from slots that the outer call committed.
+copy is made anew each round, from slots that the outer call committed. States of recurrent layers are copied whole.
 Knobs: `budget` (more slots: closer to the target, slower), `sinks` (first slots that always stay).
 With a budget that covers the text, this is the target itself.
 """
@@ -71,6 +71,8 @@ class BudgetedTarget:
                 keys, values = theirs.read(source)
                 ours.lazy_initialization(keys, values)
                 ours.write(order.expand(len(kept), -1), keys, values)
+        for number, layer in whole.recurrent.items():
+            slots.recurrent[number].copy(layer)
         slots.length = kept
         if whole.holes is not None:
             held = whole.holes.gather(1, source)

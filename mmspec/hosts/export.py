@@ -17,7 +17,7 @@ def export(cache: SlotCache, into: Cache, mask: Tensor, columns: int) -> Cache:
         mask: `[batch, prompt]` 1 where a column of the prompt was a unit.
         columns: Columns wanted: the prompt's, and all new units but the last.
     """
-    held = int(into.get_seq_length())
+    held = int(into.get_seq_length()) if cache.owning else 0
     slots = (torch.arange(columns, device=mask.device) - padding(mask)[:, None])[:, held:]
     outside = slots[:, None, :, None] < 0
     for index, layer in enumerate(cache.layers):
@@ -25,4 +25,9 @@ def export(cache: SlotCache, into: Cache, mask: Tensor, columns: int) -> Cache:
             keys, values = layer.read(slots.clamp(min=0))
             empty = outside.to(keys.device)  # padding holds nothing
             into.update(keys.masked_fill(empty, 0), values.masked_fill(empty, 0), index)
+    for number, states in cache.recurrent.items():
+        for order, state in states.states("conv").items():
+            into.layers[number].update_conv_state(state, state_idx=order, conv_kernel_size=state.shape[-1])
+        for order, state in states.states("recurrent").items():
+            into.layers[number].update_recurrent_state(state, state_idx=order)
     return into

@@ -7,6 +7,7 @@ self-check finds out which one holds for a model.
 
 import inspect
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any, Literal
@@ -17,6 +18,7 @@ from torch import Tensor
 from mmspec.core.tree import TreeIndex
 from mmspec.hosts.anatomy import Anatomy
 from mmspec.hosts.attention import holding, tree_attention
+from mmspec.hosts.dispatch import Sites, folding, sites
 from mmspec.hosts.linear import Kernel, kernels, narrow
 from mmspec.hosts.masks import Pass
 from mmspec.hosts.slot_cache import SlotCache
@@ -42,6 +44,11 @@ class Passes:
         """What multiplies in narrow passes."""
         return kernels(self.anatomy.model)
 
+    @cached_property
+    def sites(self) -> Sites:
+        """Where recurrent layers find their operations."""
+        return sites(self.anatomy.model, self.anatomy.ops)
+
     def __call__(
         self,
         cache: SlotCache,
@@ -58,7 +65,7 @@ class Passes:
             cache: The call's cache; nodes before `first` are in its scratch.
             ids: `[batch, node]` of those nodes.
             index: Of the whole draft.
-            first: Where `ids` begin.
+            first: Where `ids` begin; always 0 where layers are recurrent.
             valid: `[batch, node]` bool; other nodes stand where the root does, so that none lies beyond the context.
             keep: As transformers' `logits_to_keep`.
         """
@@ -67,12 +74,13 @@ class Passes:
         alone = nodes == 1 and index.is_chain and cache.start is not None and cache.holes is None
         holes = None if cache.holes is None else cache.holes[:, : cache.visible]
         geometry = Pass(cache.length, index.ancestor[:, first:], index.depth, cache.visible, alone, holes)
-        arguments: dict[str, Any] = {"past_key_values": cache, "use_cache": True}
+        arguments: dict[str, Any] = {cache_name(self.anatomy.model): cache, "use_cache": True}
         if names(self.anatomy.model, "logits_to_keep"):
             arguments["logits_to_keep"] = keep
         if accepts(self.anatomy.model, "position_ids"):
             arguments["position_ids"] = self._positions(cache, index.depth[:, first:], valid)
-        with holding(self.anatomy.model), narrow(self.kernels, ids.numel()):
+        recurrent = folding(self.sites, self.anatomy.ops, cache, index) if cache.recurrent else nullcontext()
+        with holding(self.anatomy.model), narrow(self.kernels, ids.numel()), recurrent:
             if self.manner == "explicit":
                 mask = self._mask(geometry)
                 logits: Tensor = self.anatomy.model(input_ids=ids, attention_mask=mask, **arguments).logits
@@ -97,6 +105,11 @@ class Passes:
             return geometry.tree
         term = torch.zeros(geometry.tree.shape, dtype=self.anatomy.model.dtype, device=geometry.tree.device)
         return term.masked_fill(~geometry.tree, torch.finfo(term.dtype).min)
+
+
+def cache_name(model: Any) -> str:
+    """What the model's forward calls its cache."""
+    return "cache_params" if names(model, "cache_params") else "past_key_values"
 
 
 def accepts(model: Any, argument: str) -> bool:

@@ -11,16 +11,21 @@ from typing import Any
 import torch
 from torch import Tensor
 from transformers import Cache, DynamicCache, GenerationConfig
+from transformers.cache_utils import CacheLayerMixin
 
 from mmspec.core.tree import TreeIndex
 from mmspec.hosts.anatomy import Anatomy
 from mmspec.hosts.attention import holding
-from mmspec.hosts.passes import Passes, accepts
+from mmspec.hosts.passes import Passes, accepts, cache_name
 from mmspec.hosts.prompt import padding
 from mmspec.hosts.slot_cache import SlotCache
+from mmspec.hosts.tree_op import Kept
 
 CHUNK = 512
 """Units per pass of a prefill."""
+
+FOLDED = 64
+"""The same of models with recurrent layers, whose operations compare every two units of a pass."""
 
 _PLAIN = frozenset({"input_ids", "attention_mask", "position_ids", "use_cache", "logits_to_keep", "generation_config"})
 
@@ -28,7 +33,7 @@ _PLAIN = frozenset({"input_ids", "attention_mask", "position_ids", "use_cache", 
 def is_plain(inputs: Mapping[str, Any], mask: Tensor) -> bool:
     """Whether ids and their padding are all there is: nothing else given, no holes, no positions of the user's own."""
     cache = inputs.get("past_key_values")
-    if cache is not None and cache.get_seq_length() > 0:
+    if cache is not None and filled(cache):
         return False
     if any(value is not None for name, value in inputs.items() if name not in _PLAIN | {"past_key_values"}):
         return False
@@ -38,25 +43,40 @@ def is_plain(inputs: Mapping[str, Any], mask: Tensor) -> bool:
     return positions is None or (positions.dim() == 2 and bool((positions == _counted(mask))[mask.bool()].all()))
 
 
+def filled(cache: Cache) -> bool:
+    """Whether a cache of transformers holds anything."""
+    states = (getattr(layer, "has_previous_state", None) for layer in cache.layers)
+    if any(isinstance(each, dict) and any(each.values()) for each in states):
+        return True
+    keys = [layer for layer in cache.layers if isinstance(layer, CacheLayerMixin)]
+    return bool(keys) and cache.get_seq_length() > 0
+
+
 def chunked(passes: Passes, cache: SlotCache, ids: Tensor, mask: Tensor) -> Tensor:
-    """Fill `cache` from ids `[batch, prompt]`, padded on the left; logits after every row's last: `[batch, vocab]`."""
-    lengths = mask.sum(1)
+    """Fill `cache` from ids `[batch, prompt]`, padded on the left; logits after every row's last: `[batch, vocab]`.
+
+    What a cache holds already stays in front. Recurrent states take in what a row has, and no padding.
+    """
+    held, lengths = cache.length, mask.sum(1)
     order = torch.arange(int(lengths.max()), device=ids.device)
     # Rows move to the left edge; what is then behind a row's end is overwritten before anyone looks at it.
     aligned = ids.gather(1, ((mask.shape[1] - lengths)[:, None] + order).clamp(max=ids.shape[1] - 1))
     last = lengths - 1
     result: Tensor | None = None
-    for first in range(0, aligned.shape[1], CHUNK):
-        chunk = aligned[:, first : first + CHUNK]
+    size = FOLDED if cache.recurrent else CHUNK
+    for first in range(0, aligned.shape[1], size):
+        chunk = aligned[:, first : first + size]
         inside = (last >= first) & (last < first + chunk.shape[1])
         wanted, place = torch.unique(torch.where(inside, last - first, 0), return_inverse=True)
         valid = first + torch.arange(chunk.shape[1], device=ids.device) <= last[:, None]
         logits = passes(cache, chunk, TreeIndex.chain(chunk.shape[1], ids.device), valid=valid, keep=wanted)
         own = logits.gather(1, place[:, None, None].expand(-1, 1, logits.shape[-1]))[:, 0]
         result = own if result is None else torch.where(inside[:, None], own, result)
+        nodes = torch.arange(chunk.shape[1], device=ids.device).expand(len(ids), -1)
+        cache.roll(Kept(nodes, (lengths - first).clamp(0, chunk.shape[1])))
         cache.length = cache.length + chunk.shape[1]
     assert result is not None
-    cache.length = lengths
+    cache.length = held + lengths
     return result
 
 
@@ -75,10 +95,12 @@ def stock(anatomy: Anatomy, ids: Tensor, inputs: Mapping[str, Any]) -> tuple[Ten
     model, known = anatomy.model, {name: value for name, value in inputs.items() if value is not None}
     config = known.pop("generation_config", None) or GenerationConfig()
     known.pop("input_ids", None)
-    cache = known.get("past_key_values")
+    name = cache_name(model)
+    cache = known.pop("past_key_values", None)
     if cache is None:
-        cache = known["past_key_values"] = DynamicCache(config=model.config)
-    past = int(cache.get_seq_length())
+        cache = DynamicCache(config=model.config)
+    known[name] = cache
+    past = int(cache.get_seq_length()) if filled(cache) else 0
     embeds = known.get("inputs_embeds")
     given = embeds.shape[1] if embeds is not None else ids.shape[1]
     columns = given if given > past else past + given  # the whole conversation, or only what is new in it
@@ -93,7 +115,35 @@ def stock(anatomy: Anatomy, ids: Tensor, inputs: Mapping[str, Any]) -> tuple[Ten
         out = model._prefill(ids, config, known)
     positions = known.get("position_ids", _counted(mask))
     following = positions[..., -1].expand(*positions.shape[:-2], len(ids)) + 1
-    return out.logits[:, -1], out.past_key_values, mask, following
+    return out.logits[:, -1], getattr(out, name), mask, following
+
+
+def continued(passes: Passes, cache: SlotCache, ids: Tensor, given: Cache, mask: Tensor) -> tuple[Tensor, Tensor]:
+    """Go on from an earlier turn's cache in our own passes: for recurrent layers.
+
+    Not every model of transformers goes on from a state with more than one token (the Mamba-1 family begins at zero).
+
+    Args:
+        passes: Of the model.
+        cache: Ours, empty.
+        ids: `[batch, prompt]`: the whole conversation, or what is new in it.
+        given: The turn's cache.
+        mask: `[batch, column]` of the whole conversation; of a model without keys, of `ids`.
+
+    Returns:
+        Logits after the prompt `[batch, vocab]`, and the mask of all columns.
+
+    Raises:
+        ValueError: There is padding behind what the cache holds.
+    """
+    past = int(given.get_seq_length()) if any(isinstance(layer, CacheLayerMixin) for layer in given.layers) else 0
+    if mask.shape[1] == ids.shape[1] and ids.shape[1] <= past:  # only what is new was said, and no mask
+        mask = torch.cat([mask.new_ones(len(mask), past), mask], 1)
+    new = mask[:, past:]
+    if not bool(new.all()) or not new.shape[1]:
+        raise ValueError("behind an earlier turn's cache there must be new units, and no padding among them")
+    adopt(cache, given, mask[:, :past], _counted(mask)[:, past])
+    return chunked(passes, cache, ids[:, ids.shape[1] - new.shape[1] :], new), mask
 
 
 def adopt(cache: SlotCache, filled: Cache, mask: Tensor, following: Tensor) -> None:
@@ -115,6 +165,9 @@ def adopt(cache: SlotCache, filled: Cache, mask: Tensor, following: Tensor) -> N
     cache.shift = following - cache.length
     holes = torch.zeros(len(mask), cache.capacity, dtype=torch.bool, device=mask.device)
     holes = holes.scatter_(1, slots, mask == 0)
+    for number, layer in cache.recurrent.items():
+        layer.put("conv", filled.layers[number].conv_states)
+        layer.put("recurrent", filled.layers[number].recurrent_states)
     cache.holes = holes if bool(holes[:, : cache.capacity - 1].any()) else None
 
 

@@ -1,8 +1,9 @@
 """Does this very model verify trees? One tree and one chain against unmodified passes over whole paths, on first use.
 
 A wrong mask, a distance measured in slots (ALiBi), a position taken from the cache's length: all are silent, and all
-show here. The tolerance is relative to the model's own noise between a one-token and an N-token pass; above it the
-model is refused, with the number. Results are kept per class, config, attention, dtype and device.
+show here; of recurrent layers a commit is looked at too. The tolerance is relative to the model's own noise between a
+one-token and an N-token pass; above it the model is refused, with the number. Results are kept per class, config,
+attention, recurrent operations, dtype and device.
 """
 
 from collections.abc import Iterator
@@ -18,7 +19,8 @@ from transformers import DynamicCache
 from mmspec.core.tree import TreeIndex
 from mmspec.hosts.anatomy import Anatomy
 from mmspec.hosts.attention import holding
-from mmspec.hosts.passes import MANNERS, Passes, names
+from mmspec.hosts.dispatch import undeclared
+from mmspec.hosts.passes import MANNERS, Passes, cache_name, names
 from mmspec.hosts.slot_cache import SlotCache
 
 PARENTS = (-1, 0, 0, 1, 1, 2, 3, 5)
@@ -68,13 +70,24 @@ def checked(anatomy: Anatomy) -> Passes:
         finding = _finding(anatomy)
     if finding.passes is None:
         slots = "alibi" in model.config.to_json_string(use_diff=False) or model.config.model_type in ("bloom", "mpt")
-        hint = "; it measures distance by cache slot (ALiBi), which a tree breaks" if slots else ""
+        hint = "; it measures distance by cache slot (ALiBi), which a tree breaks" if slots else _undeclared(anatomy)
         saw = finding.trouble or (
             f"logits of tree nodes differ by {finding.error:.1e} from those of whole paths, where rounding explains "
             f"{finding.tolerance:.1e}"
         )
         raise ValueError(f"{type(model).__name__} cannot verify drafts exactly, so it is refused: {saw}{hint}")
     return Passes(anatomy, finding.passes.manner)
+
+
+def _undeclared(anatomy: Anatomy) -> str:
+    """Where recurrent layers are wrong: what no plugin says of them."""
+    if not anatomy.ops:
+        return ""
+    known, others = undeclared(anatomy.model, anatomy.ops)
+    return (
+        f"; of the functions that its recurrent layers call, plugins declare {', '.join(known)} over a tree "
+        f"(mmspec_tree_ops), and not {', '.join(others) or 'any other'}"
+    )
 
 
 def _finding(anatomy: Anatomy) -> Finding:
@@ -87,6 +100,7 @@ def _finding(anatomy: Anatomy) -> Finding:
         model.dtype,
         str(model.device),
         model.__dict__.get("hf_quantizer") is not None,
+        tuple((name, type(op)) for name, op in anatomy.ops.items()),
     )
     if key not in _found:
         _found[key] = examine(anatomy)
@@ -144,43 +158,61 @@ class _Paths:
         self.chains = [self._whole(ids, drafted, shift)[-len(drafted) :] for shift in self.shifts]
 
     def noise(self) -> float:
-        """The model's own: a whole pass against one token over a cache."""
-        return float((self._cached() - self.chains[0][-1]).abs().max())
+        """The model's own: a whole pass against one token over a cache; from a state, errors come and go."""
+        alone = self._cached(len(self.drafted) if self.anatomy.ops else 1)
+        return float((alone - self.chains[0][-len(alone) :]).abs().max())
 
     def distance(self, passes: Passes) -> float:
         """Largest difference of tree and chains in `passes`."""
         index = TreeIndex.static(PARENTS, self.ids.device)
-        logits = self._drafted(passes, index, 0)
+        cache, logits = self._drafted(passes, index, 0)
         off = max(float((logits[0, leaf] - whole).abs().max()) for leaf, whole in self.tree.items())
         off = max(off, float((logits[1, LEAVES[-1]] - self.short).abs().max()))
         for shift, whole in zip(self.shifts, self.chains, strict=True):
-            chain = self._drafted(passes, TreeIndex.chain(len(self.drafted), self.ids.device), shift)
+            _, chain = self._drafted(passes, TreeIndex.chain(len(self.drafted), self.ids.device), shift)
             off = max(off, float((chain[0] - whole).abs().max()))
+        if cache.recurrent:
+            off = max(off, self._committed(passes, cache))
         return off if off == off else float("inf")
 
-    def _drafted(self, passes: Passes, index: TreeIndex, shift: int) -> Tensor:
-        """Logits `[2, node, vocab]`: after the prompt, and beside it after a shorter one."""
-        cache = SlotCache(self.anatomy.layers(), 2, len(self.ids) + index.nodes, self.ids.device)
+    def _committed(self, passes: Passes, cache: SlotCache) -> float:
+        """Largest difference after a tree's path was committed in the first row and nothing in the second."""
+        kept = _path(LEAVES[0])
+        cache.scratch = True
+        count = torch.tensor([len(kept), 0], device=self.ids.device)
+        cache.commit(torch.tensor([kept[1:]] * 2, device=self.ids.device), count)
+        logits = passes(cache, self.drafted.expand(2, -1), TreeIndex.static(PARENTS, self.ids.device)).float()
+        paths = torch.cat([self.drafted[kept], self.drafted[_path(LEAVES[1])]])
+        after, empty = self._whole(self.ids, paths, 0)[-1], self.short
+        distances = logits[0, LEAVES[1]] - after, logits[1, LEAVES[-1]] - empty
+        return max(float(distance.abs().max()) for distance in distances)
+
+    def _drafted(self, passes: Passes, index: TreeIndex, shift: int) -> tuple[SlotCache, Tensor]:
+        """Logits `[2, node, vocab]`: after the prompt, and beside it after a shorter one; and the cache behind them."""
+        cache = SlotCache(self.anatomy.layers(), 2, len(self.ids) + 2 * index.nodes, self.ids.device)
         cache.shift = cache.shift + shift
         prompts = torch.stack([self.ids, self.ids.roll(-MISSING)])
         passes(cache, prompts, TreeIndex.chain(len(self.ids), self.ids.device))
-        cache.length = cache.length + len(self.ids) - torch.tensor([0, MISSING], device=self.ids.device)
-        return passes(cache, self.drafted.expand(2, -1), index).float()
+        idle = [i for i, layer in cache.recurrent.items() if not layer.folds]
+        if idle:
+            raise ValueError(f"the recurrent layers {idle} ran no operation that a plugin declares")
+        path = torch.arange(1, len(self.ids), device=self.ids.device).expand(2, -1)
+        cache.commit(path, len(self.ids) - torch.tensor([0, MISSING], device=self.ids.device))
+        return cache, passes(cache, self.drafted.expand(2, -1), index).float()
 
     def _whole(self, prompt: Tensor, drafted: Tensor, shift: int) -> Tensor:
         ids = torch.cat([prompt, drafted])[None]
         logits: Tensor = self.anatomy.model(input_ids=ids, use_cache=False, **self._positions(0, ids, shift)).logits
         return logits[0].float()
 
-    def _cached(self) -> Tensor:
-        """Logits after the whole chain, its last token alone over a cache of transformers."""
+    def _cached(self, last: int) -> Tensor:
+        """Logits after the last tokens of the whole chain, each alone over a cache of transformers: `[last, vocab]`."""
         ids, cache = torch.cat([self.ids, self.drafted])[None], DynamicCache(config=self.anatomy.model.config)
-        for first, chunk in ((0, ids[:, :-1]), (ids.shape[1] - 1, ids[:, -1:])):
-            out = self.anatomy.model(
-                input_ids=chunk, past_key_values=cache, use_cache=True, **self._positions(first, chunk, 0)
-            )
-        logits: Tensor = out.logits
-        return logits[0, -1].float()
+        logits, first = [], ids.shape[1] - last
+        for begin, chunk in ((0, ids[:, :first]), *((i, ids[:, i : i + 1]) for i in range(first, ids.shape[1]))):
+            given = {cache_name(self.anatomy.model): cache, **self._positions(begin, chunk, 0)}
+            logits.append(self.anatomy.model(input_ids=chunk, use_cache=True, **given).logits[0, -1].float())
+        return torch.stack(logits[1:])
 
     def _positions(self, first: int, ids: Tensor, shift: int) -> dict[str, Tensor]:
         """As `generate` passes them, by name only: without, some models count from elsewhere."""

@@ -3,7 +3,8 @@
 Preallocated, rows left-aligned, no padding ever moved. The nodes of a draft are written behind a row's committed units
 (`length[row] + node`); attention sees what is committed and a node's ancestors; a commit gathers the accepted path to
 the front, in place. Windows are the mask's business: every layer is stored at full length and can be rolled back.
-Layers that read another layer's keys (Gemma 3n, Gemma 4) own no slots.
+Layers that read another layer's keys (Gemma 3n, Gemma 4) own no slots. Recurrent layers (`mmspec.hosts.recurrent`) keep
+one state a row; a layer may have both.
 """
 
 from collections.abc import Sequence
@@ -11,7 +12,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers.cache_utils import Cache, CacheLayerMixin, DynamicLayer
+from transformers.cache_utils import Cache, CacheLayerMixin, DynamicLayer, LinearAttentionCacheLayerMixin
+
+from mmspec.hosts.recurrent import RecurrentLayer
+from mmspec.hosts.tree_op import Branches, Kept, TreeOp
 
 BLOCK = 64
 
@@ -70,7 +74,8 @@ class SlotCache(Cache):
     """The cache of one call.
 
     Args:
-        layers: transformers' own cache layers for the model, empty; those that store keys are replaced by ours.
+        layers: transformers' own cache layers for the model, empty; those that store keys or states are replaced by
+            ours.
         rows: Rows of the batch.
         capacity: Slots needed: prompt, new units and one draft; rounded up to whole blocks.
         device: Where the model's inputs live.
@@ -85,6 +90,8 @@ class SlotCache(Cache):
         slots: `[batch, node]` int64: where it writes, if there is no such start.
         visible: How many slots the pass at hand attends over.
         scratch: Whether the last pass was over a tree, whose accepted nodes must be gathered.
+        recurrent: The recurrent part of every layer that has one, by the layer's number.
+        running: That of the layer that spoke to the cache last.
     """
 
     def __init__(self, layers: Sequence[Any], rows: int, capacity: int, device: torch.device) -> None:
@@ -96,7 +103,12 @@ class SlotCache(Cache):
         self.start: int | None = None
         self.visible = self.capacity
         self.scratch = False
-        super().__init__(layers=[SlotLayer(self) if isinstance(own, DynamicLayer) else own for own in layers])
+        folding = [i for i, own in enumerate(layers) if isinstance(own, LinearAttentionCacheLayerMixin)]
+        self.recurrent = {i: RecurrentLayer() for i in folding}
+        self.running: RecurrentLayer | None = None
+        alone = {i: layer for i, layer in self.recurrent.items() if not isinstance(layers[i], DynamicLayer)}
+        ours = [SlotLayer(self) if isinstance(own, DynamicLayer) else own for own in layers]
+        super().__init__(layers=[alone.get(i, own) for i, own in enumerate(ours)])
 
     @property
     def owning(self) -> list[SlotLayer]:
@@ -105,6 +117,9 @@ class SlotCache(Cache):
 
     def open(self, first: int, nodes: int) -> None:
         """Make ready for a pass over the nodes `first … first + nodes - 1` of a row's draft."""
+        self.running = None
+        for layer in self.recurrent.values():
+            layer.open()
         # On the CPU reading lengths costs nothing and attention shrinks to what is used; elsewhere it would be a host
         # sync, and shapes that stay the same are worth more.
         if self.length.device.type == "cpu":
@@ -128,4 +143,41 @@ class SlotCache(Cache):
             source = torch.where(kept, self.length[:, None] + path.clamp(min=0), destination)
             for layer in self.owning:
                 layer.write(destination, *layer.read(source))
+        self.roll(Kept.along(path, count))
         self.length = self.length + count
+
+    def roll(self, kept: Kept) -> None:
+        """Take the kept nodes of the last pass into every recurrent state; keys stay where they are."""
+        for layer in self.recurrent.values():
+            layer.commit(kept)
+
+    def run(self, op: TreeOp, branches: Branches, args: Any, kwargs: Any) -> Any:
+        """A recurrent operation of the layer that spoke last."""
+        assert self.running is not None, "a recurrent operation of a layer that did not ask for its state"
+        return self.running.run(op, branches, args, kwargs)
+
+    # What mixers ask, before or between their operations: `mmspec.hosts.recurrent` says why nothing is there.
+
+    def get_conv_state(self, layer_idx: int, state_idx: int = 0) -> None:
+        self.running = self.recurrent[layer_idx]
+
+    def get_recurrent_state(self, layer_idx: int, state_idx: int = 0) -> None:
+        self.running = self.recurrent[layer_idx]
+
+    def has_previous_state(self, layer_idx: int | None = None, state_idx: int | None = None) -> bool:
+        self.running = self.running if layer_idx is None else self.recurrent[layer_idx]
+        return False
+
+    def update_conv_state(self, conv_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any) -> Tensor:
+        self.running = self.recurrent[layer_idx]
+        return conv_states
+
+    def update_recurrent_state(self, recurrent_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any) -> Tensor:
+        return recurrent_states
+
+    def get_seq_length(self, layer_idx: int = 0) -> int:
+        return self.visible
+
+    @property
+    def is_linear(self) -> list[bool]:
+        return [isinstance(layer, RecurrentLayer) for layer in self.layers]

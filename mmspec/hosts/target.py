@@ -1,7 +1,8 @@
 """A transformers decoder as a target: prefill, tree pass, commit.
 
-Any decoder with key-value attention: what a model's pattern of attention is, is transformers' business (masks), and
-whether a tree goes through it exactly is found out on first use (self-check).
+Any decoder with key-value attention, and with recurrent layers where a plugin brings their tree operations: what a
+model's pattern of attention is, is transformers' business (masks), and whether a tree goes through it exactly is found
+out on first use (self-check).
 """
 
 import warnings
@@ -19,8 +20,10 @@ from mmspec.hosts import prefill, prompt
 from mmspec.hosts.anatomy import Anatomy
 from mmspec.hosts.export import export
 from mmspec.hosts.linear import renew
+from mmspec.hosts.passes import cache_name
 from mmspec.hosts.self_check import checked
 from mmspec.hosts.slot_cache import BLOCK, SlotCache
+from mmspec.hosts.tree_op import TreeOp
 
 
 @dataclass
@@ -28,14 +31,16 @@ class Memory:
     """One call's memory.
 
     Attributes:
-        slots: Keys and values.
+        slots: Keys, values and states.
         mask: `[batch, prompt]`: columns of the prompt, as transformers counts them, that are units.
         given: The cache that the call came with, to be returned filled; or None.
+        plain: Whether the prompt was ids and padding alone.
     """
 
     slots: SlotCache
     mask: Tensor
     given: Cache | None = None
+    plain: bool = True
 
 
 class TransformersTarget:
@@ -45,6 +50,7 @@ class TransformersTarget:
         model: The live model; never changed outside a pass.
         guest: It drafts in another target's call: of the prompt it reads what it can, and that call's cache it leaves
             alone.
+        ops: Tree operations of recurrent layers, by the names of the functions that they stand for.
 
     Raises:
         ValueError: The architecture cannot be speculated over; says why.
@@ -53,9 +59,11 @@ class TransformersTarget:
     offers = frozenset({"discrete", "tree", "text", "grow", "truncate"})
     example = "mmspec.testing.conformance.tiny:transformers"
 
-    def __init__(self, model: PreTrainedModel, guest: bool = False) -> None:
-        self.anatomy = Anatomy.of(model)
+    def __init__(self, model: PreTrainedModel, guest: bool = False, ops: Mapping[str, TreeOp] | None = None) -> None:
+        self.anatomy = Anatomy.of(model, ops)
         self.guest = guest
+        if self.anatomy.ops:  # a state that took a unit in cannot forget it
+            self.offers = type(self).offers - {"truncate"}
         self.vocab: int | None = self.anatomy.vocab
         ends = (self.anatomy.context, self.anatomy.reach if guest else None)
         self.context: int | None = min((end for end in ends if end is not None), default=None)
@@ -74,6 +82,8 @@ class TransformersTarget:
         `past_key_values` of an earlier turn, `position_ids`: the model's own prefill reads them.
         """
         given = dict(inputs) if isinstance(inputs, Mapping) else {"input_ids": inputs}
+        if given.get("cache_params") is not None:  # models without keys call their cache so
+            given["past_key_values"] = given.pop("cache_params")
         if self.guest:
             given = prompt.as_guest(given, self.model, self.anatomy.config.hidden_size, self.context)
             if not given["input_ids"].shape[1]:
@@ -82,14 +92,19 @@ class TransformersTarget:
         renew(self.passes.kernels)
         ids, mask = prompt.read(given, self.vocab)
         self._refuse_length(int(mask.sum(1).max()), limit, width)
-        if prefill.is_plain(given, mask):
+        earlier, plain = given.get("past_key_values"), prefill.is_plain(given, mask)
+        self._refuse_cache(earlier)
+        if plain:
             slots = self._slots(mask, limit, width)
             logits = prefill.chunked(self.passes, slots, ids, mask)
+        elif self.anatomy.ops and earlier is not None and prefill.filled(earlier):
+            slots = self._slots(mask, limit, width)
+            logits, mask = prefill.continued(self.passes, slots, ids, earlier, mask)
         else:
             logits, filled, mask, following = prefill.stock(self.anatomy, ids, given)
             slots = self._slots(mask, limit, width)
             prefill.adopt(slots, filled, mask, following)
-        memory = Memory(slots, mask, given.get("past_key_values"))
+        memory = Memory(slots, mask, earlier, plain)
         return Started(
             memory, Raw(logits=logits[:, None]), ids, prompt.padding(mask[:, mask.shape[1] - ids.shape[1] :])
         )
@@ -98,6 +113,8 @@ class TransformersTarget:
     def verify(self, cache: Memory, draft: Draft, first: int = 0) -> Raw:
         slots = cache.slots
         slots.scratch = not draft.index.is_chain
+        if first and slots.recurrent:  # what a state has taken in is not kept node by node: the draft begins anew
+            return self._from(self.verify(cache, draft), first)
         valid = None if draft.index.nodes == 1 else draft.valid[:, first:]
         return Raw(logits=self.passes(slots, draft.units[:, first:], draft.index, first=first, valid=valid))
 
@@ -106,18 +123,29 @@ class TransformersTarget:
         cache.slots.commit(path, count)
 
     def truncate(self, cache: Memory, length: Tensor) -> None:
+        if cache.slots.recurrent:
+            raise NotImplementedError("a recurrent layer keeps its last state only; it cannot go back")
         cache.slots.length = length
 
     @torch.no_grad()
-    def export(self, cache: Memory, sequences: Tensor, emitted: Tensor) -> Cache:
+    def export(self, cache: Memory, sequences: Tensor, emitted: Tensor) -> Cache | None:
         """The call's cache as transformers returns it: everything but the last column of `sequences`.
 
         Args:
             cache: After the last round.
             sequences: `[batch, prompt + longest]`, rows that ended earlier padded as transformers pads them.
             emitted: `[batch]` units that each row emitted.
+
+        Returns:
+            The cache; None where recurrent layers had run ahead of a row that was cut, behind a prompt that cannot be
+            read again.
         """
-        cache.slots.length = cache.mask.shape[1] - prompt.padding(cache.mask) + emitted - 1  # cut rows had run ahead
+        reached = cache.mask.shape[1] - prompt.padding(cache.mask) + emitted - 1
+        if cache.slots.recurrent and bool((cache.slots.length != reached).any()):
+            if not cache.plain:
+                return None
+            cache.slots = self._again(cache, sequences, reached)
+        cache.slots.length = reached  # cut rows had run ahead
         longest = int(emitted.max())
         ends = sequences.shape[1] - longest + emitted  # column behind a row's last unit
         order = torch.arange(max(1, longest - int(emitted.min())), device=sequences.device)
@@ -129,11 +157,26 @@ class TransformersTarget:
             index = TreeIndex.chain(units.shape[1], units.device)
             cache.slots.scratch = False
             self.passes(cache.slots, units, index, valid=order < wanted[:, None])
-            cache.slots.length = cache.slots.length + wanted
+            cache.slots.commit(order[1:].expand(len(units), -1), wanted)
         into = cache.given
         if type(into) is not DynamicCache:
             into = DynamicCache(config=self.model.config)
         return export(cache.slots, into, cache.mask, cache.mask.shape[1] + longest - 1)
+
+    def _again(self, cache: Memory, sequences: Tensor, lengths: Tensor) -> SlotCache:
+        """A cache of the first `lengths [batch]` units of every row, padding not counted."""
+        longest = int(lengths.max())
+        order = torch.arange(longest, device=sequences.device)
+        last = prompt.padding(cache.mask) + lengths
+        ids = sequences.gather(1, ((last - longest)[:, None] + order).clamp(min=0))
+        slots = self._slots(cache.mask, sequences.shape[1], 1)
+        prefill.chunked(self.passes, slots, ids, (order >= longest - lengths[:, None]).long())
+        return slots
+
+    @staticmethod
+    def _from(raw: Raw, first: int) -> Raw:
+        assert raw.logits is not None
+        return Raw(logits=raw.logits[:, first:])
 
     def _nothing(self, ids: Tensor, limit: int, width: int) -> Started:
         """The start of a call whose prompt has no text: what is emitted is all that is ever read."""
@@ -146,6 +189,16 @@ class TransformersTarget:
         longest = int((mask.shape[1] - prompt.padding(mask)).max()) if mask.shape[1] else 0
         self._refuse_length(longest, limit, width)
         return SlotCache(self.anatomy.layers(), len(mask), longest + limit + width, mask.device)
+
+    def _refuse_cache(self, given: Cache | None) -> None:
+        recurrent = [i for i, layer in enumerate(self.anatomy.layers()) if hasattr(layer, "recurrent_states")]
+        layers = () if given is None else given.layers
+        if given is None or all(i < len(layers) and hasattr(layers[i], "recurrent_states") for i in recurrent):
+            return
+        raise ValueError(
+            f"{cache_name(self.model)} is a {type(given).__name__} without a place for this model's states; make it "
+            "with DynamicCache(config=model.config)"
+        )
 
     def _refuse_length(self, longest: int, limit: int, width: int) -> None:
         if self.guest:  # beyond its end a drafter has nothing to say; that is no reason to refuse the call

@@ -5,10 +5,59 @@ Nothing heavy is imported before a command runs.
 
 import os
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+import typer
+
+from mmspec.cli.groups import INTERRUPTED
+
+
+def pipeline(model: str, device: str, **how: Any) -> Any:
+    """A pipeline that draws pictures; arguments as in `mmspec.Pipeline.from_pretrained`.
+
+    Raises:
+        ValueError: There is no such model, it draws no pictures, or an argument is wrong.
+    """
+    from diffusers.utils import logging
+
+    import mmspec
+
+    logging.disable_progress_bar()  # of loading, which takes a moment only
+    pipe = mmspec.Pipeline.from_pretrained(model, device=device, **how)
+    if not hasattr(pipe, "decode_units"):
+        raise ValueError(f"{model} draws no pictures: it is a {type(pipe).__name__}")
+    return pipe
+
+
+def draw(pipe: Any, call: Mapping[str, Any], out: Path, trace: Path | None, unit: str) -> None:
+    """Draw into a file, say what it took; CTRL-C keeps what there is.
+
+    Args:
+        pipe: The pipeline.
+        call: Its arguments.
+        out: The picture, or a sheet of them.
+        trace: The same again, cells in the colours of the rounds that emitted them.
+        unit: What a unit is called.
+
+    Raises:
+        ValueError: An argument of the call is wrong.
+        typer.Exit: The call was stopped.
+    """
+    with ctrl_c_stops(pipe):
+        made = pipe(**call)
+    write_whole(sheet(made.images), out)
+    if trace is not None:
+        from mmspec.pictures.trace import traced
+
+        write_whole(sheet([traced(*both) for both in zip(made.images, made.rounds, strict=True)]), trace)
+    typer.echo("\n".join(line for line in (pipe.decoder().why, str(made.report), str(out)) if line), err=True)
+    if pipe.interrupt:
+        drawn = f"{made.report.emitted} of {made.rounds.numel()} {unit}s"
+        typer.echo(f"(stopped; {out} is what there is: {drawn}, the rest repeats what stands above)", err=True)
+        raise typer.Exit(INTERRUPTED)
 
 
 @contextmanager
@@ -50,12 +99,21 @@ def refuse_unwritable(file: Path) -> None:
     Raises:
         ValueError: It has no folder, is one, or does not end in a format of pictures.
     """
-    from PIL import Image
-
-    Image.init()
     if not file.parent.is_dir():
         raise ValueError(f"there is no folder {file.parent} for {file.name}")
     if file.is_dir():
         raise ValueError(f"{file} is a folder; name a file, such as {file / 'out.png'}")
+    refuse_format(file)
+
+
+def refuse_format(file: Path) -> None:
+    """Refuse a name that does not say a format of pictures.
+
+    Raises:
+        ValueError: It does not.
+    """
+    from PIL import Image
+
+    Image.init()
     if Image.registered_extensions().get(file.suffix.lower()) not in Image.SAVE:
         raise ValueError(f"{file.name} does not end in a format of pictures; .png, .jpg and .webp do")

@@ -1,7 +1,8 @@
 """What targets of pictures are handed: classes or features of captions, and what guidance leads away from."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -26,22 +27,36 @@ class Condition:
     guided: bool = True
 
 
-def repeated(condition: Condition, times: int) -> Condition:
+Some = TypeVar("Some", bound=Condition)
+
+
+def repeated(condition: Some, times: int) -> Some:
     """Every prompt so many times, its pictures together."""
-
-    def more(values: Tensor | None) -> Tensor | None:
-        return None if values is None else values.repeat_interleave(times, 0)
-
-    given = condition.given.repeat_interleave(times, 0)
-    return Condition(given, more(condition.mask), more(condition.null), more(condition.null_mask), condition.guided)
+    values = {field.name: getattr(condition, field.name) for field in fields(condition)}
+    rows = {name: value for name, value in values.items() if isinstance(value, Tensor) and value.dim()}
+    more: dict[str, Any] = {name: value.repeat_interleave(times, 0) for name, value in rows.items()}
+    return replace(condition, **more)
 
 
-def joined(conditions: Sequence[Condition]) -> Condition:
-    """Several in one batch, row by row."""
+def joined(conditions: Sequence[Some]) -> Some:
+    """Several in one batch, row by row; a number that they do not share becomes one a row.
 
-    def together(name: str) -> Tensor | None:
-        parts = [getattr(condition, name) for condition in conditions]
-        return None if parts[0] is None else torch.cat(parts)
+    Raises:
+        ValueError: Only some of them have a mask, a null condition of their own, or guidance.
+    """
+    together = dict[str, Any]()
+    for name in (field.name for field in fields(conditions[0])):
+        values = [getattr(condition, name) for condition in conditions]
+        if not any(isinstance(value, Tensor) for value in values) and len(set(values)) == 1:
+            continue
+        if any(value is None or isinstance(value, bool) for value in values):
+            raise ValueError(f"a batch has {name} for all of its rows or for none, and here only some have it")
+        together[name] = torch.cat([_by_row(*both) for both in zip(values, conditions, strict=True)])
+    return replace(conditions[0], **together)
 
-    given = torch.cat([condition.given for condition in conditions])
-    return Condition(given, together("mask"), together("null"), together("null_mask"), conditions[0].guided)
+
+def _by_row(value: Tensor | float, condition: Condition) -> Tensor:
+    """One a row of what may be one for all."""
+    given = condition.given
+    value = torch.as_tensor(value, dtype=None if isinstance(value, Tensor) else torch.float32, device=given.device)
+    return value if value.dim() else value.expand(len(given))

@@ -14,6 +14,8 @@ KINDS: tuple[str, ...] = get_args(Kind)
 #: From the strongest promise to none.
 EXACTNESS: tuple[str, ...] = get_args(Exactness)
 DEFAULT_RULE = "match"
+#: What decodes without drafts where nobody names a rule: the first that the target's units admit.
+PLAIN_RULES = (DEFAULT_RULE, "rejection")
 
 NAME = re.compile(r"[a-z0-9]+([._-][a-z0-9]+)*")
 _PATH = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
@@ -38,7 +40,7 @@ class Component:
         default_method: Of a target: what `auto` uses for its models; "" leaves it to drafts that any model can have.
         default_k: Of a target: units that this method then drafts per round; None is the general default.
         drafter: Of a method: the drafter's name, or None to decode without drafts.
-        rule: Of a method: the rule's name, or None for the default, `match`.
+        rule: Of a method: the rule's name, or None for the default, `match`; without drafts, for whatever can draw.
         defaults: Of a method: option values that differ from the drafter's or rule's own defaults.
         owner: The plugin that offers it; filled in by the registry.
 

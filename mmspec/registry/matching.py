@@ -8,10 +8,12 @@ its own loop and verifies nothing in ours: it is for methods that need that word
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from mmspec.registry.component import DEFAULT_RULE, EXACTNESS, Component
+from mmspec.registry.component import DEFAULT_RULE, EXACTNESS, PLAIN_RULES, Component
 from mmspec.registry.manager import Registry
 
 OWN_LOOP = "own-loop"
+NO_DRAFT = frozenset({"chain"})
+"""What no draft offers: it is the shortest chain."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +32,8 @@ class Pairing:
 
     @property
     def offers(self) -> frozenset[str]:
-        """Words that the drafter offers; no draft is the shortest chain."""
-        return self.drafter.offers if self.drafter else frozenset({"chain"})
+        """Words that the drafter offers."""
+        return self.drafter.offers if self.drafter else NO_DRAFT
 
     @property
     def needs(self) -> frozenset[str]:
@@ -46,7 +48,13 @@ class Pairing:
         return max(str(self.method.exactness), str(self.rule.exactness), key=EXACTNESS.index)
 
 
-def pair(registry: Registry, method: str | Component, drafter: str | None = None, rule: str | None = None) -> Pairing:
+def pair(
+    registry: Registry,
+    method: str | Component,
+    drafter: str | None = None,
+    rule: str | None = None,
+    offers: Iterable[str] | None = None,
+) -> Pairing:
     """Look a method's parts up; its own plugin's components come first.
 
     Args:
@@ -54,6 +62,8 @@ def pair(registry: Registry, method: str | Component, drafter: str | None = None
         method: The method, or its name.
         drafter: A drafter to use instead of the method's.
         rule: A rule to use instead of the method's.
+        offers: What the target offers, where one is at hand: without drafts and without a name, the rule is the first
+            of `PLAIN_RULES` that it admits, so that plain decoding fits every target.
 
     Raises:
         ValueError: If a name is unknown or ambiguous.
@@ -62,8 +72,16 @@ def pair(registry: Registry, method: str | Component, drafter: str | None = None
     drafts = registry.get("drafter", drafter) if drafter else None
     if drafts is None and found.drafter:
         drafts = registry.get("drafter", found.drafter, near=found.owner)
-    rules = registry.get("rule", rule) if rule else registry.get("rule", found.rule or DEFAULT_RULE, near=found.owner)
-    return Pairing(found, drafts, rules)
+    if rule:
+        return Pairing(found, drafts, registry.get("rule", rule))
+    default = DEFAULT_RULE if drafts or offers is None else _plain_rule(registry, frozenset(offers))
+    return Pairing(found, drafts, registry.get("rule", found.rule or default, near=found.owner))
+
+
+def _plain_rule(registry: Registry, offers: frozenset[str]) -> str:
+    """The rule that decodes a target without drafts."""
+    needs = {known.name: known.needs for known in registry.components("rule")}
+    return next((rule for rule in PLAIN_RULES if rule in needs and needs[rule] <= offers | NO_DRAFT), DEFAULT_RULE)
 
 
 def fits(pairing: Pairing, target_offers: Iterable[str]) -> frozenset[str]:
@@ -83,7 +101,7 @@ def fitting(registry: Registry, target_offers: Iterable[str]) -> list[str]:
     names = []
     for method in registry.components("method"):
         try:
-            missing = fits(pair(registry, method), offers)
+            missing = fits(pair(registry, method, offers=offers), offers)
         except ValueError:
             continue
         if not missing:

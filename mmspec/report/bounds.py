@@ -58,5 +58,13 @@ def limits(result: Result) -> list[View]:
     ]
 
 
+def rounds(result: Result) -> View:
+    """What rounds over N nodes cost beside what they might."""
+    given = result.limits.by_nodes
+    sizes = sorted(keys_of(given.values()), key=int)
+    rows = [(n, *(f"{by[n]:.3g}" if n in by else "" for by in given.values())) for n in sizes]
+    return View("Rounds over N nodes", ("N", *given), rows)
+
+
 def _number(mapping: dict[str, float], key: str) -> str:
     return f"{mapping[key]:.2f}" if key in mapping else ""

@@ -105,6 +105,7 @@ class Limits:
         F_tree: Expected acceptance of the method's tree / that of the best tree of as many nodes.
         F_total: Measured speed-up / the best that the measured acceptance allows on a perfect pass with free drafts.
         measured: What the floors were computed from: bandwidth, arithmetic, bytes, seconds.
+        by_nodes: Further numbers of passes over N nodes, by what they are, then by N.
     """
 
     v_of_n: dict[str, float] = field(default_factory=dict)
@@ -114,6 +115,7 @@ class Limits:
     F_tree: dict[str, float] = field(default_factory=dict)
     F_total: dict[str, float] = field(default_factory=dict)
     measured: dict[str, float] = field(default_factory=dict)
+    by_nodes: dict[str, dict[str, float]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,7 @@ def everything(result: Result) -> list[View]:
         bounds.depths(result),
         bounds.modes(result),
         *bounds.limits(result),
+        bounds.rounds(result),
     ]
     return [table for table in tables if table.rows]
 

@@ -115,6 +115,7 @@ def _optimizer(model: nn.Module, options: LoopOptions) -> torch.optim.AdamW:
         ],
         lr=options.learning_rate,
         betas=(0.9, 0.95),
+        fused=True,
     )
 
 

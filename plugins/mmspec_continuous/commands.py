@@ -3,9 +3,15 @@
 import typer
 
 from mmspec.cli.groups import group
+from mmspec_continuous.bench.command import bench_continuous, bench_denoising
+from mmspec_continuous.generate import generate_continuous
 from mmspec_continuous.train.command import train_continuous
 
 
 def add(app: typer.Typer) -> None:
     """Add our commands to the groups that plugins share."""
+    group(app, "generate", "Generate, speculatively.").command("continuous")(generate_continuous)
+    bench = group(app, "bench", "Measure speed, and what it costs.")
+    bench.command("continuous")(bench_continuous)
+    bench.command("denoising")(bench_denoising)
     group(app, "train", "Train the small models that mmspec ships.").command("continuous")(train_continuous)

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any
 
 from diffusers import AutoencoderKL, ImagePipelineOutput
 from torch import Tensor
@@ -88,12 +88,6 @@ class ContinuousTextToImagePipeline(PicturePipeline):
                 f"(whose scales are {list(model.latents)[:2]} …, not {list(theirs or ())[:2]} …)"
             )
         self.register_modules(transformer=transformer, vae=vae, text_encoder=text_encoder, tokenizer=tokenizer)
-
-    def use(self, method: str = "auto", **how: Any) -> Self:
-        """Choose how to speculate; arguments as in `mmspec.enable`. `plain` draws each token from its own law."""
-        if method == "plain" and how.get("rule") is None:
-            how = {**how, "rule": "rejection"}  # the general default takes discrete units only
-        return super().use(method, **how)
 
     def __call__(
         self,

@@ -11,13 +11,15 @@ from mmspec_continuous.denoising import components as denoising
 if TYPE_CHECKING:
     import typer
 
+REFLECTION, CSPD = "https://arxiv.org/abs/2501.05370", "https://arxiv.org/abs/2411.11925"
+"""Papers."""
 TARGETS = {"mmspec_continuous.models.continuous_ar": "continuous-ar"}
 """Modules of models to their targets."""
 
 
 @hookimpl
 def mmspec_components() -> Iterator[Component]:
-    """The target, the drafters, then methods."""
+    """The target, the drafters, the rules, then methods."""
     yield Component(
         name="continuous-ar",
         kind="target",
@@ -47,9 +49,60 @@ def mmspec_components() -> Iterator[Component]:
         needs=frozenset({"continuous"}),
         offers=frozenset({"chain", "q"}),
         summary="A smaller model of the family, of the same tokens and denoising steps.",
-        paper="https://arxiv.org/abs/2501.05370",
+        paper=REFLECTION,
         options="mmspec_continuous.drafters.draft_model:DraftModelOptions",
     )
+    yield Component(
+        name="continuous-sets",
+        kind="drafter",
+        factory="mmspec_continuous.drafters.sets:ContinuousSets",
+        needs=frozenset({"redraw", "continuous"}),
+        offers=frozenset({"chain", "window", "q", "sets"}),
+        summary="A window whose first half the last pass decided; for set-parallel.",
+        paper=CSPD,
+        options="mmspec_continuous.drafters.sets:SetsOptions",
+    )
+    yield from _rules()
+    yield from _methods()
+    yield from denoising.components()
+
+
+def _rules() -> Iterator[Component]:
+    yield Component(
+        name="tempered",
+        kind="rule",
+        factory="mmspec_continuous.rules.tempered:Tempered",
+        needs=frozenset({"continuous", "chain"}),
+        offers=frozenset({"redraw"}),
+        exactness="lossy",
+        summary="Test the last denoising step only, its exponent divided by tau.",
+        paper=CSPD,
+        options="mmspec_continuous.rules.tempered:TemperedOptions",
+    )
+    yield Component(
+        name="set-parallel",
+        kind="rule",
+        factory="mmspec_continuous.rules.set_parallel:SetParallel",
+        needs=frozenset({"continuous", "sets"}),
+        offers=frozenset({"redraw"}),
+        exactness="lossy",
+        summary="Judge every token once; it stands whatever becomes of those before it.",
+        paper=CSPD,
+    )
+    yield Component(
+        name="denoise-ahead",
+        kind="rule",
+        factory="mmspec_continuous.rules.denoise_ahead:DenoiseAhead",
+        needs=frozenset({"continuous", "chain"}),
+        offers=frozenset({"redraw"}),
+        exactness="lossless",
+        summary="Rejection; free draws take several denoising steps per call of the head.",
+        paper=REFLECTION,
+        options="mmspec_continuous.rules.denoise_ahead:AheadOptions",
+    )
+
+
+def _methods() -> Iterator[Component]:
     yield Component(
         name="reflection",
         kind="method",
@@ -57,7 +110,7 @@ def mmspec_components() -> Iterator[Component]:
         rule="rejection",
         exactness="lossless",
         summary="Jacobi windows of continuous tokens, coupled by reflection at every step.",
-        paper="https://arxiv.org/abs/2501.05370",
+        paper=REFLECTION,
     )
     yield Component(
         name="draft-reflection",
@@ -66,9 +119,35 @@ def mmspec_components() -> Iterator[Component]:
         rule="rejection",
         exactness="lossless",
         summary="A smaller model drafts tokens, coupled by reflection at every step.",
-        paper="https://arxiv.org/abs/2501.05370",
+        paper=REFLECTION,
     )
-    yield from denoising.components()
+    yield Component(
+        name="denoise-ahead",
+        kind="method",
+        rule="denoise-ahead",
+        exactness="lossless",
+        summary="Plain tokens, each in fewer calls of the denoising head.",
+        paper=REFLECTION,
+    )
+    yield Component(
+        name="cspd",
+        kind="method",
+        drafter="continuous-draft-model",
+        rule="tempered",
+        exactness="lossy",
+        defaults={"prefill": 0.05},
+        summary="Continuous speculative decoding as published: a tempered test, not exact.",
+        paper=CSPD,
+    )
+    yield Component(
+        name="set-parallel",
+        kind="method",
+        drafter="continuous-sets",
+        rule="set-parallel",
+        exactness="lossy",
+        summary="Sets of tokens, each drawn in one pass after drafts: another sampler.",
+        paper=CSPD,
+    )
 
 
 @hookimpl

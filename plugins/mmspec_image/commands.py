@@ -1,5 +1,8 @@
 """The image plugin's commands. Registering them imports nothing heavy; running them does."""
 
+from pathlib import Path
+from typing import Annotated
+
 import typer
 
 from mmspec.cli.groups import group
@@ -12,4 +15,14 @@ def add(app: typer.Typer) -> None:
     """Add our commands to the groups that plugins share."""
     group(app, "generate", "Generate, speculatively.").command("image")(generate_image)
     group(app, "bench", "Measure speed, and what it costs.").command("image")(bench_image)
+    group(app, "demo", "Run every demo, or one.", run_all=True).command("image")(demo)
     group(app, "train", "Train the small models that mmspec ships.").command("image")(train_image)
+
+
+def demo(
+    out: Annotated[Path, typer.Option("--out", "-o", help="The sheet of pictures.")] = Path("demo-output/image.png"),
+) -> None:
+    """The shipped model draws emoji: plainly, the same in fewer passes, and with a lossy rule."""
+    from mmspec_image.demo import demo_image
+
+    demo_image(out)

@@ -5,8 +5,7 @@ from typing import Annotated
 
 import typer
 
-from mmspec.cli.groups import INTERRUPTED
-from mmspec.pictures.command import ctrl_c_stops, refuse_unwritable, sheet, write_whole
+from mmspec.pictures.command import draw, pipeline, refuse_unwritable
 
 
 def generate_image(
@@ -35,27 +34,18 @@ def generate_image(
         if file is not None:
             refuse_unwritable(file)
 
-    from diffusers.utils import logging
-
-    import mmspec
-    from mmspec.pictures.trace import traced
     from mmspec.registry.options import parse
 
-    logging.disable_progress_bar()  # of loading, which takes a moment only
-    how = {"method": method, "rule": rule, "k": num_speculative_tokens, **parse(opt or [])}
-    pipe = mmspec.Pipeline.from_pretrained(model, device=device, **how)
-    if not hasattr(pipe, "decode_units"):
-        raise ValueError(f"{model} draws no pictures: it is a {type(pipe).__name__}")
-    numbers = {"guidance_scale": guidance, "temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
-    with ctrl_c_stops(pipe):
-        made = pipe(
-            prompt, class_labels=class_label, negative_prompt=negative, num_images_per_prompt=num_images, **numbers
-        )
-    write_whole(sheet(made.images), out)
-    if trace is not None:
-        write_whole(sheet([traced(*both) for both in zip(made.images, made.rounds, strict=True)]), trace)
-    typer.echo("\n".join(line for line in (pipe.decoder().why, str(made.report), str(out)) if line), err=True)
-    if pipe.interrupt:
-        drawn = f"{made.report.emitted} of {made.codes.numel()} codes"
-        typer.echo(f"(stopped; {out} is what there is: {drawn}, the rest repeats what stands above)", err=True)
-        raise typer.Exit(INTERRUPTED)
+    pipe = pipeline(model, device, method=method, rule=rule, k=num_speculative_tokens, **parse(opt or []))
+    call = {
+        "prompt": prompt,
+        "class_labels": class_label,
+        "negative_prompt": negative,
+        "num_images_per_prompt": num_images,
+        "guidance_scale": guidance,
+        "temperature": temperature,
+        "top_k": top_k,
+        "top_p": top_p,
+        "seed": seed,
+    }
+    draw(pipe, call, out, trace, "code")

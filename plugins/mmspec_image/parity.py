@@ -7,9 +7,9 @@ from torch import Tensor
 
 from mmspec.core.decoder import Decoder
 from mmspec.core.warp import Warp
+from mmspec.models.vq import LlamaGenVQ
 from mmspec.pictures.conditions import Condition
 from mmspec_image.models.llamagen import LlamaGenTransformer
-from mmspec_image.models.vq import LlamaGenVQ
 from mmspec_image.targets.llamagen import LlamaGenTarget
 
 GUIDANCE = 3.0

@@ -12,12 +12,12 @@ from mmspec.core.warp import Warp
 from mmspec.faces.pipeline import Generators, Seed
 from mmspec.hosts.offload import awake
 from mmspec.models.captions import CaptionEncoder
+from mmspec.models.vq import LlamaGenVQ
 from mmspec.pictures.callbacks import Callback
 from mmspec.pictures.parts import refuse_misfits
 from mmspec.pictures.pipeline import Call, PicturePipeline
 from mmspec.report.report import Report
 from mmspec_image.models.llamagen import LlamaGenTransformer
-from mmspec_image.models.vq import LlamaGenVQ
 
 
 @dataclass

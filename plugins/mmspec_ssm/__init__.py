@@ -1,1 +1,1 @@
-"""State-space and hybrid language models: a first-party plugin of mmspec that offers nothing yet."""
+"""State-space and hybrid language models: a first-party plugin of mmspec."""

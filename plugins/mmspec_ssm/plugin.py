@@ -1,12 +1,77 @@
-"""State-space and hybrid language models: this plugin offers nothing yet.
+"""What the state-space plugin offers. It imports no torch; the factories do."""
 
-To come: recurrent layers with tree forward and commit, a target that rolls them back exactly.
-"""
+from __future__ import annotations
 
-from mmspec.registry import Component, hookimpl
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from mmspec.registry import Component, hookimpl, hookspec
+
+if TYPE_CHECKING:
+    import typer
+
+OPS = {
+    "causal_conv1d_fn": "mmspec_ssm.ops.conv:Convolution",
+    "mamba2_chunk_scan": "mmspec_ssm.ops.ssd:Ssd",
+    "mamba_selective_scan": "mmspec_ssm.ops.selective:SelectiveScan",
+    "torch_chunk_gated_delta_rule": "mmspec_ssm.ops.delta:GatedDelta",
+    "chunk_kimi_delta_attention": "mmspec_ssm.ops.channel_delta:ChannelDelta",
+    "chunk_gla": "mmspec_ssm.ops.linear:GatedLinear",
+}
+"""Name of a function that mixers of transformers call → the tree operation that stands for it."""
+
+
+@hookspec
+@hookimpl
+def mmspec_tree_ops() -> Mapping[str, str]:
+    """Tree operations (`mmspec.hosts.tree_op`) as `module:Class`, by the names of the functions that mixers call."""
+    return OPS
 
 
 @hookimpl
-def mmspec_components() -> list[Component]:
-    """Nothing yet, and so `mmspec methods` lists nothing of it."""
-    return []
+def mmspec_components() -> Iterator[Component]:
+    """The target for recurrent models and hybrids, and the method that was made for them."""
+    yield Component(
+        name="recurrent",
+        kind="target",
+        factory="mmspec_ssm.target:recurrent",
+        offers=frozenset({"discrete", "tree", "text", "grow"}),
+        summary="A decoder of transformers with recurrent layers, alone or beside attention.",
+        paper="https://arxiv.org/abs/2405.21060",
+    )
+    yield Component(
+        name="stree",
+        kind="drafter",
+        factory="mmspec_ssm.drafters.stree:Stree",
+        offers=frozenset({"tree", "q"}),
+        summary="A smaller model's static tree, as large as pays on this machine; or a chain.",
+        paper="https://arxiv.org/abs/2505.14969",
+        options="mmspec_ssm.drafters.stree:StreeOptions",
+    )
+    yield Component(
+        name="stree",
+        kind="method",
+        drafter="stree",
+        needs=frozenset({"text"}),
+        exactness="invariant",
+        summary="A static tree of hardware-aware size by a smaller model, for any text target.",
+        paper="https://arxiv.org/abs/2505.14969",
+    )
+
+
+@hookimpl
+def mmspec_target_for(model: object) -> str | None:
+    """`recurrent` for a live model of transformers whose cache has layers with states."""
+    if not hasattr(getattr(model, "config", None), "model_type") or not hasattr(model, "generate"):
+        return None
+    from mmspec_ssm import target
+
+    return "recurrent" if target.fits(model) else None
+
+
+@hookimpl
+def mmspec_commands(app: typer.Typer) -> None:
+    """Add `mmspec bench ssm` and `mmspec train ssm`."""
+    from mmspec_ssm import commands
+
+    commands.add(app)

@@ -1,26 +1,11 @@
 """What the cards of the shipped text models say."""
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from mmspec.report.cards import Shipped, write
-from mmspec.report.views import View
+from mmspec.report.language import SOURCES, held_out
 
-_DATA = (
-    "The source of Python's standard library without its tests (Python Software Foundation License 2.0).",
-    "The plays of William Shakespeare, as collected in tinyshakespeare (public domain).",
-)
 _COMMAND = "mmspec train text --prose tinyshakespeare.txt"
-
-
-def held_out(facts: Mapping[str, Any]) -> View:
-    """Held-out loss, and what was held out."""
-    rows = [(name, f"{value:.3f}") for name, value in facts["held_out_nats_per_token"].items()]
-    modules = ", ".join(f"`{module}`" for module in facts["held_out_modules"])
-    note = f"Held out: {modules}, and the last {facts['held_out_prose_share']:.0%} of the prose."
-    return View("Held-out loss", ("text", "nats per token"), rows, note)
-
 
 SHIPPED = (
     Shipped(
@@ -31,7 +16,7 @@ SHIPPED = (
         policy="goodput",
         k=10,
         drafter=None,
-        data=_DATA,
+        data=SOURCES,
         command=_COMMAND,
         tags=("text-generation", "speculative-decoding", "llama"),
         measured=held_out,
@@ -42,7 +27,7 @@ SHIPPED = (
         target="transformers",
         method="plain",
         drafter=None,
-        data=_DATA,
+        data=SOURCES,
         command=_COMMAND,
         tags=("text-generation", "speculative-decoding", "draft-model", "llama"),
         measured=held_out,

@@ -4,23 +4,21 @@ Three stages, each of which resumes where it stopped: tokenizer, target, drafter
 `<out>/text-14m` and `<out>/text-1m`, in half precision, only when a stage is complete.
 """
 
-import json
-import shutil
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from torch import Tensor, nn
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
+from mmspec.training import corpus as texts
+from mmspec.training import held_out as pieces
+from mmspec.training.language import facts_of, held_out_streams, ship, stream, windows
 from mmspec.training.loop import LoopOptions, fit
 from mmspec.training.losses import distillation, next_token
-from mmspec_text import corpus as texts
-from mmspec_text import held_out as pieces
 
 END, PAD = "<|endoftext|>", "<|pad|>"
 TARGET = dict(
@@ -75,9 +73,9 @@ def train(
     corpus = texts.load(prose_files)
     work.mkdir(parents=True, exist_ok=True)
     tokenizer = _tokenizer(work / "tokenizer", corpus, recipe)
-    streams = [_stream(tokenizer, documents).to(device) for documents in (corpus.code, corpus.prose)]
+    streams = [stream(tokenizer, documents).to(device) for documents in (corpus.code, corpus.prose)]
     say(f"training on {len(streams[0]):,} tokens of code and {len(streams[1]):,} of prose")
-    held_out = {"code": _stream(tokenizer, corpus.held_out_code), "prose": _stream(tokenizer, corpus.held_out_prose)}
+    held_out = held_out_streams(tokenizer, corpus)
 
     def batch_at(step: int, steps: int = recipe.steps) -> Tensor:
         return _batch(streams, recipe, step, short=step < 0.75 * steps)
@@ -87,8 +85,8 @@ def train(
 
     target = _model(TARGET, recipe, tokenizer).to(device)
     fit(target, batch_at, next_token_loss, LoopOptions(recipe.steps, 1.5e-3), work / "target", say)
-    facts = _facts(target, recipe, held_out, device)
-    _ship(target, tokenizer, out / "text-14m", facts, say, also=lambda folder: pieces.write(folder, corpus))
+    facts = facts_of(target, held_out, recipe.context, asdict(recipe))
+    ship(target, tokenizer, out / "text-14m", facts, say, also=lambda folder: pieces.write(folder, corpus))
 
     target.requires_grad_(False)
 
@@ -106,7 +104,7 @@ def train(
         work / "drafter",
         say,
     )
-    _ship(drafter, tokenizer, out / "text-1m", _facts(drafter, recipe, held_out, device), say)
+    ship(drafter, tokenizer, out / "text-1m", facts_of(drafter, held_out, recipe.context, asdict(recipe)), say)
 
 
 def _tokenizer(folder: Path, corpus: texts.Corpus, recipe: TextRecipe) -> PreTrainedTokenizerFast:
@@ -131,22 +129,16 @@ def _tokenizer(folder: Path, corpus: texts.Corpus, recipe: TextRecipe) -> PreTra
     return PreTrainedTokenizerFast.from_pretrained(folder)
 
 
-def _stream(tokenizer: PreTrainedTokenizerFast, documents: list[str]) -> Tensor:
-    """All documents as one row of ids, each opened by the end-of-text token."""
-    end = tokenizer.eos_token_id
-    rows = tokenizer(documents, add_special_tokens=False, verbose=False)["input_ids"]
-    return torch.tensor([i for row in rows for i in (end, *row)])
-
-
 def _batch(streams: list[Tensor], recipe: TextRecipe, step: int, short: bool) -> Tensor:
-    """Windows cut at random places; the share of prose is drawn sequence by sequence. `[sequences, length]`."""
-    g = torch.Generator().manual_seed(recipe.seed * 1_000_003 + step)
-    rows, length = [], recipe.context // 2 if short else recipe.context
-    for _ in range(recipe.batch * 2 if short else recipe.batch):
-        stream = streams[int(torch.rand((), generator=g) < recipe.prose_share)]
-        start = int(torch.randint(len(stream) - length, (), generator=g))
-        rows.append(stream[start : start + length])
-    return torch.stack(rows)
+    """The windows of a step, `[sequences, length]`: a function of the step alone."""
+    return windows(
+        *streams,
+        rows=recipe.batch,
+        length=recipe.context,
+        prose_share=recipe.prose_share,
+        seed=recipe.seed * 1_000_003 + step,
+        short=short,
+    )
 
 
 def _model(sizes: dict[str, int], recipe: TextRecipe, tokenizer: PreTrainedTokenizerFast) -> LlamaForCausalLM:
@@ -161,46 +153,4 @@ def _model(sizes: dict[str, int], recipe: TextRecipe, tokenizer: PreTrainedToken
             pad_token_id=tokenizer.pad_token_id,
             **sizes,
         )
-    )
-
-
-@torch.no_grad()
-def _facts(model: LlamaForCausalLM, recipe: TextRecipe, held_out: dict[str, Tensor], device: str) -> dict[str, Any]:
-    """What the card says: parameters, recipe, held-out loss in nats per token."""
-    model.eval()
-    losses = {}
-    for name, stream in held_out.items():
-        windows = stream[: len(stream) // recipe.context * recipe.context].view(-1, recipe.context)
-        each = [float(next_token(model(w[None].to(device)).logits, w[None].to(device))) for w in windows]
-        losses[name] = round(sum(each) / len(each), 4)
-    return {
-        "parameters": sum(p.numel() for p in model.parameters()),
-        "held_out_nats_per_token": losses,
-        "held_out_modules": list(texts.HELD_OUT_MODULES),
-        "held_out_prose_share": texts.HELD_OUT_PROSE,
-        "recipe": asdict(recipe),
-    }
-
-
-def _ship(
-    model: LlamaForCausalLM,
-    tokenizer: PreTrainedTokenizerFast,
-    folder: Path,
-    facts: dict[str, Any],
-    say: Callable[[str], None],
-    also: Callable[[Path], None] = lambda folder: None,
-) -> None:
-    """Write the model in half precision, whole or not at all; the live model stays float32."""
-    side = folder.with_name(folder.name + ".part")
-    shutil.rmtree(side, ignore_errors=True)
-    half = LlamaForCausalLM(model.config).half()
-    half.load_state_dict(model.state_dict())
-    half.save_pretrained(side)
-    tokenizer.save_pretrained(side)
-    also(side)
-    (side / "training.json").write_text(json.dumps(facts, indent=2) + "\n")
-    shutil.rmtree(folder, ignore_errors=True)
-    side.rename(folder)
-    say(
-        f"{folder.name}: {facts['parameters']:,} parameters, held-out nats per token {facts['held_out_nats_per_token']}"
     )

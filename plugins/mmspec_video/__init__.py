@@ -1,1 +1,1 @@
-"""Next-frame video and world models: a first-party plugin of mmspec that offers nothing yet."""
+"""Next-frame video and world models: a first-party plugin of mmspec."""

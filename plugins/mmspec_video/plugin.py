@@ -1,12 +1,108 @@
-"""Next-frame video and world models: this plugin offers nothing yet.
+"""What the video plugin offers. It imports no torch; the factories do."""
 
-To come: frames from actions, players whose truth comes later.
-"""
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from mmspec.registry import Component, hookimpl
 
+if TYPE_CHECKING:
+    import typer
+
+TARGETS = {
+    "mmspec_video.models.next_frame": "frames",
+    "mmspec_video.models.oasis": "frames",
+    "mmspec_video.models.token_world": "token-frames",
+}
+"""Modules of models to their targets."""
+
+PIPELINE = "mmspec_video.pipeline:NextFramePipeline"
+PAPER = "https://arxiv.org/abs/2506.01380"
+
 
 @hookimpl
-def mmspec_components() -> list[Component]:
-    """Nothing yet, and so `mmspec methods` lists nothing of it."""
-    return []
+def mmspec_components() -> Iterator[Component]:
+    """The targets, the drafters, then methods."""
+    yield Component(
+        name="frames",
+        kind="target",
+        factory="mmspec_video.targets.frames:FramesTarget",
+        offers=frozenset({"discrete", "tree", "grow", "told"}),
+        summary="Frames from actions by denoising, with the keys of earlier frames.",
+        paper=PAPER,
+        pipeline=PIPELINE,
+        default_method="branch-prediction",
+        default_k=1,
+    )
+    yield Component(
+        name="token-frames",
+        kind="target",
+        factory="mmspec_video.targets.token_frames:TokenFramesTarget",
+        offers=frozenset({"discrete", "tree", "window", "grow", "truncate"}),
+        summary="Frames as codes, actions as forced units between them.",
+        paper="https://arxiv.org/abs/2504.08388",
+        pipeline=PIPELINE,
+        default_method="frame-gs-sjd",
+        default_k=32,
+    )
+    yield Component(
+        name="action-repeat",
+        kind="drafter",
+        factory="mmspec_video.drafters.action_repeat:ActionRepeat",
+        needs=frozenset({"discrete", "told"}),
+        offers=frozenset({"chain"}),
+        summary="The player goes on doing what was done last.",
+        paper=PAPER,
+    )
+    yield Component(
+        name="action-model",
+        kind="drafter",
+        factory="mmspec_video.drafters.action_model:ActionModel",
+        needs=frozenset({"discrete", "told"}),
+        offers=frozenset({"tree"}),
+        summary="What the player did after the same actions before, several guesses at once.",
+        paper=PAPER,
+        options="mmspec_video.drafters.action_model:ActionModelOptions",
+    )
+    # Named apart from the image plugin's, so that a name alone is enough to say which.
+    yield Component(
+        name="frame-jacobi",
+        kind="drafter",
+        factory="mmspec_video.drafters.frame_jacobi:FrameJacobi",
+        needs=frozenset({"redraw"}),
+        offers=frozenset({"chain", "window", "q"}),
+        summary="The target's own last pass over a window, filled by the frame before.",
+        paper="https://arxiv.org/abs/2410.01699",
+        options="mmspec_video.drafters.frame_jacobi:FrameJacobiOptions",
+    )
+    yield Component(
+        name="branch-prediction",
+        kind="method",
+        drafter="action-model",
+        exactness="invariant",
+        summary="Frames ahead of their time, for guessed actions; equality decides.",
+        paper=PAPER,
+    )
+    yield Component(
+        name="frame-gs-sjd",
+        kind="method",
+        drafter="frame-jacobi",
+        exactness="invariant",
+        summary="Jacobi windows with shared noise, filled by the frame before.",
+        paper="https://arxiv.org/abs/2510.24211",
+    )
+
+
+@hookimpl
+def mmspec_target_for(model: object) -> str | None:
+    """By the class's home."""
+    return TARGETS.get(type(model).__module__)
+
+
+@hookimpl
+def mmspec_commands(app: typer.Typer) -> None:
+    """Add `mmspec train video`."""
+    from mmspec_video import commands
+
+    commands.add(app)

@@ -50,15 +50,15 @@ def test_the_plugin_is_called_after_the_file_and_its_factory_is_found(tmp_path: 
 
 
 def test_every_command_sees_it_and_it_may_bring_its_own(tmp_path: Path, mmspec) -> None:
-    files = [write(tmp_path, name) for name in ("mmspec_one", "mmspec_two")]
+    files = [write(tmp_path, name) for name in ("mmspec_sprig", "mmspec_twig")]
     options = [word for file in files for word in ("--plugin", str(file))]
     listed = mmspec(*options, "methods").output
-    assert "one" in listed.split() and "two" in listed.split() and "prompt-lookup" in listed
-    assert mmspec(*options, "two-hello").output == "hello from two\n"
-    assert mmspec(*options, "train", "one").output == "trained one\n"
+    assert "sprig" in listed.split() and "twig" in listed.split() and "prompt-lookup" in listed
+    assert mmspec(*options, "twig-hello").output == "hello from twig\n"
+    assert mmspec(*options, "train", "sprig").output == "trained sprig\n"
     assert "text" in mmspec(*options, "train", "--help").output, "a group that is there already stays"
-    assert "two-hello" in mmspec(*options, "--help").output
-    assert mmspec("two-hello").exit_code == 2 and "one" not in mmspec("methods").output.split()
+    assert "twig-hello" in mmspec(*options, "--help").output
+    assert mmspec("twig-hello").exit_code == 2 and "sprig" not in mmspec("methods").output.split()
 
 
 def test_a_method_of_a_file_is_used_like_any_other(tmp_path: Path) -> None:

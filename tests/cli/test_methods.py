@@ -28,6 +28,7 @@ def mmspec(*arguments: str, path: Path | None = None, **environment: str) -> sub
 def test_methods_says_what_each_promises_and_who_brings_it() -> None:
     rows = {row["name"]: row for row in json.loads(mmspec("methods", "--json").stdout)}
     assert rows["plain"]["exactness"] == "invariant" and rows["plain"]["owner"] == "text"
+    assert rows["plain"]["needs"] == []  # whatever a target draws, some rule decodes it
     assert rows["draft-model"]["drafter"] == "text:draft-model" and rows["draft-model"]["rule"] == "core:match"
     assert rows["draft-model"]["needs"] == ["discrete", "text"]
     table = mmspec("methods").stdout

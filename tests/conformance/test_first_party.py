@@ -6,17 +6,31 @@ from mmspec.registry import installed
 from mmspec.testing import Outcome, check_component
 
 PICTURES = {f"image:{name}" for name in ("gs-sjd", "mc-sjd", "sjd", "gsd", "lantern")}
-REFLECTED = {"continuous:reflection", "continuous:draft-reflection"}
-CONTINUOUS = {"continuous:continuous-jacobi", "continuous:continuous-draft-model"}
+REFLECTED = {"continuous:reflection", "continuous:draft-reflection", "continuous:denoise-ahead"}
+PUBLISHED = {"continuous:cspd", "continuous:set-parallel"}
+CONTINUOUS = {"continuous:continuous-jacobi", "continuous:continuous-draft-model", "continuous:continuous-sets"}
+SETS = (
+    "verdicts-are-paths",
+    "draft-and-scores-stay",
+    "global-generators-stay",
+    "same-seed-same-output",
+    "rows-are-independent",
+    "lossy-says-so",
+)
 TRIED_NOWHERE = {
     ("text:candidates", "rows-are-independent"),
     ("continuous:draft-reflection", "sampled-follows-the-law"),
     *(
         (method, check)
-        for method in PICTURES | REFLECTED
+        for method in PICTURES | REFLECTED | PUBLISHED
         for check in ("disabling-leaves-no-trace", "enabled-equals-stock")
     ),
     *((method, "greedy-equals-plain") for method in REFLECTED),
+    *(
+        ("continuous:denoise-ahead", check)
+        for check in ("greedy-at-zero", "equal-laws-accept-all", "disjoint-laws-accept-none")
+    ),
+    *(("continuous:set-parallel", check) for check in SETS),
     *(
         (drafter, check)
         for drafter in CONTINUOUS
@@ -24,7 +38,8 @@ TRIED_NOWHERE = {
     ),
 }
 """Not a promise of theirs: one row at a time; pictures come from a pipeline, no `generate` of a model makes them;
-continuous units are never equal, and not greedy. What the kit leaves out, tests of their own have."""
+continuous units are never equal, and not greedy; only one drafter makes sets. What the kit leaves out, tests of their
+own have."""
 OWN_LOOP = {"continuous:diffusion-pipeline", "continuous:speculative-denoising"}
 """The loop is the pipeline's, not ours: tests/continuous/test_speculative_denoising.py tries them."""
 

@@ -61,6 +61,24 @@ def test_scales_of_rows_are_their_own():
         assert torch.allclose(made[row], wanted, atol=1e-5)
 
 
+@pytest.mark.parametrize("guided", [False, True])
+def test_states_may_be_at_steps_of_their_own_and_a_prediction_can_be_kept(guided):
+    head, steps = head_of(), torch.tensor([3, 0, 2])
+    told, null = torch.randn(2, 3, 1, head.steps.shape[1])
+    condition = head.conditions(told, null if guided else None, 1.7)[:, 0]
+    x = torch.randn(3, 2)
+    with torch.no_grad():
+        made = head.mean(x, steps, condition)
+        one_by_one = [head.mean(x[i : i + 1], int(steps[i]), condition[i : i + 1]) for i in range(3)]
+        torch.testing.assert_close(made, torch.cat(one_by_one))
+        clean = head.clean(x, steps, made)
+        torch.testing.assert_close(head.around(x, steps, clean), made)
+        if not guided:
+            kept = head.kept[steps][:, None]
+            v = torch.cat([head(x[i : i + 1], int(steps[i]), told[i]) for i in range(3)])
+            torch.testing.assert_close(clean, kept.sqrt() * x - (1 - kept).sqrt() * v, rtol=1e-3, atol=1e-3)
+
+
 def test_the_loss_is_of_v():
     class Knows(Denoiser):
         off = 0.0

@@ -241,7 +241,7 @@ def test_a_picture_is_the_published_one_for_its_noise(state, tiny, published):
 def test_a_row_does_not_depend_on_its_batch(tiny):
     how = QUICK | {"guidance_scale": 1.5}
     batch, alone = sample(tiny, [0, 3, 2], seed=[5, 6, 7], **how), sample(tiny, [3], seed=[6], **how)
-    torch.testing.assert_close(alone[0], batch[1], rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(alone[0], batch[1], rtol=1e-3, atol=1e-3)
     generators = [torch.Generator().manual_seed(i) for i in (1, 2)]
     again = [torch.Generator().manual_seed(i) for i in (2, 1)]
     first, second = (sample(tiny, [3, 3], generator=g, **QUICK) for g in (generators, again))

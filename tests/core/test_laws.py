@@ -6,7 +6,7 @@ import pytest
 import torch
 from scipy.stats import binomtest
 
-from mmspec.core.laws import Categorical, Gaussian, Mixed, PointMass, couple, dense
+from mmspec.core.laws import Categorical, Gaussian, Mixed, PointMass, couple, dense, take_nodes
 from mmspec.core.noise import DraftNoise, Round
 from mmspec.core.philox import PhiloxSource
 from mmspec.testing.statistics import assert_normal, joint_p_value, ks_p_value
@@ -167,3 +167,14 @@ def test_finite_sees_nan_and_all_minus_inf():
     mean = torch.zeros(1, 2, 2)
     mean[0, 1, 0] = torch.inf
     assert Gaussian(mean, 1.0).finite().tolist() == [[True, False]]
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+@pytest.mark.parametrize("unit", [(), (4,), (2, 3)])
+@pytest.mark.parametrize("nodes", [[[2, 0, 0, 4]], [[1], [3], [3]], [[]]])
+def test_nodes_are_taken_row_by_row(rows: int, unit: tuple[int, ...], nodes: list[list[int]]) -> None:
+    values, index = torch.randn(rows, 5, *unit), torch.tensor(nodes, dtype=torch.int64)[:rows]
+    for given in (values, values[:1].expand(rows, 5, *unit)):
+        taken = take_nodes(given, index)
+        wanted = [given[row, index[row % len(index)]] for row in range(rows)]
+        assert torch.equal(taken, torch.stack(wanted))

@@ -6,8 +6,8 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from mmspec.models.captions import CaptionEncoder
+from mmspec.models.vq import LlamaGenVQ
 from mmspec_image.models.llamagen import LlamaGenTransformer
-from mmspec_image.models.vq import LlamaGenVQ
 from mmspec_image.pipeline import TextToImagePipeline
 
 SIZES = dict(vocab_size=24, grid=4, dim=32, n_layer=2, n_head=4, n_kv_head=2, multiple_of=16)

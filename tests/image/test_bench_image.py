@@ -12,8 +12,11 @@ from typer.testing import CliRunner
 from mmspec.bench.limits import Floor
 from mmspec.cli.app import build
 from mmspec.models.captions import CaptionEncoder
+from mmspec.models.vq import LlamaGenVQ
+from mmspec.pictures.bench.captions import CAPTIONS, HELD_OUT, SEEN
 from mmspec.pictures.bench.contestants import Call, Drawn, Ours
 from mmspec.pictures.bench.foreground import charged, compression, foreground
+from mmspec.pictures.bench.options import BenchOptions
 from mmspec.pictures.data import caption_tokenizer
 from mmspec.pictures.quality import Features, write_quality
 from mmspec.report import table, views
@@ -21,9 +24,8 @@ from mmspec.report.cards import render_measured
 from mmspec.report.numbers import fill
 from mmspec.report.result import Result
 from mmspec_image.bench import run as bench
-from mmspec_image.bench.settings import CAPTIONS, HELD_OUT, SEEN, SETTINGS, BenchOptions, methods_of
+from mmspec_image.bench.settings import SETTINGS, methods_of
 from mmspec_image.models.llamagen import LlamaGenTransformer
-from mmspec_image.models.vq import LlamaGenVQ
 from mmspec_image.pipeline import TextToImagePipeline
 
 GUIDED, FREE = (setting.name for setting in SETTINGS)
@@ -74,7 +76,7 @@ def quick() -> Iterator[pytest.MonkeyPatch]:
     """Without what only takes time here: the profiler, the machine's floor, most windows."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("mmspec_image.bench.settings.WINDOWS", (3, 4, 20))
-        patch.setattr(bench, "peak_growth", lambda work, device: work() or 1000)
+        patch.setattr("mmspec.pictures.bench.contestants.peak_growth", lambda work, device: work() or 1000)
         patch.setattr(bench, "measure_floor", _floor)
         yield patch
 

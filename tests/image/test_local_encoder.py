@@ -2,7 +2,7 @@
 
 import torch
 
-from mmspec_image.models.vq import LlamaGenVQ
+from mmspec.models.vq import LlamaGenVQ
 
 SIZES = dict(ch=32, encoder_ch_mult=(1, 2, 4), decoder_ch_mult=(1, 2, 2), z_channels=32, num_res_blocks=1)
 

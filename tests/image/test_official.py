@@ -6,10 +6,10 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from mmspec.models.vq import LlamaGenVQ
 from mmspec.testing.parity import compare
 from mmspec_image.models.llamagen import LlamaGenTransformer
 from mmspec_image.models.official import HEADS
-from mmspec_image.models.vq import LlamaGenVQ
 from mmspec_image.parity import llamagen
 
 SMALL = dict(grid=4, n_head=4)

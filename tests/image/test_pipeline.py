@@ -11,9 +11,9 @@ from transformers import T5Config, T5EncoderModel
 
 import mmspec
 from mmspec.models.captions import CaptionEncoder
+from mmspec.models.vq import LlamaGenVQ
 from mmspec.registry import installed
 from mmspec_image.drafters.jacobi import ImageJacobi
-from mmspec_image.models.vq import LlamaGenVQ
 from mmspec_image.pipeline import TextToImageOutput, TextToImagePipeline
 
 PROMPTS = ["red heart", "blue cat face"]

@@ -306,6 +306,7 @@ KILLED_BY: dict[str, Check] = {
     "sigma-factor-in-the-acceptance": mixture_window_under_rejection,
     "inverse-sigma-factor-in-the-acceptance": mixture_window_under_rejection,
     "tempered-acceptance": denoising_window_under_rejection,
+    "mean-drafted-as-a-draw": denoising_window_under_rejection,
     "stale-means-in-the-denoising-window": denoising_window_under_rejection,
     "residual-capped-at-zeros": residuals_of_almost_equal_mixtures,
     "law-of-the-slot-to-the-left": jacobi_under_rejection,

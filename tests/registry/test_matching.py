@@ -55,6 +55,23 @@ def test_a_pair_promises_no_more_than_its_rule(registry) -> None:
     assert pair(registry, "plain", rule="typical").exactness == "lossy"
 
 
+def test_plain_decoding_takes_the_rule_that_the_target_admits(registry) -> None:
+    class Drawing:
+        @hookimpl
+        def mmspec_components(self):
+            yield part("rule", "rejection", needs={"chain"}, exactness="lossless")
+
+    assert "plain" not in fitting(registry, {"continuous"})
+    registry.register(Drawing(), "core")
+    assert "plain" in fitting(registry, {"continuous"}) and fitting(registry, {"discrete"}) == ["plain"]
+    for offers, rule in (({"discrete"}, "match"), ({"continuous"}, "rejection"), (None, "match")):
+        assert pair(registry, "plain", offers=offers).rule.name == rule
+    drafting = pair(registry, "plain", drafter="sampled", offers={"continuous"})
+    assert drafting.rule.name == "match" and fits(drafting, {"continuous"}) == {"discrete"}, "drafts are verified"
+    with pytest.raises(ValueError, match="needs discrete"):
+        require(registry, pair(registry, "plain", rule="match", offers={"continuous"}), part("target", "waves"))
+
+
 def test_methods_whose_parts_are_missing_do_not_fit(registry) -> None:
     assert fitting(registry, {"discrete", "tree", "hidden"}) == ["plain", "trees"]
     with pytest.raises(ValueError, match="no drafter is called 'gone'"):

@@ -16,9 +16,9 @@ from transformers import PreTrainedTokenizerFast
 from typer.testing import CliRunner
 
 from mmspec import cli
+from mmspec.cli import writing as demo
 from mmspec.cli.app import build
 from mmspec.hosts.loading import load_model, load_tokenizer
-from mmspec_text import demo
 from mmspec_text.drafters.prompt_lookup import PromptLookup
 
 PROMPT = "the cat and the dog and the "

@@ -126,7 +126,7 @@ def test_a_shipped_name_is_found_without_a_network_and_a_wrong_one_names_the_nea
     for load in (load_model, load_tokenizer):
         with pytest.raises(ValueError, match="no shipped model is called 'text-14n'; did you mean 'text-14m'"):
             load("mmspec/text-14n")
-    with pytest.raises(ValueError, match=r"no model 'nobody/nothing': neither a folder .* Shipped: mmspec/text-14m"):
+    with pytest.raises(ValueError, match=r"no model 'nobody/nothing': neither a folder .* Shipped: .*mmspec/text-14m"):
         load_model("nobody/nothing")
 
 

@@ -14,10 +14,10 @@ from torch import Tensor
 from transformers import LlamaForCausalLM
 
 from mmspec.hosts.loading import load_model, load_tokenizer
-from mmspec.training import loop
+from mmspec.training import corpus, loop
 from mmspec.training.loop import LoopOptions, fit, schedule
 from mmspec.training.losses import distillation, next_token
-from mmspec_text import corpus, train
+from mmspec_text import train
 
 SIZES = dict(hidden_size=16, intermediate_size=24, num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=1)
 RECIPE = train.TextRecipe(vocab=300, context=16, batch=2, steps=4, drafter_steps=2)

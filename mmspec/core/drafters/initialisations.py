@@ -57,3 +57,25 @@ class AboveUnit:
         above = torch.where(position < state.emitted[:, None], known, window.units.gather(1, inside))
         usable = (position >= 0) & ((position < state.emitted[:, None]) | in_window)
         return torch.where(usable, above, left), None
+
+
+@dataclass(frozen=True)
+class PreviousFrame:
+    """The unit at the same place of the frame before, in the prompt too; where there is none, the one to the left.
+
+    Attributes:
+        period: Units from one frame to the next.
+    """
+
+    period: int
+
+    def fill(self, state: State, window: Window, noise: Noise) -> tuple[Tensor, Law | None]:
+        left, _ = LeftUnit().fill(state, window, noise)
+        slot = torch.arange(window.units.shape[1], device=left.device)
+        place = state.known[:, None] + slot - self.period
+        known = state.history.gather(1, place.clamp(min=0, max=state.history.shape[1] - 1))
+        inside = (slot - self.period).clamp(min=0).expand_as(left)
+        in_window = (slot >= self.period) & window.drawn.gather(1, inside)
+        before = torch.where(place < state.known[:, None], known, window.units.gather(1, inside))
+        usable = (place >= state.pads[:, None]) & ((place < state.known[:, None]) | in_window)
+        return torch.where(usable, before, left), None

@@ -14,18 +14,21 @@ from. So a new slot of a window may be drafted without a single head evaluation,
 
 Refused: sigma <= 0 at any step (a noiseless step has no coupling: keep the model's sigma_0 in the last one),
 variances that depend on the token (learned), drafts with other steps or sigmas.
-Knobs: none here; the head's last sigma: larger accepts more and is another target.
+Knobs: `ahead` (more: free draws take fewer calls of the head, one after another; `mmspec.core.laws.ahead`); the head's
+last sigma: larger accepts more and is another target.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
+from mmspec.core.laws.ahead import denoised_ahead
 from mmspec.core.laws.law import Law, finite_nodes, take_nodes, where_nodes
-from mmspec.core.laws.reflection import reflect
+from mmspec.core.laws.reflection import mirror
 from mmspec.core.laws.trajectory import Schedule, Trajectory, unrolled
 from mmspec.core.noise import Lane, Noise
 
@@ -43,6 +46,7 @@ class Head(Protocol):
 
     A head may have `carry [steps]`: mean(x, step, c) = carry[step] · x + (a part that the network computes). Drafts
     around another slot's means then take over that part only, and follow their own state.
+    One that denoises ahead has more: `mmspec.core.laws.ahead.Foreseeing`.
     """
 
     dim: int
@@ -60,34 +64,49 @@ class DenoisingChain:
     Attributes:
         condition: `[batch, node, …]`: what the head is told.
         head: Computes the means; one evaluation a step, for all nodes together.
+        ahead: Steps that free draws draft per call of the head; 0: none, a call a step.
+
+    Raises:
+        ValueError: The head cannot denoise ahead.
     """
 
     condition: Tensor
     head: Head
+    ahead: int = 0
+
+    def __post_init__(self) -> None:
+        if self.ahead and not hasattr(self.head, "around"):
+            raise ValueError(
+                f"{type(self.head).__name__} has no `clean` and `around`: what it predicts cannot be kept for steps to "
+                "come; use ahead=0"
+            )
 
     @staticmethod
     def cat(laws: "Sequence[DenoisingChain]") -> "DenoisingChain":
         """Chains of one head joined along the nodes."""
         assert all(law.head is laws[0].head for law in laws), "chains of different heads cannot be joined"
-        return DenoisingChain(torch.cat([law.condition for law in laws], 1), laws[0].head)
+        return replace(laws[0], condition=torch.cat([law.condition for law in laws], 1))
 
-    @property
+    @cached_property
     def schedule(self) -> Schedule:
         """The head's steps."""
         return Schedule.of(self.head)
 
     def draw(self, noise: Noise) -> Tensor:
-        schedule = self.schedule
+        schedule, (rows, nodes) = self.schedule, self.condition.shape[:2]
         fresh = noise.normal(schedule.steps + 1, self.head.dim)
-
-        def free(step: int, mean: Tensor, sigma: float) -> Tensor:
-            return mean + sigma * fresh[:, :, step + 1]
-
-        return unrolled(fresh[:, :, 0], schedule, self._mean, free)
+        if self.ahead:
+            log_coins = -noise.lane(Lane.COIN).exponential(schedule.steps)
+            condition, normals, logs = (t.flatten(0, 1) for t in (self.condition, fresh, log_coins))
+            head: Any = self.head
+            return denoised_ahead(head, schedule, condition, normals, logs, self.ahead).unflatten(0, (rows, nodes))
+        pushes = self._pushes(fresh)
+        return unrolled(fresh[:, :, 0], schedule, self._mean, lambda step, mean, sigma: mean + pushes[step])
 
     def couple(self, draft: Law, x: Tensor, noise: Noise) -> Tensor:
         """As in `Law`; `x` is the last state of the draft's own trajectory."""
-        return self._following(self._aligned(draft), None, noise, self._reflected(draft, noise))
+        aligned = self._aligned(draft)
+        return self._following(aligned, None, noise, self._reflected(aligned, noise))
 
     def draw_coupled(self, draft: Law, x: Tensor, follows: Tensor, noise: Noise) -> Tensor:
         """As in `Law`: the head is evaluated once a step, whoever is coupled and whoever free."""
@@ -99,12 +118,15 @@ class DenoisingChain:
         """Under the draft's own noise at every step, without coupling: for rules that test the last step only.
 
         The target's states and means at all steps; the tokens are practically never equal. `follows` as in
-        `draw_coupled`.
+        `draw_coupled`. The draft's sigmas may be others.
         """
-        padded = self._padded(self._aligned(draft))
+        own = self._trajectory(draft)
+        self.schedule.refuse_another_length(own.schedule)
+        padded = self._padded(own)
+        ratios = [p / q for p, q in zip(self.schedule.sigmas, own.schedule.sigmas, strict=True)]
 
         def same(step: int, mean: Tensor, sigma: float) -> Tensor:
-            return mean + (padded.states[:, :, step + 1] - padded.means[:, :, step])
+            return mean + ratios[step] * (padded.states[:, :, step + 1] - padded.means[:, :, step])
 
         return self._following(padded, torch.nn.functional.pad(follows, (0, 1)), noise, same)
 
@@ -115,7 +137,7 @@ class DenoisingChain:
         return Trajectory(draws, self.schedule)
 
     def take(self, nodes: Tensor) -> "DenoisingChain":
-        return DenoisingChain(take_nodes(self.condition, nodes), self.head)
+        return replace(self, condition=take_nodes(self.condition, nodes))
 
     def confidence(self) -> Tensor:
         return torch.zeros(self.condition.shape[:2], device=self.condition.device)
@@ -141,32 +163,47 @@ class DenoisingChain:
         """Trajectories tied to the draft's where `follows [batch, node]`, else free; None: tied everywhere."""
         start = draft.states[:, :, 0]
         if follows is None:
-            return unrolled(start, draft.schedule, self._mean, tie)
-        fresh = noise.normal(draft.schedule.steps + 1, self.head.dim)
+            return unrolled(start, self.schedule, self._mean, tie)
+        fresh = noise.normal(self.schedule.steps + 1, self.head.dim)
+        pushes = self._pushes(fresh)
 
         def following(step: int, mean: Tensor, sigma: float) -> Tensor:
-            return where_nodes(follows, tie(step, mean, sigma), mean + sigma * fresh[:, :, step + 1])
+            return where_nodes(follows, tie(step, mean, sigma), mean + pushes[step])
 
-        return unrolled(where_nodes(follows, start, fresh[:, :, 0]), draft.schedule, self._mean, following)
+        return unrolled(where_nodes(follows, start, fresh[:, :, 0]), self.schedule, self._mean, following)
+
+    def _pushes(self, fresh: Tensor) -> Sequence[Tensor]:
+        """What every step adds to its mean, of normals `[batch, node, steps + 1, dim]`."""
+        sigmas = torch.tensor(self.schedule.sigmas, device=fresh.device)
+        return (fresh[:, :, 1:] * sigmas[:, None]).unbind(2)
 
     @staticmethod
-    def _reflected(draft: Law, noise: Noise) -> Tie:
-        assert isinstance(draft, Trajectory)
-        log_coins = -noise.lane(Lane.COIN).exponential(draft.schedule.steps)
+    def _reflected(draft: Trajectory, noise: Noise) -> Tie:
+        # As `reflect`, with all that is known before the head runs computed once for all steps.
+        states, around = draft.states[:, :, 1:].unbind(2), draft.means.unbind(2)
+        off = (draft.states[:, :, 1:] - draft.means).unbind(2)
+        sigmas = torch.tensor(draft.schedule.sigmas, device=draft.draws.device)
+        bounds = (noise.lane(Lane.COIN).exponential(draft.schedule.steps) * sigmas * sigmas)[..., None].unbind(2)
 
         def tie(step: int, mean: Tensor, sigma: float) -> Tensor:
-            state, around = draft.states[:, :, step + 1], draft.means[:, :, step]
-            return reflect(state, around, mean, sigma, log_coins[..., step])
+            keep, mirrored = mirror(off[step], around[step] - mean, bounds[step])
+            return torch.where(keep, states[step], mean + mirrored)
 
         return tie
 
     def _aligned(self, draft: Law) -> Trajectory:
+        """A draft that can be coupled: of the same schedule."""
+        trajectory = self._trajectory(draft)
+        self.schedule.refuse_another(trajectory.schedule)
+        return trajectory
+
+    @staticmethod
+    def _trajectory(draft: Law) -> Trajectory:
         if not isinstance(draft, Trajectory):
             raise TypeError(
                 f"a denoising chain is coupled with a draft that has its trajectory, `law.having(draws)`; "
                 f"got a {type(draft).__name__}"
             )
-        self.schedule.refuse_another(draft.schedule)
         return draft
 
     @staticmethod

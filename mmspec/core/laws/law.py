@@ -66,8 +66,12 @@ class Law(Protocol):
 
 def take_nodes(values: Tensor, nodes: Tensor) -> Tensor:
     """Gather `values [batch, node, …]` at `nodes [batch, m]` or `[1, m]`: `[batch, m, …]`."""
-    nodes = nodes.expand(len(values), -1)
-    return values.gather(1, nodes.reshape(*nodes.shape, *(1,) * (values.dim() - 2)).expand(-1, -1, *values.shape[2:]))
+    rows, count = values.shape[:2]
+    if values.dim() == 2:
+        return values.gather(1, nodes.expand(rows, -1))
+    # Whole nodes are copied at once, many times faster than `gather` with an index for each of their numbers.
+    at = nodes if rows == 1 else nodes + count * torch.arange(rows, device=nodes.device)[:, None]
+    return values.flatten(0, 1).index_select(0, at.flatten()).unflatten(0, (rows, nodes.shape[1]))
 
 
 def finite_nodes(values: Tensor) -> Tensor:

@@ -4,8 +4,10 @@ A trajectory is a chain of Gaussians around known means, and that is all that re
 around the same means (`draw`) costs no network: given the slot that they came from, they are numbers.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
@@ -59,17 +61,25 @@ class Schedule:
         """Denoising steps."""
         return len(self.sigmas)
 
-    def refuse_another(self, draft: "Schedule") -> None:
-        """Refuse a draft of another schedule: step t is coupled with step t.
+    def refuse_another_length(self, draft: "Schedule") -> None:
+        """Refuse a draft of other steps: step t goes with step t.
 
         Raises:
-            ValueError: The number of steps, or a step's sigma, is another.
+            ValueError: The number of steps is another.
         """
         if draft.steps != self.steps:
             raise ValueError(
                 f"the draft's chain has {draft.steps} denoising steps, the target's {self.steps}: chains of different "
                 "lengths cannot be aligned"
             )
+
+    def refuse_another(self, draft: "Schedule") -> None:
+        """Refuse a draft of another schedule: step t is coupled with step t.
+
+        Raises:
+            ValueError: The number of steps, or a step's sigma, is another.
+        """
+        self.refuse_another_length(draft)
         for step, (q, p) in enumerate(zip(draft.sigmas, self.sigmas, strict=True)):
             if q != p:
                 raise ValueError(
@@ -97,6 +107,14 @@ def unrolled(
         means.append(mean_of(states[-1], step))
         states.append(follow(step, means[-1], sigma))
     return torch.stack([*states, *means], 2)
+
+
+@cache
+def _carried(carry: tuple[float, ...]) -> Tensor:
+    """How much of each state's push arrives at each later one: `[steps + 1, steps + 1]`, lower triangular."""
+    rows = [[math.prod(carry[start:end]) if start <= end else 0.0 for start in range(len(carry) + 1)]
+            for end in range(len(carry) + 1)]  # fmt: skip
+    return torch.tensor(rows)
 
 
 @dataclass(frozen=True)
@@ -130,16 +148,16 @@ class Trajectory:
         return self.draws[:, :, self.schedule.steps + 1 :]
 
     def draw(self, noise: Noise) -> Tensor:
-        """Another trajectory around the same means: own noise, and what the state carries over follows it."""
-        steps, carry = self.schedule.steps, self.schedule.carry
+        """Another trajectory around the same means: own noise, and what the state carries over follows it.
+
+        Its distance from this one is linear in the noise, so that all steps are one product.
+        """
+        steps, device = self.schedule.steps, self.draws.device
+        sigmas, carry = (torch.tensor(s, device=device)[:, None] for s in (self.schedule.sigmas, self.schedule.carry))
         fresh = noise.normal(steps + 1, self.draws.shape[-1])
-
-        def mean(x: Tensor, step: int) -> Tensor:
-            return self.means[:, :, step] + carry[step] * (x - self.states[:, :, step])
-
-        return unrolled(
-            fresh[:, :, 0], self.schedule, mean, lambda step, mean, sigma: mean + sigma * fresh[:, :, step + 1]
-        )
+        pushed = torch.cat([fresh[:, :, :1], self.means + sigmas * fresh[:, :, 1:]], 2) - self.states
+        off = _carried(self.schedule.carry).to(device) @ pushed
+        return torch.cat([self.states + off, self.means + carry * off[:, :, :-1]], 2)
 
     def couple(self, draft: Law, x: Tensor, noise: Noise) -> Tensor:
         raise TypeError("a trajectory is the law of a draft; a target's law is its DenoisingChain")

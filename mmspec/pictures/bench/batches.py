@@ -6,10 +6,12 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from mmspec.bench.race import race
 from mmspec.bench.rows import row_of
 from mmspec.pictures.bench.contestants import Call, OneByOne, Ours
+from mmspec.pictures.bench.options import said
 from mmspec.pictures.bench.tasks import Task
 from mmspec.report.result import PLAIN, Row, speedup_of
 
@@ -23,11 +25,21 @@ def batch_rows(
     methods: Mapping[str, Mapping[str, Any]],
     setting: str,
     tick: Callable[[], None],
+    same: Callable[[Tensor, Tensor], bool] = torch.equal,
 ) -> list[Row]:
     """Rows of one batch, of plain decoding and of `methods`.
 
     Their quality holds `same_as_alone`, the share of pictures equal to the picture drawn alone, and `throughput`:
     pictures a second of the batch as a multiple of those of its rows one after the other.
+
+    Args:
+        call: How pictures are drawn.
+        together: All rows in one call.
+        rows: The rows as tasks of their own.
+        methods: Options of `decoder_for`, by the name that a result gives them.
+        setting: What it is called in a result.
+        tick: Called after every call.
+        same: Whether two pictures' units are equal.
     """
     ours = {PLAIN: Ours(call)} | {name: Ours(call, how) for name, how in methods.items()}
     alone = {f"{name}, alone": OneByOne(contestant, rows) for name, contestant in ours.items()}
@@ -35,12 +47,11 @@ def batch_rows(
     made = []
     for name in ours:
         own, apart = tracks[name], tracks[f"{name}, alone"]
-        equal = [torch.equal(a, b) for a, b in zip(own.median[0].units, apart.median[0].units, strict=True)]
+        equal = [same(a, b) for a, b in zip(own.median[0].units, apart.median[0].units, strict=True)]
         quality = {
             "same_as_alone": statistics.mean(equal),
             "throughput": round(speedup_of(apart.repeats_s, own.repeats_s), 4),
         }
         row = row_of(own, tracks[PLAIN], method=name, setting=setting, batch=len(equal), quality=quality)
-        given = {key: value for key, value in methods.get(name, {}).items() if key != "method"}
-        made.append(replace(row, options=given))
+        made.append(replace(row, options=said(methods.get(name, {}))))
     return made

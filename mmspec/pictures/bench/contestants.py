@@ -1,11 +1,13 @@
 """Who draws: our methods through a `Decoder`, an oracle, and the rows of a batch one by one."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from mmspec.bench.limits import settle
+from mmspec.bench.memory import peak_growth, weights
 from mmspec.bench.race import Run
 from mmspec.bench.stand_ins import Oracle
 from mmspec.core.decoder import Decoder
@@ -15,6 +17,9 @@ from mmspec.faces.build import decoder_for
 from mmspec.pictures.bench.tasks import Task
 from mmspec.report.report import Report
 from mmspec.report.result import PLAIN
+
+ROUNDS = 8
+"""Rounds in which memory is watched: the profiler is slow."""
 
 
 @dataclass(frozen=True)
@@ -82,6 +87,17 @@ class Ours:
         for _ in range(rounds):
             if not state.finished:
                 decoder.advance(state)
+
+
+def memory_of(ours: Mapping[str, Ours], task: Task, device: str, tick: Callable[[], None]) -> dict[str, int]:
+    """Bytes of the transformer and of a call's first rounds, by method."""
+    most = {}
+    for name, contestant in ours.items():
+        contestant.begin(task, ROUNDS)  # what is made once is not what a call needs
+        grown = peak_growth(partial(contestant.begin, task, ROUNDS), device)
+        most[name] = weights(contestant.call.model) + grown
+        tick()
+    return most
 
 
 @dataclass

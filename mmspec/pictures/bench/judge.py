@@ -1,17 +1,41 @@
 """Numbers about pictures, beside how fast they were drawn."""
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from mmspec.pictures.bench.contestants import Drawn
+from mmspec.pictures.bench.contestants import Drawn, Ours
 from mmspec.pictures.bench.foreground import compression, foreground
+from mmspec.pictures.bench.tasks import Task, joined, parts
 from mmspec.pictures.prompts import tokens_of
 from mmspec.pictures.quality import Quality
+
+AT_ONCE = 8
+"""Pictures of a batch where nobody looks at the clock."""
+
+
+def notes(unit: str) -> dict[str, str]:
+    """What the numbers are.
+
+    Args:
+        unit: What a unit is called.
+    """
+    return {
+        "step_compression": "passes of plain decoding / own passes",
+        "foreground": f"share of the {unit}s that show something; the pixels of all others are blank",
+        "compression_foreground": f"step compression of the {unit}s that show something; every pass is charged to the "
+        f"one {unit} that it drew itself, the one at which its accepted drafts end",
+        "frechet": "distance to the training pictures in the features of a small network; few pictures make it large, "
+        "so it compares with the other seeds of plain decoding, as many pictures each",
+        "caption_score": "mean cosine of pictures and captions in those features",
+        "tv": f"of a lossy rule, mean total variation per {unit}",
+        "altered": f"of a lossy rule, {unit}s a picture that are expected to be others than the model's",
+        "eased": "of a lossy rule, its acceptance less an exact rule's, per draft that was decided",
+    }
 
 
 @dataclass(frozen=True)
@@ -52,6 +76,25 @@ class Judge:
         part = compression(([count[0] for count in run.after], row) for run, row in zip(runs, shown, strict=True))
         found |= {} if part is None else {"compression_foreground": round(part, 4)}
         return found | self.looks(pictures, captions) | biases(runs)
+
+    def floor(self, plain: Ours, sets: Sequence[Sequence[Task]], tick: Callable[[], None]) -> dict[str, list[float]]:
+        """`looks` of several sets of pictures, which plain decoding draws in batches; these change no row's law.
+
+        Args:
+            plain: Draws.
+            sets: Tasks of one picture each: other seeds than those that are compared with it.
+            tick: Called after every call.
+        """
+        found = dict[str, list[float]]()
+        for tasks in sets:
+            runs = []
+            for some in parts(tasks, AT_ONCE):
+                runs.append(plain(joined(some)))
+                tick()
+            captions = [caption for task in tasks for caption in task.captions]
+            for name, value in self.looks(self.pictures(runs), captions).items():
+                found.setdefault(name, []).append(value)
+        return found
 
 
 def biases(runs: Sequence[Drawn]) -> dict[str, float]:

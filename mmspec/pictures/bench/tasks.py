@@ -2,8 +2,10 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from mmspec.pictures import conditions
+from mmspec.pictures.bench.captions import CAPTIONS
 from mmspec.pictures.conditions import Condition
 
 
@@ -20,6 +22,23 @@ class Task:
     captions: Sequence[str]
     condition: Condition
     seeds: tuple[int, ...]
+
+
+def tasks_of(pipe: Any, guidance: float, places: Sequence[int], seed: int) -> list[Task]:
+    """One picture each: captions in turns, seeds that count up.
+
+    Args:
+        pipe: Encodes captions.
+        guidance: Scale; 1 is none.
+        places: Which pictures.
+        seed: Of the picture at place 0.
+    """
+    pipe.guidance_scale = guidance  # some conditions have it in them
+    made = []
+    for place in places:
+        caption = CAPTIONS[place % len(CAPTIONS)]
+        made.append(Task([caption], pipe.encode_prompt(caption, guided=guidance != 1), (seed + place,)))
+    return made
 
 
 def joined(tasks: Sequence[Task]) -> Task:

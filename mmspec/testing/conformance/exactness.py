@@ -69,6 +69,8 @@ def lossy_says_so(subject: Subject) -> str:
             noise = 0.4 * (joint.numel() / len(units)) ** 0.5
             distance = total_variation(units, joint)
             worst = max(worst, (distance, f"total variation {distance:.3f} (chance alone ≤ {noise:.3f}) with {pair}"))
+        elif not worst[1]:
+            worst = (0.0, _normal(pair, rule)[1])
     _report_says(subject, "lossy", worst[1])
     return worst[1]
 

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from mmspec.core.drafters.jacobi import Jacobi
 from mmspec.core.laws import GaussianMixture, Trajectory, chain, mixture_coupling, take_nodes, where_nodes
+from mmspec.core.noise import Noise
 from mmspec.core.philox import PhiloxNoise
 from mmspec.core.state import State
 from mmspec.core.types import Step
@@ -32,7 +33,15 @@ def _with_factor(power: int) -> Callable[[Callable], Callable]:
 
 def _tempered(original: Callable) -> Callable:
     """u < ratio^(1/42) is u^42 < ratio."""
-    return lambda x, draft_mean, mean, sigma, log_coin: original(x, draft_mean, mean, sigma, 42 * log_coin)
+    return lambda off, apart, bound: original(off, apart, 42 * bound)
+
+
+def _means_for_draws(original: Callable) -> Callable:
+    def draw(self: Trajectory, noise: Noise) -> Tensor:
+        draws, steps = original(self, noise), self.schedule.steps
+        return torch.cat([draws[:, :, :steps], draws[:, :, -1:], draws[:, :, steps + 1 :]], 2)
+
+    return draw
 
 
 def _stale_means(original: Callable) -> Callable:
@@ -81,7 +90,13 @@ MUTANTS = (
         "tempered-acceptance",
         "the exponent of the acceptance is divided by 42, the residual is not",
         "continuous speculative decoding, the released code (visual.md § 2.2, 1)",
-        replacing(chain, "reflect", _tempered),
+        replacing(chain, "mirror", _tempered),
+    ),
+    Mutant(
+        "mean-drafted-as-a-draw",
+        "what is drafted is the mean of the last step, and its law says that it was drawn around it",
+        "continuous speculative decoding, the released code (visual.md § 2.2, 2)",
+        replacing(Trajectory, "draw", _means_for_draws),
     ),
     Mutant(
         "stale-means-in-the-denoising-window",

@@ -9,6 +9,7 @@ from mmspec.testing.zoo.experts import EXPERTS
 from mmspec.testing.zoo.halves import HALVES
 from mmspec.testing.zoo.latent import LATENTS
 from mmspec.testing.zoo.recipe import CONTEXT, VOCAB, WINDOW, Recipe, noisy
+from mmspec.testing.zoo.recurrent import RECURRENT
 from mmspec.testing.zoo.refused import MEANS, REFUSED, SAYS, Refused
 from mmspec.testing.zoo.windows import WINDOWS
 from mmspec.testing.zoo.wrapped import WRAPPED
@@ -18,8 +19,8 @@ ARCHITECTURES = {**DENSE, **WINDOWS, **EXPERTS, **LATENTS, **ENCODERS, **HALVES,
 
 
 def build(name: str, seed: int = 0) -> PreTrainedModel:
-    """A small model of one of `ARCHITECTURES`: float32, in evaluation mode, its texts without an end."""
-    return ARCHITECTURES[name].model(seed)
+    """A small model of `ARCHITECTURES` or `RECURRENT`: float32, in evaluation mode, its texts without an end."""
+    return {**ARCHITECTURES, **RECURRENT}[name].model(seed)
 
 
 __all__ = [
@@ -27,6 +28,7 @@ __all__ = [
     "CONTEXT",
     "MEANS",
     "MISSING",
+    "RECURRENT",
     "REFUSED",
     "SAME",
     "SAYS",

@@ -5,6 +5,7 @@ Written for the transformers of `constraints.txt`; another version may know more
 
 from collections.abc import Mapping
 
+from mmspec.testing.zoo.recurrent import RECURRENT
 from mmspec.testing.zoo.refused import REFUSED
 
 SAME: Mapping[str, str] = {
@@ -12,8 +13,8 @@ SAME: Mapping[str, str] = {
     "gemma3n": "gemma3n_text behind towers for pictures and sound",
     "gemma4": "gemma4_text behind towers for pictures and sound",
     "gemma4_unified": "gemma4_unified_text behind embedders for pictures and sound",
-    "qwen3_5": "qwen3_5_text (refused) behind a tower for pictures",
-    "qwen3_5_moe": "qwen3_5_moe_text (refused) behind a tower for pictures",
+    "qwen3_5": "qwen3_5_text (recurrent) behind a tower for pictures",
+    "qwen3_5_moe": "qwen3_5_moe_text (recurrent) behind a tower for pictures",
     "qwen4_exp": "qwen4_exp_text (refused) behind a tower for pictures",
     "dots3_note": "dots3_note_text (refused) behind towers for pictures and sound",
 }
@@ -38,4 +39,5 @@ def unaccounted(keys: set[str], tested: set[str]) -> set[str]:
         tested: Model types of the architectures that the tests run.
     """
     refused = {refused.recipe.model_type for refused in REFUSED.values()}
-    return keys - tested - refused - set(SAME) - set(MISSING)
+    recurrent = {recipe.model_type for recipe in RECURRENT.values()}
+    return keys - tested - refused - recurrent - set(SAME) - set(MISSING)

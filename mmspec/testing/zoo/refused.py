@@ -8,12 +8,12 @@ from transformers import AutoModelForSeq2SeqLM, PreTrainedModel
 
 from mmspec.testing.zoo.halves import HALF
 from mmspec.testing.zoo.recipe import CONTEXT, WINDOW, Recipe
-from mmspec.testing.zoo.stateful import GRANITE, INDEXES, RECURRENT
+from mmspec.testing.zoo.stateful import INDEXES, RECURRENT
 
 Reason = Literal["recurrent", "alibi", "indexed", "counts-slots", "own-cache", "mixes-tokens", "encoder-decoder"]
 
 MEANS: Mapping[Reason, str] = {
-    "recurrent": "layers fold the text into a state that a refused draft cannot be taken out of (plugins may bring it)",
+    "recurrent": "layers fold the text into a state outside transformers' caches, or by operations nobody declares",
     "alibi": "attention measures distance by cache slot, and the nodes of a tree share depths",
     "indexed": "layers keep an index or compressed blocks beside keys and values, which no tree pass can roll back",
     "counts-slots": "positions or windows are counted in cache slots, padding included, whatever position_ids say",
@@ -115,7 +115,6 @@ def _all(reason: Reason, configs: Mapping[str, Mapping[str, Any]], suffix: str =
 
 REFUSED = {
     **_all("recurrent", RECURRENT),
-    **_all("recurrent", {"granitemoehybrid": GRANITE}, "-mamba"),
     **_all("indexed", INDEXES),
     **_all("alibi", ALIBI, "-alibi"),
     **_all("counts-slots", COUNTING),

@@ -1,4 +1,4 @@
-"""Configurations of decoders whose memory is more than keys and values: recurrent layers, convolutions, indices."""
+"""Configurations of decoders whose memory is more than keys and values, and that are refused: states, indices."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -6,15 +6,12 @@ from typing import Any
 from mmspec.testing.zoo.latent import LATENT
 from mmspec.testing.zoo.recipe import VOCAB, WINDOW
 
-MAMBA = dict(state_size=8)
 EXPERTS = dict(num_experts=4, num_experts_per_tok=2, moe_intermediate_size=32)
 SHARED = dict(EXPERTS, shared_expert_intermediate_size=32)
 ROUTED = dict(n_routed_experts=4, num_experts_per_tok=2, moe_intermediate_size=32)
 GROUPS = dict(n_group=1, topk_group=1)
 HYBRID = dict(layer_types=["linear_attention", "full_attention"] * 2)
-CONVOLVED = dict(layer_types=["conv", "full_attention"] * 2)
 DELTA = dict(HYBRID, linear_num_key_heads=2, linear_num_value_heads=2, linear_key_head_dim=16, linear_value_head_dim=16)
-ZAMBA = dict(layers_block_type=["mamba", "hybrid"] * 2, mamba_d_state=8)
 INKLING = dict(
     swa_num_attention_heads=4,
     swa_num_key_value_heads=2,
@@ -26,63 +23,16 @@ INKLING = dict(
     **ROUTED,
 )
 INDEXED = dict(LATENT, **ROUTED, **GROUPS, index_topk=8, index_head_dim=16, index_n_heads=2)
-GRANITE: Mapping[str, Any] = dict(
-    HYBRID,
-    num_local_experts=4,
-    num_experts_per_tok=2,
-    shared_intermediate_size=32,
-    mamba_n_heads=4,
-    mamba_d_head=32,
-)
-"""Of a Granite 4 with Mamba layers; there are Granites 4 without."""
-
 RECURRENT: Mapping[str, Mapping[str, Any]] = dict(
-    mamba=MAMBA,
-    mamba2=dict(MAMBA, num_heads=8, head_dim=16, n_groups=1, chunk_size=16),
-    falcon_mamba=MAMBA,
-    jamba=dict(num_experts=4, attn_layer_period=2, attn_layer_offset=1, mamba_dt_rank=4, use_mamba_kernels=False),
-    bamba=dict(mamba_n_heads=8, mamba_d_head=16, mamba_d_state=8, mamba_n_groups=1, attn_layer_indices=[1]),
-    falcon_h1=dict(mamba_n_heads=8, mamba_d_head=16, mamba_d_ssm=128, mamba_d_state=8, mamba_n_groups=1),
-    nemotron_h=dict(
-        layers_block_type=["mamba", "attention"] * 2, mamba_num_heads=8, mamba_head_dim=16, ssm_state_size=8, n_groups=1
-    ),
-    zamba=dict(ZAMBA, mamba_dt_rank=4, n_mamba_heads=2, use_mamba_kernels=False),
-    zamba2=dict(ZAMBA, mamba_headdim=16, n_mamba_heads=8, num_mem_blocks=1, adapter_rank=8, mamba_ngroups=1),
     recurrent_gemma=dict(lru_width=64, attention_window_size=WINDOW, block_types=["recurrent", "attention"]),
     rwkv=dict(attention_hidden_size=64),
     xlstm=dict(num_heads=4, num_hidden_layers=2, chunk_size=16),
-    lfm2=CONVOLVED,
-    lfm2_moe=dict(CONVOLVED, **EXPERTS, num_dense_layers=1),
-    lfm3=dict(CONVOLVED, sliding_window=WINDOW),
-    qwen3_next=dict(DELTA, **SHARED),
-    qwen3_5_text=DELTA,
-    qwen3_5_moe_text=dict(DELTA, **SHARED),
-    olmo_hybrid=DELTA,
     minimax=dict(HYBRID, num_local_experts=4, block_size=16, sliding_window=None),
     zaya=dict(num_experts=4, moe_intermediate_size=32, router_hidden_size=16, layer_types=["hybrid"] * 4),
-    kimi_linear=dict(
-        LATENT,
-        **HYBRID,
-        q_lora_rank=None,
-        num_local_experts=4,
-        num_experts_per_tok=2,
-        moe_intermediate_size=32,
-        linear_head_dim=16,
-        linear_num_heads=4,
-    ),
-    bailing_hybrid=dict(
-        LATENT,
-        **GROUPS,
-        head_dim=16,
-        num_local_experts=4,
-        num_experts_per_tok=2,
-        moe_intermediate_size=32,
-        layer_group_size=2,
-    ),
     inkling_text=dict(INKLING, n_shared_experts=1),
     inkling2_text=dict(INKLING, unpadded_vocab_size=VOCAB, n_layers_per_attn_res_block=2),
 )
-"""Name → configuration of models with layers that fold the text into a state."""
+"""Name → configuration of models whose recurrent layers cannot be run over a tree."""
 
 INDEXES: Mapping[str, Mapping[str, Any]] = dict(
     deepseek_v32=dict(INDEXED, first_k_dense_replace=1, layer_types=["indexed_attention"] * 4),

@@ -49,7 +49,7 @@ class CausalContinuousAR(ModelMixin, ConfigMixin):
             None: not known.
 
     Raises:
-        ValueError: Heads do not divide the width, or a head is unknown.
+        ValueError: Heads do not divide the width, a head is unknown, or one without steps or with scales that may be 0.
     """
 
     @register_to_config
@@ -81,6 +81,10 @@ class CausalContinuousAR(ModelMixin, ConfigMixin):
             raise ValueError(f"{n_head} heads do not divide a width of {dim} into widths that are multiples of 4")
         if head not in HEADS:
             raise ValueError(f"head is one of {', '.join(HEADS)}, not {head!r}")
+        if steps < 1:
+            raise ValueError(f"a token takes at least one denoising step, got steps={steps}")
+        if not least > 0:
+            raise ValueError(f"the smallest scale of a component must be positive, got least={least}")
         hidden = -(-int(8 * dim / 3) // multiple_of) * multiple_of
         self.cls_embedding: Any = CaptionEmbedder(caption_dim, dim, cls_token_num)
         self.token = nn.Linear(token_dim, dim)

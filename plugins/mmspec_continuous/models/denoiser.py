@@ -40,6 +40,7 @@ class Denoiser(nn.Module):
         sigmas: `[steps]` on the CPU: noise of every step.
         carry: `[steps]` on the CPU: how much of the state its next mean carries over.
         gain: `[steps]` on the CPU: how much of v its next mean loses.
+        of_x, of_x0: `[steps]` on the CPU: the same mean is of_x · x + of_x0 · x_0.
         kept: `[steps]` on the CPU: alpha-bar of the states that steps begin with.
     """
 
@@ -47,7 +48,8 @@ class Denoiser(nn.Module):
         super().__init__()
         self.dim, self.depth = dim, depth
         # No buffers: they stay float32 and on the CPU, whatever the weights become.
-        self.kept, self.carry, self.gain, self.sigmas = _chain(steps, sigma_0)
+        self.kept, self.carry, self.gain, self.of_x0, self.sigmas = _chain(steps, sigma_0)
+        self.of_x = self.carry - self.of_x0 * self.kept.sqrt()
         parts = (3 * depth + 2) * width
         self.told = nn.Linear(told, width)
         self.modulation = nn.Linear(width, parts)
@@ -74,29 +76,36 @@ class Denoiser(nn.Module):
         *parts, shift, scale = at.chunk(3 * self.depth + 2, -1)
         h = self.enter(x.to(at.dtype))
         for block, i in zip(self.blocks, range(0, 3 * self.depth, 3), strict=True):
-            h = h + parts[i] * block(_normed(h) * (1 + parts[i + 1]) + parts[i + 2])
-        return self.leave(_normed(h) * (1 + scale) + shift).float()
+            h = torch.addcmul(h, parts[i], block(_modulated(h, parts[i + 1], parts[i + 2])))
+        return self.leave(_modulated(h, scale, shift)).float()
 
-    def mean(self, x: Tensor, step: int, condition: Tensor) -> Tensor:
+    def mean(self, x: Tensor, step: int | Tensor, condition: Tensor) -> Tensor:
         """Mean of the next state `[m, dim]` after `x [m, dim]` at step 0 … steps - 1.
 
         Args:
             x: The state.
-            step: Step.
+            step: Step; one for all, or `[m]`.
             condition: As `conditions` makes it: guidance leads x_0 (so v) away from the null condition's.
         """
-        parts = self.steps.shape[1]
-        if condition.shape[-1] == parts:
+        if condition.dim() == x.dim():
             v = self(x, step, condition)
         else:
-            given, null, scale = condition.split([parts, parts, 1], -1)
-            v, away = self(x.repeat(2, 1), step, torch.cat([given, null])).chunk(2)
-            v = away + scale * (v - away)
-        return float(self.carry[step]) * x - float(self.gain[step]) * v
+            parts = self.steps.shape[1]
+            both = self(x[:, None], step if isinstance(step, int) else step[:, None], condition[..., :parts])
+            v = torch.lerp(both[:, 1], both[:, 0], condition[:, 0, parts:].float())
+        return _at(self.carry, step) * x - _at(self.gain, step) * v
+
+    def clean(self, x: Tensor, step: Tensor, mean: Tensor) -> Tensor:
+        """The x_0 that a mean stands for: `[m, dim]`, after `x [m, dim]` at `step [m]`."""
+        return (mean - _at(self.of_x, step) * x) / _at(self.of_x0, step)
+
+    def around(self, x: Tensor, step: Tensor, clean: Tensor) -> Tensor:
+        """The mean that stands for an x_0: the inverse of `clean`."""
+        return _at(self.of_x, step) * x + _at(self.of_x0, step) * clean
 
     @staticmethod
     def conditions(told: Tensor, null: Tensor | None, scale: float | Tensor) -> Tensor:
-        """What `mean` takes: `[batch, node, parts]`, or both halves and the scale in one.
+        """What `mean` takes: `[batch, node, parts]`; under guidance `[batch, node, 2, parts + 1]`, the scale last.
 
         Args:
             told: `[batch, node, parts]`.
@@ -105,8 +114,8 @@ class Denoiser(nn.Module):
         """
         if null is None:
             return told
-        scales = torch.as_tensor(scale, dtype=torch.float32, device=told.device).reshape(-1, 1, 1)
-        return torch.cat([told, null, scales.expand(*told.shape[:2], 1)], -1)
+        scales = torch.as_tensor(scale, dtype=torch.float32, device=told.device).reshape(-1, 1, 1, 1)
+        return torch.cat([torch.stack([told, null], 2), scales.expand(*told.shape[:2], 2, 1)], -1)
 
     def law(self, told: Tensor, null: Tensor | None, scale: float | Tensor, head: Head) -> DenoisingChain:
         """The law of tokens, as `conditions`; `head` is this one as laws call it."""
@@ -131,18 +140,25 @@ class Denoiser(nn.Module):
 
 
 def _chain(steps: int, sigma_0: float) -> tuple[Tensor, ...]:
-    """alpha-bar, carry, gain and sigma of every step, `[steps]` float32 each."""
+    """alpha-bar, carry, gain, weight of x_0 and sigma of every step, `[steps]` float32 each."""
     # Written out, not by torch: models are also made where new tensors would be empty.
     bars = [math.cos(time / steps * math.pi / 2 * EDGE) ** 2 for time in range(steps, -1, -1)]
     made = []
     for now, after in pairwise(bars):
         share = now / after
         of_x0 = after**0.5 * (1 - share) / (1 - now)
-        made.append((now, share**0.5, of_x0 * (1 - now) ** 0.5, ((1 - after) / (1 - now) * (1 - share)) ** 0.5))
-    now, carry, gain, _ = made[-1]
-    made[-1] = (now, carry, gain, sigma_0)
+        sigma = ((1 - after) / (1 - now) * (1 - share)) ** 0.5
+        made.append((now, share**0.5, of_x0 * (1 - now) ** 0.5, of_x0, sigma))
+    made[-1] = (*made[-1][:-1], sigma_0)
     return tuple(torch.tensor(column) for column in zip(*made, strict=True))
 
 
-def _normed(x: Tensor) -> Tensor:
-    return F.layer_norm(x, x.shape[-1:])
+def _modulated(x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
+    """A norm without weights, times 1 + scale, plus shift."""
+    normed = F.layer_norm(x, x.shape[-1:])
+    return torch.addcmul(normed + shift, normed, scale)
+
+
+def _at(values: Tensor, step: int | Tensor) -> float | Tensor:
+    """Numbers of the chain `[steps]` at one step, or at those of states `[m, dim]`: `[m, 1]`."""
+    return float(values[step]) if isinstance(step, int) else values.to(step.device)[step, None]

@@ -5,6 +5,7 @@ raster order. The decoder learns from latents with noise on them, so that a toke
 `sigma_0` looks no different (couplings: tokens of a noisy last step are what can be drafted).
 """
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -59,9 +60,19 @@ def autoencoding_loss(
 
 
 def measure(vae: AutoencoderKL, latents: Tensor) -> None:
-    """Write down what makes `latents [n, cell, dim]` of unit variance; they are not scaled yet."""
+    """Write down what makes `latents [n, cell, dim]` of unit variance; they are not scaled yet.
+
+    Raises:
+        ValueError: They are not finite, or a channel is always the same.
+    """
     flat = latents.double().flatten(0, -2)
     mean, std = (tuple(round(float(x), 6) for x in values) for values in (flat.mean(0), flat.std(0)))
+    for channel, (centre, spread) in enumerate(zip(mean, std, strict=True)):
+        if not (math.isfinite(centre) and math.isfinite(spread) and spread > 0):
+            raise ValueError(
+                f"channel {channel} of these latents has mean {centre:g} and standard deviation {spread:g}: no scale "
+                "makes tokens of it; were the autoencoder's weights, or the pictures, not finite?"
+            )
     vae.register_to_config(latents_mean=mean, latents_std=std)
 
 

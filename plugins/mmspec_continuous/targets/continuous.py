@@ -36,6 +36,9 @@ class RunningHead:
 
     Args:
         model: Whose head it is.
+
+    Attributes:
+        calls: How often the network ran since the last call began, one after another.
     """
 
     def __init__(self, model: CausalContinuousAR) -> None:
@@ -43,6 +46,8 @@ class RunningHead:
         assert isinstance(head, Denoiser)
         self.model, self.head, self.dim = model, head, head.dim
         self.sigmas, self.carry = head.sigmas, head.carry
+        self.clean, self.around = head.clean, head.around
+        self.calls = 0
         self._kernels: Sequence[Kernel] = ()
 
     def renew(self) -> None:
@@ -50,10 +55,12 @@ class RunningHead:
         ours = self.model.device.type == "cpu" and not hooks_of(self.model)
         self._kernels = kernels(self.head) if ours else ()
         renew(self._kernels)
+        self.calls = 0
 
     @torch.no_grad()
-    def mean(self, x: Tensor, step: int, condition: Tensor) -> Tensor:
-        """As `mmspec.core.laws.Head` says."""
+    def mean(self, x: Tensor, step: int | Tensor, condition: Tensor) -> Tensor:
+        """As `mmspec.core.laws.Head` says, and `mmspec.core.laws.ahead.Foreseeing`."""
+        self.calls += 1
         with awake(self.model, self.head), narrow(self._kernels, 2 * len(x)):
             return self.head.mean(x, step, condition)
 

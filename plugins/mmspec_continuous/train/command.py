@@ -13,6 +13,7 @@ def train_continuous(
         Path, typer.Option(help="Folder with emoji64.npz (images) and captions.txt.", exists=True, file_okay=False)
     ],
     out: Annotated[Path, typer.Option(help="Folder that receives the finished model.")] = Path("assets"),
+    cards: Annotated[Path, typer.Option(help="Folder that receives its model card.")] = Path("model_cards"),
     work: Annotated[Path, typer.Option(help="Folder for checkpoints; delete it to start anew.")] = Path(
         "runs/continuous"
     ),
@@ -22,6 +23,7 @@ def train_continuous(
 ) -> None:
     """Train a KL autoencoder, a transformer over its tokens, the features that judge them; resumes where it stopped."""
     from mmspec.pictures.data import load
+    from mmspec_continuous.cards import write_all
     from mmspec_continuous.train.recipe import ContinuousRecipe
     from mmspec_continuous.train.ship import train_and_ship
 
@@ -29,6 +31,7 @@ def train_continuous(
     recipe = ContinuousRecipe(**{name: n for name, n in lengths.items() if n is not None})
     try:
         train_and_ship(load(data), recipe, out, work, device, typer.echo)
+        write_all(out, cards)
     except KeyboardInterrupt:
         typer.echo(f"\nStopped. The last checkpoint in {work} stays loadable; run the same command again to resume.")
         raise typer.Exit(INTERRUPTED) from None

@@ -1,12 +1,14 @@
 """`mmspec bench image`."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from mmspec_image.bench.defaults import BATCH, MODEL, PROMPTS, REPEATS, WINDOW
+from mmspec.pictures.bench.command import bench, refuse
+from mmspec.pictures.bench.options import BATCH, PROMPTS, REPEATS, WINDOW, BenchOptions
+
+MODEL = "mmspec/emoji"
 
 
 def bench_image(
@@ -22,33 +24,9 @@ def bench_image(
     model: Annotated[str, typer.Option(help="A shipped name, or the folder of a pipeline for captions.")] = MODEL,
 ) -> None:
     """Compare methods, interleaved, with plain decoding: how fast pictures are drawn, and what they are like."""
-    from diffusers.utils import logging as parts
-    from tqdm import tqdm
-    from transformers.utils import logging
-
-    from mmspec.report.table import show
+    refuse(prompts * repeats, json, plot)
     from mmspec_image.bench.run import bench_image as run
-    from mmspec_image.bench.settings import BenchOptions
 
-    for path in (json, plot):
-        if path is not None and not path.resolve().parent.is_dir():
-            raise ValueError(f"there is no folder {path.resolve().parent} to write {path.name} into")
-    if prompts * repeats < 2:
-        raise ValueError("one picture has no distance to others; ask for two repeats or two prompts at least")
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
-    parts.disable_progress_bar()
     options = BenchOptions(prompts=prompts, repeats=repeats, window=window, batch=batch, seed=seed)
-
-    def progress(calls: int) -> Callable[[], None]:
-        bar = tqdm(total=calls, desc="bench image", unit="call", leave=False)
-        return lambda: bar.update() and None
-
-    result = run(method.split(",") if method else None, options, device, progress, model)
-    if json is not None:
-        result.save(json)
-    show(result)
-    if plot is not None:
-        from mmspec.report.plot import save
-
-        save(result, plot)
+    methods = method.split(",") if method else None
+    bench("image", lambda progress: run(methods, options, device, progress, model), json, plot)

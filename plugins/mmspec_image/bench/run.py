@@ -1,6 +1,6 @@
 """`mmspec bench image`: windows, plain decoding and LlamaGen's loop, interleaved; and what the pictures are like."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -9,37 +9,24 @@ import torch
 import mmspec
 from mmspec.bench.limits import NODES, measure_floor, pass_seconds, pipe
 from mmspec.bench.machine import describe, versions
-from mmspec.bench.memory import peak_growth, weights
 from mmspec.bench.race import relay
 from mmspec.bench.rows import peer_of, row_of
 from mmspec.faces.build import decoder_for
 from mmspec.hosts.loading import locate_pipeline
 from mmspec.pictures.bench.batches import REPEATS as REPEATS_OF_BATCHES
 from mmspec.pictures.bench.batches import batch_rows
-from mmspec.pictures.bench.contestants import Call, Knowing, Ours
-from mmspec.pictures.bench.judge import Judge
-from mmspec.pictures.bench.tasks import Task, joined, parts
+from mmspec.pictures.bench.captions import CAPTIONS
+from mmspec.pictures.bench.contestants import Call, Knowing, Ours, memory_of
+from mmspec.pictures.bench.judge import AT_ONCE, Judge
+from mmspec.pictures.bench.options import BenchOptions, said, windowed
+from mmspec.pictures.bench.tasks import Task, joined, parts, tasks_of
 from mmspec.pictures.quality import load_quality
 from mmspec.report.result import PLAIN, Limits, Peer, Result, Row
 from mmspec_image.bench.peer import Theirs
-from mmspec_image.bench.settings import (
-    CAPTIONS,
-    METHODS,
-    NARROW,
-    NOTES,
-    SETTINGS,
-    BenchOptions,
-    Setting,
-    methods_of,
-    windowed,
-)
+from mmspec_image.bench.settings import METHODS, NARROW, NOTES, SETTINGS, Setting, methods_of
 from mmspec_image.targets.llamagen import LlamaGenTarget
 
 THEIRS = "LlamaGen's loop"
-AT_ONCE = 8
-"""Pictures of a batch where nobody looks at the clock."""
-ROUNDS = 8
-"""Rounds in which memory is watched: the profiler is slow."""
 
 
 @dataclass
@@ -76,7 +63,7 @@ class Bench:
             tried = methods_of(self.methods, self.options, sweep=True)
             kept = {name: how for name, how in tried.items() if name in self.batched}
             self.rows += batch_rows(self._call(whole), joined(tasks), tasks, kept, whole.name, self.tick)
-        drawn, window = self.options.prompts * self.options.repeats, self.options.window
+        drawn, window = self.options.drawn, self.options.window
         return Result(
             kind="image",
             model=self.name,
@@ -102,12 +89,7 @@ class Bench:
 
     def tasks(self, setting: Setting, places: Sequence[int], shift: int = 0) -> list[Task]:
         """One picture each: captions in turns, seeds that count up from `options.seed + shift`."""
-        made = []
-        for place in places:
-            caption = CAPTIONS[place % len(CAPTIONS)]
-            condition = self.judge.pipe.encode_prompt(caption, guided=setting.guided)
-            made.append(Task([caption], condition, (self.options.seed + shift + place,)))
-        return made
+        return tasks_of(self.judge.pipe, setting.guidance, places, self.options.seed + shift)
 
     def _call(self, setting: Setting) -> Call:
         return Call(self.judge.pipe.transformer, setting.warp)
@@ -115,49 +97,28 @@ class Bench:
     def _setting(self, setting: Setting) -> None:
         """One relay, then what its pictures look like."""
         call = self._call(setting)
-        methods: dict[str, dict[str, Any]] = methods_of(self.methods, self.options, setting.whole)
+        methods = methods_of(self.methods, self.options, setting.whole)
         plain = Ours(call, truth={})
         ours: dict[str, Any] = {PLAIN: plain} | {name: Ours(call, how) for name, how in methods.items()}
         others = {"oracle": Knowing(plain, self.options.window)} if setting.whole else {}
         theirs = {THEIRS: Theirs(call, setting.guidance, setting.temperature)}
         alike = {name: ours[name] for name in (PLAIN, *self.methods)} if setting.whole else {}
-        memory = self._memory(call, alike, self.tasks(setting, [0])[0])
-        legs = parts(self.tasks(setting, range(self.options.prompts * self.options.repeats)), self.options.prompts)
+        memory = memory_of(alike, self.tasks(setting, [0])[0], self.device, self.tick)
+        drawn = self.options.drawn
+        legs = parts(self.tasks(setting, range(drawn)), self.options.prompts)
         tracks = relay({PLAIN: plain, **others, **ours, **theirs}, legs, legs[0][:1], optional=theirs, tick=self.tick)
         captions = [caption for leg in legs for task in leg for caption in task.captions]
         for name in (*ours, *others):
             how: dict[str, Any] = {"setting": setting.name, "method": name, "mode": "real" if name in ours else name}
-            how |= {"options": _said(methods.get(name, {})), "peak_memory": memory.get(name), "every": True}
+            how |= {"options": said(methods.get(name, {})), "peak_memory": memory.get(name), "every": True}
             if name in ours:
                 how["quality"] = self.judge.numbers(tracks[name].every, tracks[PLAIN].every, captions)
             self.rows.append(row_of(tracks[name], tracks[PLAIN], **how))
         for name, way in theirs.items():
             self.peers[f"{setting.name} / {name}"] = peer_of(tracks[name], setting.name, way.note)
-        self.floor[setting.name] = self._others(call, setting)
-
-    def _memory(self, call: Call, ours: Mapping[str, Ours], task: Task) -> dict[str, int]:
-        """Bytes of the transformer and of a call's first rounds, by method."""
-        most = {}
-        for name, contestant in ours.items():
-            contestant.begin(task, ROUNDS)  # what is made once is not what a call needs
-            grown = peak_growth(lambda own=contestant: own.begin(task, ROUNDS), self.device)
-            most[name] = weights(call.model) + grown
-            self.tick()
-        return most
-
-    def _others(self, call: Call, setting: Setting) -> dict[str, list[float]]:
-        """Plain decoding with other seeds, as many pictures each time; in batches, which change no row."""
-        drawn, found = self.options.prompts * self.options.repeats, dict[str, list[float]]()
-        for turn in range(1, self.options.floors + 1):
-            tasks = self.tasks(setting, range(drawn), shift=turn * drawn)
-            runs = []
-            for some in parts(tasks, AT_ONCE):
-                runs.append(Ours(call)(joined(some)))
-                self.tick()
-            captions = [caption for task in tasks for caption in task.captions]
-            for name, value in self.judge.looks(self.judge.pictures(runs), captions).items():
-                found.setdefault(name, []).append(value)
-        return found
+        turns = range(1, self.options.floors + 1)
+        sets = [self.tasks(setting, range(drawn), shift=turn * drawn) for turn in turns]
+        self.floor[setting.name] = self.judge.floor(Ours(call), sets, self.tick)
 
     def _limits(self, setting: Setting) -> Limits:
         """Of passes of one picture."""
@@ -217,11 +178,6 @@ def bench_image(
     return run.run()
 
 
-def _said(how: Mapping[str, Any]) -> dict[str, Any]:
-    """Options as a result shows them: the method has a place of its own."""
-    return {name: value for name, value in how.items() if name != "method"}
-
-
 def _matrices(model: Any) -> list[torch.nn.Linear]:
     """What every pass over codes reads: all layers but the caption's."""
     caption = set(model.cls_embedding.modules())
@@ -230,7 +186,7 @@ def _matrices(model: Any) -> list[torch.nn.Linear]:
 
 def _calls(run: Bench) -> int:
     """How often `tick` will be called."""
-    drawn, total = run.options.prompts * run.options.repeats, 0
+    drawn, total = run.options.drawn, 0
     for setting in SETTINGS:
         ours = 1 + len(methods_of(run.methods, run.options, setting.whole))
         total += (ours + 1 + setting.whole) * (1 + drawn) + run.options.floors * -(-drawn // AT_ONCE)

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
-LEFT_OUT = ("kv_cache", "freqs_cis", "causal_mask", "codebook_used")
+LEFT_OUT = ("kv_cache", "freqs_cis", "causal_mask")
 """Words in keys of what is no weight."""
 
 #: Published sizes: (width, blocks) to heads.

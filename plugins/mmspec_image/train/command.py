@@ -17,6 +17,9 @@ def train_image(
     work: Annotated[Path, typer.Option(help="Folder for checkpoints; delete it to start anew.")] = Path("runs/image"),
     vq_steps: Annotated[int | None, typer.Option(min=1, help="Optimiser steps of the tokenizer.")] = None,
     steps: Annotated[int | None, typer.Option(min=1, help="Optimiser steps of the transformer.")] = None,
+    refining: Annotated[
+        int | None, typer.Option(min=1, help="Its further steps, after codes some of which are wrong.")
+    ] = None,
     device: Annotated[str, typer.Option(help="Where to train: cpu, cuda, cuda:1, …")] = "cpu",
 ) -> None:
     """Train a VQ tokenizer, a transformer over its codes, the features that judge them; resumes where it stopped."""
@@ -25,7 +28,7 @@ def train_image(
     from mmspec_image.train.recipe import ImageRecipe
     from mmspec_image.train.ship import train_and_ship
 
-    lengths = {"vq_steps": vq_steps, "steps": steps}
+    lengths = {"vq_steps": vq_steps, "steps": steps, "refining": refining}
     recipe = ImageRecipe(**{name: n for name, n in lengths.items() if n is not None})
     try:
         train_and_ship(load(data), recipe, out, work, device, typer.echo)

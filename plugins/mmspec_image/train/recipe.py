@@ -11,10 +11,10 @@ from torch import Tensor, nn
 from transformers import PreTrainedTokenizerFast
 
 from mmspec.models.captions import CaptionEncoder
+from mmspec.models.vq import LlamaGenVQ
 from mmspec.pictures.data import SHIFTS, Pictures, caption_tokenizer, moved, pixels
 from mmspec.training.loop import LoopOptions, fit
 from mmspec_image.models.llamagen import LlamaGenTransformer
-from mmspec_image.models.vq import LlamaGenVQ
 
 
 @dataclass(frozen=True)
@@ -29,6 +29,10 @@ class ImageRecipe:
         batch: Pictures of each.
         moved: Share of these steps, the first ones, in which pictures are moved by a pixel or two; then they stand
             where they stand, so that the model learns their very codes.
+        refining: Further steps, in which some of the codes that the transformer reads are another picture's. A small
+            model that has only read true codes knows a picture by its first ones: it does without the caption, and is
+            lost as soon as it has drawn a wrong code.
+        replaced: Largest share of such codes in a picture; between none and that, another one for every picture.
         words: Tokens of captions.
         length: Tokens of a caption.
         drop: Share of captions that are replaced by the null caption, for guidance.
@@ -38,9 +42,11 @@ class ImageRecipe:
     codes: int = 512
     vq_steps: int = 1200
     vq_batch: int = 32
-    steps: int = 6000
+    steps: int = 4500
     batch: int = 16
     moved: float = 0.3
+    refining: int = 3300
+    replaced: float = 1.0
     words: int = 1024
     length: int = 16
     drop: float = 0.1
@@ -122,7 +128,7 @@ def train_transformer(
     device: str,
     say: Callable[[str], None],
 ) -> Captioned:
-    """Encoder and transformer: next-code cross-entropy."""
+    """Encoder and transformer: next-code cross-entropy, of true codes after true ones, then after some wrong ones."""
     torch.manual_seed(recipe.seed + 1)
     encoder = CaptionEncoder(len(tokenizer), recipe.length)
     transformer = LlamaGenTransformer(
@@ -141,22 +147,34 @@ def train_transformer(
     words = tokenizer(pictures.captions, padding="max_length", truncation=True, return_tensors="pt")
     seen = (~pictures.held_out).nonzero()[:, 0]
 
-    def batch_at(step: int) -> tuple[Tensor, ...]:
-        g = torch.Generator().manual_seed(recipe.seed * 1_000_003 + step)
+    def drawn(g: torch.Generator, moving: bool) -> tuple[Tensor, ...]:
         chosen = seen[torch.randint(len(seen), (recipe.batch,), generator=g)]
-        shift = torch.randint(len(SHIFTS), (recipe.batch,), generator=g) * (step < recipe.moved * recipe.steps)
+        shift = torch.randint(len(SHIFTS), (recipe.batch,), generator=g) * moving
         dropped = torch.rand(recipe.batch, generator=g) < recipe.drop
         ids, mask = words["input_ids"][chosen], words["attention_mask"][chosen].bool()
-        return tuple(t.to(device) for t in (ids, mask, codes[shift, chosen].long(), dropped))
+        return ids, mask, codes[shift, chosen].long(), dropped
+
+    def batch_at(step: int) -> tuple[Tensor, ...]:
+        g = torch.Generator().manual_seed(recipe.seed * 1_000_003 + step)
+        ids, mask, true, dropped = drawn(g, step < recipe.moved * recipe.steps)
+        return tuple(t.to(device) for t in (ids, mask, true, dropped, true))
+
+    def refining_at(step: int) -> tuple[Tensor, ...]:
+        g = torch.Generator().manual_seed((recipe.seed + 1) * 1_000_003 - 1 - step)
+        ids, mask, true, dropped = drawn(g, False)
+        wrong = torch.rand(true.shape, generator=g) < recipe.replaced * torch.rand(len(true), 1, generator=g)
+        other = codes[0, seen[torch.randint(len(seen), (recipe.batch,), generator=g)]].long()
+        return tuple(t.to(device) for t in (ids, mask, torch.where(wrong, other, true), dropped, true))
 
     fit(model, batch_at, next_code, LoopOptions(recipe.steps, 1e-3, warmup=200), work / "transformer", say)
+    fit(model, refining_at, next_code, LoopOptions(recipe.refining, 7e-4, warmup=100), work / "refined", say)
     return model
 
 
 def next_code(model: nn.Module, batch: tuple[Tensor, ...]) -> Tensor:
-    """Cross-entropy of every code, in nats."""
-    ids, mask, codes, dropped = batch
-    return F.cross_entropy(model(ids, mask, codes, dropped).flatten(0, 1).float(), codes.flatten())
+    """Cross-entropy of every code, in nats: the model's arguments, and last the codes that are true."""
+    *given, codes = batch
+    return F.cross_entropy(model(*given).flatten(0, 1).float(), codes.flatten())
 
 
 def train(

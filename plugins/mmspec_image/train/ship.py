@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
+from mmspec.models.vq import LlamaGenVQ
 from mmspec.pictures.data import HELD_OUT, Pictures, pixels
 from mmspec.pictures.features import train_features
 from mmspec.pictures.quality import write_quality
 from mmspec.pictures.ship import ship
-from mmspec_image.models.vq import LlamaGenVQ
 from mmspec_image.pipeline import TextToImagePipeline
 from mmspec_image.train.recipe import Captioned, ImageRecipe, next_code, train
 
@@ -56,7 +56,7 @@ def _nats(model: Captioned, ids: Tensor, mask: Tensor, codes: Tensor, dropped: b
     total = 0.0
     for some in zip(*(t.split(BATCH) for t in (ids, mask, codes)), strict=True):
         without = torch.full((len(some[0]),), dropped, device=codes.device)
-        total += float(next_code(model, (*some, without))) * len(some[0])
+        total += float(next_code(model, (*some, without, some[-1]))) * len(some[0])
     return round(total / len(codes), 4)
 
 

@@ -1,12 +1,14 @@
 """`mmspec bench text`."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from mmspec_text.bench.defaults import BATCH, NEW, PROMPTS, REPEATS
+from mmspec.bench.command import bench, refuse_homeless
+from mmspec.bench.texts.defaults import BATCH, NEW, PROMPTS, REPEATS
+
+TARGET = "mmspec/text-14m"
 
 
 def bench_text(
@@ -21,29 +23,11 @@ def bench_text(
     seed: Annotated[int, typer.Option(help="Of torch's generator, before every call.")] = 0,
 ) -> None:
     """Compare methods, interleaved, with plain decoding and with transformers' own ways, on held-out code and prose."""
-    from tqdm import tqdm
-    from transformers.utils import logging
+    refuse_homeless(json, plot)
+    from mmspec.bench.texts.run import bench as run
+    from mmspec.bench.texts.settings import METHODS, BenchOptions, Subject
 
-    from mmspec.report.table import show
-    from mmspec_text.bench.run import bench_text as run
-    from mmspec_text.bench.settings import BenchOptions
-
-    for path in (json, plot):
-        if path is not None and not path.resolve().parent.is_dir():
-            raise ValueError(f"there is no folder {path.resolve().parent} to write {path.name} into")
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
+    subject = Subject("text", TARGET, METHODS)
     options = BenchOptions(prompts=prompts, new=new_tokens, repeats=repeats, batch=batch, seed=seed)
-
-    def progress(calls: int) -> Callable[[], None]:
-        bar = tqdm(total=calls, desc="bench text", unit="call", leave=False)
-        return lambda: bar.update() and None
-
-    result = run(method.split(",") if method else None, options, device, progress)
-    if json is not None:
-        result.save(json)
-    show(result)
-    if plot is not None:
-        from mmspec.report.plot import save
-
-        save(result, plot)
+    methods = method.split(",") if method else None
+    bench("text", lambda progress: run(subject, methods, options, device, progress), json, plot)

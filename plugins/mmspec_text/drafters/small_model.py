@@ -4,7 +4,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mmspec.core.protocols import Target
-from mmspec.hosts.loading import load_model, load_tokenizer
+from mmspec.hosts.guests import guest
+from mmspec.hosts.loading import load_tokenizer
 from mmspec.hosts.target import TransformersTarget
 from mmspec.hosts.translated import TranslatedTarget
 from mmspec.hosts.vocabulary import VocabularyMap
@@ -35,12 +36,9 @@ def load(options: SmallModelOptions, drafter: str) -> TransformersTarget:
     Raises:
         ValueError: No model was named, or it cannot be loaded.
     """
-    model = options.model
-    if model is None:
+    if options.model is None:
         raise ValueError(f"{drafter} needs a smaller model: drafter=<model>, or the option model=mmspec/text-1m")
-    if isinstance(model, str):
-        model = load_model(model)
-    return TransformersTarget(model, guest=True)
+    return guest(options.model)
 
 
 def speaking(small: TransformersTarget, target: Target, options: SmallModelOptions) -> Target:

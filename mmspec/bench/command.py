@@ -1,0 +1,56 @@
+"""What commands that benchmark share: files refused before anything runs, a bar, tables, the files."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from mmspec.report.result import Result
+
+Progress = Callable[[int], Callable[[], None]]
+"""Given the number of calls, returns what is called after each."""
+
+
+def refuse_homeless(*files: Path | None) -> None:
+    """Refuse what could only fail in the end.
+
+    Args:
+        *files: What is to be written, or None.
+
+    Raises:
+        ValueError: There is no folder for one.
+    """
+    for file in files:
+        if file is not None and not file.resolve().parent.is_dir():
+            raise ValueError(f"there is no folder {file.resolve().parent} to write {file.name} into")
+
+
+def bench(name: str, run: Callable[[Progress], "Result"], json: Path | None, plot: Path | None) -> None:
+    """Run, show the tables, write the files.
+
+    Args:
+        name: On the bar.
+        run: Makes the result.
+        json: Where to write it, or None.
+        plot: Where to draw it, or None.
+    """
+    from tqdm import tqdm
+    from transformers.utils import logging
+
+    from mmspec.report.table import show
+
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+
+    def progress(calls: int) -> Callable[[], None]:
+        bar = tqdm(total=calls, desc=f"bench {name}", unit="call", leave=False)
+        return lambda: bar.update() and None
+
+    result = run(progress)
+    if json is not None:
+        result.save(json)
+    show(result)
+    if plot is not None:
+        from mmspec.report.plot import save
+
+        save(result, plot)

@@ -1,0 +1,6 @@
+"""How much a benchmark of language models does; apart, since the command line reads it before anything heavy comes."""
+
+PROMPTS = 4
+NEW = 96
+REPEATS = 5
+BATCH = 8

@@ -1,0 +1,34 @@
+"""What the commands that benchmark pictures share: files and counts refused early, quiet pipelines."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mmspec.bench import command
+from mmspec.bench.command import Progress
+
+if TYPE_CHECKING:
+    from mmspec.report.result import Result
+
+
+def refuse(pictures: int, *files: Path | None) -> None:
+    """Refuse what could only fail in the end.
+
+    Args:
+        pictures: Drawn by every method.
+        *files: What is to be written, or None.
+
+    Raises:
+        ValueError: A file has no folder, or one picture has no distance to others.
+    """
+    command.refuse_homeless(*files)
+    if pictures < 2:
+        raise ValueError("one picture has no distance to others; ask for two repeats or two prompts at least")
+
+
+def bench(name: str, run: Callable[[Progress], "Result"], json: Path | None, plot: Path | None) -> None:
+    """As `mmspec.bench.command.bench`; pipelines load without bars of their own."""
+    from diffusers.utils import logging
+
+    logging.disable_progress_bar()
+    command.bench(name, run, json, plot)

@@ -1,0 +1,64 @@
+"""How much a benchmark of pictures does, and what is tried; the command line reads it before anything heavy."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+PROMPTS = 8
+REPEATS = 4
+BATCH = 8
+WINDOW = 12
+
+
+@dataclass(frozen=True)
+class BenchOptions:
+    """How long a benchmark takes.
+
+    Attributes:
+        prompts: Captions of a repeat.
+        repeats: Counted repeats; each has captions of its own, and all captions have been drawn after four of eight.
+        window: Units drafted per round.
+        batch: Rows of the batch that is compared with its rows alone; 0 leaves it out.
+        seed: Of the first picture; the others count up.
+        floors: Sets of pictures that plain decoding draws with other seeds.
+    """
+
+    prompts: int = PROMPTS
+    repeats: int = REPEATS
+    window: int = WINDOW
+    batch: int = BATCH
+    seed: int = 0
+    floors: int = 3
+
+    @property
+    def drawn(self) -> int:
+        """Pictures of every method."""
+        return self.prompts * self.repeats
+
+
+def tried(
+    chosen: Iterable[str], window: int, swept: str | None = None, windows: Iterable[int] = ()
+) -> dict[str, dict[str, Any]]:
+    """Contestants beside plain decoding: a method and its options each, by the name that a result gives them.
+
+    Args:
+        chosen: Names of methods.
+        window: Units that all of them draft per round.
+        swept: The one of them that is tried at other `windows`, too.
+        windows: See `swept`.
+    """
+    made: dict[str, dict[str, Any]] = {name: {"method": name, "k": window} for name in chosen}
+    if swept in made:
+        others = (other for other in windows if other != window)
+        made |= {windowed(swept, other): {"method": swept, "k": other} for other in others}
+    return made
+
+
+def windowed(method: str, window: int) -> str:
+    """What a method is called at a window that is not everybody's."""
+    return f"{method}, window {window}"
+
+
+def said(how: Mapping[str, Any]) -> dict[str, Any]:
+    """Options as a result shows them: the method has a place of its own."""
+    return {name: value for name, value in how.items() if name != "method"}

@@ -1,0 +1,71 @@
+"""The text that the shipped language models learn: Python's standard library and a book of plays.
+
+The standard library's source (PSF licence) is on every machine that runs Python. Tests, generated tables and vendored
+packages are left out. The held-out modules are fixed by name, so that every run holds out the same ones.
+"""
+
+import sysconfig
+from dataclasses import dataclass
+from pathlib import Path
+
+HELD_OUT_MODULES = (
+    "textwrap.py", "heapq.py", "queue.py", "sched.py", "shelve.py", "colorsys.py", "fnmatch.py", "netrc.py",
+    "graphlib.py", "cmd.py", "mailcap.py", "timeit.py", "json/encoder.py", "logging/handlers.py", "http/cookies.py",
+    "email/message.py", "importlib/util.py", "concurrent/futures/thread.py", "unittest/suite.py", "wsgiref/handlers.py",
+)  # fmt: skip
+HELD_OUT_PROSE = 0.05
+"""Share of every prose file, counted from its end, that is held out."""
+
+_SKIPPED_FOLDERS = {
+    "site-packages",
+    "test",
+    "tests",
+    "idle_test",
+    "__pycache__",
+    "lib-dynload",
+    "encodings",
+    "pydoc_data",
+}
+_LARGEST = 300_000
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """Documents as text: `code` and `prose` to train on, and the same two held out."""
+
+    code: list[str]
+    prose: list[str]
+    held_out_code: list[str]
+    held_out_prose: list[str]
+
+
+def load(prose_files: list[Path], stdlib: Path | None = None) -> Corpus:
+    """Read the corpus.
+
+    Args:
+        prose_files: Plain-text files, UTF-8.
+        stdlib: Root of the standard library; default: that of the running interpreter.
+
+    Raises:
+        ValueError: A prose file is missing, or has no blank line where its held-out part should begin.
+    """
+    root = stdlib or Path(sysconfig.get_paths()["stdlib"])
+    code, held_out_code = list[str](), list[str]()
+    for path in sorted(root.rglob("*.py")):
+        name = path.relative_to(root)
+        if _SKIPPED_FOLDERS & set(name.parts) or name.name.startswith("_sysconfigdata"):
+            continue
+        text = path.read_text(encoding="utf-8", errors="ignore")
+        if 0 < len(text) < _LARGEST:
+            (held_out_code if name.as_posix() in HELD_OUT_MODULES else code).append(text)
+    prose, held_out_prose = [], []
+    for path in prose_files:
+        if not path.is_file():
+            raise ValueError(f"no prose file at {path}; give a plain UTF-8 text file")
+        text = path.read_text(encoding="utf-8")
+        cut = text.find("\n\n", int(len(text) * (1 - HELD_OUT_PROSE)))
+        if cut < 0:
+            raise ValueError(f"{path} has no blank line in its last {HELD_OUT_PROSE:.0%}, to cut the held-out part at")
+        prose.append(text[:cut])
+        held_out_prose.append(text[cut:].lstrip())
+    return Corpus(code, prose, held_out_code, held_out_prose)

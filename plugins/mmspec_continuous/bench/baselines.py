@@ -1,0 +1,49 @@
+"""Plain decoding of neighbouring models with the same weights: what may be had without speculation, and what it costs.
+
+* Fewer head steps: an ancestral sampler that leaves out every other noise level. Faster, and another law.
+* A noiseless last step: what the model would draw if its laws did not have to be coupled. Its distance to plain
+  decoding is the price of sigma_0.
+
+Both are lossy with respect to the target.
+"""
+
+from dataclasses import dataclass
+
+from mmspec_continuous.models.continuous_ar import CausalContinuousAR
+
+NOISELESS = 1e-6
+"""sigma_0 of a last step that is as good as noiseless, where tokens have about unit variance: laws take no 0."""
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """A neighbouring model.
+
+    Attributes:
+        model: It.
+        settings: What is other than in the target.
+    """
+
+    model: CausalContinuousAR
+    settings: dict[str, float]
+
+
+def baselines(model: CausalContinuousAR) -> dict[str, Baseline]:
+    """The neighbours of a model with a denoising head, by the name that a result gives them."""
+    made = {}
+    fewer = max((n for n in range(1, model.config.steps) if model.config.steps % n == 0), default=0)
+    if fewer:
+        made[f"plain, {fewer} head step{'s' * (fewer > 1)}"] = _neighbour(model, steps=fewer)
+    made["plain, noiseless last step"] = _neighbour(model, sigma_0=NOISELESS)
+    return made
+
+
+def _neighbour(model: CausalContinuousAR, **settings: float) -> Baseline:
+    """The same weights in another chain. Fewer steps go through some of the target's noise levels, the same ones."""
+    config = {name: value for name, value in model.config.items() if not name.startswith("_")}
+    made = CausalContinuousAR(**config | settings)
+    weights = model.state_dict()
+    stride = model.config.steps // made.config.steps
+    weights["token_head.steps"] = weights["token_head.steps"][::stride]
+    made.load_state_dict(weights)
+    return Baseline(made.to(model.device, model.dtype).eval(), settings)

@@ -1,0 +1,180 @@
+"""`mmspec bench denoising`: serial network calls of a diffusers DDPM pipeline, plain and speculative.
+
+The pipeline is built from a configuration and has random weights: how many calls are saved depends on how smooth the
+network is, and says nothing about one that was trained. What is promised of any is the law (`tests/continuous`).
+"""
+
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import torch
+from diffusers import DDPMPipeline, DDPMScheduler, UNet2DModel
+
+import mmspec
+from mmspec.bench.limits import settle
+from mmspec.bench.machine import describe, versions
+from mmspec.bench.race import Run, Track, relay
+from mmspec.bench.rows import row_of
+from mmspec.report.report import Report
+from mmspec.report.result import PLAIN, Limits, Result, Row
+
+METHOD = "speculative-denoising"
+DRAFTS = (2, 4, 8)
+"""Steps that are drafted per network call."""
+UNET: dict[str, Any] = {
+    "sample_size": 32,
+    "layers_per_block": 2,
+    "block_out_channels": (32, 64, 64),
+    "down_block_types": ("DownBlock2D",) * 3,
+    "up_block_types": ("UpBlock2D",) * 3,
+    "norm_num_groups": 8,
+    "add_attention": False,
+}
+NOTES = {
+    "calls": "network calls a sample, one after another",
+    "call_compression": "calls of plain denoising / own calls",
+    "acceptance_rate": "share of the drafted steps that were kept",
+}
+
+
+@dataclass(frozen=True)
+class DenoisingOptions:
+    """How long the benchmark takes.
+
+    Attributes:
+        samples: Of a repeat, one at a time.
+        repeats: Counted repeats, each of seeds of its own.
+        steps: Denoising steps.
+        seed: Of the first sample; the others count up.
+    """
+
+    samples: int = 4
+    repeats: int = 4
+    steps: int = 50
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Sampler:
+    """Samples, plainly or speculatively.
+
+    Attributes:
+        pipe: The pipeline.
+        steps: Denoising steps.
+        k: Steps to draft per network call; 0: the pipeline is as diffusers made it.
+    """
+
+    pipe: DDPMPipeline
+    steps: int
+    k: int = 0
+
+    def __call__(self, seed: int) -> Run:
+        if not self.k:
+            network = Watched(self.pipe.unet)
+            seconds, sample = self._sampled(seed)
+            return Run(seconds, [sample], _filled(network.close(), seconds))
+        with mmspec.enable(self.pipe, METHOD, k=self.k) as spec:
+            seconds, sample = self._sampled(seed)
+            return Run(seconds, [sample], _filled(spec.report, seconds))
+
+    def _sampled(self, seed: int) -> tuple[float, torch.Tensor]:
+        device = str(self.pipe.unet.device)
+        generator = torch.Generator(device).manual_seed(seed)
+        settle(device)
+        began = time.perf_counter()
+        made = self.pipe(generator=generator, num_inference_steps=self.steps, output_type="np")
+        settle(device)
+        return time.perf_counter() - began, torch.from_numpy(made.images)
+
+
+class Watched:
+    """Counts and times a network's calls, until it is closed.
+
+    Args:
+        network: Called by somebody else.
+    """
+
+    def __init__(self, network: torch.nn.Module) -> None:
+        self._report = Report(PLAIN, rows=1)
+        self._hooks = [network.register_forward_pre_hook(self._begin), network.register_forward_hook(self._end)]
+
+    def close(self) -> Report:
+        """What was seen: a step a call, one of which is the first."""
+        for hook in self._hooks:
+            hook.remove()
+        made = self._report
+        made.rounds = made.row_rounds = made.emitted - 1
+        made.sizes[1] = made.rounds
+        return made
+
+    def _begin(self, *_: Any) -> None:
+        self._began = time.perf_counter()
+
+    def _end(self, *_: Any) -> None:
+        phase = "verify" if self._report.emitted else "prefill"
+        self._report.seconds[phase] += time.perf_counter() - self._began
+        self._report.emitted += 1
+
+
+def bench_denoising(options: DenoisingOptions, device: str, progress: Callable[[int], Callable[[], None]]) -> Result:
+    """Build a pipeline and run.
+
+    Args:
+        options: How much.
+        device: Where.
+        progress: Given the number of calls, returns what is called after each.
+    """
+    torch.manual_seed(options.seed)
+    pipe = DDPMPipeline(UNet2DModel(**UNET).eval(), DDPMScheduler()).to(device)
+    pipe.set_progress_bar_config(disable=True)
+    samplers = {PLAIN: Sampler(pipe, options.steps)}
+    samplers |= {f"{METHOD}, {k} steps drafted": Sampler(pipe, options.steps, k) for k in DRAFTS}
+    first, size = options.seed, options.samples
+    legs = [range(first + size * i, first + size * (i + 1)) for i in range(options.repeats)]
+    tick = progress(len(samplers) * (1 + size * options.repeats))
+    tracks = relay(samplers, legs, legs[0][:1], tick=tick)
+    row = partial(_row, tracks, f"DDPM, {options.steps} steps")
+    return Result(
+        kind="denoising",
+        model="a UNet of random weights",
+        device=describe(device),
+        versions=versions(),
+        seed=options.seed,
+        prompts={"samples": size * options.repeats},
+        rows=[row(name, sampler.k) for name, sampler in samplers.items()],
+        peers={},
+        limits=Limits(),
+        unit="step",
+        piece="sample",
+        how="Weights are random, so that the calls saved are those of no trained network. Samples of "
+        f"{UNET['sample_size']} × {UNET['sample_size']} pixels, one at a time, unguided.",
+        notes=dict(NOTES),
+    )
+
+
+def _row(tracks: dict[str, Track], setting: str, name: str, k: int) -> Row:
+    track, calls = tracks[name], {way: statistics.mean(_calls(run) for run in t.every) for way, t in tracks.items()}
+    drafted = sum(run.report.drafted for run in track.every)
+    quality = {"calls": calls[name], "call_compression": round(calls[PLAIN] / calls[name], 4)}
+    if drafted:
+        quality["acceptance_rate"] = round(sum(run.report.accepted for run in track.every) / drafted, 4)
+    options = {"k": k} if k else {}
+    made = row_of(track, tracks[PLAIN], method=name, setting=setting, every=True, options=options, quality=quality)
+    # The law is promised, not the path; and units are denoising steps, of which a run returns the last one's sample.
+    kept = {name: value for name, value in made.quality.items() if name != "same_as_plain"}
+    return replace(made, quality=kept, units=sum(run.report.emitted for run in track.median))
+
+
+def _calls(run: Run) -> int:
+    assert run.report is not None
+    return run.report.rounds + 1
+
+
+def _filled(report: Report, seconds: float) -> Report:
+    """With what is neither the network's nor the drafter's time."""
+    report.seconds["rest"] = seconds - sum(report.seconds.values())
+    return report

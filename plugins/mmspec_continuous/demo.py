@@ -1,0 +1,24 @@
+"""`mmspec demo continuous`: the shipped model draws emoji, plainly and speculatively, side by side."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+MODEL = "mmspec/emoji-continuous"
+ROWS: dict[str, dict[str, Any]] = {"plain": {}, "reflection": {"k": 16}}
+CAPTIONS = ("heavy black heart", "red apple", "cat face", "rocket", "smiling face with sunglasses", "slice of pizza")
+GUIDANCE = 3.0
+
+
+def demo_continuous(
+    out: Annotated[Path, typer.Option("--out", "-o", help="The sheet; its ending says the format.")] = Path(
+        "demo-output/continuous.png"
+    ),
+) -> None:
+    """Draw emoji of continuous tokens: one law, a row for each method."""
+    from mmspec.pictures.command import pipeline
+    from mmspec.pictures.demo import draw_demo, make_room
+
+    make_room(out)
+    draw_demo(pipeline(MODEL, "cpu", method="plain"), ROWS, CAPTIONS, GUIDANCE, out)

@@ -1,0 +1,36 @@
+"""`mmspec bench ssm`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from mmspec.bench.command import bench, refuse_homeless
+from mmspec.bench.texts.defaults import BATCH, NEW, PROMPTS, REPEATS
+
+TARGET = "mmspec/ssm-5m"
+
+
+def bench_ssm(
+    method: Annotated[str | None, typer.Option(help="Methods, joined by commas; default: all.")] = None,
+    json: Annotated[Path | None, typer.Option(help="Where to write the result; raw repeats included.")] = None,
+    plot: Annotated[Path | None, typer.Option(help="Where to draw it (.png, .svg); needs the extra `bench`.")] = None,
+    device: Annotated[str, typer.Option(help="cpu, cuda, …")] = "cpu",
+    repeats: Annotated[int, typer.Option(min=1, help="Counted repeats; the raw seconds of each are kept.")] = REPEATS,
+    prompts: Annotated[int, typer.Option(min=1, max=10, help="Prompts of each kind of text.")] = PROMPTS,
+    new_tokens: Annotated[int, typer.Option(min=8, max=512, help="Tokens of each output.")] = NEW,
+    batch: Annotated[int, typer.Option(min=0, max=10, help="Rows of the batch; 0 leaves batches out.")] = BATCH,
+    seed: Annotated[int, typer.Option(help="Of torch's generator, before every call.")] = 0,
+    model: Annotated[str, typer.Option(help="A model with recurrent layers and the shipped tokenizer.")] = TARGET,
+) -> None:
+    """Compare methods, interleaved, with plain decoding and transformers' own; what rounds over trees cost."""
+    refuse_homeless(json, plot)
+    from mmspec.bench.texts.run import bench as run
+    from mmspec.bench.texts.settings import BenchOptions, Subject
+    from mmspec_ssm.bench.rounds import rounds
+    from mmspec_ssm.bench.settings import METHODS
+
+    subject = Subject("ssm", model, METHODS, by_nodes=rounds)
+    options = BenchOptions(prompts=prompts, new=new_tokens, repeats=repeats, batch=batch, seed=seed)
+    methods = method.split(",") if method else None
+    bench("ssm", lambda progress: run(subject, methods, options, device, progress), json, plot)

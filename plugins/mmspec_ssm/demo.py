@@ -1,0 +1,11 @@
+"""`mmspec demo ssm`: the shipped hybrid writes Python and Shakespeare, plainly and speculatively, in one run."""
+
+from mmspec.bench.texts.settings import DRAFTER
+from mmspec.cli.writing import METHODS, write
+
+TARGET = "mmspec/ssm-5m"
+
+
+def demo_ssm() -> None:
+    """Print, for each prompt and method, the first lines, acceptance length and speed-up over plain."""
+    write(TARGET, {**METHODS, "stree": {"drafter": DRAFTER}})

@@ -1,0 +1,49 @@
+"""Kimi Delta Attention over a tree: the gated delta rule with a decay for every channel (arXiv 2510.26692).
+
+As `mmspec_ssm.ops.delta`, with L_i a vector: it stands inside the inner products, k_i·k_j becoming
+Σ_c k_i[c] k_j[c] e^{L_i[c] - L_j[c]}, and decays the rows of the state. The factored form (k e^L)(k e^{-L})ᵀ overflows
+where gates are strong; for the nodes of a draft the differences themselves fit. Float32, sums in float64.
+"""
+
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from mmspec.hosts.tree_op import Branches, Kept
+from mmspec_ssm.ops.delta import corrections, prepared
+from mmspec_ssm.ops.roll import Fed, began, roll
+
+
+class ChannelDelta:
+    """In the place of transformers' `chunk_kimi_delta_attention`."""
+
+    kind: Literal["conv", "recurrent"] = "recurrent"
+
+    def forward(
+        self,
+        branches: Branches,
+        state: Tensor | None,
+        /,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        g: Tensor,
+        beta: Tensor,
+        use_qk_l2norm_in_kernel: bool = False,
+        **kwargs: Any,
+    ) -> tuple[tuple[Tensor, Tensor], Fed]:
+        """Fold `query`, `key`, `value` and log-decays `g`, `[batch, node, head, width]`; `beta` has no width."""
+        q, k, v = prepared(query, key, value, use_qk_l2norm_in_kernel)
+        total = branches.cumulate(g.float())
+        state = began(Fed(total, k, v)) if state is None else state
+        weighted = branches.between(total) * k[:, None]  # [batch, i, j, head, key]
+        alike, asked = (torch.einsum("bihk,bijhk->bhij", left, weighted) for left in (k, q))
+        seen, read = (torch.einsum("bihk,bhkv->bihv", left * total.float().exp(), state) for left in (k, q))
+        delta = corrections(alike, beta.float(), v - seen)
+        out = read + torch.einsum("bhij,bjhv->bihv", asked, delta)
+        return (out.to(query.dtype), state), Fed(total, k, delta)
+
+    def commit(self, state: Tensor | None, stash: Fed, kept: Kept, /) -> Tensor:
+        """The state after the kept nodes: `[batch, head, key width, value width]`."""
+        return roll(state, stash, kept)

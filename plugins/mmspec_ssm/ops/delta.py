@@ -1,0 +1,80 @@
+"""The gated delta rule over a tree: one triangular system a head (Gated DeltaNet, arXiv 2412.06464).
+
+S_i = e^{g_i} S_parent + k_i ⊗ δ_i, δ_i = β_i (v_i - (e^{g_i} S_parent)ᵀ k_i), o_i = S_iᵀ q_i / √d. What a node adds, δ,
+depends on what its ancestors did: (I + T) δ = R with T_ij = β_i e^{L_i - L_j} k_i·k_j for ancestors j of i, and
+R_i = β_i (v_i - e^{L_i} Sᵀ k_i). Parents stand before children, so that the matrix is unit lower triangular and one
+solve gives every δ, exactly. They hold along any path: a commit adds the kept k_j ⊗ δ_j. Float32, sums in float64.
+"""
+
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from mmspec.hosts.tree_op import Branches, Kept
+from mmspec_ssm.ops.roll import Fed, began, roll
+
+EPSILON = 1e-6
+"""Of the norm of queries and keys, as flash-linear-attention has it."""
+
+
+class GatedDelta:
+    """In the place of transformers' `torch_chunk_gated_delta_rule`: one decay a head."""
+
+    kind: Literal["conv", "recurrent"] = "recurrent"
+
+    def forward(
+        self,
+        branches: Branches,
+        state: Tensor | None,
+        /,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        g: Tensor,
+        beta: Tensor,
+        use_qk_l2norm_in_kernel: bool = False,
+        **kwargs: Any,
+    ) -> tuple[tuple[Tensor, Tensor], Fed]:
+        """Fold `query`, `key` `[batch, node, key head, width]`; `value` `[batch, node, head, width]`.
+
+        `g` and `beta` are `[batch, node, head]`.
+        """
+        q, k, v = prepared(query, key, value, use_qk_l2norm_in_kernel)
+        total = branches.cumulate(g.float())
+        state = began(Fed(total, k, v)) if state is None else state
+        weight = branches.between(total).permute(0, 3, 1, 2)  # [batch, head, i, j]
+        alike, asked = (torch.einsum("bihk,bjhk->bhij", left, k) * weight for left in (k, q))
+        seen, read = (torch.einsum("bihk,bhkv->bihv", left * total.float().exp()[..., None], state) for left in (k, q))
+        delta = corrections(alike, beta.float(), v - seen)
+        out = read + torch.einsum("bhij,bjhv->bihv", asked, delta)
+        return (out.to(query.dtype), state), Fed(total, k, delta)
+
+    def commit(self, state: Tensor | None, stash: Fed, kept: Kept, /) -> Tensor:
+        """The state after the kept nodes: `[batch, head, key width, value width]`."""
+        return roll(state, stash, kept)
+
+
+def prepared(query: Tensor, key: Tensor, value: Tensor, norm: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """Float32, normed if asked for, queries scaled, and as many heads of queries and keys as of values."""
+    q, k, v = query.float(), key.float(), value.float()
+    if norm:
+        q, k = (x * torch.rsqrt((x * x).sum(-1, keepdim=True) + EPSILON) for x in (q, k))
+    times = v.shape[2] // k.shape[2]
+    return q.repeat_interleave(times, 2) * q.shape[-1] ** -0.5, k.repeat_interleave(times, 2), v
+
+
+def corrections(alike: Tensor, beta: Tensor, missing: Tensor) -> Tensor:
+    """δ `[batch, node, head, width]`: what every node adds under its key.
+
+    Args:
+        alike: Decayed k_i·k_j, 0 where j is not on the path of i: `[batch, head, i, j]`.
+        beta: `[batch, node, head]`.
+        missing: v_i less what the state before the root says to k_i: `[batch, node, head, width]`.
+    """
+    rate = beta.transpose(1, 2)[..., None]
+    # The solver takes the diagonal to be 1, whatever stands there.
+    solved = torch.linalg.solve_triangular(
+        rate * alike, rate * missing.transpose(1, 2), upper=False, unitriangular=True
+    )
+    return solved.transpose(1, 2)

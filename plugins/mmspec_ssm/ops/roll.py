@@ -1,0 +1,48 @@
+"""A matrix state along the accepted path, for every operation whose nodes add an outer product to a decayed state.
+
+S ← e^{L_last} S + Σ_j e^{L_last - L_j} k_j ⊗ v_j over the kept nodes j, where L is the log-decay summed along the path.
+One product of matrices per head; the activations of a node are k + v numbers, its state would be k · v.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from mmspec.hosts.tree_op import Kept
+
+
+@dataclass(frozen=True)
+class Fed:
+    """What every node of a pass fed into its state; float32 but for the sums.
+
+    Attributes:
+        total: Log-decay summed along the path, the node's own included, float64: `[batch, node, head]`, or with a
+            decay for every row of the state `[batch, node, head, key]`.
+        keys: `[batch, node, head, key]`.
+        values: `[batch, node, group, value]`; the heads of a group share them.
+    """
+
+    total: Tensor
+    keys: Tensor
+    values: Tensor
+
+
+def roll(state: Tensor | None, fed: Fed, kept: Kept) -> Tensor:
+    """The state `[batch, head, key, value]` after the kept nodes."""
+    last = kept.last(fed.total)
+    keys, values = kept.take(fed.keys), kept.take(fed.values)
+    gap = (last[:, None] - kept.take(fed.total)).float()
+    mask = kept.mask.to(gap.device).reshape(*kept.mask.shape, *(1,) * (gap.dim() - 2))
+    weight = gap.masked_fill(~mask, float("-inf")).exp()
+    if weight.dim() == 3:
+        weight, last = weight[..., None], last[..., None]
+    weighted = (keys * weight).unflatten(2, (values.shape[2], -1))
+    added = torch.einsum("bsghk,bsgv->bghkv", weighted, values).flatten(1, 2)
+    return added if state is None else last.float().exp()[..., None] * state + added
+
+
+def began(fed: Fed) -> Tensor:
+    """The state before anything was fed: zero, `[batch, head, key, value]`."""
+    batch, _, heads, key = fed.keys.shape
+    return fed.keys.new_zeros(batch, heads, key, fed.values.shape[-1])

@@ -1,0 +1,113 @@
+"""Mamba's selective scan over a tree, level by level (arXiv 2312.00752, algorithm 2).
+
+h_i = e^{Δ_i A} h_parent + Δ_i B_i x_i with a decay for every channel and entry of the state: no product of matrices
+says that, so the recurrence goes down the tree, as many steps as it is deep. The states of a level live until the next
+one is done. A commit needs none of them: the decay over a path is e^{A ΣΔ}, so that
+S ← e^{A T_last} S + Σ_j e^{A (T_last - T_j)} Δ_j x_j B_j over the kept nodes, with T the sum of Δ along the path.
+transformers' own function begins at zero whatever state there is; this one does not. Float32, sums in float64.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from mmspec.hosts.tree_op import Branches, Kept
+
+
+@dataclass(frozen=True)
+class Scanned:
+    """What every node of a pass fed into its state.
+
+    Attributes:
+        total: Δ summed along the path, float64: `[batch, node, channel]`.
+        fed: Δ x: `[batch, node, channel]`.
+        b: `[batch, node, size]`.
+        a: `[channel, size]`, negative.
+    """
+
+    total: Tensor
+    fed: Tensor
+    b: Tensor
+    a: Tensor
+
+
+class SelectiveScan:
+    """In the place of transformers' `mamba_selective_scan`."""
+
+    kind: Literal["conv", "recurrent"] = "recurrent"
+
+    def forward(
+        self,
+        branches: Branches,
+        state: Tensor | None,
+        /,
+        hidden_states: Tensor,
+        dt: Tensor,
+        A: Tensor,
+        B: Tensor,
+        C: Tensor,
+        D: Tensor | None = None,
+        z: Tensor | None = None,
+        delta_bias: Tensor | None = None,
+        delta_softplus: bool = False,
+        return_last_state: bool = False,
+        **kwargs: Any,
+    ) -> tuple[Any, Scanned]:
+        """Scan `hidden_states [batch, channel, node]`; `B`, `C` are `[batch, size, node]`."""
+        dt = dt if delta_bias is None else dt + delta_bias.to(dt.dtype)[..., None]
+        dt = F.softplus(dt) if delta_softplus else dt
+        step = dt.float().transpose(1, 2)
+        x, b, c = (given.float().transpose(1, 2) for given in (hidden_states, B, C))
+        if state is None:
+            state = x.new_zeros(*x.shape[::2], A.shape[1])
+        y = scan(branches, state, step, step * x, A.float(), b, c).transpose(1, 2)
+        y = y if D is None else y + hidden_states * D[:, None]
+        y = (y if z is None else y * F.silu(z)).to(hidden_states.dtype)
+        return ((y, state) if return_last_state else y), Scanned(branches.cumulate(step), step * x, b, A.float())
+
+    def commit(self, state: Tensor | None, stash: Scanned, kept: Kept, /) -> Tensor:
+        """The state after the kept nodes: `[batch, channel, size]`."""
+        last = kept.last(stash.total)
+        beyond = ~kept.mask.to(last.device)[..., None]
+        gap = (last[:, None] - kept.take(stash.total)).float().masked_fill(beyond, 0)
+        fed = kept.take(stash.fed).masked_fill(beyond, 0)
+        decayed = (gap[..., None] * stash.a).exp()  # [batch, step, channel, size]
+        added = torch.einsum("bscn,bsc,bsn->bcn", decayed, fed, kept.take(stash.b))
+        return added if state is None else (last.float()[..., None] * stash.a).exp() * state + added
+
+
+def scan(branches: Branches, state: Tensor, step: Tensor, fed: Tensor, a: Tensor, b: Tensor, c: Tensor) -> Tensor:
+    """y `[batch, node, channel]`: what `c` reads out of every node's state.
+
+    Args:
+        branches: The tree.
+        state: `[batch, channel, size]` before the root.
+        step: Δ, `[batch, node, channel]`.
+        fed: Δ x, the same.
+        a: `[channel, size]`.
+        b: `[batch, node, size]`.
+        c: The same.
+    """
+    if len(branches.parent) == 1:
+        return _by_level(branches, state, step, fed, a, b, c)
+    # Rows have trees of their own: all nodes take a step at once, as often as the tree is deep.
+    decay, added = (step[..., None] * a).exp(), fed[..., None] * b[:, :, None]
+    above = branches.parent.to(step.device)
+    at = above.clamp(min=0)[..., None, None].expand_as(added)
+    states = decay * state[:, None] + added
+    for _ in range(branches.index.deepest):
+        parent = torch.where((above >= 0)[..., None, None], states.gather(1, at), state[:, None])
+        states = decay * parent + added
+    return torch.einsum("bncs,bns->bnc", states, c)
+
+
+def _by_level(branches: Branches, state: Tensor, step: Tensor, fed: Tensor, a: Tensor, b: Tensor, c: Tensor) -> Tensor:
+    out, states = torch.empty_like(fed), state[:, None]
+    for nodes, parents in branches.levels:
+        decay = (step[:, nodes, :, None] * a).exp()
+        states = decay * states[:, parents] + fed[:, nodes, :, None] * b[:, nodes, None]
+        out[:, nodes] = torch.einsum("bncs,bns->bnc", states, c[:, nodes])
+    return out

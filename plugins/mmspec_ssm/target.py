@@ -1,0 +1,69 @@
+"""Recurrent models and hybrids of transformers as targets: the host's own, with the tree operations of all plugins."""
+
+import importlib
+import warnings
+from typing import Any
+
+import torch
+from transformers import DynamicCache
+from transformers.cache_utils import LinearAttentionCacheLayerMixin
+
+from mmspec.hosts.target import TransformersTarget
+from mmspec.hosts.tree_op import TreeOp
+from mmspec.registry import installed
+
+HOOK = "mmspec_tree_ops"
+
+
+def recurrent(model: Any, guest: bool = False) -> TransformersTarget:
+    """The target for a live model.
+
+    Args:
+        model: It.
+        guest: It drafts in another target's call.
+
+    Raises:
+        ValueError: It cannot be speculated over, or two plugins declare one operation; says which.
+    """
+    target = TransformersTarget(model, guest, declared())
+    if target.model.dtype != torch.float32:
+        warnings.warn(
+            f"states of recurrent layers are kept in float32, also those of a model in {target.model.dtype}",
+            stacklevel=2,
+        )
+    return target
+
+
+recurrent.offers = frozenset({"discrete", "tree", "text", "grow"})  # type: ignore[attr-defined]
+recurrent.example = "mmspec_ssm.example:hybrid"  # type: ignore[attr-defined]
+
+
+def fits(model: Any) -> bool:
+    """Whether the cache that transformers makes for a model has a layer with a state."""
+    try:
+        layers = DynamicCache(config=model.config).layers
+    except Exception:  # transformers itself has no cache for it
+        return False
+    return any(isinstance(layer, LinearAttentionCacheLayerMixin) for layer in layers)
+
+
+def declared() -> dict[str, TreeOp]:
+    """The operations that installed plugins declare, by the names of the functions that they stand for.
+
+    Raises:
+        ValueError: Two plugins declare the same name.
+    """
+    registry, owners, found = installed(), dict[str, str](), dict[str, TreeOp]()
+    for plugin in registry.plugins():
+        for given in registry.ask(plugin.name, HOOK) or ():
+            for name, place in given.items():
+                if name in owners:
+                    raise ValueError(f"plugins {owners[name]!r} and {plugin.name!r} both declare {name!r} over a tree")
+                owners[name], found[name] = plugin.name, _made(place)
+    return found
+
+
+def _made(place: str) -> TreeOp:
+    module, _, name = place.partition(":")
+    operation: TreeOp = getattr(importlib.import_module(module), name)()
+    return operation

@@ -1,0 +1,123 @@
+"""What users hand a pipeline: frames of many kinds, actions by number or name; refused before anything runs."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from mmspec.registry.suggest import unknown
+
+Frames = Any
+"""One picture or several of PIL's, or an array or tensor of them: see `frames_in`."""
+Player = Callable[[int, Tensor], Any]
+"""From the number of the next frame, and the latest frames `[row, 3, height, width]` in [0, 1], to actions."""
+
+
+def frames_in(given: Frames, size: tuple[int, int]) -> Tensor:
+    """First frames as `[row, n, 3, height, width]` in [-1, 1].
+
+    Args:
+        given: A PIL picture or a list of them; a numpy array `[n, height, width, 3]`; a tensor `[n, 3, height, width]`
+            or, for several rows, `[row, n, 3, height, width]`. Numbers are uint8, or floats in [0, 1].
+        size: Height and width that the model has.
+
+    Raises:
+        ValueError: There is no frame, or its size, dtype or range is another; says what is wanted.
+        TypeError: It is none of these.
+    """
+    frames = _tensor(given)
+    if frames.dim() == 4:
+        frames = frames[None]
+    if frames.dim() != 5 or not frames.shape[0] * frames.shape[1]:
+        raise ValueError(f"first frames are [n, 3, height, width], at least one, not {list(frames.shape)}")
+    if tuple(frames.shape[2:]) != (3, *size):
+        height, width = size
+        raise ValueError(f"frames of this model are {height} × {width} pixels of 3 colours, not {_described(frames)}")
+    if frames.dtype == torch.uint8:
+        return frames.float() / 127.5 - 1
+    if not frames.is_floating_point():
+        raise ValueError(f"frames are uint8, or floats in [0, 1], not {str(frames.dtype).removeprefix('torch.')}")
+    low, high = float(frames.min()), float(frames.max())
+    if not (low >= 0 and high <= 1):  # NaN is neither
+        raise ValueError(f"frames of floats are in [0, 1]; these are in [{low:g}, {high:g}]")
+    return frames.float() * 2 - 1
+
+
+def actions_in(given: Any, rows: int, names: Sequence[str], what: str = "actions") -> Tensor:
+    """Actions as `[row, n]` int64.
+
+    Args:
+        given: Numbers or names: a sequence for one row; for several, a sequence of sequences, or a tensor `[row, n]`.
+        rows: Rows of the call; one sequence serves all of them.
+        names: Of the actions, by number.
+        what: For messages.
+
+    Raises:
+        ValueError: An action is outside the space, or there are as many sequences as neither 1 nor rows.
+    """
+    listed = given.tolist() if isinstance(given, Tensor | np.ndarray) else list(given)
+    nested = listed if listed and isinstance(listed[0], list | tuple) else [listed]
+    if len(nested) not in (1, rows):
+        raise ValueError(f"{len(nested)} sequences of {what} for {rows} rows; give one, or one a row")
+    if len({len(row) for row in nested}) != 1:
+        raise ValueError(f"rows have {what} of other lengths: {', '.join(str(len(row)) for row in nested)}")
+    numbers = [[_number(action, names) for action in row] for row in nested]
+    return torch.tensor(numbers, dtype=torch.int64).expand(rows, -1)
+
+
+def told_in(given: Any, rows: int, names: Sequence[str]) -> Tensor:
+    """What a player did, `[row, 1]`: one action, or one a row.
+
+    Raises:
+        ValueError: It is no action, or they are as many as neither 1 nor rows: the truth of one frame was asked for.
+    """
+    listed = [given] if isinstance(given, int | str | np.integer) else _flat(given)
+    if len(listed) not in (1, rows):
+        raise ValueError(
+            f"{len(listed)} actions came for the next frame of {rows} rows; one was asked for, or one a row"
+        )
+    return torch.tensor([_number(action, names) for action in listed]).expand(rows)[:, None]
+
+
+def _flat(given: Any) -> list[Any]:
+    listed = given.tolist() if isinstance(given, Tensor | np.ndarray) else list(given)
+    return listed if isinstance(listed, list) else [listed]
+
+
+def _number(action: Any, names: Sequence[str]) -> int:
+    if isinstance(action, str):
+        if action not in names:
+            raise ValueError(unknown("action", action, names))
+        return list(names).index(action)
+    if isinstance(action, bool) or not isinstance(action, int | np.integer) or not 0 <= action < len(names):
+        space = ", ".join(f"{i} {name}" for i, name in enumerate(names))
+        raise ValueError(f"there is no action {action!r}; there is {space}")
+    return int(action)
+
+
+def _tensor(given: Frames) -> Tensor:
+    if isinstance(given, Image.Image):
+        given = [given]
+    if isinstance(given, Tensor):
+        return given
+    if isinstance(given, np.ndarray):
+        frames = given if given.ndim != 3 else given[None]
+        if frames.ndim != 4:
+            raise ValueError(f"an array of frames is [n, height, width, 3], not {list(given.shape)}")
+        return torch.from_numpy(frames.copy()).permute(0, 3, 1, 2)
+    if isinstance(given, Sequence) and all(isinstance(frame, Image.Image) for frame in given):
+        if not given:
+            raise ValueError("there is no first frame; give at least one")
+        sizes = {frame.size for frame in given}
+        if len(sizes) > 1:
+            raise ValueError(f"first frames have several sizes (width, height): {', '.join(map(str, sorted(sizes)))}")
+        return torch.stack([torch.from_numpy(np.array(frame.convert("RGB"))) for frame in given]).permute(0, 3, 1, 2)
+    raise TypeError(f"first frames are pictures of PIL, an array or a tensor, not {type(given).__name__}")
+
+
+def _described(frames: Tensor) -> str:
+    colours, height, width = frames.shape[2:]
+    return f"{height} × {width} of {colours}"

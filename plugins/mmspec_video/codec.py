@@ -1,0 +1,112 @@
+"""Frames to what a transformer reads, and back."""
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from mmspec.hosts.offload import awake
+from mmspec.models.vq import LlamaGenVQ
+from mmspec_video.models.oasis_vae import OasisVAE
+from mmspec_video.models.token_world import TokenWorldModel
+
+
+class Codec(Protocol):
+    """Both ways; frames are `[n, 3, height, width]` in [-1, 1]."""
+
+    def encode(self, frames: Tensor) -> Tensor:
+        """What the transformer reads, `[n, …]`."""
+        ...
+
+    def decode(self, made: Tensor) -> Tensor:
+        """Frames of what it made."""
+        ...
+
+
+@dataclass(frozen=True)
+class Codes:
+    """A VQ's codes, `[n, cell]` in raster order.
+
+    Attributes:
+        vae: The VQ.
+        rows: Codes of a column.
+    """
+
+    vae: LlamaGenVQ
+    rows: int
+
+    def encode(self, frames: Tensor) -> Tensor:
+        return self.vae.encode(frames.to(self.vae.dtype)).codes.flatten(1)
+
+    def decode(self, made: Tensor) -> Tensor:
+        with awake(self.vae, self.vae.quantize.embedding):  # the codebook is read, not called
+            return self.vae.decode(made.unflatten(1, (self.rows, -1)))
+
+
+@dataclass(frozen=True)
+class CodebookLatents:
+    """A VQ's latents as numbers: unit vectors, `[n, width, row, column]`.
+
+    Attributes:
+        vae: The VQ.
+    """
+
+    vae: LlamaGenVQ
+
+    def encode(self, frames: Tensor) -> Tensor:
+        return self.vae.encode(frames.to(self.vae.dtype)).latents.float() * self._scale
+
+    def decode(self, made: Tensor) -> Tensor:
+        return self.vae.decode_latents(F.normalize(made, dim=1).to(self.vae.dtype))
+
+    @property
+    def _scale(self) -> float:
+        """From numbers of a unit vector to about unit variance, as noise has it."""
+        return self.vae.config.codebook_embed_dim**0.5
+
+
+@dataclass(frozen=True)
+class OasisLatents:
+    """open-oasis's latents, `[n, channel, row, column]`.
+
+    Attributes:
+        vae: Its autoencoder.
+    """
+
+    vae: OasisVAE
+
+    def encode(self, frames: Tensor) -> Tensor:
+        return self.vae.latents_of(frames.to(self.vae.dtype)).float()
+
+    def decode(self, made: Tensor) -> Tensor:
+        return self.vae.frames_of(made.to(self.vae.dtype))
+
+
+def codec_of(transformer: Any, vae: Any) -> Codec:
+    """The way between a transformer and pixels.
+
+    Raises:
+        ValueError: The two do not fit each other; both numbers are named.
+    """
+    if isinstance(transformer, TokenWorldModel):
+        known, codes = transformer.config.vocab_size, vae.config.codebook_size
+        if known != codes:
+            raise ValueError(f"these parts do not fit each other: the transformer knows {known} codes, the VQ {codes}")
+        return Codes(vae, transformer.config.rows)
+    published = isinstance(vae, OasisVAE)
+    channels = vae.config.latent_dim if published else vae.config.codebook_embed_dim
+    if channels != transformer.frame_shape[0]:
+        own = transformer.frame_shape[0]
+        raise ValueError(f"these parts do not fit each other: latents of {own} channels, and of {channels}")
+    return OasisLatents(vae) if published else CodebookLatents(vae)
+
+
+def frame_size(transformer: Any, vae: Any) -> tuple[int, int]:
+    """Height and width of a frame, in pixels."""
+    if isinstance(transformer, TokenWorldModel):
+        grid = transformer.config.rows, transformer.config.columns
+    else:
+        grid = transformer.frame_shape[1:]
+    factor = vae.config.patch_size if isinstance(vae, OasisVAE) else vae.factor
+    return grid[0] * factor, grid[1] * factor

@@ -1,0 +1,11 @@
+"""The video plugin's commands. Registering them imports nothing heavy; running them does."""
+
+import typer
+
+from mmspec.cli.groups import group
+from mmspec_video.train.command import train_video
+
+
+def add(app: typer.Typer) -> None:
+    """Add our commands to the groups that plugins share."""
+    group(app, "train", "Train the small models that mmspec ships.").command("video")(train_video)

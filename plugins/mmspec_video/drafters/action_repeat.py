@@ -1,0 +1,36 @@
+"""`action-repeat`: the player goes on doing what was done last.
+
+Next-Frame Diffusion's guess (arXiv 2506.01380, § 3.4): most of the time a key stays pressed.
+Guarantee: none is needed. The truth decides, and a frame does not depend on when it was made.
+Knobs: how far ahead (`k`): frames behind a wrong guess are thrown away.
+"""
+
+from typing import Any
+
+from mmspec.core.noise import DraftNoise
+from mmspec.core.protocols import Target
+from mmspec.core.state import State
+from mmspec.core.types import Draft, Step
+
+
+class ActionRepeat:
+    """A chain of the last action."""
+
+    offers = frozenset({"chain"})
+    needs = frozenset({"discrete", "told"})
+    example = "mmspec_video.example:player"
+
+    def bind(self, target: Target) -> None:
+        pass
+
+    def width(self, k: int) -> int:
+        return k
+
+    def start(self, state: State, inputs: Any) -> None:
+        return None
+
+    def propose(self, state: State, k: int, noise: DraftNoise) -> Draft:
+        return Draft.chain(state.root[:, None].expand(-1, k))
+
+    def observe(self, state: State, step: Step) -> None:
+        pass

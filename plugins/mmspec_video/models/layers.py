@@ -1,0 +1,83 @@
+"""Layers of diffusion transformers over frames: time, adaptive norms, the way in and out of patches."""
+
+import math
+
+import torch
+from einops import rearrange
+from torch import Tensor, nn
+
+EPS = 1e-6
+FREQUENCIES = 256
+
+
+class TimeEmbedding(nn.Module):
+    """Sines of the time through an MLP; keys are those of DiT (Peebles & Xie, arXiv 2212.09748)."""
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.mlp = nn.Sequential(nn.Linear(FREQUENCIES, dim), nn.SiLU(), nn.Linear(dim, dim))
+
+    def forward(self, time: Tensor) -> Tensor:
+        """`[row, frame, dim]` of `time [row, frame]`, of the order of 1,000."""
+        half = FREQUENCIES // 2
+        turns = torch.exp(-math.log(10_000) / half * torch.arange(half, device=time.device))
+        angles = time[..., None].float() * turns
+        return self.mlp(torch.cat([angles.cos(), angles.sin()], -1).to(self.mlp[0].weight.dtype))
+
+
+class Mlp(nn.Module):
+    """Two matrices."""
+
+    def __init__(self, dim: int, hidden: int, approximate: str = "tanh") -> None:
+        super().__init__()
+        self.fc1, self.fc2 = nn.Linear(dim, hidden), nn.Linear(hidden, dim)
+        self.act = nn.GELU(approximate=approximate)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.fc2(self.act(self.fc1(x)))
+
+
+def plain_norm(dim: int) -> nn.LayerNorm:
+    """A norm without weights: the condition says what to make of it."""
+    return nn.LayerNorm(dim, elementwise_affine=False, eps=EPS)
+
+
+def modulation(dim: int, parts: int) -> nn.Sequential:
+    """From a frame's condition to so many vectors."""
+    return nn.Sequential(nn.SiLU(), nn.Linear(dim, parts * dim))
+
+
+def modulated(x: Tensor, shift: Tensor, scale: Tensor) -> Tensor:
+    """`x [row, frame, cell, dim]`, by vectors `[row, frame, dim]` that all cells of a frame share."""
+    return x * (1 + scale[:, :, None]) + shift[:, :, None]
+
+
+class FinalLayer(nn.Module):
+    """Norm, shift and scale, out."""
+
+    def __init__(self, dim: int, leaves: int) -> None:
+        super().__init__()
+        self.norm_final = plain_norm(dim)
+        self.linear = nn.Linear(dim, leaves)
+        self.adaLN_modulation = modulation(dim, 2)
+
+    def forward(self, x: Tensor, condition: Tensor) -> Tensor:
+        return self.linear(modulated(self.norm_final(x), *self.adaLN_modulation(condition).chunk(2, -1)))
+
+
+class PatchEmbed(nn.Module):
+    """Patches of frames as cells in raster order."""
+
+    def __init__(self, channels: int, dim: int, patch: int) -> None:
+        super().__init__()
+        self.proj = nn.Conv2d(channels, dim, patch, patch)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """`[row, frame, cell, dim]` of `x [row, frame, channel, height, width]`."""
+        cells = self.proj(x.flatten(0, 1)).flatten(2).transpose(1, 2)
+        return cells.unflatten(0, x.shape[:2])
+
+
+def unpatchified(x: Tensor, rows: int, patch: int) -> Tensor:
+    """`[…, channel, height, width]` of `x […, cell, patch · patch · channel]`, cells in raster order."""
+    return rearrange(x, "... (h w) (p q c) -> ... c (h p) (w q)", h=rows, p=patch, q=patch)

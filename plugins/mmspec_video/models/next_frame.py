@@ -1,0 +1,222 @@
+"""`NextFrameDiT`: a block-causal diffusion transformer that predicts the next frame from an action. Ours.
+
+In the manner of "Playing with Transformer at 30+ FPS via Next-Frame Diffusion" (arXiv 2506.01380), of which neither
+code nor weights are public: full attention within a frame, causal attention over frames, a timestep of its own for
+every frame (diffusion forcing, arXiv 2407.01392), actions through adaptive norms that begin at zero. It predicts the
+velocity of a straight path from frame to noise (flow matching, arXiv 2210.02747).
+"""
+
+from typing import Any, Self
+
+import torch
+import torch.nn.functional as F
+from diffusers import ConfigMixin, ModelMixin
+from diffusers.configuration_utils import register_to_config
+from torch import Tensor, nn
+
+from mmspec.models.rope import turn
+from mmspec_video.models.keys import FrameKeys, LayerKeys, causal
+from mmspec_video.models.layers import (
+    FinalLayer,
+    Mlp,
+    PatchEmbed,
+    TimeEmbedding,
+    modulated,
+    modulation,
+    plain_norm,
+    unpatchified,
+)
+from mmspec_video.models.rotary import frame_rotary
+from mmspec_video.sampling import ConsistencySampler, FlowSampler, Sampler
+
+#: Width, blocks, heads; the last three as in the paper's table of models.
+SIZES: dict[str, dict[str, int]] = {
+    "tiny": {"dim": 64, "depth": 2, "heads": 2},
+    "3m": {"dim": 160, "depth": 6, "heads": 5},
+    "130m": {"dim": 768, "depth": 12, "heads": 12},
+    "310m": {"dim": 1024, "depth": 16, "heads": 16},
+}
+SAMPLERS: dict[str, type[FlowSampler] | type[ConsistencySampler]] = {
+    "flow": FlowSampler,
+    "consistency": ConsistencySampler,
+}
+THOUSAND = 1000.0
+"""Times are told to the network as numbers up to this."""
+
+
+class BlockCausalAttention(nn.Module):
+    """Cells see all cells of their own frame and of earlier ones."""
+
+    def __init__(self, dim: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.to_qkv = nn.Linear(dim, 3 * dim, bias=False)
+        self.to_out = nn.Linear(dim, dim)
+
+    def forward(self, x: Tensor, rotary: Tensor, seen: Tensor | None, keys: LayerKeys | None) -> Tensor:
+        """`x [row, frame, cell, dim]`, `rotary [row, frame · cell, …]`, `seen [row, frame, slot]`."""
+        frames, cells = x.shape[1:3]
+        query, key, value = self.to_qkv(x).unflatten(-1, (3, self.heads, -1)).unbind(-3)
+        query, key = (turn(t.flatten(1, 2), rotary).unflatten(1, (frames, cells)) for t in (query, key))
+        if keys is not None:
+            key, value = keys.update(key, value)
+        query, key, value = (t.flatten(1, 2).transpose(1, 2) for t in (query, key, value))
+        mask = None if seen is None else seen.repeat_interleave(cells, 1).repeat_interleave(cells, 2)[:, None]
+        out = F.scaled_dot_product_attention(query, key, value, attn_mask=mask)
+        return self.to_out(out.transpose(1, 2).flatten(2).unflatten(1, (frames, cells)))
+
+
+class Block(nn.Module):
+    """Attention and an MLP; the condition shifts, scales and gates both, and gates begin shut (adaLN-zero)."""
+
+    def __init__(self, dim: int, heads: int) -> None:
+        super().__init__()
+        self.norm1, self.attn = plain_norm(dim), BlockCausalAttention(dim, heads)
+        self.norm2, self.mlp = plain_norm(dim), Mlp(dim, 4 * dim)
+        self.adaLN_modulation = modulation(dim, 6)
+
+    def forward(
+        self, x: Tensor, condition: Tensor, rotary: Tensor, seen: Tensor | None, keys: LayerKeys | None
+    ) -> Tensor:
+        shift1, scale1, gate1, shift2, scale2, gate2 = self.adaLN_modulation(condition).chunk(6, -1)
+        x = x + gate1[:, :, None] * self.attn(modulated(self.norm1(x), shift1, scale1), rotary, seen, keys)
+        return x + gate2[:, :, None] * self.mlp(modulated(self.norm2(x), shift2, scale2))
+
+
+class NextFrameDiT(ModelMixin, ConfigMixin):
+    """The transformer.
+
+    Args:
+        channels: Of a latent frame.
+        height: Of a latent frame.
+        width: Of a latent frame.
+        actions: In the action space; one more, `actions`, stands for "not known", where no action led to a frame.
+        patch: Side of a cell.
+        dim: Width.
+        depth: Blocks.
+        heads: Of each; widths of heads are multiples of 16.
+        frames: Of the window, the newest one included.
+        objective: What it was trained for: `flow`, or `consistency` (a student).
+        steps: From noise to a frame.
+        context_time: What it is told of finished frames.
+
+    Attributes:
+        vectors: None: it reads actions by their numbers.
+
+    Raises:
+        ValueError: Heads do not divide the width, or patches the frame; or the objective is unknown.
+    """
+
+    vectors = None
+
+    @register_to_config
+    def __init__(
+        self,
+        channels: int = 8,
+        height: int = 8,
+        width: int = 8,
+        actions: int = 4,
+        patch: int = 1,
+        dim: int = 64,
+        depth: int = 2,
+        heads: int = 2,
+        frames: int = 8,
+        objective: str = "flow",
+        steps: int = 8,
+        context_time: float = 0.0,
+    ) -> None:
+        super().__init__()
+        if objective not in SAMPLERS:
+            raise ValueError(f"objective is one of {', '.join(SAMPLERS)}, not {objective!r}")
+        if dim % heads or dim // heads % 16:
+            raise ValueError(f"{heads} heads do not divide a width of {dim} into widths that are multiples of 16")
+        if height % patch or width % patch:
+            raise ValueError(f"patches of {patch} do not tile frames of {height} × {width}")
+        self.x_embedder = PatchEmbed(channels, dim, patch)
+        self.t_embedder = TimeEmbedding(dim)
+        self.action_embedder = nn.Embedding(actions + 1, dim)
+        self.blocks = nn.ModuleList(Block(dim, heads) for _ in range(depth))
+        self.final_layer = FinalLayer(dim, patch * patch * channels)
+        _begin(self)
+
+    @classmethod
+    def of_size(cls, size: str, **config: Any) -> Self:
+        """One of `SIZES`, with random weights.
+
+        Raises:
+            ValueError: There is no such size.
+        """
+        if size not in SIZES:
+            raise ValueError(f"there is no size {size!r}; there are {', '.join(SIZES)}")
+        return cls(**SIZES[size], **config)
+
+    @property
+    def frame_shape(self) -> tuple[int, int, int]:
+        """Channels, height and width of a latent frame."""
+        return self.config.channels, self.config.height, self.config.width
+
+    @property
+    def window(self) -> int:
+        """Most frames that are seen at once, the newest one included."""
+        return self.config.frames
+
+    @property
+    def sampler(self) -> Sampler:
+        """What it was made for."""
+        return SAMPLERS[self.config.objective](self.config.steps, self.config.context_time)
+
+    def forward(
+        self,
+        x: Tensor,
+        time: Tensor,
+        actions: Tensor,
+        position: Tensor | None = None,
+        seen: Tensor | None = None,
+        keys: FrameKeys | None = None,
+    ) -> Tensor:
+        """The velocity, noise less frame, of every frame.
+
+        Args:
+            x: `[row, frame, channel, height, width]`, each frame as noisy as its time says.
+            time: `[row, frame]` in [0, 1]: 0 is the frame, 1 is noise.
+            actions: `[row, frame]` int64: what led to each frame.
+            position: `[row, frame]` numbers of the frames; default: from 0 on.
+            seen: `[row, frame, slot]` bool: which frames each sees, those of `keys` first; default: all of `keys`, and
+                causally its own.
+            keys: Of earlier frames.
+
+        Returns:
+            As `x`.
+        """
+        rows, frames = x.shape[:2]
+        if position is None:
+            position = torch.arange(frames, device=x.device).expand(rows, -1)
+        if seen is None and frames > 1:
+            assert keys is None or keys.layers[0].before is None, "several frames behind others: say who sees whom"
+            seen = causal(frames, x.device).expand(rows, -1, -1)
+        patch, head = self.config.patch, self.config.dim // self.config.heads
+        grid = self.config.height // patch, self.config.width // patch
+        rotary = frame_rotary(position, *grid, head).flatten(1, 2)
+        condition = self.t_embedder(THOUSAND * time) + self.action_embedder(actions)
+        x = self.x_embedder(x)
+        for i, block in enumerate(self.blocks):
+            x = block(x, condition, rotary, seen, None if keys is None else keys.layers[i])
+        return unpatchified(self.final_layer(x, condition), grid[0], patch)
+
+
+def _begin(model: NextFrameDiT) -> None:
+    """DiT's initial weights: modulations and the way out are zero, so that every block is the identity at first."""
+    for module in model.modules():
+        if isinstance(module, nn.Linear):
+            nn.init.xavier_uniform_(module.weight)
+            if module.bias is not None:
+                nn.init.zeros_(module.bias)
+    for weights in (*(layer.weight for layer in model.t_embedder.mlp[::2]), model.action_embedder.weight):
+        nn.init.normal_(weights, std=0.02)
+    for layer in (*(block.adaLN_modulation[1] for block in model.blocks), *_last(model)):
+        nn.init.zeros_(layer.weight)
+        nn.init.zeros_(layer.bias)
+
+
+def _last(model: NextFrameDiT) -> tuple[nn.Linear, nn.Linear]:
+    return model.final_layer.adaLN_modulation[1], model.final_layer.linear

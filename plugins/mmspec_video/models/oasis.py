@@ -1,0 +1,210 @@
+"""Oasis's transformer: axial attention within a frame and over frames, a timestep and an action per frame.
+
+Decart & Etched, "Oasis: A Universe in a Transformer" (2024; open-oasis), after diffusion forcing (arXiv 2407.01392).
+Keys are the published ones. It predicts v of a sigmoid schedule (`mmspec_video.sampling`).
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Self
+
+import torch
+import torch.nn.functional as F
+from diffusers import ConfigMixin, ModelMixin
+from diffusers.configuration_utils import register_to_config
+from torch import Tensor, nn
+
+from mmspec.models.official import load_into, read_state
+from mmspec.models.rope import turn
+from mmspec_video.models.keys import FrameKeys, LayerKeys, causal
+from mmspec_video.models.layers import (
+    FinalLayer,
+    Mlp,
+    PatchEmbed,
+    TimeEmbedding,
+    modulated,
+    modulation,
+    plain_norm,
+    unpatchified,
+)
+from mmspec_video.models.official import oasis_sizes, without_frequencies
+from mmspec_video.models.rotary import pixel_rotary, time_rotary
+from mmspec_video.sampling import OasisSampler
+
+MAX_FREQUENCY = 256
+"""Of pixel frequencies, as published."""
+
+
+class AxialAttention(nn.Module):
+    """Queries, keys and values of one matrix without bias."""
+
+    def __init__(self, dim: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.to_qkv = nn.Linear(dim, 3 * dim, bias=False)
+        self.to_out = nn.Linear(dim, dim)
+
+    def within(self, x: Tensor, rotary: Tensor) -> Tensor:
+        """Cells of a frame see each other; `x [row, frame, cell, dim]`, `rotary [1, cell, …]`."""
+        query, key, value = self._made(x)
+        query, key = (turn(t.flatten(0, 1), rotary.expand(t.shape[0] * t.shape[1], -1, -1, -1)) for t in (query, key))
+        out = _attended(query, key, value.flatten(0, 1), None)
+        return self.to_out(out.unflatten(0, x.shape[:2]))
+
+    def over(self, x: Tensor, rotary: Tensor, seen: Tensor | None, keys: LayerKeys | None) -> Tensor:
+        """A cell sees itself in earlier frames; `rotary [row, frame, …]`, `seen [row, frame, slot]`."""
+        query, key, value = self._made(x)
+        frames, cells = x.shape[1:3]
+        query, key = (turn(t.flatten(2, 3), rotary).unflatten(2, (cells, self.heads)) for t in (query, key))
+        if keys is not None:
+            key, value = keys.update(key, value)
+        query, key, value = (t.transpose(1, 2).flatten(0, 1) for t in (query, key, value))  # a row a cell
+        mask = None if seen is None else seen.repeat_interleave(cells, 0)[:, None]
+        out = _attended(query, key, value, mask)
+        return self.to_out(out.unflatten(0, (-1, cells)).transpose(1, 2)).reshape(*x.shape[:1], frames, cells, -1)
+
+    def _made(self, x: Tensor) -> tuple[Tensor, ...]:
+        return self.to_qkv(x).unflatten(-1, (3, self.heads, -1)).unbind(-3)
+
+
+class AxialBlock(nn.Module):
+    """Within the frame, then over frames; each has attention and an MLP, and a modulation of its own."""
+
+    def __init__(self, dim: int, heads: int) -> None:
+        super().__init__()
+        for axis in ("s", "t"):
+            setattr(self, f"{axis}_norm1", plain_norm(dim))
+            setattr(self, f"{axis}_attn", AxialAttention(dim, heads))
+            setattr(self, f"{axis}_norm2", plain_norm(dim))
+            setattr(self, f"{axis}_mlp", Mlp(dim, 4 * dim))
+            setattr(self, f"{axis}_adaLN_modulation", modulation(dim, 6))
+
+    def forward(
+        self, x: Tensor, condition: Tensor, pixels: Tensor, times: Tensor, seen: Tensor | None, keys: LayerKeys | None
+    ) -> Tensor:
+        shift, scale, gate, *rest = self.s_adaLN_modulation(condition).chunk(6, -1)
+        x = x + gate[:, :, None] * self.s_attn.within(modulated(self.s_norm1(x), shift, scale), pixels)
+        x = _fed(x, self.s_norm2, self.s_mlp, *rest)
+        shift, scale, gate, *rest = self.t_adaLN_modulation(condition).chunk(6, -1)
+        x = x + gate[:, :, None] * self.t_attn.over(modulated(self.t_norm1(x), shift, scale), times, seen, keys)
+        return _fed(x, self.t_norm2, self.t_mlp, *rest)
+
+
+class OasisDiT(ModelMixin, ConfigMixin):
+    """The transformer.
+
+    Args:
+        input_h: Height of a latent frame.
+        input_w: Its width.
+        patch_size: Side of a cell.
+        in_channels: Of a latent.
+        hidden_size: Width.
+        depth: Blocks.
+        num_heads: Of each attention.
+        external_cond_dim: Numbers of an action.
+        max_frames: Of the window, the newest one included.
+
+    Attributes:
+        sampler: As published.
+        vectors: `[action + 1, external_cond_dim]`: the actions that a player has, and none; whoever uses it says them.
+    """
+
+    @register_to_config
+    def __init__(
+        self,
+        input_h: int = 18,
+        input_w: int = 32,
+        patch_size: int = 2,
+        in_channels: int = 16,
+        hidden_size: int = 1024,
+        depth: int = 16,
+        num_heads: int = 16,
+        external_cond_dim: int = 25,
+        max_frames: int = 32,
+    ) -> None:
+        super().__init__()
+        self.x_embedder = PatchEmbed(in_channels, hidden_size, patch_size)
+        self.t_embedder = TimeEmbedding(hidden_size)
+        self.external_cond = nn.Linear(external_cond_dim, hidden_size)
+        self.blocks = nn.ModuleList(AxialBlock(hidden_size, num_heads) for _ in range(depth))
+        self.final_layer = FinalLayer(hidden_size, patch_size * patch_size * in_channels)
+        grid, width = (input_h // patch_size, input_w // patch_size), hidden_size // num_heads
+        # No buffer: it stays float32 whatever the weights become.
+        self.pixels = pixel_rotary(*grid, width, width // 4, MAX_FREQUENCY)
+        self.sampler = OasisSampler()
+        self.vectors: Tensor | None = None
+
+    @classmethod
+    def from_official(cls, source: str | Path | Mapping[str, Any], **config: Any) -> Self:
+        """A published file, or what it holds.
+
+        Args:
+            source: Path or mapping; `rotary_emb.freqs` may be there, once or in every block, or be missing.
+            **config: What the weights do not say: `num_heads`, `input_h`, `input_w`, `max_frames` of an unpublished
+                size.
+
+        Raises:
+            ValueError: It does not fit.
+        """
+        state = without_frequencies(read_state(source))
+        model = cls(**oasis_sizes(state, config))
+        load_into(model, state)
+        return model.eval()
+
+    @property
+    def frame_shape(self) -> tuple[int, int, int]:
+        """Channels, height and width of a latent frame."""
+        return self.config.in_channels, self.config.input_h, self.config.input_w
+
+    @property
+    def window(self) -> int:
+        """Most frames that are seen at once, the newest one included."""
+        return self.config.max_frames
+
+    def forward(
+        self,
+        x: Tensor,
+        time: Tensor,
+        actions: Tensor,
+        position: Tensor | None = None,
+        seen: Tensor | None = None,
+        keys: FrameKeys | None = None,
+    ) -> Tensor:
+        """v of every frame.
+
+        Args:
+            x: `[row, frame, channel, height, width]`, each frame as noisy as its time says.
+            time: `[row, frame]`, of 1,000.
+            actions: `[row, frame, external_cond_dim]`: what led to each frame.
+            position: `[row, frame]` numbers of the frames; default: from 0 on.
+            seen: `[row, frame, slot]` bool: which frames each sees, those of `keys` first; default: all of `keys`, and
+                causally its own.
+            keys: Of earlier frames.
+
+        Returns:
+            As `x`.
+        """
+        rows, frames = x.shape[:2]
+        if position is None:
+            position = torch.arange(frames, device=x.device).expand(rows, -1)
+        if seen is None and frames > 1:
+            assert keys is None or keys.layers[0].before is None, "several frames behind others: say who sees whom"
+            seen = causal(frames, x.device).expand(rows, -1, -1)
+        condition = self.t_embedder(time) + self.external_cond(actions.to(self.external_cond.weight.dtype))
+        self.pixels = self.pixels.to(x.device)
+        times = time_rotary(position, self.config.hidden_size // self.config.num_heads)
+        x = self.x_embedder(x)
+        for i, block in enumerate(self.blocks):
+            x = block(x, condition, self.pixels[None], times, seen, None if keys is None else keys.layers[i])
+        patch = self.config.patch_size
+        return unpatchified(self.final_layer(x, condition), self.config.input_h // patch, patch)
+
+
+def _fed(x: Tensor, norm: nn.Module, mlp: nn.Module, shift: Tensor, scale: Tensor, gate: Tensor) -> Tensor:
+    return x + gate[:, :, None] * mlp(modulated(norm(x), shift, scale))
+
+
+def _attended(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
+    """`[row, node, dim]` of `[row, node, head, width]` each."""
+    query, key, value = (t.transpose(1, 2) for t in (query, key, value))
+    return F.scaled_dot_product_attention(query, key, value, attn_mask=mask).transpose(1, 2).flatten(2)

@@ -1,0 +1,1 @@
+"""A world being played: frames are shown, actions come in, whenever they come."""

@@ -1,0 +1,79 @@
+"""Frames as codes, actions as forced units between them, on the core's slot cache.
+
+A window over the next units may run across the end of a frame where the next action is known: a forced unit costs no
+pass of its own there. The model never draws an action.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from mmspec.core.types import Draft, Raw, Started
+from mmspec.pictures.conditions import Condition
+from mmspec.pictures.halves import Halves
+from mmspec.pictures.raster import Raster
+from mmspec_video.models.token_world import TokenWorldModel
+
+
+@dataclass(frozen=True)
+class Clip:
+    """A prompt: frames that are there, and the actions behind them.
+
+    Attributes:
+        frames: `[row, n, cell]` int64 codes; `n` is at least 1.
+        actions: `[row, n]` int64: what comes after each; the last one leads to the first new frame.
+    """
+
+    frames: Tensor
+    actions: Tensor
+
+
+class TokenFramesTarget:
+    """The target.
+
+    Args:
+        model: The transformer.
+    """
+
+    offers = frozenset({"discrete", "tree", "window", "grow", "truncate"})
+    example = "mmspec_video.example:token_frames"
+
+    def __init__(self, model: TokenWorldModel) -> None:
+        self.model = model
+        self.vocab: int | None = model.config.vocab_size + model.config.actions
+        self.context = model.context
+        self.period = model.period
+        self.columns = model.config.columns
+        self.raster = Raster(model, model.logits)
+
+    def start(self, inputs: Clip, limit: int, width: int) -> Started:
+        """Prefill frames and actions.
+
+        Raises:
+            ValueError: Together with the units that are asked for they are more than the model sees.
+        """
+        units = self.units(inputs)
+        if units.shape[1] + limit > self.context:
+            given, most = inputs.frames.shape[1], self.model.config.frames
+            raise ValueError(
+                f"this model sees {most} frames at once: {given} given ones and {limit} new units are more than its "
+                f"{self.context} units"
+            )
+        memory, logits = self.raster.start(Condition(units, guided=False), limit, width)
+        return Started(memory, memory.raw(logits), units, torch.zeros_like(units[:, 0]))
+
+    def units(self, clip: Clip) -> Tensor:
+        """The sequence `[row, n · period]`."""
+        actions = clip.actions[..., None] + self.model.config.vocab_size
+        return torch.cat([clip.frames, actions], -1).flatten(1)
+
+    def verify(self, cache: Halves, draft: Draft, first: int = 0) -> Raw:
+        return cache.raw(self.raster.verify(cache, draft, first))
+
+    @torch.inference_mode()
+    def commit(self, cache: Halves, path: Tensor, count: Tensor) -> None:
+        cache.commit(path, count)
+
+    def truncate(self, cache: Halves, length: Tensor) -> None:
+        cache.slots.length = length

@@ -1,0 +1,125 @@
+"""Frames that were made since the last commit, hung on the actions that led to them: the root's, and guesses'."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from mmspec.core.laws import take_nodes, where_nodes
+from mmspec.core.tree import TreeIndex
+from mmspec_video.models.keys import Pair, taken
+
+
+@dataclass
+class FrameTree:
+    """A tree of frames; node 0 is the root's.
+
+    Attributes:
+        units: `[row, node]` int64: the actions.
+        parent: `[row, node]` int64, -1 at the root.
+        lineage: `[row, node, depth]` int64: the nodes from the root to this one; behind it, numbers without meaning.
+        frames: `[row, node, channel, height, width]`, 0 where there is none.
+        there: `[row, node]` bool: the frame was made.
+        keyed: `[row, node]` bool: its keys, too.
+        keys: Of every node, layer by layer: `[row, node, cell, head, width]`; None: none has any.
+        root: `[row]` int64: where the tree hangs, -1: nothing of it counts any more.
+    """
+
+    units: Tensor
+    parent: Tensor
+    lineage: Tensor
+    frames: Tensor
+    there: Tensor
+    keyed: Tensor
+    keys: Sequence[Pair] | None
+    root: Tensor
+
+    @classmethod
+    def of(cls, units: Tensor, index: TreeIndex, shape: Sequence[int], like: Tensor) -> "FrameTree":
+        """A tree in which nothing is made yet: frames of `shape`, of the kind of `like`."""
+        rows, nodes = units.shape
+        parent = index.parent.expand(rows, -1)
+        lineage = torch.zeros(rows, nodes, index.deepest + 1, dtype=torch.int64, device=units.device)
+        own = torch.arange(nodes, device=units.device).expand(rows, -1)
+        for depth in range(1, index.deepest + 1):
+            above = take_nodes(lineage, parent.clamp(min=0))
+            above[..., depth] = own
+            lineage = where_nodes((index.depth == depth).expand(rows, -1), above, lineage)
+        nothing = torch.zeros_like(units, dtype=torch.bool)
+        frames = like.new_zeros(rows, nodes, *shape)
+        return cls(units, parent, lineage, frames, nothing, nothing.clone(), None, torch.zeros_like(units[:, 0]))
+
+    def taking(self, old: "FrameTree | None", index: TreeIndex) -> "FrameTree":
+        """With what was made before for the same actions; `index` is this tree's."""
+        if old is None:
+            return self
+        same = self._same(old, index)
+        found, at = same >= 0, same.clamp(min=0)
+        keys = None if old.keys is None else taken(old.keys, at)
+        return replace(
+            self,
+            frames=where_nodes(found, take_nodes(old.frames, at), self.frames),
+            there=found & old.there.gather(1, at),
+            keyed=found & old.keyed.gather(1, at),
+            keys=keys,
+        )
+
+    def _same(self, old: "FrameTree", index: TreeIndex) -> Tensor:
+        """`[row, node]`: which of the old nodes stands for the same actions, -1: none does."""
+        same = torch.where(index.depth == 0, old.root[:, None], -1)
+        for depth in range(1, index.deepest + 1):
+            above = same.gather(1, self.parent.clamp(min=0))[..., None]
+            equal = (old.parent[:, None] == above) & (above >= 0) & old.there[:, None]
+            equal = equal & (old.units[:, None] == self.units[..., None])  # [row, node, old node]
+            found = torch.where(equal.any(-1), equal.int().argmax(-1), -1)
+            same = torch.where(index.depth == depth, found, same)
+        return same
+
+    def path(self, nodes: Tensor, depth: int) -> Tensor:
+        """The nodes above, the root first: `[row, m, depth]` of `nodes [row, m]` at one depth."""
+        return take_nodes(self.lineage, nodes)[..., :depth]
+
+    def put(self, nodes: Tensor, frames: Tensor, new: Tensor) -> None:
+        """Frames `[row, m, …]` of `nodes [row, m]`, where `new [row, m]`; what is there stays."""
+        new = new & ~self.there.gather(1, nodes)
+        frames = where_nodes(new, frames, take_nodes(self.frames, nodes))
+        self.frames = _scattered(self.frames, nodes, frames)
+        self.there = self.there.scatter(1, nodes, self.there.gather(1, nodes) | new)
+
+    def put_keys(self, nodes: Tensor, pairs: Sequence[Pair]) -> None:
+        """Keys `[row, m, …]` of `nodes [row, m]`, where there are none yet."""
+        rows, count = self.units.shape
+        if self.keys is None:
+            self.keys = [(_blank(key, rows, count), _blank(value, rows, count)) for key, value in pairs]
+        kept = self.keyed.gather(1, nodes)
+
+        def put(old: Tensor, new: Tensor) -> Tensor:
+            return _scattered(old, nodes, where_nodes(kept, take_nodes(old, nodes), new))
+
+        both = zip(self.keys, pairs, strict=True)
+        self.keys = [(put(old[0], new[0]), put(old[1], new[1])) for old, new in both]
+        self.keyed = self.keyed.scatter(1, nodes, True)
+
+    def under(self, node: Tensor) -> "FrameTree":
+        """What hangs on `node [row]` (-1: none does); of all else nothing is left."""
+        reach = (self.lineage == node[:, None, None]).any(-1) & (node >= 0)[:, None]
+        there, keyed, keys = self.there & reach, self.keyed & reach, self.keys
+        if keys is not None:
+            keys = [(_only(key, keyed), _only(value, keyed)) for key, value in keys]
+        return replace(self, frames=_only(self.frames, there), there=there, keyed=keyed, keys=keys, root=node)
+
+
+def _only(values: Tensor, nodes: Tensor) -> Tensor:
+    """`values [row, node, …]` where `nodes [row, node]`, else 0."""
+    return where_nodes(nodes, values, torch.zeros_like(values))
+
+
+def _blank(like: Tensor, rows: int, nodes: int) -> Tensor:
+    return like.new_zeros(rows, nodes, *like.shape[2:])
+
+
+def _scattered(values: Tensor, nodes: Tensor, new: Tensor) -> Tensor:
+    """`values [row, node, …]` with `new [row, m, …]` at `nodes [row, m]`."""
+    index = nodes.reshape(*nodes.shape, *(1,) * (values.dim() - 2)).expand_as(new)
+    return values.scatter(1, index, new)

@@ -1,0 +1,40 @@
+"""`mmspec train video`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from mmspec.cli.groups import INTERRUPTED
+
+
+def train_video(
+    out: Annotated[Path, typer.Option(help="Folder that receives the finished models.")] = Path("assets"),
+    work: Annotated[Path, typer.Option(help="Folder for frames and checkpoints; delete it to start anew.")] = Path(
+        "runs/video"
+    ),
+    distill: Annotated[bool, typer.Option(help="Train a consistency student of the denoising model, too.")] = False,
+    episodes: Annotated[int | None, typer.Option(min=10, help="Episodes to render.")] = None,
+    vq_steps: Annotated[int | None, typer.Option(min=1, help="Optimiser steps of the VQ.")] = None,
+    token_steps: Annotated[int | None, typer.Option(min=1, help="Of the token model.")] = None,
+    dit_steps: Annotated[int | None, typer.Option(min=1, help="Of the denoising model.")] = None,
+    student_steps: Annotated[int | None, typer.Option(min=1, help="Of its student.")] = None,
+    device: Annotated[str, typer.Option(help="Where to train: cpu, cuda, cuda:1, …")] = "cpu",
+) -> None:
+    """Render a world, train a VQ, a token model and a denoising model of it; resumes where it stopped."""
+    from mmspec_video.train.recipe import VideoRecipe
+    from mmspec_video.train.ship import train_and_ship
+
+    given = {
+        "episodes": episodes,
+        "vq_steps": vq_steps,
+        "token_steps": token_steps,
+        "dit_steps": dit_steps,
+        "student_steps": student_steps,
+    }
+    recipe = VideoRecipe(**{name: n for name, n in given.items() if n is not None})
+    try:
+        train_and_ship(recipe, out, work, device, distill, typer.echo)
+    except KeyboardInterrupt:
+        typer.echo(f"\nStopped. The last checkpoint in {work} stays loadable; run the same command again to resume.")
+        raise typer.Exit(INTERRUPTED) from None

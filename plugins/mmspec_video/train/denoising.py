@@ -1,0 +1,132 @@
+"""`mmspec train video`: the denoising model over the VQ's latents, and its consistency student (`--distill`)."""
+
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from mmspec.models.vq import LlamaGenVQ
+from mmspec.training.loop import LoopOptions, fit
+from mmspec_video.models.adapter import StudentAdapter, adaptable
+from mmspec_video.models.keys import FrameKeys
+from mmspec_video.models.next_frame import NextFrameDiT
+from mmspec_video.train.recipe import Clips, Say, VideoRecipe
+from mmspec_video.train.world import ACTIONS
+
+CONTEXT_TIME = 0.02
+"""What the networks are told of finished frames: all but clean, so that small faults of earlier ones are forgiven."""
+LEVELS = 16
+"""Times between which a student is taught to agree with itself."""
+UNKNOWN_FIRST = 0.5
+"""How often a clip's first action is kept from the network, as where a call begins."""
+
+Batch = tuple[Tensor, Tensor, Tensor, Tensor]
+"""Latents `[row, frame, …]`, what led to each `[row, frame]`, noise as the latents, times `[row, frame]`."""
+
+
+def train_dit(clips: Clips, vq: LlamaGenVQ, recipe: VideoRecipe, work: Path, device: str, say: Say) -> NextFrameDiT:
+    """The model: flow matching with a time of its own for every frame, logit-normal (arXiv 2403.03206, § 3.1)."""
+    torch.manual_seed(recipe.seed + 2)
+    channels = vq.config.codebook_embed_dim
+    rows, columns = recipe.grid
+    model = NextFrameDiT(
+        channels, rows, columns, len(ACTIONS), 1, dim=144, depth=6, heads=3, frames=recipe.frames, steps=8,
+        context_time=CONTEXT_TIME,
+    ).to(device)  # fmt: skip
+
+    def batch_at(step: int) -> Batch:
+        return noisy(clips, vq, recipe, recipe.dit_batch, (recipe.seed * 4 + 2) * 1_000_003 + step, device)
+
+    fit(model, batch_at, flow_loss, LoopOptions(recipe.dit_steps, 1e-3, warmup=200), work / "dit", say)
+    return model
+
+
+def train_student(
+    clips: Clips, vq: LlamaGenVQ, teacher: NextFrameDiT, recipe: VideoRecipe, work: Path, device: str, say: Say
+) -> StudentAdapter:
+    """Consistency distillation (arXiv 2303.01469, Algorithm 2) of low-rank differences.
+
+    Every frame is taught behind clean earlier frames, as it will be made.
+    """
+    torch.manual_seed(recipe.seed + 3)
+    teacher = teacher.eval().requires_grad_(False)
+    model = adaptable(teacher, recipe.rank).to(device)
+
+    def batch_at(step: int) -> Batch:
+        seed = (recipe.seed * 4 + 3) * 1_000_003 + step
+        return noisy(clips, vq, recipe, recipe.student_batch, seed, device, levels=LEVELS)
+
+    def loss_of(student: nn.Module, batch: Batch) -> Tensor:
+        return consistency_loss(student, teacher, batch)
+
+    options = LoopOptions(recipe.student_steps, 1e-3, warmup=50, weight_decay=0.0)
+    fit(model, batch_at, loss_of, options, work / "student", say)
+    return StudentAdapter.of(model, recipe.jumps)
+
+
+@torch.no_grad()
+def noisy(
+    clips: Clips, vq: LlamaGenVQ, recipe: VideoRecipe, rows: int, seed: int, device: str, levels: int | None = None
+) -> Batch:
+    """Clips with noise and times; with `levels` times are `1 / levels … 1`, else logit-normal."""
+    codes, behind = clips.batch(rows, recipe.frames + 1, seed, device)
+    codes, led = codes[:, 1:], behind[:, :-1].clone()
+    g = torch.Generator().manual_seed(seed)
+    latents = latents_of(vq, codes, recipe.grid)
+    hidden = torch.rand(rows, generator=g).to(device) < UNKNOWN_FIRST
+    led[:, 0] = torch.where(hidden, len(ACTIONS), led[:, 0])
+    noise = torch.randn(latents.shape, generator=g).to(device)
+    if levels is None:
+        time = torch.randn(codes.shape[:2], generator=g).sigmoid()
+    else:
+        time = torch.randint(1, levels + 1, codes.shape[:2], generator=g) / levels
+    return latents, led, noise, time.to(device)
+
+
+def latents_of(vq: LlamaGenVQ, codes: Tensor, grid: tuple[int, int]) -> Tensor:
+    """Latents `[row, frame, channel, height, width]` of codes `[row, frame, cell]`, as `CodebookLatents` has them."""
+    latents = vq.quantize.lookup(codes.flatten(0, 1).unflatten(1, grid))
+    return latents.unflatten(0, codes.shape[:2]) * latents.shape[1] ** 0.5
+
+
+def flow_loss(model: nn.Module, batch: Batch) -> Tensor:
+    """Squared error of the velocity, noise less frame."""
+    latents, led, noise, time = batch
+    mixed = torch.lerp(latents, noise, time[..., None, None, None])
+    return F.mse_loss(model(mixed, time, led).float(), noise - latents)
+
+
+def consistency_loss(student: nn.Module, teacher: NextFrameDiT, batch: Batch) -> Tensor:
+    """Pseudo-Huber distance (arXiv 2310.14189, eq. 7) of the student's frames at two times of one path.
+
+    The path is the teacher's: one Euler step leads from the later to the earlier time.
+    """
+    latents, led, noise, time = batch
+    wide = time[..., None, None, None]
+    mixed, earlier = torch.lerp(latents, noise, wide), (time - 1 / LEVELS).clamp(min=0)
+    with torch.no_grad():
+        velocity = behind_clean(teacher, latents, mixed, time, led)
+        before = mixed - (wide - earlier[..., None, None, None]) * velocity
+        wanted = jumped(student, latents, before, earlier, led)  # at time 0: what the path leads to
+    gap = (jumped(student, latents, mixed, time, led) - wanted).flatten(2)
+    soft = 0.00054 * gap.shape[2] ** 0.5
+    return ((gap.square().sum(-1) + soft**2).sqrt() - soft).mean()
+
+
+def jumped(model: nn.Module, latents: Tensor, mixed: Tensor, time: Tensor, led: Tensor) -> Tensor:
+    """Frames that a consistency model sees behind noise: `x - t · v`."""
+    return mixed - time[..., None, None, None] * behind_clean(model, latents, mixed, time, led)
+
+
+def behind_clean(model: nn.Module, latents: Tensor, mixed: Tensor, time: Tensor, led: Tensor) -> Tensor:
+    """Velocities of noisy frames, each behind the clean ones before it: two passes, for all frames at once."""
+    rows, frames = time.shape
+    clean = FrameKeys.none(len(model.blocks))
+    with torch.no_grad():
+        model(latents, torch.full_like(time, CONTEXT_TIME), led, keys=clean)
+    position = torch.arange(frames, device=time.device).expand(rows, -1)
+    earlier = torch.ones(frames, frames, dtype=torch.bool, device=time.device).tril(-1)
+    itself = torch.eye(frames, dtype=torch.bool, device=time.device)
+    seen = torch.cat([earlier, itself], 1).expand(rows, -1, -1)
+    return model(mixed, time, led, position, seen, FrameKeys.of(clean.made())).float()

@@ -1,0 +1,134 @@
+"""Frames to learn from: ViZDoom's scenario `my_way_home`, played by somebody who mostly goes on with what they do.
+
+ViZDoom (Kempka et al., arXiv 1605.02097) brings the Freedoom graphics along, runs without a screen, and is wanted for
+training only: `pip install 'mmspec[train]'`.
+"""
+
+import contextlib
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+ACTIONS = ("stay", "left", "right", "forward")
+"""The action space, by number."""
+SHARES = (0.1, 0.25, 0.25, 0.4)
+"""How often each is chosen, where one is chosen anew."""
+STICKY = 0.8
+"""How often the last action is repeated instead."""
+TICS, FPS = 3, 12
+"""Tics of the game a frame, of 35 a second; and frames a second, about."""
+HELD_OUT = 10
+"""Every so many-th episode is held out."""
+FILE = "world.npz"
+
+
+@dataclass(frozen=True)
+class World:
+    """Episodes of one length.
+
+    Attributes:
+        frames: `[episode, frame, 3, height, width]` uint8.
+        actions: `[episode, frame]` int64: action `i` leads from frame `i` to frame `i + 1`.
+    """
+
+    frames: Tensor
+    actions: Tensor
+
+    @property
+    def held_out(self) -> Tensor:
+        """`[episode]` bool."""
+        return torch.arange(len(self.frames)) % HELD_OUT == HELD_OUT - 1
+
+
+def recorded(
+    folder: Path, episodes: int, length: int, size: tuple[int, int], seed: int, say: Callable[[str], None]
+) -> World:
+    """The episodes in `folder`, rendered first where there are none.
+
+    Args:
+        folder: Keeps them.
+        episodes: How many.
+        length: Frames of each.
+        size: Height and width of a frame.
+        seed: Of the game and of the player.
+        say: Where progress lines go.
+
+    Raises:
+        ValueError: ViZDoom is not installed, or what is kept are other episodes.
+    """
+    file = folder / FILE
+    if not file.is_file():
+        say(f"rendering {episodes} episodes of {length} frames")
+        frames, actions = rendered(episodes, length, size, seed)
+        folder.mkdir(parents=True, exist_ok=True)
+        side = file.with_name(f".{FILE}.part.npz")
+        np.savez(side, frames=frames, actions=actions)
+        side.replace(file)
+    with np.load(file, allow_pickle=False) as held:
+        frames, actions = held["frames"], held["actions"]
+    if frames.shape != (episodes, length, *size, 3):
+        raise ValueError(f"{file} holds other episodes, {list(frames.shape)}; delete it to render them anew")
+    return World(torch.from_numpy(frames).permute(0, 1, 4, 2, 3), torch.from_numpy(actions).long())
+
+
+def rendered(episodes: int, length: int, size: tuple[int, int], seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Frames `[episode, frame, height, width, 3]` uint8, and actions `[episode, frame]` uint8.
+
+    Raises:
+        ValueError: ViZDoom is not installed.
+    """
+    frames = np.empty((episodes, length, *size, 3), np.uint8)
+    actions = np.empty((episodes, length), np.uint8)
+    with _game(seed) as game:
+        for episode in range(episodes):
+            actions[episode] = sticky(length, seed * 1_000_003 + episode)
+            game.new_episode()
+            for number in range(length):
+                if game.is_episode_finished():  # the player has found the way home: somewhere else, then
+                    game.new_episode()
+                picture = Image.fromarray(game.get_state().screen_buffer)
+                frames[episode, number] = np.asarray(picture.resize(size[::-1], Image.Resampling.BOX))
+                buttons = [int(actions[episode, number] == button) for button in range(1, len(ACTIONS))]
+                game.make_action(buttons, TICS)
+    return frames, actions
+
+
+def sticky(length: int, seed: int) -> np.ndarray:
+    """Actions `[length]` of a player who mostly goes on with the last one."""
+    draws = np.random.default_rng(seed)
+    fresh, again = draws.choice(len(ACTIONS), length, p=SHARES), draws.random(length) < STICKY
+    again[0] = False
+    return fresh[np.maximum.accumulate(np.where(again, 0, np.arange(length)))]
+
+
+@contextlib.contextmanager
+def _game(seed: int):
+    """The scenario, without a window; the files that ViZDoom writes where it runs go with it."""
+    try:
+        import vizdoom
+    except ImportError as error:
+        raise ValueError(
+            "frames are rendered by ViZDoom, which is not installed: pip install 'mmspec[train]'"
+        ) from error
+    game = vizdoom.DoomGame()
+    game.load_config(str(Path(vizdoom.scenarios_path) / "my_way_home.cfg"))
+    game.set_available_buttons([vizdoom.Button.TURN_LEFT, vizdoom.Button.TURN_RIGHT, vizdoom.Button.MOVE_FORWARD])
+    game.set_screen_resolution(vizdoom.ScreenResolution.RES_160X120)
+    game.set_screen_format(vizdoom.ScreenFormat.RGB24)
+    game.set_window_visible(False)
+    game.set_render_hud(False)
+    game.set_render_weapon(False)
+    game.set_render_crosshair(False)
+    game.set_seed(seed)
+    with tempfile.TemporaryDirectory() as place, contextlib.chdir(place):
+        game.init()
+        try:
+            yield game
+        finally:
+            game.close()

@@ -1,0 +1,85 @@
+"""What the continuous plugin refuses, beyond what the tests of its parts show; all of it is told in words."""
+
+import pytest
+import torch
+
+from mmspec.core.decoder import Decoder
+from mmspec.core.rules import Rejection
+from mmspec_continuous.drafters.draft_model import ContinuousDraftModel, DraftModelOptions
+from mmspec_continuous.drafters.jacobi import ContinuousJacobi
+from mmspec_continuous.example import captions, tiny
+from mmspec_continuous.models.kl import mark, measure, small_kl
+from mmspec_continuous.pipeline import ContinuousTextToImagePipeline
+from mmspec_continuous.targets.continuous import ContinuousTarget
+
+
+def test_a_head_has_steps_and_scales():
+    with pytest.raises(ValueError, match="at least one denoising step, got steps=0"):
+        tiny(steps=0)
+    for least in (0.0, -1.0, float("nan")):
+        with pytest.raises(ValueError, match="smallest scale of a component must be positive"):
+            tiny(head="gaussian-mixture", least=least)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [(float("nan"), "has mean nan and standard deviation nan"), (float("inf"), "has mean inf"), (2.0, "deviation 0")],
+)
+def test_latents_that_have_no_scale(wrong, said):
+    """Whole channels of one number, or of none."""
+    vae, latents = small_kl(4, 8, (8, 8), groups=4), torch.randn(20, 16, 4)
+    latents[..., 2] = wrong
+    with pytest.raises(ValueError, match=rf"channel 2 of these latents {said}|channel 2 of these latents.*{said}"):
+        measure(vae, latents)
+    assert mark(vae) is None, "nothing is written down"
+
+
+@pytest.mark.parametrize("step", [0, 1])
+def test_a_noiseless_step_is_named(step):
+    model = tiny()
+    model.token_head.sigmas[step] = 0.0
+    with pytest.raises(ValueError, match=rf"all tokens, denoising step {step} of 3: sigma is 0; a noiseless step"):
+        ContinuousTarget(model)
+
+
+def test_a_token_whose_scale_is_none_is_named():
+    model = tiny(head="gaussian-mixture", components=3)
+    model.token_head.least = -1e3  # as weights would have it whose constructor was not asked
+    with pytest.raises(ValueError, match="row 0: new unit 0: a component's sigma is -9"):
+        Decoder(ContinuousTarget(model), ContinuousJacobi(), Rejection(), k=2).generate(captions([0]), 4)
+
+
+@pytest.mark.parametrize("k", [0, 2])
+def test_weights_that_are_not_finite_are_named_at_their_token_and_step(pipe, k):
+    broken = tiny(
+        **{name: pipe.transformer.config[name] for name in ("grid", "caption_dim", "cls_token_num", "token_dim")}
+    )
+    broken.register_to_config(latents=pipe.transformer.config.latents)
+    broken.token_head.steps.data[2] = float("inf")
+    made = ContinuousTextToImagePipeline(**{**pipe.components, "transformer": broken})
+    made.set_progress_bar_config(disable=True)
+    how = {"method": "plain"} if k == 0 else {"method": "reflection", "k": k}
+    with pytest.raises(ValueError, match="row 0: new unit 0: the latent of denoising step 2 of 3 is not finite"):
+        made.use(**how)("red heart", seed=1)
+
+
+def test_a_draft_model_without_a_null_class_cannot_follow_guidance():
+    target, drafter = ContinuousTarget(tiny()), tiny(null_caption=False)
+    decoder = Decoder(target, ContinuousDraftModel(DraftModelOptions(model=drafter)), Rejection(), k=2)
+    with pytest.raises(
+        ValueError, match="the draft model cannot follow: this model was trained without a null caption"
+    ):
+        decoder.generate(captions([0], 2.0), 4)
+    assert decoder.generate(captions([0]), 4).report.emitted == 4
+
+
+def test_a_draft_model_of_another_schedule_names_all_that_differs():
+    target = ContinuousTarget(tiny(latents=(1.0, 2.0)))
+    drafter = ContinuousDraftModel(DraftModelOptions(model=tiny(latents=(1.0, 3.0), grid=5, steps=4, sigma_0=0.1)))
+    said = (
+        "scales of the autoencoder's latents.*|tokens per side.*|denoising steps: the draft model has 4, the target 3"
+    )
+    with pytest.raises(ValueError, match=said) as error:
+        Decoder(target, drafter, Rejection())
+    for words in ("latents", "the patching", "denoising steps", "sigma_0"):
+        assert words in str(error.value)

@@ -1,0 +1,100 @@
+"""The model that we ship: `gs-sjd` draws the codes of plain decoding, and they show what was asked for."""
+
+from typing import Any
+
+import pytest
+import torch
+
+import mmspec
+from mmspec import shipped
+from mmspec.core.warp import Warp
+from mmspec.faces.build import decoder_for
+from mmspec.pictures.bench.captions import CAPTIONS
+from mmspec.pictures.prompts import tokens_of
+from mmspec.pictures.quality import load_quality
+from mmspec.testing.same_units import assert_same_units, lost_by
+from mmspec_image.demo import CAPTIONS as SHOWN
+from mmspec_image.targets.llamagen import LlamaGenTarget
+
+INITS = ("random", "left", "above", "predict-2d", "previous-image")
+GUIDED = Warp.sampling(1.0, guidance=2.0)
+NAME = "mmspec/emoji"
+
+
+@pytest.fixture(scope="module")
+def pipe() -> Any:
+    pipe = mmspec.Pipeline.from_pretrained(NAME)
+    pipe.set_progress_bar_config(disable=True)
+    return pipe
+
+
+@pytest.fixture(scope="module")
+def plain(pipe: Any) -> Any:
+    """What plain decoding draws: by caption and seed, each row alone or not, since that changes nothing."""
+    drawn: dict[int, torch.Tensor] = {}
+
+    def of(places: range) -> list[torch.Tensor]:
+        missing = [place for place in places if place not in drawn]
+        for first in range(0, len(missing), 8):
+            some = missing[first : first + 8]
+            drawn.update(zip(some, draw(pipe, some, "plain").units, strict=True))
+        return [drawn[place] for place in places]
+
+    return of
+
+
+def draw(pipe: Any, places: Any, method: str, **how: Any) -> Any:
+    """One call: picture `place` has caption and seed of its own."""
+    decoder = decoder_for(pipe.transformer, method=method, **how)
+    condition = pipe.encode_prompt([CAPTIONS[place % len(CAPTIONS)] for place in places])
+    return decoder.generate(condition, pipe.transformer.cells, seed=list(places), warp=GUIDED)
+
+
+def compare(pipe: Any, plain: Any, batch: int, count: int, **how: Any) -> int:
+    """Near-ties of `count` pictures, `batch` at a time; anything else raises."""
+    ties = 0
+    for first in range(0, count, batch):
+        places = range(first, first + batch)
+        made = draw(pipe, places, "gs-sjd", **how)
+        assert made.report.row_rounds < (pipe.transformer.cells - 1) * batch
+        condition = pipe.encode_prompt([CAPTIONS[place % len(CAPTIONS)] for place in places])
+        margin = lost_by(LlamaGenTarget(pipe.transformer), condition, pipe.transformer.cells, list(places), GUIDED)
+        ties += len(assert_same_units(made.units, plain(places), margin))
+    return ties
+
+
+@pytest.mark.parametrize(("batch", "k"), [(1, 16), (2, 32)])
+def test_two_pictures(pipe: Any, plain: Any, batch: int, k: int) -> None:
+    compare(pipe, plain, batch, 2, k=k)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("batch", [1, 8])
+@pytest.mark.parametrize("k", [8, 16, 32, 64])
+@pytest.mark.parametrize("init", INITS)
+def test_every_initialisation_and_window(pipe: Any, plain: Any, init: str, k: int, batch: int) -> None:
+    ties = compare(pipe, plain, batch, 32, k=k, init=init)
+    assert ties <= 2, "too many near-ties to call this equality"
+
+
+def test_what_is_drawn_is_what_was_asked_for(pipe: Any) -> None:
+    """Pictures are nearer to their own captions than to others', by a network that learned both from real pictures."""
+    captions = list(SHOWN)
+    pictures = pipe(captions, guidance_scale=2.0, seed=0, output_type="pt").images * 2 - 1
+    quality = load_quality(shipped.asset("emoji"))
+    words = tokens_of(captions, pipe.tokenizer, pipe.transformer.config.cls_token_num)
+    own = quality.caption_score(pictures, *words)
+    others = [quality.caption_score(pictures, *(w.roll(turn, 0) for w in words)) for turn in range(1, len(captions))]
+    assert own > max(others) + 0.2
+
+
+def test_the_card_says_how_it_is_used(pipe: Any) -> None:
+    decoder = pipe.decoder()
+    assert decoder.name == "gs-sjd" and decoder.rule.exactness == "invariant"
+    assert decoder.why == f"gs-sjd, because the card of {NAME} names it"
+
+
+def test_all_of_it_is_small() -> None:
+    files = [file for file in shipped.asset("emoji").rglob("*") if file.is_file()]
+    assert sum(file.stat().st_size for file in files) <= 16_000_000
+    assert not [file for file in files if file.suffix in {".bin", ".pt", ".ckpt"}], "weights are safetensors"

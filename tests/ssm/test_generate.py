@@ -1,0 +1,88 @@
+"""Recurrent models under `mmspec.enable`: the text of unmodified transformers, whoever drafts."""
+
+from functools import lru_cache
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import mmspec
+from mmspec.testing.equality import Stock, assert_same, stock
+from mmspec.testing.zoo import RECURRENT, build, noisy
+
+FAST = ["mamba2", "bamba", "mamba", "falcon_mamba", "jamba", "falcon_h1"]
+CALLS: dict[str, dict[str, Any]] = {
+    "greedy": dict(do_sample=False, max_new_tokens=20),
+    "sampled": dict(do_sample=True, top_k=0, temperature=0.8, max_new_tokens=20),
+}
+METHODS = {
+    "prompt-lookup": {},
+    "token-recycling": {},
+    "draft-tree": {"drafter": 0.02, "k": 4},
+    "suffix": {},
+    "plain": {},
+    "draft-model": {"drafter": 0.02, "k": 3},
+    "lookup-recycling": {"drafter": "lookup-recycling"},
+    "cascade": {"budget": 16, "sinks": 2},
+}
+BOTH = ("prompt-lookup", "draft-tree")
+QUICK = {(name, method) for name in FAST for method in BOTH} | {("bamba", method) for method in METHODS}
+CASES = [
+    pytest.param(name, method, marks=[] if (name, method) in QUICK else [pytest.mark.slow])
+    for name in RECURRENT
+    for method in METHODS
+]
+"""A chain and a tree of six models, every method of one; all of all in the slow tier."""
+
+
+def prompts(batch: int = 3) -> dict[str, Tensor]:
+    """Rows of several lengths, padded on the left, with repeats that lookup can find."""
+    ids = torch.randint(3, 131, (batch, 7), generator=torch.Generator().manual_seed(0)).repeat(1, 2)
+    mask = torch.arange(14) >= 14 - torch.tensor([14, 5, 11])[:batch, None]
+    return {"input_ids": ids * mask, "attention_mask": mask.long()}
+
+
+@lru_cache(maxsize=2)
+def model_of(name: str) -> Any:
+    return build(name)
+
+
+@lru_cache(maxsize=4)
+def theirs(name: str, call: str) -> Stock:
+    return stock(model_of(name), prompts(), 0, **CALLS[call])
+
+
+def spec(name: str, method: str) -> dict[str, Any]:
+    """Arguments of `enable`: a number as drafter is a copy of the model that is off by so much."""
+    given = dict(METHODS[method])
+    if isinstance(given.get("drafter"), float):
+        given["drafter"] = noisy(model_of(name), given["drafter"])
+    return given if method == "lookup-recycling" else {"method": method, **given}
+
+
+@pytest.mark.parametrize(("name", "method"), CASES)
+def test_equals_transformers(name: str, method: str) -> None:
+    """Greedy and sampled, a ragged batch, and torch's generator left where transformers leaves it."""
+    model, runs = model_of(name), {call: theirs(name, call) for call in CALLS}
+    accepted = []
+    with mmspec.enable(model, **spec(name, method)) as enabled:
+        for call, run in runs.items():
+            torch.manual_seed(0)
+            ids = model.generate(**prompts(), **CALLS[call])
+            assert_same(ids, run, torch.get_rng_state())
+            assert enabled.report is not None
+            accepted.append(enabled.report.acceptance_length)
+    if method in ("draft-tree", "draft-model"):
+        assert max(accepted) > 1.2, "nothing was accepted, so nothing was tested"
+
+
+@pytest.mark.parametrize("name", ["mamba2", "jamba"])
+def test_rows_end_at_different_times(name: str) -> None:
+    """Ends inside accepted paths; finished rows keep nothing while the others go on."""
+    model, run = model_of(name), theirs(name, "greedy")
+    ends = [int(run.ids[0, 14 + 6]), int(run.ids[2, 14 + 11])]
+    call = dict(CALLS["greedy"], eos_token_id=ends, pad_token_id=0)
+    expected = stock(model, prompts(), 0, **call)
+    with mmspec.enable(model, **spec(name, "draft-tree")):
+        assert_same(model.generate(**prompts(), **call), expected)

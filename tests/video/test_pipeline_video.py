@@ -1,0 +1,274 @@
+"""`NextFramePipeline`: the same frames at once or one by one, from a list or a player; misfits are refused."""
+
+import threading
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import mmspec
+from mmspec.models.vq import LlamaGenVQ
+from mmspec_video.arguments import frames_in
+from mmspec_video.clips import save_clip
+from mmspec_video.models.next_frame import NextFrameDiT
+from mmspec_video.models.oasis import OasisDiT
+from mmspec_video.models.oasis_vae import OasisVAE
+from mmspec_video.models.token_world import TokenWorldModel
+from mmspec_video.pipeline import NextFramePipeline
+
+NAMES = ["stay", "left", "right", "go"]
+TRACE = ["go", "go", "left", 0, 3]
+KINDS = ("codes", "denoised", "published")
+
+
+def lively(model, spread):
+    generator = torch.Generator().manual_seed(1)
+    for weights in model.parameters():
+        weights.data.copy_(torch.randn(weights.shape, generator=generator) * spread)
+    return model.eval()
+
+
+def quiet(pipe):
+    pipe.set_progress_bar_config(disable=True)
+    return pipe
+
+
+@pytest.fixture(scope="module")
+def pipes():
+    torch.manual_seed(0)
+    vq = LlamaGenVQ(10, ch=32, encoder_ch_mult=(1, 1), decoder_ch_mult=(1, 1), z_channels=32, num_res_blocks=1).eval()
+    tokens = TokenWorldModel(10, 4, 4, 4, frames=5, dim=32, n_layer=1, n_head=2, multiple_of=16)
+    dit = NextFrameDiT(8, 4, 4, 4, patch=2, dim=32, depth=1, heads=2, frames=4, steps=2)
+    sizes = dict(input_h=4, input_w=4, in_channels=3, hidden_size=32, depth=1, num_heads=2, external_cond_dim=5)
+    vae = OasisVAE(3, 8, 8, 2, enc_dim=32, enc_depth=1, enc_heads=2, dec_dim=32, dec_depth=1, dec_heads=2)
+    oasis = NextFramePipeline(
+        lively(OasisDiT(**sizes, max_frames=4), 0.1), lively(vae, 0.1), NAMES, 20, torch.eye(4, 5).tolist()
+    )
+    made = {
+        "codes": NextFramePipeline(lively(tokens, 0.6), vq, NAMES, fps=10),
+        "denoised": NextFramePipeline(lively(dit, 0.15), vq, NAMES),
+        "published": oasis,
+    }
+    return {name: quiet(pipe) for name, pipe in made.items()}
+
+
+@pytest.fixture(params=KINDS)
+def pipe(request, pipes):
+    return pipes[request.param]
+
+
+def picture(n=1, seed=0):
+    return torch.rand(n, 3, 8, 8, generator=torch.Generator().manual_seed(seed))
+
+
+def steps(pipe):
+    return {} if isinstance(pipe.transformer, TokenWorldModel) else {"num_inference_steps": 2}
+
+
+def test_all_at_once_one_by_one_from_a_list_and_from_a_player(pipe):
+    pipe.use("auto")
+    how = {"seed": 3, "output_type": "pt"} | steps(pipe)
+    output = pipe(picture(), TRACE, **how)
+    assert output.frames.shape == (1, 5, 3, 8, 8) and output.frames.min() >= 0 and output.frames.max() <= 1
+    assert output.actions.tolist() == [[3, 3, 1, 0, 3]]
+    assert output.report.exactness == "invariant"
+    streamed = torch.stack(list(pipe.stream(picture(), TRACE, **how)), 1)
+    assert torch.equal(streamed, output.frames)
+    seen = []
+
+    def player(number, frames):
+        seen.append(frames)
+        return TRACE[number]
+
+    played = pipe(picture(), player, num_frames=5, **how)
+    assert torch.equal(played.frames, output.frames) and torch.equal(played.actions, output.actions)
+    expected = torch.cat([picture()[None], output.frames[:, :-1]], 1)
+    torch.testing.assert_close(torch.stack(seen, 1), expected)
+    plain = pipe.use("plain")(picture(), TRACE, **how)
+    assert torch.equal(plain.frames, output.frames)
+
+
+@pytest.mark.parametrize("kind", ["denoised", "published"])
+def test_frames_are_made_ahead_while_the_player_thinks(pipes, kind):
+    pipe = pipes[kind].use("branch-prediction", k=1)
+    target, thinks = pipe.decoder().target, []
+    told = dict(enumerate(["go", "go", "go", "left", "go", "go"]))
+
+    def player(number, frames):
+        """Answers once the frames of the guess are there, as a slow player would."""
+        if number:
+            thinks.append(ready.wait(20))
+            ready.clear()
+        return told[number]
+
+    ready, speculate = threading.Event(), type(target).verify
+
+    def verify(cache, draft, first=0):
+        made = speculate(target, cache, draft, first)
+        if draft.nodes > 1:
+            ready.set()
+        return made
+
+    target.verify = verify
+    ahead = pipe(picture(), player, num_frames=6, seed=1, output_type="pt")
+    del target.verify
+    assert thinks == [True] * 5
+    plain = pipe.use("plain")(picture(), list(told.values()), seed=1, output_type="pt")
+    assert torch.equal(ahead.frames, plain.frames)
+    assert ahead.report.accepted >= 2 and ahead.discarded == 5 - ahead.report.accepted and plain.discarded == 0
+
+
+def test_a_player_who_is_quick_waits_for_nothing(pipes):
+    pipe = pipes["denoised"].use("branch-prediction", k=2)
+    output = pipe(picture(), lambda number, frames: number % 4, num_frames=5, seed=1, output_type="pt")
+    plain = pipe.use("plain")(picture(), [0, 1, 2, 3, 0], seed=1, output_type="pt")
+    assert torch.equal(output.frames, plain.frames)
+
+
+def test_rows_seeds_and_generators(pipe):
+    pipe.use("auto")
+    how = {"output_type": "pt"} | steps(pipe)
+    both = torch.stack([picture(seed=1), picture(seed=2)])
+    together = pipe(both, [["go", "left"], ["stay", "go"]], seed=[5, 6], **how).frames
+    for row, trace in enumerate((["go", "left"], ["stay", "go"])):
+        alone = pipe(both[row], trace, seed=[5 + row], **how).frames
+        torch.testing.assert_close(alone[0], together[row], rtol=1e-4, atol=1e-4)
+    first, again, other = (
+        pipe(picture(), ["go"] * 2, generator=torch.Generator().manual_seed(s), **how).frames for s in (1, 1, 2)
+    )
+    assert torch.equal(first, again) and not torch.equal(first, other)
+
+
+def test_several_first_frames_and_their_actions(pipe):
+    how = {"seed": 1, "output_type": "pt"} | steps(pipe)
+    frames = picture(3)
+    one, other = (pipe(frames, ["go"], past_actions=past, **how).frames for past in (["go", "left"], ["left", "left"]))
+    assert not torch.equal(one, other)
+    with pytest.raises(ValueError, match="3 first frames have 2 actions between them; past_actions= has 0"):
+        pipe(frames, ["go"], **how)
+
+
+def test_kinds_of_frames_and_of_output(pipes):
+    pipe = pipes["denoised"]
+    bytes_ = (picture() * 255).round().to(torch.uint8)
+    image = Image.fromarray(bytes_[0].permute(1, 2, 0).numpy())
+    given = [image, [image], np.asarray(image), np.asarray(image)[None], bytes_, bytes_[None]]
+    wanted = bytes_[None].float() / 127.5 - 1
+    assert all(torch.equal(frames_in(frames, (8, 8)), wanted) for frames in given)
+    output = pipe(image, [1, 2], seed=1)
+    assert [len(row) for row in output.frames] == [2] and output.frames[0][0].size == (8, 8)
+    array = pipe(image, [1, 2], seed=1, output_type="np").frames
+    assert array.shape == (1, 2, 8, 8, 3)
+    assert np.array_equal((array[0, 1] * 255).round().astype("uint8"), np.asarray(output.frames[0][1]))
+    assert pipe(image, [1, 2], seed=1, output_type="latent").frames.shape == (1, 2, 8, 4, 4)
+    assert pipes["codes"](image, [1, 2], seed=1, output_type="latent").frames.shape == (1, 2, 16)
+    frames, report, actions, discarded, fps = pipe(image, [1], seed=1, return_dict=False)
+    assert len(frames[0]) == 1 and report.rows == 1 and actions.tolist() == [[1]] and (discarded, fps) == (0, 20)
+
+
+def test_a_clip_is_written_whole_or_not_at_all(pipes, tmp_path, monkeypatch):
+    output = pipes["codes"](picture(), [1, 2, 3], seed=1)
+    path = output.save(tmp_path / "a.gif")
+    with Image.open(path) as clip:
+        assert (clip.n_frames, clip.info["duration"]) == (3, 100)  # the model's 10 frames a second
+    as_arrays = pipes["codes"](picture(), [1, 2, 3], seed=1, output_type="np").save(tmp_path / "b.gif")
+    assert as_arrays.read_bytes() == path.read_bytes()
+
+    def no_codec(frames, file, **how):
+        open(file, "wb").close()
+        raise ImportError("no imageio")
+
+    monkeypatch.setattr("mmspec_video.clips.export_to_video", no_codec)
+    with pytest.warns(UserWarning, match=r"nothing here can write MP4 .* wrote .*c\.gif"):
+        assert output.save(tmp_path / "c.mp4") == tmp_path / "c.gif"
+    monkeypatch.setattr("mmspec_video.clips.export_to_video", lambda f, file, **how: open(file, "wb").close())
+    assert output.save(tmp_path / "d.mp4", fps=5) == tmp_path / "d.mp4"
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["a.gif", "b.gif", "c.gif", "d.mp4"]
+    for path, fps, message in (
+        ("e.avi", 10, r"one of \.gif, \.mp4, not \.avi"),
+        ("no/e.gif", 10, "there is no folder"),
+        ("e.gif", 0, "fps is 1 to 100"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            output.save(tmp_path / path, fps=fps)
+    with pytest.raises(ValueError, match="there are no frames"):
+        save_clip([], tmp_path / "e.gif", 10)
+    with pytest.raises(ValueError, match="latents are no pictures"):
+        pipes["codes"](picture(), [1], seed=1, output_type="latent").save(tmp_path / "e.gif")
+
+
+BAD = [
+    (dict(actions=[1, 4]), "there is no action 4; there is 0 stay, 1 left"),
+    (dict(actions=["jump"]), "jump"),
+    (dict(actions=[True]), "there is no action True"),
+    (dict(actions=[]), "num_frames must be at least 1, got 0"),
+    (dict(actions=[[1], [2]]), "2 sequences of actions for 1 rows"),
+    (dict(actions=[[1, 2], [2]]), "2 sequences"),
+    (dict(num_frames=3), "2 actions lead to 2 frames, not to 3"),
+    (dict(num_frames=0), "num_frames must be at least 1, got 0"),
+    (dict(actions=lambda number, frames: 1), "say num_frames="),
+    (dict(first_frames=torch.rand(1, 3, 8, 9)), "are 8 × 8 pixels of 3 colours, not 8 × 9 of 3"),
+    (dict(first_frames=torch.rand(1, 4, 8, 8)), "not 8 × 8 of 4"),
+    (dict(first_frames=torch.zeros(1, 3, 8, 8, dtype=torch.int64)), r"uint8, or floats in \[0, 1\], not int64"),
+    (dict(first_frames=torch.rand(1, 3, 8, 8) * 255), r"in \[0, 1\]; these are in"),
+    (dict(first_frames=torch.full((1, 3, 8, 8), torch.nan)), r"these are in \[nan, nan\]"),
+    (dict(first_frames=torch.rand(0, 3, 8, 8)), "at least one"),
+    (dict(first_frames=[]), "at least one"),
+    (dict(first_frames=torch.rand(5, 3, 8, 8), past_actions=[1] * 4), "begins with 1 to"),
+    (dict(output_type="gif"), "output_type is one of pil, np, pt, latent"),
+    (dict(k=-1), "k must be >= 0"),
+]
+
+
+@pytest.mark.parametrize(("changed", "message"), BAD)
+def test_bad_input_is_refused_before_anything_runs(pipe, changed, message, monkeypatch):
+    def never(*args, **kwargs):
+        raise AssertionError("a frame was made")
+
+    monkeypatch.setattr("mmspec_video.playing.frames.FramePlay.frame", never)
+    monkeypatch.setattr("mmspec_video.playing.tokens.TokenPlay.frame", never)
+    how = {"first_frames": picture(), "actions": [1, 2], "seed": 0} | changed
+    for call in (pipe, pipe.stream):
+        with pytest.raises(ValueError, match=message):
+            call(**how)
+
+
+def test_what_only_the_other_kind_of_model_has(pipes):
+    with pytest.raises(ValueError, match="num_inference_steps, cache: this model makes frames of codes"):
+        pipes["codes"](picture(), [1], num_inference_steps=3, cache="exact")
+    with pytest.raises(ValueError, match="temperature: this model makes frames by denoising"):
+        pipes["denoised"](picture(), [1], temperature=0.5)
+    with pytest.raises(ValueError, match="cache is one of exact, streaming, none"):
+        pipes["denoised"](picture(), [1], cache="some")
+    with pytest.raises(ValueError, match="num_inference_steps must be at least 1"):
+        pipes["denoised"](picture(), [1], num_inference_steps=0)
+    with pytest.raises(TypeError, match="pictures of PIL, an array or a tensor, not str"):
+        pipes["denoised"]("a.png", [1])
+
+
+def test_a_truth_of_another_length_is_refused(pipe):
+    with pytest.raises(ValueError, match="2 actions came for the next frame of 1 rows"):
+        pipe(picture(), lambda number, frames: [1, 2], num_frames=2, seed=0)
+
+
+def test_parts_that_do_not_fit_are_refused(pipes):
+    vq, tokens = pipes["codes"].vae, pipes["codes"].transformer
+    with pytest.raises(ValueError, match="the transformer knows 11 codes, the VQ 10"):
+        NextFramePipeline(TokenWorldModel(11, 4, 4, 4, dim=32, n_layer=1, n_head=2), vq)
+    with pytest.raises(ValueError, match="latents of 3 channels, and of 8"):
+        NextFramePipeline(pipes["published"].transformer, vq)
+    with pytest.raises(ValueError, match="2 names for 4 actions"):
+        NextFramePipeline(tokens, vq, ["a", "b"])
+    with pytest.raises(ValueError, match="give action_vectors="):
+        NextFramePipeline(pipes["published"].transformer, pipes["published"].vae)
+
+
+def test_a_saved_pipeline_makes_the_same_frames(pipe, tmp_path):
+    pipe.use("auto")
+    how = {"seed": 2, "output_type": "pt"}
+    before = pipe(picture(), TRACE, **how).frames
+    pipe.save_pretrained(tmp_path)
+    loaded = quiet(mmspec.Pipeline.from_pretrained(tmp_path))
+    assert loaded.config.actions == NAMES and type(loaded) is NextFramePipeline
+    assert torch.equal(loaded(picture(), TRACE, **how).frames, before)

@@ -1,0 +1,228 @@
+"""`mmspec train video`: what it learns from, that every part learns, and that what it writes can be played."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+import mmspec
+from mmspec.models.vq import LlamaGenVQ
+from mmspec_video.models.adapter import StudentAdapter, adaptable
+from mmspec_video.models.next_frame import NextFrameDiT
+from mmspec_video.models.token_world import TokenWorldModel
+from mmspec_video.train import denoising, ship, world
+from mmspec_video.train.recipe import Clips, VideoRecipe, next_code, sequence
+
+RECIPE = VideoRecipe(
+    episodes=10, length=12, height=16, width=16, codes=16, frames=3, vq_steps=2, vq_batch=2, token_steps=2,
+    token_batch=2, dit_steps=2, dit_batch=2, student_steps=2, student_batch=2, rank=2,
+)  # fmt: skip
+
+
+def stripes(episodes, length, size, seed):
+    """A world in its place: a stripe that moves as the actions say."""
+    actions = np.stack([world.sticky(length, seed * 1_000_003 + i) for i in range(episodes)]).astype(np.uint8)
+    frames = np.zeros((episodes, length, *size, 3), np.uint8)
+    for episode in range(episodes):
+        at = 0
+        for i in range(length):
+            frames[episode, i, :, at : at + 4] = 255
+            at = (at + (0, -2, 2, 4)[actions[episode, i]]) % (size[1] - 4)
+    return frames, actions
+
+
+@pytest.fixture
+def clips():
+    g = torch.Generator().manual_seed(0)
+    codes = torch.randint(16, (4, 12, 4), generator=g).to(torch.int16)
+    return Clips(codes, torch.randint(4, (4, 12), generator=g), torch.tensor([0, 2]))
+
+
+@pytest.fixture
+def dit():
+    torch.manual_seed(0)
+    model = NextFrameDiT(8, 2, 2, 4, dim=32, depth=1, heads=2, frames=3)
+    for weights in model.parameters():
+        weights.data.copy_(torch.randn_like(weights) * 0.2)
+    return model
+
+
+@pytest.fixture
+def vq():
+    torch.manual_seed(0)
+    return LlamaGenVQ(16, ch=32, encoder_ch_mult=(1, 1), decoder_ch_mult=(1, 1), z_channels=32, num_res_blocks=1)
+
+
+def test_the_player_mostly_goes_on(monkeypatch):
+    actions = np.concatenate([world.sticky(500, seed) for seed in range(20)])
+    again = (actions[1:] == actions[:-1]).mean()
+    fresh = sum(share**2 for share in world.SHARES)
+    assert abs(again - (world.STICKY + (1 - world.STICKY) * fresh)) < 0.02
+    assert np.abs(np.bincount(actions) / len(actions) - world.SHARES).max() < 0.05
+    assert np.array_equal(world.sticky(50, 3), world.sticky(50, 3))
+
+
+def test_frames_of_the_game_follow_the_actions(tmp_path, monkeypatch):
+    pytest.importorskip("vizdoom")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(world, "sticky", lambda length, seed: np.full(length, 2))
+    frames, actions = world.rendered(1, 6, (48, 64), 1)
+    assert frames.shape == (1, 6, 48, 64, 3) and frames.std() > 10 and (actions == 2).all()
+    turned = np.abs(np.diff(frames[0].astype(float), axis=0)).mean((1, 2, 3))
+    monkeypatch.setattr(world, "sticky", lambda length, seed: np.full(length, 0))
+    stood = np.abs(np.diff(world.rendered(1, 6, (48, 64), 1)[0][0].astype(float), axis=0)).mean((1, 2, 3))
+    assert turned.mean() > 5 * stood.mean()
+    assert list(tmp_path.iterdir()) == []  # what the game writes where it runs went with it
+
+
+def test_the_world_is_rendered_once_and_kept(tmp_path, monkeypatch):
+    monkeypatch.setattr(world, "rendered", stripes)
+    first = world.recorded(tmp_path, 10, 12, (16, 16), 0, print)
+    monkeypatch.setattr(world, "rendered", None)
+    again = world.recorded(tmp_path, 10, 12, (16, 16), 0, print)
+    assert torch.equal(first.frames, again.frames) and first.frames.shape == (10, 12, 3, 16, 16)
+    assert first.held_out.tolist() == [False] * 9 + [True]
+    with pytest.raises(ValueError, match=r"holds other episodes, \[10, 12, 16, 16, 3\]; delete it"):
+        world.recorded(tmp_path, 11, 12, (16, 16), 0, print)
+
+
+def test_without_the_game_it_says_what_to_install(tmp_path, monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "vizdoom", None)
+    with pytest.raises(ValueError, match=r"pip install 'mmspec\[train\]'"):
+        world.recorded(tmp_path, 1, 2, (16, 16), 0, print)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_batches_are_clips_of_episodes_that_are_trained_on(clips):
+    codes, actions = clips.batch(50, 3, seed=1, device="cpu")
+    assert codes.shape == (50, 3, 4) and actions.shape == (50, 3)
+    seen = {tuple(clips.codes[e, i : i + 3].flatten().tolist()) for e in (0, 2) for i in range(10)}
+    assert {tuple(row.flatten().tolist()) for row in codes} <= seen
+    for row, told in zip(codes, actions, strict=True):
+        at = [(e, i) for e in (0, 2) for i in range(10) if torch.equal(clips.codes[e, i : i + 3].long(), row)]
+        assert any(torch.equal(clips.actions[e, i : i + 3], told) for e, i in at)
+    assert torch.equal(codes, clips.batch(50, 3, seed=1, device="cpu")[0])
+
+
+def test_the_token_loss_counts_codes_of_later_frames_only(clips):
+    model = TokenWorldModel(16, 4, 2, 2, 3, dim=32, n_layer=1, n_head=2, multiple_of=16)
+    units = sequence(*clips.batch(2, 3, 1, "cpu"), 16)
+    assert units.shape == (2, 15) and (units.view(2, 3, 5)[..., 4] >= 16).all()
+    logits, total = model(units[:, :-1]).log_softmax(-1), []
+    for row in range(2):
+        for place in range(5, 15):
+            if place % 5 != 4:
+                total.append(-logits[row, place - 1, units[row, place]])
+    torch.testing.assert_close(next_code(model, units), torch.stack(total).mean())
+
+
+def test_the_denoiser_is_told_what_led_to_each_frame(clips, vq):
+    recipe = replace(RECIPE, height=16, width=16)
+    latents, led, noise, time = denoising.noisy(clips, vq, recipe, 40, 5, "cpu")
+    codes, behind = clips.batch(40, 4, 5, "cpu")
+    assert torch.equal(led[:, 1:], behind[:, 1:-1])
+    hidden = led[:, 0] == 4
+    assert 5 < hidden.sum() < 35 and torch.equal(led[~hidden, 0], behind[~hidden, 0])
+    assert latents.shape == noise.shape == (40, 3, 8, 2, 2) and time.min() > 0 and time.max() < 1
+    torch.testing.assert_close(latents.square().mean((2,)), torch.ones(40, 3, 2, 2), rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(latents[3, 1, :, 1, 0], vq.quantize.entries[codes[3, 2, 2]] * 8**0.5)
+    levels = denoising.noisy(clips, vq, recipe, 40, 5, "cpu", levels=16)[3] * 16
+    assert torch.equal(levels, levels.round()) and levels.min() == 1 and levels.max() == 16
+
+
+def test_noisy_frames_behind_clean_ones_are_what_the_sampler_will_see(dit):
+    g = torch.Generator().manual_seed(0)
+    latents, mixed = torch.randn(2, 3, 8, 2, 2, generator=g), torch.randn(2, 3, 8, 2, 2, generator=g)
+    led, time = torch.randint(5, (2, 3), generator=g), torch.rand(2, 3, generator=g)
+    with torch.no_grad():
+        made = denoising.behind_clean(dit, latents, mixed, time, led)
+        for frame in range(3):
+            clip = torch.cat([latents[:, :frame], mixed[:, frame : frame + 1]], 1)
+            times = torch.full((2, frame + 1), denoising.CONTEXT_TIME)
+            times[:, -1] = time[:, frame]
+            alone = dit(clip, times, led[:, : frame + 1])[:, -1]
+            torch.testing.assert_close(made[:, frame], alone, rtol=1e-4, atol=1e-4)
+
+
+def test_a_consistent_student_has_no_loss_and_others_do(dit):
+    """A velocity that does not depend on where one is leads straight to the frame from everywhere on a path."""
+    g = torch.Generator().manual_seed(0)
+    latents, noise = (torch.randn(2, 3, 8, 2, 2, generator=g) for _ in range(2))
+    batch = latents, torch.zeros(2, 3, dtype=torch.int64), noise, torch.tensor([[1, 5, 16], [2, 3, 9]]) / 16
+
+    class Straight(torch.nn.Module):
+        blocks = ()
+
+        def forward(self, x, time, actions, position=None, seen=None, keys=None):
+            return noise - latents
+
+    straight = Straight()
+    assert denoising.consistency_loss(straight, straight, batch) < 1e-5
+    assert denoising.consistency_loss(dit, straight, batch) > 0.1
+
+
+def test_a_student_is_its_teacher_and_a_small_difference(dit, tmp_path):
+    model = adaptable(dit, 2)
+    args = torch.randn(1, 2, 8, 2, 2), torch.rand(1, 2), torch.tensor([[4, 1]])
+    assert torch.equal(model(*args), dit(*args))  # differences begin at zero
+    learned = [name for name, weights in model.named_parameters() if weights.requires_grad]
+    assert learned and all(name.endswith((".down", ".up")) for name in learned)
+    for weights in model.parameters():
+        if weights.requires_grad:
+            weights.data.copy_(torch.randn_like(weights) * 0.1)
+    StudentAdapter.of(model, 2).save_pretrained(tmp_path)
+    adapter = StudentAdapter.from_pretrained(tmp_path)
+    student = adapter.student(dit)
+    torch.testing.assert_close(student(*args), model(*args), rtol=1e-4, atol=1e-4)
+    assert (student(*args) - dit(*args)).abs().max() > 0.01
+    assert (student.sampler.steps, student.sampler.noisy) == (2, True)
+    assert sum(p.numel() for p in adapter.parameters()) < sum(p.numel() for p in dit.parameters()) / 4
+    with pytest.raises(ValueError, match="learned from another teacher"):
+        adapter.student(NextFrameDiT(8, 2, 2, 4, dim=64, depth=1, heads=2))
+
+
+def test_losses_fall(clips, vq, dit):
+    tokens = TokenWorldModel(16, 4, 2, 2, 3, dim=32, n_layer=1, n_head=2, multiple_of=16)
+    units = sequence(*clips.batch(4, 3, 1, "cpu"), 16)
+    batch = denoising.noisy(clips, vq, RECIPE, 4, 1, "cpu", levels=16)
+    student = adaptable(dit, 4)
+    for model, loss in (
+        (tokens, lambda: next_code(tokens, units)),
+        (dit, lambda: denoising.flow_loss(dit, batch)),
+        (student, lambda: denoising.consistency_loss(student, dit, batch)),
+    ):
+        optimizer = torch.optim.Adam([p for p in model.parameters() if p.requires_grad], 3e-3)
+        before = float(loss().detach())
+        for _ in range(25):
+            optimizer.zero_grad()
+            value = loss()
+            value.backward()
+            optimizer.step()
+        assert float(loss().detach()) < 0.9 * before
+
+
+def test_everything_is_trained_shipped_and_played(tmp_path, monkeypatch):
+    monkeypatch.setattr(world, "rendered", stripes)
+    said = []
+    out, work = tmp_path / "assets", tmp_path / "work"
+    out.mkdir()
+    ship.train_and_ship(RECIPE, out, work, "cpu", True, said.append)
+    assert {line.split(":")[0] for line in said} >= {"vq", "tokens", "dit", "student", ship.TOKENS, ship.DENOISED}
+    assert sorted(p.name for p in out.iterdir()) == [ship.DENOISED, ship.TOKENS]
+    with np.load(out / ship.DENOISED / ship.CLIPS) as held:
+        frames, actions = held["frames"], held["actions"]
+    assert frames.shape == (1, 12, 16, 16, 3) and actions.shape == (1, 11)
+    assert not (out / ship.TOKENS / ship.CLIPS).exists()
+    for name in (ship.TOKENS, ship.DENOISED):
+        pipe = mmspec.Pipeline.from_pretrained(out / name)
+        pipe.set_progress_bar_config(disable=True)
+        made = pipe(frames[0, :1], actions[0, :4].tolist(), seed=0, output_type="pt")
+        assert made.frames.shape == (1, 4, 3, 16, 16) and pipe.config.actions == list(world.ACTIONS)
+    adapter = StudentAdapter.from_pretrained(out / ship.DENOISED / ship.STUDENT).float()
+    pipe.transformer = adapter.student(pipe.transformer)
+    made = pipe.use("plain")(frames[0, :1], actions[0, :4].tolist(), seed=0, output_type="pt")
+    assert made.frames.isfinite().all()
+    before = len(said)
+    ship.train_and_ship(RECIPE, out, work, "cpu", True, said.append)  # nothing is trained again
+    assert not any("step 1/" in line for line in said[before:])
