@@ -8,6 +8,7 @@ from mmspec.core.laws.mixed import Mixed, couple, dense, drawn_part
 from mmspec.core.laws.mixture import GaussianMixture
 from mmspec.core.laws.point_mass import PointMass
 from mmspec.core.laws.reflection import reflect
+from mmspec.core.laws.told import Told
 from mmspec.core.laws.trajectory import Schedule, Trajectory
 
 __all__ = [
@@ -20,6 +21,7 @@ __all__ = [
     "Mixed",
     "PointMass",
     "Schedule",
+    "Told",
     "Trajectory",
     "couple",
     "dense",

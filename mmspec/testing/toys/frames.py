@@ -10,8 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from mmspec.core.laws import Law, PointMass, take_nodes
-from mmspec.core.noise import Noise
+from mmspec.core.laws import PointMass, Told, take_nodes
 from mmspec.core.philox import PhiloxNoise, PhiloxSource
 from mmspec.core.types import Draft, Raw, Started
 
@@ -23,38 +22,6 @@ class Scene:
     frame: Tensor
     action: Tensor
     seed: int | Sequence[int] = 0
-
-
-@dataclass(frozen=True)
-class Untold:
-    """Stands where a law would be: `nodes [batch, node]` (values are not read)."""
-
-    nodes: Tensor
-
-    @staticmethod
-    def cat(laws: "Sequence[Untold]") -> "Untold":
-        return Untold(torch.cat([law.nodes for law in laws], 1))
-
-    def draw(self, noise: Noise) -> Tensor:
-        raise ValueError("actions are the player's, not a model's: give them as settle(state, pending, truth=actions)")
-
-    def couple(self, draft: Law, x: Tensor, noise: Noise) -> Tensor:
-        return self.draw(noise)
-
-    def units(self, draws: Tensor) -> Tensor:
-        return draws
-
-    def having(self, draws: Tensor) -> "Untold":
-        return self
-
-    def take(self, nodes: Tensor) -> "Untold":
-        return Untold(take_nodes(self.nodes, nodes))
-
-    def confidence(self) -> Tensor:
-        return torch.zeros(self.nodes.shape)
-
-    def finite(self) -> Tensor:
-        return torch.ones(self.nodes.shape, dtype=torch.bool)
 
 
 @dataclass
@@ -118,7 +85,7 @@ class FramesTarget:
         cache.made = made
         new = draft.valid[:, first:].sum(1)
         cache.rendered = cache.rendered + (new if first else new - cache.ready.long())
-        return Raw(law=Untold(draft.units[:, first:]), made=made[:, first:])
+        return Raw(law=Told(draft.units[:, first:]), made=made[:, first:])
 
     def commit(self, cache: Memory, path: Tensor, count: Tensor) -> None:
         # Node of every unit from the root on; -1 where a unit was not drafted.

@@ -12,11 +12,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from mmspec.core.laws import PointMass, take_nodes
+from mmspec.core.laws import PointMass, Told, take_nodes
 from mmspec.core.philox import PhiloxSource
 from mmspec.core.types import Draft, Raw, Started
 from mmspec.hosts.offload import awake
-from mmspec_video.laws import Told
 from mmspec_video.sampling import Sampler
 from mmspec_video.targets.denoiser import CACHES, Cache, Denoiser, FrameModel
 from mmspec_video.targets.tree import FrameTree

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from mmspec.core.laws import Law, take_nodes
+from mmspec.core.laws.law import Law, take_nodes
 from mmspec.core.noise import Noise
 
 
