@@ -1,10 +1,11 @@
-"""Linear layers of narrow passes on the CPU: weights laid out once for the passes that decoding makes.
+"""Linear layers of narrow passes on the CPU: weights laid out once for the passes that decoding makes, where it pays.
 
 Decoding multiplies large matrices with one row, or a handful. MKL wants whole panels of rows, and lays a matrix out
 anew in every call; oneDNN takes it as it was laid out before, which is what `torch.compile` does with frozen weights.
-Measured on two threads, all layers of 14 M weights: 1 row 5.3 → 2.6 ms, 2 rows 7.4 → 2.8, 8 rows 7.1 → 3.1, 32 rows
-10.3 → 6.0, 128 rows 24 → 18; on one thread 5.3 → 4.2, 7.4 → 4.3, 9.3 → 5.2, 16 → 11, 43 → 35. (W xᵀ, which needs no
-copy, is as fast below three rows and slower from there on.) Torch reference: `torch.nn.functional.linear`.
+Which is faster depends on the machine, the layers and the rows: for all layers of 14 M weights, two threads, one
+machine went from 5.3 to 2.6 ms with 1 row and from 7.1 to 3.1 with 8, while another was faster without up to 3 rows.
+So the two are timed, once for layers of these shapes, this many rows and threads. Torch reference:
+`torch.nn.functional.linear`.
 
 What changes is rounding, as it does from batch to batch. A laid out copy lives as long as its weights do, and is made
 anew after these were written to: torch counts writes, but not those through `.data`, so that `renew` looks at the
@@ -12,7 +13,8 @@ numbers themselves when a call begins. Only plain float32 `nn.Linear` layers tak
 where torch has oneDNN and the copies stay below `MOST` bytes together.
 """
 
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -27,9 +29,13 @@ SMALLEST = 2**14
 """Weights of the smallest layer for which it pays."""
 MOST = 2**31
 """Bytes of a model's layers up to which memory is given for speed."""
+TRIALS = 3
+"""Sweeps over a model's layers that each of the two products is timed for."""
 
 _packed: Any = WeakIdKeyDictionary()
 """`Packed` by weight."""
+_timed: dict[tuple[Any, ...], bool] = {}
+"""By rows, threads and shapes of layers: whether laid out weights were the faster."""
 
 
 @dataclass(frozen=True)
@@ -97,8 +103,8 @@ def kernels(model: nn.Module) -> Sequence[Kernel]:
 
 @contextmanager
 def narrow(kernels: Sequence[Kernel], rows: int) -> Iterator[None]:
-    """Inside the block, a pass over so many rows multiplies with laid out weights."""
-    if rows > ROWS:
+    """Inside the block, a pass over so many rows multiplies with laid out weights, if that is faster."""
+    if not kernels or not 0 < rows <= ROWS or not pays(kernels, rows):
         yield
         return
     for kernel in kernels:
@@ -108,6 +114,20 @@ def narrow(kernels: Sequence[Kernel], rows: int) -> Iterator[None]:
     finally:
         for kernel in kernels:
             kernel.layer.__dict__.pop("forward", None)
+
+
+def pays(kernels: Sequence[Kernel], rows: int) -> bool:
+    """Whether laid out weights are faster for about so many rows; timed when first asked, for the next power of two."""
+    rows = 1 << (rows - 1).bit_length()
+    key = (rows, torch.get_num_threads(), *(kernel.layer.weight.shape for kernel in kernels))
+    if key not in _timed:
+        layers: list[Callable[[Tensor], Tensor]] = [kernel.layer for kernel in kernels]
+        with torch.inference_mode():
+            given = [torch.ones(rows, kernel.layer.in_features) for kernel in kernels]
+            trials = [(_sweep(layers, given), _sweep(kernels, given)) for _ in range(TRIALS + 1)][1:]
+        stock, ours = map(min, zip(*trials, strict=True))
+        _timed[key] = ours < stock
+    return _timed[key]
 
 
 @torch.no_grad()
@@ -120,6 +140,14 @@ def renew(kernels: Sequence[Kernel]) -> None:
             del _packed[weight]
         if packed is not kernel.packed or weight not in _packed:
             kernel.weight = kernel.packed = None
+
+
+def _sweep(layers: Sequence[Callable[[Tensor], Tensor]], given: Sequence[Tensor]) -> float:
+    """Seconds of all layers, one after another, so that a weight is as far away as it is in a pass."""
+    begun = time.perf_counter()
+    for layer, x in zip(layers, given, strict=True):
+        layer(x)
+    return time.perf_counter() - begun
 
 
 def _seen(weight: Tensor) -> Tensor:

@@ -13,6 +13,7 @@ from mmspec.pictures.quality import Features
 from mmspec.pictures.ship import ship
 from mmspec_continuous.models.kl import mark
 from mmspec_continuous.pipeline import ContinuousTextToImagePipeline
+from mmspec_continuous.train import recipe as recipes
 from mmspec_continuous.train.recipe import ContinuousRecipe, made_kl, made_model, token_loss, train
 from mmspec_continuous.train.ship import facts_of
 
@@ -64,20 +65,34 @@ def test_a_few_steps_of_everything(small, tmp_path):
     assert made.images[0].size == (8, 8) and made.tokens.isfinite().all() and made.report.method == "reflection"
 
 
+def test_wrong_tokens_are_read_and_true_ones_learned(small, tmp_path, monkeypatch):
+    pictures, recipe = small
+    batches = {}
+
+    def fit(model, batch_at, loss_of, options, folder, say):
+        batches[folder.name] = [batch_at(step) for step in range(20)]
+
+    monkeypatch.setattr(recipes, "fit", fit)
+    train(pictures, recipe, tmp_path, "cpu", print)
+    shares = torch.cat([(read != true).any(2).float().mean(1) for _, _, read, _, true, _ in batches["transformer"]])
+    assert shares.min() < 0.1 and 0.35 < shares.mean() < 0.65 and shares.max() > 0.9
+
+
 def test_captions_and_noise_reach_the_loss(small):
     _, recipe = small
     model = made_model(recipe, 4, 30, None)
     ids, mask = torch.arange(2, 10).view(2, 4), torch.ones(2, 4, dtype=torch.bool)
-    tokens = torch.randn(2, 16, 8, generator=torch.Generator().manual_seed(0))
+    tokens, others = torch.randn(2, 2, 16, 8, generator=torch.Generator().manual_seed(0))
 
-    def loss(ids=ids, dropped=(False, False), seed=0, noise=recipe.input_noise):
+    def loss(ids=ids, dropped=(False, False), seed=0, noise=recipe.input_noise, read=tokens, true=tokens):
         model.input_noise = noise
         g = torch.Generator().manual_seed(seed)
-        return token_loss(model, (ids, mask, tokens, torch.tensor(dropped), g))
+        return token_loss(model, (ids, mask, read, torch.tensor(dropped), true, g))
 
     first = loss()
     assert torch.equal(loss(), first)
-    for other in (loss(ids + 9), loss(dropped=(True, False)), loss(seed=1), loss(noise=0.5)):
+    changed = (loss(ids + 9), loss(dropped=(True, False)), loss(seed=1), loss(noise=0.5), loss(read=others))
+    for other in (*changed, loss(true=others)):
         assert not torch.equal(other, first)
     first.backward()
     assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())

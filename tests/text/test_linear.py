@@ -58,6 +58,13 @@ def test_weights_that_were_written_to_are_laid_out_anew():
             right()
 
 
+@pytest.fixture
+def always(monkeypatch):
+    """Laid out weights pay, whatever this machine says."""
+    monkeypatch.setattr(linear, "pays", lambda kernels, rows: True)
+
+
+@pytest.mark.usefixtures("always")
 def test_a_call_begins_by_looking_at_the_weights(make_llama):
     large = make_llama(hidden_size=512, intermediate_size=512)
     ids = torch.arange(5, 25)[None]
@@ -93,6 +100,7 @@ def model():
     )
 
 
+@pytest.mark.usefixtures("always")
 def test_only_large_plain_layers_take_part_and_only_inside(monkeypatch):
     net = model()
     net["hooked"].forward = lambda x: x
@@ -114,6 +122,27 @@ def test_compiled_models_are_left_alone():
     assert not kernels(net)
 
 
+@pytest.mark.parametrize("slower", [0, 1], ids=["stock", "laid-out"])
+def test_the_slower_product_is_left_alone(monkeypatch, slower):
+    """Which one is timed once for shapes and a number of rows; a pass then goes the other way."""
+    asked = []
+
+    def sweep(layers, given):
+        asked.append(len(given[0]))
+        return float(isinstance(layers[0], Kernel) == slower)
+
+    monkeypatch.setattr(linear, "_sweep", sweep)
+    monkeypatch.setattr(linear, "_timed", {})
+    net = model()
+    for rows in (5, 8, 7):
+        with narrow(kernels(net), rows):
+            assert isinstance(net["large"].forward, Kernel) == (not slower)
+    assert set(asked) == {8} and len(asked) == 2 * (linear.TRIALS + 1), "timed once, for eight rows"
+    with narrow(kernels(net), 9):
+        assert set(asked) == {8, 16}
+
+
+@pytest.mark.usefixtures("always")
 def test_a_model_decodes_through_it(make_llama, monkeypatch):
     seen = []
     multiply = Kernel.__call__

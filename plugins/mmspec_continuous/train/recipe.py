@@ -16,8 +16,8 @@ from mmspec.training.loop import LoopOptions, fit
 from mmspec_continuous.models.continuous_ar import CausalContinuousAR
 from mmspec_continuous.models.kl import autoencoding_loss, latents_of, mark, measure, scaled, small_kl
 
-Batch = tuple[Tensor, Tensor, Tensor, Tensor, Generator]
-"""Caption ids and mask, tokens, which captions are dropped, and the noise of the step."""
+Batch = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Generator]
+"""Caption ids and mask, tokens that are read, which captions are dropped, tokens that are true, the step's noise."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +37,9 @@ class ContinuousRecipe:
         batch: Pictures of each.
         repeats: Denoising steps that are learned of each token of a batch.
         input_noise: Noise on the tokens that the transformer reads, so that it copes with what it drew itself.
+        replaced: Largest share of the tokens that the transformer reads that are another picture's; between none and
+            that, another one for every picture. A small model that has only read true tokens knows a picture by its
+            first ones: it does without the caption, and is lost as soon as it has drawn a wrong one.
         moved: Share of these steps, the first ones, in which pictures are moved by a pixel or two; then they stand
             where they stand, so that the model learns their very tokens.
         words: Tokens of captions.
@@ -57,6 +60,7 @@ class ContinuousRecipe:
     batch: int = 16
     repeats: int = 4
     input_noise: float = 0.1
+    replaced: float = 1.0
     moved: float = 0.3
     words: int = 1024
     length: int = 16
@@ -78,13 +82,18 @@ class Captioned(nn.Module):
         self.encoder, self.transformer = encoder, transformer
         self.repeats, self.input_noise = recipe.repeats, recipe.input_noise
 
-    def forward(self, ids: Tensor, mask: Tensor, tokens: Tensor, dropped: Tensor, generator: Generator) -> Tensor:
-        """The head's loss of tokens `[batch, n, token_dim]`; rows `dropped [batch]` have the null caption."""
+    def forward(
+        self, ids: Tensor, mask: Tensor, read: Tensor, dropped: Tensor, true: Tensor, generator: Generator
+    ) -> Tensor:
+        """The head's loss of tokens `true [batch, n, token_dim]`, each after those that are `read` before it.
+
+        Rows `dropped [batch]` have the null caption.
+        """
         null = self.transformer.cls_embedding.null(len(ids))
         features = torch.where(dropped[:, None, None], null, self.encoder(ids, mask).type_as(null))
-        noise = torch.randn(tokens.shape, generator=generator).to(tokens.device)
-        told = self.transformer(features, tokens + self.input_noise * noise, mask | dropped[:, None])
-        return self.transformer.token_head.loss(told, tokens, generator, self.repeats)
+        noise = torch.randn(read.shape, generator=generator).to(read.device)
+        told = self.transformer(features, read + self.input_noise * noise, mask | dropped[:, None])
+        return self.transformer.token_head.loss(told, true, generator, self.repeats)
 
 
 def made_kl(recipe: ContinuousRecipe, side: int) -> AutoencoderKL:
@@ -169,7 +178,7 @@ def train_model(
     device: str,
     say: Callable[[str], None],
 ) -> Captioned:
-    """Encoder and transformer: the head's loss of every token."""
+    """Encoder and transformer: the head's loss of every token, after true ones and after some wrong ones."""
     grid = round(tokens.shape[2] ** 0.5)
     model = made_model(recipe, grid, len(tokenizer), latents).to(device)
     words = tokenizer(pictures.captions, padding="max_length", truncation=True, return_tensors="pt")
@@ -181,7 +190,11 @@ def train_model(
         shift = torch.randint(len(SHIFTS), (recipe.batch,), generator=g) * (step < recipe.moved * recipe.steps)
         dropped = torch.rand(recipe.batch, generator=g) < recipe.drop
         ids, mask = words["input_ids"][chosen], words["attention_mask"][chosen].bool()
-        return (*(t.to(device) for t in (ids, mask, tokens[shift, chosen], dropped)), g)
+        true = tokens[shift, chosen]
+        other = tokens[0, seen[torch.randint(len(seen), (recipe.batch,), generator=g)]]
+        wrong = torch.rand(true.shape[:2], generator=g) < recipe.replaced * torch.rand(recipe.batch, 1, generator=g)
+        read = torch.where(wrong[..., None], other, true)
+        return (*(t.to(device) for t in (ids, mask, read, dropped, true)), g)
 
     options = LoopOptions(recipe.steps, 1e-3, warmup=200, weight_decay=0.02)
     fit(model, batch_at, token_loss, options, work / "transformer", say)

@@ -63,7 +63,7 @@ def _loss(model: Captioned, ids: Tensor, mask: Tensor, tokens: Tensor, dropped: 
     total, generator = 0.0, torch.Generator().manual_seed(0)
     for some in zip(*(t.split(BATCH) for t in (ids, mask, tokens)), strict=True):
         without = torch.full((len(some[0]),), dropped, device=tokens.device)
-        total += float(token_loss(model, (*some, without, generator))) * len(some[0])
+        total += float(token_loss(model, (*some, without, some[-1], generator))) * len(some[0])
     return round(total / len(tokens), 4)
 
 
