@@ -21,7 +21,7 @@ import torch
 
 from mmspec.core.protocols import Target
 from mmspec.core.types import Draft
-from mmspec.report.result import Row
+from mmspec.report.result import Limits, Row
 
 NODES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 
@@ -86,6 +86,28 @@ def settle(device: str) -> None:
     """Wait for the device; nothing to wait for on the CPU."""
     if device.startswith("cuda"):
         torch.cuda.synchronize(device)
+
+
+def limits_of(seconds: Mapping[int, float], floor: Floor, **measured: float) -> Limits:
+    """v(N), F_hw(N), and what they were made of.
+
+    Args:
+        seconds: Of a pass, by nodes; one node among them.
+        floor: Of a pass.
+        **measured: Further numbers for the record.
+    """
+    return Limits(
+        v_of_n={str(n): round(t / seconds[1], 4) for n, t in seconds.items()},
+        F_hw={str(n): round(floor(n) / t, 4) for n, t in seconds.items()},
+        measured={
+            "seconds_of_one_node": seconds[1],
+            **measured,
+            "bytes_per_second": floor.bandwidth,
+            "operations_per_second": floor.arithmetic,
+            "bytes_read": floor.read,
+            "operations_of_one_node": floor.operations,
+        },
+    )
 
 
 def pipe(row: Row, seconds: Mapping[int, float]) -> float:

@@ -98,9 +98,11 @@ class Decoder:
         self.name = name or type(self.drafter).__name__
         self.why = why
         refuse_misfits(self.target, self.drafter, self.rule)
-        self.drafter.bind(target)
+        if hasattr(self.rule, "under"):
+            self.target = self.rule.under(target)
+        self.drafter.bind(self.target)
         if hasattr(self.rule, "bind"):
-            self.rule.bind(target)
+            self.rule.bind(self.target)
 
     def start(
         self,

@@ -4,6 +4,7 @@ import typer
 
 from mmspec.cli.groups import group
 from mmspec_continuous.bench.command import bench_continuous, bench_denoising
+from mmspec_continuous.demo import demo_continuous
 from mmspec_continuous.generate import generate_continuous
 from mmspec_continuous.train.command import train_continuous
 
@@ -14,4 +15,5 @@ def add(app: typer.Typer) -> None:
     bench = group(app, "bench", "Measure speed, and what it costs.")
     bench.command("continuous")(bench_continuous)
     bench.command("denoising")(bench_denoising)
+    group(app, "demo", "Run every demo, or one.", run_all=True).command("continuous")(demo_continuous)
     group(app, "train", "Train the small models that mmspec ships.").command("continuous")(train_continuous)

@@ -76,6 +76,7 @@ def mmspec_components() -> Iterator[Component]:
         paper="https://arxiv.org/abs/2410.01699",
         options="mmspec_video.drafters.frame_jacobi:FrameJacobiOptions",
     )
+    yield from _lossy()
     yield Component(
         name="branch-prediction",
         kind="method",
@@ -91,6 +92,48 @@ def mmspec_components() -> Iterator[Component]:
         exactness="invariant",
         summary="Jacobi windows with shared noise, filled by the frame before.",
         paper="https://arxiv.org/abs/2510.24211",
+    )
+
+
+def _lossy() -> Iterator[Component]:
+    """Frames of another sampler, or of another model: rules, for actions are still compared, and their methods."""
+    yield Component(
+        name="nfd",
+        kind="rule",
+        factory="mmspec_video.rules.nfd:Nfd",
+        needs=frozenset({"discrete", "told", "chain"}),
+        exactness="lossy",
+        summary="Frames of k + 1 actions denoised together; those of right guesses are kept.",
+        paper=PAPER,
+        options="mmspec_video.rules.nfd:NfdOptions",
+    )
+    yield Component(
+        name="student",
+        kind="rule",
+        factory="mmspec_video.rules.student:Student",
+        needs=frozenset({"discrete", "told"}),
+        exactness="lossy",
+        summary="A student's frames where the teacher, looking once, finds them close enough.",
+        paper="https://arxiv.org/abs/2303.01469",
+        options="mmspec_video.rules.student:StudentOptions",
+    )
+    yield Component(
+        name="nfd",
+        kind="method",
+        drafter="action-repeat",
+        rule="nfd",
+        exactness="lossy",
+        summary="Frames of k + 1 known or repeated actions denoised together, not exact.",
+        paper=PAPER,
+    )
+    yield Component(
+        name="student",
+        kind="method",
+        drafter="action-model",
+        rule="student",
+        exactness="lossy",
+        summary="A student drafts frames, the teacher verifies by tolerance, not exact.",
+        paper="https://arxiv.org/abs/2303.01469",
     )
 
 

@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -36,20 +35,14 @@ def test_methods_says_what_each_promises_and_who_brings_it() -> None:
 
 
 @pytest.mark.parametrize("command", ["methods", "plugins"])
-def test_answers_under_half_a_second_without_torch(command: str) -> None:
+def test_answers_without_importing_what_is_heavy(command: str) -> None:
     script = (
         "import sys; from mmspec.cli.app import build; "
-        f"build()(['{command}'], standalone_mode=False); print('torch' in sys.modules, 'transformers' in sys.modules)"
+        f"build()(['{command}'], standalone_mode=False); "
+        "print({'torch', 'transformers', 'diffusers', 'numpy', 'PIL'} & set(sys.modules))"
     )
     out = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
-    assert out.splitlines()[-1] == "False False"
-    times = []
-    for _ in range(5):
-        start = time.perf_counter()
-        assert mmspec(command).returncode == 0
-        times.append(time.perf_counter() - start)
-    print(f"mmspec {command}: {', '.join(f'{t:.2f}' for t in times)} s")
-    assert min(times) < 0.5
+    assert out.splitlines()[-1] == "set()"
 
 
 def test_a_broken_plugin_is_listed_with_its_error(install) -> None:

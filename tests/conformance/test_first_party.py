@@ -8,6 +8,7 @@ from mmspec.testing import Outcome, check_component
 PICTURES = {f"image:{name}" for name in ("gs-sjd", "mc-sjd", "sjd", "gsd", "lantern")}
 REFLECTED = {"continuous:reflection", "continuous:draft-reflection", "continuous:denoise-ahead"}
 PUBLISHED = {"continuous:cspd", "continuous:set-parallel"}
+PLAYED = {f"video:{name}" for name in ("branch-prediction", "frame-gs-sjd", "nfd", "student")}
 CONTINUOUS = {"continuous:continuous-jacobi", "continuous:continuous-draft-model", "continuous:continuous-sets"}
 SETS = (
     "verdicts-are-paths",
@@ -17,12 +18,21 @@ SETS = (
     "rows-are-independent",
     "lossy-says-so",
 )
+FRAMES = (
+    "can-be-made",
+    "chains-are-exact",
+    "trees-are-exact",
+    "verify-keeps-nothing",
+    "drafts-grow-in-pieces",
+    "commits-are-remembered",
+    "rows-are-independent",
+)
 TRIED_NOWHERE = {
     ("text:candidates", "rows-are-independent"),
     ("continuous:draft-reflection", "sampled-follows-the-law"),
     *(
         (method, check)
-        for method in PICTURES | REFLECTED | PUBLISHED
+        for method in PICTURES | REFLECTED | PUBLISHED | PLAYED
         for check in ("disabling-leaves-no-trace", "enabled-equals-stock")
     ),
     *((method, "greedy-equals-plain") for method in REFLECTED),
@@ -31,6 +41,7 @@ TRIED_NOWHERE = {
         for check in ("greedy-at-zero", "equal-laws-accept-all", "disjoint-laws-accept-none")
     ),
     *(("continuous:set-parallel", check) for check in SETS),
+    *(("video:frames", check) for check in FRAMES),
     *(
         (drafter, check)
         for drafter in CONTINUOUS
@@ -38,8 +49,8 @@ TRIED_NOWHERE = {
     ),
 }
 """Not a promise of theirs: one row at a time; pictures come from a pipeline, no `generate` of a model makes them;
-continuous units are never equal, and not greedy; only one drafter makes sets. What the kit leaves out, tests of their
-own have."""
+continuous units are never equal, and not greedy; only one drafter makes sets; frames by denoising have no law that
+the kit could draw actions from. What the kit leaves out, tests of their own have."""
 OWN_LOOP = {"continuous:diffusion-pipeline", "continuous:speculative-denoising"}
 """The loop is the pipeline's, not ours: tests/continuous/test_speculative_denoising.py tries them."""
 

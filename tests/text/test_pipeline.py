@@ -11,8 +11,8 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast, TextStreamer
 
 import mmspec
+from mmspec.faces.text import TextPipeline, TextPipelineOutput
 from mmspec.registry import Component, Registry, installed
-from mmspec_text.pipeline import TextPipeline, TextPipelineOutput
 
 PROMPTS = ["the cat and the dog and the ", "a dog", "cats and dogs and c"]
 

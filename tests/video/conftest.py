@@ -3,12 +3,17 @@
 import pytest
 import torch
 
+from mmspec.core.decoder import Decoder
+from mmspec.core.noise import Lane
+from mmspec.core.philox import PhiloxNoise, PhiloxSource
 from mmspec_video.models.next_frame import NextFrameDiT
 from mmspec_video.models.oasis import OasisDiT
 from mmspec_video.models.token_world import TokenWorldModel
+from mmspec_video.playing.frames import FramePlay
 from mmspec_video.sampling import OasisSampler
+from mmspec_video.targets.frames import FramesTarget
 
-ACTIONS, WINDOW = 4, 5
+ACTIONS, WINDOW, GIVEN = 4, 5, 2
 
 
 def lively(model, spread=0.15):
@@ -41,3 +46,60 @@ def tokens():
     """Frames of 3 × 4 codes out of 10, 4 actions, sequences of 5 frames."""
     sizes = dict(vocab_size=10, actions=ACTIONS, rows=3, columns=4, frames=WINDOW, dim=32, n_layer=2, n_head=2)
     return lively(TokenWorldModel(**sizes, multiple_of=16), 0.3)
+
+
+@pytest.fixture(scope="session")
+def shown():
+    """Frames as `FramePlay` shows them, and the play: `shown(model, traces, rule, drafter, k, …)`."""
+
+    def played(model, traces, rule=None, drafter=None, k=0, *, given=False, cache="exact", seed=7, thinks=False):
+        """`given`: all actions are known from the start; `thinks`: there is time before every action."""
+        traces = torch.as_tensor(traces)
+        rows, length = traces.shape
+        first = torch.randn(1, GIVEN, *model.frame_shape, generator=torch.Generator().manual_seed(0))
+        decoder = Decoder(FramesTarget(model, cache=cache), drafter, rule, k=k)
+        seeds = [seed + row for row in range(rows)] if isinstance(seed, int) else seed
+        past = torch.zeros(rows, GIVEN - 1, dtype=torch.int64)
+        play = FramePlay(decoder, first.expand(rows, -1, -1, -1, -1), past, length, seeds)
+        if given:
+            play.act(traces)
+        frames = []
+        for at in range(length):
+            if not given:
+                play.act(traces[:, at : at + 1])
+            frames.append(play.frame())
+            if thinks:
+                play.ahead()
+        return torch.stack(frames, 1), play
+
+    return played
+
+
+class AskedOfAll:
+    """A model without a cache, asked for the frame behind a clip: what the others are compared with."""
+
+    def __init__(self, model, seed):
+        self.model, self.key = model, PhiloxSource.seeded([seed], 1).key
+
+    def noise(self, number, step=0, lane=Lane.UNIT):
+        at = torch.tensor([[number]])
+        return PhiloxNoise(self.key, at, torch.tensor([[step]]), lane).normal(*self.model.frame_shape)[0, 0]
+
+    @torch.no_grad()
+    def says(self, model, frames, actions, times, first, seen=None):
+        """Of frames `first …`: the whole clip in one pass, as published; times are those of these frames."""
+        clip, behind = torch.stack(frames)[None], model.sampler.context_time
+        time = torch.tensor([[behind] * first + list(times)])
+        return model(clip, time, torch.tensor([actions]), None, seen)[0, first:]
+
+
+@pytest.fixture(scope="session")
+def asked():
+    return AskedOfAll
+
+
+@pytest.fixture(scope="session")
+def first_frames(dit):
+    """What every clip of `shown` begins with, and what led to each; `ACTIONS` stands for "not known"."""
+    frames = torch.randn(1, GIVEN, *dit.frame_shape, generator=torch.Generator().manual_seed(0))[0]
+    return list(frames), [ACTIONS] + [0] * (GIVEN - 1)

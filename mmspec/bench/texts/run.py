@@ -8,7 +8,7 @@ from torch import Tensor
 
 import mmspec
 from mmspec.bench.forced import Forced, forced_all
-from mmspec.bench.limits import best_speedup, best_tree, measure_floor, pass_seconds, pipe
+from mmspec.bench.limits import best_speedup, best_tree, limits_of, measure_floor, pass_seconds, pipe
 from mmspec.bench.machine import describe, versions
 from mmspec.bench.memory import peak_growth, weights
 from mmspec.bench.race import Contestant, race
@@ -122,19 +122,9 @@ class Bench:
         seconds = pass_seconds(target, text)
         small = pass_seconds(decoder_for(self.drafter, PLAIN).target, text, (1,))
         floor = measure_floor(float(_read(self.model)), 2.0 * _read(self.model) / 4, self.device)
-        found = Limits(
-            v_of_n={str(n): round(t / seconds[1], 4) for n, t in seconds.items()},
-            c={self.subject.drafter: round(small[1] / seconds[1], 4)},
-            F_hw={str(n): round(floor(n) / t, 4) for n, t in seconds.items()},
-            measured={
-                "seconds_of_one_node": seconds[1],
-                "bytes_per_second": floor.bandwidth,
-                "operations_per_second": floor.arithmetic,
-                "bytes_read": floor.read,
-                "operations_of_one_node": floor.operations,
-            },
-            by_nodes=self.subject.by_nodes(target, text),
-        )
+        found = limits_of(seconds, floor)
+        found.c[self.subject.drafter] = round(small[1] / seconds[1], 4)
+        found.by_nodes.update(self.subject.by_nodes(target, text))
         for row in (row for row in self.rows if row.mode == "real" and row.batch == 1 and row.method != PLAIN):
             led, name = self.forced[row.setting.partition(",")[0]][row.method], f"{row.setting} / {row.method}"
             found.F_pipe[name] = round(pipe(row, seconds), 4)

@@ -24,6 +24,8 @@ class Rule(Protocol):
             (nodes may be dropped or reordered after their unit was seen).
 
     A rule that has to know the target (its codebook, say) may have a method `bind(target)`, called once by the decoder.
+    A lossy one under which the target works otherwise may have a method `under(target) -> Target`: what to decode with
+    instead, a copy, so that nothing changes for other decoders of that target.
     """
 
     exactness: str

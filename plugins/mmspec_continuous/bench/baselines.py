@@ -45,5 +45,5 @@ def _neighbour(model: CausalContinuousAR, **settings: float) -> Baseline:
     weights = model.state_dict()
     stride = model.config.steps // made.config.steps
     weights["token_head.steps"] = weights["token_head.steps"][::stride]
-    made.load_state_dict(weights)
-    return Baseline(made.to(model.device, model.dtype).eval(), settings)
+    made.load_state_dict(weights, assign=True)  # the very weights, of their type
+    return Baseline(made.to(model.device).eval(), settings)

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from mmspec.bench.limits import NODES, measure_floor, pass_seconds, pipe
+from mmspec.bench.limits import NODES, limits_of, measure_floor, pass_seconds, pipe
 from mmspec.bench.machine import describe, versions
 from mmspec.bench.race import relay
 from mmspec.bench.rows import row_of
@@ -157,20 +157,12 @@ class Bench:
         once, again = _read(self.model)
         passed = once + self.model.config.steps * again  # bytes that one node's arithmetic goes through
         floor = measure_floor(float(once + again), (1 + (setting.guidance != 1)) * 2.0 * passed / 4, self.device)
-        found = Limits(
-            v_of_n={str(n): round(t / seconds[1], 4) for n, t in seconds.items()},
-            F_hw={str(n): round(floor(n) / t, 4) for n, t in seconds.items()},
-            measured={
-                "seconds_of_one_node": seconds[1],
-                "seconds_of_one_node_without_the_head": alone[1],
-                f"seconds_of_{most}_nodes": seconds[most],
-                f"seconds_of_{most}_nodes_without_the_head": alone[most],
-                "bytes_per_second": floor.bandwidth,
-                "operations_per_second": floor.arithmetic,
-                "bytes_read": floor.read,
-                "operations_of_one_node": floor.operations,
-            },
-        )
+        measured = {
+            "seconds_of_one_node_without_the_head": alone[1],
+            f"seconds_of_{most}_nodes": seconds[most],
+            f"seconds_of_{most}_nodes_without_the_head": alone[most],
+        }
+        found = limits_of(seconds, floor, **measured)
         for row in self.rows:
             if (row.setting, row.batch) == (setting.name, 1) and row.method not in (PLAIN, *self.baselines):
                 found.F_pipe[f"{row.setting} / {row.method}"] = round(pipe(row, seconds), 4)

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 import mmspec
-from mmspec.bench.limits import NODES, measure_floor, pass_seconds, pipe
+from mmspec.bench.limits import NODES, limits_of, measure_floor, pass_seconds, pipe
 from mmspec.bench.machine import describe, versions
 from mmspec.bench.race import relay
 from mmspec.bench.rows import peer_of, row_of
@@ -129,17 +129,7 @@ class Bench:
         seconds = pass_seconds(LlamaGenTarget(model), condition, sizes)
         read = sum(layer.weight.numel() * layer.weight.element_size() for layer in _matrices(model))
         floor = measure_floor(float(read), (1 + setting.guided) * 2.0 * read / 4, self.device)
-        found = Limits(
-            v_of_n={str(n): round(t / seconds[1], 4) for n, t in seconds.items()},
-            F_hw={str(n): round(floor(n) / t, 4) for n, t in seconds.items()},
-            measured={
-                "seconds_of_one_node": seconds[1],
-                "bytes_per_second": floor.bandwidth,
-                "operations_per_second": floor.arithmetic,
-                "bytes_read": floor.read,
-                "operations_of_one_node": floor.operations,
-            },
-        )
+        found = limits_of(seconds, floor)
         for row in self.rows:
             if (row.setting, row.mode, row.batch) == (setting.name, "real", 1) and row.method != PLAIN:
                 found.F_pipe[f"{row.setting} / {row.method}"] = round(pipe(row, seconds), 4)

@@ -52,7 +52,7 @@ class SsmRecipe:
 
     context: int = 1024
     batch: int = 4
-    steps: int = 1600
+    steps: int = 1300
     prose_share: float = 0.15
     hard: float = 0.1
     seed: int = 0

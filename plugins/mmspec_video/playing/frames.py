@@ -2,6 +2,8 @@
 
 The order of things is what a player feels: when an action comes, its frame is shown, at once if it was guessed; only
 then are frames made for guesses of the next ones, one action deeper at a time, until the next action is there.
+Where frames are made together (`nfd`), that happens when one has to be shown and is not ready, and at no other time: so
+they do not depend on how long a player thinks.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,6 +17,8 @@ from mmspec.core.decoder import Decoder, Pending
 from mmspec.core.drafters.none import NoDraft
 from mmspec.core.state import State
 from mmspec.report.report import Report
+from mmspec_video.deviation import FrameReport
+from mmspec_video.playing.foreseen import Foreseen
 from mmspec_video.targets.denoiser import StoppedError
 from mmspec_video.targets.frames import FramesTarget, Opening
 
@@ -49,6 +53,11 @@ class FramePlay:
         drafter = None if isinstance(decoder.drafter, NoDraft) else decoder.drafter
         # One decoder a depth: guesses go deeper step by step, and whoever acts early waits for one step only.
         self._ahead = [Decoder(target, drafter, decoder.rule, k=k + 1) for k in range(decoder.k)]
+        self._foreseen: Foreseen | None = None
+        self._shows = self._plain
+        if target.joint is not None and drafter is not None and decoder.k:
+            self._foreseen = Foreseen(drafter)
+            self._shows, self._ahead = Decoder(target, self._foreseen, decoder.rule, k=decoder.k), []
         self._state: State | None = None
         self._pending: Pending | None = None
 
@@ -79,7 +88,9 @@ class FramePlay:
             )
         action = self.actions[:, self.shown : self.shown + 1]
         state = self._begin(action) if self._state is None else self._told(self._state, action)
-        self._pending = self._plain.speculate(state)  # what stands ready is not made again
+        if self._foreseen is not None:
+            self._foreseen.known = self.actions[:, self.shown + 1 :]
+        self._pending = self._shows.speculate(state)  # what stands ready is not made again
         self.shown += 1
         made = self._pending.scores.made
         assert made is not None
@@ -104,9 +115,11 @@ class FramePlay:
     def _begin(self, action: Tensor) -> State:
         opening = Opening(self.given, self._before, action[:, 0], self.seed)
         # One unit more than frames: the root of the last frame is not settled any more.
-        self._state = self.decoder.start(opening, self.length + 1, seed=0)
-        self._state.report.rows = len(self.given)
-        return self._state
+        state = self._state = self.decoder.start(opening, self.length + 1, seed=0)
+        report = FrameReport(self.decoder.name, self.decoder.rule.exactness, seconds=state.report.seconds)
+        report.rows, report.deviation = len(self.given), state.cache.deviation
+        state.report = report
+        return state
 
     def _told(self, state: State, action: Tensor) -> State:
         assert self._pending is not None

@@ -7,6 +7,7 @@ from typing import Any, Literal, Protocol
 import torch
 from torch import Tensor
 
+from mmspec.core.noise import Lane
 from mmspec.core.philox import PhiloxNoise
 from mmspec_video.models.keys import FrameKeys, Pair, causal
 from mmspec_video.sampling import Sampler
@@ -80,16 +81,16 @@ class Denoiser:
         for step in range(self.sampler.steps):
             if until is not None and until():
                 raise StoppedError
-            out = self._pass(window, x, action, self.sampler.time(step))
+            out = self.says(window, x, action, self.sampler.time(step))
             last = step == self.sampler.steps - 1
             fresh = self.noise(key, window.number, step + 1) if self.sampler.noisy and not last else None
             x = self.sampler.advance(x, out, step, fresh)
         return x
 
-    def noise(self, key: Tensor, number: Tensor, step: int) -> Tensor:
+    def noise(self, key: Tensor, number: Tensor, step: int, lane: Lane = Lane.UNIT) -> Tensor:
         """Standard normal `[row, channel, height, width]`: its address is the frame's number and the step."""
         where = torch.full_like(number[:, None], step)
-        return PhiloxNoise(key, number[:, None], where).normal(*self.model.frame_shape)[:, 0]
+        return PhiloxNoise(key, number[:, None], where, lane).normal(*self.model.frame_shape)[:, 0]
 
     def keyed(self, window: Window) -> Window:
         """The window with its keys: as they are, or in one pass over all of it."""
@@ -110,13 +111,13 @@ class Denoiser:
         self.model(frame[:, None], time, self._read(action[:, None]), position, seen, keys)
         return keys.made()
 
-    def _pass(self, window: Window, x: Tensor, action: Tensor, time: float) -> Tensor:
+    def says(self, window: Window, x: Tensor, action: Tensor, time: float) -> Tensor:
         """What the model says of one noisy frame `[row, …]`."""
         rows, position = len(x), window.number[:, None]
         now = torch.full((rows, 1), time, device=x.device)
         x, actions = x[:, None], action[:, None]
         if self.cache != "none":
-            return self.model(x, now, self._read(actions), position, self._seen(window), self._before(window))[:, 0]
+            return self.behind(window, x, now, actions, position, self._seen(window))[:, 0]
         finished = torch.full(window.actions.shape, self.sampler.context_time, device=x.device)
         there = torch.cat([window.there, torch.ones_like(actions, dtype=torch.bool)], 1)
         frames = window.slots + 1
@@ -124,6 +125,21 @@ class Denoiser:
         every = torch.cat([window.frames, x], 1), torch.cat([finished, now], 1), torch.cat([window.actions, actions], 1)
         numbers = torch.cat([window.position, position], 1)
         return self.model(*every[:2], self._read(every[2]), numbers, seen, None)[:, -1]
+
+    def behind(
+        self, window: Window, x: Tensor, time: Tensor, actions: Tensor, position: Tensor, seen: Tensor | None
+    ) -> Tensor:
+        """What the model says of frames `[row, n, …]` behind a window whose keys are known.
+
+        Args:
+            window: What stands before all of them.
+            x: `[row, n, channel, height, width]`, each frame as noisy as its time says.
+            time: `[row, n]`.
+            actions: `[row, n]` int64: what led to each.
+            position: `[row, n]` int64: their numbers.
+            seen: `[row, n, slot + n]` bool: what each sees, the window first; None: one frame sees all.
+        """
+        return self.model(x, time, self._read(actions), position, seen, self._before(window))
 
     def _before(self, window: Window) -> FrameKeys:
         if not window.slots:

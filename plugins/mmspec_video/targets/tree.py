@@ -1,6 +1,6 @@
 """Frames that were made since the last commit, hung on the actions that led to them: the root's, and guesses'."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -8,6 +8,7 @@ from torch import Tensor
 
 from mmspec.core.laws import take_nodes, where_nodes
 from mmspec.core.tree import TreeIndex
+from mmspec.core.types import Draft
 from mmspec_video.models.keys import Pair, taken
 
 
@@ -34,6 +35,11 @@ class FrameTree:
     keyed: Tensor
     keys: Sequence[Pair] | None
     root: Tensor
+
+    @property
+    def rooted(self) -> Tensor:
+        """Whether the root's frame was made: `[row]` bool."""
+        return self.there.gather(1, self.root[:, None].clamp(min=0))[:, 0] & (self.root >= 0)
 
     @classmethod
     def of(cls, units: Tensor, index: TreeIndex, shape: Sequence[int], like: Tensor) -> "FrameTree":
@@ -108,6 +114,15 @@ class FrameTree:
         if keys is not None:
             keys = [(_only(key, keyed), _only(value, keyed)) for key, value in keys]
         return replace(self, frames=_only(self.frames, there), there=there, keyed=keyed, keys=keys, root=node)
+
+
+def levels(draft: Draft) -> Iterator[tuple[int, Tensor, Tensor]]:
+    """Depths of a rooted draft, each with the nodes `[row, m]` that some row has there, and which of them one has."""
+    rows = len(draft.units)
+    for depth in range(draft.index.deepest + 1):
+        at_depth = (draft.index.depth == depth).expand(rows, -1)
+        level = at_depth.any(0).nonzero()[:, 0].expand(rows, -1)
+        yield depth, level, at_depth.gather(1, level)
 
 
 def _only(values: Tensor, nodes: Tensor) -> Tensor:

@@ -10,6 +10,7 @@ from mmspec.cli.groups import INTERRUPTED
 
 def train_video(
     out: Annotated[Path, typer.Option(help="Folder that receives the finished models.")] = Path("assets"),
+    cards: Annotated[Path, typer.Option(help="Folder that receives their model cards.")] = Path("model_cards"),
     work: Annotated[Path, typer.Option(help="Folder for frames and checkpoints; delete it to start anew.")] = Path(
         "runs/video"
     ),
@@ -22,6 +23,7 @@ def train_video(
     device: Annotated[str, typer.Option(help="Where to train: cpu, cuda, cuda:1, …")] = "cpu",
 ) -> None:
     """Render a world, train a VQ, a token model and a denoising model of it; resumes where it stopped."""
+    from mmspec_video.cards import write_all
     from mmspec_video.train.recipe import VideoRecipe
     from mmspec_video.train.ship import train_and_ship
 
@@ -35,6 +37,7 @@ def train_video(
     recipe = VideoRecipe(**{name: n for name, n in given.items() if n is not None})
     try:
         train_and_ship(recipe, out, work, device, distill, typer.echo)
+        write_all(out, cards)
     except KeyboardInterrupt:
         typer.echo(f"\nStopped. The last checkpoint in {work} stays loadable; run the same command again to resume.")
         raise typer.Exit(INTERRUPTED) from None

@@ -1,0 +1,64 @@
+"""A size that wants a GPU: 310 million parameters with random weights, how many frames a second in four steps.
+
+Next-Frame Diffusion (arXiv 2506.01380, table 1) reports 31 on an A100 with keys that are kept. Frames of 384 × 224 are
+latents of 28 × 48 here, which are 336 cells; weights do not matter for speed.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from mmspec.bench.race import Run, relay
+from mmspec.bench.rows import row_of
+from mmspec.report.result import PLAIN, Row
+from mmspec_video.bench.clips import Task
+from mmspec_video.bench.contestants import Maker
+from mmspec_video.bench.settings import STREAMING
+from mmspec_video.models.next_frame import NextFrameDiT
+
+SETTING = "310 million random weights, 4 steps"
+SIZE = "310m"
+SHAPE: Mapping[str, Any] = {
+    "channels": 16, "height": 28, "width": 48, "actions": 4, "patch": 2, "frames": 32, "steps": 4
+}  # fmt: skip
+NEW, REPEATS = 64, 4
+CALLS = 2 * (1 + REPEATS)
+
+
+@torch.no_grad()
+def large(
+    device: str, tick: Callable[[], None], size: str = SIZE, shape: Mapping[str, Any] = SHAPE, new: int = NEW
+) -> list[Row]:
+    """Rows of plain decoding, keys computed anew when the window slides, and kept.
+
+    Args:
+        device: A GPU.
+        tick: Called after every call.
+        size: Of `NextFrameDiT`.
+        shape: Of its frames.
+        new: Frames of a call; the window is full from the start.
+    """
+    torch.manual_seed(0)
+    with torch.device(device):
+        model = NextFrameDiT.of_size(size, **shape).eval()
+        first = torch.randn(1, model.window - 1, *model.frame_shape)
+        none = torch.zeros(1, model.window - 2, dtype=torch.int64)
+        actions = torch.arange(new)[None] % shape["actions"]
+    task = Task(first, none, actions, first[0, -1], first[0], 0)
+
+    def half(maker: Maker) -> Callable[[Task], Run]:
+        def call(task: Task) -> Run:
+            with torch.autocast(torch.device(device).type, torch.bfloat16):
+                return maker(task)
+
+        return call
+
+    makers = {PLAIN: half(Maker(model)), STREAMING: half(Maker(model, cache="streaming"))}
+    tracks = relay(makers, [[task]] * REPEATS, [task], tick=tick)
+    kept = {PLAIN: "exact", STREAMING: "streaming"}
+    rows = []
+    for name, track in tracks.items():
+        row = row_of(track, tracks[PLAIN], method=name, setting=SETTING, options={"cache": kept[name]}, quality={})
+        rows.append(row)
+    return rows

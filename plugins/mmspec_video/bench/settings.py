@@ -1,0 +1,99 @@
+"""What is tried, unless the command line says otherwise; the command line reads it before anything heavy."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from mmspec.registry import Pairing, fits, installed, pair
+from mmspec.report.result import PLAIN
+
+MODELS = ("mmspec/my-way-home", "mmspec/my-way-home-tokens")
+WINDOWS = (8, 16, 32, 64)
+"""Units of a Jacobi window over frames of codes: so many methods are tried at each."""
+DELAYS = (0, 1, 2)
+"""How long the simulated player thinks, in seconds of one of plain decoding's frames."""
+BRANCHES = 2
+"""Guesses side by side, of drafters that can."""
+DEPTHS = {"nfd": 3}
+"""Of methods that are tried deeper than `BenchOptions.ahead` says: what is denoised together is k + 1 frames."""
+AHEAD = (1, 4, 16)
+"""How far ahead frames are compared with the simulator's."""
+GIVEN = 4
+"""First frames of a clip that everybody begins with, where the model sees as many."""
+DENOISED, CODES = "denoised", "codes"
+STREAMING, RECOMPUTING = "plain, streaming keys", "recomputing"
+REPEATING, RECORDED, ADVERSARIAL = "repeating", "recorded", "adversarial"
+
+
+@dataclass(frozen=True)
+class BenchOptions:
+    """How long a benchmark takes.
+
+    Attributes:
+        repeats: Counted repeats.
+        clips: Clips of a repeat.
+        frames: New frames of a clip, at most.
+        ahead: How many actions deep frames are made ahead of their time.
+        seed: Of the first clip; the others count up.
+    """
+
+    repeats: int = 4
+    clips: int = 2
+    frames: int = 24
+    ahead: int = 1
+    seed: int = 0
+
+
+def playing(trace: str, delay: int) -> str:
+    """What a setting is called in which somebody plays."""
+    return f"{DENOISED}, {trace}, d = {delay}"
+
+
+def methods_for(model: Any) -> tuple[str, ...]:
+    """Our plugin's methods that fit a model; plain decoding, which all have, left out."""
+    registry = installed()
+    target = registry.target_for(model)
+    assert target is not None
+    paired = [
+        pair(registry, method, offers=target.offers)
+        for method in registry.components("method")
+        if method.owner == target.owner and method.name != PLAIN
+    ]
+    return tuple(p.method.name for p in paired if not fits(p, target.offers))
+
+
+def windowed(methods: Iterable[str]) -> dict[str, dict[str, Any]]:
+    """Every method at every window, by the name that a result gives it."""
+    return {f"{name}, window {k}": {"method": name, "k": k} for name in methods for k in WINDOWS}
+
+
+def deep(methods: Iterable[str], ahead: int) -> dict[str, dict[str, Any]]:
+    """Every method, so many actions deep; those that can try guesses side by side do so once more.
+
+    Args:
+        methods: Names.
+        ahead: See `BenchOptions`.
+    """
+    tried: dict[str, dict[str, Any]] = {}
+    for name in methods:
+        tried[name] = {"method": name, "k": DEPTHS.get(name, ahead)}
+        if "branches" in declared(pair(installed(), name)):
+            tried[f"{name}, {BRANCHES} branches"] = tried[name] | {"branches": BRANCHES}
+    return tried
+
+
+def declared(pairing: Pairing) -> set[str]:
+    """Names of the options that a method's drafter and rule have."""
+    parts = [part.load_options() for part in (pairing.drafter, pairing.rule) if part is not None]
+    return {field.name for options in parts if options is not None for field in fields(options)}
+
+
+def given(how: Mapping[str, Any]) -> dict[str, Any]:
+    """As `mmspec.faces.build.decoder_for` takes it: what is neither method nor `k` is an option."""
+    named = {name: how[name] for name in ("method", "k") if name in how}
+    return named | {"options": {name: value for name, value in how.items() if name not in named}}
+
+
+def said(how: Mapping[str, Any]) -> dict[str, Any]:
+    """Options as a result shows them: the method has a place of its own."""
+    return {name: value for name, value in how.items() if name != "method"}

@@ -1,0 +1,70 @@
+"""Finding a model's student, and refusing what is none."""
+
+from pathlib import Path
+from typing import Any
+
+from mmspec_video.models.adapter import StudentAdapter
+from mmspec_video.models.next_frame import NextFrameDiT
+
+FOLDER = "student"
+"""Beside the parts of a pipeline."""
+FITTING = ("channels", "height", "width", "actions", "frames")
+"""What a student shares with its teacher."""
+
+
+def student_of(teacher: Any, given: NextFrameDiT | StudentAdapter | str | Path | None) -> NextFrameDiT:
+    """The student of a model, on its device.
+
+    Args:
+        teacher: The model.
+        given: A student, its differences, or the folder of these; None: the folder `student` beside the model.
+
+    Raises:
+        ValueError: The model is no teacher, there is no student, or it is another model's.
+        TypeError: `given` is none of these.
+    """
+    if not isinstance(teacher, NextFrameDiT) or teacher.config.objective != "flow":
+        what = (
+            "is a student itself"
+            if isinstance(teacher, NextFrameDiT)
+            else f"is of another kind ({type(teacher).__name__})"
+        )
+        raise ValueError(
+            f"a student is a NextFrameDiT's that was trained by flow matching, and this model {what}; "
+            "use 'branch-prediction' or 'plain', which are exact"
+        )
+    if given is None or isinstance(given, str | Path):
+        given = _loaded(_folder(teacher) if given is None else Path(given))
+    if isinstance(given, StudentAdapter):
+        return given.student(teacher).requires_grad_(False)
+    if not isinstance(given, NextFrameDiT):
+        raise TypeError(f"a student is a StudentAdapter, a NextFrameDiT or a folder, not {type(given).__name__}")
+    if given.config.objective != "consistency":
+        raise ValueError(f"a student was trained for 'consistency', and this model for {given.config.objective!r}")
+    other = [name for name in FITTING if given.config[name] != teacher.config[name]]
+    if other:
+        pairs = ", ".join(f"{name} {given.config[name]} and {teacher.config[name]}" for name in other)
+        raise ValueError(f"this student does not fit its teacher: {pairs}")
+    return given
+
+
+def _folder(teacher: NextFrameDiT) -> Path:
+    name = getattr(teacher.config, "_name_or_path", "")
+    for place in (Path(name), Path(name).parent) if name else ():
+        if (place / FOLDER / "config.json").is_file():
+            return place / FOLDER
+    raise ValueError(
+        "this model has no student beside it: make one with `mmspec train video --distill`, or say student=, "
+        "an adapter or its folder"
+    )
+
+
+def _loaded(folder: Path) -> StudentAdapter:
+    if not (folder / "config.json").is_file():
+        raise ValueError(f"there is no student in {folder}; give a folder that `mmspec train video --distill` wrote")
+    try:
+        how = {"use_safetensors": True, "low_cpu_mem_usage": False}
+        made: StudentAdapter = StudentAdapter.from_pretrained(str(folder), **how)
+    except (OSError, ValueError, RuntimeError) as error:
+        raise ValueError(f"the student in {folder} cannot be loaded: {error}") from error
+    return made

@@ -1,0 +1,97 @@
+"""`mmspec demo video`: a GIF of every model, both methods in it, and a table that says what they took."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from typer.testing import CliRunner
+
+from mmspec.cli.app import build
+from mmspec.models.vq import LlamaGenVQ
+from mmspec_video import demo
+from mmspec_video.demo import GAP, SCALE, WALK, Walked, side_by_side
+from mmspec_video.models.next_frame import NextFrameDiT
+from mmspec_video.models.token_world import TokenWorldModel
+from mmspec_video.pipeline import NextFramePipeline
+from mmspec_video.train.ship import CLIPS, DENOISED, TOKENS
+from mmspec_video.train.world import ACTIONS
+
+SHORT = (("forward", 3), ("left", 2))
+
+
+def lively(model: Any, spread: float) -> Any:
+    generator = torch.Generator().manual_seed(1)
+    for weights in model.parameters():
+        weights.data.copy_(torch.randn(weights.shape, generator=generator) * spread)
+    return model.eval()
+
+
+@pytest.fixture
+def worlds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
+    torch.manual_seed(0)
+    vq = LlamaGenVQ(10, ch=32, encoder_ch_mult=(1, 1), decoder_ch_mult=(1, 1), z_channels=32, num_res_blocks=1).eval()
+    tokens = TokenWorldModel(10, 4, 4, 4, frames=5, dim=32, n_layer=1, n_head=2, multiple_of=16)
+    dit = NextFrameDiT(8, 4, 4, 4, patch=2, dim=32, depth=1, heads=2, frames=8, steps=2)
+    both = tmp_path / DENOISED, tmp_path / TOKENS
+    for folder, model in zip(both, (lively(dit, 0.15), lively(tokens, 0.6)), strict=True):
+        NextFramePipeline(model, vq, ACTIONS, 10).save_pretrained(folder)
+    frames = np.random.default_rng(0).integers(0, 256, (1, 3, 8, 8, 3), dtype=np.uint8)
+    np.savez(both[0] / CLIPS, frames=frames, actions=np.zeros((1, 2), np.uint8))
+    monkeypatch.setattr(demo, "MODELS", tuple(map(str, both)))
+    monkeypatch.setattr(demo, "WALK", SHORT)
+    monkeypatch.setenv("COLUMNS", "250")
+    return both
+
+
+def test_a_gif_of_every_model_and_what_it_took(worlds: tuple[Path, Path], tmp_path: Path) -> None:
+    out = tmp_path / "new" / "demo"
+    run = CliRunner().invoke(build(), ["demo", "video", "-o", str(out)])
+    assert run.exit_code == 0, (run.output, run.exception)
+    assert {file.name for file in out.iterdir()} == {f"{DENOISED}.gif", f"{TOKENS}.gif"}
+    for file in out.iterdir():
+        with Image.open(file) as clip:
+            assert clip.n_frames == 5 and clip.info["duration"] == 100 and clip.width == 3 * GAP + 2 * SCALE * 8
+    lines = [line for line in run.output.splitlines() if "those of plain" in line]
+    assert len(lines) == 2 and "branch-prediction" in lines[0] and "frame-gs-sjd" in lines[1]
+    passes = [int(line.split("│")[4]) for line in run.output.splitlines() if line.count("│") == 7]
+    assert passes[0] == 5 * 2 <= passes[1] and 0 < passes[3] < passes[2], "codes come in fewer passes"
+
+
+def test_a_demo_is_48_frames_of_known_actions() -> None:
+    assert sum(held for _, held in WALK) == 48 and {action for action, _ in WALK} <= set(ACTIONS)
+
+
+def test_frames_stand_side_by_side_in_their_order() -> None:
+    def frames(*shades: int) -> list[Image.Image]:
+        return [Image.new("RGB", (4, 2), (shade, 0, 0)) for shade in shades]
+
+    rows = [Walked("plain", frames(10, 60), 2, 1.0), Walked("other", frames(110, 160), 1, 1.0)]
+    sheets = side_by_side(rows, (("left", 1), ("right", 1)))
+    assert len(sheets) == 2
+    for number, sheet in enumerate(sheets):
+        colours, top = np.asarray(sheet), demo.LETTERS + GAP
+        for place, row in enumerate(rows):
+            left = GAP + place * (4 * SCALE + GAP)
+            shown = colours[top : top + 2 * SCALE, left : left + 4 * SCALE]
+            assert (shown == np.asarray(row.frames[number])[0, 0]).all()
+    assert not np.array_equal(np.asarray(sheets[0])[-demo.LETTERS :], np.asarray(sheets[1])[-demo.LETTERS :]), "actions"
+
+
+def test_frames_that_differ_are_said_to(worlds: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    pipe = NextFramePipeline.from_pretrained(worlds[1])
+    first, count = torch.rand(1, 3, 8, 8), [0]
+    coded = demo._coded
+
+    def tampered(*given: Any) -> Any:
+        row, each = coded(*given)
+        count[0] += 1
+        if count[0] == 3:  # the second walk that counts
+            row.frames[1] = Image.new("RGB", row.frames[1].size)
+        return row, each
+
+    monkeypatch.setattr(demo, "_coded", tampered)
+    plain, ours = demo.walked(pipe, first, ["left", "right"])
+    assert plain.method == "plain" and ours.method == "frame-gs-sjd" and plain.same and not ours.same
