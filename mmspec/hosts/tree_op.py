@@ -125,10 +125,25 @@ class Kept:
 
     def last(self, values: Tensor) -> Tensor:
         """`values [batch, node, …]` at the last kept node, 0 in rows that keep none: `[batch, …]`."""
-        at = self.nodes.gather(1, (self.count - 1).clamp(min=0)[:, None])
+        at, none = self._last
         found = take_nodes(values, at.to(values.device))[:, 0]
-        none = (self.count == 0).to(values.device).reshape(-1, *(1,) * (found.dim() - 1))
-        return found.masked_fill(none, 0)
+        return found.masked_fill(none.to(values.device).reshape(-1, *(1,) * (found.dim() - 1)), 0)
+
+    def outside(self, nodes: int) -> Tensor:
+        """Which of so many nodes are not kept: `[batch, node]` bool; found out once for all layers."""
+        if nodes not in self._outside:
+            each = self.nodes[..., None] == torch.arange(nodes, device=self.nodes.device)
+            self._outside[nodes] = ~(each & self.mask[..., None]).any(1)
+        return self._outside[nodes]
+
+    @cached_property
+    def _last(self) -> tuple[Tensor, Tensor]:
+        """The last kept node `[batch, 1]`, any where there is none; and where that is."""
+        return self.nodes.gather(1, (self.count - 1).clamp(min=0)[:, None]), self.count == 0
+
+    @cached_property
+    def _outside(self) -> dict[int, Tensor]:
+        return {}
 
 
 class TreeOp(Protocol):

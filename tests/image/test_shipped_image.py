@@ -73,7 +73,7 @@ def test_two_pictures(pipe: Any, plain: Any, batch: int, k: int) -> None:
 @pytest.mark.parametrize("k", [8, 16, 32, 64])
 @pytest.mark.parametrize("init", INITS)
 def test_every_initialisation_and_window(pipe: Any, plain: Any, init: str, k: int, batch: int) -> None:
-    ties = compare(pipe, plain, batch, 32, k=k, init=init)
+    ties = compare(pipe, plain, batch, 32, k=k, options={"init": init})
     assert ties <= 2, "too many near-ties to call this equality"
 
 

@@ -56,7 +56,7 @@ class ContinuousRecipe:
     most_noise: float = 0.2
     denoising_steps: int = 16
     sigma_0: float = 0.1
-    steps: int = 6000
+    steps: int = 5000
     batch: int = 16
     repeats: int = 4
     input_noise: float = 0.1

@@ -31,15 +31,22 @@ class Fed:
 def roll(state: Tensor | None, fed: Fed, kept: Kept) -> Tensor:
     """The state `[batch, head, key, value]` after the kept nodes."""
     last = kept.last(fed.total)
-    keys, values = kept.take(fed.keys), kept.take(fed.values)
-    gap = (last[:, None] - kept.take(fed.total)).float()
-    mask = kept.mask.to(gap.device).reshape(*kept.mask.shape, *(1,) * (gap.dim() - 2))
-    weight = gap.masked_fill(~mask, float("-inf")).exp()
+    gap = (last[:, None] - fed.total).float()
+    outside = kept.outside(gap.shape[1]).to(gap.device)
+    # Nodes that are not kept weigh nothing: fewer operations than to take the others, and a commit is made of these.
+    weight = gap.masked_fill(outside.reshape(*outside.shape, *(1,) * (gap.dim() - 2)), float("-inf")).exp()
     if weight.dim() == 3:
         weight, last = weight[..., None], last[..., None]
-    weighted = (keys * weight).unflatten(2, (values.shape[2], -1))
-    added = torch.einsum("bsghk,bsgv->bghkv", weighted, values).flatten(1, 2)
-    return added if state is None else last.float().exp()[..., None] * state + added
+    keys = (fed.keys * weight).unflatten(2, (fed.values.shape[2], -1))
+    added = _outer(keys, fed.values).flatten(1, 2)
+    return added if state is None else torch.addcmul(added, last.float().exp()[..., None], state)
+
+
+def _outer(keys: Tensor, values: Tensor) -> Tensor:
+    """Sums over nodes of `keys [batch, node, group, head, key]` ⊗ `values [batch, node, group, value]`."""
+    if values.shape[2] == 1:  # einsum's own work costs more than this product
+        return torch.bmm(keys.flatten(2).mT, values[:, :, 0]).unflatten(1, keys.shape[2:])
+    return torch.einsum("bsghk,bsgv->bghkv", keys, values)
 
 
 def began(fed: Fed) -> Tensor:
