@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from typer import Typer
 from typer.testing import CliRunner
 
-from mmspec.cli.app import build
 from mmspec.models.vq import LlamaGenVQ
 from mmspec_video import demo
 from mmspec_video.demo import GAP, SCALE, WALK, Walked, side_by_side
@@ -48,7 +48,9 @@ def worlds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]
 
 def test_a_gif_of_every_model_and_what_it_took(worlds: tuple[Path, Path], tmp_path: Path) -> None:
     out = tmp_path / "new" / "demo"
-    run = CliRunner().invoke(build(), ["demo", "video", "-o", str(out)])
+    app = Typer()
+    app.command()(demo.demo_video)
+    run = CliRunner().invoke(app, ["-o", str(out)])
     assert run.exit_code == 0, (run.output, run.exception)
     assert {file.name for file in out.iterdir()} == {f"{DENOISED}.gif", f"{TOKENS}.gif"}
     for file in out.iterdir():
