@@ -18,7 +18,9 @@ def written(folder: Path) -> set[str]:
     return {str(file.relative_to(folder)) for file in folder.rglob("*") if file.is_file()}
 
 
-@pytest.mark.parametrize("kind", ["rule", "target"])  # the drafter is the one of the tutorial
+@pytest.mark.parametrize(
+    "kind", [pytest.param("rule", marks=pytest.mark.slow), "target"]
+)  # the drafter is the one of the tutorial
 def test_it_passes_the_checks_before_a_line_was_changed(tmp_path: Path, mmspec, kind: str) -> None:
     run = mmspec("new", f"green-{kind}", "--kind", kind, "--out", str(tmp_path))
     assert run.exit_code == 0, run.output

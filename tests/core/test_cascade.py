@@ -49,8 +49,8 @@ def joint(drafter, rule, rows, seed):
     ("rule", "inner"),
     [
         (Match(), Match()),
-        (Block(), Match()),
-        (Rejection(), Rejection()),
+        pytest.param(Block(), Match(), marks=pytest.mark.slow),
+        pytest.param(Rejection(), Rejection(), marks=pytest.mark.slow),
         (Block(), Block()),
     ],
 )

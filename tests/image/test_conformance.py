@@ -1,8 +1,11 @@
 """The image plugin keeps its promises."""
 
+import pytest
+
 from mmspec.testing import check_component
 
 
+@pytest.mark.slow
 def test_no_promise_is_broken():
     outcomes = check_component("image")
     assert [o for o in outcomes if o.status == "fail"] == []

@@ -16,6 +16,8 @@ from mmspec.testing.zoo import ARCHITECTURES, CONTEXT, MEANS, MISSING, REFUSED, 
 
 WINDOWS = ("sliding_window", "attention_chunk_size")
 WINDOWED = [name for name, recipe in ARCHITECTURES.items() if any(recipe.config.get(size) for size in WINDOWS)]
+FAMILIES = {recipe.family: name for name, recipe in reversed(ARCHITECTURES.items())}.values()
+"""The first architecture of every family; the slow tier looks at all."""
 WRITTEN_FOR = "5.23"
 
 
@@ -28,7 +30,9 @@ def whole_row(model: Any, ids: Tensor) -> Tensor:
     return logits
 
 
-@pytest.mark.parametrize("name", ARCHITECTURES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=[] if n in FAMILIES else [pytest.mark.slow]) for n in ARCHITECTURES]
+)
 def test_stock_decides(name: str, prompts: Callable) -> None:
     """24 greedy tokens of a ragged batch: lively, different in every row, far from ties, within reach of a drafter."""
     model, inputs = build(name), prompts(3)

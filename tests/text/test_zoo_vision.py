@@ -41,7 +41,7 @@ def test_stock_decides_by_the_picture(name: str) -> None:
     assert (new != other).any(1).all(), "the picture says nothing"
 
 
-@pytest.mark.parametrize("batch", [1, 3])
+@pytest.mark.parametrize("batch", [pytest.param(1, marks=pytest.mark.slow), 3])
 @pytest.mark.parametrize("call", CALLS)
 @pytest.mark.parametrize("shape", METHODS)
 @pytest.mark.parametrize("name", VISION)

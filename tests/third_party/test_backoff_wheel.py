@@ -81,6 +81,7 @@ def test_our_wheel_can_write_a_plugin(environment: Environment) -> None:
     assert run.returncode == 0 and (environment.folder / "mmspec-leaf" / "mmspec_leaf.py").is_file(), run.stderr
 
 
+@pytest.mark.slow
 def test_it_keeps_its_promises(environment: Environment) -> None:
     run = environment.python("-m", "mmspec", "check", "backoff")
     assert run.returncode == 0, run.stdout + run.stderr

@@ -42,7 +42,13 @@ def run(drafter, rule, rows, k=4, seed=0, warp=WARP):
 
 
 @pytest.mark.parametrize(
-    ("name", "rule"), [("random", Rejection), ("left", Rejection), ("independent", Rejection), ("model", Block)]
+    ("name", "rule"),
+    [
+        ("random", Rejection),
+        pytest.param("left", Rejection, marks=pytest.mark.slow),
+        pytest.param("independent", Rejection, marks=pytest.mark.slow),
+        ("model", Block),
+    ],
 )
 def test_free_units_keep_their_law(name, rule):
     assert_follows(lambda seed: torch.stack(run(DRAFTERS[name](), rule(), ROWS, seed=seed).units), JOINT)

@@ -27,7 +27,7 @@ def run(drafter, rule, k, rows, seed=0, warp=CASE.warp):
         ("window random", Rejection, 3),
         ("window left", Rejection, 8),  # longer than the image
         ("window above", Rejection, 2),  # short enough for slots that enter later
-        ("chain model", Rejection, 3),
+        pytest.param("chain model", Rejection, 3, marks=pytest.mark.slow),
         ("chain model bad", Block, 3),
     ],
 )
