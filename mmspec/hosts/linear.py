@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -92,17 +93,26 @@ class Kernel:
         return packed
 
 
-def kernels(model: nn.Module) -> Sequence[Kernel]:
+class Kernels(tuple[Kernel, ...]):
+    """Those of one model."""
+
+    @cached_property
+    def shapes(self) -> tuple[torch.Size, ...]:
+        """Of their weights; every pass asks."""
+        return tuple(kernel.layer.weight.shape for kernel in self)
+
+
+def kernels(model: nn.Module) -> Kernels:
     """Of the layers that can take part; none where it would not pay or is not ours to change."""
     if not _available() or getattr(model, "_compiled_call_impl", None) is not None:
-        return ()
+        return Kernels()
     found = [module for module in model.modules() if type(module) is nn.Linear and _plain(module)]
     fits = 4 * sum(layer.weight.numel() for layer in found) <= MOST
-    return [Kernel(layer) for layer in found] if fits else ()
+    return Kernels(Kernel(layer) for layer in found) if fits else Kernels()
 
 
 @contextmanager
-def narrow(kernels: Sequence[Kernel], rows: int) -> Iterator[None]:
+def narrow(kernels: Kernels, rows: int) -> Iterator[None]:
     """Inside the block, a pass over so many rows multiplies with laid out weights, if that is faster."""
     if not kernels or not 0 < rows <= ROWS or not pays(kernels, rows):
         yield
@@ -116,10 +126,13 @@ def narrow(kernels: Sequence[Kernel], rows: int) -> Iterator[None]:
             kernel.layer.__dict__.pop("forward", None)
 
 
-def pays(kernels: Sequence[Kernel], rows: int) -> bool:
-    """Whether laid out weights are faster for about so many rows; timed when first asked, for the next power of two."""
+def pays(kernels: Kernels, rows: int) -> bool:
+    """Whether laid out weights are faster for about so many rows; timed when first asked, for the next power of two.
+
+    Copies that lost are forgotten: a model for which it never pays takes no memory for it.
+    """
     rows = 1 << (rows - 1).bit_length()
-    key = (rows, torch.get_num_threads(), *(kernel.layer.weight.shape for kernel in kernels))
+    key = (rows, torch.get_num_threads(), kernels.shapes)
     if key not in _timed:
         layers: list[Callable[[Tensor], Tensor]] = [kernel.layer for kernel in kernels]
         with torch.inference_mode():
@@ -127,6 +140,10 @@ def pays(kernels: Sequence[Kernel], rows: int) -> bool:
             trials = [(_sweep(layers, given), _sweep(kernels, given)) for _ in range(TRIALS + 1)][1:]
         stock, ours = map(min, zip(*trials, strict=True))
         _timed[key] = ours < stock
+        if not _timed[key]:
+            for kernel in kernels:
+                _packed.pop(kernel.layer.weight, None)
+                kernel.weight = kernel.packed = None
     return _timed[key]
 
 

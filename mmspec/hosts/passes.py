@@ -6,7 +6,6 @@ self-check finds out which one holds for a model.
 """
 
 import inspect
-from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -19,7 +18,7 @@ from mmspec.core.tree import TreeIndex
 from mmspec.hosts.anatomy import Anatomy
 from mmspec.hosts.attention import holding, tree_attention
 from mmspec.hosts.dispatch import Sites, folding, sites
-from mmspec.hosts.linear import Kernel, kernels, narrow
+from mmspec.hosts.linear import Kernels, kernels, narrow
 from mmspec.hosts.masks import Pass
 from mmspec.hosts.slot_cache import SlotCache
 
@@ -40,7 +39,7 @@ class Passes:
     manner: Manner
 
     @cached_property
-    def kernels(self) -> Sequence[Kernel]:
+    def kernels(self) -> Kernels:
         """What multiplies in narrow passes."""
         return kernels(self.anatomy.model)
 

@@ -4,7 +4,7 @@ The transformer reads conditioning positions, then cells in raster order; where 
 two physical ones. What a unit is, what its scores are and what a target offers is the target's business.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import torch
@@ -13,7 +13,7 @@ from transformers.cache_utils import DynamicLayer
 
 from mmspec.core.tree import TreeIndex
 from mmspec.core.types import Draft
-from mmspec.hosts.linear import Kernel, kernels, narrow, renew
+from mmspec.hosts.linear import Kernels, kernels, narrow, renew
 from mmspec.hosts.masks import Pass
 from mmspec.hosts.offload import awake, hooks_of
 from mmspec.hosts.slot_cache import SlotCache
@@ -56,7 +56,7 @@ class Raster:
 
     def __init__(self, model: RasterModel, score: Callable[[Tensor], Tensor]) -> None:
         self.model, self.score = model, score
-        self._kernels: Sequence[Kernel] = ()
+        self._kernels: Kernels = Kernels()
 
     @torch.no_grad()
     def start(self, inputs: Condition, limit: int, width: int) -> tuple[Halves, Tensor]:
@@ -74,7 +74,7 @@ class Raster:
             given = self.model.cls_embedding(inputs.given)
             # Found out in every call: the model may have moved, or been offloaded.
             ours = given.device.type == "cpu" and not hooks_of(self._module)
-            self._kernels = kernels(self._module) if ours else ()
+            self._kernels = kernels(self._module) if ours else Kernels()
             renew(self._kernels)
             mask, rows = inputs.mask, len(given)
             if inputs.guided:

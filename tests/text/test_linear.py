@@ -137,6 +137,7 @@ def test_the_slower_product_is_left_alone(monkeypatch, slower):
     for rows in (5, 8, 7):
         with narrow(kernels(net), rows):
             assert isinstance(net["large"].forward, Kernel) == (not slower)
+    assert not slower or not [w for w in linear._packed if w is net["large"].weight], "copies that lost stay"
     assert set(asked) == {8} and len(asked) == 2 * (linear.TRIALS + 1), "timed once, for eight rows"
     with narrow(kernels(net), 9):
         assert set(asked) == {8, 16}

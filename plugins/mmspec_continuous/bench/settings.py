@@ -6,9 +6,9 @@ from typing import Any
 
 import torch
 
+from mmspec.bench.methods import own_methods
 from mmspec.pictures.bench.judge import notes
-from mmspec.registry import Pairing, fits, installed, pair
-from mmspec.report.result import PLAIN
+from mmspec.registry import Pairing
 
 WINDOWS = (8, 16, 32)
 SWEPT = "reflection"
@@ -50,15 +50,7 @@ SETTINGS = (Setting(3.0, whole=True), Setting(1.0))
 
 def methods_for(model: Any) -> tuple[str, ...]:
     """Our plugin's methods that fit a model and draft without another one; plain decoding, which all have, left out."""
-    registry = installed()
-    target = registry.target_for(model)
-    assert target is not None
-    paired = [
-        pair(registry, method, offers=target.offers)
-        for method in registry.components("method")
-        if method.owner == target.owner and method.name != PLAIN
-    ]
-    return tuple(p.method.name for p in paired if not fits(p, target.offers) and not _takes_model(p))
+    return tuple(p.method.name for p in own_methods(model) if not _takes_model(p))
 
 
 def _takes_model(pairing: Pairing) -> bool:

@@ -1,6 +1,5 @@
 """`CausalContinuousAR` as a target: laws of tokens from one pass over window and caption, with and without it."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -8,7 +7,7 @@ from torch import Tensor
 
 from mmspec.core.laws import Schedule
 from mmspec.core.types import Draft, Raw, Started
-from mmspec.hosts.linear import Kernel, kernels, narrow, renew
+from mmspec.hosts.linear import Kernels, kernels, narrow, renew
 from mmspec.hosts.offload import awake, hooks_of
 from mmspec.pictures.conditions import Condition
 from mmspec.pictures.halves import Halves
@@ -48,12 +47,12 @@ class RunningHead:
         self.sigmas, self.carry = head.sigmas, head.carry
         self.clean, self.around = head.clean, head.around
         self.calls = 0
-        self._kernels: Sequence[Kernel] = ()
+        self._kernels: Kernels = Kernels()
 
     def renew(self) -> None:
         """A call begins: weights may have moved, or been written to."""
         ours = self.model.device.type == "cpu" and not hooks_of(self.model)
-        self._kernels = kernels(self.head) if ours else ()
+        self._kernels = kernels(self.head) if ours else Kernels()
         renew(self._kernels)
         self.calls = 0
 

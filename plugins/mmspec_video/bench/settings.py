@@ -4,8 +4,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from mmspec.registry import Pairing, fits, installed, pair
-from mmspec.report.result import PLAIN
+from mmspec.bench.methods import own_methods
+from mmspec.registry import Pairing, installed, pair
 
 MODELS = ("mmspec/my-way-home", "mmspec/my-way-home-tokens")
 WINDOWS = (8, 16, 32, 64)
@@ -51,15 +51,7 @@ def playing(trace: str, delay: int) -> str:
 
 def methods_for(model: Any) -> tuple[str, ...]:
     """Our plugin's methods that fit a model; plain decoding, which all have, left out."""
-    registry = installed()
-    target = registry.target_for(model)
-    assert target is not None
-    paired = [
-        pair(registry, method, offers=target.offers)
-        for method in registry.components("method")
-        if method.owner == target.owner and method.name != PLAIN
-    ]
-    return tuple(p.method.name for p in paired if not fits(p, target.offers))
+    return tuple(p.method.name for p in own_methods(model))
 
 
 def windowed(methods: Iterable[str]) -> dict[str, dict[str, Any]]:
