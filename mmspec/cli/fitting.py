@@ -3,15 +3,17 @@
 import dataclasses
 import json as jsonlib
 import warnings
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import typer
 
 from mmspec import shipped
 from mmspec.faces.build import decoder_for
+from mmspec.faces.choice import AUTO, choose
+from mmspec.faces.outline import outline_of
 from mmspec.hosts.anatomy import Anatomy
-from mmspec.hosts.outline import Outline, outline
+from mmspec.hosts.outline import Outline
 from mmspec.hosts.target import TransformersTarget
 from mmspec.registry import Component, Pairing, Registry, installed, pair, require
 from mmspec.report.result import Result
@@ -94,12 +96,12 @@ def fits_of(registry: Registry, name: str) -> Fits:
 
     Args:
         registry: What there is.
-        name: A shipped model, a folder, or a hub name.
+        name: A shipped model or pipeline, a folder of one, or a hub name of a model.
 
     Raises:
         ValueError: There is no such model, or no plugin has a target for it.
     """
-    seen = outline(name)
+    seen = outline_of(name)
     target = registry.target_for(seen.model)
     if target is None:
         kind = seen.model.config.model_type
@@ -117,7 +119,9 @@ def _refusal(target: Component, seen: Outline) -> str:
     factory = target.load()
     try:
         if seen.built:
-            factory(seen.model)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # of how it runs, which is not the question
+                factory(seen.model)
         elif factory is TransformersTarget:
             _refuse_slots(Anatomy.of(seen.model).config)
     except ValueError as error:
@@ -134,6 +138,11 @@ def _refuse_slots(config: Any) -> None:
 def _fit(
     registry: Registry, method: Component, target: Component, seen: Outline, refused: str, result: Result | None
 ) -> Fit:
+    chosen = choose(seen.model, target, draft_model=False, rule=False) if method.name == AUTO else None
+    if chosen and chosen.method != AUTO:
+        fit = _fit(registry, registry.get("method", chosen.method, near=target.owner), target, seen, refused, result)
+        expected = _expected(result, AUTO) or fit.expected
+        return replace(fit, method=AUTO, owner=method.owner, why=fit.why or chosen.why, expected=expected)
     try:
         parts = pair(registry, method, offers=target.offers)
         names, required = _keys(parts)

@@ -58,7 +58,7 @@ class Pipeline(DiffusionPipeline):
         if cls is not Pipeline:
             return cls._load(saved, str(name), **how)
         if saved is not None:
-            return _saved_as(saved).from_pretrained(name, **how)
+            return saved_as(saved).from_pretrained(name, **how)
         where = {key: how.pop(key) for key in ("device", "dtype") if key in how}
         model = load_model(str(name), **where)
         target = installed().target_for(model)
@@ -168,8 +168,12 @@ def _drawn(generator: Generator | None) -> int:
     return int(torch.randint(2**62, (), generator=generator, device=device))
 
 
-def _saved_as(folder: Path) -> Any:
-    """The class of a folder that `save_pretrained` wrote."""
+def saved_as(folder: Path) -> Any:
+    """The class of a folder that `save_pretrained` wrote.
+
+    Raises:
+        ValueError: The folder does not say, or no installed plugin has that class.
+    """
     try:
         name = json.loads((folder / INDEX).read_text(encoding="utf-8"))["_class_name"]
     except (ValueError, KeyError, TypeError) as error:

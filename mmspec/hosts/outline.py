@@ -4,6 +4,7 @@ Small ones are built with random weights, on which a target's own checks run as 
 storage (device `meta`), about which only what stands in the config can be told.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,7 @@ class Outline:
         shipped: The name under which we ship it, without `mmspec/`; or "".
     """
 
-    model: PreTrainedModel
+    model: Any
     parameters: int
     built: bool
     shipped: str = ""
@@ -45,7 +46,7 @@ def outline(name: str) -> Outline:
     Raises:
         ValueError: There is no config that transformers can read, or no class for it.
     """
-    place = shipped.asset(name.removeprefix(PREFIX)) if name.startswith(PREFIX) else Path(name)
+    place = place_of(name)
     try:
         config = AutoConfig.from_pretrained(str(place), trust_remote_code=False)
     except (OSError, ValueError) as error:
@@ -54,13 +55,28 @@ def outline(name: str) -> Outline:
             f"no config of a model at {name!r}: neither a folder with a config.json that transformers can read, nor to "
             f"be had from the hub ({' '.join(str(error).split())[:200]}). Shipped: {known or 'none'}"
         ) from error
+    return outlined(lambda: _made(config), place)
+
+
+def place_of(name: str) -> Path:
+    """The folder that a name means; there is none of a hub name."""
+    return shipped.asset(name.removeprefix(PREFIX)) if name.startswith(PREFIX) else Path(name)
+
+
+def outlined(make: Callable[[], torch.nn.Module], place: Path) -> Outline:
+    """The outline of a model.
+
+    Args:
+        make: Makes it, with random weights.
+        place: The folder that it comes from, or that of its whole pipeline.
+    """
     with torch.device("meta"):
-        model = _made(config)
+        model = make()
     parameters = sum(weights.numel() for weights in model.parameters())
     built = parameters <= SMALL
     if built:
         with torch.random.fork_rng(devices=[]):
-            model = _made(config)
+            model = make()
     return Outline(model.eval(), parameters, built, _shipped(place))
 
 

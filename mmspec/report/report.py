@@ -55,8 +55,10 @@ class Report:
     def phase(self, name: str) -> Iterator[None]:
         """Add the wall time of the block to a phase. On CUDA this is the time to issue, not to run."""
         began = time.perf_counter()
-        yield
-        self.seconds[name] += time.perf_counter() - began
+        try:
+            yield
+        finally:  # time that a stopped pass took is spent, too
+            self.seconds[name] += time.perf_counter() - began
 
     def count(self, valid: Tensor, length: Tensor, active: Tensor) -> None:
         """Add one round, without a host sync.

@@ -43,7 +43,7 @@ def mmspec_components() -> Iterator[Component]:
         name="jacobi",
         kind="drafter",
         factory="mmspec_image.drafters.jacobi:ImageJacobi",
-        needs=frozenset({"redraw"}),
+        needs=frozenset({"redraw", "discrete"}),
         offers=frozenset({"chain", "window", "q"}),
         summary="The target's own last pass over a window of codes; no model, no training.",
         paper="https://arxiv.org/abs/2410.01699",

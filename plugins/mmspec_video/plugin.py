@@ -70,7 +70,7 @@ def mmspec_components() -> Iterator[Component]:
         name="frame-jacobi",
         kind="drafter",
         factory="mmspec_video.drafters.frame_jacobi:FrameJacobi",
-        needs=frozenset({"redraw"}),
+        needs=frozenset({"redraw", "discrete"}),
         offers=frozenset({"chain", "window", "q"}),
         summary="The target's own last pass over a window, filled by the frame before.",
         paper="https://arxiv.org/abs/2410.01699",

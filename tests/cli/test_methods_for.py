@@ -126,6 +126,31 @@ def test_only_the_config_is_read_and_no_chance_is_used_up(tmp_path: Path) -> Non
     assert found.parameters == 918_144 and by_name(found)["plain"].fits and not found.measured
 
 
+PIPELINES = {
+    "mmspec/emoji": ("image:llamagen", "gs-sjd", "denoise-ahead"),
+    "mmspec/emoji-continuous": ("continuous:continuous-ar", "reflection", "gs-sjd"),
+}
+
+
+@pytest.mark.parametrize("name", PIPELINES)
+def test_of_a_pipeline_its_target_is_meant(name: str) -> None:
+    target, fitting_method, other = PIPELINES[name]
+    found = fitting.fits_of(installed(), name)
+    methods = by_name(found)
+    assert (found.target, found.refused, found.checked) == (target, "", True) and found.measured
+    assert methods[fitting_method].fits and methods[fitting_method].expected
+    assert not methods[other].fits and "which the target does not offer" in methods[other].why
+    assert methods["auto"].why.startswith(f"{fitting_method}, ")
+
+
+def test_a_pipeline_of_an_unknown_class_is_refused(tmp_path: Path) -> None:
+    shutil.copytree(shipped.asset("emoji"), tmp_path, dirs_exist_ok=True)
+    index = tmp_path / "model_index.json"
+    index.write_text(index.read_text().replace("LlamaGenTransformer", "Elsewhere"))
+    with pytest.raises(ValueError, match="the transformer .* is a mmspec_image.models.llamagen.Elsewhere, which no"):
+        fitting.fits_of(installed(), str(tmp_path))
+
+
 def row(method: str, mode: str, batch: int, speedup: float) -> Row:
     counts = dict(units=9, target_passes=3, acceptance_length=3.25, acceptance_by_depth=[0.5])
     times = dict(repeats_s=[1.0], plain_repeats_s=[speedup], draft_s=0.0, verify_s=1.0, rest_s=0.0)

@@ -12,7 +12,7 @@ from mmspec_video.models.adapter import StudentAdapter, adaptable
 from mmspec_video.models.next_frame import NextFrameDiT
 from mmspec_video.models.token_world import TokenWorldModel
 from mmspec_video.train import denoising, ship, world
-from mmspec_video.train.recipe import Clips, VideoRecipe, next_code, sequence
+from mmspec_video.train.recipe import Clips, VideoRecipe, mistaken, next_code, sequence
 
 RECIPE = VideoRecipe(
     episodes=10, length=12, height=16, width=16, codes=16, frames=3, vq_steps=2, vq_batch=2, token_steps=2,
@@ -114,7 +114,22 @@ def test_the_token_loss_counts_codes_of_later_frames_only(clips):
         for place in range(5, 15):
             if place % 5 != 4:
                 total.append(-logits[row, place - 1, units[row, place]])
-    torch.testing.assert_close(next_code(model, units), torch.stack(total).mean())
+    torch.testing.assert_close(next_code(model, (units, units)), torch.stack(total).mean())
+
+
+def test_mistaken_codes_are_those_of_the_frame_before(clips):
+    codes, _ = clips.batch(200, 3, 1, "cpu")
+    read = mistaken(codes, 0.5, 1)
+    assert torch.equal(read, mistaken(codes, 0.5, 1)) and torch.equal(mistaken(codes, 0.0, 1), codes)
+    assert torch.equal(read[:, 0], codes[:, 0])
+    wrong = read != codes
+    assert torch.equal(read[:, 1:][wrong[:, 1:]], codes[:, :-1][wrong[:, 1:]])
+    differ = codes[:, 1:] != codes[:, :-1]
+    assert abs((wrong[:, 1:].sum() / differ.sum()) - 0.25) < 0.03
+    units = sequence(codes, torch.zeros(200, 3, dtype=torch.int64), 16)
+    model = TokenWorldModel(16, 4, 2, 2, 3, dim=32, n_layer=1, n_head=2, multiple_of=16)
+    other = next_code(model, (units.roll(1, 0), units))
+    assert other != next_code(model, (units, units)) and other != next_code(model, (units.roll(1, 0),) * 2)
 
 
 def test_the_denoiser_is_told_what_led_to_each_frame(clips, vq):
@@ -125,10 +140,24 @@ def test_the_denoiser_is_told_what_led_to_each_frame(clips, vq):
     hidden = led[:, 0] == 4
     assert 5 < hidden.sum() < 35 and torch.equal(led[~hidden, 0], behind[~hidden, 0])
     assert latents.shape == noise.shape == (40, 3, 8, 2, 2) and time.min() > 0 and time.max() < 1
+    finished = time == denoising.CONTEXT_TIME
+    assert 25 < finished.sum() < 55 and not finished[:, -1].any()  # half of two frames of three
+    away = (noise - latents).square().mean((2, 3, 4))[finished] / 2  # a normal difference has 2
+    assert away.min() < 0.1 and away.max() > 2
     torch.testing.assert_close(latents.square().mean((2,)), torch.ones(40, 3, 2, 2), rtol=1e-4, atol=1e-4)
     torch.testing.assert_close(latents[3, 1, :, 1, 0], vq.quantize.entries[codes[3, 2, 2]] * 8**0.5)
     levels = denoising.noisy(clips, vq, recipe, 40, 5, "cpu", levels=16)[3] * 16
     assert torch.equal(levels, levels.round()) and levels.min() == 1 and levels.max() == 16
+
+
+def test_finished_frames_have_no_loss(clips, vq, dit):
+    latents, led, noise, time = denoising.noisy(clips, vq, RECIPE, 4, 5, "cpu")
+    mixed = torch.lerp(latents, noise, time[..., None, None, None])
+    with torch.no_grad():
+        error = (dit(mixed, time, led) - (noise - latents)).square()
+        wanted = error[time > denoising.CONTEXT_TIME].mean()
+        torch.testing.assert_close(denoising.flow_loss(dit, (latents, led, noise, time)), wanted)
+    assert (time == denoising.CONTEXT_TIME).any()
 
 
 def test_noisy_frames_behind_clean_ones_are_what_the_sampler_will_see(dit):
@@ -188,7 +217,7 @@ def test_losses_fall(clips, vq, dit):
     batch = denoising.noisy(clips, vq, RECIPE, 4, 1, "cpu", levels=16)
     student = adaptable(dit, 4)
     for model, loss in (
-        (tokens, lambda: next_code(tokens, units)),
+        (tokens, lambda: next_code(tokens, (units, units))),
         (dit, lambda: denoising.flow_loss(dit, batch)),
         (student, lambda: denoising.consistency_loss(student, dit, batch)),
     ):

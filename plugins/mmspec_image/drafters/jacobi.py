@@ -87,6 +87,8 @@ class ImageJacobi(Jacobi):
         options: Filling and redraw.
     """
 
+    needs = frozenset({"redraw", "discrete"})
+
     def __init__(self, options: JacobiOptions = JacobiOptions()) -> None:
         super().__init__(LeftUnit(), independent=options.redraw == "independent")
         self.options = options

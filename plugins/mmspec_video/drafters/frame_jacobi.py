@@ -30,6 +30,8 @@ class FrameJacobi(Jacobi):
         options: Filling.
     """
 
+    needs = frozenset({"redraw", "discrete"})
+
     def __init__(self, options: FrameJacobiOptions = FrameJacobiOptions()) -> None:
         super().__init__(LeftUnit())
         self.options = options

@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mmspec.models.vq import LlamaGenVQ
@@ -14,8 +13,8 @@ from mmspec_video.models.next_frame import NextFrameDiT
 from mmspec_video.train.recipe import Clips, Say, VideoRecipe
 from mmspec_video.train.world import ACTIONS
 
-CONTEXT_TIME = 0.02
-"""What the networks are told of finished frames: all but clean, so that small faults of earlier ones are forgiven."""
+CONTEXT_TIME = 0.1
+"""What the networks are told of finished frames: not quite clean, so that small faults of earlier ones are forgiven."""
 LEVELS = 16
 """Times between which a student is taught to agree with itself."""
 UNKNOWN_FIRST = 0.5
@@ -26,7 +25,7 @@ Batch = tuple[Tensor, Tensor, Tensor, Tensor]
 
 
 def train_dit(clips: Clips, vq: LlamaGenVQ, recipe: VideoRecipe, work: Path, device: str, say: Say) -> NextFrameDiT:
-    """The model: flow matching with a time of its own for every frame, logit-normal (arXiv 2403.03206, § 3.1)."""
+    """The model: flow matching with a time of its own for every frame, most logit-normal (arXiv 2403.03206, § 3.1)."""
     torch.manual_seed(recipe.seed + 2)
     channels = vq.config.codebook_embed_dim
     rows, columns = recipe.grid
@@ -69,7 +68,11 @@ def train_student(
 def noisy(
     clips: Clips, vq: LlamaGenVQ, recipe: VideoRecipe, rows: int, seed: int, device: str, levels: int | None = None
 ) -> Batch:
-    """Clips with noise and times; with `levels` times are `1 / levels … 1`, else logit-normal."""
+    """Clips with noise and times; with `levels` times are `1 / levels … 1`, else logit-normal or of finished frames.
+
+    Logit-normal times hardly ever come near the end. So a share of the frames, another one in every clip and never the
+    last frame, are told to be finished, as all earlier ones will be, and have none to twice the noise of their time.
+    """
     codes, behind = clips.batch(rows, recipe.frames + 1, seed, device)
     codes, led = codes[:, 1:], behind[:, :-1].clone()
     g = torch.Generator().manual_seed(seed)
@@ -79,6 +82,11 @@ def noisy(
     noise = torch.randn(latents.shape, generator=g).to(device)
     if levels is None:
         time = torch.randn(codes.shape[:2], generator=g).sigmoid()
+        finished = torch.rand(codes.shape[:2], generator=g) < torch.rand(rows, 1, generator=g)
+        finished[:, -1] = False
+        time[finished] = CONTEXT_TIME
+        faults = torch.where(finished, 2 * torch.rand(codes.shape[:2], generator=g), 1.0)
+        noise = torch.lerp(latents, noise, faults[..., None, None, None].to(device))
     else:
         time = torch.randint(1, levels + 1, codes.shape[:2], generator=g) / levels
     return latents, led, noise, time.to(device)
@@ -91,10 +99,12 @@ def latents_of(vq: LlamaGenVQ, codes: Tensor, grid: tuple[int, int]) -> Tensor:
 
 
 def flow_loss(model: nn.Module, batch: Batch) -> Tensor:
-    """Squared error of the velocity, noise less frame."""
+    """Squared error of the velocity, noise less frame, of frames that are not finished."""
     latents, led, noise, time = batch
     mixed = torch.lerp(latents, noise, time[..., None, None, None])
-    return F.mse_loss(model(mixed, time, led).float(), noise - latents)
+    error = (model(mixed, time, led).float() - (noise - latents)).square().mean((2, 3, 4))
+    counted = (time > CONTEXT_TIME).float()
+    return (error * counted).sum() / counted.sum()
 
 
 def consistency_loss(student: nn.Module, teacher: NextFrameDiT, batch: Batch) -> Tensor:

@@ -35,6 +35,8 @@ class VideoRecipe:
         vq_batch: Pictures of each.
         token_steps: Steps of the token model.
         token_batch: Clips of each.
+        mistaken: Largest share of a frame's codes that the token model reads as those of the frame before, between none
+            and that. Drafts begin so; and who has read true codes only is soon lost behind frames of its own.
         dit_steps: Steps of the denoising model.
         dit_batch: Clips of each.
         student_steps: Steps of its student.
@@ -54,6 +56,7 @@ class VideoRecipe:
     vq_batch: int = 32
     token_steps: int = 4500
     token_batch: int = 12
+    mistaken: float = 0.5
     dit_steps: int = 4500
     dit_batch: int = 12
     student_steps: int = 800
@@ -137,8 +140,11 @@ def train_tokens(clips: Clips, recipe: VideoRecipe, work: Path, device: str, say
         recipe.codes, len(ACTIONS), *recipe.grid, recipe.frames, dim=160, n_layer=7, n_head=5, multiple_of=32
     ).to(device)
 
-    def batch_at(step: int) -> Tensor:
-        return sequence(*clips.batch(recipe.token_batch, recipe.frames, _seed(recipe, 1, step), device), recipe.codes)
+    def batch_at(step: int) -> tuple[Tensor, Tensor]:
+        seed = _seed(recipe, 1, step)
+        codes, actions = clips.batch(recipe.token_batch, recipe.frames, seed, device)
+        read = mistaken(codes, recipe.mistaken, seed)
+        return sequence(read, actions, recipe.codes), sequence(codes, actions, recipe.codes)
 
     options = LoopOptions(recipe.token_steps, 1e-3, warmup=200)
     fit(model, batch_at, next_code, options, work / "tokens", say)
@@ -150,9 +156,22 @@ def sequence(codes: Tensor, actions: Tensor, vocab: int) -> Tensor:
     return torch.cat([codes, actions[..., None] + vocab], -1).flatten(1)
 
 
-def next_code(model: nn.Module, units: Tensor) -> Tensor:
-    """Cross-entropy in nats per code: no action is predicted, nor the first frame, before which there is nothing."""
-    logits, wanted = model(units[:, :-1]), units[:, 1:]
+def mistaken(codes: Tensor, most: float, seed: int) -> Tensor:
+    """Codes `[row, frame, cell]` of which a share, between none and `most` of each frame's, are the frame before's."""
+    g = torch.Generator().manual_seed(seed)
+    share = most * torch.rand(*codes.shape[:2], 1, generator=g)
+    wrong = torch.rand(codes.shape, generator=g) < share
+    before = torch.cat([codes[:, :1], codes[:, :-1]], 1)
+    return torch.where(wrong.to(codes.device), before, codes)
+
+
+def next_code(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+    """Cross-entropy in nats per code of true units behind those that are read.
+
+    No action is predicted, nor the first frame, before which there is nothing.
+    """
+    read, true = batch
+    logits, wanted = model(read[:, :-1]), true[:, 1:]
     vocab, period = model.config.vocab_size, model.period
     counts = wanted < vocab
     counts[:, : period - 1] = False

@@ -84,8 +84,9 @@ def facts_of(
     vq.eval()
     made = torch.cat([vq(part)[0] for part in images.split(64)])
 
-    def units(batch: int) -> Tensor:
-        return sequence(*held.batch(recipe.token_batch, recipe.frames, batch, device), recipe.codes)
+    def units(batch: int) -> tuple[Tensor, Tensor]:
+        true = sequence(*held.batch(recipe.token_batch, recipe.frames, batch, device), recipe.codes)
+        return true, true
 
     def noise(batch: int, levels: int | None = None) -> Any:
         return noisy(held, vq, recipe, recipe.dit_batch, batch, device, levels)
