@@ -74,7 +74,9 @@ class Pipeline(DiffusionPipeline):
         modules = {part: how.pop(part) for part in cls._get_signature_types() if part in how}
         try:
             folder = saved if saved is not None else Path(cls.download(name, use_safetensors=True))
-            modules |= load_parts(folder, dtype, without=modules)
+            _, optional = cls._get_signature_keys(cls)
+            settings = {key for key in optional if not (folder / key).is_dir()}  # a list of two words may be one
+            modules |= load_parts(folder, dtype, without=modules.keys() | settings)
             pipe: Self = super().from_pretrained(str(folder), **modules)
         except OSError as error:
             raise ValueError(f"the pipeline {name!r} cannot be loaded: {error}") from error

@@ -17,8 +17,8 @@ def save_clip(frames: Sequence[Image.Image], path: str | Path, fps: int) -> Path
 
     Args:
         frames: At least one.
-        path: Its ending says the format. Where nothing can write MP4 (diffusers wants imageio-ffmpeg, or OpenCV), it
-            becomes a GIF beside it, and a warning says so.
+        path: Its ending says the format. Where nothing can write MP4 (diffusers wants imageio-ffmpeg, the extra
+            `mp4`, or OpenCV), it becomes a GIF beside it, and a warning says so.
         fps: Frames a second; a GIF's are rounded to hundredths of a second.
 
     Returns:
@@ -35,7 +35,7 @@ def save_clip(frames: Sequence[Image.Image], path: str | Path, fps: int) -> Path
         if _written(path, lambda side: export_to_video(list(frames), side, fps=fps, macro_block_size=1)):
             return path
         path = path.with_suffix(".gif")
-        warnings.warn(f"nothing here can write MP4 (pip install imageio imageio-ffmpeg); wrote {path}", stacklevel=2)
+        warnings.warn(f"nothing here can write MP4 (pip install 'mmspec[mp4]'); wrote {path}", stacklevel=2)
     side = path.with_name(f".{path.stem}.part.gif")
     export_to_gif(list(frames), str(side), fps=fps)
     os.replace(side, path)

@@ -53,7 +53,7 @@ class NextFramePipeline(Pipeline):
         self,
         transformer: NextFrameDiT | OasisDiT | TokenWorldModel,
         vae: LlamaGenVQ | OasisVAE,
-        actions: Sequence[str] = (),
+        actions: list[str] | tuple[str, ...] = (),  # of types that diffusers can check
         fps: int = 20,
         action_vectors: Sequence[Sequence[float]] | None = None,
     ) -> None:

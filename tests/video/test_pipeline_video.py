@@ -1,5 +1,6 @@
 """`NextFramePipeline`: the same frames at once or one by one, from a list or a player; misfits are refused."""
 
+import logging
 import threading
 
 import numpy as np
@@ -198,6 +199,16 @@ def test_a_clip_is_written_whole_or_not_at_all(pipes, tmp_path, monkeypatch):
         pipes["codes"](picture(), [1], seed=1, output_type="latent").save(tmp_path / "e.gif")
 
 
+def test_a_clip_is_written_as_mp4(pipes, tmp_path):
+    imageio = pytest.importorskip("imageio")
+    pytest.importorskip("imageio_ffmpeg")
+    output = pipes["codes"](picture(), [1, 2, 3], seed=1)
+    path = output.save(tmp_path / "a.mp4", fps=5)
+    with imageio.get_reader(path) as clip:
+        assert (clip.count_frames(), clip.get_meta_data()["fps"], clip.get_data(2).shape) == (3, 5, (8, 8, 3))
+    assert list(tmp_path.iterdir()) == [path]
+
+
 BAD = [
     (dict(actions=[1, 4]), "there is no action 4; there is 0 stay, 1 left"),
     (dict(actions=["jump"]), "jump"),
@@ -262,6 +273,20 @@ def test_parts_that_do_not_fit_are_refused(pipes):
         NextFramePipeline(tokens, vq, ["a", "b"])
     with pytest.raises(ValueError, match="give action_vectors="):
         NextFramePipeline(pipes["published"].transformer, pipes["published"].vae)
+
+
+def test_a_saved_pipeline_knows_its_two_actions_and_says_nothing(tmp_path, caplog):
+    torch.manual_seed(0)
+    tokens = TokenWorldModel(16, 2, 2, 2, 3, dim=32, n_layer=1, n_head=2, multiple_of=16)
+    vq = LlamaGenVQ(16, ch=32, encoder_ch_mult=(1, 1), decoder_ch_mult=(1, 1), z_channels=32, num_res_blocks=1)
+    logger = logging.getLogger("diffusers")
+    logger.addHandler(caplog.handler)
+    try:
+        NextFramePipeline(tokens, vq, ("left", "right")).save_pretrained(tmp_path)  # as a library and a class would be
+        loaded = quiet(mmspec.Pipeline.from_pretrained(tmp_path))
+    finally:
+        logger.removeHandler(caplog.handler)
+    assert loaded.config.actions == ["left", "right"] and not caplog.records
 
 
 def test_a_saved_pipeline_makes_the_same_frames(pipe, tmp_path):

@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 
 import mmspec
 from mmspec.models.vq import LlamaGenVQ
@@ -12,7 +13,8 @@ from mmspec_video.models.adapter import StudentAdapter, adaptable
 from mmspec_video.models.next_frame import NextFrameDiT
 from mmspec_video.models.token_world import TokenWorldModel
 from mmspec_video.train import denoising, ship, world
-from mmspec_video.train.recipe import Clips, VideoRecipe, mistaken, next_code, sequence
+from mmspec_video.train.codebook import Restarts
+from mmspec_video.train.recipe import Clips, VideoRecipe, begin_alike, mistaken, next_code, sequence
 
 RECIPE = VideoRecipe(
     episodes=10, length=12, height=16, width=16, codes=16, frames=3, vq_steps=2, vq_batch=2, token_steps=2,
@@ -115,6 +117,41 @@ def test_the_token_loss_counts_codes_of_later_frames_only(clips):
             if place % 5 != 4:
                 total.append(-logits[row, place - 1, units[row, place]])
     torch.testing.assert_close(next_code(model, (units, units)), torch.stack(total).mean())
+
+
+def test_entries_that_nothing_uses_start_again_where_cells_are(vq):
+    pictures = torch.randn(2, 3, 16, 16, generator=torch.Generator().manual_seed(0))
+    entries = vq.quantize.entries.detach().clone()
+    restarts = Restarts(vq, every=2, until=3, seed=0)
+    for _ in range(2):
+        restarts.before(pictures)
+        assert torch.equal(vq.quantize.entries, entries)  # it is not time yet
+        restarts.after(torch.tensor([[3, 5]]))
+    restarts.before(pictures)
+    assert torch.equal(vq.quantize.entries[[3, 5]], entries[[3, 5]])
+    cells = F.normalize(vq.quant_conv(vq.encoder(pictures)), dim=1).permute(0, 2, 3, 1).flatten(0, 2)
+    idle = [code for code in range(16) if code not in (3, 5)]
+    assert (vq.quantize.entries[idle] @ cells.T).max(-1).values.min() > 0.9999
+    assert len(vq.encode(pictures).codes.unique()) > 4
+    for _ in range(2):
+        restarts.after(torch.tensor([[1]]))
+    entries = vq.quantize.entries.detach().clone()
+    restarts.before(pictures)
+    assert torch.equal(vq.quantize.entries, entries)  # and not any more
+
+
+def test_codes_that_look_alike_begin_alike(vq):
+    torch.manual_seed(0)
+    model = TokenWorldModel(16, 4, 2, 2, 3, dim=64, n_layer=1, n_head=2, multiple_of=16)
+    actions = model.tok_embeddings.weight[16:].clone()
+    entries = vq.quantize.entries
+    begin_alike(model, entries)
+    near = (entries @ entries.T).flatten()
+    for weights in (model.tok_embeddings.weight[:16], model.output.weight):
+        rows = F.normalize(weights, dim=-1)
+        assert torch.corrcoef(torch.stack([near, (rows @ rows.T).flatten()]))[0, 1] > 0.8
+        assert len(weights.unique(dim=0)) == 16
+    assert torch.equal(model.tok_embeddings.weight[16:], actions)
 
 
 def test_mistaken_codes_are_those_of_the_frame_before(clips):

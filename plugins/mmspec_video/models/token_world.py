@@ -125,11 +125,11 @@ class TokenWorldModel(ModelMixin, ConfigMixin):
         return nn.functional.pad(self.codes(x), (0, self.config.actions), value=-torch.inf)
 
     def _scale(self) -> None:
-        """Small weights to begin with, smaller where a residual is added to."""
+        """Weights that keep the size of what they read, smaller where a residual is added to."""
         for name, weights in self.named_parameters():
             if weights.dim() > 1:
                 deep = name.endswith(("wo.weight", "w2.weight"))
-                nn.init.normal_(weights, std=0.02 / ((2 * len(self.layers)) ** 0.5 if deep else 1.0))
+                nn.init.normal_(weights, std=(self.config.dim * (2 * len(self.layers) if deep else 1)) ** -0.5)
 
 
 def _rotary(frames: int, rows: int, columns: int, width: int) -> Tensor:

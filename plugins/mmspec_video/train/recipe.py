@@ -12,12 +12,15 @@ from mmspec.models.vq import LlamaGenVQ
 from mmspec.pictures.data import pixels
 from mmspec.training.loop import LoopOptions, fit
 from mmspec_video.models.token_world import TokenWorldModel
+from mmspec_video.train.codebook import Restarts
 from mmspec_video.train.world import ACTIONS, World
 
 Say = Callable[[str], None]
 CODES_FILE = "codes.pt"
 PART = 128
 """Pictures that are encoded at once."""
+RESTART = 50
+"""Steps after which entries of the codebook that nothing used are put elsewhere."""
 
 
 @dataclass(frozen=True)
@@ -52,14 +55,14 @@ class VideoRecipe:
     width: int = 64
     codes: int = 512
     frames: int = 8
-    vq_steps: int = 1500
+    vq_steps: int = 2000
     vq_batch: int = 32
-    token_steps: int = 4500
+    token_steps: int = 2500
     token_batch: int = 12
     mistaken: float = 0.5
-    dit_steps: int = 4500
+    dit_steps: int = 4000
     dit_batch: int = 12
-    student_steps: int = 800
+    student_steps: int = 600
     student_batch: int = 8
     rank: int = 4
     jumps: int = 2
@@ -112,8 +115,12 @@ def train_vq(world: World, recipe: VideoRecipe, work: Path, device: str, say: Sa
         g = torch.Generator().manual_seed(recipe.seed * 1_000_003 + step)
         return pixels(frames[torch.randint(len(frames), (recipe.vq_batch,), generator=g)]).to(device)
 
+    restarts = Restarts(vq, RESTART, recipe.vq_steps // 2, recipe.seed)
+
     def loss_of(model: nn.Module, batch: Tensor) -> Tensor:
+        restarts.before(batch)
         made, quantised = model(batch)
+        restarts.after(quantised.codes)
         return (made.float() - batch).abs().mean() + (made.float() - batch).square().mean() + quantised.loss.float()
 
     fit(vq, batch_at, loss_of, LoopOptions(recipe.vq_steps, 1e-3, weight_decay=0.0), work / "vq", say)
@@ -133,12 +140,16 @@ def encoded(vq: LlamaGenVQ, world: World, work: Path, device: str) -> Clips:
     return Clips(codes, world.actions, (~world.held_out).nonzero()[:, 0])
 
 
-def train_tokens(clips: Clips, recipe: VideoRecipe, work: Path, device: str, say: Say) -> TokenWorldModel:
+def train_tokens(
+    clips: Clips, vq: LlamaGenVQ, recipe: VideoRecipe, work: Path, device: str, say: Say
+) -> TokenWorldModel:
     """The token model: cross-entropy of every code of every frame but the first."""
     torch.manual_seed(recipe.seed + 1)
     model = TokenWorldModel(
         recipe.codes, len(ACTIONS), *recipe.grid, recipe.frames, dim=160, n_layer=7, n_head=5, multiple_of=32
-    ).to(device)
+    )
+    begin_alike(model, vq.quantize.entries.cpu())
+    model.to(device)
 
     def batch_at(step: int) -> tuple[Tensor, Tensor]:
         seed = _seed(recipe, 1, step)
@@ -146,9 +157,21 @@ def train_tokens(clips: Clips, recipe: VideoRecipe, work: Path, device: str, say
         read = mistaken(codes, recipe.mistaken, seed)
         return sequence(read, actions, recipe.codes), sequence(codes, actions, recipe.codes)
 
-    options = LoopOptions(recipe.token_steps, 1e-3, warmup=200)
+    options = LoopOptions(recipe.token_steps, 2e-3, warmup=100)
     fit(model, batch_at, next_code, options, work / "tokens", say)
     return model
+
+
+@torch.no_grad()
+def begin_alike(model: TokenWorldModel, entries: Tensor) -> None:
+    """Codes whose entries `[code, width]` are near each other begin alike, when they are read and when predicted.
+
+    What a frame leaves open is mostly which of many codes that look the same; a model that has to find out by itself
+    that they do takes several times as long.
+    """
+    for weights in (model.tok_embeddings.weight, model.output.weight):
+        own = weights[: len(entries)]
+        own.copy_(own / 4 + entries @ torch.randn(entries.shape[1], own.shape[1]) * own.shape[1] ** -0.5)
 
 
 def sequence(codes: Tensor, actions: Tensor, vocab: int) -> Tensor:

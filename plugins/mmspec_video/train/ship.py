@@ -48,7 +48,7 @@ def train_and_ship(recipe: VideoRecipe, out: Path, work: Path, device: str, dist
     world = recorded(work, recipe.episodes, recipe.length, size, recipe.seed, say)
     vq = train_vq(world, recipe, work, device, partial(_said, say, "vq"))
     clips = encoded(vq, world, work, device)
-    tokens = train_tokens(clips, recipe, work, device, partial(_said, say, "tokens"))
+    tokens = train_tokens(clips, vq, recipe, work, device, partial(_said, say, "tokens"))
     dit = train_dit(clips, vq, recipe, work, device, partial(_said, say, "dit"))
     adapter = None
     if distill:
