@@ -54,7 +54,9 @@ SHIPPED = (
     Shipped(
         name="my-way-home-tokens",
         summary="The same world in codes: a causal transformer over frames of a VQ's codes and the actions between "
-        "them, in the manner of MineWorld (arXiv 2504.08388).",
+        "them, in the manner of MineWorld (arXiv 2504.08388). It has not learned to follow the actions yet (held-out "
+        "codes are no likelier behind the ones that were taken), nor is its next frame nearer to the simulator's than "
+        "the last one is: it is for measuring Jacobi windows. Its speed stands in the card of `my-way-home`.",
         target="token-frames",
         method="frame-gs-sjd",
         k=32,

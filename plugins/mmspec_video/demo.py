@@ -14,8 +14,10 @@ from typing import Annotated, Any
 import typer
 
 MODELS = ("mmspec/my-way-home", "mmspec/my-way-home-tokens")
-WALK = (("forward", 10), ("left", 8), ("forward", 10), ("right", 12), ("forward", 8))
+WALK = (("left", 10), ("forward", 6), ("right", 16), ("forward", 6), ("left", 10))
 """Actions, and how long each is held: 48 frames."""
+BEGINS = 1
+"""Whose first frame of the recorded clips it begins with."""
 SCALE, GAP, LETTERS = 4, 8, 14
 """How many times as large frames are shown; pixels between pictures; height of the letters."""
 
@@ -88,7 +90,7 @@ def demo_video(
         file = out / f"{name.rpartition('/')[2]}.gif"
         refuse_clip(file, 1)
         pipe = loaded(name, "cpu")
-        first = (recorded([folder_of(name)]).frames[0, :1] + 1) / 2
+        first = (recorded([folder_of(name)]).frames[BEGINS, :1] + 1) / 2
         rows = walked(pipe, first, [action for action, held in WALK for _ in range(held)])
         files.append(save_clip(side_by_side(rows, WALK), file, pipe.config.fps))
         for row in rows:

@@ -38,8 +38,8 @@ def worlds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]
     both = tmp_path / DENOISED, tmp_path / TOKENS
     for folder, model in zip(both, (lively(dit, 0.15), lively(tokens, 0.6)), strict=True):
         NextFramePipeline(model, vq, ACTIONS, 10).save_pretrained(folder)
-    frames = np.random.default_rng(0).integers(0, 256, (1, 3, 8, 8, 3), dtype=np.uint8)
-    np.savez(both[0] / CLIPS, frames=frames, actions=np.zeros((1, 2), np.uint8))
+    frames = np.random.default_rng(0).integers(0, 256, (2, 3, 8, 8, 3), dtype=np.uint8)
+    np.savez(both[0] / CLIPS, frames=frames, actions=np.zeros((2, 2), np.uint8))
     monkeypatch.setattr(demo, "MODELS", tuple(map(str, both)))
     monkeypatch.setattr(demo, "WALK", SHORT)
     monkeypatch.setenv("COLUMNS", "250")

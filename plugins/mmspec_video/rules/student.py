@@ -35,7 +35,7 @@ class StudentOptions:
     """Options of `student`."""
 
     tolerance: Annotated[float, Field(ge=0, allow_inf_nan=False)] = field(
-        default=0.25, metadata={"help": "gaps below it are accepted; 0 accepts none: plain's frames"}
+        default=0.2, metadata={"help": "gaps below it are accepted; 0 accepts none: plain's frames"}
     )
     level: Annotated[float, Field(gt=0, le=1)] = field(
         default=0.5, metadata={"help": "noise at which the teacher looks: low sees detail, high what is shown"}

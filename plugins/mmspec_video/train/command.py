@@ -16,13 +16,13 @@ def train_video(
     ),
     distill: Annotated[bool, typer.Option(help="Train a consistency student of the denoising model, too.")] = False,
     episodes: Annotated[int | None, typer.Option(min=10, help="Episodes to render.")] = None,
-    vq_steps: Annotated[int | None, typer.Option(min=1, help="Optimiser steps of the VQ.")] = None,
+    vq_steps: Annotated[int | None, typer.Option(min=1, help="Optimiser steps of each VQ.")] = None,
     token_steps: Annotated[int | None, typer.Option(min=1, help="Of the token model.")] = None,
     dit_steps: Annotated[int | None, typer.Option(min=1, help="Of the denoising model.")] = None,
     student_steps: Annotated[int | None, typer.Option(min=1, help="Of its student.")] = None,
     device: Annotated[str, typer.Option(help="Where to train: cpu, cuda, cuda:1, …")] = "cpu",
 ) -> None:
-    """Render a world, train a VQ, a token model and a denoising model of it; resumes where it stopped."""
+    """Render a world, train a token model and a denoising model of it, each with its VQ; resumes."""
     from mmspec_video.cards import write_all
     from mmspec_video.train.recipe import VideoRecipe
     from mmspec_video.train.ship import train_and_ship

@@ -46,65 +46,89 @@ def train_and_ship(recipe: VideoRecipe, out: Path, work: Path, device: str, dist
     """
     size = recipe.height, recipe.width
     world = recorded(work, recipe.episodes, recipe.length, size, recipe.seed, say)
-    vq = train_vq(world, recipe, work, device, partial(_said, say, "vq"))
-    clips = encoded(vq, world, work, device)
-    tokens = train_tokens(clips, vq, recipe, work, device, partial(_said, say, "tokens"))
+
+    def coded(name: str, restart: bool) -> tuple[LlamaGenVQ, Clips]:
+        vq = train_vq(world, recipe, restart, work / name, device, partial(_said, say, name))
+        return vq, encoded(vq, world, work / name, device)
+
+    plain_vq, coarse = coded("token-vq", restart=False)
+    vq, clips = coded("vq", restart=True)
+    tokens = train_tokens(coarse, plain_vq, recipe, work, device, partial(_said, say, "tokens"))
     dit = train_dit(clips, vq, recipe, work, device, partial(_said, say, "dit"))
     adapter = None
     if distill:
         adapter = train_student(clips, vq, dit, recipe, work, device, partial(_said, say, "student"))
-    facts = facts_of(world, clips, vq, tokens, dit, adapter, recipe, device)
+    facts = {
+        TOKENS: facts_of_tokens(world, coarse, plain_vq, tokens, recipe, device),
+        DENOISED: facts_of_dit(world, clips, vq, dit, adapter, recipe, device),
+    }
 
     def also(folder: Path) -> None:
         write_clips(folder / CLIPS, world)
         if adapter is not None:
             adapter.half().save_pretrained(folder / STUDENT)
 
-    for name, model in ((TOKENS, tokens), (DENOISED, dit)):
-        pipe = NextFramePipeline(model.half(), vq.half(), ACTIONS, FPS)
-        more = {"also": also} if name == DENOISED else {}
-        ship(pipe, facts[name] | facts["both"], out / name, **more)
+    for name, model, codec in ((TOKENS, tokens, plain_vq), (DENOISED, dit, vq)):
+        pipe = NextFramePipeline(model.half(), codec.half(), ACTIONS, FPS)
+        ship(pipe, facts[name], out / name, **({"also": also} if name == DENOISED else {}))
         say(f"{name}: {facts[name]}")
 
 
 @torch.no_grad()
-def facts_of(
-    world: World,
-    clips: Clips,
-    vq: LlamaGenVQ,
-    tokens: TokenWorldModel,
-    dit: NextFrameDiT,
-    adapter: StudentAdapter | None,
-    recipe: VideoRecipe,
-    device: str,
-) -> dict[str, dict[str, Any]]:
-    """What the cards say: parameters, recipe, and how held-out episodes fare; `reconstruction_psnr_db` is the VQ's."""
-    held = Clips(clips.codes, clips.actions, world.held_out.nonzero()[:, 0])
-    images = pixels(world.frames[world.held_out][:, ::10].flatten(0, 1)).to(device)
-    vq.eval()
-    made = torch.cat([vq(part)[0] for part in images.split(64)])
+def facts_of_tokens(
+    world: World, clips: Clips, vq: LlamaGenVQ, tokens: TokenWorldModel, recipe: VideoRecipe, device: str
+) -> dict[str, Any]:
+    """What the token model's card says: parameters, recipe, and how held-out episodes fare."""
+    held = _held_out(world, clips)
 
     def units(batch: int) -> tuple[Tensor, Tensor]:
         true = sequence(*held.batch(recipe.token_batch, recipe.frames, batch, device), recipe.codes)
         return true, true
 
+    nats = _mean(lambda i: next_code(tokens, units(i)))
+    return {"parameters": _count(tokens, vq), "held_out_nats_per_code": nats} | _of_vq(world, clips, vq, recipe, device)
+
+
+@torch.no_grad()
+def facts_of_dit(
+    world: World,
+    clips: Clips,
+    vq: LlamaGenVQ,
+    dit: NextFrameDiT,
+    adapter: StudentAdapter | None,
+    recipe: VideoRecipe,
+    device: str,
+) -> dict[str, Any]:
+    """The same of the denoising model and of its student."""
+    held = _held_out(world, clips)
+
     def noise(batch: int, levels: int | None = None) -> Any:
         return noisy(held, vq, recipe, recipe.dit_batch, batch, device, levels)
 
-    denoised: dict[str, Any] = {"held_out_velocity_error": _mean(lambda i: flow_loss(dit, noise(i)))}
+    error = _mean(lambda i: flow_loss(dit, noise(i)))
+    facts = {"parameters": _count(dit, vq), "held_out_velocity_error": error}
     if adapter is not None:
         student = adapter.student(dit)
-        denoised["student_parameters"] = sum(p.numel() for p in adapter.parameters())
-        denoised["held_out_student_gap"] = _mean(lambda i: consistency_loss(student, dit, noise(i, LEVELS)))
-    both = {
+        facts["student_parameters"] = sum(p.numel() for p in adapter.parameters())
+        facts["held_out_student_gap"] = _mean(lambda i: consistency_loss(student, dit, noise(i, LEVELS)))
+    return facts | _of_vq(world, clips, vq, recipe, device)
+
+
+def _of_vq(world: World, clips: Clips, vq: LlamaGenVQ, recipe: VideoRecipe, device: str) -> dict[str, Any]:
+    """How good the codes are, and what everything was trained with."""
+    images = pixels(world.frames[world.held_out][:, ::10].flatten(0, 1)).to(device)
+    vq.eval()
+    made = torch.cat([vq(part)[0] for part in images.split(64)])
+    return {
         "reconstruction_psnr_db": round(float(10 * (4 / (made - images).square().mean()).log10()), 2),
-        "codes_used": len(held.codes[held.seen].unique()),
+        "codes_used": len(clips.codes[clips.seen].unique()),
         "held_out": f"every {HELD_OUT}th episode",
         "recipe": asdict(recipe),
     }
-    parameters = {"parameters": _count(tokens, vq)}, {"parameters": _count(dit, vq)}
-    coded = {"held_out_nats_per_code": _mean(lambda i: next_code(tokens, units(i)))}
-    return {"both": both, TOKENS: parameters[0] | coded, DENOISED: parameters[1] | denoised}
+
+
+def _held_out(world: World, clips: Clips) -> Clips:
+    return Clips(clips.codes, clips.actions, world.held_out.nonzero()[:, 0])
 
 
 def write_clips(file: Path, world: World) -> None:
