@@ -80,7 +80,15 @@ def test_cells_of_one_round_have_one_colour():
     assert (cells == cells[:, :1, :, :1]).all() and cells[3, 0, 3, 0].tolist() == [35, 35, 35]
 
 
-def test_ctrl_c_keeps_the_partial_picture(tiny, saved, tmp_path, monkeypatch):
+@pytest.fixture
+def listening():
+    """Ctrl-C as at a terminal: whoever runs tests in the background may have told them to ignore it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def test_ctrl_c_keeps_the_partial_picture(tiny, saved, tmp_path, monkeypatch, listening):
     propose = ImageJacobi.propose
 
     def interrupted(self, state, k, noise):
@@ -98,7 +106,7 @@ def test_ctrl_c_keeps_the_partial_picture(tiny, saved, tmp_path, monkeypatch):
     assert part.shape == whole.shape and not np.array_equal(part, whole)
 
 
-def test_a_second_ctrl_c_stops_at_once_and_leaves_no_file(saved, tmp_path, monkeypatch):
+def test_a_second_ctrl_c_stops_at_once_and_leaves_no_file(saved, tmp_path, monkeypatch, listening):
     def twice(self, state, k, noise):
         signal.raise_signal(signal.SIGINT)
         signal.raise_signal(signal.SIGINT)
