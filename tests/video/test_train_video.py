@@ -122,12 +122,12 @@ def test_the_token_loss_counts_codes_of_later_frames_only(clips):
 def test_entries_that_nothing_uses_start_again_where_cells_are(vq):
     pictures = torch.randn(2, 3, 16, 16, generator=torch.Generator().manual_seed(0))
     entries = vq.quantize.entries.detach().clone()
-    restarts = Restarts(vq, every=2, until=3, seed=0)
-    for _ in range(2):
-        restarts.before(pictures)
+    restarts = Restarts(vq, every=2, until=7, seed=0)  # of a run that was resumed at step 5
+    for step in (5, 6):
+        restarts.before(step, pictures)
         assert torch.equal(vq.quantize.entries, entries)  # it is not time yet
         restarts.after(torch.tensor([[3, 5]]))
-    restarts.before(pictures)
+    restarts.before(7, pictures)
     assert torch.equal(vq.quantize.entries[[3, 5]], entries[[3, 5]])
     cells = F.normalize(vq.quant_conv(vq.encoder(pictures)), dim=1).permute(0, 2, 3, 1).flatten(0, 2)
     idle = [code for code in range(16) if code not in (3, 5)]
@@ -136,7 +136,7 @@ def test_entries_that_nothing_uses_start_again_where_cells_are(vq):
     for _ in range(2):
         restarts.after(torch.tensor([[1]]))
     entries = vq.quantize.entries.detach().clone()
-    restarts.before(pictures)
+    restarts.before(9, pictures)
     assert torch.equal(vq.quantize.entries, entries)  # and not any more
 
 

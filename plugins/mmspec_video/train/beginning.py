@@ -46,10 +46,8 @@ def looking(model: TokenWorldModel) -> None:
     dim, attention = model.config.dim, model.layers[0].attention
     common = torch.nn.functional.normalize(torch.randn(dim), dim=0)
     model.tok_embeddings.weight += common
-    size = dim**0.5 * model.tok_embeddings.weight.norm(dim=-1).mean() ** -1  # of the common vector, behind the norm
-    turns = model.rotary.new_zeros(3, attention.width // 2)
-    for axis, offset in enumerate(torch.eye(3).long().tolist()):
-        turns[axis] = _angles(model, offset)
+    size = dim**0.5 / model.tok_embeddings.weight.norm(dim=-1).mean()  # of the common vector, behind the norm
+    turns = torch.stack([_angles(model, *axis) for axis in ((1, 0, 0), (0, 1, 0), (0, 0, 1))])
     fast = torch.cat([axis.topk(2).indices for axis in turns])
     strength = torch.zeros(attention.width // 2)
     strength[fast] = (SHARPNESS * attention.width**0.5) ** 0.5
@@ -62,9 +60,8 @@ def looking(model: TokenWorldModel) -> None:
         weights[attention.heads + head] = torch.outer(key, common) / size
 
 
-def _angles(model: TokenWorldModel, offset: list[int]) -> Tensor:
+def _angles(model: TokenWorldModel, frame: int, row: int, column: int) -> Tensor:
     """Of all pairs of a head, from the first cell to one that is so far away."""
-    frame, row, column = offset
     first, other = model.rotary[0], model.rotary[frame * model.period + row * model.config.columns + column]
     turned = torch.view_as_complex(other) / torch.view_as_complex(first)
     return turned.angle()

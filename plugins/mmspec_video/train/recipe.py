@@ -122,17 +122,19 @@ def train_vq(world: World, recipe: VideoRecipe, restart: bool, folder: Path, dev
     ).to(device)
     frames = world.frames[~world.held_out].flatten(0, 1)
 
-    def batch_at(step: int) -> Tensor:
+    def batch_at(step: int) -> tuple[int, Tensor]:
         g = torch.Generator().manual_seed(recipe.seed * 1_000_003 + step)
-        return pixels(frames[torch.randint(len(frames), (recipe.vq_batch,), generator=g)]).to(device)
+        return step, pixels(frames[torch.randint(len(frames), (recipe.vq_batch,), generator=g)]).to(device)
 
     restarts = Restarts(vq, RESTART, recipe.vq_steps // 2 if restart else 0, recipe.seed)
 
-    def loss_of(model: nn.Module, batch: Tensor) -> Tensor:
-        restarts.before(batch)
-        made, quantised = model(batch)
+    def loss_of(model: nn.Module, batch: tuple[int, Tensor]) -> Tensor:
+        step, pictures = batch
+        restarts.before(step, pictures)
+        made, quantised = model(pictures)
         restarts.after(quantised.codes)
-        return (made.float() - batch).abs().mean() + (made.float() - batch).square().mean() + quantised.loss.float()
+        error = made.float() - pictures
+        return error.abs().mean() + error.square().mean() + quantised.loss.float()
 
     fit(vq, batch_at, loss_of, LoopOptions(recipe.vq_steps, 1e-3, weight_decay=0.0), folder, say)
     return vq
