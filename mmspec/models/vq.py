@@ -14,7 +14,7 @@ from diffusers import ConfigMixin, ModelMixin
 from diffusers.configuration_utils import register_to_config
 from torch import Tensor, nn
 
-from mmspec.models.local_encoder import LocalEncoder
+from mmspec.models.local import LocalDecoder, LocalEncoder
 from mmspec.models.official import load_into, read_state
 from mmspec.models.vq_layers import Decoder, Encoder
 
@@ -82,7 +82,8 @@ class LlamaGenVQ(ModelMixin, ConfigMixin):
         decoder_ch_mult: The same of the decoder.
         z_channels: Channels of the latents before the codebook.
         num_res_blocks: Residual blocks of an encoder's level; a decoder's has one more.
-        local: Encode by what stands around a cell only (`models.local_encoder`); False is as published.
+        local: Encode by what stands around a cell only (`models.local`); False is as published.
+        local_decoder: Decode so, too; `num_res_blocks` is for the published ones.
     """
 
     @register_to_config
@@ -96,13 +97,19 @@ class LlamaGenVQ(ModelMixin, ConfigMixin):
         z_channels: int = 256,
         num_res_blocks: int = 2,
         local: bool = False,
+        local_decoder: bool = False,
     ) -> None:
         super().__init__()
         multiples = tuple(encoder_ch_mult)
         self.encoder = (
             LocalEncoder(ch, multiples, z_channels) if local else Encoder(ch, multiples, num_res_blocks, z_channels)
         )
-        self.decoder = Decoder(ch, tuple(decoder_ch_mult), num_res_blocks, z_channels)
+        multiples = tuple(decoder_ch_mult)
+        self.decoder = (
+            LocalDecoder(ch, multiples, z_channels)
+            if local_decoder
+            else Decoder(ch, multiples, num_res_blocks, z_channels)
+        )
         self.quantize = Codebook(codebook_size, codebook_embed_dim)
         self.quant_conv = nn.Conv2d(z_channels, codebook_embed_dim, 1)
         self.post_quant_conv = nn.Conv2d(codebook_embed_dim, z_channels, 1)

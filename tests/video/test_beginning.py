@@ -8,6 +8,9 @@ from mmspec.models.rope import turn
 from mmspec_video.models.token_world import TokenWorldModel
 from mmspec_video.train import beginning
 
+PERIOD = 21
+"""Units of a frame of the model, and the action behind it."""
+
 
 @pytest.fixture
 def model() -> TokenWorldModel:
@@ -36,16 +39,30 @@ def test_heads_begin_by_looking_at_their_places_whatever_is_there(
     model: TokenWorldModel, entries: torch.Tensor
 ) -> None:
     beginning.begin(model, entries)
+    cell, columns = 2 * PERIOD + 2 * 5 + 2, 5  # in the last frame, away from its edges
+    for head, (frame, row, column) in enumerate(beginning.OFFSETS):
+        weight = looks(model, head, cell)
+        assert int(weight.argmax()) == cell + frame * PERIOD + row * columns + column
+        assert weight.max() > 0.4
+
+
+def test_a_head_begins_by_looking_at_the_action_that_leads_to_the_frame(
+    model: TokenWorldModel, entries: torch.Tensor
+) -> None:
+    """Who predicts the first cell of a frame is the action itself."""
+    beginning.begin(model, entries)
+    action = 2 * PERIOD - 1
+    for unit in (action, *range(2 * PERIOD, 3 * PERIOD - 1)):
+        weight = looks(model, len(beginning.OFFSETS), unit)
+        assert int(weight.argmax()) == action and weight.max() > 0.6
+
+
+@torch.no_grad()
+def looks(model: TokenWorldModel, head: int, unit: int) -> torch.Tensor:
+    """Weights of a unit of some sequence, over all units up to it."""
     codes = torch.randint(16, (1, 3, 20), generator=torch.Generator().manual_seed(2))
     units = torch.cat([codes, torch.full((1, 3, 1), 17)], -1).flatten(1)[:, :-1]
-    attention = model.layers[0].attention
-    with torch.no_grad():
-        made = attention.wqkv(model.layers[0].attention_norm(model.embed(units))).unflatten(-1, (-1, attention.width))
-        query, key = turn(made[:, :, :10], model.rotary[: units.shape[1]][None]).split(5, 2)
-    logits = torch.einsum("nhd,mhd->hnm", query[0], key[0]) / attention.width**0.5
-    cell, period, columns = 2 * 21 + 2 * 5 + 2, 21, 5  # in the last frame, away from its edges
-    for head, (frame, row, column) in enumerate(beginning.OFFSETS):
-        weight = logits[head, cell, : cell + 1].softmax(-1)
-        assert int(weight.argmax()) == cell + frame * period + row * columns + column
-        assert weight.max() > 0.4
-    assert logits[4, cell, : cell + 1].softmax(-1).max() < 0.3  # one that is free
+    block, width = model.layers[0], model.layers[0].attention.width
+    made = block.attention.wqkv(block.attention_norm(model.embed(units))).unflatten(-1, (-1, width))
+    query, key = turn(made[:, :, :10], model.rotary[: units.shape[1]][None])[0].split(5, 1)
+    return (key[: unit + 1, head] @ query[unit, head] / width**0.5).softmax(-1)

@@ -12,8 +12,8 @@ import mmspec
 from mmspec import shipped
 from mmspec_video.bench.clips import Recorded, recorded
 from mmspec_video.bench.fidelity import psnr
-from mmspec_video.train.recipe import sequence
 from mmspec_video.train.ship import CLIPS, DENOISED, STUDENT, TOKENS
+from mmspec_video.train.tokens import next_code, sequence
 
 GIVEN, NEW = 4, 8
 
@@ -89,22 +89,40 @@ def test_denoised_frames_follow_the_actions(denoised: Any, clips: Recorded) -> N
     assert change["left"] > 2 * change["stay"]
 
 
+@pytest.fixture(scope="module")
 @torch.no_grad()
-def test_codes_are_likelier_behind_the_frames_before(clips: Recorded) -> None:
-    """Behind frames of another clip, the codes that came are a surprise."""
+def windows(clips: Recorded) -> tuple[Any, torch.Tensor, torch.Tensor]:
+    """The token model; codes of whole windows `[part, frame, cell]`, parts of a clip in a row; their actions."""
     pipe = quiet(TOKENS)
-    model, frames = pipe.transformer, pipe.transformer.config.frames
-    begins = range(0, clips.actions.shape[1] - frames, frames)
-    parts = [(clip, slice(begin, begin + frames)) for clip in range(len(clips.frames)) for begin in begins]
+    frames = pipe.transformer.config.frames
+    places = [slice(begin, begin + frames) for begin in range(0, clips.actions.shape[1] - frames, frames)]
+    parts = [(clip, at) for clip in range(len(clips.frames)) for at in places]
     codes = torch.stack([pipe.vae.encode(clips.frames[clip, at]).codes.flatten(1) for clip, at in parts])
-    done = torch.stack([clips.actions[clip, at] for clip, at in parts])
-    other = torch.cat([codes.roll(len(begins), 0)[:, :-1], codes[:, -1:]], 1)
+    return pipe.transformer, codes, torch.stack([clips.actions[clip, at] for clip, at in parts])
+
+
+@torch.no_grad()
+def test_codes_are_likelier_behind_the_frames_before(windows: Any, clips: Recorded) -> None:
+    """Behind frames of another clip, the codes that came are a surprise."""
+    model, codes, done = windows
+    other = torch.cat([codes.roll(len(codes) // len(clips.frames), 0)[:, :-1], codes[:, -1:]], 1)
     nats = []
     for before in (codes, other):
         units = sequence(before, done, model.config.vocab_size)
         last = -model(units[:, :-1]).log_softmax(-1)[:, -1 - model.cells : -1]
         nats.append(float(last.gather(-1, codes[:, -1, :, None]).mean()))
     assert nats[0] < nats[1] - 0.1
+
+
+@torch.no_grad()
+def test_codes_are_likelier_behind_what_was_done(windows: Any) -> None:
+    """Behind every action but the ones that were taken, the codes that came are less likely."""
+    model, codes, done = windows
+    nats = []
+    for other in range(model.config.actions):
+        units = sequence(codes, (done + other) % model.config.actions, model.config.vocab_size)
+        nats.append(float(next_code(model, units, units)))
+    assert nats[0] < min(nats[1:]) - 0.05
 
 
 def test_the_card_says_how_they_are_used(pipe: Any) -> None:

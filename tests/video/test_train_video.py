@@ -12,13 +12,17 @@ from mmspec.models.vq import LlamaGenVQ
 from mmspec_video.models.adapter import StudentAdapter, adaptable
 from mmspec_video.models.next_frame import NextFrameDiT
 from mmspec_video.models.token_world import TokenWorldModel
-from mmspec_video.train import denoising, ship, world
+from mmspec_video.train import denoising, ship, tokens, vqs, world
+from mmspec_video.train.clusters import Clusters
 from mmspec_video.train.codebook import Restarts
-from mmspec_video.train.recipe import Clips, VideoRecipe, mistaken, next_code, sequence
+from mmspec_video.train.coded import Clips
+from mmspec_video.train.recipe import VideoRecipe
+from mmspec_video.train.tokens import drawn, mixed, next_code, sequence
 
 RECIPE = VideoRecipe(
-    episodes=10, length=12, height=16, width=16, codes=16, frames=3, vq_steps=2, vq_batch=2, token_steps=2,
-    token_batch=2, dit_steps=2, dit_batch=2, student_steps=2, student_batch=2, rank=2,
+    episodes=10, length=12, height=16, width=16, codes=16, token_codes=16, frames=3, vq_steps=2, token_vq_steps=2,
+    vq_batch=2, token_steps=2, token_batch=2, short_share=0.5, short_batch=3, short_frames=2, dit_steps=2, dit_batch=2,
+    student_steps=2, student_batch=2, rank=2,
 )  # fmt: skip
 
 
@@ -116,7 +120,7 @@ def test_the_token_loss_counts_codes_of_later_frames_only(clips):
         for place in range(5, 15):
             if place % 5 != 4:
                 total.append(-logits[row, place - 1, units[row, place]])
-    torch.testing.assert_close(next_code(model, (units, units)), torch.stack(total).mean())
+    torch.testing.assert_close(next_code(model, units, units), torch.stack(total).mean())
 
 
 def test_entries_that_nothing_uses_start_again_where_cells_are(vq):
@@ -140,19 +144,79 @@ def test_entries_that_nothing_uses_start_again_where_cells_are(vq):
     assert torch.equal(vq.quantize.entries, entries)  # and not any more
 
 
-def test_mistaken_codes_are_those_of_the_frame_before(clips):
+def test_clusters_are_of_what_is_coarse():
+    """Four shades under fine noise: patches of one shade have one code, and no two shades the same."""
+    g = torch.Generator().manual_seed(0)
+    shade = torch.randint(4, (50, 1, 2, 2), generator=g)
+    pictures = (shade / 2 - 0.75).repeat_interleave(8, 2).repeat_interleave(8, 3).expand(-1, 3, -1, -1)
+    noisy = pictures + 0.1 * torch.randn(50, 3, 16, 16, generator=g)
+    clusters = Clusters.of(noisy, 8, seed=1)
+    codes = clusters.codes(pictures)
+    assert codes.shape == (50, 2, 2) and torch.equal(codes, Clusters.of(noisy, 8, seed=1).codes(pictures))
+    named = [codes[shade[:, 0] == number].unique() for number in range(4)]
+    assert [len(names) for names in named] == [1] * 4 and len(torch.cat(named).unique()) == 4
+
+
+def test_the_coarse_vq_learns_to_name_clusters(tmp_path, monkeypatch):
+    """Some of these clusters are the same patch: what counts is the patch that is named."""
+    monkeypatch.setattr(world, "rendered", stripes)
+    sizes = replace(RECIPE, token_codes=6, token_vq_steps=60, vq_batch=8)
+    seen = world.recorded(tmp_path, 10, 12, (16, 16), 0, print)
+    pictures = vqs.pixels(seen.frames[:9].flatten(0, 1))
+    clusters = Clusters.of(vqs.pixels(seen.frames[:9, ::10].flatten(0, 1)), 6, sizes.seed)
+    vq = vqs.train_coarse_vq(seen, sizes, tmp_path / "vq", "cpu", str)
+    with torch.no_grad():
+        made, quantised = vq(pictures)
+    named = clusters.codes(pictures)
+    away = (clusters.centres[quantised.codes] - clusters.centres[named]).norm(dim=-1)
+    assert (away < 1e-3).float().mean() > 0.9 and len(clusters.centres[named.unique()].unique(dim=0)) > 2
+    assert (made - pictures).square().mean() < 0.5 * pictures.var()
+
+
+def test_some_codes_are_read_as_others(clips):
     codes, _ = clips.batch(200, 3, 1, "cpu")
-    read = mistaken(codes, 0.5, 1)
-    assert torch.equal(read, mistaken(codes, 0.5, 1)) and torch.equal(mistaken(codes, 0.0, 1), codes)
-    assert torch.equal(read[:, 0], codes[:, 0])
-    wrong = read != codes
-    assert torch.equal(read[:, 1:][wrong[:, 1:]], codes[:, :-1][wrong[:, 1:]])
-    differ = codes[:, 1:] != codes[:, :-1]
-    assert abs((wrong[:, 1:].sum() / differ.sum()) - 0.25) < 0.03
+    others = codes + 16
+    read = mixed(codes, others, 0.5, 1)
+    assert torch.equal(read, mixed(codes, others, 0.5, 1)) and torch.equal(mixed(codes, others, 0.0, 1), codes)
+    assert torch.equal(read % 16, codes)
+    share = (read >= 16).float().mean(-1)
+    assert abs(share.mean() - 0.25) < 0.03 and share.std() > 0.2  # one share a frame
     units = sequence(codes, torch.zeros(200, 3, dtype=torch.int64), 16)
     model = TokenWorldModel(16, 4, 2, 2, 3, dim=32, n_layer=1, n_head=2, multiple_of=16)
-    other = next_code(model, (units.roll(1, 0), units))
-    assert other != next_code(model, (units, units)) and other != next_code(model, (units.roll(1, 0),) * 2)
+    wrong = units.roll(1, 0)
+    assert next_code(model, wrong, units) not in (next_code(model, units, units), next_code(model, wrong, wrong))
+
+
+def test_codes_are_drawn_behind_true_ones(clips):
+    """As often as the model says: of many rows alike, and each cell behind those that were there."""
+    codes, actions = (part[:1].expand(4000, *part.shape[1:]) for part in clips.batch(1, 3, 1, "cpu"))
+    model = TokenWorldModel(16, 4, 2, 2, 3, dim=32, n_layer=1, n_head=2, multiple_of=16)
+    units = sequence(codes, actions, 16)
+    made = drawn(model, codes, units, 7)
+    assert torch.equal(made, drawn(model, codes, units, 7)) and torch.equal(made[:, 0], codes[:, 0])
+    said = model(units[:1, :-1]).softmax(-1)[0]
+    for frame in (1, 2):
+        for cell in range(4):
+            often = torch.bincount(made[:, frame, cell], minlength=16) / len(made)
+            torch.testing.assert_close(often, said[frame * 5 + cell - 1], rtol=0, atol=0.04)
+
+
+def test_the_token_model_reads_short_clips_first_then_what_it_draws(tmp_path, monkeypatch, clips, vq):
+    seen = []
+
+    def watched(model, read, true):
+        seen.append((read.unflatten(1, (-1, 5)), true.unflatten(1, (-1, 5))))
+        return next_code(model, read, true)
+
+    monkeypatch.setattr(tokens, "next_code", watched)
+    sizes = replace(RECIPE, token_steps=8, token_batch=40, short_batch=50, mistaken=1.0, drawn=1.0)
+    tokens.train_tokens(clips, vq, sizes, tmp_path, "cpu", str)
+    assert [read.shape for read, _ in seen] == [(50, 2, 5)] * 4 + [(40, 3, 5)] * 4
+    for step, (read, true) in enumerate(seen):
+        wrong = read != true
+        assert wrong[:, 1:, :-1].float().mean() > 0.3 and not wrong[:, 0].any() and not wrong[..., -1].any()
+        before = (read[:, 1:] == true[:, :-1])[wrong[:, 1:]]
+        assert bool(before.all()) == (step < 4)
 
 
 def test_the_denoiser_is_told_what_led_to_each_frame(clips, vq):
@@ -240,7 +304,7 @@ def test_losses_fall(clips, vq, dit):
     batch = denoising.noisy(clips, vq, RECIPE, 4, 1, "cpu", levels=16)
     student = adaptable(dit, 4)
     for model, loss in (
-        (tokens, lambda: next_code(tokens, (units, units))),
+        (tokens, lambda: next_code(tokens, units, units)),
         (dit, lambda: denoising.flow_loss(dit, batch)),
         (student, lambda: denoising.consistency_loss(student, dit, batch)),
     ):

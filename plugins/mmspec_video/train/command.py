@@ -16,7 +16,8 @@ def train_video(
     ),
     distill: Annotated[bool, typer.Option(help="Train a consistency student of the denoising model, too.")] = False,
     episodes: Annotated[int | None, typer.Option(min=10, help="Episodes to render.")] = None,
-    vq_steps: Annotated[int | None, typer.Option(min=1, help="Optimiser steps of each VQ.")] = None,
+    vq_steps: Annotated[int | None, typer.Option(min=1, help="Optimiser steps of the denoising model's VQ.")] = None,
+    token_vq_steps: Annotated[int | None, typer.Option(min=1, help="Of the token model's VQ.")] = None,
     token_steps: Annotated[int | None, typer.Option(min=1, help="Of the token model.")] = None,
     dit_steps: Annotated[int | None, typer.Option(min=1, help="Of the denoising model.")] = None,
     student_steps: Annotated[int | None, typer.Option(min=1, help="Of its student.")] = None,
@@ -30,6 +31,7 @@ def train_video(
     given = {
         "episodes": episodes,
         "vq_steps": vq_steps,
+        "token_vq_steps": token_vq_steps,
         "token_steps": token_steps,
         "dit_steps": dit_steps,
         "student_steps": student_steps,

@@ -10,7 +10,8 @@ from mmspec.training.loop import LoopOptions, fit
 from mmspec_video.models.adapter import StudentAdapter, adaptable
 from mmspec_video.models.keys import FrameKeys
 from mmspec_video.models.next_frame import NextFrameDiT
-from mmspec_video.train.recipe import Clips, Say, VideoRecipe
+from mmspec_video.train.coded import Clips
+from mmspec_video.train.recipe import Say, VideoRecipe
 from mmspec_video.train.world import ACTIONS
 
 CONTEXT_TIME = 0.1

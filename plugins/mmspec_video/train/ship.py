@@ -17,8 +17,11 @@ from mmspec_video.models.adapter import StudentAdapter
 from mmspec_video.models.next_frame import NextFrameDiT
 from mmspec_video.models.token_world import TokenWorldModel
 from mmspec_video.pipeline import NextFramePipeline
+from mmspec_video.train.coded import Clips, encoded
 from mmspec_video.train.denoising import LEVELS, consistency_loss, flow_loss, noisy, train_dit, train_student
-from mmspec_video.train.recipe import Clips, Say, VideoRecipe, encoded, next_code, sequence, train_tokens, train_vq
+from mmspec_video.train.recipe import Say, VideoRecipe
+from mmspec_video.train.tokens import next_code, sequence, train_tokens
+from mmspec_video.train.vqs import train_coarse_vq, train_vq
 from mmspec_video.train.world import ACTIONS, FPS, HELD_OUT, World, recorded
 
 TOKENS, DENOISED, STUDENT = "my-way-home-tokens", "my-way-home", "student"
@@ -47,19 +50,19 @@ def train_and_ship(recipe: VideoRecipe, out: Path, work: Path, device: str, dist
     size = recipe.height, recipe.width
     world = recorded(work, recipe.episodes, recipe.length, size, recipe.seed, say)
 
-    def coded(name: str, restart: bool) -> tuple[LlamaGenVQ, Clips]:
-        vq = train_vq(world, recipe, restart, work / name, device, partial(_said, say, name))
+    def coded(train: Callable[..., LlamaGenVQ], name: str) -> tuple[LlamaGenVQ, Clips]:
+        vq = train(world, recipe, work / name, device, partial(_said, say, name))
         return vq, encoded(vq, world, work / name, device)
 
-    plain_vq, coarse = coded("token-vq", restart=False)
-    vq, clips = coded("vq", restart=True)
-    tokens = train_tokens(coarse, plain_vq, recipe, work, device, partial(_said, say, "tokens"))
+    coarse_vq, coarse = coded(train_coarse_vq, "token-vq")
+    vq, clips = coded(train_vq, "vq")
+    tokens = train_tokens(coarse, coarse_vq, recipe, work, device, partial(_said, say, "tokens"))
     dit = train_dit(clips, vq, recipe, work, device, partial(_said, say, "dit"))
     adapter = None
     if distill:
         adapter = train_student(clips, vq, dit, recipe, work, device, partial(_said, say, "student"))
     facts = {
-        TOKENS: facts_of_tokens(world, coarse, plain_vq, tokens, recipe, device),
+        TOKENS: facts_of_tokens(world, coarse, coarse_vq, tokens, recipe, device),
         DENOISED: facts_of_dit(world, clips, vq, dit, adapter, recipe, device),
     }
 
@@ -68,7 +71,7 @@ def train_and_ship(recipe: VideoRecipe, out: Path, work: Path, device: str, dist
         if adapter is not None:
             adapter.half().save_pretrained(folder / STUDENT)
 
-    for name, model, codec in ((TOKENS, tokens, plain_vq), (DENOISED, dit, vq)):
+    for name, model, codec in ((TOKENS, tokens, coarse_vq), (DENOISED, dit, vq)):
         pipe = NextFramePipeline(model.half(), codec.half(), ACTIONS, FPS)
         ship(pipe, facts[name], out / name, **({"also": also} if name == DENOISED else {}))
         say(f"{name}: {facts[name]}")
@@ -81,12 +84,12 @@ def facts_of_tokens(
     """What the token model's card says: parameters, recipe, and how held-out episodes fare."""
     held = _held_out(world, clips)
 
-    def units(batch: int) -> tuple[Tensor, Tensor]:
-        true = sequence(*held.batch(recipe.token_batch, recipe.frames, batch, device), recipe.codes)
-        return true, true
+    def nats(batch: int) -> Tensor:
+        units = sequence(*held.batch(recipe.token_batch, recipe.frames, batch, device), recipe.token_codes)
+        return next_code(tokens, units, units)
 
-    nats = _mean(lambda i: next_code(tokens, units(i)))
-    return {"parameters": _count(tokens, vq), "held_out_nats_per_code": nats} | _of_vq(world, clips, vq, recipe, device)
+    facts = {"parameters": _count(tokens, vq), "held_out_nats_per_code": _mean(nats)}
+    return facts | _of_vq(world, clips, vq, recipe, device)
 
 
 @torch.no_grad()

@@ -1,9 +1,10 @@
-"""An encoder whose codes say what stands around them, and nothing of the rest of the picture. Ours, not published.
+"""An encoder whose codes say what stands around them, and nothing of the rest of the picture; a decoder to match.
 
-The published encoder normalises over the whole picture, attends over it and sees far: what is blank then has many
-codes, which tell of the rest, and a transformer has to guess them before it knows what the picture shows. Here a cell
-sees eight pixels beyond itself, edges are repeated, and every place is normalised by itself: all blank cells have one
-code, and a transformer finds it easy.
+Ours, not published. The published encoder normalises over the whole picture, attends over it and sees far: what is
+blank then has many codes, which tell of the rest, and a transformer has to guess them before it knows what the picture
+shows. Here a cell sees eight pixels beyond itself, edges are repeated, and every place is normalised by itself: all
+blank cells have one code, and a transformer finds it easy. The published decoder normalises over the picture, too, and
+takes long to learn colours that way.
 """
 
 from itertools import pairwise
@@ -58,6 +59,27 @@ class LocalEncoder(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.layers(x)
+
+
+class LocalDecoder(nn.Module):
+    """Latents to picture: what a cell shows depends on the cells around it.
+
+    Args:
+        ch: Channels of the first level.
+        multiples: Of `ch`, level by level; each level but the last doubles the picture of the one behind it.
+        z_channels: Channels of the latents.
+    """
+
+    def __init__(self, ch: int, multiples: tuple[int, ...], z_channels: int) -> None:
+        super().__init__()
+        widths = [ch * m for m in reversed(multiples)]
+        layers: list[nn.Module] = [_seeing(z_channels, widths[0]), Local(widths[0])]
+        for before, after in pairwise(widths):
+            layers += [nn.Conv2d(before, 4 * after, 1), nn.PixelShuffle(2), Local(after)]
+        self.layers = nn.Sequential(*layers, nn.Conv2d(widths[-1], 3, 1))
+
+    def forward(self, z: Tensor) -> Tensor:
+        return self.layers(z)
 
 
 def _seeing(inner: int, outer: int) -> nn.Conv2d:

@@ -1,0 +1,51 @@
+"""Episodes as codes, and clips of them."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from mmspec.models.vq import LlamaGenVQ
+from mmspec.pictures.data import pixels
+from mmspec_video.train.world import World
+
+CODES_FILE = "codes.pt"
+PART = 128
+"""Pictures that are encoded at once."""
+
+
+@dataclass(frozen=True)
+class Clips:
+    """Codes and actions of all episodes, and which of them are for training.
+
+    Attributes:
+        codes: `[episode, frame, cell]` int16.
+        actions: `[episode, frame]` int64: action `i` leads from frame `i` to frame `i + 1`.
+        seen: `[episode]` int64: those that are trained on.
+    """
+
+    codes: Tensor
+    actions: Tensor
+    seen: Tensor
+
+    def batch(self, rows: int, frames: int, seed: int, device: str) -> tuple[Tensor, Tensor]:
+        """Some clips: codes `[row, frame, cell]` int64, and the actions behind each frame `[row, frame]`."""
+        g = torch.Generator().manual_seed(seed)
+        episode = self.seen[torch.randint(len(self.seen), (rows, 1), generator=g)]
+        first = torch.randint(self.codes.shape[1] - frames + 1, (rows, 1), generator=g)
+        at = first + torch.arange(frames)
+        return self.codes[episode, at].long().to(device), self.actions[episode, at].to(device)
+
+
+@torch.no_grad()
+def encoded(vq: LlamaGenVQ, world: World, folder: Path, device: str) -> Clips:
+    """Codes of all frames; kept in the VQ's folder."""
+    kept = folder / CODES_FILE
+    if not kept.is_file():
+        vq.eval()
+        parts = world.frames.flatten(0, 1).split(PART)
+        codes = torch.cat([vq.encode(pixels(part).to(device)).codes.flatten(1).cpu() for part in parts])
+        torch.save(codes.to(torch.int16).unflatten(0, world.frames.shape[:2]), kept)
+    codes = torch.load(kept, weights_only=True)
+    return Clips(codes, world.actions, (~world.held_out).nonzero()[:, 0])

@@ -1,0 +1,80 @@
+"""The token model, over the codes of its VQ."""
+
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from mmspec.models.vq import LlamaGenVQ
+from mmspec.training.loop import LoopOptions, fit
+from mmspec_video.models.token_world import TokenWorldModel
+from mmspec_video.train.beginning import begin
+from mmspec_video.train.coded import Clips
+from mmspec_video.train.recipe import Say, VideoRecipe
+from mmspec_video.train.world import ACTIONS
+
+
+def train_tokens(
+    clips: Clips, vq: LlamaGenVQ, recipe: VideoRecipe, work: Path, device: str, say: Say
+) -> TokenWorldModel:
+    """The token model: cross-entropy of every code of every frame but the first."""
+    torch.manual_seed(recipe.seed + 1)
+    model = TokenWorldModel(
+        recipe.token_codes, len(ACTIONS), *recipe.grid, recipe.frames, dim=160, n_layer=7, n_head=5, multiple_of=32
+    )
+    begin(model, vq.quantize.entries.cpu())
+    model.to(device)
+
+    short = recipe.short_share * recipe.token_steps
+
+    def batch_at(step: int) -> tuple[int, Tensor, Tensor]:
+        size = (recipe.short_batch, recipe.short_frames) if step < short else (recipe.token_batch, recipe.frames)
+        return step, *clips.batch(*size, recipe.batch_seed(1, step), device)
+
+    def loss_of(model: nn.Module, batch: tuple[int, Tensor, Tensor]) -> Tensor:
+        step, codes, actions = batch
+        seed, true = recipe.batch_seed(1, step), sequence(codes, actions, recipe.token_codes)
+        if step < short:
+            read = mixed(codes, torch.cat([codes[:, :1], codes[:, :-1]], 1), recipe.mistaken, seed)
+        else:
+            read = mixed(codes, drawn(model, codes, true, seed), recipe.drawn, seed)
+        return next_code(model, sequence(read, actions, recipe.token_codes), true)
+
+    options = LoopOptions(recipe.token_steps, 8e-4, warmup=30)
+    fit(model, batch_at, loss_of, options, work / "tokens", say)
+    return model
+
+
+def sequence(codes: Tensor, actions: Tensor, vocab: int) -> Tensor:
+    """Units `[row, frame · (cell + 1)]` of codes `[row, frame, cell]` and the actions behind each frame."""
+    return torch.cat([codes, actions[..., None] + vocab], -1).flatten(1)
+
+
+def mixed(codes: Tensor, others: Tensor, most: float, seed: int) -> Tensor:
+    """Codes `[row, frame, cell]` of which a share, between none and `most` of each frame's, are others."""
+    g = torch.Generator().manual_seed(seed)
+    share = most * torch.rand(*codes.shape[:2], 1, generator=g)
+    wrong = torch.rand(codes.shape, generator=g) < share
+    return torch.where(wrong.to(codes.device), others, codes)
+
+
+@torch.no_grad()
+def drawn(model: nn.Module, codes: Tensor, units: Tensor, seed: int) -> Tensor:
+    """What the model draws behind true units: codes `[row, frame, cell]`, the first frame's true ones."""
+    said = model(units[:, :-1]).softmax(-1)
+    race = torch.empty(said.shape).exponential_(generator=torch.Generator().manual_seed(seed)).to(said.device)
+    made = F.pad((said / race).argmax(-1), (1, 0)).unflatten(1, (codes.shape[1], -1))[..., :-1]
+    return torch.cat([codes[:, :1], made[:, 1:]], 1)
+
+
+def next_code(model: nn.Module, read: Tensor, true: Tensor) -> Tensor:
+    """Cross-entropy in nats per code of true units behind those that are read.
+
+    No action is predicted, nor the first frame, before which there is nothing.
+    """
+    logits, wanted = model(read[:, :-1]), true[:, 1:]
+    vocab, period = model.config.vocab_size, model.period
+    counts = wanted < vocab
+    counts[:, : period - 1] = False
+    return F.cross_entropy(logits[counts], wanted[counts])
