@@ -57,7 +57,7 @@ SHIPPED = (
         "them, in the manner of MineWorld (arXiv 2504.08388). It is coarse: 64 codes, which are clusters of patches of "
         "8 × 8 pixels. Codes of held-out clips are likelier behind the actions that were taken than behind others, yet "
         "what it draws is a maze of its own after a few frames; a `temperature` below 1 makes it steadier. Its speed "
-        "stands in the card of `my-way-home`, measured with the weights before these.",
+        "stands in the card of `my-way-home`.",
         target="token-frames",
         method="frame-gs-sjd",
         k=32,
