@@ -49,7 +49,7 @@ def train_vq(world: World, recipe: VideoRecipe, folder: Path, device: str, say: 
 def train_coarse_vq(world: World, recipe: VideoRecipe, folder: Path, device: str, say: Say) -> LlamaGenVQ:
     """The VQ of the token model: its encoder learns to name clusters of patches, its decoder what they look like.
 
-    Arguments as of `train_vq`.
+    Both learn with the clusters themselves, not with what the encoder takes them for. Arguments as of `train_vq`.
     """
     vq = _vq(recipe.token_codes, recipe.seed, device, local_decoder=True)
     batch_at = _pictures(world, recipe, device)
