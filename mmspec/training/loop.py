@@ -1,4 +1,4 @@
-"""One training loop: AdamW, warm-up, cosine decay, checkpoints that survive an interrupt.
+"""One training loop: AdamW, or Muon beside it, warm-up, cosine decay, checkpoints that survive an interrupt.
 
 The batch of a step is a function of the step alone, so that a resumed run sees what an uninterrupted one would have
 seen. Checkpoints are written to a side file and moved into place: whenever the run stops, the last one loads.
@@ -33,6 +33,8 @@ class LoopOptions:
         save_every: Steps between checkpoints.
         log_every: Steps between log lines.
         bf16: Run the forward pass under bfloat16 autocast; weights and optimiser stay float32.
+        hidden: How names of parameters begin whose matrices Muon updates (orthogonal steps, as large as AdamW's:
+            Liu et al., arXiv 2502.16982, eq. 4) and not AdamW; made for hidden layers, not for embeddings.
     """
 
     steps: int
@@ -43,6 +45,7 @@ class LoopOptions:
     save_every: int = 100
     log_every: int = 20
     bf16: bool = True
+    hidden: str | None = None
 
 
 def schedule(step: int, options: LoopOptions) -> float:
@@ -75,22 +78,23 @@ def fit(
         KeyboardInterrupt: After the last finished checkpoint; a later call goes on from it.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    optimizer = _optimizer(model, options)
-    first = _resume(model, optimizer, folder)
+    optimizers = _optimizers(model, options)
+    first = _resume(model, optimizers, folder)
     if first:
         say(f"resuming at step {first} of {options.steps}")
     device = next(model.parameters()).device
     model.train()
     started = time.perf_counter()
     for step in range(first, options.steps):
-        for group in optimizer.param_groups:
+        for group in (group for optimizer in optimizers for group in optimizer.param_groups):
             group["lr"] = schedule(step, options)
         with torch.autocast(device.type, torch.bfloat16, enabled=options.bf16):
             loss = loss_of(model, batch_at(step))
         loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), options.clip)
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
+        for optimizer in optimizers:
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
         done = step + 1
         if done % options.log_every == 0 or done == options.steps:
             record = {
@@ -102,34 +106,47 @@ def fit(
                 log.write(json.dumps(record) + "\n")
             say(f"step {done}/{options.steps}  loss {record['loss']:.3f}  {record['seconds']:.0f} s")
         if done % options.save_every == 0 or done == options.steps:
-            _save(model, optimizer, done, folder)
+            _save(model, optimizers, done, folder)
     model.eval()
 
 
-def _optimizer(model: nn.Module, options: LoopOptions) -> torch.optim.AdamW:
-    parameters = [p for p in model.parameters() if p.requires_grad]
-    return torch.optim.AdamW(
+def _optimizers(model: nn.Module, options: LoopOptions) -> list[torch.optim.Optimizer]:
+    def hidden(name: str, p: nn.Parameter) -> bool:
+        return options.hidden is not None and name.startswith(options.hidden) and p.dim() == 2
+
+    named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
+    others = [p for name, p in named if not hidden(name, p)]
+    adamw = torch.optim.AdamW(
         [
-            {"params": [p for p in parameters if p.dim() > 1], "weight_decay": options.weight_decay},
-            {"params": [p for p in parameters if p.dim() <= 1], "weight_decay": 0.0},
+            {"params": [p for p in others if p.dim() > 1], "weight_decay": options.weight_decay},
+            {"params": [p for p in others if p.dim() <= 1], "weight_decay": 0.0},
         ],
         lr=options.learning_rate,
         betas=(0.9, 0.95),
         fused=True,
     )
+    matrices = [p for name, p in named if hidden(name, p)]
+    if not matrices:
+        return [adamw]
+    muon = torch.optim.Muon(
+        matrices, lr=options.learning_rate, weight_decay=options.weight_decay, adjust_lr_fn="match_rms_adamw"
+    )
+    return [adamw, muon]
 
 
-def _save(model: nn.Module, optimizer: torch.optim.Optimizer, step: int, folder: Path) -> None:
+def _save(model: nn.Module, optimizers: list[torch.optim.Optimizer], step: int, folder: Path) -> None:
     side = folder / (CHECKPOINT + ".part")
-    torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step}, side)
+    states = [optimizer.state_dict() for optimizer in optimizers]
+    torch.save({"model": model.state_dict(), "optimizers": states, "step": step}, side)
     os.replace(side, folder / CHECKPOINT)
 
 
-def _resume(model: nn.Module, optimizer: torch.optim.Optimizer, folder: Path) -> int:
+def _resume(model: nn.Module, optimizers: list[torch.optim.Optimizer], folder: Path) -> int:
     path = folder / CHECKPOINT
     if not path.exists():
         return 0
     saved: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
     model.load_state_dict(saved["model"])
-    optimizer.load_state_dict(saved["optimizer"])
+    for optimizer, state in zip(optimizers, saved["optimizers"], strict=True):
+        optimizer.load_state_dict(state)
     return int(saved["step"])

@@ -55,8 +55,8 @@ SHIPPED = (
         name="my-way-home-tokens",
         summary="The same world in codes: a causal transformer over frames of a VQ's codes and the actions between "
         "them, in the manner of MineWorld (arXiv 2504.08388). It is coarse: 64 codes, which are clusters of patches of "
-        "8 × 8 pixels. Codes of held-out clips are likelier behind the actions that were taken than behind others, yet "
-        "what it draws is a maze of its own after a few frames. Its speed stands in the card of `my-way-home`.",
+        "8 × 8 pixels. Walls move as the actions say; what comes into view is a maze of its own, since a window of 8 "
+        "frames remembers no other. Its speed stands in the card of `my-way-home`.",
         target="token-frames",
         method="frame-gs-sjd",
         k=32,

@@ -1,5 +1,6 @@
 """The recipe in miniature: what it writes, what it holds out; an interrupted run ends where a whole one does."""
 
+import contextlib
 import itertools
 import json
 import math
@@ -248,3 +249,41 @@ def test_the_loop_learns_and_clips(tmp_path: Path) -> None:
     options = LoopOptions(300, 0.1, warmup=10, weight_decay=0.0, save_every=300, log_every=50, bf16=False)
     fit(model, batch_at, loss_of, options, tmp_path, say=lambda line: None)
     assert loss_of(model, batch_at(999)).item() < 0.01 and not model.training
+
+
+def test_muon_takes_the_matrices_it_is_told_to(tmp_path: Path) -> None:
+    """Its steps are orthogonal; AdamW's first one is as large in every direction of every number."""
+    torch.manual_seed(0)
+    model = torch.nn.ModuleDict({"blocks": torch.nn.Linear(6, 4), "output": torch.nn.Linear(4, 6)})
+    before = {name: p.detach().clone() for name, p in model.named_parameters()}
+
+    def loss_of(model: Any, x: Tensor) -> Tensor:
+        return (model["output"](model["blocks"](x)) - x).square().mean()
+
+    options = LoopOptions(1, 0.1, warmup=0, weight_decay=0.0, bf16=False, hidden="blocks.")
+    fit(model, lambda step: torch.randn(64, 6), loss_of, options, tmp_path, say=lambda line: None)
+    steps = {name: p.detach() - before[name] for name, p in model.named_parameters()}
+    sizes = torch.linalg.svdvals(steps["blocks.weight"]) / (0.1 * 0.2 * 6**0.5)
+    assert sizes.min() > 0.6 and sizes.max() < 1.3
+    for name in ("blocks.bias", "output.weight", "output.bias"):
+        torch.testing.assert_close(steps[name].abs(), torch.full_like(steps[name], 0.1), rtol=1e-3, atol=0)
+
+
+def test_both_optimisers_resume(tmp_path: Path) -> None:
+    def run(folder: Path, last: int) -> Tensor:
+        torch.manual_seed(0)
+        model = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.Linear(3, 3))
+
+        def loss_of(model: Any, step: int) -> Tensor:
+            if step == last:
+                raise KeyboardInterrupt
+            return model(torch.randn(8, 3, generator=torch.Generator().manual_seed(step))).square().mean()
+
+        options = LoopOptions(4, 0.1, warmup=0, save_every=2, bf16=False, hidden="0.")
+        with contextlib.suppress(KeyboardInterrupt):
+            fit(model, lambda step: step, loss_of, options, folder, say=lambda line: None)
+        return torch.cat([p.detach().flatten() for p in model.parameters()])
+
+    whole, stopped = run(tmp_path / "whole", last=9), run(tmp_path / "stopped", last=3)
+    assert not torch.equal(whole, stopped)
+    assert torch.equal(whole, run(tmp_path / "stopped", last=9))

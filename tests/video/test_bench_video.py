@@ -4,7 +4,6 @@ import statistics
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -38,6 +37,7 @@ from mmspec_video.bench.settings import (
     playing,
 )
 from mmspec_video.bench.side import Side
+from mmspec_video.bench.turning import moved, turned_as_told
 from mmspec_video.models.adapter import StudentAdapter, adaptable
 from mmspec_video.models.next_frame import NextFrameDiT
 from mmspec_video.models.token_world import TokenWorldModel
@@ -296,18 +296,29 @@ def test_psnr_and_ssim_are_the_published_ones() -> None:
 
 
 def test_each_distance_ahead_is_that_frames() -> None:
-    truth = torch.rand(5, 3, 12, 12) * 2 - 1
-    task = SimpleNamespace(truth=truth)
-
-    def spoiled(task: Any) -> torch.Tensor:
-        made = task.truth.clone()
-        made[3] = -made[3]
-        return made
-
-    found = fidelity(spoiled, [task], [1, 4, 5])
+    truth = torch.rand(1, 5, 3, 12, 12) * 2 - 1
+    made = truth.clone()
+    made[:, 3] = -made[:, 3]
+    found = fidelity(made, truth, [1, 4, 5])
     assert (
         found["psnr_1"] == found["psnr_5"] > 58 > 20 > found["psnr_4"] and found["ssim_4"] < 0 < 0.9 < found["ssim_5"]
     )
+
+
+def test_frames_move_as_told_or_do_not() -> None:
+    """A wall of stripes, a plain one, and one that stands still."""
+    g = torch.Generator().manual_seed(0)
+    stripes = torch.rand(3, 8, 1, generator=g).repeat_interleave(4, 2).expand(3, 8, 4).repeat(1, 1, 20)
+    stripes = stripes * torch.rand(80, generator=g)
+    steps = (0, 6, 12, 9, 9)  # twice to the right, once to the left, not at all
+    frames = torch.stack([stripes[..., 30 - at : 70 - at] for at in steps])
+    by, shows = moved(frames[:-1], frames[1:])
+    assert by.tolist() == [6, 6, -3, 0] and shows.tolist() == [True, True, True, False]
+    names = ["on", "right", "left"]
+    for actions, share in (([2, 2, 1, 0], 1.0), ([1, 2, 1, 1], 2 / 3), ([0, 1, 0, 0], 0.0), ([0, 0, 0, 2], None)):
+        assert turned_as_told(frames, torch.tensor(actions), names) == (share and pytest.approx(share)), actions
+    both = torch.stack([frames, torch.full_like(frames, 0.5)])
+    assert turned_as_told(both, torch.tensor([[2, 1, 1, 0], [2, 2, 2, 2]]), names) == pytest.approx(2 / 3)
 
 
 def test_clips_end_where_they_end(folders: tuple[Path, Path]) -> None:

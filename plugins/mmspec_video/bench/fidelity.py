@@ -4,13 +4,11 @@ Frames are `[n, colour, height, width]` in [-1, 1]. A world has more than one fu
 best by being blurred: both numbers fall the further ahead one looks, whatever the method.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-
-from mmspec_video.bench.clips import Task
 
 WIDTH, SIGMA = 11, 1.5
 """Of SSIM's Gaussian window, in pixels, as published."""
@@ -42,15 +40,14 @@ def ssim(made: Tensor, truth: Tensor) -> Tensor:
     return index.flatten(1).mean(1)
 
 
-def fidelity(make: Callable[[Task], Tensor], tasks: Sequence[Task], ahead: Sequence[int]) -> dict[str, float]:
+def fidelity(made: Tensor, truth: Tensor, ahead: Sequence[int]) -> dict[str, float]:
     """`psnr_n` and `ssim_n`, n frames ahead, means over tasks.
 
     Args:
-        make: Frames `[new, colour, height, width]` of a task.
-        tasks: What is made.
+        made: Frames `[task, new, colour, height, width]`.
+        truth: The simulator's.
         ahead: Every n.
     """
-    made, truth = torch.stack([make(task) for task in tasks]), torch.stack([task.truth for task in tasks])
     found = {}
     for name, measure in (("psnr", psnr), ("ssim", ssim)):
         for n in ahead:

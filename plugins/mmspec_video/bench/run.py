@@ -28,7 +28,8 @@ HOW = (
     "player thinks for d frames' time of plain decoding, during which frames are made ahead for free; a hit is a frame "
     "that was there already; hit, miss, p50 and p95 of plain are multiples of plain's; discarded is frames that were "
     "made and never shown, per shown frame. The adversarial player never does what the model's default method guesses. "
-    "PSNR (dB) and SSIM compare with the simulator's frame so many frames ahead. Frames become pixels off the clock."
+    "PSNR (dB) and SSIM compare with the simulator's frame so many frames ahead. Turned as told: the share of frames "
+    "behind a turn that moved the right way, of those that show where they moved. Frames become pixels off the clock."
 )
 
 

@@ -13,6 +13,7 @@ from mmspec_video.bench.clips import Recorded, Task, places, reach, task_at
 from mmspec_video.bench.contestants import Maker
 from mmspec_video.bench.fidelity import fidelity
 from mmspec_video.bench.settings import BenchOptions
+from mmspec_video.bench.turning import turned_as_told
 from mmspec_video.codec import Codec, codec_of
 from mmspec_video.models.token_world import TokenWorldModel
 
@@ -77,7 +78,7 @@ class Side:
         return relay(contestants, legs, legs[0][:1], tick=self.tick)
 
     def looks(self, maker: Maker) -> dict[str, float]:
-        """How near its frames are to the simulator's."""
+        """How near its frames are to the simulator's, and whether they move as the actions say."""
         found = self._fidelity(lambda task: self._pixels(maker(task).units[0].to(self.device)))
         self.tick()
         return found
@@ -93,7 +94,11 @@ class Side:
         ahead = reach(self.clips, self.most)
         found = enumerate(places(self.clips, self.most))
         tasks = [self._task(*place, max(ahead), self.options.seed + i) for i, place in found]
-        return fidelity(make, tasks, ahead)
+        made, truth = torch.stack([make(task) for task in tasks]), torch.stack([task.truth for task in tasks])
+        shown = torch.cat([torch.stack([task.last for task in tasks])[:, None], made], 1)
+        actions = torch.cat([task.actions for task in tasks])
+        turned = turned_as_told((shown + 1) / 2, actions, self.pipe.config.actions)
+        return fidelity(made, truth, ahead) | ({} if turned is None else {"turned_as_told": round(turned, 4)})
 
     def _pixels(self, made: Tensor) -> Tensor:
         return torch.cat([self.codec.decode(part).float().clamp(-1, 1) for part in made.split(32)])

@@ -27,8 +27,6 @@ class VideoRecipe:
             more than the frames of one clip do.
         short_batch: Clips of each.
         short_frames: Of these clips.
-        mistaken: Of the codes of each frame of a short clip, the largest share that the token model reads as those of
-            the frame before. Drafts begin so.
         drawn: In whole windows, the largest share that it reads as what it draws itself behind true ones (parallel
             scheduled sampling, arXiv 1906.04331): who has read true codes only is soon lost behind frames of its own.
         dit_steps: Steps of the denoising model.
@@ -40,7 +38,7 @@ class VideoRecipe:
         seed: Of the world, of weights and of batches.
     """
 
-    episodes: int = 120
+    episodes: int = 480
     length: int = 200
     height: int = 48
     width: int = 64
@@ -50,12 +48,11 @@ class VideoRecipe:
     vq_steps: int = 2000
     token_vq_steps: int = 700
     vq_batch: int = 32
-    token_steps: int = 1950
+    token_steps: int = 6000
     token_batch: int = 12
-    short_share: float = 0.77
+    short_share: float = 0.75
     short_batch: int = 24
     short_frames: int = 3
-    mistaken: float = 0.25
     drawn: float = 0.5
     dit_steps: int = 4000
     dit_batch: int = 12

@@ -56,7 +56,7 @@ def train_and_ship(recipe: VideoRecipe, out: Path, work: Path, device: str, dist
 
     coarse_vq, coarse = coded(train_coarse_vq, "token-vq")
     vq, clips = coded(train_vq, "vq")
-    tokens = train_tokens(coarse, coarse_vq, recipe, work, device, partial(_said, say, "tokens"))
+    tokens = train_tokens(coarse, recipe, work, device, partial(_said, say, "tokens"))
     dit = train_dit(clips, vq, recipe, work, device, partial(_said, say, "dit"))
     adapter = None
     if distill:

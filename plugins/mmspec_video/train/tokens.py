@@ -6,26 +6,19 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mmspec.models.vq import LlamaGenVQ
 from mmspec.training.loop import LoopOptions, fit
 from mmspec_video.models.token_world import TokenWorldModel
-from mmspec_video.train.beginning import begin
 from mmspec_video.train.coded import Clips
 from mmspec_video.train.recipe import Say, VideoRecipe
 from mmspec_video.train.world import ACTIONS
 
 
-def train_tokens(
-    clips: Clips, vq: LlamaGenVQ, recipe: VideoRecipe, work: Path, device: str, say: Say
-) -> TokenWorldModel:
+def train_tokens(clips: Clips, recipe: VideoRecipe, work: Path, device: str, say: Say) -> TokenWorldModel:
     """The token model: cross-entropy of every code of every frame but the first."""
     torch.manual_seed(recipe.seed + 1)
     model = TokenWorldModel(
-        recipe.token_codes, len(ACTIONS), *recipe.grid, recipe.frames, dim=160, n_layer=7, n_head=5, multiple_of=32
-    )
-    begin(model, vq.quantize.entries.cpu())
-    model.to(device)
-
+        recipe.token_codes, len(ACTIONS), *recipe.grid, recipe.frames, dim=240, n_layer=4, n_head=5, multiple_of=32
+    ).to(device)
     short = recipe.short_share * recipe.token_steps
 
     def batch_at(step: int) -> tuple[int, Tensor, Tensor]:
@@ -34,14 +27,14 @@ def train_tokens(
 
     def loss_of(model: nn.Module, batch: tuple[int, Tensor, Tensor]) -> Tensor:
         step, codes, actions = batch
-        seed, true = recipe.batch_seed(1, step), sequence(codes, actions, recipe.token_codes)
+        true = sequence(codes, actions, recipe.token_codes)
         if step < short:
-            read = mixed(codes, torch.cat([codes[:, :1], codes[:, :-1]], 1), recipe.mistaken, seed)
-        else:
-            read = mixed(codes, drawn(model, codes, true, seed), recipe.drawn, seed)
+            return next_code(model, true, true)
+        seed = recipe.batch_seed(1, step)
+        read = mixed(codes, drawn(model, codes, true, seed), recipe.drawn, seed)
         return next_code(model, sequence(read, actions, recipe.token_codes), true)
 
-    options = LoopOptions(recipe.token_steps, 8e-4, warmup=30)
+    options = LoopOptions(recipe.token_steps, 3e-3, warmup=30, hidden="layers.")
     fit(model, batch_at, loss_of, options, work / "tokens", say)
     return model
 
