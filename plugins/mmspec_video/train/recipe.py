@@ -8,7 +8,7 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class VideoRecipe:
-    """Sizes and lengths: all of it takes about 75 minutes on two cores, and what is shipped has 14 MB.
+    """Sizes and lengths: all of it takes about an hour and a half on two cores, and what is shipped has 14 MB.
 
     Attributes:
         episodes: Rendered.
