@@ -143,12 +143,16 @@ def test_a_copied_plugin_generates_until_a_real_ctrl_c(folder: Path, tmp_path: P
         cwd=tmp_path,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
+        bufsize=0,  # `communicate` would not see what a buffer holds
         # A shell that runs the suite in the background makes its children deaf to CTRL-C.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     try:
         assert process.stdout is not None
-        opening = process.stdout.read(len(PROMPT) + 10)  # it is at work: ten bytes of its own are out
+        opening = b""
+        while len(opening) < len(PROMPT) + 10:  # then it is at work: ten bytes of its own are out
+            opening += (part := process.stdout.read(100))
+            assert part, "it ended"
         process.send_signal(signal.SIGINT)
         rest, errors = process.communicate(timeout=60)
     finally:
