@@ -34,7 +34,7 @@ class LoopOptions:
         log_every: Steps between log lines.
         bf16: Run the forward pass under bfloat16 autocast; weights and optimiser stay float32.
         hidden: How names of parameters begin whose matrices Muon updates (orthogonal steps, as large as AdamW's:
-            Liu et al., arXiv 2502.16982, eq. 4) and not AdamW; made for hidden layers, not for embeddings.
+            Liu et al., arXiv 2502.16982, § 2.2) and not AdamW; made for hidden layers, not for embeddings.
     """
 
     steps: int

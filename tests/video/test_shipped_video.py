@@ -117,7 +117,7 @@ def test_codes_are_likelier_behind_the_frames_before(windows: Any, clips: Record
         units = sequence(before, done, model.config.vocab_size)
         last = -model(units[:, :-1]).log_softmax(-1)[:, -1 - model.cells : -1]
         nats.append(float(last.gather(-1, codes[:, -1, :, None]).mean()))
-    assert nats[0] < nats[1] - 0.1
+    assert nats[0] < nats[1] - 1
 
 
 @torch.no_grad()
@@ -128,7 +128,7 @@ def test_codes_are_likelier_behind_what_was_done(windows: Any) -> None:
     for other in range(model.config.actions):
         units = sequence(codes, (done + other) % model.config.actions, model.config.vocab_size)
         nats.append(float(next_code(model, units, units)))
-    assert nats[0] < min(nats[1:]) - 0.05
+    assert nats[0] < min(nats[1:]) - 0.3
 
 
 def test_the_card_says_how_they_are_used(pipe: Any) -> None:
