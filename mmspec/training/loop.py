@@ -75,6 +75,7 @@ def fit(
         say: Where progress lines go.
 
     Raises:
+        ValueError: `options.hidden` is the beginning of no matrix's name.
         KeyboardInterrupt: After the last finished checkpoint; a later call goes on from it.
     """
     folder.mkdir(parents=True, exist_ok=True)
@@ -111,11 +112,12 @@ def fit(
 
 
 def _optimizers(model: nn.Module, options: LoopOptions) -> list[torch.optim.Optimizer]:
-    def hidden(name: str, p: nn.Parameter) -> bool:
-        return options.hidden is not None and name.startswith(options.hidden) and p.dim() == 2
-
-    named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
-    others = [p for name, p in named if not hidden(name, p)]
+    matrices: list[nn.Parameter] = []
+    others: list[nn.Parameter] = []
+    for name, p in model.named_parameters():
+        if p.requires_grad:
+            hidden = options.hidden is not None and name.startswith(options.hidden) and p.dim() == 2
+            (matrices if hidden else others).append(p)
     adamw = torch.optim.AdamW(
         [
             {"params": [p for p in others if p.dim() > 1], "weight_decay": options.weight_decay},
@@ -125,9 +127,10 @@ def _optimizers(model: nn.Module, options: LoopOptions) -> list[torch.optim.Opti
         betas=(0.9, 0.95),
         fused=True,
     )
-    matrices = [p for name, p in named if hidden(name, p)]
-    if not matrices:
+    if options.hidden is None:
         return [adamw]
+    if not matrices:
+        raise ValueError(f"no matrix that is trained has a name that begins with {options.hidden!r}")
     muon = torch.optim.Muon(
         matrices, lr=options.learning_rate, weight_decay=options.weight_decay, adjust_lr_fn="match_rms_adamw"
     )

@@ -5,6 +5,7 @@ import itertools
 import json
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -252,7 +253,7 @@ def test_the_loop_learns_and_clips(tmp_path: Path) -> None:
 
 
 def test_muon_takes_the_matrices_it_is_told_to(tmp_path: Path) -> None:
-    """Its steps are orthogonal; AdamW's first one is as large in every direction of every number."""
+    """Its steps are orthogonal; AdamW's first one changes all numbers as much."""
     torch.manual_seed(0)
     model = torch.nn.ModuleDict({"blocks": torch.nn.Linear(6, 4), "output": torch.nn.Linear(4, 6)})
     before = {name: p.detach().clone() for name, p in model.named_parameters()}
@@ -261,7 +262,10 @@ def test_muon_takes_the_matrices_it_is_told_to(tmp_path: Path) -> None:
         return (model["output"](model["blocks"](x)) - x).square().mean()
 
     options = LoopOptions(1, 0.1, warmup=0, weight_decay=0.0, bf16=False, hidden="blocks.")
-    fit(model, lambda step: torch.randn(64, 6), loss_of, options, tmp_path, say=lambda line: None)
+    batch = torch.randn(64, 6)
+    with pytest.raises(ValueError, match=r"begins with 'block\.'"):
+        fit(model, lambda step: batch, loss_of, replace(options, hidden="block."), tmp_path)
+    fit(model, lambda step: batch, loss_of, options, tmp_path, say=lambda line: None)
     steps = {name: p.detach() - before[name] for name, p in model.named_parameters()}
     sizes = torch.linalg.svdvals(steps["blocks.weight"]) / (0.1 * 0.2 * 6**0.5)
     assert sizes.min() > 0.6 and sizes.max() < 1.3

@@ -82,7 +82,7 @@ def test_the_next_frame_is_nearer_than_the_last_one(denoised: Any, clips: Record
 
 
 def test_walls_move_as_the_actions_say(pipe: Any, clips: Recorded) -> None:
-    """Of whoever keeps turning, and from other places of the maze; whoever stays sees next to nothing move."""
+    """In the places where the clips begin: for whoever keeps turning; whoever stays sees next to nothing move."""
     told = [[action] * 12 for action in ("left", "right", "stay") for _ in clips.frames]
     first = (clips.frames[:, :1] + 1) / 2
     method = "plain" if hasattr(pipe.transformer.config, "objective") else "frame-gs-sjd"
