@@ -7,7 +7,7 @@ WORKERS ?= 2
 # One thread a worker: two pytest workers with a thread pool each are slower than two without.
 THREADS := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 
-.PHONY: install demo test test-all lint types clean
+.PHONY: install demo test test-all test-clients fuzz lint types clean
 
 install: $(READY)
 
@@ -23,7 +23,16 @@ test: $(READY)
 	$(THREADS) $(BIN)/python -m pytest -n $(WORKERS)
 
 test-all: $(READY)
-	$(THREADS) $(BIN)/python -m pytest -n $(WORKERS) -m "" --timeout=3600
+	$(THREADS) $(BIN)/python -m pytest -n $(WORKERS) -m "not clients and not fuzz" --timeout=3600
+
+# Other people's software brings a hundred packages, so it has an environment of its own.
+test-clients: pyproject.toml constraints.txt tests/clients/constraints.txt
+	test -x .venv-clients/bin/python || $(PYTHON) -m venv .venv-clients
+	.venv-clients/bin/python -m pip install --quiet -c constraints.txt -c tests/clients/constraints.txt -e '.[dev,clients]'
+	$(THREADS) .venv-clients/bin/python -m pytest -n $(WORKERS) -m clients tests/clients
+
+fuzz: $(READY)
+	$(THREADS) $(BIN)/python -m pytest -n $(WORKERS) -m fuzz tests/fuzz
 
 lint: $(READY)
 	$(BIN)/ruff check .
@@ -34,5 +43,5 @@ types: $(READY)
 	$(BIN)/mypy
 
 clean:
-	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
+	rm -rf .venv .venv-clients build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
 	find mmspec plugins tests -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,20 @@
+"""peft: generation goes through the adapter's wrapper; the wrapper or the model inside may be the one enabled."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+peft = pytest.importorskip("peft")
+
+
+@pytest.mark.parametrize("inside", [True, False])
+def test_lora(model: Any, tokenizer: Any, both: Callable, inside: bool) -> None:
+    torch.manual_seed(1)
+    config = peft.LoraConfig(r=4, task_type="CAUSAL_LM", target_modules=["q_proj", "v_proj"], init_lora_weights=False)
+    wrapped = peft.get_peft_model(model, config).eval()
+    inputs = tokenizer("def area(radius):", return_tensors="pt")
+    call = dict(max_new_tokens=40, do_sample=True, temperature=0.7)
+    report = both(model if inside else wrapped, lambda: wrapped.generate(**inputs, **call).tolist())
+    assert report.drafted > 0
