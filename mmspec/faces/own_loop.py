@@ -10,7 +10,7 @@ from typing import Any
 from mmspec.faces.build import DEFAULT_K, budget
 from mmspec.faces.choice import AUTO
 from mmspec.registry import Component, installed, pair, require
-from mmspec.registry.matching import OWN_LOOP
+from mmspec.registry.matching import HOME, OWN_LOOP
 
 HANDLE = "_mmspec_enabled"
 
@@ -37,10 +37,11 @@ def enabled(
     Raises:
         ValueError: The method does not fit, or an argument has no meaning here.
     """
-    registry, why = installed(), ""
+    registry, why, near = installed(), "", ()
     if method == AUTO:
+        near = (target.owner, HOME)
         method, why = target.default_method, f"{target.default_method}, which the target {target.name} is used with"
-    pairing = pair(registry, method)
+    pairing = pair(registry, method, near=near)
     require(registry, pairing, target)
     k = budget(k, options, target.default_k or DEFAULT_K)
     given = [name for name, value in parts.items() if value is not None] + list(options)
