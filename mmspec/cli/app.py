@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 
 import mmspec
+from mmspec.cli.arguments import checked
 from mmspec.cli.merging import add_commands
 from mmspec.registry import add_file, installed
 
@@ -25,7 +26,7 @@ def build() -> typer.Typer:
     app.callback(context_settings={"obj": app})(_options)
     for name in COMMANDS:
         module = importlib.import_module(f"mmspec.cli.{name}")
-        app.command(name)(getattr(module, name))
+        app.command(name)(checked(getattr(module, name)))
     for plugin in installed().plugins():
         add_commands(app, installed(), plugin.name)
     return app

@@ -10,7 +10,9 @@ import re
 import typer
 from typer.core import TyperGroup
 from typer.main import get_command_name, get_group
+from typer.models import CommandInfo
 
+from mmspec.cli.arguments import checked
 from mmspec.registry import Registry
 from mmspec.registry.component import NAME
 from mmspec.registry.printable import refuse_control
@@ -80,16 +82,22 @@ def _refuse_taken(app: typer.Typer, own: typer.Typer, where: str) -> None:
 
 def _move(app: typer.Typer, own: typer.Typer) -> None:
     groups = _groups(app)
-    app.registered_commands += own.registered_commands
+    app.registered_commands += map(_checked, own.registered_commands)
     for info, (name, group) in zip(own.registered_groups, _groups(own).items(), strict=True):
         if name in groups:
             _move(groups[name], group)
         else:  # a group that a plugin keeps in its module is not to be filled by others
             mine = copy.copy(info)
             mine.typer_instance = copy.copy(group)
-            mine.typer_instance.registered_commands = list(group.registered_commands)
+            mine.typer_instance.registered_commands = list(map(_checked, group.registered_commands))
             mine.typer_instance.registered_groups = list(group.registered_groups)
             app.registered_groups.append(mine)
+
+
+def _checked(info: CommandInfo) -> CommandInfo:
+    mine = copy.copy(info)
+    mine.callback = checked(info.callback) if info.callback else None
+    return mine
 
 
 def _commands(app: typer.Typer) -> set[str]:

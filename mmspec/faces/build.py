@@ -48,7 +48,8 @@ def decoder_for(
     live, name = _drafter_given(registry, drafter, given)
     if method == "plain" and drafter is not None:
         raise ValueError("the method 'plain' drafts nothing; leave out drafter=, or the method")
-    why, preferred, near = "", DEFAULT_K, ()
+    why, preferred = "", DEFAULT_K
+    near: tuple[str, ...] = ()
     if method == AUTO and drafter is not None and "model" not in given:
         method, why = "plain", "the drafter that was given"
     elif method == AUTO:

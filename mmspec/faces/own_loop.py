@@ -37,9 +37,9 @@ def enabled(
     Raises:
         ValueError: The method does not fit, or an argument has no meaning here.
     """
-    registry, why, near = installed(), "", ()
+    registry, why = installed(), ""
+    near = (target.owner, HOME) if method == AUTO else ()
     if method == AUTO:
-        near = (target.owner, HOME)
         method, why = target.default_method, f"{target.default_method}, which the target {target.name} is used with"
     pairing = pair(registry, method, near=near)
     require(registry, pairing, target)

@@ -15,7 +15,7 @@ from mmspec.registry.plugin import CORE
 HOME = "text"
 """The plugin that brings the methods which any model can have."""
 OURS = ("auto", "plain")
-"""Methods that are words of mmspec: who names no method means them, so a plugin that offers the name takes none away."""
+"""Methods that are words of mmspec: who names no method means them. A plugin that offers the name takes none away."""
 OWN_LOOP = "own-loop"
 NO_DRAFT = frozenset({"chain"})
 """What no draft offers: it is the shortest chain."""
