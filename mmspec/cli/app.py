@@ -28,7 +28,7 @@ def build() -> typer.Typer:
         module = importlib.import_module(f"mmspec.cli.{name}")
         app.command(name)(checked(getattr(module, name)))
     for plugin in installed().plugins():
-        add_commands(app, installed(), plugin.name)
+        add_commands(app, installed(), plugin)
     return app
 
 
@@ -42,7 +42,7 @@ def _add_plugins(context: typer.Context, files: list[Path]) -> list[Path]:
     """Before any command is looked up, so that a plugin's own commands are found, and stand in `--help`."""
     for file in files:
         plugin = add_file(installed(), file)
-        add_commands(context.obj, installed(), plugin.name)
+        add_commands(context.obj, installed(), plugin)
     if files:
         group: Any = context.command
         group.commands.update(typer.main.get_group(context.obj).commands)

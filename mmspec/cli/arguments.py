@@ -1,4 +1,4 @@
-"""What no command can use is refused before any begins, whoever brings the command: numbers, devices."""
+"""Arguments of our commands that none of them can use, refused before any loads anything: numbers, devices, names."""
 
 import functools
 import math
@@ -7,23 +7,26 @@ from typing import Any
 
 import typer
 
+from mmspec.registry import installed
+from mmspec.registry.matching import named
+
 LARGEST = 2**63 - 1
 """Of a seed, a size or a count: what a tensor of integers can hold."""
 
 
 def checked(command: Callable[..., Any]) -> Callable[..., Any]:
-    """A command that refuses numbers that are none, or too large for any tensor, and devices that are not there.
+    """A command that refuses what is wrong whatever else is given.
 
     Args:
-        command: The function behind a command; a parameter `device` is taken for one.
+        command: The function behind a command; parameters of the names in `CHECKS` are taken for what these say.
     """
 
     @functools.wraps(command)
     def run(*args: Any, **given: Any) -> Any:
         for name, value in given.items():
             refuse_number(name, value)
-            if name == "device" and isinstance(value, str):
-                refuse_device(value)
+            if name in CHECKS and isinstance(value, str):
+                CHECKS[name](value)
         return command(*args, **given)
 
     return run
@@ -39,7 +42,7 @@ def refuse_number(name: str, value: Any) -> None:
     if isinstance(value, float) and not math.isfinite(value):
         raise typer.BadParameter(f"{option} is a finite number, not {value}")
     if isinstance(value, int) and abs(value) > LARGEST:
-        raise typer.BadParameter(f"{option} is at most {LARGEST}, which is 2^63 - 1, not {value:.0e}".replace("+", ""))
+        raise typer.BadParameter(f"{option} is at most {LARGEST}, which is 2^63 - 1, in either direction")
 
 
 def refuse_device(device: str) -> None:
@@ -53,8 +56,45 @@ def refuse_device(device: str) -> None:
     import torch
 
     try:
-        computed = (torch.ones(1, device=device) + 1).item()  # on `meta` there is nothing to read
+        torch.ones(1, device=device).item()  # on `meta` there is nothing to read
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         there = ["cpu", *(f"cuda:{number}" for number in range(torch.cuda.device_count()))]
         raise typer.BadParameter(f"there is no device {device!r}; there is {', '.join(there)}") from error
-    assert computed == 2
+
+
+def refuse_methods(names: str) -> None:
+    """Refuse what is no method, or no list of methods joined by commas.
+
+    Raises:
+        ValueError: One is unknown or ambiguous.
+    """
+    for name in names.split(","):
+        named(installed(), name)
+
+
+def refuse_rule(name: str) -> None:
+    """Refuse what is no rule.
+
+    Raises:
+        ValueError: It is unknown or ambiguous.
+    """
+    installed().get("rule", name)
+
+
+def refuse_policy(name: str) -> None:
+    """Refuse what is no policy.
+
+    Raises:
+        ValueError: It is unknown.
+    """
+    from mmspec.faces.policies import options_of
+
+    options_of(name)
+
+
+CHECKS: dict[str, Callable[[str], None]] = {
+    "device": refuse_device,
+    "method": refuse_methods,
+    "rule": refuse_rule,
+    "policy": refuse_policy,
+}

@@ -63,8 +63,8 @@ def _outcomes(name: str | None) -> "list[Outcome]":
 
     torch.set_num_threads(1)  # the kit's models are tiny: threads would only wait for each other
     registry = installed()
-    wanted = [name] if name else [plugin.name for plugin in registry.plugins() if plugin.status == "ok"]
-    outcomes = [] if name else list(broken_plugins(registry))
+    wanted = [name] if name is not None else [plugin.name for plugin in registry.plugins() if plugin.status == "ok"]
+    outcomes = [] if name is not None else list(broken_plugins(registry))
     with Console(stderr=True).status("imports …") as status:
         for each in checks_for(wanted, registry):
             status.update(f"{each.component.kind} {each.component.qualified}: {each.name}")

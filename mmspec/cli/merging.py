@@ -10,33 +10,36 @@ import re
 import typer
 from typer.core import TyperGroup
 from typer.main import get_command_name, get_group
-from typer.models import CommandInfo
 
 from mmspec.cli.arguments import checked
-from mmspec.registry import Registry
+from mmspec.registry import Plugin, Registry
 from mmspec.registry.component import NAME
 from mmspec.registry.printable import refuse_control
 
+OURS = "mmspec"
+"""The distribution that our own plugins are in."""
 _LAYOUT = re.compile(r"[\n\b\f]")
 """Controls that a help text may hold: lines, and the two marks that click reads."""
 
 
-def add_commands(app: typer.Typer, registry: Registry, plugin: str) -> None:
+def add_commands(app: typer.Typer, registry: Registry, plugin: Plugin) -> None:
     """Add a plugin's commands, all or none; a failure is noted on the plugin.
 
     Args:
         app: The whole application.
         registry: Where the plugin is.
-        plugin: Its name.
+        plugin: What is known of it.
     """
     own = typer.Typer()
-    with registry.blaming(plugin, "mmspec_commands"):
-        registry.call(plugin, "mmspec_commands", app=own)
+    with registry.blaming(plugin.name, "mmspec_commands"):
+        registry.call(plugin.name, "mmspec_commands", app=own)
         if own.registered_callback is not None:
             raise ValueError("a plugin adds commands and groups; the options of `mmspec` itself are not its own")
         if own.registered_commands or own.registered_groups:
             _refuse_unfit(get_group(own))
             _refuse_taken(app, own, "mmspec")
+            if plugin.distribution == OURS:
+                _check_arguments(own)
             _move(app, own)
 
 
@@ -82,22 +85,24 @@ def _refuse_taken(app: typer.Typer, own: typer.Typer, where: str) -> None:
 
 def _move(app: typer.Typer, own: typer.Typer) -> None:
     groups = _groups(app)
-    app.registered_commands += map(_checked, own.registered_commands)
+    app.registered_commands += own.registered_commands
     for info, (name, group) in zip(own.registered_groups, _groups(own).items(), strict=True):
         if name in groups:
             _move(groups[name], group)
         else:  # a group that a plugin keeps in its module is not to be filled by others
             mine = copy.copy(info)
             mine.typer_instance = copy.copy(group)
-            mine.typer_instance.registered_commands = list(map(_checked, group.registered_commands))
+            mine.typer_instance.registered_commands = list(group.registered_commands)
             mine.typer_instance.registered_groups = list(group.registered_groups)
             app.registered_groups.append(mine)
 
 
-def _checked(info: CommandInfo) -> CommandInfo:
-    mine = copy.copy(info)
-    mine.callback = checked(info.callback) if info.callback else None
-    return mine
+def _check_arguments(own: typer.Typer) -> None:
+    """Of our own commands, whose parameters of one name mean one thing."""
+    for info in own.registered_commands:
+        info.callback = checked(info.callback) if info.callback else None
+    for group in _groups(own).values():
+        _check_arguments(group)
 
 
 def _commands(app: typer.Typer) -> set[str]:

@@ -27,7 +27,7 @@ def methods(
         fitting.show(model, json)
         return
     registry = installed()
-    chosen = [named(registry, name)] if name else registry.components("method")
+    chosen = [named(registry, name)] if name is not None else registry.components("method")
     rows = [_row(registry, method) for method in sorted(chosen, key=lambda m: (m.name, m.owner))]
     if json:
         typer.echo(jsonlib.dumps(rows, indent=2))

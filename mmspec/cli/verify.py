@@ -22,7 +22,7 @@ def verify(
     num_speculative_tokens: Annotated[int | None, typer.Option("--num-speculative-tokens", "-k", min=0)] = None,
     policy: Annotated[str | None, typer.Option(help="How many to draft: fixed, confidence, goodput.")] = None,
     opt: Annotated[list[str] | None, typer.Option(help="key=value of drafter, rule or policy; repeatable.")] = None,
-    repeats: Annotated[int, typer.Option(min=1, help="Runs of each kind, in turn; seconds are medians.")] = 1,
+    repeats: Annotated[int, typer.Option(min=1, max=1000, help="Runs of each kind, in turn; seconds are medians.")] = 1,
 ) -> None:
     """Run a script without and with mmspec, and compare every output.
 

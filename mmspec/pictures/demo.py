@@ -17,7 +17,8 @@ from typing import Any
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-from mmspec.pictures.command import refuse_format, refuse_unwritable, write_whole
+from mmspec.cli import places
+from mmspec.pictures.command import refuse_format, write_whole
 from mmspec.report import terminal
 from mmspec.report.report import Report
 from mmspec.report.views import HONEST, badge
@@ -58,8 +59,9 @@ def make_room(out: Path) -> None:
         ValueError: The sheet would be no picture, or its name is a folder's.
     """
     refuse_format(out)
+    places.refuse_folders(out.parent)
     out.parent.mkdir(parents=True, exist_ok=True)
-    refuse_unwritable(out)
+    places.refuse_unwritable(out)
 
 
 def draw_demo(

@@ -75,12 +75,14 @@ def demo_video(
     """Walk through the shipped worlds: the same frames, plainly and speculatively, as GIFs side by side."""
     from diffusers.utils import logging
 
+    from mmspec.cli.places import refuse_folders
     from mmspec.report import terminal
     from mmspec_video.bench.clips import recorded
     from mmspec_video.bench.run import folder_of, loaded
     from mmspec_video.clips import refuse_clip, save_clip
 
     logging.disable_progress_bar()  # of loading, which takes a moment only
+    refuse_folders(out)
     out.mkdir(parents=True, exist_ok=True)
     lines, files = [], []
     for name in MODELS:

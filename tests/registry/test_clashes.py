@@ -34,7 +34,9 @@ def taken() -> Iterator[Registry]:
     """Everything that we offer is offered once more by `taker`, which came last; methods but two excepted."""
     registry = installed()
     keep = {c.name for c in registry.components("method")} - {"suffix", "auto", "plain", "draft-model"}
-    registry.register(Taker(tuple(c for c in registry.components() if c.kind != "method" or c.name not in keep)), "taker")
+    registry.register(
+        Taker(tuple(c for c in registry.components() if c.kind != "method" or c.name not in keep)), "taker"
+    )
     yield registry
     registry.unregister("taker")
 

@@ -1,4 +1,4 @@
-"""Plugins that lie, raise, never end, change what they gave or speak to the terminal: listed, and harmless to others."""
+"""Plugins that lie, raise, never end, change what they gave, speak to the terminal: listed, and harmless to others."""
 
 import os
 import re
@@ -30,7 +30,9 @@ GREETING = HEAD + "    return [drafter('greeting')]\n"
 
 
 def drafter(name: str = "thing", **facts: Any) -> Component:
-    return Component(**{"name": name, "kind": "drafter", "factory": "fractions:Fraction", "summary": "A drafter."} | facts)
+    return Component(
+        **{"name": name, "kind": "drafter", "factory": "fractions:Fraction", "summary": "A drafter."} | facts
+    )
 
 
 class Hooks:
@@ -226,7 +228,10 @@ COMMANDS = GREETING + "\nimport typer\nfrom mmspec.cli.groups import group\n\n@h
     [
         ("    app.command('first')(lambda: None)\n    raise RuntimeError('half way')\n", "half way"),
         ("    app.command('methods')(lambda: print('mine'))\n", "there is a command `mmspec methods` already"),
-        ("    group(app, 'methods', 'Mine.').command('x')(lambda: None)\n", "`mmspec methods` already, which is no group"),
+        (
+            "    group(app, 'methods', 'Mine.').command('x')(lambda: None)\n",
+            "`mmspec methods` already, which is no group",
+        ),
         ("    app.command('bench')(lambda: print('mine'))\n", "there is a command `mmspec bench` already"),
         ("    group(app, 'generate', 'x').command('text')(lambda: None)\n", "a command `mmspec generate text` already"),
         ("    app.callback()(lambda: print('mine'))\n", "the options of `mmspec` itself are not its own"),
@@ -255,7 +260,9 @@ def test_a_group_that_a_plugin_keeps_is_not_filled_by_others(install, reload) ->
     kept = "\nimport typer\nKEPT = typer.Typer()\nKEPT.command('one')(lambda: print('one'))\n@hookimpl\n"
     install("keeper", GREETING + kept + "def mmspec_commands(app):\n    app.add_typer(KEPT, name='kept')\n")
     more = GREETING.replace("greeting", "other") + "\nfrom mmspec.cli.groups import group\n@hookimpl\n"
-    install("more", more + "def mmspec_commands(app):\n    group(app, 'kept', '').command('two')(lambda: print('two'))\n")
+    install(
+        "more", more + "def mmspec_commands(app):\n    group(app, 'kept', '').command('two')(lambda: print('two'))\n"
+    )
     reload()
     for _ in range(2):
         app = build()
@@ -278,8 +285,12 @@ def reload(monkeypatch: pytest.MonkeyPatch) -> Callable[[], Registry]:
 def test_markup_and_brackets_are_shown_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:
     """A summary that closes a tag which nobody opened."""
     odd = [
-        Component(name="odd-bracket", kind="method", exactness="lossy", summary="[/x] [red]none[/red] \\[", drafter="gone"),
-        Component(name="odd-summary", kind="method", exactness="lossy", rule="core:match", summary="[/x] [bold]as it is"),
+        Component(
+            name="odd-bracket", kind="method", exactness="lossy", summary="[/x] [red]none[/red] \\[", drafter="gone"
+        ),
+        Component(
+            name="odd-summary", kind="method", exactness="lossy", rule="core:match", summary="[/x] [bold]as it is"
+        ),
     ]
     installed().register(Hooks(lambda: odd), "brackets")
     try:
