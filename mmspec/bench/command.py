@@ -4,6 +4,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from mmspec.cli.places import refuse_unwritable
+
 if TYPE_CHECKING:
     from mmspec.report.result import Result
 
@@ -11,18 +13,21 @@ Progress = Callable[[int], Callable[[], None]]
 """Given the number of calls, returns what is called after each."""
 
 
-def refuse_homeless(*files: Path | None) -> None:
+def refuse_homeless(json: Path | None, plot: Path | None) -> None:
     """Refuse what could only fail in the end.
 
     Args:
-        *files: What is to be written, or None.
+        json: Where the result is to be written, or None.
+        plot: Where it is to be drawn, or None.
 
     Raises:
-        ValueError: There is no folder for one.
+        ValueError: One cannot be written, or nothing here can draw a plot.
     """
-    for file in files:
-        if file is not None and not file.resolve().parent.is_dir():
-            raise ValueError(f"there is no folder {file.resolve().parent} to write {file.name} into")
+    refuse_unwritable(json, plot)
+    if plot is not None:
+        from mmspec.report.plot import refuse
+
+        refuse(plot)
 
 
 def bench(name: str, run: Callable[[Progress], "Result"], json: Path | None, plot: Path | None) -> None:

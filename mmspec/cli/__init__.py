@@ -2,17 +2,10 @@
 
 import sys
 
-from mmspec.registry import switches
-
 
 def main() -> None:
-    """Run `mmspec`; a user's mistake is one line and exit code 2, with a traceback under `MMSPEC_TRACE=1`."""
+    """Run `mmspec`; a mistake is one line and exit code 2, with a traceback under `MMSPEC_TRACE=1`."""
     from mmspec.cli.app import build
+    from mmspec.cli.boundary import run
 
-    try:
-        build()()
-    except (ValueError, TypeError) as error:
-        if switches.tracing():
-            raise
-        print(f"mmspec: {error}", file=sys.stderr)
-        sys.exit(2)
+    sys.exit(run(lambda: build()(standalone_mode=False)))

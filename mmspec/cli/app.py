@@ -7,6 +7,8 @@ from typing import Annotated, Any
 import typer
 
 import mmspec
+from mmspec.cli.arguments import checked
+from mmspec.cli.merging import add_commands
 from mmspec.registry import add_file, installed
 
 #: Each is a function of that name in a module of that name, so that a command is found where its name says.
@@ -24,8 +26,9 @@ def build() -> typer.Typer:
     app.callback(context_settings={"obj": app})(_options)
     for name in COMMANDS:
         module = importlib.import_module(f"mmspec.cli.{name}")
-        app.command(name)(getattr(module, name))
-    installed().add_commands(app)
+        app.command(name)(checked(getattr(module, name)))
+    for plugin in installed().plugins():
+        add_commands(app, installed(), plugin)
     return app
 
 
@@ -39,7 +42,7 @@ def _add_plugins(context: typer.Context, files: list[Path]) -> list[Path]:
     """Before any command is looked up, so that a plugin's own commands are found, and stand in `--help`."""
     for file in files:
         plugin = add_file(installed(), file)
-        installed().ask(plugin.name, "mmspec_commands", app=context.obj)
+        add_commands(context.obj, installed(), plugin)
     if files:
         group: Any = context.command
         group.commands.update(typer.main.get_group(context.obj).commands)

@@ -34,12 +34,12 @@ def card(
     elif not readme:
         texts |= _shipped()
     texts |= {file: _filled(file) for file in readme or ()}
-    changed = [file for file, text in texts.items() if not file.is_file() or file.read_text() != text]
+    changed = [file for file, text in texts.items() if not file.is_file() or _read(file) != text]
     for file in changed:
         typer.echo(f"{file} {'would change' if check else 'written'}")
         if not check:
             file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_text(texts[file])
+            file.write_text(texts[file], encoding="utf-8")
     if not changed:
         typer.echo(f"up to date: {', '.join(map(str, texts))}")
     raise typer.Exit(1 if check and changed else 0)
@@ -62,25 +62,32 @@ def _measured(result: Path, output: Path) -> dict[Path, str]:
 
     if output.suffix != ".md":
         raise ValueError(f"a card is a Markdown file, FILE.md, not {output.name!r}")
-    if not result.is_file():
-        raise ValueError(f"there is no {result}")
+    written = _read(result)
     bench = Result.load(result)
     beside = output.with_suffix(".bench.json")
     known = [model for model in described() if (model.name, f"mmspec/{model.name}") == (output.stem, bench.model)]
     if known:
         text = render(known[0], facts_of(known[0], folder("assets")), bench)
     elif output.is_file():
-        text = output.read_text()
+        text = _read(output)
         text += "" if f"<!-- bench: {beside.name} " in text else "\n" + speed_section(bench, beside.name)
         text = fill(text, output.parent, {beside.name: bench})
     else:
         text = render_measured(bench, output.stem)
-    return {beside: result.read_text(), output: text}
+    return {beside: written, output: text}
 
 
 def _filled(file: Path) -> str:
     from mmspec.report.numbers import fill
 
+    return fill(_read(file), file.parent)
+
+
+def _read(file: Path) -> str:
+    """A text in UTF-8, whatever the locale."""
     if not file.is_file():
-        raise ValueError(f"there is no {file}")
-    return fill(file.read_text(), file.parent)
+        raise ValueError(f"there is no file {file}")
+    try:
+        return file.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{file} is no text in UTF-8: {error}") from error

@@ -14,14 +14,17 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mmspec.registry import installed
+from mmspec.report import terminal
 
 if TYPE_CHECKING:
-    from rich.table import Table
+    from rich.text import Text
 
     from mmspec.testing.conformance.outcome import Outcome
     from mmspec.testing.parity import Agreement
 
 COLOURS = {"pass": "green", "fail": "bold red", "xfail": "yellow", "skip": "dim"}
+WHOLE = {"check", "status", "architecture", "output"}
+"""Columns of names and statuses, which are to be copied: never cut, nor folded."""
 
 
 def check(
@@ -60,8 +63,8 @@ def _outcomes(name: str | None) -> "list[Outcome]":
 
     torch.set_num_threads(1)  # the kit's models are tiny: threads would only wait for each other
     registry = installed()
-    wanted = [name] if name else [plugin.name for plugin in registry.plugins() if plugin.status == "ok"]
-    outcomes = [] if name else list(broken_plugins(registry))
+    wanted = [name] if name is not None else [plugin.name for plugin in registry.plugins() if plugin.status == "ok"]
+    outcomes = [] if name is not None else list(broken_plugins(registry))
     with Console(stderr=True).status("imports …") as status:
         for each in checks_for(wanted, registry):
             status.update(f"{each.component.kind} {each.component.qualified}: {each.name}")
@@ -86,31 +89,21 @@ def _status(agreement: "Agreement") -> str:
 
 
 def _print_parity(agreements: "Sequence[Agreement]") -> None:
-    from rich.markup import escape
-
-    from mmspec.report.table import wide_console
-
-    table = _table("architecture", "output", "status", "difference", "reason")
-    before = None
+    rows, before = [], None
     for each in agreements:
-        status, number = _status(each), "" if each.error is None else f"{each.error:.1e}"
         architecture = each.architecture if each.architecture != before else ""
-        table.add_row(architecture, each.output, f"[{COLOURS[status]}]{status}[/]", number, escape(each.note))
+        number = "" if each.error is None else f"{each.error:.1e}"
+        rows.append((architecture, each.output, _coloured(_status(each)), number, each.note))
         before = each.architecture
-    console = wide_console()
-    console.print(table)
-    fixtures = len({each.architecture for each in agreements})
-    console.print(f"fixtures: {fixtures}, outputs: {sum(map(bool, (e.output for e in agreements)))}: ", end="")
-    console.print(_said([_status(each) for each in agreements]))
+    console = terminal.terminal()
+    terminal.table(console, ("architecture", "output", "status", "difference", "reason"), rows, whole=WHOLE)
+    fixtures, outputs = len({each.architecture for each in agreements}), sum(bool(each.output) for each in agreements)
+    said = _said([_status(each) for each in agreements])
+    terminal.line(console, f"fixtures: {fixtures}, outputs: {outputs}: {said}")
 
 
-def _table(*columns: str) -> "Table":
-    """Names and statuses are to be copied: never cut, nor folded."""
-    from rich.table import Column, Table
-
-    whole = {"check", "status", "architecture", "output"}
-    headers = [Column(column, no_wrap=column in whole) for column in columns]
-    return Table(*headers, box=None, pad_edge=False)
+def _coloured(status: str) -> "Text":
+    return terminal.text(status, COLOURS[status])
 
 
 def _said(statuses: Sequence[str]) -> str:
@@ -119,25 +112,15 @@ def _said(statuses: Sequence[str]) -> str:
 
 
 def _print(outcomes: "Sequence[Outcome]", seconds: float) -> None:
-    from rich.markup import escape
-
-    from mmspec.report.table import wide_console
-
-    table = _table("component", "check", "status", "number", "reason")
-    before = None
+    rows, before = [], None
     for outcome in outcomes:
         component = f"{outcome.kind} {outcome.component}"
-        table.add_row(
-            component if component != before else "",
-            outcome.check,
-            f"[{COLOURS[outcome.status]}]{outcome.status}[/]",
-            escape(outcome.number),
-            escape(outcome.reason),
-        )
+        shown = component if component != before else ""
+        rows.append((shown, outcome.check, _coloured(outcome.status), outcome.number, outcome.reason))
         before = component
     components = len({(outcome.kind, outcome.component) for outcome in outcomes})
     said = _said([outcome.status for outcome in outcomes])
-    console = wide_console()
+    console = terminal.terminal()
     if outcomes:
-        console.print(table)
-    console.print(f"components: {components}, checks: {len(outcomes)}: {said} ({seconds:.0f} s)")
+        terminal.table(console, ("component", "check", "status", "number", "reason"), rows, whole=WHOLE)
+    terminal.line(console, f"components: {components}, checks: {len(outcomes)}: {said} ({seconds:.0f} s)")

@@ -3,6 +3,7 @@
 import dataclasses
 import json as jsonlib
 import warnings
+from collections import Counter
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -16,7 +17,9 @@ from mmspec.hosts.anatomy import Anatomy
 from mmspec.hosts.outline import Outline
 from mmspec.hosts.target import TransformersTarget
 from mmspec.registry import Component, Pairing, Registry, installed, pair, require
+from mmspec.registry.matching import HOME
 from mmspec.report.result import Result
+from mmspec.report.terminal import line, table, terminal
 
 
 @dataclass(frozen=True)
@@ -138,9 +141,10 @@ def _refuse_slots(config: Any) -> None:
 def _fit(
     registry: Registry, method: Component, target: Component, seen: Outline, refused: str, result: Result | None
 ) -> Fit:
-    chosen = choose(seen.model, target, draft_model=False, rule=False) if method.name == AUTO else None
+    ours = method.qualified == f"{HOME}:{AUTO}"
+    chosen = choose(seen.model, target, draft_model=False, rule=False) if ours else None
     if chosen and chosen.method != AUTO:
-        fit = _fit(registry, registry.get("method", chosen.method, near=target.owner), target, seen, refused, result)
+        fit = _fit(registry, registry.get("method", chosen.method, (target.owner, HOME)), target, seen, refused, result)
         expected = _expected(result, AUTO) or fit.expected
         return replace(fit, method=AUTO, owner=method.owner, why=fit.why or chosen.why, expected=expected)
     try:
@@ -201,38 +205,26 @@ def _expected(result: Result | None, method: str) -> list[Expected]:
 
 
 def _print(found: Fits) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    console = Console()
-
-    def say(text: str) -> None:
-        console.print(text, highlight=False, markup=False, soft_wrap=True)
-
-    say(f"{found.model}: {found.parameters:,} parameters; target {found.target}\n")
+    console = terminal()
+    line(console, f"{found.model}: {found.parameters:,} parameters; target {found.target}\n")
     if found.refused:
-        say(f"No method fits: {found.refused}")
+        line(console, f"No method fits: {found.refused}")
         return
-    fitting = Table("method", "exactness", "measured", "options beside k, policy", box=None, pad_edge=False)
-    other = Table("does not fit", "because", box=None, pad_edge=False)
-    names = [fit.method for fit in found.methods]
-    for fit in found.methods:
-        name = fit.method if names.count(fit.method) == 1 else f"{fit.owner}:{fit.method}"
-        if fit.fits:
-            fitting.add_row(name, fit.exactness, _numbers(fit), _options(fit))
-        else:
-            other.add_row(name, fit.why)
-    console.print(fitting)
-    if other.row_count:
+    names = Counter(fit.method for fit in found.methods)
+    shown = [(f.method if names[f.method] == 1 else f"{f.owner}:{f.method}", f) for f in found.methods]
+    fitting = [(name, fit.exactness, _numbers(fit), _options(fit)) for name, fit in shown if fit.fits]
+    other = [(name, fit.why) for name, fit in shown if not fit.fits]
+    table(console, ("method", "exactness", "measured", "options beside k, policy"), fitting, whole={"method"})
+    if other:
         console.print()
-        console.print(other)
+        table(console, ("does not fit", "because"), other, whole={"does not fit"})
     for note in _notes(found):
-        say(f"\n{note}")
+        line(console, f"\n{note}")
 
 
 def _numbers(fit: Fit) -> str:
-    lines = (f"{e.setting}: {e.acceptance_length:.2f} units a pass, {e.speedup:.2f} ×" for e in fit.expected)
-    return "\n".join(lines) or "not measured"
+    numbers = (f"{e.setting}: {e.acceptance_length:.2f} units a pass, {e.speedup:.2f} ×" for e in fit.expected)
+    return "\n".join(numbers) or "not measured"
 
 
 def _options(fit: Fit) -> str:

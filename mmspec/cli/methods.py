@@ -1,11 +1,14 @@
 """`mmspec methods`: what can be asked for, from manifests alone; `--for` a model: what fits it (`fitting.py`)."""
 
 import json as jsonlib
+from collections import Counter
 from typing import Annotated, Any
 
 import typer
 
 from mmspec.registry import Component, Pairing, Registry, installed, pair
+from mmspec.registry.matching import named
+from mmspec.report.terminal import table, terminal
 
 
 def methods(
@@ -24,7 +27,7 @@ def methods(
         fitting.show(model, json)
         return
     registry = installed()
-    chosen = [registry.get("method", name)] if name else registry.components("method")
+    chosen = [named(registry, name)] if name is not None else registry.components("method")
     rows = [_row(registry, method) for method in sorted(chosen, key=lambda m: (m.name, m.owner))]
     if json:
         typer.echo(jsonlib.dumps(rows, indent=2))
@@ -50,27 +53,32 @@ def _row(registry: Registry, method: Component) -> dict[str, Any]:
 
 
 def _table(rows: list[dict[str, Any]]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table("method", "exactness", "needs", "summary", "from", box=None, pad_edge=False)
-    names = [row["name"] for row in rows]
-    for row in rows:
-        name = row["name"] if names.count(row["name"]) == 1 else f"{row['owner']}:{row['name']}"
-        table.add_row(name, row["exactness"], " ".join(row["needs"]), row.get("error", row["summary"]), row["owner"])
-    Console().print(table)
+    names = Counter(row["name"] for row in rows)
+    shown = [
+        (
+            row["name"] if names[row["name"]] == 1 else f"{row['owner']}:{row['name']}",
+            row["exactness"],
+            " ".join(row["needs"]),
+            row.get("error", row["summary"]),
+            row["owner"],
+        )
+        for row in rows
+    ]
+    table(terminal(), ("method", "exactness", "needs", "summary", "from"), shown, whole={"method"})
 
 
 def _options(parts: Pairing) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
     from mmspec.registry.options import explain
 
-    table = Table("option", "allowed", "default", "help", box=None, pad_edge=False)
-    for part in (parts.drafter, parts.rule):
-        options = part.load_options() if part else None
-        for line in explain(options) if options else ():
-            table.add_row(line.name, line.allowed, str(parts.method.defaults.get(line.name, line.default)), line.help)
-    if table.row_count:
-        Console().print("\n", table, sep="")
+    declared = [part.load_options() for part in (parts.drafter, parts.rule) if part]
+    defaults = parts.method.defaults
+    rows = [
+        (line.name, line.allowed, str(defaults.get(line.name, line.default)), line.help)
+        for options in declared
+        if options
+        for line in explain(options)
+    ]
+    if rows:
+        console = terminal()
+        console.print()
+        table(console, ("option", "allowed", "default", "help"), rows, whole={"option"})

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from mmspec import authoring
+from mmspec.cli.places import refuse_folders
 from mmspec.registry import installed
 
 
@@ -15,6 +16,7 @@ def new(
     out: Annotated[Path, typer.Option(help="Folder that receives its folder.", file_okay=False)] = Path(),
 ) -> None:
     """Write a plugin: pyproject, module, test, README, workflow. It passes `mmspec check` at once."""
+    refuse_folders(out)
     folder = authoring.write(installed(), name, kind, out)
     module = next(folder.glob("*.py"))
     plugin = module.stem.removeprefix("mmspec_")

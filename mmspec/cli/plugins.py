@@ -7,6 +7,10 @@ from typing import Annotated
 import typer
 
 from mmspec.registry import Plugin, installed
+from mmspec.report.terminal import table, terminal
+
+SLOW = 2.0
+"""Seconds of loading from which on a plugin is said to be slow."""
 
 
 def plugins(json: Annotated[bool, typer.Option("--json", help="Machine-readable.")] = False) -> None:
@@ -25,18 +29,16 @@ def _record(plugin: Plugin) -> dict[str, object]:
 
 
 def _table(found: tuple[Plugin, ...]) -> None:
-    from rich.console import Console
-    from rich.markup import escape
-    from rich.table import Table
+    rows = [(plugin.name, _source(plugin), plugin.status, plugin.error or _summary(plugin)) for plugin in found]
+    table(terminal(), ("plugin", "distribution", "status", "components"), rows, whole={"plugin", "status"})
 
-    table = Table("plugin", "distribution", "status", "components", box=None, pad_edge=False)
-    for plugin in found:
-        source = f"{plugin.distribution} {plugin.version}" if plugin.distribution else "registered here"
-        table.add_row(plugin.name, source, plugin.status, escape(plugin.error or _summary(plugin)))
-    Console().print(table)
+
+def _source(plugin: Plugin) -> str:
+    return f"{plugin.distribution} {plugin.version}" if plugin.distribution else "registered here"
 
 
 def _summary(plugin: Plugin) -> str:
     kinds = dict.fromkeys(c.kind for c in plugin.components)
-    lists = (f"{kind}: {', '.join(c.name for c in plugin.components if c.kind == kind)}" for kind in kinds)
-    return "\n".join(lists) or "nothing yet"
+    lines = [f"{kind}: {', '.join(c.name for c in plugin.components if c.kind == kind)}" for kind in kinds]
+    slow = [f"it takes {plugin.seconds:.1f} s to load, whatever mmspec is asked"] if plugin.seconds > SLOW else []
+    return "\n".join([*(lines or ["nothing yet"]), *slow])

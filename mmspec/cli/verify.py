@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from mmspec.report import terminal
+
 if TYPE_CHECKING:
     from mmspec.verify.verdict import Line, Verdict
 
@@ -20,7 +22,7 @@ def verify(
     num_speculative_tokens: Annotated[int | None, typer.Option("--num-speculative-tokens", "-k", min=0)] = None,
     policy: Annotated[str | None, typer.Option(help="How many to draft: fixed, confidence, goodput.")] = None,
     opt: Annotated[list[str] | None, typer.Option(help="key=value of drafter, rule or policy; repeatable.")] = None,
-    repeats: Annotated[int, typer.Option(min=1, help="Runs of each kind, in turn; seconds are medians.")] = 1,
+    repeats: Annotated[int, typer.Option(min=1, max=1000, help="Runs of each kind, in turn; seconds are medians.")] = 1,
 ) -> None:
     """Run a script without and with mmspec, and compare every output.
 
@@ -33,13 +35,14 @@ def verify(
     only, where rounding decides.
     """
     from mmspec.registry import installed
+    from mmspec.registry.matching import named
     from mmspec.registry.options import parse
     from mmspec.verify.children import Script, ScriptFailed
     from mmspec.verify.verdict import NOTHING, WRONG, judge
 
     if not script.is_file():
         raise ValueError(f"there is no script {script}")
-    installed().get("method", method)
+    found = named(installed(), method)
     how = {"method": method, "drafter": drafter, "rule": rule, "k": num_speculative_tokens, "policy": policy}
     plugins = context.find_root().params.get("plugin") or []
     with tempfile.TemporaryDirectory(prefix="mmspec-verify-") as work:
@@ -50,26 +53,22 @@ def verify(
             typer.echo(failure.trace, err=True, nl=False)
             typer.echo(f"mmspec: {failure}", err=True)
             raise typer.Exit(WRONG if failure.speculating else NOTHING) from None
-        _show(verdict, installed().get("method", method).exactness)
+        _show(verdict, found.exactness)
     raise typer.Exit(verdict.code)
 
 
 def _show(verdict: "Verdict", exactness: str | None) -> None:
-    from rich.markup import escape
-    from rich.table import Table
+    console = terminal.terminal()
+    columns = ("", "model", "rows × new", "plain s", "mmspec s", "ids")
+    terminal.table(console, columns, map(_row, verdict.lines), whole=columns[:-1])
+    for text in ("* a model's first call, in which it warms up", *_summary(verdict, exactness)):
+        terminal.line(console, text)
 
-    from mmspec.report.table import wide_console
 
-    table = Table("", "model", "rows × new", "plain s", "mmspec s", "ids", box=None, pad_edge=False)
-    for line in verdict.lines:
-        number = f"{line.plain.number}{'*' if line.plain.first else ''}"
-        seconds = f"{line.plain_s:.3f}", f"{line.ours_s:.3f}" if line.ours else ""
-        table.add_row(number, line.plain.model, line.shape, *seconds, escape(_outcome(line)))
-    console = wide_console()
-    console.print(table)
-    console.print("* a model's first call, in which it warms up", highlight=False)
-    for text in _summary(verdict, exactness):
-        console.print(escape(text), highlight=False, soft_wrap=True)
+def _row(line: "Line") -> tuple[str, ...]:
+    number = f"{line.plain.number}{'*' if line.plain.first else ''}"
+    seconds = f"{line.plain_s:.3f}", f"{line.ours_s:.3f}" if line.ours else ""
+    return number, line.plain.model, line.shape, *seconds, _outcome(line)
 
 
 def _outcome(line: "Line") -> str:

@@ -2,18 +2,17 @@
 
 import statistics
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from rich.console import Console
-from rich.table import Table
 from torch import Tensor
 from transformers.utils import logging
 
 import mmspec
 from mmspec.hosts.loading import load_model, load_tokenizer
+from mmspec.report import terminal
 from mmspec.report.report import Report
 
 PROMPTS = {
@@ -26,6 +25,7 @@ METHODS: Mapping[str, Mapping[str, Any]] = {
     "draft-model": {"drafter": "mmspec/text-1m", "k": 4},
 }
 """What every demo shows, with options; a draft model by its name."""
+COLUMNS = ("method", "exactness", "acceptance length", "seconds", "speed-up over plain")
 NEW_TOKENS, REPEATS, SHOWN_LINES = 120, 3, 8
 
 
@@ -46,7 +46,7 @@ def write(target: str, methods: Mapping[str, Mapping[str, Any]] = METHODS) -> No
         methods: With their options, as `METHODS`.
     """
     logging.disable_progress_bar()
-    console = Console()
+    console = terminal.terminal()
     model, tokenizer = load_model(target), load_tokenizer(target)
     drafters = {name: load_model(name) for name in {o["drafter"] for o in methods.values() if "drafter" in o}}
     live = {m: {**o, **({"drafter": drafters[o["drafter"]]} if "drafter" in o else {})} for m, o in methods.items()}
@@ -55,11 +55,11 @@ def write(target: str, methods: Mapping[str, Mapping[str, Any]] = METHODS) -> No
         for sampling in ({"do_sample": False}, {"do_sample": True, "temperature": 0.8, "top_k": 0}):
             rows = _race(model, live, dict(inputs), sampling)
             how = f"temperature {sampling['temperature']}, seed 0" if sampling["do_sample"] else "greedy"
-            console.rule(f"{title}, {how}")
+            terminal.line(console, f"\n{title}, {how}", "bold underline")
             for names, ids in _by_text(rows):
-                console.print(f"[bold]{', '.join(names)}[/bold] wrote:")
-                console.print(_first_lines(tokenizer.decode(ids)), markup=False, highlight=False)
-            console.print(_table(rows))
+                terminal.line(console, f"{', '.join(names)} wrote:", "bold")
+                terminal.line(console, _first_lines(tokenizer.decode(ids)))
+            terminal.table(console, COLUMNS, _numbers(rows), whole=("method",), boxed=True)
 
 
 def _race(
@@ -104,14 +104,12 @@ def _by_text(rows: dict[str, Row]) -> list[tuple[list[str], Tensor]]:
     return texts
 
 
-def _table(rows: dict[str, Row]) -> Table:
-    table = Table("method", "exactness", "acceptance length", "seconds", "speed-up over plain")
+def _numbers(rows: dict[str, Row]) -> Iterator[tuple[str, ...]]:
     plain = statistics.median(rows["plain"].seconds)
     for name, row in rows.items():
         seconds = statistics.median(row.seconds)
         exactness, length = (row.report.exactness, f"{row.report.acceptance_length:.2f}") if row.report else ("", "")
-        table.add_row(name, exactness, length, f"{seconds:.2f}", f"{plain / seconds:.2f}")
-    return table
+        yield name, exactness, length, f"{seconds:.2f}", f"{plain / seconds:.2f}"
 
 
 def _first_lines(text: str) -> str:

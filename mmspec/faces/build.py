@@ -12,6 +12,7 @@ from mmspec.core.protocols import Drafter
 from mmspec.faces import policies
 from mmspec.faces.choice import AUTO, choose
 from mmspec.registry import Component, Registry, installed, pair, require
+from mmspec.registry.matching import HOME
 from mmspec.registry.options import build, route
 from mmspec.registry.suggest import unknown
 
@@ -48,19 +49,20 @@ def decoder_for(
     if method == "plain" and drafter is not None:
         raise ValueError("the method 'plain' drafts nothing; leave out drafter=, or the method")
     why, preferred = "", DEFAULT_K
+    near: tuple[str, ...] = ()
     if method == AUTO and drafter is not None and "model" not in given:
         method, why = "plain", "the drafter that was given"
     elif method == AUTO:
         choice = choose(model, target, draft_model="model" in given, rule=rule is not None)
         method, why, policy = choice.method, choice.why, policy if policy is not None else choice.policy
-        preferred = choice.k or preferred
+        preferred, near = choice.k or preferred, (target.owner, HOME)
         if choice.drafter:
             given["model"] = choice.drafter
     elif "model" in given and drafter is not None and not _takes_model(registry, method):
-        name = "draft-model"
+        name = f"{HOME}:draft-model"
     ruled = rule is not None and not isinstance(rule, str)
     offers = target.offers if live is None else None  # a live drafter drafts, whatever the method says
-    pairing = pair(registry, method, name, None if ruled else rule, offers)
+    pairing = pair(registry, method, name, None if ruled else rule, offers, near)
     if live is None and not ruled:
         require(registry, pairing, target)
     k = budget(k, given, preferred)

@@ -10,7 +10,7 @@ from typing import Any
 from mmspec.faces.build import DEFAULT_K, budget
 from mmspec.faces.choice import AUTO
 from mmspec.registry import Component, installed, pair, require
-from mmspec.registry.matching import OWN_LOOP
+from mmspec.registry.matching import HOME, OWN_LOOP
 
 HANDLE = "_mmspec_enabled"
 
@@ -38,9 +38,10 @@ def enabled(
         ValueError: The method does not fit, or an argument has no meaning here.
     """
     registry, why = installed(), ""
+    near = (target.owner, HOME) if method == AUTO else ()
     if method == AUTO:
         method, why = target.default_method, f"{target.default_method}, which the target {target.name} is used with"
-    pairing = pair(registry, method)
+    pairing = pair(registry, method, near=near)
     require(registry, pairing, target)
     k = budget(k, options, target.default_k or DEFAULT_K)
     given = [name for name, value in parts.items() if value is not None] + list(options)

@@ -14,6 +14,7 @@ import transformers
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from mmspec import shipped
+from mmspec.hosts.hub import refuse_unreachable
 from mmspec.hosts.loading import PREFIX
 
 SMALL = 50_000_000
@@ -48,6 +49,7 @@ def outline(name: str) -> Outline:
     """
     place = place_of(name)
     try:
+        refuse_unreachable(str(place))
         config = AutoConfig.from_pretrained(str(place), trust_remote_code=False)
     except (OSError, ValueError) as error:
         known = ", ".join(PREFIX + known for known in shipped.assets())

@@ -15,7 +15,7 @@ import typer
 from mmspec.cli.groups import INTERRUPTED
 
 
-def pipeline(model: str, device: str, **how: Any) -> Any:
+def pipeline(model: str, device: str, /, **how: Any) -> Any:
     """A pipeline that draws pictures; arguments as in `mmspec.Pipeline.from_pretrained`.
 
     Raises:
@@ -91,19 +91,6 @@ def sheet(pictures: Sequence[Any]) -> Any:
 
     rows = next(n for n in range(int(len(pictures) ** 0.5), 0, -1) if len(pictures) % n == 0)
     return make_image_grid(list(pictures), rows=rows, cols=len(pictures) // rows)
-
-
-def refuse_unwritable(file: Path) -> None:
-    """Refuse a file before anything is drawn for it.
-
-    Raises:
-        ValueError: It has no folder, is one, or does not end in a format of pictures.
-    """
-    if not file.parent.is_dir():
-        raise ValueError(f"there is no folder {file.parent} for {file.name}")
-    if file.is_dir():
-        raise ValueError(f"{file} is a folder; name a file, such as {file / 'out.png'}")
-    refuse_format(file)
 
 
 def refuse_format(file: Path) -> None:

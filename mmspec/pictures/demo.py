@@ -9,17 +9,17 @@ same machine; each method's first call is not counted.
 import statistics
 import textwrap
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
-from rich.console import Console
-from rich.table import Table
 
-from mmspec.pictures.command import refuse_format, refuse_unwritable, write_whole
+from mmspec.cli import places
+from mmspec.pictures.command import refuse_format, write_whole
+from mmspec.report import terminal
 from mmspec.report.report import Report
 from mmspec.report.views import HONEST, badge
 
@@ -27,6 +27,7 @@ CELL, GAP = 128, 8
 """Pixels of a picture on the sheet at least, and between pictures."""
 LETTERS = 14
 """Height of the labels, in pixels."""
+COLUMNS = ("method", "exactness", "passes", "acceptance length", "seconds", "speed-up", "pictures")
 
 
 @dataclass
@@ -58,8 +59,9 @@ def make_room(out: Path) -> None:
         ValueError: The sheet would be no picture, or its name is a folder's.
     """
     refuse_format(out)
+    places.refuse_folders(out.parent)
     out.parent.mkdir(parents=True, exist_ok=True)
-    refuse_unwritable(out)
+    places.refuse_unwritable(out)
 
 
 def draw_demo(
@@ -86,9 +88,9 @@ def draw_demo(
         for row in drawn:
             _draw(pipe, rows, row, caption, seed, guidance)
     write_whole(labelled([row.pictures for row in drawn], [row.name for row in drawn], captions), out)
-    console = Console()
-    console.print(_table(drawn))
-    console.print(str(out), markup=False, highlight=False, soft_wrap=True)
+    console = terminal.terminal()
+    terminal.table(console, COLUMNS, _rows(drawn), whole=("method",), boxed=True)
+    terminal.line(console, str(out))
     return drawn
 
 
@@ -124,17 +126,14 @@ def labelled(pictures: Sequence[Sequence[Any]], names: Sequence[str], captions: 
     return made
 
 
-def _table(drawn: Sequence[Row]) -> Table:
-    plain, table = drawn[0], Table()
-    for header in ("method", "exactness", "passes", "acceptance length", "seconds", "speed-up", "pictures"):
-        table.add_column(header, overflow="fold")
+def _rows(drawn: Sequence[Row]) -> Iterator[tuple[str, ...]]:
+    plain = drawn[0]
     for row in drawn:
         emitted = sum(report.emitted - report.rows for report in row.reports)
         passes = sum(report.row_rounds for report in row.reports)
         speedup = statistics.median(a / b for a, b in zip(plain.seconds, row.seconds, strict=True))
         numbers = (str(passes), f"{emitted / max(passes, 1):.2f}", f"{sum(row.seconds):.2f}", f"{speedup:.2f}")
-        table.add_row(row.name, badge(row.exactness), *numbers, "" if row is plain else against(row, plain))
-    return table
+        yield row.name, badge(row.exactness), *numbers, "" if row is plain else against(row, plain)
 
 
 def against(row: Row, plain: Row) -> str:

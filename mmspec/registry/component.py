@@ -3,9 +3,11 @@
 import importlib
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, is_dataclass
+from types import MappingProxyType
 from typing import Any, Literal, get_args
 
+from mmspec.registry.printable import refuse_control
 from mmspec.registry.suggest import unknown
 
 Kind = Literal["target", "drafter", "rule", "method"]
@@ -75,7 +77,7 @@ class Component:
             raise ValueError(f"component {self.name!r}: {unknown('kind', str(self.kind), KINDS)}")
         for words in ("needs", "offers"):
             object.__setattr__(self, words, self._words(words))
-        object.__setattr__(self, "defaults", dict(self.defaults))
+        object.__setattr__(self, "defaults", MappingProxyType(dict(self.defaults)))
         self._check_text()
         self._check_promise()
         self._check_parts()
@@ -101,10 +103,16 @@ class Component:
 
         Raises:
             ImportError: If it cannot be imported; names the component.
+            ValueError: If it is no dataclass, or the help of a field holds control characters.
         """
         if self.options is None:
             return None
-        options: type = _import(self.options, f"the options of {self.kind} {self.qualified!r}")
+        whose = f"the options of {self.kind} {self.qualified!r}"
+        options: type = _import(self.options, whose)
+        if not (isinstance(options, type) and is_dataclass(options)):
+            raise ValueError(f"{whose} are a dataclass, and {self.options} is none")
+        for option in fields(options):
+            refuse_control(str(option.metadata.get("help", "")), f"the help of {option.name!r} among {whose}")
         return options
 
     def load_pipeline(self) -> Any:
@@ -126,6 +134,11 @@ class Component:
         return frozenset(words)
 
     def _check_text(self) -> None:
+        for attribute in ("summary", "paper"):
+            text = getattr(self, attribute)
+            if not isinstance(text, str):
+                raise ValueError(f"component {self.name!r}: {attribute} is a text, not {text!r}")
+            refuse_control(text, f"the {attribute} of {self.kind} {self.name!r}")
         if not 0 < len(self.summary) <= 80:
             raise ValueError(f"component {self.name!r}: a summary has 1 to 80 characters, this one {len(self.summary)}")
         paths = {"factory": self.factory, "options": self.options, "pipeline": self.pipeline or None}

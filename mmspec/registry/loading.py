@@ -7,6 +7,7 @@ import time
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import replace
 from importlib.metadata import Distribution, EntryPoint, entry_points
 from pathlib import Path
@@ -16,12 +17,25 @@ from mmspec.registry import switches
 from mmspec.registry.hookspecs import GROUP
 from mmspec.registry.manager import Registry
 from mmspec.registry.plugin import CORE, Plugin, describe
+from mmspec.registry.printable import one_line, printable
+
+_loading: ContextVar[bool] = ContextVar("loading", default=False)
 
 
 @functools.cache
 def installed() -> Registry:
-    """The registry of everything that is installed, loaded on the first call."""
-    return load()
+    """The registry of everything that is installed, loaded on the first call.
+
+    Raises:
+        RuntimeError: A plugin asks for it while it is being loaded, which would load everything once more.
+    """
+    if _loading.get():
+        raise RuntimeError("a plugin cannot ask for what is installed while it is being loaded; ask when it is used")
+    before = _loading.set(True)
+    try:
+        return load()
+    finally:
+        _loading.reset(before)
 
 
 def load() -> Registry:
@@ -39,9 +53,10 @@ def load() -> Registry:
             registry.note(replace(record, blocked=True))
             continue
         with _isolated(registry, record, "import"):
+            began = time.perf_counter()
             plugin = entry.load()
             registry.declare(plugin)
-            imported.append((record, plugin))
+            imported.append((replace(record, seconds=time.perf_counter() - began), plugin))
     for record, plugin in imported:
         with _isolated(registry, record, "manifest"):
             registry.register(plugin, record.name, record)
@@ -101,7 +116,7 @@ def _told(error: BaseException, place: Path) -> str:
     """One line: what was raised, and where in the author's file, if it was there."""
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(place)]
     kind = "" if isinstance(error, ValueError | TypeError) else f"{type(error).__name__}: "
-    return f"{kind}{' '.join(str(error).split())}" + (f" ({place.name}:{lines[-1]})" if lines else "")
+    return f"{kind}{one_line(error)}" + (f" ({place.name}:{lines[-1]})" if lines else "")
 
 
 @contextmanager
@@ -128,7 +143,7 @@ def _entry_points() -> list[EntryPoint]:
 
 def _record(entry: EntryPoint) -> Plugin:
     distribution, version = _distribution(entry)
-    return Plugin(entry.name, entry.value, distribution=distribution, version=version)
+    return Plugin(printable(entry.name), printable(entry.value), distribution=distribution, version=version)
 
 
 def _distribution(entry: EntryPoint) -> tuple[str | None, str | None]:
@@ -138,4 +153,4 @@ def _distribution(entry: EntryPoint) -> tuple[str | None, str | None]:
 @functools.cache
 def _facts(distribution: Distribution) -> tuple[str, str]:
     metadata = distribution.metadata
-    return metadata["Name"], metadata["Version"]
+    return printable(str(metadata["Name"])), printable(str(metadata["Version"]))

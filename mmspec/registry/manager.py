@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import time
 import warnings
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pluggy
 
 from mmspec.registry import hookspecs, switches
 from mmspec.registry.component import KINDS, NAME, Component
-from mmspec.registry.plugin import Plugin, PluginError, describe
+from mmspec.registry.plugin import CORE, Plugin, PluginError, describe
+from mmspec.registry.printable import one_line
 from mmspec.registry.suggest import unknown
 
-if TYPE_CHECKING:
-    import typer
+MOST = 1000
+"""Components of one plugin: who yields without end is stopped there."""
 
 
 class Registry:
@@ -44,8 +47,9 @@ class Registry:
             raise ValueError(f"a plugin called {name!r} is already there: {self._plugins[name].module}")
         hash(plugin)  # pluggy keeps plugins in sets; an unhashable one would break calls to all the others
         self.declare(plugin)
-        self._hooks.register(plugin, name)
         try:
+            began = time.perf_counter()
+            self._hooks.register(plugin, name)
             self._check_hooks(plugin)
             components = tuple(self._manifest(name))
         except BaseException:
@@ -53,7 +57,8 @@ class Registry:
             raise
         record = record or Plugin(name, getattr(plugin, "__name__", type(plugin).__qualname__))
         location = getattr(plugin, "__file__", None)
-        self._plugins[name] = replace(record, components=components, location=location)
+        seconds = record.seconds + time.perf_counter() - began
+        self._plugins[name] = replace(record, components=components, location=location, seconds=seconds)
         return self._plugins[name]
 
     def declare(self, plugin: Any) -> None:
@@ -86,13 +91,13 @@ class Registry:
         everything = (c for plugin in self._plugins.values() for c in plugin.components)
         return tuple(c for c in everything if kind in (None, c.kind))
 
-    def get(self, kind: str, name: str, near: str | None = None) -> Component:
+    def get(self, kind: str, name: str, near: tuple[str, ...] = ()) -> Component:
         """Look a component up.
 
         Args:
             kind: `target`, `drafter`, `rule` or `method`.
             name: `name` or `plugin:name`.
-            near: A plugin whose own component wins where several share the name.
+            near: Plugins whose component wins where several share the name, the first of them first.
 
         Raises:
             ValueError: If there is none (says what is nearest), or more than one (names the owners).
@@ -105,7 +110,7 @@ class Registry:
         if owner and owner not in self._plugins:
             raise ValueError(unknown("plugin", owner, self._plugins) + self._failures())
         found = [c for c in self.components(kind) if c.name == plain and owner in ("", c.owner)]
-        found = [c for c in found if c.owner == near] or found
+        found = next(([c] for owner in near for c in found if c.owner == owner), found)
         if len(found) == 1:
             return found[0]
         raise ValueError(self._clash(found) if found else self._absent(kind, name, owner, plain))
@@ -117,42 +122,55 @@ class Registry:
         """
         hooked = self._hooks.hook.mmspec_target_for.get_hookimpls()
         for name in [implementation.plugin_name for implementation in reversed(hooked)]:
-            answer = self.ask(name, "mmspec_target_for", model=model)
-            if answer:
-                return self.get("target", answer, near=name)
+            with self.blaming(name, "mmspec_target_for"):
+                answer = self.call(name, "mmspec_target_for", model=model)
+                if answer is not None:
+                    return self.get("target", answer, (name, CORE))
         return None
-
-    def add_commands(self, app: typer.Typer) -> None:
-        """Let every plugin add its commands to the command line."""
-        for name in tuple(self._plugins):
-            self.ask(name, "mmspec_commands", app=app)
 
     def ask(self, name: str, hook: str, **arguments: Any) -> Any:
         """Call one plugin's hook, ours or one that a plugin declares; None where it has none.
 
         A failure is noted on that plugin and harms no other.
         """
-        try:
-            return self._call(name, hook, **arguments)
-        except Exception as error:
-            if switches.strict():
-                raise PluginError(f"plugin {name!r} failed in {hook}: {error}") from error
-            self._plugins[name] = replace(self._plugins[name], error=f"{hook}: {describe(error)}")
-            warnings.warn(f"plugin {name!r} failed in {hook}: {error}", stacklevel=3)
-            return None
+        with self.blaming(name, hook):
+            return self.call(name, hook, **arguments)
+        return None
 
-    def _call(self, name: str, hook: str, **arguments: Any) -> Any:
+    @contextmanager
+    def blaming(self, name: str, hook: str) -> Iterator[None]:
+        """What fails inside the block is noted on a plugin, with a warning; it raises under `MMSPEC_STRICT`.
+
+        Args:
+            name: The plugin.
+            hook: What was asked of it.
+        """
+        try:
+            yield
+        # A hook that calls sys.exit() is as broken as one that raises.
+        except (Exception, SystemExit) as error:
+            said = f"plugin {name!r} failed in {hook}: {one_line(error)}"
+            if switches.strict():
+                raise PluginError(said) from error
+            self._plugins[name] = replace(self._plugins[name], error=f"{hook}: {describe(error)}")
+            warnings.warn(said, stacklevel=4)
+
+    def call(self, name: str, hook: str, **arguments: Any) -> Any:
+        """Call one plugin's hook; what it raises is the caller's to blame. None where it has none."""
         if not self._hooks.has_plugin(name):
             return None
         others = [p for n, p in self._hooks.list_name_plugin() if n != name]
         return self._hooks.subset_hook_caller(hook, others)(**arguments)
 
     def _manifest(self, name: str) -> Iterator[Component]:
-        seen = set()
-        for offered in self._call(name, "mmspec_components"):
+        seen: set[tuple[str, str]] = set()
+        for offered in self.call(name, "mmspec_components"):
             for component in offered:
-                if not isinstance(component, Component):
+                # A subclass could answer otherwise each time that it is asked.
+                if type(component) is not Component:
                     raise TypeError(f"mmspec_components() yields Component(...) only, not {component!r}")
+                if len(seen) == MOST:
+                    raise ValueError(f"plugin {name!r} offers more than {MOST} components")
                 if (component.kind, component.name) in seen:
                     raise ValueError(f"{component.kind} {component.name!r} is given twice by plugin {name!r}")
                 seen.add((component.kind, component.name))

@@ -10,7 +10,12 @@ from dataclasses import dataclass
 
 from mmspec.registry.component import DEFAULT_RULE, EXACTNESS, PLAIN_RULES, Component
 from mmspec.registry.manager import Registry
+from mmspec.registry.plugin import CORE
 
+HOME = "text"
+"""The plugin that brings the methods which any model can have."""
+OURS = ("auto", "plain")
+"""Methods that are words of mmspec: who names no method means them. A plugin that offers the name takes none away."""
 OWN_LOOP = "own-loop"
 NO_DRAFT = frozenset({"chain"})
 """What no draft offers: it is the shortest chain."""
@@ -54,8 +59,9 @@ def pair(
     drafter: str | None = None,
     rule: str | None = None,
     offers: Iterable[str] | None = None,
+    near: tuple[str, ...] = (),
 ) -> Pairing:
-    """Look a method's parts up; its own plugin's components come first.
+    """Look a method's parts up: its own plugin's components come first, then the core's, so that no other clashes.
 
     Args:
         registry: Where to look.
@@ -64,24 +70,36 @@ def pair(
         rule: A rule to use instead of the method's.
         offers: What the target offers, where one is at hand: without drafts and without a name, the rule is the first
             of `PLAIN_RULES` that it admits, so that plain decoding fits every target.
+        near: Plugins whose method is meant where several share the name; for names that no user wrote.
 
     Raises:
         ValueError: If a name is unknown or ambiguous.
     """
-    found = method if isinstance(method, Component) else registry.get("method", method)
+    found = method if isinstance(method, Component) else named(registry, method, near)
+    home = (found.owner, CORE)
     drafts = registry.get("drafter", drafter) if drafter else None
     if drafts is None and found.drafter:
-        drafts = registry.get("drafter", found.drafter, near=found.owner)
+        drafts = registry.get("drafter", found.drafter, home)
     if rule:
         return Pairing(found, drafts, registry.get("rule", rule))
-    default = DEFAULT_RULE if drafts or offers is None else _plain_rule(registry, frozenset(offers))
-    return Pairing(found, drafts, registry.get("rule", found.rule or default, near=found.owner))
+    default = DEFAULT_RULE if drafts or offers is None else _plain_rule(registry, frozenset(offers), home)
+    return Pairing(found, drafts, registry.get("rule", found.rule or default, home))
 
 
-def _plain_rule(registry: Registry, offers: frozenset[str]) -> str:
+def named(registry: Registry, method: str, near: tuple[str, ...] = ()) -> Component:
+    """The method of that name; one of `OURS` is always the one that mmspec brings.
+
+    Raises:
+        ValueError: If there is none, or several and no plugin of `near` has one.
+    """
+    return registry.get("method", method, (*near, HOME) if method in OURS else near)
+
+
+def _plain_rule(registry: Registry, offers: frozenset[str], near: tuple[str, ...]) -> str:
     """The rule that decodes a target without drafts."""
-    needs = {known.name: known.needs for known in registry.components("rule")}
-    return next((rule for rule in PLAIN_RULES if rule in needs and needs[rule] <= offers | NO_DRAFT), DEFAULT_RULE)
+    there = {known.name for known in registry.components("rule")}
+    rules = (registry.get("rule", name, near) for name in PLAIN_RULES if name in there)
+    return next((rule.name for rule in rules if rule.needs <= offers | NO_DRAFT), DEFAULT_RULE)
 
 
 def fits(pairing: Pairing, target_offers: Iterable[str]) -> frozenset[str]:
@@ -98,14 +116,14 @@ def fits(pairing: Pairing, target_offers: Iterable[str]) -> frozenset[str]:
 def fitting(registry: Registry, target_offers: Iterable[str]) -> list[str]:
     """Names of the methods that fit a target, those whose parts are missing left out."""
     offers = frozenset(target_offers)
-    names = []
+    names = set()
     for method in registry.components("method"):
         try:
             missing = fits(pair(registry, method, offers=offers), offers)
         except ValueError:
             continue
         if not missing:
-            names.append(method.name)
+            names.add(method.name)
     return sorted(names)
 
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from mmspec.registry.component import Component
+from mmspec.registry.printable import one_line
 
 CORE = "core"
 
@@ -26,6 +27,7 @@ class Plugin:
         components: What it offers.
         error: Why it could not be loaded, in one line.
         blocked: True if `MMSPEC_PLUGINS` left it out.
+        seconds: How long its import and its manifest took.
     """
 
     name: str
@@ -36,6 +38,7 @@ class Plugin:
     components: tuple[Component, ...] = ()
     error: str | None = None
     blocked: bool = False
+    seconds: float = 0.0
 
     @property
     def status(self) -> Literal["ok", "error", "blocked"]:
@@ -47,4 +50,4 @@ def describe(error: BaseException) -> str:
     """One line: what was raised, and where."""
     frames = traceback.extract_tb(error.__traceback__)
     where = f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
-    return f"{type(error).__name__}: {' '.join(str(error).split())}{where}"
+    return f"{type(error).__name__}: {one_line(error)}{where}"

@@ -43,8 +43,7 @@ def save(result: Result, path: Path) -> None:
     Raises:
         ValueError: Another suffix, or matplotlib is not installed.
     """
-    if path.suffix not in SUFFIXES:
-        raise ValueError(f"a plot is a {' or '.join(SUFFIXES)} file, not {path.name!r}")
+    refuse(path)
     scratch = path.with_name(f".{path.name}.part")
     drawn = figure(result)
     # The same result gives the same file: no date in it, and no random ids.
@@ -59,20 +58,27 @@ def save(result: Result, path: Path) -> None:
         scratch.unlink(missing_ok=True)
 
 
+def refuse(path: Path) -> None:
+    """Refuse what could not be drawn, before anything is measured for it.
+
+    Raises:
+        ValueError: Another suffix, or matplotlib is not installed.
+    """
+    if path.suffix not in SUFFIXES:
+        raise ValueError(f"a plot is a {' or '.join(SUFFIXES)} file, not {path.name!r}")
+    _canvas()
+
+
 def figure(result: Result) -> "Figure":
     """The figure: bars grouped by setting, whiskers from the smallest to the largest repeat, a line at 1.
 
     Raises:
         ValueError: matplotlib is not installed.
     """
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise ValueError("plots need matplotlib: pip install 'mmspec[bench]'") from None
     bars = list(bars_of(result))
     settings = list(dict.fromkeys(bar.setting for bar in bars))
     names = list(dict.fromkeys((bar.name, bar.ours) for bar in bars))
-    drawn = Figure(figsize=(min(14.0, max(6.0, 0.45 * len(bars) + 2)), 4.5), layout="constrained")
+    drawn = _canvas()(figsize=(min(14.0, max(6.0, 0.45 * len(bars) + 2)), 4.5), layout="constrained")
     axes = drawn.subplots()
     width = 0.84 / max(1, len(names))
     for place, (name, ours) in enumerate(names):
@@ -88,6 +94,15 @@ def figure(result: Result) -> "Figure":
     axes.margins(y=0.12)
     axes.legend(fontsize=7, ncols=4, loc="upper center", bbox_to_anchor=(0.5, -0.1), frameon=False)
     return drawn
+
+
+def _canvas() -> "type[Figure]":
+    """Matplotlib's figure, which is imported when something is drawn."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise ValueError("plots need matplotlib: pip install 'mmspec[bench]'") from None
+    return Figure
 
 
 def bars_of(result: Result) -> Iterator[Bar]:

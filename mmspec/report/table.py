@@ -1,19 +1,14 @@
 """A table of text cells, for the terminal (rich) and for Markdown; what stands in it, `views` and `bounds` say."""
 
-import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from mmspec.report import bounds, views
+from mmspec.report import bounds, terminal, views
 from mmspec.report.result import Result
 from mmspec.report.views import SLOWER, WARNING, View
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.table import Table as RichTable
-
-WIDE = 180
-"""Columns of a table that is not shown on a terminal."""
 
 
 def everything(result: Result) -> list[View]:
@@ -53,37 +48,18 @@ def in_markdown(tables: Sequence[View], facts: str = "") -> str:
 
 def show(result: Result, console: "Console | None" = None) -> None:
     """All tables of a benchmark, on the terminal."""
-    console = console if console is not None else wide_console()
-    console.print(views.facts(result), markup=False, highlight=False)
+    console = console if console is not None else terminal.terminal()
+    terminal.line(console, views.facts(result))
     for table in everything(result):
-        console.print(f"\n{table.title}", style="bold", markup=False, highlight=False)
-        console.print(_rich(table))
+        terminal.line(console, f"\n{table.title}", "bold")
+        rows = ([terminal.text(cell, _style(cell)) for cell in row] for row in table.rows)
+        terminal.table(console, table.header, rows)
         if table.note:
-            console.print(table.note, style="dim", markup=False, highlight=False)
-
-
-def wide_console() -> "Console":
-    """The terminal; a file or a pipe has no edge to wrap at (unless `COLUMNS` says so): nothing is folded there."""
-    from rich.console import Console
-
-    console = Console()
-    return console if console.is_terminal or "COLUMNS" in os.environ else Console(width=WIDE)
+            terminal.line(console, table.note, "dim")
 
 
 def _line(cells: Sequence[str]) -> str:
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
-
-
-def _rich(table: View) -> "RichTable":
-    from rich.table import Table
-    from rich.text import Text
-
-    drawn = Table(box=None, pad_edge=False)
-    for cell in table.header:
-        drawn.add_column(Text(cell), overflow="fold")  # a number is never cut off
-    for row in table.rows:
-        drawn.add_row(*(Text(cell, style=_style(cell)) for cell in row))
-    return drawn
 
 
 def _style(cell: str) -> str:

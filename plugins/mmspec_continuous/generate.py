@@ -5,7 +5,8 @@ from typing import Annotated
 
 import typer
 
-from mmspec.pictures.command import draw, pipeline, refuse_unwritable
+from mmspec.cli.places import refuse_unwritable
+from mmspec.pictures.command import draw, pipeline, refuse_format
 
 
 def generate_continuous(
@@ -23,14 +24,14 @@ def generate_continuous(
     ] = None,
     negative: Annotated[str | None, typer.Option(help="What to lead away from.")] = None,
     seed: Annotated[int, typer.Option(help="Same seed and method, same picture.")] = 0,
-    num_images: Annotated[int, typer.Option(min=1, help="Pictures, on one sheet.")] = 1,
+    num_images: Annotated[int, typer.Option(min=1, max=256, help="Pictures, on one sheet.")] = 1,
     opt: Annotated[list[str] | None, typer.Option(help="key=value of drafter or rule; repeatable.")] = None,
     device: Annotated[str, typer.Option(help="cpu, cuda, …")] = "cpu",
 ) -> None:
     """Draw a picture of continuous tokens, speculatively; under a lossless method it has the plain picture's law."""
-    for file in (out, trace):
-        if file is not None:
-            refuse_unwritable(file)
+    for file in filter(None, (out, trace)):
+        refuse_format(file)
+        refuse_unwritable(file)
 
     from mmspec.registry.options import parse
 

@@ -5,7 +5,8 @@ from typing import Annotated
 
 import typer
 
-from mmspec.pictures.command import draw, pipeline, refuse_unwritable
+from mmspec.cli.places import refuse_unwritable
+from mmspec.pictures.command import draw, pipeline, refuse_format
 
 
 def generate_image(
@@ -25,14 +26,14 @@ def generate_image(
     top_k: Annotated[int, typer.Option(min=0, help="0 keeps all.")] = 0,
     top_p: Annotated[float, typer.Option(min=0.0, max=1.0)] = 1.0,
     class_label: Annotated[int | None, typer.Option(min=0, help="What to draw, for models of classes.")] = None,
-    num_images: Annotated[int, typer.Option(min=1, help="Pictures, on one sheet.")] = 1,
+    num_images: Annotated[int, typer.Option(min=1, max=256, help="Pictures, on one sheet.")] = 1,
     opt: Annotated[list[str] | None, typer.Option(help="key=value of drafter or rule; repeatable.")] = None,
     device: Annotated[str, typer.Option(help="cpu, cuda, …")] = "cpu",
 ) -> None:
     """Draw a picture, speculatively; under an invariant method it is the plain picture for that seed."""
-    for file in (out, trace):
-        if file is not None:
-            refuse_unwritable(file)
+    for file in filter(None, (out, trace)):
+        refuse_format(file)
+        refuse_unwritable(file)
 
     from mmspec.registry.options import parse
 

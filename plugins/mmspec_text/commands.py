@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from mmspec.cli.groups import INTERRUPTED, group
+from mmspec.cli.places import refuse_folders
 from mmspec_text.bench.command import bench_text
 from mmspec_text.generate import generate_text
 
@@ -38,6 +39,8 @@ def train_text(
     device: Annotated[str, typer.Option(help="Where to train: cpu, cuda, cuda:1, …")] = "cpu",
 ) -> None:
     """Train a tokenizer, a small Llama and a drafter distilled from it; resumes where it stopped."""
+    refuse_folders(out, cards, work)
+
     from mmspec_text.cards import write_all
     from mmspec_text.train import TextRecipe, train
 

@@ -17,7 +17,7 @@ def generate_text(
     rule: Annotated[str | None, typer.Option(help="Acceptance rule; default: the method's.")] = None,
     num_speculative_tokens: Annotated[int | None, typer.Option("--num-speculative-tokens", "-k", min=0)] = None,
     policy: Annotated[str | None, typer.Option(help="How many to draft: fixed, confidence, goodput.")] = None,
-    max_new_tokens: Annotated[int, typer.Option(min=1)] = 200,
+    max_new_tokens: Annotated[int, typer.Option(min=1, max=1_000_000)] = 200,
     temperature: Annotated[float, typer.Option(min=0.0, help="0 is greedy.")] = 0.8,
     top_k: Annotated[int, typer.Option(min=0, help="0 keeps all.")] = 0,
     top_p: Annotated[float, typer.Option(min=0.0, max=1.0)] = 1.0,

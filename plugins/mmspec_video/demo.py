@@ -74,18 +74,17 @@ def demo_video(
 ) -> None:
     """Walk through the shipped worlds: the same frames, plainly and speculatively, as GIFs side by side."""
     from diffusers.utils import logging
-    from rich.console import Console
-    from rich.table import Table
 
+    from mmspec.cli.places import refuse_folders
+    from mmspec.report import terminal
     from mmspec_video.bench.clips import recorded
     from mmspec_video.bench.run import folder_of, loaded
     from mmspec_video.clips import refuse_clip, save_clip
 
     logging.disable_progress_bar()  # of loading, which takes a moment only
+    refuse_folders(out)
     out.mkdir(parents=True, exist_ok=True)
-    table, files = Table(), []
-    for header in ("model", "method", "frames", "passes", "seconds", "frames are"):
-        table.add_column(header, overflow="fold")
+    lines, files = [], []
     for name in MODELS:
         file = out / f"{name.rpartition('/')[2]}.gif"
         refuse_clip(file, 1)
@@ -96,12 +95,15 @@ def demo_video(
         for row in rows:
             verdict = "" if row is rows[0] else "those of plain" if row.same else "others"
             numbers = (str(len(row.frames)), str(row.passes), f"{row.seconds:.2f}")
-            table.add_row(name, row.method, *numbers, verdict)
-    console = Console()
-    console.print(table)
-    console.print("Seconds of a world that is denoised are those that its player waits; a pass of one is a step.")
-    for file in files:
-        console.print(str(file), markup=False, highlight=False, soft_wrap=True)
+            lines.append((name, row.method, *numbers, verdict))
+    console = terminal.terminal()
+    columns = ("model", "method", "frames", "passes", "seconds", "frames are")
+    terminal.table(console, columns, lines, whole=("model", "method"), boxed=True)
+    for said in (
+        "Seconds of a world that is denoised are those that its player waits; a pass of one is a step.",
+        *map(str, files),
+    ):
+        terminal.line(console, said)
 
 
 def walked(pipe: Any, first: Any, walk: Sequence[str]) -> list[Walked]:

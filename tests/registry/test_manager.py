@@ -38,7 +38,7 @@ def test_a_clash_names_both_owners_and_the_qualified_name_works(registry) -> Non
     with pytest.raises(ValueError, match="plugins 'one' and 'two'; write 'one:suffix' or 'two:suffix'"):
         registry.get("drafter", "suffix")
     assert registry.get("drafter", "two:suffix").owner == "two"
-    assert registry.get("drafter", "suffix", near="two").owner == "two"
+    assert registry.get("drafter", "suffix", near=("two",)).owner == "two"
     registry.unregister("one")
     assert registry.get("drafter", "suffix").owner == "two"
 

@@ -11,17 +11,18 @@ if TYPE_CHECKING:
     from mmspec.report.result import Result
 
 
-def refuse(pictures: int, *files: Path | None) -> None:
+def refuse(pictures: int, json: Path | None, plot: Path | None) -> None:
     """Refuse what could only fail in the end.
 
     Args:
         pictures: Drawn by every method.
-        *files: What is to be written, or None.
+        json: Where the result is to be written, or None.
+        plot: Where it is to be drawn, or None.
 
     Raises:
-        ValueError: A file has no folder, or one picture has no distance to others.
+        ValueError: A file cannot be written, or one picture has no distance to others.
     """
-    command.refuse_homeless(*files)
+    command.refuse_homeless(json, plot)
     if pictures < 2:
         raise ValueError("one picture has no distance to others; ask for two repeats or two prompts at least")
 

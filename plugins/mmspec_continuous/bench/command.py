@@ -23,7 +23,9 @@ def bench_continuous(
     json: Json = None,
     plot: Plot = None,
     device: Device = "cpu",
-    repeats: Annotated[int, typer.Option(min=1, help="Counted repeats, each of captions of its own.")] = REPEATS,
+    repeats: Annotated[
+        int, typer.Option(min=1, max=1000, help="Counted repeats, each of captions of its own.")
+    ] = REPEATS,
     prompts: Annotated[int, typer.Option(min=1, max=32, help="Captions of a repeat; one picture each.")] = PROMPTS,
     window: Annotated[int, typer.Option(min=1, max=64, help="Tokens that all methods draft per round.")] = WINDOW,
     batch: Annotated[int, typer.Option(min=0, max=32, help="Rows of the batch; 0 leaves batches out.")] = BATCH,
@@ -43,8 +45,8 @@ def bench_denoising(
     json: Json = None,
     plot: Plot = None,
     device: Device = "cpu",
-    repeats: Annotated[int, typer.Option(min=1, help="Counted repeats, each of seeds of its own.")] = 4,
-    samples: Annotated[int, typer.Option(min=1, help="Samples of a repeat, one at a time.")] = 4,
+    repeats: Annotated[int, typer.Option(min=1, max=1000, help="Counted repeats, each of seeds of its own.")] = 4,
+    samples: Annotated[int, typer.Option(min=1, max=1000, help="Samples of a repeat, one at a time.")] = 4,
     steps: Annotated[int, typer.Option(min=2, max=1000, help="Denoising steps.")] = 50,
     seed: Annotated[int, typer.Option(help="Of the first sample; the others count up.")] = 0,
 ) -> None:

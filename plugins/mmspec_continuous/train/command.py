@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from mmspec.cli.groups import INTERRUPTED
+from mmspec.cli.places import refuse_folders
 
 
 def train_continuous(
@@ -22,6 +23,8 @@ def train_continuous(
     device: Annotated[str, typer.Option(help="Where to train: cpu, cuda, cuda:1, …")] = "cpu",
 ) -> None:
     """Train a KL autoencoder, a transformer over its tokens, the features that judge them; resumes where it stopped."""
+    refuse_folders(out, cards, work)
+
     from mmspec.pictures.data import load
     from mmspec_continuous.cards import write_all
     from mmspec_continuous.train.recipe import ContinuousRecipe

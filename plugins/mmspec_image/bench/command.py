@@ -16,7 +16,9 @@ def bench_image(
     json: Annotated[Path | None, typer.Option(help="Where to write the result; raw repeats included.")] = None,
     plot: Annotated[Path | None, typer.Option(help="Where to draw it (.png, .svg); needs the extra `bench`.")] = None,
     device: Annotated[str, typer.Option(help="cpu, cuda, …")] = "cpu",
-    repeats: Annotated[int, typer.Option(min=1, help="Counted repeats, each of captions of its own.")] = REPEATS,
+    repeats: Annotated[
+        int, typer.Option(min=1, max=1000, help="Counted repeats, each of captions of its own.")
+    ] = REPEATS,
     prompts: Annotated[int, typer.Option(min=1, max=32, help="Captions of a repeat; one picture each.")] = PROMPTS,
     window: Annotated[int, typer.Option(min=1, max=64, help="Codes that all methods draft per round.")] = WINDOW,
     batch: Annotated[int, typer.Option(min=0, max=32, help="Rows of the batch; 0 leaves batches out.")] = BATCH,

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from mmspec.cli.groups import INTERRUPTED
+from mmspec.cli.places import refuse_folders
 
 
 def train_image(
@@ -23,6 +24,8 @@ def train_image(
     device: Annotated[str, typer.Option(help="Where to train: cpu, cuda, cuda:1, …")] = "cpu",
 ) -> None:
     """Train a VQ tokenizer, a transformer over its codes, the features that judge them; resumes where it stopped."""
+    refuse_folders(out, cards, work)
+
     from mmspec.pictures.data import load
     from mmspec_image.cards import write_all
     from mmspec_image.train.recipe import ImageRecipe

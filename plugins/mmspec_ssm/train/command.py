@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from mmspec.cli.groups import INTERRUPTED
+from mmspec.cli.places import refuse_folders
 
 
 def train_ssm(
@@ -23,6 +24,8 @@ def train_ssm(
     device: Annotated[str, typer.Option(help="Where to train: cpu, cuda, cuda:1, …")] = "cpu",
 ) -> None:
     """Train a small hybrid of Mamba-2 and attention, distilled from the text target; resumes where it stopped."""
+    refuse_folders(out, cards, work)
+
     from mmspec.training.corpus import load
     from mmspec_ssm.cards import write_all
     from mmspec_ssm.train.recipe import SsmRecipe

@@ -16,7 +16,9 @@ def bench_text(
     json: Annotated[Path | None, typer.Option(help="Where to write the result; raw repeats included.")] = None,
     plot: Annotated[Path | None, typer.Option(help="Where to draw it (.png, .svg); needs the extra `bench`.")] = None,
     device: Annotated[str, typer.Option(help="cpu, cuda, …")] = "cpu",
-    repeats: Annotated[int, typer.Option(min=1, help="Counted repeats; the raw seconds of each are kept.")] = REPEATS,
+    repeats: Annotated[
+        int, typer.Option(min=1, max=1000, help="Counted repeats; the raw seconds of each are kept.")
+    ] = REPEATS,
     prompts: Annotated[int, typer.Option(min=1, max=10, help="Prompts of each kind of text.")] = PROMPTS,
     new_tokens: Annotated[int, typer.Option(min=8, max=512, help="Tokens of each output.")] = NEW,
     batch: Annotated[int, typer.Option(min=0, max=10, help="Rows of the batch; 0 leaves batches out.")] = BATCH,

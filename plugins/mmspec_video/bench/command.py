@@ -15,9 +15,11 @@ def bench_video(
     json: Annotated[Path | None, typer.Option(help="Where to write the result; raw repeats included.")] = None,
     plot: Annotated[Path | None, typer.Option(help="Where to draw it (.png, .svg); needs the extra `bench`.")] = None,
     device: Annotated[str, typer.Option(help="cpu, cuda, …; a GPU is asked how fast a large model is, too.")] = "cpu",
-    repeats: Annotated[int, typer.Option(min=1, help="Counted repeats, each of clips of its own.")] = DEFAULT.repeats,
+    repeats: Annotated[
+        int, typer.Option(min=1, max=1000, help="Counted repeats, each of clips of its own.")
+    ] = DEFAULT.repeats,
     clips: Annotated[int, typer.Option(min=1, max=8, help="Clips of a repeat.")] = DEFAULT.clips,
-    frames: Annotated[int, typer.Option(min=3, help="New frames of a clip, at most.")] = DEFAULT.frames,
+    frames: Annotated[int, typer.Option(min=3, max=10_000, help="New frames of a clip, at most.")] = DEFAULT.frames,
     ahead: Annotated[int, typer.Option(min=1, max=8, help="Actions that are guessed ahead.")] = DEFAULT.ahead,
     seed: Annotated[int, typer.Option(help="Of the first clip; the others count up.")] = DEFAULT.seed,
     model: Annotated[str, typer.Option(help="Shipped names, or folders of pipelines, joined by commas.")] = ",".join(

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from mmspec.cli.groups import INTERRUPTED
+from mmspec.cli.places import refuse_folders
 
 
 def train_video(
@@ -24,6 +25,8 @@ def train_video(
     device: Annotated[str, typer.Option(help="Where to train: cpu, cuda, cuda:1, …")] = "cpu",
 ) -> None:
     """Render a world, train a token model and a denoising model of it, each with its VQ; resumes."""
+    refuse_folders(out, cards, work)
+
     from mmspec_video.cards import write_all
     from mmspec_video.train.recipe import VideoRecipe
     from mmspec_video.train.ship import train_and_ship

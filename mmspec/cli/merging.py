@@ -1,0 +1,118 @@
+"""What a plugin adds to the command line: checked on an application of its own, then moved into ours.
+
+A plugin never holds the application that the others stand in, so it can neither take a command's name nor remove one;
+what cannot be shown or built is refused as a whole, and the plugin is listed with the reason.
+"""
+
+import copy
+import re
+
+import typer
+from typer.core import TyperGroup
+from typer.main import get_command_name, get_group
+
+from mmspec.cli.arguments import checked
+from mmspec.registry import Plugin, Registry
+from mmspec.registry.component import NAME
+from mmspec.registry.printable import refuse_control
+
+OURS = "mmspec"
+"""The distribution that our own plugins are in."""
+_LAYOUT = re.compile(r"[\n\b\f]")
+"""Controls that a help text may hold: lines, and the two marks that click reads."""
+
+
+def add_commands(app: typer.Typer, registry: Registry, plugin: Plugin) -> None:
+    """Add a plugin's commands, all or none; a failure is noted on the plugin.
+
+    Args:
+        app: The whole application.
+        registry: Where the plugin is.
+        plugin: What is known of it.
+    """
+    own = typer.Typer()
+    with registry.blaming(plugin.name, "mmspec_commands"):
+        registry.call(plugin.name, "mmspec_commands", app=own)
+        if own.registered_callback is not None:
+            raise ValueError("a plugin adds commands and groups; the options of `mmspec` itself are not its own")
+        if own.registered_commands or own.registered_groups:
+            _refuse_unfit(get_group(own))
+            _refuse_taken(app, own, "mmspec")
+            if plugin.distribution == OURS:
+                _check_arguments(own)
+            _move(app, own)
+
+
+def _refuse_unfit(group: TyperGroup) -> None:
+    """Refuse names and texts that would break the help of everything."""
+    for name, command in group.commands.items():
+        if not NAME.fullmatch(name):
+            raise ValueError(f"a command's name is lower-case words joined by '-', '.' or '_', not {name!r}")
+        texts = [command.help, command.short_help, command.epilog]
+        for parameter in command.params:
+            texts += [parameter.help, str(parameter.metavar or "")]  # type: ignore[attr-defined]
+        for text in filter(None, texts):
+            refuse_control(_LAYOUT.sub(" ", text), f"the help of the command {name!r}")
+            if "[" in text:
+                _refuse_markup(text, name)
+        if isinstance(command, TyperGroup):
+            _refuse_unfit(command)
+
+
+def _refuse_markup(text: str, name: str) -> None:
+    """Typer reads help as rich's markup, in which a bracket can be wrong."""
+    from rich.errors import MarkupError
+    from rich.markup import render
+
+    try:
+        render(text)
+    except MarkupError as error:
+        raise ValueError(f"the help of the command {name!r} is no markup of rich: {error}") from error
+
+
+def _refuse_taken(app: typer.Typer, own: typer.Typer, where: str) -> None:
+    """Refuse a command where there is one of that name already; groups are shared."""
+    commands, groups = _commands(app), _groups(app)
+    for name in _commands(own):
+        if name in commands or name in groups:
+            raise ValueError(f"there is a command `{where} {name}` already")
+    for name, group in _groups(own).items():
+        if name in commands:
+            raise ValueError(f"there is a command `{where} {name}` already, which is no group")
+        if name in groups:
+            _refuse_taken(groups[name], group, f"{where} {name}")
+
+
+def _move(app: typer.Typer, own: typer.Typer) -> None:
+    groups = _groups(app)
+    app.registered_commands += own.registered_commands
+    for info, (name, group) in zip(own.registered_groups, _groups(own).items(), strict=True):
+        if name in groups:
+            _move(groups[name], group)
+        else:  # a group that a plugin keeps in its module is not to be filled by others
+            mine = copy.copy(info)
+            mine.typer_instance = copy.copy(group)
+            mine.typer_instance.registered_commands = list(group.registered_commands)
+            mine.typer_instance.registered_groups = list(group.registered_groups)
+            app.registered_groups.append(mine)
+
+
+def _check_arguments(own: typer.Typer) -> None:
+    """Of our own commands, whose parameters of one name mean one thing."""
+    for info in own.registered_commands:
+        info.callback = checked(info.callback) if info.callback else None
+    for group in _groups(own).values():
+        _check_arguments(group)
+
+
+def _commands(app: typer.Typer) -> set[str]:
+    return {info.name or get_command_name(info.callback.__name__) for info in app.registered_commands if info.callback}
+
+
+def _groups(app: typer.Typer) -> dict[str, typer.Typer]:
+    named = {}
+    for info in app.registered_groups:
+        if not isinstance(info.name, str) or info.typer_instance is None or info.name in named:
+            raise ValueError("a group of commands has a name, given once to add_typer(…, name=…)")
+        named[info.name] = info.typer_instance
+    return named
