@@ -2,7 +2,7 @@
 
 Plain ids go through our own passes, in chunks, no chunk computing more logits than are needed. Whatever else a prompt
 may hold (images, embeddings, holes in its mask, an earlier turn's cache) goes through the model's own prefill, exactly
-as transformers runs it, and the keys that it leaves are taken over.
+as transformers runs it (`mmspec.hosts.stock_loop`), and the keys that it leaves are taken over.
 """
 
 from collections.abc import Mapping
@@ -10,13 +10,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import Cache, DynamicCache, GenerationConfig
+from transformers import Cache
 from transformers.cache_utils import CacheLayerMixin
 
 from mmspec.core.tree import TreeIndex
-from mmspec.hosts.anatomy import Anatomy
-from mmspec.hosts.attention import holding
-from mmspec.hosts.passes import Passes, accepts, cache_name
+from mmspec.hosts.passes import Passes
 from mmspec.hosts.prompt import padding
 from mmspec.hosts.slot_cache import SlotCache
 from mmspec.hosts.tree_op import Kept
@@ -80,44 +78,6 @@ def chunked(passes: Passes, cache: SlotCache, ids: Tensor, mask: Tensor) -> Tens
     return result
 
 
-def stock(anatomy: Anatomy, ids: Tensor, inputs: Mapping[str, Any]) -> tuple[Tensor, Cache, Tensor, Tensor]:
-    """The model's own prefill.
-
-    Args:
-        anatomy: The model.
-        ids: `[batch, prompt]`; a prompt of embeddings has none.
-        inputs: What the model's forward takes, as `generate` prepares it; what is missing is prepared here.
-
-    Returns:
-        Logits after the prompt `[batch, vocab]`; the cache; the mask of its columns `[batch, column]`; positions of the
-        next unit, `[batch]` or `[axes, batch]`.
-    """
-    model, known = anatomy.model, {name: value for name, value in inputs.items() if value is not None}
-    config = known.pop("generation_config", None) or GenerationConfig()
-    known.pop("input_ids", None)
-    name = cache_name(model)
-    cache = known.pop("past_key_values", None)
-    if cache is None:
-        cache = DynamicCache(config=model.config)
-    known[name] = cache
-    past = int(cache.get_seq_length()) if filled(cache) else 0
-    embeds = known.get("inputs_embeds")
-    given = embeds.shape[1] if embeds is not None else ids.shape[1]
-    columns = given if given > past else past + given  # the whole conversation, or only what is new in it
-    mask = known.get("attention_mask")
-    mask = torch.ones(len(ids), columns, dtype=torch.int64, device=ids.device) if mask is None else mask.long()
-    known["attention_mask"] = mask
-    if "position_ids" not in known and accepts(model, "position_ids"):
-        tokens = embeds if embeds is not None and not ids.shape[1] else ids
-        known["position_ids"] = model._prepare_position_ids_for_generation(tokens, known)
-    known["use_cache"] = True
-    with torch.no_grad(), holding(model):
-        out = model._prefill(ids, config, known)
-    positions = known.get("position_ids", _counted(mask))
-    following = positions[..., -1].expand(*positions.shape[:-2], len(ids)) + 1
-    return out.logits[:, -1], getattr(out, name), mask, following
-
-
 def continued(passes: Passes, cache: SlotCache, ids: Tensor, given: Cache, mask: Tensor) -> tuple[Tensor, Tensor]:
     """Go on from an earlier turn's cache in our own passes: for recurrent layers.
 
@@ -150,6 +110,9 @@ def adopt(cache: SlotCache, filled: Cache, mask: Tensor, following: Tensor) -> N
     """Take over a cache that transformers filled: rows move to the left edge, holes further in stay where they are.
 
     Layers with a window hold their last columns only; earlier slots stay empty, and no mask ever reaches them.
+
+    Raises:
+        ValueError: A layer's keys are not those of the text.
     """
     columns, pads = mask.shape[1], padding(mask)
     slots = torch.arange(columns, device=mask.device) - pads[:, None]
@@ -159,6 +122,11 @@ def adopt(cache: SlotCache, filled: Cache, mask: Tensor, following: Tensor) -> N
         if getattr(theirs, "keys", None) is None or not theirs.keys.numel():
             continue
         held = theirs.keys.shape[2]
+        if held > columns:
+            raise ValueError(
+                f"drafts cannot be verified behind this prompt: a layer keeps {held} keys for {columns} tokens, as layers "
+                "do that look at pictures; disable() first"
+            )
         ours.lazy_initialization(theirs.keys, theirs.values)
         ours.write(slots[:, columns - held :], theirs.keys, theirs.values)
     cache.length = columns - pads

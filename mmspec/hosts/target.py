@@ -18,11 +18,13 @@ from mmspec.core.tree import TreeIndex
 from mmspec.core.types import Draft, Raw, Started
 from mmspec.hosts import prefill, prompt
 from mmspec.hosts.anatomy import Anatomy
+from mmspec.hosts.attention import holding
 from mmspec.hosts.export import export
 from mmspec.hosts.linear import renew
 from mmspec.hosts.passes import cache_name
-from mmspec.hosts.self_check import checked
+from mmspec.hosts.self_check import checked, compare_calls
 from mmspec.hosts.slot_cache import BLOCK, SlotCache
+from mmspec.hosts.stock_loop import StockLoop
 from mmspec.hosts.tree_op import TreeOp
 
 
@@ -101,9 +103,15 @@ class TransformersTarget:
             slots = self._slots(mask, limit, width)
             logits, mask = prefill.continued(self.passes, slots, ids, earlier, mask)
         else:
-            logits, filled, mask, following = prefill.stock(self.anatomy, ids, given)
+            with holding(self.model):
+                loop = StockLoop(self.anatomy, ids, given)
+                following = loop.following()
+            logits, mask = loop.logits, loop.mask
             slots = self._slots(mask, limit, width)
-            prefill.adopt(slots, filled, mask, following)
+            prefill.adopt(slots, loop.cache, mask, following)
+            if not self.guest:  # of whom nothing is promised
+                with holding(self.model):
+                    compare_calls(self.passes, slots, loop, given)
         memory = Memory(slots, mask, earlier, plain)
         return Started(
             memory, Raw(logits=logits[:, None]), ids, prompt.padding(mask[:, mask.shape[1] - ids.shape[1] :])

@@ -197,7 +197,7 @@ def test_distances_by_slot_are_caught_by_the_self_check() -> None:
         AutoConfig.for_model("mpt", d_model=64, n_heads=4, n_layers=2, vocab_size=VOCAB, max_seq_len=512)
     ).eval()
     finding = self_check.examine(Anatomy.of(model))
-    assert finding.passes is None and not finding.trouble and finding.error > 100 * finding.tolerance
+    assert finding.manner is None and not finding.trouble and finding.error > 100 * finding.tolerance
     with pytest.raises(ValueError, match=r"differ by .*e-0.* from those of whole paths.*ALiBi"):
         TransformersTarget(model)
 

@@ -1,0 +1,145 @@
+"""What the self-check compares with: unmodified passes over whole paths of one tree and one chain.
+
+The tree has siblings at three depths, so that neither slots nor node order agree with depth, and a second row that is
+shorter, because rows of a batch have lengths of their own.
+"""
+
+from collections.abc import Iterator
+from functools import cache as remembered
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import DynamicCache
+
+from mmspec.core.tree import TreeIndex
+from mmspec.hosts.anatomy import Anatomy
+from mmspec.hosts.passes import Passes, cache_name, names
+from mmspec.hosts.slot_cache import SlotCache
+
+PARENTS = (-1, 0, 0, 1, 1, 2, 3, 5)
+LEAVES = (4, 6, 7)
+PROMPT = 24
+MISSING = 3
+"""By how much the second row is shorter."""
+
+LONGEST = 96
+
+
+class Paths:
+    """Logits that unmodified passes over whole paths give.
+
+    Args:
+        anatomy: The model.
+
+    Attributes:
+        ids: The prompt, `[prompt]`.
+        drafted: What is drafted behind it, `[node]`.
+        chains: Logits of `drafted` as a chain, `[node, vocab]`, at every shift of the positions.
+    """
+
+    def __init__(self, anatomy: Anatomy) -> None:
+        self.anatomy = anatomy
+        self.ids, self.drafted = ids, drafted = _ids(anatomy)
+        last = _end(anatomy) - len(ids) - len(drafted)
+        # As far on as positions go, where they can be said apart from the cache.
+        self.shifts = [0, last] if last > 0 and names(anatomy.model, "position_ids") else [0]
+        self.tree = {leaf: self._whole(ids, drafted[_path(leaf)], 0)[-1] for leaf in LEAVES}
+        self.short = self._whole(ids[MISSING:], drafted[_path(LEAVES[-1])], 0)[-1]
+        self.chains = [self._whole(ids, drafted, shift)[-len(drafted) :] for shift in self.shifts]
+
+    def noise(self) -> float:
+        """The model's own: a whole pass against one token over a cache; from a state, errors come and go."""
+        alone = self._cached(len(self.drafted) if self.anatomy.ops else 1)
+        return float((alone - self.chains[0][-len(alone) :]).abs().max())
+
+    def distance(self, passes: Passes) -> float:
+        """Largest difference of tree and chains in `passes`."""
+        index = TreeIndex.static(PARENTS, self.ids.device)
+        cache, logits = self._drafted(passes, index, 0)
+        off = max(float((logits[0, leaf] - whole).abs().max()) for leaf, whole in self.tree.items())
+        off = max(off, float((logits[1, LEAVES[-1]] - self.short).abs().max()))
+        for shift, whole in zip(self.shifts, self.chains, strict=True):
+            _, chain = self._drafted(passes, TreeIndex.chain(len(self.drafted), self.ids.device), shift)
+            off = max(off, float((chain[0] - whole).abs().max()))
+        if cache.recurrent:
+            off = max(off, self._committed(passes, cache))
+        return off if off == off else float("inf")
+
+    def _committed(self, passes: Passes, cache: SlotCache) -> float:
+        """Largest difference after a tree's path was committed in the first row and nothing in the second."""
+        kept = _path(LEAVES[0])
+        cache.scratch = True
+        count = torch.tensor([len(kept), 0], device=self.ids.device)
+        cache.commit(torch.tensor([kept[1:]] * 2, device=self.ids.device), count)
+        logits = passes(cache, self.drafted.expand(2, -1), TreeIndex.static(PARENTS, self.ids.device)).float()
+        paths = torch.cat([self.drafted[kept], self.drafted[_path(LEAVES[1])]])
+        after, empty = self._whole(self.ids, paths, 0)[-1], self.short
+        distances = logits[0, LEAVES[1]] - after, logits[1, LEAVES[-1]] - empty
+        return max(float(distance.abs().max()) for distance in distances)
+
+    def _drafted(self, passes: Passes, index: TreeIndex, shift: int) -> tuple[SlotCache, Tensor]:
+        """Logits `[2, node, vocab]`: after the prompt, and beside it after a shorter one; and the cache behind them."""
+        cache = SlotCache(self.anatomy.layers(), 2, len(self.ids) + 2 * index.nodes, self.ids.device)
+        cache.shift = cache.shift + shift
+        prompts = torch.stack([self.ids, self.ids.roll(-MISSING)])
+        passes(cache, prompts, TreeIndex.chain(len(self.ids), self.ids.device))
+        idle = [i for i, layer in cache.recurrent.items() if not layer.folds]
+        if idle:
+            raise ValueError(f"the recurrent layers {idle} ran no operation that a plugin declares")
+        path = torch.arange(1, len(self.ids), device=self.ids.device).expand(2, -1)
+        cache.commit(path, len(self.ids) - torch.tensor([0, MISSING], device=self.ids.device))
+        return cache, passes(cache, self.drafted.expand(2, -1), index).float()
+
+    def _whole(self, prompt: Tensor, drafted: Tensor, shift: int) -> Tensor:
+        ids = torch.cat([prompt, drafted])[None]
+        logits: Tensor = self.anatomy.model(input_ids=ids, use_cache=False, **self._positions(0, ids, shift)).logits
+        return logits[0].float()
+
+    def _cached(self, last: int) -> Tensor:
+        """Logits after the last tokens of the whole chain, each alone over a cache of transformers: `[last, vocab]`."""
+        ids, cache = torch.cat([self.ids, self.drafted])[None], DynamicCache(config=self.anatomy.model.config)
+        logits, first = [], ids.shape[1] - last
+        for begin, chunk in ((0, ids[:, :first]), *((i, ids[:, i : i + 1]) for i in range(first, ids.shape[1]))):
+            given = {cache_name(self.anatomy.model): cache, **self._positions(begin, chunk, 0)}
+            logits.append(self.anatomy.model(input_ids=chunk, use_cache=True, **given).logits[0, -1].float())
+        return torch.stack(logits[1:])
+
+    def _positions(self, first: int, ids: Tensor, shift: int) -> dict[str, Tensor]:
+        """As `generate` passes them, by name only: without, some models count from elsewhere."""
+        if not names(self.anatomy.model, "position_ids"):
+            return {}
+        return {"position_ids": torch.arange(first, first + ids.shape[1], device=ids.device)[None] + shift}
+
+
+@remembered
+def _path(leaf: int) -> list[int]:
+    return ([] if leaf == 0 else _path(PARENTS[leaf])) + [leaf]
+
+
+def _ids(anatomy: Anatomy) -> tuple[Tensor, Tensor]:
+    """Random tokens, from a generator of their own: the caller's seed is the caller's."""
+    config = anatomy.config
+    sizes = [getattr(config, name, None) for name in ("sliding_window", "attention_chunk_size")]
+    widest = max((size for size in sizes if isinstance(size, int) and size + 8 <= LONGEST), default=0)
+    length = max(PROMPT, widest + 8)
+    if _end(anatomy):
+        length = max(MISSING + 1, min(length, _end(anatomy) - len(PARENTS)))
+    generator = torch.Generator().manual_seed(0)
+    plain = torch.tensor(sorted(set(range(anatomy.vocab)) - set(_special(anatomy.model.config.to_dict()))))
+    ids = plain[torch.randint(len(plain), (length + len(PARENTS),), generator=generator)].to(anatomy.model.device)
+    return ids[:length], ids[length:]
+
+
+def _end(anatomy: Anatomy) -> int:
+    """Positions that may be used; 0: no end is known."""
+    return min((end for end in (anatomy.context, anatomy.reach) if end is not None), default=0)
+
+
+def _special(config: dict[str, Any]) -> Iterator[int]:
+    """Ids with a role: an image placeholder must not stand in a prompt without an image."""
+    for name, value in config.items():
+        if isinstance(value, dict):
+            yield from _special(value)
+        elif isinstance(value, int) and name.endswith(("token_id", "token_index")):
+            yield value
