@@ -22,7 +22,8 @@ class Draft:
     Attributes:
         units: `[batch, node, *unit]`.
         index: Who hangs on whom. Before `rooted`, it already counts the root as node 0.
-        valid: `[batch, node]` bool; padding and refused nodes are False, and so is all that hangs on them.
+        valid: `[batch, node]` bool; padding and refused nodes are False, and so is all that hangs on them. Once rooted,
+            valid nodes with a law were drawn from one: `law.finite()` holds.
         law: What the drafted units were really drawn from, `[batch, node - 1]`: law `i - 1` belongs to node `i`. Where
             a draw is more than its unit, the law has the draws too (`law.having(draws)`).
             None where every unit is a point mass (argmax, lookup, copy).
@@ -85,10 +86,15 @@ class Draft:
         return Draft(units, index, valid, law, score)
 
     def rooted(self, root: Tensor, room: Tensor) -> "Draft":
-        """Prepend the root `[batch, *unit]`; refuse nodes deeper than `room [batch]` (units still wanted, less one)."""
+        """Prepend the root `[batch, *unit]`; refuse nodes deeper than `room [batch]` (units still wanted, less one).
+
+        Refuses units whose distribution is none, too (NaN, or no mass: all units of a small vocabulary may be
+        forbidden): nothing can have been drawn from it, and no rule has a ratio or a residual for it.
+        """
         if not self.units.shape[1]:
             return Draft.alone(root)
-        valid = torch.cat([torch.ones_like(room[:, None], dtype=torch.bool), self.valid], 1)
+        drafted = self.valid if self.law is None else self.valid & self.law.finite()
+        valid = torch.cat([torch.ones_like(room[:, None], dtype=torch.bool), drafted], 1)
         valid &= self.index.depth <= room[:, None].clamp(min=0)
         valid = ~(self.index.ancestor & ~valid[:, None]).any(-1)
         units = torch.cat([root[:, None], self.units], 1)

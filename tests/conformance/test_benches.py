@@ -55,7 +55,7 @@ class Fails(MarkovChain):
 
 @pytest.mark.filterwarnings("ignore:drafter Fails failed")
 def test_a_drafter_that_fails_tries_nothing() -> None:
-    pair = Pair(grid(), "failing", lambda: Fails(torch.zeros(VOCAB, VOCAB, VOCAB)))
+    pair = Pair(grid(), "failing", lambda: Fails(torch.zeros(VOCAB, VOCAB, VOCAB)), rows=1)
     with pytest.raises(Broken, match="with the drafter failing on grid, which fails: nothing is tried"):
         pair.decode(Match())
 

@@ -17,6 +17,7 @@ SETS = (
     "same-seed-same-output",
     "rows-are-independent",
     "lossy-says-so",
+    "degenerate-drafts-do-no-harm",
 )
 FRAMES = (
     "can-be-made",

@@ -11,6 +11,7 @@ FAST = {
     "noise-by-position-under-block": ("core:block", "output-follows-the-law"),
     "per-row-draws-on-a-shared-node": ("core:match", "output-equals-plain"),
     "raw-q": ("text:draft-model", "units-follow-their-law"),
+    "unit-of-no-distribution-as-a-proposal": ("core:block", "degenerate-drafts-do-no-harm"),
 }
 SLOW = {
     "noise-by-position-under-coupled-redraws": ("core:rejection", "output-follows-the-law"),

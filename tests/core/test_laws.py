@@ -163,7 +163,9 @@ def test_finite_sees_nan_and_all_minus_inf():
     logits[0, 1, 2] = torch.nan
     logits[0, 2] = -torch.inf
     logits[0, 3, 1:] = -torch.inf
-    assert Categorical.of_logits(logits).finite().tolist() == [[True, False, False, True]]
+    law = Categorical.of_logits(logits)
+    assert law.finite().tolist() == [[True, False, False, True]]
+    assert not Categorical(torch.zeros_like(law.probs)).finite().any(), "no mass is no law"
     mean = torch.zeros(1, 2, 2)
     mean[0, 1, 0] = torch.inf
     assert Gaussian(mean, 1.0).finite().tolist() == [[True, False]]

@@ -30,6 +30,7 @@ from mmspec.testing.mutants import MUTANTS
 from mmspec.testing.oracles import exact_joint
 from mmspec.testing.statistics import assert_normal, joint_p_value
 from mmspec.testing.toys.chain import ChainTarget, LinearHead
+from mmspec.testing.toys.degenerate import DegenerateDrafts
 from mmspec.testing.toys.gaussian import GaussianTarget, RepeatLeft
 from mmspec.testing.toys.markov import MarkovTarget
 from mmspec.testing.toys.markov_drafters import MarkovTree
@@ -82,6 +83,17 @@ def chain_under_rejection(rows: int, seed: int) -> float:
 
 def chain_under_block(rows: int, seed: int) -> float:
     return law_of_history(DraftModel(MIDDLE), Block(), rows, seed, length=5, k=4)
+
+
+def speechless_chain_under_block(rows: int, seed: int) -> float:
+    """A small vocabulary, 0 and 1, whose units are all forbidden after a 1."""
+    table = WORSE.clone()
+    table[..., 2], table[:, 1] = -torch.inf, -torch.inf
+    return law_of_text(DraftModel(MarkovTarget(table)), Block(), rows, seed, k=3)
+
+
+def empty_tree_under_recursive_rejection(rows: int, seed: int) -> float:
+    return law_of_text(DegenerateDrafts(MarkovTree(WORSE, (2,)), ("empty",)), RecursiveRejection(), rows, seed)
 
 
 def jacobi_under_rejection(rows: int, seed: int) -> float:
@@ -266,13 +278,14 @@ def drafts_after_the_true_history(rows: int, seed: int) -> float:
 
 
 Check = Callable[[int, int], float]
-SEEN_BY_TREES_OF_A_MODEL: dict[str, Check] = {
+SEEN_TWICE: dict[str, Check] = {
     "draft-noise-once-per-call": sampled_beam_of_a_model,
     "siblings-resorted-by-q": sampled_tree_of_a_model,
     "without-replacement-reported-as-with": sampled_tree_of_a_model,
     "sibling-law-without-renormalising": sampled_beam_of_a_model,
+    "unit-of-no-distribution-as-a-proposal": empty_tree_under_recursive_rejection,
 }
-"""A second check of the same bugs: Sequoia's reused noise in a stochastic beam, and the laws of a drawn tree."""
+"""A second check of the same bugs: Sequoia's reused noise in a stochastic beam, the laws of a drawn tree, no mass."""
 KILLED_BY: dict[str, Check] = {
     "noise-by-position-under-block": chain_under_block,
     "noise-by-position-under-coupled-redraws": jacobi_under_rejection,
@@ -288,6 +301,7 @@ KILLED_BY: dict[str, Check] = {
     "unwarped-bonus": warped_chain_under_rejection,
     "history-of-the-root-at-every-node": penalty_as_plain,
     "trim-by-own-q": confident_chain_under_rejection,
+    "unit-of-no-distribution-as-a-proposal": speechless_chain_under_block,
     "middle-resamples-from-its-own-law": cascade_under_rejection,
     "outer-noise-inside-under-block": cascade_under_block,
     "per-row-draws-on-a-shared-node": tree_of_the_likeliest_under_match,
@@ -327,7 +341,7 @@ def without_the_bug(check: Check) -> float:
 
 
 @pytest.mark.filterwarnings("ignore:drafter Blind failed")
-@pytest.mark.parametrize(("name", "check"), [*KILLED_BY.items(), *SEEN_BY_TREES_OF_A_MODEL.items()])
+@pytest.mark.parametrize(("name", "check"), [*KILLED_BY.items(), *SEEN_TWICE.items()])
 def test_mutant_is_killed(name: str, check: Check) -> None:
     assert without_the_bug(check) > 1e-4, f"{check.__name__} fails on the core as it is"
     with MUTANTS[name].apply():

@@ -103,8 +103,7 @@ class Categorical:
         return self.probs.amax(-1).log()
 
     def finite(self) -> Tensor:
-        # One NaN logit, or all at -inf, makes the whole softmax NaN: looking at one entry is enough.
-        return ~self.probs[..., 0].isnan()
+        return self.probs.sum(-1) > 0  # neither NaN anywhere (all logits at -inf, too) nor without any mass
 
     def _exponential(self, noise: Noise) -> Tensor:
         return noise.exponential(self.size) if self.ids is None else noise.exponential_at(self.ids)

@@ -113,7 +113,7 @@ class GaussianMixture:
 
     def finite(self) -> Tensor:
         positive = finite_nodes(torch.where(self.sigmas > 0, self.sigmas, torch.nan))
-        return finite_nodes(self.weights) & finite_nodes(self.means) & positive
+        return finite_nodes(self.weights) & (self.weights.sum(-1) > 0) & finite_nodes(self.means) & positive
 
     def fault(self, draws: Tensor, row: int, node: int) -> str:
         """What is wrong with the law of a node."""
@@ -121,7 +121,7 @@ class GaussianMixture:
         wrong = sigmas[~((sigmas > 0) & sigmas.isfinite())].flatten()
         if len(wrong):
             return f"a component's sigma is {float(wrong[0]):g}, which must be positive"
-        return "" if bool(self.finite()[row, node]) else "weights or means are not finite"
+        return "" if bool(self.finite()[row, node]) else "weights or means are not finite, or all weights are 0"
 
     def _of(self, *parts: Any) -> "GaussianMixture":
         return replace(self, **dict(zip(("weights", "means", "sigmas"), parts, strict=True)))

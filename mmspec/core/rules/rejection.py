@@ -37,9 +37,7 @@ class Rejection:
         noise, last = round.fresh(draft.nodes), draft.nodes - 1
         if not last or draft.law is None:
             return law.draw(noise)
-        # An invalid child was never a proposal, and one from a broken law none that can be coupled: its parent's free
-        # draw must stand.
-        follows = draft.valid[:, 1:] & draft.law.finite()
+        follows = draft.valid[:, 1:]  # an invalid child was never a proposal: its parent's free draw must stand
         at_once = getattr(law, "draw_coupled", None)
         if at_once is not None:
             proposal, follows = drawn_part(draft.law, follows)

@@ -38,7 +38,7 @@ class Bench:
         next_law: Probabilities `[vocab]` of the unit after those emitted in row 0; None where nobody knows them.
         again: From units `[batch, known]` and their padding to inputs; None where a prompt is not made of units.
         drafters: Drafters of every shape that the target verifies, for rules to be tried on.
-        rows: Rows of a statistical trial.
+        rows: Rows of a statistical trial, in one batch.
     """
 
     name: str
@@ -125,7 +125,7 @@ def gaussian() -> Bench:
     """Continuous tokens, three wide."""
     target = GaussianTarget.random(width=3, dim=1, seed=0)
     drafters: dict[str, Callable[[], Drafter]] = {"window left": lambda: Jacobi(RepeatLeft(target.sigma))}
-    return Bench("gaussian", target, lambda rows: len(rows), drafters=drafters)
+    return Bench("gaussian", target, lambda rows: len(rows), drafters=drafters, rows=20_000)
 
 
 def toys() -> list[Bench]:

@@ -43,11 +43,12 @@ def sampled_follows_the_law(subject: Subject) -> str:
     for trial in subject.trials:
         known = trial.bench.next_law is not None or trial.bench is gaussian()
         if known and (trial.example.rows or 2) > 1:
-            pair = Pair(trial.bench, subject.component.name, lambda trial=trial: trial.drafter())  # type: ignore[misc]
+            rows = subject.rows(trial.bench)
+            pair = Pair(trial.bench, subject.component.name, lambda t=trial: t.drafter(), rows)  # type: ignore[misc]
             found.append(follows(pair, subject.rule(trial.example)))
     if not found:
         raise Untried("no law to compare with: give its target's example at most 8 units")
-    return f"{min(found)[1]}, the smallest of {len(found)}"
+    return f"{min(found).number}, the smallest of {len(found)}"
 
 
 @promise("method")

@@ -40,11 +40,13 @@ class Pair:
         bench: Where.
         shape: What the draft is like.
         drafter: Makes one.
+        rows: Rows of a statistical trial.
     """
 
     bench: Bench
     shape: str
     drafter: Callable[[], Drafter]
+    rows: int
 
     def decode(self, rule: Rule, rows: Sequence[int] = ROWS, limit: int = LIMIT, **how: Any) -> Tensor:
         """Units of every row: `[batch, limit, *unit]`."""
@@ -86,7 +88,7 @@ def _pairs(subject: Subject) -> list[Pair]:
                 except ValueError as error:
                     refusals.append(str(error))
                     continue
-                found.append(Pair(bench, shape, make))
+                found.append(Pair(bench, shape, make, subject.rows(bench)))
         if found:
             return found
     raise Untried(f"no draft of the kit's fits it: {refusals[0]}. Give its factory an `example`")

@@ -15,6 +15,7 @@ def check_component(
     *,
     registry: Registry | None = None,
     expected_failures: Mapping[str, str] | None = None,
+    thorough: bool = False,
 ) -> list[Outcome]:
     """Run every check of a component, or of all components of a name.
 
@@ -23,11 +24,12 @@ def check_component(
         registry: Where to look names up; default: what is installed.
         expected_failures: By check, or by `component/check`, why it fails. Shown as `xfail`; one that passes is a
             failure.
+        thorough: Statistics on 400,000 rows or more, which takes minutes, not seconds.
 
     Raises:
         ValueError: A name is unknown (component, or check); says which is nearest.
     """
-    return [check.outcome() for check in checks_for([component], registry, expected_failures)]
+    return [check.outcome() for check in checks_for([component], registry, expected_failures, thorough)]
 
 
 def checks_of(
@@ -35,24 +37,32 @@ def checks_of(
     *,
     registry: Registry | None = None,
     expected_failures: Mapping[str, str] | None = None,
+    thorough: bool = False,
 ) -> list[Check]:
     """The checks that `check_component` would run, not run yet. Arguments and errors are the same."""
-    return checks_for([component], registry, expected_failures)
+    return checks_for([component], registry, expected_failures, thorough)
 
 
 def checks_for(
-    wanted: Iterable[str | Component], registry: Registry | None = None, expected: Mapping[str, str] | None = None
+    wanted: Iterable[str | Component],
+    registry: Registry | None = None,
+    expected: Mapping[str, str] | None = None,
+    thorough: bool = False,
 ) -> list[Check]:
-    """The checks of several, in order."""
+    """The checks of several, in order.
+
+    Raises:
+        ValueError: scipy is not installed, or a name is unknown.
+    """
+    if find_spec("scipy") is None:
+        raise ValueError('the conformance kit needs scipy for its statistics: pip install "mmspec[check]"')
     from mmspec.testing.conformance.subject import Subject
 
-    if find_spec("scipy") is None:
-        raise ValueError("the conformance kit needs scipy for its statistics: pip install 'mmspec[check]'")
     registry = registry if registry is not None else installed()
     reasons = {_named(name): reason for name, reason in (expected or {}).items()}
     checks = []
     for component in (found for name in wanted for found in select(name, registry)):
-        subject = Subject(component, registry)
+        subject = Subject(component, registry, thorough)
         for promise in claimed(component):
             why = reasons.get((component.name, promise.name), reasons.get(("", promise.name)))
             checks.append(Check(promise, subject, why))

@@ -83,7 +83,7 @@ class Tempered:
         law, noise = scores.law, round.fresh(draft.nodes)
         proposal = None
         if draft.nodes > 1 and draft.law is not None:
-            proposal, follows = drawn_part(draft.law, draft.valid[:, 1:] & draft.law.finite())
+            proposal, follows = drawn_part(draft.law, draft.valid[:, 1:])
         if proposal is None:
             drawn = law.draw(noise)
             return self._measured(walk(draft, drawn, law.units(drawn)), None, None)
@@ -110,7 +110,7 @@ class Tempered:
             nothing = torch.zeros(verdict.drawn.shape[:2], dtype=torch.float64, device=verdict.drawn.device)
             return replace(verdict, tv=nothing, eased=nothing)
         tv, eased = (
-            torch.nn.functional.pad(values * reached, (0, 1))
+            torch.nn.functional.pad(torch.where(reached, values, 0.0), (0, 1))  # NaN where nothing was drafted
             for values in step.bias(self.options.tau, self.options.tries)
         )
         return replace(verdict, tv=tv, eased=eased)

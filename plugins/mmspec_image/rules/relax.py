@@ -134,6 +134,7 @@ def _measured(rule: Relaxation, verdict: Verdict, offer: Offer, valid: Tensor) -
     p, q, x = offer.p[:, :seen], offer.q[:, :seen], offer.x[:, :seen, None]
     there = valid[:, :seen] & (torch.arange(seen, device=x.device) <= verdict.length[:, None])
     tv, eased = (
-        torch.nn.functional.pad(values * there, (0, nodes + 1 - seen)) for values in rule.bias(p, q, x, rule.groups(p))
+        torch.nn.functional.pad(torch.where(there, values, 0.0), (0, nodes + 1 - seen))  # NaN where nothing was drafted
+        for values in rule.bias(p, q, x, rule.groups(p))
     )
     return replace(verdict, tv=tv, eased=eased)
