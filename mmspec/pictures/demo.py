@@ -19,7 +19,8 @@ from PIL import Image, ImageDraw, ImageFont
 from rich.console import Console
 from rich.table import Table
 
-from mmspec.pictures.command import refuse_format, refuse_unwritable, write_whole
+from mmspec.files import save_whole
+from mmspec.pictures.command import refuse_format, refuse_unwritable
 from mmspec.report.report import Report
 from mmspec.report.views import HONEST, badge
 
@@ -85,7 +86,7 @@ def draw_demo(
     for seed, caption in enumerate(captions):
         for row in drawn:
             _draw(pipe, rows, row, caption, seed, guidance)
-    write_whole(labelled([row.pictures for row in drawn], [row.name for row in drawn], captions), out)
+    save_whole(out, labelled([row.pictures for row in drawn], [row.name for row in drawn], captions).save)
     console = Console()
     console.print(_table(drawn))
     console.print(str(out), markup=False, highlight=False, soft_wrap=True)
