@@ -101,7 +101,7 @@ def digest(of: Iterable[Tensor | str]) -> str:
     for one in of:
         if isinstance(one, Tensor):
             found.update(f"{one.dtype} {list(one.shape)}".encode())
-            found.update(one.detach().cpu().flatten().view(torch.uint8).numpy())
+            found.update(one.detach().cpu().flatten().view(torch.uint8).numpy().data)
         else:
             found.update(f"{len(one)} {one}".encode())
     return found.hexdigest()[:16]
