@@ -18,7 +18,8 @@ def save_whole(path: Path, write: Callable[[Path], Any]) -> None:
     """Write a file or a folder.
 
     Args:
-        path: What it is called in the end; what is there is replaced. A device or a pipe is written to as it is.
+        path: What it is called in the end; what is there is replaced, and a file's permissions stay. A device or a
+            pipe is written to as it is.
         write: Makes a file, or a folder, of the name that it is called with; its ending is that of `path`.
 
     Raises:
@@ -31,6 +32,8 @@ def save_whole(path: Path, write: Callable[[Path], Any]) -> None:
     side = _beside(path, SIDE)
     try:
         write(side)
+        if path.is_file():
+            shutil.copymode(path, side)
         for made in (*side.rglob("*"), side):
             _to_disk(made)
         _take_place(side, path)

@@ -94,7 +94,11 @@ def test_links_go_on_and_devices_are_written_to_as_they_are(tmp_path: Path) -> N
     link = tmp_path / "link.json"
     link.symlink_to(tmp_path / "elsewhere" / "real.json")
     save_text(link, "1")
-    assert link.is_symlink() and (tmp_path / "elsewhere" / "real.json").read_text() == "1"
+    real = tmp_path / "elsewhere" / "real.json"
+    assert link.is_symlink() and real.read_text() == "1"
+    real.chmod(0o640)
+    save_text(link, "2")
+    assert real.read_text() == "2" and stat.S_IMODE(real.stat().st_mode) == 0o640
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
