@@ -38,6 +38,10 @@ def save_whole(path: Path, write: Callable[[Path], Any]) -> None:
             _to_disk(made)
         _take_place(side, path)
         _to_disk(path.parent)
+    except OSError as error:
+        if error.filename in (None, str(side)):  # a full disk names no file, and nobody knows the side name
+            error.filename = str(path)
+        raise
     finally:
         _remove(side)
 

@@ -84,9 +84,14 @@ def small_disk(size: int) -> Iterator[None]:
 def test_a_full_disk_costs_nothing_but_the_new_tensors(tmp_path: Path) -> None:
     path = tmp_path / "codes.pt"
     save_tensors(path, torch.arange(3))
-    with small_disk(10_000), pytest.raises(OSError):
+    with small_disk(10_000), pytest.raises(OSError, match=r"codes\.pt'"):
         save_tensors(path, torch.zeros(100_000))
     assert torch.load(path, weights_only=True).tolist() == [0, 1, 2] and listed(tmp_path) == ["codes.pt"]
+
+
+def test_a_folder_that_is_not_there_is_said_by_the_name_that_was_asked_for(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"No such file or directory: '.*/none/kept\.json'$"):
+        save_text(tmp_path / "none" / "kept.json", "1")
 
 
 def test_links_go_on_and_devices_are_written_to_as_they_are(tmp_path: Path) -> None:
