@@ -5,10 +5,10 @@ plugins of that kind. The module is called `module.py` there.
 """
 
 import re
-import shutil
 from pathlib import Path
 from string import Template
 
+from mmspec.files import save_whole
 from mmspec.registry import Registry
 from mmspec.registry.suggest import unknown
 
@@ -38,14 +38,12 @@ def write(registry: Registry, name: str, kind: str, out: Path) -> Path:
     folder = out / f"mmspec-{name.replace('_', '-')}"
     if folder.exists():
         raise ValueError(f"{folder} is there already; choose another name, or another folder with --out")
-    scratch = folder.with_name(f".{folder.name}.part")
-    shutil.rmtree(scratch, ignore_errors=True)
-    try:
+
+    def fill(side: Path) -> None:
         for source in ("any", kind):
-            _fill(_TEMPLATES / source, scratch, _words(name))
-        scratch.rename(folder)
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
+            _fill(_TEMPLATES / source, side, _words(name))
+
+    save_whole(folder, fill)
     return folder
 
 

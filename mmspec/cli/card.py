@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from mmspec.files import save_text
+
 
 def card(
     result: Annotated[Path | None, typer.Argument(help="The JSON of `mmspec bench`.")] = None,
@@ -39,7 +41,7 @@ def card(
         typer.echo(f"{file} {'would change' if check else 'written'}")
         if not check:
             file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_text(texts[file], encoding="utf-8")
+            save_text(file, texts[file])
     if not changed:
         typer.echo(f"up to date: {', '.join(map(str, texts))}")
     raise typer.Exit(1 if check and changed else 0)

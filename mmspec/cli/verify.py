@@ -28,16 +28,20 @@ def verify(
 
     The script knows nothing of mmspec. It runs in a process of its own each time. The ids of every generate call, in
     order, and everything it prints have to be equal, byte for byte; lines that two plain runs print differently, such
-    as times, do not count. A call that mmspec refuses is left to transformers, and listed.
+    as times, do not count. A call that mmspec refuses is left to transformers, listed with the reason, and not counted
+    as equal: "left alone", where the refusal is documented (beam search, encoder–decoders, …) or the call raises either
+    way; else "not supported", which is a failure.
 
-    Exit code 0: all equal. 1: an output is wrong, or the script fails with mmspec only. 2: nothing can be said: the
-    script fails by itself, does not repeat itself, or has no call that mmspec decodes. 3: texts part at near-ties
-    only, where rounding decides.
+    Exit code 0: all calls equal. 1: an output is wrong, a call that transformers can do is not supported, or the script
+    fails with mmspec only. 2: nothing can be said: the script fails by itself, does not repeat itself, or has no call
+    that mmspec decodes. 3: texts part at near-ties only, where rounding decides. 4: all calls that mmspec decodes are
+    equal, and it leaves others alone. 130, 143: it was stopped, and the script with it.
     """
     from mmspec.registry import installed
     from mmspec.registry.matching import named
     from mmspec.registry.options import parse
     from mmspec.verify.children import Script, ScriptFailed
+    from mmspec.verify.group import signals_end
     from mmspec.verify.verdict import NOTHING, WRONG, judge
 
     if not script.is_file():
@@ -45,7 +49,7 @@ def verify(
     found = named(installed(), method)
     how = {"method": method, "drafter": drafter, "rule": rule, "k": num_speculative_tokens, "policy": policy}
     plugins = context.find_root().params.get("plugin") or []
-    with tempfile.TemporaryDirectory(prefix="mmspec-verify-") as work:
+    with signals_end(), tempfile.TemporaryDirectory(prefix="mmspec-verify-") as work:
         task = Script(script, args or [], how | parse(opt or []), plugins, Path(work))
         try:
             verdict = judge(task.run(repeats, lambda line: typer.echo(line, err=True)))
@@ -72,8 +76,8 @@ def _row(line: "Line") -> tuple[str, ...]:
 
 
 def _outcome(line: "Line") -> str:
-    left = f"; left alone: {line.ours.left_alone}" if line.ours and line.ours.left_alone else ""
-    return line.outcome.text + left
+    untried = line.outcome.kind in ("left alone", "not supported")
+    return f"{line.outcome.kind}: {line.outcome.text}" if untried else line.outcome.text
 
 
 def _summary(verdict: "Verdict", exactness: str | None) -> list[str]:
@@ -96,14 +100,12 @@ def _summary(verdict: "Verdict", exactness: str | None) -> list[str]:
 
 
 def _last(verdict: "Verdict") -> str:
-    kinds = [line.outcome.kind for line in verdict.lines]
-    done, left = len(verdict.speculated), len(verdict.lines) - len(verdict.speculated)
-    alone = f" ({left} left alone)" if left else ""
-    if not done:
-        return f"NOTHING COMPARED: mmspec left all {left} calls alone"
-    return (
-        f"EQUAL: {done} calls{alone}, byte for byte",
-        f"NOT EQUAL: {kinds.count('wrong') or 'no'} of {len(kinds)} calls wrong{alone}; stdout {verdict.printed.kind}",
-        "NOTHING CAN BE SAID: the script does not repeat itself",
-        f"EQUAL UP TO NEAR-TIES: {kinds.count('near-tie')} calls part where rounding decides{alone}",
+    wrong = any(line.outcome.kind == "wrong" for line in verdict.lines) or verdict.printed.kind == "wrong"
+    heading = (
+        "EQUAL, byte for byte",
+        "NOT EQUAL" if wrong else "NOT SUPPORTED",
+        "NOTHING CAN BE SAID: " + ("the script does not repeat itself" if verdict.speculated else "nothing compared"),
+        "EQUAL UP TO NEAR-TIES, where rounding decides",
+        "EQUAL BUT FOR WHAT WAS LEFT ALONE",
     )[verdict.code]
+    return f"{heading}: {verdict.tally()}; stdout {verdict.printed.kind}"

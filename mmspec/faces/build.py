@@ -9,6 +9,7 @@ from mmspec.core.decoder import Decoder
 from mmspec.core.drafters.host import Hosted
 from mmspec.core.policies import Policy
 from mmspec.core.protocols import Drafter
+from mmspec.core.refusal import OutOfScopeError
 from mmspec.faces import policies
 from mmspec.faces.choice import AUTO, choose
 from mmspec.registry import Component, Registry, installed, pair, require
@@ -91,7 +92,7 @@ def _target(registry: Registry, model: Any) -> Component:
     if found is None:
         kind = getattr(getattr(model, "config", None), "model_type", None) or type(model).__name__
         known = "; ".join(f"{c.name}: {c.summary}" for c in registry.components("target")) or "none"
-        raise ValueError(f"no installed plugin has a target for {kind!r}. There is {known}")
+        raise OutOfScopeError(f"no installed plugin has a target for {kind!r}. There is {known}")
     return found
 
 

@@ -5,6 +5,8 @@ from typing import Any
 
 from transformers import GenerationConfig
 
+from mmspec.core.refusal import OutOfScopeError
+
 _REFUSED = {
     "constraints": "has no constrained beams",
     "force_words_ids": "has no constrained beams",
@@ -25,39 +27,41 @@ def refuse_arguments(given: Mapping[str, Any]) -> None:
     """Refuse arguments of `generate` that its configuration does not hold.
 
     Raises:
-        ValueError: Names the argument.
+        OutOfScopeError: Names the argument.
     """
     for name in _OURS:
         if given.get(name) not in (None, False):
-            raise ValueError(f"{name}= cannot be combined with mmspec.enable; call disable() first")
+            raise OutOfScopeError(f"{name}= cannot be combined with mmspec.enable; call disable() first")
 
 
 def refuse_settings(config: GenerationConfig | Mapping[str, Any]) -> None:
     """Refuse settings of a generation configuration, or of the arguments that will go into one.
 
     Raises:
-        ValueError: Names the setting.
+        OutOfScopeError: Names the setting.
     """
 
     def setting(name: str) -> Any:
         return config.get(name) if isinstance(config, Mapping) else getattr(config, name, None)
 
     if (setting("num_beams") or 1) > 1:
-        raise ValueError("num_beams > 1: beam search is not speculative; call disable() first, or use num_beams=1")
+        raise OutOfScopeError("num_beams > 1: beam search is not speculative; call disable() first, or use num_beams=1")
     for name, why in _REFUSED.items():
         if setting(name):
-            raise ValueError(f"{name}={setting(name)!r} is not supported here: mmspec {why}")
+            raise OutOfScopeError(f"{name}={setting(name)!r} is not supported here: mmspec {why}")
     cache = setting("cache_implementation") or ""
     if any(word in cache for word in _CACHES):
-        raise ValueError(f"cache_implementation={cache!r} is not supported here: mmspec keeps its own cache")
+        raise OutOfScopeError(f"cache_implementation={cache!r} is not supported here: mmspec keeps its own cache")
 
 
 def refuse_inputs(extra: Mapping[str, Any]) -> None:
     """Refuse what came along with the prompt.
 
     Raises:
-        ValueError: Names the argument.
+        OutOfScopeError: Names the argument.
     """
     cache = extra.get("past_key_values")
     if cache is not None and ("Quantized" in type(cache).__name__ or getattr(cache, "offloading", False)):
-        raise ValueError(f"past_key_values is a {type(cache).__name__} that quantizes or offloads; pass a plain one")
+        raise OutOfScopeError(
+            f"past_key_values is a {type(cache).__name__} that quantizes or offloads; pass a plain one"
+        )

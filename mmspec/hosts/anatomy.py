@@ -17,6 +17,7 @@ from transformers.cache_utils import (
     LinearAttentionLayer,
 )
 
+from mmspec.core.refusal import OutOfScopeError
 from mmspec.hosts.dispatch import mixers, swapped, undeclared
 from mmspec.hosts.tree_op import TreeOp
 
@@ -107,7 +108,7 @@ def _refuse(model: Any, ops: Mapping[str, TreeOp]) -> None:
     config = model.config
     kind = getattr(config, "model_type", type(model).__name__)
     if getattr(config, "is_encoder_decoder", False):
-        raise ValueError(f"{kind!r} is an encoder–decoder; only decoders can be speculated over")
+        raise OutOfScopeError(f"{kind!r} is an encoder–decoder; only decoders can be speculated over")
     if not hasattr(model, "can_generate") or not model.can_generate():
         raise ValueError(f"{type(model).__name__} cannot generate; load it with AutoModelForCausalLM")
     try:

@@ -12,7 +12,6 @@ from torch import Tensor, nn
 
 from mmspec.hosts.offload import hooks_of
 
-
 Note = TypeVar("Note")
 
 

@@ -3,7 +3,6 @@
 Nothing heavy is imported before a command runs.
 """
 
-import os
 import signal
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -13,6 +12,7 @@ from typing import Any
 import typer
 
 from mmspec.cli.groups import INTERRUPTED
+from mmspec.files import save_whole
 
 
 def pipeline(model: str, device: str, /, **how: Any) -> Any:
@@ -48,11 +48,11 @@ def draw(pipe: Any, call: Mapping[str, Any], out: Path, trace: Path | None, unit
     """
     with ctrl_c_stops(pipe):
         made = pipe(**call)
-    write_whole(sheet(made.images), out)
+    save_whole(out, sheet(made.images).save)
     if trace is not None:
         from mmspec.pictures.trace import traced
 
-        write_whole(sheet([traced(*both) for both in zip(made.images, made.rounds, strict=True)]), trace)
+        save_whole(trace, sheet([traced(*both) for both in zip(made.images, made.rounds, strict=True)]).save)
     typer.echo("\n".join(line for line in (pipe.decoder().why, str(made.report), str(out)) if line), err=True)
     if pipe.interrupt:
         drawn = f"{made.report.emitted} of {made.rounds.numel()} {unit}s"
@@ -73,16 +73,6 @@ def ctrl_c_stops(pipe: Any) -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
-
-
-def write_whole(picture: Any, file: Path) -> None:
-    """Write a picture, or nothing: never half of one."""
-    part = file.with_name(f".{file.stem}.part{file.suffix}")
-    try:
-        picture.save(part)
-        os.replace(part, file)
-    finally:
-        part.unlink(missing_ok=True)
 
 
 def sheet(pictures: Sequence[Any]) -> Any:

@@ -18,7 +18,8 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
 from mmspec.cli import places
-from mmspec.pictures.command import refuse_format, write_whole
+from mmspec.files import save_whole
+from mmspec.pictures.command import refuse_format
 from mmspec.report import terminal
 from mmspec.report.report import Report
 from mmspec.report.views import HONEST, badge
@@ -87,7 +88,7 @@ def draw_demo(
     for seed, caption in enumerate(captions):
         for row in drawn:
             _draw(pipe, rows, row, caption, seed, guidance)
-    write_whole(labelled([row.pictures for row in drawn], [row.name for row in drawn], captions), out)
+    save_whole(out, labelled([row.pictures for row in drawn], [row.name for row in drawn], captions).save)
     console = terminal.terminal()
     terminal.table(console, COLUMNS, _rows(drawn), whole=("method",), boxed=True)
     terminal.line(console, str(out))

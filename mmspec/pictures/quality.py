@@ -21,6 +21,8 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from mmspec.files import save_whole
+
 FILE = "quality.safetensors"
 WHAT = "features of pictures and captions (float16), and mean and covariance of the training pictures' features"
 _WEIGHTS = "features."
@@ -146,9 +148,8 @@ def write_quality(folder: Path, features: Features, pictures: Tensor) -> Quality
     tensors |= {"mean": training.mean.float(), "covariance": training.covariance.float()}
     tensors["count"] = torch.tensor(training.count)
     config = {name: value for name, value in features.config.items() if not name.startswith("_")}
-    scratch = folder / f".{FILE}.part"
-    save_file(tensors, scratch, {"what": WHAT, "config": json.dumps(config)})
-    scratch.replace(folder / FILE)
+    about = {"what": WHAT, "config": json.dumps(config)}
+    save_whole(folder / FILE, lambda side: save_file(tensors, side, about))
     return load_quality(folder)
 
 

@@ -1,10 +1,11 @@
 """A trained pipeline as a folder that `from_pretrained` reads, with its facts beside the weights."""
 
 import json
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+from mmspec.files import save_whole
 
 
 def ship(pipe: Any, facts: dict[str, Any], folder: Path, also: Callable[[Path], Any] = lambda folder: None) -> None:
@@ -16,10 +17,10 @@ def ship(pipe: Any, facts: dict[str, Any], folder: Path, also: Callable[[Path], 
         folder: What is there is replaced.
         also: Writes more into the new folder before it takes its place.
     """
-    side = folder.with_name(folder.name + ".part")
-    shutil.rmtree(side, ignore_errors=True)
-    pipe.save_pretrained(side)
-    also(side)
-    (side / "training.json").write_text(json.dumps(facts, indent=2) + "\n")
-    shutil.rmtree(folder, ignore_errors=True)
-    side.rename(folder)
+
+    def write(side: Path) -> None:
+        pipe.save_pretrained(side)
+        also(side)
+        (side / "training.json").write_text(json.dumps(facts, indent=2) + "\n")
+
+    save_whole(folder, write)

@@ -14,6 +14,7 @@ from typing import Any
 
 from huggingface_hub import ModelCard, ModelCardData
 
+from mmspec.files import save_text
 from mmspec.report.result import Result
 from mmspec.report.table import in_markdown
 from mmspec.report.views import View
@@ -123,7 +124,7 @@ def described() -> Iterator[Shipped]:
 def write(shipped: Shipped, assets: Path, cards: Path) -> Path:
     """Render the card of `assets/<name>` into `cards/<name>.md`, with `cards/<name>.bench.json` if that exists."""
     path = cards / f"{shipped.name}.md"
-    path.write_text(from_facts(shipped, assets, cards))
+    save_text(path, from_facts(shipped, assets, cards))
     return path
 
 

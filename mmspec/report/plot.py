@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from mmspec.files import save_whole
 from mmspec.report import views
 from mmspec.report.result import Result, ratios_of
 
@@ -44,18 +45,13 @@ def save(result: Result, path: Path) -> None:
         ValueError: Another suffix, or matplotlib is not installed.
     """
     refuse(path)
-    scratch = path.with_name(f".{path.name}.part")
     drawn = figure(result)
     # The same result gives the same file: no date in it, and no random ids.
     settings: dict[str, Any] = {"format": path.suffix[1:], "metadata": {"Date": None} if path.suffix == ".svg" else {}}
     from matplotlib import rc_context
 
-    try:
-        with rc_context({"svg.hashsalt": "mmspec", "svg.fonttype": "none"}):
-            drawn.savefig(scratch, dpi=150, **settings)
-        scratch.replace(path)
-    finally:
-        scratch.unlink(missing_ok=True)
+    with rc_context({"svg.hashsalt": "mmspec", "svg.fonttype": "none"}):
+        save_whole(path, lambda side: drawn.savefig(side, dpi=150, **settings))
 
 
 def refuse(path: Path) -> None:

@@ -11,6 +11,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from mmspec.files import save_text
+
 PLAIN = "plain"
 #: How the drafts of a row came about.
 MODES = ("real", "oracle", "synthetic", "empty")
@@ -158,10 +160,7 @@ class Result:
 
     def save(self, path: Path) -> None:
         """Write JSON; nothing half-written stays."""
-        text = json.dumps(asdict(self), indent=1, allow_nan=False) + "\n"
-        scratch = path.with_name(f".{path.name}.part")
-        scratch.write_text(text)
-        scratch.replace(path)
+        save_text(path, json.dumps(asdict(self), indent=1, allow_nan=False) + "\n")
 
     @staticmethod
     def load(path: Path) -> "Result":

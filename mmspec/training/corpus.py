@@ -38,6 +38,11 @@ class Corpus:
     held_out_code: list[str]
     held_out_prose: list[str]
 
+    @property
+    def documents(self) -> list[str]:
+        """All four together."""
+        return [*self.code, *self.prose, *self.held_out_code, *self.held_out_prose]
+
 
 def load(prose_files: list[Path], stdlib: Path | None = None) -> Corpus:
     """Read the corpus.

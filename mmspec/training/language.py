@@ -1,7 +1,6 @@
 """What recipes of language models share: tokens, windows cut from them, held-out loss, the folder that ships."""
 
 import json
-import shutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from mmspec.files import save_whole
 from mmspec.training.corpus import HELD_OUT_MODULES, HELD_OUT_PROSE, Corpus
 from mmspec.training.losses import next_token
 
@@ -94,16 +94,16 @@ def ship(
         say: Where the last line goes.
         also: Writes more into the folder.
     """
-    side = folder.with_name(folder.name + ".part")
-    shutil.rmtree(side, ignore_errors=True)
     half = type(model)(model.config).half()
     half.load_state_dict(model.state_dict())
-    half.save_pretrained(side)
-    tokenizer.save_pretrained(side)
-    also(side)
-    (side / "training.json").write_text(json.dumps(facts, indent=2) + "\n")
-    shutil.rmtree(folder, ignore_errors=True)
-    side.rename(folder)
+
+    def write(side: Path) -> None:
+        half.save_pretrained(side)
+        tokenizer.save_pretrained(side)
+        also(side)
+        (side / "training.json").write_text(json.dumps(facts, indent=2) + "\n")
+
+    save_whole(folder, write)
     say(
         f"{folder.name}: {facts['parameters']:,} parameters, held-out nats per token {facts['held_out_nats_per_token']}"
     )

@@ -1,23 +1,25 @@
 """One training loop: AdamW, or Muon beside it, warm-up, cosine decay, checkpoints that survive an interrupt.
 
 The batch of a step is a function of the step alone, so that a resumed run sees what an uninterrupted one would have
-seen. Checkpoints are written to a side file and moved into place: whenever the run stops, the last one loads.
+seen. Checkpoints are written whole or not at all: whenever the run stops, the last one loads.
 """
 
 import json
 import math
-import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from mmspec.training.work import claimed, damaged, load_tensors, save_tensors
+
 CHECKPOINT = "checkpoint.pt"
 LOG = "log.jsonl"
+_CHANGES_NOTHING = ("save_every", "log_every")
 
 
 @dataclass(frozen=True)
@@ -71,15 +73,29 @@ def fit(
         batch_at: The batch of a step; must depend on the step alone.
         loss_of: Scalar loss of the model on a batch.
         options: The loop's numbers.
-        folder: Holds `checkpoint.pt` and `log.jsonl`; made if missing.
+        folder: Holds `checkpoint.pt`, `log.jsonl` and, in `recipe.json`, `options`; made if missing.
         say: Where progress lines go.
 
     Raises:
-        ValueError: `options.hidden` is the beginning of no matrix's name.
+        ValueError: `options.hidden` is the beginning of no matrix's name; the folder is another run's, or was begun
+            with other options, or its checkpoint is damaged; the loss or its gradient is not finite any more.
         KeyboardInterrupt: After the last finished checkpoint; a later call goes on from it.
     """
-    folder.mkdir(parents=True, exist_ok=True)
     optimizers = _optimizers(model, options)
+    recipe = {name: value for name, value in asdict(options).items() if name not in _CHANGES_NOTHING}
+    with claimed(folder, recipe):
+        _run(model, optimizers, batch_at, loss_of, options, folder, say)
+
+
+def _run(
+    model: nn.Module,
+    optimizers: list[torch.optim.Optimizer],
+    batch_at: Callable[[int], Any],
+    loss_of: Callable[[nn.Module, Any], Tensor],
+    options: LoopOptions,
+    folder: Path,
+    say: Callable[[str], None],
+) -> None:
     first = _resume(model, optimizers, folder)
     if first:
         say(f"resuming at step {first} of {options.steps}")
@@ -92,7 +108,9 @@ def fit(
         with torch.autocast(device.type, torch.bfloat16, enabled=options.bf16):
             loss = loss_of(model, batch_at(step))
         loss.backward()
-        nn.utils.clip_grad_norm_(model.parameters(), options.clip)
+        norm = nn.utils.clip_grad_norm_(model.parameters(), options.clip)
+        if not torch.isfinite(loss.detach() + norm):  # before the weights take it in
+            raise ValueError(_diverged(step, float(loss.detach()), float(norm), folder))
         for optimizer in optimizers:
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
@@ -137,19 +155,26 @@ def _optimizers(model: nn.Module, options: LoopOptions) -> list[torch.optim.Opti
     return [adamw, muon]
 
 
+def _diverged(step: int, loss: float, norm: float, folder: Path) -> str:
+    kept = f"{folder / CHECKPOINT} is from before" if (folder / CHECKPOINT).is_file() else "no checkpoint was written"
+    return (
+        f"training stopped at step {step + 1}: its loss is {loss:g} and the norm of its gradient {norm:g}; {kept}. "
+        "The same recipe stops there again; a smaller learning rate or other data may not"
+    )
+
+
 def _save(model: nn.Module, optimizers: list[torch.optim.Optimizer], step: int, folder: Path) -> None:
-    side = folder / (CHECKPOINT + ".part")
     states = [optimizer.state_dict() for optimizer in optimizers]
-    torch.save({"model": model.state_dict(), "optimizers": states, "step": step}, side)
-    os.replace(side, folder / CHECKPOINT)
+    save_tensors(folder / CHECKPOINT, {"model": model.state_dict(), "optimizers": states, "step": step})
 
 
 def _resume(model: nn.Module, optimizers: list[torch.optim.Optimizer], folder: Path) -> int:
     path = folder / CHECKPOINT
     if not path.exists():
         return 0
-    saved: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
-    model.load_state_dict(saved["model"])
-    for optimizer, state in zip(optimizers, saved["optimizers"], strict=True):
-        optimizer.load_state_dict(state)
-    return int(saved["step"])
+    saved: dict[str, Any] = load_tensors(path)
+    with damaged(path):
+        model.load_state_dict(saved["model"])
+        for optimizer, state in zip(optimizers, saved["optimizers"], strict=True):
+            optimizer.load_state_dict(state)
+        return int(saved["step"])

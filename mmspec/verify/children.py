@@ -2,14 +2,13 @@
 
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mmspec.verify import compare
+from mmspec.verify import compare, group
 from mmspec.verify.recording import CALLS, STDERR, STDOUT, Recording
 
 
@@ -112,7 +111,7 @@ class Script:
         environment = {"PYTHONHASHSEED": "0"} | os.environ
         with open(folder / STDOUT, "wb") as out, open(folder / STDERR, "wb") as err:
             command = [sys.executable, "-m", "mmspec.verify.runner", str(task_file)]
-            code = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=environment).returncode
+            code = group.run(command, out, err, environment)
         recording = Recording(folder)
         if code or not (folder / CALLS).is_file():
             raise ScriptFailed(enable is not None, code, recording.stderr[-4000:])

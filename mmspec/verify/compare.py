@@ -13,7 +13,10 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 #: `follows`: the call began differently, because an earlier one had differed. `unsteady`: two plain runs differ too.
-Kind = Literal["same", "near-tie", "follows", "wrong", "unsteady"]
+#: `left alone`: mmspec refuses it as documented, or it raises either way. `not supported`: mmspec refuses it, and stock
+#: decodes it. Of these two, the ids are transformers' own in both runs, and prove nothing.
+Kind = Literal["same", "near-tie", "follows", "wrong", "unsteady", "left alone", "not supported"]
+_PARTED: frozenset[Kind] = frozenset({"near-tie", "follows", "wrong", "unsteady"})
 
 
 @dataclass(frozen=True)
@@ -60,11 +63,13 @@ def outcomes(plain: Recording, ours: Recording, again: Recording | None) -> list
     for one in plain.calls:
         number = one.number
         if number > len(ours.calls):
-            found.append(Outcome("follows" if _parted(found) else "wrong", "not made with mmspec"))
+            found.append(Outcome("follows" if any_parted(found) else "wrong", "not made with mmspec"))
+        elif _beyond(ours.calls[number - 1]):  # whatever the ids are: transformers made them
+            found.append(Outcome("not supported", ours.calls[number - 1].left_alone))
         elif _same(plain, ours, number):
-            found.append(Outcome("same", "same"))
+            found.append(_alike_outcome(ours.calls[number - 1]))
         else:
-            found.append(_difference(plain, ours, again, number, _parted(found)))
+            found.append(_difference(plain, ours, again, number, any_parted(found)))
     return found
 
 
@@ -95,8 +100,22 @@ def printed(plain: Recording, ours: Recording, again: Recording | None, parted: 
     return Outcome("same", f"same, but for what two plain runs print differently too (line {numbers})")
 
 
-def _parted(found: list[Outcome]) -> bool:
-    return any(outcome.kind != "same" for outcome in found)
+def any_parted(found: list[Outcome]) -> bool:
+    """Whether the ids of some call differ."""
+    return any(outcome.kind in _PARTED for outcome in found)
+
+
+def _beyond(ours: Call) -> bool:
+    """Whether transformers can do it and mmspec, which says so nowhere, cannot."""
+    return bool(ours.left_alone) and not ours.documented and not ours.raised
+
+
+def _alike_outcome(ours: Call) -> Outcome:
+    """What equal ids say: nothing, where mmspec made none of them, or nobody did."""
+    if ours.raised:
+        why = f": {ours.left_alone}" if ours.left_alone else ""
+        return Outcome("left alone", f"raises {ours.raised} either way{why}")
+    return Outcome("left alone", ours.left_alone) if ours.left_alone else Outcome("same", "same")
 
 
 def _difference(plain: Recording, ours: Recording, again: Recording | None, number: int, parted: bool) -> Outcome:

@@ -27,6 +27,7 @@ class Call:
         method: The method that decoded it; "" if transformers did.
         why: Why this method, where `auto` chose it.
         left_alone: Why mmspec did not decode it; "" if it did, or was not asked to.
+        documented: Whether that is a documented refusal.
         emitted: Units emitted after the prefill, all rows together.
         passes: Passes of the target that they took, summed over rows.
         raised: Class of the exception that it ended in, if it did.
@@ -44,6 +45,7 @@ class Call:
     method: str = ""
     why: str = ""
     left_alone: str = ""
+    documented: bool = False
     emitted: int = 0
     passes: int = 0
     raised: str = ""

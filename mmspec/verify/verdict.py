@@ -8,7 +8,7 @@ from mmspec.verify.children import Runs
 from mmspec.verify.compare import Outcome
 from mmspec.verify.recording import Call, Recording
 
-EQUAL, WRONG, NOTHING, NEAR_TIES = 0, 1, 2, 3
+EQUAL, WRONG, NOTHING, NEAR_TIES, LEFT_ALONE = 0, 1, 2, 3, 4
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Line:
     @property
     def counts(self) -> bool:
         """Whether mmspec decoded it."""
-        return self.ours is not None and not self.ours.left_alone
+        return self.ours is not None and not self.ours.left_alone and not self.ours.raised
 
 
 @dataclass(frozen=True)
@@ -65,16 +65,34 @@ class Verdict:
     def code(self) -> int:
         """Exit code: 0 only if every output is equal.
 
-        1: something is wrong. 2: nothing can be said: mmspec decoded no call, or the script does not repeat itself. 3:
-        ids differ at near-ties only, and where a text had already parted at one. That is no fault of a method, since
-        rounding may turn such a decision, but the outputs are not equal, so it is not 0 either.
+        1: something is wrong, or mmspec cannot do a call that transformers can. 2: nothing can be said: mmspec decoded
+        no call, or the script does not repeat itself. 3: ids differ at near-ties only, and where a text had already
+        parted at one. That is no fault of a method, since rounding may turn such a decision, but the outputs are not
+        equal, so it is not 0 either. 4: all that mmspec decoded is equal, and some calls were left alone.
         """
         kinds = {line.outcome.kind for line in self.lines} | {self.printed.kind}
-        if "wrong" in kinds:
+        if kinds & {"wrong", "not supported"}:
             return WRONG
         if "unsteady" in kinds or not self.speculated:
             return NOTHING
-        return NEAR_TIES if kinds - {"same"} else EQUAL
+        if kinds & {"near-tie", "follows"}:
+            return NEAR_TIES
+        return LEFT_ALONE if "left alone" in kinds else EQUAL
+
+    def tally(self) -> str:
+        """How many calls there are of each sort, in a line."""
+        kinds = [line.outcome.kind for line in self.lines]
+        counts = {name: kinds.count(name) for name in ("same", "not supported", "left alone")}
+        differ = len(kinds) - sum(counts.values())
+        return (
+            f"{counts['same']} calls equal, {differ} differ, {counts['not supported']} not supported"
+            f"{self._reasons('not supported')}, {counts['left alone']} left alone{self._reasons('left alone')}"
+        )
+
+    def _reasons(self, kind: str) -> str:
+        """Why, each reason once; a reader of the last line alone shall know."""
+        texts = dict.fromkeys(line.outcome.text for line in self.lines if line.outcome.kind == kind)
+        return f" ({'; '.join(texts)})" if texts else ""
 
     def speedup(self, warm: bool = False) -> float | None:
         """Seconds without mmspec / with it, over the calls that it decoded; None if there are none.
@@ -91,10 +109,10 @@ def judge(runs: Runs) -> Verdict:
     plain, ours = runs.plain[0], runs.odd
     found = compare.outcomes(plain, ours, runs.again)
     extra = len(ours.calls) - len(plain.calls)
-    parted = extra > 0 or any(outcome.kind != "same" for outcome in found)
+    parted = extra > 0 or compare.any_parted(found)
     lines = [_line(runs, plain, ours, number, outcome) for number, outcome in enumerate(found, 1)]
     printed = compare.printed(plain, ours, runs.again, parted)
-    if extra > 0 and all(outcome.kind == "same" for outcome in found):
+    if extra > 0 and not compare.any_parted(found):
         printed = Outcome("wrong", f"{extra} generate calls more with mmspec")
     return Verdict(lines, printed)
 

@@ -57,33 +57,36 @@ class Speculating:
         try:
             self._handles[model] = self._enabled(model)
         except (ValueError, TypeError) as refusal:
-            self._handles[model] = str(refusal)
+            self._handles[model] = refusal
 
     def run(self, original: Generate, model: Any, given: dict[str, Any], call: Call) -> Any:
         import torch
 
+        from mmspec.core.refusal import OutOfScopeError
+
         handle = self._handles[model]
-        if not isinstance(handle, str):
+        if not isinstance(handle, Exception):
             before, given = torch.get_rng_state(), dict(given)
             try:
                 answer = handle.generate(**given)
             except ValueError as refusal:
                 torch.set_rng_state(before)
-                handle = str(refusal)
+                handle = refusal
             else:
                 report = handle.report
                 call.method, call.why = handle.method, handle.why
                 call.emitted, call.passes = report.emitted - report.rows, report.row_rounds
                 return answer
-        call.left_alone = handle
+        call.left_alone, call.documented = str(handle), isinstance(handle, OutOfScopeError)
         return original(model, **given)
 
     def _enabled(self, model: Any) -> Any:
         """A handle that is asked directly: the model's `generate` stays the one that is watched."""
         import mmspec
+        from mmspec.core.refusal import OutOfScopeError
 
         if type(model).generate is not _mixin().generate:
-            raise ValueError(f"{type(model).__name__} has a generate of its own")
+            raise OutOfScopeError(f"{type(model).__name__} has a generate of its own")
         handle = mmspec.enable(model, **self._how)
         handle.disable()
         return handle

@@ -14,11 +14,13 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from torch import Tensor, nn
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
+from mmspec.files import save_whole
 from mmspec.training import corpus as texts
 from mmspec.training import held_out as pieces
 from mmspec.training.language import facts_of, held_out_streams, ship, stream, windows
 from mmspec.training.loop import LoopOptions, fit
 from mmspec.training.losses import distillation, next_token
+from mmspec.training.work import claimed, damaged, digest
 
 END, PAD = "<|endoftext|>", "<|pad|>"
 TARGET = dict(
@@ -69,9 +71,18 @@ def train(
         recipe: Sizes and lengths.
         device: Where to train.
         say: Where progress lines go.
+
+    Raises:
+        ValueError: There is no such prose; `work` is another run's, or of another recipe; or training cannot go on.
     """
     corpus = texts.load(prose_files)
-    work.mkdir(parents=True, exist_ok=True)
+    with claimed(work, asdict(recipe) | {"data": digest(corpus.documents)}):
+        _train(corpus, recipe, out, work, device, say)
+
+
+def _train(
+    corpus: texts.Corpus, recipe: TextRecipe, out: Path, work: Path, device: str, say: Callable[[str], None]
+) -> None:
     tokenizer = _tokenizer(work / "tokenizer", corpus, recipe)
     streams = [stream(tokenizer, documents).to(device) for documents in (corpus.code, corpus.prose)]
     say(f"training on {len(streams[0]):,} tokens of code and {len(streams[1]):,} of prose")
@@ -125,8 +136,9 @@ def _tokenizer(folder: Path, corpus: texts.Corpus, recipe: TextRecipe) -> PreTra
             model_max_length=recipe.context,
             padding_side="left",  # an argument: an attribute set later is not saved
         )
-        wrapped.save_pretrained(folder)
-    return PreTrainedTokenizerFast.from_pretrained(folder)
+        save_whole(folder, wrapped.save_pretrained)
+    with damaged(folder):
+        return PreTrainedTokenizerFast.from_pretrained(folder)
 
 
 def _batch(streams: list[Tensor], recipe: TextRecipe, step: int, short: bool) -> Tensor:

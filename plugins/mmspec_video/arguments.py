@@ -13,7 +13,7 @@ from mmspec.registry.suggest import unknown
 Frames = Any
 """One picture or several of PIL's, or an array or tensor of them: see `frames_in`."""
 Player = Callable[[int, Tensor], Any]
-"""From the number of the next frame, and the latest frames `[row, 3, height, width]` in [0, 1], to actions."""
+"""From the number of the next frame, and the latest frames `[row, 3, height, width]` in [0, 1], to actions, or None."""
 
 
 def frames_in(given: Frames, size: tuple[int, int]) -> Tensor:
@@ -73,7 +73,11 @@ def told_in(given: Any, rows: int, names: Sequence[str]) -> Tensor:
 
     Raises:
         ValueError: It is no action, or they are as many as neither 1 nor rows: the truth of one frame was asked for.
+        TypeError: It is of another kind.
     """
+    if not isinstance(given, int | str | np.integer | np.ndarray | Tensor | Sequence):
+        kind = type(given).__name__
+        raise TypeError(f"a player answers with an action, or one a row, or quits with None, not with a {kind}")
     listed = [given] if isinstance(given, int | str | np.integer) else _flat(given)
     if len(listed) not in (1, rows):
         raise ValueError(

@@ -45,7 +45,8 @@ class Asked:
     Attributes:
         play: What makes its frames.
         codec: From and to pixels.
-        latest: `[row, 3, height, width]` in [0, 1]: the last of the first frames.
+        units: `[row, …]`: the last of the first frames, as the transformer reads it.
+        latest: `[row, 3, height, width]` in [0, 1]: the same in pixels.
         length: New frames.
         player: Who is asked for actions; None: all are known.
         output_type: One of `OUTPUTS`.
@@ -53,6 +54,7 @@ class Asked:
 
     play: FramePlay | TokenPlay
     codec: Codec
+    units: Tensor
     latest: Tensor
     length: int
     player: Player | None
@@ -85,7 +87,7 @@ def checked(pipe: Any, call: Call) -> Asked:
     start = (decoder, units, before.to(device), length, seeds)
     play = TokenPlay(*start, warp) if coded else FramePlay(*start)
     play.act(known[:, :length].to(device))
-    return Asked(play, codec, (frames[:, -1] + 1) / 2, length, player, call.output_type)
+    return Asked(play, codec, units[:, -1], (frames[:, -1] + 1) / 2, length, player, call.output_type)
 
 
 def _length(wanted: int | None, known: int | None) -> int:

@@ -1,13 +1,13 @@
 """Frames into a file: GIF, or MP4 where there is a codec; written whole or not at all."""
 
-import os
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from diffusers.utils import export_to_gif, export_to_video
 from PIL import Image
+
+from mmspec.files import save_whole
 
 FORMATS = (".gif", ".mp4")
 
@@ -32,13 +32,11 @@ def save_clip(frames: Sequence[Image.Image], path: str | Path, fps: int) -> Path
     if not frames:
         raise ValueError("there are no frames to write")
     if path.suffix.lower() == ".mp4":
-        if _written(path, lambda side: export_to_video(list(frames), side, fps=fps, macro_block_size=1)):
+        if _as_mp4(frames, path, fps):
             return path
         path = path.with_suffix(".gif")
         warnings.warn(f"nothing here can write MP4 (pip install 'mmspec[mp4]'); wrote {path}", stacklevel=2)
-    side = path.with_name(f".{path.stem}.part.gif")
-    export_to_gif(list(frames), str(side), fps=fps)
-    os.replace(side, path)
+    save_whole(path, lambda side: export_to_gif(list(frames), str(side), fps=fps))
     return path
 
 
@@ -58,15 +56,28 @@ def refuse_clip(path: Path, fps: int) -> None:
         raise ValueError(f"fps is 1 to 100, got {fps}")
 
 
-def _written(path: Path, write: Callable[[str], Any]) -> bool:
+class _NoCodecError(Exception):
+    """Nothing here can write MP4."""
+
+
+def _as_mp4(frames: Sequence[Image.Image], path: Path, fps: int) -> bool:
     """Whether the file could be written; nothing stays where it could not."""
-    side = path.with_name(f".{path.stem}.part.mp4")
+
+    def write(side: Path) -> None:
+        try:
+            export_to_video(list(frames), str(side), fps=fps, macro_block_size=1)
+        except (
+            ImportError,
+            AttributeError,
+            RuntimeError,
+            OSError,
+        ) as error:  # so diffusers says that a backend is missing
+            raise _NoCodecError from error
+        if not side.is_file():  # OpenCV says nothing where it has no codec
+            raise _NoCodecError
+
     try:
-        write(str(side))
-    except (ImportError, AttributeError, RuntimeError, OSError):  # what diffusers raises where a backend is missing
-        side.unlink(missing_ok=True)
+        save_whole(path, write)
+    except _NoCodecError:
         return False
-    if not side.is_file():  # OpenCV says nothing where it has no codec
-        return False
-    os.replace(side, path)
     return True

@@ -139,6 +139,8 @@ def _played(pipe: Any, first: Any, walk: Sequence[str], thinks: float) -> tuple[
     """Somebody plays; and the median wait."""
     player = Player(walk, thinks)
     made = pipe(first, player, num_frames=len(walk), seed=0)
+    if made.actions.shape[1] < len(walk):
+        raise KeyboardInterrupt  # which ended the walk; half of one is compared with nothing
     player.ends()
     passes = (len(walk) + made.discarded) * pipe.transformer.sampler.steps
     return Walked(pipe.decoder().name, made.frames[0], passes, sum(player.waits)), statistics.median(player.waits)

@@ -1,7 +1,8 @@
 """`NextFramePipeline`: first frames and a player's actions in, frames out, all of them or one by one."""
 
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+import warnings
+from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -19,8 +20,8 @@ from mmspec_video.models.oasis import OasisDiT
 from mmspec_video.models.oasis_vae import OasisVAE
 from mmspec_video.models.token_world import TokenWorldModel
 from mmspec_video.outputs import NextFrameOutput
+from mmspec_video.playing.asking import answer_of
 from mmspec_video.playing.frames import FramePlay
-from mmspec_video.playing.tokens import TokenPlay
 from mmspec_video.targets.denoiser import Cache
 
 
@@ -33,6 +34,9 @@ class NextFramePipeline(Pipeline):
         actions: Names of the action space, by number; default: the numbers.
         fps: Frames a second that it was made for.
         action_vectors: Of open-oasis's models: what they read of every action.
+
+    Attributes:
+        unfinished: What the last call had made when it failed, its player's fault or not; None: it did not.
 
     Raises:
         ValueError: The parts do not fit each other; both numbers are named.
@@ -58,6 +62,7 @@ class NextFramePipeline(Pipeline):
         action_vectors: Sequence[Sequence[float]] | None = None,
     ) -> None:
         super().__init__()
+        self.unfinished: NextFrameOutput | None = None
         codec_of(transformer, vae)
         if action_vectors is not None:
             vectors = torch.tensor(action_vectors)
@@ -96,8 +101,10 @@ class NextFramePipeline(Pipeline):
             first_frames: At least one, for one row or several; see `mmspec_video.arguments.frames_in`.
             actions: Numbers or names, a sequence for one row or one a row; each leads to one frame. Or a player:
                 `player(number, frames) -> action`, called before every frame with the latest ones, `[row, 3, height,
-                width]` in [0, 1]. While it thinks, `branch-prediction` makes frames for its guesses.
-            num_frames: New frames; default: as many as actions. A player is asked so many times.
+                width]` in [0, 1]. While it thinks, `branch-prediction` makes frames for its guesses. It quits by
+                returning None, or by raising StopIteration: what is returned are the frames so far. So does CTRL-C
+                while somebody plays, with a warning.
+            num_frames: New frames; default: as many as actions. A player is asked so many times, or until it quits.
             past_actions: What led from one first frame to the next, where there are several.
             fps: Frames a second, for `save`; default: the model's.
             temperature: Of models of codes: higher is more varied, 0 is greedy; default 1.
@@ -114,18 +121,28 @@ class NextFramePipeline(Pipeline):
         Raises:
             ValueError: An action is outside the space; frames have another size, dtype or range; there are more of
                 them than the model sees; a player answers with more than the next action; a name or number is wrong.
+            Exception: What a player raised, as it is; `unfinished` has the frames before.
         """
         call = Call(
             first_frames, actions, num_frames, past_actions, temperature, top_k, top_p, num_inference_steps, cache,
             seed, generator, k, output_type,
         )  # fmt: skip
-        asked = checked(self, call)
-        shown = list(self._shown(asked))
-        play = asked.play
-        frames = [list(row) for row in zip(*shown, strict=True)] if output_type == "pil" else _stacked(shown)
-        told = play.actions[:, -asked.length :].cpu() if isinstance(play, TokenPlay) else play.actions.cpu()
-        discarded = play.discarded if isinstance(play, FramePlay) else 0
-        output = NextFrameOutput(frames, play.report, told, discarded, self.config.fps if fps is None else fps)
+        self.unfinished, asked, shown = None, checked(self, call), list[Any]()
+        fps = self.config.fps if fps is None else fps
+        try:
+            for frames in self._shown(asked):
+                shown.append(frames)
+        except KeyboardInterrupt:
+            if asked.player is None:
+                raise
+            warnings.warn(f"stopped by CTRL-C after {len(shown)} of {asked.length} frames", stacklevel=2)
+        except Exception as error:
+            self.unfinished = _output(asked, shown, fps)
+            error.add_note(
+                f"{len(shown)} of {asked.length} frames were made before; they are in the pipeline's .unfinished"
+            )
+            raise
+        output = _output(asked, shown, fps)
         return output if return_dict else tuple(vars(output).values())
 
     def stream(self, first_frames: Frames, actions: Sequence[Any] | Tensor | Player, **how: Any) -> Iterator[Any]:
@@ -137,33 +154,39 @@ class NextFramePipeline(Pipeline):
             **how: As in a call, but for `fps` and `return_dict`.
 
         Returns:
-            An iterator over the next frame of every row: a list of PIL pictures, or `[row, …]`.
+            An iterator over the next frame of every row: a list of PIL pictures, or `[row, …]`. It ends where a
+            player quits; what a player raises, and CTRL-C, come out of it.
         """
         return self._shown(checked(self, Call(first_frames, actions, **how)))
 
     def _shown(self, asked: Asked) -> Iterator[Any]:
-        play, latest = asked.play, asked.latest
-        with self.progress_bar(total=asked.length) as bar:
-            for number in range(asked.length):
-                if asked.player is not None:
-                    answer = self._answer(lambda number=number, latest=latest: asked.player(number, latest), play)
-                    play.act(told_in(answer, len(latest), self.config.actions).to(self._execution_device))
-                made = play.frame()
-                with torch.no_grad():
-                    latest = ((asked.codec.decode(made).float() + 1) / 2).clamp(0, 1).cpu()
-                bar.update()
-                yield _as(latest, made, asked.output_type)
-        self.maybe_free_model_hooks()
+        play, latest, player = asked.play, asked.latest, asked.player
+        try:
+            with self.progress_bar(total=asked.length) as bar:
+                for number in range(asked.length):
+                    if player is not None:
+                        answer = answer_of(partial(player, number, latest), play)
+                        if answer is None:
+                            return
+                        play.act(told_in(answer, len(latest), self.config.actions).to(self._execution_device))
+                    made = play.frame()
+                    with torch.no_grad():
+                        latest = ((asked.codec.decode(made).float() + 1) / 2).clamp(0, 1).cpu()
+                    bar.update()
+                    yield _as(latest, made, asked.output_type)
+        finally:
+            self.maybe_free_model_hooks()
 
-    @staticmethod
-    def _answer(ask: Callable[[], Any], play: FramePlay | TokenPlay) -> Any:
-        """What the player does; where frames can be made ahead, in a thread of the player's own."""
-        if isinstance(play, TokenPlay) or not play.decoder.k:
-            return ask()
-        with ThreadPoolExecutor(1) as thread:
-            answer = thread.submit(ask)
-            play.ahead(answer.done)
-            return answer.result()
+
+def _output(asked: Asked, shown: list[Any], fps: int) -> NextFrameOutput:
+    """What there is of a call."""
+    play, nothing = asked.play, _as(asked.latest, asked.units, asked.output_type)
+    if asked.output_type == "pil":
+        frames = [[step[row] for step in shown] for row in range(len(nothing))]
+    else:
+        frames = _stacked(shown) if shown else nothing[:, None][:, :0]
+    discarded = play.discarded if isinstance(play, FramePlay) else 0
+    return NextFrameOutput(frames, play.report, play.acted(len(shown)).cpu(), discarded, fps)
 
 
 def _as(frames: Tensor, made: Tensor, output_type: str) -> Any:

@@ -136,7 +136,8 @@ def test_a_copied_plugin_generates_until_a_real_ctrl_c(folder: Path, tmp_path: P
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: mmspec-text\nVersion: 7.0\n")
     (info / "entry_points.txt").write_text("[mmspec]\ntext = mmspec_text.plugin\n")
-    arguments = ["generate", "text", PROMPT, "--model", str(folder), "--max-new-tokens", "20000", "--seed", "5"]
+    # More than a pipe holds, so that it cannot have ended, however late the signal comes.
+    arguments = ["generate", "text", PROMPT, "--model", str(folder), "--max-new-tokens", "200000", "--seed", "5"]
     process = subprocess.Popen(
         [sys.executable, "-c", ALONE, *arguments],
         env={**os.environ, "PYTHONPATH": str(site), "COLUMNS": "200"},
@@ -154,13 +155,13 @@ def test_a_copied_plugin_generates_until_a_real_ctrl_c(folder: Path, tmp_path: P
             opening += (part := process.stdout.read(100))
             assert part, "it ended"
         process.send_signal(signal.SIGINT)
-        rest, errors = process.communicate(timeout=60)
+        rest, errors = process.communicate()
     finally:
         process.kill()
     assert process.returncode == 130, errors.decode()
     text, _, note = (opening + rest).decode(errors="replace").rpartition("\n(")
     assert "stopped; this is what there is" in note and "Traceback" not in errors.decode()
-    text = text.removesuffix("\n")
+    text = text.removesuffix("\n")[: len(PROMPT) + 300]  # a machine that is slow to stop it need not read it all again
     whole = stock_text(folder, len(text.encode()), 5, dict(do_sample=True, temperature=0.8, top_k=0))
     # The last character may be cut off in the middle of its bytes.
     assert len(text) > len(PROMPT) + 2 and whole.startswith(text[:-1])

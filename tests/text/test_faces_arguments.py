@@ -125,13 +125,20 @@ class Words:
 def test_a_text_iterator_in_a_thread(target: Any, good: Any, prompts: Callable, face: str) -> None:
     call = dict(do_sample=False, max_new_tokens=25)
     expected = target.generate(**prompts(1), **call)
-    streamer = TextIteratorStreamer(Words(), skip_prompt=True, timeout=30)  # type: ignore[arg-type]
+    streamer = TextIteratorStreamer(Words(), skip_prompt=True)  # type: ignore[arg-type]
     if face == "enable":
         enabled = mmspec.enable(target, drafter=good, k=4)
         given: dict[str, Any] = {"streamer": streamer}
     else:
         given = {"custom_generate": mmspec.custom_generate(drafter=good, k=4, streamer=streamer)}
-    worker = threading.Thread(target=target.generate, kwargs={**prompts(1), **call, **given})
+
+    def work() -> None:
+        try:
+            target.generate(**prompts(1), **call, **given)
+        finally:
+            streamer.end()  # whoever listens does so to the end, a failure's too
+
+    worker = threading.Thread(target=work)
     worker.start()
     pieces = list(streamer)
     worker.join()

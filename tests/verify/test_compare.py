@@ -94,7 +94,8 @@ def test_another_shape_and_another_exception_are_differences(record: Make) -> No
     raised = record(None, change={1: {"raised": "ValueError"}})
     verdict = said(record(IDS), raised, record(IDS))
     assert verdict.code == 1 and "a result plainly, ValueError with mmspec" in verdict.lines[0].outcome.text
-    assert said(raised, record(None, change={1: {"raised": "ValueError"}})).code == 0
+    alike = said(raised, record(None, change={1: {"raised": "ValueError"}}))
+    assert alike.code == 2 and kinds(alike) == ["left alone"], "nothing was generated, so nothing was compared"
 
 
 def test_a_script_that_does_not_repeat_itself_proves_nothing(record: Make) -> None:
@@ -103,8 +104,27 @@ def test_a_script_that_does_not_repeat_itself_proves_nothing(record: Make) -> No
 
 
 def test_all_calls_left_alone_prove_nothing(record: Make) -> None:
-    verdict = said(record(IDS), record(IDS, change={1: {"left_alone": "num_beams > 1"}}))
-    assert verdict.code == 2 and verdict.speedup() is None
+    verdict = said(record(IDS), record(IDS, change={1: {"left_alone": "num_beams > 1", "documented": True}}))
+    assert verdict.code == 2 and verdict.speedup() is None and kinds(verdict) == ["left alone"]
+
+
+def test_what_was_left_alone_is_not_counted_as_equal(record: Make) -> None:
+    beams = {"left_alone": "num_beams > 1", "documented": True}
+    verdict = said(record(IDS, IDS), record(IDS, IDS, change={2: beams}))
+    assert verdict.code == 4 and kinds(verdict) == ["same", "left alone"]
+    assert verdict.tally() == "1 calls equal, 0 differ, 0 not supported, 1 left alone (num_beams > 1)"
+    cannot = {"left_alone": "no such thing"}
+    verdict = said(record(IDS, IDS, IDS), record(IDS, IDS, IDS, change={2: beams, 3: cannot}))
+    assert verdict.code == 1 and kinds(verdict) == ["same", "left alone", "not supported"]
+    assert "1 not supported (no such thing), 1 left alone" in verdict.tally()
+
+
+def test_a_call_that_is_not_supported_is_no_pass_behind_a_near_tie_either(record: Make) -> None:
+    other, later = [[1, 2, 3, 4, 5], [1, 2, 6, 9, 8]], [[6, 9, 1]]
+    plain, ours = record(IDS, [[6, 7, 1]]), record(other, later, change={2: {"left_alone": "no such thing"}})
+    again = record(IDS, [[6, 7, 1]], change={1: {"judged": True, "near_ties": [(1, 1, 2e-6)]}})
+    verdict = said(plain, ours, again)
+    assert verdict.code == 1 and kinds(verdict) == ["near-tie", "not supported"]
 
 
 @pytest.mark.parametrize(

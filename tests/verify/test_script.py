@@ -2,10 +2,12 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -104,13 +106,15 @@ def script(tmp_path: Path):
 def test_a_script_of_plain_calls_passes_and_a_refused_call_is_left_alone(script) -> None:
     run = mmspec("verify", script(HONEST), "--method", "prompt-lookup", "-k", 3, "--", shipped.asset("text-1m"), 24)
     print(run.output)
-    assert run.exit_code == 0
+    assert run.exit_code == 4
     lines = run.stdout.splitlines()
     assert [line.split()[2:5] for line in lines[1:5]] == [["1", "×", "24"]] * 2 + [["3", "×", "24"], ["1", "×", "24"]]
     assert all(line.endswith("same") or line.rstrip().endswith("same") for line in lines[1:5])
-    assert "same; left alone: num_beams > 1: beam search" in run.stdout
+    assert "left alone: num_beams > 1: beam search" in run.stdout
     assert "stdout: same" in lines and "method: prompt-lookup" in lines
-    assert lines[-1] == "EQUAL: 4 calls (1 left alone), byte for byte"
+    assert lines[-1].startswith(
+        "EQUAL BUT FOR WHAT WAS LEFT ALONE: 4 calls equal, 0 differ, 0 not supported, 1 left alone (num_beams > 1: beam"
+    )
     assert "acceptance length 1." in run.stdout
 
 
@@ -132,7 +136,7 @@ def test_a_planted_lossy_method_is_caught(script, planted: Path) -> None:
     assert run.exit_code == 1
     assert "row 0, new token 3: got 7 instead of " in run.stdout and "margin" in run.stdout
     assert "it began with another prompt" in run.stdout and "as calls before differ" in run.stdout
-    assert "NOT EQUAL: 1 of 2 calls wrong; stdout follows" in run.stdout
+    assert "NOT EQUAL: 0 calls equal, 2 differ, 0 not supported, 0 left alone; stdout follows" in run.stdout
 
 
 @pytest.mark.parametrize(
@@ -185,14 +189,89 @@ def test_runs_take_turns_and_a_failure_is_whose_it_is(
 ) -> None:
     ran = []
 
-    def child(command: list[str], stdout, stderr, **how) -> subprocess.CompletedProcess[bytes]:
+    def child(command: list[str], out, err, environment) -> int:
         task = json.loads(Path(command[-1]).read_text())
         ran.append("plain" if task["enable"] is None else "ours")
         save(Path(task["folder"]), [Call(1, "Llama", True, 1, "", 1.0)], {1: torch.tensor([[1, 2]])})
-        stderr.write(b"Traceback: out of order\n" if ran[-1] == fails else b"a warning\n")
-        return subprocess.CompletedProcess(command, int(ran[-1] == fails))
+        err.write(b"Traceback: out of order\n" if ran[-1] == fails else b"a warning\n")
+        return int(ran[-1] == fails)
 
-    monkeypatch.setattr(children.subprocess, "run", child)
+    monkeypatch.setattr(children.group, "run", child)
     run = mmspec("verify", script("1"), "--repeats", 2)
     assert run.exit_code == code and " ".join(ran) == order
     assert ("Traceback: out of order" in run.stderr) == (fails is not None) and "a warning" not in run.output
+
+
+RESTLESS = """
+# Starts somebody who holds the pipe too, says so, and works for ever.
+import os, subprocess, sys
+pipe = os.open(sys.argv[1], os.O_WRONLY)
+subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"], pass_fds=[pipe])
+os.write(pipe, b"at work")
+if sys.argv[2] == "ends":
+    sys.exit()
+import signal
+signal.pause()
+"""
+
+
+@pytest.fixture
+def started(script, tmp_path: Path) -> Iterator[Callable[[str], tuple[Any, int]]]:
+    """`started(what)`: a real `mmspec verify` whose script is at work, and the pipe that all whom it started hold."""
+    (tmp_path / "temporary").mkdir()
+    os.mkfifo(tmp_path / "pipe")
+    open_ones = []
+
+    def start(what: str) -> tuple[Any, int]:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "mmspec", "verify", script(RESTLESS), "--", tmp_path / "pipe", what],
+            env={**os.environ, "TMPDIR": str(tmp_path / "temporary")},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            # A shell that runs the suite in the background makes its children deaf to CTRL-C.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        )
+        pipe = os.open(tmp_path / "pipe", os.O_RDONLY)  # waits for who writes
+        open_ones.append((process, pipe))
+        assert os.read(pipe, 100) == b"at work"
+        return process, pipe
+
+    yield start
+    for process, pipe in open_ones:
+        process.kill()
+        process.communicate()
+        os.close(pipe)
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129), (signal.SIGINT, 130)])
+def test_whoever_stops_it_stops_the_script_and_whom_that_started(
+    started, tmp_path: Path, number: int, code: int
+) -> None:
+    process, pipe = started("goes on")
+    process.send_signal(number)
+    _, errors = process.communicate()
+    assert process.returncode == code and b"Traceback" not in errors, errors.decode()
+    assert list((tmp_path / "temporary").iterdir()) == []
+    assert os.read(pipe, 100) == b"", "nobody holds the pipe any more"
+
+
+def test_what_a_script_leaves_running_ends_with_it(started, tmp_path: Path) -> None:
+    process, pipe = started("ends")
+    assert os.read(pipe, 100) == b""
+    assert process.wait() == 2 and list((tmp_path / "temporary").iterdir()) == []
+
+
+def test_a_call_that_only_transformers_can_do_is_no_pass(script, monkeypatch: pytest.MonkeyPatch) -> None:
+    def child(command: list[str], out, err, environment) -> int:
+        task = json.loads(Path(command[-1]).read_text())
+        calls = [Call(number, "Llama", True, 1, "", 1.0) for number in (1, 2)]
+        if task["enable"] is not None:
+            calls[1].left_alone = "no such thing"
+        save(Path(task["folder"]), calls, {1: torch.tensor([[1, 2]]), 2: torch.tensor([[1, 2]])})
+        return 0
+
+    monkeypatch.setattr(children.group, "run", child)
+    run = mmspec("verify", script("1"))
+    assert run.exit_code == 1 and "not supported: no such thing" in run.stdout
+    wanted = "NOT SUPPORTED: 1 calls equal, 0 differ, 1 not supported (no such thing), 0 left alone; stdout same"
+    assert run.stdout.splitlines()[-1] == wanted

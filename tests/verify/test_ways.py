@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import LlamaConfig, LlamaForCausalLM, T5Config, T5ForConditionalGeneration
 
 from mmspec.verify.hook import after_import
 from mmspec.verify.recording import Call, save
@@ -77,7 +77,10 @@ def test_speculating_leaves_the_model_and_what_it_refuses_alone(model) -> None:
     expected = GENERATE(model, **given, num_beams=2)
     torch.manual_seed(1)
     assert torch.equal(way.run(GENERATE, model, {**given, "num_beams": 2}, two), expected)
-    assert two.left_alone.startswith("num_beams > 1") and not two.method
+    assert two.left_alone.startswith("num_beams > 1") and two.documented and not two.method
+    right = call(3)
+    way.run(GENERATE, model, {**given, "attention_mask": torch.tensor([[1, 1, 0]] * 2)}, right)
+    assert "padding on the right" in right.left_alone and not right.documented
 
 
 def test_a_model_that_cannot_be_enabled_is_left_alone_with_the_reason(model) -> None:
@@ -85,14 +88,16 @@ def test_a_model_that_cannot_be_enabled_is_left_alone_with_the_reason(model) -> 
         def generate(self, **kwargs):
             return super().generate(**kwargs)
 
-    for live, how, reason in (
-        (Own(model.config), {"method": "plain"}, "Own has a generate of its own"),
-        (model, {"method": "prompt-lookup", "ngrams": 3}, "no option is called 'ngrams'"),
+    sizes = dict(d_model=8, d_ff=8, d_kv=4, num_heads=2, num_layers=1, decoder_start_token_id=0, vocab_size=12)
+    for live, how, reason, documented in (
+        (Own(model.config), {"method": "plain"}, "Own has a generate of its own", True),
+        (model, {"method": "prompt-lookup", "ngrams": 3}, "no option is called 'ngrams'", False),
+        (T5ForConditionalGeneration(T5Config(**sizes)), {"method": "plain"}, "is an encoder–decoder", True),
     ):
         way, one = Speculating(how, []), call()
         way.meet(live)
         way.run(GENERATE, live, {"inputs": PROMPT, "max_new_tokens": 2, "do_sample": False}, one)
-        assert reason in one.left_alone
+        assert reason in one.left_alone and one.documented == documented
 
 
 def test_arguments_by_name(model) -> None:

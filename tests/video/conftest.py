@@ -1,5 +1,7 @@
 """Tiny random world models whose frames depend on actions, on noise and on all that stands before them."""
 
+import threading
+
 import pytest
 import torch
 
@@ -73,6 +75,39 @@ def shown():
         return torch.stack(frames, 1), play
 
     return played
+
+
+@pytest.fixture
+def thinker():
+    """`thinker(pipe, trace)`: a player who answers as soon as a frame was made ahead; no clock is asked.
+
+    The pipeline guesses one action ahead (`k=1`), so that there is one such frame an answer, but for the first one.
+    """
+    watched = []
+
+    def of(pipe, trace):
+        target, ready = pipe.decoder().target, threading.Event()
+        verify = target.verify
+
+        def seen(cache, draft, first=0):
+            made = verify(cache, draft, first)
+            if draft.nodes > 1:
+                ready.set()
+            return made
+
+        def player(number, frames):
+            if number:
+                ready.wait()
+                ready.clear()
+            return trace[number]
+
+        target.verify = seen
+        watched.append(target)
+        return player
+
+    yield of
+    for target in watched:
+        del target.verify
 
 
 class AskedOfAll:

@@ -97,3 +97,16 @@ def test_frames_that_differ_are_said_to(worlds: tuple[Path, Path], monkeypatch: 
     monkeypatch.setattr(demo, "_coded", tampered)
     plain, ours = demo.walked(pipe, first, ["left", "right"])
     assert plain.method == "plain" and ours.method == "frame-gs-sjd" and plain.same and not ours.same
+
+
+def test_ctrl_c_ends_the_demo(worlds: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    pipe, asked = NextFramePipeline.from_pretrained(worlds[0]), []
+
+    def sleep(seconds: float) -> None:
+        asked.append(seconds)
+        if len(asked) == 4:  # in the first walk that counts
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(demo.time, "sleep", sleep)
+    with pytest.warns(UserWarning, match="stopped by CTRL-C after 1 of 3 frames"), pytest.raises(KeyboardInterrupt):
+        demo.walked(pipe, torch.rand(1, 3, 8, 8), ["left", "right", "left"])

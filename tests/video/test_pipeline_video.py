@@ -1,6 +1,8 @@
 """`NextFramePipeline`: the same frames at once or one by one, from a list or a player; misfits are refused."""
 
 import logging
+import os
+import signal
 import threading
 
 import numpy as np
@@ -91,31 +93,11 @@ def test_all_at_once_one_by_one_from_a_list_and_from_a_player(pipe):
 
 
 @pytest.mark.parametrize("kind", ["denoised", "published"])
-def test_frames_are_made_ahead_while_the_player_thinks(pipes, kind):
+def test_frames_are_made_ahead_while_the_player_thinks(pipes, kind, thinker):
     pipe = pipes[kind].use("branch-prediction", k=1)
-    target, thinks = pipe.decoder().target, []
-    told = dict(enumerate(["go", "go", "go", "left", "go", "go"]))
-
-    def player(number, frames):
-        """Answers once the frames of the guess are there, as a slow player would."""
-        if number:
-            thinks.append(ready.wait(20))
-            ready.clear()
-        return told[number]
-
-    ready, speculate = threading.Event(), type(target).verify
-
-    def verify(cache, draft, first=0):
-        made = speculate(target, cache, draft, first)
-        if draft.nodes > 1:
-            ready.set()
-        return made
-
-    target.verify = verify
-    ahead = pipe(picture(), player, num_frames=6, seed=1, output_type="pt")
-    del target.verify
-    assert thinks == [True] * 5
-    plain = pipe.use("plain")(picture(), list(told.values()), seed=1, output_type="pt")
+    told = ["go", "go", "go", "left", "go", "go"]
+    ahead = pipe(picture(), thinker(pipe, told), num_frames=6, seed=1, output_type="pt")
+    plain = pipe.use("plain")(picture(), told, seed=1, output_type="pt")
     assert torch.equal(ahead.frames, plain.frames)
     assert ahead.report.accepted >= 2 and ahead.discarded == 5 - ahead.report.accepted and plain.discarded == 0
 
@@ -125,6 +107,104 @@ def test_a_player_who_is_quick_waits_for_nothing(pipes):
     output = pipe(picture(), lambda number, frames: number % 4, num_frames=5, seed=1, output_type="pt")
     plain = pipe.use("plain")(picture(), [0, 1, 2, 3, 0], seed=1, output_type="pt")
     assert torch.equal(output.frames, plain.frames)
+
+
+def quits_by(end):
+    """A player who follows the trace and ends it so."""
+
+    def player(number, frames):
+        if number < LAST:
+            return TRACE[number]
+        if end is None:
+            return None
+        raise end
+
+    return player
+
+
+LAST = 3
+METHODS = ("plain", "auto")
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("end", [None, StopIteration(), KeyboardInterrupt()], ids=str)
+def test_a_player_may_quit_and_nothing_is_lost(pipe, method, end, recwarn):
+    pipe.use(method)
+    how = {"seed": 3, "output_type": "pt"} | steps(pipe)
+    whole = pipe(picture(), TRACE[:LAST], **how)
+    walk = pipe(picture(), quits_by(end), num_frames=5, **how)
+    assert torch.equal(walk.frames, whole.frames) and torch.equal(walk.actions, whole.actions)
+    assert walk.report.emitted == whole.report.emitted and walk.report.rounds >= LAST - 1
+    assert [str(one.message) for one in recwarn if "CTRL-C" in str(one.message)] == (
+        ["stopped by CTRL-C after 3 of 5 frames"] if isinstance(end, KeyboardInterrupt) else []
+    )
+    if not isinstance(end, KeyboardInterrupt):
+        assert torch.equal(
+            torch.stack(list(pipe.stream(picture(), quits_by(end), num_frames=5, **how)), 1), walk.frames
+        )
+
+
+def test_a_player_may_quit_at_once(pipe, tmp_path):
+    shapes = {"pt": (2, 0, 3, 8, 8), "np": (2, 0, 8, 8, 3)}
+    frames = torch.stack([picture(seed=1), picture(seed=2)])
+    for kind in ("pil", "np", "pt", "latent"):
+        walk = pipe(frames, lambda number, frames: None, num_frames=2, seed=0, output_type=kind)
+        assert walk.actions.shape == (2, 0) and walk.report.rounds == walk.discarded == 0 and walk.report.rows == 2
+        assert walk.frames == [[], []] if kind == "pil" else walk.frames.shape[:2] == (2, 0)
+        assert kind not in shapes or walk.frames.shape == shapes[kind]
+        assert "0" in str(walk.report)
+    with pytest.raises(ValueError, match="there are no frames to write"):
+        pipe(picture(), lambda number, frames: None, num_frames=2, seed=0).save(tmp_path / "a.gif")
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("does", [ZeroDivisionError("the player's own"), 9, [1, 2], 1.5])
+def test_what_a_player_does_wrong_is_raised_and_the_frames_are_kept(pipe, method, does):
+    pipe.use(method)
+    how = {"seed": 3, "output_type": "pt"} | steps(pipe)
+
+    def player(number, frames):
+        if number < LAST:
+            return TRACE[number]
+        if isinstance(does, Exception):
+            raise does
+        return does
+
+    with pytest.raises((ZeroDivisionError, ValueError, TypeError)) as raised:
+        pipe(picture(), player, num_frames=5, **how)
+    assert not isinstance(does, Exception) or raised.value is does
+    assert any("3 of 5 frames were made before" in note for note in raised.value.__notes__)
+    kept = pipe.unfinished
+    assert torch.equal(kept.frames, pipe(picture(), TRACE[:LAST], **how).frames) and kept.actions.tolist() == [
+        [3, 3, 1]
+    ]
+    assert pipe.unfinished is None, "of the last call"
+
+
+@pytest.mark.parametrize("kind", ["denoised", "published"])
+def test_ctrl_c_does_not_wait_for_a_player_who_thinks(pipes, kind):
+    """Of events: the player begins to think, CTRL-C comes, and the call is over while the player still thinks."""
+    pipe = pipes[kind].use("branch-prediction", k=1)
+    how, free, thought = {"seed": 3, "output_type": "pt"}, threading.Event(), []
+
+    def player(number, frames):
+        if number < LAST:
+            return TRACE[number]
+        assert threading.current_thread().daemon, "Python's end does not wait for them either"
+        os.kill(os.getpid(), signal.SIGINT)
+        thought.append(free.wait())
+        return 0
+
+    # A shell that runs the suite in the background makes its children deaf to CTRL-C.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.warns(UserWarning, match="stopped by CTRL-C after 3 of 5 frames"):
+            walk = pipe(picture(), player, num_frames=5, **how)
+        assert thought == []
+    finally:
+        free.set()
+        signal.signal(signal.SIGINT, before)
+    assert torch.equal(walk.frames, pipe.use("plain")(picture(), TRACE[:LAST], **how).frames)
 
 
 def test_rows_seeds_and_generators(pipe):

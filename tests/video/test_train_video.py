@@ -89,8 +89,13 @@ def test_the_world_is_rendered_once_and_kept(tmp_path, monkeypatch):
     again = world.recorded(tmp_path, 10, 12, (16, 16), 0, print)
     assert torch.equal(first.frames, again.frames) and first.frames.shape == (10, 12, 3, 16, 16)
     assert first.held_out.tolist() == [False] * 9 + [True]
-    with pytest.raises(ValueError, match=r"holds other episodes, \[10, 12, 16, 16, 3\]; delete it"):
+    with pytest.raises(ValueError, match=r"holds other episodes, \[10, 12, 16, 16, 3\] of seed 0; delete it"):
         world.recorded(tmp_path, 11, 12, (16, 16), 0, print)
+    with pytest.raises(ValueError, match="of seed 0; delete it"):
+        world.recorded(tmp_path, 10, 12, (16, 16), 1, print)
+    (tmp_path / world.FILE).write_bytes(b"")
+    with pytest.raises(ValueError, match=r"world\.npz is empty; delete it"):
+        world.recorded(tmp_path, 10, 12, (16, 16), 0, print)
 
 
 def test_without_the_game_it_says_what_to_install(tmp_path, monkeypatch):

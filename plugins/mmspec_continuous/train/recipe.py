@@ -13,6 +13,7 @@ from transformers import PreTrainedTokenizerFast
 from mmspec.models.captions import CaptionEncoder
 from mmspec.pictures.data import SHIFTS, Pictures, caption_tokenizer, moved, pixels
 from mmspec.training.loop import LoopOptions, fit
+from mmspec.training.work import cached
 from mmspec_continuous.models.continuous_ar import CausalContinuousAR
 from mmspec_continuous.models.kl import autoencoding_loss, latents_of, mark, measure, scaled, small_kl
 
@@ -155,15 +156,16 @@ def encode_all(vae: AutoencoderKL, pictures: Pictures, work: Path, device: str) 
     Writes into the autoencoder's configuration what makes them of unit variance: that of the training pictures as they
     stand.
     """
-    kept = work / "latents.pt"
-    if not kept.is_file():
+
+    def made() -> Tensor:
         vae.eval()
-        made = []
+        shifted = []
         for shift in SHIFTS:
             parts = moved(pictures.images, shift).split(256)
-            made.append(torch.cat([latents_of(vae, pixels(part.to(device))).cpu() for part in parts]))
-        torch.save(torch.stack(made).half(), kept)
-    latents = torch.load(kept, weights_only=True)
+            shifted.append(torch.cat([latents_of(vae, pixels(part.to(device))).cpu() for part in parts]))
+        return torch.stack(shifted).half()
+
+    latents = cached(work / "latents.pt", (*vae.state_dict().values(), pictures.images), made)
     measure(vae, latents[0, ~pictures.held_out])
     return scaled(vae, latents.float())
 

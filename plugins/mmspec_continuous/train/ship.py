@@ -14,6 +14,7 @@ from mmspec.pictures.data import HELD_OUT, Pictures, pixels
 from mmspec.pictures.features import train_features
 from mmspec.pictures.quality import write_quality
 from mmspec.pictures.ship import ship
+from mmspec.training.work import claimed, digest
 from mmspec_continuous.models.kl import pictures_of, tokens_of
 from mmspec_continuous.pipeline import ContinuousTextToImagePipeline
 from mmspec_continuous.train.recipe import Captioned, ContinuousRecipe, token_loss, train
@@ -84,11 +85,16 @@ def train_and_ship(
         work: Folder for checkpoints; delete it to start anew.
         device: Where to train.
         say: Where progress lines go.
+
+    Raises:
+        ValueError: `work` is another run's, or of another recipe; or training cannot go on.
     """
-    vae, model, tokenizer = train(pictures, recipe, work, device, say)
-    features = train_features(pictures, tokenizer, work, device, lambda line: say(f"features: {line}"))
-    facts = facts_of(vae, model, tokenizer, pictures, recipe)
-    seen = pixels(pictures.images[~pictures.held_out])
-    pipe = ContinuousTextToImagePipeline(model.transformer.half(), vae.half(), model.encoder.half(), tokenizer)
-    ship(pipe, facts, out / NAME, also=lambda folder: write_quality(folder, features, seen))
-    say(f"{NAME}: {facts['parameters']:,} parameters, held-out loss {facts['held_out_loss']}")
+    data = digest((pictures.images, *pictures.captions))
+    with claimed(work, asdict(recipe) | {"data": data}):
+        vae, model, tokenizer = train(pictures, recipe, work, device, say)
+        features = train_features(pictures, tokenizer, work, device, lambda line: say(f"features: {line}"))
+        facts = facts_of(vae, model, tokenizer, pictures, recipe)
+        seen = pixels(pictures.images[~pictures.held_out])
+        pipe = ContinuousTextToImagePipeline(model.transformer.half(), vae.half(), model.encoder.half(), tokenizer)
+        ship(pipe, facts, out / NAME, also=lambda folder: write_quality(folder, features, seen))
+        say(f"{NAME}: {facts['parameters']:,} parameters, held-out loss {facts['held_out_loss']}")

@@ -14,6 +14,7 @@ from mmspec.models.captions import CaptionEncoder
 from mmspec.models.vq import LlamaGenVQ
 from mmspec.pictures.data import SHIFTS, Pictures, caption_tokenizer, moved, pixels
 from mmspec.training.loop import LoopOptions, fit
+from mmspec.training.work import cached
 from mmspec_image.models.llamagen import LlamaGenTransformer
 
 
@@ -106,17 +107,16 @@ def train_vq(
 @torch.no_grad()
 def encode_all(vq: LlamaGenVQ, pictures: Pictures, work: Path, device: str) -> Tensor:
     """Codes of every picture in every place: `[shift, picture, cell]` int16, kept in `work`."""
-    kept = work / "codes.pt"
-    if kept.is_file():
-        return torch.load(kept, weights_only=True)
-    vq.eval()
-    made = []
-    for shift in SHIFTS:
-        parts = moved(pictures.images, shift).split(256)
-        made.append(torch.cat([vq.encode(pixels(part.to(device))).codes.flatten(1).cpu() for part in parts]))
-    codes = torch.stack(made).to(torch.int16)
-    torch.save(codes, kept)
-    return codes
+
+    def made() -> Tensor:
+        vq.eval()
+        shifted = []
+        for shift in SHIFTS:
+            parts = moved(pictures.images, shift).split(256)
+            shifted.append(torch.cat([vq.encode(pixels(part.to(device))).codes.flatten(1).cpu() for part in parts]))
+        return torch.stack(shifted).to(torch.int16)
+
+    return cached(work / "codes.pt", (*vq.state_dict().values(), pictures.images), made)
 
 
 def train_transformer(

@@ -14,6 +14,7 @@ from mmspec.pictures.data import HELD_OUT, Pictures, pixels
 from mmspec.pictures.features import train_features
 from mmspec.pictures.quality import write_quality
 from mmspec.pictures.ship import ship
+from mmspec.training.work import claimed, digest
 from mmspec_image.pipeline import TextToImagePipeline
 from mmspec_image.train.recipe import Captioned, ImageRecipe, next_code, train
 
@@ -72,11 +73,16 @@ def train_and_ship(
         work: Folder for checkpoints; delete it to start anew.
         device: Where to train.
         say: Where progress lines go.
+
+    Raises:
+        ValueError: `work` is another run's, or of another recipe; or training cannot go on.
     """
-    vq, model, tokenizer = train(pictures, recipe, work, device, say)
-    features = train_features(pictures, tokenizer, work, device, lambda line: say(f"features: {line}"))
-    facts = facts_of(vq, model, tokenizer, pictures, recipe)
-    seen = pixels(pictures.images[~pictures.held_out])
-    pipe = TextToImagePipeline(model.transformer.half(), vq.half(), model.encoder.half(), tokenizer)
-    ship(pipe, facts, out / "emoji", also=lambda folder: write_quality(folder, features, seen))
-    say(f"emoji: {facts['parameters']:,} parameters, held-out nats per code {facts['held_out_nats_per_code']}")
+    data = digest((pictures.images, *pictures.captions))
+    with claimed(work, asdict(recipe) | {"data": data}):
+        vq, model, tokenizer = train(pictures, recipe, work, device, say)
+        features = train_features(pictures, tokenizer, work, device, lambda line: say(f"features: {line}"))
+        facts = facts_of(vq, model, tokenizer, pictures, recipe)
+        seen = pixels(pictures.images[~pictures.held_out])
+        pipe = TextToImagePipeline(model.transformer.half(), vq.half(), model.encoder.half(), tokenizer)
+        ship(pipe, facts, out / "emoji", also=lambda folder: write_quality(folder, features, seen))
+        say(f"emoji: {facts['parameters']:,} parameters, held-out nats per code {facts['held_out_nats_per_code']}")

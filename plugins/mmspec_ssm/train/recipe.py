@@ -85,7 +85,7 @@ def train(
             short=step < 0.75 * recipe.steps,
         )
 
-    fit(model, batch_at, _loss(recipe, device), LoopOptions(recipe.steps, 2e-3), work, say)
+    fit(model, batch_at, _loss(recipe, device), LoopOptions(recipe.steps, 2e-3), work / "model", say)
     return model, tokenizer
 
 

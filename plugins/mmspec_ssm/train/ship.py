@@ -6,6 +6,7 @@ from pathlib import Path
 
 from mmspec.training.corpus import Corpus
 from mmspec.training.language import facts_of, held_out_streams, ship
+from mmspec.training.work import claimed, digest
 from mmspec_ssm.train.recipe import SsmRecipe, train
 
 NAME = "ssm-5m"
@@ -23,7 +24,11 @@ def train_and_ship(
         work: Folder for checkpoints; delete it to start anew.
         device: Where to train.
         say: Where progress lines go.
+
+    Raises:
+        ValueError: `work` is another run's, or of another recipe; or training cannot go on.
     """
-    model, tokenizer = train(corpus, recipe, work, device, say)
-    facts = facts_of(model, held_out_streams(tokenizer, corpus), recipe.context, asdict(recipe))
-    ship(model, tokenizer, out / NAME, facts, say)
+    with claimed(work, asdict(recipe) | {"data": digest(corpus.documents)}):
+        model, tokenizer = train(corpus, recipe, work, device, say)
+        facts = facts_of(model, held_out_streams(tokenizer, corpus), recipe.context, asdict(recipe))
+        ship(model, tokenizer, out / NAME, facts, say)

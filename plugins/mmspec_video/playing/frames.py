@@ -64,8 +64,7 @@ class FramePlay:
     @property
     def report(self) -> Report:
         """Counts and times; units are actions."""
-        assert self._state is not None, "no frame was made yet"
-        return self._state.report
+        return self._report() if self._state is None else self._state.report
 
     @property
     def discarded(self) -> int:
@@ -75,6 +74,10 @@ class FramePlay:
     def act(self, actions: Tensor) -> None:
         """The next actions `[row, n]`: each leads to one more frame."""
         self.actions = torch.cat([self.actions, actions], 1)
+
+    def acted(self, frames: int) -> Tensor:
+        """What led to the first `frames` new frames: `[row, frame]`."""
+        return self.actions[:, :frames]
 
     def frame(self) -> Tensor:
         """Latents `[row, channel, height, width]` of the next frame, whose action is known.
@@ -116,10 +119,13 @@ class FramePlay:
         opening = Opening(self.given, self._before, action[:, 0], self.seed)
         # One unit more than frames: the root of the last frame is not settled any more.
         state = self._state = self.decoder.start(opening, self.length + 1, seed=0)
-        report = FrameReport(self.decoder.name, self.decoder.rule.exactness, seconds=state.report.seconds)
-        report.rows, report.deviation = len(self.given), state.cache.deviation
+        report = self._report()
+        report.seconds, report.deviation = state.report.seconds, state.cache.deviation
         state.report = report
         return state
+
+    def _report(self) -> FrameReport:
+        return FrameReport(self.decoder.name, self.decoder.rule.exactness, rows=len(self.given))
 
     def _told(self, state: State, action: Tensor) -> State:
         assert self._pending is not None

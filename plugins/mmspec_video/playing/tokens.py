@@ -72,6 +72,10 @@ class TokenPlay:
         if self._state is not None:
             self._let(self._state)
 
+    def acted(self, frames: int) -> Tensor:
+        """What led to the first `frames` new frames: `[row, frame]`."""
+        return self.actions[:, self.given - 1 :][:, :frames]
+
     def frame(self) -> Tensor:
         """Codes `[row, cell]` of the next frame, whose action is known.
 

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from mmspec.models.vq import LlamaGenVQ
 from mmspec.pictures.data import pixels
+from mmspec.training.work import cached
 from mmspec_video.train.world import World
 
 CODES_FILE = "codes.pt"
@@ -41,11 +42,12 @@ class Clips:
 @torch.no_grad()
 def encoded(vq: LlamaGenVQ, world: World, folder: Path, device: str) -> Clips:
     """Codes of all frames; kept in the VQ's folder."""
-    kept = folder / CODES_FILE
-    if not kept.is_file():
+
+    def made() -> Tensor:
         vq.eval()
         parts = world.frames.flatten(0, 1).split(PART)
         codes = torch.cat([vq.encode(pixels(part).to(device)).codes.flatten(1).cpu() for part in parts])
-        torch.save(codes.to(torch.int16).unflatten(0, world.frames.shape[:2]), kept)
-    codes = torch.load(kept, weights_only=True)
+        return codes.to(torch.int16).unflatten(0, world.frames.shape[:2])
+
+    codes = cached(folder / CODES_FILE, (*vq.state_dict().values(), world.frames), made)
     return Clips(codes, world.actions, (~world.held_out).nonzero()[:, 0])

@@ -13,6 +13,7 @@ from torch import Tensor
 from mmspec.models.vq import LlamaGenVQ
 from mmspec.pictures.data import pixels
 from mmspec.pictures.ship import ship
+from mmspec.training.work import claimed
 from mmspec_video.models.adapter import StudentAdapter
 from mmspec_video.models.next_frame import NextFrameDiT
 from mmspec_video.models.token_world import TokenWorldModel
@@ -45,36 +46,37 @@ def train_and_ship(recipe: VideoRecipe, out: Path, work: Path, device: str, dist
         say: Where progress lines go.
 
     Raises:
-        ValueError: ViZDoom is not installed, or `work` holds other frames.
+        ValueError: ViZDoom is not installed; `work` is another run's, or of another recipe; or training cannot go on.
     """
     size = recipe.height, recipe.width
-    world = recorded(work, recipe.episodes, recipe.length, size, recipe.seed, say)
+    with claimed(work, asdict(recipe)):
+        world = recorded(work, recipe.episodes, recipe.length, size, recipe.seed, say)
 
-    def coded(train: Callable[..., LlamaGenVQ], name: str) -> tuple[LlamaGenVQ, Clips]:
-        vq = train(world, recipe, work / name, device, partial(_said, say, name))
-        return vq, encoded(vq, world, work / name, device)
+        def coded(train: Callable[..., LlamaGenVQ], name: str) -> tuple[LlamaGenVQ, Clips]:
+            vq = train(world, recipe, work / name, device, partial(_said, say, name))
+            return vq, encoded(vq, world, work / name, device)
 
-    coarse_vq, coarse = coded(train_coarse_vq, "token-vq")
-    vq, clips = coded(train_vq, "vq")
-    tokens = train_tokens(coarse, recipe, work, device, partial(_said, say, "tokens"))
-    dit = train_dit(clips, vq, recipe, work, device, partial(_said, say, "dit"))
-    adapter = None
-    if distill:
-        adapter = train_student(clips, vq, dit, recipe, work, device, partial(_said, say, "student"))
-    facts = {
-        TOKENS: facts_of_tokens(world, coarse, coarse_vq, tokens, recipe, device),
-        DENOISED: facts_of_dit(world, clips, vq, dit, adapter, recipe, device),
-    }
+        coarse_vq, coarse = coded(train_coarse_vq, "token-vq")
+        vq, clips = coded(train_vq, "vq")
+        tokens = train_tokens(coarse, recipe, work, device, partial(_said, say, "tokens"))
+        dit = train_dit(clips, vq, recipe, work, device, partial(_said, say, "dit"))
+        adapter = None
+        if distill:
+            adapter = train_student(clips, vq, dit, recipe, work, device, partial(_said, say, "student"))
+        facts = {
+            TOKENS: facts_of_tokens(world, coarse, coarse_vq, tokens, recipe, device),
+            DENOISED: facts_of_dit(world, clips, vq, dit, adapter, recipe, device),
+        }
 
-    def also(folder: Path) -> None:
-        write_clips(folder / CLIPS, world)
-        if adapter is not None:
-            adapter.half().save_pretrained(folder / STUDENT)
+        def also(folder: Path) -> None:
+            write_clips(folder / CLIPS, world)
+            if adapter is not None:
+                adapter.half().save_pretrained(folder / STUDENT)
 
-    for name, model, codec in ((TOKENS, tokens, coarse_vq), (DENOISED, dit, vq)):
-        pipe = NextFramePipeline(model.half(), codec.half(), ACTIONS, FPS)
-        ship(pipe, facts[name], out / name, **({"also": also} if name == DENOISED else {}))
-        say(f"{name}: {facts[name]}")
+        for name, model, codec in ((TOKENS, tokens, coarse_vq), (DENOISED, dit, vq)):
+            pipe = NextFramePipeline(model.half(), codec.half(), ACTIONS, FPS)
+            ship(pipe, facts[name], out / name, **({"also": also} if name == DENOISED else {}))
+            say(f"{name}: {facts[name]}")
 
 
 @torch.no_grad()

@@ -15,6 +15,9 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from mmspec.files import save_whole
+from mmspec.training.work import damaged
+
 ACTIONS = ("stay", "left", "right", "forward")
 """The action space, by number."""
 SHARES = (0.1, 0.25, 0.25, 0.4)
@@ -67,13 +70,13 @@ def recorded(
         say(f"rendering {episodes} episodes of {length} frames")
         frames, actions = rendered(episodes, length, size, seed)
         folder.mkdir(parents=True, exist_ok=True)
-        side = file.with_name(f".{FILE}.part.npz")
-        np.savez(side, frames=frames, actions=actions)
-        side.replace(file)
-    with np.load(file, allow_pickle=False) as held:
-        frames, actions = held["frames"], held["actions"]
-    if frames.shape != (episodes, length, *size, 3):
-        raise ValueError(f"{file} holds other episodes, {list(frames.shape)}; delete it to render them anew")
+        save_whole(file, lambda side: np.savez(side, frames=frames, actions=actions, seed=seed))
+    with damaged(file), np.load(file, allow_pickle=False) as held:
+        frames, actions, kept = held["frames"], held["actions"], int(held["seed"])
+    if (frames.shape, kept) != ((episodes, length, *size, 3), seed):
+        raise ValueError(
+            f"{file} holds other episodes, {list(frames.shape)} of seed {kept}; delete it to render them anew"
+        )
     # contiguous: bfloat16 convolutions of channels that lie last take twice as long on a CPU
     return World(torch.from_numpy(frames).permute(0, 1, 4, 2, 3).contiguous(), torch.from_numpy(actions).long())
 
