@@ -22,4 +22,5 @@ def new(
     plugin = module.stem.removeprefix("mmspec_")
     typer.echo(f"{folder}: {', '.join(str(f.relative_to(folder)) for f in sorted(folder.rglob('*')) if f.is_file())}")
     typer.echo(f"Next: mmspec --plugin {module} check {plugin}")
-    typer.echo(f"Or:   pip install -e {folder} && mmspec check {plugin}")
+    typer.echo(f"Or:   pip install -e '{folder}[test]' && mmspec check {plugin}")
+    typer.echo('`mmspec check` needs scipy, which comes with that, and with pip install "mmspec[check]".')

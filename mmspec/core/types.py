@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mmspec.core.laws.law import Law, take_nodes
+from mmspec.core.laws.law import Law, finite_nodes, take_nodes, where_nodes
 from mmspec.core.tree import TreeIndex
 
 
@@ -89,16 +89,22 @@ class Draft:
         """Prepend the root `[batch, *unit]`; refuse nodes deeper than `room [batch]` (units still wanted, less one).
 
         Refuses units whose distribution is none, too (NaN, or no mass: all units of a small vocabulary may be
-        forbidden): nothing can have been drawn from it, and no rule has a ratio or a residual for it.
+        forbidden): nothing can have been drawn from it, and no rule has a ratio or a residual for it. Latents that are
+        not finite are refused, and never reach the target.
         """
         if not self.units.shape[1]:
             return Draft.alone(root)
-        drafted = self.valid if self.law is None else self.valid & self.law.finite()
+        units, drafted = self.units, self.valid
+        if self.law is not None:
+            drafted = drafted & self.law.finite()
+        if units.is_floating_point():
+            # Attention gives what a node must not see the weight 0, and 0 times NaN is NaN.
+            drafted = drafted & finite_nodes(units)
+            units = where_nodes(drafted, units, root[:, None].expand_as(units))
         valid = torch.cat([torch.ones_like(room[:, None], dtype=torch.bool), drafted], 1)
         valid &= self.index.depth <= room[:, None].clamp(min=0)
         valid = ~(self.index.ancestor & ~valid[:, None]).any(-1)
-        units = torch.cat([root[:, None], self.units], 1)
-        return replace(self, units=units, valid=valid)
+        return replace(self, units=torch.cat([root[:, None], units], 1), valid=valid)
 
     def shallower(self, depth: int) -> "Draft":
         """Refuse nodes of a rooted draft at `depth` or deeper."""

@@ -35,6 +35,18 @@ def test_it_passes_the_checks_before_a_line_was_changed(tmp_path: Path, mmspec, 
     assert "pass" in run.output and "fail" not in run.output
 
 
+@pytest.mark.parametrize("kind", ["drafter", "rule", "target"])
+def test_it_asks_for_what_its_checks_need(tmp_path: Path, mmspec, kind: str) -> None:
+    run = mmspec("new", "acme", "--kind", kind, "--out", str(tmp_path))
+    folder = tmp_path / "mmspec-acme"
+    assert 'pip install "mmspec[check]"' in run.output and "[test]" in run.output
+    project = tomllib.loads((folder / "pyproject.toml").read_text())["project"]
+    assert project["optional-dependencies"]["test"] == ["mmspec[check]", "pytest"]
+    readme, workflow = (folder / "README.md").read_text(), (folder / ".github/workflows/test.yml").read_text()
+    assert 'pip install -e ".[test]"' in readme and 'pip install "mmspec[check]"' in readme
+    assert "pip install -e '.[test]'" in workflow
+
+
 def test_the_readme_of_a_target_runs(tmp_path: Path, mmspec, monkeypatch, capsys) -> None:
     """Those of the others are about a model and inputs of the reader's."""
     assert mmspec("new", "red", "--kind", "target", "--out", str(tmp_path)).exit_code == 0

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import typer
 
+from mmspec.cli import main
 from mmspec.cli.check import check
 from mmspec.core.drafters.host import Hosted
 from mmspec.registry import Component
@@ -181,6 +182,21 @@ def test_the_table(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.Monke
     assert out.splitlines()[-1].startswith("components: 1, checks: 7: 7 pass")
     with pytest.raises(ValueError, match="did you mean 'prompt-lookup'"):
         check("prompt-lokup")
+
+
+def test_without_scipy_one_line_says_what_to_install(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "scipy", None)
+    monkeypatch.setattr("mmspec.cli.check._outcomes", lambda *given: pytest.fail("it began"))
+    monkeypatch.setattr(sys, "argv", ["mmspec", "check", "plain"])
+    with pytest.raises(SystemExit) as left:
+        main()
+    said = capsys.readouterr()
+    assert left.value.code == 2 and not said.out
+    assert said.err.count("\n") == 1 and 'pip install "mmspec[check]"' in said.err
+    with pytest.raises(ValueError, match="needs scipy"):
+        check_component("plain")
 
 
 def test_importing_the_exports_is_cheap() -> None:

@@ -1,5 +1,7 @@
 """Rules that claim too much, or touch what is not theirs: the check that is meant for it fails, and no other."""
 
+import math
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Annotated
@@ -8,11 +10,15 @@ import pytest
 import torch
 from pydantic import Field
 
-from mmspec.core.laws import Categorical, PointMass
+from mmspec.core.laws import Categorical, PointMass, reflection
 from mmspec.core.noise import Lane, Round
 from mmspec.core.rules import Block, Match, Rejection, Synthetic, walk
 from mmspec.core.types import Draft, Scores, Verdict
 from mmspec.testing.conformance import benches, rules
+from mmspec.testing.conformance.exactness import joint_of, judged, sample
+from mmspec.testing.conformance.rules import Pair
+from mmspec.testing.lean import Leaning
+from mmspec.testing.statistics import total_variation
 
 
 @pytest.fixture(autouse=True)
@@ -50,6 +56,12 @@ class SaysLossless(Rejection):
         drawn = law.draw(noise)
         drawn[:, :-1] = torch.where(kept, x, torch.where(draft.valid[:, 1:], free, drawn[:, :-1]))
         return walk(draft, drawn)
+
+
+class TwoPercent(SaysLossless):
+    """Keeps a draft with 1.02 times the chance that it has."""
+
+    bias = 1.02
 
 
 @dataclass(frozen=True)
@@ -107,6 +119,16 @@ class NoPath(Match):
         return replace(verdict, path=verdict.path.clamp(min=0))
 
 
+class BelievesAnyDraft(Rejection):
+    """Takes a unit of no distribution for a draft of probability 0."""
+
+    def accept(self, draft: Draft, scores: Scores, round: Round) -> Verdict:
+        if draft.nodes > 1 and isinstance(draft.law, Categorical) and not bool(draft.law.finite().all()):
+            law = replace(draft.law, probs=draft.law.probs.nan_to_num(0.0))
+            draft = replace(draft, law=law, valid=torch.ones_like(draft.valid))
+        return super().accept(draft, scores, round)
+
+
 class SaysLossy(Synthetic):
     """Its reports say synthetic."""
 
@@ -117,6 +139,7 @@ FAULTS: dict[type, tuple[str, set[str]]] = {
     GlobalNoise: ("invariant", {"global-generators-stay"}),
     Rewrites: ("invariant", {"draft-and-scores-stay"}),
     NoPath: ("invariant", {"verdicts-are-paths"}),
+    BelievesAnyDraft: ("lossless", {"degenerate-drafts-do-no-harm"}),
     NeverStrict: ("lossy", {"strict-end-is-exact"}),
     SaysLossy: ("lossy", {"manifest-agrees", "lossy-says-so"}),
 }
@@ -141,6 +164,37 @@ def test_a_lossy_rule_gives_its_distance_and_its_strict_end(checked: Callable, f
     assert 0.02 < distance < 0.5 and "chance alone" in found["lossy-says-so"].number
     assert found["strict-end-is-exact"].number.startswith("bias = 1: χ² p = ")
     assert "output-follows-the-law" not in found and "greedy-at-zero" not in found
+
+
+@pytest.mark.slow
+def test_two_percent_too_many_are_seen_by_thorough_checks(checked: Callable, failed: Callable) -> None:
+    found = checked(TwoPercent, "rule", exactness="lossless", thorough=True)
+    assert failed(found) == {"output-follows-the-law"} and "400,000 rows" in found["output-follows-the-law"].number
+
+
+@pytest.mark.slow
+def test_two_percent_too_many_of_a_reflection_are_seen_by_thorough_checks(
+    checked: Callable, failed: Callable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rules, "toys", lambda: [benches.gaussian()])
+    honest = checked(Rejection, "rule", exactness="lossless", thorough=True)
+    assert not failed(honest), honest["output-follows-the-law"]
+    mirror = reflection.mirror
+    monkeypatch.setattr(reflection, "mirror", lambda off, apart, bound: mirror(off, apart, bound + math.log(1.02)))
+    assert "output-follows-the-law" in failed(checked(Rejection, "rule", exactness="lossless", thorough=True))
+
+
+def test_what_is_missed_is_smaller_than_what_a_check_says_that_it_sees() -> None:
+    """Both numbers of a check, by what 150,000 rows show of the bias, against what 10,000 rows say that they see."""
+    bench = benches.markov()
+    few, many = (Pair(bench, "chain", bench.drafters["chain"], rows) for rows in (10_000, 150_000))
+    leaning = Leaning(TwoPercent())
+    missed = total_variation(sample(many, leaning, 1), joint_of(bench)), leaning.lean.excess / leaning.lean.count
+    evidence = judged(few, TwoPercent())
+    sees = [float(share) / 100 for share in re.findall(r"sees a bias ≥ ([\d.]+)%", evidence.number)]
+    print(evidence, missed)
+    assert evidence.p > 1e-4, "few rows let it pass"
+    assert len(sees) == 2 and all(says > really > 0 for says, really in zip(sees, missed, strict=True))
 
 
 @pytest.mark.parametrize("rule", [Match, Rejection])

@@ -5,6 +5,7 @@ import torch
 
 from mmspec.core.decoder import Decoder
 from mmspec.core.rules import Rejection
+from mmspec.testing.toys.degenerate import DegenerateDrafts
 from mmspec_continuous.drafters.jacobi import ContinuousJacobi
 from mmspec_continuous.example import captions, tiny
 from mmspec_continuous.models.denoiser import Denoiser
@@ -60,6 +61,15 @@ def test_windows_are_coupled_as_ever(target):
     assert theirs[0] - 4 * STEPS < ours[0] < theirs[0], (
         "only the first token, and rounds without a draft, are free draws"
     )
+
+
+@pytest.mark.parametrize("rule", [Rejection(), DenoiseAhead()])
+def test_drafts_without_a_distribution_do_no_harm(target, rule):
+    """Tokens of NaN stand at nodes that no other node sees, in an attention that weighs them with 0."""
+    drafter = DegenerateDrafts(ContinuousJacobi())
+    output = Decoder(target, drafter, rule, k=4).generate(captions([1, 2, 3], 1.5), LENGTH, seed=1)
+    assert all(row.isfinite().all() for row in output.units)
+    assert not output.report.faults and output.report.acceptance_length > 1
 
 
 def test_by_name(pipe):

@@ -15,12 +15,14 @@ from mmspec.core.drafters.neighbours import LeftLaw
 from mmspec.core.laws import DenoisingChain, Gaussian
 from mmspec.core.noise import DraftNoise, Lane, Round
 from mmspec.core.philox import PhiloxSource
+from mmspec.core.rules import Rejection
 from mmspec.core.types import Draft, Scores
 from mmspec.report.bias import Bias
 from mmspec.testing.toys.chain import ChainTarget, LinearHead
+from mmspec.testing.toys.degenerate import DegenerateDrafts
 from mmspec.testing.toys.gaussian import GaussianTarget
 from mmspec.testing.toys.mixture import MixtureTarget
-from mmspec.testing.toys.white import white_p_value
+from mmspec.testing.toys.white import white_p_value, whitened
 from mmspec_continuous.drafters.draft_model import ContinuousDraftModel, DraftModelOptions
 from mmspec_continuous.drafters.jacobi import ContinuousJacobi
 from mmspec_continuous.example import captions, draft_model, tiny
@@ -189,6 +191,18 @@ def test_a_window_behind_the_end_keeps_the_targets_law():
     assert 0.2 < behind.float().mean() < 0.9
     assert white_p_value(noise[behind].flatten(1).double()) > LEVEL
     torch.testing.assert_close(drawn.means[:, 1], head.carried * drawn.states[:, 1, :-1] + head.told * 1.5)
+
+
+@pytest.mark.parametrize("rule", [Rejection(), Tempered(TemperedOptions(tau=1.0))])
+def test_drafts_without_a_distribution_do_no_harm(rule):
+    """Tokens that a broken model drafted: NaN, and laws of NaN."""
+    target, small = near_by()
+    output = Decoder(target, DegenerateDrafts(DraftModel(small)), rule, k=3).generate(1_000, 6, seed=1)
+    tokens = torch.stack(output.units)
+    assert white_p_value(whitened(tokens.flatten(1), *target.joint(6))) > LEVEL
+    assert not output.report.faults and output.report.acceptance_length > 1.1
+    if isinstance(rule, Tempered):
+        assert output.report.bias.tv < 0.004
 
 
 def test_chains_that_cannot_be_tested_are_refused():

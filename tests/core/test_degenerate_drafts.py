@@ -100,6 +100,13 @@ def test_continuous_units_without_a_distribution_are_refused() -> None:
     assert Draft.chain(units, mixture).rooted(root, room).valid.tolist() == [[True, True, False]]
 
 
+def test_latents_that_are_not_finite_never_reach_the_target() -> None:
+    root, units = torch.ones(1, 2), torch.tensor([[[0.0, 0.0], [torch.nan, 0.0], [2.0, 2.0]]])
+    draft = Draft.chain(units).rooted(root, torch.tensor([9]))
+    assert draft.valid.tolist() == [[True, True, False, False]]
+    assert draft.units[0, 2].tolist() == [1, 1] and draft.units[0, 3].tolist() == [2, 2]
+
+
 def test_the_toy_spoils_what_it_says() -> None:
     made = {}
     for kind in KINDS:

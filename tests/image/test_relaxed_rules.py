@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from mmspec.core.decoder import Decoder
+from mmspec.core.drafters.draft_model import DraftModel
 from mmspec.core.drafters.initialisations import LeftUnit
 from mmspec.core.drafters.jacobi import Jacobi
 from mmspec.core.laws import Categorical, Mixed
@@ -16,6 +17,8 @@ from mmspec.pictures.conditions import Condition
 from mmspec.report.bias import Bias
 from mmspec.testing.relaxed import nearest_groups, outcome, ranked_groups
 from mmspec.testing.statistics import joint_p_value
+from mmspec.testing.toys.degenerate import DegenerateDrafts
+from mmspec.testing.toys.picture import PictureTarget
 from mmspec_image.drafters.jacobi import ImageJacobi
 from mmspec_image.rules.grouped import Grouped, GroupedOptions
 from mmspec_image.rules.relaxed import Relaxed, RelaxedOptions, nearest
@@ -43,6 +46,18 @@ def test_the_strict_end_is_rejection_bit_for_bit(by_class, name):
     assert all(torch.equal(a, b) for a, b in zip(made[0].units, made[1].units, strict=True))
     assert made[0].report.rounds == made[1].report.rounds and made[1].report.exactness == "lossy"
     assert made[0].report.bias is None and made[1].report.bias == Bias(0.0, 0.0, 0.0)
+
+
+@pytest.mark.parametrize("name", ["size 1", "k 0", "lam 1"])
+@pytest.mark.parametrize("drafter", [lambda: DraftModel(PictureTarget.random(3, 6, seed=4)), ImageJacobi])
+def test_drafts_without_a_distribution_are_measured_and_do_no_harm(name, drafter):
+    target = PictureTarget.random(3, 6, seed=3)
+    made = [
+        Decoder(target, DegenerateDrafts(drafter()), rule, k=4).generate(torch.ones(200).long(), 12, seed=2)
+        for rule in (Rejection(), STRICT[name](), Relaxed(RelaxedOptions(k=3, delta=0.3)))
+    ]
+    assert all(torch.equal(a, b) for a, b in zip(made[0].units, made[1].units, strict=True))
+    assert made[1].report.bias == Bias(0.0, 0.0, 0.0) and 0 < made[2].report.bias.tv < 1
 
 
 def test_relaxing_accepts_more(by_class):

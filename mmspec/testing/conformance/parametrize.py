@@ -12,6 +12,7 @@ def parametrize_checks(
     *,
     registry: Registry | None = None,
     expected_failures: Mapping[str, str] | None = None,
+    thorough: bool = False,
 ) -> Callable[[Any], Any]:
     """One test for every check.
 
@@ -19,6 +20,7 @@ def parametrize_checks(
         components: A plugin's name (all that it offers), a component's, components, or several of these.
         registry: Where to look names up; default: what is installed.
         expected_failures: By check, or by `component/check`, why it fails; one that passes fails the test.
+        thorough: Statistics on 400,000 rows or more, which takes minutes, not seconds.
 
     Raises:
         ValueError: A name is unknown (component, or check); says which is nearest.
@@ -36,7 +38,7 @@ def parametrize_checks(
 
     wanted = [components] if isinstance(components, str | Component) else list(components)
     params = []
-    for check in checks_for(wanted, registry, expected_failures):
+    for check in checks_for(wanted, registry, expected_failures, thorough):
         marks = [pytest.mark.xfail(reason=check.expected, strict=True)] if check.expected is not None else []
         name = f"{check.component.kind}-{check.component.name}-{check.name}"
         params.append(pytest.param(replace(check, expected=None), id=name, marks=marks))

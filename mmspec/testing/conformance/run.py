@@ -54,8 +54,7 @@ def checks_for(
     Raises:
         ValueError: scipy is not installed, or a name is unknown.
     """
-    if find_spec("scipy") is None:
-        raise ValueError('the conformance kit needs scipy for its statistics: pip install "mmspec[check]"')
+    refuse_without_scipy()
     from mmspec.testing.conformance.subject import Subject
 
     registry = registry if registry is not None else installed()
@@ -67,6 +66,16 @@ def checks_for(
             why = reasons.get((component.name, promise.name), reasons.get(("", promise.name)))
             checks.append(Check(promise, subject, why))
     return checks
+
+
+def refuse_without_scipy() -> None:
+    """Refuse to begin what cannot be finished.
+
+    Raises:
+        ValueError: scipy is not installed.
+    """
+    if find_spec("scipy") is None:
+        raise ValueError('the conformance kit needs scipy for its statistics: pip install "mmspec[check]"')
 
 
 def select(name: str | Component, registry: Registry) -> list[Component]:
