@@ -70,4 +70,4 @@ def _fill(templates: Path, folder: Path, words: dict[str, str]) -> None:
         place = template.relative_to(templates).with_suffix("")
         file = folder / str(place).replace("module.py", f"{words['module']}.py").replace("github", ".github")
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(Template(template.read_text()).substitute(words))
+        file.write_text(Template(template.read_text(encoding="utf-8")).substitute(words), encoding="utf-8")

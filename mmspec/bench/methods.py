@@ -1,9 +1,30 @@
-"""Which methods a benchmark of one modality tries, unless it is told."""
+"""Which methods a benchmark tries: those that it is told, or those of one modality."""
 
+from collections.abc import Collection
 from typing import Any
 
 from mmspec.registry import Pairing, fits, installed, pair
+from mmspec.registry.matching import named
 from mmspec.report.result import PLAIN
+
+
+def told(names: str | None, more: Collection[str] = ()) -> list[str] | None:
+    """What a user chose, before anything is loaded for it.
+
+    Args:
+        names: Names joined by commas, or None for the benchmark's own choice.
+        more: What the benchmark calls contestants of its own.
+
+    Raises:
+        ValueError: One is unknown or ambiguous.
+    """
+    if names is None:
+        return None
+    chosen = names.split(",")
+    for name in chosen:
+        if name not in more:
+            named(installed(), name)
+    return chosen
 
 
 def own_methods(model: Any) -> list[Pairing]:

@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from mmspec.cli.arguments import refuse_method
 from mmspec.cli.places import refuse_unwritable
 from mmspec.pictures.command import draw, pipeline, refuse_format
 
@@ -30,8 +31,9 @@ def generate_continuous(
 ) -> None:
     """Draw a picture of continuous tokens, speculatively; under a lossless method it has the plain picture's law."""
     for file in filter(None, (out, trace)):
-        refuse_format(file)
         refuse_unwritable(file)
+        refuse_format(file)
+    refuse_method(method)
 
     from mmspec.registry.options import parse
 

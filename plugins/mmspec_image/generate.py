@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from mmspec.cli.arguments import refuse_method
 from mmspec.cli.places import refuse_unwritable
 from mmspec.pictures.command import draw, pipeline, refuse_format
 
@@ -32,8 +33,9 @@ def generate_image(
 ) -> None:
     """Draw a picture, speculatively; under an invariant method it is the plain picture for that seed."""
     for file in filter(None, (out, trace)):
-        refuse_format(file)
         refuse_unwritable(file)
+        refuse_format(file)
+    refuse_method(method)
 
     from mmspec.registry.options import parse
 

@@ -4,6 +4,7 @@ from typing import Annotated
 
 import typer
 
+from mmspec.cli.arguments import refuse_method
 from mmspec.cli.groups import INTERRUPTED
 
 
@@ -26,6 +27,7 @@ def generate_text(
     device: Annotated[str, typer.Option(help="cpu, cuda, …")] = "cpu",
 ) -> None:
     """Continue a text, speculatively; the output is the plain output for that seed."""
+    refuse_method(method)
     import torch
     from transformers import TextStreamer
     from transformers.utils import logging

@@ -13,6 +13,8 @@ from typing import Annotated, Any
 
 import typer
 
+from mmspec.cli.places import refuse_folders
+
 MODELS = ("mmspec/my-way-home", "mmspec/my-way-home-tokens")
 WALK = (("left", 10), ("forward", 6), ("right", 16), ("forward", 6), ("left", 10))
 """Actions, and how long each is held: 48 frames."""
@@ -73,16 +75,15 @@ def demo_video(
     ),
 ) -> None:
     """Walk through the shipped worlds: the same frames, plainly and speculatively, as GIFs side by side."""
+    refuse_folders(out)
     from diffusers.utils import logging
 
-    from mmspec.cli.places import refuse_folders
     from mmspec.report import terminal
     from mmspec_video.bench.clips import recorded
     from mmspec_video.bench.run import folder_of, loaded
     from mmspec_video.clips import refuse_clip, save_clip
 
     logging.disable_progress_bar()  # of loading, which takes a moment only
-    refuse_folders(out)
     out.mkdir(parents=True, exist_ok=True)
     lines, files = [], []
     for name in MODELS:

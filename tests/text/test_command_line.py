@@ -203,7 +203,7 @@ def test_the_demo_tells_when_a_text_differs(small_demo: None) -> None:
     rows["prompt-lookup"].ids = rows["plain"].ids.flip(1)
     rows["prompt-lookup"].seconds, rows["plain"].seconds = [1.0], [3.0]
     assert [names for names, _ in demo._by_text(rows)] == [["transformers", "plain"], ["prompt-lookup"]]
-    assert list(demo._table(rows).columns[4].cells)[2] == "3.00"
+    assert [row[4] for row in demo._numbers(rows)][2] == "3.00"
 
 
 def test_first_lines() -> None:

@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from mmspec.bench.methods import told
 from mmspec.pictures.bench.command import bench, refuse
 from mmspec.pictures.bench.options import BATCH, PROMPTS, REPEATS, BenchOptions
 
@@ -34,10 +35,10 @@ def bench_continuous(
 ) -> None:
     """Compare methods and honest baselines, interleaved, with plain decoding; the head's time stands apart."""
     refuse(prompts * repeats, json, plot)
+    methods = told(method)
     from mmspec_continuous.bench.run import bench_continuous as run
 
     options = BenchOptions(prompts=prompts, repeats=repeats, window=window, batch=batch, seed=seed)
-    methods = method.split(",") if method else None
     bench("continuous", lambda progress: run(methods, options, device, progress, model), json, plot)
 
 

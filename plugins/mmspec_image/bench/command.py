@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from mmspec.bench.methods import told
 from mmspec.pictures.bench.command import bench, refuse
 from mmspec.pictures.bench.options import BATCH, PROMPTS, REPEATS, WINDOW, BenchOptions
 
@@ -27,8 +28,8 @@ def bench_image(
 ) -> None:
     """Compare methods, interleaved, with plain decoding: how fast pictures are drawn, and what they are like."""
     refuse(prompts * repeats, json, plot)
+    methods = told(method)
     from mmspec_image.bench.run import bench_image as run
 
     options = BenchOptions(prompts=prompts, repeats=repeats, window=window, batch=batch, seed=seed)
-    methods = method.split(",") if method else None
     bench("image", lambda progress: run(methods, options, device, progress, model), json, plot)

@@ -6,7 +6,6 @@ from typing import Any
 
 import torch
 
-import mmspec
 from mmspec.bench.limits import NODES, limits_of, measure_floor, pass_seconds, pipe
 from mmspec.bench.machine import describe, versions
 from mmspec.bench.race import relay
@@ -20,6 +19,7 @@ from mmspec.pictures.bench.contestants import Call, Knowing, Ours, memory_of
 from mmspec.pictures.bench.judge import AT_ONCE, Judge
 from mmspec.pictures.bench.options import BenchOptions, said, windowed
 from mmspec.pictures.bench.tasks import Task, joined, parts, tasks_of
+from mmspec.pictures.command import pipeline
 from mmspec.pictures.quality import load_quality
 from mmspec.report.result import PLAIN, Limits, Peer, Result, Row
 from mmspec_image.bench.peer import Theirs
@@ -155,7 +155,7 @@ def bench_image(
     Raises:
         ValueError: There is no such model, method or device.
     """
-    loaded = mmspec.Pipeline.from_pretrained(model, method=PLAIN, device=device)
+    loaded = pipeline(model, device, method=PLAIN)
     loaded.set_progress_bar_config(disable=True)
     chosen = tuple(name for name in (METHODS if methods is None else methods) if name != PLAIN)
     for name in chosen:  # checked before anything is timed

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from mmspec.bench.command import bench, refuse_homeless
+from mmspec.bench.methods import told
 from mmspec.bench.texts.defaults import BATCH, NEW, PROMPTS, REPEATS
 
 TARGET = "mmspec/ssm-5m"
@@ -34,5 +35,5 @@ def bench_ssm(
 
     subject = Subject("ssm", model, METHODS, by_nodes=rounds)
     options = BenchOptions(prompts=prompts, new=new_tokens, repeats=repeats, batch=batch, seed=seed)
-    methods = method.split(",") if method else None
+    methods = told(method, METHODS)
     bench("ssm", lambda progress: run(subject, methods, options, device, progress), json, plot)

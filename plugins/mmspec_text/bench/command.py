@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from mmspec.bench.command import bench, refuse_homeless
+from mmspec.bench.methods import told
 from mmspec.bench.texts.defaults import BATCH, NEW, PROMPTS, REPEATS
 
 TARGET = "mmspec/text-14m"
@@ -31,5 +32,5 @@ def bench_text(
 
     subject = Subject("text", TARGET, METHODS)
     options = BenchOptions(prompts=prompts, new=new_tokens, repeats=repeats, batch=batch, seed=seed)
-    methods = method.split(",") if method else None
+    methods = told(method)
     bench("text", lambda progress: run(subject, methods, options, device, progress), json, plot)

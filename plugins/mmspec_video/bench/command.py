@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from mmspec.bench.methods import told
 from mmspec_video.bench.settings import MODELS, BenchOptions
 
 DEFAULT = BenchOptions()
@@ -30,8 +31,8 @@ def bench_video(
     from mmspec.pictures.bench.command import bench, refuse
 
     refuse(2, json, plot)
+    methods = told(method)
     from mmspec_video.bench.run import bench_video as run
 
     options = BenchOptions(repeats=repeats, clips=clips, frames=frames, ahead=ahead, seed=seed)
-    methods = method.split(",") if method else None
     bench("video", lambda progress: run(methods, options, device, progress, model.split(",")), json, plot)

@@ -1,0 +1,329 @@
+"""Every command with what it cannot do: one line on stderr and exit code 2, before any weights are loaded."""
+
+import json
+import os
+import re
+import sys
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import typer
+from transformers import PreTrainedModel
+
+import mmspec
+from mmspec.cli import app, boundary, places
+from mmspec.cli.app import build
+from mmspec.registry import load
+
+HUGE = str(10**30)
+AT_MOST, FINITE = r"is at most 9223372036854775807", "is a finite number"
+GENERATE = ("text", "image", "continuous")
+BENCH = ("text", "ssm", "image", "continuous", "denoising", "video")
+TRAIN = {"text": "--prose prose.txt", "ssm": "--prose prose.txt", "image": "--data there", "continuous": "--data there"}
+TRAIN |= {"video": ""}
+
+DEVICES = [("--device banana", "no device 'banana'"), ("--device meta", "no device 'meta'"), ("--device ", "device ''")]
+DEVICES += [("--device cuda:99", "no device 'cuda:99'; there is cpu")]
+SEEDS = [(f"--seed {HUGE}", AT_MOST), (f"--seed -{HUGE}", AT_MOST), ("--seed x", "--seed"), ("--seed 1e3", "--seed")]
+DRAWING = [
+    *DEVICES,
+    *SEEDS,
+    (f"-k {HUGE}", AT_MOST),
+    ("-k -1", "0"),
+    ("--method nope", "no method is called 'nope'"),
+    ("--method ", "no method is called ''"),
+    ("--method nope:plain", "no plugin is called 'nope'"),
+    ("--rule nope", "no rule is called 'nope'"),
+    ("--rule ", "no rule is called ''"),
+    ("--opt x", "key=value"),
+    ("--opt ", "key=value"),
+    ("--opt x=[", "cannot be read"),
+    ("--opt x=1 --opt x=2", "given twice"),
+    ("--nope", "--nope"),
+]
+SAMPLING = [
+    ("--temperature nan", "--temperature"),
+    ("--temperature inf", FINITE),
+    ("--temperature -1", "0"),
+    ("--top-p nan", "--top-p"),
+    ("--top-p 2", "1"),
+    (f"--top-k {HUGE}", AT_MOST),
+    ("--top-k -1", "0"),
+]
+PICTURES = [
+    ("--guidance nan", FINITE),
+    ("--guidance -inf", FINITE),
+    ("--num-images 0", "1"),
+    (f"--num-images {HUGE}", "256"),
+    ("--num-images 1000000000", "256"),
+    ("--out gone/x.png", "there is no folder gone for x.png"),
+    ("--out there", "is a folder; name a file"),
+    ("--out there.png", "is a folder; name a file"),
+    ("--out x.txt", "does not end in a format"),
+    ("--out ", "is a folder; name a file"),
+    ("--out prose.txt/x.png", "there is no folder"),
+    ("--trace gone/x.png", "there is no folder"),
+]
+MEASURING = [
+    *DEVICES,
+    *SEEDS,
+    ("--json gone/x.json", "there is no folder gone for x.json"),
+    ("--json there", "there is a folder"),
+    ("--json ", "is a folder"),
+    ("--plot gone/x.png", "there is no folder"),
+    ("--plot x.txt", "a plot is a .png or .svg file"),
+    (f"--repeats {HUGE}", "1000"),
+    ("--repeats 0", "1"),
+]
+WRITING = [
+    *DEVICES,
+    ("--out prose.txt", "there can be no folder prose.txt: .*prose.txt is a file"),
+    ("--work prose.txt/deeper", "there can be no folder prose.txt/deeper"),
+    ("--cards prose.txt", "there can be no folder"),
+]
+
+EDGES: list[tuple[str, str]] = [
+    ("nope", "No such command 'nope'"),
+    ("--nope", "--nope"),
+    ("methods nope", "no method is called 'nope'"),
+    ("methods ", "no method is called ''"),
+    ("methods plain --for mmspec/text-1m", "not both"),
+    ("methods --for mmspec/nope", "no shipped model is called 'nope'"),
+    ("methods --for there", "no config of a model"),
+    ("methods --for listed", "no config of a model|cannot be loaded|config"),
+    ("methods --for damaged", "no config of a model|cannot be loaded|config"),
+    ("plugins x", "unexpected extra argument"),
+    ("doctor --json", "--json"),
+    ("check nope", "nope"),
+    ("check ", "''"),
+    ("check --parity gone", "gone"),
+    ("check --parity there", "there"),
+    ("check plain --parity there", "leave out 'plain'"),
+    ("new A", "lower-case words"),
+    ("new ../x", "lower-case words"),
+    ("new ", "lower-case words"),
+    ("new text", "mmspec's own"),
+    ("new thing --kind nope", "no kind of plugin is called 'nope'"),
+    ("new thing --out prose.txt", "prose.txt"),
+    ("new thing --out prose.txt/deeper", "there can be no folder"),
+    ("card result.json", "give both RESULT and -o FILE.md"),
+    ("card -o x.md", "give both RESULT and -o FILE.md"),
+    ("card gone.json -o x.md", "there is no file gone.json"),
+    ("card there -o x.md", "there is no file there"),
+    ("card binary -o x.md", "binary is no text in UTF-8"),
+    ("card listed/config.json -o x.md", "is not the result of `mmspec bench`"),
+    ("card listed/config.json -o x.txt", "a card is a Markdown file"),
+    ("card --readme gone.md", "there is no file gone.md"),
+    ("card --readme binary", "binary is no text in UTF-8"),
+    ("verify gone.py", "there is no script gone.py"),
+    ("verify there", "there is no script there"),
+    ("verify prose.txt --method nope", "no method is called 'nope'"),
+    ("verify prose.txt --rule nope", "no rule is called 'nope'"),
+    ("verify prose.txt --policy nope", "no policy is called 'nope'"),
+    ("verify prose.txt --opt x", "key=value"),
+    (f"verify prose.txt -k {HUGE}", AT_MOST),
+    ("verify prose.txt --repeats 1000000000", "1000"),
+    ("--plugin gone.py methods", "takes a Python file"),
+    ("--plugin there methods", "takes a Python file"),
+    ("--plugin loud.py methods", r"cannot be used: RuntimeError: \\x1b\[2J"),
+    ("generate text ", "the prompt is empty"),
+    (f"generate text x --max-new-tokens {HUGE}", "1000000"),
+    ("generate text x --max-new-tokens 0", "1"),
+    ("generate text x --policy nope", "no policy is called 'nope'"),
+    ("demo image --out x.txt", "does not end in a format"),
+    ("demo image --out prose.txt/x.png", "there can be no folder"),
+    ("demo continuous --out x.txt", "does not end in a format"),
+    ("demo video --out prose.txt", "there can be no folder"),
+    ("train image", "--data"),
+    ("train image --data gone", "gone"),
+    ("train text", "--prose"),
+    ("train text --prose gone", "gone"),
+    ("train text --prose there", "there"),
+    (f"train text --prose prose.txt --steps {HUGE}", AT_MOST),
+    ("train ssm --prose prose.txt --hard nan", "--hard"),
+    ("train video --episodes 0", "10"),
+    *[(f"generate {what} x {more}", says) for what in GENERATE for more, says in DRAWING],
+    *[(f"generate {what} x {more}", says) for what in ("text", "image") for more, says in SAMPLING],
+    *[(f"generate {what} x {more}", says) for what in ("image", "continuous") for more, says in PICTURES],
+    *[(f"bench {what} {more}", says) for what in BENCH for more, says in MEASURING],
+    *[(f"bench {what} --method nope", "no method is called") for what in BENCH if what != "denoising"],
+    *[(f"train {what} {needs} {more}", says) for what, needs in TRAIN.items() for more, says in WRITING],
+]
+
+
+@pytest.fixture(autouse=True)
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working folder with what the arguments name, in which no weights are loaded."""
+    monkeypatch.chdir(tmp_path)
+    for folder in ("there", "there.png", "listed", "damaged"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "prose.txt").write_text("Once upon a time.")
+    (tmp_path / "binary").write_bytes(bytes(range(256)))
+    (tmp_path / "listed" / "config.json").write_text("[1, 2]")
+    (tmp_path / "damaged" / "config.json").write_bytes(bytes(range(256)))
+    (tmp_path / "loud.py").write_text("raise RuntimeError('\\x1b[2J')")
+
+    def loaded(*args: Any, **how: Any) -> None:
+        raise AssertionError("weights are loaded before the arguments are checked")
+
+    monkeypatch.setattr(PreTrainedModel, "from_pretrained", loaded)
+    monkeypatch.setattr(mmspec.Pipeline, "from_pretrained", loaded)
+    return tmp_path
+
+
+def run(arguments: list[str]) -> int:
+    return boundary.run(lambda: build()(arguments, standalone_mode=False))
+
+
+def words(line: str) -> list[str]:
+    """A command line in which the last argument may be empty: a space at the end."""
+    return [*line.split(), *[""] * line.endswith(" ")]
+
+
+@pytest.mark.parametrize(("line", "says"), EDGES, ids=[line for line, _ in EDGES])
+def test_a_mistake_is_one_line_and_exit_code_2(line: str, says: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(words(line)) == 2
+    out, err = capsys.readouterr()
+    assert re.search(says, err), err
+    assert err.startswith("mmspec: ") and err.count("\n") == 1 and out == ""
+    assert "fault of mmspec" not in err and not re.search(r"[^\n -\ud7ff]", err)
+
+
+def test_every_command_is_in_the_table() -> None:
+    tried = {tuple(words(line)[:2]) for line, _ in EDGES}
+    group: Any = typer.main.get_group(build())
+    for name, command in group.commands.items():
+        for sub in getattr(command, "commands", {}):
+            assert (name, sub) in tried or (name, sub) == ("demo", "text") or (name, sub) == ("demo", "ssm")
+        assert any(name == first for first, *_ in tried)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
+@pytest.mark.parametrize("line", ["generate text x", "bench text", "train video"])
+def test_cuda_without_cuda(line: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([*words(line), "--device", "cuda"]) == 2
+    assert capsys.readouterr().err == "mmspec: there is no device 'cuda'; there is cpu\n"
+
+
+@pytest.mark.parametrize(
+    "line", ["bench text --json x.json", "generate image x --out x.png", "new thing", "train video", "demo video"]
+)
+def test_a_folder_that_cannot_be_written_into(
+    line: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, place: Path
+) -> None:
+    def refused(**how: Any) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    before = sorted(place.rglob("*"))
+    monkeypatch.setattr(places.tempfile, "NamedTemporaryFile", refused)
+    assert run(words(line)) == 2
+    assert re.search("nothing can be written into .*: Permission denied", capsys.readouterr().err)
+    assert sorted(place.rglob("*")) == before
+
+
+@pytest.mark.parametrize("what", BENCH)
+def test_plot_asks_for_matplotlib_before_the_run(
+    what: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in [name for name in sys.modules if name.split(".")[0] == "matplotlib"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    assert run(["bench", what, "--plot", "x.png"]) == 2
+    assert capsys.readouterr().err == "mmspec: plots need matplotlib: pip install 'mmspec[bench]'\n"
+
+
+@pytest.mark.parametrize("seed", ["-1", str(2**63 - 1), str(-(2**63 - 1))])
+def test_seeds_of_64_bits_are_taken(seed: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["generate", "text", "", "--seed", seed]) == 2
+    assert "the prompt is empty" in capsys.readouterr().err
+
+
+class OwnError(Exception):
+    """What no user causes."""
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "says"),
+    [
+        (OSError(28, "No space left on device"), 2, "mmspec: No space left on device"),
+        (FileNotFoundError(2, "No such file or directory", "a\x1bb"), 2, "mmspec: No such file or directory: a\\x1bb"),
+        (UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid start byte"), 2, "mmspec: 'utf-8' codec can't decode"),
+        (ValueError("a\nb"), 2, "mmspec: a b"),
+        (OverflowError("int too large to convert"), 2, "mmspec: OverflowError: int too large to convert"),
+        (ModuleNotFoundError("No module named 'scipy'"), 2, "mmspec: ModuleNotFoundError: No module named 'scipy'"),
+        (RuntimeError("Found no NVIDIA driver"), 2, "mmspec: RuntimeError: Found no NVIDIA driver"),
+        (MemoryError(), 2, "mmspec: there is not enough memory for this"),
+        (typer.BadParameter("not so"), 2, "mmspec: Invalid value: not so"),
+        (OwnError("what"), 2, "mmspec: OwnError: what (a fault of mmspec: MMSPEC_TRACE=1 shows where)"),
+        (BrokenPipeError(32, "Broken pipe"), 1, ""),
+        (KeyboardInterrupt(), 130, ""),
+        (SystemExit(3), 3, ""),
+        (typer.Abort(), 130, ""),
+    ],
+)
+def test_the_boundary_turns_each_kind_into_a_line(
+    error: BaseException, code: int, says: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails() -> None:
+        raise error
+
+    assert boundary.run(fails) == code
+    err = capsys.readouterr().err
+    assert err.startswith(says) and err.count("\n") == (1 if says else 0)
+    monkeypatch.setenv("MMSPEC_TRACE", "1")
+    if code == 2:
+        with pytest.raises(type(error)):
+            boundary.run(fails)
+
+
+def test_what_is_printed_last_is_told_when_it_cannot_be_written(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Full:
+        def flush(self) -> None:
+            raise OSError(28, "No space left on device")
+
+        def fileno(self) -> int:
+            return nothing.fileno()
+
+    with open(os.devnull, "wb") as nothing:
+        monkeypatch.setattr(sys, "stdout", Full())
+        assert boundary.run(lambda: None) == 2
+    assert capsys.readouterr().err == "mmspec: No space left on device\n"
+
+
+def test_third_party_commands_may_take_any_number(
+    install: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = """
+from mmspec.registry import hookimpl
+
+def wait(seconds: float, method: str, device: str):
+    print(seconds, method, device)
+
+@hookimpl
+def mmspec_components():
+    return []
+
+@hookimpl
+def mmspec_commands(app):
+    app.command("wait")(wait)
+"""
+    install("waiting", source)
+    registry = load()
+    monkeypatch.setattr(app, "installed", lambda: registry)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert run(["wait", "inf", "GET", "printer"]) == 0
+
+
+def test_a_damaged_config_says_which_value(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    sizes = {"hidden_size": "big", "vocab_size": 10**30, "num_attention_heads": 0}
+    for name, value in sizes.items():
+        (place / "there" / "config.json").write_text(json.dumps({"model_type": "llama", name: value}))
+        assert run(["methods", "--for", "there"]) == 2
+        assert capsys.readouterr().err.count("\n") == 1
