@@ -11,10 +11,13 @@ from typing import Any
 
 import torch
 import transformers
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from mmspec import shipped
+from mmspec.hosts.code import config_of
 from mmspec.hosts.loading import PREFIX
+from mmspec.hosts.stored import CONFIG, refuse_claims
+from mmspec.untrusted import shown
 
 SMALL = 50_000_000
 """Parameters up to which random weights are made: a second or two on two cores."""
@@ -48,12 +51,14 @@ def outline(name: str) -> Outline:
     """
     place = place_of(name)
     try:
-        config = AutoConfig.from_pretrained(str(place), trust_remote_code=False)
-    except (OSError, ValueError) as error:
+        if (place / CONFIG).is_file():
+            refuse_claims(place, {})
+        config = config_of(str(place))
+    except ValueError as error:
         known = ", ".join(PREFIX + known for known in shipped.assets())
         raise ValueError(
             f"no config of a model at {name!r}: neither a folder with a config.json that transformers can read, nor to "
-            f"be had from the hub ({' '.join(str(error).split())[:200]}). Shipped: {known or 'none'}"
+            f"be had from the hub ({shown(error)}). Shipped: {known or 'none'}"
         ) from error
     return outlined(lambda: _made(config), place)
 
@@ -83,7 +88,7 @@ def outlined(make: Callable[[], torch.nn.Module], place: Path) -> Outline:
 def _made(config: Any) -> PreTrainedModel:
     """A causal language model where transformers has one; else what the config says that it was."""
     try:
-        return AutoModelForCausalLM.from_config(config)
+        return AutoModelForCausalLM.from_config(config, trust_remote_code=False)
     except ValueError:
         kinds = [getattr(transformers, kind, None) for kind in config.architectures or ()]
         for kind in filter(None, kinds):
