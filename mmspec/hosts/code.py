@@ -1,7 +1,7 @@
 """Code that comes with a model is never run: the one place where transformers' Auto classes read what is not ours.
 
-`trust_remote_code=False` is said with every call; without it transformers asks on the terminal, and takes a `y` that was
-meant for something else.
+`trust_remote_code=False` is said with every call; without it transformers asks on the terminal, and takes a `y` that
+was meant for something else.
 """
 
 from collections.abc import Iterator

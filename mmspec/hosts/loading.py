@@ -77,7 +77,8 @@ def load_checked(kind: Any, place: str, what: str, how: dict[str, Any], more: bo
     folder = fetched(place)
     stored = stored_in(folder)
     if not stored:
-        raise ValueError(f"{what} cannot be loaded: there is no {' and no '.join(s + ENDS[0] for s in STEMS)} in {folder}")
+        files = " and no ".join(stem + ENDS[0] for stem in STEMS)
+        raise ValueError(f"{what} cannot be loaded: there is no {files} in {folder}")
     config = refuse_claims(folder, stored)
     # Only so all misfits are listed, not the first one raised.
     how = {**how, "use_safetensors": True, "output_loading_info": True, "ignore_mismatched_sizes": True}

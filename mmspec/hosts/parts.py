@@ -1,4 +1,4 @@
-"""Parts of a saved pipeline, one by one: models whose weights are all there and nothing else, tokenizers, processors."""
+"""Parts of a saved pipeline, one by one: models whose weights are all there, and tokenizers."""
 
 from collections.abc import Collection
 from pathlib import Path

@@ -40,7 +40,7 @@ class Index:
     """
 
     folder: Path
-    parts: Mapping[str, type | None] = field(default_factory=dict)
+    parts: Mapping[str, Any] = field(default_factory=dict)
     settings: Mapping[str, Any] = field(default_factory=dict)
 
 

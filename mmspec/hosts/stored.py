@@ -11,7 +11,6 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-import torch
 from safetensors import SafetensorError, safe_open
 
 from mmspec.untrusted import read_json, shown
@@ -117,7 +116,7 @@ def refuse_claims(folder: Path, stored: Mapping[str, Stored]) -> dict[str, Any]:
         if COUNTS.search(key) and isinstance(value, int | float) and value > max(FEW, len(stored)):
             there = f", and its files hold {len(stored)} tensors" if stored else f"; {FEW} is the most without weights"
             raise ValueError(f"the config of {str(folder)!r} says {shown(key)} = {shown(value)}{there}")
-        if key in KERNELS and "/" in str(value) or key == ELSEWHERE:
+        if (key in KERNELS and "/" in str(value)) or key == ELSEWHERE:
             raise ValueError(f"the config of {str(folder)!r} leads elsewhere: {shown(key)} = {shown(repr(value))}")
     return config
 
@@ -145,9 +144,7 @@ def refuse_misfit(model: Any, config: Mapping[str, Any], stored: Mapping[str, St
             f"{held:,}"
         )
     tables = {key for key, _ in model.named_buffers()}
-    whole = sorted(
-        key for key, tensor in stored.items() if tensor.whole and not any(_same(key, own) for own in tables)
-    )
+    whole = sorted(key for key, tensor in stored.items() if tensor.whole and not any(_same(key, own) for own in tables))
     ignored = [re.compile(pattern) for pattern in model._keys_to_ignore_on_load_unexpected or ()]
     whole = [key for key in whole if not any(pattern.search(key) for pattern in ignored)]
     if whole and not quantised:

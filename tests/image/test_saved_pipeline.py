@@ -139,8 +139,14 @@ def pickled(folder):
 
 
 DAMAGE = {
-    "truncated": (lambda f: (f / "vq" / WEIGHTS).write_bytes((f / "vq" / WEIGHTS).read_bytes()[:-9]), "vq. are damaged or truncated"),
-    "no weights": (lambda f: (f / "vq" / WEIGHTS).unlink(), "the LlamaGenVQ in .*vq cannot be loaded: there is no model.safetensors"),
+    "truncated": (
+        lambda f: (f / "vq" / WEIGHTS).write_bytes((f / "vq" / WEIGHTS).read_bytes()[:-9]),
+        "vq. are damaged or truncated",
+    ),
+    "no weights": (
+        lambda f: (f / "vq" / WEIGHTS).unlink(),
+        "the LlamaGenVQ in .*vq cannot be loaded: there is no model.safetensors",
+    ),
     "pickled": (pickled, "vq has its weights as a pickle .diffusion_pytorch_model.bin., which can run code"),
     "no part": (lambda f: shutil.rmtree(f / "vq"), "there is no folder vq, its LlamaGenVQ"),
     "no tokenizer": (lambda f: shutil.rmtree(f / "tokenizer"), "there is no folder tokenizer"),
@@ -152,8 +158,14 @@ DAMAGE = {
     ),
     "no index": (lambda f: (f / "model_index.json").write_text("{"), "model_index.json cannot be read"),
     "a list": (lambda f: (f / "model_index.json").write_text("[]"), "it holds a list, not an object"),
-    "no such part": (rewrite("model_index.json", "LlamaGenVQ", "Nonsense"), "vq is to be a LlamaGenVQ, not .mmspec.models.vq.Nonsense."),
-    "another library": (rewrite("model_index.json", "mmspec.models.vq", "os"), "vq is to be a LlamaGenVQ, not .os.LlamaGenVQ."),
+    "no such part": (
+        rewrite("model_index.json", "LlamaGenVQ", "Nonsense"),
+        "vq is to be a LlamaGenVQ, not .mmspec.models.vq.Nonsense.",
+    ),
+    "another library": (
+        rewrite("model_index.json", "mmspec.models.vq", "os"),
+        "vq is to be a LlamaGenVQ, not .os.LlamaGenVQ.",
+    ),
     "another pipeline": (rewrite("model_index.json", "TextToImagePipeline", "Odd"), "a Odd, which no installed plugin"),
 }
 
@@ -176,7 +188,7 @@ def test_of_a_name_of_the_hub_the_index_is_checked_first_and_no_code_is_fetched(
     assert name == "somebody/emoji" and not others
     assert not {".py", ".bin", ".pt"} & {os.path.splitext(pattern)[1] for pattern in how["allow_patterns"]}
     rewrite("model_index.json", "mmspec.models.vq", "os")(folder)
-    with pytest.raises(ValueError, match="vq is to be a LlamaGenVQ, not .os.LlamaGenVQ."):
+    with pytest.raises(ValueError, match=r"vq is to be a LlamaGenVQ, not .os\.LlamaGenVQ"):
         TextToImagePipeline.from_pretrained("somebody/emoji")
     assert len(asked) == 1
 

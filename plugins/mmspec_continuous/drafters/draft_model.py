@@ -21,7 +21,7 @@ from mmspec.core.noise import DraftNoise
 from mmspec.core.protocols import Target
 from mmspec.core.state import State
 from mmspec.core.types import Draft
-from mmspec.hosts.loading import locate_pipeline
+from mmspec.hosts.loading import fetched, locate_pipeline
 from mmspec.hosts.parts import load_part
 from mmspec_continuous.models.continuous_ar import CausalContinuousAR
 from mmspec_continuous.targets.continuous import ContinuousTarget
