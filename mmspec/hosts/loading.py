@@ -23,6 +23,7 @@ from mmspec.hosts.stored import (
     refuse_claims,
     refuse_misfit,
     stored_in,
+    strangers,
     weight_files,
 )
 from mmspec.untrusted import shown
@@ -88,7 +89,7 @@ def load_checked(kind: Any, place: str, what: str, how: dict[str, Any], more: bo
     with refusing_code(what):
         model, info = kind.from_pretrained(place, **how)
     other = [f"{key}: {list(there)}, not {list(here)}" for key, there, here in info["mismatched_keys"]]
-    unexpected = () if more else info["unexpected_keys"]
+    unexpected = [] if more else strangers(model, info["unexpected_keys"], config, stored)
     if wrong := differences(missing=info["missing_keys"], of_another_shape=other, unexpected=unexpected):
         raise ValueError(f"the weights of {what} do not fit their {type(model).__name__}: {wrong}")
     return model.eval()

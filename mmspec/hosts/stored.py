@@ -29,6 +29,11 @@ ELSEWHERE = "transformers_weights"
 """Key of a config that names other weights than those beside it."""
 FEW = 1000
 """So many layers are built at no cost; and some configs count what their model does not have."""
+CONSTANT = re.compile(r"(^|\.)(masked_bias|inv_freq|(cos|sin)_cached|position_ids)$")
+MASK = re.compile(r"(^|\.)att(n|ention)\.bias$")
+"""Keys of constants; a mask by the second is `[1, 1, position, position]`, where a bias has one dimension."""
+OWN = ("text_config", "quantization_config")
+"""Nested configs of a model of text alone."""
 SPARE = 2**28
 """Numbers that a model may have beside its weights: masks and tables of positions."""
 PACKED = 32
@@ -133,7 +138,7 @@ def refuse_misfit(model: Any, config: Mapping[str, Any], stored: Mapping[str, St
     Raises:
         ValueError: The model has many more numbers than the files, or weights are integers.
     """
-    quantised = "quantization_config" in config
+    quantised = _quantised(config)
     held = sum(prod(tensor.shape) for tensor in stored.values())
     most = held * (PACKED if quantised else 2)  # twice: tied weights may be counted twice
     weights = sum(tensor.numel() for tensor in model.parameters())
@@ -144,14 +149,51 @@ def refuse_misfit(model: Any, config: Mapping[str, Any], stored: Mapping[str, St
             f"{held:,}"
         )
     tables = {key for key, _ in model.named_buffers()}
-    whole = sorted(key for key, tensor in stored.items() if tensor.whole and not any(_same(key, own) for own in tables))
     ignored = [re.compile(pattern) for pattern in model._keys_to_ignore_on_load_unexpected or ()]
-    whole = [key for key in whole if not any(pattern.search(key) for pattern in ignored)]
-    if whole and not quantised:
-        raise ValueError(
-            f"the weights of {what} are integers and its config has no quantization_config: "
-            f"{shown(whole[0])} is {stored[whole[0]].dtype}"
-        )
+    for key, tensor in stored.items():
+        meant = quantised or not tensor.whole or _constant(key, tensor) or any(_same(key, own) for own in tables)
+        if not meant and not any(pattern.search(key) for pattern in ignored):
+            said = f"{shown(key)} is {tensor.dtype}"
+            raise ValueError(f"weights of {what} are integers and its config has no quantization_config: {said}")
+
+
+def strangers(
+    model: Any, unexpected: Collection[str], config: Mapping[str, Any], stored: Mapping[str, Stored]
+) -> list[str]:
+    """Those of the unexpected keys that a published file of this model would not have.
+
+    Args:
+        model: As it was loaded.
+        unexpected: Keys that it has no use for.
+        config: As it is written.
+        stored: What the files hold.
+    """
+    found = [key for key in unexpected if key not in stored or not _constant(key, stored[key])]
+    if not any(key.endswith("_config") and key not in OWN for key, value in config.items() if isinstance(value, dict)):
+        return found
+    own = {_place(key) for key, _ in model.named_parameters()}
+    return [key for key in found if _place(key) in own]  # others are of the eyes and ears, where only text is wanted
+
+
+def _quantised(config: Mapping[str, Any]) -> bool:
+    """Whether integers are meant: the config names a way to quantise that transformers has."""
+    from transformers.quantizers.auto import AutoHfQuantizer  # where such a model is loaded, so is transformers
+
+    said = config.get("quantization_config")
+    try:
+        return isinstance(said, dict) and bool(AutoHfQuantizer.supports_quant_method(said))
+    except (ValueError, TypeError):  # it names none
+        return False
+
+
+def _constant(key: str, tensor: Stored) -> bool:
+    """Whether a tensor is a mask or a table, which files of older versions have and models make themselves."""
+    mask = MASK.search(key) and len(tensor.shape) == 4 and tensor.shape[:2] == (1, 1)
+    return bool(mask or CONSTANT.search(key))
+
+
+def _place(key: str) -> str:
+    return ".".join(key.split(".")[:2])
 
 
 def differences(**keys: Collection[str]) -> str:

@@ -79,7 +79,9 @@ def test_a_yes_on_the_terminal_runs_nothing(door: str, evil: Path, sprung: Path,
 
 @pytest.mark.parametrize("load", [load_model, load_tokenizer, load_processor, outline])
 def test_it_says_that_code_is_not_run(load: Callable, evil: Path) -> None:
-    with pytest.raises(ValueError, match=r"needs code of its own \(auto_map in its configuration\), which mmspec never"):
+    with pytest.raises(
+        ValueError, match=r"needs code of its own \(auto_map in its configuration\), which mmspec never"
+    ):
         load(str(evil))
 
 
