@@ -86,7 +86,7 @@ HELD: dict[str, tuple[Callable[[dict[str, torch.Tensor]], dict[str, torch.Tensor
     "an escape": (lambda w: {**w, "\x1b[31m\n": torch.zeros(2)}, r"1 keys unexpected .\\x1b\[31m"),
     "integers": (lambda w: {**w, UP: w[UP].mul(9).to(torch.int8)}, rf"are integers .*: {UP} is I8"),
     "truth values": (lambda w: {**w, UP: w[UP] > 0}, rf"are integers .*: {UP} is BOOL"),
-    "nothing": (lambda w: {"x": torch.zeros(1)}, "asks for .* weights"),
+    "nothing": (lambda w: {"x": torch.zeros(1)}, "21 keys missing .* 1 keys unexpected"),
 }
 
 
