@@ -1,6 +1,7 @@
 """What stands for a model, or for the target of a whole pipeline, where only configs are to be read."""
 
 from mmspec.faces.pipeline import saved_as
+from mmspec.hosts.loading import unloaded
 from mmspec.hosts.outline import Outline, outline, outlined, place_of
 from mmspec.hosts.pipeline_index import INDEX, index_of
 from mmspec.hosts.stored import refuse_claims
@@ -22,5 +23,4 @@ def outline_of(name: str) -> Outline:
     part = pipeline.target_module
     known = index_of(saved, pipeline).parts[part]
     refuse_claims(saved / part, {})
-    config = known.load_config(saved / part)
-    return outlined(lambda: known.from_config(config), saved)
+    return outlined(lambda: unloaded(known, str(saved / part)), saved)

@@ -83,8 +83,8 @@ def load_checked(kind: Any, place: str, what: str, how: dict[str, Any], more: bo
     config = refuse_claims(folder, stored)
     # Only so all misfits are listed, not the first one raised.
     how = {**how, "use_safetensors": True, "output_loading_info": True, "ignore_mismatched_sizes": True}
-    with refusing_code(what):
-        outlined = _outlined(kind, place)
+    with refusing_code(what), torch.device("meta"):
+        outlined = unloaded(kind, place)
     refuse_misfit(outlined, config, stored, what)
     with refusing_code(what):
         model, info = kind.from_pretrained(place, **how)
@@ -95,14 +95,13 @@ def load_checked(kind: Any, place: str, what: str, how: dict[str, Any], more: bo
     return model.eval()
 
 
-def _outlined(kind: Any, place: str) -> Any:
-    """The model that a config asks for, without storage."""
-    with torch.device("meta"):
-        if kind is AutoModelForCausalLM:
-            return AutoModelForCausalLM.from_config(config_of(place), trust_remote_code=False)
-        if issubclass(kind, PreTrainedModel):
-            return kind(kind.config_class.from_pretrained(place))
-        return kind.from_config(kind.load_config(place))
+def unloaded(kind: Any, place: str) -> Any:
+    """The model that a config asks for, with random weights; arguments as in `load_checked`."""
+    if kind is AutoModelForCausalLM:
+        return AutoModelForCausalLM.from_config(config_of(place), trust_remote_code=False)
+    if issubclass(kind, PreTrainedModel):
+        return kind(kind.config_class.from_pretrained(place))
+    return kind.from_config(kind.load_config(place))
 
 
 def load_tokenizer(name: str) -> Any:

@@ -14,7 +14,7 @@ import transformers
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from mmspec import shipped
-from mmspec.hosts.code import config_of
+from mmspec.hosts.code import config_of, refusing_code
 from mmspec.hosts.loading import PREFIX
 from mmspec.hosts.stored import CONFIG, refuse_claims
 from mmspec.untrusted import shown
@@ -74,8 +74,11 @@ def outlined(make: Callable[[], torch.nn.Module], place: Path) -> Outline:
     Args:
         make: Makes it, with random weights.
         place: The folder that it comes from, or that of its whole pipeline.
+
+    Raises:
+        ValueError: Its config is damaged.
     """
-    with torch.device("meta"):
+    with refusing_code(f"the model in {place}"), torch.device("meta"):
         model = make()
     parameters = sum(weights.numel() for weights in model.parameters())
     built = parameters <= SMALL

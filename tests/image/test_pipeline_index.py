@@ -131,6 +131,16 @@ def test_the_pipelines_that_load_in_their_own_way_check_it_too(tmp_path: Path) -
             kind.from_pretrained(tmp_path)
 
 
+def test_the_outline_of_a_saved_pipeline_of_text(tmp_path: Path) -> None:
+    shutil.copytree(shipped.asset("text-1m"), tmp_path / "model")
+    index = {"model": ["transformers", "LlamaForCausalLM"], "tokenizer": ["transformers", "TokenizersBackend"]}
+    (tmp_path / "model_index.json").write_text(json.dumps({"_class_name": "TextPipeline", **index}))
+    assert outline_of(str(tmp_path)).parameters == outline_of("mmspec/text-1m").parameters
+    (tmp_path / "model" / "config.json").write_text('{"model_type": "llama", "hidden_size": "wide"}')
+    with pytest.raises(ValueError, match="cannot be loaded"):
+        outline_of(str(tmp_path))
+
+
 @pytest.mark.parametrize(
     "settings", [{"fps": "fast"}, {"fps": None}, {"actions": 7}, {"actions": [1]}, {"action_vectors": "ab"}], ids=str
 )
