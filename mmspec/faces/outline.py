@@ -1,10 +1,10 @@
 """What stands for a model, or for the target of a whole pipeline, where only configs are to be read."""
 
-import sys
-
 from mmspec.faces.pipeline import saved_as
-from mmspec.hosts.loading import INDEX, parts_of
+from mmspec.hosts.loading import unloaded
 from mmspec.hosts.outline import Outline, outline, outlined, place_of
+from mmspec.hosts.pipeline_index import INDEX, index_of
+from mmspec.hosts.stored import refuse_claims
 
 
 def outline_of(name: str) -> Outline:
@@ -19,10 +19,8 @@ def outline_of(name: str) -> Outline:
     saved = place_of(name)
     if not (saved / INDEX).is_file():
         return outline(name)
-    part = saved_as(saved).target_module  # which imports the plugin that knows the part's class
-    library, kind = parts_of(saved)[part]
-    known = getattr(sys.modules.get(library), kind, None)
-    if known is None:
-        raise ValueError(f"the {part} of {name} is a {library}.{kind}, which no installed plugin has")
-    config = known.load_config(saved / part)
-    return outlined(lambda: known.from_config(config), saved)
+    pipeline = saved_as(saved)
+    part = pipeline.target_module
+    known = index_of(saved, pipeline).parts[part]
+    refuse_claims(saved / part, {})
+    return outlined(lambda: unloaded(known, str(saved / part)), saved)

@@ -4,22 +4,27 @@ Which class it is, the folder says that `save_pretrained` wrote, or the plugin w
 of the component). What all of them share stands here: loading, how to speculate, and the seeds of rows.
 """
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Self
 
 import torch
 from diffusers import DiffusionPipeline
+from huggingface_hub import hf_hub_download, snapshot_download
 from torch import Generator
 
 from mmspec.core.decoder import Decoder
 from mmspec.core.drafters.none import NoDraft
 from mmspec.core.policies import Fixed
 from mmspec.faces.build import decoder_for
-from mmspec.hosts.loading import INDEX, load_model, load_parts, locate_pipeline
+from mmspec.hosts.code import refusing_code
+from mmspec.hosts.loading import load_model, locate_pipeline
+from mmspec.hosts.parts import load_parts
+from mmspec.hosts.pipeline_index import INDEX, class_name_in, index_of
 from mmspec.registry import installed
 
+KEPT = ["*.json", "*.safetensors", "*.model", "*.txt", "*.jinja"]
+"""Files of a pipeline on the hub that are fetched: configurations, weights, tokenizers."""
 Seed = int | Sequence[int] | None
 Generators = Generator | Sequence[Generator] | None
 
@@ -70,18 +75,36 @@ class Pipeline(DiffusionPipeline):
     def _load(
         cls, saved: Path | None, name: str, device: str = "cpu", dtype: torch.dtype = torch.float32, **how: Any
     ) -> Self:
-        """A whole pipeline, through diffusers; `saved` is its folder, None where the hub has it."""
+        """A whole pipeline; `saved` is its folder, None where the hub has it.
+
+        diffusers never reads the folder: it would import what an index names, and `None.py` beside it.
+        """
         modules = {part: how.pop(part) for part in cls._get_signature_types() if part in how}
-        try:
-            folder = saved if saved is not None else Path(cls.download(name, use_safetensors=True))
-            _, optional = cls._get_signature_keys(cls)
-            settings = {key for key in optional if not (folder / key).is_dir()}  # a list of two words may be one
-            modules |= load_parts(folder, dtype, without=modules.keys() | settings)
-            pipe: Self = super().from_pretrained(str(folder), **modules)
-        except OSError as error:
-            raise ValueError(f"the pipeline {name!r} cannot be loaded: {error}") from error
+        index = index_of(saved if saved is not None else _fetched(name, cls), cls, given=modules)
+        settings = {key: value for key, value in index.settings.items() if key not in modules}
+        pipe = cls(**settings, **modules, **load_parts(index, dtype, without=modules))
         pipe.register_to_config(_name_or_path=name)
         return pipe.to(device).use(**how)
+
+    @classmethod
+    def places_of(cls, name: str, *parts: str) -> list[str]:
+        """Where parts are, for a pipeline that also loads what is no pipeline yet.
+
+        Args:
+            name: As in `from_pretrained`.
+            *parts: Names of parts.
+
+        Returns:
+            The parts' folders in what `save_pretrained` wrote; else, for every part, `name`.
+
+        Raises:
+            ValueError: The folder is of another pipeline.
+        """
+        saved = locate_pipeline(name)
+        if saved is None:
+            return [name] * len(parts)
+        index_of(saved, cls)
+        return [str(saved / part) for part in parts]
 
     def use(
         self,
@@ -126,6 +149,15 @@ class Pipeline(DiffusionPipeline):
         if isinstance(drafting, torch.nn.Module):
             drafting.to(self.device)
         return self
+
+
+def _fetched(name: str, pipeline: type) -> Path:
+    """The folder of a pipeline that the hub has: its index first, and no code and no pickle of it at all."""
+    with refusing_code(f"the pipeline {name!r}"):
+        index = hf_hub_download(name, INDEX)
+    index_of(Path(index).parent, pipeline)
+    with refusing_code(f"the pipeline {name!r}"):
+        return Path(snapshot_download(name, allow_patterns=KEPT))
 
 
 def seeds_for(rows: int, seed: Seed, generator: Generators, each: str = "prompt") -> int | list[int]:
@@ -176,10 +208,7 @@ def saved_as(folder: Path) -> Any:
     Raises:
         ValueError: The folder does not say, or no installed plugin has that class.
     """
-    try:
-        name = json.loads((folder / INDEX).read_text(encoding="utf-8"))["_class_name"]
-    except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{folder / INDEX} does not name a pipeline's class: {error}") from error
+    name = class_name_in(folder)
     there = [c for c in installed().components("target") if c.pipeline]
     for component in there:
         if component.pipeline.rpartition(":")[2] == name:

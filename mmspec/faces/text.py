@@ -9,7 +9,7 @@ import torch
 from diffusers.utils import BaseOutput
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
-from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from mmspec.core.warp import Warp
 from mmspec.faces.pipeline import Generators, Pipeline, Seed, seeds_for
@@ -68,12 +68,11 @@ class TextPipeline(Pipeline):
             dtype: Of its weights.
             **how: As in `use`.
         """
-        saved = (Path(name) / cls.config_name).is_file()
+        model_at, tokenizer_at = cls.places_of(str(name), "model", "tokenizer")
         if model is None:
-            model = load_model(str(Path(name) / "model") if saved else str(name), device, dtype)
+            model = load_model(model_at, device, dtype)
         if tokenizer is None:
-            folder = Path(name) / "tokenizer"
-            tokenizer = AutoTokenizer.from_pretrained(folder) if saved else load_tokenizer(str(name))
+            tokenizer = load_tokenizer(tokenizer_at)
         pipe = cls(model, tokenizer)
         pipe.register_to_config(_name_or_path=str(name))
         return pipe.use(**how)

@@ -1,24 +1,34 @@
 """Loading models by name: shipped ones without a network, others as `from_pretrained` does.
 
 Weights are safetensors. Pickles and code that comes with a model are refused, and so are weights that are not all there
-(both libraries would go on with random numbers in their place).
+(both libraries would go on with random numbers in their place), or that are more than the model has.
 """
 
-import json
-import sys
-from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
+from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers.utils import cached_file
 
 from mmspec import shipped
+from mmspec.hosts.code import config_of, processor_of, refusing_code, tokenizer_of
+from mmspec.hosts.pipeline_index import INDEX
+from mmspec.hosts.stored import (
+    ADAPTER,
+    CONFIG,
+    ENDS,
+    STEMS,
+    differences,
+    refuse_claims,
+    refuse_misfit,
+    stored_in,
+    strangers,
+    weight_files,
+)
+from mmspec.registry.printable import shown
 
 PREFIX = "mmspec/"
-INDEX = "model_index.json"
-"""What a folder of a whole pipeline has."""
 
 
 def load_model(name: str, device: str = "cpu", dtype: torch.dtype = torch.float32) -> PreTrainedModel:
@@ -30,92 +40,68 @@ def load_model(name: str, device: str = "cpu", dtype: torch.dtype = torch.float3
         dtype: Of the weights. Equality with unmodified decoding is promised in float32.
 
     Raises:
-        ValueError: No such model; its weights are damaged, or a pickle.
+        ValueError: No such model; its weights are damaged, a pickle, integers, or not those that its config says.
+    """
+    return load_as(AutoModelForCausalLM, name, dtype).to(device)
+
+
+def load_as(kind: Any, name: str, dtype: torch.dtype) -> Any:
+    """A model of transformers, in evaluation mode.
+
+    Args:
+        kind: `AutoModelForCausalLM`, or a class of models.
+        name: As of `load_model`.
+        dtype: Of the weights.
+
+    Raises:
+        ValueError: As in `load_model`.
     """
     place = locate(name)
     if (Path(place) / INDEX).is_file():
         raise ValueError(f"{name!r} is a whole pipeline, not a model: load it with mmspec.Pipeline.from_pretrained")
-    try:
-        model, info = AutoModelForCausalLM.from_pretrained(
-            place, dtype=dtype, use_safetensors=True, output_loading_info=True
-        )
-    except SafetensorError as error:
-        raise ValueError(f"the weights of {name!r} are damaged or truncated: {error}") from error
-    except (OSError, RuntimeError) as error:
-        raise ValueError(f"the model {name!r} cannot be loaded: {error}") from error
-    if info["missing_keys"]:
-        raise ValueError(f"the weights of {name!r} are not complete: {', '.join(sorted(info['missing_keys'])[:3])} …")
-    return model.to(device).eval()
+    return load_checked(kind, place, f"the model {name!r}", {"dtype": dtype, "trust_remote_code": False})
 
 
-def load_parts(folder: Path, dtype: torch.dtype, without: Collection[str] = ()) -> dict[str, Any]:
-    """The models of a saved pipeline, in evaluation mode; its tokenizers and settings are left to diffusers.
+def load_checked(kind: Any, place: str, what: str, how: dict[str, Any], more: bool = False) -> Any:
+    """A model whose config and files were compared before it is built, and whose weights are all there.
 
     Args:
-        folder: It has a `model_index.json`.
-        dtype: Of the weights.
-        without: Parts that are there already.
+        kind: A class of transformers or diffusers, or `AutoModelForCausalLM`.
+        place: A folder, or a hub name.
+        what: What it is called in messages.
+        how: Arguments of its `from_pretrained`.
+        more: Its files may hold weights that it has no use for.
 
     Raises:
-        ValueError: A part is damaged, not complete, or of another size than its configuration; keys and shapes are
-            named.
+        ValueError: Its files are damaged or others than its config says; keys and shapes are named.
     """
-    from diffusers import ModelMixin  # seconds that models of text alone need not wait
-
-    models = {}
-    for part, (library, name) in parts_of(folder).items():
-        if part not in without and not (folder / part).is_dir():
-            raise ValueError(f"the pipeline in {folder} is not complete: there is no folder {part}, its {name}")
-        kind = getattr(sys.modules.get(library), name, None)  # as diffusers: nothing is imported on a file's word
-        if part not in without and isinstance(kind, type) and issubclass(kind, ModelMixin | PreTrainedModel):
-            models[part] = _part(kind, folder / part, dtype, ours=issubclass(kind, ModelMixin))
-    return models
-
-
-def parts_of(folder: Path) -> dict[str, tuple[str, str]]:
-    """Library and class of every part of a saved pipeline that is not left out.
-
-    Raises:
-        ValueError: The index cannot be read.
-    """
-    try:
-        index = json.loads((folder / INDEX).read_text(encoding="utf-8"))
-        named = {part: value for part, value in index.items() if isinstance(value, list) and len(value) == 2}
-    except (ValueError, AttributeError) as error:
-        raise ValueError(f"{folder / INDEX} cannot be read: {error}") from error
-    return {part: (library, name) for part, (library, name) in named.items() if library is not None}
-
-
-def _part(kind: Any, folder: Path, dtype: torch.dtype, ours: bool) -> Any:
-    """One model of a pipeline: of diffusers' kind (`ours`) or of transformers'."""
-    # Without accelerate diffusers takes this way too; and only here all misfits are listed, not the first one raised.
-    own = {"torch_dtype": dtype, "low_cpu_mem_usage": False} if ours else {"dtype": dtype}
-    how = {"use_safetensors": True, "output_loading_info": True, "ignore_mismatched_sizes": True}
-    try:
-        model, info = kind.from_pretrained(str(folder), **own, **how)
-    except (SafetensorError, OSError, RuntimeError, TypeError, ValueError) as error:
-        if damage := _damage(error):
-            raise ValueError(f"the weights in {folder} are damaged or truncated: {damage}") from error
-        raise ValueError(f"{kind.__name__} cannot be loaded from {folder}: {error}") from error
+    folder = fetched(place)
+    stored = stored_in(folder)
+    if not stored:
+        files = " and no ".join(stem + ENDS[0] for stem in STEMS)
+        raise ValueError(f"{what} cannot be loaded: there is no {files} in {folder}")
+    config = refuse_claims(folder, stored)
+    # Only so all misfits are listed, not the first one raised.
+    how = {**how, "use_safetensors": True, "output_loading_info": True, "ignore_mismatched_sizes": True}
+    with refusing_code(what), torch.device("meta"):
+        outlined = unloaded(kind, place)
+    refuse_misfit(outlined, config, stored, what)
+    with refusing_code(what):
+        model, info = kind.from_pretrained(place, **how)
     other = [f"{key}: {list(there)}, not {list(here)}" for key, there, here in info["mismatched_keys"]]
-    found = {"missing": info["missing_keys"], "of another shape": other}
-    if ours:  # transformers' encoders may come from a file that holds a decoder too
-        found["unexpected"] = info["unexpected_keys"]
-    problems = [f"{len(keys)} keys {what} ({_first(keys)})" for what, keys in found.items() if keys]
-    if problems:
-        raise ValueError(f"the weights in {folder} do not fit their {kind.__name__}: {'; '.join(problems)}")
+    unexpected = [] if more else strangers(model, info["unexpected_keys"], config, stored)
+    if wrong := differences(missing=info["missing_keys"], of_another_shape=other, unexpected=unexpected):
+        raise ValueError(f"the weights of {what} do not fit their {type(model).__name__}: {wrong}")
     return model.eval()
 
 
-def _damage(error: BaseException | None) -> BaseException | None:
-    """What safetensors said, where it is behind an error: diffusers says no more than that a file cannot be loaded."""
-    while error is not None and not isinstance(error, SafetensorError):
-        error = error.__cause__ or error.__context__
-    return error
-
-
-def _first(keys: Collection[str]) -> str:
-    return ", ".join(sorted(keys)[:3]) + ", …" * (len(keys) > 3)
+def unloaded(kind: Any, place: str) -> Any:
+    """The model that a config asks for, with random weights; arguments as in `load_checked`."""
+    if kind is AutoModelForCausalLM:
+        return AutoModelForCausalLM.from_config(config_of(place), trust_remote_code=False)
+    if issubclass(kind, PreTrainedModel):
+        return kind(kind.config_class.from_pretrained(place))
+    return kind.from_config(kind.load_config(place))
 
 
 def load_tokenizer(name: str) -> Any:
@@ -126,9 +112,18 @@ def load_tokenizer(name: str) -> Any:
     """
     place = name if Path(name).is_dir() else locate(name)  # a tokenizer may be stored without weights
     try:
-        return AutoTokenizer.from_pretrained(place)
-    except (OSError, ValueError) as error:
-        raise ValueError(f"{name!r} has no tokenizer that can be read (tokenizer.json)") from error
+        return tokenizer_of(place)
+    except ValueError as error:
+        raise ValueError(f"{name!r} has no tokenizer that can be read (tokenizer.json): {shown(error)}") from error
+
+
+def load_processor(name: str) -> Any:
+    """The processor that belongs to a model.
+
+    Raises:
+        ValueError: No such model, or it comes without a processor that can be read.
+    """
+    return processor_of(name if Path(name).is_dir() else locate(name))
 
 
 def locate(name: str) -> str:
@@ -141,7 +136,7 @@ def locate(name: str) -> str:
     if here is not None:
         return str(here)
     try:
-        AutoConfig.from_pretrained(name)
+        cached_file(name, CONFIG)
     except (OSError, ValueError) as error:
         known = ", ".join(PREFIX + known for known in shipped.assets())
         raise ValueError(
@@ -160,6 +155,25 @@ def locate_pipeline(name: str) -> Path | None:
     return here if here is not None and (here / INDEX).is_file() else None
 
 
+def fetched(place: str) -> Path:
+    """The folder of a model, with its config and its weights in it; what the hub has is fetched, and not read yet.
+
+    Raises:
+        ValueError: The hub does not have it, or it has no safetensors.
+    """
+    if Path(place).is_dir():
+        return Path(place)
+    with refusing_code(f"the model {place!r}"):
+        folder = Path(cached_file(place, CONFIG)).parent
+        cached_file(place, ADAPTER, _raise_exceptions_for_missing_entries=False)
+        for file in (f"{stem}{end}" for end in ENDS for stem in STEMS):
+            if cached_file(place, file, _raise_exceptions_for_missing_entries=False) is not None:
+                for path in weight_files(folder):
+                    cached_file(place, path.name)
+                return folder
+    raise ValueError(f"the model {place!r} has no safetensors files")
+
+
 def _here(name: str) -> Path | None:
     """The folder that a name leads to without a network."""
     if name.startswith(PREFIX):
@@ -169,13 +183,18 @@ def _here(name: str) -> Path | None:
         return None
     pipeline = (folder / INDEX).is_file()
     for part in sorted(p for p in folder.iterdir() if p.is_dir()) if pipeline else [folder]:
-        _refuse_pickles(part)
+        refuse_pickles(part)
     if not pipeline and not any(folder.glob("*.safetensors")):
         raise ValueError(f"{folder} has no *.safetensors file")
     return folder
 
 
-def _refuse_pickles(folder: Path) -> None:
+def refuse_pickles(folder: Path) -> None:
+    """Refuse a folder that has its weights as a pickle only.
+
+    Raises:
+        ValueError: Names the file.
+    """
     if any(folder.glob("*.safetensors")):
         return
     pickles = [path.name for pattern in ("*.bin", "*.pt", "*.pth", "*.ckpt") for path in folder.glob(pattern)]

@@ -11,11 +11,14 @@ from typing import Any
 
 import torch
 import transformers
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from mmspec import shipped
+from mmspec.hosts.code import config_of, refusing_code
 from mmspec.hosts.hub import refuse_unreachable
 from mmspec.hosts.loading import PREFIX
+from mmspec.hosts.stored import CONFIG, refuse_claims
+from mmspec.registry.printable import shown
 
 SMALL = 50_000_000
 """Parameters up to which random weights are made: a second or two on two cores."""
@@ -49,13 +52,15 @@ def outline(name: str) -> Outline:
     """
     place = place_of(name)
     try:
+        if (place / CONFIG).is_file():
+            refuse_claims(place, {})
         refuse_unreachable(str(place))
-        config = AutoConfig.from_pretrained(str(place), trust_remote_code=False)
+        config = config_of(str(place))
     except (OSError, ValueError) as error:
         known = ", ".join(PREFIX + known for known in shipped.assets())
         raise ValueError(
             f"no config of a model at {name!r}: neither a folder with a config.json that transformers can read, nor to "
-            f"be had from the hub ({' '.join(str(error).split())[:200]}). Shipped: {known or 'none'}"
+            f"be had from the hub ({shown(error)}). Shipped: {known or 'none'}"
         ) from error
     return outlined(lambda: _made(config), place)
 
@@ -71,8 +76,11 @@ def outlined(make: Callable[[], torch.nn.Module], place: Path) -> Outline:
     Args:
         make: Makes it, with random weights.
         place: The folder that it comes from, or that of its whole pipeline.
+
+    Raises:
+        ValueError: Its config is damaged.
     """
-    with torch.device("meta"):
+    with refusing_code(f"the model in {place}"), torch.device("meta"):
         model = make()
     parameters = sum(weights.numel() for weights in model.parameters())
     built = parameters <= SMALL
@@ -85,7 +93,7 @@ def outlined(make: Callable[[], torch.nn.Module], place: Path) -> Outline:
 def _made(config: Any) -> PreTrainedModel:
     """A causal language model where transformers has one; else what the config says that it was."""
     try:
-        return AutoModelForCausalLM.from_config(config)
+        return AutoModelForCausalLM.from_config(config, trust_remote_code=False)
     except ValueError:
         kinds = [getattr(transformers, kind, None) for kind in config.architectures or ()]
         for kind in filter(None, kinds):

@@ -4,9 +4,7 @@ After VQGAN (Esser et al., arXiv 2012.09841) with LlamaGen's small normalised co
 ones.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Self
 
 import torch.nn.functional as F
@@ -15,7 +13,7 @@ from diffusers.configuration_utils import register_to_config
 from torch import Tensor, nn
 
 from mmspec.models.local import LocalDecoder, LocalEncoder
-from mmspec.models.official import load_into, read_state
+from mmspec.models.official import Source, from_official
 from mmspec.models.vq_layers import Decoder, Encoder
 
 LEFT_OUT = ("codebook_used",)
@@ -115,16 +113,13 @@ class LlamaGenVQ(ModelMixin, ConfigMixin):
         self.post_quant_conv = nn.Conv2d(codebook_embed_dim, z_channels, 1)
 
     @classmethod
-    def from_official(cls, source: str | Path | Mapping[str, Any], **config: Any) -> Self:
+    def from_official(cls, source: Source, **config: Any) -> Self:
         """A published file, or what it holds; VQ-16 unless `encoder_ch_mult` and `decoder_ch_mult` say otherwise.
 
         Raises:
             ValueError: It does not fit.
         """
-        state = read_state(source, LEFT_OUT)
-        model = cls(**config)
-        load_into(model, state)
-        return model.eval()
+        return from_official(lambda state: cls(**config), source, LEFT_OUT)
 
     @property
     def factor(self) -> int:

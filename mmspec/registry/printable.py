@@ -2,6 +2,8 @@
 
 import unicodedata
 
+QUOTED = 300
+"""Characters of a quotation."""
 LONGEST = 2000
 """Characters of an error that are shown."""
 #: Controls (ESC, newline), format characters (bidi overrides, zero-width), halves of a surrogate pair, line separators.
@@ -18,13 +20,23 @@ def printable(text: str) -> str:
     return "".join(_shown(character) if _is_control(character) else character for character in text)
 
 
+def shown(text: object, most: int = QUOTED) -> str:
+    """A quotation of what a file holds, or of what a library says about one: one printable line, cut where it is long.
+
+    Args:
+        text: What is quoted.
+        most: Characters.
+    """
+    line = printable(" ".join(str(text)[: 8 * most].split()))
+    return line if len(line) <= most else line[: most - 1] + "…"
+
+
 def one_line(error: BaseException) -> str:
     """What an error says, as one printable line; a very long one is cut."""
     try:
-        text = printable(" ".join(str(error).split()))
+        return shown(error, LONGEST)
     except Exception:
         return "an error that cannot be shown"  # a plugin's own class, which fails again when it is asked
-    return text if len(text) <= LONGEST else f"{text[:LONGEST]} …"
 
 
 def refuse_control(text: str, what: str) -> None:

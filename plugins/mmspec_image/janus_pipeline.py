@@ -6,9 +6,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import AutoProcessor
+from transformers import JanusForConditionalGeneration, ProcessorMixin
 
 from mmspec.faces.pipeline import Pipeline
+from mmspec.hosts.loading import load_as, load_processor
 from mmspec.pictures.arguments import captions_of
 from mmspec_image.models.janus import JanusForImages
 from mmspec_image.pipeline import TextToImagePipeline
@@ -33,7 +34,7 @@ class JanusPipeline(TextToImagePipeline):
     model_cpu_offload_seq = "model"
     _optional_components: list[str] = []  # noqa: RUF012  diffusers' own form
 
-    def __init__(self, model: JanusForImages, processor: Any) -> None:
+    def __init__(self, model: JanusForConditionalGeneration, processor: ProcessorMixin) -> None:
         Pipeline.__init__(self)
         self.register_modules(model=model, processor=processor)
 
@@ -52,18 +53,10 @@ class JanusPipeline(TextToImagePipeline):
         Raises:
             ValueError: There is no such model, or its weights are not complete.
         """
-        whole = (Path(name) / cls.config_name).is_file()
-        parts = [str(Path(name) / part) if whole else str(name) for part in ("model", "processor")]
-        try:
-            model, found = JanusForImages.from_pretrained(
-                parts[0], dtype=dtype, use_safetensors=True, output_loading_info=True
-            )
-            processor = AutoProcessor.from_pretrained(parts[1])
-        except OSError as error:
-            raise ValueError(f"the model {str(name)!r} cannot be loaded: {error}") from error
-        if found["missing_keys"]:
-            raise ValueError(f"the weights of {str(name)!r} lack {', '.join(sorted(found['missing_keys'])[:3])} …")
-        pipe = cls(model.eval(), processor)
+        model_at, processor_at = cls.places_of(str(name), "model", "processor")
+        model = load_as(JanusForImages, model_at, dtype)
+        processor = load_processor(processor_at)
+        pipe = cls(model, processor)
         pipe.register_to_config(_name_or_path=str(name))
         return pipe.to(device).use(**how)
 

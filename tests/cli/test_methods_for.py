@@ -147,7 +147,7 @@ def test_a_pipeline_of_an_unknown_class_is_refused(tmp_path: Path) -> None:
     shutil.copytree(shipped.asset("emoji"), tmp_path, dirs_exist_ok=True)
     index = tmp_path / "model_index.json"
     index.write_text(index.read_text().replace("LlamaGenTransformer", "Elsewhere"))
-    with pytest.raises(ValueError, match=r"the transformer .* is a mmspec_image\.models\.llamagen\.Elsewhere, which"):
+    with pytest.raises(ValueError, match=r"transformer is to be a LlamaGenTransformer, not .*\.Elsewhere"):
         fitting.fits_of(installed(), str(tmp_path))
 
 

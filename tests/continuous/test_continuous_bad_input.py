@@ -1,7 +1,10 @@
 """What the continuous plugin refuses, beyond what the tests of its parts show; all of it is told in words."""
 
+import json
+
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from mmspec.core.decoder import Decoder
 from mmspec.core.rules import Rejection
@@ -83,3 +86,59 @@ def test_a_draft_model_of_another_schedule_names_all_that_differs():
         Decoder(target, drafter, Rejection())
     for words in ("latents", "the patching", "denoising steps", "sigma_0"):
         assert words in str(error.value)
+
+
+WEIGHTS = "diffusion_pytorch_model.safetensors"
+
+
+@pytest.fixture
+def smaller(tmp_path):
+    """A draft model as `save_pretrained` writes one."""
+    tiny().save_pretrained(tmp_path / "smaller")
+    return tmp_path / "smaller"
+
+
+def loaded(folder):
+    return ContinuousDraftModel(DraftModelOptions(model=str(folder)))
+
+
+def test_a_draft_model_of_half_a_file_is_refused(smaller):
+    whole = load_file(smaller / WEIGHTS)
+    assert loaded(smaller).model.model.config.grid == tiny().config.grid
+    keys = sorted(whole)
+    for kept, said in (
+        ({key: whole[key] for key in keys[::2]}, "keys missing"),
+        ({**whole, "odd": torch.zeros(1)}, "1 keys unexpected .odd"),
+        ({**whole, keys[0]: whole[keys[0]].to(torch.int8)}, "are integers"),
+        ({**whole, keys[0]: whole[keys[0]][None].clone()}, "1 keys of another shape"),
+    ):
+        save_file(kept, smaller / WEIGHTS)
+        with pytest.raises(ValueError, match=said):
+            loaded(smaller)
+
+
+@pytest.mark.parametrize("decoy", [None, "other.safetensors"])
+def test_a_draft_model_that_is_a_pickle_is_refused_beside_a_decoy_too(smaller, decoy):
+    whole = load_file(smaller / WEIGHTS)
+    torch.save(whole, smaller / "diffusion_pytorch_model.bin")
+    (smaller / WEIGHTS).rename(smaller / decoy) if decoy else (smaller / WEIGHTS).unlink()
+    with pytest.raises(ValueError, match="weights as a pickle" if not decoy else "there is no model.safetensors"):
+        loaded(smaller)
+
+
+def test_a_draft_model_of_ten_million_layers_is_refused(smaller):
+    config = json.loads((smaller / "config.json").read_text())
+    for claim, said in (
+        ({"n_layer": 10**7}, "n_layer = 10000000"),
+        ({"head_depth": 10**7}, "head_depth = 10000000"),
+        ({"dim": 2**20}, "asks for"),
+    ):
+        (smaller / "config.json").write_text(json.dumps(config | claim))
+        with pytest.raises(ValueError, match=said):
+            loaded(smaller)
+
+
+@pytest.mark.parametrize("name", ["no-such-folder/no-such-model", "./nowhere"])
+def test_a_draft_model_that_is_not_there(name):
+    with pytest.raises(ValueError, match=r"the model .* cannot be loaded"):
+        loaded(name)

@@ -16,7 +16,7 @@ import mmspec
 from mmspec import shipped
 from mmspec.core.goodput import Goodput
 from mmspec.core.rules import Match
-from mmspec.faces import choice
+from mmspec.faces import choice, pipeline
 from mmspec.hosts import linear
 from mmspec.hosts.loading import load_model, locate
 from mmspec.models.vq import LlamaGenVQ
@@ -137,21 +137,33 @@ def pickled(folder):
 
 
 DAMAGE = {
-    "truncated": (lambda f: (f / "vq" / WEIGHTS).write_bytes((f / "vq" / WEIGHTS).read_bytes()[:-9]), "vq are damaged"),
-    "no weights": (lambda f: (f / "vq" / WEIGHTS).unlink(), "LlamaGenVQ cannot be loaded from .*vq"),
+    "truncated": (
+        lambda f: (f / "vq" / WEIGHTS).write_bytes((f / "vq" / WEIGHTS).read_bytes()[:-9]),
+        "vq. are damaged or truncated",
+    ),
+    "no weights": (
+        lambda f: (f / "vq" / WEIGHTS).unlink(),
+        "the LlamaGenVQ in .*vq cannot be loaded: there is no model.safetensors",
+    ),
     "pickled": (pickled, "vq has its weights as a pickle .diffusion_pytorch_model.bin., which can run code"),
     "no part": (lambda f: shutil.rmtree(f / "vq"), "there is no folder vq, its LlamaGenVQ"),
     "no tokenizer": (lambda f: shutil.rmtree(f / "tokenizer"), "there is no folder tokenizer"),
-    "no configuration": (lambda f: (f / "vq" / "config.json").write_text("{"), "LlamaGenVQ cannot be loaded"),
+    "no configuration": (lambda f: (f / "vq" / "config.json").write_text("{"), "vq/config.json cannot be read"),
     "another configuration": (rewrite("transformer/config.json", '"n_layer": 2', '"n_layer": 3'), "7 keys missing"),
     "another VQ": (
         rewrite("vq/config.json", '"codebook_size": 24', '"codebook_size": 30'),
         r"\[24, 8\], not \[30, 8\]",
     ),
-    "no index": (lambda f: (f / "model_index.json").write_text("{"), "does not name a pipeline's class"),
-    "a list": (lambda f: (f / "model_index.json").write_text("[]"), "does not name a pipeline's class"),
-    "no such part": (rewrite("model_index.json", "LlamaGenVQ", "Nonsense"), "has no class `Nonsense`"),
-    "another library": (rewrite("model_index.json", "mmspec.models.vq", "os"), "has no class `LlamaGenVQ`"),
+    "no index": (lambda f: (f / "model_index.json").write_text("{"), "model_index.json cannot be read"),
+    "a list": (lambda f: (f / "model_index.json").write_text("[]"), "it holds a list, not an object"),
+    "no such part": (
+        rewrite("model_index.json", "LlamaGenVQ", "Nonsense"),
+        "vq is to be a LlamaGenVQ, not .mmspec.models.vq.Nonsense.",
+    ),
+    "another library": (
+        rewrite("model_index.json", "mmspec.models.vq", "os"),
+        "vq is to be a LlamaGenVQ, not .os.LlamaGenVQ.",
+    ),
     "another pipeline": (rewrite("model_index.json", "TextToImagePipeline", "Odd"), "a Odd, which no installed plugin"),
 }
 
@@ -165,11 +177,18 @@ def test_a_damaged_folder(saved, tmp_path, case):
         mmspec.Pipeline.from_pretrained(folder)
 
 
-def test_a_name_of_the_hub_goes_through_diffusers(saved, monkeypatch):
-    asked = []
-    monkeypatch.setattr(TextToImagePipeline, "download", lambda name, **how: asked.append((name, how)) or str(saved))
+def test_of_a_name_of_the_hub_the_index_is_checked_first_and_no_code_is_fetched(saved, tmp_path, monkeypatch):
+    folder, asked = shutil.copytree(saved, tmp_path / "pipe"), []
+    monkeypatch.setattr(pipeline, "hf_hub_download", lambda name, file: str(folder / file))
+    monkeypatch.setattr(pipeline, "snapshot_download", lambda name, **how: asked.append((name, how)) or str(folder))
     assert type(TextToImagePipeline.from_pretrained("somebody/emoji").vq) is LlamaGenVQ
-    assert asked == [("somebody/emoji", {"use_safetensors": True})]
+    (name, how), *others = asked
+    assert name == "somebody/emoji" and not others
+    assert not {".py", ".bin", ".pt"} & {os.path.splitext(pattern)[1] for pattern in how["allow_patterns"]}
+    rewrite("model_index.json", "mmspec.models.vq", "os")(folder)
+    with pytest.raises(ValueError, match=r"vq is to be a LlamaGenVQ, not .os\.LlamaGenVQ"):
+        TextToImagePipeline.from_pretrained("somebody/emoji")
+    assert len(asked) == 1
 
 
 class Asleep(ModelHook):

@@ -50,10 +50,10 @@ def test_weights_with_a_damaged_header(saved: Path, place: int) -> None:
 def test_a_missing_or_misshapen_tensor_is_not_made_up(saved: Path) -> None:
     whole, name = load_file(saved / WEIGHTS), "model.layers.1.mlp.up_proj.weight"
     save_file({k: v for k, v in whole.items() if k != name}, saved / WEIGHTS, metadata={"format": "pt"})
-    with pytest.raises(ValueError, match=f"not complete: {name}"):
+    with pytest.raises(ValueError, match=f"1 keys missing .{name}"):
         load_model(str(saved))
     save_file({**whole, name: whole[name][:-1].clone()}, saved / WEIGHTS, metadata={"format": "pt"})
-    with pytest.raises(ValueError, match="cannot be loaded"):
+    with pytest.raises(ValueError, match=rf"1 keys of another shape .{name}: \[95, 64\], not \[96, 64\]"):
         load_model(str(saved))
 
 

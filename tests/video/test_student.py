@@ -4,6 +4,7 @@ import itertools
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from mmspec.core.decoder import Decoder
 from mmspec.core.noise import Lane
@@ -12,6 +13,7 @@ from mmspec_video.deviation import distance
 from mmspec_video.drafters.action_model import ActionModel, ActionModelOptions
 from mmspec_video.models.adapter import StudentAdapter, adaptable
 from mmspec_video.models.next_frame import NextFrameDiT
+from mmspec_video.models.students import student_of
 from mmspec_video.rules.student import Student, StudentOptions
 from mmspec_video.targets.checked import CheckedDenoiser
 from mmspec_video.targets.frames import FramesTarget
@@ -177,8 +179,17 @@ def test_it_is_found_beside_its_teacher(dit, adapter, shown, tmp_path):
     by_folder = Student(StudentOptions(ALL, student=str(tmp_path / "student")))
     close(shown(dit, [TRACE], by_folder)[0], expected)
     (tmp_path / "student" / "diffusion_pytorch_model.safetensors").write_bytes(b"no")
-    with pytest.raises(ValueError, match=r"the student in .*student cannot be loaded"):
+    with pytest.raises(ValueError, match=r"the weights of .*student. are damaged or truncated"):
         decoder_for(teacher, "student")
+
+
+def test_a_student_of_half_a_file_is_refused(dit, adapter, tmp_path):
+    adapter.save_pretrained(tmp_path / "student")
+    file = tmp_path / "student" / "diffusion_pytorch_model.safetensors"
+    whole = load_file(file)
+    save_file({key: whole[key] for key in sorted(whole)[::2]}, file)
+    with pytest.raises(ValueError, match=r"do not fit their StudentAdapter: .* keys missing"):
+        student_of(dit, tmp_path / "student")
 
 
 def test_what_is_no_student_is_refused(dit, oasis, tokens, adapter):

@@ -76,7 +76,9 @@ class Recipe:
         """The model: float32, in evaluation mode, without an end-of-sequence token; the caller's seed is kept."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed + self.salt)
-            model = AutoModelForCausalLM.from_config(self.configuration(), dtype=torch.float32).eval()
+            model = AutoModelForCausalLM.from_config(
+                self.configuration(), dtype=torch.float32, trust_remote_code=False
+            ).eval()
             enliven(model, self.gain, self.head, self.embedding)
             for name, weight in model.state_dict().items():
                 for part, factor in self.factors.items():

@@ -50,7 +50,7 @@ class Refused:
     def model(self) -> PreTrainedModel:
         """A small one, of random weights."""
         if self.reason == "encoder-decoder":
-            return AutoModelForSeq2SeqLM.from_config(self.recipe.configuration()).eval()
+            return AutoModelForSeq2SeqLM.from_config(self.recipe.configuration(), trust_remote_code=False).eval()
         return self.recipe.model()
 
 

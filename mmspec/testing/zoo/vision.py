@@ -50,7 +50,9 @@ class VisionRecipe:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed + self.recipe.salt)
             configuration = self.recipe.configuration()
-            model = AutoModelForImageTextToText.from_config(configuration, dtype=torch.float32).eval()
+            model = AutoModelForImageTextToText.from_config(
+                configuration, dtype=torch.float32, trust_remote_code=False
+            ).eval()
             enliven(model, self.recipe.gain, self.recipe.head, self.recipe.embedding)
         model.generation_config.eos_token_id = None
         model.generation_config.pad_token_id = 0

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
+import torch
 from pydantic import Field
 
 from mmspec.core.drafters.draft_model import DraftModel
@@ -20,7 +21,8 @@ from mmspec.core.noise import DraftNoise
 from mmspec.core.protocols import Target
 from mmspec.core.state import State
 from mmspec.core.types import Draft
-from mmspec.hosts.loading import locate_pipeline
+from mmspec.hosts.loading import fetched, locate_pipeline
+from mmspec.hosts.parts import load_part
 from mmspec_continuous.models.continuous_ar import CausalContinuousAR
 from mmspec_continuous.targets.continuous import ContinuousTarget
 
@@ -104,11 +106,8 @@ class ContinuousDraftModel(DraftModel):
 def _loaded(model: Any) -> CausalContinuousAR:
     if isinstance(model, str | Path):
         saved = locate_pipeline(str(model))
-        place, part = (str(model), {}) if saved is None else (str(saved), {"subfolder": "transformer"})
-        try:
-            return CausalContinuousAR.from_pretrained(place, **part).eval()
-        except (OSError, RuntimeError) as error:
-            raise ValueError(f"the draft model {str(model)!r} cannot be loaded: {error}") from error
+        place = fetched(str(model)) if saved is None else saved / "transformer"
+        return load_part(CausalContinuousAR, place, torch.float32)
     if not isinstance(model, CausalContinuousAR):
         had = "none was given" if model is None else f"this is a {type(model).__name__}"
         raise ValueError(f"a smaller CausalContinuousAR is needed, model=…; {had}")

@@ -6,16 +6,17 @@ picture inwards, diffusers' from the latents outwards, and its attentions are co
 
 import re
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from diffusers import AutoencoderKL
 from torch import Tensor
 
-from mmspec.models.official import load_into, read_state
+from mmspec.models.official import Source, count_in, from_official, shape_in
 
 SCALE = 0.2325
 """Tokens are latents times this."""
+LEFT_OUT = ("loss.",)
+"""Words in keys of what is no weight: the discriminator's."""
 
 #: Names of latent diffusion, and diffusers' for them. Levels of `up` are counted from the other end.
 NAMES = (
@@ -35,7 +36,7 @@ NAMES = (
 )
 
 
-def kl16_from_official(source: str | Path | Mapping[str, Any], **config: Any) -> AutoencoderKL:
+def kl16_from_official(source: Source, **config: Any) -> AutoencoderKL:
     """The autoencoder; tokens are `latents * vae.config.scaling_factor`.
 
     Args:
@@ -45,21 +46,27 @@ def kl16_from_official(source: str | Path | Mapping[str, Any], **config: Any) ->
     Raises:
         ValueError: It does not fit.
     """
-    state = {key: value for key, value in read_state(source).items() if not key.startswith("loss.")}
-    model = AutoencoderKL(**{"scaling_factor": SCALE, **kl16_sizes(state), **config})
-    load_into(model, renamed(state))
-    return model.eval()
+
+    def make(state: dict[str, Tensor]) -> AutoencoderKL:
+        return AutoencoderKL(**{"scaling_factor": SCALE, **kl16_sizes(state), **config})
+
+    return from_official(make, source, LEFT_OUT, renamed=renamed)
 
 
 def renamed(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The weights under diffusers' names."""
-    deepest = max((int(key.split(".")[2]) for key in state if key.startswith("decoder.up.")), default=0)
+    """The weights under diffusers' names.
+
+    Raises:
+        ValueError: The decoder's levels are not numbered from 0 on.
+    """
+    deepest = count_in(state, "decoder.up.") - 1
     made = {}
     for key, value in state.items():
         name = re.sub(r"^(decoder\.up\.)(\d+)", lambda found: f"{found[1]}{deepest - int(found[2])}", key)
         for ours, theirs in NAMES:
             name = re.sub(ours, theirs, name)
-        made[name] = value[:, :, 0, 0] if ".attentions." in name and value.dim() == 4 else value
+        pixel = ".attentions." in name and value.shape[2:] == (1, 1)
+        made[name] = value[:, :, 0, 0] if pixel else value
     return made
 
 
@@ -69,15 +76,14 @@ def kl16_sizes(state: Mapping[str, Tensor]) -> dict[str, Any]:
     Raises:
         ValueError: It is no such autoencoder.
     """
-    levels = {int(key.split(".")[2]) for key in state if key.startswith("encoder.down.")}
-    if not levels or "post_quant_conv.weight" not in state:
+    if "encoder.down.0.block.0.conv1.weight" not in state or "post_quant_conv.weight" not in state:
         raise ValueError("these are no weights of a KL autoencoder: there is no encoder.down or no post_quant_conv")
+    levels = range(count_in(state, "encoder.down."))
     attending = {level for level in levels if f"encoder.down.{level}.attn.0.q.weight" in state}
-    blocks = {key.split(".")[4] for key in state if key.startswith("encoder.down.0.block.")}
     return {
-        "block_out_channels": tuple(len(state[f"encoder.down.{i}.block.0.conv1.weight"]) for i in sorted(levels)),
-        "down_block_types": tuple(f"{'Attn' * (i in attending)}DownEncoderBlock2D" for i in sorted(levels)),
+        "block_out_channels": tuple(shape_in(state, f"encoder.down.{i}.block.0.conv1.weight", 4)[0] for i in levels),
+        "down_block_types": tuple(f"{'Attn' * (i in attending)}DownEncoderBlock2D" for i in levels),
         "up_block_types": ("UpDecoderBlock2D",) * len(levels),
-        "layers_per_block": len(blocks),
-        "latent_channels": len(state["post_quant_conv.weight"]),
+        "layers_per_block": count_in(state, "encoder.down.0.block."),
+        "latent_channels": shape_in(state, "post_quant_conv.weight", 4)[0],
     }

@@ -5,8 +5,6 @@ tokens only, the decoder fills in the others, a diffusion head draws each from i
 (`mmspec_continuous.models.mar_official`).
 """
 
-from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, Self
 
 import torch
@@ -16,7 +14,7 @@ from diffusers.configuration_utils import register_to_config
 from einops import rearrange
 from torch import Tensor, nn
 
-from mmspec.models.official import load_into
+from mmspec.models.official import Source, from_official
 from mmspec_continuous.models.adaln_head import DiffusionHead
 from mmspec_continuous.models.mar_official import mar_sizes, mar_state
 
@@ -117,7 +115,7 @@ class MARTransformer(ModelMixin, ConfigMixin):
         self.diffloss = DiffusionHead(self.token_dim, dim, diffloss_w, diffloss_d)
 
     @classmethod
-    def from_official(cls, source: str | Path | Mapping[str, Any], **config: Any) -> Self:
+    def from_official(cls, source: Source, **config: Any) -> Self:
         """A published checkpoint, or what it holds: its moving average (`model_ema`) where there is one.
 
         Args:
@@ -128,10 +126,7 @@ class MARTransformer(ModelMixin, ConfigMixin):
         Raises:
             ValueError: It does not fit.
         """
-        state = mar_state(source)
-        model = cls(**mar_sizes(state, config))
-        load_into(model, state)
-        return model.eval()
+        return from_official(lambda state: cls(**mar_sizes(state, config)), source, read=mar_state)
 
     @property
     def cells(self) -> int:

@@ -7,14 +7,13 @@
 import argparse
 import math
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
-from mmspec.models.official import read_state
+from mmspec.models.official import Source, count_in, read_file, read_state, shape_in
 
 
 def _size(dim: int, depth: int, heads: int, head_depth: int, head_width: int) -> dict[str, int]:
@@ -30,19 +29,24 @@ SIZES = {
 HEADS = {size["encoder_embed_dim"]: size["encoder_num_heads"] for size in SIZES.values()}
 
 
-def mar_state(source: str | Path | Mapping[str, Any]) -> dict[str, Tensor]:
+def mar_state(source: Source, left_out: Sequence[str] = ()) -> dict[str, Tensor]:
     """The weights of a checkpoint under their plain keys, the moving average if it has one; warns if not.
+
+    Args:
+        source: The file, or what it holds.
+        left_out: As of `read_state`.
 
     Raises:
         ValueError: There is no such file, or no weights in it.
     """
-    held = source if isinstance(source, Mapping) else _read(Path(source))
+    # The namespace is of plain attributes: it runs no code.
+    held = source if isinstance(source, Mapping) else read_file(Path(source), [argparse.Namespace])
     if isinstance(held.get("model_ema"), Mapping):
-        return read_state(held["model_ema"])
+        return read_state(held["model_ema"], left_out)
     if "model" in held:
         words = "there is no model_ema in it: these are the weights of the last step, not their moving average, which"
-        warnings.warn(f"{words} the published numbers are of", stacklevel=3)
-    return read_state(held)
+        warnings.warn(f"{words} the published numbers are of", stacklevel=4)
+    return read_state(held, left_out)
 
 
 def mar_sizes(state: Mapping[str, Tensor], given: Mapping[str, Any]) -> dict[str, Any]:
@@ -60,32 +64,24 @@ def mar_sizes(state: Mapping[str, Tensor], given: Mapping[str, Any]) -> dict[str
             "these are no weights of a MAR transformer: there is no diffusion_pos_embed_learned or no head"
         )
     stride, patch = given.get("vae_stride", 16), given.get("patch_size", 1)
-    cells, token = state["diffusion_pos_embed_learned"].shape[1], state["z_proj.weight"].shape[1]
+    cells = shape_in(state, "diffusion_pos_embed_learned", 3)[1]
+    token = shape_in(state, "z_proj.weight", 2)[1]
     if token % patch**2:
         raise ValueError(f"tokens of {token} numbers are no {patch} × {patch} patches; say another patch_size=")
     sizes: dict[str, Any] = {"vae_embed_dim": token // patch**2, "img_size": math.isqrt(cells) * stride * patch}
     for half in ("encoder", "decoder"):
-        dim = state[f"{half}_pos_embed_learned"].shape[2]
+        length, dim = shape_in(state, f"{half}_pos_embed_learned", 3)[1:]
         heads = given.get(f"{half}_num_heads", HEADS.get(dim))
         if heads is None:
             raise ValueError(f"width {dim} is no published size: say {half}_num_heads=")
         sizes |= {f"{half}_embed_dim": dim, f"{half}_num_heads": heads}
-        sizes[f"{half}_depth"] = _count(state, f"{half}_blocks.")
-    sizes["mlp_ratio"] = state["encoder_blocks.0.mlp.fc1.weight"].shape[0] / sizes["encoder_embed_dim"]
-    sizes["class_num"] = len(state["class_emb.weight"])
-    sizes["buffer_size"] = state["encoder_pos_embed_learned"].shape[1] - cells
-    sizes["diffloss_w"] = len(state["diffloss.net.input_proj.weight"])
-    sizes["diffloss_d"] = _count(state, "diffloss.net.res_blocks.")
+        sizes[f"{half}_depth"] = count_in(state, f"{half}_blocks.")
+        sizes["buffer_size"] = length - cells
+        if length <= cells:
+            raise ValueError(f"{half}_pos_embed_learned has {length} positions, no more than {cells} cells")
+    hidden = shape_in(state, "encoder_blocks.0.mlp.fc1.weight", 2)[0]
+    sizes["mlp_ratio"] = hidden / sizes["encoder_embed_dim"]
+    sizes["class_num"] = shape_in(state, "class_emb.weight", 2)[0]
+    sizes["diffloss_w"] = shape_in(state, "diffloss.net.input_proj.weight", 2)[0]
+    sizes["diffloss_d"] = count_in(state, "diffloss.net.res_blocks.")
     return sizes | dict(given)
-
-
-def _count(state: Mapping[str, Tensor], prefix: str) -> int:
-    """Layers whose keys begin so."""
-    return len({key.removeprefix(prefix).split(".")[0] for key in state if key.startswith(prefix)})
-
-
-def _read(path: Path) -> Mapping[str, Any]:
-    if not path.is_file() or path.suffix == ".safetensors":
-        return read_state(path)
-    with torch.serialization.safe_globals([argparse.Namespace]):  # plain attributes: runs no code
-        return torch.load(path, map_location="cpu", weights_only=True)

@@ -4,8 +4,6 @@ Sun et al., "Autoregressive Model Beats Diffusion: Llama for Scalable Image Gene
 published ones, so that official files load (`mmspec_image.models.official`).
 """
 
-from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, Self
 
 import torch
@@ -15,7 +13,7 @@ from torch import Tensor, nn
 
 from mmspec.models.blocks import Block, RMSNorm, visible
 from mmspec.models.captions import CaptionEmbedder
-from mmspec.models.official import load_into, read_state
+from mmspec.models.official import Source, from_official
 from mmspec.models.rope import grid_rotary
 from mmspec_image.models.official import LEFT_OUT, transformer_sizes
 
@@ -99,7 +97,7 @@ class LlamaGenTransformer(ModelMixin, ConfigMixin):
         self.register_buffer("entries", None, persistent=False)
 
     @classmethod
-    def from_official(cls, source: str | Path | Mapping[str, Any], **config: Any) -> Self:
+    def from_official(cls, source: Source, **config: Any) -> Self:
         """A published file, or what it holds.
 
         Args:
@@ -110,10 +108,7 @@ class LlamaGenTransformer(ModelMixin, ConfigMixin):
         Raises:
             ValueError: It does not fit.
         """
-        state = read_state(source, LEFT_OUT)
-        model = cls(**transformer_sizes(state, config))
-        load_into(model, state)
-        return model.eval()
+        return from_official(lambda state: cls(**transformer_sizes(state, config)), source, LEFT_OUT)
 
     @property
     def cells(self) -> int:

@@ -8,8 +8,12 @@ from typing import Any
 
 from torch import Tensor
 
+from mmspec.models.official import count_in, shape_in
+
 LEFT_OUT = ("kv_cache", "freqs_cis", "causal_mask")
 """Words in keys of what is no weight."""
+CAPTIONS = "cls_embedding.uncond_embedding"
+"""What only models for captions have."""
 
 #: Published sizes: (width, blocks) to heads.
 HEADS = {
@@ -30,19 +34,22 @@ def transformer_sizes(state: Mapping[str, Tensor], given: Mapping[str, Any]) -> 
     """
     if "tok_embeddings.weight" not in state:
         raise ValueError("these are no weights of a LlamaGen transformer: there is no tok_embeddings.weight")
-    vocab, dim = state["tok_embeddings.weight"].shape
-    layers = 1 + max(int(key.split(".")[1]) for key in state if key.startswith("layers."))
+    vocab, dim = shape_in(state, "tok_embeddings.weight", 2)
+    layers = count_in(state, "layers.")
     sizes: dict[str, Any] = {"vocab_size": vocab, "dim": dim, "n_layer": layers}
-    sizes["multiple_of"] = state["layers.0.feed_forward.w1.weight"].shape[0]
-    captions = state.get("cls_embedding.uncond_embedding")
-    if captions is None:
-        sizes |= {"model_type": "c2i", "num_classes": len(state["cls_embedding.embedding_table.weight"]) - 1}
+    sizes["multiple_of"] = shape_in(state, "layers.0.feed_forward.w1.weight", 2)[0]
+    if CAPTIONS in state:
+        length, width = shape_in(state, CAPTIONS, 2)
+        sizes |= {"model_type": "t2i", "cls_token_num": length, "caption_dim": width}
     else:
-        sizes |= {"model_type": "t2i", "cls_token_num": captions.shape[0], "caption_dim": captions.shape[1]}
+        classes = shape_in(state, "cls_embedding.embedding_table.weight", 2)[0] - 1
+        sizes |= {"model_type": "c2i", "num_classes": classes}
     heads = given.get("n_head", HEADS.get((dim, layers)))
     if heads is None:
         raise ValueError(f"width {dim} with {layers} blocks is no published size: say n_head=")
+    if not isinstance(heads, int) or heads < 1 or dim % heads:
+        raise ValueError(f"n_head={heads!r} does not divide a width of {dim}")
     sizes["n_head"] = heads
-    rows = state["layers.0.attention.wqkv.weight"].shape[0]
+    rows, _ = shape_in(state, "layers.0.attention.wqkv.weight", 2)
     sizes["n_kv_head"] = (rows // (dim // heads) - heads) // 2
     return sizes | dict(given)

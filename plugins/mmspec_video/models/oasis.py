@@ -4,8 +4,6 @@ Decart & Etched, "Oasis: A Universe in a Transformer" (2024; open-oasis), after 
 Keys are the published ones. It predicts v of a sigmoid schedule (`mmspec_video.sampling`).
 """
 
-from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, Self
 
 import torch
@@ -14,7 +12,7 @@ from diffusers import ConfigMixin, ModelMixin
 from diffusers.configuration_utils import register_to_config
 from torch import Tensor, nn
 
-from mmspec.models.official import load_into, read_state
+from mmspec.models.official import Source, from_official
 from mmspec.models.rope import turn
 from mmspec_video.models.keys import FrameKeys, LayerKeys, causal
 from mmspec_video.models.layers import (
@@ -27,7 +25,7 @@ from mmspec_video.models.layers import (
     plain_norm,
     unpatchified,
 )
-from mmspec_video.models.official import oasis_sizes, without_frequencies
+from mmspec_video.models.official import LEFT_OUT, oasis_sizes
 from mmspec_video.models.rotary import pixel_rotary, time_rotary
 from mmspec_video.sampling import OasisSampler
 
@@ -135,7 +133,7 @@ class OasisDiT(ModelMixin, ConfigMixin):
         self.vectors: Tensor | None = None
 
     @classmethod
-    def from_official(cls, source: str | Path | Mapping[str, Any], **config: Any) -> Self:
+    def from_official(cls, source: Source, **config: Any) -> Self:
         """A published file, or what it holds.
 
         Args:
@@ -146,10 +144,7 @@ class OasisDiT(ModelMixin, ConfigMixin):
         Raises:
             ValueError: It does not fit.
         """
-        state = without_frequencies(read_state(source))
-        model = cls(**oasis_sizes(state, config))
-        load_into(model, state)
-        return model.eval()
+        return from_official(lambda state: cls(**oasis_sizes(state, config)), source, LEFT_OUT)
 
     @property
     def frame_shape(self) -> tuple[int, int, int]:

@@ -3,8 +3,6 @@
 Keys are those of the published ViT-VAE-L/20 (open-oasis, 2024).
 """
 
-from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, Self
 
 import torch.nn.functional as F
@@ -12,7 +10,7 @@ from diffusers import ConfigMixin, ModelMixin
 from diffusers.configuration_utils import register_to_config
 from torch import Tensor, nn
 
-from mmspec.models.official import load_into, read_state
+from mmspec.models.official import Source, from_official
 from mmspec.models.rope import turn
 from mmspec_video.models.layers import EPS, Mlp, PatchEmbed, unpatchified
 from mmspec_video.models.rotary import pixel_rotary
@@ -94,15 +92,13 @@ class OasisVAE(ModelMixin, ConfigMixin):
         self.rotaries = [pixel_rotary(rows, columns, width, width // 8, rows * columns) for width in widths]
 
     @classmethod
-    def from_official(cls, source: str | Path | Mapping[str, Any], **config: Any) -> Self:
+    def from_official(cls, source: Source, **config: Any) -> Self:
         """A published file, or what it holds; ViT-VAE-L/20 unless `config` says otherwise.
 
         Raises:
             ValueError: It does not fit.
         """
-        model = cls(**config)
-        load_into(model, read_state(source))
-        return model.eval()
+        return from_official(lambda state: cls(**config), source)
 
     @property
     def grid(self) -> tuple[int, int]:

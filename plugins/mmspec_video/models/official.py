@@ -5,14 +5,12 @@ from typing import Any
 
 from torch import Tensor
 
-FREQUENCIES = "rotary_emb.freqs"
+from mmspec.models.official import count_in, shape_in
+
+LEFT_OUT = ("rotary_emb.freqs",)
+"""Words in keys of what is no weight: frequencies, which are computed. Files have them often, twice, or never."""
 #: Published sizes: (width, blocks) to heads.
 HEADS = {(1024, 16): 16}
-
-
-def without_frequencies(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Rotary frequencies are computed. Files have them in every block, twice, or not at all: they share memory."""
-    return {key: value for key, value in state.items() if not key.endswith(FREQUENCIES)}
 
 
 def oasis_sizes(state: Mapping[str, Tensor], given: Mapping[str, Any]) -> dict[str, Any]:
@@ -27,10 +25,10 @@ def oasis_sizes(state: Mapping[str, Tensor], given: Mapping[str, Any]) -> dict[s
     """
     if "x_embedder.proj.weight" not in state or "blocks.0.t_attn.to_qkv.weight" not in state:
         raise ValueError("these are no weights of Oasis's transformer: there is no x_embedder or no blocks.0.t_attn")
-    dim, channels, patch, _ = state["x_embedder.proj.weight"].shape
-    depth = 1 + max(int(key.split(".")[1]) for key in state if key.startswith("blocks."))
+    dim, channels, patch, _ = shape_in(state, "x_embedder.proj.weight", 4)
+    depth = count_in(state, "blocks.")
     heads = given.get("num_heads", HEADS.get((dim, depth)))
     if heads is None:
         raise ValueError(f"width {dim} with {depth} blocks is no published size: say num_heads=")
     sizes = {"in_channels": channels, "patch_size": patch, "hidden_size": dim, "depth": depth, "num_heads": heads}
-    return sizes | {"external_cond_dim": state["external_cond.weight"].shape[1]} | dict(given)
+    return sizes | {"external_cond_dim": shape_in(state, "external_cond.weight", 2)[1]} | dict(given)

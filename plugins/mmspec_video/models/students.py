@@ -3,6 +3,9 @@
 from pathlib import Path
 from typing import Any
 
+import torch
+
+from mmspec.hosts.parts import load_part
 from mmspec_video.models.adapter import StudentAdapter
 from mmspec_video.models.next_frame import NextFrameDiT
 
@@ -62,9 +65,5 @@ def _folder(teacher: NextFrameDiT) -> Path:
 def _loaded(folder: Path) -> StudentAdapter:
     if not (folder / "config.json").is_file():
         raise ValueError(f"there is no student in {folder}; give a folder that `mmspec train video --distill` wrote")
-    try:
-        how = {"use_safetensors": True, "low_cpu_mem_usage": False}
-        made: StudentAdapter = StudentAdapter.from_pretrained(str(folder), **how)
-    except (OSError, ValueError, RuntimeError) as error:
-        raise ValueError(f"the student in {folder} cannot be loaded: {error}") from error
+    made: StudentAdapter = load_part(StudentAdapter, folder, torch.float32)
     return made

@@ -1,0 +1,33 @@
+"""What a file says, before it is believed: JSON within limits."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from mmspec.registry.printable import shown
+
+LARGEST = 32_000_000
+"""Bytes of a JSON file: the index of the largest published model has a tenth of it."""
+
+
+def read_json(path: Path, most: int = LARGEST) -> dict[str, Any]:
+    """The object that a JSON file holds.
+
+    Args:
+        path: The file.
+        most: Bytes that it may have.
+
+    Raises:
+        ValueError: It cannot be read, is too large or too deep, or holds something else.
+    """
+    try:
+        with path.open("rb") as file:
+            text = file.read(most + 1)
+        if len(text) > most:
+            raise ValueError(f"it has more than {most:,} bytes")
+        held = json.loads(text.decode())
+    except (OSError, ValueError, RecursionError) as error:
+        raise ValueError(f"{shown(path)} cannot be read: {shown(error)}") from error
+    if not isinstance(held, dict):
+        raise ValueError(f"{shown(path)} cannot be read: it holds a {type(held).__name__}, not an object")
+    return held
