@@ -1,4 +1,7 @@
-"""Which target, drafter and rule can be verified exactly together: every need must be met by another party."""
+"""Which target, drafter and rule can be verified exactly together: every need must be met by another party. And `k`."""
+
+from operator import index
+from typing import Any, SupportsIndex
 
 from mmspec.core.protocols import Drafter, Target
 from mmspec.core.rules.rule import Rule
@@ -20,6 +23,17 @@ def refuse_misfits(target: Target, drafter: Drafter, rule: Rule) -> None:
             f"(target: {_listed(target.offers)}; drafter: {_listed(drafter.offers)}; rule: {_listed(rule.offers)})"
             + getattr(drafter, "remedy", "")
         )
+
+
+def whole(name: str, value: Any) -> int:
+    """`value` as an integer that is 0 or more.
+
+    Raises:
+        ValueError: It is none; names it.
+    """
+    if isinstance(value, bool) or not isinstance(value, SupportsIndex) or index(value) < 0:
+        raise ValueError(f"{name} must be an integer >= 0, got {value!r}")
+    return index(value)
 
 
 def _listed(words: frozenset[str]) -> str:

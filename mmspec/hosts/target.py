@@ -18,11 +18,12 @@ from mmspec.core.tree import TreeIndex
 from mmspec.core.types import Draft, Raw, Started
 from mmspec.hosts import prefill, prompt
 from mmspec.hosts.anatomy import Anatomy
-from mmspec.hosts.export import export
+from mmspec.hosts.export import export, refuse_foreign
 from mmspec.hosts.linear import renew
 from mmspec.hosts.passes import cache_name
 from mmspec.hosts.self_check import checked
 from mmspec.hosts.slot_cache import BLOCK, SlotCache
+from mmspec.hosts.training import refuse_training
 from mmspec.hosts.tree_op import TreeOp
 
 
@@ -81,6 +82,8 @@ class TransformersTarget:
         Besides `input_ids` and `attention_mask`, a mapping may hold `inputs_embeds`, `pixel_values` and their like,
         `past_key_values` of an earlier turn, `position_ids`: the model's own prefill reads them.
         """
+        if not self.guest:  # whatever a drafter does is verified
+            refuse_training(self.model)
         given = dict(inputs) if isinstance(inputs, Mapping) else {"input_ids": inputs}
         if given.get("cache_params") is not None:  # models without keys call their cache so
             given["past_key_values"] = given.pop("cache_params")
@@ -92,8 +95,9 @@ class TransformersTarget:
         renew(self.passes.kernels)
         ids, mask = prompt.read(given, self.vocab)
         self._refuse_length(int(mask.sum(1).max()), limit, width)
-        earlier, plain = given.get("past_key_values"), prefill.is_plain(given, mask)
+        earlier = given.get("past_key_values")
         self._refuse_cache(earlier)
+        plain = prefill.is_plain(given, mask)
         if plain:
             slots = self._slots(mask, limit, width)
             logits = prefill.chunked(self.passes, slots, ids, mask)
@@ -191,6 +195,8 @@ class TransformersTarget:
         return SlotCache(self.anatomy.layers(), len(mask), longest + limit + width, mask.device)
 
     def _refuse_cache(self, given: Cache | None) -> None:
+        if given is not None and prefill.filled(given):
+            refuse_foreign(cache_name(self.model), given)
         recurrent = [i for i, layer in enumerate(self.anatomy.layers()) if hasattr(layer, "recurrent_states")]
         layers = () if given is None else given.layers
         if given is None or all(i < len(layers) and hasattr(layers[i], "recurrent_states") for i in recurrent):
