@@ -186,7 +186,7 @@ class TransformersTarget:
         """The start of a call whose prompt has no text: what is emitted is all that is ever read."""
         mask = torch.ones_like(ids)
         memory = Memory(self._slots(mask, limit, width), mask)
-        logits = torch.zeros(len(ids), 1, self.anatomy.vocab, device=ids.device)
+        logits = torch.zeros(len(ids), 1, self.anatomy.vocab, dtype=torch.float32, device=ids.device)
         return Started(memory, Raw(logits=logits), ids, mask.sum(1))
 
     def _slots(self, mask: Tensor, limit: int, width: int) -> SlotCache:
