@@ -137,7 +137,7 @@ def _with_parents(draft: Draft) -> Draft:
     order = torch.arange(1, index.nodes, device=index.parent.device)
     parent, depth = index.parent[:, 1:], index.depth[:, 1:]
     right = (parent >= 0) & (parent < order) & (depth <= index.deepest)
-    if right.device.type == "cpu":
+    if _readable(right):
         if not bool(right.all()):
             raise ValueError(f"parents must precede their children, got {(index.parent[~right.all(1)][0, 1:] - 1)}")
         return draft
@@ -150,13 +150,18 @@ def _in_vocabulary(draft: Draft, vocab: int) -> Draft:
     """A draft whose nodes all have an id of the vocabulary; those that had none are refused."""
     units = draft.units
     inside = (units >= 0) & (units < vocab)
-    if units.device.type == "cpu":
+    if _readable(units):
         if bool(inside.all()):
             return draft
         strange = units[draft.valid & ~inside]
         if len(strange):
             raise ValueError(f"proposed id {int(strange[0])}; ids are 0 … {vocab - 1}")
     return replace(draft, units=units.clamp(0, vocab - 1), valid=draft.valid & inside)
+
+
+def _readable(values: Tensor) -> bool:
+    """Whether a look at the data costs no sync."""
+    return values.device.type == "cpu"
 
 
 def _out_of_memory(error: Exception) -> bool:

@@ -82,8 +82,7 @@ class TransformersTarget:
         Besides `input_ids` and `attention_mask`, a mapping may hold `inputs_embeds`, `pixel_values` and their like,
         `past_key_values` of an earlier turn, `position_ids`: the model's own prefill reads them.
         """
-        if not self.guest:  # whatever a drafter does is verified
-            refuse_training(self.model)
+        refuse_training(self.model, "draft model" if self.guest else "model")
         given = dict(inputs) if isinstance(inputs, Mapping) else {"input_ids": inputs}
         if given.get("cache_params") is not None:  # models without keys call their cache so
             given["past_key_values"] = given.pop("cache_params")

@@ -18,8 +18,12 @@ _CONFIGURED = ("attention_dropout", "hidden_dropout", "layerdrop")
 """Rates that some layers read from their configuration."""
 
 
-def refuse_training(model: nn.Module) -> None:
+def refuse_training(model: nn.Module, role: str = "model") -> None:
     """Refuse a model that is not what it would be in `eval()` mode.
+
+    Args:
+        model: It.
+        role: What the message calls it.
 
     Raises:
         ValueError: Names the first layer that works otherwise.
@@ -29,8 +33,8 @@ def refuse_training(model: nn.Module) -> None:
         if why:
             where = f"its {name}" if name else f"{type(module).__name__}"
             raise ValueError(
-                f"the model is in train() mode, where {where} {why}: drafts could not be verified exactly; call "
-                "model.eval()"
+                f"the {role} is in train() mode, where {where} {why}, so that drafts cannot be verified exactly; call "
+                f"eval() on the {role}, as in model.eval()"
             )
 
 

@@ -36,9 +36,8 @@ class Schedule:
         Raises:
             ValueError: It has no noise, noiseless steps, or variances of the tokens' own.
         """
-        sigmas, carry = (
-            torch.as_tensor(s) for s in (head.sigmas, getattr(head, "carry", torch.zeros(len(head.sigmas))))
-        )
+        given = head.sigmas, getattr(head, "carry", [0.0] * len(head.sigmas))
+        sigmas, carry = (s if isinstance(s, Tensor) else torch.tensor(s, dtype=torch.float32) for s in given)
         if sigmas.dim() != 1 or not len(sigmas):
             raise ValueError(
                 f"{type(head).__name__}.sigmas must be one number a denoising step, got {list(sigmas.shape)}: "
