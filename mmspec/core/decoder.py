@@ -14,12 +14,12 @@ import torch
 from torch import Tensor
 
 from mmspec.core.drafters.none import NoDraft
-from mmspec.core.fit import refuse_misfits, whole
+from mmspec.core.fit import refuse_misfits, repeatable, whole
 from mmspec.core.guard import attempted, spared
 from mmspec.core.laws import PointMass, take_nodes
 from mmspec.core.noise import Source
 from mmspec.core.philox import PhiloxSource
-from mmspec.core.policies import Clocked, Fixed, Policy
+from mmspec.core.policies import Fixed, Policy
 from mmspec.core.processors import drafts_forbidden_by
 from mmspec.core.protocols import Drafter, Target
 from mmspec.core.rules.match import Match
@@ -129,9 +129,7 @@ class Decoder:
         """
         if limit < 1:
             raise ValueError(f"limit must be at least 1, got {limit}")
-        # Where drafts change what is drawn, a seed says all only if their lengths do not follow the clock.
-        again = self.rule.exactness == "invariant" or not isinstance(self.policy, Clocked)
-        report = Report(method=self.name, exactness=self.rule.exactness, repeatable=again)
+        report = Report(self.name, self.rule.exactness, repeatable=repeatable(self.rule, self.policy))
         context = getattr(self.target, "context", None)
         width = self.drafter.width(min(self.k, limit - 1, context or limit)) + 1  # no draft goes beyond any of them
         with report.phase("prefill"):

@@ -114,6 +114,8 @@ def misshapen(draft: Any, root: Tensor) -> str:
     if draft.valid.dtype != torch.bool:
         return f"valid is {draft.valid.dtype}, not bool"
     law = draft.law.law if isinstance(draft.law, Mixed) else draft.law
+    if isinstance(draft.law, Mixed) and tuple(draft.law.random.shape) != (rows, nodes):
+        return f"the law is mixed for {list(draft.law.random.shape)} where there are {rows} rows of {nodes} nodes"
     if isinstance(law, Categorical) and tuple(law.probs.shape[:2]) != (rows, nodes):
         return f"the law is {list(law.probs.shape[:2])} where there are {rows} rows of {nodes} nodes"
     return ""
@@ -128,6 +130,9 @@ def _misfit(draft: Draft, vocab: int | None) -> str:
         return f"a draft's law is a {type(law).__name__}, and the target's units are of another kind"
     if isinstance(law, Categorical) and law.size != vocab:
         return f"the law is over {law.size} unit ids, and the target has {vocab}"
+    if isinstance(law, Categorical) and law.ids is not None and _readable(law.ids):
+        strange = law.ids[(law.ids < 0) | (law.ids >= law.size)]
+        return f"the law has the id {int(strange[0])}; ids are 0 … {law.size - 1}" if len(strange) else ""
     return ""
 
 

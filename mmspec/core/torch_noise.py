@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from mmspec.core.noise import Lane, SpreadNoise, default_generator
+from mmspec.core.noise import Lane, SpreadNoise
 from mmspec.core.philox import PhiloxNoise, PhiloxSource
 
 

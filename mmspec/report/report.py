@@ -127,11 +127,11 @@ class Report:
 
     def __str__(self) -> str:
         spent = ", ".join(f"{name} {self.seconds[name]:.2f} s" for name in PHASES)
-        bias = "" if self.bias is None else f"; {self.bias}"
-        again = "" if self.repeatable else "; not repeatable: draft lengths follow the clock"
+        more = "" if self.bias is None else f"; {self.bias}"
+        more += "" if self.repeatable else "; not repeatable: draft lengths follow the clock"
         return (
             f"{self.method} ({self.exactness}): {self.emitted} units in {self.rounds} passes, "
-            f"acceptance length {self.acceptance_length:.2f}, acceptance rate {self.acceptance_rate:.2f}{bias}{again}; {spent}"
+            f"acceptance length {self.acceptance_length:.2f}, acceptance rate {self.acceptance_rate:.2f}{more}; {spent}"
         )
 
 

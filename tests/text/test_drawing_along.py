@@ -52,9 +52,7 @@ class Guess:
 
 @pytest.mark.parametrize("method", ["plain", "prompt-lookup", "token-recycling"])
 @pytest.mark.parametrize("seed", [0, 1])
-def test_a_criterion_that_draws_is_drawn_in_turns_with(
-    target: Any, prompts: Callable, method: str, seed: int
-) -> None:
+def test_a_criterion_that_draws_is_drawn_in_turns_with(target: Any, prompts: Callable, method: str, seed: int) -> None:
     """Output and generator are the unmodified model's, and rows end where they end there; a warning says the price."""
 
     def write() -> Tensor:

@@ -144,7 +144,10 @@ def test_dropout_is_refused_and_told_how_to_be_off(make_llama: Callable, prompts
     model = make(make_llama)
     call = dict(input_ids=prompts(1)["input_ids"], max_new_tokens=6, do_sample=True, pad_token_id=0)
     model.train()
-    with mmspec.enable(model, "prompt-lookup"), pytest.raises(ValueError, match=rf"train\(\) mode, where .*{says}.*eval"):
+    with (
+        mmspec.enable(model, "prompt-lookup"),
+        pytest.raises(ValueError, match=rf"train\(\) mode, where .*{says}.*eval"),
+    ):
         model.generate(**call)
     model.eval()
     torch.manual_seed(0)
