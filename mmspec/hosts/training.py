@@ -47,8 +47,8 @@ def _otherwise(module: Any) -> str:
     if vars(module).get("gradient_checkpointing"):
         return "keeps no cache (gradient checkpointing)"
     rates = {name: value for name, value in vars(module).items() if any(word in name for word in _RANDOM)}
-    configured = vars(module).get("config")
-    if isinstance(configured, PreTrainedConfig):
-        rates |= {name: value for name, value in vars(configured).items() if name in _CONFIGURED}
+    config = vars(module).get("config")
+    if isinstance(config, PreTrainedConfig):
+        rates = {name: value for name, value in vars(config).items() if name in _CONFIGURED} | rates
     active = [f"{name}={rate}" for name, rate in rates.items() if isinstance(rate, float) and rate > 0]
     return f"draws at random ({active[0]})" if active else ""
