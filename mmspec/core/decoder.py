@@ -3,18 +3,19 @@
 It knows neither modalities nor methods. No draft is a draft of one node: plain decoding is the same code.
 """
 
-import os
 import time
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from operator import index
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from mmspec.core.drafters.none import NoDraft
-from mmspec.core.fit import refuse_misfits
+from mmspec.core.fit import refuse_misfits, repeatable, whole
+from mmspec.core.guard import attempted, spared
 from mmspec.core.laws import PointMass, take_nodes
 from mmspec.core.noise import Source
 from mmspec.core.philox import PhiloxSource
@@ -88,8 +89,7 @@ class Decoder:
         name: str | None = None,
         why: str = "",
     ) -> None:
-        if k < 0:
-            raise ValueError(f"k must be >= 0, got {k}")
+        k = whole("k", k)
         self.target = target
         self.drafter: Drafter = drafter if drafter is not None else NoDraft()
         self.rule: Rule = rule if rule is not None else Match()
@@ -129,20 +129,22 @@ class Decoder:
         """
         if limit < 1:
             raise ValueError(f"limit must be at least 1, got {limit}")
-        report = Report(method=self.name, exactness=self.rule.exactness)
+        report = Report(self.name, self.rule.exactness, repeatable=repeatable(self.rule, self.policy))
+        context = getattr(self.target, "context", None)
+        width = self.drafter.width(min(self.k, limit - 1, context or limit)) + 1  # no draft goes beyond any of them
         with report.phase("prefill"):
-            started = self.target.start(inputs, limit, self.drafter.width(self.k) + 1)
+            started = self.target.start(inputs, limit, width)
         if source is None:
             source = PhiloxSource.seeded(seed, len(started.prompt), started.prompt.device)
-        context = getattr(self.target, "context", None)
-        state = State.begin(started, limit, context, ends, source, self._warp(warp), report)
+        state = State.begin(started, limit, context, ends, source, self._warp(warp), report, width)
         draft = Draft.alone(state.root)
         scores = state.warp(started.raw, draft, state.prefix)
         verdict = self.rule.accept(draft, scores, state.round())
         state.inspect(draft, scores, verdict)
         state.step = Step(draft, scores, verdict, state.append(draft, verdict))
         state.sync()
-        state.memory = self.drafter.start(state, inputs)
+        with spared(state, f"drafter {self.name}", learns=True, refuses=True):
+            state.memory = self.drafter.start(state, inputs)
         return state
 
     def speculate(self, state: State) -> Pending:
@@ -178,7 +180,9 @@ class Decoder:
         state.report.weigh(draft, verdict, count)
         self.target.commit(state.cache, verdict.path, count)
         state.step = Step(draft, scores, verdict, count)
-        self.drafter.observe(state, state.step)
+        if state.drafting:
+            with spared(state, f"drafter {self.name}", learns=True):
+                self.drafter.observe(state, state.step)
         return state.step
 
     def generate(
@@ -214,7 +218,8 @@ class Decoder:
             self.settle(state, pending)
             state.sync()
         emitted = [state.hosted[row] - before[row] for row in behind]
-        self.policy.observe(pending.draft.index.deepest, emitted, time.perf_counter() - began)
+        with spared(state, f"policy {type(self.policy).__name__}"):
+            self.policy.observe(pending.draft.index.deepest, emitted, time.perf_counter() - began)
 
     def result(self, state: State) -> Output:
         """What there is, finished or not."""
@@ -228,23 +233,18 @@ class Decoder:
 
     def _propose(self, state: State) -> Draft | None:
         """What the drafter proposes, as far as the policy wants it; None where that is nothing."""
-        budget = min(self.policy.budget(), self.k, state.roomiest)  # caches were made for k
-        if budget <= 0 or drafts_forbidden_by(state.warp.processors):
+        if not self.k or not state.drafting or drafts_forbidden_by(state.warp.processors):
             return None
-        try:
-            proposed = self.drafter.propose(state, budget, self.rule.draft_noise(state.round()))
-        except Exception as error:
-            if os.environ.get("MMSPEC_STRICT"):
-                raise
-            if not state.report.faults:
-                warnings.warn(
-                    f"drafter {self.name} failed ({type(error).__name__}: {error}); such rounds run without a draft",
-                    stacklevel=2,
-                )
-            state.report.faults += 1
+        drafter, policy, budget = f"drafter {self.name}", f"policy {type(self.policy).__name__}", 0
+        with spared(state, policy):
+            budget = min(index(self.policy.budget()), self.k, state.roomiest)  # caches were made for k
+        if budget <= 0:
             return None
-        proposed = self.policy.trim(proposed).compact()
-        return proposed if proposed.units.shape[1] else None
+        noise, vocab = self.rule.draft_noise(state.round()), self.target.vocab
+        draft = attempted(lambda: self.drafter.propose(state, budget, noise), state, drafter, vocab)
+        if draft is not None:
+            draft = attempted(partial(self.policy.trim, draft), state, policy, vocab)
+        return None if draft is None or not draft.units.shape[1] else draft.compact()
 
 
 def _told(draft: Draft, scores: Scores, truth: Tensor) -> tuple[Draft, Scores]:

@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from statistics import median_low
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from pydantic import Field
 
@@ -94,12 +94,15 @@ class Goodput:
 
     Attributes:
         depths: The candidates: 0, the powers of two below `k`, and `k`.
+        clocked: Its budgets follow measured times.
     """
+
+    clocked: ClassVar[bool] = True
 
     def __init__(self, k: int, options: GoodputOptions = GoodputOptions()) -> None:
         self.options = options
         self.depths = sorted({0, k, *(2**i for i in range(k.bit_length()) if 2**i < k)})
-        self._tried, self._taken = [0.0] * (k + 1), [0.0] * (k + 1)
+        self._tried, self._taken = [0.0], [0.0]  # as deep as rounds were
         self._loads: dict[int, Load] = {}
         self._next = k
 
@@ -121,12 +124,14 @@ class Goodput:
     def units(self, depth: int) -> float:
         """Expected units of a row in a round of that depth."""
         expected = reached = chance = 1.0
-        for d in range(1, depth + 1):
+        known = min(depth, len(self._tried) - 1)
+        for d in range(1, known + 1):
             # Weighs as one try that went as it does one unit earlier: depths without data follow the shallower ones.
             chance = (self._taken[d] + chance) / (self._tried[d] + 1)
             reached *= chance
             expected += reached
-        return expected
+        beyond = depth - known  # a geometric series
+        return expected + reached * (beyond if chance == 1 else chance * (1 - chance**beyond) / (1 - chance))
 
     def _tour(self, rows: int) -> list[int]:
         """The deepest drafts are tried by a row alone only: in a batch they are seldom right and cost most."""
@@ -135,8 +140,10 @@ class Goodput:
 
     def _count(self, depth: int, emitted: Sequence[int]) -> None:
         """Depth d was tried where depth d - 1 was accepted, and taken where more than d units came."""
-        keep = 1 - 1 / self.options.memory
-        for d in range(1, min(depth, len(self._tried) - 1) + 1):
+        keep, new = 1 - 1 / self.options.memory, depth + 1 - len(self._tried)
+        self._tried += [0.0] * new
+        self._taken += [0.0] * new
+        for d in range(1, depth + 1):
             tried = sum(n >= d for n in emitted)
             if tried:
                 self._tried[d] = keep * self._tried[d] + tried

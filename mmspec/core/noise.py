@@ -11,7 +11,8 @@ looks past its stopping point is a published bug):
 Two sources: `philox` (counter-based, the default of `Decoder`) and `torch_noise` (what stock sampling would draw).
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import Protocol
@@ -113,6 +114,10 @@ class Source(Protocol):
         """Noise of the nodes `first … first + count - 1`, new in every round: addresses `[batch, count]`."""
         ...
 
+    def sheltered(self) -> AbstractContextManager[None]:
+        """What others draw in the block from torch's generator does not count: a draft moves nothing."""
+        ...
+
     def finish(self, steps: int) -> None:
         """Leave outer generators where `steps` steps of plain decoding would have left them."""
         ...
@@ -168,3 +173,22 @@ class DraftNoise:
             together = torch.zeros(1, count, dtype=torch.int64, device=self.round.emitted.device)
             return SpreadNoise(self.chain(depth, 1), together)
         return self.round.source.fresh(self.round.emitted, first, count).lane(Lane.DRAFT)
+
+
+def default_generator(device: torch.device) -> torch.Generator:
+    """The generator that `torch.manual_seed` seeds for `device`."""
+    if device.type == "cuda":
+        index = device.index if device.index is not None else torch.cuda.current_device()
+        return torch.cuda.default_generators[index]
+    return torch.default_generator
+
+
+@contextmanager
+def unmoved(device: torch.device) -> Iterator[None]:
+    """What is drawn in the block from torch's generator for `device` leaves it as it was."""
+    generator = default_generator(device)
+    before = generator.get_state()
+    try:
+        yield
+    finally:
+        generator.set_state(before)

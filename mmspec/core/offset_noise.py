@@ -1,6 +1,7 @@
 """A decoder inside a round of another one draws with the outer call's noise: its position 0 is the outer next one."""
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -27,6 +28,10 @@ class OffsetSource:
 
     def fresh(self, emitted: Tensor, first: int, count: int) -> Noise:
         return self.outer.source.fresh(self.outer.emitted + emitted, first, count)
+
+    def sheltered(self) -> AbstractContextManager[None]:
+        """The outer call's drafter is sheltered as a whole."""
+        return nullcontext()
 
     def finish(self, steps: int) -> None:
         """The outer call leaves the generator where it belongs."""

@@ -5,12 +5,13 @@ E = -log1p(-u): an exponential race argmax(p / E) is decided by small E, that is
 """
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from mmspec.core.noise import Lane, Noise
+from mmspec.core.noise import Lane, Noise, unmoved
 
 _MASK = 0xFFFFFFFF
 _ROUNDS = 10
@@ -115,7 +116,7 @@ class Ahead:
             return None
         if min(offsets) == max(offsets):
             return self.values[:, offsets[0] : offsets[0] + count]
-        at = torch.tensor(offsets)[:, None] + torch.arange(count)
+        at = torch.arange(count, device=self.values.device) + torch.tensor(offsets, device=self.values.device)[:, None]
         return self.values.gather(1, at[..., None].expand(-1, -1, self.values.shape[2]))
 
 
@@ -147,7 +148,7 @@ class Buffered:
         known = self.ahead.get(size)
         values = None if known is None else known.read(self.hosted, count)
         if values is None:
-            address = self.noise.address[:, :1] + torch.arange(further)
+            address = self.noise.address[:, :1] + torch.arange(further, device=self.noise.address.device)
             made = replace(self.noise, address=address).exponential(size)
             self.ahead[size] = Ahead(list(self.hosted), made)
             values = made[:, :count]
@@ -204,6 +205,9 @@ class PhiloxSource:
     def fresh(self, emitted: Tensor, first: int, count: int) -> PhiloxNoise:
         address = torch.arange(first, first + count, device=emitted.device)[None]
         return PhiloxNoise(self.key, address, emitted[:, None] + 1)
+
+    def sheltered(self) -> AbstractContextManager[None]:
+        return unmoved(self.key.device)
 
     def finish(self, steps: int) -> None:
         """Nothing outside was touched."""

@@ -7,7 +7,7 @@ was drawn. Dropping a node because of its own unit biases every rule that uses q
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import ClassVar, Protocol, runtime_checkable
 
 from mmspec.core.types import Draft
 
@@ -33,6 +33,13 @@ class Policy(Protocol):
             seconds: Wall time of the whole round.
         """
         ...
+
+
+@runtime_checkable
+class Clocked(Protocol):
+    """A policy whose budgets follow measured times, so that two equal calls may draft differently."""
+
+    clocked: ClassVar[bool]
 
 
 @dataclass(frozen=True)

@@ -83,7 +83,12 @@ class Drafter(Protocol):
         ...
 
     def start(self, state: State, inputs: Any) -> Any:
-        """A call begins (the prompt is in `state.history`). Returns the call's memory, kept as `state.memory`."""
+        """A call begins (the prompt is in `state.history`). Returns the call's memory, kept as `state.memory`.
+
+        Raises:
+            ValueError: This call is none for the drafter; says why. Anything else that is raised, here or later, is a
+                fault (`mmspec.core.guard`): the call goes on without drafts.
+        """
         ...
 
     def propose(self, state: State, k: int, noise: DraftNoise) -> Draft:
@@ -93,6 +98,10 @@ class Drafter(Protocol):
             state: The call; `state.root` is what the draft hangs on.
             k: Budget of the round.
             noise: The noise that sampled drafts must use under the rule at hand.
+
+        Returns:
+            The draft; units have the dtype of `state.root`. One that cannot be verified is a fault: that round, and no
+            other, runs without it.
         """
         ...
 

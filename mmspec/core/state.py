@@ -43,6 +43,8 @@ class State:
         hosted: `emitted`, on the host.
         done_rows: `done`, on the host.
         hosted_pads: `pads`, on the host.
+        width: Most nodes of a draft that the cache was made for, the root included.
+        drafting: Whether the rest of the call may have drafts.
     """
 
     cache: Any
@@ -63,6 +65,8 @@ class State:
     hosted: list[int] = field(default_factory=list)
     done_rows: list[bool] = field(default_factory=list)
     hosted_pads: list[int] = field(default_factory=list)
+    width: int = 1
+    drafting: bool = True
     _broken: Tensor | None = None
 
     @classmethod
@@ -75,6 +79,7 @@ class State:
         source: Source,
         warp: Warp,
         report: Report,
+        width: int = 1,
     ) -> "State":
         """The state after prefill: the prompt is known, nothing is emitted, the root is the prompt's last unit."""
         prompt, pads = started.prompt, started.pads
@@ -98,6 +103,7 @@ class State:
             hosted=[0] * rows,
             done_rows=[False] * rows,
             hosted_pads=pads.tolist(),
+            width=width,
         )
 
     @property

@@ -6,7 +6,8 @@ generator where stock decoding leaves it: `model.generate(do_sample=True)` with 
 same tokens for the same `torch.manual_seed`, and so does everything sampled after it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -14,14 +15,6 @@ from torch import Tensor
 
 from mmspec.core.noise import Lane, SpreadNoise
 from mmspec.core.philox import PhiloxNoise, PhiloxSource
-
-
-def default_generator(device: torch.device) -> torch.Generator:
-    """The generator that `torch.manual_seed` seeds for `device`."""
-    if device.type == "cuda":
-        index = device.index if device.index is not None else torch.cuda.current_device()
-        return torch.cuda.default_generators[index]
-    return torch.default_generator
 
 
 @dataclass(frozen=True)
@@ -69,6 +62,7 @@ class TorchSource:
         self._blocks: list[Tensor] = []
         self._states: list[Tensor] = [generator.get_state()]
         self._dropped = 0
+        self._sheltering = False
         self._fresh = PhiloxSource.seeded(generator.initial_seed() & (2**63 - 1), rows, device)
 
     def begin(self, hosted: Sequence[int]) -> None:
@@ -86,7 +80,10 @@ class TorchSource:
     def blocks(self, hosted: Sequence[int], deepest: int, size: int) -> Tensor:
         """`[batch, deepest + 1, size]`: row b's slice of the blocks `hosted[b] … hosted[b] + deepest`."""
         for _ in range(max(hosted) + deepest + 1 - self._dropped - len(self._blocks)):
-            block = torch.empty(self._rows, size, device=self._device)
+            # Of float32 scores, whatever torch's default: `multinomial` draws in the dtype of its probabilities.
+            block = torch.empty(self._rows, size, dtype=torch.float32, device=self._device)
+            if self._sheltering:
+                self._generator.set_state(self._states[-1])
             self._blocks.append(block.exponential_(1, generator=self._generator))
             self._states.append(self._generator.get_state())
         first = [e - self._dropped for e in hosted]
@@ -95,6 +92,21 @@ class TorchSource:
         rows = [torch.stack([b[i] for b in self._blocks[f : f + deepest + 1]]) for i, f in enumerate(first)]
         return torch.stack(rows)
 
+    @contextmanager
+    def sheltered(self) -> Iterator[None]:
+        self._states[-1], self._sheltering = self._generator.get_state(), True
+        try:
+            yield
+        finally:
+            self._sheltering = False
+            self._generator.set_state(self._states[-1])
+
+    @property
+    def disturbed(self) -> bool:
+        """Whether somebody drew from the generator since the last block."""
+        return not torch.equal(self._generator.get_state(), self._states[-1])
+
     def finish(self, steps: int) -> None:
-        if steps >= self._dropped and steps - self._dropped < len(self._states):
+        # What others drew behind the last block stays drawn, where no block was drawn ahead: as in stock decoding.
+        if self._dropped <= steps < self._dropped + len(self._blocks):
             self._generator.set_state(self._states[steps - self._dropped])

@@ -7,6 +7,7 @@ from typing import Any
 
 from mmspec.core.decoder import Decoder
 from mmspec.core.drafters.host import Hosted
+from mmspec.core.fit import whole
 from mmspec.core.policies import Policy
 from mmspec.core.protocols import Drafter
 from mmspec.core.refusal import OutOfScopeError
@@ -127,9 +128,7 @@ def budget(k: int | None, given: dict[str, Any], preferred: int) -> int:
     if k is not None and alias is not None:
         raise ValueError("k and num_speculative_tokens are one number; give one of them")
     wanted = k if k is not None else alias if alias is not None else preferred
-    if isinstance(wanted, bool) or not isinstance(wanted, int) or wanted < 0:
-        raise ValueError(f"k must be an integer >= 0, got {wanted!r}")
-    return wanted
+    return whole("k", wanted)
 
 
 def _made(component: Component | None, options: Any) -> Any:

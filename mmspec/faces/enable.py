@@ -15,7 +15,7 @@ from mmspec.core.decoder import Decoder
 from mmspec.faces import own_loop
 from mmspec.faces.build import decoder_for
 from mmspec.faces.generation import noise_of, runner
-from mmspec.faces.refusals import refuse_arguments, refuse_settings
+from mmspec.faces.refusals import refuse_arguments, refuse_inputs, refuse_settings
 from mmspec.faces.stopping import with_stop_strings
 from mmspec.report.report import Report
 
@@ -50,6 +50,7 @@ class Enabled:
         given = {**dict(zip(_NAMES, args, strict=False)), **kwargs}
         refuse_arguments(given)
         refuse_settings(given)
+        refuse_inputs(given)
         streamer = given.pop("streamer", None)
         given = self._with_stop_strings(given)
         run = runner(lambda model: self._decoder, self._keep, noise=self._noise, seed=self._seed, streamer=streamer)
@@ -111,9 +112,15 @@ def enable(
         rule: A rule's name or object; default: the method's, which is `match`.
         k: Units to draft per round (`num_speculative_tokens`).
         policy: `fixed`, `confidence`, `goodput`, or an object (see `mmspec.core.policies`).
-        seed: Of philox noise; default: torch's generator decides, as without mmspec.
+        seed: Of philox noise; default: torch's generator decides, as without mmspec. Under `match` it says what is
+            written. Under a lossless rule what is written depends on the drafts too, so that the same seed gives the
+            same text only where these have the same lengths: not with the policy `goodput`, which follows the clock
+            (`report.repeatable` says so).
         noise: `torch` (the default under `match`: the output equals the unmodified model's for the same
-            `torch.manual_seed`) or `philox`.
+            `torch.manual_seed`) or `philox`. Drafters and policies may draw from torch's generator without effect. A
+            stopping criterion or a streamer that does ends the drafts of its call: the output is the unmodified
+            model's where it draws at every token, from the first on (a streamer not for the prompt); else it is a
+            sample of the same distribution.
         **options: Options of drafter, rule and policy.
 
     Returns:

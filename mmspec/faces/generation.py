@@ -6,7 +6,7 @@ preallocated.
 """
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -15,17 +15,18 @@ from transformers import GenerationConfig
 from transformers.generation import GenerateDecoderOnlyOutput
 
 from mmspec.core.decoder import Decoder
-from mmspec.core.noise import Source
+from mmspec.core.noise import Source, default_generator
 from mmspec.core.philox import PhiloxSource
 from mmspec.core.processors import drafts_forbidden_by
 from mmspec.core.rules.match import Match
 from mmspec.core.state import State
-from mmspec.core.torch_noise import TorchSource, default_generator
+from mmspec.core.torch_noise import TorchSource
 from mmspec.core.warp import Warp
 from mmspec.faces.kept import Kept
 from mmspec.faces.refusals import refuse_inputs, refuse_settings
 from mmspec.faces.stopping import Stops, ends_of, limit_of
 from mmspec.faces.streaming import Stream
+from mmspec.hosts.prompt import whole_ids
 from mmspec.registry.suggest import unknown
 from mmspec.report.report import Report
 
@@ -59,7 +60,8 @@ def runner(
         **extra: Any,
     ) -> Any:
         refuse_settings(generation_config)
-        refuse_inputs(extra)
+        if _came_with(extra):
+            refuse_inputs(extra)
         decoder = _allowed(decoder_of(model), logits_processor)
         how: dict[str, Any] = {"noise": noise, "seed": seed, "streamer": streamer}
         prepared = (generation_config, logits_processor, stopping_criteria, extra)
@@ -99,7 +101,7 @@ def decode(
         Ids `[batch, prompt + longest]` padded as transformers pads them (or the dictionary that holds them, where the
         configuration asks for one), and the report.
     """
-    rows = len(ids)
+    rows, ids = len(ids), whole_ids(ids)
     noise = noise_of(decoder, noise, seed)
     source = _source(noise, seed, ids) if config.do_sample else PhiloxSource.seeded(0, rows, ids.device)
     stream = Stream(streamer, ids)
@@ -115,6 +117,7 @@ def decode(
     def on_step(state: State) -> None:
         for watcher in watchers:
             watcher.step(state)
+        _heed(source, decoder, state)
         last[:] = [state]
 
     output = decoder.generate(
@@ -128,13 +131,32 @@ def decode(
     stream.end()
     sequences = _padded(ids, output.units, pad)
     cache = extra.get("past_key_values", extra.get("cache_params"))  # models without keys call it so
-    if asked or getattr(cache, "_is_user_defined", False):
+    if asked or _came_with(extra):
         cache = cache if cache is None else returned_cache(decoder, last[0], sequences)
     if not asked:
         return sequences, output.report
     lengths = last[0].hosted
     kept = {name: k and k.all(lengths) for name, k in (("scores", scores), ("logits", logits))}
     return GenerateDecoderOnlyOutput(sequences=sequences, past_key_values=cache, **kept), output.report
+
+
+def _heed(source: Source, decoder: Decoder, state: State) -> None:
+    """No more drafts where a criterion or a streamer draws from torch's generator.
+
+    Stock decoding draws in turns with them: one block of numbers, then theirs. Blocks that are drawn ahead are others.
+    """
+    if isinstance(source, TorchSource) and decoder.k and state.drafting and source.disturbed:
+        state.drafting = False
+        warnings.warn(
+            "a stopping criterion or the streamer draws from torch's generator: this call goes on without drafts, so "
+            "that numbers are drawn in the order in which the unmodified model draws them",
+            stacklevel=2,
+        )
+
+
+def _came_with(extra: Mapping[str, Any]) -> bool:
+    """Whether the cache in a prepared call is the user's own; if not, `generate` made it."""
+    return bool(getattr(extra.get("past_key_values", extra.get("cache_params")), "_is_user_defined", False))
 
 
 def returned_cache(decoder: Decoder, state: State, sequences: Tensor) -> Any:
@@ -185,5 +207,5 @@ def _padded(ids: Tensor, units: Sequence[Tensor], pad: int) -> Tensor:
 def _source(noise: str, seed: int | None, ids: Tensor) -> Source:
     if noise == "torch":
         return TorchSource(default_generator(ids.device), len(ids), ids.device)
-    drawn = int(torch.randint(2**62, ())) if seed is None else seed
+    drawn = int(torch.randint(2**62, (), device="cpu")) if seed is None else seed
     return PhiloxSource.seeded(drawn, len(ids), ids.device)

@@ -15,6 +15,7 @@ from torch import Generator
 
 from mmspec.core.decoder import Decoder
 from mmspec.core.drafters.none import NoDraft
+from mmspec.core.fit import whole
 from mmspec.core.policies import Fixed
 from mmspec.faces.build import decoder_for
 from mmspec.hosts.code import refusing_code
@@ -132,14 +133,14 @@ class Pipeline(DiffusionPipeline):
         A policy other than `fixed` keeps its own bound: under it a larger `k` changes nothing.
 
         Raises:
-            ValueError: `k` is negative.
+            ValueError: `k` is no integer, or negative.
         """
         made = self._decoder if self._decoder is not None else self.use().decoder()
         moved = self._bound_on != self._execution_device  # drafter and rule may hold what they took from the target
         if moved:
             made = self._decoder = _again(made, made.k)
             self._bound_on = self._execution_device
-        return made if k is None or k == made.k else _again(made, k)
+        return made if k is None or whole("k", k) == made.k else _again(made, k)
 
     def to(self, *args: Any, **kwargs: Any) -> Self:
         """Move model and draft model."""

@@ -6,6 +6,7 @@ from typing import Any
 from transformers import GenerationConfig
 
 from mmspec.core.refusal import OutOfScopeError
+from mmspec.hosts.export import refuse_foreign
 
 _REFUSED = {
     "constraints": "has no constrained beams",
@@ -54,14 +55,12 @@ def refuse_settings(config: GenerationConfig | Mapping[str, Any]) -> None:
         raise OutOfScopeError(f"cache_implementation={cache!r} is not supported here: mmspec keeps its own cache")
 
 
-def refuse_inputs(extra: Mapping[str, Any]) -> None:
-    """Refuse what came along with the prompt.
+def refuse_inputs(given: Mapping[str, Any]) -> None:
+    """Refuse what comes along with the prompt: a cache that can be neither read nor filled.
 
     Raises:
-        OutOfScopeError: Names the argument.
+        OutOfScopeError: Names the argument and the kind of cache.
     """
-    cache = extra.get("past_key_values")
-    if cache is not None and ("Quantized" in type(cache).__name__ or getattr(cache, "offloading", False)):
-        raise OutOfScopeError(
-            f"past_key_values is a {type(cache).__name__} that quantizes or offloads; pass a plain one"
-        )
+    for name in ("past_key_values", "cache_params"):  # models without keys call it so
+        if given.get(name) is not None:
+            refuse_foreign(name, given[name])

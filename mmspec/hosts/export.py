@@ -1,11 +1,38 @@
-"""The way back: our cache as the DynamicCache that transformers' `generate` would have returned."""
+"""The way back: our cache as the DynamicCache that transformers' `generate` would have returned.
+
+And which caches of a user's there is a way from and to: plain ones. Others (static, quantized, offloaded, of encoders
+and decoders, of a user's own class) lay keys out in their own way.
+"""
+
+from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import Cache
+from transformers import Cache, DynamicCache
 
+from mmspec.core.refusal import OutOfScopeError
 from mmspec.hosts.prompt import padding
 from mmspec.hosts.slot_cache import SlotCache
+
+
+def refuse_foreign(name: str, cache: Any) -> None:
+    """Refuse a user's cache that is not a plain one.
+
+    Args:
+        name: What the model calls its cache.
+        cache: It.
+
+    Raises:
+        OutOfScopeError: Names the kind of cache.
+    """
+    kind = type(cache).__name__
+    if type(cache) is not DynamicCache:
+        raise OutOfScopeError(
+            f"{name} is a {kind}, which drafts cannot be verified on: pass a DynamicCache(config=model.config), or "
+            "none, and call disable() to use this one"
+        )
+    if cache.offloading:
+        raise OutOfScopeError(f"{name} is a {kind} that offloads: pass one without offloading=True, or none")
 
 
 def export(cache: SlotCache, into: Cache, mask: Tensor, columns: int) -> Cache:

@@ -136,7 +136,7 @@ def pays(kernels: Kernels, rows: int) -> bool:
     if key not in _timed:
         layers: list[Callable[[Tensor], Tensor]] = [kernel.layer for kernel in kernels]
         with torch.inference_mode():
-            given = [torch.ones(rows, kernel.layer.in_features) for kernel in kernels]
+            given = [kernel.layer.weight.new_ones(rows, kernel.layer.in_features) for kernel in kernels]
             trials = [(_sweep(layers, given), _sweep(kernels, given)) for _ in range(TRIALS + 1)][1:]
         stock, ours = map(min, zip(*trials, strict=True))
         _timed[key] = ours < stock
@@ -169,7 +169,7 @@ def _sweep(layers: Sequence[Callable[[Tensor], Tensor]], given: Sequence[Tensor]
 
 def _seen(weight: Tensor) -> Tensor:
     """Tells nearly all states of a weight apart, for one read of it."""
-    return weight.detach() @ torch.linspace(1, 2, weight.shape[1])
+    return weight.detach() @ torch.linspace(1, 2, weight.shape[1], dtype=weight.dtype, device=weight.device)
 
 
 def _available() -> bool:

@@ -15,13 +15,15 @@ def read(inputs: Mapping[str, Any], vocab: int | None) -> tuple[Tensor, Tensor]:
         vocab: Number of token ids.
 
     Raises:
-        ValueError: There is nothing to continue, padding is on the right, or an id is outside the vocabulary.
+        ValueError: There is nothing to continue, padding is on the right, or an id is no integer or outside the
+            vocabulary.
     """
     embeds, ids = inputs.get("inputs_embeds"), inputs.get("input_ids")
     if ids is None:
         if embeds is None:
             raise ValueError("a prompt is needed: input_ids or inputs_embeds")
         ids = torch.zeros(len(embeds), 0, dtype=torch.int64, device=embeds.device)
+    ids = whole_ids(ids)
     given = inputs.get("attention_mask")
     mask = torch.ones_like(ids) if given is None else given.long()
     if ids.dim() != 2 or (embeds is None and (ids.shape[1] == 0 or not bool(mask.any(1).all()))):
@@ -34,6 +36,17 @@ def read(inputs: Mapping[str, Any], vocab: int | None) -> tuple[Tensor, Tensor]:
             strange = low if low < 0 else high
             raise ValueError(f"token id {strange} is outside the model's vocabulary of {vocab}; wrong tokenizer")
     return ids, mask
+
+
+def whole_ids(ids: Tensor) -> Tensor:
+    """Ids of any integer type as int64, which is what is emitted, and what transformers' own steps make of them.
+
+    Raises:
+        ValueError: They are no integers.
+    """
+    if ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool:
+        raise ValueError(f"input_ids must be integers, got {ids.dtype}")
+    return ids.long()
 
 
 def padding(mask: Tensor) -> Tensor:

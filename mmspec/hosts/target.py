@@ -19,12 +19,13 @@ from mmspec.core.types import Draft, Raw, Started
 from mmspec.hosts import prefill, prompt
 from mmspec.hosts.anatomy import Anatomy
 from mmspec.hosts.attention import holding
-from mmspec.hosts.export import export
+from mmspec.hosts.export import export, refuse_foreign
 from mmspec.hosts.linear import renew
 from mmspec.hosts.passes import cache_name
 from mmspec.hosts.self_check import checked, compare_calls
 from mmspec.hosts.slot_cache import BLOCK, SlotCache
 from mmspec.hosts.stock_loop import StockLoop
+from mmspec.hosts.training import refuse_training
 from mmspec.hosts.tree_op import TreeOp
 
 
@@ -83,6 +84,7 @@ class TransformersTarget:
         Besides `input_ids` and `attention_mask`, a mapping may hold `inputs_embeds`, `pixel_values` and their like,
         `past_key_values` of an earlier turn, `position_ids`: the model's own prefill reads them.
         """
+        refuse_training(self.model, "draft model" if self.guest else "model")
         given = dict(inputs) if isinstance(inputs, Mapping) else {"input_ids": inputs}
         if given.get("cache_params") is not None:  # models without keys call their cache so
             given["past_key_values"] = given.pop("cache_params")
@@ -94,8 +96,9 @@ class TransformersTarget:
         renew(self.passes.kernels)
         ids, mask = prompt.read(given, self.vocab)
         self._refuse_length(int(mask.sum(1).max()), limit, width)
-        earlier, plain = given.get("past_key_values"), prefill.is_plain(given, mask)
+        earlier = given.get("past_key_values")
         self._refuse_cache(earlier)
+        plain = prefill.is_plain(given, mask)
         if plain:
             slots = self._slots(mask, limit, width)
             logits = prefill.chunked(self.passes, slots, ids, mask)
@@ -190,7 +193,7 @@ class TransformersTarget:
         """The start of a call whose prompt has no text: what is emitted is all that is ever read."""
         mask = torch.ones_like(ids)
         memory = Memory(self._slots(mask, limit, width), mask)
-        logits = torch.zeros(len(ids), 1, self.anatomy.vocab, device=ids.device)
+        logits = torch.zeros(len(ids), 1, self.anatomy.vocab, dtype=torch.float32, device=ids.device)
         return Started(memory, Raw(logits=logits), ids, mask.sum(1))
 
     def _slots(self, mask: Tensor, limit: int, width: int) -> SlotCache:
@@ -199,6 +202,8 @@ class TransformersTarget:
         return SlotCache(self.anatomy.layers(), len(mask), longest + limit + width, mask.device)
 
     def _refuse_cache(self, given: Cache | None) -> None:
+        if given is not None and prefill.filled(given):
+            refuse_foreign(cache_name(self.model), given)
         recurrent = [i for i, layer in enumerate(self.anatomy.layers()) if hasattr(layer, "recurrent_states")]
         layers = () if given is None else given.layers
         if given is None or all(i < len(layers) and hasattr(layers[i], "recurrent_states") for i in recurrent):

@@ -42,7 +42,7 @@ class VocabularyMap:
     @staticmethod
     def padded(target: int, draft: int) -> "VocabularyMap":
         """One tokenizer, two padded sizes: ids mean the same as far as both have them."""
-        ids = torch.arange(target)
+        ids = torch.arange(target, device="cpu")
         draft_of = torch.where(ids < draft, ids, -1)
         return VocabularyMap(draft_of, draft_of.clamp(min=0)[:, None], torch.ones_like(ids), draft)
 
@@ -64,9 +64,9 @@ class VocabularyMap:
         rows = [spelt.get(t, [])[-LONGEST:] or [unknown] for t in range(target)]
         longest = max(map(len, rows))
         return VocabularyMap(
-            torch.tensor([pairs.get(t, -1) for t in range(target)]),
-            torch.tensor([row + [-1] * (longest - len(row)) for row in rows]),
-            torch.tensor([len(row) for row in rows]),
+            torch.tensor([pairs.get(t, -1) for t in range(target)], device="cpu"),
+            torch.tensor([row + [-1] * (longest - len(row)) for row in rows], device="cpu"),
+            torch.tensor([len(row) for row in rows], device="cpu"),
             draft,
         )
 

@@ -27,7 +27,7 @@ def grid_rotary(grid: int, width: int, before: int, base: float = 10_000.0, vani
     row, column = angle[:, None].expand(grid, grid, -1), angle[None].expand(grid, grid, -1)
     cells = torch.cat([row, column], -1).flatten(0, 1)  # [cell, width / 2]
     turned = torch.stack([cells.cos(), cells.sin()], -1)
-    condition = torch.zeros(before, *turned.shape[1:])
+    condition = turned.new_zeros(before, *turned.shape[1:])
     condition[..., 0] = 0.0 if vanish else 1.0
     return torch.cat([condition, turned])
 

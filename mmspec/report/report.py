@@ -35,7 +35,9 @@ class Report:
         rows: Rows of the batch.
         sizes: How many passes had so many nodes, the root and padding included.
         seconds: By phase.
-        faults: Rounds that ran without a draft because the drafter failed.
+        faults: How often the drafter or the policy failed; such rounds ran without a draft.
+        repeatable: Whether the same call with the same seed gives the same output: not where drafts change what is
+            drawn, and their lengths follow measured times (a lossless rule with the policy `goodput`).
     """
 
     method: str = "plain"
@@ -47,6 +49,7 @@ class Report:
     sizes: Counter[int] = field(default_factory=Counter)
     seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PHASES, 0.0))
     faults: int = 0
+    repeatable: bool = True
     _drafted: Tensor | None = None
     _accepted: Tensor | None = None
     _weighed: Tensor | None = None
@@ -124,10 +127,11 @@ class Report:
 
     def __str__(self) -> str:
         spent = ", ".join(f"{name} {self.seconds[name]:.2f} s" for name in PHASES)
-        bias = "" if self.bias is None else f"; {self.bias}"
+        more = "" if self.bias is None else f"; {self.bias}"
+        more += "" if self.repeatable else "; not repeatable: draft lengths follow the clock"
         return (
             f"{self.method} ({self.exactness}): {self.emitted} units in {self.rounds} passes, "
-            f"acceptance length {self.acceptance_length:.2f}, acceptance rate {self.acceptance_rate:.2f}{bias}; {spent}"
+            f"acceptance length {self.acceptance_length:.2f}, acceptance rate {self.acceptance_rate:.2f}{more}; {spent}"
         )
 
 

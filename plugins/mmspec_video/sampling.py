@@ -108,7 +108,7 @@ class OasisSampler:
     noisy: bool = False
 
     def time(self, step: int) -> float:
-        return float(int(torch.linspace(-1, 999, self.steps + 1)[self.steps - step]))
+        return float(int(torch.linspace(-1, 999, self.steps + 1, dtype=torch.float32, device="cpu")[self.steps - step]))
 
     def begin(self, noise: Tensor) -> Tensor:
         return noise.clamp(-self.most, self.most)

@@ -6,8 +6,8 @@ import torch
 from mmspec.core.decoder import Decoder
 from mmspec.core.drafters.draft_model import DraftModel
 from mmspec.core.laws import Categorical
-from mmspec.core.noise import Lane
-from mmspec.core.torch_noise import TorchSource, default_generator
+from mmspec.core.noise import Lane, default_generator
+from mmspec.core.torch_noise import TorchSource
 from mmspec.testing.history import HistoryTarget
 
 LARGE = HistoryTarget.random(5, seed=0)

@@ -67,6 +67,17 @@ def test_greedy_codes_are_those_of_its_own_generate(model, rows):
     assert max(rounds) <= 15 * rows and min(rounds) < 15 * rows
 
 
+def test_dropout_is_refused_and_the_parts_that_do_not_run_may_train():
+    model = tiny_janus(24, 4).train()
+    decoder = Decoder(JanusTarget(model), k=0)
+    decoder.generate(prompt(1), 2, seed=0)
+    model.model.language_model.layers[0].self_attn.attention_dropout = 0.2
+    with pytest.raises(ValueError, match=r"train\(\) mode, where its layers.0.self_attn draws at random"):
+        decoder.generate(prompt(1), 2, seed=0)
+    model.eval()
+    assert len(decoder.generate(prompt(1), 2, seed=0).units[0]) == 2
+
+
 def test_temperature_towards_zero(model):
     codes = stock(model, 3, do_sample=True, temperature=1e-4)
     warp = Warp.sampling(temperature=1e-4, guidance=STOCK_GUIDANCE)

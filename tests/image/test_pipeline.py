@@ -120,7 +120,7 @@ MISTAKES = {
     "tensors": (dict(callback_on_step_end_tensor_inputs=["latents"]), "has latents; there is tokens, accepted"),
     "temperature": (dict(temperature=-1.0), "temperature must be >= 0"),
     "top_p": (dict(top_p=1.5), "top_p and min_p must be in"),
-    "k": (dict(k=-1), "k must be >= 0"),
+    "k": (dict(k=-1), "k must be an integer >= 0"),
     "seeds": (dict(seed=[1, 2, 3]), "3 seeds for 2 pictures; give one, or one a picture"),
     "generators": (dict(generator=seeded(1)), "1 generators for 2 pictures"),
     "both": (dict(seed=1, generator=seeded(1)[0]), "give one of them"),

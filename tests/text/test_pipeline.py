@@ -137,7 +137,7 @@ MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
     "temperature": (dict(temperature=-1.0), "temperature must be >= 0"),
     "top_p": (dict(top_p=1.5), "top_p and min_p must be in"),
     "top_k": (dict(top_k=-2), "top_k must be >= 0"),
-    "k": (dict(k=-1), "k must be >= 0, got -1"),
+    "k": (dict(k=-1), "k must be an integer >= 0, got -1"),
     "seed and generator": (dict(seed=1, generator=torch.Generator()), "give one of them"),
     "generators": (dict(generator=[torch.Generator()]), "1 generators for 2 prompts; give one, or one a prompt"),
     "seeds": (dict(seed=[1, 2, 3]), "3 seeds for 2 prompts"),

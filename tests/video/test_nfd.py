@@ -143,3 +143,11 @@ def test_it_comes_by_name_and_refuses_what_does_not_fit(dit, oasis, tokens):
         decoder_for(tokens, "nfd")
     with pytest.raises(ValueError, match=r"rule 'nfd' needs chain"):
         decoder_for(dit, "nfd", drafter="action-model")
+
+
+def test_a_million_guesses_are_as_many_as_there_are_frames(dit, shown):
+    """One decoder a depth is made ahead, and no depth goes beyond the last frame."""
+    made, play = shown(dit, [TRACE[:3]], drafter=ActionRepeat(), k=10**6, thinks=True)
+    plain, _ = shown(dit, [TRACE[:3]])
+    assert len(play._ahead) == 3
+    close(made, plain)

@@ -308,7 +308,7 @@ BAD = [
     (dict(first_frames=[]), "at least one"),
     (dict(first_frames=torch.rand(5, 3, 8, 8), past_actions=[1] * 4), "begins with 1 to"),
     (dict(output_type="gif"), "output_type is one of pil, np, pt, latent"),
-    (dict(k=-1), "k must be >= 0"),
+    (dict(k=-1), "k must be an integer >= 0"),
 ]
 
 

@@ -50,7 +50,7 @@ class Growth:
         self.fed = Draft.alone(root)
         self.levels: list[Level] = []
         # Of the frontier: scores, ids among drafted nodes, the first one's id among fed nodes; -1 stands for the root.
-        self.score = torch.zeros(len(root), 1, device=root.device)
+        self.score = torch.zeros(len(root), 1, dtype=torch.float32, device=root.device)
         self._ids = torch.full((1, 1), -1, dtype=torch.int64, device=root.device)
         self._first = -1
         # Of every level: its parents among drafted nodes, its places among fed ones; and what was fed of it.

@@ -66,7 +66,7 @@ class _Walk:
     ) -> None:
         self.head, self.steps = head, schedule.steps
         self.condition, self.log_coins = condition, log_coins
-        self.sigmas = torch.tensor(schedule.sigmas, device=fresh.device)
+        self.sigmas = torch.tensor(schedule.sigmas, dtype=fresh.dtype, device=fresh.device)
         self.pushes = fresh[:, 1:] * self.sigmas[:, None]
         self.states, self.means = fresh.clone(), torch.empty_like(fresh[:, 1:])
         self.clean = torch.empty_like(fresh[:, 0])

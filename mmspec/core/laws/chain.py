@@ -140,7 +140,7 @@ class DenoisingChain:
         return replace(self, condition=take_nodes(self.condition, nodes))
 
     def confidence(self) -> Tensor:
-        return torch.zeros(self.condition.shape[:2], device=self.condition.device)
+        return torch.zeros(self.condition.shape[:2], dtype=torch.float32, device=self.condition.device)
 
     def finite(self) -> Tensor:
         return finite_nodes(self.condition)
@@ -174,7 +174,7 @@ class DenoisingChain:
 
     def _pushes(self, fresh: Tensor) -> Sequence[Tensor]:
         """What every step adds to its mean, of normals `[batch, node, steps + 1, dim]`."""
-        sigmas = torch.tensor(self.schedule.sigmas, device=fresh.device)
+        sigmas = torch.tensor(self.schedule.sigmas, dtype=fresh.dtype, device=fresh.device)
         return (fresh[:, :, 1:] * sigmas[:, None]).unbind(2)
 
     @staticmethod
@@ -182,7 +182,7 @@ class DenoisingChain:
         # As `reflect`, with all that is known before the head runs computed once for all steps.
         states, around = draft.states[:, :, 1:].unbind(2), draft.means.unbind(2)
         off = (draft.states[:, :, 1:] - draft.means).unbind(2)
-        sigmas = torch.tensor(draft.schedule.sigmas, device=draft.draws.device)
+        sigmas = torch.tensor(draft.schedule.sigmas, dtype=torch.float32, device=draft.draws.device)
         bounds = (noise.lane(Lane.COIN).exponential(draft.schedule.steps) * sigmas * sigmas)[..., None].unbind(2)
 
         def tie(step: int, mean: Tensor, sigma: float) -> Tensor:

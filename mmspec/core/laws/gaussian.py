@@ -64,7 +64,7 @@ class Gaussian:
         return Gaussian(take_nodes(self.mean, nodes), sigma)
 
     def confidence(self) -> Tensor:
-        return torch.zeros(self.mean.shape[:2], device=self.mean.device)
+        return torch.zeros(self.mean.shape[:2], dtype=torch.float32, device=self.mean.device)
 
     def finite(self) -> Tensor:
         finite = finite_nodes(self.mean)

@@ -84,7 +84,8 @@ def dense(draft: Law | None, units: Tensor, size: int) -> Tensor:
     """
     if isinstance(draft, Categorical):
         return draft.on(None)
-    one_hot = torch.zeros(*units.shape, size, device=units.device).scatter_(-1, units[..., None], 1.0)
+    one_hot = torch.zeros(*units.shape, size, dtype=torch.float32, device=units.device)
+    one_hot.scatter_(-1, units[..., None], 1.0)
     if draft is None or isinstance(draft, PointMass):
         return one_hot
     if isinstance(draft, Mixed):

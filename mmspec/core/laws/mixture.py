@@ -109,7 +109,7 @@ class GaussianMixture:
         return self._of(*(take_nodes(values, nodes) for values in (self.weights, self.means, self.sigmas)))
 
     def confidence(self) -> Tensor:
-        return torch.zeros(self.means.shape[:2], device=self.means.device)
+        return torch.zeros(self.means.shape[:2], dtype=torch.float32, device=self.means.device)
 
     def finite(self) -> Tensor:
         positive = finite_nodes(torch.where(self.sigmas > 0, self.sigmas, torch.nan))

@@ -41,7 +41,7 @@ class PointMass:
         return PointMass(take_nodes(self.points, nodes))
 
     def confidence(self) -> Tensor:
-        return torch.zeros(self.points.shape[:2], device=self.points.device)
+        return torch.zeros(self.points.shape[:2], dtype=torch.float32, device=self.points.device)
 
     def finite(self) -> Tensor:
         if not self.points.is_floating_point():

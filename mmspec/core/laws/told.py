@@ -41,7 +41,7 @@ class Told:
         return Told(take_nodes(self.nodes, nodes))
 
     def confidence(self) -> Tensor:
-        return torch.zeros(self.nodes.shape, device=self.nodes.device)
+        return torch.zeros(self.nodes.shape, dtype=torch.float32, device=self.nodes.device)
 
     def finite(self) -> Tensor:
         return torch.ones(self.nodes.shape, dtype=torch.bool, device=self.nodes.device)

@@ -36,9 +36,8 @@ class Schedule:
         Raises:
             ValueError: It has no noise, noiseless steps, or variances of the tokens' own.
         """
-        sigmas, carry = (
-            torch.as_tensor(s) for s in (head.sigmas, getattr(head, "carry", torch.zeros(len(head.sigmas))))
-        )
+        given = head.sigmas, getattr(head, "carry", [0.0] * len(head.sigmas))
+        sigmas, carry = (s if isinstance(s, Tensor) else torch.tensor(s, dtype=torch.float32) for s in given)
         if sigmas.dim() != 1 or not len(sigmas):
             raise ValueError(
                 f"{type(head).__name__}.sigmas must be one number a denoising step, got {list(sigmas.shape)}: "
@@ -114,7 +113,7 @@ def _carried(carry: tuple[float, ...]) -> Tensor:
     """How much of each state's push arrives at each later one: `[steps + 1, steps + 1]`, lower triangular."""
     rows = [[math.prod(carry[start:end]) if start <= end else 0.0 for start in range(len(carry) + 1)]
             for end in range(len(carry) + 1)]  # fmt: skip
-    return torch.tensor(rows)
+    return torch.tensor(rows, dtype=torch.float32, device="cpu")
 
 
 @dataclass(frozen=True)
@@ -153,7 +152,8 @@ class Trajectory:
         Its distance from this one is linear in the noise, so that all steps are one product.
         """
         steps, device = self.schedule.steps, self.draws.device
-        sigmas, carry = (torch.tensor(s, device=device)[:, None] for s in (self.schedule.sigmas, self.schedule.carry))
+        listed = self.schedule.sigmas, self.schedule.carry
+        sigmas, carry = (torch.tensor(s, dtype=torch.float32, device=device)[:, None] for s in listed)
         fresh = noise.normal(steps + 1, self.draws.shape[-1])
         pushed = torch.cat([fresh[:, :, :1], self.means + sigmas * fresh[:, :, 1:]], 2) - self.states
         off = _carried(self.schedule.carry).to(device) @ pushed
@@ -172,7 +172,7 @@ class Trajectory:
         return Trajectory(take_nodes(self.draws, nodes), self.schedule)
 
     def confidence(self) -> Tensor:
-        return torch.zeros(self.draws.shape[:2], device=self.draws.device)
+        return torch.zeros(self.draws.shape[:2], dtype=torch.float32, device=self.draws.device)
 
     def finite(self) -> Tensor:
         return finite_nodes(self.draws)

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mmspec.core.guard import misshapen
 from mmspec.core.laws import Categorical, Mixed
 from mmspec.core.noise import DraftNoise
 from mmspec.core.protocols import Drafter, Target
@@ -110,9 +111,9 @@ class Watched:
     def _inspected(self, state: State, k: int, noise: DraftNoise, draft: Draft) -> Draft:
         """The draft with all that is wrong mended: nodes refused, or no draft where that does not do."""
         wrong, empty = self.log.wrong, Draft.empty(state.root)
-        misshapen = _misshapen(state, draft)
-        if misshapen:
-            wrong["drafts-have-their-shape"].append(misshapen)
+        strange = misshapen(draft, state.root)
+        if strange:
+            wrong["drafts-have-their-shape"].append(strange)
             return empty
         nodes, index = draft.units.shape[1], draft.index
         self.log.reach("nodes", nodes)
@@ -212,29 +213,6 @@ def tensors(value: Any) -> list[Tensor]:
     if isinstance(value, Step | Draft) or type(value).__name__ in ("Scores", "Verdict", "Categorical", "PointMass"):
         return [tensor for f in fields(value) for tensor in tensors(getattr(value, f.name))]
     return []
-
-
-def _misshapen(state: State, draft: Any) -> str:
-    """What about a draft's shapes and types is not as `Draft` says; empty where nothing is."""
-    if not isinstance(draft, Draft):
-        return f"propose returned a {type(draft).__name__}, not a Draft (Draft.chain, Draft.tree, Draft.empty)"
-    units, root = draft.units, state.root
-    if units.shape[:1] != root.shape[:1] or units.shape[2:] != root.shape[1:]:
-        return f"units have the shape {list(units.shape)} where roots have {list(root.shape)}: [batch, node, *unit]"
-    if units.dtype != root.dtype or units.device != root.device:
-        return f"units are {units.dtype} on {units.device}, roots {root.dtype} on {root.device}"
-    nodes = units.shape[1]
-    if draft.index.nodes != nodes + 1 and nodes:
-        return f"{nodes} units and a tree of {draft.index.nodes - 1} nodes"
-    for name in ("valid", "score"):
-        value = getattr(draft, name)
-        if value is not None and tuple(value.shape) != (len(units), nodes):
-            return f"{name} has the shape {list(value.shape)} where there are {len(units)} rows of {nodes} nodes"
-    if draft.valid.dtype != torch.bool:
-        return f"valid is {draft.valid.dtype}, not bool"
-    if isinstance(draft.law, Categorical) and tuple(draft.law.probs.shape[:2]) != (len(units), nodes):
-        return f"the law is {list(draft.law.probs.shape[:2])} where there are {len(units)} rows of {nodes} nodes"
-    return ""
 
 
 def live_nodes(draft: Draft) -> Tensor:

@@ -41,4 +41,4 @@ class GeneratorNoise:
 
     def _uniform(self, generator: torch.Generator | None, count: int) -> Tensor:
         home = self.device if generator is None else generator.device
-        return torch.rand(count, 1, generator=generator, device=home).to(self.device)
+        return torch.rand(count, 1, generator=generator, dtype=torch.float32, device=home).to(self.device)

@@ -136,7 +136,7 @@ class Steps:
     def sigma(self, t: Tensor, like: Tensor) -> float:
         """Standard deviation of the step that is next."""
         twin = fork(self.scheduler)
-        zero = torch.zeros(1, 1, *(1,) * (like.dim() - 2), device=like.device)
+        zero = like.new_zeros(1, 1, *(1,) * (like.dim() - 2))
         if hasattr(twin, "model_outputs"):
             twin.model_outputs = [None if made is None else zero for made in twin.model_outputs]
         with Injected(1.0):

@@ -25,7 +25,7 @@ class TimeEmbedding(nn.Module):
 
     def forward(self, time: Tensor) -> Tensor:
         half = FREQUENCIES // 2
-        turns = torch.exp(-math.log(10_000) / half * torch.arange(half, device=time.device))
+        turns = torch.exp(-math.log(10_000) / half * torch.arange(half, dtype=torch.float32, device=time.device))
         angles = time[:, None].float() * turns
         return self.mlp(torch.cat([angles.cos(), angles.sin()], -1).to(self.mlp[0].weight.dtype))
 
@@ -114,7 +114,7 @@ class DiffusionHead(nn.Module):
         self, x: Tensor, step: int, chain: Respaced, z: Tensor, null: Tensor | None = None, scale: float = 1.0
     ) -> tuple[Tensor, Tensor]:
         """Mean and log-variance `[n, dim]` of the state after `x [n, dim]`; guided where there is a `null`."""
-        time = torch.full((len(x),), chain.times[step], device=x.device)
+        time = torch.full((len(x),), chain.times[step], dtype=torch.float32, device=x.device)
         out = self.net(x, time, z) if null is None else self.net.guided(x, time, z, null, scale)
         return chain.posterior(x, out, step)
 

@@ -132,7 +132,7 @@ def sample(
     key = PhiloxSource.seeded(seeds_for(len(labels), seed, generator, "picture"), len(labels), labels.device).key
     sampler = SetSampler(model, labels, key, num_sampling_steps, guidance_scale != 1, temperature)
     orders = random_orders(key, model.cells)
-    tokens = torch.zeros(len(labels), model.cells, model.token_dim, device=labels.device)
+    tokens = torch.zeros(len(labels), model.cells, model.token_dim, dtype=torch.float32, device=labels.device)
     unknown = torch.ones_like(orders, dtype=torch.bool)
     for before, left in pairwise(counts):
         cells = orders[:, left:before]

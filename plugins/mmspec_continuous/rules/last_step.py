@@ -5,6 +5,7 @@ through the two means they are, in units of sigma_0 and counted from the target'
 are equal. So residuals and total variation are integrals over one number.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -120,8 +121,8 @@ def met(law: Law, draft: Law, follows: Tensor, noise: Noise, factor: int) -> tup
             f"all tokens, denoising step {steps - 1} of {steps} (the last one): the draft's sigma is "
             f"{theirs.sigmas[-1]:g}, the target's {schedule.sigmas[-1]:g}; here they have to be one"
         )
-    ratios = torch.tensor(theirs.sigmas[:-1]).log() - torch.tensor(schedule.sigmas[:-1]).log()
-    log_factor = factor * law.head.dim * float(ratios.sum())
+    ratios = sum(math.log(a / b) for a, b in zip(theirs.sigmas[:-1], schedule.sigmas[:-1], strict=True))
+    log_factor = factor * law.head.dim * ratios
     means: Tensor = draft.means[:, :, -1]  # type: ignore[attr-defined]
     step = LastStep(own.means[:, :-1, -1], means, schedule.sigmas[-1], log_factor)
 

@@ -100,7 +100,7 @@ class ContinuousTarget:
             self.head.renew()
         halves, told = self.raster.start(replace(inputs, guided=scale is not None), limit, width)
         memory = Memory(halves, scale)
-        none = torch.zeros(halves.rows, 0, self.model.config.token_dim, device=told.device)
+        none = torch.zeros(halves.rows, 0, self.model.config.token_dim, dtype=torch.float32, device=told.device)
         pads = torch.zeros(halves.rows, dtype=torch.int64, device=told.device)
         return Started(memory, self._raw(memory, told), none, pads)
 

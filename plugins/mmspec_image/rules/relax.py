@@ -52,7 +52,7 @@ def relax(rule: Relaxation, draft: Draft, scores: Scores, round: Round) -> Verdi
     law, last = scores.law, draft.nodes - 1
     free = law.draw(round.fresh(draft.nodes))
     if not last or not isinstance(law, Categorical):  # no draft, or no chance: nothing is relaxed
-        nothing = torch.zeros(draft.valid.shape, device=free.device) if rule.measure else None
+        nothing = torch.zeros(draft.valid.shape, dtype=torch.float32, device=free.device) if rule.measure else None
         return replace(walk(draft, free), tv=nothing, eased=nothing)
     noise, valid = round.fresh(last), draft.valid[:, 1:]
     offer = Offer.of(draft, law)

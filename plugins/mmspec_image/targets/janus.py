@@ -21,6 +21,7 @@ from mmspec.hosts.attention import holding
 from mmspec.hosts.passes import Passes
 from mmspec.hosts.self_check import checked
 from mmspec.hosts.slot_cache import SlotCache
+from mmspec.hosts.training import refuse_training
 from mmspec.pictures.halves import Halves
 
 
@@ -112,6 +113,7 @@ class JanusTarget:
         """
         if limit > self.context:
             raise ValueError(f"a picture of this model has {self.context} codes, {limit} were asked for")
+        refuse_training(self.model.model.language_model)
         ids, mask = self._read(inputs.input_ids, inputs.attention_mask)
         rows = len(ids)
         if inputs.guided:

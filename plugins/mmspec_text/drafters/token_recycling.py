@@ -58,7 +58,7 @@ class TokenRecycling:
     def __init__(self, options: TokenRecyclingOptions = TokenRecyclingOptions()) -> None:
         self.options = options
         self._rates: tuple[float, ...] = ()
-        self._rows = torch.empty(0, options.width, dtype=torch.int32)
+        self._rows = torch.empty(0, options.width, dtype=torch.int32, device="cpu")
 
     @property
     def matrix(self) -> Tensor:
@@ -71,7 +71,7 @@ class TokenRecycling:
         self._rates = tuple(_rate(rank) for rank in range(width))
         with torch.inference_mode(False):  # calls inside and outside of inference mode write to it
             # One more row than ids: writes that do not count go there, so that no shape depends on data.
-            self._rows = torch.full((target.vocab + 1, width), -1, dtype=torch.int32)
+            self._rows = torch.full((target.vocab + 1, width), -1, dtype=torch.int32, device="cpu")
 
     def width(self, k: int) -> int:
         return len(self._tree(k)[0])

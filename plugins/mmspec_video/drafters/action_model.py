@@ -91,12 +91,12 @@ class ActionModel:
         """How much every place of the history counts, `[row, place]`: 0 where nothing is known, more the later."""
         place = torch.arange(state.history.shape[1], device=state.known.device)
         known = (place < state.known[:, None]) & (place >= state.pads[:, None])
-        return torch.where(known, 1.0 + place / len(place), 0.0)
+        return torch.where(known, 1.0 + place.float() / len(place), 0.0)
 
     def _score(self, history: Tensor, votes: Tensor, context: Tensor) -> Tensor:
         """Scores `[row, branch, action]` of what follows `context [row, branch, ngram]`."""
         agree = torch.ones_like(history, dtype=torch.bool)[:, None].expand(-1, context.shape[1], -1)
-        length = torch.zeros(agree.shape, device=history.device)
+        length = torch.zeros(agree.shape, dtype=torch.float32, device=history.device)
         for back in range(1, context.shape[2] + 1):
             before = F.pad(history, (back, 0), value=-2)[:, : history.shape[1]]  # what stands so far before each place
             agree = agree & (before[:, None] == context[..., -back, None])

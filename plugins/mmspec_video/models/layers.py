@@ -20,7 +20,7 @@ class TimeEmbedding(nn.Module):
     def forward(self, time: Tensor) -> Tensor:
         """`[row, frame, dim]` of `time [row, frame]`, of the order of 1,000."""
         half = FREQUENCIES // 2
-        turns = torch.exp(-math.log(10_000) / half * torch.arange(half, device=time.device))
+        turns = torch.exp(-math.log(10_000) / half * torch.arange(half, dtype=torch.float32, device=time.device))
         angles = time[..., None].float() * turns
         return self.mlp(torch.cat([angles.cos(), angles.sin()], -1).to(self.mlp[0].weight.dtype))
 

@@ -22,8 +22,8 @@ def pixel_rotary(rows: int, columns: int, width: int, frequencies: int, most: fl
     Returns:
         `[rows · columns, width / 2, 2]` float32.
     """
-    turns = torch.linspace(1.0, most / 2, frequencies) * math.pi
-    row, column = (torch.linspace(-1, 1, n)[:, None] * turns for n in (rows, columns))
+    turns = torch.linspace(1.0, most / 2, frequencies, dtype=torch.float32) * math.pi
+    row, column = (torch.linspace(-1, 1, n, dtype=torch.float32)[:, None] * turns for n in (rows, columns))
     both = [row[:, None].expand(-1, columns, -1), column[None].expand(rows, -1, -1)]
     still = turns.new_zeros(rows, columns, width // 2 - 2 * frequencies)
     return _turned(torch.cat([*both, still], -1).flatten(0, 1))

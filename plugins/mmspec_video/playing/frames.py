@@ -52,7 +52,7 @@ class FramePlay:
         self._plain = Decoder(target, None, decoder.rule, name=decoder.name)
         drafter = None if isinstance(decoder.drafter, NoDraft) else decoder.drafter
         # One decoder a depth: guesses go deeper step by step, and whoever acts early waits for one step only.
-        self._ahead = [Decoder(target, drafter, decoder.rule, k=k + 1) for k in range(decoder.k)]
+        self._ahead = [Decoder(target, drafter, decoder.rule, k=k + 1) for k in range(min(decoder.k, length))]
         self._foreseen: Foreseen | None = None
         self._shows = self._plain
         if target.joint is not None and drafter is not None and decoder.k:

@@ -99,14 +99,18 @@ class Denoiser:
         keys = FrameKeys.none(len(self.model.blocks))
         seen = causal(window.slots, window.number.device) & window.there[:, None]
         seen = seen | torch.eye(window.slots, dtype=torch.bool, device=seen.device)  # an empty slot sees itself
-        time = torch.full(window.actions.shape, self.sampler.context_time, device=window.frames.device)
+        time = torch.full(
+            window.actions.shape, self.sampler.context_time, dtype=torch.float32, device=window.frames.device
+        )
         self.model(window.frames, time, self._read(window.actions), window.position, seen, keys)
         return replace(window, keys=keys.made())
 
     def keys_of(self, window: Window, frame: Tensor, action: Tensor) -> list[Pair]:
         """Keys `[row, 1, …]` of finished frames behind a window."""
         keys = self._before(window)
-        time = torch.full(window.number[:, None].shape, self.sampler.context_time, device=frame.device)
+        time = torch.full(
+            window.number[:, None].shape, self.sampler.context_time, dtype=torch.float32, device=frame.device
+        )
         position, seen = window.number[:, None], self._seen(window)
         self.model(frame[:, None], time, self._read(action[:, None]), position, seen, keys)
         return keys.made()
@@ -114,11 +118,11 @@ class Denoiser:
     def says(self, window: Window, x: Tensor, action: Tensor, time: float) -> Tensor:
         """What the model says of one noisy frame `[row, …]`."""
         rows, position = len(x), window.number[:, None]
-        now = torch.full((rows, 1), time, device=x.device)
+        now = torch.full((rows, 1), time, dtype=torch.float32, device=x.device)
         x, actions = x[:, None], action[:, None]
         if self.cache != "none":
             return self.behind(window, x, now, actions, position, self._seen(window))[:, 0]
-        finished = torch.full(window.actions.shape, self.sampler.context_time, device=x.device)
+        finished = torch.full(window.actions.shape, self.sampler.context_time, dtype=torch.float32, device=x.device)
         there = torch.cat([window.there, torch.ones_like(actions, dtype=torch.bool)], 1)
         frames = window.slots + 1
         seen = causal(frames, x.device) & there[:, None] | torch.eye(frames, dtype=torch.bool, device=x.device)

@@ -78,7 +78,7 @@ def joint_frames(
         if until is not None and until():
             raise StoppedError
         x = where_nodes(block.there, block.frames, x)
-        now = torch.full(number.shape, sampler.time(step), device=x.device)
+        now = torch.full(number.shape, sampler.time(step), dtype=torch.float32, device=x.device)
         now = torch.where(block.there, sampler.context_time, now)
         out = denoiser.behind(window, x, now, block.actions, number, seen)
         fresh = noise(step + 1) if sampler.noisy and step < sampler.steps - 1 else None
