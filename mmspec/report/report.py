@@ -1,7 +1,8 @@
 """Counts and times of one call, in vLLM's definitions.
 
 Acceptance length: emitted units per target pass after prefill, bonus included. Acceptance rate: accepted / drafted.
-Step compression: passes that plain decoding needs / passes.
+Step compression: passes that plain decoding needs / passes. Equivalent passes count what drafting reads of the same
+weights, too: acceptance length leaves that out.
 """
 
 import time
@@ -30,6 +31,7 @@ class Report:
         method: Name of the method, or of drafter and rule.
         exactness: Of the rule.
         rounds: Passes of the target after prefill.
+        inner_passes: Passes over the target's own weights that drafting took: those of a cascade's middle level.
         row_rounds: Rows that took part in them, summed over rounds.
         emitted: Units emitted, summed over rows, the prefill's included.
         rows: Rows of the batch.
@@ -47,6 +49,7 @@ class Report:
     sizes: Counter[int] = field(default_factory=Counter)
     seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PHASES, 0.0))
     faults: int = 0
+    inner_passes: int = 0
     _drafted: Tensor | None = None
     _accepted: Tensor | None = None
     _weighed: Tensor | None = None
@@ -113,6 +116,11 @@ class Report:
         return sum(self.accepted_by_depth)
 
     @property
+    def equivalent_passes(self) -> int:
+        """How often the target's weights were read after prefill: by its passes, and by drafts of the same weights."""
+        return self.rounds + self.inner_passes
+
+    @property
     def acceptance_length(self) -> float:
         """Emitted units per target pass after prefill."""
         return (self.emitted - self.rows) / self.row_rounds if self.row_rounds else 0.0
@@ -125,8 +133,9 @@ class Report:
     def __str__(self) -> str:
         spent = ", ".join(f"{name} {self.seconds[name]:.2f} s" for name in PHASES)
         bias = "" if self.bias is None else f"; {self.bias}"
+        inner = f" ({self.equivalent_passes} equivalent: drafts read the same weights)" if self.inner_passes else ""
         return (
-            f"{self.method} ({self.exactness}): {self.emitted} units in {self.rounds} passes, "
+            f"{self.method} ({self.exactness}): {self.emitted} units in {self.rounds} passes{inner}, "
             f"acceptance length {self.acceptance_length:.2f}, acceptance rate {self.acceptance_rate:.2f}{bias}; {spent}"
         )
 

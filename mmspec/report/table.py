@@ -1,12 +1,15 @@
 """A table of text cells, for the terminal (rich) and for Markdown; what stands in it, `views` and `bounds` say."""
 
+import html
 import os
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from mmspec.registry.printable import printable
 from mmspec.report import bounds, views
 from mmspec.report.result import Result
-from mmspec.report.views import SLOWER, WARNING, View
+from mmspec.report.views import BELOW, SLOWER, WARNING, View
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -14,6 +17,7 @@ if TYPE_CHECKING:
 
 WIDE = 180
 """Columns of a table that is not shown on a terminal."""
+_MARKUP = re.compile(r"[\\`*|\[\]#~]")
 
 
 def everything(result: Result) -> list[View]:
@@ -44,11 +48,16 @@ def in_markdown(tables: Sequence[View], facts: str = "") -> str:
         tables: What to show.
         facts: What stands above them: where and how it was measured.
     """
-    parts = [facts] if facts else []
+    parts = [escaped(facts)]
     for table in tables:
         lines = [_line(table.header), "|" + "---|" * len(table.header), *(_line(row) for row in table.rows)]
-        parts += [f"**{table.title}**" if table.title else "", "\n".join(lines), table.note]
+        parts += [f"**{escaped(table.title)}**" if table.title else "", "\n".join(lines), escaped(table.note)]
     return "\n\n".join(part for part in parts if part)
+
+
+def escaped(text: str) -> str:
+    """A line of text as Markdown that shows it as it is: no tag, comment, link, fence, heading or cell begins in it."""
+    return _MARKUP.sub(r"\\\g<0>", html.escape(printable(text.strip()), quote=False))
 
 
 def show(result: Result, console: "Console | None" = None) -> None:
@@ -71,7 +80,7 @@ def wide_console() -> "Console":
 
 
 def _line(cells: Sequence[str]) -> str:
-    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+    return "| " + " | ".join(map(escaped, cells)) + " |"
 
 
 def _rich(table: View) -> "RichTable":
@@ -87,4 +96,4 @@ def _rich(table: View) -> "RichTable":
 
 
 def _style(cell: str) -> str:
-    return "bold red" if cell.startswith(WARNING) else "red" if cell.endswith(SLOWER) else ""
+    return "bold red" if cell.startswith(WARNING) else "red" if cell.endswith((SLOWER, BELOW)) else ""

@@ -1,0 +1,44 @@
+"""Text from a plugin, a file or a request, made fit for one line of a terminal, a table or a card."""
+
+import unicodedata
+
+#: Controls (ESC, newline), format characters (bidi overrides, zero-width), halves of a surrogate pair, line separators.
+_UNPRINTABLE = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
+
+
+def printable(text: str) -> str:
+    r"""One line without control characters: white space is a space, any other control is written as its escape.
+
+    Example:
+        >>> printable("red\x1b[31m\nnext")
+        'red\\x1b[31m next'
+    """
+    return "".join(_shown(character) if _is_control(character) else character for character in text)
+
+
+def refuse_control(text: str, what: str) -> None:
+    r"""Refuse a text that holds a control character.
+
+    Args:
+        text: The text.
+        what: Whose text it is, for the message.
+
+    Raises:
+        ValueError: Names the text and the character that it must not hold.
+
+    Example:
+        >>> refuse_control("a\x1b[2J", "the summary of drafter 'odd'")
+        Traceback (most recent call last):
+        ValueError: the summary of drafter 'odd' holds the control character U+001B; write it without
+    """
+    found = next(filter(_is_control, text), None)
+    if found is not None:
+        raise ValueError(f"{what} holds the control character U+{ord(found):04X}; write it without")
+
+
+def _is_control(character: str) -> bool:
+    return unicodedata.category(character) in _UNPRINTABLE
+
+
+def _shown(character: str) -> str:
+    return " " if character.isspace() else character.encode("unicode_escape", "surrogatepass").decode()
