@@ -237,8 +237,8 @@ def summary(result: Result) -> View:
         cells = (_against(*bases[s], own[s], plain_of(result, s)) if s in own else "" for s in claimed)
         rows.append((f"{WARNING} {method}" if warned else method, *cells))
     note = (
-        f"Times as fast as what the first row names, which is {_whose(bases)}: median of the paired repeats, in brackets "
-        "the smallest and the largest."
+        f"Times as fast as what the first row names ({_whose(bases)}): median of the paired repeats, in brackets the "
+        "smallest and the largest."
     )
     marked = any(cell.endswith(BELOW) for row in rows for cell in row)
     return View("", ("method", *claimed), rows, note + (f" {BELOW}: slower than our own plain decoding." * marked))

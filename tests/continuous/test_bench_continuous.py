@@ -9,6 +9,7 @@ import torch
 from typer.testing import CliRunner
 
 from mmspec.bench.limits import Floor, pass_seconds
+from mmspec.bench.plan import Plan
 from mmspec.cli.app import build
 from mmspec.core.laws import Schedule
 from mmspec.models.captions import CaptionEncoder
@@ -55,7 +56,7 @@ def quick() -> Iterator[pytest.MonkeyPatch]:
     """Without what only takes time here: the profiler, the machine's floor, most windows."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(bench, "WINDOWS", (3, 8))
-        patch.setattr("mmspec.pictures.bench.contestants.peak_growth", lambda work, device: work() or 1000)
+        patch.setattr("mmspec.bench.memory.peak_growth", lambda work, device: work() or 1000)
         patch.setattr(bench, "measure_floor", lambda read, operations, device: Floor(1e10, 1e11, read, operations))
         yield patch
 
@@ -64,8 +65,9 @@ def quick() -> Iterator[pytest.MonkeyPatch]:
 def result(folder: Path, quick: pytest.MonkeyPatch) -> Result:
     calls: list[int] = []
 
-    def progress(total: int):
-        calls.append(total)
+    def progress(plan: Plan):
+        calls.append(plan.calls)
+        assert 0 < plan.quick < plan.seconds
         return lambda: calls.append(1)
 
     options = BenchOptions(prompts=2, repeats=2, window=3, batch=2, floors=1)
@@ -186,7 +188,7 @@ def test_methods_are_those_of_the_plugin_that_need_no_draft_model() -> None:
 def test_a_batch_is_its_rows(result: Result, folder: Path) -> None:
     rows = [row for row in result.rows if row.batch == 2]
     assert [row.method for row in rows] == ["plain", "reflection", "reflection, window 8"]
-    assert all(row.quality["same_as_alone"] == 1 and row.quality["throughput"] > 0 for row in rows)
+    assert all(row.quality["same_as_alone"] == 1 and row.alone_repeats_s for row in rows)
     pipe = ContinuousTextToImagePipeline.from_pretrained(folder)
     together = joined(tasks_of(pipe, 3.0, [0, 1], 0))
     assert together.condition.scale == 3.0 and len(together.condition.given) == 2

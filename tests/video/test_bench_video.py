@@ -12,6 +12,7 @@ import torch
 from scipy.signal import convolve2d
 from typer.testing import CliRunner
 
+from mmspec.bench.plan import Plan
 from mmspec.bench.race import Track
 from mmspec.cli.app import build
 from mmspec.models.vq import LlamaGenVQ
@@ -80,7 +81,7 @@ def quick() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("mmspec_video.bench.settings.WINDOWS", (2, 6))
         patch.setattr("mmspec_video.bench.denoised.DELAYS", DELAYS)
-        patch.setattr("mmspec_video.bench.contestants.peak_growth", lambda work, device: work() and 1000)
+        patch.setattr("mmspec.bench.memory.peak_growth", lambda work, device: work() and 1000)
         yield
 
 
@@ -88,8 +89,9 @@ def quick() -> Iterator[None]:
 def result(folders: tuple[Path, Path], quick: None) -> Result:
     calls: list[int] = []
 
-    def progress(total: int):
-        calls.append(total)
+    def progress(plan: Plan):
+        calls.append(plan.calls)
+        assert 0 < plan.quick < plan.seconds
         return lambda: calls.append(1)
 
     options, models = BenchOptions(repeats=2, clips=1, frames=5), [str(folder) for folder in folders]
@@ -108,6 +110,7 @@ def test_rows_are_plain_the_methods_and_what_they_are_measured_against(result: R
     assert result.row(played[0], BRANCHED).options == {"k": 1, "branches": 2}
     assert [row.method for row in result.rows if row.exactness == "lossy"] == [STREAMING]
     assert views.peers_of(result, DENOISED) == [RECOMPUTING] and len(result.peers) == 1
+    assert result.peers[f"{DENOISED} / {RECOMPUTING}"].ours, "no measure of anything where plain decoding is faster"
 
 
 def test_numbers_are_those_of_the_raw_repeats(result: Result) -> None:
