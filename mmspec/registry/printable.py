@@ -2,6 +2,8 @@
 
 import unicodedata
 
+LONGEST = 2000
+"""Characters of an error that are shown."""
 #: Controls (ESC, newline), format characters (bidi overrides, zero-width), halves of a surrogate pair, line separators.
 _UNPRINTABLE = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 
@@ -14,6 +16,15 @@ def printable(text: str) -> str:
         'red\\x1b[31m next'
     """
     return "".join(_shown(character) if _is_control(character) else character for character in text)
+
+
+def one_line(error: BaseException) -> str:
+    """What an error says, as one printable line; a very long one is cut."""
+    try:
+        text = printable(" ".join(str(error).split()))
+    except Exception:
+        return "an error that cannot be shown"  # a plugin's own class, which fails again when it is asked
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]} …"
 
 
 def refuse_control(text: str, what: str) -> None:

@@ -104,7 +104,7 @@ def _speed(result: Result, setting: str) -> View:
 
 def _how(peer: Peer) -> str:
     """How it was run, and which setting it had of which."""
-    choice = f"{peer.chosen}, the fastest of {', '.join(peer.tried)} on a part of the prompts" if peer.tried else ""
+    choice = f"{peer.chosen}, on a part of the prompts the fastest of {' / '.join(peer.tried)}" if peer.tried else ""
     return "; ".join(part for part in (peer.note, choice) if part)
 
 

@@ -20,7 +20,7 @@ from mmspec.pictures.bench.tasks import joined, tasks_of
 from mmspec.pictures.data import caption_tokenizer
 from mmspec.pictures.quality import Features, write_quality
 from mmspec.report import table, views
-from mmspec.report.result import Result
+from mmspec.report.result import Limits, Result
 from mmspec_continuous.bench import run as bench
 from mmspec_continuous.bench.baselines import NOISELESS, baselines
 from mmspec_continuous.bench.head import Clock, HeadCall, Whole
@@ -74,6 +74,20 @@ def result(folder: Path, quick: pytest.MonkeyPatch) -> Result:
     made = bench.bench_continuous(["reflection", "set-parallel"], options, "cpu", progress, str(folder))
     assert len(calls) - 1 == calls[0], "the progress bar knows how long it takes"
     return made
+
+
+def test_quick_tries_all_methods_and_leaves_out_what_is_no_speed(folder: Path, quick: pytest.MonkeyPatch) -> None:
+    ticks: list[int] = []
+
+    def progress(plan: Plan):
+        ticks.append(plan.calls)
+        assert plan.quick is None
+        return lambda: ticks.append(1)
+
+    made = bench.bench_continuous(["reflection"], BenchOptions(window=3).quick, "cpu", progress, str(folder))
+    assert len(ticks) - 1 == ticks[0] and made.limits == Limits()
+    assert [row.method for row in made.rows] == ["plain", "reflection"] * 2
+    assert all(row.peak_memory is None for row in made.rows)
 
 
 def test_rows_are_plain_the_methods_the_sweep_and_the_baselines(result: Result) -> None:

@@ -105,7 +105,7 @@ def test_a_peer_says_which_setting_it_ran_with_and_which_were_tried(result: Resu
     key = "code, greedy / prompt lookup"
     tuned = replace(result.peers[key], note="", chosen="tokens=7", tried={"tokens=10": 1.36, "tokens=7": 1.21})
     note = views.speeds(replace(result, peers={**result.peers, key: tuned}))[0].note
-    assert "prompt lookup: tokens=7, the fastest of tokens=10, tokens=7 on a part of the prompts." in note
+    assert "prompt lookup: tokens=7, on a part of the prompts the fastest of tokens=10 / tokens=7." in note
 
 
 def test_passes_of_drafts_over_the_same_weights_are_counted(result: Result) -> None:

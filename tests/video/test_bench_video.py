@@ -17,7 +17,7 @@ from mmspec.bench.race import Track
 from mmspec.cli.app import build
 from mmspec.models.vq import LlamaGenVQ
 from mmspec.report import table, views
-from mmspec.report.result import PLAIN, Result
+from mmspec.report.result import PLAIN, Limits, Result
 from mmspec_video.bench import large, players
 from mmspec_video.bench.clips import Task, places, reach, recorded
 from mmspec_video.bench.contestants import Maker, same_frames
@@ -98,6 +98,22 @@ def result(folders: tuple[Path, Path], quick: None) -> Result:
     made = bench_video(["branch-prediction", "frame-gs-sjd"], options, "cpu", progress, models)
     assert len(calls) - 1 == calls[0], "the progress bar knows how long it takes"
     return made
+
+
+def test_quick_has_all_methods_and_players_and_no_looks(folders: tuple[Path, Path], quick: None) -> None:
+    ticks: list[int] = []
+
+    def progress(plan: Plan):
+        ticks.append(plan.calls)
+        assert plan.quick is None
+        return lambda: ticks.append(1)
+
+    options = replace(BenchOptions().quick, frames=3)
+    made = bench_video(["branch-prediction", "frame-gs-sjd"], options, "cpu", progress, [str(f) for f in folders])
+    assert len(ticks) - 1 == ticks[0] and made.limits == Limits()
+    played = [playing(trace, delay) for trace in (REPEATING, RECORDED, ADVERSARIAL) for delay in DELAYS]
+    assert made.settings == [DENOISED, *played, CODES]
+    assert all(row.peak_memory is None and "psnr_1" not in row.quality for row in made.rows)
 
 
 def test_rows_are_plain_the_methods_and_what_they_are_measured_against(result: Result) -> None:
