@@ -26,13 +26,17 @@ def footprint(work: Callable[[], Any], models: Iterable[torch.nn.Module], device
     """What a method takes.
 
     Args:
-        work: A call of it. It runs twice: what is made once (copies of weights among it) is not what a call adds.
+        work: A call of it. It runs twice: what is made once is not what a call adds. Copies that the second call makes
+            are counted among the copies, and not again as its own.
         models: Target and draft model.
         device: Where they are.
     """
+    held = list(models)
     work()
-    added, held = peak_growth(work, device), list(models)
+    before = sum(map(laid_out, held))
+    grown = peak_growth(work, device)
     copies = sum(map(laid_out, held))
+    added = max(0, grown - max(0, copies - before))
     return Footprint(sum(map(weights, held)) + copies + added, copies)
 
 

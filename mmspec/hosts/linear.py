@@ -159,12 +159,6 @@ def renew(kernels: Sequence[Kernel]) -> None:
             kernel.weight = kernel.packed = None
 
 
-def laid_out(model: nn.Module) -> int:
-    """Bytes of the copies that are held of a model's weights now; queries lay nothing out."""
-    held = (_packed.get(weight) for weight in model.parameters())
-    return sum(torch.ops.mkldnn._nbytes(packed.copy) + packed.seen.nbytes for packed in held if packed is not None)
-
-
 def _sweep(layers: Sequence[Callable[[Tensor], Tensor]], given: Sequence[Tensor]) -> float:
     """Seconds of all layers, one after another, so that a weight is as far away as it is in a pass."""
     begun = time.perf_counter()
@@ -176,6 +170,12 @@ def _sweep(layers: Sequence[Callable[[Tensor], Tensor]], given: Sequence[Tensor]
 def _seen(weight: Tensor) -> Tensor:
     """Tells nearly all states of a weight apart, for one read of it."""
     return weight.detach() @ torch.linspace(1, 2, weight.shape[1])
+
+
+def laid_out(model: nn.Module) -> int:
+    """Bytes of the copies that are held of a model's weights now; queries lay nothing out."""
+    held = (_packed.get(weight) for weight in model.parameters())
+    return sum(torch.ops.mkldnn._nbytes(packed.copy) + packed.seen.nbytes for packed in held if packed is not None)
 
 
 def _available() -> bool:

@@ -14,8 +14,9 @@ from typing import Any
 
 from huggingface_hub import ModelCard, ModelCardData
 
+from mmspec.report.escape import escaped
 from mmspec.report.result import Result
-from mmspec.report.table import escaped, in_markdown
+from mmspec.report.table import in_markdown
 from mmspec.report.views import View
 from mmspec.shipped import folder
 

@@ -31,8 +31,8 @@ class Report:
         method: Name of the method, or of drafter and rule.
         exactness: Of the rule.
         rounds: Passes of the target after prefill.
-        inner_passes: Passes over the target's own weights that drafting took: those of a cascade's middle level.
         row_rounds: Rows that took part in them, summed over rounds.
+        inner_passes: Passes over the target's own weights that drafting took: those of a cascade's middle level.
         emitted: Units emitted, summed over rows, the prefill's included.
         rows: Rows of the batch.
         sizes: How many passes had so many nodes, the root and padding included.
@@ -44,12 +44,12 @@ class Report:
     exactness: str = "invariant"
     rounds: int = 0
     row_rounds: int = 0
+    inner_passes: int = 0
     emitted: int = 0
     rows: int = 0
     sizes: Counter[int] = field(default_factory=Counter)
     seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PHASES, 0.0))
     faults: int = 0
-    inner_passes: int = 0
     _drafted: Tensor | None = None
     _accepted: Tensor | None = None
     _weighed: Tensor | None = None

@@ -1,13 +1,11 @@
 """A table of text cells, for the terminal (rich) and for Markdown; what stands in it, `views` and `bounds` say."""
 
-import html
 import os
-import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from mmspec.registry.printable import printable
 from mmspec.report import bounds, views
+from mmspec.report.escape import escaped
 from mmspec.report.result import Result
 from mmspec.report.views import BELOW, SLOWER, WARNING, View
 
@@ -17,7 +15,6 @@ if TYPE_CHECKING:
 
 WIDE = 180
 """Columns of a table that is not shown on a terminal."""
-_MARKUP = re.compile(r"[\\`*|\[\]#~]")
 
 
 def everything(result: Result) -> list[View]:
@@ -53,11 +50,6 @@ def in_markdown(tables: Sequence[View], facts: str = "") -> str:
         lines = [_line(table.header), "|" + "---|" * len(table.header), *(_line(row) for row in table.rows)]
         parts += [f"**{escaped(table.title)}**" if table.title else "", "\n".join(lines), escaped(table.note)]
     return "\n\n".join(part for part in parts if part)
-
-
-def escaped(text: str) -> str:
-    """A line of text as Markdown that shows it as it is: no tag, comment, link, fence, heading or cell begins in it."""
-    return _MARKUP.sub(r"\\\g<0>", html.escape(printable(text.strip()), quote=False))
 
 
 def show(result: Result, console: "Console | None" = None) -> None:

@@ -2,7 +2,7 @@
 
 Seconds are positive and finite, repeats are as many as those that they are paired with, peers stand in settings that
 exist, and no text holds a control character. Text that only Markdown would misread is left as it is: what writes
-Markdown escapes it (`mmspec.report.table.escaped`).
+Markdown escapes it (`mmspec.report.escape`).
 """
 
 from collections.abc import Iterator

@@ -84,16 +84,14 @@ def test_memory_is_the_peak_not_the_sum():
 
 
 @pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="torch has no oneDNN here")
-def test_copies_of_weights_are_part_of_what_a_method_takes(monkeypatch):
+def test_copies_of_weights_are_part_of_what_a_method_takes():
     """They are made once and stay: no call adds them, and nobody sees them who asks a call."""
-    monkeypatch.setattr(linear, "pays", lambda kernels, rows: True)
     model, other = torch.nn.Sequential(torch.nn.Linear(512, 1024)), torch.nn.Sequential(torch.nn.Linear(512, 1024))
-    found, x = linear.kernels(model), torch.ones(1, 512)
+    (kernel,), x = linear.kernels(model), torch.ones(1, 512)
 
     @torch.no_grad()
     def work():
-        with linear.narrow(found, 1):
-            model(x)
+        kernel(x)
 
     assert linear.laid_out(model) == 0
     taken = footprint(work, [model], "cpu")
@@ -101,6 +99,16 @@ def test_copies_of_weights_are_part_of_what_a_method_takes(monkeypatch):
     assert taken.laid_out + weights(model) <= taken.peak < taken.laid_out + weights(model) + 2**16
     both = footprint(work, [model, other], "cpu")
     assert both.laid_out == taken.laid_out and both.peak - taken.peak == pytest.approx(weights(other), abs=2**12)
+    late, calls = torch.nn.Sequential(torch.nn.Linear(512, 1024)), []
+    (kernel,) = linear.kernels(late)
+
+    @torch.no_grad()
+    def patient():
+        calls.append(1)
+        (late if len(calls) == 1 else kernel)(x)
+
+    taken_late = footprint(patient, [late], "cpu")
+    assert taken_late.laid_out == taken.laid_out and taken_late.peak == pytest.approx(taken.peak, abs=2**16)
     stock = footprint(lambda: other(x), [other], "cpu")
     assert stock.laid_out == 0 and weights(other) <= stock.peak < weights(other) + 2**16
 
