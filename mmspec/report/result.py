@@ -12,12 +12,15 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import Field, FiniteFloat, NonNegativeInt, PositiveInt
+from pydantic import Field, FiniteFloat
 
 PLAIN = "plain"
-Repeats = list[Annotated[float, Field(gt=0, allow_inf_nan=False)]]
+Repeats = list[Annotated[float, Field(ge=1e-9, le=1e9)]]
 """Seconds of every repeat: a clock that stood still measured nothing."""
-Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Amount = Annotated[float, Field(ge=0, le=1e12)]
+Count = Annotated[int, Field(ge=0, le=2**53)]
+Nodes = Annotated[str, Field(pattern=r"^[0-9]{1,9}$")]
+"""A number of nodes, as text, since JSON has no other keys."""
 #: How the drafts of a row came about.
 MODES = ("real", "oracle", "synthetic", "empty")
 
@@ -57,8 +60,8 @@ class Row:
     method: str
     exactness: str
     setting: str
-    units: NonNegativeInt
-    target_passes: NonNegativeInt
+    units: Count
+    target_passes: Count
     acceptance_length: Amount
     acceptance_by_depth: list[FiniteFloat]
     repeats_s: Repeats
@@ -66,14 +69,14 @@ class Row:
     draft_s: Amount
     verify_s: Amount
     rest_s: Amount
-    peak_memory: NonNegativeInt | None = None
-    laid_out: NonNegativeInt | None = None
-    equivalent_passes: NonNegativeInt | None = None
+    peak_memory: Count | None = None
+    laid_out: Count | None = None
+    equivalent_passes: Count | None = None
     quality: dict[str, FiniteFloat] = field(default_factory=dict)
     mode: str = "real"
-    batch: PositiveInt = 1
+    batch: Annotated[int, Field(ge=1, le=2**31)] = 1
     options: dict[str, Any] = field(default_factory=dict)
-    passes_by_nodes: dict[str, NonNegativeInt] = field(default_factory=dict)
+    passes_by_nodes: dict[Nodes, Count] = field(default_factory=dict)
     alone_repeats_s: Repeats = field(default_factory=list)
 
     @property
@@ -110,7 +113,7 @@ class Peer:
 
     setting: str
     repeats_s: Repeats
-    units: NonNegativeInt = 0
+    units: Count = 0
     note: str = ""
     ours: bool = False
     chosen: str = ""
@@ -122,7 +125,7 @@ class Limits:
     """What the hardware and the drafts would allow.
 
     Attributes:
-        v_of_n: Seconds of a target pass over N nodes / over one, by N (as text, since JSON has no other keys).
+        v_of_n: Seconds of a target pass over N nodes / over one, by N.
         c: Seconds of a drafter's forward / of a target pass over one node, by drafter model.
         F_hw: Floor of a pass by memory bandwidth and arithmetic / its seconds, by N.
         F_pipe: Seconds of drafts and of bare passes of the same sizes / seconds of the rounds, by
@@ -133,14 +136,14 @@ class Limits:
         by_nodes: Further numbers of passes over N nodes, by what they are, then by N.
     """
 
-    v_of_n: dict[str, FiniteFloat] = field(default_factory=dict)
+    v_of_n: dict[Nodes, FiniteFloat] = field(default_factory=dict)
     c: dict[str, FiniteFloat] = field(default_factory=dict)
-    F_hw: dict[str, FiniteFloat] = field(default_factory=dict)
+    F_hw: dict[Nodes, FiniteFloat] = field(default_factory=dict)
     F_pipe: dict[str, FiniteFloat] = field(default_factory=dict)
     F_tree: dict[str, FiniteFloat] = field(default_factory=dict)
     F_total: dict[str, FiniteFloat] = field(default_factory=dict)
     measured: dict[str, FiniteFloat] = field(default_factory=dict)
-    by_nodes: dict[str, dict[str, FiniteFloat]] = field(default_factory=dict)
+    by_nodes: dict[str, dict[Nodes, FiniteFloat]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -170,7 +173,7 @@ class Result:
     device: str
     versions: dict[str, str]
     seed: int
-    prompts: dict[str, NonNegativeInt]
+    prompts: dict[str, Count]
     rows: list[Row]
     peers: dict[str, Peer]
     limits: Limits

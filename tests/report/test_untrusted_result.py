@@ -109,6 +109,22 @@ def test_other_amounts_are_no_less_than_nothing(
         loaded(document, tmp_path)
 
 
+def test_numbers_that_nobody_can_show_are_refused(document: dict[str, Any], tmp_path: Path) -> None:
+    for spoil, where in (
+        (lambda d: d["rows"][0].update(units=10**400), "units"),
+        (lambda d: d["rows"][0].update(batch=0), "batch"),
+        (lambda d: d["rows"][0]["repeats_s"].append(1e308), "repeats_s"),
+        (lambda d: d["rows"][0].update(rest_s=1e308), "rest_s"),
+        (lambda d: d["rows"][0]["quality"].update(x=float("inf")), "quality"),
+        (lambda d: d["limits"]["v_of_n"].update(many=1.0), "v_of_n"),
+        (lambda d: d["limits"]["by_nodes"].update(x={"-1": 1.0}), "by_nodes"),
+    ):
+        spoiled = copy.deepcopy(document)
+        spoil(spoiled)
+        with pytest.raises(ValueError, match=rf"r\.json is not the result of `mmspec bench`: .*{where}"):
+            loaded(spoiled, tmp_path)
+
+
 def test_repeats_that_cannot_be_paired_are_refused(document: dict[str, Any], tmp_path: Path) -> None:
     for spoil, message in (
         (lambda d: d["rows"][1].update(repeats_s=[]), "has no repeats"),
