@@ -2,15 +2,21 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+import typer
 
 from mmspec.cli.places import refuse_unwritable
 
 if TYPE_CHECKING:
+    from mmspec.bench.plan import Plan
     from mmspec.report.result import Result
 
-Progress = Callable[[int], Callable[[], None]]
-"""Given the number of calls, returns what is called after each."""
+Progress = Callable[["Plan"], Callable[[], None]]
+"""Given what is ahead, returns what is called after each call."""
+
+
+Quick = Annotated[bool, typer.Option("--quick", help="All methods in about two minutes: less of all, speed alone.")]
 
 
 def refuse_homeless(json: Path | None, plot: Path | None) -> None:
@@ -31,7 +37,7 @@ def refuse_homeless(json: Path | None, plot: Path | None) -> None:
 
 
 def bench(name: str, run: Callable[[Progress], "Result"], json: Path | None, plot: Path | None) -> None:
-    """Run, show the tables, write the files.
+    """Say how long it will take, run, show the tables, write the files.
 
     Args:
         name: On the bar.
@@ -47,8 +53,9 @@ def bench(name: str, run: Callable[[Progress], "Result"], json: Path | None, plo
     logging.set_verbosity_error()
     logging.disable_progress_bar()
 
-    def progress(calls: int) -> Callable[[], None]:
-        bar = tqdm(total=calls, desc=f"bench {name}", unit="call", leave=False)
+    def progress(plan: "Plan") -> Callable[[], None]:
+        typer.echo(f"bench {name}: {plan}", err=True)
+        bar = tqdm(total=plan.calls, desc=f"bench {name}", unit="call", leave=False)
         return lambda: bar.update() and None
 
     result = run(progress)

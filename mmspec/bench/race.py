@@ -11,6 +11,7 @@ from typing import Any
 
 from torch import Tensor
 
+from mmspec.registry.printable import printable
 from mmspec.report.report import Report
 
 
@@ -130,5 +131,5 @@ def _guarded(contestant: Contestant, task: Any, track: Track, may_fail: bool) ->
     except Exception as error:
         if not may_fail:
             raise
-        track.failure = f"{type(error).__name__}: {error}".splitlines()[0]
+        track.failure = printable(f"{type(error).__name__}: {error}".splitlines()[0])
         return None

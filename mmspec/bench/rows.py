@@ -7,9 +7,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mmspec.bench.memory import Footprint
 from mmspec.bench.race import Run, Track
+from mmspec.bench.tuning import Tuned
 from mmspec.report.report import Report
-from mmspec.report.result import Peer, Row, speedup_of
+from mmspec.report.result import Peer, Row
 
 
 def row_of(
@@ -20,7 +22,7 @@ def row_of(
     setting: str,
     mode: str = "real",
     batch: int = 1,
-    peak_memory: int | None = None,
+    memory: Footprint | None = None,
     quality: Mapping[str, float] | None = None,
     options: Mapping[str, Any] | None = None,
     every: bool = False,
@@ -34,7 +36,7 @@ def row_of(
         setting: What was decoded and how.
         mode: As in `Row`.
         batch: As in `Row`.
-        peak_memory: As in `Row`.
+        memory: What it takes; None where it was not measured.
         quality: Numbers beside those that every row has: how much of the output is plain decoding's.
         options: What the method was run with.
         every: Acceptance and sameness are those of all repeats, whose tasks differ (`relay`), not of the median one.
@@ -55,15 +57,16 @@ def row_of(
         setting=setting,
         units=sum(run.emitted for run in median),
         target_passes=sum(report.rounds for report in reports),
+        equivalent_passes=sum(report.equivalent_passes for report in reports),
         acceptance_length=sum(r.emitted - r.rows for r in accepted) / rounds if rounds else 0.0,
         acceptance_by_depth=[round(count / rounds, 4) for count in by_depth(accepted)] if rounds else [],
         repeats_s=track.repeats_s,
         plain_repeats_s=plain.repeats_s,
-        speedup=speedup_of(plain.repeats_s, track.repeats_s),
         draft_s=sum(r.seconds["draft"] for r in reports),
         verify_s=sum(r.seconds["verify"] for r in reports),
         rest_s=sum(r.seconds["rest"] for r in reports),
-        peak_memory=peak_memory,
+        peak_memory=None if memory is None else memory.peak,
+        laid_out=None if memory is None else memory.laid_out,
         quality={"same_as_plain": sum(same) / len(same), **(quality or {})},
         mode=mode,
         batch=batch,
@@ -78,11 +81,20 @@ def _reports(runs: Sequence[Run]) -> list[Report]:
     return [run.report for run in runs if run.report is not None]
 
 
-def peer_of(track: Track, setting: str, note: str = "") -> Peer:
-    """Somebody else's decoding; without repeats where it failed, and the note says why."""
+def peer_of(track: Track, setting: str, note: str = "", *, ours: bool = False, tuned: Tuned | None = None) -> Peer:
+    """Another decoding; without repeats where it failed, and the note says why.
+
+    Args:
+        track: Its runs.
+        setting: What was decoded and how.
+        note: How it was run.
+        ours: Whether it is a loop of ours.
+        tuned: What was tried before; None where there is nothing to choose.
+    """
     if track.failure:
-        return Peer(setting, [], 0, track.failure)
-    return Peer(setting, track.repeats_s, sum(run.emitted for run in track.median), note)
+        return Peer(setting, [], 0, track.failure, ours)
+    chosen, tried = ("", {}) if tuned is None else (tuned.chosen, dict(tuned.tried))
+    return Peer(setting, track.repeats_s, sum(run.emitted for run in track.median), note, ours, chosen, tried)
 
 
 def by_depth(reports: Sequence[Report]) -> list[int]:

@@ -172,6 +172,12 @@ def _seen(weight: Tensor) -> Tensor:
     return weight.detach() @ torch.linspace(1, 2, weight.shape[1], dtype=weight.dtype, device=weight.device)
 
 
+def laid_out(model: nn.Module) -> int:
+    """Bytes of the copies that are held of a model's weights now; queries lay nothing out."""
+    held = (_packed.get(weight) for weight in model.parameters())
+    return sum(torch.ops.mkldnn._nbytes(packed.copy) + packed.seen.nbytes for packed in held if packed is not None)
+
+
 def _available() -> bool:
     ops = torch.ops.mkldnn
     return torch.backends.mkldnn.is_available() and hasattr(ops, "_linear_pointwise")

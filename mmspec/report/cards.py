@@ -15,6 +15,7 @@ from typing import Any
 from huggingface_hub import ModelCard, ModelCardData
 
 from mmspec.files import save_text
+from mmspec.report.escape import escaped
 from mmspec.report.result import Result
 from mmspec.report.table import in_markdown
 from mmspec.report.views import View
@@ -67,7 +68,7 @@ def render(shipped: Shipped, facts: Mapping[str, Any], bench: Result | None = No
     block |= {key: value for key, value in more.items() if value}
     block |= {"key_layout": shipped.key_layout} | ({} if bench is None else {"bench": _bench_of(shipped.name)})
     measured = shipped.measured(facts)
-    recipe = ", ".join(f"{key} {value}" for key, value in facts["recipe"].items())
+    recipe = escaped(", ".join(f"{key} {value}" for key, value in facts["recipe"].items()))
     data = "\n".join(f"- {line}" for line in shipped.data)
     return (
         f"{_front(shipped.tags, block, license='apache-2.0')}\n# mmspec/{shipped.name}\n\n{shipped.summary}\n\n"
@@ -87,7 +88,7 @@ def render_measured(bench: Result, name: str) -> str:
         name: The card's file name without its suffix.
     """
     front = _front(("speculative-decoding",), {"kind": bench.kind, "bench": _bench_of(name)})
-    return f"{front}\n# {bench.model}\n\n{speed_section(bench, _bench_of(name))}"
+    return f"{front}\n# {escaped(bench.model)}\n\n{speed_section(bench, _bench_of(name))}"
 
 
 def speed_section(bench: Result, file: str) -> str:

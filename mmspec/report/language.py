@@ -14,6 +14,6 @@ SOURCES = (
 def held_out(facts: Mapping[str, Any]) -> View:
     """Held-out loss, and what was held out."""
     rows = [(name, f"{value:.3f}") for name, value in facts["held_out_nats_per_token"].items()]
-    modules = ", ".join(f"`{module}`" for module in facts["held_out_modules"])
+    modules = ", ".join(facts["held_out_modules"])
     note = f"Held out: {modules}, and the last {facts['held_out_prose_share']:.0%} of the prose."
     return View("Held-out loss", ("text", "nats per token"), rows, note)

@@ -33,7 +33,7 @@ TABLES: dict[str, Callable[[Result], str]] = {
     "held-out": lambda result: table.in_markdown([views.forced(result)]),
     "batches": lambda result: table.in_markdown([views.batches(result)]),
     "limits": lambda result: table.in_markdown([view for view in bounds.limits(result) if view.rows]),
-    "facts": views.facts,
+    "facts": lambda result: table.in_markdown([], views.facts(result)),
 }
 
 
@@ -81,7 +81,7 @@ def block(query: str, result: Result) -> str:
 
 
 def speedup(result: Result, names: Sequence[str], query: str) -> str:
-    """`speedup SETTING METHOD [PEER]`: times as fast as a peer (the setting's first, or `plain`)."""
+    """`speedup SETTING METHOD [PEER]`: times as fast as a peer (the setting's fastest, or `plain`)."""
     setting, method, base = _named(names, query)
     row = _row(result, setting, method, query)
     if base == PLAIN:

@@ -1,4 +1,4 @@
-"""One figure of a benchmark: how many times as fast as the first peer every method is, setting by setting."""
+"""One figure of a benchmark: how many times as fast as the fastest peer every method is, setting by setting."""
 
 import statistics
 from collections.abc import Iterator
@@ -107,13 +107,14 @@ def bars_of(result: Result) -> Iterator[Bar]:
         rows = views.real(result, setting)
         if not rows:
             continue
-        base = views.base_of(result, setting)[1]
+        against, base = views.base_of(result, setting)
         for row in rows:
             name = row.method if row.exactness in views.HONEST else f"{row.method} ({row.exactness})"
             yield Bar(setting, name, True, ratios_of(base, row.repeats_s), f"{row.acceptance_length:.1f}")
-        for peer in views.peers_of(result, setting)[1:]:  # the first is the line at 1
-            own = result.peers[f"{setting} / {peer}"].repeats_s
-            yield Bar(setting, peer, False, ratios_of(base, own), "")
+        for peer in views.peers_of(result, setting):
+            if peer != against:  # which is the line at 1
+                own = result.peers[f"{setting} / {peer}"].repeats_s
+                yield Bar(setting, peer, False, ratios_of(base, own), "")
 
 
 def _draw(axes: Any, bars: list[Bar], at: list[float], width: float, look: dict[str, str]) -> None:

@@ -1,7 +1,8 @@
 """Counts and times of one call, in vLLM's definitions.
 
 Acceptance length: emitted units per target pass after prefill, bonus included. Acceptance rate: accepted / drafted.
-Step compression: passes that plain decoding needs / passes.
+Step compression: passes that plain decoding needs / passes. Equivalent passes count what drafting reads of the same
+weights, too: acceptance length leaves that out.
 """
 
 import time
@@ -31,6 +32,7 @@ class Report:
         exactness: Of the rule.
         rounds: Passes of the target after prefill.
         row_rounds: Rows that took part in them, summed over rounds.
+        inner_passes: Passes over the target's own weights that drafting took: those of a cascade's middle level.
         emitted: Units emitted, summed over rows, the prefill's included.
         rows: Rows of the batch.
         sizes: How many passes had so many nodes, the root and padding included.
@@ -44,6 +46,7 @@ class Report:
     exactness: str = "invariant"
     rounds: int = 0
     row_rounds: int = 0
+    inner_passes: int = 0
     emitted: int = 0
     rows: int = 0
     sizes: Counter[int] = field(default_factory=Counter)
@@ -116,6 +119,11 @@ class Report:
         return sum(self.accepted_by_depth)
 
     @property
+    def equivalent_passes(self) -> int:
+        """How often the target's weights were read after prefill: by its passes, and by drafts of the same weights."""
+        return self.rounds + self.inner_passes
+
+    @property
     def acceptance_length(self) -> float:
         """Emitted units per target pass after prefill."""
         return (self.emitted - self.rows) / self.row_rounds if self.row_rounds else 0.0
@@ -127,10 +135,11 @@ class Report:
 
     def __str__(self) -> str:
         spent = ", ".join(f"{name} {self.seconds[name]:.2f} s" for name in PHASES)
+        inner = f" ({self.equivalent_passes} equivalent: drafts read the same weights)" if self.inner_passes else ""
         more = "" if self.bias is None else f"; {self.bias}"
         more += "" if self.repeatable else "; not repeatable: draft lengths follow the clock"
         return (
-            f"{self.method} ({self.exactness}): {self.emitted} units in {self.rounds} passes, "
+            f"{self.method} ({self.exactness}): {self.emitted} units in {self.rounds} passes{inner}, "
             f"acceptance length {self.acceptance_length:.2f}, acceptance rate {self.acceptance_rate:.2f}{more}; {spent}"
         )
 

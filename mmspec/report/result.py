@@ -1,7 +1,8 @@
 """What a benchmark writes: one JSON document, raw repeats always, so that anyone can recompute every number.
 
 A document holds several settings (`"code, greedy"`); every row carries the repeats of plain decoding that ran
-interleaved with its own. Speed-up is the median over repeats of plain seconds / own seconds.
+interleaved with its own. Speed-up is the median over repeats of plain seconds / own seconds; it is computed wherever it
+is shown, and no document holds it. A document may come from anybody: `mmspec.report.trust` says what is refused.
 """
 
 import json
@@ -9,11 +10,19 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import Field, FiniteFloat
 
 from mmspec.files import save_text
 
 PLAIN = "plain"
+Repeats = list[Annotated[float, Field(ge=1e-9, le=1e9)]]
+"""Seconds of every repeat: a clock that stood still measured nothing."""
+Amount = Annotated[float, Field(ge=0, le=1e12)]
+Count = Annotated[int, Field(ge=0, le=2**53)]
+Nodes = Annotated[str, Field(pattern=r"^[0-9]{1,9}$")]
+"""A number of nodes, as text, since JSON has no other keys."""
 #: How the drafts of a row came about.
 MODES = ("real", "oracle", "synthetic", "empty")
 
@@ -31,16 +40,21 @@ class Row:
         batch: Rows decoded together.
         units: Units emitted in one repeat.
         target_passes: Passes of the target after prefill, in one repeat.
+        equivalent_passes: How often the target's weights were read for them and for their drafts; None where it was
+            not counted.
         acceptance_length: Emitted units per row and pass after prefill, bonus included.
         acceptance_by_depth: Share of row rounds whose path reached depth 1, 2, ….
         passes_by_nodes: How many of the passes had so many nodes, the root included; by number, as text.
         repeats_s: Seconds of every repeat.
         plain_repeats_s: Seconds of plain decoding, interleaved with `repeats_s`.
-        speedup: Median of plain seconds / own seconds over the repeats.
         draft_s: Seconds spent drafting, median repeat.
         verify_s: Seconds spent in the target, prefill left out.
         rest_s: Seconds of rule, commit and the loop.
-        peak_memory: Bytes of target and drafter, and the most that a call adds; None where it was not measured.
+        peak_memory: Bytes of target and drafter, of the copies of their weights, and the most that a call adds; None
+            where it was not measured.
+        laid_out: Bytes of `peak_memory` that are copies of weights, laid out for narrow passes; None where they were
+            not counted.
+        alone_repeats_s: Of a batch: seconds of the same rows one after the other, interleaved with `repeats_s`.
         quality: Numbers about what was made (`distinct_3`, `same_as_plain`), and of lossy methods what they lost.
         options: What the method was run with.
     """
@@ -48,22 +62,29 @@ class Row:
     method: str
     exactness: str
     setting: str
-    units: int
-    target_passes: int
-    acceptance_length: float
-    acceptance_by_depth: list[float]
-    repeats_s: list[float]
-    plain_repeats_s: list[float]
-    speedup: float
-    draft_s: float
-    verify_s: float
-    rest_s: float
-    peak_memory: int | None = None
-    quality: dict[str, float] = field(default_factory=dict)
+    units: Count
+    target_passes: Count
+    acceptance_length: Amount
+    acceptance_by_depth: list[FiniteFloat]
+    repeats_s: Repeats
+    plain_repeats_s: Repeats
+    draft_s: Amount
+    verify_s: Amount
+    rest_s: Amount
+    peak_memory: Count | None = None
+    laid_out: Count | None = None
+    equivalent_passes: Count | None = None
+    quality: dict[str, FiniteFloat] = field(default_factory=dict)
     mode: str = "real"
-    batch: int = 1
+    batch: Annotated[int, Field(ge=1, le=2**31)] = 1
     options: dict[str, Any] = field(default_factory=dict)
-    passes_by_nodes: dict[str, int] = field(default_factory=dict)
+    passes_by_nodes: dict[Nodes, Count] = field(default_factory=dict)
+    alone_repeats_s: Repeats = field(default_factory=list)
+
+    @property
+    def speedup(self) -> float:
+        """Median of plain seconds / own seconds over the repeats."""
+        return speedup_of(self.plain_repeats_s, self.repeats_s)
 
     @property
     def tokens_per_second(self) -> float:
@@ -79,19 +100,26 @@ class Row:
 
 @dataclass(frozen=True)
 class Peer:
-    """Somebody else's decoding of the same prompts with the same weights, interleaved with our rows.
+    """Another decoding of the same prompts with the same weights, interleaved with our rows.
 
     Attributes:
         setting: As in `Row`.
         repeats_s: Seconds of every repeat.
         units: Units emitted in one repeat.
         note: How it was run, or why it was not (then without repeats).
+        ours: Whether it is a loop of ours, not somebody's software: no measure of anything where plain decoding is
+            faster.
+        chosen: The setting that it ran with, the fastest of `tried`; "" where there was no choice.
+        tried: Seconds of every setting on the calibration share.
     """
 
     setting: str
-    repeats_s: list[float]
-    units: int = 0
+    repeats_s: Repeats
+    units: Count = 0
     note: str = ""
+    ours: bool = False
+    chosen: str = ""
+    tried: dict[str, Amount] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -99,7 +127,7 @@ class Limits:
     """What the hardware and the drafts would allow.
 
     Attributes:
-        v_of_n: Seconds of a target pass over N nodes / over one, by N (as text, since JSON has no other keys).
+        v_of_n: Seconds of a target pass over N nodes / over one, by N.
         c: Seconds of a drafter's forward / of a target pass over one node, by drafter model.
         F_hw: Floor of a pass by memory bandwidth and arithmetic / its seconds, by N.
         F_pipe: Seconds of drafts and of bare passes of the same sizes / seconds of the rounds, by
@@ -110,14 +138,14 @@ class Limits:
         by_nodes: Further numbers of passes over N nodes, by what they are, then by N.
     """
 
-    v_of_n: dict[str, float] = field(default_factory=dict)
-    c: dict[str, float] = field(default_factory=dict)
-    F_hw: dict[str, float] = field(default_factory=dict)
-    F_pipe: dict[str, float] = field(default_factory=dict)
-    F_tree: dict[str, float] = field(default_factory=dict)
-    F_total: dict[str, float] = field(default_factory=dict)
-    measured: dict[str, float] = field(default_factory=dict)
-    by_nodes: dict[str, dict[str, float]] = field(default_factory=dict)
+    v_of_n: dict[Nodes, FiniteFloat] = field(default_factory=dict)
+    c: dict[str, FiniteFloat] = field(default_factory=dict)
+    F_hw: dict[Nodes, FiniteFloat] = field(default_factory=dict)
+    F_pipe: dict[str, FiniteFloat] = field(default_factory=dict)
+    F_tree: dict[str, FiniteFloat] = field(default_factory=dict)
+    F_total: dict[str, FiniteFloat] = field(default_factory=dict)
+    measured: dict[str, FiniteFloat] = field(default_factory=dict)
+    by_nodes: dict[str, dict[Nodes, FiniteFloat]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -147,15 +175,15 @@ class Result:
     device: str
     versions: dict[str, str]
     seed: int
-    prompts: dict[str, int]
+    prompts: dict[str, Count]
     rows: list[Row]
     peers: dict[str, Peer]
     limits: Limits
-    teacher_forced: dict[str, dict[str, float]] = field(default_factory=dict)
+    teacher_forced: dict[str, dict[str, FiniteFloat]] = field(default_factory=dict)
     unit: str = "token"
     piece: str = "text"
     how: str = ""
-    floor: dict[str, dict[str, list[float]]] = field(default_factory=dict)
+    floor: dict[str, dict[str, list[FiniteFloat]]] = field(default_factory=dict)
     notes: dict[str, str] = field(default_factory=dict)
 
     def save(self, path: Path) -> None:
@@ -169,14 +197,9 @@ class Result:
         Raises:
             ValueError: The file is not such a document; says where.
         """
-        from pydantic import TypeAdapter, ValidationError
+        from mmspec.report.trust import checked
 
-        try:
-            return TypeAdapter(Result).validate_json(Path(path).read_bytes())
-        except ValidationError as error:
-            first = error.errors()[0]
-            where = ".".join(str(part) for part in first["loc"]) or "the document"
-            raise ValueError(f"{path} is not the result of `mmspec bench`: {where}: {first['msg']}") from None
+        return checked(Path(path).read_bytes(), str(path))
 
     @property
     def settings(self) -> list[str]:

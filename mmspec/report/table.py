@@ -4,8 +4,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from mmspec.report import bounds, terminal, views
+from mmspec.report.escape import escaped
 from mmspec.report.result import Result
-from mmspec.report.views import SLOWER, WARNING, View
+from mmspec.report.views import BELOW, SLOWER, WARNING, View
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -39,10 +40,10 @@ def in_markdown(tables: Sequence[View], facts: str = "") -> str:
         tables: What to show.
         facts: What stands above them: where and how it was measured.
     """
-    parts = [facts] if facts else []
+    parts = [escaped(facts)]
     for table in tables:
         lines = [_line(table.header), "|" + "---|" * len(table.header), *(_line(row) for row in table.rows)]
-        parts += [f"**{table.title}**" if table.title else "", "\n".join(lines), table.note]
+        parts += [f"**{escaped(table.title)}**" if table.title else "", "\n".join(lines), escaped(table.note)]
     return "\n\n".join(part for part in parts if part)
 
 
@@ -59,8 +60,8 @@ def show(result: Result, console: "Console | None" = None) -> None:
 
 
 def _line(cells: Sequence[str]) -> str:
-    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+    return "| " + " | ".join(map(escaped, cells)) + " |"
 
 
 def _style(cell: str) -> str:
-    return "bold red" if cell.startswith(WARNING) else "red" if cell.endswith(SLOWER) else ""
+    return "bold red" if cell.startswith(WARNING) else "red" if cell.endswith((SLOWER, BELOW)) else ""

@@ -1,18 +1,22 @@
 """What a benchmark's tables hold: every number as text, computed from raw repeats, none left out because it is small.
 
-A method that is slower than plain decoding says so; one whose output is not the model's carries a warning.
+A method that is slower than plain decoding says so; one whose output is not the model's carries a warning. A view holds
+plain text: what prints it escapes what its printer would misread.
 """
 
 import statistics
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
-from mmspec.report.result import PLAIN, Result, Row, ratios_of, speedup_of
+from mmspec.report.result import PLAIN, Peer, Result, Row, ratios_of, speedup_of
 
 WARNING = "⚠"
 SLOWER = "slower"
+BELOW = "▼"
+AGAINST = "measured against"
 HONEST = ("invariant", "lossless")
 OTHERS = "plain, other seeds"
+LENGTHS = ("acceptance length", "equivalent passes")
 
 
 @dataclass(frozen=True)
@@ -40,7 +44,8 @@ def facts(result: Result) -> str:
     return (
         f"{result.model} on {result.device}; {versions}; seed {result.seed}; prompts: {prompts}; "
         f"{repeats} repeats, interleaved in one process. Speed-up: median over the repeats of plain seconds / own "
-        "seconds, in brackets the smallest and the largest; × is the same against others."
+        "seconds, in brackets the smallest and the largest; × is the same against others. Equivalent passes: how often "
+        "the target's weights were read in one repeat, by its passes and by drafts of the same weights."
         + (f" {result.how}" if result.how else "")
     )
 
@@ -51,7 +56,7 @@ def real(result: Result, setting: str) -> list[Row]:
 
 
 def peers_of(result: Result, setting: str) -> list[str]:
-    """Names of the peers that were run in a setting; the first is what speed is measured against."""
+    """Names of the peers that were run in a setting."""
     return [
         key.removeprefix(f"{setting} / ")
         for key, peer in result.peers.items()
@@ -60,11 +65,17 @@ def peers_of(result: Result, setting: str) -> list[str]:
 
 
 def base_of(result: Result, setting: str) -> tuple[str, list[float]]:
-    """What speed is measured against in a setting: the first peer, or plain decoding where there is none."""
-    names = peers_of(result, setting)
-    if names:
-        return names[0], result.peers[f"{setting} / {names[0]}"].repeats_s
-    return PLAIN, plain_of(result, setting)
+    """What speed is measured against in a setting: the fastest peer, or plain decoding where there is none.
+
+    A loop of ours is a peer where it is faster than plain decoding: nobody would run it otherwise.
+    """
+    plain = plain_of(result, setting)
+    peers = {name: result.peers[f"{setting} / {name}"] for name in peers_of(result, setting)}
+    times = {name: p.repeats_s for name, p in peers.items() if not p.ours or speedup_of(plain, p.repeats_s) > 1}
+    if not times:
+        return PLAIN, plain
+    fastest = max(times, key=lambda name: speedup_of(plain, times[name]))
+    return fastest, times[fastest]
 
 
 def plain_of(result: Result, setting: str) -> list[float]:
@@ -81,17 +92,30 @@ def speeds(result: Result) -> list[View]:
 def _speed(result: Result, setting: str) -> View:
     names, ours = peers_of(result, setting), real(result, setting)
     others = {key: peer for key, peer in result.peers.items() if peer.setting == setting}
-    header = ("method", "exactness", "acceptance length", f"{result.unit}s/s", "speed-up over plain")
+    header = ("method", "exactness", *LENGTHS, f"{result.unit}s/s", "speed-up over plain")
     rows = [_method(result, row, names) for row in ours]
     rows += [_peer(result, key, names) for key in others]
-    notes = [f"{key.removeprefix(f'{setting} / ')}: {peer.note}." for key, peer in others.items() if peer.note]
+    notes = [f"The fastest of the others: {base_of(result, setting)[0]}."] if len(names) > 1 else []
+    notes += [f"{key.removeprefix(f'{setting} / ')}: {how}." for key, p in others.items() if (how := _how(p))]
     if any(row.exactness not in HONEST for row in ours):
         notes.append(f"{WARNING}: the output is not the model's; see the quality numbers.")
     return View(setting, (*header, *(f"× {name}" for name in names)), rows, " ".join(notes))
 
 
+def _how(peer: Peer) -> str:
+    """How it was run, and which setting it had of which."""
+    choice = f"{peer.chosen}, on a part of the prompts the fastest of {' / '.join(peer.tried)}" if peer.tried else ""
+    return "; ".join(part for part in (peer.note, choice) if part)
+
+
+def lengths(row: Row) -> tuple[str, str]:
+    """Cells of `LENGTHS`."""
+    read = "not counted" if row.equivalent_passes is None else str(row.equivalent_passes)
+    return f"{row.acceptance_length:.2f}", read
+
+
 def _method(result: Result, row: Row, names: Sequence[str]) -> tuple[str, ...]:
-    what = (row.method, badge(row.exactness), f"{row.acceptance_length:.2f}", f"{row.tokens_per_second:.0f}")
+    what = (row.method, badge(row.exactness), *lengths(row), f"{row.tokens_per_second:.0f}")
     return (*what, ratio(row.plain_repeats_s, row.repeats_s), *(f"{result.against(row, name):.2f}" for name in names))
 
 
@@ -99,11 +123,11 @@ def _peer(result: Result, key: str, names: Sequence[str]) -> tuple[str, ...]:
     peer = result.peers[key]
     name = key.removeprefix(f"{peer.setting} / ")
     if not peer.repeats_s:
-        return (name, "", "", "", "not run", *("" for _ in names))
+        return (name, "", "", "", "", "not run", *("" for _ in names))
     bases = [result.peers[f"{peer.setting} / {other}"].repeats_s for other in names]
     tokens = f"{peer.units / statistics.median(peer.repeats_s):.0f}" if peer.units else ""
     speed = ratio(plain_of(result, peer.setting), peer.repeats_s)
-    return (name, "", "", tokens, speed, *(f"{speedup_of(base, peer.repeats_s):.2f}" for base in bases))
+    return (name, "", "", "", tokens, speed, *(f"{speedup_of(base, peer.repeats_s):.2f}" for base in bases))
 
 
 def costs(result: Result) -> View:
@@ -115,7 +139,8 @@ def costs(result: Result) -> View:
         for row in real(result, setting)
     ]
     header = ("setting", "method", "draft / verify / rest", "peak memory", *(() if apart else ("quality",)))
-    return View("Time, memory" + ("" if apart else f", {result.piece}"), header, rows)
+    known = [row for row in result.rows if row.peak_memory is not None]
+    return View("Time, memory" + ("" if apart else f", {result.piece}"), header, rows, _memory_note(known))
 
 
 def qualities(result: Result) -> View:
@@ -136,12 +161,22 @@ def _range(values: Sequence[float]) -> str:
     return f"{min(values):.3g}–{max(values):.3g}" if values else ""
 
 
+def _memory_note(rows: Sequence[Row]) -> str:
+    """What peak memory is the sum of."""
+    if not rows:
+        return ""
+    if any(row.laid_out is None for row in rows):
+        return "Peak memory: weights, and the most that a call adds; copies of weights laid out for narrow passes, not."
+    return "Peak memory: weights, copies of them laid out for narrow passes where these pay, and the most a call adds."
+
+
 def _memory(result: Result, row: Row) -> str:
     if row.peak_memory is None:
         return ""
     plain = next((r.peak_memory for r in real(result, row.setting) if r.method == PLAIN), None)
     times = f" ({row.peak_memory / plain:.2f} × plain)" if plain and row.method != PLAIN else ""
-    return f"{row.peak_memory / 1e6:.1f} MB{times}"
+    copies = f", {row.laid_out / 1e6:.1f} MB of it copies" if row.laid_out else ""
+    return f"{row.peak_memory / 1e6:.1f} MB{times}{copies}"
 
 
 def ratio(base: Sequence[float], own: Sequence[float]) -> str:
@@ -176,10 +211,9 @@ def batches(result: Result) -> View:
 
 
 def _batch(row: Row) -> tuple[str, ...]:
-    scaling = f"{row.quality['throughput']:.2f}" if "throughput" in row.quality else ""
+    scaling = f"{speedup_of(row.alone_repeats_s, row.repeats_s):.2f}" if row.alone_repeats_s else ""
     what = (row.setting, row.method, badge(row.exactness), str(row.batch), f"{row.acceptance_length:.2f}")
-    speed = (f"{row.tokens_per_second:.0f}", scaling, ratio(row.plain_repeats_s, row.repeats_s))
-    return (*what, *speed, quality(replace(row, quality={k: v for k, v in row.quality.items() if k != "throughput"})))
+    return (*what, f"{row.tokens_per_second:.0f}", scaling, ratio(row.plain_repeats_s, row.repeats_s), quality(row))
 
 
 def forced(result: Result) -> View:
@@ -192,19 +226,37 @@ def forced(result: Result) -> View:
 
 
 def summary(result: Result) -> View:
-    """Speed over the first peer, by method and setting."""
+    """Speed over the fastest peer, by method and setting."""
     methods = dict.fromkeys(row.method for setting in result.settings for row in real(result, setting))
     claimed = [setting for setting in result.settings if real(result, setting)]
     bases = {setting: base_of(result, setting) for setting in claimed}
-    rows = []
+    rows = [(AGAINST, *(bases[setting][0] for setting in claimed))]
     for method in methods:
         own = {s: row for s in claimed for row in real(result, s) if row.method == method}
         warned = any(row.exactness not in HONEST for row in own.values())
-        cells = (ratio(bases[s][1], own[s].repeats_s) if s in own else "" for s in claimed)
+        cells = (_against(*bases[s], own[s], plain_of(result, s)) if s in own else "" for s in claimed)
         rows.append((f"{WARNING} {method}" if warned else method, *cells))
-    names = " or ".join(dict.fromkeys(name for name, _ in bases.values()))
-    note = f"Times as fast as {names}: median of the paired repeats, in brackets the smallest and the largest."
-    return View("", ("method", *claimed), rows, note)
+    note = (
+        f"Times as fast as what the first row names ({_whose(bases)}): median of the paired repeats, in brackets the "
+        "smallest and the largest."
+    )
+    marked = any(cell.endswith(BELOW) for row in rows for cell in row)
+    return View("", ("method", *claimed), rows, note + (f" {BELOW}: slower than our own plain decoding." * marked))
+
+
+def _whose(bases: Mapping[str, tuple[str, Sequence[float]]]) -> str:
+    """What the ways that speed is measured against have in common."""
+    found = {name == PLAIN for name, _ in bases.values()}
+    peers = "the fastest other way to decode the same"
+    if found == {True}:
+        return "our own plain decoding"
+    return f"{peers}, or our own plain decoding" if True in found else peers
+
+
+def _against(name: str, base: Sequence[float], row: Row, plain: Sequence[float]) -> str:
+    """A ratio, and whether plain decoding is faster, where the ratio does not say it."""
+    below = name != PLAIN and speedup_of(plain, row.repeats_s) < 0.995
+    return ratio(base, row.repeats_s) + (f" {BELOW}" if below else "")
 
 
 def keys_of(mappings: Iterable[dict[str, float]]) -> list[str]:

@@ -18,7 +18,7 @@ def held_out(facts: Mapping[str, Any]) -> View:
         f"Tokens have {recipe['token_dim']} numbers of unit variance. The head takes {recipe['denoising_steps']} "
         f"steps; its last one keeps noise of sigma_0 = {recipe['sigma_0']:g}, without which laws could not be coupled. "
         f"On the tokens of pictures that noise costs {lost:.2f} dB; what it costs in pictures that are drawn, the "
-        f"benchmark says (`plain, noiseless last step`). Held out: {facts['held_out']}."
+        f"benchmark says ('plain, noiseless last step'). Held out: {facts['held_out']}."
     )
     return View("Held-out pictures", ("of held-out pictures", "measured"), rows, note)
 

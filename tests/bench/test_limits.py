@@ -8,10 +8,14 @@ import torch
 
 from mmspec.bench.forced import forced, forced_all
 from mmspec.bench.limits import Floor, best_speedup, best_tree, pass_seconds, pipe
-from mmspec.bench.memory import peak_growth, weights
+from mmspec.bench.memory import Footprint, footprint, peak_growth, weights
+from mmspec.bench.race import Run, Track
+from mmspec.bench.rows import row_of
 from mmspec.core.decoder import Decoder
 from mmspec.core.drafters.host import Hosted
 from mmspec.core.types import Draft
+from mmspec.hosts import linear
+from mmspec.report.report import Report
 from mmspec.report.result import Row
 from mmspec.testing.toys.markov import MarkovTarget
 from mmspec.testing.toys.markov_drafters import MarkovTree
@@ -48,7 +52,7 @@ def test_the_best_speedup_spends_what_is_free():
     assert best_speedup([0.5], flat) == pytest.approx(best_tree([0.5], 8))
 
 
-ROW = Row("m", "invariant", "s", 20, 3, 2.0, [0.5], [1.0], [1.0], 1.0, 0.5, 4.0, 0.5, passes_by_nodes={"1": 2, "3": 1})
+ROW = Row("m", "invariant", "s", 20, 3, 2.0, [0.5], [1.0], [1.0], 0.5, 4.0, 0.5, passes_by_nodes={"1": 2, "3": 1})
 
 
 def test_pipe_is_what_drafts_and_passes_would_take_of_what_rounds_took():
@@ -77,6 +81,44 @@ def test_memory_is_the_peak_not_the_sum():
 
     assert 2**20 <= peak_growth(work, "cpu") < 2**20 + 2**16
     assert weights(torch.nn.Linear(3, 5)) == 4 * (15 + 5)
+
+
+@pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="torch has no oneDNN here")
+def test_copies_of_weights_are_part_of_what_a_method_takes():
+    """They are made once and stay: no call adds them, and nobody sees them who asks a call."""
+    model, other = torch.nn.Sequential(torch.nn.Linear(512, 1024)), torch.nn.Sequential(torch.nn.Linear(512, 1024))
+    (kernel,), x = linear.kernels(model), torch.ones(1, 512)
+
+    @torch.no_grad()
+    def work():
+        kernel(x)
+
+    assert linear.laid_out(model) == 0
+    taken = footprint(work, [model], "cpu")
+    assert 4 * 512 * 1024 <= taken.laid_out < 1.1 * 4 * 512 * 1024 and linear.laid_out(other) == 0
+    assert taken.laid_out + weights(model) <= taken.peak < taken.laid_out + weights(model) + 2**16
+    both = footprint(work, [model, other], "cpu")
+    assert both.laid_out == taken.laid_out and both.peak - taken.peak == pytest.approx(weights(other), abs=2**12)
+    late, calls = torch.nn.Sequential(torch.nn.Linear(512, 1024)), []
+    (kernel,) = linear.kernels(late)
+
+    @torch.no_grad()
+    def patient():
+        calls.append(1)
+        (late if len(calls) == 1 else kernel)(x)
+
+    taken_late = footprint(patient, [late], "cpu")
+    assert taken_late.laid_out == taken.laid_out and taken_late.peak == pytest.approx(taken.peak, abs=2**16)
+    stock = footprint(lambda: other(x), [other], "cpu")
+    assert stock.laid_out == 0 and weights(other) <= stock.peak < weights(other) + 2**16
+
+
+def test_a_row_says_what_a_method_takes():
+    track = Track([[Run(1.0, [torch.zeros(1)], Report(rows=1, emitted=1))]])
+    row = row_of(track, track, method="m", setting="s", memory=Footprint(120, 57))
+    assert (row.peak_memory, row.laid_out) == (120, 57)
+    bare = row_of(track, track, method="m", setting="s")
+    assert bare.peak_memory is None and bare.laid_out is None
 
 
 class Next:

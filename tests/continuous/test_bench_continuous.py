@@ -9,6 +9,7 @@ import torch
 from typer.testing import CliRunner
 
 from mmspec.bench.limits import Floor, pass_seconds
+from mmspec.bench.plan import Plan
 from mmspec.cli.app import build
 from mmspec.core.laws import Schedule
 from mmspec.models.captions import CaptionEncoder
@@ -19,7 +20,7 @@ from mmspec.pictures.bench.tasks import joined, tasks_of
 from mmspec.pictures.data import caption_tokenizer
 from mmspec.pictures.quality import Features, write_quality
 from mmspec.report import table, views
-from mmspec.report.result import Result
+from mmspec.report.result import Limits, Result
 from mmspec_continuous.bench import run as bench
 from mmspec_continuous.bench.baselines import NOISELESS, baselines
 from mmspec_continuous.bench.head import Clock, HeadCall, Whole
@@ -55,7 +56,7 @@ def quick() -> Iterator[pytest.MonkeyPatch]:
     """Without what only takes time here: the profiler, the machine's floor, most windows."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(bench, "WINDOWS", (3, 8))
-        patch.setattr("mmspec.pictures.bench.contestants.peak_growth", lambda work, device: work() or 1000)
+        patch.setattr("mmspec.bench.memory.peak_growth", lambda work, device: work() or 1000)
         patch.setattr(bench, "measure_floor", lambda read, operations, device: Floor(1e10, 1e11, read, operations))
         yield patch
 
@@ -64,14 +65,29 @@ def quick() -> Iterator[pytest.MonkeyPatch]:
 def result(folder: Path, quick: pytest.MonkeyPatch) -> Result:
     calls: list[int] = []
 
-    def progress(total: int):
-        calls.append(total)
+    def progress(plan: Plan):
+        calls.append(plan.calls)
+        assert 0 < plan.quick < plan.seconds
         return lambda: calls.append(1)
 
     options = BenchOptions(prompts=2, repeats=2, window=3, batch=2, floors=1)
     made = bench.bench_continuous(["reflection", "set-parallel"], options, "cpu", progress, str(folder))
     assert len(calls) - 1 == calls[0], "the progress bar knows how long it takes"
     return made
+
+
+def test_quick_tries_all_methods_and_leaves_out_what_is_no_speed(folder: Path, quick: pytest.MonkeyPatch) -> None:
+    ticks: list[int] = []
+
+    def progress(plan: Plan):
+        ticks.append(plan.calls)
+        assert plan.quick is None
+        return lambda: ticks.append(1)
+
+    made = bench.bench_continuous(["reflection"], BenchOptions(window=3).quick, "cpu", progress, str(folder))
+    assert len(ticks) - 1 == ticks[0] and made.limits == Limits()
+    assert [row.method for row in made.rows] == ["plain", "reflection"] * 2
+    assert all(row.peak_memory is None for row in made.rows)
 
 
 def test_rows_are_plain_the_methods_the_sweep_and_the_baselines(result: Result) -> None:
@@ -186,7 +202,7 @@ def test_methods_are_those_of_the_plugin_that_need_no_draft_model() -> None:
 def test_a_batch_is_its_rows(result: Result, folder: Path) -> None:
     rows = [row for row in result.rows if row.batch == 2]
     assert [row.method for row in rows] == ["plain", "reflection", "reflection, window 8"]
-    assert all(row.quality["same_as_alone"] == 1 and row.quality["throughput"] > 0 for row in rows)
+    assert all(row.quality["same_as_alone"] == 1 and row.alone_repeats_s for row in rows)
     pipe = ContinuousTextToImagePipeline.from_pretrained(folder)
     together = joined(tasks_of(pipe, 3.0, [0, 1], 0))
     assert together.condition.scale == 3.0 and len(together.condition.given) == 2

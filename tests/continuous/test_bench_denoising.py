@@ -26,8 +26,9 @@ def small():
 def result(small) -> Result:
     ticks: list[int] = []
 
-    def progress(total):
-        ticks.append(total)
+    def progress(plan):
+        ticks.append(plan.calls)
+        assert 0 < plan.quick <= plan.seconds
         return lambda: ticks.append(1)
 
     made = denoising.bench_denoising(denoising.DenoisingOptions(2, 2, STEPS), "cpu", progress)

@@ -192,6 +192,51 @@ def test_a_transformers_model_as_middle():
     assert output.report.acceptance_rate == 1
 
 
+class Counted(HistoryTarget):
+    """Counts how often its table was read for drafts: passes, and prompts that a middle level reads anew."""
+
+    reads = 0
+
+    def start(self, inputs, limit, width):
+        self.reads += 1
+        return super().start(inputs, limit, width)
+
+    def verify(self, cache, draft, first=0):
+        self.reads += 1
+        return super().verify(cache, draft, first)
+
+
+def test_every_read_of_the_targets_weights_is_counted():
+    """Acceptance length looks at the outer passes alone: 5.8 with as many reads as plain decoding has."""
+    target = Counted(LARGE.table)
+    prefill = Counted(LARGE.table)
+    prefill.start(RAGGED, 30, 5)
+    report = Decoder(target, cascade(target), k=4).generate(RAGGED, 30, seed=1).report
+    assert report.equivalent_passes == target.reads - prefill.reads > 2 * report.rounds
+    assert f"in {report.rounds} passes ({report.equivalent_passes} equivalent: " in str(report)
+
+
+def test_of_other_weights_and_without_a_middle_level_equivalent_passes_are_the_passes():
+    for drafter in (None, DraftModel(LARGE), cascade(MIDDLE)):
+        report = Decoder(LARGE, drafter, k=3).generate(RAGGED, 30, seed=1).report
+        assert report.equivalent_passes == report.rounds > 0 and "equivalent" not in str(report)
+
+
+def test_every_forward_of_a_model_over_a_small_cache_is_counted():
+    from mmspec.hosts.budget import BudgetedTarget
+    from mmspec.hosts.target import TransformersTarget
+
+    torch.manual_seed(0)
+    sizes = dict(vocab_size=40, hidden_size=32, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2)
+    model = LlamaForCausalLM(LlamaConfig(**sizes, max_position_embeddings=64)).eval()
+    target, passes = TransformersTarget(model), []
+    drafter = CascadeDrafter(Decoder(BudgetedTarget(target, 16, 2), Jacobi(RandomUnit(40)), k=2))
+    decoder = Decoder(target, drafter, k=4)
+    model.model.layers[0].register_forward_hook(lambda *_: passes.append(1))
+    report = decoder.generate({"input_ids": torch.tensor([[3, 5, 7, 9]])}, 24).report
+    assert len(passes) == 1 + report.equivalent_passes and report.inner_passes > report.rounds
+
+
 def test_refusals():
     with pytest.raises(ValueError, match="starts from a prompt; a cascade's middle is FromHistory"):
         CascadeDrafter(Decoder(MIDDLE, k=2))

@@ -10,6 +10,7 @@ import torch
 from typer.testing import CliRunner
 
 from mmspec.bench.limits import Floor
+from mmspec.bench.plan import Plan
 from mmspec.cli.app import build
 from mmspec.models.captions import CaptionEncoder
 from mmspec.models.vq import LlamaGenVQ
@@ -22,8 +23,11 @@ from mmspec.pictures.quality import Features, write_quality
 from mmspec.report import table, views
 from mmspec.report.cards import render_measured
 from mmspec.report.numbers import fill
-from mmspec.report.result import Result
+from mmspec.report.result import Limits, Result
+from mmspec_image.bench import loops as loops_module
 from mmspec_image.bench import run as bench
+from mmspec_image.bench.loops import LOOPS, loops
+from mmspec_image.bench.plain_loop import step
 from mmspec_image.bench.settings import SETTINGS, methods_of
 from mmspec_image.models.llamagen import LlamaGenTransformer
 from mmspec_image.pipeline import TextToImagePipeline
@@ -76,8 +80,9 @@ def quick() -> Iterator[pytest.MonkeyPatch]:
     """Without what only takes time here: the profiler, the machine's floor, most windows."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("mmspec_image.bench.settings.WINDOWS", (3, 4, 20))
-        patch.setattr("mmspec.pictures.bench.contestants.peak_growth", lambda work, device: work() or 1000)
+        patch.setattr("mmspec.bench.memory.peak_growth", lambda work, device: work() or 1000)
         patch.setattr(bench, "measure_floor", _floor)
+        patch.setattr(loops_module, "compiled_step", lambda: step)  # compiling takes half a minute
         yield patch
 
 
@@ -89,8 +94,9 @@ def _floor(read: float, operations: float, device: str) -> Floor:
 def result(folder: Path, quick: pytest.MonkeyPatch) -> Result:
     calls: list[int] = []
 
-    def progress(total: int):
-        calls.append(total)
+    def progress(plan: Plan):
+        calls.append(plan.calls)
+        assert 0 < plan.quick < plan.seconds
         return lambda: calls.append(1)
 
     options = BenchOptions(prompts=2, repeats=2, window=3, batch=2, floors=1)
@@ -154,20 +160,46 @@ def test_a_batch_is_its_rows(result: Result) -> None:
     rows = [row for row in result.rows if row.batch == 2]
     assert [row.method for row in rows] == ["plain", "gs-sjd", "gs-sjd, window 4"]
     assert all(row.quality["same_as_alone"] == row.quality["same_as_plain"] == 1 for row in rows)
-    assert all(row.quality["throughput"] > 0 for row in rows)
+    assert all(len(row.alone_repeats_s) == len(row.repeats_s) for row in rows)
 
 
-def test_somebody_elses_loop_draws_from_the_same_law(folder: Path) -> None:
-    """The most likely codes, at a temperature near 0, are those of plain decoding."""
+def test_plain_loops_draw_from_the_same_law(folder: Path, quick: pytest.MonkeyPatch) -> None:
+    """The most likely codes, at a temperature near 0, are those of plain decoding; at 1 all loops draw the same."""
     made = bench.Bench(_judge(folder), (), BenchOptions(), "cpu", "tiny", lambda: None)
     for setting in (replace(setting, temperature=1e-4) for setting in SETTINGS):
         with torch.no_grad():
             task = made.tasks(setting, [0])[0]
             call = Call(made.judge.pipe.transformer, setting.warp)
-            theirs = bench.Theirs(call, setting.guidance, setting.temperature)(task)
             ours: Drawn = Ours(call)(task)
-        assert torch.equal(theirs.units[0], ours.units[0]) and theirs.report is None
+            likeliest = [loop(task) for loop in loops(call, setting.guidance, setting.temperature).values()]
+            drawn = [loop(task).units[0] for loop in loops(call, setting.guidance, 1.0).values()]
+        assert len(likeliest) == 3 and all(torch.equal(run.units[0], ours.units[0]) for run in likeliest)
+        assert all(run.report is None for run in likeliest)
+        assert all(torch.equal(codes, drawn[0]) for codes in drawn)
     assert methods_of(("sjd",), BenchOptions(), sweep=True) == {"sjd": {"method": "sjd", "k": BenchOptions().window}}
+
+
+def test_loops_of_ours_are_called_ours_and_the_fastest_is_what_counts(result: Result) -> None:
+    for setting in (GUIDED, FREE):
+        assert views.peers_of(result, setting) == list(LOOPS)
+        for name in LOOPS:
+            peer = result.peers[f"{setting} / {name}"]
+            assert peer.ours and peer.note.startswith("a plain loop of ours")
+    assert "LlamaGen's loop" not in table.markdown(result)
+
+
+def test_quick_tries_all_methods_and_leaves_out_what_is_no_speed(folder: Path, quick: pytest.MonkeyPatch) -> None:
+    ticks: list[int] = []
+
+    def progress(plan: Plan):
+        ticks.append(plan.calls)
+        assert plan.quick is None and "--quick" not in str(plan)
+        return lambda: ticks.append(1)
+
+    made = bench.bench_image(["gs-sjd", "gsd"], BenchOptions(window=3).quick, "cpu", progress, str(folder))
+    assert len(ticks) - 1 == ticks[0] and made.limits == Limits()
+    assert [row.method for row in made.rows] == ["plain", "gs-sjd", "gsd"] * 2
+    assert all(row.peak_memory is None and len(row.repeats_s) == 2 for row in made.rows)
 
 
 def test_limits_are_of_passes_of_the_windows(result: Result) -> None:

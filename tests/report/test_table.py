@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from mmspec.report import bounds, table, views
-from mmspec.report.result import Result
+from mmspec.report.result import Peer, Result
 
 
 def rows(view: views.View) -> dict[str, dict[str, str]]:
@@ -29,6 +29,7 @@ def test_every_setting_has_its_methods_then_its_peers(result: Result) -> None:
     assert rows(code)["plain"]["speed-up over plain"] == "1.00 (1.00–1.00)"
     assert rows(code)["prompt lookup"]["speed-up over plain"] == "1.38 (1.33–1.40)"
     assert rows(code)["static"]["speed-up over plain"] == "not run" and "needs a compiler" in code.note
+    assert "The fastest of the others: prompt lookup." in code.note
 
 
 def test_slower_than_plain_is_said(result: Result) -> None:
@@ -47,7 +48,7 @@ def test_lossy_rows_carry_a_warning(result: Result) -> None:
 def test_time_memory_and_text(result: Result) -> None:
     _, lookup, _, daring, *_ = views.costs(result).rows
     assert lookup == (
-        *("code, greedy", "prompt-lookup", "10% / 80% / 10%", "12.5 MB (1.25 × plain)"),
+        *("code, greedy", "prompt-lookup", "10% / 80% / 10%", "12.5 MB (1.25 × plain), 4.0 MB of it copies"),
         "distinct 3 0.812, same as plain 1",
     )
     assert daring[-1] == "same as plain 0.42"
@@ -66,12 +67,63 @@ def test_modes_batches_truth_and_limits_stand_apart(result: Result) -> None:
     assert reached.rows == [("code, greedy / auto", "0.93", "0.81", "0.50")]
 
 
-def test_the_summary_is_against_the_first_peer(result: Result) -> None:
+def test_the_summary_is_against_the_fastest_peer_of_every_column_which_it_names(result: Result) -> None:
     summary = rows(views.summary(result))
-    assert summary["prompt-lookup"]["code, greedy"] == "1.68 (1.51–1.68)" and summary["auto"]["prose, T = 0.8"] == ""
+    assert summary[views.AGAINST] == {
+        **{"method": views.AGAINST, "code, greedy": "prompt lookup", "prose, T = 0.8": "generate"}
+    }
+    assert summary["prompt-lookup"]["code, greedy"] == "1.14 (1.05–1.20)" and summary["auto"]["prose, T = 0.8"] == ""
     alone = replace(result, peers={})
     assert rows(views.summary(alone))["prompt-lookup"]["code, greedy"] == "1.60 (1.44–1.60)"
-    assert "as fast as plain" in views.summary(alone).note
+    assert "(our own plain decoding)" in views.summary(alone).note and rows(views.summary(alone))[views.AGAINST] == {
+        **{"method": views.AGAINST, "code, greedy": "plain", "prose, T = 0.8": "plain"}
+    }
+
+
+def test_rows_below_our_own_plain_are_marked_also_where_they_beat_the_peer(result: Result) -> None:
+    slow = {name: replace(peer, repeats_s=[4.0, 4.0, 4.0]) for name, peer in result.peers.items() if peer.repeats_s}
+    view = views.summary(replace(result, peers=slow))
+    assert (
+        rows(view)["prompt-lookup"]["prose, T = 0.8"] == "2.91 (2.88–3.20) ▼" and "▼: slower than our own" in view.note
+    )
+    assert not rows(view)["prompt-lookup"]["code, greedy"].endswith("▼")
+    assert rows(views.summary(result))["prompt-lookup"]["prose, T = 0.8"] == "0.73 (0.72–0.80) slower ▼"
+    fast = [row for row in result.rows if row.setting == "code, greedy"]
+    assert "▼" not in views.summary(replace(result, rows=fast)).note
+
+
+def test_a_loop_of_ours_is_no_measure_where_plain_decoding_is_faster(result: Result) -> None:
+    code = "code, greedy"
+    ours = {f"{code} / loop": Peer(code, [4.0, 4.2, 4.4], ours=True)}
+    assert views.base_of(replace(result, peers=ours), code)[0] == "plain"
+    assert views.base_of(replace(result, peers={**result.peers, **ours}), code)[0] == "prompt lookup"
+    faster = {f"{code} / loop": Peer(code, [0.4, 0.4, 0.4], ours=True)}
+    assert views.base_of(replace(result, peers={**result.peers, **faster}), code)[0] == "loop"
+
+
+def test_a_peer_says_which_setting_it_ran_with_and_which_were_tried(result: Result) -> None:
+    key = "code, greedy / prompt lookup"
+    tuned = replace(result.peers[key], note="", chosen="tokens=7", tried={"tokens=10": 1.36, "tokens=7": 1.21})
+    note = views.speeds(replace(result, peers={**result.peers, key: tuned}))[0].note
+    assert "prompt lookup: tokens=7, on a part of the prompts the fastest of tokens=10 / tokens=7." in note
+
+
+def test_passes_of_drafts_over_the_same_weights_are_counted(result: Result) -> None:
+    cascade = replace(result.rows[0], method="cascade", acceptance_length=5.8, target_passes=33, equivalent_passes=235)
+    code = views.speeds(replace(result, rows=[*result.rows, cascade]))[0]
+    assert rows(code)["cascade"]["equivalent passes"] == "235" and rows(code)["plain"]["equivalent passes"] == "100"
+    old = views.speeds(replace(result, rows=[replace(cascade, equivalent_passes=None)]))[0]
+    assert rows(old)["cascade"]["equivalent passes"] == "not counted"
+    assert "Equivalent passes: how often the target's weights were read" in views.facts(result)
+
+
+def test_the_caption_says_whether_copies_of_weights_are_in_peak_memory(result: Result) -> None:
+    assert "copies of them laid out for narrow passes where these pay" in views.costs(result).note
+    old = replace(result, rows=[replace(row, laid_out=None) for row in result.rows])
+    assert views.costs(old).note.endswith("copies of weights laid out for narrow passes, not.")
+    assert "copies" not in "".join(cell for row in views.costs(old).rows for cell in row)
+    none = replace(result, rows=[replace(row, peak_memory=None, laid_out=None) for row in result.rows])
+    assert not views.costs(none).note
 
 
 def test_a_setting_of_batches_only_has_a_table_of_its_peers(result: Result) -> None:
@@ -89,7 +141,7 @@ def test_both_printers_show_every_number(result: Result, width: int) -> None:
         assert words in printed and words in text
     assert "…" not in printed.replace("depth 1, 2, …", "")  # nothing is cut off
     assert "1.60 (1.44–1.60)" in printed or width < 200
-    assert "| prompt-lookup | invariant | 2.00 | 152 | 1.60 (1.44–1.60) | 1.68 | 1.14 |" in text
+    assert "| prompt-lookup | invariant | 2.00 | 100 | 152 | 1.60 (1.44–1.60) | 1.68 | 1.14 |" in text
     for block in [block for block in text.split("\n\n") if block.startswith("|")]:
         assert len({line.count("|") for line in block.splitlines()}) == 1
 

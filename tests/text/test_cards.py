@@ -23,7 +23,7 @@ def test_a_card_says_what_the_facts_say() -> None:
     for words in (
         "1,234,567 parameters",
         "| code | 3.142 |",
-        "`heapq.py`",
+        "Held out: heapq.py",
         "last 5%",
         "steps 7",
         "target: transformers",

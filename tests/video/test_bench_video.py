@@ -12,11 +12,12 @@ import torch
 from scipy.signal import convolve2d
 from typer.testing import CliRunner
 
+from mmspec.bench.plan import Plan
 from mmspec.bench.race import Track
 from mmspec.cli.app import build
 from mmspec.models.vq import LlamaGenVQ
 from mmspec.report import table, views
-from mmspec.report.result import PLAIN, Result
+from mmspec.report.result import PLAIN, Limits, Result
 from mmspec_video.bench import large, players
 from mmspec_video.bench.clips import Task, places, reach, recorded
 from mmspec_video.bench.contestants import Maker, same_frames
@@ -80,7 +81,7 @@ def quick() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("mmspec_video.bench.settings.WINDOWS", (2, 6))
         patch.setattr("mmspec_video.bench.denoised.DELAYS", DELAYS)
-        patch.setattr("mmspec_video.bench.contestants.peak_growth", lambda work, device: work() and 1000)
+        patch.setattr("mmspec.bench.memory.peak_growth", lambda work, device: work() and 1000)
         yield
 
 
@@ -88,14 +89,31 @@ def quick() -> Iterator[None]:
 def result(folders: tuple[Path, Path], quick: None) -> Result:
     calls: list[int] = []
 
-    def progress(total: int):
-        calls.append(total)
+    def progress(plan: Plan):
+        calls.append(plan.calls)
+        assert 0 < plan.quick < plan.seconds
         return lambda: calls.append(1)
 
     options, models = BenchOptions(repeats=2, clips=1, frames=5), [str(folder) for folder in folders]
     made = bench_video(["branch-prediction", "frame-gs-sjd"], options, "cpu", progress, models)
     assert len(calls) - 1 == calls[0], "the progress bar knows how long it takes"
     return made
+
+
+def test_quick_has_all_methods_and_players_and_no_looks(folders: tuple[Path, Path], quick: None) -> None:
+    ticks: list[int] = []
+
+    def progress(plan: Plan):
+        ticks.append(plan.calls)
+        assert plan.quick is None
+        return lambda: ticks.append(1)
+
+    options = replace(BenchOptions().quick, frames=3)
+    made = bench_video(["branch-prediction", "frame-gs-sjd"], options, "cpu", progress, [str(f) for f in folders])
+    assert len(ticks) - 1 == ticks[0] and made.limits == Limits()
+    played = [playing(trace, delay) for trace in (REPEATING, RECORDED, ADVERSARIAL) for delay in DELAYS]
+    assert made.settings == [DENOISED, *played, CODES]
+    assert all(row.peak_memory is None and "psnr_1" not in row.quality for row in made.rows)
 
 
 def test_rows_are_plain_the_methods_and_what_they_are_measured_against(result: Result) -> None:
@@ -108,6 +126,7 @@ def test_rows_are_plain_the_methods_and_what_they_are_measured_against(result: R
     assert result.row(played[0], BRANCHED).options == {"k": 1, "branches": 2}
     assert [row.method for row in result.rows if row.exactness == "lossy"] == [STREAMING]
     assert views.peers_of(result, DENOISED) == [RECOMPUTING] and len(result.peers) == 1
+    assert result.peers[f"{DENOISED} / {RECOMPUTING}"].ours, "no measure of anything where plain decoding is faster"
 
 
 def test_numbers_are_those_of_the_raw_repeats(result: Result) -> None:

@@ -13,7 +13,7 @@ from mmspec.bench.rows import row_of
 from mmspec.bench.texts.contestants import Call, Ours
 from mmspec.bench.texts.settings import BATCHED, BenchOptions, Subject, batch
 from mmspec.report.report import Report
-from mmspec.report.result import PLAIN, Row, speedup_of
+from mmspec.report.result import PLAIN, Row
 
 
 def batch_rows(
@@ -26,8 +26,8 @@ def batch_rows(
 ) -> list[Row]:
     """Rows of one batch of prompts of several lengths.
 
-    Their quality holds `same_as_alone`, the share of rows equal to the row decoded alone, and `throughput`: units a
-    second of the batch as a multiple of those of its rows one after the other.
+    Their quality holds `same_as_alone`, the share of rows equal to the row decoded alone; `alone_repeats_s` has the
+    seconds of the batch's rows one after the other.
     """
     inputs = batch(pieces, options.batch, str(call.model.device))
     ours = {PLAIN: Ours(call, {"method": PLAIN})}
@@ -38,13 +38,11 @@ def batch_rows(
     for name in ours:
         together, apart = tracks[name], tracks[f"{name}, alone"]
         equal = [torch.equal(a, b) for a, b in zip(together.median[0].units, apart.median[0].units, strict=True)]
-        quality = {
-            "same_as_alone": statistics.mean(equal),
-            "throughput": round(speedup_of(apart.repeats_s, together.repeats_s), 4),
-        }
+        quality = {"same_as_alone": statistics.mean(equal)}
         how: dict[str, Any] = {"method": name, "setting": "code, greedy", "batch": len(equal), "quality": quality}
         given = {} if name == PLAIN else {**subject.methods.get(name, {}), "policy": "goodput"}
-        rows.append(replace(row_of(together, tracks[PLAIN], **how), options=given))
+        row = row_of(together, tracks[PLAIN], **how)
+        rows.append(replace(row, options=given, alone_repeats_s=apart.repeats_s))
     return rows
 
 

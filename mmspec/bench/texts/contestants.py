@@ -1,20 +1,41 @@
 """Who runs: our methods through `mmspec.enable`, and transformers' own ways of decoding the same prompts."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import CompileConfig
+from transformers import CompileConfig, GenerationConfig
 
 import mmspec
 from mmspec.bench.limits import settle
 from mmspec.bench.race import Contestant, Run
 from mmspec.bench.stand_ins import Oracle, Parrot
 from mmspec.core.policies import Fixed
+
+PEERS = ("generate", "generate, compiled", "generate, prompt lookup", "generate, assistant")
+STAND_INS = ("oracle", "synthetic", "empty")
+GRIDS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
+    "generate, prompt lookup": {
+        f"prompt_lookup_num_tokens={n}": {"prompt_lookup_num_tokens": n} for n in (10, 7, 5, 3)
+    },
+    "generate, assistant": {
+        "its own schedule": {},
+        **{
+            f"num_assistant_tokens={n}, constant": {
+                "num_assistant_tokens": n,
+                "num_assistant_tokens_schedule": "constant",
+                "assistant_confidence_threshold": 0.0,
+            }
+            for n in (2, 3, 5)
+        },
+    },
+}
+"""Settings of which a peer gets its fastest, by name: arguments of `generate`, or the assistant's configuration."""
 
 
 @dataclass(frozen=True)
@@ -78,27 +99,70 @@ class Theirs:
     Attributes:
         call: How `generate` is called.
         more: What is added to the arguments.
-        note: For the reader of the result.
     """
 
     call: Call
     more: Mapping[str, Any] = field(default_factory=dict)
-    note: str = ""
 
     def __call__(self, inputs: Mapping[str, Tensor]) -> Run:
         seconds, units = self.call(inputs, **self.more)
         return Run(seconds, units)
 
 
-def peers(call: Call, drafter: Any) -> dict[str, Theirs]:
+@dataclass
+class Assisted:
+    """transformers' own draft model.
+
+    Attributes:
+        call: How `generate` is called.
+        assistant: The draft model.
+        settings: What its generation configuration says for the call; transformers reads them nowhere else.
+    """
+
+    call: Call
+    assistant: Any
+    settings: Mapping[str, Any]
+
+    def __call__(self, inputs: Mapping[str, Tensor]) -> Run:
+        with _configured(self.assistant, self.settings):
+            seconds, units = self.call(inputs, assistant_model=self.assistant)
+        return Run(seconds, units)
+
+
+@contextmanager
+def _configured(model: Any, settings: Mapping[str, Any]) -> Iterator[None]:
+    own = model.generation_config
+    model.generation_config = GenerationConfig.from_dict({**own.to_dict(), **settings})
+    try:
+        yield
+    finally:
+        model.generation_config = own
+
+
+@dataclass(frozen=True)
+class Way:
+    """A peer, before its setting is chosen.
+
+    Attributes:
+        ways: By what the settings are called; one, called "", where there is nothing to choose.
+        note: For the reader of the result.
+    """
+
+    ways: Mapping[str, Contestant]
+    note: str = ""
+
+
+def peers(call: Call, drafter: Any) -> dict[str, Way]:
     """transformers' `generate`, with its static cache compiled, its prompt lookup, its assistant."""
+    eager, compiled, lookup, assistant = PEERS
+    static = Theirs(call, {"cache_implementation": "static", "compile_config": _compiled()})
     return {
-        "generate": Theirs(call),
-        "generate, compiled": Theirs(
-            call, {"cache_implementation": "static", "compile_config": _compiled()}, "static cache, compiled"
+        eager: Way({"": Theirs(call)}),
+        compiled: Way({"": static}, "static cache, compiled"),
+        lookup: Way({name: Theirs(call, more) for name, more in GRIDS[lookup].items()}),
+        assistant: Way(
+            {name: Assisted(call, drafter, more) for name, more in GRIDS[assistant].items()}, "assistant_model"
         ),
-        "generate, prompt lookup": Theirs(call, {"prompt_lookup_num_tokens": 10}, "prompt_lookup_num_tokens=10"),
-        "generate, assistant": Theirs(call, {"assistant_model": drafter}, "assistant_model, its own schedule"),
     }
 
 
@@ -112,8 +176,9 @@ def _compiled() -> CompileConfig:
 
 def stand_ins(call: Call, truth: dict[tuple[int, ...], list[int]], k: int, rate: float) -> dict[str, Contestant]:
     """Oracle, synthetic acceptance, and rounds in which a drafter drafts nothing."""
+    oracle, synthetic, empty = STAND_INS
     return {
-        "oracle": Ours(call, {"drafter": Oracle(truth), "k": k}),
-        "synthetic": Ours(call, {"drafter": Parrot(), "rule": "synthetic", "rate": rate, "k": k}),
-        "empty": Ours(call, {"method": "prompt-lookup", "k": k, "policy": Fixed(0)}),
+        oracle: Ours(call, {"drafter": Oracle(truth), "k": k}),
+        synthetic: Ours(call, {"drafter": Parrot(), "rule": "synthetic", "rate": rate, "k": k}),
+        empty: Ours(call, {"method": "prompt-lookup", "k": k, "policy": Fixed(0)}),
     }

@@ -10,12 +10,15 @@ import mmspec
 from mmspec.bench.forced import Forced, forced_all
 from mmspec.bench.limits import best_speedup, best_tree, limits_of, measure_floor, pass_seconds, pipe
 from mmspec.bench.machine import describe, versions
-from mmspec.bench.memory import peak_growth, weights
-from mmspec.bench.race import Contestant, race
+from mmspec.bench.memory import Footprint, footprint
+from mmspec.bench.plan import Plan, planned
+from mmspec.bench.race import Contestant, Run, race
 from mmspec.bench.rows import distinct, peer_of, row_of
 from mmspec.bench.texts.batches import batch_rows
 from mmspec.bench.texts.contestants import Call, Ours, peers, stand_ins
-from mmspec.bench.texts.settings import BATCHED, GIVEN, READ, TEMPERATURES, BenchOptions, Subject, named, prompts, texts
+from mmspec.bench.texts.plan import OVERHEAD, calls_of, tokens_of
+from mmspec.bench.texts.settings import GIVEN, READ, SHARE, TEMPERATURES, BenchOptions, Subject, named, prompts, texts
+from mmspec.bench.tuning import tune
 from mmspec.faces.build import decoder_for
 from mmspec.hosts.loading import load_model, load_tokenizer
 from mmspec.report.result import PLAIN, Limits, Peer, Result, Row
@@ -50,7 +53,7 @@ class Bench:
 
     def run(self) -> Result:
         """Everything; seconds first, since what follows warms the machine up."""
-        memory = self._memory()
+        memory = self._memory() if self.options.whole else {}
         for kind, pieces in self.pieces.items():
             for temperature in TEMPERATURES:
                 self._setting(named(kind, temperature), pieces, temperature, memory)
@@ -58,7 +61,8 @@ class Bench:
             self.rows += batch_rows(
                 self._call(0.0), self.subject, self.methods, self.pieces["code"], self.options, self.tick
             )
-        self.forced = {kind: self._led(pieces[: self.options.prompts]) for kind, pieces in self.pieces.items()}
+        if self.options.whole:
+            self.forced = {kind: self._led(pieces[: self.options.prompts]) for kind, pieces in self.pieces.items()}
         return Result(
             kind=self.subject.kind,
             model=self.subject.target,
@@ -68,7 +72,7 @@ class Bench:
             prompts={kind: min(self.options.prompts, len(pieces)) for kind, pieces in self.pieces.items()},
             rows=self.rows,
             peers=self.peers,
-            limits=self._limits(),
+            limits=self._limits() if self.options.whole else Limits(),
             teacher_forced={
                 kind: {method: round(led.acceptance_length, 4) for method, led in found.items()}
                 for kind, found in self.forced.items()
@@ -78,34 +82,41 @@ class Bench:
     def _call(self, temperature: float) -> Call:
         return Call(self.model, self.options.new, temperature, self.options.seed)
 
-    def _setting(self, setting: str, pieces: list[Tensor], temperature: float, memory: Mapping[str, int]) -> None:
+    def once(self) -> Run:
+        """One call of plain decoding."""
+        task = prompts(self.pieces["code"], 1, self.device)[0]
+        return Ours(self._call(0.0), {"method": PLAIN})(task)
+
+    def _setting(self, setting: str, pieces: list[Tensor], temperature: float, memory: Mapping[str, Footprint]) -> None:
         """One race; stand-ins run where nothing is drawn, since they are about the loop."""
         call, truth = self._call(temperature), dict[tuple[int, ...], list[int]]()
         ours: dict[str, Contestant] = {PLAIN: Ours(call, {"method": PLAIN}, truth)}
         ours |= {name: Ours(call, {"method": name, **options}) for name, options in self.methods.items()}
-        others = {} if temperature else stand_ins(call, truth, self.options.k, self.options.rate)
-        theirs = peers(call, self.drafter)
+        bounds = self.options.whole and not temperature
+        others = stand_ins(call, truth, self.options.k, self.options.rate) if bounds else {}
         tasks = prompts(pieces, self.options.prompts, self.device)
+        ways = peers(call, self.drafter)
+        tuned = {name: tune(way.ways, tasks[:SHARE], self.tick) for name, way in ways.items()}
+        theirs = {name: found.way for name, found in tuned.items()}
         tracks = race({**ours, **others, **theirs}, tasks, self.options.repeats, optional=theirs, tick=self.tick)
         for name in (*ours, *others):
             how: dict[str, Any] = {"setting": setting, "method": name}
             how |= {"quality": {"distinct_3": distinct(tracks[name].median, 3)}}
             options = self.subject.methods.get(name, {}) if name in ours else {"k": self.options.k}
-            how |= {"options": options, "peak_memory": memory.get(name), "mode": name if name in others else "real"}
+            how |= {"options": options, "memory": memory.get(name), "mode": name if name in others else "real"}
             self.rows.append(row_of(tracks[name], tracks[PLAIN], **how))
-        for name, way in theirs.items():
-            self.peers[f"{setting} / {name}"] = peer_of(tracks[name], setting, way.note)
+        for name, way in ways.items():
+            self.peers[f"{setting} / {name}"] = peer_of(tracks[name], setting, way.note, tuned=tuned[name])
 
-    def _memory(self) -> dict[str, int]:
-        """Bytes of models and of one call, by method."""
-        task, call, most = prompts(self.pieces["code"], 1, self.device)[0], self._call(0.0), {}
+    def _memory(self) -> dict[str, Footprint]:
+        """What models and one call take, by method."""
+        task, call, found = prompts(self.pieces["code"], 1, self.device)[0], self._call(0.0), {}
         for name, options in {PLAIN: {}, **self.methods}.items():
-            own = weights(self.model) + (weights(self.drafter) if "drafter" in options else 0)
+            models = [self.model, *([self.drafter] if "drafter" in options else [])]
             with mmspec.enable(self.model, **{"method": name, **options}):
-                call(task)  # what is made once is not what a call needs
-                most[name] = own + peak_growth(lambda: call(task), self.device)
+                found[name] = footprint(lambda: call(task), models, self.device)
             self.tick()
-        return most
+        return found
 
     def _led(self, pieces: list[Tensor]) -> dict[str, Forced]:
         """Every method led through held-out text."""
@@ -142,7 +153,7 @@ def bench(
     methods: list[str] | None,
     options: BenchOptions,
     device: str,
-    progress: Callable[[int], Callable[[], None]],
+    progress: Callable[[Plan], Callable[[], None]],
 ) -> Result:
     """Load target and draft model, and run.
 
@@ -151,7 +162,7 @@ def bench(
         methods: Which of our methods; None for all that `subject` lists.
         options: How much.
         device: Where.
-        progress: Given the number of calls, returns what is called after each.
+        progress: Given what is ahead, returns what is called after each call.
     """
     model, drafter = load_model(subject.target, device), load_model(subject.drafter, device)
     wanted = [name for name in (subject.methods if methods is None else methods) if name != PLAIN]
@@ -161,17 +172,19 @@ def bench(
         decoder_for(model, **_apart({"method": name, **given}))
     pieces = texts(load_tokenizer(subject.target))
     run = Bench(subject, model, drafter, live, pieces, options, device, lambda: None)
-    run.tick = progress(_calls(run))
+    run.tick = progress(_plan(run))
     return run.run()
 
 
-def _calls(run: Bench) -> int:
-    """How often `tick` will be called."""
-    each = (1 + run.options.repeats) * run.options.prompts
-    per_kind = sum(each * (1 + len(run.methods) + 4 + (0 if t else 3)) for t in TEMPERATURES)
-    tried = 1 + len(set(BATCHED) & set(run.methods))
-    batches = (1 + run.options.repeats) * 2 * tried if run.options.batch else 0
-    return len(run.pieces) * (per_kind + len(run.methods)) + batches + 1 + len(run.methods)
+def _plan(run: Bench) -> Plan:
+    """What is ahead, from one call of plain decoding."""
+    options, kinds = run.options, len(run.pieces)
+
+    def work(options: BenchOptions) -> float:
+        return OVERHEAD * tokens_of(run.methods, options, kinds) / run.options.new
+
+    quick = work(options.quick) if options.whole else None
+    return planned(calls_of(run.methods, options, kinds), work(options), quick, run.once)
 
 
 def _apart(options: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,13 +1,13 @@
 """What is decoded, by whom and how much, unless the command line says otherwise."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from mmspec.bench.texts.defaults import BATCH, NEW, PROMPTS, REPEATS
+from mmspec.bench.texts.defaults import BATCH, NEW, PROMPTS, QUICK_NEW, QUICK_PROMPTS, QUICK_REPEATS, REPEATS
 from mmspec.training import held_out
 
 DRAFTER = "mmspec/text-1m"
@@ -17,6 +17,8 @@ GIVEN = 160
 """Tokens of a prompt."""
 READ = 240
 """Tokens of a text through which decoders are led."""
+SHARE = 1
+"""Prompts of a setting on which peers choose their settings."""
 
 METHODS: Mapping[str, Mapping[str, Any]] = {
     "prompt-lookup": {"k": 7},
@@ -69,6 +71,7 @@ class BenchOptions:
         seed: Of torch's generator, before every call.
         k: Units drafted by the oracle, and in the synthetic and empty rounds.
         rate: Synthetic acceptance.
+        whole: Whether memory, bounds, texts whose truth is forced and limits are measured, beside speed.
     """
 
     prompts: int = PROMPTS
@@ -78,6 +81,13 @@ class BenchOptions:
     seed: int = 0
     k: int = 6
     rate: float = 0.7
+    whole: bool = True
+
+    @property
+    def quick(self) -> "BenchOptions":
+        """All methods on fewer and shorter texts, for their speed alone."""
+        prompts, new = min(self.prompts, QUICK_PROMPTS), min(self.new, QUICK_NEW)
+        return replace(self, prompts=prompts, new=new, repeats=min(self.repeats, QUICK_REPEATS), batch=0, whole=False)
 
 
 def named(text: str, temperature: float) -> str:

@@ -16,7 +16,7 @@ Knobs: the outer `k` (more units a round, fewer outer passes), and all that the 
 """
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import torch
 from torch import Tensor
@@ -32,7 +32,13 @@ from mmspec.core.types import Draft, Raw, Started, Step
 
 
 class Middle(Target, Protocol):
-    """A target that starts from a live call, not from a prompt; it offers `live`."""
+    """A target that starts from a live call, not from a prompt; it offers `live`.
+
+    Attributes:
+        target: Whose weights its passes read.
+    """
+
+    target: Target
 
     def start(self, inputs: State, limit: int, width: int) -> Started:
         """Continue after all units that `inputs` knows, its root included.
@@ -70,6 +76,7 @@ class CascadeDrafter:
         if decoder.rule.exactness not in ("invariant", "lossless"):
             raise ValueError(f"a cascade's inner rule must be exact, {type(decoder.rule).__name__} is not; use Match()")
         self.decoder = decoder
+        self._same_weights = False
 
     def bind(self, target: Target) -> None:
         if self.decoder.target.vocab != target.vocab:
@@ -77,6 +84,7 @@ class CascadeDrafter:
                 f"the middle target has {self.decoder.target.vocab} unit ids and the target {target.vocab}; "
                 "a cascade needs one vocabulary"
             )
+        self._same_weights = cast(Middle, self.decoder.target).target is target
 
     def width(self, k: int) -> int:
         return k
@@ -93,6 +101,8 @@ class CascadeDrafter:
         while not inner.finished:
             self.decoder.advance(inner)
             steps.append(inner.step)
+        if self._same_weights:  # a start is a pass, too
+            state.report.inner_passes += 1 + inner.report.equivalent_passes
         state.memory = inner
         units, law = inner.history[:, inner.given : inner.given + k], _laws(steps, k)
         return Draft.chain(units, None if noise.shared else law, score=law.confidence().cumsum(1))

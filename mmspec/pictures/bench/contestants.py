@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from mmspec.bench.limits import settle
-from mmspec.bench.memory import peak_growth, weights
+from mmspec.bench.memory import Footprint, footprint
 from mmspec.bench.race import Run
 from mmspec.bench.stand_ins import Oracle
 from mmspec.core.decoder import Decoder
@@ -89,15 +89,13 @@ class Ours:
                 decoder.advance(state)
 
 
-def memory_of(ours: Mapping[str, Ours], task: Task, device: str, tick: Callable[[], None]) -> dict[str, int]:
-    """Bytes of the transformer and of a call's first rounds, by method."""
-    most = {}
+def memory_of(ours: Mapping[str, Ours], task: Task, device: str, tick: Callable[[], None]) -> dict[str, Footprint]:
+    """What the transformer and a call's first rounds take, by method."""
+    found = {}
     for name, contestant in ours.items():
-        contestant.begin(task, ROUNDS)  # what is made once is not what a call needs
-        grown = peak_growth(partial(contestant.begin, task, ROUNDS), device)
-        most[name] = weights(contestant.call.model) + grown
+        found[name] = footprint(partial(contestant.begin, task, ROUNDS), [contestant.call.model], device)
         tick()
-    return most
+    return found
 
 
 @dataclass

@@ -1,13 +1,15 @@
 """How much a benchmark of pictures does, and what is tried; the command line reads it before anything heavy."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 PROMPTS = 8
 REPEATS = 4
 BATCH = 8
 WINDOW = 12
+QUICK = 2
+"""Captions of all repeats under `quick`: one a repeat."""
 
 
 @dataclass(frozen=True)
@@ -21,6 +23,7 @@ class BenchOptions:
         batch: Rows of the batch that is compared with its rows alone; 0 leaves it out.
         seed: Of the first picture; the others count up.
         floors: Sets of pictures that plain decoding draws with other seeds.
+        whole: Whether windows are swept, and bounds, memory and limits measured, beside speed and looks.
     """
 
     prompts: int = PROMPTS
@@ -29,6 +32,12 @@ class BenchOptions:
     batch: int = BATCH
     seed: int = 0
     floors: int = 3
+    whole: bool = True
+
+    @property
+    def quick(self) -> "BenchOptions":
+        """All methods at one window on a few captions, one picture at a time."""
+        return replace(self, prompts=1, repeats=QUICK, batch=0, floors=1, whole=False)
 
     @property
     def drawn(self) -> int:

@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from mmspec.bench.command import Quick
 from mmspec.bench.methods import told
 from mmspec.pictures.bench.command import bench, refuse
 from mmspec.pictures.bench.options import BATCH, PROMPTS, REPEATS, BenchOptions
@@ -32,6 +33,7 @@ def bench_continuous(
     batch: Annotated[int, typer.Option(min=0, max=32, help="Rows of the batch; 0 leaves batches out.")] = BATCH,
     seed: Annotated[int, typer.Option(help="Of the first picture; the others count up.")] = 0,
     model: Annotated[str, typer.Option(help="A shipped name, or the folder of a pipeline for captions.")] = MODEL,
+    quick: Quick = False,
 ) -> None:
     """Compare methods and honest baselines, interleaved, with plain decoding; the head's time stands apart."""
     refuse(prompts * repeats, json, plot)
@@ -39,6 +41,7 @@ def bench_continuous(
     from mmspec_continuous.bench.run import bench_continuous as run
 
     options = BenchOptions(prompts=prompts, repeats=repeats, window=window, batch=batch, seed=seed)
+    options = options.quick if quick else options
     bench("continuous", lambda progress: run(methods, options, device, progress, model), json, plot)
 
 
@@ -50,6 +53,7 @@ def bench_denoising(
     samples: Annotated[int, typer.Option(min=1, max=1000, help="Samples of a repeat, one at a time.")] = 4,
     steps: Annotated[int, typer.Option(min=2, max=1000, help="Denoising steps.")] = 50,
     seed: Annotated[int, typer.Option(help="Of the first sample; the others count up.")] = 0,
+    quick: Quick = False,
 ) -> None:
     """Count the serial network calls of speculative denoising in a diffusers pipeline, whose weights are random."""
     refuse(2, json, plot)
@@ -57,4 +61,5 @@ def bench_denoising(
     from mmspec_continuous.bench.denoising import bench_denoising as run
 
     options = DenoisingOptions(samples=samples, repeats=repeats, steps=steps, seed=seed)
+    options = options.quick if quick else options
     bench("denoising", lambda progress: run(options, device, progress), json, plot)

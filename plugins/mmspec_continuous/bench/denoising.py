@@ -17,6 +17,7 @@ from diffusers import DDPMPipeline, DDPMScheduler, UNet2DModel
 import mmspec
 from mmspec.bench.limits import settle
 from mmspec.bench.machine import describe, versions
+from mmspec.bench.plan import Plan, planned
 from mmspec.bench.race import Run, Track, relay
 from mmspec.bench.rows import row_of
 from mmspec.report.report import Report
@@ -25,6 +26,7 @@ from mmspec.report.result import PLAIN, Limits, Result, Row
 METHOD = "speculative-denoising"
 DRAFTS = (2, 4, 8)
 """Steps that are drafted per network call."""
+QUICK = 2
 UNET: dict[str, Any] = {
     "sample_size": 32,
     "layers_per_block": 2,
@@ -50,12 +52,25 @@ class DenoisingOptions:
         repeats: Counted repeats, each of seeds of its own.
         steps: Denoising steps.
         seed: Of the first sample; the others count up.
+        whole: Whether it is the whole benchmark.
     """
 
     samples: int = 4
     repeats: int = 4
     steps: int = 50
     seed: int = 0
+    whole: bool = True
+
+    @property
+    def quick(self) -> "DenoisingOptions":
+        """Fewer samples."""
+        samples, repeats = min(self.samples, QUICK), min(self.repeats, QUICK)
+        return replace(self, samples=samples, repeats=repeats, whole=False)
+
+    @property
+    def calls(self) -> int:
+        """How often everybody samples."""
+        return 1 + self.samples * self.repeats
 
 
 @dataclass(frozen=True)
@@ -120,13 +135,13 @@ class Watched:
         self._report.emitted += 1
 
 
-def bench_denoising(options: DenoisingOptions, device: str, progress: Callable[[int], Callable[[], None]]) -> Result:
+def bench_denoising(options: DenoisingOptions, device: str, progress: Callable[[Plan], Callable[[], None]]) -> Result:
     """Build a pipeline and run.
 
     Args:
         options: How much.
         device: Where.
-        progress: Given the number of calls, returns what is called after each.
+        progress: Given what is ahead, returns what is called after each call.
     """
     torch.manual_seed(options.seed)
     pipe = DDPMPipeline(UNet2DModel(**UNET).eval(), DDPMScheduler()).to(device)
@@ -135,7 +150,9 @@ def bench_denoising(options: DenoisingOptions, device: str, progress: Callable[[
     samplers |= {f"{METHOD}, {k} steps drafted": Sampler(pipe, options.steps, k) for k in DRAFTS}
     first, size = options.seed, options.samples
     legs = [range(first + size * i, first + size * (i + 1)) for i in range(options.repeats)]
-    tick = progress(len(samplers) * (1 + size * options.repeats))
+    calls, many = len(samplers) * options.calls, len(samplers)
+    quick = many * options.quick.calls if options.whole else None
+    tick = progress(planned(calls, calls, quick, partial(samplers[PLAIN], first)))
     tracks = relay(samplers, legs, legs[0][:1], tick=tick)
     row = partial(_row, tracks, f"DDPM, {options.steps} steps")
     return Result(

@@ -11,7 +11,8 @@ import torch
 
 from mmspec.bench.limits import NODES, limits_of, measure_floor, pass_seconds, pipe
 from mmspec.bench.machine import describe, versions
-from mmspec.bench.race import relay
+from mmspec.bench.plan import Plan, planned
+from mmspec.bench.race import Run, relay
 from mmspec.bench.rows import row_of
 from mmspec.faces.build import decoder_for
 from mmspec.hosts.loading import locate_pipeline
@@ -71,7 +72,7 @@ class Bench:
     @torch.no_grad()
     def run(self) -> Result:
         """Everything; seconds first, since what follows warms the machine up."""
-        for setting in SETTINGS:
+        for setting in self.settings:
             self._setting(setting)
         (whole,) = (setting for setting in SETTINGS if setting.whole)
         if self.options.batch:
@@ -86,7 +87,7 @@ class Bench:
             prompts={"captions": min(drawn, len(CAPTIONS))},
             rows=self.rows,
             peers={},
-            limits=self._limits(whole),
+            limits=self._limits(whole) if self.options.whole else Limits(),
             unit="token",
             piece="picture",
             how=f"Every repeat has {self.options.prompts} captions of its own; {drawn} pictures a method. A window is "
@@ -96,6 +97,16 @@ class Bench:
             floor=self.floor,
             notes=dict(NOTES),
         )
+
+    @property
+    def settings(self) -> tuple[Setting, ...]:
+        """How tokens are drawn; nowhere more than speed and looks are measured where that is enough."""
+        return tuple(replace(setting, whole=setting.whole and self.options.whole) for setting in SETTINGS)
+
+    def once(self) -> Run:
+        """One picture by plain decoding."""
+        with torch.no_grad():
+            return Ours(HeadCall(self.model))(self.tasks(SETTINGS[0], [0])[0])
 
     @property
     def model(self) -> CausalContinuousAR:
@@ -132,7 +143,7 @@ class Bench:
         for name, track in tracks.items():
             quality = split(track.every) | self.judge.numbers(track.every, tracks[PLAIN].every, captions)
             options = others[name].settings if name in others else said(methods.get(name, {}))
-            how = {"setting": setting.name, "method": name, "peak_memory": memory.get(name), "every": True}
+            how = {"setting": setting.name, "method": name, "memory": memory.get(name), "every": True}
             row = _of_a_law(row_of(track, tracks[PLAIN], **how, quality=quality, options=options))
             self.rows.append(replace(row, exactness="lossy") if name in others else row)
         turns = range(1, self.options.floors + 1)
@@ -173,7 +184,7 @@ def bench_continuous(
     methods: list[str] | None,
     options: BenchOptions,
     device: str,
-    progress: Callable[[int], Callable[[], None]],
+    progress: Callable[[Plan], Callable[[], None]],
     model: str,
 ) -> Result:
     """Load a pipeline and run.
@@ -182,7 +193,7 @@ def bench_continuous(
         methods: Which of ours; None for all that need no draft model.
         options: How much.
         device: Where.
-        progress: Given the number of calls, returns what is called after each.
+        progress: Given what is ahead, returns what is called after each call.
         model: A name or a folder of a pipeline with `quality.safetensors` in it.
 
     Raises:
@@ -200,8 +211,14 @@ def bench_continuous(
     folder = locate_pipeline(model)
     assert folder is not None, "a pipeline that is not on this machine is refused when it is loaded"
     run = Bench(Judge(loaded, load_quality(folder)), chosen, options, device, model, lambda: None)
-    run.tick = progress(_calls(run))
+    run.tick = progress(_plan(run))
     return run.run()
+
+
+def _plan(run: Bench) -> Plan:
+    """What is ahead, from one picture of plain decoding."""
+    quick = _calls(replace(run, options=run.options.quick)) if run.options.whole else None
+    return planned(_calls(run), _calls(run), quick, run.once)
 
 
 def _of_a_law(row: Row) -> Row:
@@ -222,7 +239,7 @@ def _read(model: CausalContinuousAR) -> tuple[int, int]:
 def _calls(run: Bench) -> int:
     """How often `tick` will be called."""
     drawn, total = run.options.drawn, 0
-    for setting in SETTINGS:
+    for setting in run.settings:
         contestants = 1 + len(run.tried(setting.whole)) + len(run.baselines) * setting.whole
         total += contestants * (1 + drawn) + run.options.floors * -(-drawn // AT_ONCE)
         total += (1 + len(run.methods)) * setting.whole

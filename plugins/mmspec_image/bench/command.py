@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from mmspec.bench.command import Quick
 from mmspec.bench.methods import told
 from mmspec.pictures.bench.command import bench, refuse
 from mmspec.pictures.bench.options import BATCH, PROMPTS, REPEATS, WINDOW, BenchOptions
@@ -25,6 +26,7 @@ def bench_image(
     batch: Annotated[int, typer.Option(min=0, max=32, help="Rows of the batch; 0 leaves batches out.")] = BATCH,
     seed: Annotated[int, typer.Option(help="Of the first picture; the others count up.")] = 0,
     model: Annotated[str, typer.Option(help="A shipped name, or the folder of a pipeline for captions.")] = MODEL,
+    quick: Quick = False,
 ) -> None:
     """Compare methods, interleaved, with plain decoding: how fast pictures are drawn, and what they are like."""
     refuse(prompts * repeats, json, plot)
@@ -32,4 +34,5 @@ def bench_image(
     from mmspec_image.bench.run import bench_image as run
 
     options = BenchOptions(prompts=prompts, repeats=repeats, window=window, batch=batch, seed=seed)
+    options = options.quick if quick else options
     bench("image", lambda progress: run(methods, options, device, progress, model), json, plot)

@@ -1,14 +1,15 @@
-"""`mmspec bench image`: windows, plain decoding and LlamaGen's loop, interleaved; and what the pictures are like."""
+"""`mmspec bench image`: windows, plain decoding and plain loops, interleaved; and what the pictures are like."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 
 from mmspec.bench.limits import NODES, limits_of, measure_floor, pass_seconds, pipe
 from mmspec.bench.machine import describe, versions
-from mmspec.bench.race import relay
+from mmspec.bench.plan import Plan, planned
+from mmspec.bench.race import Run, relay
 from mmspec.bench.rows import peer_of, row_of
 from mmspec.faces.build import decoder_for
 from mmspec.hosts.loading import locate_pipeline
@@ -22,11 +23,9 @@ from mmspec.pictures.bench.tasks import Task, joined, parts, tasks_of
 from mmspec.pictures.command import pipeline
 from mmspec.pictures.quality import load_quality
 from mmspec.report.result import PLAIN, Limits, Peer, Result, Row
-from mmspec_image.bench.peer import Theirs
+from mmspec_image.bench.loops import LOOPS, loops
 from mmspec_image.bench.settings import METHODS, NARROW, NOTES, SETTINGS, Setting, methods_of
 from mmspec_image.targets.llamagen import LlamaGenTarget
-
-THEIRS = "LlamaGen's loop"
 
 
 @dataclass
@@ -55,7 +54,7 @@ class Bench:
     @torch.no_grad()
     def run(self) -> Result:
         """Everything; seconds first, since what follows warms the machine up."""
-        for setting in SETTINGS:
+        for setting in self.settings:
             self._setting(setting)
         (whole,) = (setting for setting in SETTINGS if setting.whole)
         if self.options.batch:
@@ -73,7 +72,7 @@ class Bench:
             prompts={"captions": min(drawn, len(CAPTIONS))},
             rows=self.rows,
             peers=self.peers,
-            limits=self._limits(whole),
+            limits=self._limits(whole) if self.options.whole else Limits(),
             unit="code",
             piece="picture",
             how=f"Every repeat has {self.options.prompts} captions of its own; {drawn} pictures a method. A window is "
@@ -81,6 +80,16 @@ class Bench:
             floor=self.floor,
             notes=dict(NOTES),
         )
+
+    @property
+    def settings(self) -> tuple[Setting, ...]:
+        """How codes are drawn; nowhere more than speed and looks are measured where that is enough."""
+        return tuple(replace(setting, whole=setting.whole and self.options.whole) for setting in SETTINGS)
+
+    def once(self) -> Run:
+        """One picture by plain decoding."""
+        with torch.no_grad():
+            return Ours(self._call(SETTINGS[0]))(self.tasks(SETTINGS[0], [0])[0])
 
     @property
     def batched(self) -> tuple[str, ...]:
@@ -101,21 +110,21 @@ class Bench:
         plain = Ours(call, truth={})
         ours: dict[str, Any] = {PLAIN: plain} | {name: Ours(call, how) for name, how in methods.items()}
         others = {"oracle": Knowing(plain, self.options.window)} if setting.whole else {}
-        theirs = {THEIRS: Theirs(call, setting.guidance, setting.temperature)}
+        plainly = loops(call, setting.guidance, setting.temperature)
         alike = {name: ours[name] for name in (PLAIN, *self.methods)} if setting.whole else {}
         memory = memory_of(alike, self.tasks(setting, [0])[0], self.device, self.tick)
         drawn = self.options.drawn
         legs = parts(self.tasks(setting, range(drawn)), self.options.prompts)
-        tracks = relay({PLAIN: plain, **others, **ours, **theirs}, legs, legs[0][:1], optional=theirs, tick=self.tick)
+        tracks = relay({PLAIN: plain, **others, **ours, **plainly}, legs, legs[0][:1], optional=plainly, tick=self.tick)
         captions = [caption for leg in legs for task in leg for caption in task.captions]
         for name in (*ours, *others):
             how: dict[str, Any] = {"setting": setting.name, "method": name, "mode": "real" if name in ours else name}
-            how |= {"options": said(methods.get(name, {})), "peak_memory": memory.get(name), "every": True}
+            how |= {"options": said(methods.get(name, {})), "memory": memory.get(name), "every": True}
             if name in ours:
                 how["quality"] = self.judge.numbers(tracks[name].every, tracks[PLAIN].every, captions)
             self.rows.append(row_of(tracks[name], tracks[PLAIN], **how))
-        for name, way in theirs.items():
-            self.peers[f"{setting.name} / {name}"] = peer_of(tracks[name], setting.name, way.note)
+        for name, loop in plainly.items():
+            self.peers[f"{setting.name} / {name}"] = peer_of(tracks[name], setting.name, loop.note, ours=True)
         turns = range(1, self.options.floors + 1)
         sets = [self.tasks(setting, range(drawn), shift=turn * drawn) for turn in turns]
         self.floor[setting.name] = self.judge.floor(Ours(call), sets, self.tick)
@@ -140,7 +149,7 @@ def bench_image(
     methods: list[str] | None,
     options: BenchOptions,
     device: str,
-    progress: Callable[[int], Callable[[], None]],
+    progress: Callable[[Plan], Callable[[], None]],
     model: str,
 ) -> Result:
     """Load a pipeline and run.
@@ -149,7 +158,7 @@ def bench_image(
         methods: Which of ours; None for all.
         options: How much.
         device: Where.
-        progress: Given the number of calls, returns what is called after each.
+        progress: Given what is ahead, returns what is called after each call.
         model: A name or a folder of a pipeline with `quality.safetensors` in it.
 
     Raises:
@@ -164,8 +173,14 @@ def bench_image(
     assert folder is not None, "a pipeline that is not on this machine is refused when it is loaded"
     judge = Judge(loaded, load_quality(folder))
     run = Bench(judge, chosen, options, device, model, lambda: None)
-    run.tick = progress(_calls(run))
+    run.tick = progress(_plan(run))
     return run.run()
+
+
+def _plan(run: Bench) -> Plan:
+    """What is ahead, from one picture of plain decoding."""
+    quick = _calls(replace(run, options=run.options.quick)) if run.options.whole else None
+    return planned(_calls(run), _calls(run), quick, run.once)
 
 
 def _matrices(model: Any) -> list[torch.nn.Linear]:
@@ -177,9 +192,9 @@ def _matrices(model: Any) -> list[torch.nn.Linear]:
 def _calls(run: Bench) -> int:
     """How often `tick` will be called."""
     drawn, total = run.options.drawn, 0
-    for setting in SETTINGS:
+    for setting in run.settings:
         ours = 1 + len(methods_of(run.methods, run.options, setting.whole))
-        total += (ours + 1 + setting.whole) * (1 + drawn) + run.options.floors * -(-drawn // AT_ONCE)
+        total += (ours + len(LOOPS) + setting.whole) * (1 + drawn) + run.options.floors * -(-drawn // AT_ONCE)
         total += (1 + len(run.methods)) * setting.whole
     tried = set(run.batched) & set(methods_of(run.methods, run.options, sweep=True))
     return total + (2 * (1 + len(tried)) * (1 + REPEATS_OF_BATCHES) if run.options.batch else 0)

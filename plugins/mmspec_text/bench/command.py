@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from mmspec.bench.command import bench, refuse_homeless
+from mmspec.bench.command import Quick, bench, refuse_homeless
 from mmspec.bench.methods import told
 from mmspec.bench.texts.defaults import BATCH, NEW, PROMPTS, REPEATS
 
@@ -24,6 +24,7 @@ def bench_text(
     new_tokens: Annotated[int, typer.Option(min=8, max=512, help="Tokens of each output.")] = NEW,
     batch: Annotated[int, typer.Option(min=0, max=10, help="Rows of the batch; 0 leaves batches out.")] = BATCH,
     seed: Annotated[int, typer.Option(help="Of torch's generator, before every call.")] = 0,
+    quick: Quick = False,
 ) -> None:
     """Compare methods, interleaved, with plain decoding and with transformers' own ways, on held-out code and prose."""
     refuse_homeless(json, plot)
@@ -32,5 +33,6 @@ def bench_text(
 
     subject = Subject("text", TARGET, METHODS)
     options = BenchOptions(prompts=prompts, new=new_tokens, repeats=repeats, batch=batch, seed=seed)
+    options = options.quick if quick else options
     methods = told(method)
     bench("text", lambda progress: run(subject, methods, options, device, progress), json, plot)

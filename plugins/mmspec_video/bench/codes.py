@@ -11,15 +11,14 @@ from mmspec_video.targets.token_frames import Clip, TokenFramesTarget
 
 def calls_of(side: Side) -> int:
     """How often `tick` will be called."""
-    return (1 + len(windowed(side.methods))) * (side.calls + 2)
+    return (1 + len(windowed(side.methods))) * (side.calls + 2 * side.options.whole)
 
 
 def codes(side: Side) -> None:
     """Add a model's rows."""
     tried = windowed(side.methods)
     makers = {PLAIN: Maker(side.model)} | {name: Maker(side.model, how) for name, how in tried.items()}
-    legs = side.legs
-    tracks = side.relay(makers, legs)
+    tracks = side.relay(makers, side.legs)
     passes = {name: sum(run.report.rounds for run in track.every) for name, track in tracks.items()}
     for name, track in tracks.items():
         both = zip(track.every, tracks[PLAIN].every, strict=True)
@@ -29,12 +28,11 @@ def codes(side: Side) -> None:
             "step_compression": round(passes[PLAIN] / passes[name], 4),
             **side.looks(makers[name]),
         }
-        memory = makers[name].memory(legs[0][0])
-        side.tick()
-        how = {"method": name, "setting": CODES, "peak_memory": memory, "every": True}
+        how = {"method": name, "setting": CODES, "memory": side.takes(makers[name]), "every": True}
         side.rows.append(row_of(track, tracks[PLAIN], **how, quality=quality, options=said(tried.get(name, {}))))
-    side.limits.measured.update({f"{CODES}, {name}": value for name, value in side.references().items()})
-    _bound(side)
+    if side.options.whole:
+        side.limits.measured.update({f"{CODES}, {name}": value for name, value in side.references().items()})
+        _bound(side)
 
 
 def _bound(side: Side) -> None:

@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from mmspec.bench.command import Quick
 from mmspec.bench.methods import told
 from mmspec_video.bench.settings import MODELS, BenchOptions
 
@@ -26,6 +27,7 @@ def bench_video(
     model: Annotated[str, typer.Option(help="Shipped names, or folders of pipelines, joined by commas.")] = ",".join(
         MODELS
     ),
+    quick: Quick = False,
 ) -> None:
     """Compare methods, interleaved, with plain decoding; players who wait; how near frames are to the simulator's."""
     from mmspec.pictures.bench.command import bench, refuse
@@ -35,4 +37,5 @@ def bench_video(
     from mmspec_video.bench.run import bench_video as run
 
     options = BenchOptions(repeats=repeats, clips=clips, frames=frames, ahead=ahead, seed=seed)
+    options = options.quick if quick else options
     bench("video", lambda progress: run(methods, options, device, progress, model.split(",")), json, plot)

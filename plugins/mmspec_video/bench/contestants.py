@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from mmspec.bench.limits import settle
-from mmspec.bench.memory import peak_growth, weights
+from mmspec.bench.memory import Footprint, footprint
 from mmspec.bench.race import Run
 from mmspec.core.decoder import Decoder
 from mmspec.faces.build import decoder_for
@@ -65,11 +65,10 @@ class Maker:
         settle(device)
         return Run(time.perf_counter() - began, [made.cpu()], play.report)
 
-    def memory(self, task: Task) -> int:
-        """Bytes of the transformer and of a call's first frames."""
+    def memory(self, task: Task) -> Footprint:
+        """What the transformer and a call's first frames take."""
         few = replace(task, actions=task.actions[:, :FEW])
-        self(few)  # what is made once is not what a call needs
-        return weights(self.model) + peak_growth(lambda: self(few), str(task.first.device))
+        return footprint(lambda: self(few), [self.model], str(task.first.device))
 
 
 def same_frames(own: Tensor, other: Tensor) -> float:

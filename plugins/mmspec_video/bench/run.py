@@ -1,6 +1,7 @@
 """`mmspec bench video`: every model that was asked for, one after the other; all of a model's methods in turns."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ import torch
 
 import mmspec
 from mmspec.bench.machine import describe, versions
+from mmspec.bench.plan import Plan, planned
 from mmspec.faces.build import decoder_for
 from mmspec.hosts.loading import locate_pipeline
 from mmspec.registry.suggest import unknown
@@ -38,7 +40,7 @@ def bench_video(
     methods: list[str] | None,
     options: BenchOptions,
     device: str,
-    progress: Callable[[int], Callable[[], None]],
+    progress: Callable[[Plan], Callable[[], None]],
     models: Sequence[str],
 ) -> Result:
     """Load pipelines and run.
@@ -47,7 +49,7 @@ def bench_video(
         methods: Which of ours; None for all that fit.
         options: How much.
         device: Where; on a GPU, how fast a large model is, too.
-        progress: Given the number of calls, returns what is called after each.
+        progress: Given what is ahead, returns what is called after each call.
         models: Names or folders of pipelines, one of which has recorded clips beside it.
 
     Raises:
@@ -62,8 +64,7 @@ def bench_video(
         if name != PLAIN and not any(name in side.methods for side in sides):
             raise next(error for errors in lacking for error in errors)
     on_gpu = device.startswith("cuda")
-    calls = [calls_of_codes(s) if s.coded else calls_of_denoised(s, t) for s, t in zip(sides, tried, strict=True)]
-    tick = progress(sum(calls) + large.CALLS * on_gpu)
+    tick = progress(_plan([_planned(side, ways) for side, ways in zip(sides, tried, strict=True)], on_gpu))
     for side, ways in zip(sides, tried, strict=True):
         side.tick = tick
         codes(side) if side.coded else denoised(side, ways)
@@ -83,6 +84,24 @@ def bench_video(
         how=f"Clips of at most {options.frames} new frames behind {GIVEN}. {HOW}"
         + ("" if on_gpu else f" Left out, since it wants a GPU: {large.SETTING}."),
     )
+
+
+def _planned(side: Side, tried: Tried) -> Plan:
+    """What is ahead for a model, from one clip of plain decoding."""
+
+    def work(side: Side) -> int:
+        return calls_of_codes(side) if side.coded else calls_of_denoised(side, tried)
+
+    options = side.options
+    shorter = work(replace(side, options=options.quick)) * options.quick.frames / options.frames
+    return planned(work(side), work(side), shorter if options.whole else None, side.once)
+
+
+def _plan(plans: Sequence[Plan], on_gpu: bool) -> Plan:
+    """Of all models together; the large one of a GPU takes as long as it takes."""
+    quick = [plan.quick for plan in plans if plan.quick is not None]
+    calls = sum(plan.calls for plan in plans) + large.CALLS * on_gpu
+    return Plan(calls, sum(plan.seconds for plan in plans), sum(quick) if quick else None)
 
 
 def loaded(name: str, device: str) -> Any:

@@ -1,7 +1,7 @@
 """What is tried, unless the command line says otherwise; the command line reads it before anything heavy."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from mmspec.bench.methods import own_methods
@@ -35,6 +35,7 @@ class BenchOptions:
         frames: New frames of a clip, at most.
         ahead: How many actions deep frames are made ahead of their time.
         seed: Of the first clip; the others count up.
+        whole: Whether looks, memory and limits are measured, beside speed and waits.
     """
 
     repeats: int = 4
@@ -42,6 +43,12 @@ class BenchOptions:
     frames: int = 24
     ahead: int = 1
     seed: int = 0
+    whole: bool = True
+
+    @property
+    def quick(self) -> "BenchOptions":
+        """All methods and players on fewer and shorter clips."""
+        return replace(self, repeats=min(self.repeats, 2), clips=1, frames=min(self.frames, 6), whole=False)
 
 
 def playing(trace: str, delay: int) -> str:

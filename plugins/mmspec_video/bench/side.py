@@ -7,7 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mmspec.bench.race import Contestant, Track, relay
+from mmspec.bench.memory import Footprint
+from mmspec.bench.race import Contestant, Run, Track, relay
 from mmspec.report.result import Limits, Peer, Row
 from mmspec_video.bench.clips import Recorded, Task, places, reach, task_at
 from mmspec_video.bench.contestants import Maker
@@ -78,10 +79,24 @@ class Side:
         return relay(contestants, legs, legs[0][:1], tick=self.tick)
 
     def looks(self, maker: Maker) -> dict[str, float]:
-        """How near its frames are to the simulator's, and whether they move as the actions say."""
+        """How near its frames are to the simulator's, and whether they move as the actions say; if that is wanted."""
+        if not self.options.whole:
+            return {}
         found = self._fidelity(lambda task: self._pixels(maker(task).units[0].to(self.device)))
         self.tick()
         return found
+
+    def takes(self, maker: Maker) -> Footprint | None:
+        """The memory of its first frames, if that is wanted."""
+        if not self.options.whole:
+            return None
+        found = maker.memory(self.legs[0][0])
+        self.tick()
+        return found
+
+    def once(self) -> Run:
+        """One clip by plain decoding."""
+        return Maker(self.model)(self.legs[0][0])
 
     def references(self) -> dict[str, float]:
         """The same of what costs nothing, and of what the codec makes of the simulator's own frames."""

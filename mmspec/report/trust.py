@@ -1,0 +1,84 @@
+"""What is asked of a benchmark's JSON before anything of it is shown: it may come from anybody.
+
+Seconds are positive and finite, repeats are as many as those that they are paired with, peers stand in settings that
+exist, and no text holds a control character. Text that only Markdown would misread is left as it is: what writes
+Markdown escapes it (`mmspec.report.escape`).
+"""
+
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from mmspec.registry.printable import printable, refuse_control
+from mmspec.report.result import Peer, Result, Row
+from mmspec.report.views import plain_of, real
+
+
+def checked(document: bytes, name: str) -> Result:
+    """The result that a document holds.
+
+    Args:
+        document: JSON.
+        name: Whose, for messages.
+
+    Raises:
+        ValueError: It is not the result of a benchmark, or not fit to be shown; says where.
+    """
+    try:
+        result = TypeAdapter(Result).validate_json(document)
+        _refuse_controls(result)
+        _refuse_unpaired(result)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"]) or "the document"
+        said = f"{printable(where)}: {printable(first['msg'])}"
+        raise ValueError(f"{name} is not the result of `mmspec bench`: {said}") from None
+    except ValueError as error:
+        raise ValueError(f"{name} is not the result of `mmspec bench`: {error}") from None
+    return result
+
+
+def _refuse_controls(result: Result) -> None:
+    for text in _texts(asdict(result)):
+        refuse_control(text, f"the text {printable(text)!r}")
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """Every text in a document, keys included."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        for key, inner in value.items():
+            yield key
+            yield from _texts(inner)
+    elif isinstance(value, list | tuple):
+        for inner in value:
+            yield from _texts(inner)
+
+
+def _refuse_unpaired(result: Result) -> None:
+    for row in result.rows:
+        _refuse_unpaired_row(row)
+    for key, peer in result.peers.items():
+        _refuse_unpaired_peer(result, key, peer)
+
+
+def _refuse_unpaired_row(row: Row) -> None:
+    what = f"the row {row.method!r} in {row.setting!r}"
+    if not row.repeats_s:
+        raise ValueError(f"{what} has no repeats")
+    paired = {"plain_repeats_s": row.plain_repeats_s, "alone_repeats_s": row.alone_repeats_s or row.repeats_s}
+    for name, others in paired.items():
+        if len(others) != len(row.repeats_s):
+            raise ValueError(f"{what} has {len(row.repeats_s)} repeats and {len(others)} in {name}; they are pairs")
+
+
+def _refuse_unpaired_peer(result: Result, key: str, peer: Peer) -> None:
+    if not key.startswith(f"{peer.setting} / ") or peer.setting not in result.settings:
+        raise ValueError(f"the peer {key!r} is of no setting that has rows; its key is 'SETTING / NAME'")
+    own = len(peer.repeats_s)
+    paired = {len(row.repeats_s) for row in real(result, peer.setting)} | {len(plain_of(result, peer.setting))}
+    if own and paired != {own}:
+        raise ValueError(f"the peer {key!r} has {own} repeats and its setting's rows {max(paired - {own})}")

@@ -1,0 +1,91 @@
+"""How long a benchmark takes is said before it begins; `--quick` does all methods in a twentieth. No clock is read."""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from mmspec.bench import command
+from mmspec.bench.plan import Plan, planned
+from mmspec.bench.race import Run
+from mmspec.bench.texts.plan import calls_of, tokens_of
+from mmspec.bench.texts.settings import METHODS, BenchOptions
+from mmspec.cli.app import build
+from mmspec.pictures.bench.options import BenchOptions as PictureOptions
+from mmspec.report.result import Limits, Result
+from mmspec_continuous.bench.denoising import DenoisingOptions
+from mmspec_ssm.bench.settings import METHODS as SSM_METHODS
+from mmspec_video.bench.settings import BenchOptions as VideoOptions
+
+LONG = BenchOptions()
+LASTS = {"text": (22, METHODS), "ssm": (29, SSM_METHODS)}
+"""Minutes of the long ones on two idle cores, and what they try."""
+ROOM = 75
+"""Seconds that generating may take: compiling and loading take the rest of two minutes."""
+
+
+@pytest.mark.parametrize("name", LASTS)
+def test_quick_generates_so_few_tokens_that_two_minutes_are_enough(name: str) -> None:
+    minutes, methods = LASTS[name]
+    share = tokens_of(methods, LONG.quick, 2) / tokens_of(methods, LONG, 2)
+    assert minutes * 60 * share < ROOM
+    assert LONG.quick.repeats >= 3, "a median of three"
+
+
+def test_quick_is_never_more_than_was_asked_for() -> None:
+    few = BenchOptions(prompts=1, new=8, repeats=1, batch=2)
+    assert (few.quick.prompts, few.quick.new, few.quick.repeats, few.quick.batch) == (1, 8, 1, 0)
+    for options in (LONG, PictureOptions(), VideoOptions(), DenoisingOptions()):
+        assert options.whole and not options.quick.whole and options.quick.quick == options.quick
+    assert PictureOptions().quick.drawn == 2, "one picture has no distance to others"
+
+
+def test_calls_are_counted_for_what_is_done() -> None:
+    one = BenchOptions(prompts=1, repeats=1, batch=0, whole=False)
+    raced, tried = 2 * (1 + 1 + 4), 8 * 3  # warm-up and repeat of plain, one method, four peers; eight settings
+    assert calls_of(["suffix"], one, 1) == 2 * (raced + tried) and calls_of(["suffix"], one, 2) == 4 * (raced + tried)
+    assert tokens_of(["suffix"], one, 1) == 96 * calls_of(["suffix"], one, 1)
+
+
+def test_the_estimate_is_one_measured_call_times_the_work() -> None:
+    taken = [100.0, 0.5]  # the first one warms up
+    plan = planned(7, 2640, 240, lambda: Run(taken.pop(0), [torch.zeros(1)]))
+    assert plan == Plan(7, 1320.0, 120.0)
+    assert str(plan) == "about 22 minutes on this machine; --quick takes about 2 minutes"
+    assert str(Plan(7, 50.0)) == "about 1 minute on this machine" and str(Plan(7, 20.0)).startswith("less than a")
+
+
+def test_it_is_said_before_anything_else(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    result = Result("text", "a model", "a machine", {}, 0, {}, [], {}, Limits())
+
+    def run(progress: Callable[[Plan], Callable[[], None]]) -> Result:
+        progress(Plan(3, 1320.0, 100.0))
+        assert "bench text: about 22 minutes on this machine; --quick takes about 2" in capsys.readouterr().err
+        return result
+
+    command.bench("text", run, tmp_path / "r.json", None)
+    assert Result.load(tmp_path / "r.json") == result
+
+
+@pytest.mark.parametrize("name", ["text", "ssm", "image", "continuous", "denoising", "video"])
+def test_all_benches_have_a_quick_form(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Any] = []
+
+    def bench(name: str, run: Callable[[Any], Any], *files: Any) -> None:
+        held = dict(zip(run.__code__.co_freevars, (cell.cell_contents for cell in run.__closure__ or ()), strict=True))
+        asked.append(held["options"])
+
+    modules = {"text": "text", "ssm": "ssm", "image": "image", "continuous": "continuous", "denoising": "continuous"}
+    place = "mmspec.pictures.bench.command" if name == "video" else f"mmspec_{modules[name]}.bench.command"
+    monkeypatch.setattr(f"{place}.bench", bench)
+    for arguments in ([], ["--quick"]):
+        made = CliRunner().invoke(build(), ["bench", name, *arguments])
+        assert made.exit_code == 0, made.exception
+    long, quick = asked
+    assert long.whole and quick == long.quick
+    told = CliRunner().invoke(build(), ["bench", name, "--help"]).output
+    assert "quick" in re.sub(r"\x1b\[[0-9;]*m", "", told)
