@@ -5,7 +5,6 @@ It knows neither modalities nor methods. No draft is a draft of one node: plain 
 
 import os
 import time
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -26,6 +25,7 @@ from mmspec.core.rules.rule import Rule
 from mmspec.core.state import State
 from mmspec.core.types import Draft, Scores, Step
 from mmspec.core.warp import Warp
+from mmspec.registry.warn import warn
 from mmspec.report.report import Report
 
 
@@ -237,10 +237,7 @@ class Decoder:
             if os.environ.get("MMSPEC_STRICT"):
                 raise
             if not state.report.faults:
-                warnings.warn(
-                    f"drafter {self.name} failed ({type(error).__name__}: {error}); such rounds run without a draft",
-                    stacklevel=2,
-                )
+                warn(f"drafter {self.name} failed ({type(error).__name__}: {error}); such rounds run without a draft")
             state.report.faults += 1
             return None
         proposed = self.policy.trim(proposed).compact()

@@ -1,6 +1,6 @@
 """From a method's name to a decoder: the registry's parts, their options, the live objects that users pass."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ from mmspec.core.policies import Policy
 from mmspec.core.protocols import Drafter
 from mmspec.faces import policies
 from mmspec.faces.choice import AUTO, choose
+from mmspec.faces.mistakes import ARGUMENTS, MEANT
 from mmspec.registry import Component, Registry, installed, pair, require
 from mmspec.registry.options import build, route
 from mmspec.registry.suggest import unknown
@@ -27,6 +28,7 @@ def decoder_for(
     k: int | None = None,
     policy: str | Policy | None = None,
     options: Mapping[str, Any] | None = None,
+    beside: Sequence[str] = (),
 ) -> Decoder:
     """Put a decoder together for a live model.
 
@@ -38,6 +40,7 @@ def decoder_for(
         k: Units to draft per round.
         policy: `fixed`, `confidence`, `goodput`, or an object.
         options: Flat option values of drafter, rule and policy.
+        beside: Further arguments of the face that asks, which an unknown option may have been meant for.
 
     Raises:
         ValueError: A name, an option or the combination is wrong; says what would do.
@@ -69,7 +72,7 @@ def decoder_for(
         "rule": None if ruled else pairing.rule.load_options(),
         "policy": policies.options_of(policy),
     }
-    routed = route({**pairing.method.defaults, **given}, parts)
+    routed = route({**pairing.method.defaults, **given}, parts, [*ARGUMENTS, *beside], MEANT)
     made: dict[str, Any] = {
         part: build(declared, routed[part], part) for part, declared in parts.items() if declared is not None
     }

@@ -5,7 +5,6 @@ transformers prepares a call (processors, criteria, padding, limits); this runs 
 preallocated.
 """
 
-import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -27,6 +26,7 @@ from mmspec.faces.refusals import refuse_inputs, refuse_settings
 from mmspec.faces.stopping import Stops, ends_of, limit_of
 from mmspec.faces.streaming import Stream
 from mmspec.registry.suggest import unknown
+from mmspec.registry.warn import warn
 from mmspec.report.report import Report
 
 NOISES = ("torch", "philox")
@@ -165,10 +165,9 @@ def _allowed(decoder: Decoder, processors: Sequence[Any]) -> Decoder:
     stateful = drafts_forbidden_by(processors)
     if not stateful or not decoder.k:
         return decoder
-    warnings.warn(
+    warn(
         f"this call runs without drafts, because {', '.join(stateful)} may keep state between calls. A class (or "
-        "prefix_allowed_tokens_fn) that is a pure function of what it is given says so: speculative = 'history'",
-        stacklevel=2,
+        "prefix_allowed_tokens_fn) that is a pure function of what it is given says so: speculative = 'history'"
     )
     return Decoder(decoder.target, None, decoder.rule, name=decoder.name)
 

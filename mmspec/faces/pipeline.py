@@ -24,6 +24,10 @@ Seed = int | Sequence[int] | None
 Generators = Generator | Sequence[Generator] | None
 
 
+LOADING = ("device", "dtype", "torch_dtype")
+"""What `from_pretrained` takes beside modules and what `use` takes."""
+
+
 class Pipeline(DiffusionPipeline):
     """What the plugins' pipelines have in common; a subclass registers its modules and adds `__call__`.
 
@@ -98,7 +102,7 @@ class Pipeline(DiffusionPipeline):
         Raises:
             ValueError: A name, an option or the combination is wrong.
         """
-        given = {"drafter": drafter, "rule": rule, "k": k, "policy": policy, "options": options}
+        given = {"drafter": drafter, "rule": rule, "k": k, "policy": policy, "options": options, "beside": LOADING}
         self._decoder = decoder_for(getattr(self, self.target_module), method, **given)
         self._bound_on = self._execution_device
         return self

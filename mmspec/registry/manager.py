@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -13,6 +12,7 @@ from mmspec.registry import hookspecs, switches
 from mmspec.registry.component import KINDS, NAME, Component
 from mmspec.registry.plugin import Plugin, PluginError, describe
 from mmspec.registry.suggest import unknown
+from mmspec.registry.warn import warn
 
 if TYPE_CHECKING:
     import typer
@@ -138,7 +138,7 @@ class Registry:
             if switches.strict():
                 raise PluginError(f"plugin {name!r} failed in {hook}: {error}") from error
             self._plugins[name] = replace(self._plugins[name], error=f"{hook}: {describe(error)}")
-            warnings.warn(f"plugin {name!r} failed in {hook}: {error}", stacklevel=3)
+            warn(f"plugin {name!r} failed in {hook}: {error}")
             return None
 
     def _call(self, name: str, hook: str, **arguments: Any) -> Any:

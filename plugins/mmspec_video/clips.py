@@ -1,13 +1,14 @@
 """Frames into a file: GIF, or MP4 where there is a codec; written whole or not at all."""
 
 import os
-import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from diffusers.utils import export_to_gif, export_to_video
 from PIL import Image
+
+from mmspec.registry.warn import warn
 
 FORMATS = (".gif", ".mp4")
 
@@ -35,7 +36,7 @@ def save_clip(frames: Sequence[Image.Image], path: str | Path, fps: int) -> Path
         if _written(path, lambda side: export_to_video(list(frames), side, fps=fps, macro_block_size=1)):
             return path
         path = path.with_suffix(".gif")
-        warnings.warn(f"nothing here can write MP4 (pip install 'mmspec[mp4]'); wrote {path}", stacklevel=2)
+        warn(f"nothing here can write MP4 (pip install 'mmspec[mp4]'); wrote {path}")
     side = path.with_name(f".{path.stem}.part.gif")
     export_to_gif(list(frames), str(side), fps=fps)
     os.replace(side, path)

@@ -6,7 +6,6 @@
 
 import argparse
 import math
-import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ import torch
 from torch import Tensor
 
 from mmspec.models.official import read_state
+from mmspec.registry.warn import warn
 
 
 def _size(dim: int, depth: int, heads: int, head_depth: int, head_width: int) -> dict[str, int]:
@@ -41,7 +41,7 @@ def mar_state(source: str | Path | Mapping[str, Any]) -> dict[str, Tensor]:
         return read_state(held["model_ema"])
     if "model" in held:
         words = "there is no model_ema in it: these are the weights of the last step, not their moving average, which"
-        warnings.warn(f"{words} the published numbers are of", stacklevel=3)
+        warn(f"{words} the published numbers are of")
     return read_state(held)
 
 
