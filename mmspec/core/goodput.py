@@ -47,7 +47,8 @@ class GoodputOptions:
         default=0.05, metadata={"help": "change depth only for this share more units per second; higher changes less"}
     )
     probe: Annotated[int, Field(ge=2)] = field(
-        default=16, metadata={"help": "rounds between looks at another depth; higher looks less often, and losing makes it rarer"}
+        default=16,
+        metadata={"help": "rounds between looks at another depth; higher looks less often, and losing makes it rarer"},
     )
     memory: Annotated[int, Field(ge=1)] = field(
         default=32, metadata={"help": "rounds that acceptance remembers; higher is steadier and slower to follow"}

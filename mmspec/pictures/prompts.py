@@ -16,6 +16,7 @@ from mmspec.models.captions import CaptionEncoder
 from mmspec.pictures.words import hint, strange
 from mmspec.registry.warn import warn
 
+
 def encode(captions: Sequence[str], tokenizer: Any, encoder: Any, length: int, device: Any) -> tuple[Tensor, Tensor]:
     """Features `[caption, length, width]` and their mask `[caption, length]` bool.
 

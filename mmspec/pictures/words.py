@@ -20,7 +20,7 @@ def written(captions: Iterable[str]) -> str:
 
 
 def words_of(tokenizer: Any) -> list[str]:
-    """Words that a tokenizer's captions had; of one that kept none, those of its tokens that are words, oldest first."""
+    """Words that a tokenizer's captions had; where it kept none, those of its tokens that are words, oldest first."""
     kept = tokenizer.init_kwargs.get("words")
     if isinstance(kept, str) and kept.split():
         return kept.split()

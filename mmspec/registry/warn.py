@@ -4,7 +4,9 @@ import sys
 import warnings
 from types import FrameType
 
-BETWEEN = frozenset({"mmspec", "transformers", "diffusers", "torch", "pluggy", "contextlib", "functools", "typer", "click"})
+BETWEEN = frozenset(
+    {"mmspec", "transformers", "diffusers", "torch", "pluggy", "contextlib", "functools", "typer", "click"}
+)
 """Packages whose frames may stand between the user's line and ours; plugins are called `mmspec_…`."""
 
 

@@ -28,7 +28,9 @@ def generate_image(
     num_images: Annotated[int, typer.Option(min=1, help="Pictures, on one sheet.")] = 1,
     opt: Annotated[list[str] | None, typer.Option(help="key=value of drafter or rule; repeatable.")] = None,
     device: Annotated[str, typer.Option(help="cpu, cuda, …")] = "cpu",
-    words: Annotated[bool, typer.Option("--words", help="List the words that the model knows, and draw nothing.")] = False,
+    words: Annotated[
+        bool, typer.Option("--words", help="List the words that the model knows, and draw nothing.")
+    ] = False,
 ) -> None:
     """Draw a picture, speculatively; under an invariant method it is the plain picture for that seed."""
     if words:

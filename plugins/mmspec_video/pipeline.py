@@ -10,6 +10,7 @@ from torch import Tensor
 
 from mmspec.faces.pipeline import Generators, Pipeline, Seed
 from mmspec.models.vq import LlamaGenVQ
+from mmspec.registry.numbers import integers
 from mmspec.report.report import Report
 from mmspec_video.arguments import Frames, Player, told_in
 from mmspec_video.asked import Asked, Call, checked
@@ -115,6 +116,7 @@ class NextFramePipeline(Pipeline):
             ValueError: An action is outside the space; frames have another size, dtype or range; there are more of
                 them than the model sees; a player answers with more than the next action; a name or number is wrong.
         """
+        integers(fps=fps)
         call = Call(
             first_frames, actions, num_frames, past_actions, temperature, top_k, top_p, num_inference_steps, cache,
             seed, generator, k, output_type,
