@@ -13,6 +13,7 @@ from typing import Any
 
 from torch import nn
 
+from mmspec import shipped
 from mmspec.hosts.loading import PREFIX
 from mmspec.registry import installed
 from mmspec.registry.suggest import unknown
@@ -84,7 +85,8 @@ def restored(folder: Path, how: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _is_named(drafter: Any) -> bool:
-    return isinstance(drafter, str) and (drafter.startswith(PREFIX) or _is_component("drafter", drafter))
+    is_shipped = isinstance(drafter, str) and drafter in {PREFIX + name for name in shipped.assets()}
+    return is_shipped or _is_component("drafter", drafter)
 
 
 def _checked(given: Any, folder: Path) -> dict[str, Any]:

@@ -19,7 +19,8 @@ class SmallModelOptions:
         default=None, metadata={"help": "the smaller model: a shipped name, a folder, a hub name or a live model"}
     )
     tokenizer: Any = field(
-        default=None, metadata={"help": "the target's tokenizer, live or a name; by default that which is stored with it"}
+        default=None,
+        metadata={"help": "the target's tokenizer, live or a name; by default the one stored with it"},
     )
     assistant_tokenizer: Any = field(
         default=None, metadata={"help": "the draft model's tokenizer; by default that which is stored with it"}
