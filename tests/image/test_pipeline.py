@@ -178,7 +178,7 @@ def test_words_that_no_caption_had():
         tokens_of(["Red xylophone"], spelling, 6)
     assert seen[0].filename == __file__
     with pytest.raises(ValueError, match="6 words are known; `mmspec generate image --words` lists them all"):
-        tokens_of(["quantum"], spelling, 6)
+        tokens_of(["quantum"], spelling, 16)
     assert words_of(spelling) == ["cat", "face", "heart", "phone", "red", "xylem"]
 
 
