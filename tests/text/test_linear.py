@@ -184,3 +184,16 @@ def test_a_model_decodes_through_it(make_llama, monkeypatch):
     with mmspec.enable(large, "prompt-lookup", k=3):
         assert_same(large.generate(ids, **call), expected)
     assert 1 in seen and all("forward" not in layer.__dict__ for layer in large.modules())
+
+
+def test_a_first_short_call_makes_its_own_passes_only(make_llama, monkeypatch):
+    """Nothing is run, and by the self-check nothing laid out, only to find out what is faster."""
+    monkeypatch.setattr(linear, "_trials", {})
+    large, passes = make_llama(hidden_size=512, intermediate_size=512), []
+    ids = torch.arange(5, 25)[None]
+    with mmspec.enable(large) as spec:
+        weights = {id(weight) for weight in large.parameters()}
+        assert not [weight for weight in linear._packed if id(weight) in weights]
+        large.lm_head.register_forward_hook(lambda *given: passes.append(1))
+        large.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=40, do_sample=False)
+    assert len(passes) == spec.report.rounds + 1, "one more: the prefill"
