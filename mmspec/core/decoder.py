@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from mmspec.core.drafters.none import NoDraft
-from mmspec.core.fit import refuse_misfits, repeatable, whole
+from mmspec.core.fit import refuse_misfits, repeatable
 from mmspec.core.guard import attempted, spared
 from mmspec.core.laws import PointMass, take_nodes
 from mmspec.core.noise import Source
@@ -27,6 +27,7 @@ from mmspec.core.rules.rule import Rule
 from mmspec.core.state import State
 from mmspec.core.types import Draft, Scores, Step
 from mmspec.core.warp import Warp
+from mmspec.registry.numbers import whole
 from mmspec.report.report import Report
 
 

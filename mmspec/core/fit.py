@@ -1,10 +1,7 @@
-"""Which target, drafter and rule can be verified exactly together, and what a seed and `k` say of them.
+"""Which target, drafter and rule can be verified exactly together, and what a seed says of them.
 
 Every need must be met by another party.
 """
-
-from operator import index
-from typing import Any, SupportsIndex
 
 from mmspec.core.policies import Clocked, Policy
 from mmspec.core.protocols import Drafter, Target
@@ -32,17 +29,6 @@ def refuse_misfits(target: Target, drafter: Drafter, rule: Rule) -> None:
 def repeatable(rule: Rule, policy: Policy) -> bool:
     """Whether a seed says all: where drafts change what is drawn, their lengths must not follow the clock."""
     return rule.exactness == "invariant" or not isinstance(policy, Clocked)
-
-
-def whole(name: str, value: Any) -> int:
-    """`value` as an integer that is 0 or more.
-
-    Raises:
-        ValueError: It is none; names it.
-    """
-    if isinstance(value, bool) or not isinstance(value, SupportsIndex) or index(value) < 0:
-        raise ValueError(f"{name} must be an integer >= 0, got {value!r}")
-    return index(value)
 
 
 def _listed(words: frozenset[str]) -> str:

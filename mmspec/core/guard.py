@@ -5,7 +5,6 @@ everywhere; ids and parents where reading the device is free (on the CPU), and e
 refused on the device. A call that has no memory left, and `MMSPEC_STRICT`, raise.
 """
 
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -18,6 +17,7 @@ from mmspec.core.laws import Categorical, Mixed, PointMass
 from mmspec.core.state import State
 from mmspec.core.types import Draft
 from mmspec.registry.switches import strict
+from mmspec.registry.warn import warn
 
 _NO_MEMORY = "can't allocate memory"
 """What torch's CPU allocator says in a `RuntimeError`."""
@@ -46,7 +46,7 @@ def spared(state: State, who: str, learns: bool = False, refuses: bool = False) 
             raise
         if not state.report.faults:
             rest = "the rest of this call runs" if learns else "such rounds run"
-            warnings.warn(f"{who} failed ({type(error).__name__}: {error}); {rest} without a draft", stacklevel=3)
+            warn(f"{who} failed ({type(error).__name__}: {error}); {rest} without a draft")
         state.report.faults += 1
         state.drafting = state.drafting and not learns
 

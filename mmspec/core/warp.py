@@ -16,6 +16,7 @@ from torch import Tensor
 from mmspec.core.laws import Categorical, PointMass
 from mmspec.core.processors import drafts_forbidden_by, is_elementwise
 from mmspec.core.types import Draft, Raw, Scores
+from mmspec.registry.numbers import integers, numbers
 
 
 class Processor(Protocol):
@@ -69,6 +70,8 @@ class Warp:
         Raises:
             ValueError: A number is out of its range.
         """
+        numbers(temperature=temperature, top_p=top_p, min_p=min_p, guidance=guidance)
+        integers(top_k=top_k)
         if temperature < 0 or temperature != temperature:
             raise ValueError(f"temperature must be >= 0, got {temperature}")
         if not 0 <= top_p <= 1 or not 0 <= min_p <= 1:

@@ -1,20 +1,21 @@
 """From a method's name to a decoder: the registry's parts, their options, the live objects that users pass."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 from mmspec.core.decoder import Decoder
 from mmspec.core.drafters.host import Hosted
-from mmspec.core.fit import whole
 from mmspec.core.policies import Policy
 from mmspec.core.protocols import Drafter
 from mmspec.core.refusal import OutOfScopeError
 from mmspec.faces import policies
 from mmspec.faces.choice import AUTO, choose
+from mmspec.faces.mistakes import ARGUMENTS, MEANT
 from mmspec.registry import Component, Registry, installed, pair, require
 from mmspec.registry.matching import HOME
+from mmspec.registry.numbers import whole
 from mmspec.registry.options import build, route
 from mmspec.registry.suggest import unknown
 
@@ -30,6 +31,7 @@ def decoder_for(
     k: int | None = None,
     policy: str | Policy | None = None,
     options: Mapping[str, Any] | None = None,
+    beside: Sequence[str] = (),
 ) -> Decoder:
     """Put a decoder together for a live model.
 
@@ -41,6 +43,7 @@ def decoder_for(
         k: Units to draft per round.
         policy: `fixed`, `confidence`, `goodput`, or an object.
         options: Flat option values of drafter, rule and policy.
+        beside: Further arguments of the face that asks, which an unknown option may have been meant for.
 
     Raises:
         ValueError: A name, an option or the combination is wrong; says what would do.
@@ -73,7 +76,7 @@ def decoder_for(
         "rule": None if ruled else pairing.rule.load_options(),
         "policy": policies.options_of(policy),
     }
-    routed = route({**pairing.method.defaults, **given}, parts)
+    routed = route({**pairing.method.defaults, **given}, parts, [*ARGUMENTS, *beside], MEANT)
     made: dict[str, Any] = {
         part: build(declared, routed[part], part) for part, declared in parts.items() if declared is not None
     }

@@ -8,12 +8,16 @@ from torch import Tensor
 from mmspec.core.decoder import Decoder
 from mmspec.faces.build import decoder_for
 from mmspec.faces.generation import runner
+from mmspec.faces.mistakes import UNCALLED
 from mmspec.faces.stopping import with_stop_strings
+
+BESIDE = ("seed", "noise", "streamer", "tokenizer")
+"""What it takes beside what all faces take."""
 
 
 def custom_generate(
     method: str = "auto",
-    *,
+    *uncalled: Any,
     drafter: Any = None,
     rule: Any = None,
     k: int | None = None,
@@ -31,6 +35,7 @@ def custom_generate(
 
     Args:
         method: As in `mmspec.enable`.
+        uncalled: Nothing; what transformers hands over where this function itself was given as `custom_generate=`.
         drafter: As in `mmspec.enable`.
         rule: As in `mmspec.enable`.
         k: As in `mmspec.enable`.
@@ -46,17 +51,23 @@ def custom_generate(
     Returns:
         What `custom_generate=` takes.
 
+    Raises:
+        TypeError: The function was given instead of what it returns.
+
     Example:
         ```python
         ours = mmspec.custom_generate("prompt-lookup", tokenizer=tokenizer)
         model.generate(**inputs, custom_generate=ours, stop_strings="END")
         ```
     """
+    if uncalled or not isinstance(method, str):
+        raise TypeError(UNCALLED)
     if tokenizer is not None and "assistant_tokenizer" in options:
         options["tokenizer"] = tokenizer
 
     def decoder_of(model: Any) -> Decoder:
-        return decoder_for(model, method, drafter=drafter, rule=rule, k=k, policy=policy, options=options)
+        parts = {"drafter": drafter, "rule": rule, "k": k, "policy": policy}
+        return decoder_for(model, method, **parts, options=options, beside=BESIDE)
 
     run = runner(decoder_of, lambda report: None, noise=noise, seed=seed, streamer=streamer)
 

@@ -15,6 +15,7 @@ from mmspec.core.decoder import Decoder
 from mmspec.faces import own_loop
 from mmspec.faces.build import decoder_for
 from mmspec.faces.generation import noise_of, runner
+from mmspec.faces.mistakes import refuse_strangers
 from mmspec.faces.refusals import refuse_arguments, refuse_inputs, refuse_settings
 from mmspec.faces.stopping import with_stop_strings
 from mmspec.report.report import Report
@@ -55,6 +56,12 @@ class Enabled:
         given = self._with_stop_strings(given)
         run = runner(lambda model: self._decoder, self._keep, noise=self._noise, seed=self._seed, streamer=streamer)
         return type(self._model).generate(self._model, **{**given, "custom_generate": run})
+
+    def __repr__(self) -> str:
+        kind, k = type(self._model).__name__, self._decoder.k
+        on = "" if self._model.__dict__.get("generate") == self.generate else ", disabled"
+        why = f" ({self.why})" if self.why else ""
+        return f"<mmspec {self.method} on {kind}, k={k}{on}{why}>"
 
     def disable(self) -> None:
         """Give the model its own `generate` back."""
@@ -128,6 +135,7 @@ def enable(
 
     Raises:
         ValueError: The model has no target, or a name, option or combination is wrong.
+        TypeError: It is no live model; says what to call.
 
     Example:
         ```python
@@ -136,14 +144,16 @@ def enable(
         print(spec.report)
         ```
     """
+    refuse_strangers(model)
     looping = own_loop.target_of(model)
     if looping is not None:
-        parts = {"drafter": drafter, "rule": rule, "policy": policy, "seed": seed, "noise": noise}
-        handle: Enabled = own_loop.enabled(model, looping, method, k, parts, options)
+        others = {"drafter": drafter, "rule": rule, "policy": policy, "seed": seed, "noise": noise}
+        handle: Enabled = own_loop.enabled(model, looping, method, k, others, options)
         return handle
     if "generate" in getattr(model, "__dict__", {}):
         raise ValueError("this model's generate is already replaced; call disable() first")
-    decoder = decoder_for(model, method, drafter=drafter, rule=rule, k=k, policy=policy, options=options)
+    parts = {"drafter": drafter, "rule": rule, "k": k, "policy": policy}
+    decoder = decoder_for(model, method, **parts, options=options, beside=("seed", "noise"))
     enabled = Enabled(model, decoder, seed, noise_of(decoder, noise, seed))
     model.__dict__["generate"] = enabled.generate
     return enabled

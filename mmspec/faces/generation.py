@@ -5,7 +5,6 @@ transformers prepares a call (processors, criteria, padding, limits); this runs 
 preallocated.
 """
 
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -28,6 +27,7 @@ from mmspec.faces.stopping import Stops, ends_of, limit_of
 from mmspec.faces.streaming import Stream
 from mmspec.hosts.prompt import whole_ids
 from mmspec.registry.suggest import unknown
+from mmspec.registry.warn import warn
 from mmspec.report.report import Report
 
 NOISES = ("torch", "philox")
@@ -147,10 +147,9 @@ def _heed(source: Source, decoder: Decoder, state: State) -> None:
     """
     if isinstance(source, TorchSource) and decoder.k and state.drafting and source.disturbed:
         state.drafting = False
-        warnings.warn(
+        warn(
             "a stopping criterion or the streamer draws from torch's generator: this call goes on without drafts, so "
             "that numbers are drawn in the order in which the unmodified model draws them",
-            stacklevel=2,
         )
 
 
@@ -187,10 +186,9 @@ def _allowed(decoder: Decoder, processors: Sequence[Any]) -> Decoder:
     stateful = drafts_forbidden_by(processors)
     if not stateful or not decoder.k:
         return decoder
-    warnings.warn(
+    warn(
         f"this call runs without drafts, because {', '.join(stateful)} may keep state between calls. A class (or "
-        "prefix_allowed_tokens_fn) that is a pure function of what it is given says so: speculative = 'history'",
-        stacklevel=2,
+        "prefix_allowed_tokens_fn) that is a pure function of what it is given says so: speculative = 'history'"
     )
     return Decoder(decoder.target, None, decoder.rule, name=decoder.name)
 

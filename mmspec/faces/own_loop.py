@@ -9,8 +9,10 @@ from typing import Any
 
 from mmspec.faces.build import DEFAULT_K, budget
 from mmspec.faces.choice import AUTO
+from mmspec.faces.mistakes import MEANT
 from mmspec.registry import Component, installed, pair, require
 from mmspec.registry.matching import HOME, OWN_LOOP
+from mmspec.registry.suggest import unknown
 
 HANDLE = "_mmspec_enabled"
 
@@ -44,7 +46,9 @@ def enabled(
     pairing = pair(registry, method, near=near)
     require(registry, pairing, target)
     k = budget(k, options, target.default_k or DEFAULT_K)
-    given = [name for name, value in parts.items() if value is not None] + list(options)
+    for name in options:
+        raise ValueError(unknown("argument", name, ["method", "k", *parts], MEANT))
+    given = [name for name, value in parts.items() if value is not None]
     if given:
         raise ValueError(f"{method} takes k= and no {', no '.join(f'{name}=' for name in given)}")
     return target.load()(model, method=pairing.method.name, k=k, why=why)

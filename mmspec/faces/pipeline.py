@@ -4,10 +4,12 @@ Which class it is, the folder says that `save_pretrained` wrote, or the plugin w
 of the component). What all of them share stands here: loading, how to speculate, and the seeds of rows.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Self
 
+import diffusers
 import torch
 from diffusers import DiffusionPipeline
 from huggingface_hub import hf_hub_download, snapshot_download
@@ -15,19 +17,25 @@ from torch import Generator
 
 from mmspec.core.decoder import Decoder
 from mmspec.core.drafters.none import NoDraft
-from mmspec.core.fit import whole
 from mmspec.core.policies import Fixed
 from mmspec.faces.build import decoder_for
+from mmspec.faces.saved import draft_model_of, keep, restored
 from mmspec.hosts.code import refusing_code
+from mmspec.hosts.dtypes import dtype_of
 from mmspec.hosts.loading import load_model, locate_pipeline
 from mmspec.hosts.parts import load_parts
 from mmspec.hosts.pipeline_index import INDEX, class_name_in, index_of
 from mmspec.registry import installed
+from mmspec.registry.numbers import integers, whole
 
 KEPT = ["*.json", "*.safetensors", "*.model", "*.txt", "*.jinja"]
 """Files of a pipeline on the hub that are fetched: configurations, weights, tokenizers."""
 Seed = int | Sequence[int] | None
 Generators = Generator | Sequence[Generator] | None
+
+
+LOADING = ("device", "dtype", "torch_dtype")
+"""What `from_pretrained` takes beside modules and what `use` takes."""
 
 
 class Pipeline(DiffusionPipeline):
@@ -46,6 +54,13 @@ class Pipeline(DiffusionPipeline):
     target_module = "model"
     _decoder: Decoder | None = None
     _bound_on: torch.device | None = None
+    _told: Mapping[str, Any] = MappingProxyType({})
+
+    def __init_subclass__(cls, **how: Any) -> None:
+        """Let `diffusers.DiffusionPipeline.from_pretrained` find the class by the name that a saved folder has."""
+        super().__init_subclass__(**how)
+        if not hasattr(diffusers, cls.__name__):
+            setattr(diffusers, cls.__name__, cls)
 
     @classmethod
     def from_pretrained(cls, name: str | Path, **how: Any) -> Any:
@@ -53,8 +68,9 @@ class Pipeline(DiffusionPipeline):
 
         Args:
             name: `mmspec/…` for a shipped model, a folder (of a model, or of `save_pretrained`), or a hub name.
-            **how: `device=` (default `cpu`) and `dtype=` (default float32, in which equality with plain decoding is
-                promised); modules of the pipeline, instead of those at `name`; and as in `use`.
+            **how: `device=` (default `cpu`) and `dtype=` or `torch_dtype=`, by name or torch's own (default float32, in
+                which equality with plain decoding is promised); modules of the pipeline, instead of those at `name`;
+                and as in `use`, where a folder of `save_pretrained` has its own defaults.
 
         Raises:
             ValueError: No such model, no pipeline for it, weights that are damaged or do not fit, or an argument of
@@ -65,8 +81,8 @@ class Pipeline(DiffusionPipeline):
             return cls._load(saved, str(name), **how)
         if saved is not None:
             return saved_as(saved).from_pretrained(name, **how)
-        where = {key: how.pop(key) for key in ("device", "dtype") if key in how}
-        model = load_model(str(name), **where)
+        numbers = dtype_of(how.pop("dtype", None), how.pop("torch_dtype", None))
+        model = load_model(str(name), how.pop("device", "cpu"), numbers)
         target = installed().target_for(model)
         if target is None:
             raise ValueError(f"no installed plugin has a target for {model.config.model_type!r}; see `mmspec plugins`")
@@ -74,18 +90,20 @@ class Pipeline(DiffusionPipeline):
 
     @classmethod
     def _load(
-        cls, saved: Path | None, name: str, device: str = "cpu", dtype: torch.dtype = torch.float32, **how: Any
+        cls, saved: Path | None, name: str, device: str = "cpu", dtype: Any = None, torch_dtype: Any = None, **how: Any
     ) -> Self:
         """A whole pipeline; `saved` is its folder, None where the hub has it.
 
         diffusers never reads the folder: it would import what an index names, and `None.py` beside it.
         """
+        numbers = dtype_of(dtype, torch_dtype)
         modules = {part: how.pop(part) for part in cls._get_signature_types() if part in how}
-        index = index_of(saved if saved is not None else _fetched(name, cls), cls, given=modules)
+        folder = saved if saved is not None else _fetched(name, cls)
+        index = index_of(folder, cls, given=modules)
         settings = {key: value for key, value in index.settings.items() if key not in modules}
-        pipe = cls(**settings, **modules, **load_parts(index, dtype, without=modules))
+        pipe = cls(**settings, **modules, **load_parts(index, numbers, without=modules))
         pipe.register_to_config(_name_or_path=name)
-        return pipe.to(device).use(**how)
+        return pipe.to(device).use(**restored(folder, how))
 
     @classmethod
     def places_of(cls, name: str, *parts: str) -> list[str]:
@@ -123,9 +141,22 @@ class Pipeline(DiffusionPipeline):
             ValueError: A name, an option or the combination is wrong.
         """
         given = {"drafter": drafter, "rule": rule, "k": k, "policy": policy, "options": options}
-        self._decoder = decoder_for(getattr(self, self.target_module), method, **given)
+        self._decoder = decoder_for(getattr(self, self.target_module), method, beside=LOADING, **given)
+        self._told = {"method": method, **given}
         self._bound_on = self._execution_device
         return self
+
+    def save_pretrained(self, save_directory: str | Path, **how: Any) -> None:
+        """Write the pipeline as diffusers does, and how it speculates; `mmspec.Pipeline.from_pretrained` reads it.
+
+        `diffusers.DiffusionPipeline.from_pretrained` reads it too, in a process that has imported the pipeline's class.
+
+        Args:
+            save_directory: The folder.
+            **how: As in diffusers.
+        """
+        super().save_pretrained(save_directory, **how)
+        keep(Path(save_directory), self._told, None if self._decoder is None else self._decoder.drafter)
 
     def decoder(self, k: int | None = None) -> Decoder:
         """The decoder in use (`use()` is called if nobody did); with another `k`, if given.
@@ -135,19 +166,23 @@ class Pipeline(DiffusionPipeline):
         Raises:
             ValueError: `k` is no integer, or negative.
         """
-        made = self._decoder if self._decoder is not None else self.use().decoder()
+        made = self._decoder if self._decoder is not None else self.use(**self._as_saved()).decoder()
         moved = self._bound_on != self._execution_device  # drafter and rule may hold what they took from the target
         if moved:
             made = self._decoder = _again(made, made.k)
             self._bound_on = self._execution_device
         return made if k is None or whole("k", k) == made.k else _again(made, k)
 
+    def _as_saved(self) -> dict[str, Any]:
+        """How a pipeline that diffusers loaded was saved to speculate."""
+        name = self.config.get("_name_or_path")
+        return restored(Path(name), {}) if name else {}
+
     def to(self, *args: Any, **kwargs: Any) -> Self:
         """Move model and draft model."""
         super().to(*args, **kwargs)
-        drafter = None if self._decoder is None else self._decoder.drafter
-        drafting = getattr(getattr(drafter, "model", None), "model", None)
-        if isinstance(drafting, torch.nn.Module):
+        drafting = None if self._decoder is None else draft_model_of(self._decoder.drafter)
+        if drafting is not None:
             drafting.to(self.device)
         return self
 
@@ -175,12 +210,17 @@ def seeds_for(rows: int, seed: Seed, generator: Generators, each: str = "prompt"
     """
     if seed is not None and generator is not None:
         raise ValueError("seed= and generator= both say what is drawn; give one of them")
-    if isinstance(seed, int):
-        return seed
+    if isinstance(seed, Sequence) and not isinstance(seed, str):
+        seeds = _one_a_row(list(seed), rows, "seeds", each)
+        integers(**{f"seed[{i}]": value for i, value in enumerate(seeds)})
+        return seeds
+    integers(seed=seed)
     if seed is not None:
-        return _one_a_row(list(seed), rows, "seeds", each)
+        return int(seed)
     if generator is None or isinstance(generator, Generator):
         return [_drawn(generator) for _ in range(rows)]
+    if not isinstance(generator, Sequence) or not all(isinstance(g, Generator) for g in generator):
+        raise ValueError(f"generator is a torch.Generator, or one a {each}, not {generator!r}")
     return [_drawn(g) for g in _one_a_row(list(generator), rows, "generators", each)]
 
 

@@ -1,6 +1,6 @@
 """`TextPipeline`: text in, text out, in the manner of diffusers."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,8 +13,11 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from mmspec.core.warp import Warp
 from mmspec.faces.pipeline import Generators, Pipeline, Seed, seeds_for
+from mmspec.faces.saved import restored
 from mmspec.faces.streaming import Stream
+from mmspec.hosts.dtypes import dtype_of
 from mmspec.hosts.loading import load_model, load_tokenizer
+from mmspec.registry.numbers import integers
 from mmspec.report.report import Report
 
 
@@ -55,7 +58,8 @@ class TextPipeline(Pipeline):
         model: PreTrainedModel | None = None,
         tokenizer: PreTrainedTokenizerBase | None = None,
         device: str = "cpu",
-        dtype: torch.dtype = torch.float32,
+        dtype: str | torch.dtype | None = None,
+        torch_dtype: str | torch.dtype | None = None,
         **how: Any,
     ) -> "TextPipeline":
         """Load model and tokenizer.
@@ -65,17 +69,21 @@ class TextPipeline(Pipeline):
             model: Instead of the one at `name`.
             tokenizer: Instead of the one at `name`.
             device: Where to put a model that is loaded.
-            dtype: Of its weights.
-            **how: As in `use`.
+            dtype: Of its weights, by name or torch's own; default: float32.
+            torch_dtype: The same, as diffusers calls it.
+            **how: As in `use`; by default as it was saved.
+
+        Raises:
+            ValueError: There is no such model or dtype, or an argument of `use` is wrong.
         """
         model_at, tokenizer_at = cls.places_of(str(name), "model", "tokenizer")
         if model is None:
-            model = load_model(model_at, device, dtype)
+            model = load_model(model_at, device, dtype_of(dtype, torch_dtype))
         if tokenizer is None:
             tokenizer = load_tokenizer(tokenizer_at)
         pipe = cls(model, tokenizer)
         pipe.register_to_config(_name_or_path=str(name))
-        return pipe.use(**how)
+        return pipe.use(**restored(Path(name), how))
 
     @torch.no_grad()
     def __call__(
@@ -111,6 +119,7 @@ class TextPipeline(Pipeline):
         Raises:
             ValueError: The prompt is empty or a number is out of its range.
         """
+        integers(max_new_tokens=max_new_tokens, k=k)
         inputs = self._inputs(prompt)
         rows, ids = len(inputs["input_ids"]), inputs["input_ids"]
         if max_new_tokens < 1:
@@ -132,7 +141,7 @@ class TextPipeline(Pipeline):
 
     def _inputs(self, prompt: str | Sequence[str]) -> dict[str, Tensor]:
         """Prompts as ids `[batch, prompt]`, padded on the left, and their mask; a padding token is not needed."""
-        prompts = [prompt] if isinstance(prompt, str) else list(prompt)
+        prompts = [prompt] if isinstance(prompt, str) else list(prompt) if isinstance(prompt, Iterable) else []
         if not prompts or not all(isinstance(p, str) for p in prompts):
             raise ValueError(f"a prompt is a text, or a list of at least one text, not {prompt!r}")
         rows = [torch.tensor(self.tokenizer(p)["input_ids"], dtype=torch.int64) for p in prompts]

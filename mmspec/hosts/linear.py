@@ -4,8 +4,9 @@ Decoding multiplies large matrices with one row, or a handful. MKL wants whole p
 anew in every call; oneDNN takes it as it was laid out before, which is what `torch.compile` does with frozen weights.
 Which is faster depends on the machine, the layers and the rows: for all layers of 14 M weights, two threads, one
 machine went from 5.3 to 2.6 ms with 1 row and from 7.1 to 3.1 with 8, while another was faster without up to 3 rows.
-So the two are timed, once for layers of these shapes, this many rows and threads. Torch reference:
-`torch.nn.functional.linear`.
+So the two take turns in the passes that decoding makes anyway, until it is known which is faster for layers of these
+shapes, this many rows and threads; no pass is made to find out. The first passes are stock's, so that a process that
+makes few of them lays nothing out. Torch reference: `torch.nn.functional.linear`.
 
 What changes is rounding, as it does from batch to batch. A laid out copy lives as long as its weights do, and is made
 anew after these were written to: torch counts writes, but not those through `.data`, so that `renew` looks at the
@@ -14,10 +15,12 @@ where torch has oneDNN and the copies stay below `MOST` bytes together.
 """
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
+from math import inf
 from typing import Any
 
 import torch
@@ -30,13 +33,17 @@ SMALLEST = 2**14
 """Weights of the smallest layer for which it pays."""
 MOST = 2**31
 """Bytes of a model's layers up to which memory is given for speed."""
+PATIENCE = 4
+"""Passes before laid out weights are tried: a layout costs about as much as it saves in twice as many."""
 TRIALS = 3
-"""Sweeps over a model's layers that each of the two products is timed for."""
+"""Passes that each of the two products is timed for."""
+RARELY = 4
+"""Passes to one that the product is tried in which lost where there were other numbers of rows."""
 
 _packed: Any = WeakIdKeyDictionary()
 """`Packed` by weight."""
-_timed: dict[tuple[Any, ...], bool] = {}
-"""By rows, threads and shapes of layers: whether laid out weights were the faster."""
+_trials: dict[tuple[Any, ...], dict[int, "Trial"]] = {}
+"""By threads and shapes of layers; then by rows, in powers of two."""
 
 
 @dataclass(frozen=True)
@@ -111,12 +118,79 @@ def kernels(model: nn.Module) -> Kernels:
     return Kernels(Kernel(layer) for layer in found) if fits else Kernels()
 
 
+@dataclass
+class Trial:
+    """Which of the two products is faster, for passes of about so many rows.
+
+    Attributes:
+        likely: What won where there were other numbers of rows: ours (True) or stock's; None: nothing is known yet.
+        passes: How many were begun while it was not known here.
+        seconds: Shortest pass so far, by product.
+        timed: Passes that were timed, by product.
+        won: Whether ours is faster; None while it is not known.
+    """
+
+    likely: bool | None = None
+    passes: int = 0
+    seconds: dict[bool, float] = field(default_factory=lambda: {False: inf, True: inf})
+    timed: Counter[bool] = field(default_factory=Counter)
+    won: bool | None = None
+
+    def turn(self) -> bool:
+        """Whether the pass that begins now is ours."""
+        if self.won is not None:
+            return self.won
+        self.passes += 1
+        if self.likely is not None:
+            return self.likely if self.passes % RARELY else not self.likely
+        return self.passes > PATIENCE and (self.passes - PATIENCE) % 2 == 1
+
+    def note(self, ours: bool, seconds: float) -> None:
+        """A pass is over. A product's first one may have laid weights out, and is not counted."""
+        if self.won is not None:
+            return
+        self.timed[ours] += 1
+        if self.timed[ours] > 1:
+            self.seconds[ours] = min(self.seconds[ours], seconds)  # disturbances only ever add time
+        if min(self.timed[True], self.timed[False]) > TRIALS:
+            self.won = self.seconds[True] < self.seconds[False]
+
+
 @contextmanager
 def narrow(kernels: Kernels, rows: int) -> Iterator[None]:
     """Inside the block, a pass over so many rows multiplies with laid out weights, if that is faster."""
-    if not kernels or not 0 < rows <= ROWS or not pays(kernels, rows):
+    if not kernels or not 0 < rows <= ROWS:
         yield
         return
+    trial = trial_of(kernels, rows)
+    ours = trial.turn()
+    begun = time.perf_counter()
+    if ours:
+        with _in_place(kernels):
+            yield
+    else:
+        yield
+    if trial.won is None:
+        trial.note(ours, time.perf_counter() - begun)
+        if trial.won is False:
+            _forget(kernels)
+
+
+def trial_of(kernels: Kernels, rows: int) -> Trial:
+    """What is known of passes over about so many rows: up to the next power of two."""
+    size, others = (rows - 1).bit_length(), _trials.setdefault((torch.get_num_threads(), kernels.shapes), {})
+    if size not in others:
+        others[size] = Trial()
+    trial = others[size]
+    if trial.won is None and trial.likely is None:
+        known = [other for other, each in others.items() if each.won is not None]
+        if known:
+            trial.likely = others[min(known, key=lambda other: abs(other - size))].won
+    return trial
+
+
+@contextmanager
+def _in_place(kernels: Kernels) -> Iterator[None]:
     for kernel in kernels:
         kernel.layer.__dict__["forward"] = kernel
     try:
@@ -126,25 +200,11 @@ def narrow(kernels: Kernels, rows: int) -> Iterator[None]:
             kernel.layer.__dict__.pop("forward", None)
 
 
-def pays(kernels: Kernels, rows: int) -> bool:
-    """Whether laid out weights are faster for about so many rows; timed when first asked, for the next power of two.
-
-    Copies that lost are forgotten: a model for which it never pays takes no memory for it.
-    """
-    rows = 1 << (rows - 1).bit_length()
-    key = (rows, torch.get_num_threads(), kernels.shapes)
-    if key not in _timed:
-        layers: list[Callable[[Tensor], Tensor]] = [kernel.layer for kernel in kernels]
-        with torch.inference_mode():
-            given = [kernel.layer.weight.new_ones(rows, kernel.layer.in_features) for kernel in kernels]
-            trials = [(_sweep(layers, given), _sweep(kernels, given)) for _ in range(TRIALS + 1)][1:]
-        stock, ours = map(min, zip(*trials, strict=True))
-        _timed[key] = ours < stock
-        if not _timed[key]:
-            for kernel in kernels:
-                _packed.pop(kernel.layer.weight, None)
-                kernel.weight = kernel.packed = None
-    return _timed[key]
+def _forget(kernels: Kernels) -> None:
+    """Copies that lost go: a model for which it never pays takes no memory for it."""
+    for kernel in kernels:
+        _packed.pop(kernel.layer.weight, None)
+        kernel.weight = kernel.packed = None
 
 
 @torch.no_grad()
@@ -157,14 +217,6 @@ def renew(kernels: Sequence[Kernel]) -> None:
             del _packed[weight]
         if packed is not kernel.packed or weight not in _packed:
             kernel.weight = kernel.packed = None
-
-
-def _sweep(layers: Sequence[Callable[[Tensor], Tensor]], given: Sequence[Tensor]) -> float:
-    """Seconds of all layers, one after another, so that a weight is as far away as it is in a pass."""
-    begun = time.perf_counter()
-    for layer, x in zip(layers, given, strict=True):
-        layer(x)
-    return time.perf_counter() - begun
 
 
 def _seen(weight: Tensor) -> Tensor:

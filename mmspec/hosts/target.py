@@ -5,7 +5,6 @@ model's pattern of attention is, is transformers' business (masks), and whether 
 out on first use (self-check).
 """
 
-import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -27,6 +26,7 @@ from mmspec.hosts.slot_cache import BLOCK, SlotCache
 from mmspec.hosts.stock_loop import StockLoop
 from mmspec.hosts.training import refuse_training
 from mmspec.hosts.tree_op import TreeOp
+from mmspec.registry.warn import warn
 
 
 @dataclass
@@ -219,10 +219,9 @@ class TransformersTarget:
         if self.context is not None and longest > self.context:
             raise ValueError(f"the prompt has {longest} tokens and the model's context is {self.context}; shorten it")
         if self.context is not None and self.anatomy.table and longest + limit - 1 > self.context:
-            warnings.warn(
+            warn(
                 f"{longest} tokens of prompt and {limit} new ones do not fit the model's table of {self.context} "
-                "positions; where transformers fails, text goes on at the last position: ask for fewer tokens",
-                stacklevel=2,
+                "positions; where transformers fails, text goes on at the last position: ask for fewer tokens"
             )
         reach, slots = self.anatomy.reach, -(-(longest + limit + width) // BLOCK) * BLOCK
         if reach is not None and (slots if self.anatomy.by_slot else longest + limit) > reach:

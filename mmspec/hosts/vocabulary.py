@@ -40,19 +40,25 @@ class VocabularyMap:
     draft_vocab: int
 
     @staticmethod
-    def padded(target: int, draft: int) -> "VocabularyMap":
-        """One tokenizer, two padded sizes: ids mean the same as far as both have them."""
+    def padded(target: int, draft: int, tokens: int | None = None) -> "VocabularyMap":
+        """One tokenizer, two padded sizes: ids mean the same as far as both have them, and are `tokens`, if known."""
         ids = torch.arange(target, device="cpu")
-        draft_of = torch.where(ids < draft, ids, -1)
+        draft_of = torch.where(ids < min(draft, target if tokens is None else tokens), ids, -1)
         return VocabularyMap(draft_of, draft_of.clamp(min=0)[:, None], torch.ones_like(ids), draft)
 
     @staticmethod
     def between(target_tokenizer: Any, draft_tokenizer: Any, target: int, draft: int) -> "VocabularyMap":
         """Two tokenizers of transformers, and the sizes of the models' vocabularies.
 
+        Where they are one, and the models have padded it to sizes of their own, padding is never drafted.
+
         Raises:
             ValueError: The two have no token in common.
         """
+        words = target_tokenizer.get_vocab()
+        tokens = max(words.values(), default=-1) + 1
+        if tokens <= min(target, draft) and words == draft_tokenizer.get_vocab():
+            return VocabularyMap.padded(target, draft, tokens)
         theirs, ours = _keys(draft_tokenizer, draft), _keys(target_tokenizer, target)
         roles = _roles(target_tokenizer, draft_tokenizer, target, draft)
         pairs = _paired(ours, theirs, roles)

@@ -1,6 +1,6 @@
 """What a call of a picture pipeline is given: prompts or classes, counted and checked, and the size of the picture."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor
@@ -19,6 +19,8 @@ def count(prompt: Prompt, class_labels: Labels | None, embeds: Tensor | None) ->
     named = [name for name, value in given.items() if value is not None]
     if len(named) != 1:
         raise ValueError(f"give one of prompt=, class_labels= and prompt_embeds=; got {' and '.join(named) or 'none'}")
+    if embeds is not None and not isinstance(embeds, Tensor):
+        raise ValueError(f"prompt_embeds is a tensor [prompt, length, width], not {embeds!r}")
     if prompt is not None:
         return len(captions_of(prompt))
     return len(labels_of(class_labels)) if class_labels is not None else len(embeds)  # type: ignore[arg-type]
@@ -30,7 +32,7 @@ def captions_of(prompt: str | Sequence[str]) -> list[str]:
     Raises:
         ValueError: It is neither.
     """
-    captions = [prompt] if isinstance(prompt, str) else list(prompt)
+    captions = [prompt] if isinstance(prompt, str) else list(prompt) if isinstance(prompt, Iterable) else []
     if not captions or not all(isinstance(caption, str) for caption in captions):
         raise ValueError(f"a prompt is a text, or a list of at least one text, not {prompt!r}")
     return captions
@@ -42,7 +44,10 @@ def labels_of(labels: Labels) -> Tensor:
     Raises:
         ValueError: It is neither.
     """
-    listed = torch.as_tensor(labels).reshape(-1)
+    try:
+        listed = torch.as_tensor(labels).reshape(-1)
+    except (TypeError, ValueError, RuntimeError):
+        listed = torch.empty(0)
     if not len(listed) or listed.is_floating_point() or listed.dtype == torch.bool:
         raise ValueError(f"class_labels is a class, or a list of at least one class, not {labels!r}")
     return listed.long()

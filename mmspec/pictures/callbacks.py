@@ -9,6 +9,7 @@ from torch import Tensor
 
 from mmspec.core.state import State
 from mmspec.pictures.rounds import Rounds
+from mmspec.registry.numbers import numbers
 
 NULL, NULL_MASK = "negative_prompt_embeds", "negative_prompt_attention_mask"
 TENSORS = ("tokens", "accepted", NULL, NULL_MASK)
@@ -111,7 +112,8 @@ def refuse_guidance(scale: float) -> None:
     """Refuse a guidance scale that is none.
 
     Raises:
-        ValueError: It is below 1, or NaN.
+        ValueError: It is below 1, NaN, or no number.
     """
+    numbers(guidance_scale=scale)
     if not scale >= 1:
         raise ValueError(f"guidance_scale must be a number >= 1, got {scale}; 1 is no guidance")

@@ -32,6 +32,21 @@ def pipeline(model: str, device: str, /, **how: Any) -> Any:
     return pipe
 
 
+def list_words(model: str) -> None:
+    """Print the words that a model's captions were made of.
+
+    Raises:
+        ValueError: There is no such model, or it reads no captions of ours.
+    """
+    from mmspec.hosts.loading import load_tokenizer, locate_pipeline
+    from mmspec.pictures.words import words_of
+
+    folder = locate_pipeline(model)
+    if folder is None or not (folder / "tokenizer").is_dir():
+        raise ValueError(f"{model} is no folder of a pipeline with a tokenizer of captions")
+    typer.echo("\n".join(words_of(load_tokenizer(str(folder / "tokenizer")))))
+
+
 def draw(pipe: Any, call: Mapping[str, Any], out: Path, trace: Path | None, unit: str) -> None:
     """Draw into a file, say what it took; CTRL-C keeps what there is.
 

@@ -9,6 +9,8 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
 from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
+from mmspec.pictures.words import written
+
 HELD_OUT = 20
 """Every so many-th picture is held out."""
 SHIFTS = ((0, 0), (1, 0), (-1, 0), (0, 1), (0, -1), (2, 2), (-2, -2), (2, -2))
@@ -65,12 +67,17 @@ def moved(images: Tensor, shift: tuple[int, int]) -> Tensor:
 
 
 def caption_tokenizer(captions: list[str], vocab: int, length: int) -> PreTrainedTokenizerFast:
-    """A lower-case BPE over captions, padded on the left."""
+    """A lower-case BPE over captions, padded on the left; it remembers their words (`mmspec.pictures.words`)."""
     bpe = Tokenizer(models.BPE(unk_token="<unk>"))
     bpe.normalizer = normalizers.Sequence([normalizers.NFKC(), normalizers.Lowercase()])
     bpe.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     trainer = trainers.BpeTrainer(vocab_size=vocab, special_tokens=["<pad>", "<unk>"], show_progress=False)
     bpe.train_from_iterator(captions, trainer)
     return PreTrainedTokenizerFast(
-        tokenizer_object=bpe, pad_token="<pad>", unk_token="<unk>", padding_side="left", model_max_length=length
+        tokenizer_object=bpe,
+        pad_token="<pad>",
+        unk_token="<unk>",
+        padding_side="left",
+        model_max_length=length,
+        words=written(captions),
     )

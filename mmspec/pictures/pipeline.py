@@ -15,6 +15,7 @@ from mmspec.pictures import arguments, encoding
 from mmspec.pictures.callbacks import TENSORS, Callback, StepEnd, refuse_guidance, refuse_unknown
 from mmspec.pictures.conditions import Condition, repeated
 from mmspec.pictures.rounds import Rounds, completed
+from mmspec.registry.numbers import integers
 from mmspec.report.report import Report
 
 OUTPUTS = ("pil", "np", "pt", "latent")
@@ -35,6 +36,9 @@ class Call:
         output_type: One of `OUTPUTS`.
         callback_on_step_end: Called after the prefill and every round.
         callback_on_step_end_tensor_inputs: What it is handed.
+
+    Raises:
+        ValueError: The guidance is below 1, or what should be a number is none.
     """
 
     guidance_scale: float
@@ -47,6 +51,10 @@ class Call:
     output_type: str = "pil"
     callback_on_step_end: Callback | None = None
     callback_on_step_end_tensor_inputs: Sequence[str] = ("tokens",)
+
+    def __post_init__(self) -> None:
+        refuse_guidance(self.guidance_scale)
+        integers(num_images_per_prompt=self.num_images_per_prompt, height=self.height, width=self.width, k=self.k)
 
     @property
     def guided(self) -> bool:
@@ -164,7 +172,6 @@ class PicturePipeline(Pipeline):
             ValueError: A prompt is empty, too long or unknown, a number is out of its range, or a name is wrong.
         """
         self._guidance_scale, self._interrupt = call.guidance_scale, False
-        refuse_guidance(call.guidance_scale)
         refuse_unknown(call.callback_on_step_end_tensor_inputs)
         if call.output_type not in OUTPUTS:
             raise ValueError(f"output_type is one of {', '.join(OUTPUTS)}, not {call.output_type!r}")

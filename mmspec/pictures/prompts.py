@@ -5,8 +5,6 @@ padding are zero and moved from the right to the left; captions are lower-cased 
 web captions from links and file names is left out).
 """
 
-import difflib
-import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,9 +13,8 @@ from torch import Tensor
 
 from mmspec.hosts.offload import awake
 from mmspec.models.captions import CaptionEncoder
-
-SHOWN = 5
-"""Known words that an error shows."""
+from mmspec.pictures.words import hint, strange
+from mmspec.registry.warn import warn
 
 
 def encode(captions: Sequence[str], tokenizer: Any, encoder: Any, length: int, device: Any) -> tuple[Tensor, Tensor]:
@@ -63,24 +60,18 @@ def tokens_of(captions: Sequence[str], tokenizer: Any, length: int) -> tuple[Ten
             raise ValueError(f"prompt {i} is empty; say what the picture shows")
         if len(row) > length:
             raise ValueError(f"prompt {i} has {len(row)} tokens and this model reads {length}; shorten it")
-        if tokenizer.unk_token_id in words:
-            _refuse_unknown(caption, words, tokenizer)
+        unknown = strange(caption, tokenizer)
+        if unknown:
+            _refuse_unknown(caption, unknown, tokenizer, every=set(words) == {tokenizer.unk_token_id})
     padded = tokenizer.pad({"input_ids": rows}, padding="max_length", max_length=length, return_tensors="pt")
     return padded["input_ids"], padded["attention_mask"].bool()
 
 
-def _refuse_unknown(caption: str, words: Sequence[int], tokenizer: Any) -> None:
+def _refuse_unknown(caption: str, unknown: list[str], tokenizer: Any, every: bool) -> None:
     """Nothing but unknown words is refused, some are warned of."""
-    unknown = tokenizer.unk_token_id
-    strange = [w for w in caption.split() if unknown in tokenizer(w, add_special_tokens=False)["input_ids"]]
-    by_age = sorted(tokenizer.get_vocab().items(), key=lambda item: item[1])
-    known = [word.strip("▁Ġ") for word, _ in by_age if word not in tokenizer.all_special_tokens]
-    known = [word for word in known if len(word) > 2 and word.isalpha()]
-    near = [found for w in strange for found in difflib.get_close_matches(w.lower(), known, n=1, cutoff=0.5)]
-    hint = f"did you mean {', '.join(near)}?" if near else f"it knows words such as {', '.join(known[:SHOWN])}"
-    if all(token == unknown for token in words):
-        raise ValueError(f"this model knows no word of the prompt {caption!r}; {hint}")
-    warnings.warn(f"this model does not know {', '.join(strange)} in the prompt {caption!r}; {hint}", stacklevel=2)
+    if every or len(unknown) == len(caption.split()):
+        raise ValueError(f"this model knows no word of the prompt {caption!r}; {hint(unknown, tokenizer)}")
+    warn(f"this model does not know {', '.join(unknown)} in the prompt {caption!r}; {hint(unknown, tokenizer)}")
 
 
 def _marks(tokenizer: Any) -> set[int]:

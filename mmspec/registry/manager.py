@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -16,6 +15,7 @@ from mmspec.registry.component import KINDS, NAME, Component
 from mmspec.registry.plugin import CORE, Plugin, PluginError, describe
 from mmspec.registry.printable import one_line
 from mmspec.registry.suggest import unknown
+from mmspec.registry.warn import warn
 
 MOST = 1000
 """Components of one plugin: who yields without end is stopped there."""
@@ -153,7 +153,7 @@ class Registry:
             if switches.strict():
                 raise PluginError(said) from error
             self._plugins[name] = replace(self._plugins[name], error=f"{hook}: {describe(error)}")
-            warnings.warn(said, stacklevel=4)
+            warn(said)
 
     def call(self, name: str, hook: str, **arguments: Any) -> Any:
         """Call one plugin's hook; what it raises is the caller's to blame. None where it has none."""

@@ -131,7 +131,7 @@ def require(registry: Registry, pairing: Pairing, target: Component) -> None:
     """Refuse a method that does not fit a target.
 
     Raises:
-        ValueError: Names the missing words, who needs them, and the methods that do fit.
+        ValueError: Names the missing words, who needs them, the methods that do fit, and what the method is for.
     """
     missing = fits(pairing, target.offers)
     if not missing:
@@ -140,9 +140,15 @@ def require(registry: Registry, pairing: Pairing, target: Component) -> None:
         p for p in (pairing.method, pairing.drafter, pairing.rule) if p and (p.needs | p.offers & {"tree"}) & missing
     ]
     whose = " and ".join(f"{p.kind} {p.name!r}" for p in parts or [pairing.method])
+    homes = "; ".join(
+        f"{other.name} ({other.summary.rstrip('.')})"
+        for other in registry.components("target")
+        if not fits(pairing, other.offers)
+    )
     raise ValueError(
         f"method {pairing.method.name!r} does not fit target {target.name!r}: {whose} needs "
         f"{', '.join(sorted(missing))}, which the target does not offer (it offers "
         f"{', '.join(sorted(target.offers)) or 'nothing'}). Methods that fit: "
-        f"{', '.join(fitting(registry, target.offers)) or 'none'}"
+        f"{', '.join(fitting(registry, target.offers)) or 'none'}. "
+        f"{pairing.method.name!r} is for {homes or 'no target that is installed'}"
     )

@@ -80,12 +80,19 @@ def parse(assignments: Iterable[str]) -> dict[str, Any]:
     return values
 
 
-def route(values: Mapping[str, Any], parts: Mapping[str, type | None]) -> dict[str, dict[str, Any]]:
+def route(
+    values: Mapping[str, Any],
+    parts: Mapping[str, type | None],
+    arguments: Iterable[str] = (),
+    meant: Mapping[str, str] | None = None,
+) -> dict[str, dict[str, Any]]:
     """Give each flat option to the one part that declares it.
 
     Args:
         values: `x=…` or `rule.x=…`; a nested mapping (`{"rule": {"x": …}}`, a TOML table) is the same as the latter.
         parts: Options dataclass by part (`drafter`, `rule`, `target`, …); None where a part has no options.
+        arguments: What the caller takes beside options, for messages: a misspelt argument arrives here too.
+        meant: As in `mmspec.registry.suggest.unknown`.
 
     Returns:
         Values by part, not checked yet.
@@ -105,7 +112,8 @@ def route(values: Mapping[str, Any], parts: Mapping[str, type | None]) -> dict[s
             ways = " or ".join(f"{p}.{name}=" for p in takers)
             raise ValueError(f"option {name!r} belongs to {' and '.join(takers)}; write {ways}")
         if not takers:
-            raise ValueError(unknown("option", name, declares[part] if part else chain(*declares.values())))
+            there = declares[part] if part else [*chain(*declares.values()), *arguments]
+            raise ValueError(unknown("option", name, there, meant))
         if name in routed[takers[0]]:
             raise ValueError(f"option {name!r} is given twice, as {name}= and as {takers[0]}.{name}=")
         routed[takers[0]][name] = value

@@ -1,22 +1,24 @@
 """Errors that teach: what was asked for, what is nearest, what there is."""
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 
-def unknown(what: str, name: str, known: Iterable[str]) -> str:
+def unknown(what: str, name: str, known: Iterable[str], meant: Mapping[str, str] | None = None) -> str:
     """The message for a name that nobody knows.
 
     Args:
         what: Kind of thing, singular, such as `"method"`.
         name: What was asked for.
         known: What exists.
+        meant: What names are called here that are used elsewhere.
 
     Example:
         >>> unknown("rule", "blok", ["block", "match"])
         "no rule is called 'blok'; did you mean 'block'? There is: block, match"
     """
     names = sorted(set(known))
-    nearest = difflib.get_close_matches(name.lower(), names, n=3, cutoff=0.5)
+    here = (meant or {}).get(name.lower())
+    nearest = [here] if here in names else difflib.get_close_matches(name.lower(), names, n=3, cutoff=0.5)
     hint = f"; did you mean {' or '.join(map(repr, nearest))}?" if nearest else "."
     return f"no {what} is called {name!r}{hint} There is: {', '.join(names) or 'none'}"

@@ -7,7 +7,7 @@ import typer
 
 from mmspec.cli.arguments import refuse_method
 from mmspec.cli.places import refuse_unwritable
-from mmspec.pictures.command import draw, pipeline, refuse_format
+from mmspec.pictures.command import draw, list_words, pipeline, refuse_format
 
 
 def generate_image(
@@ -30,8 +30,14 @@ def generate_image(
     num_images: Annotated[int, typer.Option(min=1, max=256, help="Pictures, on one sheet.")] = 1,
     opt: Annotated[list[str] | None, typer.Option(help="key=value of drafter or rule; repeatable.")] = None,
     device: Annotated[str, typer.Option(help="cpu, cuda, …")] = "cpu",
+    words: Annotated[
+        bool, typer.Option("--words", help="List the words that the model knows, and draw nothing.")
+    ] = False,
 ) -> None:
     """Draw a picture, speculatively; under an invariant method it is the plain picture for that seed."""
+    if words:
+        list_words(model)
+        return
     for file in filter(None, (out, trace)):
         refuse_unwritable(file)
         refuse_format(file)

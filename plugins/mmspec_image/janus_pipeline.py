@@ -9,6 +9,8 @@ from torch import Tensor
 from transformers import JanusForConditionalGeneration, ProcessorMixin
 
 from mmspec.faces.pipeline import Pipeline
+from mmspec.faces.saved import restored
+from mmspec.hosts.dtypes import dtype_of
 from mmspec.hosts.loading import load_as, load_processor
 from mmspec.pictures.arguments import captions_of
 from mmspec_image.models.janus import JanusForImages
@@ -40,25 +42,32 @@ class JanusPipeline(TextToImagePipeline):
 
     @classmethod
     def from_pretrained(  # type: ignore[override]
-        cls, name: str | Path, *, device: str = "cpu", dtype: torch.dtype = torch.float32, **how: Any
+        cls,
+        name: str | Path,
+        *,
+        device: str = "cpu",
+        dtype: str | torch.dtype | None = None,
+        torch_dtype: str | torch.dtype | None = None,
+        **how: Any,
     ) -> "JanusPipeline":
         """Load a Janus as transformers stores it, or what `save_pretrained` wrote.
 
         Args:
             name: A folder, or a hub name.
             device: Where to put it.
-            dtype: Of its weights.
-            **how: As in `use`.
+            dtype: Of its weights, by name or torch's own; default: float32.
+            torch_dtype: The same, as diffusers calls it.
+            **how: As in `use`; by default as it was saved.
 
         Raises:
             ValueError: There is no such model, or its weights are not complete.
         """
         model_at, processor_at = cls.places_of(str(name), "model", "processor")
-        model = load_as(JanusForImages, model_at, dtype)
+        model = load_as(JanusForImages, model_at, dtype_of(dtype, torch_dtype))
         processor = load_processor(processor_at)
         pipe = cls(model, processor)
         pipe.register_to_config(_name_or_path=str(name))
-        return pipe.to(device).use(**how)
+        return pipe.to(device).use(**restored(Path(name), how))
 
     def encode_prompt(  # type: ignore[override]
         self,
@@ -82,7 +91,7 @@ class JanusPipeline(TextToImagePipeline):
         ids, mask = self._written(prompt, num_images_per_prompt)
         if negative_prompt is None:
             return Prompt(ids, mask, guided=guided)
-        negative = [negative_prompt] if isinstance(negative_prompt, str) else list(negative_prompt)
+        negative = captions_of(negative_prompt)
         rows = len(ids) // num_images_per_prompt
         if len(negative) not in (1, rows):
             raise ValueError(f"{len(negative)} negative prompts for {rows} prompts; give one, or one a prompt")

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 
 TARGETS = {"mmspec_image.models.llamagen": "llamagen", "mmspec_image.models.janus": "janus"}
 """Modules of models to their targets."""
+PICTURE = frozenset({"codebook"})
+"""What methods of pictures ask for, so that no other target takes them for its own."""
 
 
 @hookimpl
@@ -83,6 +85,7 @@ def _methods() -> Iterator[Component]:
         name="gs-sjd",
         kind="method",
         drafter="jacobi",
+        needs=PICTURE,
         exactness="invariant",
         summary="Jacobi windows with shared noise: the plain picture for that seed, faster.",
         paper="https://arxiv.org/abs/2510.24211",
@@ -92,6 +95,7 @@ def _methods() -> Iterator[Component]:
         kind="method",
         drafter="jacobi",
         rule="rejection",
+        needs=PICTURE,
         exactness="lossless",
         summary="Jacobi windows, redrawn by maximal coupling.",
         paper="https://arxiv.org/abs/2510.24211",
@@ -101,6 +105,7 @@ def _methods() -> Iterator[Component]:
         kind="method",
         drafter="jacobi",
         rule="rejection",
+        needs=PICTURE,
         exactness="lossless",
         defaults={"redraw": "independent"},
         summary="Speculative Jacobi decoding as first published: windows drawn anew.",

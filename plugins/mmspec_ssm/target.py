@@ -1,7 +1,9 @@
 """Recurrent models and hybrids of transformers as targets: the host's own, with the tree operations of all plugins."""
 
 import importlib
-import warnings
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -11,6 +13,7 @@ from transformers.cache_utils import LinearAttentionCacheLayerMixin
 from mmspec.hosts.target import TransformersTarget
 from mmspec.hosts.tree_op import TreeOp
 from mmspec.registry import installed
+from mmspec.registry.warn import warn
 
 HOOK = "mmspec_tree_ops"
 
@@ -25,13 +28,26 @@ def recurrent(model: Any, guest: bool = False) -> TransformersTarget:
     Raises:
         ValueError: It cannot be speculated over, or two plugins declare one operation; says which.
     """
-    target = TransformersTarget(model, guest, declared())
+    with without_advice():
+        target = TransformersTarget(model, guest, declared())
     if target.model.dtype != torch.float32:
-        warnings.warn(
-            f"states of recurrent layers are kept in float32, also those of a model in {target.model.dtype}",
-            stacklevel=2,
-        )
+        warn(f"states of recurrent layers are kept in float32, also those of a model in {target.model.dtype}")
     return target
+
+
+@contextmanager
+def without_advice() -> Iterator[None]:
+    """Without transformers' advice to install faster kernels: inside passes ours stand in those functions' places."""
+
+    def unrelated(record: logging.LogRecord) -> bool:
+        return "is falling back to its reference PyTorch implementation" not in record.getMessage()
+
+    logger = logging.getLogger("transformers.integrations.hub_kernels")
+    logger.addFilter(unrelated)
+    try:
+        yield
+    finally:
+        logger.removeFilter(unrelated)
 
 
 recurrent.offers = frozenset({"discrete", "tree", "text", "grow"})  # type: ignore[attr-defined]

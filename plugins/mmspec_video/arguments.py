@@ -1,6 +1,6 @@
 """What users hand a pipeline: frames of many kinds, actions by number or name; refused before anything runs."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -58,6 +58,8 @@ def actions_in(given: Any, rows: int, names: Sequence[str], what: str = "actions
     Raises:
         ValueError: An action is outside the space, or there are as many sequences as neither 1 nor rows.
     """
+    if not isinstance(given, Iterable) or isinstance(given, str):
+        raise ValueError(f"{what} are a sequence of numbers or names, one for every next frame, not {given!r}")
     listed = given.tolist() if isinstance(given, Tensor | np.ndarray) else list(given)
     nested = listed if listed and isinstance(listed[0], list | tuple) else [listed]
     if len(nested) not in (1, rows):

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from mmspec.core.warp import Warp
 from mmspec.faces.pipeline import Generators, Seed, seeds_for
+from mmspec.registry.numbers import integers
 from mmspec_video.arguments import Frames, Player, actions_in, frames_in
 from mmspec_video.codec import Codec, codec_of, frame_size
 from mmspec_video.models.token_world import TokenWorldModel
@@ -67,6 +68,7 @@ def checked(pipe: Any, call: Call) -> Asked:
     Raises:
         ValueError: Something in it is wrong, or does not fit the model.
     """
+    integers(num_frames=call.num_frames, top_k=call.top_k, num_inference_steps=call.num_inference_steps, k=call.k)
     if call.output_type not in OUTPUTS:
         raise ValueError(f"output_type is one of {', '.join(OUTPUTS)}, not {call.output_type!r}")
     names, coded = pipe.config.actions, isinstance(pipe.transformer, TokenWorldModel)

@@ -1,6 +1,5 @@
 """Frames into a file: GIF, or MP4 where there is a codec; written whole or not at all."""
 
-import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -8,6 +7,7 @@ from diffusers.utils import export_to_gif, export_to_video
 from PIL import Image
 
 from mmspec.files import save_whole
+from mmspec.registry.warn import warn
 
 FORMATS = (".gif", ".mp4")
 
@@ -35,7 +35,7 @@ def save_clip(frames: Sequence[Image.Image], path: str | Path, fps: int) -> Path
         if _as_mp4(frames, path, fps):
             return path
         path = path.with_suffix(".gif")
-        warnings.warn(f"nothing here can write MP4 (pip install 'mmspec[mp4]'); wrote {path}", stacklevel=2)
+        warn(f"nothing here can write MP4 (pip install 'mmspec[mp4]'); wrote {path}")
     save_whole(path, lambda side: export_to_gif(list(frames), str(side), fps=fps))
     return path
 

@@ -1,6 +1,5 @@
 """`NextFramePipeline`: first frames and a player's actions in, frames out, all of them or one by one."""
 
-import warnings
 from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
@@ -11,6 +10,8 @@ from torch import Tensor
 
 from mmspec.faces.pipeline import Generators, Pipeline, Seed
 from mmspec.models.vq import LlamaGenVQ
+from mmspec.registry.numbers import integers
+from mmspec.registry.warn import warn
 from mmspec.report.report import Report
 from mmspec_video.arguments import Frames, Player, told_in
 from mmspec_video.asked import Asked, Call, checked
@@ -123,6 +124,7 @@ class NextFramePipeline(Pipeline):
                 them than the model sees; a player answers with more than the next action; a name or number is wrong.
             Exception: What a player raised, as it is; `unfinished` has the frames before.
         """
+        integers(fps=fps)
         call = Call(
             first_frames, actions, num_frames, past_actions, temperature, top_k, top_p, num_inference_steps, cache,
             seed, generator, k, output_type,
@@ -135,7 +137,7 @@ class NextFramePipeline(Pipeline):
         except KeyboardInterrupt:
             if asked.player is None:
                 raise
-            warnings.warn(f"stopped by CTRL-C after {len(shown)} of {asked.length} frames", stacklevel=2)
+            warn(f"stopped by CTRL-C after {len(shown)} of {asked.length} frames")
         except Exception as error:
             self.unfinished = _output(asked, shown, fps)
             error.add_note(

@@ -214,14 +214,49 @@ def test_a_batch_ends_with_its_last_row():
     assert called(lambda emitted: [*emitted[::-1], 0, 0, 0]) == 8, "rows that have ended are not asked"
 
 
-def test_a_batch_does_not_warm_up_with_the_deepest_drafts():
-    def first(rows):
-        policy = Goodput(8)
-        return run(policy, lambda depth: 1 + depth, lambda depth: 0.0, rounds=12, rows=rows)[
-            1:
-        ]  # the first is asked before
+@pytest.mark.parametrize("rows", [1, 2])
+def test_nobody_warms_up_with_the_deepest_drafts(rows):
+    """What a first, short call pays: a few drafts of middling depth, and a few plain rounds, which cost nothing."""
+    budgets = run(Goodput(10), lambda depth: 1 + depth, lambda depth: 0.0, rounds=48, rows=rows)
+    assert max(budgets) == 4 and sum(budgets) <= 3 * 4 + 4, "drafted units, of which none was accepted"
 
-    assert max(first(1)) == 8 and max(first(2)) == 2
+
+def test_a_short_first_call_gains_from_drafts_that_pay():
+    """Forty units, all drafts right, a node costs a tenth of a pass: the depth grows without a tour."""
+    policy, emitted, rounds = Goodput(10), 0, 0
+    while emitted < 40:
+        depth = policy.budget()
+        policy.observe(depth, [depth + 1], 1 + 0.1 * depth)
+        emitted, rounds = emitted + depth + 1, rounds + 1
+    assert rounds <= 10
+
+
+def test_looks_become_rare_while_they_lose():
+    """Drafts never pay: of 2,000 rounds hardly any is drafted, where every 16th was."""
+    budgets = run(Goodput(8), lambda d: 1 + 0.15 * d, lambda d: 0.05, rounds=2000)
+    assert set(budgets[200:]) == {0, 1}
+    assert sum(budgets[200:]) <= 1800 / 16 / 2
+
+
+def test_one_bad_measurement_is_soon_forgotten():
+    """Another program took the machine while the first drafts were tried; they pay, and come back within the call."""
+    policy, budgets = Goodput(8), []
+    for n in range(60):
+        depth = policy.budget()
+        policy.observe(depth, [depth + 1], (50.0 if n < 3 else 1.0) * (1 + 0.05 * depth))
+        budgets.append(depth)
+    assert budgets[-1] == 8 and budgets.count(0) < 20
+
+
+def test_a_silent_drafter_costs_its_asking():
+    """In nine of ten rounds it has nothing to say, which takes a fifth of a pass; the tenth is worth one unit more."""
+    policy, asked = Goodput(4), 0
+    for n in range(400):
+        depth = policy.budget()
+        asked += depth > 0
+        speaks = depth > 0 and n % 10 == 0
+        policy.observe(depth if speaks else 0, [2 if speaks else 1], 1.2 if depth else 1.0)
+    assert asked < 100
 
 
 def test_the_decoder_tells_who_is_behind():

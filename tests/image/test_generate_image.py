@@ -138,6 +138,13 @@ def message(monkeypatch, capsys, *arguments):
     return said.err
 
 
+def test_the_words_are_listed_and_nothing_is_drawn(saved, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    made = invoke(saved, "--words")
+    assert made.exit_code == 0 and made.output.split()[:5] == ["red", "blue", "heart", "cat", "face"]
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_mistakes_are_one_line_and_exit_code_2(saved, tmp_path, monkeypatch, capsys):
     model, out = ("--model", str(saved)), ("-o", str(tmp_path / "out.png"))
     wrong = {

@@ -10,8 +10,14 @@ from safetensors.torch import load_file, save_file
 from transformers import T5Config, T5EncoderModel
 
 import mmspec
+from mmspec import shipped
+from mmspec.hosts.loading import load_tokenizer
 from mmspec.models.captions import CaptionEncoder
 from mmspec.models.vq import LlamaGenVQ
+from mmspec.pictures.bench.captions import CAPTIONS
+from mmspec.pictures.data import caption_tokenizer
+from mmspec.pictures.prompts import tokens_of
+from mmspec.pictures.words import words_of
 from mmspec.registry import installed
 from mmspec_image.drafters.jacobi import ImageJacobi
 from mmspec_image.pipeline import TextToImageOutput, TextToImagePipeline
@@ -113,6 +119,17 @@ MISTAKES = {
     "labels": (dict(prompt=None, class_labels=1), "this model draws captions"),
     "guidance": (dict(guidance_scale=0.5), "guidance_scale must be a number >= 1, got 0.5"),
     "no number": (dict(guidance_scale=float("nan")), "guidance_scale must be a number >= 1, got nan"),
+    "text for guidance": (dict(guidance_scale="3"), "guidance_scale must be a number, got '3'"),
+    "text for pictures": (dict(num_images_per_prompt="2"), "num_images_per_prompt must be an integer, got '2'"),
+    "text for height": (dict(height="8"), "height must be an integer, got '8'"),
+    "text for temperature": (dict(temperature="1"), "temperature must be a number, got '1'"),
+    "text for top_k": (dict(top_k="1"), "top_k must be an integer, got '1'"),
+    "text for k": (dict(k="3"), "k must be an integer, got '3'"),
+    "text for a seed": (dict(seed="3"), "seed must be an integer, got '3'"),
+    "a number for a generator": (dict(generator=3), "generator is a torch.Generator, or one a picture, not 3"),
+    "a number for a prompt": (dict(prompt=3), "a prompt is a text, or a list of at least one text, not 3"),
+    "a number for a negative prompt": (dict(negative_prompt=3), "a prompt is a text"),
+    "a number for embeddings": (dict(prompt=None, prompt_embeds=3), "prompt_embeds is a tensor"),
     "height": (dict(height=16), "draws 8 × 8 pixels .height × width., not 16 × 8"),
     "width": (dict(width=0), "not 8 × 0"),
     "pictures": (dict(num_images_per_prompt=0), "num_images_per_prompt must be at least 1, got 0"),
@@ -149,6 +166,29 @@ def test_classes_that_there_are_not(tiny_classes, labels):
         tiny_classes(class_labels=labels)
     with pytest.raises(ValueError, match="this model draws classes: give class_labels="):
         tiny_classes("red")
+
+
+def test_words_that_no_caption_had():
+    """A tokenizer of pieces can spell any word, and knows which ones its captions had."""
+    spelling = caption_tokenizer(["red heart", "xylem phone", "cat face"], 64, 6)
+    assert spelling.unk_token_id not in spelling("xylophone")["input_ids"]
+    with pytest.raises(ValueError, match=r"knows no word of the prompt 'xylophone hat'; did you mean phone, heart\?"):
+        tokens_of(["xylophone hat"], spelling, 6)
+    with pytest.warns(UserWarning, match="does not know xylophone in the prompt") as seen:
+        tokens_of(["Red xylophone"], spelling, 6)
+    assert seen[0].filename == __file__
+    with pytest.raises(ValueError, match="6 words are known; `mmspec generate image --words` lists them all"):
+        tokens_of(["quantum"], spelling, 16)
+    assert words_of(spelling) == ["cat", "face", "heart", "phone", "red", "xylem"]
+
+
+@pytest.mark.parametrize("name", ["emoji", "emoji-continuous"])
+def test_the_shipped_tokenizers_know_their_words(name):
+    tokenizer = load_tokenizer(str(shipped.asset(name) / "tokenizer"))
+    for caption in CAPTIONS:
+        tokens_of([caption], tokenizer, 16)
+    with pytest.raises(ValueError, match="knows no word of the prompt 'xylophone quantum'; did you mean saxophone"):
+        tokens_of(["xylophone quantum"], tokenizer, 16)
 
 
 def test_a_word_among_others_that_is_not_known_is_warned_of(tiny):

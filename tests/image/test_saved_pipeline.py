@@ -10,6 +10,9 @@ import accelerate
 import pytest
 import torch
 from accelerate.hooks import ModelHook, add_hook_to_module, remove_hook_from_module
+from diffusers import DiffusionPipeline
+from diffusers.models import modeling_utils
+from diffusers.pipelines import pipeline_utils
 from safetensors.torch import load_file, save_file
 
 import mmspec
@@ -17,6 +20,7 @@ from mmspec import shipped
 from mmspec.core.goodput import Goodput
 from mmspec.core.rules import Match
 from mmspec.faces import choice, pipeline
+from mmspec.faces.saved import FILE
 from mmspec.hosts import linear
 from mmspec.hosts.loading import load_model, locate
 from mmspec.models.vq import LlamaGenVQ
@@ -76,7 +80,7 @@ def test_without_a_text_encoder(tiny_classes, tmp_path):
 
 
 def test_a_shipped_name_and_its_card(saved, tiny, tmp_path, monkeypatch):
-    shutil.copytree(saved, tmp_path / "assets" / "emoji")
+    shutil.copytree(saved, tmp_path / "assets" / "emoji", ignore=shutil.ignore_patterns(FILE))
     (tmp_path / "model_cards").mkdir()
     monkeypatch.setattr(shipped, "folder", lambda name: tmp_path / name)
     monkeypatch.setattr(choice, "block", lambda name: {})
@@ -92,6 +96,81 @@ def test_a_shipped_name_and_its_card(saved, tiny, tmp_path, monkeypatch):
         mmspec.Pipeline.from_pretrained("mmspec/emojis")
     with pytest.raises(ValueError, match=r"is a whole pipeline, not a model: load it with mmspec\.Pipeline"):
         load_model("mmspec/emoji")
+
+
+@pytest.mark.parametrize("numbers", ["bfloat16", torch.bfloat16, "bf16"])
+@pytest.mark.parametrize("called", ["dtype", "torch_dtype"])
+def test_kinds_of_numbers_by_either_name(saved, numbers, called):
+    if numbers == "bf16":
+        with pytest.raises(ValueError, match="no dtype of weights is called 'bf16'; did you mean 'bfloat16'"):
+            mmspec.Pipeline.from_pretrained(saved, **{called: numbers})
+        return
+    pipe = mmspec.Pipeline.from_pretrained(saved, **{called: numbers})
+    assert pipe.dtype == pipe.transformer.dtype == pipe.vq.dtype == torch.bfloat16
+    with pytest.raises(ValueError, match="are one setting"):
+        mmspec.Pipeline.from_pretrained(saved, **{called: numbers, "dtype": "float16", "torch_dtype": numbers})
+
+
+def test_how_it_speculates_is_saved_and_restored(tiny, tmp_path):
+    pipe = quiet(TextToImagePipeline(**tiny.components)).use("mc-sjd", k=4, init="left")
+    pipe.save_pretrained(tmp_path)
+    assert json.loads((tmp_path / FILE).read_text()) == {"method": "mc-sjd", "k": 4, "options": {"init": "left"}}
+    for load in (mmspec.Pipeline.from_pretrained, DiffusionPipeline.from_pretrained):
+        decoder = load(tmp_path).decoder()
+        assert (decoder.name, decoder.k, decoder.drafter.options.init) == ("mc-sjd", 4, "left")
+    assert mmspec.Pipeline.from_pretrained(tmp_path, k=2).decoder().k == 2
+    assert mmspec.Pipeline.from_pretrained(tmp_path, method="plain").decoder().name == "plain"
+    pipe.use().save_pretrained(tmp_path)
+    assert not (tmp_path / FILE).exists(), "what was never said is left to later defaults"
+
+
+FORGED = {
+    "no table": ([1], "it is no table"),
+    "no json": ("{", "does not say how to speculate"),
+    "setting": ({"metod": "plain"}, "did you mean 'method'"),
+    "method": ({"method": "os.system"}, "is no method that is installed"),
+    "method of another kind": ({"method": {"a": 1}}, "is no method that is installed"),
+    "k": ({"k": 10**9}, "k is 1000000000"),
+    "k of another kind": ({"k": True}, "k is True"),
+    "drafter": ({"method": "draft-model", "drafter": "/etc/passwd"}, "neither a component nor a shipped model"),
+    "hub": ({"method": "draft-model", "drafter": "someone/model"}, "neither a component nor a shipped model"),
+    "climbing": ({"method": "draft-model", "drafter": "mmspec/../../x"}, "neither a component nor a shipped model"),
+    "file": ({"method": "suffix", "options": {"corpus": "secrets"}}, "the option 'corpus' is no number"),
+    "model": ({"options": {"drafter.model": "x"}}, "the option 'drafter.model' is no number"),
+    "path": ({"options": {"init": "../left"}}, "the option 'init' is no number"),
+    "nested": ({"options": {"rule": {"x": 1}}}, "the option 'rule' is no number"),
+    "benchmarks": ({"rule": "synthetic"}, "the rule synthetic is for benchmarks only"),
+    "escape": ({"policy": "\x1b[2J"}, "has no name"),
+}
+
+
+@pytest.mark.parametrize("case", FORGED)
+def test_a_forged_file_is_refused(saved, tmp_path, case):
+    shutil.copytree(saved, tmp_path / "forged")
+    said, message = FORGED[case]
+    (tmp_path / "forged" / FILE).write_text(said if isinstance(said, str) else json.dumps(said))
+    with pytest.raises(ValueError, match=message):
+        mmspec.Pipeline.from_pretrained(tmp_path / "forged")
+
+
+def test_a_live_drafter_is_not_saved_and_that_is_said(tiny, tmp_path):
+    class Silent:
+        def propose(self, tokens, k):
+            return [[] for _ in tokens]
+
+    pipe = quiet(TextToImagePipeline(**tiny.components)).use("plain").use(drafter=Silent())
+    with pytest.warns(UserWarning, match="does not keep how this pipeline speculates") as seen:
+        pipe.save_pretrained(tmp_path)
+    assert seen[0].filename == __file__ and not (tmp_path / FILE).exists()
+
+
+def test_nothing_is_said_of_accelerate(saved, monkeypatch, caplog):
+    """Which we do not need: the weights are there already."""
+    for module in (pipeline_utils, modeling_utils):
+        monkeypatch.setattr(module, "is_accelerate_available", lambda: False)
+        monkeypatch.setattr(module.logger, "propagate", True)
+    mmspec.Pipeline.from_pretrained(saved)
+    assert "accelerate" not in caplog.text
 
 
 def without(name):
@@ -227,7 +306,7 @@ def test_offloaded_whole_models_wake_up(saved, method):
 
 def test_offloading_of_diffusers_and_accelerate(saved, monkeypatch):
     monkeypatch.setattr(linear, "SMALLEST", 0)  # so that narrow passes multiply in their own way here too
-    monkeypatch.setattr(linear, "pays", lambda kernels, rows: True)
+    monkeypatch.setattr(linear, "trial_of", lambda kernels, rows: linear.Trial(won=True))
     load = lambda: quiet(mmspec.Pipeline.from_pretrained(saved, k=6))  # noqa: E731
     expected = load()(PROMPTS, seed=2, negative_prompt="apple", output_type="pt")
     whole, layers, groups = load(), load(), load()

@@ -5,6 +5,7 @@ import inspect
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -81,3 +82,17 @@ def test_readme_opens_with_what_this_is_and_is_not() -> None:
     first, second, *_ = (ROOT / "README.md").read_text().splitlines()
     assert "speculative decoding" in first
     assert "not the benchmark" in second and "2603.14989" in second
+
+
+def test_the_first_example_gains_and_says_what_it_prints(capsys: pytest.CaptureFixture[str]) -> None:
+    """In float32, where equality is promised; its passes are counted, so no machine's speed decides."""
+    code = (ROOT / "README.md").read_text().split("```python\n")[1].split("```")[0]
+    assert "float32" in code
+    made: dict[str, Any] = {}
+    exec(code, made)
+    stated = re.search(r"print\(spec.report\)  # (\d+ units in \d+ passes)", code)
+    assert stated is not None and stated[1] in capsys.readouterr().out
+    report = made["spec"].report
+    assert report.acceptance_length > 2
+    plain = made["model"].generate(**made["inputs"], max_new_tokens=60, do_sample=False)
+    assert made["out"][0, : plain.shape[1]].tolist() == plain[0].tolist()

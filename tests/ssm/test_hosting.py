@@ -1,6 +1,7 @@
 """Hosting: the modelling modules are left as they were, one way for any number of nodes, and what is refused."""
 
 import copy
+import logging
 import sys
 import threading
 from collections.abc import Mapping
@@ -19,7 +20,7 @@ from mmspec.testing.equality import assert_same, stock
 from mmspec.testing.zoo import build
 from mmspec_ssm.ops.ssd import Ssd
 from mmspec_ssm.plugin import OPS
-from mmspec_ssm.target import declared, recurrent
+from mmspec_ssm.target import declared, recurrent, without_advice
 
 
 def functions(model: Any) -> dict[str, Any]:
@@ -267,3 +268,16 @@ def test_static_caches_change_nothing(bamba: Any) -> None:
     expected = stock(bamba, {"input_ids": ids}, 0, **call)
     with mmspec.enable(bamba, "prompt-lookup"):
         assert_same(bamba.generate(ids, cache_implementation="static", **call), expected)
+
+
+def test_no_advice_on_kernels_that_ours_stand_for(caplog, monkeypatch):
+    """transformers says once what to install; in our passes it is not called, and other messages of it stay."""
+    monkeypatch.setattr(logging.getLogger("transformers"), "propagate", True)
+    caplog.set_level(logging.WARNING, "transformers.integrations.hub_kernels")
+    logger = logging.getLogger("transformers.integrations.hub_kernels")
+    advice = "`f` is falling back to its reference PyTorch implementation because `g` is not installed."
+    with without_advice():
+        logger.warning(advice)
+        logger.warning("something else")
+    logger.warning(advice)
+    assert list(dict.fromkeys(record.getMessage() for record in caplog.records)) == ["something else", advice]

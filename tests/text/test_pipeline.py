@@ -121,6 +121,24 @@ def test_saved_and_loaded(pipe: Any, tmp_path: Path, load: Any) -> None:
     assert same(TextPipeline(**pipe.components)(PROMPTS, 15, seed=2), pipe(PROMPTS, 15, seed=2))
 
 
+@pytest.mark.parametrize("load", [mmspec.Pipeline, TextPipeline])
+@pytest.mark.parametrize("called", ["dtype", "torch_dtype"])
+def test_kinds_of_numbers_by_either_name(folder: Path, load: Any, called: str) -> None:
+    for numbers in ("bfloat16", torch.bfloat16, "torch.bfloat16"):
+        assert load.from_pretrained(folder, **{called: numbers}).model.dtype == torch.bfloat16
+    with pytest.raises(ValueError, match="no dtype of weights is called 'int8'"):
+        load.from_pretrained(folder, **{called: "int8"})
+
+
+def test_a_draft_model_is_saved_beside_the_pipeline(folder: Path, tmp_path: Path) -> None:
+    pipe = TextPipeline.from_pretrained(folder)
+    pipe.use("draft-tree", drafter=TextPipeline.from_pretrained(folder).model, k=2, width=3).save_pretrained(tmp_path)
+    assert (tmp_path / "drafter" / "model.safetensors").is_file()
+    decoder = mmspec.Pipeline.from_pretrained(tmp_path).decoder()
+    assert (decoder.name, decoder.k) == ("draft-tree", 2)
+    assert decoder.drafter.options.model == str(tmp_path / "drafter") and decoder.drafter.options.width == 3
+
+
 def test_moving_takes_the_draft_model_along(folder: Path) -> None:
     small = TextPipeline.from_pretrained(folder).model
     moved = TextPipeline.from_pretrained(folder, drafter=small).to("meta")
@@ -138,6 +156,10 @@ MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
     "top_p": (dict(top_p=1.5), "top_p and min_p must be in"),
     "top_k": (dict(top_k=-2), "top_k must be >= 0"),
     "k": (dict(k=-1), "k must be an integer >= 0, got -1"),
+    "text for k": (dict(k="3"), "k must be an integer >= 0, got '3'"),
+    "text for a number": (dict(max_new_tokens="3"), "max_new_tokens must be an integer, got '3'"),
+    "text for a temperature": (dict(temperature="1"), "temperature must be a number, got '1'"),
+    "number for a text": (dict(prompt=3), "a prompt is a text, or a list of at least one text, not 3"),
     "seed and generator": (dict(seed=1, generator=torch.Generator()), "give one of them"),
     "generators": (dict(generator=[torch.Generator()]), "1 generators for 2 prompts; give one, or one a prompt"),
     "seeds": (dict(seed=[1, 2, 3]), "3 seeds for 2 prompts"),

@@ -18,6 +18,7 @@ from mmspec.core.drafters.shapes import Branching
 from mmspec.core.rules import Block, Match, RecursiveRejection, Rejection
 from mmspec.core.types import Draft
 from mmspec.core.warp import Warp
+from mmspec.hosts.loading import load_model
 from mmspec.hosts.target import TransformersTarget
 from mmspec.hosts.translated import TranslatedTarget
 from mmspec.hosts.vocabulary import LONGEST, VocabularyMap
@@ -222,13 +223,17 @@ def test_rows_of_unequal_spellings_share_columns():
         assert inner.index.depth[row, inner.valid[row]].tolist() == list(range(len(pieces)))
 
 
+PADDED = VocabularyMap.padded(4, 5, tokens=3)
+
+
 @pytest.mark.parametrize(
     ("rule", "shape"), [(Rejection(), None), (Block(), None), (RecursiveRejection(), Branching((2, 1)))]
 )
-def test_exact_law(rule, shape):
+@pytest.mark.parametrize("table", [TABLE, PADDED], ids=["other tokens", "padding"])
+def test_exact_law(rule, shape, table):
     rows = 30_000
     prompt = {"input_ids": torch.tensor([[0, 1]]).expand(rows, -1), "attention_mask": torch.ones(rows, 2)}
-    drafter = DraftModel(TranslatedTarget(DRAFT, TABLE), shape)
+    drafter = DraftModel(TranslatedTarget(DRAFT, table), shape)
 
     def sample(seed):
         return torch.stack(Decoder(TOY, drafter, rule, k=2).generate(prompt, 4, seed=seed).units)
@@ -240,6 +245,10 @@ def test_its_laws_lie_on_what_both_have():
     decoder = Decoder(TOY, DraftModel(TranslatedTarget(DRAFT, TABLE)), Rejection(), k=3)
     law = decoder.speculate(decoder.start(RAGGED, 20)).draft.law
     assert (law.probs[..., [1, 3]] == 0).all() and torch.allclose(law.probs[..., [0, 2]].sum(-1), torch.ones(3, 3))
+    decoder = Decoder(TOY, DraftModel(TranslatedTarget(DRAFT, PADDED)), Rejection(), k=3)
+    law = decoder.speculate(decoder.start(RAGGED, 20)).draft.law
+    assert (law.probs[..., 3] == 0).all(), "padding is never drawn"
+    assert torch.allclose(law.probs[..., :3].sum(-1), torch.ones(3, 3))
 
 
 # --- transformers models ---
@@ -343,6 +352,41 @@ def test_padded_sizes(target, prompts, size, make_llama):
         output = Decoder(TransformersTarget(target), drafter, k=4).generate(inputs, 40, seed=4, warp=warp)
         assert all(torch.equal(a, b) for a, b in zip(plain, output.units, strict=True))
     assert output.report.acceptance_rate == 1
+
+
+@pytest.fixture(scope="module")
+def homes(make_llama, tmp_path_factory):
+    """Folders of a target and of draft models: one tokenizer of 400, four sizes."""
+    homes = {}
+    for size in (448, 416, 480, 390):
+        folder = homes[size] = tmp_path_factory.mktemp(f"padded-{size}")
+        make_llama(vocab_size=size).save_pretrained(folder)
+        LARGE.save_pretrained(folder)
+    return homes
+
+
+@pytest.mark.parametrize("method", ["draft-model", "draft-tree", "rsd"])
+@pytest.mark.parametrize("size", [416, 480, 390])
+def test_a_padded_draft_model_needs_no_tokenizers(homes, method, size, theirs):
+    """The tokenizers that are stored with both say that they are one; the smallest model lacks its last tokens."""
+    model = load_model(str(homes[448]))
+    prompts = inputs(2)
+    with mmspec.enable(model, method, drafter=str(homes[size]), k=3) as spec:
+        words = spec._decoder.drafter.model.vocabulary
+        ids = model.generate(**prompts, max_new_tokens=24, do_sample=method != "rsd")
+    known = min(size, 400)
+    assert words.draft_of[:known].tolist() == list(range(known)) and (words.draft_of[known:] == -1).all()
+    if method != "rsd":
+        expected = theirs(model, prompts, 0, max_new_tokens=24, do_sample=True)
+        torch.manual_seed(0)
+        with mmspec.enable(model, method, drafter=str(homes[size]), k=3) as spec:
+            assert_same(model.generate(**prompts, max_new_tokens=24, do_sample=True), expected)
+    assert ids.max() < 448 and not spec.report.faults and spec.report.drafted > 0
+
+
+def test_a_model_without_a_home_still_needs_them(homes, make_llama):
+    with pytest.raises(ValueError, match="has 416 unit ids and the target 400: name the target's tokenizer"):
+        mmspec.enable(make_llama(vocab_size=400), "draft-model", drafter=str(homes[416]))
 
 
 def test_a_text_longer_than_the_draft_models_context_goes_on_without_drafts(large, make_llama):

@@ -52,6 +52,11 @@ class Denoising:
         """Counts and times of the last call; None before the first."""
         return self._report if self._report.steps else None
 
+    def __repr__(self) -> str:
+        on = "" if self._before else ", disabled"
+        why = f" ({self.why})" if self.why else ""
+        return f"<mmspec {self.method} on {type(self._pipe).__name__}, k={self.k}{on}{why}>"
+
     def disable(self) -> None:
         """Give the pipeline its own denoiser and scheduler back."""
         for owner, name, value in reversed(self._before):

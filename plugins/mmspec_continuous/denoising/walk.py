@@ -15,7 +15,6 @@ state's shape for those that are not; a step without drafts draws what the sched
 """
 
 import inspect
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -23,6 +22,7 @@ import torch
 from torch import Tensor
 
 from mmspec.core.laws import Gaussian
+from mmspec.registry.warn import warn
 from mmspec_continuous.denoising.asked import Asked, Unclear, alike, leaves
 from mmspec_continuous.denoising.drafting import Chain, drafted, guided
 from mmspec_continuous.denoising.noise import GeneratorNoise
@@ -113,7 +113,7 @@ class Walk:
     def _close(self, why: str) -> None:
         """No more drafts in this run."""
         if not self._closed:
-            warnings.warn(f"speculative denoising stops in this call, whose steps go on plainly: {why}", stacklevel=5)
+            warn(f"speculative denoising stops in this call, whose steps go on plainly: {why}")
         self._closed = True
         self._table.levels.clear()
 

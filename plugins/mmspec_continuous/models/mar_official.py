@@ -6,7 +6,6 @@
 
 import argparse
 import math
-import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from typing import Any
 from torch import Tensor
 
 from mmspec.models.official import Source, count_in, read_file, read_state, shape_in
+from mmspec.registry.warn import warn
 
 
 def _size(dim: int, depth: int, heads: int, head_depth: int, head_width: int) -> dict[str, int]:
@@ -45,7 +45,7 @@ def mar_state(source: Source, left_out: Sequence[str] = ()) -> dict[str, Tensor]
         return read_state(held["model_ema"], left_out)
     if "model" in held:
         words = "there is no model_ema in it: these are the weights of the last step, not their moving average, which"
-        warnings.warn(f"{words} the published numbers are of", stacklevel=4)
+        warn(f"{words} the published numbers are of")
     return read_state(held, left_out)
 
 

@@ -19,7 +19,8 @@ class SmallModelOptions:
         default=None, metadata={"help": "the smaller model: a shipped name, a folder, a hub name or a live model"}
     )
     tokenizer: Any = field(
-        default=None, metadata={"help": "the target's tokenizer, where the draft model has another: live, or a name"}
+        default=None,
+        metadata={"help": "the target's tokenizer, live or a name; by default the one stored with it"},
     )
     assistant_tokenizer: Any = field(
         default=None, metadata={"help": "the draft model's tokenizer; by default that which is stored with it"}
@@ -50,24 +51,33 @@ def speaking(small: TransformersTarget, target: Target, options: SmallModelOptio
         options: The tokenizers.
 
     Raises:
-        ValueError: The vocabularies differ, and tokenizers to map them by were not given.
+        ValueError: The vocabularies differ, and tokenizers to map them by are neither given nor stored with the models.
     """
     if isinstance(options.model, str) and isinstance(target, TransformersTarget):
         small.model.to(target.model.device)
     if options.tokenizer is None and options.assistant_tokenizer is None and small.vocab == target.vocab:
         return small
-    if options.tokenizer is None:
+    ours, theirs = options.tokenizer, options.assistant_tokenizer
+    ours = _live(ours) if ours is not None else _stored(target)
+    if ours is None:
         raise ValueError(
             f"the draft model has {small.vocab} unit ids and the target {target.vocab}: name the target's tokenizer "
             "(tokenizer=) and the draft model's (assistant_tokenizer=), and their tokens are mapped"
         )
-    stored = options.model if isinstance(options.model, str) else getattr(small.model.config, "_name_or_path", None)
-    theirs = options.assistant_tokenizer if options.assistant_tokenizer is not None else stored
-    if not theirs:
+    theirs = _live(theirs) if theirs is not None else _stored(small)
+    if theirs is None:
         raise ValueError("the draft model was not loaded from a folder with a tokenizer; give assistant_tokenizer=")
     assert target.vocab is not None and small.vocab is not None
-    words = VocabularyMap.between(_live(options.tokenizer), _live(theirs), target.vocab, small.vocab)
-    return TranslatedTarget(small, words)
+    return TranslatedTarget(small, VocabularyMap.between(ours, theirs, target.vocab, small.vocab))
+
+
+def _stored(target: Target) -> Any:
+    """The tokenizer that is stored with a live model; None where it has no home, or none there."""
+    name = target.model.config._name_or_path if isinstance(target, TransformersTarget) else ""
+    try:
+        return load_tokenizer(name) if name else None
+    except ValueError:
+        return None
 
 
 def _live(tokenizer: Any) -> Any:

@@ -36,7 +36,7 @@ class TokenFramesTarget:
         model: The transformer.
     """
 
-    offers = frozenset({"discrete", "tree", "window", "grow", "truncate"})
+    offers = frozenset({"discrete", "tree", "window", "grow", "truncate", "frames"})
     example = "mmspec_video.example:token_frames"
 
     def __init__(self, model: TokenWorldModel) -> None:

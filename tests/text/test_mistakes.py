@@ -1,0 +1,140 @@
+"""What users mix up: messages say what to write instead; warnings stand at the user's line; handles show themselves."""
+
+import subprocess
+import sys
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tokenizers import Tokenizer, models
+from transformers import LlamaForCausalLM, LogitsProcessor, PreTrainedTokenizerFast, TextGenerationPipeline
+
+import mmspec
+from mmspec.registry.warn import warn
+
+ARGUMENTS = {
+    "metod": "did you mean 'method'",
+    "assistant_model": "did you mean 'drafter'",
+    "draft_model": "did you mean 'drafter'",
+    "window": "did you mean 'k'",
+    "num_assistant_tokens": "did you mean 'k'",
+    "polcy": "did you mean 'policy'",
+    "nois": "did you mean 'noise'",
+    "max_mach": "did you mean 'max_match'",
+}
+
+
+@pytest.mark.parametrize("name", ARGUMENTS)
+def test_a_misspelt_argument_is_found_among_arguments_and_options(target: Any, name: str) -> None:
+    with pytest.raises(ValueError, match=ARGUMENTS[name]):
+        mmspec.enable(target, "suffix", **{name: 3})
+    assert "generate" not in target.__dict__
+
+
+def test_num_speculative_tokens_is_k(target: Any) -> None:
+    with mmspec.enable(target, "suffix", num_speculative_tokens=7) as spec:
+        assert "k=7" in repr(spec)
+
+
+def tokenizer() -> PreTrainedTokenizerFast:
+    return PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.WordLevel({"a": 0}, unk_token="a")))
+
+
+STRANGERS: dict[str, tuple[Callable[[Any], Any], str]] = {
+    "nothing": (lambda model: None, r"not None: load one, as with transformers' AutoModelForCausalLM"),
+    "name": (lambda model: "mmspec/text-1m", r"the name 'mmspec/text-1m': .*mmspec\.Pipeline\.from_pretrained"),
+    "path": (lambda model: Path("a/b"), r"the name 'a/b': load it first"),
+    "class": (lambda model: LlamaForCausalLM, r"the class LlamaForCausalLM: .*LlamaForCausalLM\.from_pretrained"),
+    "tokenizer": (lambda model: tokenizer(), r"a TokenizersBackend: pass the model"),
+    "ours": (
+        lambda model: mmspec.Pipeline.from_pretrained("mmspec/text-1m"),
+        r"a TextPipeline of mmspec, .*pipe\.use\(method\)",
+    ),
+    "theirs": (
+        lambda model: TextGenerationPipeline(model, tokenizer=tokenizer()),
+        r"of transformers: pass its model, mmspec\.enable\(pipe\.model",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", STRANGERS)
+def test_what_is_no_live_model_is_refused_with_what_to_call(target: Any, case: str) -> None:
+    given, says = STRANGERS[case]
+    with pytest.raises(TypeError, match=says):
+        mmspec.enable(given(target))
+
+
+METHODS = {"gs-sjd": "llamagen", "sjd": "llamagen", "frame-gs-sjd": "token-frames", "reflection": "continuous-ar"}
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_method_of_another_modality_says_what_it_is_for(target: Any, method: str) -> None:
+    with pytest.raises(ValueError) as refused:
+        mmspec.enable(target, method)
+    message = str(refused.value)
+    assert f"{method!r} is for" in message and METHODS[method] in message.partition(" is for ")[2]
+    fitting = message.partition("Methods that fit: ")[2].partition(". ")[0].split(", ")
+    assert {"suffix", "draft-model"} <= set(fitting) and not set(METHODS) & set(fitting)
+
+
+def test_custom_generate_that_was_not_called(target: Any, prompts: Callable) -> None:
+    with pytest.raises(TypeError, match=r"write custom_generate=mmspec\.custom_generate\(\)"):
+        target.generate(**prompts(1), max_new_tokens=3, custom_generate=mmspec.custom_generate)
+    with pytest.raises(TypeError, match="write custom_generate="):
+        mmspec.custom_generate(target)  # type: ignore[arg-type]
+
+
+def test_a_handle_shows_what_it_is(target: Any) -> None:
+    handle = mmspec.enable(target, "suffix", k=7)
+    assert repr(handle) == "<mmspec suffix on LlamaForCausalLM, k=7>"
+    handle.disable()
+    assert repr(handle) == "<mmspec suffix on LlamaForCausalLM, k=7, disabled>"
+    with mmspec.enable(target) as handle:
+        assert repr(handle).endswith(f"k=10 ({handle.why})>")
+
+
+def test_a_package_shows_its_own_names_only() -> None:
+    assert set(dir(mmspec)) == {"__version__", *mmspec._HOMES}
+    script = "import mmspec, mmspec.shipped; mmspec.enable; print(*dir(mmspec))"
+    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert run.stdout.split() == dir(mmspec)
+
+
+class Stateful(LogitsProcessor):
+    """Keeps something between calls, as far as can be told."""
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        return scores
+
+
+class Failing:
+    """A drafter with a fault."""
+
+    def propose(self, tokens: list[list[int]], k: int) -> list[list[int]]:
+        raise ValueError("a fault")
+
+
+def test_warnings_stand_at_the_users_line(target: Any, prompts: Callable) -> None:
+    for spec, call in (
+        ({"method": "suffix"}, {"logits_processor": [Stateful()]}),
+        ({"drafter": Failing()}, {}),
+    ):
+        with warnings.catch_warnings(record=True) as seen, mmspec.enable(target, **spec):
+            warnings.simplefilter("always")
+            target.generate(**prompts(1), max_new_tokens=4, **call)
+        ours = [w for w in seen if "without drafts" in str(w.message) or "without a draft" in str(w.message)]
+        assert len(ours) == 1 and ours[0].filename == __file__
+
+
+def test_a_warning_skips_libraries_between(tmp_path: Path) -> None:
+    """Any depth of frames of ours and of libraries; and where there is nobody else, it stands somewhere."""
+    deep: dict[str, Any] = {"__name__": "mmspec_plugin.deep", "warn": warn}
+    exec("def deep():\n    warn('careful')", deep)
+    between: dict[str, Any] = {"__name__": "transformers.generation", "deep": deep["deep"]}
+    exec("def run():\n    deep()", between)
+    with pytest.warns(UserWarning, match="careful") as seen:
+        between["run"]()
+    assert seen[0].filename == __file__
