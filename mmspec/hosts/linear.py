@@ -7,10 +7,10 @@ machine went from 5.3 to 2.6 ms with 1 row and from 7.1 to 3.1 with 8, while ano
 So the two are timed, once for layers of these shapes, this many rows and threads. Torch reference:
 `torch.nn.functional.linear`.
 
-What changes is rounding, as it does from batch to batch. A laid out copy lives as long as its weights do, and is made
-anew after these were written to: torch counts writes, but not those through `.data`, so that `renew` looks at the
-numbers themselves when a call begins. Only plain float32 `nn.Linear` layers take part, only inside a pass, and only
-where torch has oneDNN and the copies stay below `MOST` bytes together.
+What changes is rounding, as it does from batch to batch. A laid out copy lives as long as its weights do, or until
+`forget`, and is made anew after these were written to: torch counts writes, but not those through `.data`, so that
+`renew` looks at the numbers themselves when a call begins. Only plain float32 `nn.Linear` layers take part, only inside
+a pass, and only where torch has oneDNN and the copies stay below `MOST` bytes together.
 """
 
 import time
@@ -19,6 +19,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
+from weakref import ref
 
 import torch
 from torch import Tensor, nn
@@ -34,7 +35,7 @@ TRIALS = 3
 """Sweeps over a model's layers that each of the two products is timed for."""
 
 _packed: Any = WeakIdKeyDictionary()
-"""`Packed` by weight."""
+"""`Packed` by weight: nothing else holds a copy, so that to forget it here gives its memory back."""
 _timed: dict[tuple[Any, ...], bool] = {}
 """By rows, threads and shapes of layers: whether laid out weights were the faster."""
 
@@ -67,19 +68,19 @@ class Kernel:
     Attributes:
         layer: The layer.
         weight: Its weight when it was last laid out.
-        packed: That.
+        packed: That, if it is still there.
     """
 
     layer: nn.Linear
     weight: Tensor | None = None
-    packed: Packed | None = None
+    packed: ref[Packed] | None = None
 
     def __call__(self, x: Tensor) -> Tensor:
         """`layer(x)` for `x [..., in]`: `[..., out]`."""
         parameters: Any = self.layer._parameters  # every layer of every pass comes by here
-        packed, weight, bias = self.packed, parameters["weight"], parameters["bias"]
-        same = self.weight is weight
-        if packed is None or not same or not packed.is_of(weight):
+        weight, bias = parameters["weight"], parameters["bias"]
+        packed = self.packed() if self.packed is not None and self.weight is weight else None
+        if packed is None or not packed.is_of(weight):
             packed = self._lay_out(weight)
         out: Tensor = torch.ops.mkldnn._linear_pointwise(x, packed.copy, bias, "none", [], "")
         return out
@@ -89,7 +90,7 @@ class Kernel:
         if packed is None or not packed.is_of(weight):
             copy = torch.ops.mkldnn._reorder_linear_weight(weight.detach(), None)
             packed = _packed[weight] = Packed(weight._version, weight.data_ptr(), _seen(weight), copy)
-        self.weight, self.packed = weight, packed
+        self.weight, self.packed = weight, ref(packed)
         return packed
 
 
@@ -155,8 +156,14 @@ def renew(kernels: Sequence[Kernel]) -> None:
         packed: Packed | None = _packed.get(weight)
         if packed is not None and not torch.equal(packed.seen, _seen(weight)):
             del _packed[weight]
-        if packed is not kernel.packed or weight not in _packed:
+        if kernel.packed is not None and (weight not in _packed or packed is not kernel.packed()):
             kernel.weight = kernel.packed = None
+
+
+def forget(model: nn.Module) -> None:
+    """Give back the memory of a model's copies; a pass that wants them lays them out anew."""
+    for weight in model.parameters():
+        _packed.pop(weight, None)
 
 
 def _sweep(layers: Sequence[Callable[[Tensor], Tensor]], given: Sequence[Tensor]) -> float:

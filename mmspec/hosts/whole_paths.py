@@ -126,8 +126,10 @@ def _ids(anatomy: Anatomy) -> tuple[Tensor, Tensor]:
     if _end(anatomy):
         length = max(MISSING + 1, min(length, _end(anatomy) - len(PARENTS)))
     generator = torch.Generator().manual_seed(0)
-    plain = torch.tensor(sorted(set(range(anatomy.vocab)) - set(_special(anatomy.model.config.to_dict()))))
-    ids = plain[torch.randint(len(plain), (length + len(PARENTS),), generator=generator)].to(anatomy.model.device)
+    special = set(_special(anatomy.model.config.to_dict()))
+    plain = torch.tensor(sorted(set(range(anatomy.vocab)) - special) or [0], device="cpu")
+    chosen = torch.randint(len(plain), (length + len(PARENTS),), generator=generator, device="cpu")
+    ids = plain[chosen].to(anatomy.model.device)
     return ids[:length], ids[length:]
 
 
