@@ -1,4 +1,4 @@
-"""Positions that are the model's own: a grid of codes is refused wherever it is met, slots that are counted are followed."""
+"""Positions that are the model's own: a grid of codes is refused wherever it is met, counted slots are followed."""
 
 from collections.abc import Callable
 from typing import Any
@@ -62,9 +62,7 @@ def test_looking_leaves_what_a_model_remembers(glm_image: Any) -> None:
     assert all(mine is theirs for mine, theirs in zip(before, after, strict=True))
 
 
-def test_a_call_with_a_grid_is_refused_where_the_model_was_not(
-    glm_image: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_call_with_a_grid_is_refused_where_the_model_was_not(glm_image: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(self_check, "_on_a_grid", lambda anatomy, paths: "")
     model = scaled(REFUSED["glm_image"].model())  # which has seen no picture
     with (
