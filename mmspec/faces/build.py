@@ -5,6 +5,8 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from torch import nn
+
 from mmspec.core.decoder import Decoder
 from mmspec.core.drafters.host import Hosted
 from mmspec.core.policies import Policy
@@ -89,6 +91,14 @@ def decoder_for(
         name=method if live is None else type(drafter).__name__,
         why=why,
     )
+
+
+def models_of(decoder: Decoder) -> list[nn.Module]:
+    """The live models that a decoder runs: the target's, and the draft model's if there is one."""
+    drafting = getattr(decoder.drafter, "model", None)
+    targets = (decoder.target, drafting, getattr(drafting, "target", None))  # one in another vocabulary is translated
+    models = (getattr(target, "model", None) for target in targets)
+    return [model for model in models if isinstance(model, nn.Module)]
 
 
 def _target(registry: Registry, model: Any) -> Component:

@@ -13,11 +13,12 @@ from transformers import GenerationMixin
 
 from mmspec.core.decoder import Decoder
 from mmspec.faces import own_loop
-from mmspec.faces.build import decoder_for
+from mmspec.faces.build import decoder_for, models_of
 from mmspec.faces.generation import noise_of, runner
 from mmspec.faces.mistakes import refuse_strangers
 from mmspec.faces.refusals import refuse_arguments, refuse_inputs, refuse_settings
 from mmspec.faces.stopping import with_stop_strings
+from mmspec.hosts.linear import forget
 from mmspec.report.report import Report
 
 _NAMES = list(inspect.signature(GenerationMixin.generate).parameters)[1:]
@@ -64,9 +65,11 @@ class Enabled:
         return f"<mmspec {self.method} on {kind}, k={k}{on}{why}>"
 
     def disable(self) -> None:
-        """Give the model its own `generate` back."""
+        """Give the model its own `generate` back, and the memory that was taken for speed."""
         if self._model.__dict__.get("generate") == self.generate:
             del self._model.__dict__["generate"]
+        for model in models_of(self._decoder):
+            forget(model.parameters())
 
     def _with_stop_strings(self, given: dict[str, Any]) -> dict[str, Any]:
         """The arguments with stop strings as a criterion, wherever they stood.

@@ -8,20 +8,21 @@ So the two take turns in the passes that decoding makes anyway, until it is know
 shapes, this many rows and threads; no pass is made to find out. The first passes are stock's, so that a process that
 makes few of them lays nothing out. Torch reference: `torch.nn.functional.linear`.
 
-What changes is rounding, as it does from batch to batch. A laid out copy lives as long as its weights do, and is made
-anew after these were written to: torch counts writes, but not those through `.data`, so that `renew` looks at the
-numbers themselves when a call begins. Only plain float32 `nn.Linear` layers take part, only inside a pass, and only
-where torch has oneDNN and the copies stay below `MOST` bytes together.
+What changes is rounding, as it does from batch to batch. A laid out copy lives as long as its weights do, or until
+`forget`, and is made anew after these were written to: torch counts writes, but not those through `.data`, so that
+`renew` looks at the numbers themselves when a call begins. Only plain float32 `nn.Linear` layers take part, only inside
+a pass, and only where torch has oneDNN and the copies stay below `MOST` bytes together.
 """
 
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import inf
 from typing import Any
+from weakref import ref
 
 import torch
 from torch import Tensor, nn
@@ -41,7 +42,7 @@ RARELY = 4
 """Passes to one that the product is tried in which lost where there were other numbers of rows."""
 
 _packed: Any = WeakIdKeyDictionary()
-"""`Packed` by weight."""
+"""`Packed` by weight: nothing else holds a copy, so that to forget it here gives its memory back."""
 _trials: dict[tuple[Any, ...], dict[int, "Trial"]] = {}
 """By threads and shapes of layers; then by rows, in powers of two."""
 
@@ -74,19 +75,19 @@ class Kernel:
     Attributes:
         layer: The layer.
         weight: Its weight when it was last laid out.
-        packed: That.
+        packed: That, if it is still there.
     """
 
     layer: nn.Linear
     weight: Tensor | None = None
-    packed: Packed | None = None
+    packed: ref[Packed] | None = None
 
     def __call__(self, x: Tensor) -> Tensor:
         """`layer(x)` for `x [..., in]`: `[..., out]`."""
         parameters: Any = self.layer._parameters  # every layer of every pass comes by here
-        packed, weight, bias = self.packed, parameters["weight"], parameters["bias"]
-        same = self.weight is weight
-        if packed is None or not same or not packed.is_of(weight):
+        weight, bias = parameters["weight"], parameters["bias"]
+        packed = self.packed() if self.packed is not None and self.weight is weight else None
+        if packed is None or not packed.is_of(weight):
             packed = self._lay_out(weight)
         out: Tensor = torch.ops.mkldnn._linear_pointwise(x, packed.copy, bias, "none", [], "")
         return out
@@ -96,7 +97,7 @@ class Kernel:
         if packed is None or not packed.is_of(weight):
             copy = torch.ops.mkldnn._reorder_linear_weight(weight.detach(), None)
             packed = _packed[weight] = Packed(weight._version, weight.data_ptr(), _seen(weight), copy)
-        self.weight, self.packed = weight, packed
+        self.weight, self.packed = weight, ref(packed)
         return packed
 
 
@@ -173,7 +174,7 @@ def narrow(kernels: Kernels, rows: int) -> Iterator[None]:
     if trial.won is None:
         trial.note(ours, time.perf_counter() - begun)
         if trial.won is False:
-            _forget(kernels)
+            forget(kernel.layer.weight for kernel in kernels)  # a model for which it never pays takes no memory
 
 
 def trial_of(kernels: Kernels, rows: int) -> Trial:
@@ -200,13 +201,6 @@ def _in_place(kernels: Kernels) -> Iterator[None]:
             kernel.layer.__dict__.pop("forward", None)
 
 
-def _forget(kernels: Kernels) -> None:
-    """Copies that lost go: a model for which it never pays takes no memory for it."""
-    for kernel in kernels:
-        _packed.pop(kernel.layer.weight, None)
-        kernel.weight = kernel.packed = None
-
-
 @torch.no_grad()
 def renew(kernels: Sequence[Kernel]) -> None:
     """Forget the copies of weights whose numbers changed; to be called when a call begins."""
@@ -215,8 +209,14 @@ def renew(kernels: Sequence[Kernel]) -> None:
         packed: Packed | None = _packed.get(weight)
         if packed is not None and not torch.equal(packed.seen, _seen(weight)):
             del _packed[weight]
-        if packed is not kernel.packed or weight not in _packed:
+        if kernel.packed is not None and (weight not in _packed or packed is not kernel.packed()):
             kernel.weight = kernel.packed = None
+
+
+def forget(weights: Iterable[Tensor]) -> None:
+    """Give back the memory of copies; a pass that wants them lays them out anew."""
+    for weight in weights:
+        _packed.pop(weight, None)
 
 
 def _seen(weight: Tensor) -> Tensor:

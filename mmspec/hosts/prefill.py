@@ -25,7 +25,8 @@ CHUNK = 512
 FOLDED = 64
 """The same of models with recurrent layers, whose operations compare every two units of a pass."""
 
-_PLAIN = frozenset({"input_ids", "attention_mask", "position_ids", "use_cache", "logits_to_keep", "generation_config"})
+PLAIN = frozenset({"input_ids", "attention_mask", "position_ids", "use_cache", "logits_to_keep", "generation_config"})
+"""What a call of ids alone may hold."""
 
 
 def is_plain(inputs: Mapping[str, Any], mask: Tensor) -> bool:
@@ -33,7 +34,7 @@ def is_plain(inputs: Mapping[str, Any], mask: Tensor) -> bool:
     cache = inputs.get("past_key_values")
     if cache is not None and filled(cache):
         return False
-    if any(value is not None for name, value in inputs.items() if name not in _PLAIN | {"past_key_values"}):
+    if any(value is not None for name, value in inputs.items() if name not in PLAIN | {"past_key_values"}):
         return False
     if bool((mask.diff(dim=1) < 0).any()):
         return False
@@ -124,8 +125,8 @@ def adopt(cache: SlotCache, filled: Cache, mask: Tensor, following: Tensor) -> N
         held = theirs.keys.shape[2]
         if held > columns:
             raise ValueError(
-                f"drafts cannot be verified behind this prompt: a layer keeps {held} keys for {columns} tokens, as layers "
-                "do that look at pictures; disable() first"
+                f"drafts cannot be verified behind this prompt: a layer keeps {held} keys for {columns} tokens, as "
+                "layers do that look at pictures; disable() first"
             )
         ours.lazy_initialization(theirs.keys, theirs.values)
         ours.write(slots[:, columns - held :], theirs.keys, theirs.values)

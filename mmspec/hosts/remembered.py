@@ -3,7 +3,7 @@
 Only numbers and words belong here, nothing that leads back to the model: the notes would keep it alive.
 """
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 from typing import Any, Generic, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -13,6 +13,15 @@ from torch import Tensor, nn
 from mmspec.hosts.offload import hooks_of
 
 Note = TypeVar("Note")
+
+_BACKENDS: Mapping[str, Any] = {
+    "cuda": torch.backends.cuda.matmul,
+    "cpu": torch.backends.mkldnn.matmul,  # type: ignore[attr-defined]
+}
+"""What multiplies float32 matrices, by kind of device."""
+
+_REDUCED = {"tf32": 2.0**-10, "bf16": 2.0**-7}
+"""Relative errors of float32 products that are allowed to be less."""
 
 
 class Remembered(Generic[Note]):
@@ -32,7 +41,6 @@ class Remembered(Generic[Note]):
 
 def arithmetic(model: Any) -> Hashable:
     """What decides, beside the weights, what a live model computes here and now."""
-    kind, backends = torch.device(model.device).type, torch.backends
     return (
         model.config.to_json_string(use_diff=False),
         model.config.get_text_config(decoder=True)._attn_implementation,
@@ -41,12 +49,26 @@ def arithmetic(model: Any) -> Hashable:
         model.training,
         model.__dict__.get("hf_quantizer") is not None,
         any(vars(module).get("_compiled_call_impl") is not None for module in model.modules()),
-        torch.is_autocast_enabled(kind) and torch.get_autocast_dtype(kind),
         torch.get_default_dtype(),
-        backends.cuda.matmul.fp32_precision,
-        backends.cudnn.fp32_precision,  # type: ignore[attr-defined]
-        backends.mkldnn.matmul.fp32_precision,  # type: ignore[attr-defined]
+        _autocast(model),
+        *(backend.fp32_precision for backend in _BACKENDS.values()),
+        torch.backends.cudnn.fp32_precision,
     )
+
+
+def rounding(model: Any) -> float:
+    """Relative error of one operation of a live model, here and now.
+
+    Norms and softmaxes are computed in float32 in models of any dtype.
+    """
+    backend = _BACKENDS.get(torch.device(model.device).type)
+    reduced = _REDUCED.get(backend.fp32_precision, 0.0) if backend is not None else 0.0
+    return max(reduced, *(torch.finfo(dtype).eps for dtype in (model.dtype, torch.float32, _autocast(model)) if dtype))
+
+
+def _autocast(model: Any) -> torch.dtype | None:
+    kind = torch.device(model.device).type
+    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
 
 
 def _weights(model: nn.Module) -> int:

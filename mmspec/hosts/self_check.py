@@ -1,4 +1,4 @@
-"""Does this very model verify trees? Asked on first use of unmodified passes over whole paths, and of its own `generate`.
+"""Does this very model verify trees? On first use, against unmodified passes over whole paths and its own `generate`.
 
 A wrong mask, a distance measured in slots (ALiBi), a position taken from the cache's length, a grid of positions: all
 are silent, and all show here; of recurrent layers a commit is looked at too. The tolerance is relative to the model's
@@ -22,7 +22,8 @@ from mmspec.hosts.anatomy import Anatomy
 from mmspec.hosts.attention import holding
 from mmspec.hosts.dispatch import undeclared
 from mmspec.hosts.passes import MANNERS, Manner, Passes, names
-from mmspec.hosts.remembered import Remembered, arithmetic
+from mmspec.hosts.prefill import PLAIN
+from mmspec.hosts.remembered import Remembered, arithmetic, rounding
 from mmspec.hosts.slot_cache import SlotCache
 from mmspec.hosts.stock_loop import StockLoop, jumps
 from mmspec.hosts.whole_paths import Paths
@@ -98,8 +99,7 @@ def examine(anatomy: Anatomy) -> Finding:
             return Finding(None, trouble=f"its unmodified pass failed ({_told(error)})")
         if not bool(paths.chains[0].isfinite().all()):
             return Finding(None, trouble="its own logits are NaN or infinite; check the weights and the dtype")
-        # Norms and softmaxes are computed in float32 in models of any dtype.
-        eps = max(torch.finfo(dtype).eps for dtype in (anatomy.model.dtype, torch.float32))
+        eps = rounding(anatomy.model)
         tolerance, most = SLACK * max(noise, eps * scale), max(CEILING, SLACK * eps) * scale
         if noise > most:
             return Finding(None, noise, most, f"over its cache, its own logits are off by {noise:.1e}")
@@ -134,9 +134,10 @@ def compare_calls(passes: Passes, cache: SlotCache, loop: StockLoop, inputs: Map
     Raises:
         ValueError: The logits of every step differ in some row.
     """
-    model, rows = passes.anatomy.model, len(loop.ids)
-    given = frozenset(name for name, value in inputs.items() if value is not None)
-    notes, kind = _alike.of(model), (given, bool(loop.mask.all()), passes.manner)
+    model = passes.anatomy.model
+    none = (value is None or (isinstance(value, Mapping) and not value) for value in inputs.values())
+    given = frozenset(name for name, nothing in zip(inputs, none, strict=True) if not nothing)
+    notes, kind = _alike.of(model), (given, bool(loop.mask.all()), passes.manner, arithmetic(model))
     if kind in notes:
         return
     theirs, units = [], [loop.logits.argmax(-1)]
@@ -147,21 +148,21 @@ def compare_calls(passes: Passes, cache: SlotCache, loop: StockLoop, inputs: Map
         units.append(fork.logits.argmax(-1))
     logits = torch.stack(theirs, 1)
     ours = passes(cache, torch.stack(units[:-1], 1), TreeIndex.chain(STEPS, logits.device))
-    eps = max(torch.finfo(dtype).eps for dtype in (model.dtype, torch.float32))
     apart = (ours.float() - logits.float()).abs().amax(-1).amin(1)  # a router that flips does so in one step
-    most = max(CEILING, SLACK * eps) * float(logits.abs().max())
+    most = max(CEILING, SLACK * rounding(model)) * float(logits.abs().max())
     if float(apart.max()) > most:
+        prompt = ", ".join(sorted(given - PLAIN)) or "such a mask"
         raise ValueError(
-            f"{type(model).__name__} cannot verify drafts exactly in this call, so it is refused: behind "
-            f"{', '.join(sorted(given))}, its own next steps differ from ours by {float(apart.max()):.1e}, where "
-            f"rounding explains {most:.1e}; disable() first"
+            f"{type(model).__name__} cannot verify drafts exactly in this call, so it is refused: behind a prompt with "
+            f"{prompt}, its own next steps differ from ours by {float(apart.max()):.1e}, where rounding explains "
+            f"{most:.1e}; disable() first"
         )
     if bool(apart.isfinite().all()):
         notes[kind] = True
 
 
 def _own_steps(anatomy: Anatomy, paths: Paths) -> tuple[str, float]:
-    """The model's own `generate` over the chain: what is strange about its positions, and how far its logits are off."""
+    """The model's own `generate` over the chain: what is strange about its positions, and how far logits are off."""
     model = anatomy.model
     if not isinstance(model, GenerationMixin):
         return "", 0.0
@@ -172,9 +173,9 @@ def _own_steps(anatomy: Anatomy, paths: Paths) -> tuple[str, float]:
     for unit in paths.drafted[:STEPS]:
         loop.step(unit[None])
         logits.append(loop.logits[0].float())
-        places.append(loop.positions)
+        places += [] if loop.positions is None else [loop.positions]
     off = float((torch.stack(logits) - paths.chains[0][:STEPS]).abs().max())
-    if any(place is None for place in places):
+    if not places:
         return "", off
     positions = torch.cat(places, -1)
     if bool((positions[..., 0] != len(paths.ids)).any()):

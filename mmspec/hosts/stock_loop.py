@@ -114,7 +114,7 @@ class StockLoop:
         """The same call with a cache of its own, so that steps leave this one as it is."""
         name, other = cache_name(self.model), copy.copy(self)
         other._out = copy.copy(self._out)
-        other._out[name] = copy.deepcopy(self.cache)
+        other._out[name] = _copied(self.cache)
         other._known = {**self._known, name: other._out[name]}
         return other
 
@@ -161,6 +161,14 @@ def jumps(positions: Tensor) -> str:
     shown = positions[..., row, :4].reshape(-1, min(4, positions.shape[-1])).T.tolist()
     places = ", ".join(str(tuple(place) if len(place) > 1 else place[0]) for place in shown)
     return f"its own generate puts the next tokens at positions {places} …, and a draft's go on by one on every axis"
+
+
+def _copied(cache: Any) -> Any:
+    """A cache with numbers of its own; they may have been computed with gradients, which `deepcopy` refuses."""
+    values = [value for layer in cache.layers for value in vars(layer).values()]
+    states = [state for value in values if isinstance(value, Mapping) for state in value.values()]
+    held = [value for value in (*values, *states) if isinstance(value, Tensor)]
+    return copy.deepcopy(cache, {id(value): value.detach().clone() for value in held})
 
 
 class _Stopped(Exception):

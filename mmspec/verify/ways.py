@@ -4,7 +4,6 @@ import contextlib
 import inspect
 import io
 import json
-import weakref
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -34,6 +33,36 @@ class Plain:
         return original(model, **given)
 
 
+class _Kept:
+    """What stands in a model's attributes; a copy of the model, or a file of it, has nothing of it.
+
+    Args:
+        value: It.
+    """
+
+    def __init__(self, value: Any = None) -> None:
+        self.value = value
+
+    def __reduce__(self) -> Any:
+        return _Kept, ()
+
+
+class _OnModels:
+    """Values by model, kept with it: one that leads back to its model would keep a key of a weak dictionary alive."""
+
+    def __init__(self) -> None:
+        self._name = f"_mmspec_verified_{id(self)}"
+
+    def __contains__(self, model: Any) -> bool:
+        return vars(model).get(self._name, _Kept()).value is not None
+
+    def __getitem__(self, model: Any) -> Any:
+        return vars(model)[self._name].value
+
+    def __setitem__(self, model: Any, value: Any) -> None:
+        vars(model)[self._name] = _Kept(value)
+
+
 class Speculating:
     """With mmspec enabled, by model; what mmspec refuses is left to transformers, with the reason.
 
@@ -45,7 +74,7 @@ class Speculating:
     def __init__(self, how: Mapping[str, Any], plugins: Sequence[str]) -> None:
         self._how = how
         self._plugins = list(plugins)
-        self._handles: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
+        self._handles = _OnModels()
 
     def meet(self, model: Any) -> None:
         if model in self._handles:

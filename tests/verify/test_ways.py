@@ -1,7 +1,11 @@
 """The three ways of a call, on a tiny model in this process."""
 
+import copy
 import dataclasses
+import gc
+import io
 import sys
+import weakref
 from pathlib import Path
 
 import pytest
@@ -115,3 +119,17 @@ def test_the_hook_waits_for_an_import(tmp_path: Path, monkeypatch: pytest.Monkey
 
     assert seen[1:] == [1] and hooked_later.__spec__.loader.get_source("hooked_later") == "VALUE = 1"
     del sys.modules["hooked_later"]
+
+
+def test_a_model_that_the_script_lets_go_goes(model) -> None:
+    """And what is kept with it is in no copy and in no file of it."""
+    way, own = Speculating({"method": "prompt-lookup"}, []), copy.deepcopy(model)
+    way.meet(own)
+    assert own in way._handles and model not in way._handles
+    other, file = copy.deepcopy(own), io.BytesIO()
+    torch.save(own, file)
+    assert other not in way._handles
+    left = weakref.ref(own)
+    del own
+    gc.collect()
+    assert left() is None

@@ -35,6 +35,9 @@ COMMON: Mapping[str, Any] = dict(
 """Given to every configuration that knows the name; a recipe's own values win."""
 
 
+SPREAD = 0.35
+"""Of the matrices of a scaled model."""
+
 _TOKENS = ("pad_token_id", "bos_token_id", "eos_token_id")
 
 
@@ -115,6 +118,22 @@ def noisy(model: PreTrainedModel, amount: float) -> PreTrainedModel:
             if weight.numel() > 1 and weight.is_floating_point():
                 weight.add_(torch.randn(weight.shape, generator=generator) * amount * weight.std())
     return other
+
+
+@torch.no_grad()
+def scaled(model: PreTrainedModel, spread: float = SPREAD) -> PreTrainedModel:
+    """The same model with matrices of N(0, `spread`) and embeddings of N(0, 1): a wrong position writes another text.
+
+    Attention is soft in weights as models initialise them, and says nearly the same from everywhere. What recurrent
+    layers decay by stays as it is.
+    """
+    generator = torch.Generator().manual_seed(0)
+    tables = {id(part.weight) for part in model.modules() if isinstance(part, torch.nn.Embedding)}
+    for name, weight in model.named_parameters():
+        if weight.dim() > 1 and weight.is_floating_point() and "A_log" not in name:
+            wide = 1.0 if id(weight) in tables else spread
+            weight.copy_(torch.randn(weight.shape, generator=generator) * wide)
+    return model
 
 
 def _constant(weight: Tensor) -> bool:

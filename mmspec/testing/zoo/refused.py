@@ -4,13 +4,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from transformers import AutoModelForSeq2SeqLM, PreTrainedModel
+import torch
+from transformers import AutoModelForSeq2SeqLM, GlmImageForConditionalGeneration, PreTrainedModel
 
 from mmspec.testing.zoo.halves import HALF
-from mmspec.testing.zoo.recipe import CONTEXT, WINDOW, Recipe
+from mmspec.testing.zoo.recipe import COMMON, CONTEXT, VOCAB, WINDOW, Recipe
 from mmspec.testing.zoo.stateful import INDEXES, RECURRENT
 
-Reason = Literal["recurrent", "alibi", "indexed", "counts-slots", "own-cache", "mixes-tokens", "encoder-decoder"]
+Reason = Literal[
+    "recurrent", "alibi", "indexed", "counts-slots", "own-cache", "mixes-tokens", "grid", "encoder-decoder"
+]
 
 MEANS: Mapping[Reason, str] = {
     "recurrent": "layers fold the text into a state outside transformers' caches, or by operations nobody declares",
@@ -19,6 +22,7 @@ MEANS: Mapping[Reason, str] = {
     "counts-slots": "positions or windows are counted in cache slots, padding included, whatever position_ids say",
     "own-cache": "no cache of transformers: none at all, or one of its own",
     "mixes-tokens": "what a token becomes depends on the other tokens of its pass, so that no answer is the right one",
+    "grid": "codes of a picture lie on a grid, so that a position has axes that do not go on by one",
     "encoder-decoder": "the continuation is a second text with its own start",
 }
 """Reason → what stands in the way."""
@@ -30,6 +34,7 @@ SAYS: Mapping[Reason, str] = {
     "counts-slots": "cannot verify drafts exactly",
     "own-cache": "cannot verify drafts exactly",
     "mixes-tokens": "cannot verify drafts exactly",
+    "grid": "own generate puts the next tokens at positions",
     "encoder-decoder": "encoder.decoder",
 }
 """Reason → pattern of the host's message."""
@@ -51,6 +56,10 @@ class Refused:
         """A small one, of random weights."""
         if self.reason == "encoder-decoder":
             return AutoModelForSeq2SeqLM.from_config(self.recipe.configuration(), trust_remote_code=False).eval()
+        if self.reason == "grid":
+            with torch.random.fork_rng(devices=[]):
+                torch.manual_seed(self.recipe.salt)
+                return GlmImageForConditionalGeneration(self.recipe.configuration()).eval()
         return self.recipe.model()
 
 
@@ -102,6 +111,21 @@ ALIBI: Mapping[str, Mapping[str, Any]] = {
     "mpt": dict(d_model=64, n_heads=4, n_layers=2, max_seq_len=CONTEXT),
     "falcon": dict(alibi=True),
 }
+GRIDS: Mapping[str, Mapping[str, Any]] = {
+    "glm_image": dict(
+        text_config=dict(
+            COMMON,
+            vision_vocab_size=VOCAB,
+            num_hidden_layers=2,
+            rope_parameters=dict(rope_type="default", rope_theta=10000.0, mrope_section=[2, 3, 3]),
+        ),
+        vision_config=dict(depth=1, hidden_size=32, num_heads=2, intermediate_size=32, image_size=32, patch_size=8),
+        vq_config=dict(embed_dim=8, num_embeddings=16, latent_channels=32),
+        image_start_token_id=124,
+        image_end_token_id=125,
+        image_token_id=126,
+    )
+}
 PAIRS: Mapping[str, Mapping[str, Any]] = {
     "t5": dict(d_model=64, d_kv=16, d_ff=96, num_layers=2, num_heads=4),
     "bart": WHOLE,
@@ -119,6 +143,7 @@ REFUSED = {
     **_all("alibi", ALIBI, "-alibi"),
     **_all("counts-slots", COUNTING),
     **_all("own-cache", CACHELESS),
+    **_all("grid", GRIDS),
     **_all("encoder-decoder", PAIRS, "-seq2seq"),
     **_all("mixes-tokens", {"doge": dict(is_moe=True, num_experts=16, num_experts_per_tok=4)}, "-moe"),
 }

@@ -176,6 +176,28 @@ VISION = {
         "mm_token_type_ids",
         RAGGED,
     ),
+    "exaone4_5": VisionRecipe(
+        Recipe(
+            "exaone4_5",
+            "counts-slots-itself",
+            dict(
+                image_token_id=IMAGE,
+                video_token_id=VIDEO,
+                text_config=_text("exaone4"),
+                vision_config=dict(
+                    QWEN_TOWER,
+                    num_key_value_heads=2,
+                    hidden_size=32,
+                    out_hidden_size=64,
+                    intermediate_size=48,
+                    window_size=32,
+                    fullatt_block_indexes=[1],
+                ),
+            ),
+        ),
+        patches(2),
+        sizes=RAGGED,
+    ),
     "llava": VisionRecipe(
         Recipe(
             "llava",

@@ -160,7 +160,7 @@ class JanusTarget:
         config = inner.language_model.config
         words, codes = (replace(self.anatomy, model=r, config=config, vocab=self.vocab) for r in readers)
         with holding(self.model):
-            manner = checked(codes).manner
+            manner = checked(codes, whole=self.model).manner
         return Passes(words, manner), Passes(codes, manner)
 
     def _read(self, ids: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
