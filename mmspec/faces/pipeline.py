@@ -80,7 +80,8 @@ class Pipeline(DiffusionPipeline):
         diffusers never reads the folder: it would import what an index names, and `None.py` beside it.
         """
         modules = {part: how.pop(part) for part in cls._get_signature_types() if part in how}
-        index = index_of(saved if saved is not None else _fetched(name, cls), cls, given=modules)
+        folder = saved if saved is not None else _fetched(name, cls)
+        index = index_of(folder, cls, given=modules)
         settings = {key: value for key, value in index.settings.items() if key not in modules}
         pipe = cls(**settings, **modules, **load_parts(index, dtype, without=modules))
         pipe.register_to_config(_name_or_path=name)
