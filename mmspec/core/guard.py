@@ -42,7 +42,10 @@ def spared(state: State, who: str, learns: bool = False, refuses: bool = False) 
         with state.source.sheltered():
             yield
     except Exception as error:
-        if strict() or _out_of_memory(error) or (refuses and isinstance(error, ValueError)):
+        if refuses and isinstance(error, ValueError):
+            state.source.finish(0)  # a refused call draws nothing
+            raise
+        if strict() or _out_of_memory(error):
             raise
         if not state.report.faults:
             rest = "the rest of this call runs" if learns else "such rounds run"

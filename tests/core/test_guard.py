@@ -163,8 +163,12 @@ def test_without_what_it_learns_a_drafter_is_not_asked_again(where: str) -> None
 
 
 def test_a_drafter_may_refuse_a_call() -> None:
+    """It is told so, and has drawn nothing."""
+    source = TorchSource(torch.default_generator, ROWS, torch.device("cpu"))
+    before = torch.get_rng_state()
     with pytest.raises(ValueError, match="not this prompt"):
-        Decoder(LARGE, Long(start=raising(ValueError("not this prompt"))), k=K).generate(PROMPT, LIMIT)
+        Decoder(LARGE, Long(start=raising(ValueError("not this prompt"))), k=K).generate(PROMPT, LIMIT, source=source)
+    assert torch.equal(torch.get_rng_state(), before)
 
 
 @pytest.mark.parametrize("where", ["start", "propose", "observe"])
