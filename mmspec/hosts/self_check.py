@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from transformers import GenerationMixin
 
 from mmspec.core.memory import out_of_memory
@@ -215,6 +215,11 @@ def _undeclared(anatomy: Anatomy) -> str:
     )
 
 
+def _moved(before: Any, now: Any) -> bool:
+    """Whether a buffer is on another device since: offloading brings a model's parts there together."""
+    return isinstance(before, Tensor) and isinstance(now, Tensor) and before.device != now.device
+
+
 @contextmanager
 def _untouched(model: nn.Module) -> Iterator[None]:
     """Dropout off; afterwards every module has the attributes and buffers that it had.
@@ -231,4 +236,4 @@ def _untouched(model: nn.Module) -> Iterator[None]:
         for own, was in zip(held, before, strict=True):
             for name in own.keys() - was.keys():
                 del own[name]
-            own.update(was)
+            own.update({name: value for name, value in was.items() if not _moved(value, own.get(name))})

@@ -120,9 +120,9 @@ class StockLoop:
 
     def _grown(self, count: int) -> dict[str, Any]:
         """What `generate` keeps from step to step, after `count` new units."""
-        grown: dict[str, Any] = self.model._update_model_kwargs_for_generation(
-            self._out, dict(self._known), is_encoder_decoder=False, num_new_tokens=count
-        )
+        grown = dict(self._known)
+        for _ in range(count):  # one by one, as stock: code of other people may know nothing else
+            grown = self.model._update_model_kwargs_for_generation(self._out, grown, is_encoder_decoder=False)
         return grown
 
     def _prepared(self, known: dict[str, Any], units: Tensor) -> dict[str, Any]:
