@@ -14,13 +14,11 @@ import torch
 from torch import Tensor
 
 from mmspec.core.laws import Categorical, Mixed, PointMass
+from mmspec.core.memory import out_of_memory
 from mmspec.core.state import State
 from mmspec.core.types import Draft
 from mmspec.registry.switches import strict
 from mmspec.registry.warn import warn
-
-_NO_MEMORY = "can't allocate memory"
-"""What torch's CPU allocator says in a `RuntimeError`."""
 
 
 @contextmanager
@@ -45,7 +43,7 @@ def spared(state: State, who: str, learns: bool = False, refuses: bool = False) 
         if refuses and isinstance(error, ValueError):
             state.source.finish(0)  # a refused call draws nothing
             raise
-        if strict() or _out_of_memory(error):
+        if strict() or out_of_memory(error):
             raise
         if not state.report.faults:
             rest = "the rest of this call runs" if learns else "such rounds run"
@@ -170,7 +168,3 @@ def _in_vocabulary(draft: Draft, vocab: int) -> Draft:
 def _readable(values: Tensor) -> bool:
     """Whether a look at the data costs no sync."""
     return values.device.type == "cpu"
-
-
-def _out_of_memory(error: Exception) -> bool:
-    return isinstance(error, MemoryError | torch.OutOfMemoryError) or _NO_MEMORY in str(error)
