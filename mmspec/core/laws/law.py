@@ -60,7 +60,7 @@ class Law(Protocol):
         ...
 
     def finite(self) -> Tensor:
-        """Whether the law at each node is one: `[batch, node]` bool."""
+        """Whether the law at each node is one, neither NaN nor without mass: `[batch, node]` bool."""
         ...
 
 

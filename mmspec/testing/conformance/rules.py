@@ -247,5 +247,4 @@ def _both(draft: Draft) -> tuple[Draft, Draft]:
 
 
 def _any_round() -> Any:
-    bench = markov()
-    return Decoder(bench.target).start(bench.prompt([0]), 2).round()
+    return Decoder(markov().target).start(markov().prompt([0]), 2).round()
