@@ -302,3 +302,11 @@ def test_markup_and_brackets_are_shown_as_they_are(capsys: pytest.CaptureFixture
         assert CliRunner().invoke(build(), ["plugins"]).exit_code == 0
     finally:
         installed().unregister("brackets")
+
+
+def test_one_object_is_one_plugin() -> None:
+    registry, mine = Registry(), Hooks(lambda: [drafter()])
+    registry.register(mine, "first")
+    with pytest.raises(ValueError, match="already registered"):
+        registry.register(mine, "second")
+    assert [plugin.name for plugin in registry.plugins()] == ["first"]
