@@ -45,6 +45,8 @@ class Registry:
             raise ValueError(f"a plugin's name is lower-case words joined by '-', '.' or '_', not {name!r}")
         if name in self._plugins:
             raise ValueError(f"a plugin called {name!r} is already there: {self._plugins[name].module}")
+        record = record or Plugin(name, getattr(plugin, "__name__", type(plugin).__qualname__))
+        location = getattr(plugin, "__file__", None)
         hash(plugin)  # pluggy keeps plugins in sets; an unhashable one would break calls to all the others
         self.declare(plugin)
         try:
@@ -53,10 +55,9 @@ class Registry:
             self._check_hooks(plugin)
             components = tuple(self._manifest(name))
         except BaseException:
-            self._hooks.unregister(name=name)
+            if self._hooks.has_plugin(name):
+                self._hooks.unregister(name=name)
             raise
-        record = record or Plugin(name, getattr(plugin, "__name__", type(plugin).__qualname__))
-        location = getattr(plugin, "__file__", None)
         seconds = record.seconds + time.perf_counter() - began
         self._plugins[name] = replace(record, components=components, location=location, seconds=seconds)
         return self._plugins[name]
