@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from transformers import DynamicCache, GenerationConfig, StaticCache, TextIteratorStreamer
+from transformers import DynamicCache, GenerationConfig, TextIteratorStreamer
 
 import mmspec
 from mmspec.testing.equality import assert_same, stock
@@ -75,9 +75,6 @@ FORMS: dict[str, Callable[[Any, Tensor, Tensor], dict[str, Any]]] = {
     "no prompt, several times": lambda model, ids, mask: dict(bos_token_id=3, num_return_sequences=3),
     "an empty cache": lambda model, ids, mask: dict(
         input_ids=ids, attention_mask=mask, past_key_values=DynamicCache(config=model.config)
-    ),
-    "an empty static cache": lambda model, ids, mask: dict(
-        input_ids=ids, attention_mask=mask, past_key_values=StaticCache(config=model.config, max_cache_len=40)
     ),
 }
 
