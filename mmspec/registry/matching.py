@@ -12,6 +12,8 @@ from mmspec.registry.component import DEFAULT_RULE, EXACTNESS, PLAIN_RULES, Comp
 from mmspec.registry.manager import Registry
 
 OWN_LOOP = "own-loop"
+SAID = 3
+"""Targets that an error describes; more are named only."""
 NO_DRAFT = frozenset({"chain"})
 """What no draft offers: it is the shortest chain."""
 
@@ -122,11 +124,9 @@ def require(registry: Registry, pairing: Pairing, target: Component) -> None:
         p for p in (pairing.method, pairing.drafter, pairing.rule) if p and (p.needs | p.offers & {"tree"}) & missing
     ]
     whose = " and ".join(f"{p.kind} {p.name!r}" for p in parts or [pairing.method])
-    homes = "; ".join(
-        f"{other.name} ({other.summary.rstrip('.')})"
-        for other in registry.components("target")
-        if not fits(pairing, other.offers)
-    )
+    others = [other for other in registry.components("target") if not fits(pairing, other.offers)]
+    few = len(others) <= SAID
+    homes = ", ".join(f"{other.name} ({other.summary.rstrip('.')})" if few else other.name for other in others)
     raise ValueError(
         f"method {pairing.method.name!r} does not fit target {target.name!r}: {whose} needs "
         f"{', '.join(sorted(missing))}, which the target does not offer (it offers "
