@@ -34,6 +34,7 @@ LAPS = 3
 SOONEST = 4
 """Rounds until another depth is looked at first; later `probe`, and as many as `RAREST` times that while it loses."""
 RAREST = 4
+"""In times of `probe`."""
 
 RECENT = 9
 """Rounds of one depth that its median looks at."""
@@ -95,7 +96,8 @@ class Load:
             return known[0][1]
         at = min(at, len(known) - 1)  # beyond what was measured, the last line goes on
         (low, below), (high, above) = known[at - 1], known[at]
-        return below + (above - below) * (depth - low) / (high - low)
+        line = below + (above - below) * (depth - low) / (high - low)
+        return max(line, min(below, above))  # a line between disturbed measurements may lead to less than nothing
 
 
 class Goodput:

@@ -46,9 +46,8 @@ def enabled(
     pairing = pair(registry, method, near=near)
     require(registry, pairing, target)
     k = budget(k, options, target.default_k or DEFAULT_K)
-    for name in options:
-        raise ValueError(unknown("argument", name, ["method", "k", *parts], MEANT))
-    given = [name for name, value in parts.items() if value is not None]
+    given = [name for name, value in parts.items() if value is not None] + list(options)
     if given:
-        raise ValueError(f"{method} takes k= and no {', no '.join(f'{name}=' for name in given)}")
+        hints = "".join(f"; {unknown('argument', name, ('method', 'k'), MEANT)}" for name in options)
+        raise ValueError(f"{method} takes k= and no {', no '.join(f'{name}=' for name in given)}{hints}")
     return target.load()(model, method=pairing.method.name, k=k, why=why)

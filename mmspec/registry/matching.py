@@ -17,6 +17,8 @@ HOME = "text"
 OURS = ("auto", "plain")
 """Methods that are words of mmspec: who names no method means them. A plugin that offers the name takes none away."""
 OWN_LOOP = "own-loop"
+SAID = 3
+"""Targets that an error describes; more are named only."""
 NO_DRAFT = frozenset({"chain"})
 """What no draft offers: it is the shortest chain."""
 
@@ -140,11 +142,9 @@ def require(registry: Registry, pairing: Pairing, target: Component) -> None:
         p for p in (pairing.method, pairing.drafter, pairing.rule) if p and (p.needs | p.offers & {"tree"}) & missing
     ]
     whose = " and ".join(f"{p.kind} {p.name!r}" for p in parts or [pairing.method])
-    homes = "; ".join(
-        f"{other.name} ({other.summary.rstrip('.')})"
-        for other in registry.components("target")
-        if not fits(pairing, other.offers)
-    )
+    others = [other for other in registry.components("target") if not fits(pairing, other.offers)]
+    few = len(others) <= SAID
+    homes = ", ".join(f"{other.name} ({other.summary.rstrip('.')})" if few else other.name for other in others)
     raise ValueError(
         f"method {pairing.method.name!r} does not fit target {target.name!r}: {whose} needs "
         f"{', '.join(sorted(missing))}, which the target does not offer (it offers "

@@ -362,8 +362,13 @@ def test_disable_puts_all_back_and_arguments_are_checked() -> None:
     assert [dict(vars(part)) for part in (pipe, pipe.unet, pipe.scheduler)] == before and spec.report is None
     with pytest.raises(ValueError, match=r"takes k= and no rule=, no depth="):
         mmspec.enable(pipe, METHOD, rule="match", depth=3)
+    with pytest.raises(ValueError, match="did you mean 'method'"):
+        mmspec.enable(pipe, metod=METHOD)
+    with mmspec.enable(pipe, METHOD, k=3) as spec:
+        assert repr(spec) == f"<mmspec {METHOD} on {type(pipe).__name__}, k=3>"
+    assert "disabled" in repr(spec)
     for method in ("prompt-lookup", "image:mc-sjd", "plain"):
-        with pytest.raises(ValueError, match=f"needs .*verify.* Methods that fit: {METHOD}$"):
+        with pytest.raises(ValueError, match=f"needs .*verify.* Methods that fit: {METHOD}\\. "):
             mmspec.enable(pipe, method)
 
 

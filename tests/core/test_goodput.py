@@ -131,6 +131,16 @@ def test_depths_between_the_measured_ones_are_interpolated():
     assert costs == sorted(costs) and costs[2] == 2 and costs[9] == 5.5 and costs[0] == 2
 
 
+def test_a_line_never_leads_to_nothing():
+    """A disturbed plain round makes drafts look cheaper than none, the more so the deeper they are."""
+    policy = Goodput(16)
+    for depth, seconds in [(0, 9), (0, 9), (8, 5), (8, 5)]:
+        policy._next = depth
+        policy.observe(depth, [1], seconds)
+    (load,) = policy._loads.values()
+    assert load.cost(16) == 5 and load.cost(4) == 7
+
+
 def test_a_drafter_without_a_word_is_asked_again():
     """Its rounds are as fast as plain ones: that must not make plain decoding look better than it is."""
     policy = Goodput(4)
