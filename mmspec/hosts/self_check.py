@@ -72,7 +72,7 @@ def checked(anatomy: Anatomy, whole: nn.Module | None = None) -> Passes:
     """
     model = anatomy.model
     with holding(model):
-        notes = _sound.of(whole or model)
+        notes = _sound.of(model if whole is None else whole)
         key = (type(model), arithmetic(model), tuple((name, type(op)) for name, op in anatomy.ops.items()))
         finding = notes.get(key) or examine(anatomy)
         if finding.manner is not None:

@@ -1,5 +1,7 @@
 """Janus on the core's cache: its own `generate(generation_mode="image")`, in fewer passes."""
 
+import gc
+import weakref
 from types import SimpleNamespace
 
 import pytest
@@ -11,6 +13,7 @@ from mmspec.core.rules import Match, Rejection
 from mmspec.core.torch_noise import TorchSource
 from mmspec.core.types import Draft
 from mmspec.core.warp import Warp
+from mmspec.hosts import self_check
 from mmspec.registry import installed
 from mmspec_image.drafters.jacobi import ImageJacobi, JacobiOptions
 from mmspec_image.example import tiny_janus
@@ -202,3 +205,15 @@ def test_rope_that_rescales_itself_is_refused_beyond_its_reach(model):
     target = JanusTarget(type(model)(config).eval())
     with pytest.raises(ValueError, match="6 tokens of prompt and 16 codes go beyond position 20, and dynamic rope"):
         target.start(Prompt(IDS[:1], guided=False), 16, 1)
+
+
+def test_it_is_examined_once_and_let_go(monkeypatch):
+    """Every call has readers of its own; what is known is known of the model."""
+    model, examined, right = tiny_janus(24, 4), [], self_check.examine
+    monkeypatch.setattr(self_check, "examine", lambda anatomy: (examined.append(1), right(anatomy))[1])
+    for target in (JanusTarget(model), JanusTarget(model)):
+        target.start(prompt(), 4, 1)
+    left = weakref.ref(model)
+    del model, target
+    gc.collect()
+    assert len(examined) == 1 and left() is None
