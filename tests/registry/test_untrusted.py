@@ -19,6 +19,7 @@ from mmspec.untrusted import read_json
         (7, "7"),
         ("", ""),
     ],
+    ids=["plain", "lines", "controls", "direction", "halves", "number", "empty"],  # halves of a pair are no id
 )
 def test_one_printable_line(text: object, line: str) -> None:
     assert shown(text) == line and shown(text).isprintable()
