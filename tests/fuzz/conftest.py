@@ -5,13 +5,12 @@ holds control characters, if something is accepted that has to be refused, and i
 unmodified transformers makes of it. `make fuzz` prints how many were refused and how many accepted, area by area.
 """
 
-import re
 import unicodedata
 import warnings
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Any
 
 import pytest
 
@@ -39,16 +38,6 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
     for area in sorted({area for area, _ in counts}):
         found = ", ".join(f"{counts[area, kind]} {kind}" for kind in ("refused", "accepted") if counts[area, kind])
         terminalreporter.write_line(f"{area}: {found}")
-
-
-def pytest_make_parametrize_id(val: object) -> str:
-    """A value as it is written; an address would differ from worker to worker."""
-    text = val if isinstance(val, str) else " ".join(val) if _words(val) else repr(val)
-    return re.sub(r" at 0x[0-9a-f]+", "", text)[:60]
-
-
-def _words(val: object) -> TypeGuard[list[str]]:
-    return isinstance(val, list) and all(isinstance(word, str) for word in val)
 
 
 def refuse_dangers(message: str) -> None:
