@@ -65,7 +65,7 @@ WRONG: list[list[str]] = [
         ["--out", "/proc/nowhere/x.png"], ["--out", "/"], ["--out", "x.nothing"], ["--out", "/dev/null/x.png"],
         ["--trace", "/proc/nowhere/x.png"], ["--guidance", "nan"], ["--guidance", "x"], ["--guidance", "inf"],
         ["--seed", HUGE], ["--num-images", "0"], ["--num-images", "-1"], ["--num-images", HUGE],
-        ["--temperature", "nan"], ["--class-label", "3"], ["--class-label", "-1"], 
+        ["--temperature", "nan"], ["--class-label", "3"], ["--class-label", "-1"],
         ["--device", "cuda"], ["--model", "mmspec/text-1m"], ["--opt", "window=0"], ["-k", "-1"],
     )),
     ["generate", "image", "xylophone quantum"],
