@@ -61,6 +61,21 @@ def test_ragged_rows_see_their_own_blocks():
     assert torch.equal(mine.get_state(), theirs.get_state())
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
+def test_torchs_default_dtype_is_not_that_of_the_blocks(dtype):
+    """`multinomial` draws in the dtype of its probabilities: coarser numbers have another winner now and then."""
+    probs, theirs = torch.full((500, 64), 1 / 64), torch.Generator().manual_seed(4)
+    expected = torch.multinomial(probs, 1, generator=theirs)[:, 0]
+    torch.set_default_dtype(dtype)
+    try:
+        source = TorchSource(torch.Generator().manual_seed(4), 500, torch.device("cpu"))
+        noise = source.by_position(torch.zeros(500, dtype=torch.int64), [0] * 500, 0)
+        assert noise.exponential(64).dtype == torch.float32
+        assert torch.equal(Categorical(probs[:, None]).draw(noise)[:, 0], expected)
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
 def test_finish_goes_back_over_what_was_drawn_ahead():
     mine, theirs = torch.Generator().manual_seed(1), torch.Generator().manual_seed(1)
     source = TorchSource(mine, 2, torch.device("cpu"))
