@@ -34,7 +34,7 @@ def acme() -> Callable[..., Registry]:
 def checked(acme: Callable[..., Registry]) -> Callable[..., dict[str, Outcome]]:
     """`checked(cls, kind, **manifest)`: outcomes by check, of a component that a class of the test's module is."""
 
-    def run(made: Any, kind: str, thorough: bool = False, **manifest: Any) -> dict[str, Outcome]:
+    def run(made: Any, kind: str, **manifest: Any) -> dict[str, Outcome]:
         said = {name: getattr(made, name) for name in ("needs", "offers", "exactness") if hasattr(made, name)}
         component = Component(
             name="mine",
@@ -43,9 +43,7 @@ def checked(acme: Callable[..., Registry]) -> Callable[..., dict[str, Outcome]]:
             summary="Mine.",
             **{**said, **manifest},
         )
-        return {
-            outcome.check: outcome for outcome in check_component("acme", registry=acme(component), thorough=thorough)
-        }
+        return {outcome.check: outcome for outcome in check_component("acme", registry=acme(component))}
 
     return run
 
