@@ -39,7 +39,8 @@ def save_whole(path: Path, write: Callable[[Path], Any]) -> None:
         _take_place(side, path)
         _to_disk(path.parent)
     except OSError as error:
-        if error.filename in (None, str(side)):  # a full disk names no file, and nobody knows the side name
+        # A full disk names no file, and nobody knows the side name.
+        if error.errno is not None and error.filename in (None, str(side)):
             error.filename = str(path)
         raise
     finally:

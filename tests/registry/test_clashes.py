@@ -47,7 +47,7 @@ def test_every_first_party_method_still_pairs_with_our_parts(taken: Registry) ->
             parts = pair(taken, method, offers={"continuous"})
             assert parts.rule.owner in (method.owner, "core")
             assert parts.drafter is None or parts.drafter.owner == method.owner
-    assert "gs-sjd" in fitting(taken, {"discrete"})
+    assert "gs-sjd" in fitting(taken, {"discrete", "codebook"})
 
 
 def test_what_was_not_clashing_can_be_asked_for_as_before(taken: Registry) -> None:

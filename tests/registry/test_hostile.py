@@ -283,8 +283,9 @@ def reload(monkeypatch: pytest.MonkeyPatch) -> Callable[[], Registry]:
     return again
 
 
-def test_markup_and_brackets_are_shown_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:
+def test_markup_and_brackets_are_shown_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
     """A summary that closes a tag which nobody opened."""
+    monkeypatch.delenv("COLUMNS", raising=False)
     odd = [
         Component(
             name="odd-bracket", kind="method", exactness="lossy", summary="[/x] [red]none[/red] \\[", drafter="gone"

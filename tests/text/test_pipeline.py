@@ -156,7 +156,7 @@ MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
     "top_p": (dict(top_p=1.5), "top_p and min_p must be in"),
     "top_k": (dict(top_k=-2), "top_k must be >= 0"),
     "k": (dict(k=-1), "k must be an integer >= 0, got -1"),
-    "text for k": (dict(k="3"), "k must be an integer >= 0, got '3'"),
+    "text for k": (dict(k="3"), "k must be an integer, got '3'"),
     "text for a number": (dict(max_new_tokens="3"), "max_new_tokens must be an integer, got '3'"),
     "text for a temperature": (dict(temperature="1"), "temperature must be a number, got '1'"),
     "number for a text": (dict(prompt=3), "a prompt is a text, or a list of at least one text, not 3"),

@@ -309,7 +309,7 @@ BAD = [
     (dict(first_frames=torch.rand(5, 3, 8, 8), past_actions=[1] * 4), "begins with 1 to"),
     (dict(output_type="gif"), "output_type is one of pil, np, pt, latent"),
     (dict(k=-1), "k must be an integer >= 0"),
-    (dict(k="1"), "k must be an integer >= 0, got '1'"),
+    (dict(k="1"), "k must be an integer, got '1'"),
     (dict(num_frames="2"), "num_frames must be an integer, got '2'"),
     (dict(actions=3), "actions are a sequence of numbers or names, one for every next frame, not 3"),
     (dict(actions="left"), "actions are a sequence of numbers or names, one for every next frame, not 'left'"),
