@@ -44,20 +44,15 @@ def refuse_number(name: str, value: Any) -> None:
 
 
 def refuse_device(device: str) -> None:
-    """Refuse a device that this machine does not have.
+    """Refuse a device that this machine does not have; `cpu` is there, and no torch is loaded to say so.
 
     Raises:
         ValueError: Names it, and what there is.
     """
-    if device == "cpu":
-        return
-    import torch
+    if device != "cpu":
+        from mmspec.hosts import devices
 
-    try:
-        torch.ones(1, device=device).item()  # on `meta` there is nothing to read
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
-        there = ["cpu", *(f"cuda:{number}" for number in range(torch.cuda.device_count()))]
-        raise ValueError(f"there is no device {device!r}; there is {', '.join(there)}") from error
+        devices.refuse_device(device)
 
 
 def refuse_method(name: str) -> None:

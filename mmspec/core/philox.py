@@ -188,8 +188,8 @@ class PhiloxSource:
             seeds, index = list(seed), torch.zeros(rows, dtype=torch.int64, device=device)
         if len(seeds) != rows:
             raise ValueError(f"{len(seeds)} seeds for {rows} rows; give one integer, or one seed a row")
-        low = torch.tensor([s & _MASK for s in seeds], device=device)
-        high = torch.tensor([(s >> 32) & _MASK for s in seeds], device=device)
+        low = torch.tensor([s & _MASK for s in seeds], dtype=torch.int64, device=device)
+        high = torch.tensor([(s >> 32) & _MASK for s in seeds], dtype=torch.int64, device=device)
         zero = torch.zeros_like(index)
         words = philox((index, zero, zero + int(Lane.KEY), zero), (low, high))
         return cls(torch.stack(words[:2], -1))

@@ -68,6 +68,8 @@ def decoder_for(
     elif "model" in given and drafter is not None and not _takes_model(registry, method):
         name = f"{HOME}:draft-model"
     ruled = rule is not None and not isinstance(rule, str)
+    if ruled and not hasattr(rule, "accept"):
+        raise TypeError(f"a rule is a name or an object with `accept`, not {type(rule).__name__}")
     offers = target.offers if live is None else None  # a live drafter drafts, whatever the method says
     pairing = pair(registry, method, name, None if ruled else rule, offers, near)
     if live is None and not ruled:

@@ -164,8 +164,9 @@ def enable(
 
 def disable(model: Any) -> None:
     """Undo `enable`; does nothing to a model that is not enabled."""
-    owner = getattr(model.__dict__.get("generate"), "__self__", None)
+    own = getattr(model, "__dict__", {})
+    owner = getattr(own.get("generate"), "__self__", None)
     if isinstance(owner, Enabled):
         owner.disable()
-    if own_loop.HANDLE in model.__dict__:
-        model.__dict__[own_loop.HANDLE].disable()
+    if own_loop.HANDLE in own:
+        own[own_loop.HANDLE].disable()

@@ -21,6 +21,7 @@ from mmspec.core.policies import Fixed
 from mmspec.faces.build import decoder_for
 from mmspec.faces.saved import draft_model_of, keep, restored
 from mmspec.hosts.code import refusing_code
+from mmspec.hosts.devices import refuse_device
 from mmspec.hosts.dtypes import dtype_of
 from mmspec.hosts.loading import load_model, locate_pipeline
 from mmspec.hosts.parts import load_parts
@@ -96,6 +97,7 @@ class Pipeline(DiffusionPipeline):
 
         diffusers never reads the folder: it would import what an index names, and `None.py` beside it.
         """
+        refuse_device(device)
         numbers = dtype_of(dtype, torch_dtype)
         modules = {part: how.pop(part) for part in cls._get_signature_types() if part in how}
         folder = saved if saved is not None else _fetched(name, cls)

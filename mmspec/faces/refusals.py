@@ -45,8 +45,11 @@ def refuse_settings(config: GenerationConfig | Mapping[str, Any]) -> None:
     def setting(name: str) -> Any:
         return config.get(name) if isinstance(config, Mapping) else getattr(config, name, None)
 
-    if (setting("num_beams") or 1) > 1:
-        raise OutOfScopeError("num_beams > 1: beam search is not speculative; call disable() first, or use num_beams=1")
+    beams = setting("num_beams")
+    if beams not in (None, 1):
+        raise OutOfScopeError(
+            f"num_beams={beams!r}: beam search is not speculative; call disable() first, or use num_beams=1"
+        )
     for name, why in _REFUSED.items():
         if setting(name):
             raise OutOfScopeError(f"{name}={setting(name)!r} is not supported here: mmspec {why}")

@@ -6,6 +6,7 @@ slowest row anyway. Rows that are found to have stopped earlier are cut there.
 """
 
 from collections.abc import Sequence
+from math import ceil
 from typing import Any
 
 import torch
@@ -22,7 +23,7 @@ _CORES = (MaxLengthCriteria, EosTokenCriteria)
 def limit_of(criteria: Sequence[Any], prompt: int, most: int) -> int:
     """New tokens wanted at most; a criterion of the user's may have replaced the configuration's length `most`."""
     lengths = [c.max_length for c in criteria if type(c) is MaxLengthCriteria]
-    return max(1, min(lengths, default=most) - prompt)  # transformers too looks only after the first token
+    return max(1, ceil(min(lengths, default=most)) - prompt)  # transformers too looks only after the first token
 
 
 def ends_of(criteria: Sequence[Any]) -> list[int]:

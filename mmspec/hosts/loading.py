@@ -13,6 +13,7 @@ from transformers.utils import cached_file
 
 from mmspec import shipped
 from mmspec.hosts.code import config_of, processor_of, refusing_code, tokenizer_of
+from mmspec.hosts.devices import refuse_device
 from mmspec.hosts.pipeline_index import INDEX
 from mmspec.hosts.stored import (
     ADAPTER,
@@ -42,6 +43,7 @@ def load_model(name: str, device: str = "cpu", dtype: torch.dtype = torch.float3
     Raises:
         ValueError: No such model; its weights are damaged, a pickle, integers, or not those that its config says.
     """
+    refuse_device(device)
     return load_as(AutoModelForCausalLM, name, dtype).to(device)
 
 
@@ -179,8 +181,11 @@ def _here(name: str) -> Path | None:
     if name.startswith(PREFIX):
         return shipped.asset(name.removeprefix(PREFIX))
     folder = Path(name)
-    if not folder.is_dir():
-        return None
+    try:
+        if not folder.is_dir():
+            return None
+    except OSError as error:  # a name that no file can have
+        raise ValueError(f"{shown(name)} is no name of a model: {error.strerror}") from error
     pipeline = (folder / INDEX).is_file()
     for part in sorted(p for p in folder.iterdir() if p.is_dir()) if pipeline else [folder]:
         refuse_pickles(part)

@@ -39,7 +39,9 @@ def is_plain(inputs: Mapping[str, Any], mask: Tensor) -> bool:
     if bool((mask.diff(dim=1) < 0).any()):
         return False
     positions = inputs.get("position_ids")
-    return positions is None or (positions.dim() == 2 and bool((positions == _counted(mask))[mask.bool()].all()))
+    if positions is None:
+        return True
+    return positions.shape == mask.shape and bool((positions == _counted(mask))[mask.bool()].all())
 
 
 def filled(cache: Cache) -> bool:

@@ -26,7 +26,9 @@ def read(inputs: Mapping[str, Any], vocab: int | None) -> tuple[Tensor, Tensor]:
     ids = whole_ids(ids)
     given = inputs.get("attention_mask")
     mask = torch.ones_like(ids) if given is None else given.long()
-    if ids.dim() != 2 or (embeds is None and (ids.shape[1] == 0 or not bool(mask.any(1).all()))):
+    if mask.dim() != 2 or len(mask) != len(ids):
+        raise ValueError(f"the attention mask has the shape {list(mask.shape)} where there are {len(ids)} prompts")
+    if ids.dim() != 2 or not len(ids) or (embeds is None and (ids.shape[1] == 0 or not bool(mask.any(1).all()))):
         raise ValueError("an empty prompt cannot be continued; give at least one token in every row")
     if mask.shape[1] and not bool(mask[:, -1].all()):
         raise ValueError("the attention mask has padding on the right; pad on the left (padding_side='left')")

@@ -4,7 +4,7 @@ import difflib
 from collections.abc import Iterable, Mapping
 
 
-def unknown(what: str, name: str, known: Iterable[str], meant: Mapping[str, str] | None = None) -> str:
+def unknown(what: str, name: object, known: Iterable[str], meant: Mapping[str, str] | None = None) -> str:
     """The message for a name that nobody knows.
 
     Args:
@@ -17,8 +17,8 @@ def unknown(what: str, name: str, known: Iterable[str], meant: Mapping[str, str]
         >>> unknown("rule", "blok", ["block", "match"])
         "no rule is called 'blok'; did you mean 'block'? There is: block, match"
     """
-    names = sorted(set(known))
-    here = (meant or {}).get(name.lower())
-    nearest = [here] if here in names else difflib.get_close_matches(name.lower(), names, n=3, cutoff=0.5)
+    names, asked = sorted(set(known)), str(name).lower()
+    here = (meant or {}).get(asked)
+    nearest = [here] if here in names else difflib.get_close_matches(asked, names, n=3, cutoff=0.5)
     hint = f"; did you mean {' or '.join(map(repr, nearest))}?" if nearest else "."
     return f"no {what} is called {name!r}{hint} There is: {', '.join(names) or 'none'}"

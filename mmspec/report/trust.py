@@ -11,6 +11,7 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
+from mmspec.registry.component import NAME
 from mmspec.registry.printable import printable, refuse_control
 from mmspec.report.result import Peer, Result, Row
 from mmspec.report.views import plain_of, real
@@ -29,6 +30,8 @@ def checked(document: bytes, name: str) -> Result:
     try:
         result = TypeAdapter(Result).validate_json(document)
         _refuse_controls(result)
+        if not NAME.fullmatch(result.kind):
+            raise ValueError(f"its kind is lower-case words, not {printable(result.kind)!r}")
         _refuse_unpaired(result)
     except ValidationError as error:
         first = error.errors()[0]

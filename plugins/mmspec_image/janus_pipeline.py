@@ -10,6 +10,7 @@ from transformers import JanusForConditionalGeneration, ProcessorMixin
 
 from mmspec.faces.pipeline import Pipeline
 from mmspec.faces.saved import restored
+from mmspec.hosts.devices import refuse_device
 from mmspec.hosts.dtypes import dtype_of
 from mmspec.hosts.loading import load_as, load_processor
 from mmspec.pictures.arguments import captions_of
@@ -62,6 +63,7 @@ class JanusPipeline(TextToImagePipeline):
         Raises:
             ValueError: There is no such model, or its weights are not complete.
         """
+        refuse_device(device)
         model_at, processor_at = cls.places_of(str(name), "model", "processor")
         model = load_as(JanusForImages, model_at, dtype_of(dtype, torch_dtype))
         processor = load_processor(processor_at)

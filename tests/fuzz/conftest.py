@@ -16,7 +16,7 @@ import pytest
 
 RECOMMENDS = ("weights_only=False", "weights_only` to `False", "trust_remote_code=True", "allow_pickle=True")
 LONGEST = 1500
-TIMEOUT = 60
+TIMEOUT = 120
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

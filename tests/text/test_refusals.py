@@ -108,8 +108,8 @@ def test_what_is_no_decoder_is_refused_with_the_reason(target: Any) -> None:
 
 
 CALLS: dict[str, tuple[dict[str, Any], str]] = {
-    "beams": (dict(num_beams=3), "num_beams > 1: beam search is not speculative"),
-    "constrained beams": (dict(force_words_ids=[[5]], num_beams=2), "num_beams > 1"),
+    "beams": (dict(num_beams=3), "num_beams=3: beam search is not speculative"),
+    "constrained beams": (dict(force_words_ids=[[5]], num_beams=2), "num_beams=2"),
     "forced words": (dict(force_words_ids=[[5]]), "force_words_ids=.* mmspec has no constrained beams"),
     "contrastive search": (dict(penalty_alpha=0.6, top_k=4), "penalty_alpha=0.6 .* has no contrastive search"),
     "DoLa": (dict(dola_layers="high"), "dola_layers='high' .* has no DoLa"),
