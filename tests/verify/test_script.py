@@ -110,7 +110,7 @@ def test_a_script_of_plain_calls_passes_and_a_refused_call_is_left_alone(script)
     lines = run.stdout.splitlines()
     assert [line.split()[2:5] for line in lines[1:5]] == [["1", "×", "24"]] * 2 + [["3", "×", "24"], ["1", "×", "24"]]
     assert all(line.endswith("same") or line.rstrip().endswith("same") for line in lines[1:5])
-    assert "left alone: num_beams > 1: beam search" in run.stdout
+    assert "left alone: num_beams=2: beam search" in run.stdout
     assert "stdout: same" in lines and "method: prompt-lookup" in lines
     assert lines[-1].startswith(
         "EQUAL BUT FOR WHAT WAS LEFT ALONE: 4 calls equal, 0 differ, 0 not supported, 1 left alone (num_beams > 1: beam"
