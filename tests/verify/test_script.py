@@ -113,7 +113,7 @@ def test_a_script_of_plain_calls_passes_and_a_refused_call_is_left_alone(script)
     assert "left alone: num_beams=2: beam search" in run.stdout
     assert "stdout: same" in lines and "method: prompt-lookup" in lines
     assert lines[-1].startswith(
-        "EQUAL BUT FOR WHAT WAS LEFT ALONE: 4 calls equal, 0 differ, 0 not supported, 1 left alone (num_beams > 1: beam"
+        "EQUAL BUT FOR WHAT WAS LEFT ALONE: 4 calls equal, 0 differ, 0 not supported, 1 left alone (num_beams=2: beam"
     )
     assert "acceptance length 1." in run.stdout
 
