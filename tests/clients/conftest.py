@@ -51,9 +51,10 @@ def tokenizer(folder: Path) -> Any:
 def answer(ask: Callable[[], Any], seed: int) -> tuple[Any, torch.Tensor]:
     """What `ask()` returns, and the generator's state when the threads that it began are over."""
     torch.manual_seed(seed)
+    before = threading.enumerate()
     made = ask()
     for thread in threading.enumerate():
-        if thread is not threading.current_thread() and not thread.daemon:
+        if thread not in before and not thread.daemon:
             thread.join()
     return made, torch.get_rng_state()
 
