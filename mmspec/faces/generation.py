@@ -149,7 +149,7 @@ def _heed(source: Source, decoder: Decoder, state: State) -> None:
         state.drafting = False
         warn(
             "a stopping criterion or the streamer draws from torch's generator: this call goes on without drafts, so "
-            "that numbers are drawn in the order in which the unmodified model draws them",
+            "that numbers are drawn in the order in which the unmodified model draws them"
         )
 
 

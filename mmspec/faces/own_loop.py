@@ -29,7 +29,7 @@ def enabled(
     """Enable such a model.
 
     Args:
-        model: It.
+        model: A live model, or a live pipeline of diffusers.
         target: Its target.
         method: A method's name, or `auto`.
         k: Units to draft per round.

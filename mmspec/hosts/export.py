@@ -20,7 +20,7 @@ def refuse_foreign(name: str, cache: Any) -> None:
 
     Args:
         name: What the model calls its cache.
-        cache: It.
+        cache: The cache that came with the call.
 
     Raises:
         OutOfScopeError: Names the kind of cache.

@@ -22,7 +22,7 @@ def refuse_training(model: nn.Module, role: str = "model") -> None:
     """Refuse a model that is not what it would be in `eval()` mode.
 
     Args:
-        model: It.
+        model: The live model.
         role: What the message calls it.
 
     Raises:

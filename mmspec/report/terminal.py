@@ -36,7 +36,7 @@ def table(
     """Show a table of text.
 
     Args:
-        console: Where.
+        console: The console to print on.
         columns: Headers.
         rows: A cell for each column. The lines of a cell of several are joined where there is no edge.
         whole: Columns that are to be copied: they are neither cut nor folded.

@@ -37,7 +37,7 @@ class _Kept:
     """What stands in a model's attributes; a copy of the model, or a file of it, has nothing of it.
 
     Args:
-        value: It.
+        value: What is kept for the model.
     """
 
     def __init__(self, value: Any = None) -> None:
