@@ -1,7 +1,5 @@
 """Tiny random world models whose frames depend on actions, on noise and on all that stands before them."""
 
-import threading
-
 import pytest
 import torch
 
@@ -14,6 +12,7 @@ from mmspec_video.models.token_world import TokenWorldModel
 from mmspec_video.playing.frames import FramePlay
 from mmspec_video.sampling import OasisSampler
 from mmspec_video.targets.frames import FramesTarget
+from tests.support.players import Thinkers
 
 ACTIONS, WINDOW, GIVEN = 4, 5, 2
 
@@ -79,35 +78,10 @@ def shown():
 
 @pytest.fixture
 def thinker():
-    """`thinker(pipe, trace)`: a player who answers as soon as a frame was made ahead; no clock is asked.
-
-    The pipeline guesses one action ahead (`k=1`), so that there is one such frame an answer, but for the first one.
-    """
-    watched = []
-
-    def of(pipe, trace):
-        target, ready = pipe.decoder().target, threading.Event()
-        verify = target.verify
-
-        def seen(cache, draft, first=0):
-            made = verify(cache, draft, first)
-            if draft.nodes > 1:
-                ready.set()
-            return made
-
-        def player(number, frames):
-            if number:
-                ready.wait()
-                ready.clear()
-            return trace[number]
-
-        target.verify = seen
-        watched.append(target)
-        return player
-
-    yield of
-    for target in watched:
-        del target.verify
+    """`thinker(pipe, trace)`: a player who answers as soon as a frame was made ahead; see `Thinkers`."""
+    thinkers = Thinkers()
+    yield thinkers.player
+    thinkers.leave()
 
 
 class AskedOfAll:
