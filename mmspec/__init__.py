@@ -7,13 +7,13 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from mmspec.api.custom_generate import custom_generate as custom_generate
+    from mmspec.api.enable import disable as disable
+    from mmspec.api.enable import enable as enable
+    from mmspec.api.pipeline import Pipeline as Pipeline
     from mmspec.core.decoder import Decoder as Decoder
-    from mmspec.core.laws import Law as Law
+    from mmspec.core.distributions import Distribution as Distribution
     from mmspec.core.types import Draft as Draft
-    from mmspec.faces.custom_generate import custom_generate as custom_generate
-    from mmspec.faces.enable import disable as disable
-    from mmspec.faces.enable import enable as enable
-    from mmspec.faces.pipeline import Pipeline as Pipeline
     from mmspec.registry import Component as Component
     from mmspec.registry import hookimpl as hookimpl
 
@@ -23,11 +23,11 @@ _HOMES = {
     "Component": "mmspec.registry",
     "Decoder": "mmspec.core.decoder",
     "Draft": "mmspec.core.types",
-    "Law": "mmspec.core.laws",
-    "Pipeline": "mmspec.faces.pipeline",
-    "custom_generate": "mmspec.faces.custom_generate",
-    "disable": "mmspec.faces.enable",
-    "enable": "mmspec.faces.enable",
+    "Distribution": "mmspec.core.distributions",
+    "Pipeline": "mmspec.api.pipeline",
+    "custom_generate": "mmspec.api.custom_generate",
+    "disable": "mmspec.api.enable",
+    "enable": "mmspec.api.enable",
     "hookimpl": "mmspec.registry",
 }
 

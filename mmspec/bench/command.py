@@ -19,7 +19,7 @@ Progress = Callable[["Plan"], Callable[[], None]]
 Quick = Annotated[bool, typer.Option("--quick", help="All methods in about two minutes: less of all, speed alone.")]
 
 
-def refuse_homeless(json: Path | None, plot: Path | None) -> None:
+def check_output_folders(json: Path | None, plot: Path | None) -> None:
     """Refuse what could only fail in the end.
 
     Args:

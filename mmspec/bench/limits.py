@@ -75,14 +75,14 @@ def pass_seconds(target: Target, inputs: Any, nodes: Sequence[int] = NODES, repe
 
 def timed(work: Callable[[], Any], device: str) -> float:
     """Wall seconds of some work, the device's share included."""
-    settle(device)
+    synchronize(device)
     began = time.perf_counter()
     work()
-    settle(device)
+    synchronize(device)
     return time.perf_counter() - began
 
 
-def settle(device: str) -> None:
+def synchronize(device: str) -> None:
     """Wait for the device; nothing to wait for on the CPU."""
     if device.startswith("cuda"):
         torch.cuda.synchronize(device)
@@ -110,7 +110,7 @@ def limits_of(seconds: Mapping[int, float], floor: Floor, **measured: float) -> 
     )
 
 
-def pipe(row: Row, seconds: Mapping[int, float]) -> float:
+def loop_efficiency(row: Row, seconds: Mapping[int, float]) -> float:
     """Seconds that a row's drafts and its passes alone would take / seconds of its rounds.
 
     Args:

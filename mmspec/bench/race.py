@@ -11,8 +11,8 @@ from typing import Any
 
 from torch import Tensor
 
+from mmspec.core.report import Report
 from mmspec.registry.printable import printable
-from mmspec.report.report import Report
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from torch import Tensor
 from mmspec.bench.memory import Footprint
 from mmspec.bench.race import Run, Track
 from mmspec.bench.tuning import Tuned
-from mmspec.report.report import Report
+from mmspec.core.report import Report
 from mmspec.report.result import Peer, Row
 
 

@@ -79,7 +79,7 @@ def refuse_policy(name: str) -> None:
     Raises:
         ValueError: It is unknown.
     """
-    from mmspec.faces.policies import options_of
+    from mmspec.api.policies import options_of
 
     options_of(name)
 

@@ -10,9 +10,9 @@ from typing import Any
 import typer
 
 from mmspec import shipped
-from mmspec.faces.build import decoder_for
-from mmspec.faces.choice import AUTO, choose
-from mmspec.faces.outline import outline_of
+from mmspec.api.build import decoder_for
+from mmspec.api.choice import AUTO, choose
+from mmspec.api.outline import outline_of
 from mmspec.hosts.anatomy import Anatomy
 from mmspec.hosts.outline import Outline
 from mmspec.hosts.target import TransformersTarget

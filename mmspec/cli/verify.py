@@ -9,7 +9,7 @@ import typer
 from mmspec.report import terminal
 
 if TYPE_CHECKING:
-    from mmspec.verify.verdict import Line, Verdict
+    from mmspec.compare.verdict import Line, Verdict
 
 
 def verify(
@@ -37,12 +37,12 @@ def verify(
     that mmspec decodes. 3: texts part at near-ties only, where rounding decides. 4: all calls that mmspec decodes are
     equal, and it leaves others alone. 130, 143: it was stopped, and the script with it.
     """
+    from mmspec.compare.children import Script, ScriptFailed
+    from mmspec.compare.group import signals_end
+    from mmspec.compare.verdict import NOTHING, WRONG, judge
     from mmspec.registry import installed
     from mmspec.registry.matching import named
     from mmspec.registry.options import parse
-    from mmspec.verify.children import Script, ScriptFailed
-    from mmspec.verify.group import signals_end
-    from mmspec.verify.verdict import NOTHING, WRONG, judge
 
     if not script.is_file():
         raise ValueError(f"there is no script {script}")
@@ -95,7 +95,9 @@ def _summary(verdict: "Verdict", exactness: str | None) -> list[str]:
             + f"; acceptance length {verdict.acceptance_length:.2f}",
         ]
     if exactness == "lossless" and verdict.code:
-        texts += ["this method promises the law, not the path: a sampled text is another one, a greedy one is not"]
+        texts += [
+            "this method promises the distribution, not the path: a sampled text is another one, a greedy one is not"
+        ]
     return [*texts, _last(verdict)]
 
 

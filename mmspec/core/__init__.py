@@ -1,1 +1,1 @@
-"""The verification core: one loop, one set of laws and rules. It knows no modality."""
+"""The verification core: one loop, one set of distributions and rules. It knows no modality."""

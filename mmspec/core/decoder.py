@@ -4,7 +4,7 @@ It knows neither modalities nor methods. No draft is a draft of one node: plain 
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from operator import index
@@ -13,22 +13,22 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mmspec.core.distributions import PointMass, take_nodes
 from mmspec.core.drafters.none import NoDraft
 from mmspec.core.fit import refuse_misfits, repeatable
 from mmspec.core.guard import attempted, spared
-from mmspec.core.laws import PointMass, take_nodes
 from mmspec.core.noise import Source
 from mmspec.core.philox import PhiloxSource
 from mmspec.core.policies import Fixed, Policy
 from mmspec.core.processors import drafts_forbidden_by
 from mmspec.core.protocols import Drafter, Target
+from mmspec.core.report import Report
 from mmspec.core.rules.match import Match
 from mmspec.core.rules.rule import Rule
 from mmspec.core.state import State
 from mmspec.core.types import Draft, Scores, Step
 from mmspec.core.warp import Warp
 from mmspec.registry.numbers import whole
-from mmspec.report.report import Report
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Pending:
 
     Attributes:
         draft: Rooted.
-        scores: The target's laws at its nodes.
+        scores: The target's distributions at its nodes.
     """
 
     draft: Draft
@@ -61,7 +61,7 @@ class Decoder:
     """Target, drafter and rule in one loop.
 
     Args:
-        target: The model whose law the output follows.
+        target: The model whose distribution the output follows.
         drafter: Proposes units; None decodes plainly.
         rule: Decides; default `match`: same seed, same output.
         k: Most units to draft per round and path (`num_speculative_tokens`).
@@ -99,8 +99,8 @@ class Decoder:
         self.name = name or type(self.drafter).__name__
         self.why = why
         refuse_misfits(self.target, self.drafter, self.rule)
-        if hasattr(self.rule, "under"):
-            self.target = self.rule.under(target)
+        if hasattr(self.rule, "wrap"):
+            self.target = self.rule.wrap(target)
         self.drafter.bind(self.target)
         if hasattr(self.rule, "bind"):
             self.rule.bind(self.target)
@@ -122,7 +122,7 @@ class Decoder:
             limit: Units wanted per row, at least 1.
             seed: One seed, or one a row; a row's output does not depend on its batch.
             source: Noise instead of `seed`.
-            warp: From scores to laws; default: sample at temperature 1.
+            warp: From scores to distributions; default: sample at temperature 1.
             ends: Unit ids that end a row.
 
         Raises:
@@ -139,7 +139,7 @@ class Decoder:
             source = PhiloxSource.seeded(seed, len(started.prompt), started.prompt.device)
         state = State.begin(started, limit, context, ends, source, self._warp(warp), report, width)
         draft = Draft.alone(state.root)
-        scores = state.warp(started.raw, draft, state.prefix)
+        scores = state.warp(started.output, draft, state.prefix)
         verdict = self.rule.accept(draft, scores, state.round())
         state.inspect(draft, scores, verdict)
         state.step = Step(draft, scores, verdict, state.append(draft, verdict))
@@ -170,7 +170,7 @@ class Decoder:
         """
         draft, scores, most = pending.draft, pending.scores, None
         if truth is not None:
-            draft, scores = _told(draft, scores, truth)
+            draft, scores = _known(draft, scores, truth)
             most = truth.shape[1]
         verdict = self.rule.accept(draft, scores, state.round())
         state.inspect(draft, scores, verdict)
@@ -186,6 +186,20 @@ class Decoder:
                 self.drafter.observe(state, state.step)
         return state.step
 
+    def rounds(self, inputs: Any, limit: int, **options: Any) -> Iterator[State]:
+        """The loop: the call's state after the prefill, and after every round until all rows are done.
+
+        Args:
+            inputs: The target's prompt.
+            limit: Units wanted per row.
+            **options: As in `start`.
+        """
+        state = self.start(inputs, limit, **options)
+        yield state
+        while not state.finished:
+            self.advance(state)
+            yield state
+
     def generate(
         self, inputs: Any, limit: int, *, on_step: Callable[[State], None] | None = None, **options: Any
     ) -> Output:
@@ -197,35 +211,31 @@ class Decoder:
             on_step: Called after every sync; streams read `state.output()` there. Raising stops the call.
             **options: As in `start`.
         """
-        state = self.start(inputs, limit, **options)
-        if on_step:
-            on_step(state)
-        while not state.finished:
-            self.advance(state)
+        for state in self.rounds(inputs, limit, **options):
             if on_step:
                 on_step(state)
-        state.source.finish(max(state.hosted))
-        return self.result(state)
+        return Output(state.output(), state.report)
 
-    def advance(self, state: State) -> None:
-        """One whole round, its sync included."""
-        began, before = time.perf_counter(), state.hosted
-        active = [not done for done in state.done_rows]
+    def advance(self, state: State, truth: Tensor | None = None, pending: Pending | None = None) -> None:
+        """One whole round with its sync and its counters.
+
+        Args:
+            state: The call.
+            truth: As in `settle`.
+            pending: What `speculate` returned for this round, where that ran before; None: it runs now.
+        """
+        began, before = time.perf_counter(), state.host_emitted
+        active = [not done for done in state.host_done]
         behind = sorted(range(state.rows), key=before.__getitem__)
         state.report.rounds += 1
         state.report.row_rounds += sum(active)
-        pending = self.speculate(state)
+        pending = pending if pending is not None else self.speculate(state)
         with state.report.phase("rest"):
-            self.settle(state, pending)
+            self.settle(state, pending, truth)
             state.sync()
-        emitted = [state.hosted[row] - before[row] for row in behind]
+        emitted = [state.host_emitted[row] - before[row] for row in behind]
         with spared(state, f"policy {type(self.policy).__name__}"):
             self.policy.observe(pending.draft.index.deepest, emitted, time.perf_counter() - began)
-
-    def result(self, state: State) -> Output:
-        """What there is, finished or not."""
-        state.report.rows, state.report.emitted = state.rows, sum(state.hosted)
-        return Output(state.output(), state.report)
 
     def _warp(self, given: Warp | None) -> Warp:
         """The call's warp; where it forces nothing, it forces what the target does."""
@@ -248,11 +258,11 @@ class Decoder:
         return None if draft is None or not draft.units.shape[1] else draft.compact()
 
 
-def _told(draft: Draft, scores: Scores, truth: Tensor) -> tuple[Draft, Scores]:
-    """The draft and the laws of a round whose truth is known: at depth d the next unit is `truth[:, d]`.
+def _known(draft: Draft, scores: Scores, truth: Tensor) -> tuple[Draft, Scores]:
+    """The draft and the distributions of a round whose truth is known: at depth d the next unit is `truth[:, d]`.
 
     Nodes may stand for any unit of the truth, the last one too: it becomes the new root, and its pass is already there.
     """
     depth = draft.index.depth.expand(len(truth), -1).clamp(max=truth.shape[1] - 1)
-    law = PointMass(take_nodes(truth, depth))
-    return draft.shallower(truth.shape[1] + 1), replace(scores, law=law, finite=law.finite())
+    distribution = PointMass(take_nodes(truth, depth))
+    return draft.shallower(truth.shape[1] + 1), replace(scores, distribution=distribution, finite=distribution.finite())

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mmspec.core.laws import Categorical, Mixed, PointMass
+from mmspec.core.distributions import Categorical, Mixed, PointMass
 from mmspec.core.memory import out_of_memory
 from mmspec.core.state import State
 from mmspec.core.types import Draft
@@ -114,26 +114,31 @@ def misshapen(draft: Any, root: Tensor) -> str:
             return f"{name} has the shape {list(value.shape)} where there are {rows} rows of {nodes} nodes"
     if draft.valid.dtype != torch.bool:
         return f"valid is {draft.valid.dtype}, not bool"
-    law = draft.law.law if isinstance(draft.law, Mixed) else draft.law
-    if isinstance(draft.law, Mixed) and tuple(draft.law.random.shape) != (rows, nodes):
-        return f"the law is mixed for {list(draft.law.random.shape)} where there are {rows} rows of {nodes} nodes"
-    if isinstance(law, Categorical) and tuple(law.probs.shape[:2]) != (rows, nodes):
-        return f"the law is {list(law.probs.shape[:2])} where there are {rows} rows of {nodes} nodes"
+    distribution = draft.distribution.distribution if isinstance(draft.distribution, Mixed) else draft.distribution
+    if isinstance(draft.distribution, Mixed) and tuple(draft.distribution.random.shape) != (rows, nodes):
+        shape = list(draft.distribution.random.shape)
+        return f"the distribution is mixed for {shape} where there are {rows} rows of {nodes} nodes"
+    if isinstance(distribution, Categorical) and tuple(distribution.probs.shape[:2]) != (rows, nodes):
+        return f"the distribution is {list(distribution.probs.shape[:2])} where there are {rows} rows of {nodes} nodes"
     return ""
 
 
 def _misfit(draft: Draft, vocab: int | None) -> str:
-    """Why a draft's law is none of the target's units; empty where it is."""
-    law = draft.law.law if isinstance(draft.law, Mixed) else draft.law
-    if law is None or isinstance(law, PointMass):
+    """Why a draft's distribution is none of the target's units; empty where it is."""
+    distribution = draft.distribution.distribution if isinstance(draft.distribution, Mixed) else draft.distribution
+    if distribution is None or isinstance(distribution, PointMass):
         return ""
-    if isinstance(law, Categorical) != (vocab is not None):
-        return f"a draft's law is a {type(law).__name__}, and the target's units are of another kind"
-    if isinstance(law, Categorical) and law.size != vocab:
-        return f"the law is over {law.size} unit ids, and the target has {vocab}"
-    if isinstance(law, Categorical) and law.ids is not None and _readable(law.ids):
-        strange = law.ids[(law.ids < 0) | (law.ids >= law.size)]
-        return f"the law has the id {int(strange[0])}; ids are 0 … {law.size - 1}" if len(strange) else ""
+    if isinstance(distribution, Categorical) != (vocab is not None):
+        return f"a draft's distribution is a {type(distribution).__name__}, and the target's units are of another kind"
+    if isinstance(distribution, Categorical) and distribution.size != vocab:
+        return f"the distribution is over {distribution.size} unit ids, and the target has {vocab}"
+    if isinstance(distribution, Categorical) and distribution.ids is not None and _readable(distribution.ids):
+        strange = distribution.ids[(distribution.ids < 0) | (distribution.ids >= distribution.size)]
+        return (
+            f"the distribution has the id {int(strange[0])}; ids are 0 … {distribution.size - 1}"
+            if len(strange)
+            else ""
+        )
     return ""
 
 

@@ -25,7 +25,7 @@ def mmspec_components() -> Iterator[Component]:
         needs=frozenset({"chain"}),
         offers=frozenset({"redraw"}),
         exactness="lossless",
-        summary="Couple p with the draft's law, unit by unit, along a chain or a window.",
+        summary="Couple p with the draft's distribution, unit by unit, along a chain or a window.",
         paper="https://arxiv.org/abs/2211.17192",
     )
     yield Component(

@@ -96,16 +96,16 @@ class SpreadNoise:
 class Source(Protocol):
     """Where one call's noise comes from."""
 
-    def begin(self, hosted: Sequence[int]) -> None:
-        """A round begins: noise of positions before `hosted` will not be asked for again."""
+    def begin(self, host_emitted: Sequence[int]) -> None:
+        """A round begins: noise of positions before `host_emitted` will not be asked for again."""
         ...
 
-    def by_position(self, emitted: Tensor, hosted: Sequence[int], deepest: int) -> Noise:
+    def by_position(self, emitted: Tensor, host_emitted: Sequence[int], deepest: int) -> Noise:
         """Noise of the order indices `emitted + 0 … deepest`: addresses `[batch, deepest + 1]`.
 
         Args:
             emitted: `[batch]` int64, units emitted so far.
-            hosted: The same on the host.
+            host_emitted: The same on the host.
             deepest: Depth of the deepest node.
         """
         ...
@@ -130,16 +130,16 @@ class Round:
     Attributes:
         source: The call's noise.
         emitted: `[batch]` int64, units emitted before this round.
-        hosted: The same on the host.
+        host_emitted: The same on the host.
     """
 
     source: Source
     emitted: Tensor
-    hosted: Sequence[int]
+    host_emitted: Sequence[int]
 
     def by_position(self, tree: TreeIndex) -> Noise:
         """For the draw at every node: nodes of one depth share their noise. Addresses `[batch, node]`."""
-        noise = self.source.by_position(self.emitted, self.hosted, tree.deepest)
+        noise = self.source.by_position(self.emitted, self.host_emitted, tree.deepest)
         return noise if tree.is_chain else SpreadNoise(noise, tree.depth)
 
     def fresh(self, count: int) -> Noise:
@@ -163,8 +163,8 @@ class DraftNoise:
         """For drafted nodes `first … first + count - 1` (1 is the root's child) of a chain. `[batch, count]`."""
         if self.shared:
             emitted = self.round.emitted + (first - 1)
-            hosted = [e + first - 1 for e in self.round.hosted]
-            return self.round.source.by_position(emitted, hosted, count - 1)
+            host_emitted = [e + first - 1 for e in self.round.host_emitted]
+            return self.round.source.by_position(emitted, host_emitted, count - 1)
         return self.round.source.fresh(self.round.emitted, first, count).lane(Lane.DRAFT)
 
     def level(self, depth: int, first: int, count: int) -> Noise:

@@ -19,11 +19,11 @@ class OffsetSource:
 
     outer: Round
 
-    def begin(self, hosted: Sequence[int]) -> None:
+    def begin(self, host_emitted: Sequence[int]) -> None:
         """Nothing is dropped: the outer call still needs noise of positions that the inner one has passed."""
 
-    def by_position(self, emitted: Tensor, hosted: Sequence[int], deepest: int) -> Noise:
-        both = [outer + inner for outer, inner in zip(self.outer.hosted, hosted, strict=True)]
+    def by_position(self, emitted: Tensor, host_emitted: Sequence[int], deepest: int) -> Noise:
+        both = [outer + inner for outer, inner in zip(self.outer.host_emitted, host_emitted, strict=True)]
         return self.outer.source.by_position(self.outer.emitted + emitted, both, deepest)
 
     def fresh(self, emitted: Tensor, first: int, count: int) -> Noise:

@@ -109,9 +109,9 @@ class Ahead:
     first: Sequence[int]
     values: Tensor
 
-    def read(self, hosted: Sequence[int], count: int) -> Tensor | None:
-        """`[batch, count, size]` from the positions `hosted` on; None where they are not all there."""
-        offsets = [now - first for now, first in zip(hosted, self.first, strict=True)]
+    def read(self, host_emitted: Sequence[int], count: int) -> Tensor | None:
+        """`[batch, count, size]` from the positions `host_emitted` on; None where they are not all there."""
+        offsets = [now - first for now, first in zip(host_emitted, self.first, strict=True)]
         if min(offsets) < 0 or max(offsets) + count > self.values.shape[1]:
             return None
         if min(offsets) == max(offsets):
@@ -126,12 +126,12 @@ class Buffered:
 
     Attributes:
         noise: It.
-        hosted: The first position of every row.
+        host_emitted: The first position of every row.
         ahead: By size; what is made is kept there.
     """
 
     noise: PhiloxNoise
-    hosted: Sequence[int]
+    host_emitted: Sequence[int]
     ahead: dict[int, Ahead]
 
     def lane(self, lane: Lane) -> Noise:
@@ -146,11 +146,11 @@ class Buffered:
         if further <= count:
             return self.noise.exponential(size)
         known = self.ahead.get(size)
-        values = None if known is None else known.read(self.hosted, count)
+        values = None if known is None else known.read(self.host_emitted, count)
         if values is None:
             address = self.noise.address[:, :1] + torch.arange(further, device=self.noise.address.device)
             made = replace(self.noise, address=address).exponential(size)
-            self.ahead[size] = Ahead(list(self.hosted), made)
+            self.ahead[size] = Ahead(list(self.host_emitted), made)
             values = made[:, :count]
         return values
 
@@ -194,13 +194,13 @@ class PhiloxSource:
         words = philox((index, zero, zero + int(Lane.KEY), zero), (low, high))
         return cls(torch.stack(words[:2], -1))
 
-    def begin(self, hosted: Sequence[int]) -> None:
+    def begin(self, host_emitted: Sequence[int]) -> None:
         """Nothing is buffered."""
 
-    def by_position(self, emitted: Tensor, hosted: Sequence[int], deepest: int) -> Noise:
+    def by_position(self, emitted: Tensor, host_emitted: Sequence[int], deepest: int) -> Noise:
         address = emitted[:, None] + torch.arange(deepest + 1, device=emitted.device)
         noise = PhiloxNoise(self.key, address, torch.zeros_like(emitted)[:, None])
-        return Buffered(noise, hosted, self._ahead) if emitted.device.type == "cpu" else noise
+        return Buffered(noise, host_emitted, self._ahead) if emitted.device.type == "cpu" else noise
 
     def fresh(self, emitted: Tensor, first: int, count: int) -> PhiloxNoise:
         address = torch.arange(first, first + count, device=emitted.device)[None]

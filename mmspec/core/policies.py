@@ -69,7 +69,7 @@ class Confidence:
     Attributes:
         k: Most units to draft.
         threshold: Smallest survival probability, in (0, 1): higher drafts less. Survival is the product of the largest
-            probabilities down to a node's law: known before the node's own unit is drawn.
+            probabilities down to a node's distribution: known before the node's own unit is drawn.
     """
 
     k: int

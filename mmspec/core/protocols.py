@@ -6,11 +6,11 @@ from torch import Tensor
 
 from mmspec.core.noise import DraftNoise
 from mmspec.core.state import State
-from mmspec.core.types import Draft, Raw, Started, Step
+from mmspec.core.types import Draft, Started, Step, TargetOutput
 
 
 class Target(Protocol):
-    """The model whose law the output follows.
+    """The model whose distribution the output follows.
 
     Attributes:
         offers: Words that methods match against: `discrete`, `continuous`, `tree` (verifies trees), `grow` (a
@@ -34,7 +34,7 @@ class Target(Protocol):
         """
         ...
 
-    def verify(self, cache: Any, draft: Draft, first: int = 0) -> Raw:
+    def verify(self, cache: Any, draft: Draft, first: int = 0) -> TargetOutput:
         """Score a rooted draft in one pass. Writes scratch only: nothing is committed.
 
         Args:
@@ -61,7 +61,7 @@ class Drafter(Protocol):
     """Proposes units cheaply.
 
     Attributes:
-        offers: `chain` or `tree`, and `q` where drafts carry a law.
+        offers: `chain` or `tree`, and `q` where drafts carry a distribution.
         needs: Words that target and rule must offer between them: `hidden`, `redraw`, `rerank`, …
 
     A drafter whose needs depend on its options may have an attribute `remedy`: the end of the sentence that refuses it.

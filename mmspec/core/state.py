@@ -1,7 +1,7 @@
 """One call's rows: what is known, how far each row is, and whose noise it draws from.
 
-Device tensors hold the truth; `hosted` and `done_rows` are last round's copy of it on the host, refreshed by the one
-sync of a round (`sync`).
+Device tensors hold the truth; `host_emitted` and `host_done` are last round's copy of it on the host, refreshed by the
+one sync of a round (`sync`).
 """
 
 from collections.abc import Sequence
@@ -11,11 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mmspec.core.laws.law import finite_nodes, take_nodes, where_nodes
+from mmspec.core.distributions.distribution import finite_nodes, take_nodes, where_nodes
 from mmspec.core.noise import Round, Source
+from mmspec.core.report import Report
 from mmspec.core.types import Draft, Scores, Started, Step, Verdict
 from mmspec.core.warp import Prefix, Warp
-from mmspec.report.report import Report
 
 _NEVER = torch.iinfo(torch.int64).max
 
@@ -36,13 +36,13 @@ class State:
         context: Most units of a row that the target was made for, prompt included: no draft goes beyond. None: no end.
         ends: Unit ids that end a row.
         source: Noise.
-        warp: From raw scores to laws.
+        warp: From raw scores to distributions.
         report: Counts and times.
         memory: The drafter's own memory (`Drafter.start` made it).
         step: The last settled round; the prefill's own is a draft of the root alone.
-        hosted: `emitted`, on the host.
-        done_rows: `done`, on the host.
-        hosted_pads: `pads`, on the host.
+        host_emitted: `emitted`, on the host.
+        host_done: `done`, on the host.
+        host_pads: `pads`, on the host.
         width: Most nodes of a draft that the cache was made for, the root included.
         drafting: Whether the rest of the call may have drafts.
     """
@@ -62,9 +62,9 @@ class State:
     context: int | None = None
     memory: Any = None
     step: Step | None = None
-    hosted: list[int] = field(default_factory=list)
-    done_rows: list[bool] = field(default_factory=list)
-    hosted_pads: list[int] = field(default_factory=list)
+    host_emitted: list[int] = field(default_factory=list)
+    host_done: list[bool] = field(default_factory=list)
+    host_pads: list[int] = field(default_factory=list)
     width: int = 1
     drafting: bool = True
     _broken: Tensor | None = None
@@ -100,9 +100,9 @@ class State:
             warp=warp,
             report=report,
             context=context,
-            hosted=[0] * rows,
-            done_rows=[False] * rows,
-            hosted_pads=pads.tolist(),
+            host_emitted=[0] * rows,
+            host_done=[False] * rows,
+            host_pads=pads.tolist(),
             width=width,
         )
 
@@ -119,7 +119,7 @@ class State:
     @property
     def prefix(self) -> Prefix:
         """What is known, for the warp."""
-        return Prefix(self.history, [self.given + n for n in self.hosted], self.emitted)
+        return Prefix(self.history, [self.given + n for n in self.host_emitted], self.emitted)
 
     @property
     def room(self) -> Tensor:
@@ -135,7 +135,7 @@ class State:
         context = self.context if self.context is not None else self.given + self.limit
         rooms = [
             min(self.limit - emitted - 1, context - (self.given - pads + emitted))
-            for emitted, pads, done in zip(self.hosted, self.hosted_pads, self.done_rows, strict=True)
+            for emitted, pads, done in zip(self.host_emitted, self.host_pads, self.host_done, strict=True)
             if not done
         ]
         return max(rooms, default=0)
@@ -143,16 +143,16 @@ class State:
     @property
     def finished(self) -> bool:
         """Whether every row was done at the last sync."""
-        return all(self.done_rows)
+        return all(self.host_done)
 
     def round(self) -> Round:
         """The noise of the round that begins now."""
-        active = [n for n, done in zip(self.hosted, self.done_rows, strict=True) if not done]
+        active = [n for n, done in zip(self.host_emitted, self.host_done, strict=True) if not done]
         # Finished rows draw along, unread, with the slowest: their own positions would pin old noise for ever.
         slowest = min(active, default=0)
-        hosted = [slowest if done else n for n, done in zip(self.hosted, self.done_rows, strict=True)]
-        self.source.begin(hosted)
-        return Round(self.source, self.emitted, hosted)
+        host_emitted = [slowest if done else n for n, done in zip(self.host_emitted, self.host_done, strict=True)]
+        self.source.begin(host_emitted)
+        return Round(self.source, self.emitted, host_emitted)
 
     def append(self, draft: Draft, verdict: Verdict, most: int | None = None) -> Tensor:
         """Emit the accepted path and one more unit, up to `most`, an end unit, the limit. Returns `[batch]` counts."""
@@ -197,8 +197,8 @@ class State:
     def inspect(self, draft: Draft, scores: Scores, verdict: Verdict) -> None:
         """Remember, on the device, the first position of every row whose scores were not finite.
 
-        Only at the root and on the accepted path: plain decoding never sees the scores after a refused unit. A law that
-        is one may still draw what is none: latents are looked at, too.
+        Only at the root and on the accepted path: plain decoding never sees the scores after a refused unit. A
+        distribution that is one may still draw what is none: latents are looked at, too.
         """
         finite = scores.finite
         if verdict.drawn.is_floating_point():
@@ -213,8 +213,10 @@ class State:
             where = torch.where(bad, self.emitted[:, None] + draft.index.depth, _NEVER).amin(1)
         self._broken = where if self._broken is None else torch.minimum(self._broken, where)
 
-    def sync(self) -> list[int]:
-        """The one host sync of a round: how many units every row has. Returns `hosted`.
+    def sync(self) -> None:
+        """The one host sync of a round: how many units every row has, and whether it is done.
+
+        Where all rows are done, the noise source is left as plain decoding leaves it.
 
         Raises:
             ValueError: Scores were NaN or all -inf, or latents not finite; the row and the position are named.
@@ -226,28 +228,35 @@ class State:
                 raise ValueError(
                     f"row {row}: {self._fault(row, position)}; check the weights, the dtype and the logits processors"
                 )
-        self.hosted, self.done_rows = emitted, [bool(d) for d in done]
-        return self.hosted
+        self.host_emitted, self.host_done = emitted, [bool(d) for d in done]
+        self._count()
 
     def _fault(self, row: int, position: int) -> str:
-        """What is wrong with a new unit, in the words of its law where that has any."""
-        if self.step is not None and hasattr(self.step.scores.law, "fault"):
+        """What is wrong with a new unit, in the words of its distribution where that has any."""
+        if self.step is not None and hasattr(self.step.scores.distribution, "fault"):
             drawn = self.step.verdict.drawn
-            node = position - int(self.emitted[row] - self.step.count[row])  # such laws have chains for drafts
-            told = self.step.scores.law.fault(drawn, row, node) if 0 <= node < drawn.shape[1] else ""
+            node = position - int(self.emitted[row] - self.step.count[row])  # such distributions have chains for drafts
+            told = self.step.scores.distribution.fault(drawn, row, node) if 0 <= node < drawn.shape[1] else ""
             if told:
                 return f"new unit {position}: {told}"
         return f"the target's scores of new unit {position} are NaN or all -inf"
 
     def stop(self, row: int, count: int) -> None:
         """End a row after its first `count >= 1` units: after a sync, for ends that only the host can see."""
-        self.hosted[row], self.done_rows[row] = count, True
+        self.host_emitted[row], self.host_done[row] = count, True
         self.emitted[row], self.done[row] = count, True
         self.root[row] = self.history[row, self.given + count - 1]
+        self._count()
+
+    def _count(self) -> None:
+        """What follows from the host's copy: the report's units, and the end of the noise."""
+        self.report.rows, self.report.emitted = self.rows, sum(self.host_emitted)
+        if self.finished:
+            self.source.finish(max(self.host_emitted))
 
     def output(self) -> list[Tensor]:
         """The emitted units of every row: `[emitted, *unit]` each."""
-        return [self.history[b, self.given : self.given + n] for b, n in enumerate(self.hosted)]
+        return [self.history[b, self.given : self.given + n] for b, n in enumerate(self.host_emitted)]
 
 
 def ends_of(ends: int | Sequence[int] | None, device: torch.device) -> Tensor:

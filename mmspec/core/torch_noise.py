@@ -19,10 +19,10 @@ from mmspec.core.philox import PhiloxNoise, PhiloxSource
 
 @dataclass(frozen=True)
 class TorchNoise:
-    """Blocks `emitted + 0 … deepest` of every row; only the exponential race of a dense law can use them."""
+    """Blocks `emitted + 0 … deepest` of every row; only the exponential race of a dense distribution can use them."""
 
     source: "TorchSource"
-    hosted: Sequence[int]
+    host_emitted: Sequence[int]
     deepest: int
 
     def lane(self, lane: Lane) -> "TorchNoise":
@@ -34,10 +34,10 @@ class TorchNoise:
         return SpreadNoise(self, index)
 
     def exponential(self, size: int) -> Tensor:
-        return self.source.blocks(self.hosted, self.deepest, size)
+        return self.source.blocks(self.host_emitted, self.deepest, size)
 
     def exponential_at(self, ids: Tensor) -> Tensor:
-        raise ValueError("noise='torch' needs dense laws; use noise='philox' for sparse ones")
+        raise ValueError("noise='torch' needs dense distributions; use noise='philox' for sparse ones")
 
     def uniform(self) -> Tensor:
         raise ValueError("noise='torch' has exponentials only; use noise='philox'")
@@ -65,28 +65,28 @@ class TorchSource:
         self._sheltering = False
         self._fresh = PhiloxSource.seeded(generator.initial_seed() & (2**63 - 1), rows, device)
 
-    def begin(self, hosted: Sequence[int]) -> None:
-        surplus = max(0, min(hosted) - self._dropped)
+    def begin(self, host_emitted: Sequence[int]) -> None:
+        surplus = max(0, min(host_emitted) - self._dropped)
         surplus = min(surplus, len(self._blocks))
         del self._blocks[:surplus], self._states[:surplus]
         self._dropped += surplus
 
-    def by_position(self, emitted: Tensor, hosted: Sequence[int], deepest: int) -> TorchNoise:
-        return TorchNoise(self, hosted, deepest)
+    def by_position(self, emitted: Tensor, host_emitted: Sequence[int], deepest: int) -> TorchNoise:
+        return TorchNoise(self, host_emitted, deepest)
 
     def fresh(self, emitted: Tensor, first: int, count: int) -> PhiloxNoise:
         return self._fresh.fresh(emitted, first, count)
 
-    def blocks(self, hosted: Sequence[int], deepest: int, size: int) -> Tensor:
-        """`[batch, deepest + 1, size]`: row b's slice of the blocks `hosted[b] … hosted[b] + deepest`."""
-        for _ in range(max(hosted) + deepest + 1 - self._dropped - len(self._blocks)):
+    def blocks(self, host_emitted: Sequence[int], deepest: int, size: int) -> Tensor:
+        """`[batch, deepest + 1, size]`: row b's slice of the blocks `host_emitted[b] … host_emitted[b] + deepest`."""
+        for _ in range(max(host_emitted) + deepest + 1 - self._dropped - len(self._blocks)):
             # Of float32 scores, whatever torch's default: `multinomial` draws in the dtype of its probabilities.
             block = torch.empty(self._rows, size, dtype=torch.float32, device=self._device)
             if self._sheltering:
                 self._generator.set_state(self._states[-1])
             self._blocks.append(block.exponential_(1, generator=self._generator))
             self._states.append(self._generator.get_state())
-        first = [e - self._dropped for e in hosted]
+        first = [e - self._dropped for e in host_emitted]
         if min(first) == max(first):
             return torch.stack(self._blocks[first[0] : first[0] + deepest + 1], 1)
         rows = [torch.stack([b[i] for b in self._blocks[f : f + deepest + 1]]) for i, f in enumerate(first)]
@@ -109,4 +109,6 @@ class TorchSource:
     def finish(self, steps: int) -> None:
         # What others drew behind the last block stays drawn, where no block was drawn ahead: as in stock decoding.
         if self._dropped <= steps < self._dropped + len(self._blocks):
-            self._generator.set_state(self._states[steps - self._dropped])
+            keep = steps - self._dropped
+            del self._blocks[keep:], self._states[keep + 1 :]
+            self._generator.set_state(self._states[-1])

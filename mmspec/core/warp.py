@@ -1,4 +1,5 @@
-"""From raw scores to laws: guidance, logits processors, temperature. The same warp serves target and drafter.
+"""From output scores to distributions: guidance, logits processors, temperature. The same warp serves target and
+drafter.
 
 The processors are transformers' own, or a user's (`mmspec.core.processors` tells them apart). Element-wise ones run
 once for all nodes; pure functions of a history run once per history length, each node with its true prefix; all others
@@ -13,9 +14,9 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from mmspec.core.laws import Categorical, PointMass
+from mmspec.core.distributions import Categorical, PointMass
 from mmspec.core.processors import drafts_forbidden_by, is_elementwise
-from mmspec.core.types import Draft, Raw, Scores
+from mmspec.core.types import Draft, Scores, TargetOutput
 from mmspec.registry.numbers import integers, numbers
 
 
@@ -44,7 +45,7 @@ class Prefix:
 
 @dataclass(frozen=True)
 class Warp:
-    """How scores become a law.
+    """How scores become a distribution.
 
     Attributes:
         processors: transformers' logits processors, in order.
@@ -52,7 +53,7 @@ class Warp:
         guidance: Classifier-free guidance scale; used where a target yields unconditional logits.
         pad: What stands behind the end of a row in the ids that processors of no drafts are shown.
         forced: `[n]`, or `[batch, n]` where rows differ, int64: the ids that emitted units `0 … n - 1` must have, -1
-            where they are free (the ends of a picture's rows, say). Such a unit's law has all its mass there.
+            where they are free (the ends of a picture's rows, say). Such a unit's distribution has all its mass there.
     """
 
     processors: Sequence[Processor] = field(default_factory=tuple)
@@ -98,21 +99,21 @@ class Warp:
             chosen.append(MinPLogitsWarper(min_p))
         return Warp(chosen, sample=temperature > 0, guidance=guidance)
 
-    def __call__(self, raw: Raw, draft: Draft, prefix: Prefix, nodes: slice = slice(None)) -> Scores:
-        """Laws of the nodes that `raw` covers.
+    def __call__(self, output: TargetOutput, draft: Draft, prefix: Prefix, nodes: slice = slice(None)) -> Scores:
+        """Distributions of the nodes that `output` covers.
 
         Args:
-            raw: The pass, over `draft`'s nodes or over the slice `nodes` of them.
+            output: The pass, over `draft`'s nodes or over the slice `nodes` of them.
             draft: Rooted; paths to its nodes complete a prefix.
             prefix: Known units.
-            nodes: Which nodes `raw` covers.
+            nodes: Which nodes `output` covers.
         """
-        if raw.law is not None:
-            return Scores(raw.law, raw.law.finite(), raw.hidden, raw.made)
-        assert raw.logits is not None
-        logits = raw.logits.float()
-        if raw.null is not None and self.guidance is not None:
-            null = raw.null.float()
+        if output.distribution is not None:
+            return Scores(output.distribution, output.distribution.finite(), output.hidden, output.auxiliary)
+        assert output.logits is not None
+        logits = output.logits.float()
+        if output.null is not None and self.guidance is not None:
+            null = output.null.float()
             logits = null + self.guidance * (logits - null)
         unprocessed = logits
         if self.processors and logits.is_inference() and not torch.is_inference_mode_enabled():
@@ -131,10 +132,12 @@ class Warp:
         if self.forced is not None:
             logits = _only(self.forced_at(prefix.emitted[:, None] + draft.index.depth[:, nodes]), logits)
         if self.sample:
-            law = Categorical.of_logits(logits)
-            return Scores(law, law.finite(), raw.hidden, raw.made, logits, unprocessed)
+            distribution = Categorical.of_logits(logits)
+            return Scores(distribution, distribution.finite(), output.hidden, output.auxiliary, logits, unprocessed)
         best = logits.max(-1)
-        return Scores(PointMass(best.indices), best.values.isfinite(), raw.hidden, raw.made, logits, unprocessed)
+        return Scores(
+            PointMass(best.indices), best.values.isfinite(), output.hidden, output.auxiliary, logits, unprocessed
+        )
 
     def forced_at(self, place: Tensor) -> Tensor:
         """Ids that the emitted units of index `place [batch, n]` must have, -1 where they are free: the same shape."""

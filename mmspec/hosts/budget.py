@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from mmspec.core.state import State
-from mmspec.core.types import Draft, Raw, Started
+from mmspec.core.types import Draft, Started, TargetOutput
 from mmspec.hosts.slot_cache import SlotCache
 from mmspec.hosts.target import Memory, TransformersTarget
 
@@ -43,14 +43,14 @@ class BudgetedTarget:
         slots = self._shrunk(outer.slots, limit + width + 1)
         memory = Memory(slots, outer.mask)
         root = Draft.alone(inputs.root)
-        raw = self.target.verify(memory, root)
+        output = self.target.verify(memory, root)
         self.target.commit(memory, root.index.parent[:, 1:].expand(inputs.rows, -1), torch.ones_like(inputs.emitted))
-        known = inputs.given + max(inputs.hosted)
+        known = inputs.given + max(inputs.host_emitted)
         behind = known - inputs.known  # rows that are behind move to the right edge, as a prompt's rows do
         order = torch.arange(known, device=behind.device) - behind[:, None]
-        return Started(memory, raw, inputs.history.gather(1, order.clamp(min=0)), inputs.pads + behind)
+        return Started(memory, output, inputs.history.gather(1, order.clamp(min=0)), inputs.pads + behind)
 
-    def verify(self, cache: Memory, draft: Draft, first: int = 0) -> Raw:
+    def verify(self, cache: Memory, draft: Draft, first: int = 0) -> TargetOutput:
         return self.target.verify(cache, draft, first)
 
     def commit(self, cache: Memory, path: Tensor, count: Tensor) -> None:

@@ -56,7 +56,7 @@ def padding(mask: Tensor) -> Tensor:
     return (mask.cumsum(1) == 0).sum(1)
 
 
-def as_guest(inputs: Mapping[str, Any], model: Any, width: int, context: int | None) -> dict[str, Any]:
+def for_drafting(inputs: Mapping[str, Any], model: Any, width: int, context: int | None) -> dict[str, Any]:
     """What a draft model reads of another target's call: ids and their mask, and pictures if it can see.
 
     Args:

@@ -14,7 +14,7 @@ from torch import Tensor
 from transformers import Cache, DynamicCache, PreTrainedModel
 
 from mmspec.core.tree import TreeIndex
-from mmspec.core.types import Draft, Raw, Started
+from mmspec.core.types import Draft, Started, TargetOutput
 from mmspec.hosts import prefill, prompt
 from mmspec.hosts.anatomy import Anatomy
 from mmspec.hosts.attention import holding
@@ -51,8 +51,8 @@ class TransformersTarget:
 
     Args:
         model: The live model; never changed outside a pass.
-        guest: It drafts in another target's call: of the prompt it reads what it can, and that call's cache it leaves
-            alone.
+        drafting: It drafts in another target's call: of the prompt it reads what it can, and that call's cache it
+            leaves alone.
         ops: Tree operations of recurrent layers, by the names of the functions that they stand for.
 
     Raises:
@@ -62,13 +62,13 @@ class TransformersTarget:
     offers = frozenset({"discrete", "tree", "text", "grow", "truncate"})
     example = "mmspec.testing.conformance.tiny:transformers"
 
-    def __init__(self, model: PreTrainedModel, guest: bool = False, ops: Mapping[str, TreeOp] | None = None) -> None:
+    def __init__(self, model: PreTrainedModel, drafting: bool = False, ops: Mapping[str, TreeOp] | None = None) -> None:
         self.anatomy = Anatomy.of(model, ops)
-        self.guest = guest
+        self.drafting = drafting
         if self.anatomy.ops:  # a state that took a unit in cannot forget it
             self.offers = type(self).offers - {"truncate"}
         self.vocab: int | None = self.anatomy.vocab
-        ends = (self.anatomy.context, self.anatomy.reach if guest else None)
+        ends = (self.anatomy.context, self.anatomy.reach if drafting else None)
         self.context: int | None = min((end for end in ends if end is not None), default=None)
         self.passes = checked(self.anatomy)
 
@@ -84,12 +84,12 @@ class TransformersTarget:
         Besides `input_ids` and `attention_mask`, a mapping may hold `inputs_embeds`, `pixel_values` and their like,
         `past_key_values` of an earlier turn, `position_ids`: the model's own prefill reads them.
         """
-        refuse_training(self.model, "draft model" if self.guest else "model")
+        refuse_training(self.model, "draft model" if self.drafting else "model")
         given = dict(inputs) if isinstance(inputs, Mapping) else {"input_ids": inputs}
         if given.get("cache_params") is not None:  # models without keys call their cache so
             given["past_key_values"] = given.pop("cache_params")
-        if self.guest:
-            given = prompt.as_guest(given, self.model, self.anatomy.config.hidden_size, self.context)
+        if self.drafting:
+            given = prompt.for_drafting(given, self.model, self.anatomy.config.hidden_size, self.context)
             if not given["input_ids"].shape[1]:
                 return self._nothing(given["input_ids"], limit, width)
         self.passes = checked(self.anatomy)  # the model may have moved since
@@ -112,22 +112,22 @@ class TransformersTarget:
             logits, mask = loop.logits, loop.mask
             slots = self._slots(mask, limit, width)
             prefill.adopt(slots, loop.cache, mask, following)
-            if not self.guest:  # of whom nothing is promised
+            if not self.drafting:  # of whom nothing is promised
                 with holding(self.model):
                     compare_calls(self.passes, slots, loop, given)
         memory = Memory(slots, mask, earlier, plain)
         return Started(
-            memory, Raw(logits=logits[:, None]), ids, prompt.padding(mask[:, mask.shape[1] - ids.shape[1] :])
+            memory, TargetOutput(logits=logits[:, None]), ids, prompt.padding(mask[:, mask.shape[1] - ids.shape[1] :])
         )
 
     @torch.inference_mode()  # a tenth less than no_grad, where a pass costs what its small operations cost
-    def verify(self, cache: Memory, draft: Draft, first: int = 0) -> Raw:
+    def verify(self, cache: Memory, draft: Draft, first: int = 0) -> TargetOutput:
         slots = cache.slots
         slots.scratch = not draft.index.is_chain
         if first and slots.recurrent:  # what a state has taken in is not kept node by node: the draft begins anew
             return self._from(self.verify(cache, draft), first)
         valid = None if draft.index.nodes == 1 else draft.valid[:, first:]
-        return Raw(logits=self.passes(slots, draft.units[:, first:], draft.index, first=first, valid=valid))
+        return TargetOutput(logits=self.passes(slots, draft.units[:, first:], draft.index, first=first, valid=valid))
 
     @torch.inference_mode()
     def commit(self, cache: Memory, path: Tensor, count: Tensor) -> None:
@@ -185,16 +185,16 @@ class TransformersTarget:
         return slots
 
     @staticmethod
-    def _from(raw: Raw, first: int) -> Raw:
-        assert raw.logits is not None
-        return Raw(logits=raw.logits[:, first:])
+    def _from(output: TargetOutput, first: int) -> TargetOutput:
+        assert output.logits is not None
+        return TargetOutput(logits=output.logits[:, first:])
 
     def _nothing(self, ids: Tensor, limit: int, width: int) -> Started:
         """The start of a call whose prompt has no text: what is emitted is all that is ever read."""
         mask = torch.ones_like(ids)
         memory = Memory(self._slots(mask, limit, width), mask)
         logits = torch.zeros(len(ids), 1, self.anatomy.vocab, dtype=torch.float32, device=ids.device)
-        return Started(memory, Raw(logits=logits), ids, mask.sum(1))
+        return Started(memory, TargetOutput(logits=logits), ids, mask.sum(1))
 
     def _slots(self, mask: Tensor, limit: int, width: int) -> SlotCache:
         longest = int((mask.shape[1] - prompt.padding(mask)).max()) if mask.shape[1] else 0
@@ -214,7 +214,7 @@ class TransformersTarget:
         )
 
     def _refuse_length(self, longest: int, limit: int, width: int) -> None:
-        if self.guest:  # beyond its end a drafter has nothing to say; that is no reason to refuse the call
+        if self.drafting:  # beyond its end a drafter has nothing to say; that is no reason to refuse the call
             return
         if self.context is not None and longest > self.context:
             raise ValueError(f"the prompt has {longest} tokens and the model's context is {self.context}; shorten it")

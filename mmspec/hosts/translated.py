@@ -1,8 +1,8 @@
 """A draft model with another vocabulary, as a target in the ids of the one that it drafts for.
 
-Its laws lie on the tokens that both have, so a draft's law is one over the target's units, and every rule stays exact.
-What it reads is translated: a node whose token it lacks becomes a chain of pieces, its children hang on the last one.
-Drafted nodes are one piece each, because nothing else is ever drawn.
+Its distributions lie on the tokens that both have, so a draft's distribution is one over the target's units, and every
+rule stays exact. What it reads is translated: a node whose token it lacks becomes a chain of pieces, its children hang
+on the last one. Drafted nodes are one piece each, because nothing else is ever drawn.
 """
 
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ from torch import Tensor
 
 from mmspec.core.protocols import Target
 from mmspec.core.tree import TreeIndex
-from mmspec.core.types import Draft, Raw, Started
+from mmspec.core.types import Draft, Started, TargetOutput
 from mmspec.hosts.vocabulary import VocabularyMap
 
 
@@ -97,9 +97,9 @@ class TranslatedTarget:
             {"input_ids": pieces, "attention_mask": there}, more, width * self.vocabulary.longest
         )
         memory = Memory(started.cache, length, longest)
-        return Started(memory, self._translated(started.raw), ids, (mask.cumsum(1) == 0).sum(1))
+        return Started(memory, self._translated(started.output), ids, (mask.cumsum(1) == 0).sum(1))
 
-    def verify(self, cache: Memory, draft: Draft, first: int = 0) -> Raw:
+    def verify(self, cache: Memory, draft: Draft, first: int = 0) -> TargetOutput:
         if first:
             assert cache.spelled is not None
             spelled = self._grown(cache.spelled, draft, first)
@@ -109,8 +109,8 @@ class TranslatedTarget:
             raise ValueError(f"in its own tokens, the text is longer than the draft model's context of {self.context}")
         inner = cache.spelled.draft.nodes if first and cache.spelled is not None else 0
         cache.spelled = spelled
-        raw = self.target.verify(cache.cache, spelled.draft, inner)
-        return self._translated(raw if first or spelled.even else raw.take(spelled.last))
+        output = self.target.verify(cache.cache, spelled.draft, inner)
+        return self._translated(output if first or spelled.even else output.take(spelled.last))
 
     def commit(self, cache: Memory, path: Tensor, count: Tensor) -> None:
         spelled = cache.spelled
@@ -123,10 +123,10 @@ class TranslatedTarget:
     def truncate(self, cache: Memory, length: Tensor) -> None:
         raise NotImplementedError("a translated cache does not know where the larger target's units begin in it")
 
-    def _translated(self, raw: Raw) -> Raw:
-        assert raw.logits is not None
-        null = None if raw.null is None else self.vocabulary.logits(raw.null)
-        return replace(raw, logits=self.vocabulary.logits(raw.logits), null=null)
+    def _translated(self, output: TargetOutput) -> TargetOutput:
+        assert output.logits is not None
+        null = None if output.null is None else self.vocabulary.logits(output.null)
+        return replace(output, logits=self.vocabulary.logits(output.logits), null=null)
 
     def _prompt(self, ids: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
         """The prompt's pieces `[batch, longest]`, padded on the left, and their number `[batch]`."""

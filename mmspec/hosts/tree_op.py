@@ -11,7 +11,7 @@ from typing import Any, Literal, Protocol
 import torch
 from torch import Tensor
 
-from mmspec.core.laws import take_nodes
+from mmspec.core.distributions import take_nodes
 from mmspec.core.tree import TreeIndex
 
 

@@ -34,7 +34,7 @@ class Component:
         needs: Words that the others (target, drafter, rule) have to offer.
         offers: Words that this one offers to the others.
         exactness: What a rule or method promises: `invariant` (the plain output for that seed), `lossless` (the plain
-            law), `lossy`, `synthetic` (benchmarks only).
+            distribution), `lossy`, `synthetic` (benchmarks only).
         summary: What it is, in at most 80 characters.
         paper: Where it comes from: a link.
         options: `"module:Class"` of a frozen dataclass, imported on first use; None where there is nothing to set.

@@ -38,14 +38,14 @@ class Case:
     Attributes:
         target: The target.
         prompt: Inputs for that many rows, all alike.
-        next_law: Probabilities `[vocab]` of the unit after those emitted, at temperature 1.
+        next_distribution: Probabilities `[vocab]` of the unit after those emitted, at temperature 1.
         drafters: By name; names open with the shape of the draft.
-        warp: What `next_law` assumes.
+        warp: What `next_distribution` assumes.
     """
 
     target: Target
     prompt: Callable[[int], Any]
-    next_law: Callable[[tuple[int, ...]], Tensor]
+    next_distribution: Callable[[tuple[int, ...]], Tensor]
     drafters: dict[str, Callable[[], Drafter]]
     warp: Warp
 
@@ -63,12 +63,12 @@ def markov_case() -> Case:
     prompt = torch.tensor([[0, 1]])
     probs = target.table.softmax(-1)
 
-    def next_law(units: tuple[int, ...]) -> Tensor:
+    def next_distribution(units: tuple[int, ...]) -> Tensor:
         before, at = (0, 1, *units)[-2:]
         return probs[before, at]
 
     drafters = _tabled(near, -2 * target.table) | _modelled(MarkovTarget(near))
-    return Case(target, lambda rows: prompt.expand(rows, 2), next_law, drafters, Warp())
+    return Case(target, lambda rows: prompt.expand(rows, 2), next_distribution, drafters, Warp())
 
 
 def recurrence_case() -> Case:
@@ -77,14 +77,14 @@ def recurrence_case() -> Case:
     table = MarkovTarget.random(VOCAB, seed=1).table
     prompt = torch.tensor([[2, 0, 1]])
 
-    def next_law(units: tuple[int, ...]) -> Tensor:
+    def next_distribution(units: tuple[int, ...]) -> Tensor:
         known = torch.cat([prompt, torch.tensor([units]).long()], 1)
-        logits = target.start(known, 1, 1).raw.logits
+        logits = target.start(known, 1, 1).output.logits
         assert logits is not None
         return logits[0, 0].softmax(-1)
 
     drafters = _tabled(table, -2 * table) | _modelled(target.near(5))
-    return Case(target, lambda rows: prompt.expand(rows, 3), next_law, drafters, Warp())
+    return Case(target, lambda rows: prompt.expand(rows, 3), next_distribution, drafters, Warp())
 
 
 def grid_case() -> Case:

@@ -1,4 +1,5 @@
-"""A toy target whose law depends on every unit before it and on where each stands: a stale or shifted cache shows.
+"""A toy target whose distribution depends on every unit before it and on where each stands: a stale or shifted cache
+shows.
 
 Its cache is the sequence itself, so that it can be truncated: it serves as a draft model, too.
 """
@@ -10,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mmspec.core.types import Draft, Raw, Started
+from mmspec.core.types import Draft, Started, TargetOutput
 
 CONTEXTS = 61
 POSITIONS = 256
@@ -50,15 +51,17 @@ class HistoryTarget:
         other = HistoryTarget.random(self.table.shape[1], seed)
         return HistoryTarget((1 - mix) * self.table + mix * other.table)
 
-    def next_law(self, prompt: list[int], warp: Callable[[Tensor], Tensor] = lambda x: x) -> Callable[..., Tensor]:
-        """The law `[vocab]` after `prompt` and the units emitted since, for the exact oracles."""
+    def next_distribution(
+        self, prompt: list[int], warp: Callable[[Tensor], Tensor] = lambda x: x
+    ) -> Callable[..., Tensor]:
+        """The distribution `[vocab]` after `prompt` and the units emitted since, for the exact oracles."""
 
-        def law(emitted: tuple[int, ...]) -> Tensor:
+        def distribution(emitted: tuple[int, ...]) -> Tensor:
             units = torch.tensor([*prompt, *emitted])
             row = ((units + 1) * self._weight[: len(units)]).sum() % CONTEXTS
             return torch.softmax(warp(self.table[row]), -1)
 
-        return law
+        return distribution
 
     def start(self, inputs: Any, limit: int, width: int) -> Started:
         """`inputs`: a prompt `[batch, prompt]`, or that and its left padding `[batch]`."""
@@ -68,12 +71,12 @@ class HistoryTarget:
         packed = prompt.gather(1, (pads[:, None] + slot).clamp(max=prompt.shape[1] - 1))
         units = torch.cat([packed, prompt.new_zeros(len(prompt), limit + width + 1)], 1)
         row = self._sum(units, length) % CONTEXTS
-        return Started(Memory(units, length, width), Raw(logits=self.table[row][:, None]), prompt, pads)
+        return Started(Memory(units, length, width), TargetOutput(logits=self.table[row][:, None]), prompt, pads)
 
-    def verify(self, cache: Memory, draft: Draft, first: int = 0) -> Raw:
+    def verify(self, cache: Memory, draft: Draft, first: int = 0) -> TargetOutput:
         assert draft.nodes <= cache.width, f"{draft.nodes} nodes in a cache that was made for {cache.width}"
         cache.draft = draft
-        return Raw(logits=self.after(cache.units, cache.length, draft)[:, first:])
+        return TargetOutput(logits=self.after(cache.units, cache.length, draft)[:, first:])
 
     def after(self, units: Tensor, length: Tensor, draft: Draft) -> Tensor:
         """Logits `[batch, node, vocab]` after every node of a rooted draft on `length` of `units [batch, …]`."""

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mmspec.core.laws import Categorical, Gaussian, Law, Mixed, take_nodes
+from mmspec.core.distributions import Categorical, Distribution, Gaussian, Mixed, take_nodes
 from mmspec.core.noise import DraftNoise, Round
 from mmspec.core.protocols import Target
 from mmspec.core.rules import Rule
@@ -65,27 +65,27 @@ class Leaning:
         if hasattr(self.rule, "bind"):
             self.rule.bind(target)
 
-    def under(self, target: Target) -> Target:
-        return self.rule.under(target) if hasattr(self.rule, "under") else target
+    def wrap(self, target: Target) -> Target:
+        return self.rule.wrap(target) if hasattr(self.rule, "wrap") else target
 
     def draft_noise(self, round: Round) -> DraftNoise:
         return self.rule.draft_noise(round)
 
     def accept(self, draft: Draft, scores: Scores, round: Round) -> Verdict:
         verdict = self.rule.accept(draft, scores, round)
-        if draft.nodes > 1 and draft.law is not None:
-            self._count(draft, scores.law, verdict)
+        if draft.nodes > 1 and draft.distribution is not None:
+            self._count(draft, scores.distribution, verdict)
         return verdict
 
-    def _count(self, draft: Draft, law: Law, verdict: Verdict) -> None:
+    def _count(self, draft: Draft, distribution: Distribution, verdict: Verdict) -> None:
         root = torch.zeros(1, 1, dtype=torch.int64)
-        q: Any = draft.law
+        q: Any = draft.distribution
         drawn = draft.valid[:, 1]  # node 1 hangs on the root, and was drawn first
         if isinstance(q, Mixed):
-            q, drawn = q.law, drawn & q.random[:, 0]
+            q, drawn = q.distribution, drawn & q.random[:, 0]
         child = take_nodes(draft.units, verdict.path[:, :1].clamp(min=0))[:, 0]
         accepted = (verdict.length > 0).reshape(-1, *(1,) * (child.dim() - 1))
-        found = _beyond(law.take(root), q.take(root), torch.where(accepted, child, verdict.unit)[:, None])
+        found = _beyond(distribution.take(root), q.take(root), torch.where(accepted, child, verdict.unit)[:, None])
         if found is None:
             return
         hit, mass = found[0][drawn].double(), found[1][drawn].double()

@@ -7,26 +7,27 @@ import torch
 from torch import Tensor
 
 
-def exact_joint(next_law: Callable[[tuple[int, ...]], Tensor], length: int, vocab: int) -> Tensor:
+def exact_joint(next_distribution: Callable[[tuple[int, ...]], Tensor], length: int, vocab: int) -> Tensor:
     """Closed-form joint of the first `length` units: `[(vocab,) * length]` float64.
 
     Args:
-        next_law: Probabilities `[vocab]` of the next unit, given the units emitted so far (the prompt is closed over).
+        next_distribution: Probabilities `[vocab]` of the next unit, given the units emitted so far (the prompt is
+            closed over).
         length: Units.
         vocab: Unit ids.
     """
     joint = torch.ones((), dtype=torch.float64)
     for emitted in range(length):
-        laws = [next_law(units).double() for units in itertools.product(range(vocab), repeat=emitted)]
-        joint = joint[..., None] * torch.stack(laws).reshape(*(vocab,) * emitted, vocab)
+        distributions = [next_distribution(units).double() for units in itertools.product(range(vocab), repeat=emitted)]
+        joint = joint[..., None] * torch.stack(distributions).reshape(*(vocab,) * emitted, vocab)
     return joint
 
 
-def greedy(next_law: Callable[[tuple[int, ...]], Tensor], length: int) -> Tensor:
+def greedy(next_distribution: Callable[[tuple[int, ...]], Tensor], length: int) -> Tensor:
     """The likeliest unit at every position: `[length]` int64."""
     units: tuple[int, ...] = ()
     for _ in range(length):
-        units += (int(next_law(units).argmax()),)
+        units += (int(next_distribution(units).argmax()),)
     return torch.tensor(units)
 
 

@@ -16,38 +16,38 @@ class Outcome:
     """Of one node.
 
     Attributes:
-        law: Of the unit that comes out, `[vocab]`.
+        distribution: Of the unit that comes out, `[vocab]`.
         tv: Its total variation from p.
-        eased: Probability of keeping the draft, less that of rejection.
+        excess_acceptance: Probability of keeping the draft, less that of rejection.
     """
 
-    law: Tensor
+    distribution: Tensor
     tv: float
-    eased: float
+    excess_acceptance: float
 
 
 def outcome(p: Tensor, q: Tensor, groups: Sequence[set[int]], *, by_group: bool, paper: bool = False) -> Outcome:
     """The closed form.
 
     Args:
-        p: The target's law, `[vocab]`.
+        p: The target's distribution, `[vocab]`.
         q: The draft's.
         groups: Of every unit; each contains its unit.
         by_group: Q is q(G), not q(x).
         paper: The mass of a group is moved onto its unit before the residual is taken.
     """
     p, q = p.double(), q.double()
-    law, eased = torch.zeros_like(p), 0.0
+    distribution, excess_acceptance = torch.zeros_like(p), 0.0
     for x, members in enumerate(groups):
         if q[x] <= 0:
             continue
         group = sorted(members)
         mass = p[group].sum()
         chance = float((mass / (q[group].sum() if by_group else q[x])).clamp(max=1))
-        law[x] += q[x] * chance
-        law += q[x] * (1 - chance) * _left(p, q, x, group, paper)
-        eased += float(q[x] * chance - torch.minimum(p[x], q[x]))
-    return Outcome(law, float((law - p).abs().sum() / 2), eased)
+        distribution[x] += q[x] * chance
+        distribution += q[x] * (1 - chance) * _left(p, q, x, group, paper)
+        excess_acceptance += float(q[x] * chance - torch.minimum(p[x], q[x]))
+    return Outcome(distribution, float((distribution - p).abs().sum() / 2), excess_acceptance)
 
 
 def _left(p: Tensor, q: Tensor, x: int, group: list[int], paper: bool) -> Tensor:

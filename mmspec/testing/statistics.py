@@ -1,4 +1,5 @@
-"""Does a sample follow a law? χ² and total variation for discrete joints, Kolmogorov-Smirnov for continuous laws.
+"""Does a sample follow a distribution? χ² and total variation for discrete joints, Kolmogorov-Smirnov for continuous
+distributions.
 
 The tests decode many rows in one batched call and compare them with a joint in closed form; p > 1e-4 with one retry on
 another seed fails a correct rule once in 10⁸ runs, and a wrong one, at 200,000 rows, practically always.

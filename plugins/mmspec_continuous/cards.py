@@ -16,7 +16,7 @@ def held_out(facts: Mapping[str, Any]) -> View:
     lost = psnr["of its tokens"] - psnr["with noise of sigma_0 on them"]
     note = (
         f"Tokens have {recipe['token_dim']} numbers of unit variance. The head takes {recipe['denoising_steps']} "
-        f"steps; its last one keeps noise of sigma_0 = {recipe['sigma_0']:g}, without which laws could not be coupled. "
+        f"steps; its last one keeps noise of sigma_0 = {recipe['sigma_0']:g}, without which nothing could be coupled. "
         f"On the tokens of pictures that noise costs {lost:.2f} dB; what it costs in pictures that are drawn, the "
         f"benchmark says ('plain, noiseless last step'). Held out: {facts['held_out']}."
     )

@@ -1,13 +1,14 @@
 """What targets of continuous tokens are handed: a condition, and how strongly it is followed.
 
-Guidance is no business of the core's warp here: there are no logits that it could combine. It is part of the law.
+Guidance is no business of the core's warp here: there are no logits that it could combine. It is part of the
+distribution.
 """
 
 from dataclasses import dataclass
 
 from torch import Tensor
 
-from mmspec.pictures.conditions import Condition
+from mmspec.kits.pictures.conditions import Condition
 
 
 @dataclass(frozen=True)

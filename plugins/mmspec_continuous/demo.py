@@ -25,9 +25,9 @@ def demo_continuous(
         "demo-output/continuous.png"
     ),
 ) -> None:
-    """Draw emoji of continuous tokens: one law, a row for each method."""
-    from mmspec.pictures.command import pipeline
-    from mmspec.pictures.demo import draw_demo, make_room
+    """Draw emoji of continuous tokens: one distribution, a row for each method."""
+    from mmspec.kits.pictures.command import pipeline
+    from mmspec.kits.pictures.demo import draw_demo, make_room
 
     make_room(out)
     draw_demo(pipeline(MODEL, "cpu", method="plain"), ROWS, CAPTIONS, GUIDANCE, out)

@@ -7,7 +7,7 @@ import typer
 
 from mmspec.cli.arguments import refuse_method
 from mmspec.cli.places import refuse_unwritable
-from mmspec.pictures.command import draw, pipeline, refuse_format
+from mmspec.kits.pictures.command import draw, pipeline, refuse_format
 
 
 def generate_continuous(
@@ -29,7 +29,9 @@ def generate_continuous(
     opt: Annotated[list[str] | None, typer.Option(help="key=value of drafter or rule; repeatable.")] = None,
     device: Annotated[str, typer.Option(help="cpu, cuda, …")] = "cpu",
 ) -> None:
-    """Draw a picture of continuous tokens, speculatively; under a lossless method it has the plain picture's law."""
+    """Draw a picture of continuous tokens, speculatively; under a lossless method it has the plain picture's
+    distribution.
+    """
     for file in filter(None, (out, trace)):
         refuse_unwritable(file)
         refuse_format(file)

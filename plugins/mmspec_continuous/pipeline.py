@@ -8,14 +8,14 @@ from diffusers import AutoencoderKL, ImagePipelineOutput
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from mmspec.api.pipeline import Generators, Seed
+from mmspec.core.report import Report
 from mmspec.core.state import State
-from mmspec.faces.pipeline import Generators, Seed
 from mmspec.hosts.offload import awake
-from mmspec.models.captions import CaptionEncoder
-from mmspec.pictures.callbacks import Callback
-from mmspec.pictures.parts import refuse_misfits
-from mmspec.pictures.pipeline import Call, PicturePipeline
-from mmspec.report.report import Report
+from mmspec.kits.pictures.callbacks import Callback
+from mmspec.kits.pictures.models.captions import CaptionEncoder
+from mmspec.kits.pictures.parts import refuse_misfits
+from mmspec.kits.pictures.pipeline import Call, PicturePipeline
 from mmspec_continuous.conditions import Guided
 from mmspec_continuous.models.continuous_ar import CausalContinuousAR
 from mmspec_continuous.models.kl import mark, pictures_of
@@ -45,10 +45,10 @@ class ContinuousTextToImageOutput(ImagePipelineOutput):
 class ContinuousTextToImagePipeline(PicturePipeline):
     """Draws pictures as continuous tokens in raster order, many tokens a pass.
 
-    The law of a picture does not depend on the method; which picture a seed gives does.
+    The distribution of a picture does not depend on the method; which picture a seed gives does.
 
     Args:
-        transformer: Law of the tokens.
+        transformer: Distribution of the tokens.
         vae: Tokens to pixels.
         text_encoder: Features of captions; None where they are given.
         tokenizer: Of captions; None where features are given.
@@ -170,7 +170,7 @@ class ContinuousTextToImagePipeline(PicturePipeline):
         return Guided.of(super().encode_prompt(*args, **how), self.guidance_scale)
 
     def guidance_of(self, state: State) -> float | None:
-        """Guidance is part of the law here: the target's memory has it."""
+        """Guidance is part of the distribution here: the target's memory has it."""
         return state.cache.scale
 
     def guide(self, state: State, scale: float) -> None:

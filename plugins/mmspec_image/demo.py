@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import mmspec
-from mmspec.pictures.demo import draw_demo, make_room
+from mmspec.kits.pictures.demo import draw_demo, make_room
 
 MODEL = "mmspec/emoji"
 CAPTIONS = (

@@ -6,7 +6,7 @@ from functools import cache
 import torch
 from transformers import GenerationConfig, JanusConfig, JanusVisionConfig, JanusVQVAEConfig, LlamaConfig
 
-from mmspec.pictures.conditions import Condition
+from mmspec.kits.pictures.conditions import Condition
 from mmspec.testing.conformance.example import Example
 from mmspec_image.models.janus import JanusForImages
 from mmspec_image.models.llamagen import LlamaGenTransformer

@@ -7,7 +7,7 @@ import typer
 
 from mmspec.cli.arguments import refuse_method
 from mmspec.cli.places import refuse_unwritable
-from mmspec.pictures.command import draw, list_words, pipeline, refuse_format
+from mmspec.kits.pictures.command import draw, list_words, pipeline, refuse_format
 
 
 def generate_image(

@@ -8,12 +8,12 @@ import torch
 from torch import Tensor
 from transformers import JanusForConditionalGeneration, ProcessorMixin
 
-from mmspec.faces.pipeline import Pipeline
-from mmspec.faces.saved import restored
+from mmspec.api.pipeline import Pipeline
+from mmspec.api.saved import restored
 from mmspec.hosts.devices import refuse_device
 from mmspec.hosts.dtypes import dtype_of
 from mmspec.hosts.loading import load_as, load_processor
-from mmspec.pictures.arguments import captions_of
+from mmspec.kits.pictures.arguments import captions_of
 from mmspec_image.models.janus import JanusForImages
 from mmspec_image.pipeline import TextToImagePipeline
 from mmspec_image.targets.janus import JanusTarget, Prompt

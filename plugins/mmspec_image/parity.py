@@ -7,8 +7,8 @@ from torch import Tensor
 
 from mmspec.core.decoder import Decoder
 from mmspec.core.warp import Warp
-from mmspec.models.vq import LlamaGenVQ
-from mmspec.pictures.conditions import Condition
+from mmspec.kits.pictures.conditions import Condition
+from mmspec.kits.pictures.models.vq import LlamaGenVQ
 from mmspec_image.models.llamagen import LlamaGenTransformer
 from mmspec_image.targets.llamagen import LlamaGenTarget
 

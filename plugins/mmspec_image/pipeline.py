@@ -8,15 +8,15 @@ from diffusers import ImagePipelineOutput
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from mmspec.api.pipeline import Generators, Seed
+from mmspec.core.report import Report
 from mmspec.core.warp import Warp
-from mmspec.faces.pipeline import Generators, Seed
 from mmspec.hosts.offload import awake
-from mmspec.models.captions import CaptionEncoder
-from mmspec.models.vq import LlamaGenVQ
-from mmspec.pictures.callbacks import Callback
-from mmspec.pictures.parts import refuse_misfits
-from mmspec.pictures.pipeline import Call, PicturePipeline
-from mmspec.report.report import Report
+from mmspec.kits.pictures.callbacks import Callback
+from mmspec.kits.pictures.models.captions import CaptionEncoder
+from mmspec.kits.pictures.models.vq import LlamaGenVQ
+from mmspec.kits.pictures.parts import refuse_misfits
+from mmspec.kits.pictures.pipeline import Call, PicturePipeline
 from mmspec_image.models.llamagen import LlamaGenTransformer
 
 
@@ -43,7 +43,7 @@ class TextToImagePipeline(PicturePipeline):
     A subclass for other models names its `target_module`, and overrides `encode_prompt`, `decode_units` and `side`.
 
     Args:
-        transformer: Law of the codes.
+        transformer: Distribution of the codes.
         vq: Codes to pixels.
         text_encoder: Features of captions: ours, or `T5EncoderModel` of the published text models; None for classes.
         tokenizer: Of captions; None for classes.

@@ -4,9 +4,9 @@ from functools import cache
 
 from mmspec.testing.conformance import tiny
 from mmspec.testing.conformance.example import Example
-from mmspec.testing.zoo.recipe import Recipe
 from mmspec_ssm.drafters.stree import StreeOptions
 from mmspec_ssm.target import recurrent
+from tests.support.zoo.recipe import Recipe
 
 SIZES = dict(
     tiny.SIZES,

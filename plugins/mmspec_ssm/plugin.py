@@ -38,7 +38,7 @@ def mmspec_components() -> Iterator[Component]:
         offers=frozenset({"discrete", "tree", "text", "grow"}),
         summary="A decoder of transformers with recurrent layers, alone or beside attention.",
         paper="https://arxiv.org/abs/2405.21060",
-        pipeline="mmspec.faces.text:TextPipeline",
+        pipeline="mmspec.kits.text.pipeline:TextPipeline",
     )
     yield Component(
         name="stree",

@@ -18,18 +18,18 @@ from mmspec.registry.warn import warn
 HOOK = "mmspec_tree_ops"
 
 
-def recurrent(model: Any, guest: bool = False) -> TransformersTarget:
+def recurrent(model: Any, drafting: bool = False) -> TransformersTarget:
     """The target for a live model.
 
     Args:
         model: It.
-        guest: It drafts in another target's call.
+        drafting: It drafts in another target's call.
 
     Raises:
         ValueError: It cannot be speculated over, or two plugins declare one operation; says which.
     """
     with without_advice():
-        target = TransformersTarget(model, guest, declared())
+        target = TransformersTarget(model, drafting, declared())
     if target.model.dtype != torch.float32:
         warn(f"states of recurrent layers are kept in float32, also those of a model in {target.model.dtype}")
     return target

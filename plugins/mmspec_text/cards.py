@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
+from mmspec.kits.text.cards import SOURCES, held_out
 from mmspec.report.cards import Shipped, write
-from mmspec.report.language import SOURCES, held_out
 
 _COMMAND = "mmspec train text --prose tinyshakespeare.txt"
 

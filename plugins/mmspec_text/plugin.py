@@ -22,7 +22,7 @@ def mmspec_components() -> Iterator[Component]:
         factory="mmspec.hosts.target:TransformersTarget",
         offers=frozenset({"discrete", "tree", "text", "grow", "truncate"}),
         summary="A decoder of transformers with key-value attention, images in its prompt too.",
-        pipeline="mmspec.faces.text:TextPipeline",
+        pipeline="mmspec.kits.text.pipeline:TextPipeline",
     )
     yield from _drafters()
     yield from _methods()

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mmspec.api.pipeline import Generators, Seed, seeds_for
 from mmspec.core.warp import Warp
-from mmspec.faces.pipeline import Generators, Seed, seeds_for
 from mmspec.registry.numbers import integers
 from mmspec_video.arguments import Frames, Player, actions_in, frames_in
 from mmspec_video.codec import Codec, codec_of, frame_size

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from mmspec.hosts.offload import awake
-from mmspec.models.vq import LlamaGenVQ
+from mmspec.kits.pictures.models.vq import LlamaGenVQ
 from mmspec_video.models.oasis_vae import OasisVAE
 from mmspec_video.models.token_world import TokenWorldModel
 

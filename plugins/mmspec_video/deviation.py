@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from mmspec.report.report import Report
+from mmspec.core.report import Report
 
 
 def distance(a: Tensor, b: Tensor) -> Tensor:

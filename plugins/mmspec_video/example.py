@@ -38,7 +38,7 @@ def token_frames() -> Example:
 class Player(MarkovTarget):
     """A player whose actions a Markov chain draws: drafters of actions guess them as they would a person's."""
 
-    offers = MarkovTarget.offers | {"told"}
+    offers = MarkovTarget.offers | {"external"}
 
 
 def player() -> Example:

@@ -9,7 +9,7 @@ from diffusers.image_processor import VaeImageProcessor
 from diffusers.utils import BaseOutput
 from torch import Tensor
 
-from mmspec.report.report import Report
+from mmspec.core.report import Report
 from mmspec_video.clips import save_clip
 
 

@@ -8,11 +8,11 @@ import torch
 from diffusers.image_processor import VaeImageProcessor
 from torch import Tensor
 
-from mmspec.faces.pipeline import Generators, Pipeline, Seed
-from mmspec.models.vq import LlamaGenVQ
+from mmspec.api.pipeline import Generators, Pipeline, Seed
+from mmspec.core.report import Report
+from mmspec.kits.pictures.models.vq import LlamaGenVQ
 from mmspec.registry.numbers import integers
 from mmspec.registry.warn import warn
-from mmspec.report.report import Report
 from mmspec_video.arguments import Frames, Player, told_in
 from mmspec_video.asked import Asked, Call, checked
 from mmspec_video.codec import codec_of

@@ -6,16 +6,16 @@ from dataclasses import replace
 import pytest
 import torch
 
-from mmspec.bench.forced import forced, forced_all
-from mmspec.bench.limits import Floor, best_speedup, best_tree, pass_seconds, pipe
+from mmspec.bench.limits import Floor, best_speedup, best_tree, loop_efficiency, pass_seconds
 from mmspec.bench.memory import Footprint, footprint, peak_growth, weights
 from mmspec.bench.race import Run, Track
 from mmspec.bench.rows import row_of
 from mmspec.core.decoder import Decoder
-from mmspec.core.drafters.host import Hosted
+from mmspec.core.drafters.host import HostDrafterAdapter
+from mmspec.core.report import Report
 from mmspec.core.types import Draft
 from mmspec.hosts import linear
-from mmspec.report.report import Report
+from mmspec.kits.text.bench.forced import forced, forced_all
 from mmspec.report.result import Row
 from mmspec.testing.toys.markov import MarkovTarget
 from mmspec.testing.toys.markov_drafters import MarkovTree
@@ -56,8 +56,8 @@ ROW = Row("m", "invariant", "s", 20, 3, 2.0, [0.5], [1.0], [1.0], 0.5, 4.0, 0.5,
 
 
 def test_pipe_is_what_drafts_and_passes_would_take_of_what_rounds_took():
-    assert pipe(ROW, {1: 1.0, 2: 1.5, 4: 2.5}) == pytest.approx((0.5 + 2 * 1.0 + 2.0) / 5.0)
-    assert pipe(replace(ROW, rest_s=5.5), {1: 1.0, 3: 2.0}) == pytest.approx(0.45)
+    assert loop_efficiency(ROW, {1: 1.0, 2: 1.5, 4: 2.5}) == pytest.approx((0.5 + 2 * 1.0 + 2.0) / 5.0)
+    assert loop_efficiency(replace(ROW, rest_s=5.5), {1: 1.0, 3: 2.0}) == pytest.approx(0.45)
 
 
 def test_passes_of_every_size_are_timed_on_one_prompt():
@@ -132,11 +132,11 @@ TEXT = torch.tensor([[0, 1, 2, 3, 4, 5, 9, 0, 1, 2]])
 
 
 def test_the_text_decides_and_hits_count():
-    led = forced(Decoder(MarkovTarget.random(10, 0), Hosted(Next()), k=3), TEXT, 2)
+    led = forced(Decoder(MarkovTarget.random(10, 0), HostDrafterAdapter(Next()), k=3), TEXT, 2)
     # Root 2: hits 3, 4, 5 and is told 9. Root 9: hits 0, 1; there is no room for a third, and 2 is the last unit.
     assert (led.rounds, led.emitted, led.nodes) == (2, 7, 7)
     assert led.acceptance_length == 3.5 and led.hits == {0: 5}
-    both = forced_all(Decoder(MarkovTarget.random(10, 0), Hosted(Next()), k=3), [TEXT, TEXT], 2)
+    both = forced_all(Decoder(MarkovTarget.random(10, 0), HostDrafterAdapter(Next()), k=3), [TEXT, TEXT], 2)
     assert (both.rounds, both.emitted) == (4, 14)
 
 

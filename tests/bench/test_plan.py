@@ -12,10 +12,10 @@ from typer.testing import CliRunner
 from mmspec.bench import command
 from mmspec.bench.plan import Plan, planned
 from mmspec.bench.race import Run
-from mmspec.bench.texts.plan import calls_of, tokens_of
-from mmspec.bench.texts.settings import METHODS, BenchOptions
 from mmspec.cli.app import build
-from mmspec.pictures.bench.options import BenchOptions as PictureOptions
+from mmspec.kits.pictures.bench.options import BenchOptions as PictureOptions
+from mmspec.kits.text.bench.plan import calls_of, tokens_of
+from mmspec.kits.text.bench.settings import METHODS, BenchOptions
 from mmspec.report.result import Limits, Result
 from mmspec_continuous.bench.denoising import DenoisingOptions
 from mmspec_ssm.bench.settings import METHODS as SSM_METHODS
@@ -80,7 +80,7 @@ def test_all_benches_have_a_quick_form(name: str, monkeypatch: pytest.MonkeyPatc
         asked.append(held["options"])
 
     modules = {"text": "text", "ssm": "ssm", "image": "image", "continuous": "continuous", "denoising": "continuous"}
-    place = "mmspec.pictures.bench.command" if name == "video" else f"mmspec_{modules[name]}.bench.command"
+    place = "mmspec.kits.pictures.bench.command" if name == "video" else f"mmspec_{modules[name]}.bench.command"
     monkeypatch.setattr(f"{place}.bench", bench)
     for arguments in ([], ["--quick"]):
         made = CliRunner().invoke(build(), ["bench", name, *arguments])

@@ -9,7 +9,7 @@ from mmspec.bench.race import Run, Track, race, relay
 from mmspec.bench.rows import distinct, peer_of, row_of
 from mmspec.bench.stand_ins import Oracle, Parrot
 from mmspec.core.decoder import Decoder
-from mmspec.core.drafters.host import Hosted
+from mmspec.core.drafters.host import HostDrafterAdapter
 from mmspec.core.policies import Fixed
 from mmspec.core.rules import Synthetic
 from mmspec.core.rules.synthetic import SyntheticOptions
@@ -89,7 +89,7 @@ def decoded(case, drafter=None, rule=None, **options):
 
 
 def test_a_row_says_what_the_reports_and_the_raw_repeats_say(case):
-    plain, own = Track([[decoded(case)]] * 3), Track([[decoded(case, Hosted(Parrot()))]] * 3)
+    plain, own = Track([[decoded(case)]] * 3), Track([[decoded(case, HostDrafterAdapter(Parrot()))]] * 3)
     row = row_of(own, plain, method="parrot", setting="toy", quality={"distinct_3": 0.5}, options={"k": 4})
     report = own.runs[0][0].report
     assert row.units == 21 and row.target_passes == report.rounds and row.exactness == "invariant"
@@ -114,18 +114,18 @@ def test_distinct_sees_loops():
 def test_the_oracle_is_always_right(case):
     prompt = case.prompt(1)[0].tolist()
     truth = decoded(case).units[0].tolist()
-    best = decoded(case, Hosted(Oracle({tuple(prompt): prompt + truth})))
+    best = decoded(case, HostDrafterAdapter(Oracle({tuple(prompt): prompt + truth})))
     assert best.units[0].tolist() == truth
     assert best.report.acceptance_length == 5.0  # k and the bonus
     assert Oracle({(0, 1): [0, 1, 2]}).propose([[0, 2], [0, 1]], 3) == [[], [2]], "silent where it knows nothing"
 
 
 def test_empty_rounds_are_plain_passes(case):
-    empty = decoded(case, Hosted(Parrot()), policy=Fixed(0))
+    empty = decoded(case, HostDrafterAdapter(Parrot()), policy=Fixed(0))
     assert empty.report.sizes == {1: 20} and torch.equal(empty.units[0], decoded(case).units[0])
 
 
 @pytest.mark.parametrize("rate", [0.0, 1.0])
 def test_synthetic_rounds_accept_at_their_rate(case, rate):
-    made = decoded(case, Hosted(Parrot()), Synthetic(SyntheticOptions(rate)))
+    made = decoded(case, HostDrafterAdapter(Parrot()), Synthetic(SyntheticOptions(rate)))
     assert made.report.acceptance_length == (1.0 if rate == 0 else 5.0)

@@ -10,8 +10,8 @@ from transformers import GenerationConfig
 
 from mmspec.bench.race import Run, Track
 from mmspec.bench.rows import peer_of
-from mmspec.bench.texts.contestants import GRIDS, PEERS, Assisted, Call, peers
 from mmspec.bench.tuning import REPEATS, calls_of, tune
+from mmspec.kits.text.bench.contestants import GRIDS, PEERS, Assisted, Call, peers
 
 
 def timed(*seconds: float) -> Callable[[Any], Run]:

@@ -13,7 +13,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import mmspec
-from mmspec.report.report import Report
+from mmspec.core.report import Report
 from mmspec.shipped import asset
 
 METHODS = ("prompt-lookup", "token-recycling")

@@ -1,4 +1,6 @@
-"""Where components are tried: laws are known of targets without units in their prompts, and drafters really draft."""
+"""Where components are tried: distributions are known of targets without units in their prompts, and drafters really
+draft.
+"""
 
 import itertools
 from typing import Any
@@ -22,22 +24,22 @@ def codes(**more: Any) -> Example:
     return Example(**{"target": grid().target, "prompt": grid().prompt, "guidance": GUIDANCE, **more})
 
 
-def test_the_law_of_given_codes_is_known_without_a_prompt_of_codes() -> None:
-    made, known = bench_of("codes", codes()), grid_case().next_law
-    assert made.next_law is not None
+def test_the_distribution_of_given_codes_is_known_without_a_prompt_of_codes() -> None:
+    made, known = bench_of("codes", codes()), grid_case().next_distribution
+    assert made.next_distribution is not None
     for length in (0, 1, 3):
         for units in itertools.product(range(VOCAB), repeat=length):
-            torch.testing.assert_close(made.next_law(units), known(units))
-    plain = bench_of("codes", codes(guidance=None)).next_law
+            torch.testing.assert_close(made.next_distribution(units), known(units))
+    plain = bench_of("codes", codes(guidance=None)).next_distribution
     assert plain is not None and (plain((1,)) - known((1,))).abs().max() > 0.05
 
 
-def test_units_that_a_target_forces_are_part_of_the_law() -> None:
+def test_units_that_a_target_forces_are_part_of_the_distribution() -> None:
     target = GridTarget.random(2, VOCAB, seed=3)
     target.forced = torch.tensor([-1, 2, -1])  # type: ignore[attr-defined]
-    law = bench_of("codes", codes(target=target)).next_law
-    assert law is not None
-    assert law((0,)).tolist() == [0, 0, 1] and law(()).max() < 1
+    distribution = bench_of("codes", codes(target=target)).next_distribution
+    assert distribution is not None
+    assert distribution((0,)).tolist() == [0, 0, 1] and distribution(()).max() < 1
 
 
 @pytest.mark.parametrize("shape", ["chain", "tree without"])

@@ -30,7 +30,7 @@ FRAMES = (
 )
 TRIED_NOWHERE = {
     ("text:candidates", "rows-are-independent"),
-    ("continuous:draft-reflection", "sampled-follows-the-law"),
+    ("continuous:draft-reflection", "sampled-follows-the-distribution"),
     *(
         (method, check)
         for method in PICTURES | REFLECTED | PUBLISHED | PLAYED
@@ -39,19 +39,19 @@ TRIED_NOWHERE = {
     *((method, "greedy-equals-plain") for method in REFLECTED),
     *(
         ("continuous:denoise-ahead", check)
-        for check in ("greedy-at-zero", "equal-laws-accept-all", "disjoint-laws-accept-none")
+        for check in ("greedy-at-zero", "equal-distributions-accept-all", "disjoint-distributions-accept-none")
     ),
     *(("continuous:set-parallel", check) for check in SETS),
     *(("video:frames", check) for check in FRAMES),
     *(
         (drafter, check)
         for drafter in CONTINUOUS
-        for check in ("match-equals-plain", "ragged-rounds-do-no-harm", "laws-are-normalised")
+        for check in ("match-equals-plain", "ragged-rounds-do-no-harm", "distributions-are-normalised")
     ),
 }
 """Not a promise of theirs: one row at a time; pictures come from a pipeline, no `generate` of a model makes them;
-continuous units are never equal, and not greedy; only one drafter makes sets; frames by denoising have no law that
-the kit could draw actions from. What the kit leaves out, tests of their own have."""
+continuous units are never equal, and not greedy; only one drafter makes sets; frames by denoising have no distribution
+that the kit could draw actions from. What the kit leaves out, tests of their own have."""
 OWN_LOOP = {"continuous:diffusion-pipeline", "continuous:speculative-denoising"}
 """The loop is the pipeline's, not ours: tests/continuous/test_speculative_denoising.py tries them."""
 

@@ -13,7 +13,7 @@ import typer
 
 from mmspec.cli import main
 from mmspec.cli.check import check
-from mmspec.core.drafters.host import Hosted
+from mmspec.core.drafters.host import HostDrafterAdapter
 from mmspec.registry import Component
 from mmspec.testing import Example, check_component, checks_of, parametrize_checks
 from mmspec.testing.conformance.benches import history
@@ -27,8 +27,8 @@ class Last:
         return [row[-1:] * k for row in tokens]
 
 
-def repeat() -> Hosted:
-    return Hosted(Last())
+def repeat() -> HostDrafterAdapter:
+    return HostDrafterAdapter(Last())
 
 
 class Unwrapped(Last):
@@ -44,7 +44,7 @@ class SilentOptions:
     width: int = field(default=2, metadata={"help": "how wide"})
 
 
-class Shy(Hosted):
+class Shy(HostDrafterAdapter):
     """Speaks of the first half of its text only."""
 
     def __init__(self, options: SilentOptions = SilentOptions()) -> None:
@@ -89,7 +89,7 @@ def test_expected_failures_are_shown_and_must_fail(acme: Callable) -> None:
 def test_a_host_drafter_that_is_not_wrapped_is_told_how(acme: Callable) -> None:
     found = {o.check: o for o in check_component("mine", registry=acme(one(Unwrapped)))}
     assert {o.check for o in found.values() if o.status == "fail"} == {"can-be-made"}
-    assert "Hosted(it)" in found["can-be-made"].reason
+    assert "HostDrafterAdapter(it)" in found["can-be-made"].reason
     assert found["never-raises"].status == "skip" and found["never-raises"].reason
 
 

@@ -8,23 +8,23 @@ from mmspec.testing import checks_of
 from mmspec.testing.mutants import MUTANTS
 
 FAST = {
-    "noise-by-position-under-block": ("core:block", "output-follows-the-law"),
+    "noise-by-position-under-block": ("core:block", "output-follows-the-distribution"),
     "per-row-draws-on-a-shared-node": ("core:match", "output-equals-plain"),
-    "raw-q": ("text:draft-model", "units-follow-their-law"),
+    "raw-q": ("text:draft-model", "units-follow-their-distribution"),
     "unit-of-no-distribution-as-a-proposal": ("core:block", "degenerate-drafts-do-no-harm"),
 }
 SLOW = {
-    "noise-by-position-under-coupled-redraws": ("core:rejection", "output-follows-the-law"),
-    "independent-redraw-committed-at-first-mismatch": ("core:rejection", "output-follows-the-law"),
+    "noise-by-position-under-coupled-redraws": ("core:rejection", "output-follows-the-distribution"),
+    "independent-redraw-committed-at-first-mismatch": ("core:rejection", "output-follows-the-distribution"),
     "equal-siblings-claim-twice": ("core:match", "output-equals-plain"),
-    "deepest-of-equal-siblings": ("core:recursive-rejection", "output-follows-the-law"),
-    "without-replacement-reported-as-with": ("core:recursive-rejection", "equal-laws-accept-all"),
+    "deepest-of-equal-siblings": ("core:recursive-rejection", "output-follows-the-distribution"),
+    "without-replacement-reported-as-with": ("core:recursive-rejection", "equal-distributions-accept-all"),
     "residual-without-renormalising": ("core:recursive-rejection", "emits-nothing-impossible"),
     "bonus-dropped-on-full-accept": ("core:match", "verdicts-are-paths"),
-    "argmax-reported-as-softmax": ("text:draft-model", "units-follow-their-law"),
+    "argmax-reported-as-softmax": ("text:draft-model", "units-follow-their-distribution"),
     "draft-noise-once-per-call": ("text:draft-model", "rounds-draw-fresh-noise"),
-    "sibling-law-without-renormalising": ("text:draft-tree", "laws-are-normalised"),
-    "rerank-of-sampled-siblings": ("text:draft-tree", "units-follow-their-law"),
+    "sibling-distribution-without-renormalising": ("text:draft-tree", "distributions-are-normalised"),
+    "rerank-of-sampled-siblings": ("text:draft-tree", "units-follow-their-distribution"),
 }
 
 

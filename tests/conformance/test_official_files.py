@@ -14,7 +14,7 @@ from diffusers import AutoencoderKL
 from safetensors.torch import save_file
 from torch import Tensor
 
-from mmspec.models.vq import LlamaGenVQ
+from mmspec.kits.pictures.models.vq import LlamaGenVQ
 from mmspec.testing.parity import read
 from mmspec_continuous.models.kl16 import NAMES, kl16_from_official
 from mmspec_continuous.models.mar import MARTransformer

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from mmspec.core.laws import Categorical
+from mmspec.core.distributions import Categorical
 from mmspec.core.types import Draft
 from mmspec.testing import Example
 from mmspec.testing.conformance.benches import history
@@ -22,7 +22,7 @@ def here() -> Example:
 
 
 class Honest:
-    """Draws every unit from the same law."""
+    """Draws every unit from the same distribution."""
 
     offers = frozenset({"chain", "q"})
     needs = frozenset({"discrete"})
@@ -37,27 +37,27 @@ class Honest:
     def start(self, state: Any, inputs: Any) -> Any:
         return None
 
-    def law(self, state: Any, k: int) -> Tensor:
+    def distribution(self, state: Any, k: int) -> Tensor:
         return torch.tensor([0.5, 0.3, 0.2]).expand(state.rows, k, VOCAB)
 
     def propose(self, state: Any, k: int, noise: Any) -> Draft:
-        law = Categorical(self.law(state, k))
-        return Draft.chain(law.draw(noise.chain(1, k)), law)
+        distribution = Categorical(self.distribution(state, k))
+        return Draft.chain(distribution.draw(noise.chain(1, k)), distribution)
 
     def observe(self, state: Any, step: Any) -> None:
         pass
 
 
-class WrongLaw(Honest):
+class WrongDistribution(Honest):
     def propose(self, state: Any, k: int, noise: Any) -> Draft:
         draft = super().propose(state, k, noise)
-        return Draft.chain(draft.units, Categorical(self.law(state, k) * 0.4 + 0.2))
+        return Draft.chain(draft.units, Categorical(self.distribution(state, k) * 0.4 + 0.2))
 
 
 class Unnormalised(Honest):
     def propose(self, state: Any, k: int, noise: Any) -> Draft:
         draft = super().propose(state, k, noise)
-        return Draft.chain(draft.units, Categorical(self.law(state, k) * 1.2))
+        return Draft.chain(draft.units, Categorical(self.distribution(state, k) * 1.2))
 
 
 class StaleNoise(Honest):
@@ -66,9 +66,9 @@ class StaleNoise(Honest):
     def propose(self, state: Any, k: int, noise: Any) -> Draft:
         if noise.shared:
             return super().propose(state, k, noise)
-        law = Categorical(self.law(state, k))
+        distribution = Categorical(self.distribution(state, k))
         fixed = state.source.fresh(torch.zeros_like(state.emitted), 1, k)
-        return Draft.chain(law.draw(fixed), law)
+        return Draft.chain(distribution.draw(fixed), distribution)
 
 
 class RewritesHistory(Honest):
@@ -79,13 +79,13 @@ class RewritesHistory(Honest):
 class OutsideTheVocabulary(Honest):
     def propose(self, state: Any, k: int, noise: Any) -> Draft:
         draft = super().propose(state, k, noise)
-        return Draft.chain(torch.where(torch.arange(k) == 2, VOCAB, draft.units), draft.law)
+        return Draft.chain(torch.where(torch.arange(k) == 2, VOCAB, draft.units), draft.distribution)
 
 
 class LooksAtItsNeighbour(Honest):
     def propose(self, state: Any, k: int, noise: Any) -> Draft:
         draft = super().propose(state, k, noise)
-        return Draft.chain(draft.units.roll(1, 0), draft.law)
+        return Draft.chain(draft.units.roll(1, 0), draft.distribution)
 
 
 class TooLong(Honest):
@@ -101,12 +101,12 @@ class Deep(TooLong):
 class Short(Honest):
     def propose(self, state: Any, k: int, noise: Any) -> Draft:
         draft = super().propose(state, k, noise)
-        return Draft.chain(draft.units.int(), draft.law)
+        return Draft.chain(draft.units.int(), draft.distribution)
 
 
 class Gives(Honest):
     def propose(self, state: Any, k: int, noise: Any) -> Draft:
-        if state.hosted[0] > 9:
+        if state.host_emitted[0] > 9:
             raise RuntimeError("no idea")
         return super().propose(state, k, noise)
 
@@ -124,7 +124,7 @@ class Remembers(Honest):
 
     def propose(self, state: Any, k: int, noise: Any) -> Draft:
         draft = super().propose(state, k, noise)
-        return draft if self.calls == 1 else Draft.chain(draft.units, draft.law, valid=draft.units > 0)
+        return draft if self.calls == 1 else Draft.chain(draft.units, draft.distribution, valid=draft.units > 0)
 
 
 class HasALawAndDoesNotSay(Honest):
@@ -161,8 +161,8 @@ class ChildrenFirst(Tree):
 
 
 FAULTS = {
-    WrongLaw: "units-follow-their-law",
-    Unnormalised: "laws-are-normalised",
+    WrongDistribution: "units-follow-their-distribution",
+    Unnormalised: "distributions-are-normalised",
     RewritesHistory: "inputs-stay",
     OutsideTheVocabulary: "units-in-vocabulary",
     LooksAtItsNeighbour: "rows-are-independent",

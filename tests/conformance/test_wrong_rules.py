@@ -10,7 +10,7 @@ import pytest
 import torch
 from pydantic import Field
 
-from mmspec.core.laws import Categorical, PointMass, reflection
+from mmspec.core.distributions import Categorical, PointMass, reflection
 from mmspec.core.noise import Lane, Round
 from mmspec.core.rules import Block, Match, Rejection, Synthetic, walk
 from mmspec.core.types import Draft, Scores, Verdict
@@ -44,18 +44,18 @@ class SaysLossless(Rejection):
     bias = 1.5
 
     def accept(self, draft: Draft, scores: Scores, round: Round) -> Verdict:
-        noise, law = round.fresh(draft.nodes), scores.law
-        if draft.nodes == 1 or draft.law is None or isinstance(law, PointMass):
-            return walk(draft, law.draw(noise))
-        assert isinstance(law, Categorical) and isinstance(draft.law, Categorical)
-        p = law.take(draft.index.parent[:, 1:])
-        q, x = draft.law, draft.drafted
+        noise, distribution = round.fresh(draft.nodes), scores.distribution
+        if draft.nodes == 1 or draft.distribution is None or isinstance(distribution, PointMass):
+            return walk(draft, distribution.draw(noise))
+        assert isinstance(distribution, Categorical) and isinstance(draft.distribution, Categorical)
+        p = distribution.take(draft.index.parent[:, 1:])
+        q, x = draft.distribution, draft.drafted
         coin = round.fresh(draft.nodes - 1).lane(Lane.COIN).uniform()
         rest = p.residual(q)
         rest = torch.where(rest.sum(-1, keepdim=True) > 0, rest, p.probs)
         free = Categorical(rest).draw(round.fresh(draft.nodes - 1).lane(Lane.RESIDUAL))
         kept = (coin * q.of(x) < self.bias * p.of(x)) & draft.valid[:, 1:]
-        drawn = law.draw(noise)
+        drawn = distribution.draw(noise)
         drawn[:, :-1] = torch.where(kept, x, torch.where(draft.valid[:, 1:], free, drawn[:, :-1]))
         return walk(draft, drawn)
 
@@ -110,7 +110,7 @@ class NeverAccepts(Block):
     """Lossless, and of no use where p = q."""
 
     def accept(self, draft: Draft, scores: Scores, round: Round) -> Verdict:
-        keeps_q = draft.law is not None and draft.nodes > 1
+        keeps_q = draft.distribution is not None and draft.nodes > 1
         refused = torch.cat([draft.valid[:, :1], draft.valid[:, 1:] & False], 1)
         return super().accept(replace(draft, valid=refused) if keeps_q else draft, scores, round)
 
@@ -125,9 +125,13 @@ class BelievesAnyDraft(Rejection):
     """Takes a unit of no distribution for a draft of probability 0."""
 
     def accept(self, draft: Draft, scores: Scores, round: Round) -> Verdict:
-        if draft.nodes > 1 and isinstance(draft.law, Categorical) and not bool(draft.law.finite().all()):
-            law = replace(draft.law, probs=draft.law.probs.nan_to_num(0.0))
-            draft = replace(draft, law=law, valid=torch.ones_like(draft.valid))
+        if (
+            draft.nodes > 1
+            and isinstance(draft.distribution, Categorical)
+            and not bool(draft.distribution.finite().all())
+        ):
+            distribution = replace(draft.distribution, probs=draft.distribution.probs.nan_to_num(0.0))
+            draft = replace(draft, distribution=distribution, valid=torch.ones_like(draft.valid))
         return super().accept(draft, scores, round)
 
 
@@ -137,7 +141,7 @@ class SaysLossy(Synthetic):
 
 FAULTS: dict[type, tuple[str, set[str]]] = {
     SaysInvariant: ("invariant", {"output-equals-plain"}),
-    SaysLossless: ("lossless", {"output-follows-the-law"}),
+    SaysLossless: ("lossless", {"output-follows-the-distribution"}),
     GlobalNoise: ("invariant", {"global-generators-stay"}),
     Rewrites: ("invariant", {"draft-and-scores-stay"}),
     NoPath: ("invariant", {"verdicts-are-paths"}),
@@ -156,7 +160,7 @@ def test_a_fault_fails_its_own_check_and_no_other(rule: type, checked: Callable,
 
 
 def test_a_rule_that_wastes_good_drafts_is_seen(checked: Callable, failed: Callable) -> None:
-    assert failed(checked(NeverAccepts, "rule")) >= {"equal-laws-accept-all"}
+    assert failed(checked(NeverAccepts, "rule")) >= {"equal-distributions-accept-all"}
 
 
 def test_a_lossy_rule_gives_its_distance_and_its_strict_end(checked: Callable, failed: Callable) -> None:
@@ -165,16 +169,16 @@ def test_a_lossy_rule_gives_its_distance_and_its_strict_end(checked: Callable, f
     distance = float(found["lossy-says-so"].number.split()[2])
     assert 0.02 < distance < 0.5 and "chance alone" in found["lossy-says-so"].number
     assert found["strict-end-is-exact"].number.startswith("bias = 1: χ² p = ")
-    assert "output-follows-the-law" not in found and "greedy-at-zero" not in found
+    assert "output-follows-the-distribution" not in found and "greedy-at-zero" not in found
 
 
 def thoroughly(acme: Callable, rule: type) -> str:
-    """The number of a thorough `output-follows-the-law`; it raises where the check fails."""
+    """The number of a thorough `output-follows-the-distribution`; it raises where the check fails."""
     made = Component(
         name="mine", kind="rule", factory=f"{rule.__module__}:{rule.__name__}", exactness="lossless", summary="Mine."
     )
     checks = checks_of("mine", registry=acme(made), thorough=True)
-    return next(check for check in checks if check.name == "output-follows-the-law")()
+    return next(check for check in checks if check.name == "output-follows-the-distribution")()
 
 
 @pytest.mark.slow

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from mmspec.core.types import Draft, Raw
+from mmspec.core.types import Draft, TargetOutput
 from mmspec.testing import Example
 from mmspec.testing.conformance.benches import gaussian, grid, history
 from mmspec.testing.history import HistoryTarget, Memory
@@ -41,18 +41,18 @@ class KeepsDrafts(Right):
 
     passes = 0
 
-    def verify(self, cache: Memory, draft: Draft, first: int = 0) -> Raw:
-        raw = super().verify(cache, draft, first)
+    def verify(self, cache: Memory, draft: Draft, first: int = 0) -> TargetOutput:
+        output = super().verify(cache, draft, first)
         kept = getattr(cache, "drifted", 0)
         cache.drifted = kept + (draft.nodes != 6)  # type: ignore[attr-defined]
-        return replace(raw, logits=raw.logits + kept * (draft.nodes == 6) * torch.arange(3))
+        return replace(output, logits=output.logits + kept * (draft.nodes == 6) * torch.arange(3))
 
 
 class WholeDraftsOnly(Right):
-    def verify(self, cache: Memory, draft: Draft, first: int = 0) -> Raw:
+    def verify(self, cache: Memory, draft: Draft, first: int = 0) -> TargetOutput:
         logits = super().verify(cache, draft, 0).logits
         assert logits is not None
-        return Raw(logits=logits[:, : draft.nodes - first])
+        return TargetOutput(logits=logits[:, : draft.nodes - first])
 
 
 class MixesRows(Right):
@@ -63,7 +63,7 @@ class MixesRows(Right):
 
     def start(self, inputs: Any, limit: int, width: int) -> Any:
         started = super().start(inputs, limit, width)
-        return replace(started, raw=Raw(logits=self._mixed(started.raw.logits)))
+        return replace(started, output=TargetOutput(logits=self._mixed(started.output.logits)))
 
 
 class ForgetsToTruncate(Right):

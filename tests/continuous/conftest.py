@@ -5,7 +5,7 @@ import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from mmspec.models.captions import CaptionEncoder
+from mmspec.kits.pictures.models.captions import CaptionEncoder
 from mmspec_continuous.example import tiny
 from mmspec_continuous.models.kl import mark, measure, small_kl
 from mmspec_continuous.pipeline import ContinuousTextToImagePipeline

@@ -11,14 +11,14 @@ from typer.testing import CliRunner
 from mmspec.bench.limits import Floor, pass_seconds
 from mmspec.bench.plan import Plan
 from mmspec.cli.app import build
-from mmspec.core.laws import Schedule
-from mmspec.models.captions import CaptionEncoder
-from mmspec.pictures.bench.captions import CAPTIONS
-from mmspec.pictures.bench.contestants import Ours
-from mmspec.pictures.bench.options import BenchOptions
-from mmspec.pictures.bench.tasks import joined, tasks_of
-from mmspec.pictures.data import caption_tokenizer
-from mmspec.pictures.quality import Features, write_quality
+from mmspec.core.distributions import Schedule
+from mmspec.kits.pictures.bench.captions import CAPTIONS
+from mmspec.kits.pictures.bench.contestants import Ours
+from mmspec.kits.pictures.bench.options import BenchOptions
+from mmspec.kits.pictures.bench.tasks import joined, tasks_of
+from mmspec.kits.pictures.data import caption_tokenizer
+from mmspec.kits.pictures.models.captions import CaptionEncoder
+from mmspec.kits.pictures.quality import Features, write_quality
 from mmspec.report import table, views
 from mmspec.report.result import Limits, Result
 from mmspec_continuous.bench import run as bench
@@ -101,13 +101,13 @@ def test_rows_are_plain_the_methods_the_sweep_and_the_baselines(result: Result) 
     assert result.row(GUIDED, NOISELESS_ROW).options == {"sigma_0": NOISELESS}
 
 
-def test_what_is_not_the_targets_law_says_so(result: Result) -> None:
+def test_what_is_not_the_targets_distribution_says_so(result: Result) -> None:
     promised = {row.method: row.exactness for row in views.real(result, GUIDED)}
     lossy = {name for name, exactness in promised.items() if exactness == "lossy"}
     assert lossy == {"set-parallel", TEMPERED, HALF, NOISELESS_ROW}
     assert "tv" in result.row(GUIDED, TEMPERED).quality and "tv" not in result.row(GUIDED, "reflection").quality
     assert promised["reflection"] == promised["plain"] == "lossless"
-    assert all("same_as_plain" not in row.quality for row in result.rows), "the law is promised, not the path"
+    assert all("same_as_plain" not in row.quality for row in result.rows), "the distribution is promised, not the path"
 
 
 def test_numbers_are_those_of_the_raw_repeats(result: Result) -> None:

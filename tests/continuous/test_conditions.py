@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from mmspec.pictures.conditions import Condition, joined, repeated
+from mmspec.kits.pictures.conditions import Condition, joined, repeated
 from mmspec_continuous.conditions import Guided
 from mmspec_continuous.example import captions, tiny
 from mmspec_continuous.targets.continuous import ContinuousTarget
@@ -29,14 +29,17 @@ def test_joined_keeps_the_scale_and_makes_different_ones_one_a_row():
     assert mixed.scale.tolist() == [4.0, 2.5, 2.5]
 
 
-def test_a_joined_batch_has_the_laws_of_its_parts():
+def test_a_joined_batch_has_the_distributions_of_its_parts():
     target = ContinuousTarget(tiny())
     parts = [captions([1], 1.5), captions([2], 3.0)]
-    together = target.start(joined(parts), 3, 1).raw.law
+    together = target.start(joined(parts), 3, 1).output.distribution
     for row, part in enumerate(parts):
-        alone = target.start(part, 3, 1).raw.law
+        alone = target.start(part, 3, 1).output.distribution
         x = torch.ones(1, 2)
-        ours, theirs = (law.head.mean(x, 0, law.condition[at, 0][None]) for law, at in ((together, row), (alone, 0)))
+        ours, theirs = (
+            distribution.head.mean(x, 0, distribution.condition[at, 0][None])
+            for distribution, at in ((together, row), (alone, 0))
+        )
         torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=1e-4)
 
 

@@ -1,7 +1,7 @@
 """Every method on a real `CausalContinuousAR` whose tokens are Gaussian in closed form, given those before them.
 
-Given the context, tokens of 1, 4 and 16 numbers are whitened by teacher forcing. What follows the model's law is then
-white, over several consecutive tokens; the published bugs are not, at any of these widths.
+Given the context, tokens of 1, 4 and 16 numbers are whitened by teacher forcing. What follows the model's distribution
+is then white, over several consecutive tokens; the published bugs are not, at any of these widths.
 """
 
 import pytest
@@ -9,7 +9,7 @@ import torch
 
 from mmspec.core.decoder import Decoder
 from mmspec.core.drafters.jacobi import Jacobi
-from mmspec.core.drafters.neighbours import LeftLaw
+from mmspec.core.drafters.neighbours import LeftDistribution
 from mmspec.core.rules import Rejection
 from mmspec.testing.mutants import MUTANTS
 from mmspec.testing.toys.chain import ChainTarget, LinearHead
@@ -125,7 +125,7 @@ EVERYWHERE = {"reflection", "draft-reflection", "denoise-ahead", "tempered, at i
 @pytest.mark.parametrize(
     ("name", "dim"), [(name, dim) for name in LOSSLESS for dim in (DIMS if name in EVERYWHERE else DIMS[1:2])]
 )
-def test_consecutive_tokens_follow_their_laws(targets, name, dim):
+def test_consecutive_tokens_follow_their_distributions(targets, name, dim):
     drafter, rule, k = LOSSLESS[name](dim)
     p, report = whiteness(targets[dim], drafter, rule, k)
     assert p > LEVEL and (k == 0) == (report.acceptance_length == 1)
@@ -148,7 +148,7 @@ def chain_target(dim):
 
 def toy_whiteness(target, dim, seed=0):
     """p-value of everything, and of that one number of all tokens."""
-    output = Decoder(target, Jacobi(LeftLaw()), Rejection(), k=4).generate(ROWS, LENGTH + 1, seed=seed)
+    output = Decoder(target, Jacobi(LeftDistribution()), Rejection(), k=4).generate(ROWS, LENGTH + 1, seed=seed)
     white = whitened(torch.stack(output.units).flatten(1), *target.joint(LENGTH + 1))
     return min(1.0, 2 * min(white_p_value(white), white_p_value(white[:, ::dim])))
 

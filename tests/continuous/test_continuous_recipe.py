@@ -8,9 +8,9 @@ from typer.testing import CliRunner
 
 import mmspec
 from mmspec.cli.app import build
-from mmspec.pictures.data import Pictures
-from mmspec.pictures.quality import Features
-from mmspec.pictures.ship import ship
+from mmspec.kits.pictures.data import Pictures
+from mmspec.kits.pictures.quality import Features
+from mmspec.kits.pictures.ship import ship
 from mmspec_continuous.models.kl import mark
 from mmspec_continuous.pipeline import ContinuousTextToImagePipeline
 from mmspec_continuous.train import recipe as recipes

@@ -1,4 +1,6 @@
-"""`CausalContinuousAR` on the core's cache: the laws are teacher forcing's, and every method keeps their joint."""
+"""`CausalContinuousAR` on the core's cache: the distributions are teacher forcing's, and every method keeps their
+joint.
+"""
 
 from dataclasses import replace
 
@@ -8,8 +10,8 @@ from scipy.stats import ks_2samp
 
 from mmspec.core.decoder import Decoder
 from mmspec.core.rules import Rejection
-from mmspec.core.types import Draft, Raw
-from mmspec.pictures.conditions import Condition
+from mmspec.core.types import Draft, TargetOutput
+from mmspec.kits.pictures.conditions import Condition
 from mmspec_continuous.drafters.draft_model import ContinuousDraftModel, DraftModelOptions
 from mmspec_continuous.drafters.jacobi import ContinuousJacobi, JacobiOptions
 from mmspec_continuous.example import captions, draft_model, tiny
@@ -26,26 +28,32 @@ def targets():
     }
 
 
-def laws_of(raw, head):
-    law = raw.law
-    return law.condition if head == "diffusion" else torch.cat([law.weights[..., None], law.means, law.sigmas], -1)
+def distributions_of(output, head):
+    distribution = output.distribution
+    return (
+        distribution.condition
+        if head == "diffusion"
+        else torch.cat([distribution.weights[..., None], distribution.means, distribution.sigmas], -1)
+    )
 
 
 @pytest.mark.parametrize(("head", "scale"), [("diffusion", 1.0), ("diffusion", 1.7), ("gaussian-mixture", 1.0)])
-def test_a_window_has_the_laws_of_teacher_forcing(targets, head, scale):
+def test_a_window_has_the_distributions_of_teacher_forcing(targets, head, scale):
     target, rows = targets[head], 3
     model, given = target.model, captions(range(rows), scale)
     tokens = torch.randn(rows, 10, 2, generator=torch.Generator().manual_seed(0))
     null = model.cls_embedding.null(rows) if scale != 1 else None
     with torch.no_grad():
         told = [None if c is None else model(c, tokens, given.mask) for c in (given.given, null)]
-    wanted = laws_of(Raw(law=model.token_head.law(told[0], told[1], scale, target.head)), head)
+    wanted = distributions_of(
+        TargetOutput(distribution=model.token_head.distribution(told[0], told[1], scale, target.head)), head
+    )
     started = target.start(given, 16, 6)
-    torch.testing.assert_close(laws_of(started.raw, head), wanted[:, :1], rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(distributions_of(started.output, head), wanted[:, :1], rtol=1e-4, atol=1e-4)
     cache, done = started.cache, 0
     for accepted in (2, 0, 1):
         draft = Draft.chain(tokens[:, done + 1 : done + 4]).rooted(tokens[:, done], torch.full((rows,), 9))
-        made = laws_of(target.verify(cache, draft), head)
+        made = distributions_of(target.verify(cache, draft), head)
         torch.testing.assert_close(made, wanted[:, done + 1 : done + 1 + made.shape[1]], rtol=1e-4, atol=1e-4)
         path = torch.arange(1, draft.nodes).expand(rows, -1)
         target.commit(cache, torch.where(path <= accepted, path, -1), torch.full((rows,), accepted + 1))
@@ -59,7 +67,7 @@ def sampled(target, drafter, given, seed, k):
 
 
 def unlike(a, b):
-    """Smallest p-value of two samples as one law, corrected: coordinates, and projections that mix tokens."""
+    """Smallest p-value of two samples as one distribution, corrected: coordinates, and projections that mix tokens."""
     along = torch.randn(a.shape[1], 12, generator=torch.Generator().manual_seed(5))
     along = torch.cat([torch.eye(a.shape[1]), along], 1)
     looks = [(a @ along, b @ along), (a[:, :2] * a[:, -2:], b[:, :2] * b[:, -2:])]
@@ -86,7 +94,7 @@ def test_the_joint_of_tokens_is_that_of_plain_decoding(targets, head, scale, dra
         if p > LEVEL:
             break
     assert p > LEVEL and length > 1.1
-    if scale == 1.5:  # what the test would say of another law
+    if scale == 1.5:  # what the test would say of another distribution
         assert unlike(plain, sampled(target, None, captions([1] * ROWS, 1.2), 3, 0)[0]) < LEVEL
 
 
@@ -103,23 +111,23 @@ def test_a_row_does_not_depend_on_its_batch(targets, drafter):
 
 def test_guidance_leads_away_from_the_null_condition(targets):
     target, given = targets["diffusion"], captions([1, 2], 2.5)
-    head, law = target.model.token_head, target.start(given, 4, 2).raw.law
+    head, distribution = target.model.token_head, target.start(given, 4, 2).output.distribution
     x = torch.randn(2, 2, generator=torch.Generator().manual_seed(1))
-    told = target.start(replace(given, scale=1.0), 4, 2).raw.law.condition[:, 0]
+    told = target.start(replace(given, scale=1.0), 4, 2).output.distribution.condition[:, 0]
     null = target.start(captions([1, 2]).of(Condition(target.model.cls_embedding.null(2), given.mask), 1.0), 4, 2)
     with torch.no_grad():
-        v, away = head(x, 1, told), head(x, 1, null.raw.law.condition[:, 0])
+        v, away = head(x, 1, told), head(x, 1, null.output.distribution.condition[:, 0])
     wanted = head.carry[1] * x - head.gain[1] * (away + 2.5 * (v - away))
-    torch.testing.assert_close(target.head.mean(x, 1, law.condition[:, 0]), wanted, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(target.head.mean(x, 1, distribution.condition[:, 0]), wanted, rtol=1e-4, atol=1e-4)
 
 
 def test_guidance_that_cannot_be_is_refused(targets):
-    with pytest.raises(ValueError, match="Gaussian mixture is refused: the guided law is no mixture"):
+    with pytest.raises(ValueError, match="Gaussian mixture is refused: the guided distribution is no mixture"):
         targets["gaussian-mixture"].start(captions([0], 2.0), 4, 2)
     without = ContinuousTarget(tiny(null_caption=False))
     with pytest.raises(ValueError, match="without a null caption"):
         without.start(captions([0], 2.0), 4, 2)
-    assert without.start(captions([0]), 4, 2).raw.law.condition.shape[:2] == (1, 1)
+    assert without.start(captions([0]), 4, 2).output.distribution.condition.shape[:2] == (1, 1)
 
 
 @pytest.mark.parametrize("sigma", [0.0, -0.1, float("nan")])
@@ -140,7 +148,7 @@ def test_latents_that_are_not_finite_are_named():
 
 
 @pytest.mark.parametrize(
-    ("other", "told"),
+    ("other", "external"),
     [
         (dict(token_dim=3), "numbers of a token: the draft model has 3, the target 2"),
         (dict(grid=5), "tokens per side .the patching.: the draft model has 5, the target 7"),

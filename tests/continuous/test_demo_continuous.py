@@ -8,8 +8,8 @@ import typer
 from PIL import Image
 from typer.testing import CliRunner
 
-from mmspec.pictures.demo import CELL, GAP, Row, against, draw_demo, labelled, make_room
-from mmspec.report.bias import Bias
+from mmspec.core.bias import Bias
+from mmspec.kits.pictures.demo import CELL, GAP, Row, against, draw_demo, labelled, make_room
 from mmspec_continuous import demo
 
 CAPTIONS = ("red heart", "blue cat")
@@ -41,7 +41,14 @@ def test_the_demo_writes_a_sheet_and_says_what_it_took(app, tmp_path, monkeypatc
     assert run.exit_code == 0, run.output
     sheet = Image.open(tmp_path / "demo-output" / "continuous.png")
     assert sheet.width > 2 * CELL and sheet.height > len(demo.ROWS) * CELL
-    for words in ("plain", "reflection", "acceptance length", "lossless", "others, of the same law", "continuous.png"):
+    for words in (
+        "plain",
+        "reflection",
+        "acceptance length",
+        "lossless",
+        "others, of the same distribution",
+        "continuous.png",
+    ):
         assert words in run.output, run.output
     assert " 30 " in run.output, "passes of two pictures of 16 tokens"
 
@@ -71,9 +78,9 @@ def test_rows_are_drawn_with_the_same_seeds_one_at_a_time(pipe, tmp_path):
     [
         ("invariant", (1, 2, 3), None, "those of plain"),
         ("invariant", (1, 2, 9), None, "2 of 3 those of plain"),
-        ("lossless", (7, 8, 9), None, "others, of the same law"),
-        ("lossy", (7, 8, 9), None, "others, of another law"),
-        ("lossy", (7, 8, 3), Bias(0.25, 4.0, 0.1), "of another law: 4.0 of 16 units expected to be altered"),
+        ("lossless", (7, 8, 9), None, "others, of the same distribution"),
+        ("lossy", (7, 8, 9), None, "others, of another distribution"),
+        ("lossy", (7, 8, 3), Bias(0.25, 4.0, 0.1), "of another distribution: 4.0 of 16 units expected to be altered"),
     ],
 )
 def test_what_a_row_is_beside_plain(exactness, shades, bias, says):

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from mmspec.core.laws import DenoisingChain
+from mmspec.core.distributions import DenoisingChain
 from mmspec.core.philox import PhiloxSource
 from mmspec_continuous.models.denoiser import Denoiser
 from mmspec_continuous.models.mixture_head import MixtureHead
@@ -29,10 +29,10 @@ class Exact(Denoiser):
 @pytest.mark.parametrize("sigma_0", [0.01, 0.4])
 def test_a_perfect_network_draws_the_tokens_and_the_noise_of_the_last_step(sigma_0):
     head = Exact(2, 5, 8, 1, 150, sigma_0)
-    law = DenoisingChain(torch.zeros(1, 4000, head.steps.shape[1]), head)
+    distribution = DenoisingChain(torch.zeros(1, 4000, head.steps.shape[1]), head)
     noise = PhiloxSource.seeded([0], 1).fresh(torch.zeros(1, dtype=torch.int64), 0, 4000)
     with torch.no_grad():
-        tokens = law.units(law.draw(noise))[0]
+        tokens = distribution.units(distribution.draw(noise))[0]
     wanted = (Exact.SPREAD**2 + sigma_0**2) ** 0.5
     assert torch.allclose(tokens.mean(0), torch.full((2,), Exact.MEAN), atol=0.06)
     assert torch.allclose(tokens.std(0), torch.full((2,), wanted), rtol=0.06)
@@ -97,7 +97,7 @@ def test_the_loss_is_of_v():
 def test_the_loss_of_a_mixture_is_its_density():
     torch.manual_seed(0)
     head, told, tokens = MixtureHead(3, 5, 4, 0.1), torch.randn(2, 6, 4 * 7), torch.randn(2, 6, 3)
-    law = head.law(told, None, 1.0, None)
-    wanted = -law.log_density(tokens[:, :, None]).mean() / 3
+    distribution = head.distribution(told, None, 1.0, None)
+    wanted = -distribution.log_density(tokens[:, :, None]).mean() / 3
     assert torch.allclose(head.loss(told, tokens, torch.Generator()), wanted, atol=1e-6)
-    assert float(law.sigmas.min()) > 0.1 and torch.allclose(law.weights.sum(-1), torch.ones(2, 6))
+    assert float(distribution.sigmas.min()) > 0.1 and torch.allclose(distribution.weights.sum(-1), torch.ones(2, 6))

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from mmspec import cli
 from mmspec.cli.app import build
-from mmspec.pictures.trace import traced
+from mmspec.kits.pictures.trace import traced
 from mmspec_continuous.drafters.jacobi import ContinuousJacobi
 
 
@@ -60,7 +60,7 @@ def test_ctrl_c_keeps_the_partial_picture(saved, tmp_path, monkeypatch):
     propose = ContinuousJacobi.propose
 
     def interrupted(self, state, k, noise):
-        if state.hosted[0] > 6:
+        if state.host_emitted[0] > 6:
             signal.raise_signal(signal.SIGINT)
         return propose(self, state, k, noise)
 

@@ -154,7 +154,7 @@ class LinearNoise(torch.nn.Module):
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
-def test_a_gaussian_chain_ends_in_its_law_and_adds_no_noise_last(published, temperature):
+def test_a_gaussian_chain_ends_in_its_distribution_and_adds_no_noise_last(published, temperature):
     steps, rows = 6, 20_000
     head = DiffusionHead(1, 4, 8, 1)
     head.net = LinearNoise()
@@ -250,7 +250,7 @@ def test_a_row_does_not_depend_on_its_batch(tiny):
 
 
 class Denoiser(torch.nn.Module):
-    """A network that knows the law of its tokens: N(mean of what the transformer says, 0.3²)."""
+    """A network that knows the distribution of its tokens: N(mean of what the transformer says, 0.3²)."""
 
     def __init__(self, kept):
         super().__init__()

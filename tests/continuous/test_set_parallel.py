@@ -1,12 +1,14 @@
-"""The method `set-parallel`: a fixed number of passes, another law, exact where tokens do not see one another."""
+"""The method `set-parallel`: a fixed number of passes, another distribution, exact where tokens do not see one
+another.
+"""
 
 import pytest
 import torch
 
 from mmspec.core.decoder import Decoder
+from mmspec.core.distributions import Mixed
 from mmspec.core.drafters.jacobi import Jacobi
-from mmspec.core.drafters.neighbours import LeftLaw
-from mmspec.core.laws import Mixed
+from mmspec.core.drafters.neighbours import LeftDistribution
 from mmspec.core.rules import Rejection
 from mmspec.testing.conformance.watch import Log
 from mmspec.testing.conformance.watch_rule import WatchedRule
@@ -61,8 +63,8 @@ def test_what_stands_was_drawn_in_the_last_pass():
     for _ in range(5):
         pending = decoder.speculate(state)
         draft = pending.draft
-        assert isinstance(draft.law, Mixed)
-        decided = ~draft.law.random
+        assert isinstance(draft.distribution, Mixed)
+        decided = ~draft.distribution.random
         if before is not None:
             count, drawn = before
             assert int(decided.sum(1).min()) == 3
@@ -83,7 +85,7 @@ def test_verdicts_are_paths_and_nothing_is_changed():
 
 def test_drafters_without_sets_are_refused():
     with pytest.raises(ValueError, match="nothing offers sets"):
-        Decoder(toy(0.6), Jacobi(LeftLaw()), SetParallel())
+        Decoder(toy(0.6), Jacobi(LeftDistribution()), SetParallel())
 
 
 def test_by_name(pipe):

@@ -1,4 +1,4 @@
-"""The model that we ship: fewer passes, the same law, and pictures that show what was asked for."""
+"""The model that we ship: fewer passes, the same distribution, and pictures that show what was asked for."""
 
 from typing import Any
 
@@ -7,8 +7,8 @@ import torch
 
 import mmspec
 from mmspec import shipped
-from mmspec.pictures.prompts import tokens_of
-from mmspec.pictures.quality import load_quality
+from mmspec.kits.pictures.prompts import tokens_of
+from mmspec.kits.pictures.quality import load_quality
 from mmspec_continuous.demo import CAPTIONS, GUIDANCE
 
 NAME = "mmspec/emoji-continuous"
@@ -27,7 +27,7 @@ def test_fewer_passes(pipe: Any) -> None:
     assert report.acceptance_length > 2
 
 
-def test_tokens_have_the_law_of_plain_decoding(pipe: Any) -> None:
+def test_tokens_have_the_distribution_of_plain_decoding(pipe: Any) -> None:
     """Random directions through whole pictures, and products of neighbours: 64 pictures of each method.
 
     Of 96 statistics none is further off than chance puts the furthest of them: the bound is exceeded once in 1,000.

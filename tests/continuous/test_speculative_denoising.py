@@ -1,4 +1,6 @@
-"""Speculative denoising of live diffusers pipelines: the law of trajectories, and what is refused or left alone."""
+"""Speculative denoising of live diffusers pipelines: the distribution of trajectories, and what is refused or left
+alone.
+"""
 
 import warnings
 from types import SimpleNamespace
@@ -22,7 +24,7 @@ from diffusers.models.unets.unet_2d import UNet2DOutput
 from torch import Tensor, nn
 
 import mmspec
-from mmspec.core.laws import Gaussian
+from mmspec.core.distributions import Gaussian
 from mmspec.testing.oracles import linear_joint
 from mmspec.testing.statistics import LEVEL
 from mmspec.testing.toys.white import white_p_value, whitened

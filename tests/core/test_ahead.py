@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import pytest
 import torch
 
-from mmspec.core.laws import DenoisingChain, ahead, reflect
+from mmspec.core.distributions import DenoisingChain, ahead, reflect
 from mmspec.core.philox import PhiloxSource
 from mmspec.testing.oracles import linear_joint
 from mmspec.testing.toys.chain import LinearHead
@@ -42,19 +42,21 @@ def head_of(taken, dim=1):
 
 
 def drawn(head, ahead, rows=ROWS, nodes=1, seed=0):
-    """The law and its draws `[rows, nodes, 2 steps + 1, dim]`."""
-    law = DenoisingChain(torch.full((rows, nodes, head.dim), CONDITION), head, ahead)
-    return law, law.draw(PhiloxSource.seeded(seed, rows).fresh(torch.zeros(rows, dtype=torch.int64), 0, nodes))
+    """The distribution and its draws `[rows, nodes, 2 steps + 1, dim]`."""
+    distribution = DenoisingChain(torch.full((rows, nodes, head.dim), CONDITION), head, ahead)
+    return distribution, distribution.draw(
+        PhiloxSource.seeded(seed, rows).fresh(torch.zeros(rows, dtype=torch.int64), 0, nodes)
+    )
 
 
-def follows(law, draws):
-    """p-value of all states of all nodes together: the token's law, and those of the steps before it."""
+def follows(distribution, draws):
+    """p-value of all states of all nodes together: the token's distribution, and those of the steps before it."""
     weights = torch.diag(torch.full((STEPS,), CARRIED), -1)
     sigma, bias = (torch.tensor([first] + [then] * STEPS) for first, then in ((1.0, SIGMA), (0.0, CONDITION)))
     mean, covariance = linear_joint(weights, bias, sigma)
-    states = law.having(draws).states
+    states = distribution.with_draws(draws).states
     white = [whitened(states[:, node, :, d], mean, covariance) for node in range(states.shape[1]) for d in (0, -1)]
-    return white_p_value(torch.cat(white[:: 1 if law.head.dim > 1 else 2], 1))
+    return white_p_value(torch.cat(white[:: 1 if distribution.head.dim > 1 else 2], 1))
 
 
 @pytest.mark.parametrize(
@@ -62,9 +64,9 @@ def follows(law, draws):
 )
 def test_whole_trajectories_follow_the_chain(width, taken, dim):
     head = head_of(taken, dim)
-    law, draws = drawn(head, width, nodes=2)
-    assert follows(law, draws) > LEVEL or follows(*drawn(head, width, nodes=2, seed=9)) > LEVEL
-    held = law.having(draws)
+    distribution, draws = drawn(head, width, nodes=2)
+    assert follows(distribution, draws) > LEVEL or follows(*drawn(head, width, nodes=2, seed=9)) > LEVEL
+    held = distribution.with_draws(draws)
     torch.testing.assert_close(held.means, CARRIED * held.states[:, :, :-1] + CONDITION)
 
 

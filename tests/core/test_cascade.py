@@ -25,7 +25,7 @@ MIDDLE = LARGE.near(4)
 SMALL = MIDDLE.near(2)
 RAGGED = (torch.tensor([[0, 0, 1, 2], [2, 1, 1, 0], [0, 0, 0, 2]]), torch.tensor([1, 0, 3]))
 LENGTH = 6  # so long that the inner decoder drafts, too: its first unit comes without, its last needs none
-JOINT = exact_joint(LARGE.next_law([0, 1]), LENGTH, 3)
+JOINT = exact_joint(LARGE.next_distribution([0, 1]), LENGTH, 3)
 
 
 def live(target):
@@ -54,7 +54,7 @@ def joint(drafter, rule, rows, seed):
         (Block(), Block()),
     ],
 )
-def test_exact_law(rule, inner):
+def test_exact_distribution(rule, inner):
     assert_follows(lambda seed: joint(cascade(rule=inner), rule, 200_000, seed), JOINT)
 
 
@@ -89,7 +89,7 @@ def test_finished_rows_are_not_waited_for():
 
 
 @pytest.mark.parametrize("inner", [Match(), Rejection(), Block()])
-def test_its_law_is_the_middle_targets_and_its_units_come_from_it(inner):
+def test_its_distribution_is_the_middle_targets_and_its_units_come_from_it(inner):
     decoder = Decoder(LARGE, cascade(rule=inner), Rejection(), k=4)
     warp = Warp.sampling(temperature=0.8, top_k=2)
     state = decoder.start(RAGGED, 40, seed=2, warp=warp)
@@ -102,14 +102,16 @@ def test_its_law_is_the_middle_targets_and_its_units_come_from_it(inner):
             path = Draft.chain(draft.drafted).rooted(root, torch.full((3,), 9))
             logits = MIDDLE.after(packed, lengths, path)[:, :-1] / 0.8
             expected = logits.masked_fill(logits == logits.amin(-1, keepdim=True), -torch.inf).softmax(-1)
-            assert torch.allclose(draft.law.probs[active], expected[active], atol=1e-6)
-            assert (draft.law.of(draft.drafted)[active] > 0).all()
+            assert torch.allclose(draft.distribution.probs[active], expected[active], atol=1e-6)
+            assert (draft.distribution.of(draft.drafted)[active] > 0).all()
         decoder.settle(state, pending)
         state.sync()
 
 
-def test_a_law_is_worth_more_than_a_point_mass():
-    """Under rejection a draft of the right law is never refused; a copy of its units would be, every other time."""
+def test_a_distribution_is_worth_more_than_a_point_mass():
+    """Under rejection a draft of the right distribution is never refused; a copy of its units would be, every other
+    time.
+    """
     prompt = torch.tensor([[0, 1]]).expand(500, -1)
     rates = [Decoder(LARGE, cascade(LARGE), rule, k=3).generate(prompt, 13).report.acceptance_rate for rule in RULES]
     assert rates == [1.0] * len(RULES)

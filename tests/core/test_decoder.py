@@ -8,7 +8,7 @@ import torch
 
 from mmspec.core.decoder import Decoder
 from mmspec.core.drafters.draft_model import DraftModel
-from mmspec.core.drafters.host import Hosted
+from mmspec.core.drafters.host import HostDrafterAdapter
 from mmspec.core.drafters.initialisations import RandomUnit
 from mmspec.core.drafters.jacobi import Jacobi
 from mmspec.core.policies import Confidence, Fixed
@@ -43,7 +43,7 @@ class NoTrees(HistoryTarget):
         (LARGE, Jacobi(RandomUnit(5)), Block(), "redraw"),
         (NoTrees(LARGE.table), TREE, Match(), "tree"),
         (GaussianTarget.random(3, 1, 0), None, Match(), "discrete"),
-        (GaussianTarget.random(3, 1, 0), Hosted(None), Rejection(), "discrete"),
+        (GaussianTarget.random(3, 1, 0), HostDrafterAdapter(None), Rejection(), "discrete"),
     ],
 )
 def test_misfits_are_refused_before_anything_runs(target, drafter, rule, missing):
@@ -126,7 +126,7 @@ def test_a_draft_models_survival_is_known_before_the_draw():
     state = Decoder(LARGE, DraftModel(SMALL), Rejection(), k=4).start(PROMPT, 24)
     decoder = Decoder(LARGE, DraftModel(SMALL), Rejection(), k=4)
     draft = decoder.speculate(state).draft
-    assert torch.allclose(draft.score.exp(), draft.law.probs.amax(-1).cumprod(1), atol=1e-6)
+    assert torch.allclose(draft.score.exp(), draft.distribution.probs.amax(-1).cumprod(1), atol=1e-6)
 
 
 def test_a_stricter_confidence_drafts_less():

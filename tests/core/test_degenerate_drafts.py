@@ -1,14 +1,14 @@
 """Drafted units whose distribution is none (NaN, no mass) or has no choice: refused where the draft is rooted, and
-every rule keeps the target's law."""
+every rule keeps the target's distribution."""
 
 import pytest
 import torch
 
 from mmspec.core.decoder import Decoder
+from mmspec.core.distributions import Categorical, Gaussian, GaussianMixture, Mixed
 from mmspec.core.drafters.draft_model import DraftModel
 from mmspec.core.drafters.initialisations import RandomUnit
 from mmspec.core.drafters.jacobi import Jacobi
-from mmspec.core.laws import Categorical, Gaussian, GaussianMixture, Mixed
 from mmspec.core.rules import Block, Match, RecursiveRejection, Rejection
 from mmspec.core.types import Draft
 from mmspec.testing.oracles import exact_joint
@@ -72,7 +72,7 @@ TAKES = {"tree": (Match, RecursiveRejection), "window": (Match, Rejection)}
         for rule in TAKES.get(name.split()[0], (Match, Rejection, RecursiveRejection, Block))
     ],
 )
-def test_every_rule_keeps_the_law_with_every_draft(name: str, rule: type, dtype: torch.dtype) -> None:
+def test_every_rule_keeps_the_distribution_with_every_draft(name: str, rule: type, dtype: torch.dtype) -> None:
     target, table = MarkovTarget(TEXT.table.to(dtype)), WORSE.to(dtype)
     assert follows(target, DegenerateDrafts(DRAFTERS[name](table)), rule()) > 1e-4
     if name == "chain of a model":
@@ -113,7 +113,7 @@ def test_the_toy_spoils_what_it_says() -> None:
         decoder = Decoder(TEXT, DegenerateDrafts(MarkovChain(WORSE), (kind,), 1.0), Rejection(), k=3)
         state = decoder.start(torch.tensor([[0, 1]]).expand(40, 2), 9)
         made[kind] = decoder.speculate(state).draft
-    assert not made["broken"].valid[:, 1:].any() and made["broken"].law.probs.isnan().all()
-    assert not made["empty"].valid[:, 1:].any() and not made["empty"].law.probs.any()
+    assert not made["broken"].valid[:, 1:].any() and made["broken"].distribution.probs.isnan().all()
+    assert not made["empty"].valid[:, 1:].any() and not made["empty"].distribution.probs.any()
     sure = made["one unit"]
-    assert sure.valid.all() and (sure.law.of(sure.drafted) == 1).all() and len(sure.drafted.unique()) == VOCAB
+    assert sure.valid.all() and (sure.distribution.of(sure.drafted) == 1).all() and len(sure.drafted.unique()) == VOCAB

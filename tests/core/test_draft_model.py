@@ -1,4 +1,4 @@
-"""A smaller model with a cache of its own, beside a target whose law depends on its whole history."""
+"""A smaller model with a cache of its own, beside a target whose distribution depends on its whole history."""
 
 import itertools
 import warnings
@@ -10,9 +10,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import RepetitionPenaltyLogitsProcessor
 
 from mmspec.core.decoder import Decoder
+from mmspec.core.distributions import take_nodes
 from mmspec.core.drafters.draft_model import CATCH_UP, DraftModel
 from mmspec.core.drafters.shapes import Beam, Branching, Chain, Rerank
-from mmspec.core.laws import take_nodes
 from mmspec.core.policies import Confidence
 from mmspec.core.rules import Block, Match, RecursiveRejection, Rejection
 from mmspec.core.torch_noise import TorchSource
@@ -83,7 +83,7 @@ def test_equal_to_plain_under_match(shape, budgets):
     ("rule", "policy"),
     [(Rejection(), Cycle(2, 0, 3)), (Block(), Confidence(3, 0.4)), (RecursiveRejection(), None)],
 )
-def test_exact_law(rule, policy):
+def test_exact_distribution(rule, policy):
     prompt = torch.tensor([[0, 1]]).expand(60_000, -1)
 
     def sample(seed: int) -> torch.Tensor:
@@ -93,7 +93,7 @@ def test_exact_law(rule, policy):
             decoder.advance(state)
         return state.history[:, 2:7]
 
-    assert_follows(sample, exact_joint(LARGE.next_law([0, 1]), 5, 3))
+    assert_follows(sample, exact_joint(LARGE.next_distribution([0, 1]), 5, 3))
 
 
 class Blind(DraftModel):
@@ -117,8 +117,10 @@ class Blind(DraftModel):
         (Beam(3), RecursiveRejection()),
     ],
 )
-def test_its_cache_is_the_true_history_and_its_law_the_one_it_drew_from(shape, rule, drafter):
-    """After full acceptance, refusals, empty rounds, at an end unit: the law of a draft is recomputed from scratch."""
+def test_its_cache_is_the_true_history_and_its_distribution_the_one_it_drew_from(shape, rule, drafter):
+    """After full acceptance, refusals, empty rounds, at an end unit: the distribution of a draft is recomputed from
+    scratch.
+    """
     decoder = Decoder(LARGE, drafter(SMALL, shape), rule, k=3, policy=Cycle(3, 2, 0, 3, 0, 0, 1))
     state = decoder.start(RAGGED, 60, seed=2, ends=None)
     depths = set()
@@ -131,12 +133,12 @@ def test_its_cache_is_the_true_history_and_its_law_the_one_it_drew_from(shape, r
             parent = draft.index.parent[:, 1:].expand(state.rows, -1)
             after = SMALL.after(packed, lengths, draft).softmax(-1)
             at_parent = take_nodes(after, parent)
-            if draft.law is not None:
+            if draft.distribution is not None:
                 for row, node in draft.valid[:, 1:].mul(active[:, None]).nonzero().tolist():
                     left = at_parent[row, node].clone()
                     earlier = (parent[row] == parent[row, node]) & (torch.arange(draft.nodes - 1) < node)
                     left[draft.drafted[row][earlier]] = 0
-                    assert torch.allclose(draft.law.probs[row, node], left / left.sum(), atol=1e-5)
+                    assert torch.allclose(draft.distribution.probs[row, node], left / left.sum(), atol=1e-5)
             own = draft.index.ancestor[:, 1:, 1:].float() @ at_parent.amax(-1).log()[..., None]
             assert torch.allclose(draft.score[active], own[..., 0][active], atol=1e-4)
         step = decoder.settle(state, pending)
@@ -159,12 +161,12 @@ def test_one_pass_a_level_and_only_the_root_behind_a_gap_goes_in_twice():
     assert sum(fed) <= report.emitted + report.row_rounds
 
 
-def test_its_law_is_warped_like_the_targets():
+def test_its_distribution_is_warped_like_the_targets():
     warp = Warp.sampling(temperature=0.6, top_k=2)
     decoder = Decoder(LARGE, DraftModel(SMALL), Rejection(), k=3)
     state = decoder.start(RAGGED, 20, warp=warp)
     draft = decoder.speculate(state).draft
-    assert ((draft.law.probs > 0).sum(-1) == 2).all() and (draft.law.of(draft.drafted) > 0).all()
+    assert ((draft.distribution.probs > 0).sum(-1) == 2).all() and (draft.distribution.of(draft.drafted) > 0).all()
 
 
 RULES = {

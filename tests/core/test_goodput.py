@@ -6,12 +6,12 @@ from collections import Counter
 import pytest
 import torch
 
+from mmspec.api.build import decoder_for
 from mmspec.core import decoder as core
 from mmspec.core.decoder import Decoder
 from mmspec.core.drafters.draft_model import DraftModel
 from mmspec.core.goodput import Goodput, GoodputOptions
 from mmspec.core.rules import Rejection
-from mmspec.faces.build import decoder_for
 from mmspec.testing.history import HistoryTarget
 from mmspec.testing.oracles import exact_joint
 from mmspec.testing.statistics import assert_follows
@@ -185,7 +185,7 @@ def test_output_does_not_change_under_match(monkeypatch):
     assert set(depths) >= {0, 1, 2, 4}, "the clock must make it try them all"
 
 
-def test_law_does_not_change_under_rejection(monkeypatch):
+def test_distribution_does_not_change_under_rejection(monkeypatch):
     """What it learnt from accepted units decides later depths only."""
     monkeypatch.setattr(core, "time", Clock())
     policy = Goodput(3, GoodputOptions(probe=2, gain=0))
@@ -194,7 +194,7 @@ def test_law_does_not_change_under_rejection(monkeypatch):
         decoder = Decoder(LARGE, DraftModel(LARGE.near(4)), Rejection(), k=3, policy=policy)
         return torch.stack(decoder.generate(PROMPT[:1].expand(60_000, -1), 5, seed=seed).units)
 
-    assert_follows(sample, exact_joint(LARGE.next_law([0, 1]), 5, 3))
+    assert_follows(sample, exact_joint(LARGE.next_distribution([0, 1]), 5, 3))
 
 
 def test_is_found_by_name():
@@ -286,7 +286,7 @@ def test_the_decoder_tells_who_is_behind():
     decoder = Decoder(target, DraftModel(target.near(1)), k=3, policy=Watching())
     seen = []
     decoder.generate(
-        torch.tensor([[0, 1]]).expand(4, 2), 12, seed=[1, 2, 3, 4], on_step=lambda s: seen.append(list(s.hosted))
+        torch.tensor([[0, 1]]).expand(4, 2), 12, seed=[1, 2, 3, 4], on_step=lambda s: seen.append(list(s.host_emitted))
     )
     for before, now, emitted in zip(seen, seen[1:], told, strict=False):
         order = sorted(range(4), key=before.__getitem__)

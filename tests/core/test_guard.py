@@ -11,10 +11,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from mmspec.core import guard
 from mmspec.core.decoder import Decoder, Output
+from mmspec.core.distributions import Categorical, Gaussian
 from mmspec.core.drafters.draft_model import DraftModel
 from mmspec.core.goodput import Goodput
 from mmspec.core.guard import sound
-from mmspec.core.laws import Categorical, Gaussian
 from mmspec.core.policies import Fixed
 from mmspec.core.rules import Match, Rejection
 from mmspec.core.torch_noise import TorchSource
@@ -102,13 +102,22 @@ WRONG: dict[str, tuple[Callable[[Draft], Any], str]] = {
     "valid of another shape": (chained(valid=lambda n: torch.ones(ROWS, n + 1) > 0), "valid has the shape"),
     "score of another shape": (chained(score=lambda n: torch.ones(ROWS)), "score has the shape"),
     "a tree of another size": (chained(index=lambda n: TreeIndex.chain(n + 3)), "3 rows of"),
-    "a law of other rows": (chained(law=lambda n: Categorical(UNIFORM[:2, :n])), "the law is"),
-    "a law of fewer units": (chained(law=lambda n: Categorical(UNIFORM[:, :n, :4] / 0.8)), "over 4 unit ids"),
-    "a law of unknown ids": (
-        chained(law=lambda n: Categorical(UNIFORM[:, :n, :2] * 2.5, torch.full((ROWS, n, 2), 7), VOCAB)),
-        "the law has the id 7",
+    "a distribution of other rows": (
+        chained(distribution=lambda n: Categorical(UNIFORM[:2, :n])),
+        "the distribution is",
     ),
-    "a law of other units": (chained(law=lambda n: Gaussian(torch.zeros(ROWS, n, 2), 1.0)), "law is a Gaussian"),
+    "a distribution of fewer units": (
+        chained(distribution=lambda n: Categorical(UNIFORM[:, :n, :4] / 0.8)),
+        "over 4 unit ids",
+    ),
+    "a distribution of unknown ids": (
+        chained(distribution=lambda n: Categorical(UNIFORM[:, :n, :2] * 2.5, torch.full((ROWS, n, 2), 7), VOCAB)),
+        "the distribution has the id 7",
+    ),
+    "a distribution of other units": (
+        chained(distribution=lambda n: Gaussian(torch.zeros(ROWS, n, 2), 1.0)),
+        "distribution is a Gaussian",
+    ),
     "an id too large": (lambda draft: Draft.chain(draft.units + VOCAB), "proposed id 5; ids are 0 … 4"),
     "a negative id": (lambda draft: Draft.chain(draft.units - 1), "proposed id -1; ids are 0 … 4"),
     "a parent that comes later": (tree([[1, -1]]), "parents must precede their children"),

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from mmspec.core.decoder import Decoder
-from mmspec.core.drafters.host import Hosted
+from mmspec.core.drafters.host import HostDrafterAdapter
 from mmspec.core.rules import Block, Match, RecursiveRejection, Rejection
 from mmspec.testing.history import HistoryTarget
 
@@ -34,7 +34,7 @@ class Fixed:
 @pytest.mark.parametrize("rule", [Match(), Rejection(), Block(), RecursiveRejection()])
 def test_the_author_sees_prompts_without_padding_and_all_that_was_emitted(rule):
     author = Author()
-    output = Decoder(LARGE, Hosted(author), rule, k=3).generate(PROMPT, 12, seed=1)
+    output = Decoder(LARGE, HostDrafterAdapter(author), rule, k=3).generate(PROMPT, 12, seed=1)
     prompts = [[0, 1], [2, 3, 3], [4]]
     final = [p + units.tolist() for p, units in zip(prompts, output.units, strict=True)]
     for tokens in author.shown:
@@ -48,7 +48,7 @@ def test_the_author_sees_prompts_without_padding_and_all_that_was_emitted(rule):
 def test_any_draft_leaves_the_plain_output():
     plain = Decoder(LARGE).generate(PROMPT, 20, seed=1).units
     for author in (Author(), Fixed([[], [], []]), Fixed([[4, 4, 4], [], [0]]), Fixed([(1,), [2] * 9, range(3)])):
-        drafted = Decoder(LARGE, Hosted(author), k=3).generate(PROMPT, 20, seed=1).units
+        drafted = Decoder(LARGE, HostDrafterAdapter(author), k=3).generate(PROMPT, 20, seed=1).units
         assert all(torch.equal(a, b) for a, b in zip(plain, drafted, strict=True))
 
 
@@ -60,7 +60,7 @@ def test_a_right_guess_is_accepted():
             prompts = (2, 3, 1)
             return [whole[len(row) - p :][:k].tolist() for row, p, whole in zip(tokens, prompts, plain, strict=True)]
 
-    report = Decoder(LARGE, Hosted(Oracle()), k=4).generate(PROMPT, 21, seed=1).report
+    report = Decoder(LARGE, HostDrafterAdapter(Oracle()), k=4).generate(PROMPT, 21, seed=1).report
     assert report.rounds == 4 and report.acceptance_length == 5 and report.acceptance_rate == 1
 
 
@@ -76,9 +76,9 @@ def test_a_right_guess_is_accepted():
 def test_bad_drafts_are_named(monkeypatch, drafts, said):
     monkeypatch.setenv("MMSPEC_STRICT", "1")
     with pytest.raises(ValueError, match=said):
-        Decoder(LARGE, Hosted(Fixed(drafts)), k=3).generate(PROMPT, 8)
+        Decoder(LARGE, HostDrafterAdapter(Fixed(drafts)), k=3).generate(PROMPT, 8)
 
 
 def test_ids_beyond_k_are_not_looked_at():
-    output = Decoder(LARGE, Hosted(Fixed([[1, 1, 99]] * 3)), k=2).generate(PROMPT, 8)
+    output = Decoder(LARGE, HostDrafterAdapter(Fixed([[1, 1, 99]] * 3)), k=2).generate(PROMPT, 8)
     assert output.report.faults == 0

@@ -5,12 +5,12 @@ from dataclasses import replace
 import pytest
 import torch
 
+from mmspec.core.bias import Bias
 from mmspec.core.decoder import Decoder
 from mmspec.core.drafters.draft_model import DraftModel
+from mmspec.core.report import Report
 from mmspec.core.rules import Rejection
 from mmspec.core.types import Draft, Verdict
-from mmspec.report.bias import Bias
-from mmspec.report.report import Report
 from mmspec.testing.history import HistoryTarget
 from mmspec.testing.toys.markov_drafters import MarkovTree
 
@@ -29,7 +29,7 @@ def test_counts(drafter, end):
         before, active = state.emitted.clone(), ~state.done
         history = state.history.clone()
         state.report.rounds += 1
-        state.report.row_rounds += state.done_rows.count(False)
+        state.report.row_rounds += state.host_done.count(False)
         pending = decoder.speculate(state)
         step = decoder.settle(state, pending)
         state.sync()
@@ -89,7 +89,7 @@ def test_bias_is_summed_over_the_nodes_where_a_unit_was_emitted():
     report = Report(exactness="lossy", emitted=8, rows=2)
     for _ in range(2):
         report.weigh(replace(tree, valid=valid), verdict, count)
-    assert report.bias == Bias(tv=2.75 / 8, altered=2.75 / 2, eased=1.375 / 6)
+    assert report.bias == Bias(tv=2.75 / 8, altered=2.75 / 2, excess_acceptance=1.375 / 6)
     assert "expected altered units per row 1.4, total variation per unit 0.3438" in str(report)
 
 

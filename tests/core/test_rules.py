@@ -1,4 +1,4 @@
-"""The rules' laws given a draft, against slow references that enumerate every coin."""
+"""The rules' distributions given a draft, against slow references that enumerate every coin."""
 
 import random
 
@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from mmspec.core.decoder import Decoder
+from mmspec.core.distributions import Categorical, PointMass
 from mmspec.core.drafters.draft_model import DraftModel
-from mmspec.core.laws import Categorical, PointMass
 from mmspec.core.noise import Round
 from mmspec.core.philox import PhiloxSource
 from mmspec.core.rules import Block, Match, RecursiveRejection, Rejection, Synthetic, SyntheticOptions
@@ -19,8 +19,8 @@ from mmspec.testing.statistics import joint_p_value
 ROWS, VOCAB = 30_000, 4
 
 
-def laws(nodes: int, seed: int) -> torch.Tensor:
-    """Random laws `[nodes, vocab]` float64."""
+def distributions(nodes: int, seed: int) -> torch.Tensor:
+    """Random distributions `[nodes, vocab]` float64."""
     alpha = torch.full((nodes, VOCAB), 0.7, dtype=torch.float64)
     torch.manual_seed(seed)
     return torch.distributions.Dirichlet(alpha).sample()
@@ -33,11 +33,11 @@ def slow_recursive(p, q, units, parents, valid):
     def visit(node: int, reach: float) -> None:
         rest = p[node].clone()
         for child in [c for c in range(1, len(units)) if parents[c] == node and valid[c]]:
-            x, law = units[child], q[child - 1]
-            kept = min(1.0, float(rest[x] / law[x]))
+            x, distribution = units[child], q[child - 1]
+            kept = min(1.0, float(rest[x] / distribution[x]))
             visit(child, reach * kept)
             reach *= 1 - kept
-            left = (rest - law).clamp(min=0)
+            left = (rest - distribution).clamp(min=0)
             if left.sum() > 1e-12:
                 rest = left / left.sum()
         result[node] += reach * rest
@@ -70,8 +70,8 @@ def slow_block(p, q, units, valid):
 def decided(rule, p, q, units, parents, valid, seed) -> torch.Tensor:
     """(stopping node, emitted unit) of every row, `[rows, 2]`, for one draft and many noises."""
     index = TreeIndex.static(parents)
-    law = None if q is None else Categorical(q.float().expand(ROWS, -1, -1))
-    draft = Draft(torch.tensor(units).expand(ROWS, -1), index, torch.tensor(valid).expand(ROWS, -1), law)
+    distribution = None if q is None else Categorical(q.float().expand(ROWS, -1, -1))
+    draft = Draft(torch.tensor(units).expand(ROWS, -1), index, torch.tensor(valid).expand(ROWS, -1), distribution)
     p = Categorical(p.float().expand(ROWS, -1, -1))
     at = Round(PhiloxSource.seeded(seed, ROWS), torch.zeros(ROWS, dtype=torch.int64), [0] * ROWS)
     verdict = rule.accept(draft, Scores(p, p.finite()), at)
@@ -81,8 +81,8 @@ def decided(rule, p, q, units, parents, valid, seed) -> torch.Tensor:
 
 def chain(p: torch.Tensor, seed: int, nodes: int = 4):
     """Units that q could draw; in odd seeds one that p likes more, one that it likes less, and a refused last node."""
-    q = laws(nodes - 1, seed + 100)
-    units = [0] + [int(torch.multinomial(law, 1)) for law in q]
+    q = distributions(nodes - 1, seed + 100)
+    units = [0] + [int(torch.multinomial(distribution, 1)) for distribution in q]
     if seed % 2:
         ratio = p[:-1] / q
         units[1:3] = int(ratio[0].argmax()), int(torch.where(ratio[1] > 0.05, ratio[1], 9).argmin())
@@ -92,7 +92,7 @@ def chain(p: torch.Tensor, seed: int, nodes: int = 4):
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("rule", [Rejection(), RecursiveRejection(), Block()])
 def test_chains(rule, seed):
-    p = laws(4, seed)
+    p = distributions(4, seed)
     q, units, parents, valid = chain(p, seed)
     if isinstance(rule, Block):
         expected = slow_block(p, q, units, valid)
@@ -106,15 +106,15 @@ def test_chains(rule, seed):
 def test_trees_of_sampled_siblings(seed):
     """Without replacement in even cases, with it (and with equal siblings) in odd ones; one node refused at random."""
     rng, parents = random.Random(seed), [-1, 0, 0, 1, 1, 2, 0]
-    p, base = laws(7, seed), laws(7, seed + 50)
+    p, base = distributions(7, seed), distributions(7, seed + 50)
     units, q = [0], []
     for node in range(1, 7):
-        law = base[parents[node]].clone()
+        distribution = base[parents[node]].clone()
         if seed % 2 == 0:
-            law[[units[i] for i in range(1, node) if parents[i] == parents[node]]] = 0
-            law /= law.sum()
-        q.append(law)
-        units.append(int(torch.multinomial(law, 1)))
+            distribution[[units[i] for i in range(1, node) if parents[i] == parents[node]]] = 0
+            distribution /= distribution.sum()
+        q.append(distribution)
+        units.append(int(torch.multinomial(distribution, 1)))
     if seed % 2:
         units[2], q[1] = units[1], q[0]
     valid = [True] * 7
@@ -126,8 +126,8 @@ def test_trees_of_sampled_siblings(seed):
 
 def test_equal_siblings_that_are_point_masses():
     """Two equal siblings with a child each: one draw decides at both, so the path is not the better of two."""
-    p, parents, units = laws(5, 1), [-1, 0, 0, 1, 2], [0, 2, 2, 1, 3]
-    p[2] = p[1]  # one path, one law
+    p, parents, units = distributions(5, 1), [-1, 0, 0, 1, 2], [0, 2, 2, 1, 3]
+    p[2] = p[1]  # one path, one distribution
     expected = torch.zeros(5, VOCAB, dtype=torch.float64)
     expected[0] = torch.where(torch.arange(VOCAB) == 2, 0, p[0])
     expected[1] = p[0, 2] * torch.where((torch.arange(VOCAB) == 1) | (torch.arange(VOCAB) == 3), 0, p[1])
@@ -140,7 +140,7 @@ def test_equal_siblings_that_are_point_masses():
 
 @pytest.mark.parametrize("rule", [Match(), Rejection(), RecursiveRejection(), Block()])
 def test_no_draft_is_a_draw_from_p(rule):
-    p = laws(1, 3)
+    p = distributions(1, 3)
     rows = decided(rule, p, None, [0], [-1], [True], 0)
     assert joint_p_value(rows[:, 1:], p[0]) > 1e-4 and (rows[:, 0] == 0).all()
 
@@ -148,10 +148,12 @@ def test_no_draft_is_a_draw_from_p(rule):
 @pytest.mark.parametrize("rule", [Match(), Rejection(), RecursiveRejection(), Block()])
 def test_greedy_follows_the_likeliest(rule):
     draft = Draft(torch.tensor([[0, 2, 1, 3]] * 2), TreeIndex.chain(4), torch.ones(2, 4, dtype=torch.bool))
-    law = PointMass(torch.tensor([[2, 1, 0, 0], [1, 1, 3, 0]]))
+    distribution = PointMass(torch.tensor([[2, 1, 0, 0], [1, 1, 3, 0]]))
     at = Round(PhiloxSource.seeded(0, 2), torch.zeros(2, dtype=torch.int64), [0, 0])
     for q in (None, PointMass(draft.drafted), Categorical(torch.full((2, 3, VOCAB), 0.25))):
-        verdict = rule.accept(Draft(draft.units, draft.index, draft.valid, q), Scores(law, law.finite()), at)
+        verdict = rule.accept(
+            Draft(draft.units, draft.index, draft.valid, q), Scores(distribution, distribution.finite()), at
+        )
         assert verdict.length.tolist() == [2, 0] and verdict.unit.tolist() == [0, 1]
         assert verdict.path.tolist() == [[1, 2, -1], [-1, -1, -1]]
 
@@ -167,7 +169,7 @@ def test_block_is_longer_than_rejection():
 
 
 def test_synthetic_accepts_at_its_rate():
-    p = laws(4, 0)
+    p = distributions(4, 0)
     q, units, parents, _ = chain(p, 0)
     rate = 0.6
     rows = decided(Synthetic(SyntheticOptions(rate=rate)), p, q, units, parents, [True] * 4, 0)

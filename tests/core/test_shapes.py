@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from mmspec.core.decoder import Decoder
+from mmspec.core.distributions import Categorical
 from mmspec.core.drafters.draft_model import DraftModel
 from mmspec.core.drafters.shapes import Beam, Branching, Chain, Frontier, Rerank
 from mmspec.core.drafters.shapes.beam import pushed
-from mmspec.core.laws import Categorical
 from mmspec.core.rules import Match, RecursiveRejection
 from mmspec.core.warp import Warp
 from mmspec.testing.history import HistoryTarget
@@ -57,20 +57,20 @@ def test_one_beam_and_one_child_are_the_chain():
         for shape in (Beam(1), Branching((1, 1, 1))):
             other, _ = drafted(shape, rule)
             assert torch.equal(chain.units, other.units) and torch.allclose(chain.score, other.score)
-            assert (chain.law is None) == (other.law is None)
-            if chain.law is not None:
-                assert torch.allclose(chain.law.probs, other.law.probs, atol=1e-6)
+            assert (chain.distribution is None) == (other.distribution is None)
+            if chain.distribution is not None:
+                assert torch.allclose(chain.distribution.probs, other.distribution.probs, atol=1e-6)
 
 
 def test_more_siblings_than_units_are_not_valid():
-    """Top-2 sampling leaves two units: third siblings have no law, and are never tried."""
+    """Top-2 sampling leaves two units: third siblings have no distribution, and are never tried."""
     for shape in (Branching((3, 3)), Beam(4)):
         draft, state = drafted(shape, RecursiveRejection(), 2, warp=Warp.sampling(top_k=2))
         assert 0 < draft.valid.sum() < draft.valid.numel()
         rooted = draft.rooted(state.root, state.room)
         assert rooted.index.rank.expand_as(rooted.valid)[rooted.valid].max() == 1
-        assert draft.law.probs.isfinite().all()
-        sums = draft.law.probs.sum(-1)[draft.valid]
+        assert draft.distribution.probs.isfinite().all()
+        sums = draft.distribution.probs.sum(-1)[draft.valid]
         assert torch.allclose(sums, torch.ones_like(sums), atol=1e-5)
 
 
@@ -93,8 +93,8 @@ def test_a_beam_draws_sequences_without_replacement():
     tables = torch.randn(1 + vocab, vocab, generator=torch.Generator().manual_seed(0)) * 1.5
     q = tables.softmax(-1)
     sequences = list(itertools.product(range(vocab), repeat=2))
-    law = torch.tensor([float(q[0, a] * q[1 + a, b]) for a, b in sequences]).double()
-    joint = law[:, None] * law / (1 - law[:, None])
+    distribution = torch.tensor([float(q[0, a] * q[1 + a, b]) for a, b in sequences]).double()
+    joint = distribution[:, None] * distribution / (1 - distribution[:, None])
     joint.fill_diagonal_(0)
 
     def sample(seed):
@@ -116,13 +116,15 @@ def test_a_beam_draws_sequences_without_replacement():
     assert_follows(sample, joint)
 
 
-def eagle2(law, k, frontier, children, nodes):
-    """EAGLE-2 by the book: `law(path)` gives every unit's log score as a child, `-inf` where it cannot be one."""
+def eagle2(distribution, k, frontier, children, nodes):
+    """EAGLE-2 by the book: `distribution(path)` gives every unit's log score as a child, `-inf` where it cannot be
+    one.
+    """
     level, seen = [((), 0.0)], []
     for _ in range(k):
         found = []
         for path, score in level:
-            best = sorted(enumerate(law(path)), key=lambda x: -x[1])[:children]
+            best = sorted(enumerate(distribution(path)), key=lambda x: -x[1])[:children]
             found += [((*path, unit), score + own) for unit, own in best]
         seen += found
         level = sorted(found, key=lambda x: -x[1])[:frontier]
@@ -134,12 +136,12 @@ def eagle2(law, k, frontier, children, nodes):
 def test_rerank_is_eagle2(greedy, frontier, children, nodes):
     shape, k = Rerank(frontier, children, nodes, spread=0.6), 3
     draft, state = drafted(shape, Match(), k, rows=6, warp=Warp.sampling(temperature=0.0 if greedy else 0.9))
-    race = state.source.by_position(state.emitted, state.hosted, k - 1).exponential(6)
+    race = state.source.by_position(state.emitted, state.host_emitted, k - 1).exponential(6)
     for row in range(6):
-        known = [0, 1, *state.history[row, 2 : 2 + state.hosted[row]].tolist()]
+        known = [0, 1, *state.history[row, 2 : 2 + state.host_emitted[row]].tolist()]
 
         def scores(path, row=row, known=known):
-            logits = SMALL.next_law(known, lambda x: x if greedy else x / 0.9)(path).log()
+            logits = SMALL.next_distribution(known, lambda x: x if greedy else x / 0.9)(path).log()
             if not greedy:
                 logits = (logits - race[row, len(path)].log()) / 0.6
             return logits.log_softmax(-1).tolist()
@@ -154,7 +156,7 @@ def test_rerank_is_eagle2(greedy, frontier, children, nodes):
 
 
 def test_chosen_nodes_are_closed_under_ancestors_where_scores_tie():
-    """Certain laws: children score as their parents do."""
+    """Certain distributions: children score as their parents do."""
     certain = HistoryTarget(torch.where(torch.arange(6) == torch.arange(61)[:, None] % 6, 60.0, 0.0))
     for nodes in range(1, 9):
         decoder = Decoder(certain, DraftModel(certain, Rerank(2, 3, nodes)), k=4)

@@ -1,15 +1,15 @@
-"""What a row emits: ends inside the accepted path, the limit, finished rows; scores that are no law."""
+"""What a row emits: ends inside the accepted path, the limit, finished rows; scores that are no distribution."""
 
 import pytest
 import torch
 
 from mmspec.core.decoder import Decoder
 from mmspec.core.drafters.draft_model import DraftModel
-from mmspec.core.drafters.host import Hosted
+from mmspec.core.drafters.host import HostDrafterAdapter
 from mmspec.core.philox import PhiloxSource
 from mmspec.core.state import State, ends_of
 from mmspec.core.tree import TreeIndex
-from mmspec.core.types import Draft, Raw, Verdict
+from mmspec.core.types import Draft, TargetOutput, Verdict
 from mmspec.testing.history import HistoryTarget
 from mmspec.testing.toys.markov_drafters import MarkovTree
 
@@ -115,13 +115,13 @@ class Broken(HistoryTarget):
     def start(self, inputs, limit, width):
         begun = super().start(inputs, limit, width)
         if self.where < inputs.shape[1]:
-            begun.raw.logits[1] = self.filling
+            begun.output.logits[1] = self.filling
         return begun
 
 
 @pytest.mark.parametrize("filling", [torch.nan, -torch.inf])
 @pytest.mark.parametrize("drafter", [None, DraftModel(LARGE), MarkovTree(torch.randn(9, 9, 9), (2, 1), "top")])
-def test_scores_that_are_no_law_name_row_and_position(filling, drafter):
+def test_scores_that_are_no_distribution_name_row_and_position(filling, drafter):
     """A node at place n of the sequence scores place n + 1, which is new unit n + 1 - 2."""
     with pytest.raises(ValueError, match=r"row 1: .* new unit 5 are NaN or all -inf"):
         Decoder(Broken(6, filling), drafter, k=3).generate(PROMPT, 12)
@@ -130,7 +130,9 @@ def test_scores_that_are_no_law_name_row_and_position(filling, drafter):
 
 
 def test_scores_after_a_refused_unit_are_nobodys_business():
-    """A drafted unit that the target would never emit may lead where no law is: plain decoding does not go there."""
+    """A drafted unit that the target would never emit may lead where no distribution is: plain decoding does not go
+    there.
+    """
 
     class Absurd:
         def propose(self, tokens, k):
@@ -143,22 +145,24 @@ def test_scores_after_a_refused_unit_are_nobodys_business():
     plain = Decoder(target).generate(PROMPT, 12, seed=1).units
     assert all(
         torch.equal(a, b)
-        for a, b in zip(plain, Decoder(target, Hosted(Absurd()), k=3).generate(PROMPT, 12, seed=1).units, strict=True)
+        for a, b in zip(
+            plain, Decoder(target, HostDrafterAdapter(Absurd()), k=3).generate(PROMPT, 12, seed=1).units, strict=True
+        )
     )
 
 
 def test_raw_takes_nodes_of_every_part():
-    raw = Raw(logits=torch.arange(6.0).view(1, 3, 2), hidden=torch.arange(3.0).view(1, 3, 1))
-    taken = raw.take(torch.tensor([[2]]))
+    output = TargetOutput(logits=torch.arange(6.0).view(1, 3, 2), hidden=torch.arange(3.0).view(1, 3, 1))
+    taken = output.take(torch.tensor([[2]]))
     assert taken.logits.tolist() == [[[4, 5]]] and taken.hidden.tolist() == [[[2]]] and taken.null is None
 
 
 def test_a_finished_row_does_not_pin_old_noise():
     class Listening(PhiloxSource):
-        def begin(self, hosted):
-            self.asked = list(hosted)
+        def begin(self, host_emitted):
+            self.asked = list(host_emitted)
 
     state = Decoder(LARGE).start(torch.tensor([[1, 2], [2, 1]]), 9, source=Listening.seeded(0, 2))
-    state.hosted, state.done_rows = [1, 6], [True, False]
+    state.host_emitted, state.host_done = [1, 6], [True, False]
     state.round()
     assert state.source.asked == [6, 6]

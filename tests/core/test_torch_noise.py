@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from mmspec.core.decoder import Decoder
+from mmspec.core.distributions import Categorical
 from mmspec.core.drafters.draft_model import DraftModel
-from mmspec.core.laws import Categorical
 from mmspec.core.noise import Lane, default_generator
 from mmspec.core.torch_noise import TorchSource
 from mmspec.testing.history import HistoryTarget
@@ -17,7 +17,7 @@ def stock(prompts: list[list[int]], limit: int, generator: torch.Generator, end:
     """`model.generate(do_sample=True)` as transformers does it: every row draws at every step until all have ended."""
     rows, ended = [list(p) for p in prompts], [False] * len(prompts)
     for _ in range(limit):
-        probs = torch.stack([LARGE.next_law(row)(()) for row in rows])
+        probs = torch.stack([LARGE.next_distribution(row)(()) for row in rows])
         for b, unit in enumerate(torch.multinomial(probs, 1, generator=generator)[:, 0].tolist()):
             if not ended[b]:
                 rows[b].append(unit)
@@ -49,10 +49,10 @@ def test_ragged_rows_see_their_own_blocks():
     mine = torch.Generator().manual_seed(1)
     source = TorchSource(mine, 2, torch.device("cpu"))
 
-    def drawn(hosted: list[int], deepest: int) -> torch.Tensor:
-        source.begin(hosted)
-        law = torch.stack([probs[h : h + deepest + 1, b] for b, h in enumerate(hosted)])
-        return Categorical(law).draw(source.by_position(torch.tensor(hosted), hosted, deepest))
+    def drawn(host_emitted: list[int], deepest: int) -> torch.Tensor:
+        source.begin(host_emitted)
+        distribution = torch.stack([probs[h : h + deepest + 1, b] for b, h in enumerate(host_emitted)])
+        return Categorical(distribution).draw(source.by_position(torch.tensor(host_emitted), host_emitted, deepest))
 
     assert torch.equal(drawn([0, 0], 3), expected[:, :4])
     assert torch.equal(drawn([1, 3], 2), torch.stack([expected[0, 1:4], expected[1, 3:6]]))

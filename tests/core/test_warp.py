@@ -1,4 +1,4 @@
-"""From scores to laws: every node with its own history, element-wise processors once."""
+"""From scores to distributions: every node with its own history, element-wise processors once."""
 
 import math
 
@@ -6,8 +6,8 @@ import pytest
 import torch
 from transformers import NoRepeatNGramLogitsProcessor, RepetitionPenaltyLogitsProcessor, TopKLogitsWarper
 
-from mmspec.core.laws import Categorical, PointMass
-from mmspec.core.types import Draft, Raw
+from mmspec.core.distributions import Categorical, PointMass
+from mmspec.core.types import Draft, TargetOutput
 from mmspec.core.warp import Prefix, Warp
 
 VOCAB, ROWS = 11, 4
@@ -42,19 +42,19 @@ def test_every_node_sees_its_own_path(case, processor, dynamic):
         units = draft.drafted
         parents = torch.tensor([PARENTS] * ROWS)
         draft = Draft.tree(units, parents).rooted(draft.units[:, 0], torch.full((ROWS,), 9))
-    law = Warp([processor])(Raw(logits=logits), draft, prefix).law
+    distribution = Warp([processor])(TargetOutput(logits=logits), draft, prefix).distribution
     for row in range(ROWS):
         for node in range(draft.nodes):
             ids = torch.cat([prefix.history[row, : prefix.known[row]], draft.units[row, path_of(node)]])
             expected = processor(ids[None], logits[row, node][None].clone()).softmax(-1)[0]
-            assert torch.allclose(law.probs[row, node], expected, atol=1e-6)
+            assert torch.allclose(distribution.probs[row, node], expected, atol=1e-6)
 
 
 def test_a_slice_of_the_nodes_sees_the_same(case):
     draft, prefix, logits = case
     warp = Warp([RepetitionPenaltyLogitsProcessor(1.7)])
-    whole = warp(Raw(logits=logits), draft, prefix).law
-    part = warp(Raw(logits=logits[:, 4:]), draft, prefix, slice(4, None)).law
+    whole = warp(TargetOutput(logits=logits), draft, prefix).distribution
+    part = warp(TargetOutput(logits=logits[:, 4:]), draft, prefix, slice(4, None)).distribution
     assert torch.equal(part.probs, whole.probs[:, 4:])
 
 
@@ -69,17 +69,17 @@ def test_elementwise_processors_run_once(case):
             return scores / 2
 
     draft, prefix, logits = case
-    law = Warp([Halve()])(Raw(logits=logits), draft, prefix).law
+    distribution = Warp([Halve()])(TargetOutput(logits=logits), draft, prefix).distribution
     assert calls == [(ROWS * draft.nodes, VOCAB)]
-    assert torch.allclose(law.probs, (logits / 2).softmax(-1))
+    assert torch.allclose(distribution.probs, (logits / 2).softmax(-1))
 
 
 def test_processors_run_in_order(case):
     """A penalty before top-k changes who is in the top k."""
     draft, prefix, logits = case
     penalty, top = RepetitionPenaltyLogitsProcessor(5.0), TopKLogitsWarper(3)
-    there = Warp([penalty, top])(Raw(logits=logits), draft, prefix).law.probs
-    back = Warp([top, penalty])(Raw(logits=logits), draft, prefix).law.probs
+    there = Warp([penalty, top])(TargetOutput(logits=logits), draft, prefix).distribution.probs
+    back = Warp([top, penalty])(TargetOutput(logits=logits), draft, prefix).distribution.probs
     ids = prefix.history[:1, : prefix.known[0]]
     assert torch.allclose(there[0, 0], top(ids, penalty(ids, logits[:1, 0].clone())).softmax(-1)[0])
     assert ((there > 0).sum(-1) == 3).all() and not torch.equal(there > 0, back > 0)
@@ -100,7 +100,7 @@ def test_a_processor_that_says_nothing_runs_once_for_all_rows_with_all_ids(case)
     draft, prefix, logits = case
     root = Draft.empty(draft.units[:, 0]).rooted(draft.units[:, 0], torch.full((ROWS,), 9))
     own = Stateful()
-    scores = Warp([TopKLogitsWarper(3), own], pad=7)(Raw(logits=logits[:, :1]), root, prefix)
+    scores = Warp([TopKLogitsWarper(3), own], pad=7)(TargetOutput(logits=logits[:, :1]), root, prefix)
     [(ids, seen)] = own.shown
     for row, known in enumerate(prefix.known):
         assert ids[row].tolist() == [*prefix.history[row, :known].tolist(), *[7] * (9 - known)]
@@ -111,45 +111,50 @@ def test_a_processor_that_says_nothing_refuses_a_draft(case):
     draft, prefix, logits = case
     own = Stateful()
     with pytest.raises(ValueError, match="Stateful may keep state between calls: decode without a drafter"):
-        Warp([own])(Raw(logits=logits), draft, prefix)
+        Warp([own])(TargetOutput(logits=logits), draft, prefix)
     assert not own.shown
 
 
 def test_numbers_become_processors(case):
     draft, prefix, logits = case
-    law = Warp.sampling(temperature=0.5, top_k=4, top_p=0.9)(Raw(logits=logits), draft, prefix).law
+    distribution = Warp.sampling(temperature=0.5, top_k=4, top_p=0.9)(
+        TargetOutput(logits=logits), draft, prefix
+    ).distribution
     scaled = logits / 0.5
     kept = scaled >= scaled.topk(4, -1).values[..., -1:]
     probs = torch.where(kept, scaled, -torch.inf).softmax(-1)
     order = probs.sort(-1, descending=True)
     inside = (order.values.cumsum(-1) - order.values) < 0.9
     nucleus = torch.zeros_like(probs).scatter(-1, order.indices, order.values * inside)
-    assert torch.allclose(law.probs, nucleus / nucleus.sum(-1, keepdim=True), atol=1e-6)
+    assert torch.allclose(distribution.probs, nucleus / nucleus.sum(-1, keepdim=True), atol=1e-6)
     assert Warp.sampling() == Warp([])
 
 
 def test_temperature_zero_takes_the_likeliest(case):
     draft, prefix, logits = case
-    scores = Warp.sampling(temperature=0)(Raw(logits=logits), draft, prefix)
-    assert isinstance(scores.law, PointMass) and torch.equal(scores.law.points, logits.argmax(-1))
+    scores = Warp.sampling(temperature=0)(TargetOutput(logits=logits), draft, prefix)
+    assert isinstance(scores.distribution, PointMass) and torch.equal(scores.distribution.points, logits.argmax(-1))
     logits[0, 1], logits[2, 0, 3] = -torch.inf, torch.nan
-    finite = Warp.sampling(temperature=0)(Raw(logits=logits), draft, prefix).finite
+    finite = Warp.sampling(temperature=0)(TargetOutput(logits=logits), draft, prefix).finite
     assert (~finite).nonzero().tolist() == [[0, 1], [2, 0]]
 
 
 def test_guidance_moves_away_from_the_unconditional(case):
     draft, prefix, logits = case
     null = torch.randn_like(logits)
-    guided = Warp.sampling(guidance=3.0)(Raw(logits=logits, null=null), draft, prefix).law
+    guided = Warp.sampling(guidance=3.0)(TargetOutput(logits=logits, null=null), draft, prefix).distribution
     assert torch.allclose(guided.probs, (3 * logits - 2 * null).softmax(-1), atol=1e-6)
-    without = Warp.sampling(guidance=1.0)(Raw(logits=logits, null=null), draft, prefix).law
+    without = Warp.sampling(guidance=1.0)(TargetOutput(logits=logits, null=null), draft, prefix).distribution
     assert torch.allclose(without.probs, logits.softmax(-1), atol=1e-6)
 
 
-def test_a_law_goes_through_as_it_is(case):
+def test_a_distribution_goes_through_as_it_is(case):
     draft, prefix, logits = case
-    law = Categorical.of_logits(logits)
-    assert Warp.sampling(temperature=0.1)(Raw(law=law), draft, prefix).law is law
+    distribution = Categorical.of_logits(logits)
+    assert (
+        Warp.sampling(temperature=0.1)(TargetOutput(distribution=distribution), draft, prefix).distribution
+        is distribution
+    )
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,8 @@ import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from mmspec.models.captions import CaptionEncoder
-from mmspec.models.vq import LlamaGenVQ
+from mmspec.kits.pictures.models.captions import CaptionEncoder
+from mmspec.kits.pictures.models.vq import LlamaGenVQ
 from mmspec_image.models.llamagen import LlamaGenTransformer
 from mmspec_image.pipeline import TextToImagePipeline
 

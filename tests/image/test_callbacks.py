@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from mmspec.core.laws import Categorical
+from mmspec.core.distributions import Categorical
 from mmspec.core.philox import PhiloxSource
-from mmspec.pictures.rounds import completed
+from mmspec.kits.pictures.rounds import completed
 from mmspec_image.pipeline import TextToImagePipeline
 
 PROMPTS = ["red heart", "blue cat face"]
@@ -51,8 +51,8 @@ def forced(model, condition, nulls, scales):
             there = model(condition.given, codes, condition.mask)[:, t]
             null = model(torch.stack([a for a, _ in away]), codes, torch.stack([m for _, m in away]))[:, t]
         scale = torch.tensor([[scales(t, b)] for b in range(rows)])
-        law = Categorical.of_logits((null + scale * (there - null))[:, None])
-        codes[:, t] = law.draw(source.by_position(torch.full((rows,), t), [t] * rows, 0))[:, 0]
+        distribution = Categorical.of_logits((null + scale * (there - null))[:, None])
+        codes[:, t] = distribution.draw(source.by_position(torch.full((rows,), t), [t] * rows, 0))[:, 0]
     return codes
 
 

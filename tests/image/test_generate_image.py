@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from mmspec import cli
 from mmspec.cli.app import build
-from mmspec.pictures.trace import RAMP, colours, traced
+from mmspec.kits.pictures.trace import RAMP, colours, traced
 from mmspec_image.drafters.jacobi import ImageJacobi
 
 
@@ -92,7 +92,7 @@ def test_ctrl_c_keeps_the_partial_picture(tiny, saved, tmp_path, monkeypatch, li
     propose = ImageJacobi.propose
 
     def interrupted(self, state, k, noise):
-        if state.hosted[0] > 6:
+        if state.host_emitted[0] > 6:
             signal.raise_signal(signal.SIGINT)
         return propose(self, state, k, noise)
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from mmspec.core.decoder import Decoder
-from mmspec.core.laws import Categorical, dense
+from mmspec.core.distributions import Categorical, dense
 from mmspec.core.noise import Lane, Noise, Round
 from mmspec.core.philox import PhiloxSource
 from mmspec.core.types import Draft, Scores, Verdict
@@ -91,8 +91,8 @@ def _all_that_was_drawn(original: Callable) -> Callable:
 
 def _extra(original: Callable) -> Callable:
     def extra(self: Grouped, probs: Tensor, draft: Tensor, x: Tensor, groups: Groups) -> tuple[Tensor, Tensor]:
-        eased = original(self, probs, draft, x, groups)[1]
-        return eased, eased
+        excess_acceptance = original(self, probs, draft, x, groups)[1]
+        return excess_acceptance, excess_acceptance
 
     return extra
 
@@ -111,7 +111,7 @@ MUTANTS = (
         replacing(relax, "_by_point", _released),
     ),
     Mutant(
-        "draft-law-without-its-neighbours-in-the-residual",
+        "draft-distribution-without-its-neighbours-in-the-residual",
         "q is zeroed on the neighbours before it is taken from p, so that they come out too often",
         "LANTERN's static trees (visual.md § 1.7): q[nearest] = 0, then max(p - q, 0)",
         replacing(Relaxed, "left", _static),
@@ -136,7 +136,7 @@ MUTANTS = (
     ),
     Mutant(
         "altered-units-stay-in-the-window",
-        "units that the lossy rule drew behind the walk's end stay as drafts, reported with the target's law",
+        "units that the lossy rule drew behind the walk's end stay as drafts, reported with the target's distribution",
         "this plugin's own first version; the window invariant (visual.md § 1.1)",
         replacing(grouped, "relax", _all_that_was_drawn),
     ),
@@ -147,15 +147,15 @@ def one_node(rule: Any, p: Tensor, q: Tensor | None, x: Tensor, seed: int) -> Te
     """The unit that comes out of a node whose child is `x [rows]`, drawn from q or a point mass: `[rows, 1]`."""
     rows = len(x)
     rule.bind(TARGET)
-    law = None if q is None else Categorical(q.expand(rows, 1, -1))
+    distribution = None if q is None else Categorical(q.expand(rows, 1, -1))
     zero = torch.zeros(rows, dtype=torch.int64)
-    draft = Draft.chain(x[:, None], law).rooted(zero, torch.full_like(zero, 5))
+    draft = Draft.chain(x[:, None], distribution).rooted(zero, torch.full_like(zero, 5))
     scores = Scores(Categorical(p.expand(rows, 2, -1)), torch.ones(rows, 2, dtype=torch.bool))
     verdict = rule.accept(draft, scores, Round(PhiloxSource.seeded(seed, rows), zero, [0] * rows))
     return torch.where(verdict.length > 0, x, verdict.unit)[:, None]
 
 
-def laws(seed: int) -> tuple[Tensor, Tensor]:
+def distributions(seed: int) -> tuple[Tensor, Tensor]:
     g = torch.Generator().manual_seed(seed)
     return tuple(torch.softmax(torch.randn(VOCAB, generator=g) * 1.5, -1) for _ in range(2))
 
@@ -164,31 +164,31 @@ def point_follows(options: RelaxedOptions, rows: int, seed: int, p: Tensor) -> f
     x = int(p.argsort()[2])
     groups = nearest_groups(p, options.k, options.delta, options.lam, TARGET.codebook)
     paper = options.residual == "paper"
-    law = outcome(p, torch.eye(VOCAB)[x], groups, by_group=False, paper=paper).law
-    assert float((law - p).abs().sum()) / 2 <= options.delta + 1e-6  # here, and only here, δ bounds the bias
-    return joint_p_value(one_node(Relaxed(options), p, None, torch.full((rows,), x), seed), law)
+    distribution = outcome(p, torch.eye(VOCAB)[x], groups, by_group=False, paper=paper).distribution
+    assert float((distribution - p).abs().sum()) / 2 <= options.delta + 1e-6  # here, and only here, δ bounds the bias
+    return joint_p_value(one_node(Relaxed(options), p, None, torch.full((rows,), x), seed), distribution)
 
 
 def refused_point_masses(rows: int, seed: int) -> float:
-    return point_follows(RelaxedOptions(k=4, delta=0.3, residual="paper"), rows, seed, laws(11)[0])
+    return point_follows(RelaxedOptions(k=4, delta=0.3, residual="paper"), rows, seed, distributions(11)[0])
 
 
 def neighbours_that_are_all_there_is(rows: int, seed: int) -> float:
-    p = laws(11)[0]
+    p = distributions(11)[0]
     p = torch.where(p >= p.topk(3).values[-1], p, 0.0)
     return point_follows(RelaxedOptions(k=5, delta=0.3), rows, seed, p / p.sum())
 
 
 def refused_draws(rows: int, seed: int) -> float:
-    options, (p, q) = RelaxedOptions(k=3, delta=0.3), laws(11)
+    options, (p, q) = RelaxedOptions(k=3, delta=0.3), distributions(11)
     x = torch.multinomial(q, rows, replacement=True, generator=torch.Generator().manual_seed(seed))
     groups = nearest_groups(p, options.k, options.delta, options.lam, TARGET.codebook)
-    law = outcome(p, q, groups, by_group=False).law
-    return joint_p_value(one_node(Relaxed(options), p, q, x, seed), law)
+    distribution = outcome(p, q, groups, by_group=False).distribution
+    return joint_p_value(one_node(Relaxed(options), p, q, x, seed), distribution)
 
 
 def groups_are_recounted(rows: int, seed: int) -> float:
-    rule, p = Grouped(GROUPED), laws(seed)[0]
+    rule, p = Grouped(GROUPED), distributions(seed)[0]
     rule.bind(TARGET)
     group = rule.groups(p.expand(1, 1, -1))(torch.arange(VOCAB).expand(1, 1, -1))
     found = [set(ids[inside].tolist()) for ids, inside in zip(group.ids[0, 0], group.inside[0, 0], strict=True)]
@@ -199,17 +199,18 @@ def bias_is_that_of_the_closed_form(rows: int, seed: int) -> float:
     rule, held = Grouped(GROUPED), True
     rule.bind(TARGET)
     for s in range(seed, seed + 20):
-        p, q = (law.double() / law.double().sum() for law in laws(s))
+        p, q = (distribution.double() / distribution.double().sum() for distribution in distributions(s))
         probs, draft = p[None, None], q[None, None]
-        tv, eased = rule.bias(probs, draft, q.argmax()[None, None, None], rule.groups(probs))
+        tv, excess_acceptance = rule.bias(probs, draft, q.argmax()[None, None, None], rule.groups(probs))
         groups = ranked_groups(p, GROUPED.size, GROUPED.difference, GROUPED.distance, TARGET.codebook)
         slow = outcome(p, q, groups, by_group=True)
-        held &= abs(float(tv) - slow.tv) < 1e-12 and abs(float(eased) - slow.eased) < 1e-12
+        held &= abs(float(tv) - slow.tv) < 1e-12 and abs(float(excess_acceptance) - slow.excess_acceptance) < 1e-12
     return float(held)
 
 
 def units_follow_what_is_measured(rows: int, seed: int) -> float:
-    """The emitted units against the law that the bias is computed from, given all that stood before, in whole runs.
+    """The emitted units against the distribution that the bias is computed from, given all that stood before, in whole
+    runs.
 
     Cells are places and left neighbours: in each, counts less expected counts sum to a martingale, whose variance is at
     most that of Pearson's statistic.
@@ -224,37 +225,37 @@ def units_follow_what_is_measured(rows: int, seed: int) -> float:
         before, root = state.emitted.clone(), state.root.clone()
         step = decoder.settle(state, decoder.speculate(state))
         state.sync()
-        law = emitted_laws(rule, step.draft, step.scores)
+        distribution = emitted_distributions(rule, step.draft, step.scores)
         for node in range(step.draft.nodes):
             row = (step.count > node).nonzero()[:, 0]
             place = (before + node)[row]
             left = root[row] if node == 0 else state.history[row, place - 1]
             unit = torch.nn.functional.one_hot(state.history[row, place], VOCAB)
-            gap.index_put_((place, left), unit - law[row, node], accumulate=True)
-            count.index_put_((place, left), law[row, node], accumulate=True)
+            gap.index_put_((place, left), unit - distribution[row, node], accumulate=True)
+            count.index_put_((place, left), distribution[row, node], accumulate=True)
     seen = (count > 5).all(-1)
     distance = (gap[seen].square() / count[seen]).sum()
     return float(chi2.sf(float(distance), int(seen.sum()) * (VOCAB - 1)))
 
 
-def emitted_laws(rule: Grouped, draft: Draft, scores: Scores) -> Tensor:
+def emitted_distributions(rule: Grouped, draft: Draft, scores: Scores) -> Tensor:
     """Of the unit that comes out of every node, its draft not seen yet: `[batch, node, vocab]` float64."""
-    law = scores.law.probs.double()
+    distribution = scores.distribution.probs.double()
     if draft.nodes == 1:
-        return law
-    p, q = law[:, :-1], dense(draft.law, draft.drafted, VOCAB).double()
+        return distribution
+    p, q = distribution[:, :-1], dense(draft.distribution, draft.drafted, VOCAB).double()
     e = bias.excess(p, q, rule.groups(p), rule.options.size, rule.against)
     rest = rule.left(p, q, None)
     total = rest.sum(-1, keepdim=True)
     out = p + e - e.sum(-1, keepdim=True) * torch.where(total > 0, rest / total, p)
-    return torch.cat([torch.where(draft.valid[:, 1:, None], out, p), law[:, -1:]], 1)
+    return torch.cat([torch.where(draft.valid[:, 1:, None], out, p), distribution[:, -1:]], 1)
 
 
 Check = Callable[[int, int], float]
 KILLED_BY: dict[str, Check] = {
     "refused-draft-takes-all-neighbours-with-it": refused_point_masses,
     "uniform-where-nothing-is-left": neighbours_that_are_all_there_is,
-    "draft-law-without-its-neighbours-in-the-residual": refused_draws,
+    "draft-distribution-without-its-neighbours-in-the-residual": refused_draws,
     "ranks-by-slices-that-wrap": groups_are_recounted,
     "mass-of-a-group-against-one-unit": bias_is_that_of_the_closed_form,
     "extra-acceptance-as-bias-of-groups": bias_is_that_of_the_closed_form,

@@ -8,8 +8,8 @@ from typer.testing import CliRunner
 
 import mmspec
 from mmspec.cli.app import build
-from mmspec.pictures.data import Pictures
-from mmspec.pictures.ship import ship
+from mmspec.kits.pictures.data import Pictures
+from mmspec.kits.pictures.ship import ship
 from mmspec_image.pipeline import TextToImagePipeline
 from mmspec_image.train import recipe as recipes
 from mmspec_image.train.recipe import ImageRecipe, next_code, train

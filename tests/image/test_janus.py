@@ -102,19 +102,19 @@ def test_sampled_codes_are_those_of_its_own_generate_for_torchs_seed(model):
 def test_a_pass_scores_what_teacher_forcing_says(model, wanted, tree):
     target = JanusTarget(model)
     started = target.start(prompt(), 16, 6)
-    for ours, theirs in ((started.raw.logits, wanted[0]), (started.raw.null, wanted[1])):
+    for ours, theirs in ((started.output.logits, wanted[0]), (started.output.null, wanted[1])):
         torch.testing.assert_close(ours[:, 0], theirs[:, 0], rtol=1e-4, atol=1e-4)
     parents = [-1, 0, -1, 2, 3] if tree else [-1, 0, 1, 2, 3]
     drafted = torch.stack([CODES[:, 9], CODES[:, 8], *CODES[:, 1:4].unbind(1)], 1) if tree else CODES[:, 1:6]
-    raw = target.verify(started.cache, Draft.tree(drafted, parents).rooted(CODES[:, 0], torch.full((3,), 9)))
+    output = target.verify(started.cache, Draft.tree(drafted, parents).rooted(CODES[:, 0], torch.full((3,), 9)))
     path = [0, 3, 4, 5] if tree else [0, 1, 2, 3]
     for node, place in zip(path, range(1, 5), strict=True):
-        for ours, theirs in ((raw.logits, wanted[0]), (raw.null, wanted[1])):
+        for ours, theirs in ((output.logits, wanted[0]), (output.null, wanted[1])):
             torch.testing.assert_close(ours[:, node], theirs[:, place], rtol=1e-4, atol=1e-4)
     count = torch.tensor([4, 2, 3])
     target.commit(started.cache, torch.tensor(path[1:]).expand(3, -1), count)
-    raw = target.verify(started.cache, Draft.alone(CODES.gather(1, count[:, None])[:, 0]))
-    for ours, theirs in ((raw.logits, wanted[0]), (raw.null, wanted[1])):
+    output = target.verify(started.cache, Draft.alone(CODES.gather(1, count[:, None])[:, 0]))
+    for ours, theirs in ((output.logits, wanted[0]), (output.null, wanted[1])):
         expected = theirs.gather(1, (count + 1)[:, None, None].expand(-1, 1, 24))
         torch.testing.assert_close(ours, expected, rtol=1e-4, atol=1e-4)
 
@@ -136,10 +136,10 @@ def test_a_negative_prompt_of_another_length_is_the_unconditional_half(model, wa
     started = JanusTarget(model).start(Prompt(IDS, PADDED, null, (null != 0).long()), 16, 1)
     with torch.no_grad():
         theirs = forced(model, null[0, 1:], CODES[0])[0]
-    torch.testing.assert_close(started.raw.null[:, 0], theirs.expand(3, -1), rtol=1e-4, atol=1e-4)
-    torch.testing.assert_close(started.raw.logits[:, 0], wanted[0][:, 0], rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(started.output.null[:, 0], theirs.expand(3, -1), rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(started.output.logits[:, 0], wanted[0][:, 0], rtol=1e-4, atol=1e-4)
     alone = JanusTarget(model).start(Prompt(IDS, PADDED, guided=False), 16, 1)
-    assert alone.raw.null is None and len(alone.cache.slots.length) == 3
+    assert alone.output.null is None and len(alone.cache.slots.length) == 3
 
 
 def test_pictures_are_transformers_own(model):

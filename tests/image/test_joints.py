@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from mmspec.core.decoder import Decoder
-from mmspec.core.laws import Mixed
+from mmspec.core.distributions import Mixed
 from mmspec.core.rules import Match, Rejection
 from mmspec.core.warp import Warp
 from mmspec.testing.statistics import assert_follows, joint_p_value
@@ -48,8 +48,9 @@ def jacobi(init, redraw, rule, k):
 def test_the_joint_is_kept(init, redraw, k, warp):
     """`sjd` draws windows anew, `mc-sjd` couples them; the picture before had other rows than this one."""
     decoder = jacobi(init, redraw, Rejection(), k)
-    law = joint(TARGET, LENGTH, WARPS[warp])
-    print(f"p = {assert_follows(lambda seed: drawn(decoder, ROWS, LENGTH, seed=seed, warp=WARPS[warp]), law):.4f}")
+    distribution = joint(TARGET, LENGTH, WARPS[warp])
+    p = assert_follows(lambda seed: drawn(decoder, ROWS, LENGTH, seed=seed, warp=WARPS[warp]), distribution)
+    print(f"p = {p:.4f}")
 
 
 def test_rows_that_end_at_different_places_keep_the_joint():
@@ -65,8 +66,8 @@ def test_rows_that_end_at_different_places_keep_the_joint():
 def test_a_picture_does_not_follow_the_one_before_it():
     """The picture before is the draft of the same row, and the two are independent."""
     decoder, warp = jacobi("previous-image", "coupled", Rejection(), 2), WARPS["guided"]
-    law = joint(TARGET, 3, warp)
-    both = (law[..., None] * law.flatten()).reshape((VOCAB,) * 6)
+    distribution = joint(TARGET, 3, warp)
+    both = (distribution[..., None] * distribution.flatten()).reshape((VOCAB,) * 6)
 
     def pair(first):
         return torch.cat([drawn(decoder, 60_000, 3, seed=seed, warp=warp) for seed in (first, first + 1)], 1)
@@ -110,12 +111,12 @@ def test_drafts_of_probability_zero_are_seen_on_both_sides():
     impossible = missing = 0
     while not state.finished:
         pending = decoder.speculate(state)
-        draft, law = pending.draft, pending.scores.law
-        if draft.nodes > 1 and isinstance(draft.law, Mixed):
-            p, valid = law.probs[:, :-1], draft.valid[:, 1:] & ~state.done[:, None]
+        draft, distribution = pending.draft, pending.scores.distribution
+        if draft.nodes > 1 and isinstance(draft.distribution, Mixed):
+            p, valid = distribution.probs[:, :-1], draft.valid[:, 1:] & ~state.done[:, None]
             impossible += int(((p.gather(-1, draft.drafted[..., None])[..., 0] == 0) & valid).sum())
-            random = (valid & draft.law.random)[..., None]
-            missing += int(((draft.law.law.probs == 0) & (p > 0) & random).sum())
+            random = (valid & draft.distribution.random)[..., None]
+            missing += int(((draft.distribution.distribution.probs == 0) & (p > 0) & random).sum())
         decoder.settle(state, pending)
         state.sync()
     assert impossible > 20 and missing > 20, (impossible, missing)

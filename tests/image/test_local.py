@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from mmspec.models.vq import LlamaGenVQ
+from mmspec.kits.pictures.models.vq import LlamaGenVQ
 
 SIZES = dict(ch=32, encoder_ch_mult=(1, 2, 4), decoder_ch_mult=(1, 2, 2), z_channels=32, num_res_blocks=1)
 

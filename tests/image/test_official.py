@@ -6,7 +6,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from mmspec.models.vq import LlamaGenVQ
+from mmspec.kits.pictures.models.vq import LlamaGenVQ
 from mmspec.testing.parity import compare
 from mmspec_image.models.llamagen import LlamaGenTransformer
 from mmspec_image.models.official import HEADS

@@ -12,12 +12,12 @@ from transformers import T5Config, T5EncoderModel
 import mmspec
 from mmspec import shipped
 from mmspec.hosts.loading import load_tokenizer
-from mmspec.models.captions import CaptionEncoder
-from mmspec.models.vq import LlamaGenVQ
-from mmspec.pictures.bench.captions import CAPTIONS
-from mmspec.pictures.data import caption_tokenizer
-from mmspec.pictures.prompts import tokens_of
-from mmspec.pictures.words import words_of
+from mmspec.kits.pictures.bench.captions import CAPTIONS
+from mmspec.kits.pictures.data import caption_tokenizer
+from mmspec.kits.pictures.models.captions import CaptionEncoder
+from mmspec.kits.pictures.models.vq import LlamaGenVQ
+from mmspec.kits.pictures.prompts import tokens_of
+from mmspec.kits.pictures.words import words_of
 from mmspec.registry import installed
 from mmspec_image.drafters.jacobi import ImageJacobi
 from mmspec_image.pipeline import TextToImageOutput, TextToImagePipeline

@@ -11,9 +11,9 @@ from diffusers import DiffusionPipeline
 
 import mmspec
 from mmspec import shipped
-from mmspec.faces.outline import outline_of
-from mmspec.faces.text import TextPipeline
+from mmspec.api.outline import outline_of
 from mmspec.hosts.pipeline_index import index_of
+from mmspec.kits.text.pipeline import TextPipeline
 from mmspec_image.janus_pipeline import JanusPipeline
 from mmspec_image.pipeline import TextToImagePipeline
 from mmspec_video.pipeline import NextFramePipeline
@@ -28,7 +28,9 @@ def folder(saved: Path, tmp_path: Path) -> Path:
     folder = shutil.copytree(saved, tmp_path / "pipe")
     code = f"from pathlib import Path\nPath({str(tmp_path / 'sprung')!r}).touch()\nclass My: pass\n"
     places = ["None.py", "pipeline.py", "my.py", "TextToImagePipeline.py", "../my.py", "../outside.py"]
-    places += [f"{part}/{name}.py" for part in PARTS for name in ("my", "transformers", "mmspec.models.vq")]
+    places += [
+        f"{part}/{name}.py" for part in PARTS for name in ("my", "transformers", "mmspec.kits.pictures.models.vq")
+    ]
     for place in places:
         (folder / place).write_text(code)
     return folder
@@ -52,7 +54,7 @@ CHANGES: dict[str, dict[str, Any]] = {
     "subprocess": {"vq": ["subprocess", "Popen"]},
     "a function of a library": {"vq": ["transformers", "pipeline"]},
     "a class of a library that is no part": {"vq": ["diffusers", "DiffusionPipeline"]},
-    "another part": {"vq": ["mmspec.models.captions", "CaptionEncoder"]},
+    "another part": {"vq": ["mmspec.kits.pictures.models.captions", "CaptionEncoder"]},
     "an Auto class": {"text_encoder": ["transformers", "AutoModel"]},
     "a base class of all": {"vq": ["torch.nn", "Module"]},
     "a component file": {"vq": ["my", "My"]},
@@ -61,24 +63,24 @@ CHANGES: dict[str, dict[str, Any]] = {
     "a module in the folder": {"vq": ["pipe.my", "My"]},
     "a module of ours that is not loaded": {"vq": ["antigravity", "My"]},
     "a path": {"vq": ["../outside", "My"]},
-    "a path in the class": {"vq": ["mmspec.models.vq", "../../My"]},
+    "a path in the class": {"vq": ["mmspec.kits.pictures.models.vq", "../../My"]},
     "an absolute path": {"vq": ["/tmp/outside", "My"]},
-    "a dunder": {"vq": ["mmspec.models.vq", "__loader__"]},
+    "a dunder": {"vq": ["mmspec.kits.pictures.models.vq", "__loader__"]},
     "a dunder module": {"vq": ["__main__", "My"]},
-    "a dotted class": {"vq": ["mmspec.models.vq", "nn.Module"]},
-    "a private name": {"vq": ["mmspec.models.vq", "_LlamaGenVQ"]},
+    "a dotted class": {"vq": ["mmspec.kits.pictures.models.vq", "nn.Module"]},
+    "a private name": {"vq": ["mmspec.kits.pictures.models.vq", "_LlamaGenVQ"]},
     "one name": {"vq": ["LlamaGenVQ"]},
-    "three names": {"vq": ["mmspec.models.vq", "LlamaGenVQ", "more"]},
+    "three names": {"vq": ["mmspec.kits.pictures.models.vq", "LlamaGenVQ", "more"]},
     "numbers": {"vq": [1, 2]},
-    "half a pair": {"vq": ["mmspec.models.vq", None]},
-    "a text": {"vq": "mmspec.models.vq.LlamaGenVQ"},
+    "half a pair": {"vq": ["mmspec.kits.pictures.models.vq", None]},
+    "a text": {"vq": "mmspec.kits.pictures.models.vq.LlamaGenVQ"},
     "an object": {"vq": {"library": "os"}},
     "no part": {"vq": None},
     "a part that is left out": {"vq": [None, None]},
     "a deep part": {"vq": [[["os"]], "system"]},
     "a strange part": {"safety_checker": ["os", "system"]},
     "a dunder key": {"__class__": ["os", "system"]},
-    "a path key": {"../vq": ["mmspec.models.vq", "LlamaGenVQ"]},
+    "a path key": {"../vq": ["mmspec.kits.pictures.models.vq", "LlamaGenVQ"]},
     "files to leave out": {"_ignore_files": ["x"]},
     "a module key": {"_module": "my"},
     "a custom pipeline": {"_class_name": ["pipeline", "My"]},
@@ -87,9 +89,9 @@ CHANGES: dict[str, dict[str, Any]] = {
     "no class": {"_class_name": None},
     "a class with an escape": {"_class_name": "\x1b[2JOdd"},
     "a version that is a list": {"_diffusers_version": ["os", "system"]},
-    "a name with an escape": {"vq": ["mmspec.models.vq", "\x1b]0;x\x07\nLlamaGenVQ"]},
+    "a name with an escape": {"vq": ["mmspec.kits.pictures.models.vq", "\x1b]0;x\x07\nLlamaGenVQ"]},
     "a key with an escape": {"\x1b[2J\n": 1},
-    "a long name": {"vq": ["mmspec.models.vq", "x" * 100_000]},
+    "a long name": {"vq": ["mmspec.kits.pictures.models.vq", "x" * 100_000]},
 }
 
 
@@ -154,7 +156,7 @@ def test_settings_have_their_types(settings: dict[str, Any], tmp_path: Path) -> 
 
 @pytest.mark.parametrize("name", ["emoji", "emoji-continuous", "my-way-home", "my-way-home-tokens"])
 def test_what_we_ship_names_its_parts(name: str) -> None:
-    from mmspec.faces.pipeline import saved_as
+    from mmspec.api.pipeline import saved_as
 
     folder = shipped.asset(name)
     found = index_of(folder, saved_as(folder))

@@ -7,9 +7,9 @@ import pytest
 import torch
 from safetensors import safe_open
 
-from mmspec.pictures.data import Pictures, caption_tokenizer, pixels
-from mmspec.pictures.features import FeatureRecipe, recognised, train_features
-from mmspec.pictures.quality import FILE, Features, Gaussian, frechet, load_quality, write_quality
+from mmspec.kits.pictures.data import Pictures, caption_tokenizer, pixels
+from mmspec.kits.pictures.features import FeatureRecipe, recognised, train_features
+from mmspec.kits.pictures.quality import FILE, Features, Gaussian, frechet, load_quality, write_quality
 
 
 def spread(seed: int, n: int = 5) -> torch.Tensor:

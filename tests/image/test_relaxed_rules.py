@@ -3,18 +3,18 @@
 import pytest
 import torch
 
+from mmspec.core.bias import Bias
 from mmspec.core.decoder import Decoder
+from mmspec.core.distributions import Categorical, Mixed
 from mmspec.core.drafters.draft_model import DraftModel
 from mmspec.core.drafters.initialisations import LeftUnit
 from mmspec.core.drafters.jacobi import Jacobi
-from mmspec.core.laws import Categorical, Mixed
 from mmspec.core.noise import Round
 from mmspec.core.philox import PhiloxSource
 from mmspec.core.rules import Rejection
 from mmspec.core.types import Draft, Scores
 from mmspec.core.warp import Warp
-from mmspec.pictures.conditions import Condition
-from mmspec.report.bias import Bias
+from mmspec.kits.pictures.conditions import Condition
 from mmspec.testing.relaxed import nearest_groups, outcome, ranked_groups
 from mmspec.testing.statistics import joint_p_value
 from mmspec.testing.toys.degenerate import DegenerateDrafts
@@ -75,7 +75,7 @@ class Book:
         self.codebook = torch.randn(vocab, 3, generator=torch.Generator().manual_seed(5))
 
 
-def laws(vocab=6):
+def distributions(vocab=6):
     g = torch.Generator().manual_seed(11)
     return [torch.softmax(torch.randn(vocab, generator=g) * 1.5, -1) for _ in range(2)]
 
@@ -102,21 +102,21 @@ def expected(rule, p, q):
 @pytest.mark.parametrize("name", RULES)
 @pytest.mark.parametrize("point", [False, True])
 def test_the_output_follows_the_closed_form(name, point):
-    p, q = laws()
+    p, q = distributions()
     rows, vocab, rule = 200_000, 6, RULES[name]()
     rule.bind(Book(vocab))
-    law = Categorical(q.expand(rows, 1, vocab))
+    distribution = Categorical(q.expand(rows, 1, vocab))
     x = torch.multinomial(q, rows, replacement=True, generator=torch.Generator().manual_seed(1))[:, None]
     if point:
         x = torch.full_like(x, int(q.argmax()))
         q = torch.nn.functional.one_hot(x[0, 0], vocab).float()
-        law = Mixed(law, torch.zeros(rows, 1, dtype=torch.bool), x)
-    draft = Draft.chain(x, law).rooted(torch.zeros(rows, dtype=torch.int64), torch.full((rows,), 5))
+        distribution = Mixed(distribution, torch.zeros(rows, 1, dtype=torch.bool), x)
+    draft = Draft.chain(x, distribution).rooted(torch.zeros(rows, dtype=torch.int64), torch.full((rows,), 5))
     scores = Scores(Categorical(p.expand(rows, 2, vocab)), torch.ones(rows, 2, dtype=torch.bool))
     zero = torch.zeros(rows, dtype=torch.int64)
     verdict = rule.accept(draft, scores, Round(PhiloxSource.seeded(3, rows), zero, [0] * rows))
     first = torch.where(verdict.length > 0, x[:, 0], verdict.unit)
-    assert joint_p_value(first[:, None], expected(rule, p, q).law) > 1e-4
+    assert joint_p_value(first[:, None], expected(rule, p, q).distribution) > 1e-4
     assert joint_p_value(first[:, None], p) < 1e-4, "the bias must be seen, or this test is blind"
 
 

@@ -17,13 +17,13 @@ from safetensors.torch import load_file, save_file
 
 import mmspec
 from mmspec import shipped
+from mmspec.api import choice, pipeline
+from mmspec.api.saved import FILE
 from mmspec.core.goodput import Goodput
 from mmspec.core.rules import Match
-from mmspec.faces import choice, pipeline
-from mmspec.faces.saved import FILE
 from mmspec.hosts import linear
 from mmspec.hosts.loading import load_model, locate
-from mmspec.models.vq import LlamaGenVQ
+from mmspec.kits.pictures.models.vq import LlamaGenVQ
 from mmspec_image.pipeline import TextToImagePipeline
 
 PROMPTS = ["red heart", "blue cat face"]
@@ -237,10 +237,10 @@ DAMAGE = {
     "a list": (lambda f: (f / "model_index.json").write_text("[]"), "it holds a list, not an object"),
     "no such part": (
         rewrite("model_index.json", "LlamaGenVQ", "Nonsense"),
-        "vq is to be a LlamaGenVQ, not .mmspec.models.vq.Nonsense.",
+        "vq is to be a LlamaGenVQ, not .mmspec.kits.pictures.models.vq.Nonsense.",
     ),
     "another library": (
-        rewrite("model_index.json", "mmspec.models.vq", "os"),
+        rewrite("model_index.json", "mmspec.kits.pictures.models.vq", "os"),
         "vq is to be a LlamaGenVQ, not .os.LlamaGenVQ.",
     ),
     "another pipeline": (rewrite("model_index.json", "TextToImagePipeline", "Odd"), "a Odd, which no installed plugin"),
@@ -264,7 +264,7 @@ def test_of_a_name_of_the_hub_the_index_is_checked_first_and_no_code_is_fetched(
     (name, how), *others = asked
     assert name == "somebody/emoji" and not others
     assert not {".py", ".bin", ".pt"} & {os.path.splitext(pattern)[1] for pattern in how["allow_patterns"]}
-    rewrite("model_index.json", "mmspec.models.vq", "os")(folder)
+    rewrite("model_index.json", "mmspec.kits.pictures.models.vq", "os")(folder)
     with pytest.raises(ValueError, match=r"vq is to be a LlamaGenVQ, not .os\.LlamaGenVQ"):
         TextToImagePipeline.from_pretrained("somebody/emoji")
     assert len(asked) == 1

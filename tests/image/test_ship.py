@@ -5,7 +5,7 @@ import json
 import pytest
 
 import mmspec
-from mmspec.pictures.ship import ship
+from mmspec.kits.pictures.ship import ship
 
 
 def test_it_loads_with_its_facts_beside_it(tiny, tmp_path):

@@ -7,7 +7,7 @@ from mmspec.core.decoder import Decoder
 from mmspec.core.rules import Match, Rejection
 from mmspec.core.types import Draft
 from mmspec.core.warp import Warp
-from mmspec.pictures.conditions import Condition
+from mmspec.kits.pictures.conditions import Condition
 from mmspec_image.drafters.jacobi import ImageJacobi, JacobiOptions
 from mmspec_image.models.llamagen import LlamaGenTransformer
 from mmspec_image.targets.llamagen import LlamaGenTarget
@@ -37,20 +37,20 @@ def test_a_pass_scores_what_teacher_forcing_says(name, tree, request):
     with torch.no_grad():
         wanted = [model(c.given, codes, c.mask) for c in (given, null)]
     started = target.start(given, 16, 6)
-    torch.testing.assert_close(started.raw.logits[:, 0], wanted[0][:, 0], rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(started.output.logits[:, 0], wanted[0][:, 0], rtol=1e-4, atol=1e-4)
     root, count = codes[:, 0], torch.tensor([4, 2, 3])
     parents = [-1, 0, -1, 2, 3] if tree else [-1, 0, 1, 2, 3]
     drafted = torch.stack([codes[:, 9], codes[:, 8], *codes[:, 1:4].unbind(1)], 1) if tree else codes[:, 1:6]
-    raw = target.verify(started.cache, Draft.tree(drafted, parents).rooted(root, torch.full((rows,), 9)))
+    output = target.verify(started.cache, Draft.tree(drafted, parents).rooted(root, torch.full((rows,), 9)))
     path = [0, 3, 4, 5] if tree else [0, 1, 2, 3]
     for node, place in zip(path, range(1, 5), strict=True):
-        for ours, theirs in ((raw.logits, wanted[0]), (raw.null, wanted[1])):
+        for ours, theirs in ((output.logits, wanted[0]), (output.null, wanted[1])):
             torch.testing.assert_close(ours[:, node], theirs[:, place], rtol=1e-4, atol=1e-4)
     target.commit(started.cache, torch.tensor(path[1:]).expand(rows, -1), count)
     after = codes.gather(1, count[:, None])[:, 0]
-    raw = target.verify(started.cache, Draft.alone(after))
+    output = target.verify(started.cache, Draft.alone(after))
     expected = wanted[0].gather(1, (count + 1)[:, None, None].expand(-1, 1, 24))
-    torch.testing.assert_close(raw.logits, expected, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(output.logits, expected, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("init", INITS)
@@ -94,7 +94,7 @@ def test_more_codes_than_a_picture_has_are_refused(by_class):
 
 def test_without_guidance_there_is_one_half(by_class):
     started = LlamaGenTarget(by_class).start(Condition(torch.tensor([0, 1]), guided=False), 16, 4)
-    assert started.raw.null is None and len(started.cache.slots.length) == 2
+    assert started.output.null is None and len(started.cache.slots.length) == 2
 
 
 def test_positions_stay_precise_in_half_precision():

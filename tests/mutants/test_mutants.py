@@ -14,13 +14,13 @@ from transformers import RepetitionPenaltyLogitsProcessor
 
 from mmspec.core import philox
 from mmspec.core.decoder import Decoder
+from mmspec.core.distributions import Categorical, GaussianMixture
 from mmspec.core.drafters.cascade import CascadeDrafter, FromHistory
 from mmspec.core.drafters.draft_model import DraftModel
 from mmspec.core.drafters.initialisations import RandomUnit
 from mmspec.core.drafters.jacobi import Jacobi
-from mmspec.core.drafters.neighbours import LeftLaw
+from mmspec.core.drafters.neighbours import LeftDistribution
 from mmspec.core.drafters.shapes import Beam, Branching
-from mmspec.core.laws import Categorical, GaussianMixture
 from mmspec.core.policies import Confidence
 from mmspec.core.rules import Block, Match, RecursiveRejection, Rejection
 from mmspec.core.types import Draft
@@ -54,18 +54,20 @@ def decoded(target: Any, drafter: Any, rule: Any, rows: int, length: int, k: int
     return state.history[:, state.given : state.given + length]
 
 
-def law_of_history(drafter: Any, rule: Any, rows: int, seed: int, length: int = 4, k: int = 3, **options: Any) -> float:
+def distribution_of_history(
+    drafter: Any, rule: Any, rows: int, seed: int, length: int = 4, k: int = 3, **options: Any
+) -> float:
     units = decoded(LARGE, drafter, rule, rows, length, k, seed=seed, **options)
-    return joint_p_value(units, exact_joint(LARGE.next_law(PROMPT), length, 3))
+    return joint_p_value(units, exact_joint(LARGE.next_distribution(PROMPT), length, 3))
 
 
-def law_of_text(drafter: Any, rule: Any, rows: int, seed: int, length: int = 5, k: int = 2) -> float:
-    def next_law(units: tuple[int, ...]) -> Tensor:
+def distribution_of_text(drafter: Any, rule: Any, rows: int, seed: int, length: int = 5, k: int = 2) -> float:
+    def next_distribution(units: tuple[int, ...]) -> Tensor:
         before, at = [*PROMPT, *units][-2:]
         return torch.softmax(TEXT.table[before, at], -1)
 
     units = decoded(TEXT, drafter, rule, rows, length, k, seed=seed)
-    return joint_p_value(units, exact_joint(next_law, length, 3))
+    return joint_p_value(units, exact_joint(next_distribution, length, 3))
 
 
 def warped_chain_under_rejection(rows: int, seed: int) -> float:
@@ -74,41 +76,41 @@ def warped_chain_under_rejection(rows: int, seed: int) -> float:
 
     warp = Warp.sampling(temperature=0.7, top_k=2)
     units = decoded(LARGE, DraftModel(MIDDLE), Rejection(), rows, 4, 3, seed=seed, warp=warp)
-    return joint_p_value(units, exact_joint(LARGE.next_law(PROMPT, top_two), 4, 3))
+    return joint_p_value(units, exact_joint(LARGE.next_distribution(PROMPT, top_two), 4, 3))
 
 
 def chain_under_rejection(rows: int, seed: int) -> float:
-    return law_of_history(DraftModel(MIDDLE), Rejection(), rows, seed)
+    return distribution_of_history(DraftModel(MIDDLE), Rejection(), rows, seed)
 
 
 def chain_under_block(rows: int, seed: int) -> float:
-    return law_of_history(DraftModel(MIDDLE), Block(), rows, seed, length=5, k=4)
+    return distribution_of_history(DraftModel(MIDDLE), Block(), rows, seed, length=5, k=4)
 
 
 def speechless_chain_under_block(rows: int, seed: int) -> float:
     """A small vocabulary, 0 and 1, whose units are all forbidden after a 1."""
     table = WORSE.clone()
     table[..., 2], table[:, 1] = -torch.inf, -torch.inf
-    return law_of_text(DraftModel(MarkovTarget(table)), Block(), rows, seed, k=3)
+    return distribution_of_text(DraftModel(MarkovTarget(table)), Block(), rows, seed, k=3)
 
 
 def empty_tree_under_recursive_rejection(rows: int, seed: int) -> float:
-    return law_of_text(DegenerateDrafts(MarkovTree(WORSE, (2,)), ("empty",)), RecursiveRejection(), rows, seed)
+    return distribution_of_text(DegenerateDrafts(MarkovTree(WORSE, (2,)), ("empty",)), RecursiveRejection(), rows, seed)
 
 
 def jacobi_under_rejection(rows: int, seed: int) -> float:
-    return law_of_history(Jacobi(RandomUnit(3)), Rejection(), rows, seed, length=5, k=4)
+    return distribution_of_history(Jacobi(RandomUnit(3)), Rejection(), rows, seed, length=5, k=4)
 
 
 def window_drawn_anew_under_rejection(rows: int, seed: int) -> float:
-    """Laws that change much with what stands before, or a window has hardly anything to refuse."""
+    """Distributions that change much with what stands before, or a window has hardly anything to refuse."""
     target = PictureTarget.random(4, 4, seed=1, sharpness=2.5)
     decoder = Decoder(target, Jacobi(RandomUnit(4), independent=True), Rejection(), k=4)
     return joint_p_value(drawn(decoder, rows, 5, seed=seed, warp=Warp()), joint(target, 5, Warp()))
 
 
 def window_under_match(rows: int, seed: int) -> float:
-    return law_of_history(Jacobi(RandomUnit(3)), Match(), rows, seed, length=4, k=3)
+    return distribution_of_history(Jacobi(RandomUnit(3)), Match(), rows, seed, length=4, k=3)
 
 
 def residuals_hold_only_what_q_left(rows: int, seed: int) -> float:
@@ -119,7 +121,7 @@ def residuals_hold_only_what_q_left(rows: int, seed: int) -> float:
 
 
 def confident_chain_under_rejection(rows: int, seed: int) -> float:
-    return law_of_history(DraftModel(MIDDLE), Rejection(), rows, seed, policy=Confidence(3, 0.3))
+    return distribution_of_history(DraftModel(MIDDLE), Rejection(), rows, seed, policy=Confidence(3, 0.3))
 
 
 def cascade_of(small: HistoryTarget, rule: Any) -> CascadeDrafter:
@@ -130,36 +132,36 @@ def cascade_of(small: HistoryTarget, rule: Any) -> CascadeDrafter:
 def cascade_under_rejection(rows: int, seed: int) -> float:
     """A poor innermost drafter: many refusals inside."""
     drafter = cascade_of(HistoryTarget.random(3, 99), Rejection())
-    return law_of_history(drafter, Rejection(), rows, seed, length=5, k=4)
+    return distribution_of_history(drafter, Rejection(), rows, seed, length=5, k=4)
 
 
 def cascade_under_block(rows: int, seed: int) -> float:
-    return law_of_history(cascade_of(SMALL, Match()), Block(), rows, seed, length=5, k=4)
+    return distribution_of_history(cascade_of(SMALL, Match()), Block(), rows, seed, length=5, k=4)
 
 
 def siblings_without_replacement(rows: int, seed: int) -> float:
-    return law_of_text(MarkovTree(WORSE, (2,)), RecursiveRejection(), rows, seed)
+    return distribution_of_text(MarkovTree(WORSE, (2,)), RecursiveRejection(), rows, seed)
 
 
 def tree_with_replacement(rows: int, seed: int) -> float:
-    return law_of_text(MarkovTree(WORSE, (2, 1), "with"), RecursiveRejection(), rows, seed)
+    return distribution_of_text(MarkovTree(WORSE, (2, 1), "with"), RecursiveRejection(), rows, seed)
 
 
 def tree_with_replacement_under_match(rows: int, seed: int) -> float:
-    return law_of_text(MarkovTree(WORSE, (2, 1), "with"), Match(), rows, seed)
+    return distribution_of_text(MarkovTree(WORSE, (2, 1), "with"), Match(), rows, seed)
 
 
 def tree_of_the_likeliest_under_match(rows: int, seed: int) -> float:
-    return law_of_text(MarkovTree(WORSE, (2, 2), "top"), Match(), rows, seed)
+    return distribution_of_text(MarkovTree(WORSE, (2, 2), "top"), Match(), rows, seed)
 
 
 def sampled_tree_of_a_model(rows: int, seed: int) -> float:
     drafter = DraftModel(MarkovTarget(WORSE), Branching((2,)))
-    return law_of_text(drafter, RecursiveRejection(), rows, seed)
+    return distribution_of_text(drafter, RecursiveRejection(), rows, seed)
 
 
 def sampled_beam_of_a_model(rows: int, seed: int) -> float:
-    return law_of_text(DraftModel(MarkovTarget(WORSE), Beam(2)), RecursiveRejection(), rows, seed)
+    return distribution_of_text(DraftModel(MarkovTarget(WORSE), Beam(2)), RecursiveRejection(), rows, seed)
 
 
 def gaussian_window_under_rejection(rows: int, seed: int) -> float:
@@ -177,14 +179,14 @@ def gaussian_window_under_rejection(rows: int, seed: int) -> float:
 
 def denoising_window_under_rejection(rows: int, seed: int) -> float:
     target = ChainTarget.random(3, LinearHead.of(1, steps=3), seed=0, gain=0.9)
-    tokens = decoded(target, Jacobi(LeftLaw()), Rejection(), rows // 20, 6, 4, seed=seed, inputs=rows // 20)
+    tokens = decoded(target, Jacobi(LeftDistribution()), Rejection(), rows // 20, 6, 4, seed=seed, inputs=rows // 20)
     return white_p_value(whitened(tokens.flatten(1), *target.joint(6)))
 
 
 def mixture_window_under_rejection(rows: int, seed: int) -> float:
     """Scales alternate along the tokens: new slots are drafted with another one than the target's."""
     target = MixtureTarget.random(2, seed=0, coupling="maximal")
-    tokens = decoded(target, Jacobi(LeftLaw()), Rejection(), rows // 20, 4, 3, seed=seed, inputs=rows // 20)
+    tokens = decoded(target, Jacobi(LeftDistribution()), Rejection(), rows // 20, 4, 3, seed=seed, inputs=rows // 20)
     return white_p_value(target.normalised(tokens))
 
 
@@ -260,7 +262,7 @@ class Skipping:
 
 
 def drafts_after_the_true_history(rows: int, seed: int) -> float:
-    """The law of every draft, against a recomputation from the known units."""
+    """The distribution of every draft, against a recomputation from the known units."""
     drafter, held = Blind(MIDDLE), True
     decoder = Decoder(LARGE, drafter, Rejection(), k=3, policy=Skipping())
     state = decoder.start(torch.tensor([PROMPT] * 64), 30, seed=seed)
@@ -271,7 +273,7 @@ def drafts_after_the_true_history(rows: int, seed: int) -> float:
         if draft.nodes > 1:
             path = Draft.chain(draft.drafted).rooted(root, torch.full_like(known, 9))
             expected = MIDDLE.after(state.history, known, path)[:, :-1].softmax(-1)
-            held &= torch.allclose(draft.law.probs[active], expected[active], atol=1e-6)
+            held &= torch.allclose(draft.distribution.probs[active], expected[active], atol=1e-6)
         decoder.settle(state, pending)
         state.sync()
     return float(held and not state.report.faults)
@@ -282,10 +284,12 @@ SEEN_TWICE: dict[str, Check] = {
     "draft-noise-once-per-call": sampled_beam_of_a_model,
     "siblings-resorted-by-q": sampled_tree_of_a_model,
     "without-replacement-reported-as-with": sampled_tree_of_a_model,
-    "sibling-law-without-renormalising": sampled_beam_of_a_model,
+    "sibling-distribution-without-renormalising": sampled_beam_of_a_model,
     "unit-of-no-distribution-as-a-proposal": empty_tree_under_recursive_rejection,
 }
-"""A second check of the same bugs: Sequoia's reused noise in a stochastic beam, the laws of a drawn tree, no mass."""
+"""A second check of the same bugs: Sequoia's reused noise in a stochastic beam, the distributions of a drawn tree, no
+mass.
+"""
 KILLED_BY: dict[str, Check] = {
     "noise-by-position-under-block": chain_under_block,
     "noise-by-position-under-coupled-redraws": jacobi_under_rejection,
@@ -302,7 +306,7 @@ KILLED_BY: dict[str, Check] = {
     "history-of-the-root-at-every-node": penalty_as_plain,
     "trim-by-own-q": confident_chain_under_rejection,
     "unit-of-no-distribution-as-a-proposal": speechless_chain_under_block,
-    "middle-resamples-from-its-own-law": cascade_under_rejection,
+    "middle-resamples-from-its-own-distribution": cascade_under_rejection,
     "outer-noise-inside-under-block": cascade_under_block,
     "per-row-draws-on-a-shared-node": tree_of_the_likeliest_under_match,
     "equal-siblings-claim-twice": tree_with_replacement_under_match,
@@ -310,7 +314,7 @@ KILLED_BY: dict[str, Check] = {
     "siblings-resorted-by-q": siblings_without_replacement,
     "without-replacement-reported-as-with": siblings_without_replacement,
     "residual-without-renormalising": siblings_without_replacement,
-    "sibling-law-without-renormalising": sampled_tree_of_a_model,
+    "sibling-distribution-without-renormalising": sampled_tree_of_a_model,
     "rerank-of-sampled-siblings": sampled_tree_of_a_model,
     "stale-q-after-partial-commit": jacobi_under_rejection,
     "batch-minimum-truncation-with-stale-q": jacobi_under_rejection,
@@ -323,7 +327,7 @@ KILLED_BY: dict[str, Check] = {
     "mean-drafted-as-a-draw": denoising_window_under_rejection,
     "stale-means-in-the-denoising-window": denoising_window_under_rejection,
     "residual-capped-at-zeros": residuals_of_almost_equal_mixtures,
-    "law-of-the-slot-to-the-left": jacobi_under_rejection,
+    "distribution-of-the-slot-to-the-left": jacobi_under_rejection,
     "bonus-dropped-on-full-accept": perfect_draft_emits_its_bonus,
     "end-inside-the-accepted-path-ignored": ends_as_plain,
     "commit-one-short": tree_equals_plain,

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 import mmspec
+from mmspec.api.build import decoder_for
 from mmspec.core import manifest
 from mmspec.core.rules.match import Match
-from mmspec.faces.build import decoder_for
 from mmspec.registry import Component, Registry, fitting, hookimpl, installed, pair
 from mmspec.testing.conformance.tiny import llama, prompt, small
 

@@ -63,7 +63,7 @@ def test_signature_stands_in_contributing_with_a_line_on_what_it_does(signature:
 def test_contributing_states_nothing_that_is_not_there() -> None:
     assert {signature for signature, _ in STATED} == {*map(shown, HOOKS), *METHODS}
     owners = {signature.split(".")[0] for signature in METHODS}
-    assert owners >= {"Target", "Drafter", "HostDrafter", "Rule", "Law", "Policy", "Noise", *CALLED}
+    assert owners >= {"Target", "Drafter", "HostDrafter", "Rule", "Distribution", "Policy", "Noise", *CALLED}
 
 
 def test_there_are_three_hooks_each_with_a_line_of_documentation() -> None:

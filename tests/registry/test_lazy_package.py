@@ -27,7 +27,7 @@ def test_exports_are_the_objects_themselves() -> None:
     from mmspec.registry import Component, hookimpl
 
     assert mmspec.Component is Component and mmspec.hookimpl is hookimpl
-    assert {"Component", "Decoder", "Draft", "Law", "enable", "disable", "custom_generate"} <= set(dir(mmspec))
+    assert {"Component", "Decoder", "Draft", "Distribution", "enable", "disable", "custom_generate"} <= set(dir(mmspec))
     with pytest.raises(AttributeError, match="no attribute 'enabel'"):
         mmspec.enabel  # noqa: B018
 

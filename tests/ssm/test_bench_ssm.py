@@ -10,9 +10,9 @@ from typer.testing import CliRunner
 
 from mmspec.bench import memory
 from mmspec.bench.limits import Floor
-from mmspec.bench.texts import run
 from mmspec.cli.app import build
 from mmspec.hosts.loading import load_tokenizer
+from mmspec.kits.text.bench import run
 from mmspec.report.result import Result
 from mmspec_ssm.bench import rounds as module
 from mmspec_ssm.bench.rounds import Round, rounds

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 import mmspec
-from mmspec.testing.equality import Stock, assert_same, stock
-from mmspec.testing.zoo import RECURRENT, build, noisy
+from mmspec.compare.equality import Stock, assert_same, stock
+from tests.support.zoo import RECURRENT, build, noisy
 
 FAST = ["mamba2", "bamba", "mamba", "falcon_mamba", "jamba", "falcon_h1"]
 CALLS: dict[str, dict[str, Any]] = {

@@ -13,14 +13,14 @@ from torch import Tensor
 from transformers import DynamicCache, MambaConfig, MambaForCausalLM
 
 import mmspec
+from mmspec.compare.equality import assert_same, stock
 from mmspec.core.types import Draft
 from mmspec.hosts.target import TransformersTarget
 from mmspec.registry import hookimpl, installed
-from mmspec.testing.equality import assert_same, stock
-from mmspec.testing.zoo import build
 from mmspec_ssm.ops.ssd import Ssd
 from mmspec_ssm.plugin import OPS
 from mmspec_ssm.target import declared, recurrent, without_advice
+from tests.support.zoo import build
 
 
 def functions(model: Any) -> dict[str, Any]:

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from mmspec.core.types import Draft
 from mmspec.hosts.target import TransformersTarget
-from mmspec.testing.zoo import RECURRENT
 from mmspec_ssm.target import recurrent
+from tests.support.zoo import RECURRENT
 
 FAST = ["mamba2", "bamba", "mamba", "falcon_mamba", "jamba", "falcon_h1"]
 ALL = [pytest.param(name, marks=[] if name in FAST else [pytest.mark.slow]) for name in RECURRENT]
@@ -49,7 +49,7 @@ def begin(target: TransformersTarget, lengths: list[int]) -> tuple[Any, list[Ten
     started = target.start({"input_ids": ids * mask, "attention_mask": mask.long()}, 400, 8)
     texts = [row[own] for row, own in zip(ids, mask, strict=True)]
     for row, text in enumerate(texts):
-        assert float((started.raw.logits[row, 0] - whole(target, text)).abs().max()) < WITHIN
+        assert float((started.output.logits[row, 0] - whole(target, text)).abs().max()) < WITHIN
     return started.cache, texts
 
 

@@ -7,8 +7,8 @@ import torch
 
 import mmspec
 from mmspec import shipped
+from mmspec.compare.equality import Stock, assert_same, stock
 from mmspec.hosts.loading import load_model, load_tokenizer
-from mmspec.testing.equality import Stock, assert_same, stock
 
 TEXTS = ("class Stack:\n    def push(self, item):\n        ", "KING RICHARD II:\nWhat say you, ", "import os\n\n\ndef ")
 CALLS: dict[str, dict[str, Any]] = {

@@ -14,8 +14,9 @@ from typer.testing import CliRunner
 from mmspec import shipped
 from mmspec.cli.app import build
 from mmspec.hosts.loading import load_tokenizer
+from mmspec.kits.text import corpus
 from mmspec.registry import installed
-from mmspec.training import corpus, loop
+from mmspec.training import loop
 from mmspec.training.loop import LoopOptions
 from mmspec_ssm.train import recipe as module
 from mmspec_ssm.train import ship

@@ -6,13 +6,13 @@ import pytest
 import torch
 
 import mmspec
+from mmspec.compare.equality import assert_same, stock
 from mmspec.core.drafters.static_tree import likeliest_tree
-from mmspec.testing.equality import assert_same, stock
-from mmspec.testing.zoo import build, noisy
 from mmspec_ssm.drafters import stree as module
 from mmspec_ssm.drafters.static import Static
 from mmspec_ssm.drafters.stree import Stree, StreeOptions, expected
 from mmspec_ssm.target import recurrent
+from tests.support.zoo import build, noisy
 
 RATES = (0.6, 0.2, 0.1)
 

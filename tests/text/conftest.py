@@ -10,8 +10,8 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from transformers.utils import logging
 
 import mmspec
-from mmspec.report.report import Report
-from mmspec.testing.equality import Stock, stock
+from mmspec.compare.equality import Stock, stock
+from mmspec.core.report import Report
 
 logging.set_verbosity_error()
 VOCAB, CONTEXT = 131, 512

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 import mmspec
-from mmspec.report.report import Report
-from mmspec.testing.equality import Stock, assert_same, stock
-from mmspec.testing.zoo import ARCHITECTURES, MEANS, REFUSED, SAYS, build, noisy
+from mmspec.compare.equality import Stock, assert_same, stock
+from mmspec.core.report import Report
+from tests.support.zoo import ARCHITECTURES, MEANS, REFUSED, SAYS, build, noisy
 
 GREEDY = dict(do_sample=False, max_new_tokens=24)
 SAMPLED = dict(do_sample=True, top_k=0, temperature=0.8, max_new_tokens=24)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from mmspec.testing.equality import NEAR_TIE, Stock, assert_same
+from mmspec.compare.equality import NEAR_TIE, Stock, assert_same
 
 SAMPLED = dict(do_sample=True, top_k=0, max_new_tokens=12)
 GREEDY = dict(do_sample=False, max_new_tokens=12)

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 import mmspec
+from mmspec.compare.equality import assert_same, stock
 from mmspec.core.decoder import Decoder
-from mmspec.testing.equality import assert_same, stock
 
 CALL = dict(do_sample=True, top_k=0, max_new_tokens=6)
 

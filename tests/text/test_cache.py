@@ -149,7 +149,7 @@ def test_a_prefill_in_chunks_is_the_prefill_of_every_row_alone(
     assert started.pads.tolist() == [0, 9, 3] and started.cache.slots.length.tolist() == [14, 5, 11]
     for b, row in enumerate(rows_of(inputs)):
         right, slots = fresh(target, row)
-        assert close(started.raw.logits[b, 0], right[-1])
+        assert close(started.output.logits[b, 0], right[-1])
         for layer, (keys, values) in zip(started.cache.slots.layers, slots, strict=True):
             assert close(layer.keys[b, :, : len(row)], keys) and close(layer.values[b, :, : len(row)], values)
 

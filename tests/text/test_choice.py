@@ -8,17 +8,17 @@ import pytest
 import torch
 
 import mmspec
+from mmspec.api import choice
+from mmspec.api.build import decoder_for
+from mmspec.compare.equality import assert_same
 from mmspec.core.decoder import Decoder
 from mmspec.core.goodput import Goodput
 from mmspec.core.policies import Fixed
 from mmspec.core.warp import Warp
-from mmspec.faces import choice
-from mmspec.faces.build import decoder_for
 from mmspec.hosts.budget import BudgetedTarget
 from mmspec.hosts.loading import load_model
 from mmspec.hosts.target import TransformersTarget
 from mmspec.registry import installed
-from mmspec.testing.equality import assert_same
 from mmspec_text.drafters.cascade import Cascade, CascadeOptions
 from mmspec_text.drafters.draft_tree import TextDraftTree
 from mmspec_text.drafters.suffix import Suffix

@@ -16,9 +16,9 @@ from transformers import PreTrainedTokenizerFast
 from typer.testing import CliRunner
 
 from mmspec import cli
-from mmspec.cli import writing as demo
 from mmspec.cli.app import build
 from mmspec.hosts.loading import load_model, load_tokenizer
+from mmspec.kits.text import writing as demo
 from mmspec_text.drafters.prompt_lookup import PromptLookup
 
 PROMPT = "the cat and the dog and the "
@@ -105,8 +105,8 @@ def test_ctrl_c_prints_what_there_is(folder: Path, monkeypatch: pytest.MonkeyPat
     propose, known = PromptLookup.propose, []
 
     def interrupted(self: PromptLookup, state: Any, k: int, noise: Any) -> Any:
-        known[:] = [state.history[0, : state.given + state.hosted[0]]]
-        if state.hosted[0] > 12:
+        known[:] = [state.history[0, : state.given + state.host_emitted[0]]]
+        if state.host_emitted[0] > 12:
             raise KeyboardInterrupt
         return propose(self, state, k, noise)
 

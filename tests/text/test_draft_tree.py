@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 import mmspec
+from mmspec.compare.equality import assert_same
 from mmspec.core.drafters.shapes import Beam, Branching, Rerank
-from mmspec.testing.equality import assert_same
 from mmspec_text.drafters.draft_tree import DraftTreeOptions, TextDraftTree
 
 SHAPES = [{}, {"width": 2, "nodes": 5}, {"shape": "branching", "branching": [3, 1, 2]}, {"shape": "beam", "width": 3}]

@@ -10,7 +10,7 @@ from torch import Tensor
 from transformers import StoppingCriteria
 
 import mmspec
-from mmspec.testing.equality import assert_same
+from mmspec.compare.equality import assert_same
 
 SAMPLED = dict(do_sample=True, top_k=0, max_new_tokens=24)
 

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 import mmspec
-from mmspec.faces import Enabled, build
-from mmspec.testing.equality import assert_same
+from mmspec.api import Enabled, build
+from mmspec.compare.equality import assert_same
 
 SAMPLED = dict(do_sample=True, top_k=0, max_new_tokens=20)
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 import mmspec
-from mmspec.testing.equality import assert_same, stock
+from mmspec.compare.equality import assert_same, stock
 
 SAMPLINGS = {
     "temperature": dict(temperature=0.8, top_k=0),

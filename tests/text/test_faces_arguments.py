@@ -10,7 +10,7 @@ from torch import Tensor
 from transformers import DynamicCache, GenerationConfig, TextIteratorStreamer
 
 import mmspec
-from mmspec.testing.equality import assert_same, stock
+from mmspec.compare.equality import assert_same, stock
 
 ENDS = [17, 40, 41, 63, 77]
 CALLS: dict[str, dict[str, Any]] = {

@@ -11,8 +11,8 @@ from transformers import LogitsProcessor, LogitsProcessorList, SynthIDTextWaterm
 from transformers.generation import logits_process
 
 import mmspec
+from mmspec.compare.equality import assert_same, stock
 from mmspec.core import processors
-from mmspec.testing.equality import assert_same, stock
 
 ENDS = [17, 40, 41, 63, 77]
 SAMPLED = dict(do_sample=True, top_k=0, max_new_tokens=20, eos_token_id=ENDS)

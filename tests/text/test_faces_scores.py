@@ -12,11 +12,11 @@ from transformers import DynamicCache
 from transformers.generation import GenerateDecoderOnlyOutput
 
 import mmspec
+from mmspec.api.generation import returned_cache
 from mmspec.core.noise import DraftNoise
 from mmspec.core.protocols import Target
 from mmspec.core.state import State
 from mmspec.core.types import Draft, Step
-from mmspec.faces.generation import returned_cache
 
 ENDS = [17, 40, 41, 63, 77, 90, 91]
 CALL = dict(max_new_tokens=20, eos_token_id=ENDS, pad_token_id=5)

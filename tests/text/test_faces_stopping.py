@@ -24,7 +24,7 @@ from transformers import (
 from transformers.generation.stopping_criteria import ConfidenceCriteria
 
 import mmspec
-from mmspec.testing.equality import Stock, assert_same, stock
+from mmspec.compare.equality import Stock, assert_same, stock
 
 ENDS = [17, 40, 41, 63, 77]
 SAMPLED = dict(do_sample=True, top_k=0, max_new_tokens=20)
@@ -243,7 +243,7 @@ def test_a_tokenizer_of_custom_generate_is_also_the_drafters(monkeypatch: pytest
         raise KeyboardInterrupt
 
     # (the function of this name hides its module from attribute access)
-    monkeypatch.setattr(importlib.import_module("mmspec.faces.custom_generate"), "decoder_for", decoder_for)
+    monkeypatch.setattr(importlib.import_module("mmspec.api.custom_generate"), "decoder_for", decoder_for)
     for more in ({}, {"assistant_tokenizer": "theirs"}):
         with pytest.raises(KeyboardInterrupt):
             decoding = mmspec.custom_generate("draft-model", tokenizer="ours", **more)

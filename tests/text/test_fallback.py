@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 import torch
 
+from mmspec.compare.equality import assert_same
 from mmspec.core.decoder import Decoder
 from mmspec.core.drafters.draft_model import DraftModel
 from mmspec.core.drafters.fallback import Fallback
-from mmspec.core.drafters.host import Hosted
+from mmspec.core.drafters.host import HostDrafterAdapter
 from mmspec.core.rules import RecursiveRejection
 from mmspec.core.types import Draft
 from mmspec.testing.cases import VOCAB, markov_case
-from mmspec.testing.equality import assert_same
 from mmspec.testing.history import HistoryTarget
 from mmspec.testing.oracles import exact_joint
 from mmspec.testing.statistics import assert_follows
@@ -120,9 +120,9 @@ def test_a_drafter_that_fails_leaves_the_memories_in_order(monkeypatch: pytest.M
     assert (state.memory.first, state.memory.second) == (101, 201) and state.report.faults == 1
 
 
-def test_drafts_with_a_law_are_refused() -> None:
+def test_drafts_with_a_distribution_are_refused() -> None:
     for pair in ((DraftModel(TARGET), both([])[1]), (both([])[1], DraftModel(TARGET))):
-        with pytest.raises(ValueError, match="DraftModel draws its drafts from a law"):
+        with pytest.raises(ValueError, match="DraftModel draws its drafts from a distribution"):
             Fallback(*pair)
 
 
@@ -138,9 +138,9 @@ def test_any_mixture_leaves_the_plain_output() -> None:
     recycling = LookupRecycling(LookupRecyclingOptions(nodes=7)).second
     report = None
     for drafter in (
-        Fallback(Hosted(Sometimes()), recycling),
-        Fallback(recycling, Hosted(Sometimes())),
-        Fallback(Fallback(Hosted(Sometimes()), recycling), recycling),
+        Fallback(HostDrafterAdapter(Sometimes()), recycling),
+        Fallback(recycling, HostDrafterAdapter(Sometimes())),
+        Fallback(Fallback(HostDrafterAdapter(Sometimes()), recycling), recycling),
     ):
         output = Decoder(TARGET, drafter, k=3).generate(PROMPT, 60, seed=2)
         assert all(torch.equal(a, b) for a, b in zip(output.units, plain, strict=True))
@@ -148,9 +148,9 @@ def test_any_mixture_leaves_the_plain_output() -> None:
     assert report is not None and report.acceptance_length > 1.5 and report.faults == 0
 
 
-def test_recursive_rejection_keeps_the_law_of_mixed_drafts() -> None:
+def test_recursive_rejection_keeps_the_distribution_of_mixed_drafts() -> None:
     case = markov_case()
-    joint = exact_joint(case.next_law, 4, VOCAB)
+    joint = exact_joint(case.next_distribution, 4, VOCAB)
     lengths = []
 
     def sample(seed: int) -> torch.Tensor:

@@ -12,13 +12,13 @@ import torch
 from torch import nn
 
 import mmspec
+from mmspec.compare.equality import NEAR_TIE
 from mmspec.core.memory import out_of_memory
 from mmspec.hosts import linear, self_check
 from mmspec.hosts.anatomy import Anatomy
 from mmspec.hosts.self_check import Finding
 from mmspec.hosts.target import TransformersTarget
-from mmspec.testing.equality import NEAR_TIE
-from mmspec.testing.zoo import REFUSED
+from tests.support.zoo import REFUSED
 
 METHODS = ["plain", "prompt-lookup", "suffix", "token-recycling", "draft-model", "draft-tree"]
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache, MistralForCausalLM, StaticCache
 
 from mmspec.core.decoder import Decoder
-from mmspec.core.drafters.host import Hosted
+from mmspec.core.drafters.host import HostDrafterAdapter
 from mmspec.core.types import Draft
 from mmspec.core.warp import Warp
 from mmspec.hosts import self_check
@@ -58,11 +58,11 @@ def stock(model: Any, new: int = NEW, **inputs: Any) -> Any:
 
 def ours(model: Any, right: Tensor, **inputs: Any) -> tuple[list[Tensor], Any]:
     """Units, and the state that made them, drafted from what is right, now and then wrong."""
-    decoder = Decoder(TransformersTarget(model), Hosted(Guess(right)), k=4)
+    decoder = Decoder(TransformersTarget(model), HostDrafterAdapter(Guess(right)), k=4)
     state = decoder.start(inputs, right.shape[1], warp=Warp(sample=False))
     while not state.finished:
         decoder.advance(state)
-    assert decoder.result(state).report.acceptance_length > 1.5
+    assert state.report.acceptance_length > 1.5
     return state.output(), state
 
 
@@ -119,12 +119,12 @@ def test_the_cache_that_comes_back_is_the_one_that_stock_returns(target: Any, wi
             eos_token_id=ends,
             pad_token_id=0,
         )
-        decoder = Decoder(TransformersTarget(model), Hosted(Guess(free)), k=4)
+        decoder = Decoder(TransformersTarget(model), HostDrafterAdapter(Guess(free)), k=4)
         given = DynamicCache(config=model.config)
         state = decoder.start({**inputs, "past_key_values": given}, NEW, warp=Warp(sample=False), ends=ends)
         while not state.finished:
             decoder.advance(state)
-        assert len(set(state.hosted)) > 1, "all rows ended together"
+        assert len(set(state.host_emitted)) > 1, "all rows ended together"
         cache = decoder.target.export(state.cache, theirs.sequences, state.emitted)  # type: ignore[attr-defined]
         assert cache is given and cache.get_seq_length() == theirs.past_key_values.get_seq_length()
         for mine, right in zip(cache.layers, theirs.past_key_values.layers, strict=True):
@@ -148,7 +148,7 @@ def test_a_cache_that_is_full_comes_back_whole(target: Any) -> None:
     state = decoder.start(ids, 20, warp=Warp(sample=False), ends=end)
     while not state.finished:
         decoder.advance(state)
-    assert state.hosted[0] < 10 and state.hosted[1] == 20 and state.cache.slots.capacity == 64
+    assert state.host_emitted[0] < 10 and state.host_emitted[1] == 20 and state.cache.slots.capacity == 64
     back = TransformersTarget(target).export(state.cache, right.sequences, state.emitted)
     for mine, theirs in zip(back.layers, right.past_key_values.layers, strict=True):
         assert torch.allclose(mine.keys, theirs.keys, atol=1e-4)
@@ -273,7 +273,7 @@ def test_learned_positions_end_where_the_table_does() -> None:
     state = decoder.start(ids, 12, warp=Warp(sample=False), ends=end)
     while not state.finished:
         decoder.advance(state)
-    assert state.hosted[0] < state.hosted[1] == 12, "both rows ended together"
+    assert state.host_emitted[0] < state.host_emitted[1] == 12, "both rows ended together"
     padded = torch.nn.utils.rnn.pad_sequence(state.output(), batch_first=True)
     back = TransformersTarget(model).export(state.cache, torch.cat([ids, padded], 1), state.emitted)
     assert back.get_seq_length() == 24
@@ -281,6 +281,6 @@ def test_learned_positions_end_where_the_table_does() -> None:
     mask[1, :5] = 0
     right = stock(model, 12, input_ids=ids, attention_mask=mask).sequences[:, 13:]
     wrong = torch.stack([right[0], (right[1] + 1) % VOCAB])  # the row without padding is fast, the other slow
-    decoder = Decoder(TransformersTarget(model), Hosted(Guess(wrong)), k=4)
+    decoder = Decoder(TransformersTarget(model), HostDrafterAdapter(Guess(wrong)), k=4)
     units = decoder.generate({"input_ids": ids, "attention_mask": mask}, 12, warp=Warp(sample=False)).units
     assert torch.equal(torch.stack(units), right)

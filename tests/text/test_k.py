@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import mmspec
-from mmspec.testing.equality import assert_same
+from mmspec.compare.equality import assert_same
 
 SAMPLED = dict(do_sample=True, max_new_tokens=10)
 OWN = ("prompt-lookup", "suffix", "token-recycling", "cascade", "auto")

@@ -9,9 +9,9 @@ import torch.nn.functional as F
 from torch import nn
 
 import mmspec
+from mmspec.compare.equality import assert_same, stock
 from mmspec.hosts import linear
 from mmspec.hosts.linear import PATIENCE, RARELY, ROWS, TRIALS, Kernel, Trial, kernels, narrow, renew
-from mmspec.testing.equality import assert_same, stock
 
 pytestmark = pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="torch has no oneDNN here")
 

@@ -11,7 +11,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast, TextStreamer
 
 import mmspec
-from mmspec.faces.text import TextPipeline, TextPipelineOutput
+from mmspec.kits.text.pipeline import TextPipeline, TextPipelineOutput
 from mmspec.registry import Component, Registry, installed
 
 PROMPTS = ["the cat and the dog and the ", "a dog", "cats and dogs and c"]

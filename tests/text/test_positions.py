@@ -8,15 +8,15 @@ import torch
 from transformers import PreTrainedTokenizerFast
 
 import mmspec
-from mmspec.faces.text import TextPipeline
+from mmspec.compare.equality import stock
 from mmspec.hosts import self_check
 from mmspec.hosts.anatomy import Anatomy
 from mmspec.hosts.self_check import StockLoop
 from mmspec.hosts.stock_loop import AHEAD, jumps
-from mmspec.testing.equality import stock
-from mmspec.testing.zoo import REFUSED, build
-from mmspec.testing.zoo.recipe import scaled
-from mmspec.testing.zoo.vision import VISION
+from mmspec.kits.text.pipeline import TextPipeline
+from tests.support.zoo import REFUSED, build
+from tests.support.zoo.recipe import scaled
+from tests.support.zoo.vision import VISION
 
 GRID = "own generate puts the next tokens at positions"
 

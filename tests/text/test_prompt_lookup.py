@@ -36,7 +36,7 @@ def propose(
     state = SimpleNamespace(
         history=history,
         given=given,
-        hosted=emitted,
+        host_emitted=emitted,
         pads=torch.tensor(pads),
         known=torch.tensor(emitted) + given,
     )

@@ -14,8 +14,8 @@ from transformers import (
 )
 
 import mmspec
+from mmspec.api import policies
 from mmspec.core.rules.match import Match
-from mmspec.faces import policies
 
 NAMES = {
     "method": (dict(method="promt-lookup"), "no method is called 'promt-lookup'; did you mean 'prompt-lookup'"),

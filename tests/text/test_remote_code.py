@@ -15,9 +15,9 @@ import torch
 from safetensors.torch import save_file
 
 import mmspec
-from mmspec.faces.text import TextPipeline
 from mmspec.hosts.loading import load_as, load_model, load_processor, load_tokenizer
 from mmspec.hosts.outline import outline
+from mmspec.kits.text.pipeline import TextPipeline
 from mmspec_image.janus_pipeline import JanusPipeline
 
 SOURCES = [Path(mmspec.__file__).parent, Path(mmspec.__file__).parents[1] / "plugins"]

@@ -9,14 +9,14 @@ import torch
 from torch import Tensor
 
 import mmspec
+from mmspec.compare.equality import assert_same, stock
 from mmspec.hosts import target
 from mmspec.hosts.passes import Passes
 from mmspec.hosts.stock_loop import StockLoop
 from mmspec.hosts.target import TransformersTarget
-from mmspec.testing.equality import assert_same, stock
-from mmspec.testing.zoo import ARCHITECTURES, RECURRENT, build
-from mmspec.testing.zoo.recipe import SPREAD, scaled
-from mmspec.testing.zoo.vision import VISION
+from tests.support.zoo import ARCHITECTURES, RECURRENT, build
+from tests.support.zoo.recipe import SPREAD, scaled
+from tests.support.zoo.vision import VISION
 
 NEW = 16
 CALLS: dict[str, dict[str, Any]] = {
@@ -30,7 +30,7 @@ QUICK = ["llama", "mistral", "gpt2", "gptj", "gemma3n_text", "mamba2", "qwen2_vl
 """One of every way to say where a unit stands: rotary, in windows, a table, interleaved, mixed, none, axes, slots."""
 
 
-class Told:
+class External:
     """Drafts what stock says, with a wrong unit behind it: `text [batch, new]`."""
 
     def __init__(self, text: Tensor) -> None:
@@ -56,7 +56,7 @@ def equal(model: Any, inputs: dict[str, Tensor], call: dict[str, Any]) -> float:
     """Compare a call; the acceptance length."""
     run = stock(model, inputs, 0, **call)
     prompt = inputs["input_ids"].shape[1]
-    with mmspec.enable(model, drafter=Told(run.ids[:, prompt:]), k=4) as spec:
+    with mmspec.enable(model, drafter=External(run.ids[:, prompt:]), k=4) as spec:
         torch.manual_seed(0)
         ids = model.generate(**inputs, **call)
         state = torch.get_rng_state()

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 import mmspec
+from mmspec.compare.equality import assert_same, stock
 from mmspec.hosts.loading import load_model, load_tokenizer
-from mmspec.testing.equality import assert_same, stock
 
 SAMPLINGS = {
     "temperature": dict(temperature=0.8, top_k=0),

@@ -16,8 +16,8 @@ import torch
 from safetensors.numpy import save_file
 
 import mmspec
+from mmspec.compare.equality import assert_same
 from mmspec.hosts.loading import load_tokenizer
-from mmspec.testing.equality import assert_same
 from mmspec_text.drafters.suffix import Suffix, SuffixOptions
 from mmspec_text.drafters.suffix_corpus import Corpus
 from mmspec_text.drafters.suffix_statistics import Recent, Seen
@@ -111,11 +111,11 @@ def state_of(rows: list[list[int]], given: int, pads: list[int], done: list[bool
     return SimpleNamespace(
         history=history,
         given=given,
-        hosted=emitted,
-        hosted_pads=pads,
+        host_emitted=emitted,
+        host_pads=pads,
         rows=len(rows),
         root=history[:, 0],
-        done_rows=done or [False] * len(rows),
+        host_done=done or [False] * len(rows),
     )
 
 

@@ -9,7 +9,7 @@ import torch
 from transformers import FalconConfig, FalconForCausalLM, GPT2Config, GPT2LMHeadModel, OPTConfig, OPTForCausalLM
 
 import mmspec
-from mmspec.testing.equality import assert_same
+from mmspec.compare.equality import assert_same
 
 SAMPLED = dict(do_sample=True, top_k=0, temperature=2.0, max_new_tokens=16)
 

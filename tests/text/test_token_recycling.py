@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 import mmspec
+from mmspec.compare.equality import assert_same
 from mmspec.core.decoder import Decoder
 from mmspec.core.types import Draft, Scores, Step
 from mmspec.hosts.target import TransformersTarget
 from mmspec.registry.options import build
-from mmspec.testing.equality import assert_same
 from mmspec_text.drafters.token_recycling import TokenRecycling, TokenRecyclingOptions
 
 ENDS = [17, 40, 41, 63, 77, 90, 91, 92, 101, 120]
@@ -58,7 +58,7 @@ def test_nodes_are_the_matrix_applied_to_their_parents() -> None:
     roots = torch.randint(40, (16,))
     draft = drafter.propose(SimpleNamespace(root=roots), 4, None).rooted(roots, torch.full((16,), 9))
     parent, rank = draft.index.parent[0].tolist(), draft.index.rank[0].tolist()
-    assert draft.nodes == 31 == drafter.width(4) + 1 and draft.index.deepest == 4 and draft.law is None
+    assert draft.nodes == 31 == drafter.width(4) + 1 and draft.index.deepest == 4 and draft.distribution is None
     dead = 0
     for b in range(16):
         for i in range(1, draft.nodes):

@@ -16,7 +16,8 @@ from torch import Tensor
 from transformers import LlamaForCausalLM
 
 from mmspec.hosts.loading import load_model, load_tokenizer
-from mmspec.training import corpus, loop
+from mmspec.kits.text import corpus
+from mmspec.training import loop
 from mmspec.training.loop import LoopOptions, fit, schedule
 from mmspec.training.losses import distillation, next_token
 from mmspec_text import train

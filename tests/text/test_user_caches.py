@@ -9,9 +9,9 @@ from transformers import Cache, DynamicCache, EncoderDecoderCache, StaticCache
 from transformers.cache_utils import DynamicLayer
 
 import mmspec
+from mmspec.compare.equality import assert_same
 from mmspec.core.decoder import Decoder
 from mmspec.hosts.target import TransformersTarget
-from mmspec.testing.equality import assert_same
 
 
 class Own(DynamicCache):

@@ -12,6 +12,7 @@ from transformers import PreTrainedTokenizerFast, SuppressTokensLogitsProcessor
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 import mmspec
+from mmspec.compare.equality import assert_same
 from mmspec.core.decoder import Decoder
 from mmspec.core.drafters.draft_model import DraftModel
 from mmspec.core.drafters.shapes import Branching
@@ -22,7 +23,6 @@ from mmspec.hosts.loading import load_model
 from mmspec.hosts.target import TransformersTarget
 from mmspec.hosts.translated import TranslatedTarget
 from mmspec.hosts.vocabulary import LONGEST, VocabularyMap
-from mmspec.testing.equality import assert_same
 from mmspec.testing.history import HistoryTarget
 from mmspec.testing.oracles import exact_joint
 from mmspec.testing.statistics import assert_follows
@@ -145,7 +145,7 @@ def test_refusals(make_llama):
         VocabularyMap.between(LARGE, SMALL, 400, 0)
 
 
-# --- a toy: what the draft model's cache holds, and the law of the output ---
+# --- a toy: what the draft model's cache holds, and the distribution of the output ---
 
 
 class Reading(HistoryTarget):
@@ -190,7 +190,9 @@ class Cycle:
 @pytest.mark.parametrize("budgets", [(3,), (0, 3), (3, 0, 0, 1, 2)])
 @pytest.mark.parametrize("shape", [None, Branching((2, 1, 2))])
 def test_the_draft_models_cache_is_the_text_in_its_own_tokens(shape, budgets):
-    """Also where rows need unequal numbers of pieces; and the law of the root's children is what follows that text."""
+    """Also where rows need unequal numbers of pieces; and the distribution of the root's children is what follows
+    that text.
+    """
     drafter = DraftModel(TranslatedTarget(DRAFT, TABLE), shape)
     decoder = Decoder(TOY, drafter, k=3, policy=Cycle(*budgets))
     plain = Decoder(TOY).generate(RAGGED, 40, seed=1).units
@@ -230,7 +232,7 @@ PADDED = VocabularyMap.padded(4, 5, tokens=3)
     ("rule", "shape"), [(Rejection(), None), (Block(), None), (RecursiveRejection(), Branching((2, 1)))]
 )
 @pytest.mark.parametrize("table", [TABLE, PADDED], ids=["other tokens", "padding"])
-def test_exact_law(rule, shape, table):
+def test_exact_distribution(rule, shape, table):
     rows = 30_000
     prompt = {"input_ids": torch.tensor([[0, 1]]).expand(rows, -1), "attention_mask": torch.ones(rows, 2)}
     drafter = DraftModel(TranslatedTarget(DRAFT, table), shape)
@@ -238,17 +240,19 @@ def test_exact_law(rule, shape, table):
     def sample(seed):
         return torch.stack(Decoder(TOY, drafter, rule, k=2).generate(prompt, 4, seed=seed).units)
 
-    assert_follows(sample, exact_joint(TOY.next_law([0, 1]), 4, 4))
+    assert_follows(sample, exact_joint(TOY.next_distribution([0, 1]), 4, 4))
 
 
-def test_its_laws_lie_on_what_both_have():
+def test_its_distributions_lie_on_what_both_have():
     decoder = Decoder(TOY, DraftModel(TranslatedTarget(DRAFT, TABLE)), Rejection(), k=3)
-    law = decoder.speculate(decoder.start(RAGGED, 20)).draft.law
-    assert (law.probs[..., [1, 3]] == 0).all() and torch.allclose(law.probs[..., [0, 2]].sum(-1), torch.ones(3, 3))
+    distribution = decoder.speculate(decoder.start(RAGGED, 20)).draft.distribution
+    assert (distribution.probs[..., [1, 3]] == 0).all() and torch.allclose(
+        distribution.probs[..., [0, 2]].sum(-1), torch.ones(3, 3)
+    )
     decoder = Decoder(TOY, DraftModel(TranslatedTarget(DRAFT, PADDED)), Rejection(), k=3)
-    law = decoder.speculate(decoder.start(RAGGED, 20)).draft.law
-    assert (law.probs[..., 3] == 0).all(), "padding is never drawn"
-    assert torch.allclose(law.probs[..., :3].sum(-1), torch.ones(3, 3))
+    distribution = decoder.speculate(decoder.start(RAGGED, 20)).draft.distribution
+    assert (distribution.probs[..., 3] == 0).all(), "padding is never drawn"
+    assert torch.allclose(distribution.probs[..., :3].sum(-1), torch.ones(3, 3))
 
 
 # --- transformers models ---
@@ -310,7 +314,7 @@ def test_equals_stock(large, small, rows, shape, how, theirs):
 
 @pytest.mark.parametrize("rule", [Match(), Rejection()])
 def test_the_same_weights_are_accepted(large, small, rule):
-    """Where the target keeps to tokens that both have; ids differ, and laws do not."""
+    """Where the target keeps to tokens that both have; ids differ, and distributions do not."""
     only = Warp([SuppressTokensLogitsProcessor((small[1].draft_of < 0).nonzero()[:, 0].tolist())])
     texts = SMALL(["You may", "subject to"]).input_ids
     ids = torch.tensor([LARGE.convert_tokens_to_ids(SMALL.convert_ids_to_tokens(row[:4])) for row in texts])

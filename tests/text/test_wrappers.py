@@ -10,7 +10,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 import mmspec
-from mmspec.testing.equality import assert_same, stock
+from mmspec.compare.equality import assert_same, stock
 
 CALL = dict(do_sample=True, top_k=0, max_new_tokens=20)
 

@@ -11,8 +11,8 @@ import transformers
 from torch import Tensor
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
-from mmspec.testing.equality import NEAR_TIE, stock
-from mmspec.testing.zoo import ARCHITECTURES, CONTEXT, MEANS, MISSING, REFUSED, SAME, SAYS, build, noisy, unaccounted
+from mmspec.compare.equality import NEAR_TIE, stock
+from tests.support.zoo import ARCHITECTURES, CONTEXT, MEANS, MISSING, REFUSED, SAME, SAYS, build, noisy, unaccounted
 
 WINDOWS = ("sliding_window", "attention_chunk_size")
 WINDOWED = [name for name, recipe in ARCHITECTURES.items() if any(recipe.config.get(size) for size in WINDOWS)]

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 import mmspec
-from mmspec.testing.equality import NEAR_TIE, assert_same, stock
-from mmspec.testing.zoo import noisy
-from mmspec.testing.zoo.vision import IMAGE, VISION
+from mmspec.compare.equality import NEAR_TIE, assert_same, stock
+from tests.support.zoo import noisy
+from tests.support.zoo.vision import IMAGE, VISION
 
 CALLS: dict[str, dict[str, Any]] = {
     "greedy": dict(do_sample=False, max_new_tokens=24),

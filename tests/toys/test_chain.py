@@ -1,4 +1,6 @@
-"""Denoising chains: windows under reflection keep the joint law of tokens, which is Gaussian in closed form."""
+"""Denoising chains: windows under reflection keep the joint distribution of tokens, which is Gaussian in closed
+form.
+"""
 
 import itertools
 from dataclasses import dataclass, replace
@@ -7,10 +9,10 @@ import pytest
 import torch
 
 from mmspec.core.decoder import Decoder
+from mmspec.core.distributions import Mixed
 from mmspec.core.drafters.draft_model import DraftModel
 from mmspec.core.drafters.jacobi import Jacobi
-from mmspec.core.drafters.neighbours import AboveLaw, LeftLaw
-from mmspec.core.laws import Mixed
+from mmspec.core.drafters.neighbours import AboveDistribution, LeftDistribution
 from mmspec.core.rules import Match, Rejection
 from mmspec.testing.toys.chain import ChainTarget, LinearHead
 from mmspec.testing.toys.white import white_p_value, whitened
@@ -60,11 +62,11 @@ def follows(decoder, rows, length):
 @pytest.mark.parametrize(
     ("dim", "k", "rows", "length", "init"),
     [
-        (1, 0, 20_000, 2, LeftLaw()),
-        (1, 1, 20_000, 3, LeftLaw()),
-        (1, 4, 30_000, 6, AboveLaw(WIDTH)),
-        (4, 3, 10_000, 5, LeftLaw()),
-        (16, 3, 8_000, 3, AboveLaw(WIDTH)),
+        (1, 0, 20_000, 2, LeftDistribution()),
+        (1, 1, 20_000, 3, LeftDistribution()),
+        (1, 4, 30_000, 6, AboveDistribution(WIDTH)),
+        (4, 3, 10_000, 5, LeftDistribution()),
+        (16, 3, 8_000, 3, AboveDistribution(WIDTH)),
     ],
 )
 def test_the_joint_of_neighbours_is_kept(dim, k, rows, length, init):
@@ -75,13 +77,15 @@ def test_the_joint_of_neighbours_is_kept(dim, k, rows, length, init):
 
 
 def test_windows_that_change_their_width_keep_the_joint():
-    decoder = Decoder(target_of(1), Jacobi(AboveLaw(WIDTH)), Rejection(), k=4, policy=Alternating())
+    decoder = Decoder(target_of(1), Jacobi(AboveDistribution(WIDTH)), Rejection(), k=4, policy=Alternating())
     p, report = follows(decoder, 20_000, 6)
     assert p > LEVEL and report.acceptance_length > 1.1
 
 
 def test_windows_drawn_anew_keep_the_joint():
-    p, report = follows(Decoder(target_of(1), Jacobi(LeftLaw(), independent=True), Rejection(), k=3), 20_000, 5)
+    p, report = follows(
+        Decoder(target_of(1), Jacobi(LeftDistribution(), independent=True), Rejection(), k=3), 20_000, 5
+    )
     assert p > LEVEL and report.acceptance_length > 1.1
 
 
@@ -101,7 +105,7 @@ def test_windows_of_samples_and_copies():
     state = decoder.start(10_000, 5, seed=3)
     while not state.finished:
         pending = decoder.speculate(state)
-        kinds.append(type(pending.draft.law))
+        kinds.append(type(pending.draft.distribution))
         decoder.settle(state, pending)
         state.sync()
     tokens = torch.stack(state.output()).flatten(1)
@@ -112,20 +116,20 @@ def test_windows_of_samples_and_copies():
 def test_fillings_never_ask_the_head():
     """One evaluation a step for all nodes of a pass, prefill included, and none for drafts."""
     target = target_of(4)
-    report = Decoder(target, Jacobi(AboveLaw(WIDTH)), Rejection(), k=5).generate(8, 12).report
+    report = Decoder(target, Jacobi(AboveDistribution(WIDTH)), Rejection(), k=5).generate(8, 12).report
     assert target.head.calls == STEPS * (report.rounds + 1)
 
 
 def test_drafts_that_follow_their_own_state_are_accepted_more_often():
     length = {}
     for carry in (False, True):
-        decoder = Decoder(target_of(4, carry=carry), Jacobi(LeftLaw()), Rejection(), k=6)
+        decoder = Decoder(target_of(4, carry=carry), Jacobi(LeftDistribution()), Rejection(), k=6)
         length[carry] = decoder.generate(300, 18).report.acceptance_length
     assert length[True] > 1.05 * length[False] > 1.05, length
 
 
 def test_a_row_does_not_depend_on_its_batch():
-    decoder = Decoder(target_of(4), Jacobi(AboveLaw(WIDTH)), Rejection(), k=4)
+    decoder = Decoder(target_of(4), Jacobi(AboveDistribution(WIDTH)), Rejection(), k=4)
     output = decoder.generate(3, 12, seed=[3, 1, 4])
     assert output.report.acceptance_length > 1.2
     for row in range(3):
@@ -135,7 +139,7 @@ def test_a_row_does_not_depend_on_its_batch():
 
 def test_the_rule_of_shared_noise_is_refused():
     with pytest.raises(ValueError, match="discrete"):
-        Decoder(target_of(1), Jacobi(LeftLaw()), Match())
+        Decoder(target_of(1), Jacobi(LeftDistribution()), Match())
 
 
 class Breaking(LinearHead):
@@ -150,7 +154,7 @@ class Breaking(LinearHead):
 def test_latents_that_are_not_finite_are_named(k):
     head = LinearHead.of(2, STEPS)
     target = ChainTarget.random(WIDTH, Breaking(**vars(head)), seed=0)
-    decoder = Decoder(target, Jacobi(LeftLaw()) if k else None, Rejection(), k=k)
+    decoder = Decoder(target, Jacobi(LeftDistribution()) if k else None, Rejection(), k=k)
     with pytest.raises(ValueError, match="row 0: new unit 1: the latent of denoising step 1 of 3 is not finite"):
         decoder.generate(2, 4)
 
@@ -163,7 +167,7 @@ def test_conditions_that_are_not_finite_are_named():
 
 
 @pytest.mark.parametrize(
-    ("sigmas", "told"),
+    ("sigmas", "external"),
     [
         (torch.tensor([0.5, 0.5, 0.0]), r"step 2 of 3 \(the last one\): sigma is 0; a noiseless step"),
         (torch.tensor([0.5, -0.1, 0.5]), r"step 1 of 3: sigma is -0.1"),
@@ -177,4 +181,4 @@ def test_heads_without_a_coupling_are_refused(sigmas, told):
     target = target_of(2)
     target.head = head
     with pytest.raises(ValueError, match=told):
-        Decoder(target, Jacobi(LeftLaw()), Rejection(), k=2).generate(1, 3)
+        Decoder(target, Jacobi(LeftDistribution()), Rejection(), k=2).generate(1, 3)

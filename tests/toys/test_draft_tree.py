@@ -1,4 +1,4 @@
-"""Trees and chains of a small model on the toys: the law is kept by every rule that uses q.
+"""Trees and chains of a small model on the toys: the distribution is kept by every rule that uses q.
 
 What `match` makes of them equals plain decoding (test_every_pair), which follows the joint (test_markov).
 """
@@ -41,7 +41,7 @@ CODES = GridTarget(2, (GRID.target.table + GridTarget.random(2, VOCAB, seed=1).t
     ],
     ids=lambda x: type(x).__name__,
 )
-def test_the_law_is_kept(case, small, shape, rule, least):
+def test_the_distribution_is_kept(case, small, shape, rule, least):
     decoder = Decoder(case.target, DraftModel(small, shape), rule, k=3)
     reports = []
 
@@ -50,7 +50,7 @@ def test_the_law_is_kept(case, small, shape, rule, least):
         reports.append(output.report)
         return torch.stack(output.units)
 
-    p = assert_follows(sample, exact_joint(case.next_law, LENGTH, VOCAB))
+    p = assert_follows(sample, exact_joint(case.next_distribution, LENGTH, VOCAB))
     print(f"p = {p:.4f}, acceptance length {reports[-1].acceptance_length:.2f}")
     assert reports[-1].acceptance_length > least and not reports[-1].faults
 
@@ -65,7 +65,7 @@ def test_confidence_decides_before_the_draw(shape):
         reports.append(output.report)
         return torch.stack(output.units)
 
-    assert_follows(sample, exact_joint(TEXT.next_law, LENGTH, VOCAB))
+    assert_follows(sample, exact_joint(TEXT.next_distribution, LENGTH, VOCAB))
     whole = Decoder(TEXT.target, DraftModel(NEAR, shape), RecursiveRejection(), k=2).generate(TEXT.prompt(2000), LENGTH)
     assert 0.1 < reports[-1].drafted / ROWS < 0.9 * whole.report.drafted / 2000, "it must cut some, not all"
 

@@ -84,8 +84,8 @@ def test_rows_are_ragged_and_end_at_the_limit(case):
 
         def look(state):
             nonlocal ragged
-            ragged |= len(set(state.hosted)) > 1
-            assert max(state.hosted) <= 11
+            ragged |= len(set(state.host_emitted)) > 1
+            assert max(state.host_emitted) <= 11
 
         decoder = Decoder(case.target, make(), rule(), k=3)
         output = decoder.generate(case.prompt(ROWS), 11, seed=2, warp=case.warp, on_step=look)
@@ -102,7 +102,7 @@ def test_windows_longer_than_what_is_left(case, plain, limit):
 
 
 def test_temperature_zero_is_greedy_under_every_rule(case):
-    expected = greedy(case.next_law, 12)
+    expected = greedy(case.next_distribution, 12)
     warp = Warp(sample=False, guidance=case.warp.guidance)
     for name, make, rule in case.pairs():
         output = Decoder(case.target, make(), rule(), k=3).generate(case.prompt(2), 12, seed=1, warp=warp)
@@ -125,7 +125,7 @@ def test_rows_stop_at_the_first_end(case, plain, several):
 
         def look(state):
             nonlocal cut
-            cut |= any(0 < now < LIMIT for now, done in zip(state.hosted, state.done_rows, strict=True) if done)
+            cut |= any(0 < now < LIMIT for now, done in zip(state.host_emitted, state.host_done, strict=True) if done)
 
         decoder = Decoder(case.target, make(), rule(), k=3)
         output = decoder.generate(case.prompt(ROWS), LIMIT, seed=7, warp=case.warp, ends=ends, on_step=look)
@@ -143,13 +143,13 @@ def test_ends_inside_an_accepted_path_are_met(case):
     for _, make in case.drafters.items():
         decoder = Decoder(case.target, make(), k=3)
         state = decoder.start(case.prompt(200), LIMIT, seed=1, warp=case.warp, ends=2)
-        before = list(state.hosted)
+        before = list(state.host_emitted)
         step = decoder.settle(state, decoder.speculate(state))
         state.sync()
         beyond = step.count < step.verdict.length + 1
         live = step.count > 0
         met += int((beyond & live).sum())
-        assert torch.equal(torch.tensor(state.hosted), torch.tensor(before) + step.count)
+        assert torch.equal(torch.tensor(state.host_emitted), torch.tensor(before) + step.count)
         assert (state.history.gather(1, state.known[:, None] - 1)[:, 0] == 2)[beyond & live].all()
     assert met > 5
 

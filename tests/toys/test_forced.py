@@ -1,4 +1,6 @@
-"""Forced units: the last code of every row of a picture is given; the others keep their law, and drafts know both."""
+"""Forced units: the last code of every row of a picture is given; the others keep their distribution, and drafts know
+both.
+"""
 
 import pytest
 import torch
@@ -27,13 +29,13 @@ DRAFTERS = {
 }
 
 
-def next_law(codes):
+def next_distribution(codes):
     if len(codes) == 2:
         return torch.nn.functional.one_hot(torch.tensor(END), VOCAB).double()
     return TARGET.next_logits(1, codes, GUIDANCE).softmax(-1)
 
 
-JOINT = exact_joint(next_law, LENGTH, VOCAB)
+JOINT = exact_joint(next_distribution, LENGTH, VOCAB)
 
 
 def run(drafter, rule, rows, k=4, seed=0, warp=WARP):
@@ -50,7 +52,7 @@ def run(drafter, rule, rows, k=4, seed=0, warp=WARP):
         ("model", Block),
     ],
 )
-def test_free_units_keep_their_law(name, rule):
+def test_free_units_keep_their_distribution(name, rule):
     assert_follows(lambda seed: torch.stack(run(DRAFTERS[name](), rule(), ROWS, seed=seed).units), JOINT)
 
 

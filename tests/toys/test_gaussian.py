@@ -1,4 +1,6 @@
-"""Continuous tokens: a Jacobi window under reflection keeps the joint law, which is Gaussian in closed form."""
+"""Continuous tokens: a Jacobi window under reflection keeps the joint distribution, which is Gaussian in closed
+form.
+"""
 
 from dataclasses import dataclass
 
@@ -6,8 +8,8 @@ import pytest
 import torch
 
 from mmspec.core.decoder import Decoder
+from mmspec.core.distributions import Mixed
 from mmspec.core.drafters.jacobi import Jacobi
-from mmspec.core.laws import Mixed
 from mmspec.core.rules import Block, Match, RecursiveRejection, Rejection
 from mmspec.testing.statistics import assert_normal
 from mmspec.testing.toys.gaussian import GaussianTarget, RepeatLeft
@@ -49,7 +51,7 @@ def test_windows_of_samples_and_copies():
         state = decoder.start(100_000, 5, seed=seed)
         while not state.finished:
             pending = decoder.speculate(state)
-            kinds.append(type(pending.draft.law))
+            kinds.append(type(pending.draft.distribution))
             decoder.settle(state, pending)
             state.sync()
         return torch.stack(state.output()).flatten(1)

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from mmspec.core.decoder import Decoder
-from mmspec.core.laws import Mixed
+from mmspec.core.distributions import Mixed
 from mmspec.core.rules import Block, Match, Rejection
 from mmspec.core.warp import Warp
 from mmspec.testing.cases import VOCAB, grid_case
@@ -13,7 +13,7 @@ from mmspec.testing.statistics import assert_follows, joint_p_value
 
 ROWS, LENGTH = 200_000, 5
 CASE = grid_case()
-JOINT = exact_joint(CASE.next_law, LENGTH, VOCAB)
+JOINT = exact_joint(CASE.next_distribution, LENGTH, VOCAB)
 
 
 def run(drafter, rule, k, rows, seed=0, warp=CASE.warp):
@@ -31,7 +31,7 @@ def run(drafter, rule, k, rows, seed=0, warp=CASE.warp):
         ("chain model bad", Block, 3),
     ],
 )
-def test_the_guided_law_is_kept(name, rule, k):
+def test_the_guided_distribution_is_kept(name, rule, k):
     drafter = CASE.drafters[name]() if name else None
     reports = []
 
@@ -60,9 +60,9 @@ def test_windows_mix_what_was_drawn_with_what_was_filled_in():
         pending = decoder.speculate(state)
         decoder.settle(state, pending)
         state.sync()
-    law = pending.draft.law
-    assert isinstance(law, Mixed)
-    assert law.random.any() and not law.random.all()
+    distribution = pending.draft.distribution
+    assert isinstance(distribution, Mixed)
+    assert distribution.random.any() and not distribution.random.all()
 
 
 def test_initialisations_fill_from_where_they_say():

@@ -1,10 +1,12 @@
-"""Toy text: every lossless rule keeps the law, over chains, trees, sparse laws, mixed laws and policies."""
+"""Toy text: every lossless rule keeps the distribution, over chains, trees, sparse distributions, mixed distributions
+and policies.
+"""
 
 import pytest
 import torch
 
 from mmspec.core.decoder import Decoder
-from mmspec.core.laws import Mixed
+from mmspec.core.distributions import Mixed
 from mmspec.core.policies import Confidence
 from mmspec.core.rules import Block, Match, RecursiveRejection, Rejection
 from mmspec.core.types import Draft
@@ -16,13 +18,13 @@ from mmspec.testing.toys.markov_drafters import MarkovChain, MarkovTree
 
 ROWS, LENGTH = 200_000, 4
 CASE = markov_case()
-JOINT = exact_joint(CASE.next_law, LENGTH, VOCAB)
+JOINT = exact_joint(CASE.next_distribution, LENGTH, VOCAB)
 NEAR = CASE.drafters["chain"]().table
 BAD = CASE.drafters["chain bad"]().table
 
 
 def follows(drafter, rule, joint=JOINT, warp=None, policy=None):
-    """The run keeps the law. Returns its report."""
+    """The run keeps the distribution. Returns its report."""
     decoder = Decoder(CASE.target, drafter, rule, k=3, policy=policy)
     reports = []
 
@@ -58,12 +60,12 @@ def test_tree(siblings, table, least):
 def test_top_k_on_both_sides_with_other_supports(rule):
     """Target and drafter keep two units of three each, and not the same two."""
 
-    def next_law(units):
-        law = CASE.next_law(units)
-        law = torch.where(law >= law.topk(2).values[-1], law, 0.0)
-        return law / law.sum()
+    def next_distribution(units):
+        distribution = CASE.next_distribution(units)
+        distribution = torch.where(distribution >= distribution.topk(2).values[-1], distribution, 0.0)
+        return distribution / distribution.sum()
 
-    joint = exact_joint(next_law, LENGTH, VOCAB)
+    joint = exact_joint(next_distribution, LENGTH, VOCAB)
     assert (joint > 0).sum() == 2**LENGTH
     report = follows(MarkovChain(NEAR, top=2), rule(), joint, Warp.sampling(top_k=2))
     assert report.acceptance_length > 1.3
@@ -91,8 +93,8 @@ class Patchy:
         draft = self.chain.propose(state, k, noise)
         random = ((torch.arange(k) + state.emitted[:, None]) % 2 == 0).expand(state.rows, -1)
         units = torch.where(random, draft.units, state.root[:, None])
-        # The laws below a copy were drawn for another prefix; they are still what the units came from.
-        return Draft.chain(units, Mixed(draft.law, random, units))
+        # The distributions below a copy were drawn for another prefix; they are still what the units came from.
+        return Draft.chain(units, Mixed(draft.distribution, random, units))
 
     def observe(self, state, step):
         pass
@@ -107,7 +109,7 @@ def test_chains_that_mix_samples_and_point_masses(rule):
     ("drafter", "rule"), [(MarkovChain(NEAR), Rejection()), (MarkovTree(NEAR), RecursiveRejection())]
 )
 def test_confidence_decides_before_the_draw(drafter, rule):
-    """A budget that depends on the laws and not on the units keeps the law."""
+    """A budget that depends on the distributions and not on the units keeps the distribution."""
     report = follows(drafter, rule, policy=Confidence(3, 0.3))
     drafted = Decoder(CASE.target, drafter, rule, k=3).generate(CASE.prompt(2000), LENGTH).report.drafted / 2000
     assert 0.1 < report.drafted / ROWS < 0.9 * drafted, "the policy must cut some, not all"

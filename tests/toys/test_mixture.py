@@ -1,4 +1,4 @@
-"""Mixtures of Gaussians: windows under either coupling keep the joint law, which is known in closed form."""
+"""Mixtures of Gaussians: windows under either coupling keep the joint distribution, which is known in closed form."""
 
 import pytest
 import torch
@@ -6,7 +6,7 @@ import torch
 from mmspec.core.decoder import Decoder
 from mmspec.core.drafters.draft_model import DraftModel
 from mmspec.core.drafters.jacobi import Jacobi
-from mmspec.core.drafters.neighbours import LeftLaw
+from mmspec.core.drafters.neighbours import LeftDistribution
 from mmspec.core.rules import Rejection
 from mmspec.testing.toys.mixture import MixtureTarget
 from mmspec.testing.toys.white import white_p_value
@@ -29,7 +29,7 @@ def follows(decoder, rows, length):
 def test_the_joint_of_neighbours_is_kept(dim, k, rows, coupling):
     """Tokens alternate in scale, so that new slots are drafted with another one than the target's."""
     target = MixtureTarget.random(dim, seed=0, coupling=coupling)
-    p, report = follows(Decoder(target, Jacobi(LeftLaw()), Rejection(), k=k), rows, 5)
+    p, report = follows(Decoder(target, Jacobi(LeftDistribution()), Rejection(), k=k), rows, 5)
     assert p > LEVEL and report.acceptance_length > 1.2
 
 
@@ -43,7 +43,7 @@ def test_a_smaller_model_of_the_family_drafts(coupling):
     assert p > LEVEL and report.acceptance_length > 1.2
 
 
-def test_plain_decoding_follows_the_law():
+def test_plain_decoding_follows_the_distribution():
     assert follows(Decoder(MixtureTarget.random(4, seed=1), None, Rejection()), 10_000, 3)[0] > LEVEL
 
 
@@ -53,7 +53,7 @@ def test_staying_near_pays_in_a_window():
     for coupling in ("common", "maximal"):
         target = MixtureTarget.random(16, seed=1, coupling=coupling)
         target.sigmas = target.sigmas[:1].expand(2, -1)
-        decoder = Decoder(target, Jacobi(LeftLaw()), Rejection(), k=12)
+        decoder = Decoder(target, Jacobi(LeftDistribution()), Rejection(), k=12)
         length[coupling] = decoder.generate(40, 24, seed=1).report.acceptance_length
     print(length)
     assert length["common"] > 1.5 * length["maximal"], length
@@ -61,7 +61,7 @@ def test_staying_near_pays_in_a_window():
 
 @pytest.mark.parametrize("coupling", ["common", "maximal"])
 def test_a_row_does_not_depend_on_its_batch(coupling):
-    decoder = Decoder(MixtureTarget.random(2, seed=0, coupling=coupling), Jacobi(LeftLaw()), Rejection(), k=4)
+    decoder = Decoder(MixtureTarget.random(2, seed=0, coupling=coupling), Jacobi(LeftDistribution()), Rejection(), k=4)
     output = decoder.generate(3, 12, seed=[3, 1, 4])
     assert output.report.acceptance_length > 1.2
     for row in range(3):
@@ -73,4 +73,4 @@ def test_a_scale_that_is_none_is_named():
     target = MixtureTarget.random(2, seed=0)
     target.sigmas[1, 2] = 0
     with pytest.raises(ValueError, match="row 0: new unit 1: a component's sigma is 0, which must be positive"):
-        Decoder(target, Jacobi(LeftLaw()), Rejection(), k=2).generate(1, 4)
+        Decoder(target, Jacobi(LeftDistribution()), Rejection(), k=2).generate(1, 4)

@@ -18,14 +18,14 @@ TARGET = CASE.target
 
 def logits_after(units):
     """Scores after `units [length]`, from scratch."""
-    return TARGET.start(units[None], 1, 1).raw.logits[0, 0]
+    return TARGET.start(units[None], 1, 1).output.logits[0, 0]
 
 
 @pytest.mark.parametrize(
     ("name", "rule"),
     [(None, Match), ("chain", Block), ("tree without", RecursiveRejection)],
 )
-def test_the_law_is_kept(name, rule):
+def test_the_distribution_is_kept(name, rule):
     decoder = Decoder(TARGET, CASE.drafters[name]() if name else None, rule(), k=3)
     reports = []
 
@@ -34,7 +34,7 @@ def test_the_law_is_kept(name, rule):
         reports.append(output.report)
         return torch.stack(output.units)
 
-    p = assert_follows(sample, exact_joint(CASE.next_law, LENGTH, VOCAB))
+    p = assert_follows(sample, exact_joint(CASE.next_distribution, LENGTH, VOCAB))
     print(f"p = {p:.4f}, acceptance length {reports[-1].acceptance_length:.2f}")
     if name:
         assert reports[-1].acceptance_length > 1.05
@@ -50,13 +50,13 @@ def test_tree_scores_equal_path_by_path_recomputation(shared):
     units = torch.randint(0, VOCAB, (rows, nodes), generator=generator)
     root = torch.tensor([0, 2, 1])
     draft = Draft.tree(units, parents[0].tolist() if shared else parents).rooted(root, torch.full((rows,), nodes))
-    raw = TARGET.verify(TARGET.start(prompt, 1, 1).cache, draft)
+    output = TARGET.verify(TARGET.start(prompt, 1, 1).cache, draft)
     for row in range(rows):
         for node in range(nodes + 1):
             tree_row = 0 if shared else row
             path = draft.units[row][draft.index.ancestor[tree_row, node]]
             expected = logits_after(torch.cat([prompt[row], path]))
-            torch.testing.assert_close(raw.logits[row, node], expected, rtol=1e-5, atol=1e-5)
+            torch.testing.assert_close(output.logits[row, node], expected, rtol=1e-5, atol=1e-5)
 
 
 def test_padded_prompts_equal_bare_ones():
@@ -89,9 +89,9 @@ def test_200_commits_with_empty_rounds_equal_recomputation():
     state = decoder.start(prompt, 1200, seed=0)
     depths = set()
     for _ in range(200):
-        before = list(state.hosted)
+        before = list(state.host_emitted)
         decoder.advance(state)
-        depths |= {now - then for now, then in zip(state.hosted, before, strict=True)}
+        depths |= {now - then for now, then in zip(state.host_emitted, before, strict=True)}
     assert depths >= {1, 2, 3}, "empty rounds and paths of several lengths"
     for row, units in enumerate(state.output()):
         known = torch.cat([prompt[row][prompt[row] >= 0], units[:-1]])  # the root is not in the target yet
@@ -105,7 +105,7 @@ def test_finished_rows_keep_their_state():
     held = {}
     while not state.finished:
         decoder.advance(state)
-        for row, done in enumerate(state.done_rows):
+        for row, done in enumerate(state.host_done):
             if done:
                 now = state.cache.state[row].clone()
                 assert torch.equal(held.setdefault(row, now), now)

@@ -9,7 +9,7 @@ from mmspec.testing.statistics import assert_follows, assert_normal, joint_p_val
 LAW = torch.tensor([[0.5, 0.3, 0.2], [0.1, 0.6, 0.3], [0.25, 0.25, 0.5]])
 
 
-def next_law(units):
+def next_distribution(units):
     return LAW[units[-1]] if units else LAW[0]
 
 
@@ -21,15 +21,15 @@ def drawn(joint, rows=200_000):
     return sample
 
 
-def test_exact_joint_is_the_product_of_the_laws():
-    joint = exact_joint(next_law, 3, 3)
+def test_exact_joint_is_the_product_of_the_distributions():
+    joint = exact_joint(next_distribution, 3, 3)
     assert joint.sum().item() == pytest.approx(1)
     assert joint[2, 1, 0].item() == pytest.approx(0.2 * 0.25 * 0.1)
-    assert greedy(next_law, 3).tolist() == [0, 0, 0]
+    assert greedy(next_distribution, 3).tolist() == [0, 0, 0]
 
 
 def test_a_sample_of_the_joint_passes_and_one_of_a_near_joint_fails():
-    joint = exact_joint(next_law, 3, 3)
+    joint = exact_joint(next_distribution, 3, 3)
     assert assert_follows(drawn(joint), joint) > 1e-4
     wrong = 0.98 * joint + 0.02 / joint.numel()  # total variation 0.007
     with pytest.raises(AssertionError, match=r"total variation 0\.00"):

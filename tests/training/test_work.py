@@ -138,7 +138,7 @@ def test_digests_tell_contents_shapes_types_and_borders_apart() -> None:
 
 
 def text(monkeypatch: pytest.MonkeyPatch) -> Any:
-    from mmspec.training.corpus import Corpus
+    from mmspec.kits.text.corpus import Corpus
     from mmspec_text import train
 
     monkeypatch.setattr(train.texts, "load", lambda files: Corpus(["a"], ["b"], ["c"], ["d"]))
@@ -147,7 +147,7 @@ def text(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def ssm(monkeypatch: pytest.MonkeyPatch) -> Any:
-    from mmspec.training.corpus import Corpus
+    from mmspec.kits.text.corpus import Corpus
     from mmspec_ssm.train import ship
     from mmspec_ssm.train.recipe import SsmRecipe
 
@@ -157,7 +157,7 @@ def ssm(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def image(monkeypatch: pytest.MonkeyPatch) -> Any:
-    from mmspec.pictures.data import Pictures
+    from mmspec.kits.pictures.data import Pictures
     from mmspec_image.train import ship
     from mmspec_image.train.recipe import ImageRecipe
 
@@ -167,7 +167,7 @@ def image(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def continuous(monkeypatch: pytest.MonkeyPatch) -> Any:
-    from mmspec.pictures.data import Pictures
+    from mmspec.kits.pictures.data import Pictures
     from mmspec_continuous.train import ship
     from mmspec_continuous.train.recipe import ContinuousRecipe
 

@@ -16,9 +16,9 @@ from typer.testing import CliRunner
 
 from mmspec import shipped
 from mmspec.cli.app import build
+from mmspec.compare import children
+from mmspec.compare.recording import Call, save
 from mmspec.registry import installed
-from mmspec.verify import children
-from mmspec.verify.recording import Call, save
 
 HONEST = """
 import sys
@@ -78,9 +78,9 @@ class Sevens:
 
 
 def make():
-    from mmspec.core.drafters.host import Hosted
+    from mmspec.core.drafters.host import HostDrafterAdapter
 
-    return Hosted(Sevens())
+    return HostDrafterAdapter(Sevens())
 
 
 class Yes(Match):

@@ -12,9 +12,9 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM, T5Config, T5ForConditionalGeneration
 
-from mmspec.verify.hook import after_import
-from mmspec.verify.recording import Call, save
-from mmspec.verify.ways import Judging, Speculating, named
+from mmspec.compare.hook import after_import
+from mmspec.compare.recording import Call, save
+from mmspec.compare.ways import Judging, Speculating, named
 
 GENERATE = LlamaForCausalLM.generate
 PROMPT = torch.tensor([[3, 4, 5], [6, 7, 8]])

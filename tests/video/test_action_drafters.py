@@ -18,12 +18,12 @@ def guessed(history, k=1, **options):
     decoder = Decoder(target, drafter, k=k)
     state = decoder.start(torch.tensor([history[:2]]), len(history) + k + 2)
     for action in history[2:]:
-        state.history[0, state.given + state.hosted[0] - 1] = action
+        state.history[0, state.given + state.host_emitted[0] - 1] = action
         state.root = torch.tensor([action])
         state.emitted = state.emitted + 1
-        state.hosted = [state.hosted[0] + 1]
-    # `hosted` counts one more than was written: the first drawn unit was written over.
-    state.emitted, state.hosted = state.emitted - 1, [state.hosted[0] - 1]
+        state.host_emitted = [state.host_emitted[0] + 1]
+    # `host_emitted` counts one more than was written: the first drawn unit was written over.
+    state.emitted, state.host_emitted = state.emitted - 1, [state.host_emitted[0] - 1]
     draft = drafter.propose(state, k, None)
     return draft.units[0].tolist(), draft.index.parent[0, 1:].tolist()
 

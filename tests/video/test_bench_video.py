@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from mmspec.bench.plan import Plan
 from mmspec.bench.race import Track
 from mmspec.cli.app import build
-from mmspec.models.vq import LlamaGenVQ
+from mmspec.kits.pictures.models.vq import LlamaGenVQ
 from mmspec.report import table, views
 from mmspec.report.result import PLAIN, Limits, Result
 from mmspec_video.bench import large, players

@@ -10,7 +10,7 @@ from PIL import Image
 from typer import Typer
 from typer.testing import CliRunner
 
-from mmspec.models.vq import LlamaGenVQ
+from mmspec.kits.pictures.models.vq import LlamaGenVQ
 from mmspec_video import demo
 from mmspec_video.demo import GAP, SCALE, WALK, Walked, side_by_side
 from mmspec_video.models.next_frame import NextFrameDiT

@@ -79,12 +79,14 @@ def play(model, traces, drafter=None, k=2, cache="exact", truth=1, watch=None, s
     while min(len(frames) for frames in shown) < traces.shape[1]:
         pending = decoder.speculate(state)
         told = padded.gather(1, state.emitted[:, None] + torch.arange(truth))
-        before = list(state.hosted)
+        before = list(state.host_emitted)
         step = decoder.settle(state, pending, truth=told)
         state.sync()
         path = torch.nn.functional.pad(step.verdict.path, (1, 0), value=0)
         for row, frames in enumerate(shown):
-            frames.extend(pending.scores.made[row, path[row, i]] for i in range(state.hosted[row] - before[row]))
+            frames.extend(
+                pending.scores.auxiliary[row, path[row, i]] for i in range(state.host_emitted[row] - before[row])
+            )
         if watch:
             watch(target, state)
         if state.finished:
@@ -107,7 +109,7 @@ def test_frames_are_those_of_the_published_loop(name, cache, request):
     close(made[0, :inside], expected[:inside])
     apart = float((made[0, inside:] - expected[inside:]).abs().max())
     if cache == "streaming":
-        assert apart > 1e-3  # keys know of frames that have left: another law, and said so
+        assert apart > 1e-3  # keys know of frames that have left: another distribution, and said so
     else:
         assert apart < 2e-5
 
@@ -121,7 +123,7 @@ def test_a_noisy_sampler_draws_by_frame_and_step(dit):
     state, frames = decoder.start(given, len(trace) + 1), []
     for action in [*trace[1:], 0]:
         pending = decoder.speculate(state)
-        frames.append(pending.scores.made[0, 0])
+        frames.append(pending.scores.auxiliary[0, 0])
         decoder.settle(state, pending, truth=torch.tensor([[action]]))
         state.sync()
     close(torch.stack(frames), published(dit, given, trace, sampler))
@@ -204,15 +206,15 @@ def test_a_hit_stands_ready_and_a_miss_does_not(dit):
     state = decoder.start(opening(dit), 5)
     assert target.standing(state.cache) is None
     pending = decoder.speculate(state)
-    assert torch.equal(target.standing(state.cache), pending.scores.made[:, 0])
+    assert torch.equal(target.standing(state.cache), pending.scores.auxiliary[:, 0])
     decoder.settle(state, pending, truth=torch.tensor([[1]]))
     state.sync()
-    assert torch.equal(target.standing(state.cache), pending.scores.made[:, 1])
+    assert torch.equal(target.standing(state.cache), pending.scores.auxiliary[:, 1])
     made = state.cache.made
     shown = Decoder(target).speculate(state)  # the root alone: nothing is made, what lies ahead stays
-    assert torch.equal(shown.scores.made[:, 0], pending.scores.made[:, 1]) and state.cache.made == made
+    assert torch.equal(shown.scores.auxiliary[:, 0], pending.scores.auxiliary[:, 1]) and state.cache.made == made
     deeper = decoder.speculate(state)
-    assert torch.equal(deeper.scores.made[:, 1], pending.scores.made[:, 2]) and state.cache.made == made + 1
+    assert torch.equal(deeper.scores.auxiliary[:, 1], pending.scores.auxiliary[:, 2]) and state.cache.made == made + 1
     decoder.settle(state, deeper, truth=torch.tensor([[3]]))
     assert target.standing(state.cache) is None
 
@@ -224,7 +226,7 @@ def test_whoever_stops_it_leaves_things_as_they_were(dit, plain):
         state, frames = decoder.start(opening(dit), LENGTH + 1), []
         for _ in range(LENGTH):
             pending = alone.speculate(state)
-            frames.append(pending.scores.made[0, 0])
+            frames.append(pending.scores.auxiliary[0, 0])
             asked = itertools.count()
             state.cache.until = lambda asked=asked, passes=passes: next(asked) >= passes
             with suppress(StoppedError):

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 import torch
 
+from mmspec.api.build import decoder_for
 from mmspec.core.decoder import Decoder
-from mmspec.faces.build import decoder_for
 from mmspec_video.deviation import distance
 from mmspec_video.drafters.action_repeat import ActionRepeat
 from mmspec_video.rules.nfd import Nfd, NfdOptions

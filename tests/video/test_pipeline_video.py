@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 
 import mmspec
-from mmspec.models.vq import LlamaGenVQ
+from mmspec.kits.pictures.models.vq import LlamaGenVQ
 from mmspec_video.arguments import frames_in
 from mmspec_video.clips import save_clip
 from mmspec_video.models.next_frame import NextFrameDiT

@@ -6,9 +6,9 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from mmspec.api.build import decoder_for
 from mmspec.core.decoder import Decoder
 from mmspec.core.noise import Lane
-from mmspec.faces.build import decoder_for
 from mmspec_video.deviation import distance
 from mmspec_video.drafters.action_model import ActionModel, ActionModelOptions
 from mmspec_video.models.adapter import StudentAdapter, adaptable

@@ -49,22 +49,22 @@ def test_a_pass_scores_what_teacher_forcing_says(tokens, tree):
     start = 2 * PERIOD
     started = target.start(given, 2 * PERIOD - 1, 6)
     assert torch.equal(started.prompt, whole[:, :start])
-    torch.testing.assert_close(started.raw.logits[:, 0, :CODES], wanted[:, start - 1], rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(started.output.logits[:, 0, :CODES], wanted[:, start - 1], rtol=1e-4, atol=1e-4)
     parents = [-1, 0, -1, 2, 3] if tree else [-1, 0, 1, 2, 3]
     after = whole[:, start + 1 :]
     other = (after[:, :2] + 1) % CODES
     drafted = torch.cat([other, after[:, :3]], 1) if tree else after[:, :5]
-    raw = target.verify(started.cache, Draft.tree(drafted, parents).rooted(whole[:, start], torch.full((3,), 9)))
-    assert (raw.logits[..., CODES:] == -torch.inf).all()
+    output = target.verify(started.cache, Draft.tree(drafted, parents).rooted(whole[:, start], torch.full((3,), 9)))
+    assert (output.logits[..., CODES:] == -torch.inf).all()
     path = [0, 3, 4, 5] if tree else [0, 1, 2, 3]
     for node, place in zip(path, range(start, start + 4), strict=True):
-        torch.testing.assert_close(raw.logits[:, node, :CODES], wanted[:, place], rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(output.logits[:, node, :CODES], wanted[:, place], rtol=1e-4, atol=1e-4)
     count = torch.tensor([4, 2, 3])
     target.commit(started.cache, torch.tensor(path[1:]).expand(3, -1), count)
     root = whole.gather(1, (start + count)[:, None])[:, 0]
-    raw = target.verify(started.cache, Draft.alone(root))
+    output = target.verify(started.cache, Draft.alone(root))
     expected = wanted.gather(1, (start + count)[:, None, None].expand(-1, 1, CODES))
-    torch.testing.assert_close(raw.logits[..., :CODES], expected, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(output.logits[..., :CODES], expected, rtol=1e-4, atol=1e-4)
 
 
 def test_an_action_changes_what_comes_after_it(tokens):
@@ -147,7 +147,7 @@ def test_windows_run_across_actions_that_are_known(tokens):
         play = TokenPlay(decoder, frames, before, 3, 0)
         play.act(torch.zeros(1, 1 if late else 3, dtype=torch.int64))
         play.frame()
-        seen[late] = play._state.hosted[0]
+        seen[late] = play._state.host_emitted[0]
     assert seen[True] == CELLS and seen[False] > CELLS
 
 

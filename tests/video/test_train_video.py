@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 
 import mmspec
-from mmspec.models.vq import LlamaGenVQ
+from mmspec.kits.pictures.models.vq import LlamaGenVQ
 from mmspec_video.models.adapter import StudentAdapter, adaptable
 from mmspec_video.models.next_frame import NextFrameDiT
 from mmspec_video.models.token_world import TokenWorldModel

@@ -4,14 +4,16 @@ In every round an inner decoder (a middle target, a drafter of its own, a rule) 
 call knows; they go up as a chain.
 
 * Under `match` the inner decoder draws with the outer call's own noise at the same positions. Its units are then what
-  the middle target says to that noise, and agree with the outer draws as often as two laws that share noise can.
+  the middle target says to that noise, and agree with the outer draws as often as two distributions that share noise
+  can.
 * Under every other rule it draws from a source of its own, whose key comes from this round's draft noise: nothing that
-  the rule looks at. The inner rule is exact, so each unit follows the middle target's law after the units before it;
-  that law is what the draft reports. What the innermost drafter thought of a unit is nobody's business.
+  the rule looks at. The inner rule is exact, so each unit follows the middle target's distribution after the units
+  before it; that distribution is what the draft reports. What the innermost drafter thought of a unit is nobody's
+  business.
 
-Guarantee: that of the outer rule, which asks one thing only of a chain: unit i was drawn from law i, given the units
-above it, with noise that the rule does not use. An inner rule that resamples a refused unit from the middle law, not
-from the residual, breaks just that (TriForce's published code; a mutant).
+Guarantee: that of the outer rule, which asks one thing only of a chain: unit i was drawn from distribution i, given
+the units above it, with noise that the rule does not use. An inner rule that resamples a refused unit from the middle
+distribution, not from the residual, breaks just that (TriForce's published code; a mutant).
 Knobs: the outer `k` (more units a round, fewer outer passes), and all that the inner decoder has.
 """
 
@@ -22,13 +24,13 @@ import torch
 from torch import Tensor
 
 from mmspec.core.decoder import Decoder
-from mmspec.core.laws import Law, take_nodes
+from mmspec.core.distributions import Distribution, take_nodes
 from mmspec.core.noise import DraftNoise
 from mmspec.core.offset_noise import OffsetSource
 from mmspec.core.philox import PhiloxSource
 from mmspec.core.protocols import Target
 from mmspec.core.state import State
-from mmspec.core.types import Draft, Raw, Started, Step
+from mmspec.core.types import Draft, Started, Step, TargetOutput
 
 
 class Middle(Target, Protocol):
@@ -93,19 +95,18 @@ class CascadeDrafter:
         return None
 
     def propose(self, state: State, k: int, noise: DraftNoise) -> Draft:
-        inner = self.decoder.start(state, k, source=_source(noise), warp=state.warp)
-        inner.done = inner.done | state.done  # nobody waits for rows that are finished outside
-        inner.done_rows = [a or b for a, b in zip(inner.done_rows, state.done_rows, strict=True)]
-        assert inner.step is not None
-        steps = [inner.step]
-        while not inner.finished:
-            self.decoder.advance(inner)
+        steps = list[Step]()
+        for inner in self.decoder.rounds(state, k, source=_source(noise), warp=state.warp):
+            if not steps:  # nobody waits for rows that are finished outside
+                inner.done = inner.done | state.done
+                inner.host_done = [a or b for a, b in zip(inner.host_done, state.host_done, strict=True)]
+            assert inner.step is not None
             steps.append(inner.step)
         if self._same_weights:  # a start is a pass, too
             state.report.inner_passes += 1 + inner.report.equivalent_passes
         state.memory = inner
-        units, law = inner.history[:, inner.given : inner.given + k], _laws(steps, k)
-        return Draft.chain(units, None if noise.shared else law, score=law.confidence().cumsum(1))
+        units, distribution = inner.history[:, inner.given : inner.given + k], _distributions(steps, k)
+        return Draft.chain(units, None if noise.shared else distribution, score=distribution.confidence().cumsum(1))
 
     def observe(self, state: State, step: Step) -> None:
         """Nothing to keep: the next round starts from what is known then."""
@@ -117,20 +118,20 @@ def _source(noise: DraftNoise) -> OffsetSource | PhiloxSource:
     return PhiloxSource((noise.chain(1, 2).uniform() * 2**32).long())
 
 
-def _laws(steps: list[Step], k: int) -> Law:
-    """The inner target's law of each of the `k` units: that of the node which the unit followed."""
+def _distributions(steps: list[Step], k: int) -> Distribution:
+    """The inner target's distribution of each of the `k` units: that of the node which the unit followed."""
     begun = torch.zeros_like(steps[0].count)
-    laws, where = [], []
+    distributions, where = [], []
     for step in steps:
         nodes = torch.nn.functional.pad(step.verdict.path.clamp(min=0), (1, 0))  # [batch, depth + 1], the root first
         slot = torch.arange(nodes.shape[1], device=nodes.device)
-        laws.append(step.scores.law.having(step.verdict.drawn).take(nodes))
+        distributions.append(step.scores.distribution.with_draws(step.verdict.drawn).take(nodes))
         where.append(torch.where(slot < step.count[:, None], begun[:, None] + slot, k))
         begun = begun + step.count
     unit = torch.cat(where, 1)
     order = torch.arange(unit.shape[1], device=unit.device).expand_as(unit)
     node = torch.zeros(len(unit), k + 1, dtype=torch.int64, device=unit.device).scatter_(1, unit, order)
-    return type(laws[0]).cat(laws).take(node[:, :k])
+    return type(distributions[0]).cat(distributions).take(node[:, :k])
 
 
 class FromHistory:
@@ -150,13 +151,13 @@ class FromHistory:
         self.context: int | None = getattr(target, "context", None)
 
     def start(self, inputs: State, limit: int, width: int) -> Started:
-        known = inputs.given + max(inputs.hosted)
+        known = inputs.given + max(inputs.host_emitted)
         behind = known - inputs.known
         index = torch.arange(known, device=behind.device) - behind[:, None]
         units = take_nodes(inputs.history, index.clamp(min=0))
         return self.target.start(self.prompt(units, inputs.pads + behind), limit, width)
 
-    def verify(self, cache: Any, draft: Draft, first: int = 0) -> Raw:
+    def verify(self, cache: Any, draft: Draft, first: int = 0) -> TargetOutput:
         return self.target.verify(cache, draft, first)
 
     def commit(self, cache: Any, path: Tensor, count: Tensor) -> None:

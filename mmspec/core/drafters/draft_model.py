@@ -3,8 +3,8 @@
 The small model is a target of its own. It grows the draft level by level in its scratch (`Target.verify` from `first`
 on), commits what the rule accepted of it, and so never has to forget: recurrent models draft, too. Its cache may lag
 behind the call's: units that it was never fed (the last one of an accepted path, whatever came in rounds without a
-draft) go in as one chain with the root before the first level, and that pass gives the law at the root. Laws pass
-through the call's own warp, so that a draft's law is the one it was really drawn from.
+draft) go in as one chain with the root before the first level, and that pass gives the distribution at the root.
+Distributions pass through the call's own warp, so that a draft's distribution is the one it was really drawn from.
 """
 
 from dataclasses import dataclass, replace
@@ -13,13 +13,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mmspec.core.distributions import take_nodes
 from mmspec.core.drafters.growth import Growth, Scratch
 from mmspec.core.drafters.shapes import Chain, Frontier, Shape
-from mmspec.core.laws import take_nodes
 from mmspec.core.noise import DraftNoise
 from mmspec.core.protocols import Target
 from mmspec.core.state import State
-from mmspec.core.types import Draft, Raw, Scores, Step
+from mmspec.core.types import Draft, Scores, Step, TargetOutput
 
 CATCH_UP = 16
 """Nodes of a small model's pass at least: how many known units that it lacks go in at once."""
@@ -86,19 +86,19 @@ class DraftModel:
         if levels < 1:
             return Draft.empty(state.root)
         growth = Growth(self.shape, k, state.root, state.room)
-        raw, scored = self._catch_up(state, memory)
+        output, scored = self._catch_up(state, memory)
         carried = None
         for depth in range(1, levels + 1):
-            law = self._warp(state, raw, growth.fed, growth.frontier).law
-            greedy = raw.logits is not None and not state.warp.sample
+            distribution = self._warp(state, output, growth.fed, growth.frontier).distribution
+            greedy = output.logits is not None and not state.warp.sample
             drawn = noise.level(depth, growth.nodes, growth.frontier)
-            frontier = Frontier(law, drawn, growth.score, greedy, not (greedy or noise.shared), carried)
+            frontier = Frontier(distribution, drawn, growth.score, greedy, not (greedy or noise.shared), carried)
             level = self.shape.level(frontier, depth)
             growth.add(level)
             carried = level.carried
             if depth < levels:
-                raw = self._feed(memory, growth.feed(), scored)
-                scored, raw = growth.fed.nodes, _last(raw, growth.frontier)
+                output = self._feed(memory, growth.feed(), scored)
+                scored, output = growth.fed.nodes, _last(output, growth.frontier)
         draft, scratch = growth.finish()
         memory.scratch = scratch if scored else None
         return draft
@@ -113,7 +113,7 @@ class DraftModel:
         else:
             memory.lag += step.draft.index.deepest + 1
 
-    def _catch_up(self, state: State, memory: Memory) -> tuple[Raw, int]:
+    def _catch_up(self, state: State, memory: Memory) -> tuple[TargetOutput, int]:
         """Feed what the cache lacks, and the root. Returns the scores after the root, one node.
 
         Also returns how many nodes of this round's draft are in the scratch now: the root, unless the commit of what
@@ -124,27 +124,27 @@ class DraftModel:
         while most >= memory.width:
             lag = lag - self._known(state, memory, lag, memory.width)[1]
             most -= memory.width
-        raw, _ = self._known(state, memory, lag, most + 1)
+        output, _ = self._known(state, memory, lag, most + 1)
         memory.lag = 0
-        return (raw.take(lag[:, None]), 0) if most else (raw, 1)
+        return (output.take(lag[:, None]), 0) if most else (output, 1)
 
     @staticmethod
     def _longest(memory: Memory, lag: Tensor) -> int:
         """The largest `lag`: on the CPU reading it costs nothing, elsewhere a bound must do."""
         return int(lag.max()) if lag.device.type == "cpu" else memory.lag
 
-    def _known(self, state: State, memory: Memory, lag: Tensor, nodes: int) -> tuple[Raw, Tensor]:
+    def _known(self, state: State, memory: Memory, lag: Tensor, nodes: int) -> tuple[TargetOutput, Tensor]:
         """Feed `nodes` known units, from `lag [batch]` before the root on, and keep those before it: `[batch]` many."""
         order = torch.arange(nodes, device=lag.device)
         place = ((state.known - 1 - lag)[:, None] + order).clamp(max=state.history.shape[1] - 1)
         units, count = take_nodes(state.history, place), lag.clamp(max=nodes)
-        raw = self._feed(memory, Draft.chain(units[:, 1:]).rooted(units[:, 0], lag), 0)
+        output = self._feed(memory, Draft.chain(units[:, 1:]).rooted(units[:, 0], lag), 0)
         if nodes > 1:
             self.model.commit(memory.cache, order[1:].expand(state.rows, -1), count)
             memory.seen = memory.seen + count
-        return raw, count
+        return output, count
 
-    def _feed(self, memory: Memory, draft: Draft, first: int) -> Raw:
+    def _feed(self, memory: Memory, draft: Draft, first: int) -> TargetOutput:
         """One pass of the small model."""
         return self.model.verify(memory.cache, draft, first)
 
@@ -153,17 +153,17 @@ class DraftModel:
         context = getattr(self.model, "context", None)
         if context is None:
             return state.limit
-        longest = max(n - pads for n, pads in zip(state.hosted, state.hosted_pads, strict=True)) + state.given
+        longest = max(n - pads for n, pads in zip(state.host_emitted, state.host_pads, strict=True)) + state.given
         return max(0, context - longest)
 
     @staticmethod
-    def _warp(state: State, raw: Raw, fed: Draft, nodes: int) -> Scores:
-        """Laws of the last `nodes` nodes that were fed; of all units, also where the call is greedy."""
-        return replace(state.warp, sample=True)(raw, fed, state.prefix, slice(fed.nodes - nodes, None))
+    def _warp(state: State, output: TargetOutput, fed: Draft, nodes: int) -> Scores:
+        """Distributions of the last `nodes` nodes that were fed; of all units, also where the call is greedy."""
+        return replace(state.warp, sample=True)(output, fed, state.prefix, slice(fed.nodes - nodes, None))
 
 
-def _last(raw: Raw, nodes: int) -> Raw:
+def _last(output: TargetOutput, nodes: int) -> TargetOutput:
     """The last `nodes` nodes of a pass."""
-    values = raw.logits if raw.logits is not None else raw.law.confidence()  # type: ignore[union-attr]
+    values = output.logits if output.logits is not None else output.distribution.confidence()  # type: ignore[union-attr]
     scored = values.shape[1]
-    return raw if scored == nodes else raw.take(torch.arange(scored - nodes, scored, device=values.device)[None])
+    return output if scored == nodes else output.take(torch.arange(scored - nodes, scored, device=values.device)[None])

@@ -2,7 +2,7 @@
 
 For drafters that are sure or silent, such as a lookup, before one that always speaks. Rows of one batch may have a
 chain from one and a tree from the other in the same round: every row then has a tree of its own.
-Both see every round. Both must draft point masses: units drawn from different laws would lose them here.
+Both see every round. Both must draft point masses: units drawn from different distributions would lose them here.
 """
 
 from collections.abc import Iterator
@@ -35,7 +35,7 @@ class Fallback:
         second: Asked for the rest.
 
     Raises:
-        ValueError: One of them drafts from a law (offers `q`).
+        ValueError: One of them drafts from a distribution (offers `q`).
     """
 
     offers = frozenset({"tree"})
@@ -44,7 +44,7 @@ class Fallback:
         for drafter in (first, second):
             if "q" in drafter.offers:
                 raise ValueError(
-                    f"{type(drafter).__name__} draws its drafts from a law, which a fallback cannot keep; "
+                    f"{type(drafter).__name__} draws its drafts from a distribution, which a fallback cannot keep; "
                     "combine drafters of point masses (lookup, recycling, suffix)"
                 )
         self.first = first

@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from mmspec.core.distributions import take_nodes
 from mmspec.core.drafters.shapes.shape import Level, Shape
-from mmspec.core.laws import take_nodes
 from mmspec.core.types import Draft, Step
 
 
@@ -93,16 +93,16 @@ class Growth:
         parts = zip(*((x.units, x.score, x.valid) for x in self.levels), strict=True)
         units, score, valid = (torch.cat(part, 1) for part in parts)
         parents, places = _joined(self._parents), _joined(self._places)
-        laws = [level.law for level in self.levels if level.law is not None]
-        law = type(laws[0]).cat(laws) if laws else None
+        distributions = [level.distribution for level in self.levels if level.distribution is not None]
+        distribution = type(distributions[0]).cat(distributions) if distributions else None
         chosen = self.shape.choose(score)
         if chosen is not None:
-            assert law is None, "nodes that are chosen by their own unit have no law"
+            assert distribution is None, "nodes that are chosen by their own unit have no distribution"
             units, score, valid = (take_nodes(x, chosen) for x in (units, score, valid))
             new = _numbered(chosen, parents.shape[1], 0)
             parents, places = _gather(parents, chosen), _gather(places, chosen)
             parents = torch.where(parents < 0, -1, new.gather(1, parents.clamp(min=0)))
-        draft = replace(self._tree(units, parents, valid), law=law, score=score)
+        draft = replace(self._tree(units, parents, valid), distribution=distribution, score=score)
         return draft, Scratch(self.fed, torch.nn.functional.pad(places, (1, 0), value=0))
 
     def _tree(self, units: Tensor, parents: Tensor, valid: Tensor) -> Draft:

@@ -27,7 +27,7 @@ class HostDrafter(Protocol):
         ...
 
 
-class Hosted:
+class HostDrafterAdapter:
     """Makes a drafter of a `HostDrafter`.
 
     Args:
@@ -53,7 +53,7 @@ class Hosted:
 
     def propose(self, state: State, k: int, noise: DraftNoise) -> Draft:
         history, pads = state.history.tolist(), state.pads.tolist()
-        tokens = [row[p : state.given + n] for row, p, n in zip(history, pads, state.hosted, strict=True)]
+        tokens = [row[p : state.given + n] for row, p, n in zip(history, pads, state.host_emitted, strict=True)]
         drafts = [list(d)[:k] for d in self.author.propose(tokens, k)]
         self._refuse(drafts, state.rows)
         width = max(map(len, drafts))

@@ -1,12 +1,14 @@
-"""Fillings for new slots of a Jacobi window that copy a unit: point masses (`neighbours` draws from a law instead)."""
+"""Fillings for new slots of a Jacobi window that copy a unit: point masses (`neighbours` draws from a distribution
+instead).
+"""
 
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from mmspec.core.distributions import Distribution
 from mmspec.core.drafters.jacobi import Window
-from mmspec.core.laws import Law
 from mmspec.core.noise import Lane, Noise
 from mmspec.core.state import State
 
@@ -21,7 +23,7 @@ class RandomUnit:
 
     vocab: int
 
-    def fill(self, state: State, window: Window, noise: Noise) -> tuple[Tensor, Law | None]:
+    def fill(self, state: State, window: Window, noise: Noise) -> tuple[Tensor, Distribution | None]:
         # The target's own noise must not choose the draft and then judge it, so these come from a lane of their own.
         own = state.round().source.fresh(state.emitted, 1, window.units.shape[1]).lane(Lane.DRAFT)
         return (own.uniform() * self.vocab).long(), None
@@ -31,7 +33,7 @@ class RandomUnit:
 class LeftUnit:
     """The last unit that is known or drawn: repeats what stands to the left."""
 
-    def fill(self, state: State, window: Window, noise: Noise) -> tuple[Tensor, Law | None]:
+    def fill(self, state: State, window: Window, noise: Noise) -> tuple[Tensor, Distribution | None]:
         sequence = torch.cat([state.root[:, None], window.units], 1)
         last = window.drawn.sum(1, keepdim=True)  # drawn slots come first
         return sequence.gather(1, last).expand(-1, window.units.shape[1]), None
@@ -47,7 +49,7 @@ class AboveUnit:
 
     grid_width: int
 
-    def fill(self, state: State, window: Window, noise: Noise) -> tuple[Tensor, Law | None]:
+    def fill(self, state: State, window: Window, noise: Noise) -> tuple[Tensor, Distribution | None]:
         left, _ = LeftUnit().fill(state, window, noise)
         slot = torch.arange(window.units.shape[1], device=left.device)
         position = state.emitted[:, None] + slot - self.grid_width
@@ -69,7 +71,7 @@ class PreviousFrame:
 
     period: int
 
-    def fill(self, state: State, window: Window, noise: Noise) -> tuple[Tensor, Law | None]:
+    def fill(self, state: State, window: Window, noise: Noise) -> tuple[Tensor, Distribution | None]:
         left, _ = LeftUnit().fill(state, window, noise)
         slot = torch.arange(window.units.shape[1], device=left.device)
         place = state.known[:, None] + slot - self.period

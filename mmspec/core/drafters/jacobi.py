@@ -1,12 +1,12 @@
 """The target's own last pass as drafter: a Jacobi window of units that are refined until they stand.
 
 Speculative Jacobi decoding (arXiv 2410.01699) and its maximal-coupling form (2510.08994). What the last round drew at
-every node of the window becomes the next draft, with the laws that it was drawn from (and the draws, where they are
-more than their units); slots that enter the window are filled by an initialisation. Training-free, for discrete and
-continuous units alike: the rule decides how a redraw is tied to the draft (`match`: shared noise; `rejection`: maximal
-coupling or reflection).
+every node of the window becomes the next draft, with the distributions that it was drawn from (and the draws, where
+they are more than their units); slots that enter the window are filled by an initialisation. Training-free, for
+discrete and continuous units alike: the rule decides how a redraw is tied to the draft (`match`: shared noise;
+`rejection`: maximal coupling or reflection).
 Knobs: the window (`k`): longer windows accept more per pass and cost more per pass; `independent`: what is drafted next
-is drawn anew from the last pass's laws instead, as first published, which keeps fewer drafts alive.
+is drawn anew from the last pass's distributions instead, as first published, which keeps fewer drafts alive.
 """
 
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from mmspec.core.laws import Law, Mixed, PointMass, take_nodes, where_nodes
+from mmspec.core.distributions import Distribution, Mixed, PointMass, take_nodes, where_nodes
 from mmspec.core.noise import DraftNoise, Lane, Noise
 from mmspec.core.protocols import Target
 from mmspec.core.state import State
@@ -28,28 +28,29 @@ class Window:
 
     Attributes:
         units: `[batch, k, *unit]`.
-        law: What they were drawn from, `[batch, k]`; None before the first pass.
+        distribution: What they were drawn from, `[batch, k]`; None before the first pass.
         drawn: `[batch, k]` bool: False in slots that wait for an initialisation.
-        past: The laws of the last units emitted, the root's comes last: `[batch, reach]`, where the initialisation has
-            a `reach`; the first unit's law stands where there are no earlier ones.
+        past: The distributions of the last units emitted, the root's comes last: `[batch, reach]`, where the
+            initialisation has a `reach`; the first unit's distribution stands where there are no earlier ones.
     """
 
     units: Tensor
-    law: Law | None
+    distribution: Distribution | None
     drawn: Tensor
-    past: Law | None = None
+    past: Distribution | None = None
 
 
 class Initialisation(Protocol):
     """Fills the slots that enter a window.
 
-    One that looks at the laws of units that were emitted has an attribute `reach`: how many of them (`window.past`).
+    One that looks at the distributions of units that were emitted has an attribute `reach`: how many of them
+    (`window.past`).
     """
 
-    def fill(self, state: State, window: Window, noise: Noise) -> tuple[Tensor, Law | None]:
-        """Units of all slots, `[batch, k, *unit]` (those that are drawn already are not read), and their law.
+    def fill(self, state: State, window: Window, noise: Noise) -> tuple[Tensor, Distribution | None]:
+        """Units of all slots, `[batch, k, *unit]` (those that are drawn already are not read), and their distribution.
 
-        None says that they are point masses; a law says that they were drawn from it with `noise [batch, k]`.
+        None says that they are point masses; a distribution says that they were drawn from it with `noise [batch, k]`.
         """
         ...
 
@@ -81,43 +82,47 @@ class Jacobi:
 
     def propose(self, state: State, k: int, noise: DraftNoise) -> Draft:
         window = self._resized(state, k)
-        units, law = self.initialisation.fill(state, window, noise.chain(1, k))
+        units, distribution = self.initialisation.fill(state, window, noise.chain(1, k))
         units = self._forced(state, where_nodes(window.drawn, window.units, units))
-        if window.law is None:
-            return Draft.chain(units, law)
-        if law is None:
-            return Draft.chain(units, Mixed(window.law, window.drawn, units))
-        return Draft.chain(units, _either(window.drawn, window.law, law))
+        if window.distribution is None:
+            return Draft.chain(units, distribution)
+        if distribution is None:
+            return Draft.chain(units, Mixed(window.distribution, window.drawn, units))
+        return Draft.chain(units, _either(window.drawn, window.distribution, distribution))
 
     def observe(self, state: State, step: Step) -> None:
         """Slot j of the next window is the unit drawn at node `count + j`: both stand for the same position."""
         nodes = step.draft.nodes
         source = step.count[:, None] + torch.arange(nodes - 1, device=step.count.device)
         drawn = source < nodes
-        law = step.scores.law.take(source.clamp(max=nodes - 1))
+        distribution = step.scores.distribution.take(source.clamp(max=nodes - 1))
         if self.independent:
             # Lane DRAFT of the next round: the rule there draws coins and residuals in other lanes.
-            draws = law.draw(state.source.fresh(state.emitted, 1, nodes - 1).lane(Lane.DRAFT))
+            draws = distribution.draw(state.source.fresh(state.emitted, 1, nodes - 1).lane(Lane.DRAFT))
         else:
             draws = take_nodes(step.verdict.drawn, source.clamp(max=nodes - 1))
         past = self._past(None if state.memory is None else state.memory.past, step)
-        state.memory = Window(law.units(draws), law.having(draws), drawn, past)
+        state.memory = Window(distribution.units(draws), distribution.with_draws(draws), drawn, past)
 
-    def _past(self, before: Law | None, step: Step) -> Law | None:
-        """The laws of the last units emitted, as far as the initialisation looks; node j drew the j-th of a round's."""
-        reach, law = getattr(self.initialisation, "reach", 0), step.scores.law
-        if not reach or isinstance(law, PointMass):  # told, not drawn
+    def _past(self, before: Distribution | None, step: Step) -> Distribution | None:
+        """The distributions of the last units emitted, as far as the initialisation looks; node j drew the j-th of a
+        round's.
+        """
+        reach, distribution = getattr(self.initialisation, "reach", 0), step.scores.distribution
+        if not reach or isinstance(distribution, PointMass):  # given, not drawn
             return before
-        drawn = law.having(step.verdict.drawn)
+        drawn = distribution.with_draws(step.verdict.drawn)
         slot = step.count[:, None] + torch.arange(reach, device=step.count.device)
         if before is None:
             return drawn.take((slot - reach).clamp(min=0))
-        both: Law = type(drawn).cat([before, drawn])
+        both: Distribution = type(drawn).cat([before, drawn])
         return both.take(slot)
 
     @staticmethod
     def _forced(state: State, units: Tensor) -> Tensor:
-        """Forced units are drafted as themselves: nothing else can be accepted, whatever the law of the draft."""
+        """Forced units are drafted as themselves: nothing else can be accepted, whatever the distribution of the
+        draft.
+        """
         if state.warp.forced is None:
             return units
         only = state.warp.forced_at(state.emitted[:, None] + torch.arange(units.shape[1], device=units.device))
@@ -134,12 +139,12 @@ class Jacobi:
             units = state.root[:, None].expand(-1, k, *state.root.shape[1:])
             return Window(units, None, torch.zeros_like(slot, dtype=torch.bool), past)
         within, at = slot < held, slot.clamp(max=held - 1)
-        law = None if last.law is None else last.law.take(at)
-        return Window(take_nodes(last.units, at), law, last.drawn.gather(1, at) & within, past)
+        distribution = None if last.distribution is None else last.distribution.take(at)
+        return Window(take_nodes(last.units, at), distribution, last.drawn.gather(1, at) & within, past)
 
 
-def _either(mask: Tensor, a: Any, b: Any) -> Law:
-    """Two laws of one family, `a` where `mask`."""
+def _either(mask: Tensor, a: Any, b: Any) -> Distribution:
+    """Two distributions of one family, `a` where `mask`."""
     nodes = torch.arange(mask.shape[1], device=mask.device)
-    both: Law = type(a).cat([a, b])
+    both: Distribution = type(a).cat([a, b])
     return both.take(torch.where(mask, nodes, nodes + mask.shape[1]))

@@ -10,7 +10,7 @@ too, so that noise keyed by position would bias it; ours is fresh in every round
 import torch
 from torch import Tensor
 
-from mmspec.core.laws import Categorical, PointMass, dense, take_nodes
+from mmspec.core.distributions import Categorical, PointMass, dense, take_nodes
 from mmspec.core.noise import DraftNoise, Lane, Round
 from mmspec.core.rules.rule import path_to, walk
 from mmspec.core.types import Draft, Scores, Verdict
@@ -28,15 +28,15 @@ class Block:
 
     def accept(self, draft: Draft, scores: Scores, round: Round) -> Verdict:
         assert draft.index.is_chain
-        noise, law = round.fresh(draft.nodes), scores.law
-        if draft.nodes == 1 or draft.law is None or isinstance(law, PointMass):
+        noise, distribution = round.fresh(draft.nodes), scores.distribution
+        if draft.nodes == 1 or draft.distribution is None or isinstance(distribution, PointMass):
             # The lane of a last draw, so that a row draws alike whether or not another row has a draft.
-            return walk(draft, law.draw(noise.lane(Lane.RESIDUAL)))
-        assert isinstance(law, Categorical)
-        q = dense(draft.law, draft.drafted, law.size)
+            return walk(draft, distribution.draw(noise.lane(Lane.RESIDUAL)))
+        assert isinstance(distribution, Categorical)
+        q = dense(draft.distribution, draft.drafted, distribution.size)
         follows = draft.valid[:, 1:]  # [batch, node - 1]: node i has a child
-        weight = self._weights(draft, law, q)  # [batch, node]
-        scaled = weight[:, :-1, None] * law.probs[:, :-1]
+        weight = self._weights(draft, distribution, q)  # [batch, node]
+        scaled = weight[:, :-1, None] * distribution.probs[:, :-1]
         residual = (scaled - q).clamp(min=0)
         s = residual.sum(-1)
         inner = s / (s + 1 - weight[:, :-1]).clamp(min=torch.finfo(s.dtype).tiny)
@@ -46,16 +46,20 @@ class Block:
         order = torch.arange(draft.nodes, device=h.device)
         leaf = torch.where(stops, order, 0).amax(1)
         weights = torch.cat(
-            [torch.where((follows & (s > 0))[..., None], residual, law.probs[:, :-1]), law.probs[:, -1:]], 1
+            [
+                torch.where((follows & (s > 0))[..., None], residual, distribution.probs[:, :-1]),
+                distribution.probs[:, -1:],
+            ],
+            1,
         )
         drawn = Categorical(weights).draw(noise.lane(Lane.RESIDUAL))
         return Verdict(path_to(draft, leaf), leaf, take_nodes(drawn, leaf[:, None])[:, 0], drawn)
 
     @staticmethod
-    def _weights(draft: Draft, law: Categorical, q: Tensor) -> Tensor:
+    def _weights(draft: Draft, distribution: Categorical, q: Tensor) -> Tensor:
         """w at every node: a running product capped at 1, as a closed form over cumulative logs."""
         x = draft.drafted[..., None]
-        ratio = (law.probs[:, :-1].gather(-1, x) / q.gather(-1, x))[..., 0].log()
+        ratio = (distribution.probs[:, :-1].gather(-1, x) / q.gather(-1, x))[..., 0].log()
         total = ratio.cumsum(1)
         capped = total - total.clamp(min=0).cummax(1).values
         return torch.cat([torch.ones_like(capped[:, :1]), capped.exp()], 1)

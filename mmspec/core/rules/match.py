@@ -23,5 +23,5 @@ class Match:
         return DraftNoise(round, shared=True)
 
     def accept(self, draft: Draft, scores: Scores, round: Round) -> Verdict:
-        drawn = scores.law.draw(round.by_position(draft.index))
-        return walk(draft, drawn, scores.law.units(drawn))
+        drawn = scores.distribution.draw(round.by_position(draft.index))
+        return walk(draft, drawn, scores.distribution.units(drawn))

@@ -2,15 +2,15 @@
 
 SpecInfer (arXiv 2305.09781), SpecTr (2310.15141), Sequoia (2402.12374), RSD (2402.14160): siblings are tried in the
 order in which they were drawn; child k is kept with probability min(1, r(x) / q_k(x)), else r becomes the normalised
-(r - q_k)+; what no child took is drawn from the last r. `draft.law` is the law that each sibling was really drawn from:
-without replacement, q without its earlier siblings, renormalised.
+(r - q_k)+; what no child took is drawn from the last r. `draft.distribution` is the distribution that each sibling was
+really drawn from: without replacement, q without its earlier siblings, renormalised.
 Guarantee: `lossless`. All nodes at once, one pass over the vocabulary per sibling rank.
 """
 
 import torch
 from torch import Tensor
 
-from mmspec.core.laws import Categorical, PointMass, dense, take_nodes
+from mmspec.core.distributions import Categorical, PointMass, dense, take_nodes
 from mmspec.core.noise import DraftNoise, Lane, Round, SpreadNoise
 from mmspec.core.rules.rule import walk, walk_where
 from mmspec.core.types import Draft, Scores, Verdict
@@ -27,16 +27,16 @@ class RecursiveRejection:
         return DraftNoise(round, shared=False)
 
     def accept(self, draft: Draft, scores: Scores, round: Round) -> Verdict:
-        noise, law = round.fresh(draft.nodes), scores.law
-        if draft.nodes == 1 or draft.law is None or isinstance(law, PointMass):
+        noise, distribution = round.fresh(draft.nodes), scores.distribution
+        if draft.nodes == 1 or draft.distribution is None or isinstance(distribution, PointMass):
             # One draw a depth: equal siblings then agree, and the walk cannot pick the better of two draws.
             index = draft.index
             shared = noise if index.is_chain else SpreadNoise(round.fresh(index.deepest + 1), index.depth)
             # In the lane of a last draw: a row draws alike whether or not another row has a draft.
-            return walk(draft, law.draw(shared.lane(Lane.RESIDUAL)))
-        assert isinstance(law, Categorical)
-        rest = law.on(None)  # [batch, node, vocab]: r at every node
-        proposals = dense(draft.law, draft.drafted, law.size)
+            return walk(draft, distribution.draw(shared.lane(Lane.RESIDUAL)))
+        assert isinstance(distribution, Categorical)
+        rest = distribution.on(None)  # [batch, node, vocab]: r at every node
+        proposals = dense(draft.distribution, draft.drafted, distribution.size)
         coin = noise.lane(Lane.COIN).uniform()
         taken = torch.zeros(draft.valid.shape, dtype=torch.bool, device=rest.device)
         edge = torch.zeros_like(taken)

@@ -1,7 +1,7 @@
 """What a rule is, and the walk that all of them share.
 
-Laws couple, rules walk: a rule draws one unit at every node (freely, by position, or coupled with the drafted child),
-and the walk goes from the root to the child that equals the draw, as far as it can.
+Distributions couple, rules walk: a rule draws one unit at every node (freely, by position, or coupled with the drafted
+child), and the walk goes from the root to the child that equals the draw, as far as it can.
 """
 
 from typing import Protocol
@@ -9,7 +9,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from mmspec.core.laws.law import take_nodes
+from mmspec.core.distributions.distribution import take_nodes
 from mmspec.core.noise import DraftNoise, Round
 from mmspec.core.types import Draft, Scores, Verdict
 
@@ -18,13 +18,14 @@ class Rule(Protocol):
     """Draft + scores → verdict.
 
     Attributes:
-        exactness: `invariant` (the plain output for that seed), `lossless` (the plain law), `lossy`, or `synthetic`.
+        exactness: `invariant` (the plain output for that seed), `lossless` (the plain distribution), `lossy`, or
+            `synthetic`.
         needs: Words that target and drafter must offer between them.
         offers: Words that drafters may need of a rule: `redraw` (`verdict.drawn` is a draw at every node), `rerank`
             (nodes may be dropped or reordered after their unit was seen).
 
     A rule that has to know the target (its codebook, say) may have a method `bind(target)`, called once by the decoder.
-    A lossy one under which the target works otherwise may have a method `under(target) -> Target`: what to decode with
+    A lossy one under which the target works otherwise may have a method `wrap(target) -> Target`: what to decode with
     instead, a copy, so that nothing changes for other decoders of that target.
     """
 
@@ -41,7 +42,7 @@ class Rule(Protocol):
 
         Args:
             draft: Rooted.
-            scores: The target's laws at every node of it.
+            scores: The target's distributions at every node of it.
             round: The round's noise.
         """
         ...
@@ -53,8 +54,8 @@ def walk(draft: Draft, drawn: Tensor, units: Tensor | None = None) -> Verdict:
     Args:
         draft: Rooted.
         drawn: `[batch, node, *draw]`, one draw at every node.
-        units: `[batch, node, *unit]`: what of it is emitted and compared (`law.units(drawn)`); None where a draw is
-            its unit.
+        units: `[batch, node, *unit]`: what of it is emitted and compared (`distribution.units(drawn)`); None where a
+            draw is its unit.
     """
     units = drawn if units is None else units
     if draft.nodes == 1:  # no draft: plain decoding must not pay for a walk

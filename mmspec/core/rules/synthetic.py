@@ -42,5 +42,5 @@ class Synthetic:
     def accept(self, draft: Draft, scores: Scores, round: Round) -> Verdict:
         noise = round.fresh(draft.nodes)
         kept = noise.lane(Lane.COIN).uniform()[:, 1:] < self._rate
-        drawn = scores.law.draw(noise)
-        return walk_where(draft, kept, drawn, scores.law.units(drawn))
+        drawn = scores.distribution.draw(noise)
+        return walk_where(draft, kept, drawn, scores.distribution.units(drawn))

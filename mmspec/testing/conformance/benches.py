@@ -1,4 +1,6 @@
-"""Where components are tried: a target, its prompts, what its law is; toys, and what authors give in an `Example`."""
+"""Where components are tried: a target, its prompts, what its distribution is; toys, and what authors give in an
+`Example`.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -13,7 +15,7 @@ from mmspec.core.drafters.initialisations import RandomUnit
 from mmspec.core.drafters.jacobi import Jacobi
 from mmspec.core.drafters.shapes import Rerank
 from mmspec.core.protocols import Drafter, Target
-from mmspec.core.types import Draft, Raw
+from mmspec.core.types import Draft, TargetOutput
 from mmspec.core.warp import Prefix, Warp
 from mmspec.testing.cases import GUIDANCE, grid_case, markov_case
 from mmspec.testing.conformance.example import Example
@@ -34,8 +36,9 @@ class Bench:
         name: What failures call it.
         target: The target.
         prompt: Inputs of a batch of rows, by their numbers; equal numbers are equal rows.
-        warp: From scores to laws, sampling at temperature 1.
-        next_law: Probabilities `[vocab]` of the unit after those emitted in row 0; None where nobody knows them.
+        warp: From scores to distributions, sampling at temperature 1.
+        next_distribution: Probabilities `[vocab]` of the unit after those emitted in row 0; None where nobody knows
+            them.
         again: From units `[batch, known]` and their padding to inputs; None where a prompt is not made of units.
         drafters: Drafters of every shape that the target verifies, for rules to be tried on.
         rows: Rows of a statistical trial, in one batch.
@@ -45,7 +48,7 @@ class Bench:
     target: Target
     prompt: Callable[[Sequence[int]], Any]
     warp: Warp = field(default_factory=Warp)
-    next_law: Callable[[tuple[int, ...]], Tensor] | None = None
+    next_distribution: Callable[[tuple[int, ...]], Tensor] | None = None
     again: Callable[[Tensor, Tensor], Any] | None = None
     drafters: Mapping[str, Callable[[], Drafter]] = field(default_factory=dict)
     rows: int = 50_000
@@ -71,7 +74,7 @@ def markov() -> Bench:
         "markov",
         case.target,
         lambda rows: torch.tensor([[r % 3, (r + 1) % 3] for r in rows]),
-        next_law=case.next_law,
+        next_distribution=case.next_distribution,
         again=lambda units, pads: units,
         drafters={name: case.drafters[name] for name in shapes} | reranked,
     )
@@ -79,7 +82,7 @@ def markov() -> Bench:
 
 @cache
 def history() -> Bench:
-    """A text whose law depends on all of it, behind prompts of several lengths."""
+    """A text whose distribution depends on all of it, behind prompts of several lengths."""
     target = HistoryTarget.random(3, seed=3)
 
     def prompt(rows: Sequence[int]) -> tuple[Tensor, Tensor]:
@@ -97,7 +100,7 @@ def history() -> Bench:
         "history",
         target,
         prompt,
-        next_law=target.next_law(units[0, int(pads) :].tolist()),
+        next_distribution=target.next_distribution(units[0, int(pads) :].tolist()),
         again=lambda units, pads: (units, pads),
         drafters=drafters,
     )
@@ -109,13 +112,13 @@ def grid() -> Bench:
     case = grid_case()
     shapes = ("window random", "window left", "chain model", "tree branching", "tree beam")
     drafters = {name: case.drafters[name] for name in shapes}
-    classes = 2  # row 0 has the class whose law the case knows
+    classes = 2  # row 0 has the class whose distribution the case knows
     return Bench(
         "grid",
         case.target,
         lambda rows: torch.tensor([(r + 1) % classes for r in rows]),
         warp=Warp(guidance=GUIDANCE),
-        next_law=case.next_law,
+        next_distribution=case.next_distribution,
         drafters=drafters,
     )
 
@@ -142,8 +145,10 @@ def bench_of(name: str, example: Example) -> Bench:
     bench = Bench(name, target, example.prompt, warp, again=example.again, rows=6_000)
     if vocab is None or vocab > SEEN:
         return bench
-    next_law = cache(partial(_law_by_prefill if example.again is not None else _law_by_passes, bench))
-    return replace(bench, next_law=next_law, drafters=_tabled(vocab, "tree" in target.offers))
+    next_distribution = cache(
+        partial(_distribution_by_prefill if example.again is not None else _distribution_by_passes, bench)
+    )
+    return replace(bench, next_distribution=next_distribution, drafters=_tabled(vocab, "tree" in target.offers))
 
 
 def _tabled(vocab: int, trees: bool) -> dict[str, Callable[[], Drafter]]:
@@ -153,32 +158,32 @@ def _tabled(vocab: int, trees: bool) -> dict[str, Callable[[], Drafter]]:
     return drafters | ({"tree without": lambda: MarkovTree(table)} if trees else {})
 
 
-def scores_after(bench: Bench, units: Tensor, pads: Tensor) -> Raw:
+def scores_after(bench: Bench, units: Tensor, pads: Tensor) -> TargetOutput:
     """The target's scores after known units `[batch, known]`, by a fresh prefill."""
     assert bench.again is not None
-    return bench.target.start(bench.again(units, pads), 4, 4).raw
+    return bench.target.start(bench.again(units, pads), 4, 4).output
 
 
-def _law_by_prefill(bench: Bench, emitted: tuple[int, ...]) -> Tensor:
-    """The next unit's law `[vocab]` in row 0 after units were emitted: by a prefill of all there is."""
+def _distribution_by_prefill(bench: Bench, emitted: tuple[int, ...]) -> Tensor:
+    """The next unit's distribution `[vocab]` in row 0 after units were emitted: by a prefill of all there is."""
     started = bench.target.start(bench.prompt([0]), 4, 4)
     units = torch.cat([started.prompt, torch.tensor([emitted], dtype=torch.int64)], 1)
-    return _law(bench, scores_after(bench, units, started.pads), units, len(emitted))
+    return _distribution(bench, scores_after(bench, units, started.pads), units, len(emitted))
 
 
-def _law_by_passes(bench: Bench, emitted: tuple[int, ...]) -> Tensor:
+def _distribution_by_passes(bench: Bench, emitted: tuple[int, ...]) -> Tensor:
     """The same of a target whose prompts are not made of units: one unit a pass."""
     started = bench.target.start(bench.prompt([0]), len(emitted) + 1, 1)
-    raw, units = started.raw, torch.cat([started.prompt, torch.tensor([emitted], dtype=torch.int64)], 1)
+    output, units = started.output, torch.cat([started.prompt, torch.tensor([emitted], dtype=torch.int64)], 1)
     one = torch.ones(1, dtype=torch.int64)
     for unit in units[0, started.prompt.shape[1] :]:
-        raw = bench.target.verify(started.cache, Draft.alone(unit[None]))
+        output = bench.target.verify(started.cache, Draft.alone(unit[None]))
         bench.target.commit(started.cache, torch.full((1, 0), -1), one)
-    return _law(bench, raw, units, len(emitted))
+    return _distribution(bench, output, units, len(emitted))
 
 
-def _law(bench: Bench, raw: Raw, units: Tensor, emitted: int) -> Tensor:
+def _distribution(bench: Bench, output: TargetOutput, units: Tensor, emitted: int) -> Tensor:
     draft = Draft.alone(torch.zeros(1, dtype=torch.int64))
-    law: Any = bench.warp(raw, draft, Prefix(units, [units.shape[1]], torch.tensor([emitted]))).law
-    probs: Tensor = law.on(None)[0, 0]
+    distribution: Any = bench.warp(output, draft, Prefix(units, [units.shape[1]], torch.tensor([emitted]))).distribution
+    probs: Tensor = distribution.on(None)[0, 0]
     return probs

@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mmspec.core.laws import Categorical, take_nodes, where_nodes
+from mmspec.core.distributions import Categorical, take_nodes, where_nodes
 from mmspec.core.philox import PhiloxSource
-from mmspec.core.types import Draft, Raw, Started
+from mmspec.core.types import Draft, Started, TargetOutput
 from mmspec.testing.conformance.benches import Bench
 
 WIDTH, LIMIT = 8, 40
@@ -68,7 +68,7 @@ class Call:
         """A rooted draft of made-up units."""
         return Draft.tree(self.some(rows, len(parents)), parents).rooted(self.root, torch.full_like(self.count, WIDTH))
 
-    def verify(self, draft: Draft, first: int = 0) -> Raw:
+    def verify(self, draft: Draft, first: int = 0) -> TargetOutput:
         """The target's pass."""
         return self.bench.target.verify(self.started.cache, draft, first)
 
@@ -98,37 +98,37 @@ class Call:
         return units, torch.tensor([longest - len(row) for row in rows])
 
 
-def reference(call: Call, draft: Draft, node: int, rows: list[int]) -> Raw:
+def reference(call: Call, draft: Draft, node: int, rows: list[int]) -> TargetOutput:
     """Scores after a node, without trees and without commits of more than one unit."""
     bench = call.bench
     if bench.again is not None:
-        return bench.target.start(bench.again(*call.known(draft, node)), LIMIT, WIDTH).raw
+        return bench.target.start(bench.again(*call.known(draft, node)), LIMIT, WIDTH).output
     above = [i for i in draft.index.ancestor[0, node].nonzero()[:, 0].tolist() if i]
-    raws = []
+    outputs = []
     for row, number in enumerate(rows):
         started = bench.target.start(bench.prompt([number]), LIMIT, WIDTH)
         path = torch.cat([call.units[row, : call.count[row]], draft.units[row, above]])[None]
         for place in range(path.shape[1]):
             single = Draft.empty(path[:, place]).rooted(path[:, place], torch.ones(1, dtype=torch.int64))
-            raw = bench.target.verify(started.cache, single)
+            output = bench.target.verify(started.cache, single)
             bench.target.commit(started.cache, torch.full((1, 0), -1), torch.ones(1, dtype=torch.int64))
-        raws.append(raw)
-    return _joined(raws)
+        outputs.append(output)
+    return _joined(outputs)
 
 
-def numbers(raw: Raw) -> list[Tensor]:
+def numbers(output: TargetOutput) -> list[Tensor]:
     """What a pass says, as numbers `[batch, node, …]`."""
-    if raw.logits is not None:
-        return [raw.logits] if raw.null is None else [raw.logits, raw.null]
-    law: Any = raw.law
-    if isinstance(law, Categorical):
-        return [law.on(None)]
-    count = law.confidence().shape
+    if output.logits is not None:
+        return [output.logits] if output.null is None else [output.logits, output.null]
+    distribution: Any = output.distribution
+    if isinstance(distribution, Categorical):
+        return [distribution.on(None)]
+    count = distribution.confidence().shape
     rows = torch.zeros(count[0], dtype=torch.int64)
     noise = PhiloxSource.seeded([0] * count[0], count[0]).fresh(rows, 0, count[1])
-    return [law.draw(noise).double()]
+    return [distribution.draw(noise).double()]
 
 
-def _joined(raws: list[Raw]) -> Raw:
-    logits, *null = [torch.cat(each) for each in zip(*map(numbers, raws), strict=True)]
-    return Raw(logits=logits, null=null[0] if null else None)
+def _joined(outputs: list[TargetOutput]) -> TargetOutput:
+    logits, *null = [torch.cat(each) for each in zip(*map(numbers, outputs), strict=True)]
+    return TargetOutput(logits=logits, null=null[0] if null else None)

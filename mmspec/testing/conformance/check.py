@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from mmspec.testing.conformance.subject import Subject
 
 Measure = Callable[[Any], str]
-MODULES = ("manifest", "drafters", "drafted_laws", "rules", "exactness", "degenerate", "targets", "methods")
+MODULES = ("manifest", "drafters", "drafted_distributions", "rules", "exactness", "degenerate", "targets", "methods")
 NOTHING = "-"
 
 

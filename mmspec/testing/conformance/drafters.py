@@ -73,7 +73,9 @@ def never_raises(subject: Subject) -> str:
 
 @promise("drafter")
 def drafts_have_their_shape(subject: Subject) -> str:
-    """Units are [batch, node, *unit], of the root's type and device; valid, score and law belong to the same nodes."""
+    """Units are [batch, node, *unit], of the root's type and device; valid, score and distribution belong to the same
+    nodes.
+    """
     return unbroken(subject, "drafts-have-their-shape", f"{drafts(subject)} drafts")
 
 
@@ -100,7 +102,7 @@ def parents_come_first(subject: Subject) -> str:
 
 @promise("drafter", when=lambda component: "tree" in component.offers)
 def siblings_differ(subject: Subject) -> str:
-    """Siblings are different units, where they are not draws with replacement that a law reports."""
+    """Siblings are different units, where they are not draws with replacement that a distribution reports."""
     number = f"{seen(subject, 'twins')} of {seen(subject, 'live'):,} nodes repeat a sibling"
     return unbroken(subject, "siblings-differ", number)
 

@@ -57,7 +57,7 @@ def output_equals_plain(subject: Subject) -> str:
 
 
 @promise("rule", when=claims("lossless"))
-def output_follows_the_law(subject: Subject) -> str:
+def output_follows_the_distribution(subject: Subject) -> str:
     """`lossless`: the joint of several units is the target's own, with every shape of draft."""
     found = [follows(pair, subject.rule(subject.examples[0])) for pair in known(subject)]
     return f"{min(found).number}, the smallest of {len(found)}"
@@ -68,7 +68,7 @@ def lossy_says_so(subject: Subject) -> str:
     """`lossy`: reports of runs under it say so; the number is how far its joint is from the target's."""
     rule, worst = subject.rule(subject.examples[0]), (0.0, "")
     for pair in known(subject):
-        if pair.bench.next_law is not None:
+        if pair.bench.next_distribution is not None:
             units, joint = sample(pair, rule, 0), joint_of(pair.bench)
             noise = 0.4 * (joint.numel() / len(units)) ** 0.5
             distance = total_variation(units, joint)
@@ -112,14 +112,14 @@ def _report_says(subject: Subject, word: str, number: str) -> None:
 
 
 def known(subject: Subject) -> list[Pair]:
-    """The pairs whose law is known.
+    """The pairs whose distribution is known.
 
     Raises:
         Untried: None is.
     """
-    found = [pair for pair in pairs(subject) if pair.bench.next_law is not None or pair.bench is gaussian()]
+    found = [pair for pair in pairs(subject) if pair.bench.next_distribution is not None or pair.bench is gaussian()]
     if not found:
-        raise Untried("no law to compare with: give an example with a target of at most 8 units")
+        raise Untried("no distribution to compare with: give an example with a target of at most 8 units")
     return found
 
 
@@ -144,7 +144,7 @@ def follows(pair: Pair, rule: Rule) -> Evidence:
     """
     evidence = judged(pair, rule)
     if evidence.p <= LEVEL:
-        raise Broken("units do not follow the target's law", evidence.number)
+        raise Broken("units do not follow the target's distribution", evidence.number)
     return evidence
 
 
@@ -191,9 +191,9 @@ def sample(pair: Pair, rule: Rule, seed: int) -> Tensor:
 def joint_of(bench: Bench) -> Tensor:
     """The exact joint of as many units as `CELLS` allow."""
     vocab = bench.target.vocab
-    assert bench.next_law is not None and vocab is not None
+    assert bench.next_distribution is not None and vocab is not None
     length = next(n for n in itertools.count(1) if vocab ** (n + 1) > CELLS)
-    return exact_joint(bench.next_law, max(2, length), vocab)
+    return exact_joint(bench.next_distribution, max(2, length), vocab)
 
 
 def _ends(subject: Subject) -> Iterator[Mapping[str, Any]]:

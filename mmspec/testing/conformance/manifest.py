@@ -66,7 +66,11 @@ def can_be_made(subject: Subject) -> str:
         made = example.target if component.kind == "target" else subject.made(example)
         missing = [name for name in members if not hasattr(made, name)]
         if missing:
-            hint = "; a HostDrafter is wrapped: mmspec.core.drafters.host.Hosted(it)" if _is_hosted(made) else ""
+            hint = (
+                "; a HostDrafter is wrapped: mmspec.core.drafters.host.HostDrafterAdapter(it)"
+                if _is_hosted(made)
+                else ""
+            )
             raise Broken(f"{type(made).__name__} lacks {', '.join(missing)}{hint}", f"{len(missing)} members missing")
     if component.kind == "drafter" and not _tried(subject) and subject.crashes:
         raise Broken(subject.crashes[0], f"{len(set(subject.crashes))} faults")

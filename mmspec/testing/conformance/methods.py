@@ -37,17 +37,17 @@ def sampled_equals_plain(subject: Subject) -> str:
 
 
 @promise("method", when=lambda component: component.exactness == "lossless")
-def sampled_follows_the_law(subject: Subject) -> str:
+def sampled_follows_the_distribution(subject: Subject) -> str:
     """`lossless`: the joint of several sampled units is the target's own."""
     found = []
     for trial in subject.trials:
-        known = trial.bench.next_law is not None or trial.bench is gaussian()
+        known = trial.bench.next_distribution is not None or trial.bench is gaussian()
         if known and (trial.example.rows or 2) > 1:
             rows = subject.rows(trial.bench)
             pair = Pair(trial.bench, subject.component.name, lambda t=trial: t.drafter(), rows)  # type: ignore[misc]
             found.append(follows(pair, subject.rule(trial.example)))
     if not found:
-        raise Untried("no law to compare with: give its target's example at most 8 units")
+        raise Untried("no distribution to compare with: give its target's example at most 8 units")
     return f"{min(found).number}, the smallest of {len(found)}"
 
 

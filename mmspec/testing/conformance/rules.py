@@ -95,7 +95,7 @@ def _pairs(subject: Subject) -> list[Pair]:
 
 
 def log(subject: Subject) -> Log:
-    """What was seen in runs with every drafter, some units of the target's law being impossible. Kept."""
+    """What was seen in runs with every drafter, some units of the target's distribution being impossible. Kept."""
     if "log" not in subject.kept:
         seen = Log()
         for pair in pairs(subject):
@@ -170,7 +170,7 @@ def emits_nothing_impossible(subject: Subject) -> str:
 
 @promise("rule", when=exact)
 def greedy_at_zero(subject: Subject) -> str:
-    """Where the target's law is its likeliest unit, the output is greedy decoding."""
+    """Where the target's distribution is its likeliest unit, the output is greedy decoding."""
     rows = 0
     for pair in pairs(subject):
         if pair.bench.discrete:
@@ -185,20 +185,20 @@ def greedy_at_zero(subject: Subject) -> str:
 
 
 @promise("rule", when=exact)
-def equal_laws_accept_all(subject: Subject) -> str:
-    """A draft that was drawn from the target's own law is accepted to its end."""
+def equal_distributions_accept_all(subject: Subject) -> str:
+    """A draft that was drawn from the target's own distribution is accepted to its end."""
     bench, rule = markov(), subject.rule(subject.examples[0])
     if not _takes_q(rule) and not rule.draft_noise(_any_round()).shared:
         raise Untried("it neither looks at q nor shares its noise with the draft")
     count = _accepted(subject, bench.target, lambda target: target.table)
     number = f"{count['full']:,} of {count['drafted']:,} drafts"
     if count["full"] < count["drafted"]:
-        raise Broken("some drafts from the law itself are refused", number)
+        raise Broken("some drafts from the distribution itself are refused", number)
     return number
 
 
 @promise("rule", when=exact)
-def disjoint_laws_accept_none(subject: Subject) -> str:
+def disjoint_distributions_accept_none(subject: Subject) -> str:
     """A draft of units that the target never says is refused at once."""
     target = MarkovTarget(markov().target.table.clone())  # type: ignore[attr-defined]
     target.table[..., 2] = -torch.inf
@@ -228,7 +228,7 @@ def _accepted(subject: Subject, target: Any, table: Callable[[Any], Tensor]) -> 
 
 
 def _takes_q(rule: Rule) -> bool:
-    """Whether a verdict depends on the law that a draft reports."""
+    """Whether a verdict depends on the distribution that a draft reports."""
     bench = markov()
     for shape in ("chain", "tree without"):
         try:
@@ -243,7 +243,7 @@ def _takes_q(rule: Rule) -> bool:
 
 
 def _both(draft: Draft) -> tuple[Draft, Draft]:
-    return draft, replace(draft, law=None)
+    return draft, replace(draft, distribution=None)
 
 
 def _any_round() -> Any:

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from mmspec.core.types import Draft, Raw
+from mmspec.core.types import Draft, TargetOutput
 from mmspec.registry import Component
 from mmspec.testing.conformance.benches import Bench
 from mmspec.testing.conformance.calls import WIDTH, Call, numbers, reference
@@ -22,7 +22,7 @@ PATHS = {TREE: [_SHORT, _LONG, _LONG, _SHORT], CHAIN: [_WHOLE] * 4}
 """A path of each row, as node ids of the rooted draft."""
 
 TOLERANCE = 1e-3
-"""Of the largest logit, or of what a law draws: rounding stays below, a wrong mask or position does not."""
+"""Of the largest logit, or of what a distribution draws: rounding stays below, a wrong mask or position does not."""
 
 
 def offers(word: str) -> Any:
@@ -45,7 +45,7 @@ def benches(subject: Subject) -> list[Bench]:
     return subject.own_benches
 
 
-def compare(call: Call, draft: Draft, raw: Raw, rows: list[int], what: str) -> float:
+def compare(call: Call, draft: Draft, output: TargetOutput, rows: list[int], what: str) -> float:
     """The largest difference of a pass from the reference at every node.
 
     Raises:
@@ -53,15 +53,17 @@ def compare(call: Call, draft: Draft, raw: Raw, rows: list[int], what: str) -> f
     """
     worst = 0.0
     for node in range(draft.nodes):
-        at = raw.take(torch.full((len(rows), 1), node))
+        at = output.take(torch.full((len(rows), 1), node))
         worst = max(worst, difference(at, reference(call, draft, node, rows)))
     if worst > TOLERANCE:
         raise Broken(f"{what}, scores are not those of the units alone", number(worst))
     return worst
 
 
-def difference(a: Raw, b: Raw) -> float:
-    """How far two passes are apart, in units of the largest number; laws by what they draw from the same noise."""
+def difference(a: TargetOutput, b: TargetOutput) -> float:
+    """How far two passes are apart, in units of the largest number; distributions by what they draw from the same
+    noise.
+    """
     worst = 0.0
     for x, y in zip(numbers(a), numbers(b), strict=True):
         worst = max(worst, float((x - y).abs().max() / y.abs().max().clamp(min=1)))
@@ -168,34 +170,34 @@ def truncation_goes_back(subject: Subject) -> str:
     for bench in benches(subject):
         call = Call.begin(bench, ROWS)
         given = call.started.prompt.shape[1] - call.started.pads
-        drafts, raws = [], []
+        drafts, outputs = [], []
         for _ in range(4):
             draft = call.draft((), ROWS)
             drafts.append(draft)
-            raws.append(call.verify(draft))
+            outputs.append(call.verify(draft))
             call.commit(draft, torch.full((len(ROWS), 0), -1), torch.zeros_like(call.count))
         for step in (3, 1):
             bench.target.truncate(call.started.cache, given + step)
-            worst = max(worst, difference(call.verify(drafts[step]), raws[step]))
+            worst = max(worst, difference(call.verify(drafts[step]), outputs[step]))
     if worst > TOLERANCE:
         raise Broken("what was forgotten still counts", number(worst))
     return number(worst)
 
 
-def _followed(bench: Bench, rows: list[int]) -> list[Raw]:
+def _followed(bench: Bench, rows: list[int]) -> list[TargetOutput]:
     """Scores of a prefill, and of two drafts with a commit between them."""
     call = Call.begin(bench, rows)
     first = call.draft(CHAIN, rows)
-    raws = [call.started.raw, call.verify(first)]
+    outputs = [call.started.output, call.verify(first)]
     call.bench.target.commit(call.started.cache, torch.full((len(rows), 0), -1), torch.ones_like(call.count))
     call.units[:, 1], call.count = first.units[:, 1], call.count + 1
-    return [*raws, call.verify(call.draft(CHAIN, rows))]
+    return [*outputs, call.verify(call.draft(CHAIN, rows))]
 
 
-def _rows(raw: Raw, row: int) -> Raw:
+def _rows(output: TargetOutput, row: int) -> TargetOutput:
     """One row of a pass."""
-    if raw.law is not None:
-        return Raw(logits=numbers(raw)[0][row : row + 1])
-    null = None if raw.null is None else raw.null[row : row + 1]
-    assert raw.logits is not None
-    return Raw(logits=raw.logits[row : row + 1], null=null)
+    if output.distribution is not None:
+        return TargetOutput(logits=numbers(output)[0][row : row + 1])
+    null = None if output.null is None else output.null[row : row + 1]
+    assert output.logits is not None
+    return TargetOutput(logits=output.logits[row : row + 1], null=null)

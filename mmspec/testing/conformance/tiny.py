@@ -12,7 +12,7 @@ from torch import Tensor
 
 from mmspec.hosts.target import TransformersTarget
 from mmspec.testing.conformance.example import Example
-from mmspec.testing.zoo.recipe import Recipe, noisy
+from tests.support.zoo.recipe import Recipe, noisy
 
 VOCAB = 7
 SIZES = dict(

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mmspec.core.distributions import Categorical, Mixed
 from mmspec.core.guard import misshapen
-from mmspec.core.laws import Categorical, Mixed
 from mmspec.core.noise import DraftNoise
 from mmspec.core.protocols import Drafter, Target
 from mmspec.core.state import State
@@ -150,7 +150,9 @@ class Watched:
         return replace(draft, units=torch.where(inside, draft.units, 0), valid=draft.valid & inside)
 
     def _siblings(self, draft: Draft, live: Tensor, noise: DraftNoise) -> None:
-        if not noise.shared and draft.law is not None:  # sampled with replacement: equal siblings are what q says
+        if (
+            not noise.shared and draft.distribution is not None
+        ):  # sampled with replacement: equal siblings are what q says
             return
         parent = draft.index.parent[:, 1:].expand(len(live), -1)
         twins = (parent[:, :, None] == parent[:, None]) & (draft.units[:, :, None] == draft.units[:, None])
@@ -163,19 +165,28 @@ class Watched:
             self.log.wrong["siblings-differ"].append(f"{int(repeated)} nodes repeat a sibling")
 
     def _normalised(self, draft: Draft) -> Draft:
-        law = draft.law.law if isinstance(draft.law, Mixed) else draft.law
-        if not isinstance(law, Categorical):
+        distribution = draft.distribution.distribution if isinstance(draft.distribution, Mixed) else draft.distribution
+        if not isinstance(distribution, Categorical):
             return draft
-        total = law.probs.sum(-1)
-        random = draft.law.random if isinstance(draft.law, Mixed) else torch.ones_like(total, dtype=torch.bool)
+        total = distribution.probs.sum(-1)
+        random = (
+            draft.distribution.random
+            if isinstance(draft.distribution, Mixed)
+            else torch.ones_like(total, dtype=torch.bool)
+        )
         off = float(((total - 1).abs() * (random & draft.valid)).max())
         self.log.reach("off", off)
-        self.log.count["laws"] += total.numel()
-        if off <= 1e-4 and not bool((law.probs < 0).any()):
+        self.log.count["distributions"] += total.numel()
+        if off <= 1e-4 and not bool((distribution.probs < 0).any()):
             return draft
-        self.log.wrong["laws-are-normalised"].append(f"a law sums to {1 - off:.4g} or {1 + off:.4g}")
-        mended = replace(law, probs=law.probs.clamp(min=0) / total[..., None].clamp(min=1e-9))
-        return replace(draft, law=replace(draft.law, law=mended) if isinstance(draft.law, Mixed) else mended)
+        self.log.wrong["distributions-are-normalised"].append(f"a distribution sums to {1 - off:.4g} or {1 + off:.4g}")
+        mended = replace(distribution, probs=distribution.probs.clamp(min=0) / total[..., None].clamp(min=1e-9))
+        return replace(
+            draft,
+            distribution=replace(draft.distribution, distribution=mended)
+            if isinstance(draft.distribution, Mixed)
+            else mended,
+        )
 
 
 class _Kept:

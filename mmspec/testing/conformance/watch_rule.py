@@ -7,7 +7,7 @@ import numpy
 import torch
 from torch import Tensor
 
-from mmspec.core.laws import Categorical, Law, take_nodes
+from mmspec.core.distributions import Categorical, Distribution, take_nodes
 from mmspec.core.noise import DraftNoise, Round
 from mmspec.core.protocols import Target
 from mmspec.core.rules import Rule
@@ -45,7 +45,7 @@ class WatchedRule:
             if not torch.equal(now, then):
                 self.log.wrong["draft-and-scores-stay"].append("accept changed the draft or the scores")
                 now.copy_(then)
-        wrong = _no_path(draft, scores.law, verdict)
+        wrong = _no_path(draft, scores.distribution, verdict)
         if wrong:
             self.log.wrong["verdicts-are-paths"].append(wrong)
         else:
@@ -59,8 +59,8 @@ class WatchedRule:
         self.log.count["drafted"] += int(speaks.sum())
         self.log.count["full"] += int((speaks & (verdict.length == deepest)).sum())
         self.log.count["some"] += int((verdict.length > 0).sum())
-        if isinstance(scores.law, Categorical):
-            self.log.count["impossible"] += int((_chances(draft, scores.law, verdict) <= 0).sum())
+        if isinstance(scores.distribution, Categorical):
+            self.log.count["impossible"] += int((_chances(draft, scores.distribution, verdict) <= 0).sum())
 
 
 def _generators() -> tuple[Any, ...]:
@@ -68,11 +68,11 @@ def _generators() -> tuple[Any, ...]:
     return torch.get_rng_state().numpy().tobytes(), random.getstate(), drawn["key"].tobytes(), drawn["pos"]
 
 
-def _no_path(draft: Draft, law: Law, verdict: Verdict) -> str:
+def _no_path(draft: Draft, distribution: Distribution, verdict: Verdict) -> str:
     """What keeps a verdict from being a path of valid nodes from the root; empty where nothing does."""
     rows = len(draft.units)
     wanted = {"length": (rows,), "unit": draft.units[:, 0].shape, "drawn": draft.units.shape}
-    drawn = law.units(verdict.drawn) if verdict.drawn.dim() > 1 else verdict.drawn
+    drawn = distribution.units(verdict.drawn) if verdict.drawn.dim() > 1 else verdict.drawn
     made = {"length": verdict.length.shape, "unit": verdict.unit.shape, "drawn": drawn.shape}
     for name, shape in made.items():
         if tuple(shape) != tuple(wanted[name]):
@@ -94,12 +94,12 @@ def _no_path(draft: Draft, law: Law, verdict: Verdict) -> str:
     return "path has a node that is not valid" if not bool(valid[inside].all()) else ""
 
 
-def _chances(draft: Draft, law: Categorical, verdict: Verdict) -> Tensor:
+def _chances(draft: Draft, distribution: Categorical, verdict: Verdict) -> Tensor:
     """Probability, where each stands, of the units that are emitted; 1 elsewhere: `[batch, depth + 1]`."""
     nodes = torch.nn.functional.pad(verdict.path.clamp(min=0), (1, 0))  # the node that each emitted unit follows
     path = take_nodes(draft.units, nodes[:, 1:])
     slot = torch.arange(nodes.shape[1])
     emitted = torch.cat([path, verdict.unit[:, None]], 1)
     emitted = torch.where(slot == verdict.length[:, None], verdict.unit[:, None], emitted)
-    chance = law.take(nodes).of(emitted)
+    chance = distribution.take(nodes).of(emitted)
     return torch.where(slot <= verdict.length[:, None], chance, 1.0)

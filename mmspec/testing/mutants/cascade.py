@@ -1,4 +1,4 @@
-"""Bugs of nesting: an inner decoder whose units do not follow the law that they are reported with."""
+"""Bugs of nesting: an inner decoder whose units do not follow the distribution that they are reported with."""
 
 from collections.abc import Callable
 from typing import Any
@@ -6,9 +6,9 @@ from unittest import mock
 
 import torch
 
+from mmspec.core.distributions import Categorical
 from mmspec.core.drafters import cascade as core
 from mmspec.core.drafters.cascade import CascadeDrafter
-from mmspec.core.laws import Categorical
 from mmspec.core.noise import DraftNoise, Lane, Round
 from mmspec.core.offset_noise import OffsetSource
 from mmspec.core.rules import Rejection
@@ -22,11 +22,11 @@ class _Resampling(Rejection):
     """Rejection whose refused units are drawn from p itself, not from what q left of it."""
 
     def accept(self, draft: Draft, scores: Scores, round: Round) -> Verdict:
-        noise, law = round.fresh(draft.nodes), scores.law
-        drawn = law.draw(noise.lane(Lane.RESIDUAL))
-        if draft.nodes > 1 and draft.law is not None:
-            assert isinstance(law, Categorical) and isinstance(draft.law, Categorical)
-            p, q = law.take(draft.index.parent[:, 1:]).of(draft.drafted), draft.law.of(draft.drafted)
+        noise, distribution = round.fresh(draft.nodes), scores.distribution
+        drawn = distribution.draw(noise.lane(Lane.RESIDUAL))
+        if draft.nodes > 1 and draft.distribution is not None:
+            assert isinstance(distribution, Categorical) and isinstance(draft.distribution, Categorical)
+            p, q = distribution.take(draft.index.parent[:, 1:]).of(draft.drafted), draft.distribution.of(draft.drafted)
             kept = (noise.lane(Lane.COIN).uniform()[:, 1:] * q < p) & draft.valid[:, 1:]
             drawn = torch.cat([torch.where(kept, draft.drafted, drawn[:, :-1]), drawn[:, -1:]], 1)
         return walk(draft, drawn)
@@ -42,8 +42,8 @@ def _resampling(original: Callable) -> Callable:
 
 MUTANTS = (
     Mutant(
-        "middle-resamples-from-its-own-law",
-        "the inner decoder draws the unit after a refusal from the middle law, not from the residual, and reports it",
+        "middle-resamples-from-its-own-distribution",
+        "after a refusal the inner decoder draws from the middle distribution, not from the residual, and reports that",
         "TriForce's Middle_Spec (text.md § 2.4): total variation 0.05",
         replacing(CascadeDrafter, "propose", _resampling),
     ),

@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mmspec.core.distributions import take_nodes
 from mmspec.core.drafters.draft_model import DraftModel
 from mmspec.core.drafters.growth import Scratch
-from mmspec.core.laws import take_nodes
 from mmspec.core.rules import rule
 from mmspec.core.state import State
 from mmspec.core.types import Draft, Step, Verdict

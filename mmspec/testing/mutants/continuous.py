@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mmspec.core.distributions import GaussianMixture, Trajectory, chain, mixture_coupling, take_nodes, where_nodes
 from mmspec.core.drafters.jacobi import Jacobi
-from mmspec.core.laws import GaussianMixture, Trajectory, chain, mixture_coupling, take_nodes, where_nodes
 from mmspec.core.noise import Noise
 from mmspec.core.philox import PhiloxNoise
 from mmspec.core.state import State
@@ -48,15 +48,15 @@ def _stale_means(original: Callable) -> Callable:
     def observe(self: Jacobi, state: State, step: Step) -> None:
         original(self, state, step)
         window, draft = state.memory, step.draft
-        if not isinstance(window.law, Trajectory) or not isinstance(draft.law, Trajectory):
+        if not isinstance(window.distribution, Trajectory) or not isinstance(draft.distribution, Trajectory):
             return
         source = step.count[:, None] + torch.arange(draft.nodes - 1)
-        at, steps = source.clamp(max=draft.nodes - 2), window.law.schedule.steps
-        same = (step.scores.law.units(step.verdict.drawn)[:, :-1] == draft.drafted).all(-1).gather(1, at)
-        before = take_nodes(draft.law.means, at)
-        means = where_nodes(same & (source < draft.nodes - 1), before, window.law.means)
-        draws = torch.cat([window.law.draws[:, :, : steps + 1], means], 2)
-        state.memory = replace(window, law=Trajectory(draws, window.law.schedule))
+        at, steps = source.clamp(max=draft.nodes - 2), window.distribution.schedule.steps
+        same = (step.scores.distribution.units(step.verdict.drawn)[:, :-1] == draft.drafted).all(-1).gather(1, at)
+        before = take_nodes(draft.distribution.means, at)
+        means = where_nodes(same & (source < draft.nodes - 1), before, window.distribution.means)
+        draws = torch.cat([window.distribution.draws[:, :, : steps + 1], means], 2)
+        state.memory = replace(window, distribution=Trajectory(draws, window.distribution.schedule))
 
     return observe
 
@@ -94,7 +94,7 @@ MUTANTS = (
     ),
     Mutant(
         "mean-drafted-as-a-draw",
-        "what is drafted is the mean of the last step, and its law says that it was drawn around it",
+        "what is drafted is the mean of the last step, and its distribution says that it was drawn around it",
         "continuous speculative decoding, the released code (visual.md § 2.2, 2)",
         replacing(Trajectory, "draw", _means_for_draws),
     ),

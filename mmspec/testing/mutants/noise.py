@@ -70,10 +70,10 @@ def _shared_accept(original: Callable) -> Callable:
     def accept(self: Any, draft: Draft, scores: Scores, round: Round) -> Verdict:
         class Mixed(Round):
             def fresh(self, count: int) -> Any:
-                position = round.source.by_position(round.emitted, round.hosted, count - 1)
+                position = round.source.by_position(round.emitted, round.host_emitted, count - 1)
                 return _OneStream(position, round.fresh(count))
 
-        return original(self, draft, scores, Mixed(round.source, round.emitted, round.hosted))
+        return original(self, draft, scores, Mixed(round.source, round.emitted, round.host_emitted))
 
     return accept
 
@@ -92,15 +92,15 @@ def _redrawn_by_position(original: Callable) -> Callable:
         original(self, state, step)
         window = state.memory
         if window.units.shape[1]:
-            noise = state.source.by_position(state.emitted, state.hosted, window.units.shape[1] - 1)
-            state.memory = replace(window, units=window.law.draw(noise))
+            noise = state.source.by_position(state.emitted, state.host_emitted, window.units.shape[1] - 1)
+            state.memory = replace(window, units=window.distribution.draw(noise))
 
     return observe
 
 
 def _one_row_at_first(original: Callable) -> Callable:
-    def by_position(self: PhiloxSource, emitted: Tensor, hosted: Any, deepest: int) -> PhiloxNoise:
-        noise = original(self, emitted, hosted, deepest)
+    def by_position(self: PhiloxSource, emitted: Tensor, host_emitted: Any, deepest: int) -> PhiloxNoise:
+        noise = original(self, emitted, host_emitted, deepest)
         noise = noise.noise if isinstance(noise, core.Buffered) else noise  # what was made ahead has other addresses
         return replace(noise, address=(noise.address - 2).clamp(min=0))
 
@@ -108,7 +108,7 @@ def _one_row_at_first(original: Callable) -> Callable:
 
 
 def _by_index(original: Callable) -> Callable:
-    return lambda self, tree: self.source.by_position(self.emitted, self.hosted, tree.nodes - 1)
+    return lambda self, tree: self.source.by_position(self.emitted, self.host_emitted, tree.nodes - 1)
 
 
 def _by_place(original: Callable) -> Any:

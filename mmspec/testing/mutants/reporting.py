@@ -1,4 +1,6 @@
-"""Bugs of reporting: a law that is not the one the units were drawn from, or not the one that they must follow."""
+"""Bugs of reporting: a distribution that is not the one the units were drawn from, or not the one that they must
+follow.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -8,25 +10,25 @@ import torch
 from torch import Tensor
 
 from mmspec.core import warp as core
+from mmspec.core.distributions import Categorical, PointMass, where_nodes
 from mmspec.core.drafters.draft_model import DraftModel
-from mmspec.core.laws import Categorical, PointMass, where_nodes
 from mmspec.core.noise import Noise
 from mmspec.core.policies import Confidence
-from mmspec.core.types import Draft, Raw, Scores
+from mmspec.core.types import Draft, Scores, TargetOutput
 from mmspec.core.warp import Prefix, Warp
 from mmspec.testing.mutants.mutant import Mutant, replacing
 
 
 @dataclass(frozen=True)
 class _Misreported:
-    """Drawn from one law, reported as another."""
+    """Drawn from one distribution, reported as another."""
 
     real: Any
     told: Categorical
 
     @staticmethod
-    def cat(laws: "Sequence[_Misreported]") -> Categorical:
-        return Categorical.cat([law.told for law in laws])
+    def cat(distributions: "Sequence[_Misreported]") -> Categorical:
+        return Categorical.cat([distribution.told for distribution in distributions])
 
     def draw(self, noise: Noise) -> Tensor:
         return self.real.draw(noise)
@@ -34,7 +36,7 @@ class _Misreported:
     def units(self, draws: Tensor) -> Tensor:
         return draws
 
-    def having(self, draws: Tensor) -> "_Misreported":
+    def with_draws(self, draws: Tensor) -> "_Misreported":
         return self
 
     def confidence(self) -> Tensor:
@@ -42,31 +44,33 @@ class _Misreported:
 
 
 def _raw_q(original: Callable) -> Any:
-    def warp(state: Any, raw: Raw, *fed: Any) -> Any:
-        scores = original(state, raw, *fed)
-        assert raw.logits is not None
-        return replace(scores, law=_Misreported(scores.law, Categorical.of_logits(raw.logits)))
+    def warp(state: Any, output: TargetOutput, *fed: Any) -> Any:
+        scores = original(state, output, *fed)
+        assert output.logits is not None
+        return replace(scores, distribution=_Misreported(scores.distribution, Categorical.of_logits(output.logits)))
 
     return staticmethod(warp)
 
 
 def _argmax_as_softmax(original: Callable) -> Any:
-    def warp(state: Any, raw: Raw, *fed: Any) -> Any:
-        scores = original(state, raw, *fed)
-        return replace(scores, law=_Misreported(PointMass(scores.law.probs.argmax(-1)), scores.law))
+    def warp(state: Any, output: TargetOutput, *fed: Any) -> Any:
+        scores = original(state, output, *fed)
+        return replace(
+            scores, distribution=_Misreported(PointMass(scores.distribution.probs.argmax(-1)), scores.distribution)
+        )
 
     return staticmethod(warp)
 
 
 def _unwarped_bonus(original: Callable) -> Callable:
-    def call(self: Warp, raw: Raw, draft: Draft, prefix: Prefix, nodes: slice = slice(None)) -> Scores:
-        scores = original(self, raw, draft, prefix, nodes)
+    def call(self: Warp, output: TargetOutput, draft: Draft, prefix: Prefix, nodes: slice = slice(None)) -> Scores:
+        scores = original(self, output, draft, prefix, nodes)
         if nodes != slice(None) or draft.nodes == 1:
             return scores
-        assert raw.logits is not None
+        assert output.logits is not None
         last = torch.arange(draft.nodes) == draft.nodes - 1
-        law = Categorical(where_nodes(last[None], torch.softmax(raw.logits, -1), scores.law.probs))
-        return replace(scores, law=law)
+        distribution = Categorical(where_nodes(last[None], torch.softmax(output.logits, -1), scores.distribution.probs))
+        return replace(scores, distribution=distribution)
 
     return call
 
@@ -81,18 +85,18 @@ def _root_history(original: Callable) -> Callable:
 
 def _trim_by_own_q(original: Callable) -> Callable:
     def trim(self: Confidence, draft: Draft) -> Draft:
-        if draft.law is None:
+        if draft.distribution is None:
             return draft
-        own = draft.law.of(draft.units).log().cumsum(1)  # type: ignore[attr-defined]
+        own = draft.distribution.of(draft.units).log().cumsum(1)  # type: ignore[attr-defined]
         return original(self, replace(draft, score=own))
 
     return trim
 
 
-def _broken_laws_stay(original: Callable) -> Callable:
+def _broken_distributions_stay(original: Callable) -> Callable:
     def rooted(self: Draft, root: Tensor, room: Tensor) -> Draft:
-        made = original(replace(self, law=None), root, room)
-        return replace(made, law=self.law) if self.units.shape[1] else made
+        made = original(replace(self, distribution=None), root, room)
+        return replace(made, distribution=self.distribution) if self.units.shape[1] else made
 
     return rooted
 
@@ -100,19 +104,19 @@ def _broken_laws_stay(original: Callable) -> Callable:
 MUTANTS = (
     Mutant(
         "raw-q",
-        "the drafter samples from its warped law and reports the raw softmax",
+        "the drafter samples from its warped distribution and reports the output softmax",
         "transformers #47932 (text.md § 0.2, rule 1)",
         replacing(DraftModel, "_warp", _raw_q),
     ),
     Mutant(
         "argmax-reported-as-softmax",
-        "the draft is the likeliest unit, its law is reported as if it had been sampled",
+        "the draft is the likeliest unit, its distribution is reported as if it had been sampled",
         "ML-recurrent-drafter #6, jaymody #3 (core.md § A.3): TV 0.13",
         replacing(DraftModel, "_warp", _argmax_as_softmax),
     ),
     Mutant(
         "unwarped-bonus",
-        "the unit after a fully accepted draft comes from the raw softmax",
+        "the unit after a fully accepted draft comes from the output softmax",
         "SWIFT, Falcon, EAGLE in Spec-Bench (text.md § 0.2, rule 2)",
         replacing(Warp, "__call__", _unwarped_bonus),
     ),
@@ -131,7 +135,7 @@ MUTANTS = (
     Mutant(
         "unit-of-no-distribution-as-a-proposal",
         "a draft model may say nothing that it knows; the unit of its NaN softmax, or of no mass, is verified",
-        "this core's own `block`, and any rule where laws have no mass: TV 0.07 to 0.45",
-        replacing(Draft, "rooted", _broken_laws_stay),
+        "this core's own `block`, and any rule where distributions have no mass: TV 0.07 to 0.45",
+        replacing(Draft, "rooted", _broken_distributions_stay),
     ),
 )

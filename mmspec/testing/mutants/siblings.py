@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mmspec.core.distributions import Categorical, take_nodes
 from mmspec.core.drafters.growth import Growth
 from mmspec.core.drafters.shapes import beam, branching
-from mmspec.core.laws import Categorical, take_nodes
 from mmspec.core.noise import Lane, Round
 from mmspec.core.rules import Match, RecursiveRejection, recursive_rejection, walk, walk_where
 from mmspec.core.types import Draft, Scores, Verdict
@@ -18,9 +18,9 @@ from mmspec.testing.mutants.mutant import Mutant, both, replacing
 
 def _per_row_draws(original: Callable) -> Callable:
     def accept(self: Any, draft: Draft, scores: Scores, round: Round) -> Verdict:
-        at_parent = scores.law.take(draft.index.parent[:, 1:].clamp(min=0))
+        at_parent = scores.distribution.take(draft.index.parent[:, 1:].clamp(min=0))
         own = at_parent.draw(round.fresh(draft.nodes - 1).lane(Lane.COIN))
-        return walk_where(draft, own == draft.drafted, scores.law.draw(round.fresh(draft.nodes)))
+        return walk_where(draft, own == draft.drafted, scores.distribution.draw(round.fresh(draft.nodes)))
 
     return accept
 
@@ -29,58 +29,62 @@ def _coin_per_parent(original: Callable) -> Callable:
     """Children claim consecutive pieces of [0, 1) by their p; equal ones claim theirs twice."""
 
     def accept(self: Any, draft: Draft, scores: Scores, round: Round) -> Verdict:
-        law, index, noise = scores.law, draft.index, round.fresh(draft.nodes)
-        assert isinstance(law, Categorical)
+        distribution, index, noise = scores.distribution, draft.index, round.fresh(draft.nodes)
+        assert isinstance(distribution, Categorical)
         parent = index.parent[:, 1:].expand(len(draft.units), -1)
-        p = take_nodes(law.probs, parent).gather(-1, draft.drafted[..., None])[..., 0]
+        p = take_nodes(distribution.probs, parent).gather(-1, draft.drafted[..., None])[..., 0]
         earlier = (parent[:, :, None] == parent[:, None]) & torch.ones(p.shape[1], p.shape[1]).tril(-1).bool()
         below = (earlier * p[:, None]).sum(-1)
         coin = noise.lane(Lane.COIN).uniform().gather(1, parent)
-        children = torch.zeros_like(law.probs)
+        children = torch.zeros_like(distribution.probs)
         for child in range(p.shape[1]):
             children[torch.arange(len(p)), parent[:, child], draft.drafted[:, child]] = 1
-        rest = law.probs * (1 - children)
-        drawn = Categorical(torch.where(rest.sum(-1, keepdim=True) > 0, rest, law.probs)).draw(noise)
+        rest = distribution.probs * (1 - children)
+        drawn = Categorical(torch.where(rest.sum(-1, keepdim=True) > 0, rest, distribution.probs)).draw(noise)
         return walk_where(draft, (below <= coin) & (coin < below + p), drawn)
 
     return accept
 
 
 def _resorted(original: Callable) -> Callable:
-    """For trees of one level: the likelier sibling first, laws rebuilt as if it had been drawn first."""
+    """For trees of one level: the likelier sibling first, distributions rebuilt as if it had been drawn first."""
 
     def accept(self: Any, draft: Draft, scores: Scores, round: Round) -> Verdict:
-        if draft.law is None:
+        if draft.distribution is None:
             return original(self, draft, scores, round)
-        q: Tensor = draft.law.probs[:, :1]  # type: ignore[attr-defined]
+        q: Tensor = draft.distribution.probs[:, :1]  # type: ignore[attr-defined]
         order = q[:, 0].gather(1, draft.drafted).argsort(1, descending=True)
-        units, laws = draft.drafted.gather(1, order), [q]
+        units, distributions = draft.drafted.gather(1, order), [q]
         for rank in range(units.shape[1] - 1):
-            left = laws[-1].scatter(-1, units[:, rank, None, None], 0.0)
-            laws.append(left / left.sum(-1, keepdim=True))
+            left = distributions[-1].scatter(-1, units[:, rank, None, None], 0.0)
+            distributions.append(left / left.sum(-1, keepdim=True))
         units = torch.cat([draft.units[:, :1], units], 1)
-        return original(self, replace(draft, units=units, law=Categorical(torch.cat(laws, 1))), scores, round)
+        return original(
+            self, replace(draft, units=units, distribution=Categorical(torch.cat(distributions, 1))), scores, round
+        )
 
     return accept
 
 
 def _as_if_replaced(original: Callable) -> Callable:
-    """For trees of one level: every sibling is said to come from the first one's law."""
+    """For trees of one level: every sibling is said to come from the first one's distribution."""
 
     def accept(self: Any, draft: Draft, scores: Scores, round: Round) -> Verdict:
-        if draft.law is not None:
-            draft = replace(draft, law=draft.law.take(torch.zeros(1, draft.nodes - 1, dtype=torch.int64)))
+        if draft.distribution is not None:
+            draft = replace(
+                draft, distribution=draft.distribution.take(torch.zeros(1, draft.nodes - 1, dtype=torch.int64))
+            )
         return original(self, draft, scores, round)
 
     return accept
 
 
 def _not_renormalised(original: Callable) -> Callable:
-    def law_of(law: Categorical, parent: Tensor, rank: Tensor, children: Tensor) -> Categorical:
-        made = original(law, parent, rank, children).probs
-        return Categorical(torch.where(made > 0, take_nodes(law.probs, parent), 0.0))
+    def distribution_of(distribution: Categorical, parent: Tensor, rank: Tensor, children: Tensor) -> Categorical:
+        made = original(distribution, parent, rank, children).probs
+        return Categorical(torch.where(made > 0, take_nodes(distribution.probs, parent), 0.0))
 
-    return law_of
+    return distribution_of
 
 
 def _best_of_the_sampled(original: Callable) -> Callable:
@@ -88,9 +92,9 @@ def _best_of_the_sampled(original: Callable) -> Callable:
 
     def finish(self: Growth) -> tuple[Draft, Any]:
         draft, scratch = original(self)
-        if draft.law is None:
+        if draft.distribution is None:
             return draft, scratch
-        own = draft.law.of(draft.units)
+        own = draft.distribution.of(draft.units)
         rank = own.argsort(1, descending=True).argsort(1)
         return replace(draft, valid=draft.valid & (rank < (own.shape[1] + 1) // 2)), scratch
 
@@ -139,10 +143,13 @@ MUTANTS = (
         replacing(RecursiveRejection, "_left", lambda original: staticmethod(lambda rest, q: (rest - q).clamp(min=0))),
     ),
     Mutant(
-        "sibling-law-without-renormalising",
-        "a later sibling's law is q with its earlier siblings at 0, as it stands: it does not sum to 1",
+        "sibling-distribution-without-renormalising",
+        "a later sibling's distribution is q with its earlier siblings at 0, as it stands: it does not sum to 1",
         "text.md § 0.1, A4: drawn without replacement, q' = norm(q')",
-        both(replacing(branching, "law_of", _not_renormalised), replacing(beam, "law_of", _not_renormalised)),
+        both(
+            replacing(branching, "distribution_of", _not_renormalised),
+            replacing(beam, "distribution_of", _not_renormalised),
+        ),
     ),
     Mutant(
         "rerank-of-sampled-siblings",

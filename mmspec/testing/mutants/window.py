@@ -1,4 +1,4 @@
-"""Bugs of Jacobi windows: what is kept from the last pass is not what its law says."""
+"""Bugs of Jacobi windows: what is kept from the last pass is not what its distribution says."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mmspec.core.distributions import Categorical, Gaussian, dense, take_nodes, where_nodes
 from mmspec.core.drafters.jacobi import Jacobi
-from mmspec.core.laws import Categorical, Gaussian, dense, take_nodes, where_nodes
 from mmspec.core.noise import Lane, Noise, Round
 from mmspec.core.rules import Rejection
 from mmspec.core.state import State
@@ -16,22 +16,26 @@ from mmspec.core.types import Draft, Scores, Step, Verdict
 from mmspec.testing.mutants.mutant import Mutant, both, replacing
 
 
-def _keep_old_law(state: State, step: Step, kept: Tensor) -> None:
-    """After `observe`: slots that stand for `kept [batch, node - 1]` drafted units get the law of their draft back."""
-    window, draft, law = state.memory, step.draft, step.scores.law
-    if window.law is None or draft.nodes == 1:
+def _keep_old_distribution(state: State, step: Step, kept: Tensor) -> None:
+    """After `observe`: slots that stand for `kept [batch, node - 1]` drafted units get the distribution of their
+    draft back.
+    """
+    window, draft, distribution = state.memory, step.draft, step.scores.distribution
+    if window.distribution is None or draft.nodes == 1:
         return
-    old = dense(draft.law, draft.drafted, law.size)  # type: ignore[attr-defined]
+    old = dense(draft.distribution, draft.drafted, distribution.size)  # type: ignore[attr-defined]
     source = step.count[:, None] + torch.arange(draft.nodes - 1)  # slot j is the unit drawn at node source
     edge = source.clamp(max=draft.nodes - 2)
     stale = kept.gather(1, edge) & (source < draft.nodes - 1)
-    state.memory = replace(window, law=Categorical(where_nodes(stale, take_nodes(old, edge), window.law.probs)))
+    state.memory = replace(
+        window, distribution=Categorical(where_nodes(stale, take_nodes(old, edge), window.distribution.probs))
+    )
 
 
 def _stale_q(original: Callable) -> Callable:
     def observe(self: Jacobi, state: State, step: Step) -> None:
         original(self, state, step)
-        _keep_old_law(state, step, step.verdict.drawn[:, :-1] == step.draft.drafted)
+        _keep_old_distribution(state, step, step.verdict.drawn[:, :-1] == step.draft.drafted)
 
     return observe
 
@@ -40,7 +44,7 @@ def _stale_q_of_accepted(original: Callable) -> Callable:
     def observe(self: Jacobi, state: State, step: Step) -> None:
         original(self, state, step)
         same = (step.verdict.drawn[:, :-1] == step.draft.drafted) & step.draft.valid[:, 1:]
-        _keep_old_law(state, step, same.cumprod(1).bool())
+        _keep_old_distribution(state, step, same.cumprod(1).bool())
 
     return observe
 
@@ -72,12 +76,15 @@ def _stale_mean(original: Callable) -> Callable:
     def observe(self: Jacobi, state: State, step: Step) -> None:
         original(self, state, step)
         window, draft = state.memory, step.draft
-        if window.law is None or not isinstance(draft.law, Gaussian):
+        if window.distribution is None or not isinstance(draft.distribution, Gaussian):
             return
         source = step.count[:, None] + torch.arange(draft.nodes - 1)
-        before = take_nodes(draft.law.mean, source.clamp(max=draft.nodes - 2))
+        before = take_nodes(draft.distribution.mean, source.clamp(max=draft.nodes - 2))
         stale = source < draft.nodes - 1
-        state.memory = replace(window, law=Gaussian(where_nodes(stale, before, window.law.mean), window.law.sigma))
+        state.memory = replace(
+            window,
+            distribution=Gaussian(where_nodes(stale, before, window.distribution.mean), window.distribution.sigma),
+        )
 
     return observe
 
@@ -86,9 +93,9 @@ def _shifted(original: Callable) -> Callable:
     def observe(self: Jacobi, state: State, step: Step) -> None:
         original(self, state, step)
         window = state.memory
-        if window.law is not None and window.units.shape[1]:
+        if window.distribution is not None and window.units.shape[1]:
             slot = (torch.arange(window.units.shape[1]) - 1).clamp(min=0)
-            state.memory = replace(window, law=window.law.take(slot[None]))
+            state.memory = replace(window, distribution=window.distribution.take(slot[None]))
 
     return observe
 
@@ -96,13 +103,13 @@ def _shifted(original: Callable) -> Callable:
 MUTANTS = (
     Mutant(
         "stale-q-after-partial-commit",
-        "units that were kept right of the first rejection keep the law of their first draw, not the pass's",
+        "units that were kept right of the first rejection keep the distribution of their first draw, not the pass's",
         "Lumina's released coupled Jacobi (visual.md § 1.3): χ²/df 8.6",
         replacing(Jacobi, "observe", _stale_q),
     ),
     Mutant(
         "batch-minimum-truncation-with-stale-q",
-        "all rows are cut to the shortest accepted length; what longer rows had accepted stays with its old law",
+        "all rows are cut to the shortest accepted length; what longer rows had accepted keeps its old distribution",
         "the official speculative Jacobi decoding at batch > 1 (visual.md § 1.2, defect 1)",
         both(
             replacing(Rejection, "accept", _shortest_of_four),
@@ -128,8 +135,8 @@ MUTANTS = (
         replacing(Jacobi, "observe", _stale_mean),
     ),
     Mutant(
-        "law-of-the-slot-to-the-left",
-        "the window's units move with the commit, their laws lag by one slot",
+        "distribution-of-the-slot-to-the-left",
+        "the window's units move with the commit, their distributions lag by one slot",
         "visual.md § 1.3: Gumbel rows that are not shifted with the window",
         replacing(Jacobi, "observe", _shifted),
     ),

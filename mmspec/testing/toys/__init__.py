@@ -1,1 +1,1 @@
-"""Five toy modalities, each a target with a drafter or two, each with a law that is known in closed form."""
+"""Five toy modalities, each a target with a drafter or two, each with a distribution that is known in closed form."""

@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from mmspec.core.laws import DenoisingChain, Gaussian
-from mmspec.core.types import Draft, Raw, Started
+from mmspec.core.distributions import DenoisingChain, Gaussian
+from mmspec.core.types import Draft, Started, TargetOutput
 from mmspec.testing.toys.gaussian import GaussianTarget, Memory
 
 
@@ -72,10 +72,10 @@ class ChainTarget:
     def start(self, inputs: int, limit: int, width: int) -> Started:
         """`inputs`: how many rows. No token is given."""
         started = self.grid.start(inputs, limit, width)
-        return replace(started, raw=self._raw(started.raw))
+        return replace(started, output=self._output(started.output))
 
-    def verify(self, cache: Memory, draft: Draft, first: int = 0) -> Raw:
-        return self._raw(self.grid.verify(cache, draft, first))
+    def verify(self, cache: Memory, draft: Draft, first: int = 0) -> TargetOutput:
+        return self._output(self.grid.verify(cache, draft, first))
 
     def commit(self, cache: Memory, path: Tensor, count: Tensor) -> None:
         self.grid.commit(cache, path, count)
@@ -87,6 +87,6 @@ class ChainTarget:
         """Mean and covariance of the first `length` tokens, flattened."""
         return self.grid.joint(length)
 
-    def _raw(self, raw: Raw) -> Raw:
-        assert isinstance(raw.law, Gaussian)
-        return Raw(law=DenoisingChain(raw.law.mean, self.head))
+    def _output(self, output: TargetOutput) -> TargetOutput:
+        assert isinstance(output.distribution, Gaussian)
+        return TargetOutput(distribution=DenoisingChain(output.distribution.mean, self.head))

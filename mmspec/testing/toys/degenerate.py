@@ -11,7 +11,16 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from mmspec.core.laws import Categorical, Gaussian, GaussianMixture, Law, Mixed, PointMass, Trajectory, where_nodes
+from mmspec.core.distributions import (
+    Categorical,
+    Distribution,
+    Gaussian,
+    GaussianMixture,
+    Mixed,
+    PointMass,
+    Trajectory,
+    where_nodes,
+)
 from mmspec.core.noise import DraftNoise
 from mmspec.core.protocols import Drafter, Target
 from mmspec.core.state import State
@@ -47,43 +56,47 @@ class DegenerateDrafts:
 
     def propose(self, state: State, k: int, noise: DraftNoise) -> Draft:
         draft = self.drafter.propose(state, k, noise)
-        law, units = draft.law, draft.units
-        if law is None or not units.shape[1]:
+        distribution, units = draft.distribution, draft.units
+        if distribution is None or not units.shape[1]:
             return draft
         chance = torch.rand(units.shape[:2], generator=self._chance)
         for index, kind in enumerate(self.kinds):
             where = (chance < self.share) & ((chance * len(self.kinds) / self.share).long() == index)
-            law, units = self._spoiled(law, units, where, kind)
-        return replace(draft, law=law, units=units)
+            distribution, units = self._spoiled(distribution, units, where, kind)
+        return replace(draft, distribution=distribution, units=units)
 
     def observe(self, state: State, step: Step) -> None:
         self.drafter.observe(state, step)
 
-    def _spoiled(self, law: Law, units: Tensor, where: Tensor, kind: Kind) -> tuple[Law, Tensor]:
-        """The law and the units of a draft that is of that kind at the nodes `where [batch, node]`."""
-        if isinstance(law, PointMass):
-            return law, units
-        if isinstance(law, Mixed):
-            inner, units = self._spoiled(law.law, units, where & law.random, kind)
-            return replace(law, law=inner), units
-        if not isinstance(law, Categorical):
+    def _spoiled(
+        self, distribution: Distribution, units: Tensor, where: Tensor, kind: Kind
+    ) -> tuple[Distribution, Tensor]:
+        """The distribution and the units of a draft that is of that kind at the nodes `where [batch, node]`."""
+        if isinstance(distribution, PointMass):
+            return distribution, units
+        if isinstance(distribution, Mixed):
+            inner, units = self._spoiled(distribution.distribution, units, where & distribution.random, kind)
+            return replace(distribution, distribution=inner), units
+        if not isinstance(distribution, Categorical):
             wide = where.reshape(*where.shape, *(1,) * (units.dim() - 2))
-            return _broken(law, where), units.masked_fill(wide, torch.nan)
+            return _broken(distribution, where), units.masked_fill(wide, torch.nan)
         slot = torch.zeros_like(units)  # what the argmax of a race without a winner is
         if kind == "one unit":
-            slot = torch.randint(law.probs.shape[-1], units.shape, generator=self._chance)
+            slot = torch.randint(distribution.probs.shape[-1], units.shape, generator=self._chance)
         made = {
-            "broken": torch.full_like(law.probs, torch.nan),
-            "empty": torch.zeros_like(law.probs),
-            "one unit": torch.zeros_like(law.probs).scatter(-1, slot[..., None], 1.0),
+            "broken": torch.full_like(distribution.probs, torch.nan),
+            "empty": torch.zeros_like(distribution.probs),
+            "one unit": torch.zeros_like(distribution.probs).scatter(-1, slot[..., None], 1.0),
         }[kind]
-        ids = slot if law.ids is None else law.ids.gather(-1, slot[..., None])[..., 0]
-        return replace(law, probs=where_nodes(where, made, law.probs)), torch.where(where, ids, units)
+        ids = slot if distribution.ids is None else distribution.ids.gather(-1, slot[..., None])[..., 0]
+        return replace(distribution, probs=where_nodes(where, made, distribution.probs)), torch.where(where, ids, units)
 
 
-def _broken(law: Any, where: Tensor) -> Law:
-    """A continuous law that is none at the nodes `where [batch, node]`."""
-    field = {Gaussian: "mean", GaussianMixture: "weights", Trajectory: "draws"}[type(law)]
-    values = getattr(law, field)
-    broken: Law = replace(law, **{field: where_nodes(where, torch.full_like(values, torch.nan), values)})
+def _broken(distribution: Any, where: Tensor) -> Distribution:
+    """A continuous distribution that is none at the nodes `where [batch, node]`."""
+    field = {Gaussian: "mean", GaussianMixture: "weights", Trajectory: "draws"}[type(distribution)]
+    values = getattr(distribution, field)
+    broken: Distribution = replace(
+        distribution, **{field: where_nodes(where, torch.full_like(values, torch.nan), values)}
+    )
     return broken

@@ -1,7 +1,7 @@
 """Toy world model: frames from actions. The next unit is what the player does, so the truth comes later.
 
-There is no law to draw from: `speculate` makes frames for guessed actions, `settle(…, truth=actions)` keeps what the
-player confirmed. A frame follows from the last frame, an action and noise that belongs to the frame's number.
+There is no distribution to draw from: `speculate` makes frames for guessed actions, `settle(…, truth=actions)` keeps
+what the player confirmed. A frame follows from the last frame, an action and noise that belongs to the frame's number.
 """
 
 from collections.abc import Sequence
@@ -10,9 +10,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from mmspec.core.laws import PointMass, Told, take_nodes
+from mmspec.core.distributions import External, PointMass, take_nodes
 from mmspec.core.philox import PhiloxNoise, PhiloxSource
-from mmspec.core.types import Draft, Raw, Started
+from mmspec.core.types import Draft, Started, TargetOutput
 
 
 @dataclass(frozen=True)
@@ -70,9 +70,11 @@ class FramesTarget:
         zero = torch.zeros(rows, dtype=torch.int64)
         key = PhiloxSource.seeded(inputs.seed, rows).key
         cache = Memory(key, inputs.frame, zero, inputs.frame, zero.bool(), inputs.frame[:, None], zero)
-        return Started(cache, Raw(law=PointMass(inputs.action[:, None])), inputs.action[:, None][:, :0], zero)
+        return Started(
+            cache, TargetOutput(distribution=PointMass(inputs.action[:, None])), inputs.action[:, None][:, :0], zero
+        )
 
-    def verify(self, cache: Memory, draft: Draft, first: int = 0) -> Raw:
+    def verify(self, cache: Memory, draft: Draft, first: int = 0) -> TargetOutput:
         index = draft.index
         number = cache.length[:, None] + index.depth
         noise = PhiloxNoise(cache.key, number, torch.zeros_like(number[:, :1])).normal(self.effect.shape[1])
@@ -85,7 +87,7 @@ class FramesTarget:
         cache.made = made
         new = draft.valid[:, first:].sum(1)
         cache.rendered = cache.rendered + (new if first else new - cache.ready.long())
-        return Raw(law=Told(draft.units[:, first:]), made=made[:, first:])
+        return TargetOutput(distribution=External(draft.units[:, first:]), auxiliary=made[:, first:])
 
     def commit(self, cache: Memory, path: Tensor, count: Tensor) -> None:
         # Node of every unit from the root on; -1 where a unit was not drafted.

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from mmspec.core.distributions import Distribution, Gaussian, take_nodes
 from mmspec.core.drafters.jacobi import Window
-from mmspec.core.laws import Gaussian, Law, take_nodes
 from mmspec.core.noise import Noise
 from mmspec.core.state import State
-from mmspec.core.types import Draft, Raw, Started
+from mmspec.core.types import Draft, Started, TargetOutput
 from mmspec.testing.oracles import linear_joint
 
 
@@ -53,13 +53,13 @@ class GaussianTarget:
         tokens = torch.zeros(inputs, limit + width, len(self.bias))
         zero = torch.zeros(inputs, dtype=torch.int64)
         cache = Memory(tokens, zero)
-        return Started(cache, self._raw(cache, tokens[:, :1], zero[:, None]), tokens[:, :0], zero)
+        return Started(cache, self._output(cache, tokens[:, :1], zero[:, None]), tokens[:, :0], zero)
 
-    def verify(self, cache: Memory, draft: Draft, first: int = 0) -> Raw:
+    def verify(self, cache: Memory, draft: Draft, first: int = 0) -> TargetOutput:
         assert draft.index.is_chain
         place = cache.length[:, None] + torch.arange(draft.nodes)
         cache.tokens.scatter_(1, place[..., None].expand_as(draft.units), draft.units)
-        return self._raw(cache, draft.units[:, first:], place[:, first:] + 1)
+        return self._output(cache, draft.units[:, first:], place[:, first:] + 1)
 
     def commit(self, cache: Memory, path: Tensor, count: Tensor) -> None:
         cache.length = cache.length + count  # a chain's accepted nodes stand where they belong
@@ -67,12 +67,12 @@ class GaussianTarget:
     def truncate(self, cache: Memory, length: Tensor) -> None:
         cache.length = length
 
-    def _raw(self, cache: Memory, before: Tensor, place: Tensor) -> Raw:
-        """Laws at `place [batch, node]`; `before [batch, node, dim]` are the tokens that precede them."""
+    def _output(self, cache: Memory, before: Tensor, place: Tensor) -> TargetOutput:
+        """Distributions at `place [batch, node]`; `before [batch, node, dim]` are the tokens that precede them."""
         left = torch.where((place % self.width == 0)[..., None], 0.0, before)
         up = take_nodes(cache.tokens, (place - self.width).clamp(min=0))
         above = torch.where((place < self.width)[..., None], 0.0, up)
-        return Raw(law=Gaussian(self.bias + left @ self.left.T + above @ self.above.T, self.sigma))
+        return TargetOutput(distribution=Gaussian(self.bias + left @ self.left.T + above @ self.above.T, self.sigma))
 
     def joint(self, length: int) -> tuple[Tensor, Tensor]:
         """Mean `[n]` and covariance `[n, n]` of the first `length` tokens, flattened: n = length · dim."""
@@ -97,11 +97,11 @@ class RepeatLeft:
 
     sigma: float
 
-    def fill(self, state: State, window: Window, noise: Noise) -> tuple[Tensor, Law | None]:
+    def fill(self, state: State, window: Window, noise: Noise) -> tuple[Tensor, Distribution | None]:
         mean = state.root[:, None]
-        if isinstance(window.law, Gaussian):
+        if isinstance(window.distribution, Gaussian):
             held = window.drawn.sum(1, keepdim=True)  # drawn slots come first
-            last = take_nodes(window.law.mean, (held - 1).clamp(min=0))
+            last = take_nodes(window.distribution.mean, (held - 1).clamp(min=0))
             mean = torch.where((held > 0)[..., None], last, mean)
-        law = Gaussian(mean.expand_as(window.units), self.sigma)
-        return law.draw(noise), law
+        distribution = Gaussian(mean.expand_as(window.units), self.sigma)
+        return distribution.draw(noise), distribution

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from mmspec.core.types import Draft, Raw, Started
+from mmspec.core.types import Draft, Started, TargetOutput
 
 
 @dataclass
@@ -55,9 +55,9 @@ class GridTarget:
         zero = torch.zeros(rows, dtype=torch.int64)
         codes = torch.zeros(rows, limit + 1, dtype=torch.int64)
         cache = Memory(codes, zero, inputs)
-        return Started(cache, self._raw(cache, codes[:, :1], codes[:, :1], zero[:, None]), codes[:, :0], zero)
+        return Started(cache, self._output(cache, codes[:, :1], codes[:, :1], zero[:, None]), codes[:, :0], zero)
 
-    def verify(self, cache: Memory, draft: Draft, first: int = 0) -> Raw:
+    def verify(self, cache: Memory, draft: Draft, first: int = 0) -> TargetOutput:
         cache.draft = draft
         place = cache.length[:, None] + draft.index.depth + 1  # of the code that follows each node
         above = place - self.width  # known, or `above - length` levels down the node's own path
@@ -66,7 +66,7 @@ class GridTarget:
         on_path = draft.index.ancestor & (draft.index.depth[:, None] == level)  # [batch, node, ancestor]
         drafted = draft.units.gather(1, on_path.int().argmax(-1))
         above = torch.where(level[..., 0] < 0, known, drafted)
-        return self._raw(cache, draft.units[:, first:], above[:, first:], place[:, first:])
+        return self._output(cache, draft.units[:, first:], above[:, first:], place[:, first:])
 
     def commit(self, cache: Memory, path: Tensor, count: Tensor) -> None:
         assert cache.draft is not None
@@ -79,15 +79,15 @@ class GridTarget:
     def truncate(self, cache: Memory, length: Tensor) -> None:
         cache.length = length
 
-    def _raw(self, cache: Memory, before: Tensor, up: Tensor, place: Tensor) -> Raw:
+    def _output(self, cache: Memory, before: Tensor, up: Tensor, place: Tensor) -> TargetOutput:
         """Logits of the codes at `place`, which follow `before` and stand below `up`: `[batch, node]` each."""
         assert self.vocab is not None
         left = torch.where(place % self.width == 0, self.vocab, before)
         above = torch.where(place < self.width, self.vocab, up)
-        return Raw(logits=self.table[cache.kind[:, None], left, above], null=self.table[-1][left, above])
+        return TargetOutput(logits=self.table[cache.kind[:, None], left, above], null=self.table[-1][left, above])
 
     def next_logits(self, kind: int, codes: tuple[int, ...], guidance: float) -> Tensor:
-        """The law in closed form: guided logits `[vocab]` after `codes`."""
+        """The distribution in closed form: guided logits `[vocab]` after `codes`."""
         assert self.vocab is not None
         place = len(codes)
         left = codes[-1] if place % self.width else self.vocab

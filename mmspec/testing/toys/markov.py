@@ -6,8 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mmspec.core.laws import take_nodes
-from mmspec.core.types import Draft, Raw, Started
+from mmspec.core.distributions import take_nodes
+from mmspec.core.types import Draft, Started, TargetOutput
 
 
 @dataclass
@@ -38,13 +38,13 @@ class MarkovTarget:
 
     def start(self, inputs: Any, limit: int, width: int) -> Started:
         """`inputs [batch, prompt]` int64, prompt at least 2."""
-        raw = Raw(logits=self.table[inputs[:, -2], inputs[:, -1]][:, None])
-        return Started(Memory(inputs[:, -1]), raw, inputs, torch.zeros(len(inputs), dtype=torch.int64))
+        output = TargetOutput(logits=self.table[inputs[:, -2], inputs[:, -1]][:, None])
+        return Started(Memory(inputs[:, -1]), output, inputs, torch.zeros(len(inputs), dtype=torch.int64))
 
-    def verify(self, cache: Memory, draft: Draft, first: int = 0) -> Raw:
+    def verify(self, cache: Memory, draft: Draft, first: int = 0) -> TargetOutput:
         cache.draft = draft
         parent = torch.cat([cache.before[:, None], take_nodes(draft.units, draft.index.parent[:, 1:])], 1)
-        return Raw(logits=self.table[parent, draft.units][:, first:])
+        return TargetOutput(logits=self.table[parent, draft.units][:, first:])
 
     def commit(self, cache: Memory, path: Tensor, count: Tensor) -> None:
         assert cache.draft is not None

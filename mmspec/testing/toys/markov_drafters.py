@@ -9,7 +9,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from mmspec.core.laws import Categorical
+from mmspec.core.distributions import Categorical
 from mmspec.core.noise import DraftNoise
 from mmspec.core.protocols import Target
 from mmspec.core.state import State
@@ -26,7 +26,7 @@ class MarkovChain:
 
     Args:
         table: `[vocab, vocab, vocab]` logits.
-        top: Sample from the likeliest `top` units only (a sparse law); 0 samples from all.
+        top: Sample from the likeliest `top` units only (a sparse distribution); 0 samples from all.
     """
 
     offers = frozenset({"chain", "q"})
@@ -48,14 +48,14 @@ class MarkovChain:
     def propose(self, state: State, k: int, noise: DraftNoise) -> Draft:
         before, at = last_two(state)
         units: list[Tensor] = []
-        laws: list[Categorical] = []
+        distributions: list[Categorical] = []
         for depth in range(1, k + 1):
-            law = Categorical.of_logits(self.table[before, at][:, None])
-            laws.append(Categorical.top(law, self.top) if self.top else law)
-            before, at = at, laws[-1].draw(noise.chain(depth, 1))[:, 0]
+            distribution = Categorical.of_logits(self.table[before, at][:, None])
+            distributions.append(Categorical.top(distribution, self.top) if self.top else distribution)
+            before, at = at, distributions[-1].draw(noise.chain(depth, 1))[:, 0]
             units.append(at)
-        law = Categorical.cat(laws)
-        return Draft.chain(torch.stack(units, 1), law, score=law.confidence().cumsum(1))
+        distribution = Categorical.cat(distributions)
+        return Draft.chain(torch.stack(units, 1), distribution, score=distribution.confidence().cumsum(1))
 
     def observe(self, state: State, step: Step) -> None:
         pass
@@ -105,40 +105,40 @@ class MarkovTree:
 
     def propose(self, state: State, k: int, noise: DraftNoise) -> Draft:
         before, at = (unit[:, None] for unit in last_two(state))
-        units, laws, scores = [], [], []
+        units, distributions, scores = [], [], []
         score, first = torch.zeros(state.rows, 1), 1
         for depth, children in enumerate(self.branching[:k], 1):
-            law = Categorical.of_logits(self.table[before, at])
+            distribution = Categorical.of_logits(self.table[before, at])
             before = at.repeat_interleave(children, 1)
-            at, drawn_from = self._draw(law, children, noise, depth, first)
-            score = (score + law.confidence()).repeat_interleave(children, 1)
+            at, drawn_from = self._draw(distribution, children, noise, depth, first)
+            score = (score + distribution.confidence()).repeat_interleave(children, 1)
             units.append(at)
-            laws.append(drawn_from)
+            distributions.append(drawn_from)
             scores.append(score)
             first += at.shape[1]
-        joined = None if self.siblings == "top" else Categorical.cat(laws)
+        joined = None if self.siblings == "top" else Categorical.cat(distributions)
         return Draft.tree(torch.cat(units, 1), self.parents(k), joined, score=torch.cat(scores, 1))
 
     def observe(self, state: State, step: Step) -> None:
         pass
 
     def _draw(
-        self, law: Categorical, children: int, noise: DraftNoise, depth: int, first: int
+        self, distribution: Categorical, children: int, noise: DraftNoise, depth: int, first: int
     ) -> tuple[Tensor, Categorical]:
         """Children of all nodes of a level, `[batch, level * children]`, and what each was drawn from."""
-        level = law.probs.shape[1]
+        level = distribution.probs.shape[1]
         if self.siblings == "with":
-            each = law.take(torch.arange(level).repeat_interleave(children)[None])
+            each = distribution.take(torch.arange(level).repeat_interleave(children)[None])
             return each.draw(noise.level(depth, first, level * children)), each
-        race = law.probs if self.siblings == "top" else law.race(noise.level(depth, first, level))
+        race = distribution.probs if self.siblings == "top" else distribution.race(noise.level(depth, first, level))
         units = race.topk(children, -1).indices  # [batch, level, children]
-        return units.flatten(1), Categorical(_without_replacement(law.probs, units).flatten(1, 2))
+        return units.flatten(1), Categorical(_without_replacement(distribution.probs, units).flatten(1, 2))
 
 
 def _without_replacement(probs: Tensor, units: Tensor) -> Tensor:
-    """Law of each sibling given its earlier ones: `[batch, level, children, vocab]`."""
-    left, laws = probs, []
+    """Distribution of each sibling given its earlier ones: `[batch, level, children, vocab]`."""
+    left, distributions = probs, []
     for sibling in units.unbind(-1):
-        laws.append(left / left.sum(-1, keepdim=True))
+        distributions.append(left / left.sum(-1, keepdim=True))
         left = left.scatter(-1, sibling[..., None], 0.0)
-    return torch.stack(laws, -2)
+    return torch.stack(distributions, -2)

@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor
 
-from mmspec.core.laws import GaussianMixture
-from mmspec.core.types import Draft, Raw, Started
+from mmspec.core.distributions import GaussianMixture
+from mmspec.core.types import Draft, Started, TargetOutput
 from mmspec.testing.toys.gaussian import Memory
 
 
@@ -16,7 +16,7 @@ class MixtureTarget:
         offsets: `[component, dim]`: b.
         gain: `[dim, dim]`: A.
         sigmas: `[2, component]`: of even and of odd tokens.
-        coupling: As in the law.
+        coupling: As in the distribution.
     """
 
     offers = frozenset({"continuous", "grow", "truncate"})
@@ -42,11 +42,11 @@ class MixtureTarget:
         """`inputs`: how many rows. No token is given."""
         zero = torch.zeros(inputs, dtype=torch.int64)
         tokens = torch.zeros(inputs, 1, self.offsets.shape[1])
-        return Started(Memory(tokens, zero), self._raw(tokens, zero[:, None]), tokens[:, :0], zero)
+        return Started(Memory(tokens, zero), self._output(tokens, zero[:, None]), tokens[:, :0], zero)
 
-    def verify(self, cache: Memory, draft: Draft, first: int = 0) -> Raw:
+    def verify(self, cache: Memory, draft: Draft, first: int = 0) -> TargetOutput:
         place = cache.length[:, None] + torch.arange(draft.nodes)
-        return self._raw(draft.units[:, first:], place[:, first:] + 1)
+        return self._output(draft.units[:, first:], place[:, first:] + 1)
 
     def commit(self, cache: Memory, path: Tensor, count: Tensor) -> None:
         cache.length = cache.length + count
@@ -70,8 +70,8 @@ class MixtureTarget:
         uniform = (share * torch.special.ndtr(z)).sum(2)
         return torch.special.ndtri(uniform).flatten(1)
 
-    def _raw(self, before: Tensor, place: Tensor) -> Raw:
-        """Laws at `place [batch, node]`, after `before [batch, node, dim]`."""
+    def _output(self, before: Tensor, place: Tensor) -> TargetOutput:
+        """Distributions at `place [batch, node]`, after `before [batch, node, dim]`."""
         means = self.offsets + (before @ self.gain.T)[:, :, None]
         weights = self.weights.expand(*place.shape, -1)
-        return Raw(law=GaussianMixture(weights, means, self.sigmas[place % 2], self.coupling))
+        return TargetOutput(distribution=GaussianMixture(weights, means, self.sigmas[place % 2], self.coupling))

@@ -50,28 +50,28 @@ def drawn(decoder: Decoder, rows: int, length: int, *, seed: int, warp: Warp, en
     return codes.masked_fill(ends.cumsum(1) > ends.long(), decoder.target.vocab)
 
 
-def next_law(target: GridTarget, warp: Warp) -> Callable[[Sequence[int]], Tensor]:
+def next_distribution(target: GridTarget, warp: Warp) -> Callable[[Sequence[int]], Tensor]:
     """Probabilities `[vocab]` of the code after those given, under guidance and element-wise processors."""
 
-    def law(codes: Sequence[int]) -> Tensor:
+    def distribution(codes: Sequence[int]) -> Tensor:
         logits = target.next_logits(KIND, tuple(codes), 1.0 if warp.guidance is None else warp.guidance)[None]
         for processor in warp.processors:
             logits = processor(torch.zeros(1, 1, dtype=torch.int64), logits)
         return logits[0].softmax(-1)
 
-    return law
+    return distribution
 
 
 def joint(target: GridTarget, length: int, warp: Warp, end: int | None = None) -> Tensor:
     """Joint of the first `length` codes; where one of them may end a row, the id `vocab` stands for nothing."""
     assert target.vocab is not None
-    law, vocab = next_law(target, warp), target.vocab
+    distribution, vocab = next_distribution(target, warp), target.vocab
     if end is None:
-        return exact_joint(law, length, vocab)
+        return exact_joint(distribution, length, vocab)
 
     def ended(codes: tuple[int, ...]) -> Tensor:
         if end in codes or vocab in codes:
             return torch.eye(vocab + 1)[vocab]
-        return torch.nn.functional.pad(law(codes), (0, 1))
+        return torch.nn.functional.pad(distribution(codes), (0, 1))
 
     return exact_joint(ended, length, vocab + 1)

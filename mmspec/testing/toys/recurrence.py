@@ -1,4 +1,4 @@
-"""Toy state-space model: two layers of a diagonal linear recurrence, read out as a law over units.
+"""Toy state-space model: two layers of a diagonal linear recurrence, read out as a distribution over units.
 
 A tree goes through in one pass without a state per node: a node's state is a^(depth + 1) S plus the inputs of its
 ancestors, each decayed by its distance. A commit rolls the one committed state along the accepted path, from the inputs
@@ -10,9 +10,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from mmspec.core.laws import take_nodes
+from mmspec.core.distributions import take_nodes
 from mmspec.core.tree import TreeIndex
-from mmspec.core.types import Draft, Raw, Started
+from mmspec.core.types import Draft, Started, TargetOutput
 
 
 @dataclass
@@ -70,11 +70,11 @@ class RecurrenceTarget:
         index = TreeIndex.chain(inputs.shape[1])
         states = self._pass(cache, inputs, index)
         cache.state = states[:, -1]
-        return Started(cache, Raw(logits=states[:, -1:, 1] @ self.readout.T), inputs.clamp(min=0), pads)
+        return Started(cache, TargetOutput(logits=states[:, -1:, 1] @ self.readout.T), inputs.clamp(min=0), pads)
 
-    def verify(self, cache: Memory, draft: Draft, first: int = 0) -> Raw:
+    def verify(self, cache: Memory, draft: Draft, first: int = 0) -> TargetOutput:
         states = self._pass(cache, draft.units, draft.index)
-        return Raw(logits=states[:, first:, 1] @ self.readout.T)
+        return TargetOutput(logits=states[:, first:, 1] @ self.readout.T)
 
     def commit(self, cache: Memory, path: Tensor, count: Tensor) -> None:
         nodes = torch.cat([torch.zeros_like(count)[:, None], path.clamp(min=0)], 1)

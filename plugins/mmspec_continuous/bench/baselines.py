@@ -1,8 +1,8 @@
 """Plain decoding of neighbouring models with the same weights: what may be had without speculation, and what it costs.
 
-* Fewer head steps: an ancestral sampler that leaves out every other noise level. Faster, and another law.
-* A noiseless last step: what the model would draw if its laws did not have to be coupled. Its distance to plain
-  decoding is the price of sigma_0.
+* Fewer head steps: an ancestral sampler that leaves out every other noise level. Faster, and another distribution.
+* A noiseless last step: what the model would draw if its distributions did not have to be coupled. Its distance to
+  plain decoding is the price of sigma_0.
 
 Both are lossy with respect to the target.
 """
@@ -12,7 +12,9 @@ from dataclasses import dataclass
 from mmspec_continuous.models.continuous_ar import CausalContinuousAR
 
 NOISELESS = 1e-6
-"""sigma_0 of a last step that is as good as noiseless, where tokens have about unit variance: laws take no 0."""
+"""sigma_0 of a last step that is as good as noiseless, where tokens have about unit variance: distributions take no
+0.
+"""
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ import typer
 
 from mmspec.bench.command import Quick
 from mmspec.bench.methods import told
-from mmspec.pictures.bench.command import bench, refuse
-from mmspec.pictures.bench.options import BATCH, PROMPTS, REPEATS, BenchOptions
+from mmspec.kits.pictures.bench.command import bench, refuse
+from mmspec.kits.pictures.bench.options import BATCH, PROMPTS, REPEATS, BenchOptions
 
 MODEL = "mmspec/emoji-continuous"
 WINDOW = 16

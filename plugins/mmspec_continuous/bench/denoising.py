@@ -1,7 +1,8 @@
 """`mmspec bench denoising`: serial network calls of a diffusers DDPM pipeline, plain and speculative.
 
 The pipeline is built from a configuration and has random weights: how many calls are saved depends on how smooth the
-network is, and says nothing about one that was trained. What is promised of any is the law (`tests/continuous`).
+network is, and says nothing about one that was trained. What is promised of any is the distribution
+(`tests/continuous`).
 """
 
 import statistics
@@ -15,12 +16,12 @@ import torch
 from diffusers import DDPMPipeline, DDPMScheduler, UNet2DModel
 
 import mmspec
-from mmspec.bench.limits import settle
+from mmspec.bench.limits import synchronize
 from mmspec.bench.machine import describe, versions
 from mmspec.bench.plan import Plan, planned
 from mmspec.bench.race import Run, Track, relay
 from mmspec.bench.rows import row_of
-from mmspec.report.report import Report
+from mmspec.core.report import Report
 from mmspec.report.result import PLAIN, Limits, Result, Row
 
 METHOD = "speculative-denoising"
@@ -99,10 +100,10 @@ class Sampler:
     def _sampled(self, seed: int) -> tuple[float, torch.Tensor]:
         device = str(self.pipe.unet.device)
         generator = torch.Generator(device).manual_seed(seed)
-        settle(device)
+        synchronize(device)
         began = time.perf_counter()
         made = self.pipe(generator=generator, num_inference_steps=self.steps, output_type="np")
-        settle(device)
+        synchronize(device)
         return time.perf_counter() - began, torch.from_numpy(made.images)
 
 
@@ -181,7 +182,8 @@ def _row(tracks: dict[str, Track], setting: str, name: str, k: int) -> Row:
         quality["acceptance_rate"] = round(sum(run.report.accepted for run in track.every) / drafted, 4)
     options = {"k": k} if k else {}
     made = row_of(track, tracks[PLAIN], method=name, setting=setting, every=True, options=options, quality=quality)
-    # The law is promised, not the path; and units are denoising steps, of which a run returns the last one's sample.
+    # The distribution is promised, not the path; and units are denoising steps, of which a run returns the last one's
+    # sample.
     kept = {name: value for name, value in made.quality.items() if name != "same_as_plain"}
     return replace(made, quality=kept, units=sum(run.report.emitted for run in track.median))
 

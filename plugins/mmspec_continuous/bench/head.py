@@ -1,6 +1,7 @@
 """The denoising head on a clock of its own, apart from the transformer; and what a pass costs with it.
 
-Laws run the head when they are drawn from, which is after the target's pass: in a report its time is in `rest`.
+Distributions run the head when they are drawn from, which is after the target's pass: in a report its time is in
+`rest`.
 """
 
 import time
@@ -12,10 +13,10 @@ from torch import Tensor
 
 from mmspec.core.decoder import Decoder
 from mmspec.core.philox import PhiloxSource
-from mmspec.core.types import Draft, Raw, Started
+from mmspec.core.types import Draft, Started, TargetOutput
 from mmspec.core.warp import Warp
-from mmspec.pictures.bench.contestants import Call, Drawn
-from mmspec.pictures.bench.tasks import Task
+from mmspec.kits.pictures.bench.contestants import Call, Drawn
+from mmspec.kits.pictures.bench.tasks import Task
 from mmspec_continuous.models.continuous_ar import CausalContinuousAR
 
 
@@ -25,7 +26,7 @@ class Clock:
     On CUDA these are the seconds to issue, not to run.
 
     Args:
-        head: As laws call it.
+        head: As distributions call it.
     """
 
     def __init__(self, head: Any) -> None:
@@ -62,7 +63,7 @@ class HeadCall:
 
     Attributes:
         model: The transformer.
-        warp: Draws from the target's laws as they are.
+        warp: Draws from the target's distributions as they are.
     """
 
     model: CausalContinuousAR
@@ -99,10 +100,10 @@ class Whole:
         """As a target's."""
         return self.target.start(inputs, limit, width)
 
-    def verify(self, cache: Any, draft: Draft, first: int = 0) -> Raw:
+    def verify(self, cache: Any, draft: Draft, first: int = 0) -> TargetOutput:
         """As a target's, and a draw at every node."""
-        raw: Raw = self.target.verify(cache, draft, first)
+        output: TargetOutput = self.target.verify(cache, draft, first)
         rows = len(draft.units)
         none = torch.zeros(rows, dtype=torch.int64, device=draft.units.device)
-        raw.law.draw(PhiloxSource.seeded(0, rows, none.device).fresh(none, 0, draft.nodes))
-        return raw
+        output.distribution.draw(PhiloxSource.seeded(0, rows, none.device).fresh(none, 0, draft.nodes))
+        return output

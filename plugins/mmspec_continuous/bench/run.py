@@ -9,22 +9,22 @@ from typing import Any
 
 import torch
 
-from mmspec.bench.limits import NODES, limits_of, measure_floor, pass_seconds, pipe
+from mmspec.api.build import decoder_for
+from mmspec.bench.limits import NODES, limits_of, loop_efficiency, measure_floor, pass_seconds
 from mmspec.bench.machine import describe, versions
 from mmspec.bench.plan import Plan, planned
 from mmspec.bench.race import Run, relay
 from mmspec.bench.rows import row_of
-from mmspec.faces.build import decoder_for
 from mmspec.hosts.loading import locate_pipeline
-from mmspec.pictures.bench.batches import REPEATS as REPEATS_OF_BATCHES
-from mmspec.pictures.bench.batches import batch_rows
-from mmspec.pictures.bench.captions import CAPTIONS
-from mmspec.pictures.bench.contestants import Ours, memory_of
-from mmspec.pictures.bench.judge import AT_ONCE, Judge
-from mmspec.pictures.bench.options import BenchOptions, said, tried, windowed
-from mmspec.pictures.bench.tasks import Task, joined, parts, tasks_of
-from mmspec.pictures.command import pipeline
-from mmspec.pictures.quality import load_quality
+from mmspec.kits.pictures.bench.batches import REPEATS as REPEATS_OF_BATCHES
+from mmspec.kits.pictures.bench.batches import batch_rows
+from mmspec.kits.pictures.bench.captions import CAPTIONS
+from mmspec.kits.pictures.bench.contestants import Ours, memory_of
+from mmspec.kits.pictures.bench.judge import AT_ONCE, Judge
+from mmspec.kits.pictures.bench.options import BenchOptions, said, tried, windowed
+from mmspec.kits.pictures.bench.tasks import Task, joined, parts, tasks_of
+from mmspec.kits.pictures.command import pipeline
+from mmspec.kits.pictures.quality import load_quality
 from mmspec.report.result import PLAIN, Limits, Result, Row
 from mmspec_continuous.bench.baselines import baselines
 from mmspec_continuous.bench.head import HeadCall, Whole, split
@@ -144,7 +144,7 @@ class Bench:
             quality = split(track.every) | self.judge.numbers(track.every, tracks[PLAIN].every, captions)
             options = others[name].settings if name in others else said(methods.get(name, {}))
             how = {"setting": setting.name, "method": name, "memory": memory.get(name), "every": True}
-            row = _of_a_law(row_of(track, tracks[PLAIN], **how, quality=quality, options=options))
+            row = _of_a_distribution(row_of(track, tracks[PLAIN], **how, quality=quality, options=options))
             self.rows.append(replace(row, exactness="lossy") if name in others else row)
         turns = range(1, self.options.floors + 1)
         sets = [self.tasks(setting, range(drawn), shift=turn * drawn) for turn in turns]
@@ -155,7 +155,7 @@ class Bench:
         tasks = self.tasks(setting, range(self.options.batch))
         call = HeadCall(self.model)
         made = batch_rows(call, joined(tasks), tasks, self.batched(), setting.name, self.tick, SAME)
-        self.rows += [_of_a_law(row) for row in made]
+        self.rows += [_of_a_distribution(row) for row in made]
 
     def _limits(self, setting: Setting) -> Limits:
         """Of passes of one picture, the head's draws included."""
@@ -176,7 +176,7 @@ class Bench:
         found = limits_of(seconds, floor, **measured)
         for row in self.rows:
             if (row.setting, row.batch) == (setting.name, 1) and row.method not in (PLAIN, *self.baselines):
-                found.F_pipe[f"{row.setting} / {row.method}"] = round(pipe(row, seconds), 4)
+                found.F_pipe[f"{row.setting} / {row.method}"] = round(loop_efficiency(row, seconds), 4)
         return found
 
 
@@ -221,14 +221,14 @@ def _plan(run: Bench) -> Plan:
     return planned(_calls(run), _calls(run), quick, run.once)
 
 
-def _of_a_law(row: Row) -> Row:
-    """Without the share of pictures that are plain decoding's: what is promised is the law."""
+def _of_a_distribution(row: Row) -> Row:
+    """Without the share of pictures that are plain decoding's: what is promised is the distribution."""
     return replace(row, quality={name: value for name, value in row.quality.items() if name != "same_as_plain"})
 
 
 def _read(model: CausalContinuousAR) -> tuple[int, int]:
     """Bytes of weights that every pass reads: once a token, and once a denoising step."""
-    again = [part for name, part in model.token_head.named_children() if name not in ("told", "modulation")]
+    again = [part for name, part in model.token_head.named_children() if name not in ("external", "modulation")]
     caption = set(model.cls_embedding.modules())
     steps = {layer for part in again for layer in part.modules()}
     layers = [part for part in model.modules() if isinstance(part, torch.nn.Linear) and part not in caption]

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from mmspec.bench.methods import own_methods
-from mmspec.pictures.bench.judge import notes
+from mmspec.kits.pictures.bench.judge import notes
 from mmspec.registry import Pairing
 
 WINDOWS = (8, 16, 32)

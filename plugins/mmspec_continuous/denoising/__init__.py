@@ -1,1 +1,1 @@
-"""Speculative denoising: several steps of a stochastic diffusion sampler per network call, exact in law."""
+"""Speculative denoising: several steps of a stochastic diffusion sampler per network call, exact in distribution."""

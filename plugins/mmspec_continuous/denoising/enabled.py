@@ -1,4 +1,4 @@
-"""`mmspec.enable(pipe, "speculative-denoising")`: the pipeline's own call with fewer network calls, same law.
+"""`mmspec.enable(pipe, "speculative-denoising")`: the pipeline's own call with fewer network calls, same distribution.
 
 In place and reversible: the denoiser's `forward` and the scheduler's `step` and `set_timesteps` are replaced on these
 objects, and put back by `disable`; weights, classes and configurations are never touched.
@@ -11,7 +11,7 @@ from typing import Any, Self
 
 from torch import nn
 
-from mmspec.faces.own_loop import HANDLE
+from mmspec.api.own_loop import HANDLE
 from mmspec_continuous.denoising.report import DenoisingReport
 from mmspec_continuous.denoising.schedulers import refuse
 from mmspec_continuous.denoising.walk import Walk

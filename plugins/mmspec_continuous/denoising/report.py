@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from mmspec.report.report import Report
+from mmspec.core.report import Report
 
 
 @dataclass

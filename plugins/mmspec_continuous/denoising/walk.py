@@ -4,9 +4,9 @@ The pipeline keeps its loop. Its denoiser is asked for the prediction at x_t: if
 else one network call makes it, and those at the next drafted states, too. Its scheduler is asked for x_{t-1} ~ N(mean,
 sigma^2): where a state was drafted for it, x_{t-1} is coupled with that by reflection.
 
-Guarantee: every step has the scheduler's law, given all before it, and so has the whole trajectory, up to the last
-digits in which a batched network call differs from a single one. Every row walks alone: its law and its drafts do not
-depend on the batch; the network is called when any row needs it, for those rows.
+Guarantee: every step has the scheduler's distribution, given all before it, and so has the whole trajectory, up to the
+last digits in which a batched network call differs from a single one. Every row walks alone: its distribution and its
+drafts do not depend on the batch; the network is called when any row needs it, for those rows.
 Knob: `k` (longer drafts, fewer calls, each on `k + 1` times the states; what lies behind a refused state is lost).
 
 Noise comes from the `generator` that the scheduler's step is given, or torch's own. A network call draws one normal of
@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mmspec.core.laws import Gaussian
+from mmspec.core.distributions import Gaussian
 from mmspec.registry.warn import warn
 from mmspec_continuous.denoising.asked import Asked, Unclear, alike, leaves
 from mmspec_continuous.denoising.drafting import Chain, drafted, guided

@@ -1,8 +1,8 @@
 """`continuous-draft-model`: a smaller model of the family drafts a chain; the drafting itself is the core's.
 
-Speculative sampling (arXiv 2211.17192) with reflection for continuous laws (2501.05370). Both models have to speak of
-the same tokens, and denoise them in the same steps: step t is coupled with step t, so a drafter with fewer steps cannot
-be aligned with its target, and is refused.
+Speculative sampling (arXiv 2211.17192) with reflection for continuous distributions (2501.05370). Both models have to
+speak of the same tokens, and denoise them in the same steps: step t is coupled with step t, so a drafter with fewer
+steps cannot be aligned with its target, and is refused.
 Guarantee: exact, under `rejection`.
 Knob: `prefill` (larger: more of a picture's first tokens, of which a small model knows least, are the target's alone;
 continuous speculative decoding, 2411.11925, leaves out 5 percent).
@@ -98,7 +98,7 @@ class ContinuousDraftModel(DraftModel):
 
     def propose(self, state: State, k: int, noise: DraftNoise) -> Draft:
         """As in `DraftModel`; nothing of the first tokens, up to which all rows go alike."""
-        if max(state.hosted) < self._first:
+        if max(state.host_emitted) < self._first:
             return Draft.empty(state.root)
         return super().propose(state, k, noise)
 

@@ -1,4 +1,5 @@
-"""Our causal transformer over continuous tokens in raster order, after a caption; a head says each token's law.
+"""Our causal transformer over continuous tokens in raster order, after a caption; a head says each token's
+distribution.
 
 The transformer is LlamaGen's (arXiv 2406.06525) with a matrix in place of the embeddings; causal attention makes it fit
 the core's cache, where MAR's (2406.11838) is bidirectional. Heads: `mmspec_continuous.models.denoiser` and
@@ -13,9 +14,9 @@ from diffusers import ConfigMixin, ModelMixin
 from diffusers.configuration_utils import register_to_config
 from torch import Tensor, nn
 
-from mmspec.models.blocks import Block, RMSNorm, visible
-from mmspec.models.captions import CaptionEmbedder
-from mmspec.models.rope import grid_rotary
+from mmspec.kits.pictures.models.blocks import Block, RMSNorm, visible
+from mmspec.kits.pictures.models.captions import CaptionEmbedder
+from mmspec.kits.pictures.models.rope import grid_rotary
 from mmspec_continuous.models.denoiser import Denoiser
 from mmspec_continuous.models.mixture_head import MixtureHead
 
@@ -126,7 +127,7 @@ class CausalContinuousAR(ModelMixin, ConfigMixin):
         return self.token(tokens.to(self.token.weight.dtype))
 
     def run(self, x: Tensor, position: Tensor, mask: Tensor | None, keys: Any) -> Tensor:
-        """Hidden states of embedded positions; arguments as `mmspec.models.blocks` takes them.
+        """Hidden states of embedded positions; arguments as `mmspec.kits.pictures.models.blocks` takes them.
 
         Args:
             x: `[batch, node, dim]`.

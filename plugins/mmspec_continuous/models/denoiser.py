@@ -1,9 +1,9 @@
-"""A denoising head of few steps whose last step keeps its noise, for laws that couple step by step.
+"""A denoising head of few steps whose last step keeps its noise, for distributions that couple step by step.
 
 A token x_0 is reached from x_T ~ N(0, I) in T steps of fixed variances: ancestral sampling of DDPM (Ho et al., arXiv
 2006.11239, eq. 6) at alpha-bar = cos² (Nichol & Dhariwal, 2102.09672), except that the last step adds `sigma_0` instead
-of nothing: the model's own law, which is as sharp as `sigma_0` allows. The network says v (Salimans & Ho, 2202.00512),
-so that x_0 = sqrt(alpha-bar) x - sqrt(1 - alpha-bar) v and the mean of a step is carry · x - gain · v.
+of nothing: the model's own distribution, which is as sharp as `sigma_0` allows. The network says v (Salimans & Ho,
+2202.00512), so that x_0 = sqrt(alpha-bar) x - sqrt(1 - alpha-bar) v and the mean of a step is carry · x - gain · v.
 
 As in MAR (2406.11838) the transformer's vector enters through adaptive layer norms; here what they add is a sum of a
 part of the vector and a part of the step. So the vector's part, half of a step's work in `SimpleMLPAdaLN`, is computed
@@ -19,7 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mmspec.core.laws import DenoisingChain, Head
+from mmspec.core.distributions import DenoisingChain, Head
 
 EDGE = 0.99
 """Where on the cosine a chain begins: at 1 nothing of the token would be left, and the first step would divide by 0."""
@@ -117,8 +117,8 @@ class Denoiser(nn.Module):
         scales = torch.as_tensor(scale, dtype=torch.float32, device=told.device).reshape(-1, 1, 1, 1)
         return torch.cat([torch.stack([told, null], 2), scales.expand(*told.shape[:2], 2, 1)], -1)
 
-    def law(self, told: Tensor, null: Tensor | None, scale: float | Tensor, head: Head) -> DenoisingChain:
-        """The law of tokens, as `conditions`; `head` is this one as laws call it."""
+    def distribution(self, told: Tensor, null: Tensor | None, scale: float | Tensor, head: Head) -> DenoisingChain:
+        """The distribution of tokens, as `conditions`; `head` is this one as distributions call it."""
         return DenoisingChain(self.conditions(told, null, scale), head)
 
     def loss(self, told: Tensor, tokens: Tensor, generator: torch.Generator, repeats: int = 4) -> Tensor:

@@ -48,14 +48,16 @@ def autoencoding_loss(
         kl: Weight of the divergence.
         most_noise: Each picture's latents get noise of up to this many of their channel's standard deviations.
     """
-    law = vae.encode(images).latent_dist
-    shape = law.mean.shape
-    latents = law.mean + law.std * torch.randn(shape, generator=generator).to(images)
+    distribution = vae.encode(images).latent_dist
+    shape = distribution.mean.shape
+    latents = distribution.mean + distribution.std * torch.randn(shape, generator=generator).to(images)
     spread = latents.detach().float().std((0, 2, 3), keepdim=True)
     level = most_noise * torch.rand(len(images), 1, 1, 1, generator=generator).to(images)
     noisy = latents + level * spread * torch.randn(shape, generator=generator).to(images)
     made = vae.decode(noisy).sample.float()
-    divergence = (law.mean.float().square() + law.var.float() - 1 - law.logvar.float()).mean() / 2
+    divergence = (
+        distribution.mean.float().square() + distribution.var.float() - 1 - distribution.logvar.float()
+    ).mean() / 2
     return F.l1_loss(made, images) + F.mse_loss(made, images) + kl * divergence
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from diffusers import AutoencoderKL
 from torch import Tensor
 
-from mmspec.models.official import Source, count_in, from_official, shape_in
+from mmspec.kits.pictures.models.official import Source, count_in, from_official, shape_in
 
 SCALE = 0.2325
 """Tokens are latents times this."""

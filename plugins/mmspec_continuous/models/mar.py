@@ -14,7 +14,7 @@ from diffusers.configuration_utils import register_to_config
 from einops import rearrange
 from torch import Tensor, nn
 
-from mmspec.models.official import Source, from_official
+from mmspec.kits.pictures.models.official import Source, from_official
 from mmspec_continuous.models.adaln_head import DiffusionHead
 from mmspec_continuous.models.mar_official import mar_sizes, mar_state
 

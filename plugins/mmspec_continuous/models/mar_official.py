@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import Tensor
 
-from mmspec.models.official import Source, count_in, read_file, read_state, shape_in
+from mmspec.kits.pictures.models.official import Source, count_in, read_file, read_state, shape_in
 from mmspec.registry.warn import warn
 
 

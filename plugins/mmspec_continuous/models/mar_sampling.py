@@ -14,9 +14,9 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
+from mmspec.api.pipeline import Generators, Seed, seeds_for
 from mmspec.core.noise import Lane
 from mmspec.core.philox import PhiloxNoise, PhiloxSource
-from mmspec.faces.pipeline import Generators, Seed, seeds_for
 from mmspec_continuous.models.ddpm import respaced
 from mmspec_continuous.models.mar import MARTransformer
 
@@ -51,7 +51,7 @@ def random_orders(key: Tensor, cells: int) -> Tensor:
 
 @dataclass(frozen=True)
 class SetSampler:
-    """One step of the sampler: the laws of some cells given the known ones, and a draw.
+    """One step of the sampler: the distributions of some cells given the known ones, and a draw.
 
     Attributes:
         model: The model.

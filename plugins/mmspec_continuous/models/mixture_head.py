@@ -1,10 +1,11 @@
 """A head of Gaussian mixtures: one product, no steps.
 
-GIVT (Tschannen et al., arXiv 2312.02116): weights, means and scales of K components with diagonal covariances. The law
-is known in closed form, so one pass of the transformer is all that a token costs.
+GIVT (Tschannen et al., arXiv 2312.02116): weights, means and scales of K components with diagonal covariances. The
+distribution is known in closed form, so one pass of the transformer is all that a token costs.
 Guidance is refused: p^(1 + w) / p_null^w of two mixtures is no mixture, and has no normal form that could be drawn from
 or coupled exactly (GIVT approximates it, one Gaussian a unit, or rejects by guesses).
-Knobs: `components` (more: sharper laws); `least` (the smallest scale: larger accepts more, and tokens are noisier).
+Knobs: `components` (more: sharper distributions); `least` (the smallest scale: larger accepts more, and tokens are
+noisier).
 """
 
 import math
@@ -14,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mmspec.core.laws import GaussianMixture
+from mmspec.core.distributions import GaussianMixture
 
 
 class MixtureHead(nn.Module):
@@ -36,8 +37,8 @@ class MixtureHead(nn.Module):
         """Parameters of mixtures, flat, of vectors `[…, told]`."""
         return self.out(hidden)
 
-    def law(self, told: Tensor, null: Tensor | None, scale: float | Tensor, head: Any) -> GaussianMixture:
-        """The law of tokens of parameters `[batch, node, parameters]`; there is no guidance."""
+    def distribution(self, told: Tensor, null: Tensor | None, scale: float | Tensor, head: Any) -> GaussianMixture:
+        """The distribution of tokens of parameters `[batch, node, parameters]`; there is no guidance."""
         assert null is None, "a mixture is not guided"
         weights, means, scales = self._parts(told)
         return GaussianMixture(weights.exp(), means, scales)

@@ -1,9 +1,9 @@
 """`denoise-ahead`: `rejection`, whose free draws take several denoising steps per call of the head.
 
-Speculative denoising (De Bortoli et al., arXiv 2501.05370) inside of the head, by `mmspec.core.laws.ahead`: the head's
-last prediction, frozen, drafts the next steps, one call judges them all, reflection couples each. With no drafter it is
-plain decoding with fewer calls of the head, one after another; windows are coupled as ever, a call a step.
-Guarantee: `lossless`.
+Speculative denoising (De Bortoli et al., arXiv 2501.05370) inside of the head, by `mmspec.core.distributions.ahead`:
+the head's last prediction, frozen, drafts the next steps, one call judges them all, reflection couples each. With no
+drafter it is plain decoding with fewer calls of the head, one after another; windows are coupled as ever, a call a
+step. Guarantee: `lossless`.
 Knob: `ahead` (more: fewer calls, and more evaluations that are thrown away). Of 16 steps, 8 numbers a token, mixtures
 of 8 Gaussians: 2 / 3 / 4 / 8 steps ahead take 2.0 / 2.2 / 2.3 / 2.4 × fewer calls with 1.2 / 1.4 / 1.5 / 2.0 × the
 evaluations. That pays where a call takes as long for many states as for one: large heads and many steps on a device;
@@ -15,7 +15,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from mmspec.core.laws import DenoisingChain
+from mmspec.core.distributions import DenoisingChain
 from mmspec.core.noise import DraftNoise, Round
 from mmspec.core.rules import Rejection
 from mmspec.core.types import Draft, Scores, Verdict
@@ -57,6 +57,6 @@ class DenoiseAhead:
         return DraftNoise(round, shared=False)
 
     def accept(self, draft: Draft, scores: Scores, round: Round) -> Verdict:
-        if isinstance(scores.law, DenoisingChain):
-            scores = replace(scores, law=replace(scores.law, ahead=self.options.ahead))
+        if isinstance(scores.distribution, DenoisingChain):
+            scores = replace(scores, distribution=replace(scores.distribution, ahead=self.options.ahead))
         return Rejection().accept(draft, scores, round)

@@ -4,7 +4,7 @@ from typing import Any
 
 
 def refuse_mixtures(target: Any, rule: str, what: str) -> None:
-    """Refuse a target whose head has no steps; those that say nothing of a head are told by their laws.
+    """Refuse a target whose head has no steps; those that say nothing of a head are told by their distributions.
 
     Raises:
         ValueError: The head is a mixture.

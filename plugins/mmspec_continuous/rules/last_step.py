@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from mmspec.core.laws import DenoisingChain, Gaussian, Law, Schedule
+from mmspec.core.distributions import DenoisingChain, Distribution, Gaussian, Schedule
 from mmspec.core.noise import Lane, Noise
 
 REACH = 8.0
@@ -21,7 +21,7 @@ POINTS = 192
 """Of the integral, on either side of the middle between the means."""
 
 Finish = Callable[[Tensor], Tensor]
-"""From last states `[batch, node, dim]` to draws of the target's law."""
+"""From last states `[batch, node, dim]` to draws of the target's distribution."""
 
 
 @dataclass(frozen=True)
@@ -93,11 +93,13 @@ class LastStep:
         return between / apart.clamp(min=torch.finfo(apart.dtype).tiny), apart
 
 
-def met(law: Law, draft: Law, follows: Tensor, noise: Noise, factor: int) -> tuple[LastStep, Tensor, Finish]:
+def met(
+    distribution: Distribution, draft: Distribution, follows: Tensor, noise: Noise, factor: int
+) -> tuple[LastStep, Tensor, Finish]:
     """Lead the target through the draft's noise, up to the last step.
 
     Args:
-        law: The target's, `[batch, node]`: denoising chains, or Gaussians, which are chains of one step.
+        distribution: The target's, `[batch, node]`: denoising chains, or Gaussians, which are chains of one step.
         draft: What the drafted nodes were drawn from, `[batch, node - 1]`.
         follows: `[batch, node - 1]` bool: nodes whose child was drawn; the others, and the last, are free draws.
         noise: Of the free draws.
@@ -109,12 +111,18 @@ def met(law: Law, draft: Law, follows: Tensor, noise: Noise, factor: int) -> tup
     Raises:
         ValueError: There is no such step.
     """
-    if isinstance(law, Gaussian) and isinstance(draft, Gaussian):
-        return LastStep(law.mean[:, :-1], draft.mean, float(law.sigma)), law.draw(noise), lambda last: last
-    if not isinstance(law, DenoisingChain):
-        raise ValueError(f"only the last step of a denoising chain can be tested, and a {type(law).__name__} has none")
-    schedule, path = law.schedule, law.along(draft, follows, noise)
-    own, steps = law.having(path), law.schedule.steps
+    if isinstance(distribution, Gaussian) and isinstance(draft, Gaussian):
+        return (
+            LastStep(distribution.mean[:, :-1], draft.mean, float(distribution.sigma)),
+            distribution.draw(noise),
+            lambda last: last,
+        )
+    if not isinstance(distribution, DenoisingChain):
+        raise ValueError(
+            f"only the last step of a denoising chain can be tested, and a {type(distribution).__name__} has none"
+        )
+    schedule, path = distribution.schedule, distribution.along(draft, follows, noise)
+    own, steps = distribution.with_draws(path), distribution.schedule.steps
     theirs: Schedule = draft.schedule  # type: ignore[attr-defined]
     if theirs.sigmas[-1] != schedule.sigmas[-1]:
         raise ValueError(
@@ -122,14 +130,14 @@ def met(law: Law, draft: Law, follows: Tensor, noise: Noise, factor: int) -> tup
             f"{theirs.sigmas[-1]:g}, the target's {schedule.sigmas[-1]:g}; here they have to be one"
         )
     ratios = sum(math.log(a / b) for a, b in zip(theirs.sigmas[:-1], schedule.sigmas[:-1], strict=True))
-    log_factor = factor * law.head.dim * ratios
+    log_factor = factor * distribution.head.dim * ratios
     means: Tensor = draft.means[:, :, -1]  # type: ignore[attr-defined]
     step = LastStep(own.means[:, :-1, -1], means, schedule.sigmas[-1], log_factor)
 
     def finish(last: Tensor) -> Tensor:
         return torch.cat([path[:, :, :steps], last[:, :, None], path[:, :, steps + 1 :]], 2)
 
-    return step, law.units(path), finish
+    return step, distribution.units(path), finish
 
 
 def _spread(low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:

@@ -25,7 +25,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from mmspec.core.laws import drawn_part, reflect, where_nodes
+from mmspec.core.distributions import drawn_part, reflect, where_nodes
 from mmspec.core.noise import DraftNoise, Lane, Round
 from mmspec.core.rules.rule import walk, walk_where
 from mmspec.core.types import Draft, Scores, Verdict
@@ -80,22 +80,22 @@ class Tempered:
         return DraftNoise(round, shared=False)
 
     def accept(self, draft: Draft, scores: Scores, round: Round) -> Verdict:
-        law, noise = scores.law, round.fresh(draft.nodes)
+        distribution, noise = scores.distribution, round.fresh(draft.nodes)
         proposal = None
-        if draft.nodes > 1 and draft.law is not None:
-            proposal, follows = drawn_part(draft.law, draft.valid[:, 1:])
+        if draft.nodes > 1 and draft.distribution is not None:
+            proposal, follows = drawn_part(draft.distribution, draft.valid[:, 1:])
         if proposal is None:
-            drawn = law.draw(noise)
-            return self._measured(walk(draft, drawn, law.units(drawn)), None, None)
-        step, free, finish = met(law, proposal, follows, noise, POWERS[self.options.factor])
+            drawn = distribution.draw(noise)
+            return self._measured(walk(draft, drawn, distribution.units(drawn)), None, None)
+        step, free, finish = met(distribution, proposal, follows, noise, POWERS[self.options.factor])
         x, nodes = draft.drafted, torch.arange(draft.nodes - 1, device=free.device)
         log_coin = torch.log(noise.lane(Lane.COIN).uniform())[:, :-1]
         kept = follows & (log_coin < step.log_ratio(x, self.options.tau))
         tested = where_nodes(kept, x, step.residual(noise.at(nodes[None]), self.options.tries))
         last = torch.cat([where_nodes(follows, tested, free[:, :-1]), free[:, -1:]], 1)
         verdict = walk_where(draft, kept, finish(last), last)
-        # Behind the end a draw has to have the law that the next draft reports, or it would be another bias than the
-        # one that is measured: there the last step is coupled exactly.
+        # Behind the end a draw has to have the distribution that the next draft reports, or it would be another bias
+        # than the one that is measured: there the last step is coupled exactly.
         exact = reflect(x, step.draft, step.mean, step.sigma, log_coin)
         behind = follows & (nodes > verdict.length[:, None])
         last = torch.cat([where_nodes(behind, exact, last[:, :-1]), last[:, -1:]], 1)
@@ -108,9 +108,9 @@ class Tempered:
             return verdict
         if step is None or reached is None:
             nothing = torch.zeros(verdict.drawn.shape[:2], dtype=torch.float64, device=verdict.drawn.device)
-            return replace(verdict, tv=nothing, eased=nothing)
-        tv, eased = (
+            return replace(verdict, tv=nothing, excess_acceptance=nothing)
+        tv, excess_acceptance = (
             torch.nn.functional.pad(torch.where(reached, values, 0.0), (0, 1))  # NaN where nothing was drafted
             for values in step.bias(self.options.tau, self.options.tries)
         )
-        return replace(verdict, tv=tv, eased=eased)
+        return replace(verdict, tv=tv, excess_acceptance=excess_acceptance)

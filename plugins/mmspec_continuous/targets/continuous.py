@@ -1,17 +1,19 @@
-"""`CausalContinuousAR` as a target: laws of tokens from one pass over window and caption, with and without it."""
+"""`CausalContinuousAR` as a target: distributions of tokens from one pass over window and caption, with and without
+it.
+"""
 
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from mmspec.core.laws import Schedule
-from mmspec.core.types import Draft, Raw, Started
+from mmspec.core.distributions import Schedule
+from mmspec.core.types import Draft, Started, TargetOutput
 from mmspec.hosts.linear import Kernels, kernels, narrow, renew
 from mmspec.hosts.offload import awake, hooks_of
-from mmspec.pictures.conditions import Condition
-from mmspec.pictures.halves import Halves
-from mmspec.pictures.raster import Raster
+from mmspec.kits.pictures.conditions import Condition
+from mmspec.kits.pictures.halves import Halves
+from mmspec.kits.pictures.raster import Raster
 from mmspec_continuous.conditions import Guided
 from mmspec_continuous.models.continuous_ar import CausalContinuousAR
 from mmspec_continuous.models.denoiser import Denoiser
@@ -31,7 +33,7 @@ class Memory:
 
 
 class RunningHead:
-    """A denoising head as laws call it, between passes: weights at hand, and laid out for few rows.
+    """A denoising head as distributions call it, between passes: weights at hand, and laid out for few rows.
 
     Args:
         model: Whose head it is.
@@ -58,7 +60,7 @@ class RunningHead:
 
     @torch.no_grad()
     def mean(self, x: Tensor, step: int | Tensor, condition: Tensor) -> Tensor:
-        """As `mmspec.core.laws.Head` says, and `mmspec.core.laws.ahead.Foreseeing`."""
+        """As `mmspec.core.distributions.Head` says, and `mmspec.core.distributions.ahead.Foreseeing`."""
         self.calls += 1
         with awake(self.model, self.head), narrow(self._kernels, 2 * len(x)):
             return self.head.mean(x, step, condition)
@@ -102,10 +104,10 @@ class ContinuousTarget:
         memory = Memory(halves, scale)
         none = torch.zeros(halves.rows, 0, self.model.config.token_dim, dtype=torch.float32, device=told.device)
         pads = torch.zeros(halves.rows, dtype=torch.int64, device=told.device)
-        return Started(memory, self._raw(memory, told), none, pads)
+        return Started(memory, self._output(memory, told), none, pads)
 
-    def verify(self, cache: Memory, draft: Draft, first: int = 0) -> Raw:
-        return self._raw(cache, self.raster.verify(cache.halves, draft, first))
+    def verify(self, cache: Memory, draft: Draft, first: int = 0) -> TargetOutput:
+        return self._output(cache, self.raster.verify(cache.halves, draft, first))
 
     def renew_null(self, cache: Memory, null: Tensor, null_mask: Tensor | None, units: Tensor) -> None:
         """From now on guidance leads away from something else; arguments as in `Raster.renew_null`.
@@ -122,9 +124,9 @@ class ContinuousTarget:
     def truncate(self, cache: Memory, length: Tensor) -> None:
         cache.halves.truncate(length)
 
-    def _raw(self, memory: Memory, told: Tensor) -> Raw:
+    def _output(self, memory: Memory, told: Tensor) -> TargetOutput:
         given, null = memory.halves.apart(told)
-        return Raw(law=self.model.token_head.law(given, null, memory.scale, self.head))
+        return TargetOutput(distribution=self.model.token_head.distribution(given, null, memory.scale, self.head))
 
     def _scale(self, inputs: Condition) -> float | Tensor | None:
         """The scale of a call's guidance; None where there is none.
@@ -137,8 +139,8 @@ class ContinuousTarget:
             return None
         if self.head is None:
             raise ValueError(
-                "guidance of a Gaussian mixture is refused: the guided law is no mixture, so that it could neither be "
-                "drawn from nor coupled exactly; use guidance 1, or a model with a diffusion head"
+                "guidance of a Gaussian mixture is refused: the guided distribution is no mixture, so that it could "
+                "neither be drawn from nor coupled exactly; use guidance 1, or a model with a diffusion head"
             )
         if not self.model.config.null_caption:
             raise ValueError(

@@ -25,7 +25,7 @@ def train_continuous(
     """Train a KL autoencoder, a transformer over its tokens, the features that judge them; resumes where it stopped."""
     refuse_folders(out, cards, work)
 
-    from mmspec.pictures.data import load
+    from mmspec.kits.pictures.data import load
     from mmspec_continuous.cards import write_all
     from mmspec_continuous.train.recipe import ContinuousRecipe
     from mmspec_continuous.train.ship import train_and_ship

@@ -10,8 +10,8 @@ from diffusers import AutoencoderKL
 from torch import Generator, Tensor, nn
 from transformers import PreTrainedTokenizerFast
 
-from mmspec.models.captions import CaptionEncoder
-from mmspec.pictures.data import SHIFTS, Pictures, caption_tokenizer, moved, pixels
+from mmspec.kits.pictures.data import SHIFTS, Pictures, caption_tokenizer, moved, pixels
+from mmspec.kits.pictures.models.captions import CaptionEncoder
 from mmspec.training.loop import LoopOptions, fit
 from mmspec.training.work import cached
 from mmspec_continuous.models.continuous_ar import CausalContinuousAR

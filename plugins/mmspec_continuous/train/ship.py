@@ -10,10 +10,10 @@ from diffusers import AutoencoderKL
 from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
-from mmspec.pictures.data import HELD_OUT, Pictures, pixels
-from mmspec.pictures.features import train_features
-from mmspec.pictures.quality import write_quality
-from mmspec.pictures.ship import ship
+from mmspec.kits.pictures.data import HELD_OUT, Pictures, pixels
+from mmspec.kits.pictures.features import train_features
+from mmspec.kits.pictures.quality import write_quality
+from mmspec.kits.pictures.ship import ship
 from mmspec.training.work import claimed, digest
 from mmspec_continuous.models.kl import pictures_of, tokens_of
 from mmspec_continuous.pipeline import ContinuousTextToImagePipeline

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from mmspec.bench.limits import settle
+from mmspec.bench.limits import synchronize
 from mmspec.bench.race import Run
-from mmspec.pictures.bench.contestants import Call
-from mmspec.pictures.bench.tasks import Task
+from mmspec.kits.pictures.bench.contestants import Call
+from mmspec.kits.pictures.bench.tasks import Task
 from mmspec_image.bench.plain_loop import compiled_step, plain_loop, step
 
 LOOPS = {
@@ -45,12 +45,12 @@ class Loop:
         device = str(model.device)
         generator = torch.Generator(device).manual_seed(task.seeds[0])
         then = compiled_step() if self.compiled else step
-        settle(device)
+        synchronize(device)
         began = time.perf_counter()
         codes: Tensor = plain_loop(
             model, task.condition, self.guidance, self.temperature, generator, static=self.static, then=then
         )
-        settle(device)
+        synchronize(device)
         return Run(time.perf_counter() - began, list(codes.cpu()))
 
 

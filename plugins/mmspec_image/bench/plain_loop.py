@@ -14,8 +14,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from transformers.cache_utils import DynamicLayer
 
-from mmspec.models.blocks import visible
-from mmspec.pictures.conditions import Condition
+from mmspec.kits.pictures.conditions import Condition
+from mmspec.kits.pictures.models.blocks import visible
 from mmspec_image.models.llamagen import LlamaGenTransformer
 
 Step = Callable[[LlamaGenTransformer, Tensor, Tensor, Tensor | None, Sequence[Any]], Tensor]

@@ -6,22 +6,22 @@ from typing import Any
 
 import torch
 
-from mmspec.bench.limits import NODES, limits_of, measure_floor, pass_seconds, pipe
+from mmspec.api.build import decoder_for
+from mmspec.bench.limits import NODES, limits_of, loop_efficiency, measure_floor, pass_seconds
 from mmspec.bench.machine import describe, versions
 from mmspec.bench.plan import Plan, planned
 from mmspec.bench.race import Run, relay
 from mmspec.bench.rows import peer_of, row_of
-from mmspec.faces.build import decoder_for
 from mmspec.hosts.loading import locate_pipeline
-from mmspec.pictures.bench.batches import REPEATS as REPEATS_OF_BATCHES
-from mmspec.pictures.bench.batches import batch_rows
-from mmspec.pictures.bench.captions import CAPTIONS
-from mmspec.pictures.bench.contestants import Call, Knowing, Ours, memory_of
-from mmspec.pictures.bench.judge import AT_ONCE, Judge
-from mmspec.pictures.bench.options import BenchOptions, said, windowed
-from mmspec.pictures.bench.tasks import Task, joined, parts, tasks_of
-from mmspec.pictures.command import pipeline
-from mmspec.pictures.quality import load_quality
+from mmspec.kits.pictures.bench.batches import REPEATS as REPEATS_OF_BATCHES
+from mmspec.kits.pictures.bench.batches import batch_rows
+from mmspec.kits.pictures.bench.captions import CAPTIONS
+from mmspec.kits.pictures.bench.contestants import Call, Knowing, Ours, memory_of
+from mmspec.kits.pictures.bench.judge import AT_ONCE, Judge
+from mmspec.kits.pictures.bench.options import BenchOptions, said, windowed
+from mmspec.kits.pictures.bench.tasks import Task, joined, parts, tasks_of
+from mmspec.kits.pictures.command import pipeline
+from mmspec.kits.pictures.quality import load_quality
 from mmspec.report.result import PLAIN, Limits, Peer, Result, Row
 from mmspec_image.bench.loops import LOOPS, loops
 from mmspec_image.bench.settings import METHODS, NARROW, NOTES, SETTINGS, Setting, methods_of
@@ -141,7 +141,7 @@ class Bench:
         found = limits_of(seconds, floor)
         for row in self.rows:
             if (row.setting, row.mode, row.batch) == (setting.name, "real", 1) and row.method != PLAIN:
-                found.F_pipe[f"{row.setting} / {row.method}"] = round(pipe(row, seconds), 4)
+                found.F_pipe[f"{row.setting} / {row.method}"] = round(loop_efficiency(row, seconds), 4)
         return found
 
 

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from mmspec.core.warp import Warp
-from mmspec.pictures.bench.judge import notes
-from mmspec.pictures.bench.options import BenchOptions, tried
+from mmspec.kits.pictures.bench.judge import notes
+from mmspec.kits.pictures.bench.options import BenchOptions, tried
 
 WINDOWS = (4, 8, 12, 16, 24, 32, 64)
 METHODS = ("gs-sjd", "mc-sjd", "sjd", "gsd", "lantern")
@@ -43,7 +43,7 @@ class Setting:
 
     @property
     def warp(self) -> Warp:
-        """From logits to laws."""
+        """From logits to distributions."""
         return Warp.sampling(self.temperature, guidance=self.guidance if self.guided else None)
 
 

@@ -12,9 +12,9 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from mmspec.core.distributions import Distribution
 from mmspec.core.drafters.initialisations import AboveUnit, LeftUnit, RandomUnit
 from mmspec.core.drafters.jacobi import Initialisation, Jacobi, Window
-from mmspec.core.laws import Law
 from mmspec.core.noise import Noise
 from mmspec.core.protocols import Target
 from mmspec.core.state import State
@@ -45,7 +45,7 @@ class Predicted:
 
     grid_width: int
 
-    def fill(self, state: State, window: Window, noise: Noise) -> tuple[Tensor, Law | None]:
+    def fill(self, state: State, window: Window, noise: Noise) -> tuple[Tensor, Distribution | None]:
         left, _ = LeftUnit().fill(state, window, noise)
         above, _ = AboveUnit(self.grid_width).fill(state, window, noise)
         corner, _ = AboveUnit(self.grid_width + 1).fill(state, window, noise)
@@ -64,7 +64,7 @@ class PreviousImage:
         self._now: tuple[Tensor, int] | None = None  # history of the call at hand, and where its codes begin
         self._last: Tensor | None = None
 
-    def fill(self, state: State, window: Window, noise: Noise) -> tuple[Tensor, Law | None]:
+    def fill(self, state: State, window: Window, noise: Noise) -> tuple[Tensor, Distribution | None]:
         above, _ = self._above.fill(state, window, noise)
         self._turn_to(state)
         if self._last is None or self._last.device != above.device:

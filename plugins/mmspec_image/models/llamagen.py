@@ -11,10 +11,10 @@ from diffusers import ConfigMixin, ModelMixin
 from diffusers.configuration_utils import register_to_config
 from torch import Tensor, nn
 
-from mmspec.models.blocks import Block, RMSNorm, visible
-from mmspec.models.captions import CaptionEmbedder
-from mmspec.models.official import Source, from_official
-from mmspec.models.rope import grid_rotary
+from mmspec.kits.pictures.models.blocks import Block, RMSNorm, visible
+from mmspec.kits.pictures.models.captions import CaptionEmbedder
+from mmspec.kits.pictures.models.official import Source, from_official
+from mmspec.kits.pictures.models.rope import grid_rotary
 from mmspec_image.models.official import LEFT_OUT, transformer_sizes
 
 
@@ -51,7 +51,8 @@ class LlamaGenTransformer(ModelMixin, ConfigMixin):
         cls_token_num: Conditioning positions: 1 for a class, the length of captions otherwise.
         rope_base: Of the rotary frequencies.
         norm_eps: Of the norms.
-        condition_vanishes: As published: queries and keys of conditioning positions are zero (`mmspec.models.rope`).
+        condition_vanishes: As published: queries and keys of conditioning positions are zero
+            (`mmspec.kits.pictures.models.rope`).
 
     Attributes:
         entries: `[vocab, width]`: the codebook of the VQ that the codes are of, where a pipeline has said so.
@@ -101,7 +102,7 @@ class LlamaGenTransformer(ModelMixin, ConfigMixin):
         """A published file, or what it holds.
 
         Args:
-            source: Path or mapping; see `mmspec.models.official`.
+            source: Path or mapping; see `mmspec.kits.pictures.models.official`.
             **config: What the weights do not say: `grid` (24 of the 384-pixel files, 32 of the 512-pixel ones), and
                 `n_head` of an unpublished size.
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
-from mmspec.models.official import count_in, shape_in
+from mmspec.kits.pictures.models.official import count_in, shape_in
 
 LEFT_OUT = ("kv_cache", "freqs_cis", "causal_mask")
 """Words in keys of what is no weight."""

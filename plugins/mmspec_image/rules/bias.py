@@ -1,7 +1,7 @@
 """How far a relaxed rule is from the target at a node, in closed form over the vocabulary.
 
 A draft x ~ q is kept with probability a(x); an exact rule keeps it with a*(x) = min(1, p / q). What is refused is drawn
-from r = norm((p - q)+). With e = q (a - a*) the unit that comes out has the law p + e - (Σ e) r, so that
+from r = norm((p - q)+). With e = q (a - a*) the unit that comes out has the distribution p + e - (Σ e) r, so that
 
     α_relaxed - α_exact = Σ e    and    TV(out, p) = ½ ‖e - (Σ e) r‖₁.
 
@@ -36,10 +36,11 @@ def gain(p: Tensor, q: Tensor, x: Tensor, group: Group, against: Against) -> Ten
 def excess(p: Tensor, q: Tensor, groups: Groups, size: int, against: Against) -> Tensor:
     """e over the vocabulary: `[batch, node, vocab]`.
 
-    Exact where q has mass on `WIDEST` units at most, as any vocabulary of that size has, and any law under top-k.
+    Exact where q has mass on `WIDEST` units at most, as any vocabulary of that size has, and any distribution under
+    top-k.
 
     Args:
-        p: The target's law, `[batch, node, vocab]`.
+        p: The target's distribution, `[batch, node, vocab]`.
         q: The draft's.
         groups: The rule's.
         size: Of a group: it decides how many units are looked at together.

@@ -31,7 +31,7 @@ class Group:
 
 
 Groups = Callable[[Tensor], Group]
-"""Of the units `[batch, node, unit]` of a round; the target's law is closed over."""
+"""Of the units `[batch, node, unit]` of a round; the target's distribution is closed over."""
 
 
 def apart(codebook: Tensor) -> tuple[Tensor, ...]:

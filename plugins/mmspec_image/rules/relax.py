@@ -1,10 +1,10 @@
 """What the relaxed rules share: a draft is kept for its neighbours' mass too, along a chain or a window. Lossy.
 
-For every drafted unit x a rule names a group G that contains x. Where q is a law, x is kept with probability
+For every drafted unit x a rule names a group G that contains x. Where q is a distribution, x is kept with probability
 min(1, P(G) / Q), Q being what the rule compares with; else one draws from what the rule says is left. Where x is a
 point mass it is kept with probability P(G), else one draws from what is left of p. The walk follows these draws. Behind
-its end units are drawn as `rejection` would: the next window's must have the law that they are reported with, or the
-bias would be another one than the one that is measured.
+its end units are drawn as `rejection` would: the next window's must have the distribution that they are reported with,
+or the bias would be another one than the one that is measured.
 Guarantee: none. With groups of one this is `rejection`, bit for bit: the same coins, the same residuals.
 """
 
@@ -14,7 +14,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from mmspec.core.laws import Categorical, Mixed, couple, dense
+from mmspec.core.distributions import Categorical, Mixed, couple, dense
 from mmspec.core.noise import Lane, Noise, Round
 from mmspec.core.rules.rule import walk
 from mmspec.core.types import Draft, Scores, Verdict
@@ -49,19 +49,19 @@ class Relaxation(Protocol):
 
 def relax(rule: Relaxation, draft: Draft, scores: Scores, round: Round) -> Verdict:
     """The verdict of a relaxed rule, with its bias where it measures."""
-    law, last = scores.law, draft.nodes - 1
-    free = law.draw(round.fresh(draft.nodes))
-    if not last or not isinstance(law, Categorical):  # no draft, or no chance: nothing is relaxed
+    distribution, last = scores.distribution, draft.nodes - 1
+    free = distribution.draw(round.fresh(draft.nodes))
+    if not last or not isinstance(distribution, Categorical):  # no draft, or no chance: nothing is relaxed
         nothing = torch.zeros(draft.valid.shape, dtype=torch.float32, device=free.device) if rule.measure else None
-        return replace(walk(draft, free), tv=nothing, eased=nothing)
+        return replace(walk(draft, free), tv=nothing, excess_acceptance=nothing)
     noise, valid = round.fresh(last), draft.valid[:, 1:]
-    offer = Offer.of(draft, law)
+    offer = Offer.of(draft, distribution)
     groups = rule.groups(offer.p)
-    exact = couple(law.take(draft.index.parent[:, 1:]), draft.law, offer.x, noise)
+    exact = couple(distribution.take(draft.index.parent[:, 1:]), draft.distribution, offer.x, noise)
     relaxed = torch.where(
         offer.point,
         _by_point(rule, offer, groups, free[:, :last], noise),
-        _by_law(rule, offer, groups, noise),
+        _by_distribution(rule, offer, groups, noise),
     )
     relaxed, exact = (
         torch.cat([torch.where(valid, drawn, free[:, :last]), free[:, last:]], 1) for drawn in (relaxed, exact)
@@ -77,7 +77,7 @@ class Offer:
     """What meets at every node of a chain but the last.
 
     Attributes:
-        p: The target's law, `[batch, node, vocab]`.
+        p: The target's distribution, `[batch, node, vocab]`.
         q: The draft's, point masses as one-hot rows.
         x: What was drafted, `[batch, node]`.
         point: Where it was not drawn: `[batch, node]` bool.
@@ -89,18 +89,18 @@ class Offer:
     point: Tensor
 
     @staticmethod
-    def of(draft: Draft, law: Categorical) -> "Offer":
+    def of(draft: Draft, distribution: Categorical) -> "Offer":
         """Of a rooted chain."""
         x, point = (
             draft.drafted,
-            torch.full_like(draft.drafted, not isinstance(draft.law, Categorical), dtype=torch.bool),
+            torch.full_like(draft.drafted, not isinstance(draft.distribution, Categorical), dtype=torch.bool),
         )
-        if isinstance(draft.law, Mixed):
-            point = ~draft.law.random.expand_as(x)
-        return Offer(law.on(None)[:, :-1], dense(draft.law, x, law.size), x, point)
+        if isinstance(draft.distribution, Mixed):
+            point = ~draft.distribution.random.expand_as(x)
+        return Offer(distribution.on(None)[:, :-1], dense(draft.distribution, x, distribution.size), x, point)
 
 
-def _by_law(rule: Relaxation, offer: Offer, groups: Groups, noise: Noise) -> Tensor:
+def _by_distribution(rule: Relaxation, offer: Offer, groups: Groups, noise: Noise) -> Tensor:
     """x where its coin falls below P(G) / Q, else a draw from what is left: `[batch, node]`."""
     x = offer.x[..., None]
     group = groups(x)
@@ -133,8 +133,8 @@ def _measured(rule: Relaxation, verdict: Verdict, offer: Offer, valid: Tensor) -
         seen = min(nodes, int(verdict.length.max()) + 1)
     p, q, x = offer.p[:, :seen], offer.q[:, :seen], offer.x[:, :seen, None]
     there = valid[:, :seen] & (torch.arange(seen, device=x.device) <= verdict.length[:, None])
-    tv, eased = (
+    tv, excess_acceptance = (
         torch.nn.functional.pad(torch.where(there, values, 0.0), (0, nodes + 1 - seen))  # NaN where nothing was drafted
         for values in rule.bias(p, q, x, rule.groups(p))
     )
-    return replace(verdict, tv=tv, eased=eased)
+    return replace(verdict, tv=tv, excess_acceptance=excess_acceptance)

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from transformers import JanusForConditionalGeneration
 from transformers.modeling_utils import PreTrainedModel
 
-from mmspec.core.types import Draft, Raw, Started
+from mmspec.core.types import Draft, Started, TargetOutput
 from mmspec.hosts import prefill, prompt
 from mmspec.hosts.anatomy import Anatomy
 from mmspec.hosts.attention import holding
@@ -22,7 +22,7 @@ from mmspec.hosts.passes import Passes
 from mmspec.hosts.self_check import checked
 from mmspec.hosts.slot_cache import SlotCache
 from mmspec.hosts.training import refuse_training
-from mmspec.pictures.halves import Halves
+from mmspec.kits.pictures.halves import Halves
 
 
 @dataclass(frozen=True)
@@ -126,14 +126,14 @@ class JanusTarget:
             logits = prefill.chunked(words, slots, ids, mask)
         memory = Halves(slots, rows, given)
         none = torch.zeros(rows, 0, dtype=torch.int64, device=ids.device)
-        return Started(memory, memory.raw(logits[:, None]), none, none.sum(1))
+        return Started(memory, memory.output(logits[:, None]), none, none.sum(1))
 
     @torch.inference_mode()
-    def verify(self, cache: Halves, draft: Draft, first: int = 0) -> Raw:
+    def verify(self, cache: Halves, draft: Draft, first: int = 0) -> TargetOutput:
         cache.slots.scratch = not draft.index.is_chain
         units, index = cache.physical(draft.units[:, first:]), cache.index(draft.index)
         with holding(self.model):
-            return cache.raw(self._codes(cache.slots, units, index, first=first))
+            return cache.output(self._codes(cache.slots, units, index, first=first))
 
     @torch.inference_mode()
     def commit(self, cache: Halves, path: Tensor, count: Tensor) -> None:

@@ -3,11 +3,11 @@
 import torch
 from torch import Tensor
 
-from mmspec.core.types import Draft, Raw, Started
+from mmspec.core.types import Draft, Started, TargetOutput
 from mmspec.hosts.offload import awake, hooks_of
-from mmspec.pictures.conditions import Condition
-from mmspec.pictures.halves import Halves
-from mmspec.pictures.raster import Raster
+from mmspec.kits.pictures.conditions import Condition
+from mmspec.kits.pictures.halves import Halves
+from mmspec.kits.pictures.raster import Raster
 from mmspec_image.models.llamagen import LlamaGenTransformer
 
 
@@ -50,10 +50,10 @@ class LlamaGenTarget:
             raise ValueError(f"a picture of this model has {self.context} codes, {limit} were asked for")
         memory, logits = self.raster.start(inputs, limit, width)
         none = torch.zeros(memory.rows, 0, dtype=torch.int64, device=logits.device)
-        return Started(memory, memory.raw(logits), none, none.sum(1))
+        return Started(memory, memory.output(logits), none, none.sum(1))
 
-    def verify(self, cache: Halves, draft: Draft, first: int = 0) -> Raw:
-        return cache.raw(self.raster.verify(cache, draft, first))
+    def verify(self, cache: Halves, draft: Draft, first: int = 0) -> TargetOutput:
+        return cache.output(self.raster.verify(cache, draft, first))
 
     def renew_null(self, cache: Halves, null: Tensor, null_mask: Tensor | None, codes: Tensor) -> None:
         """From now on guidance leads away from something else; arguments as in `Raster.renew_null`.

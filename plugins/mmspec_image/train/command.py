@@ -26,7 +26,7 @@ def train_image(
     """Train a VQ tokenizer, a transformer over its codes, the features that judge them; resumes where it stopped."""
     refuse_folders(out, cards, work)
 
-    from mmspec.pictures.data import load
+    from mmspec.kits.pictures.data import load
     from mmspec_image.cards import write_all
     from mmspec_image.train.recipe import ImageRecipe
     from mmspec_image.train.ship import train_and_ship

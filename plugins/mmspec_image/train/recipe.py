@@ -10,9 +10,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerFast
 
-from mmspec.models.captions import CaptionEncoder
-from mmspec.models.vq import LlamaGenVQ
-from mmspec.pictures.data import SHIFTS, Pictures, caption_tokenizer, moved, pixels
+from mmspec.kits.pictures.data import SHIFTS, Pictures, caption_tokenizer, moved, pixels
+from mmspec.kits.pictures.models.captions import CaptionEncoder
+from mmspec.kits.pictures.models.vq import LlamaGenVQ
 from mmspec.training.loop import LoopOptions, fit
 from mmspec.training.work import cached
 from mmspec_image.models.llamagen import LlamaGenTransformer

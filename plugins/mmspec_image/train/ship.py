@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
-from mmspec.models.vq import LlamaGenVQ
-from mmspec.pictures.data import HELD_OUT, Pictures, pixels
-from mmspec.pictures.features import train_features
-from mmspec.pictures.quality import write_quality
-from mmspec.pictures.ship import ship
+from mmspec.kits.pictures.data import HELD_OUT, Pictures, pixels
+from mmspec.kits.pictures.features import train_features
+from mmspec.kits.pictures.models.vq import LlamaGenVQ
+from mmspec.kits.pictures.quality import write_quality
+from mmspec.kits.pictures.ship import ship
 from mmspec.training.work import claimed, digest
 from mmspec_image.pipeline import TextToImagePipeline
 from mmspec_image.train.recipe import Captioned, ImageRecipe, next_code, train

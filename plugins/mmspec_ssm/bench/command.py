@@ -5,9 +5,9 @@ from typing import Annotated
 
 import typer
 
-from mmspec.bench.command import Quick, bench, refuse_homeless
+from mmspec.bench.command import Quick, bench, check_output_folders
 from mmspec.bench.methods import told
-from mmspec.bench.texts.defaults import BATCH, NEW, PROMPTS, REPEATS
+from mmspec.kits.text.bench.defaults import BATCH, NEW, PROMPTS, REPEATS
 
 TARGET = "mmspec/ssm-5m"
 
@@ -28,9 +28,9 @@ def bench_ssm(
     model: Annotated[str, typer.Option(help="A model with recurrent layers and the shipped tokenizer.")] = TARGET,
 ) -> None:
     """Compare methods, interleaved, with plain decoding and transformers' own; what rounds over trees cost."""
-    refuse_homeless(json, plot)
-    from mmspec.bench.texts.run import bench as run
-    from mmspec.bench.texts.settings import BenchOptions, Subject
+    check_output_folders(json, plot)
+    from mmspec.kits.text.bench.run import bench as run
+    from mmspec.kits.text.bench.settings import BenchOptions, Subject
     from mmspec_ssm.bench.rounds import rounds
     from mmspec_ssm.bench.settings import METHODS
 

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-from mmspec.bench.texts.settings import DRAFTER
-from mmspec.bench.texts.settings import METHODS as SHARED
+from mmspec.kits.text.bench.settings import DRAFTER
+from mmspec.kits.text.bench.settings import METHODS as SHARED
 
 LEVELS = 8
 SAME = 7

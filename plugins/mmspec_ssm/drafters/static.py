@@ -11,9 +11,9 @@ from functools import cached_property, lru_cache
 import torch
 from torch import Tensor
 
+from mmspec.core.distributions import Categorical
 from mmspec.core.drafters.shapes.shape import Frontier, Level
-from mmspec.core.drafters.shapes.siblings import law_of, race
-from mmspec.core.laws import Categorical
+from mmspec.core.drafters.shapes.siblings import distribution_of, race
 
 
 @dataclass(frozen=True)
@@ -48,14 +48,18 @@ class Static:
         return self.tree[: self.width(k)]
 
     def level(self, frontier: Frontier, depth: int) -> Level:
-        law = frontier.law
-        assert isinstance(law, Categorical)
+        distribution = frontier.distribution
+        assert isinstance(distribution, Categorical)
         parent, rank = _places(self, depth, frontier.score.device)
         best = race(frontier).topk(self.widest, -1)  # [batch, m, rank]
         units, values = (found[:, parent, rank] for found in (best.indices, best.values))
-        told = law_of(law, parent[None], rank[None], best.indices) if frontier.told else None
-        score = (frontier.score + law.confidence())[:, parent]
-        return Level(units, parent[None], score, values > 0, told)
+        drawn_from = (
+            distribution_of(distribution, parent[None], rank[None], best.indices)
+            if frontier.wants_distribution
+            else None
+        )
+        score = (frontier.score + distribution.confidence())[:, parent]
+        return Level(units, parent[None], score, values > 0, drawn_from)
 
     def choose(self, score: Tensor) -> Tensor | None:
         return None

@@ -17,7 +17,7 @@ from mmspec.bench.limits import pass_seconds
 from mmspec.core.drafters.draft_model import DraftModel
 from mmspec.core.drafters.static_tree import likeliest_tree
 from mmspec.core.protocols import Target
-from mmspec.hosts.guests import guest
+from mmspec.hosts.draft_models import drafting_target
 from mmspec_ssm.drafters.static import Static
 
 SIZES = (2, 4, 8, 12, 16, 24, 32)
@@ -65,7 +65,7 @@ class Stree(DraftModel):
         if options.model is None:
             raise ValueError("stree needs a smaller model: drafter=<model>, or the option model=mmspec/text-1m")
         self.options = options
-        super().__init__(guest(options.model), self._tree(options.nodes or max(SIZES) - 1))
+        super().__init__(drafting_target(options.model), self._tree(options.nodes or max(SIZES) - 1))
 
     def bind(self, target: Target) -> None:
         super().bind(target)

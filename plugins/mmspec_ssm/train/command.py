@@ -26,7 +26,7 @@ def train_ssm(
     """Train a small hybrid of Mamba-2 and attention, distilled from the text target; resumes where it stopped."""
     refuse_folders(out, cards, work)
 
-    from mmspec.training.corpus import load
+    from mmspec.kits.text.corpus import load
     from mmspec_ssm.cards import write_all
     from mmspec_ssm.train.recipe import SsmRecipe
     from mmspec_ssm.train.ship import train_and_ship

@@ -4,8 +4,8 @@ from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 
-from mmspec.training.corpus import Corpus
-from mmspec.training.language import facts_of, held_out_streams, ship
+from mmspec.kits.text.corpus import Corpus
+from mmspec.kits.text.language import facts_of, held_out_streams, ship
 from mmspec.training.work import claimed, digest
 from mmspec_ssm.train.recipe import SsmRecipe, train
 

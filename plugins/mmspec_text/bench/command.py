@@ -5,9 +5,9 @@ from typing import Annotated
 
 import typer
 
-from mmspec.bench.command import Quick, bench, refuse_homeless
+from mmspec.bench.command import Quick, bench, check_output_folders
 from mmspec.bench.methods import told
-from mmspec.bench.texts.defaults import BATCH, NEW, PROMPTS, REPEATS
+from mmspec.kits.text.bench.defaults import BATCH, NEW, PROMPTS, REPEATS
 
 TARGET = "mmspec/text-14m"
 
@@ -27,9 +27,9 @@ def bench_text(
     quick: Quick = False,
 ) -> None:
     """Compare methods, interleaved, with plain decoding and with transformers' own ways, on held-out code and prose."""
-    refuse_homeless(json, plot)
-    from mmspec.bench.texts.run import bench as run
-    from mmspec.bench.texts.settings import METHODS, BenchOptions, Subject
+    check_output_folders(json, plot)
+    from mmspec.kits.text.bench.run import bench as run
+    from mmspec.kits.text.bench.settings import METHODS, BenchOptions, Subject
 
     subject = Subject("text", TARGET, METHODS)
     options = BenchOptions(prompts=prompts, new=new_tokens, repeats=repeats, batch=batch, seed=seed)

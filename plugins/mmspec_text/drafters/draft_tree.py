@@ -64,7 +64,9 @@ class TextDraftTree(DraftModel):
     def __init__(self, options: DraftTreeOptions = DraftTreeOptions()) -> None:
         self.options, self._small = options, load(options, "draft-tree")
         super().__init__(self._small, options.made())
-        self.remedy = "; shape=branching and shape=beam keep their law and fit" if options.shape == "rerank" else ""
+        self.remedy = (
+            "; shape=branching and shape=beam keep their distribution and fit" if options.shape == "rerank" else ""
+        )
 
     def bind(self, target: Target) -> None:
         self.model = speaking(self._small, target, self.options)

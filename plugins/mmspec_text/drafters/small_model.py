@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mmspec.core.protocols import Target
-from mmspec.hosts.guests import guest
+from mmspec.hosts.draft_models import drafting_target
 from mmspec.hosts.loading import load_tokenizer
 from mmspec.hosts.target import TransformersTarget
 from mmspec.hosts.translated import TranslatedTarget
@@ -39,7 +39,7 @@ def load(options: SmallModelOptions, drafter: str) -> TransformersTarget:
     """
     if options.model is None:
         raise ValueError(f"{drafter} needs a smaller model: drafter=<model>, or the option model=mmspec/text-1m")
-    return guest(options.model)
+    return drafting_target(options.model)
 
 
 def speaking(small: TransformersTarget, target: Target, options: SmallModelOptions) -> Target:

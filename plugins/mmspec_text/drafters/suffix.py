@@ -100,7 +100,7 @@ class Suffix:
     def start(self, state: State, inputs: Any) -> list[Row]:
         prompts = state.history[:, : state.given].tolist()
         rows = []
-        for prompt, pads in zip(prompts, state.hosted_pads, strict=True):
+        for prompt, pads in zip(prompts, state.host_pads, strict=True):
             rows.append(Row(prompt[pads:], Seen(*self._sizes)))
             rows[-1].counts.extend([], prompt[pads:])
         return rows
@@ -108,7 +108,7 @@ class Suffix:
     def propose(self, state: State, k: int, noise: DraftNoise) -> Draft:
         self._catch_up(state)
         drafts = [
-            [] if done else self._continue(row, k) for row, done in zip(state.memory, state.done_rows, strict=True)
+            [] if done else self._continue(row, k) for row, done in zip(state.memory, state.host_done, strict=True)
         ]
         width = max(map(len, drafts))
         filled = [draft + [(0, -math.inf)] * (width - len(draft)) for draft in drafts]
@@ -120,10 +120,10 @@ class Suffix:
 
     def _catch_up(self, state: State) -> None:
         """Count what was emitted since the last draft; one read of the device for all rows."""
-        seen = [len(row.text) + pads - state.given for row, pads in zip(state.memory, state.hosted_pads, strict=True)]
+        seen = [len(row.text) + pads - state.given for row, pads in zip(state.memory, state.host_pads, strict=True)]
         first = min(seen)
-        emitted = state.history[:, state.given + first : state.given + max(state.hosted)].tolist()
-        for row, known, now, units in zip(state.memory, seen, state.hosted, emitted, strict=True):
+        emitted = state.history[:, state.given + first : state.given + max(state.host_emitted)].tolist()
+        for row, known, now, units in zip(state.memory, seen, state.host_emitted, emitted, strict=True):
             new = units[known - first : max(now, known) - first]
             row.counts.extend(row.text, new)
             if self._earlier is not None:

@@ -1,6 +1,6 @@
 """Frames of codes: every method at every window, against plain decoding of the same clips."""
 
-from mmspec.bench.limits import NODES, pass_seconds, pipe
+from mmspec.bench.limits import NODES, loop_efficiency, pass_seconds
 from mmspec.bench.rows import row_of
 from mmspec.report.result import PLAIN
 from mmspec_video.bench.contestants import Maker, same_frames
@@ -47,4 +47,4 @@ def _bound(side: Side) -> None:
     side.limits.measured[f"{CODES}, seconds of a pass over one unit"] = seconds[1]
     for row in side.rows:
         if row.method != PLAIN:
-            side.limits.F_pipe[f"{row.setting} / {row.method}"] = round(pipe(row, seconds), 4)
+            side.limits.F_pipe[f"{row.setting} / {row.method}"] = round(loop_efficiency(row, seconds), 4)

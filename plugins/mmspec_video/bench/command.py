@@ -30,7 +30,7 @@ def bench_video(
     quick: Quick = False,
 ) -> None:
     """Compare methods, interleaved, with plain decoding; players who wait; how near frames are to the simulator's."""
-    from mmspec.pictures.bench.command import bench, refuse
+    from mmspec.kits.pictures.bench.command import bench, refuse
 
     refuse(2, json, plot)
     methods = told(method)

@@ -11,11 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mmspec.bench.limits import settle
+from mmspec.api.build import decoder_for
+from mmspec.bench.limits import synchronize
 from mmspec.bench.memory import Footprint, footprint
 from mmspec.bench.race import Run
 from mmspec.core.decoder import Decoder
-from mmspec.faces.build import decoder_for
 from mmspec.report.result import PLAIN
 from mmspec_video.bench.clips import Task
 from mmspec_video.bench.settings import given
@@ -58,11 +58,11 @@ class Maker:
 
     def __call__(self, task: Task) -> Run:
         play, device = self.play(task), str(task.first.device)
-        settle(device)
+        synchronize(device)
         began = time.perf_counter()
         play.act(task.actions)
         made = torch.cat([play.frame() for _ in range(task.actions.shape[1])])
-        settle(device)
+        synchronize(device)
         return Run(time.perf_counter() - began, [made.cpu()], play.report)
 
     def memory(self, task: Task) -> Footprint:

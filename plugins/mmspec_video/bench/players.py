@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mmspec.bench.limits import settle
+from mmspec.bench.limits import synchronize
 from mmspec.bench.race import Run, Track
 from mmspec.core.decoder import Decoder
 from mmspec.core.noise import DraftNoise
@@ -73,12 +73,12 @@ class Player:
         play, device = self.maker.play(task), str(task.first.device)
         assert isinstance(play, FramePlay), "codes are not made ahead of their time"
         frames, waits, hits, late = list[Tensor](), list[float](), list[bool](), 0.0
-        settle(device)
+        synchronize(device)
         for action in task.actions.unbind(1):
             play.act(action[:, None])
             before, began = play.discarded, time.perf_counter()
             frames.append(play.frame())
-            settle(device)
+            synchronize(device)
             waits.append(late + time.perf_counter() - began)
             hits.append(play.discarded < before)
             late = self._thinks(play, device)
@@ -91,7 +91,7 @@ class Player:
         """Seconds by which what was begun meanwhile outlasts the thinking."""
         answers = time.perf_counter() + self.delay * self.pace.seconds
         play.ahead(lambda: time.perf_counter() >= answers)
-        settle(device)
+        synchronize(device)
         return max(0.0, time.perf_counter() - answers)
 
 

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 
 import mmspec
+from mmspec.api.build import decoder_for
 from mmspec.bench.machine import describe, versions
 from mmspec.bench.plan import Plan, planned
-from mmspec.faces.build import decoder_for
 from mmspec.hosts.loading import locate_pipeline
 from mmspec.registry.suggest import unknown
 from mmspec.report.result import PLAIN, Limits, Result

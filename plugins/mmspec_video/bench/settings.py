@@ -88,7 +88,7 @@ def declared(pairing: Pairing) -> set[str]:
 
 
 def given(how: Mapping[str, Any]) -> dict[str, Any]:
-    """As `mmspec.faces.build.decoder_for` takes it: what is neither method nor `k` is an option."""
+    """As `mmspec.api.build.decoder_for` takes it: what is neither method nor `k` is an option."""
     named = {name: how[name] for name in ("method", "k") if name in how}
     return named | {"options": {name: value for name, value in how.items() if name not in named}}
 

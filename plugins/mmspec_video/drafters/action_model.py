@@ -45,7 +45,7 @@ class ActionModel:
     """
 
     offers = frozenset({"tree"})
-    needs = frozenset({"discrete", "told"})
+    needs = frozenset({"discrete", "external"})
     example = "mmspec_video.example:player"
 
     def __init__(self, options: ActionModelOptions = ActionModelOptions()) -> None:

@@ -17,7 +17,7 @@ class ActionRepeat:
     """A chain of the last action."""
 
     offers = frozenset({"chain"})
-    needs = frozenset({"discrete", "told"})
+    needs = frozenset({"discrete", "external"})
     example = "mmspec_video.example:player"
 
     def bind(self, target: Target) -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from mmspec.core.laws.law import take_nodes
+from mmspec.core.distributions.distribution import take_nodes
 
 Pair = tuple[Tensor, Tensor]
 """Keys and values of some frames in one layer: `[row, frame, cell, head, width]` each."""

@@ -14,7 +14,7 @@ from diffusers import ConfigMixin, ModelMixin
 from diffusers.configuration_utils import register_to_config
 from torch import Tensor, nn
 
-from mmspec.models.rope import turn
+from mmspec.kits.pictures.models.rope import turn
 from mmspec_video.models.keys import FrameKeys, LayerKeys, causal
 from mmspec_video.models.layers import (
     FinalLayer,

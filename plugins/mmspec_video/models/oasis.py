@@ -12,8 +12,8 @@ from diffusers import ConfigMixin, ModelMixin
 from diffusers.configuration_utils import register_to_config
 from torch import Tensor, nn
 
-from mmspec.models.official import Source, from_official
-from mmspec.models.rope import turn
+from mmspec.kits.pictures.models.official import Source, from_official
+from mmspec.kits.pictures.models.rope import turn
 from mmspec_video.models.keys import FrameKeys, LayerKeys, causal
 from mmspec_video.models.layers import (
     FinalLayer,

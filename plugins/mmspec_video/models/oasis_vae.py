@@ -10,8 +10,8 @@ from diffusers import ConfigMixin, ModelMixin
 from diffusers.configuration_utils import register_to_config
 from torch import Tensor, nn
 
-from mmspec.models.official import Source, from_official
-from mmspec.models.rope import turn
+from mmspec.kits.pictures.models.official import Source, from_official
+from mmspec.kits.pictures.models.rope import turn
 from mmspec_video.models.layers import EPS, Mlp, PatchEmbed, unpatchified
 from mmspec_video.models.rotary import pixel_rotary
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from torch import Tensor
 
-from mmspec.models.official import count_in, shape_in
+from mmspec.kits.pictures.models.official import count_in, shape_in
 
 LEFT_OUT = ("rotary_emb.freqs",)
 """Words in keys of what is no weight: frequencies, which are computed. Files have them often, twice, or never."""

@@ -1,6 +1,7 @@
 """Rotary positions of frames: where a cell stands in its frame, and when its frame was.
 
-All are `[…, width / 2, 2]` cosines and sines of neighbouring pairs, as `mmspec.models.rope.turn` takes them.
+All are `[…, width / 2, 2]` cosines and sines of neighbouring pairs, as `mmspec.kits.pictures.models.rope.turn` takes
+them.
 """
 
 import math

@@ -12,7 +12,7 @@ from diffusers import ConfigMixin, ModelMixin
 from diffusers.configuration_utils import register_to_config
 from torch import Tensor, nn
 
-from mmspec.models.blocks import Block, RMSNorm
+from mmspec.kits.pictures.models.blocks import Block, RMSNorm
 from mmspec_video.models.rotary import frame_rotary
 
 
@@ -109,7 +109,7 @@ class TokenWorldModel(ModelMixin, ConfigMixin):
         return self.tok_embeddings(units)
 
     def run(self, x: Tensor, position: Tensor, mask: Tensor | None, keys: Any) -> Tensor:
-        """Hidden states of embedded units; arguments as in `mmspec.pictures.raster.RasterModel`."""
+        """Hidden states of embedded units; arguments as in `mmspec.kits.pictures.raster.RasterModel`."""
         self.rotary = self.rotary.to(x.device)
         rotary = self.rotary[position].expand(len(x), -1, -1, -1)
         for layer, kept in zip(self.layers, keys, strict=True):

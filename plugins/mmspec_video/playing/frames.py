@@ -15,8 +15,8 @@ from torch import Tensor
 
 from mmspec.core.decoder import Decoder, Pending
 from mmspec.core.drafters.none import NoDraft
+from mmspec.core.report import Report
 from mmspec.core.state import State
-from mmspec.report.report import Report
 from mmspec_video.deviation import FrameReport
 from mmspec_video.playing.foreseen import Foreseen
 from mmspec_video.targets.denoiser import StoppedError
@@ -90,12 +90,12 @@ class FramePlay:
                 f"frame {self.shown} has no action yet" if self.shown < self.length else "no frame is left"
             )
         action = self.actions[:, self.shown : self.shown + 1]
-        state = self._begin(action) if self._state is None else self._told(self._state, action)
+        state = self._begin(action) if self._state is None else self._confirmed(self._state, action)
         if self._foreseen is not None:
             self._foreseen.known = self.actions[:, self.shown + 1 :]
         self._pending = self._shows.speculate(state)  # what stands ready is not made again
         self.shown += 1
-        made = self._pending.scores.made
+        made = self._pending.scores.auxiliary
         assert made is not None
         state.report.emitted = self.shown * len(self.given)
         return made[:, 0]
@@ -127,11 +127,6 @@ class FramePlay:
     def _report(self) -> FrameReport:
         return FrameReport(self.decoder.name, self.decoder.rule.exactness, rows=len(self.given))
 
-    def _told(self, state: State, action: Tensor) -> State:
-        assert self._pending is not None
-        state.report.rounds += 1
-        state.report.row_rounds += state.rows
-        with state.report.phase("rest"):
-            self.decoder.settle(state, self._pending, truth=action)
-            state.sync()
+    def _confirmed(self, state: State, action: Tensor) -> State:
+        self.decoder.advance(state, truth=action, pending=self._pending)
         return state

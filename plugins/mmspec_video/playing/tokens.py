@@ -14,9 +14,9 @@ from mmspec.core.decoder import Decoder
 from mmspec.core.noise import Round, Source
 from mmspec.core.offset_noise import OffsetSource
 from mmspec.core.philox import PhiloxSource
+from mmspec.core.report import Report
 from mmspec.core.state import State
 from mmspec.core.warp import Warp
-from mmspec.report.report import Report
 from mmspec_video.targets.token_frames import Clip, TokenFramesTarget
 
 
@@ -60,6 +60,7 @@ class TokenPlay:
         self._state: State | None = None
         self._first = 0  # number of the first frame of the sequence at hand, and of its first new one
         self._fresh = 0
+        self._emitted = 0
 
     @property
     def shown(self) -> int:
@@ -89,10 +90,11 @@ class TokenPlay:
         state = self._state if self._state is not None else self._begin()
         begins = state.given + (self.frames.shape[1] - self._fresh) * self.target.period
         ends = begins + self.target.model.cells
-        while min(state.hosted) < ends - state.given:
+        while min(state.host_emitted) < ends - state.given:
             self.decoder.advance(state)
         made = state.history[:, begins:ends].clone()
-        self.report.emitted += made.numel() + len(made) * (self.shown > 0)
+        self._emitted += made.numel() + len(made) * (self.shown > 0)
+        self.report.emitted = self._emitted  # over all sequences
         self.frames = torch.cat([self.frames, made[:, None]], 1)
         if self.frames.shape[1] - self._first == self.most:
             self._state = None
@@ -123,7 +125,7 @@ class TokenPlay:
         places[:, :count] = known[:, :count] + self.target.model.config.vocab_size
         state.limit = min((known.shape[1] + 1) * period - 1, state.warp.forced.shape[1])
         state.done = state.emitted >= state.limit
-        state.done_rows = [emitted >= state.limit for emitted in state.hosted]
+        state.host_done = [emitted >= state.limit for emitted in state.host_emitted]
         state.source = self._source()  # what is made ahead goes by rows that go together
 
     def _source(self) -> Source:

@@ -42,14 +42,14 @@ class Nfd:
     """
 
     exactness = "lossy"
-    needs = frozenset({"discrete", "told", "chain"})
+    needs = frozenset({"discrete", "external", "chain"})
     offers: frozenset[str] = frozenset()
     example = "mmspec_video.example:player"
 
     def __init__(self, options: NfdOptions = NfdOptions()) -> None:
         self.options = options
 
-    def under(self, target: Any) -> Any:
+    def wrap(self, target: Any) -> Any:
         """The target, making frames together; one that makes nothing of its units (a test's player) as it is."""
         return target.making(joint=Joint(self.options.measure)) if hasattr(target, "making") else target
 

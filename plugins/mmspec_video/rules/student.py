@@ -7,8 +7,8 @@ its steps and the noise that plain play has. Keys of finished frames cost a pass
 Why it is a rule: see `nfd`. Actions are compared as under `match`; tolerance decides what stands behind them. Whoever
 guesses actions, and how far ahead, is the drafter's business: frames of right guesses stand ready as under
 `branch-prediction`.
-Guarantee: none: no law couples a frame that was denoised in another way with the teacher's. `tolerance=0` is plain's
-frames, bit for bit, and slower.
+Guarantee: none: no distribution couples a frame that was denoised in another way with the teacher's. `tolerance=0` is
+plain's frames, bit for bit, and slower.
 Measured: the report says how many frames are the student's, and the mean and largest gap that the teacher saw. A gap is
 not the distance from plain's frame: no student, and no teacher, has gap 0.
 Knobs: `tolerance` (larger: more of the student's frames, further from the teacher's; the unit is a latent frame's
@@ -53,7 +53,7 @@ class Student:
     """
 
     exactness = "lossy"
-    needs = frozenset({"discrete", "told"})
+    needs = frozenset({"discrete", "external"})
     offers: frozenset[str] = frozenset()
     example = "mmspec_video.example:player"
 
@@ -62,7 +62,7 @@ class Student:
         self._teacher: Any = None
         self._student: NextFrameDiT | None = None
 
-    def under(self, target: Any) -> Any:
+    def wrap(self, target: Any) -> Any:
         """The target, showing a student's frames; one that makes nothing of its units (a test's player) as it is.
 
         Raises:

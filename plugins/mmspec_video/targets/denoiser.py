@@ -56,7 +56,7 @@ class Denoiser:
         sampler: The steps.
         cache: `exact`: keys of the window are kept, and computed anew once its oldest frame has left, so that frames
             are those of `none`; `streaming`: they stay, with what they know of frames that have left: faster behind a
-            full window, another law; `none`: the whole window in every step, as published.
+            full window, another distribution; `none`: the whole window in every step, as published.
         vectors: `[action, …]`: what the model reads of every action; None: its number.
     """
 

@@ -13,9 +13,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from mmspec.core.laws import PointMass, Told, take_nodes
+from mmspec.core.distributions import External, PointMass, take_nodes
 from mmspec.core.philox import PhiloxSource
-from mmspec.core.types import Draft, Raw, Started
+from mmspec.core.types import Draft, Started, TargetOutput
 from mmspec.hosts.offload import awake
 from mmspec_video.deviation import Deviation, distance
 from mmspec_video.sampling import Sampler
@@ -45,7 +45,7 @@ class FramesTarget:
         ValueError: There is no such cache, or nothing says what actions there are.
     """
 
-    offers = frozenset({"discrete", "tree", "grow", "told"})
+    offers = frozenset({"discrete", "tree", "grow", "external"})
 
     def __init__(
         self,
@@ -94,10 +94,10 @@ class FramesTarget:
         pads = torch.zeros_like(number)
         what = self.joint or self.check
         memory = Memory(key, window, deviation=None if what is None else Deviation(what.says, what.off))
-        return Started(memory, Raw(law=PointMass(inputs.action[:, None])), prompt, pads)
+        return Started(memory, TargetOutput(distribution=PointMass(inputs.action[:, None])), prompt, pads)
 
     @torch.no_grad()
-    def verify(self, cache: Memory, draft: Draft, first: int = 0) -> Raw:
+    def verify(self, cache: Memory, draft: Draft, first: int = 0) -> TargetOutput:
         """Frames of all nodes, level by level; those that were made since the last commit are not made again.
 
         Raises:
@@ -118,7 +118,7 @@ class FramesTarget:
         made = cache.tree.frames
         if made.shape[1] != draft.nodes:  # the root alone, at the top of a larger tree
             made = take_nodes(made, cache.tree.root[:, None])
-        return Raw(law=Told(draft.units[:, first:]), made=made[:, first:])
+        return TargetOutput(distribution=External(draft.units[:, first:]), auxiliary=made[:, first:])
 
     @torch.no_grad()
     def commit(self, cache: Memory, path: Tensor, count: Tensor) -> None:
@@ -138,7 +138,7 @@ class FramesTarget:
         forget = self.denoiser.cache == "exact"
         cache.window = cache.window.then(frames, actions, keys, count, longest, self.most, forget)
         root = torch.where(count > 0, nodes.gather(1, count[:, None])[:, 0], -1)
-        cache.tree = tree.under(root) if bool((root >= 0).any()) else None
+        cache.tree = tree.wrap(root) if bool((root >= 0).any()) else None
 
     def truncate(self, cache: Memory, length: Tensor) -> None:
         raise NotImplementedError("a world goes on; it cannot go back")

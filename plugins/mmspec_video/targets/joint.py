@@ -13,7 +13,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from mmspec.core.laws import where_nodes
+from mmspec.core.distributions import where_nodes
 from mmspec_video.targets.denoiser import Denoiser, StoppedError
 from mmspec_video.targets.window import Window
 

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from mmspec.core.types import Draft, Raw, Started
-from mmspec.pictures.conditions import Condition
-from mmspec.pictures.halves import Halves
-from mmspec.pictures.raster import Raster
+from mmspec.core.types import Draft, Started, TargetOutput
+from mmspec.kits.pictures.conditions import Condition
+from mmspec.kits.pictures.halves import Halves
+from mmspec.kits.pictures.raster import Raster
 from mmspec_video.models.token_world import TokenWorldModel
 
 
@@ -61,15 +61,15 @@ class TokenFramesTarget:
                 f"{self.context} units"
             )
         memory, logits = self.raster.start(Condition(units, guided=False), limit, width)
-        return Started(memory, memory.raw(logits), units, torch.zeros_like(units[:, 0]))
+        return Started(memory, memory.output(logits), units, torch.zeros_like(units[:, 0]))
 
     def units(self, clip: Clip) -> Tensor:
         """The sequence `[row, n · period]`."""
         actions = clip.actions[..., None] + self.model.config.vocab_size
         return torch.cat([clip.frames, actions], -1).flatten(1)
 
-    def verify(self, cache: Halves, draft: Draft, first: int = 0) -> Raw:
-        return cache.raw(self.raster.verify(cache, draft, first))
+    def verify(self, cache: Halves, draft: Draft, first: int = 0) -> TargetOutput:
+        return cache.output(self.raster.verify(cache, draft, first))
 
     @torch.inference_mode()
     def commit(self, cache: Halves, path: Tensor, count: Tensor) -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from mmspec.core.laws import take_nodes
+from mmspec.core.distributions import take_nodes
 from mmspec_video.models.keys import Pair, joined, taken
 
 

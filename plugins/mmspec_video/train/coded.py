@@ -6,8 +6,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from mmspec.models.vq import LlamaGenVQ
-from mmspec.pictures.data import pixels
+from mmspec.kits.pictures.data import pixels
+from mmspec.kits.pictures.models.vq import LlamaGenVQ
 from mmspec.training.work import cached
 from mmspec_video.train.world import World
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from mmspec.models.vq import LlamaGenVQ
+from mmspec.kits.pictures.models.vq import LlamaGenVQ
 from mmspec.training.loop import LoopOptions, fit
 from mmspec_video.models.adapter import StudentAdapter, adaptable
 from mmspec_video.models.keys import FrameKeys

@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mmspec.models.vq import LlamaGenVQ
-from mmspec.pictures.data import pixels
-from mmspec.pictures.ship import ship
+from mmspec.kits.pictures.data import pixels
+from mmspec.kits.pictures.models.vq import LlamaGenVQ
+from mmspec.kits.pictures.ship import ship
 from mmspec.training.work import claimed
 from mmspec_video.models.adapter import StudentAdapter
 from mmspec_video.models.next_frame import NextFrameDiT

@@ -7,8 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mmspec.models.vq import LlamaGenVQ
-from mmspec.pictures.data import pixels
+from mmspec.kits.pictures.data import pixels
+from mmspec.kits.pictures.models.vq import LlamaGenVQ
 from mmspec.training.loop import LoopOptions, fit
 from mmspec_video.train.clusters import Clusters
 from mmspec_video.train.codebook import Restarts

@@ -4,7 +4,7 @@ RSD-S (Jeon et al., arXiv 2402.14160) on stochastic beam search (Kool et al., 19
 probability of its path, and a perturbed value G; a child's own is G' = φ' + Gumbel, pushed below its parent's:
 G~ = -log(e^-G - e^-Z + e^-G') with Z the largest G' among its siblings. The `beams` largest G~ of a level are kept, in
 falling order. What is kept of a node's children is a prefix of the order in which they were drawn, for a reason that
-does not look at the next one's unit, so that their laws are those of sampling without replacement.
+does not look at the next one's unit, so that their distributions are those of sampling without replacement.
 Exact under `recursive-rejection` and `match`. Greedy it is plain beam search.
 Knob: `beams`: nodes a level; 1 is a chain.
 """
@@ -14,9 +14,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from mmspec.core.distributions import Categorical, take_nodes
 from mmspec.core.drafters.shapes.shape import Frontier, Level
-from mmspec.core.drafters.shapes.siblings import law_of, race
-from mmspec.core.laws import Categorical, take_nodes
+from mmspec.core.drafters.shapes.siblings import distribution_of, race
 
 
 @dataclass(frozen=True)
@@ -53,23 +53,23 @@ class Beam:
         return None
 
     def level(self, frontier: Frontier, depth: int) -> Level:
-        law, most = frontier.law, self.beams
-        assert isinstance(law, Categorical)
+        distribution, most = frontier.distribution, self.beams
+        assert isinstance(distribution, Categorical)
         at_root = torch.zeros_like(frontier.score)
         path, above = frontier.carried or (at_root, at_root)  # φ and G of the frontier: [batch, m]
         best = race(frontier).topk(most, -1)  # no node keeps more children than the level has nodes
-        own = path[..., None] + law.on(None).gather(-1, best.indices).log()
+        own = path[..., None] + distribution.on(None).gather(-1, best.indices).log()
         drawn = path[..., None] + best.values.log()  # G', falling
         value = (own if frontier.greedy else pushed(drawn, above)).flatten(1)
         kept = value.topk(most, -1)
         parent, rank = kept.indices // most, kept.indices % most
-        told = law_of(law, parent, rank, best.indices) if frontier.told else None
+        drawn_from = distribution_of(distribution, parent, rank, best.indices) if frontier.wants_distribution else None
         return Level(
             best.indices.flatten(1).gather(1, kept.indices),
             parent,
-            take_nodes(frontier.score + law.confidence(), parent),
+            take_nodes(frontier.score + distribution.confidence(), parent),
             kept.values > -torch.inf,
-            told,
+            drawn_from,
             carried=(own.flatten(1).gather(1, kept.indices), kept.values),
         )
 

@@ -2,7 +2,7 @@
 
 RSD-C (Jeon et al., arXiv 2402.14160); Sequoia (Chen et al., 2402.12374) samples the same way. Children are drawn
 without replacement by Gumbel-top-k and stand in the order of their draw; each has q without its earlier siblings for a
-law. The tree is known beforehand, so that masks are built once.
+distribution. The tree is known beforehand, so that masks are built once.
 Exact under `recursive-rejection` and `match`.
 Knob: `branching`: more children at a depth help where the small model is unsure; each multiplies all that hangs below.
 """
@@ -14,9 +14,9 @@ from math import prod
 import torch
 from torch import Tensor
 
+from mmspec.core.distributions import Categorical
 from mmspec.core.drafters.shapes.shape import Frontier, Level
-from mmspec.core.drafters.shapes.siblings import law_of, race
-from mmspec.core.laws import Categorical
+from mmspec.core.drafters.shapes.siblings import distribution_of, race
 
 
 @dataclass(frozen=True)
@@ -53,14 +53,18 @@ class Branching:
         return _parents(self.branching[:k])
 
     def level(self, frontier: Frontier, depth: int) -> Level:
-        law, children = frontier.law, self.branching[depth - 1]
-        assert isinstance(law, Categorical)
+        distribution, children = frontier.distribution, self.branching[depth - 1]
+        assert isinstance(distribution, Categorical)
         best = race(frontier).topk(children, -1)  # [batch, m, children]
         node = torch.arange(best.indices[0].numel(), device=best.indices.device)[None]
         parent = node // children
-        told = law_of(law, parent, node % children, best.indices) if frontier.told else None
-        score = (frontier.score + law.confidence()).repeat_interleave(children, 1)
-        return Level(best.indices.flatten(1), parent, score, best.values.flatten(1) > 0, told)
+        drawn_from = (
+            distribution_of(distribution, parent, node % children, best.indices)
+            if frontier.wants_distribution
+            else None
+        )
+        score = (frontier.score + distribution.confidence()).repeat_interleave(children, 1)
+        return Level(best.indices.flatten(1), parent, score, best.values.flatten(1) > 0, drawn_from)
 
     def choose(self, score: Tensor) -> Tensor | None:
         return None

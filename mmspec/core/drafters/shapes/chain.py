@@ -1,19 +1,19 @@
 """`chain`: one child a node.
 
 Speculative sampling (Leviathan et al., arXiv 2211.17192; Chen et al., 2302.01318). Scores are the running product of
-each law's largest probability, known before the draw.
+each distribution's largest probability, known before the draw.
 Exact under every rule that takes chains. No knobs.
 """
 
 import torch
 from torch import Tensor
 
+from mmspec.core.distributions import Categorical
 from mmspec.core.drafters.shapes.shape import Frontier, Level
-from mmspec.core.laws import Categorical
 
 
 class Chain:
-    """See the module. The one shape that also takes laws which are not categorical."""
+    """See the module. The one shape that also takes distributions which are not categorical."""
 
     offers = frozenset({"chain", "q"})
     needs: frozenset[str] = frozenset()
@@ -32,15 +32,21 @@ class Chain:
         return tuple(range(-1, k - 1))
 
     def level(self, frontier: Frontier, depth: int) -> Level:
-        law = frontier.law
-        if frontier.greedy and isinstance(law, Categorical):
-            units = law.on(None).argmax(-1)
+        distribution = frontier.distribution
+        if frontier.greedy and isinstance(distribution, Categorical):
+            units = distribution.on(None).argmax(-1)
         else:
-            draws = law.draw(frontier.noise)
-            units, law = law.units(draws), law.having(draws)
-        score = frontier.score + law.confidence()
+            draws = distribution.draw(frontier.noise)
+            units, distribution = distribution.units(draws), distribution.with_draws(draws)
+        score = frontier.score + distribution.confidence()
         parent = torch.zeros(1, 1, dtype=torch.int64, device=score.device)
-        return Level(units, parent, score, torch.ones_like(score, dtype=torch.bool), law if frontier.told else None)
+        return Level(
+            units,
+            parent,
+            score,
+            torch.ones_like(score, dtype=torch.bool),
+            distribution if frontier.wants_distribution else None,
+        )
 
     def choose(self, score: Tensor) -> Tensor | None:
         return None

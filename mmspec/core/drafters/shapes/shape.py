@@ -1,4 +1,5 @@
-"""What a shape is: it looks at the laws after a frontier of nodes, and says what hangs on them and what is fed next.
+"""What a shape is: it looks at the distributions after a frontier of nodes, and says what hangs on them and what is
+fed next.
 
 A draft model grows a tree level by level. The frontier is what it scored last (first the root alone); a shape draws the
 next level's nodes and names those among them that become the next frontier.
@@ -9,7 +10,7 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
-from mmspec.core.laws import Law
+from mmspec.core.distributions import Distribution
 from mmspec.core.noise import Noise
 
 
@@ -18,19 +19,20 @@ class Frontier:
     """The nodes that a level may hang on, `m` of them in every row.
 
     Attributes:
-        law: The small model's law after each, `[batch, m]`, under the call's own warp.
+        distribution: The small model's distribution after each, `[batch, m]`, under the call's own warp.
         noise: For one draw, or one race, at each: `[batch, m]`.
         score: `[batch, m]` of the nodes themselves, as their shape gave it; 0 at the root.
-        greedy: Children are the likeliest units of `law`: nothing is drawn.
-        told: Children are sampled with noise of their own, so that a rule will want to know their law.
+        greedy: Children are the likeliest units of `distribution`: nothing is drawn.
+        wants_distribution: Children are sampled with noise of their own, so that a rule will want to know their
+            distribution.
         carried: What the last level left (`Level.carried`); None at the root.
     """
 
-    law: Law
+    distribution: Distribution
     noise: Noise
     score: Tensor
     greedy: bool
-    told: bool
+    wants_distribution: bool
     carried: Any = None
 
 
@@ -42,8 +44,8 @@ class Level:
         units: `[batch, n, *unit]`.
         parent: Place in the frontier that each hangs on: `[batch, n]`, or `[1, n]` for all rows.
         score: `[batch, n]`, as in `Draft`.
-        valid: `[batch, n]` bool; False where the law had too few units.
-        law: What the units were drawn from, `[batch, n]`, where the frontier asked for it.
+        valid: `[batch, n]` bool; False where the distribution had too few units.
+        distribution: What the units were drawn from, `[batch, n]`, where the frontier asked for it.
         frontier: Places among these nodes of those to feed next, `[batch, w]`; None feeds all.
         carried: For the shape's own next level.
     """
@@ -52,7 +54,7 @@ class Level:
     parent: Tensor
     score: Tensor
     valid: Tensor
-    law: Law | None = None
+    distribution: Distribution | None = None
     frontier: Tensor | None = None
     carried: Any = None
 
@@ -61,7 +63,7 @@ class Shape(Protocol):
     """Which nodes there are.
 
     Attributes:
-        offers: `chain` or `tree`, and `q` where drafts carry a law.
+        offers: `chain` or `tree`, and `q` where drafts carry a distribution.
         needs: Words that target and rule must offer between them.
         widest: Most siblings.
     """

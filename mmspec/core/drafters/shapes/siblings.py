@@ -7,27 +7,27 @@ distributed like k draws in a row, each from what the earlier ones left of q.
 import torch
 from torch import Tensor
 
+from mmspec.core.distributions import Categorical, take_nodes
 from mmspec.core.drafters.shapes.shape import Frontier
-from mmspec.core.laws import Categorical, take_nodes
 
 
 def race(frontier: Frontier) -> Tensor:
     """Every unit's rank as a child, larger first: `[batch, m, vocab]`; 0 for units that cannot be drawn."""
-    assert isinstance(frontier.law, Categorical)
-    return frontier.law.on(None) if frontier.greedy else frontier.law.race(frontier.noise)
+    assert isinstance(frontier.distribution, Categorical)
+    return frontier.distribution.on(None) if frontier.greedy else frontier.distribution.race(frontier.noise)
 
 
-def law_of(law: Categorical, parent: Tensor, rank: Tensor, children: Tensor) -> Categorical:
-    """What each node was drawn from: its parent's law without the earlier siblings, renormalised.
+def distribution_of(distribution: Categorical, parent: Tensor, rank: Tensor, children: Tensor) -> Categorical:
+    """What each node was drawn from: its parent's distribution without the earlier siblings, renormalised.
 
     Args:
-        law: `[batch, m]`, dense.
+        distribution: `[batch, m]`, dense.
         parent: Place of each node's parent, `[batch, n]` or `[1, n]`.
         rank: How many siblings were drawn before it, `[batch, n]` or `[1, n]`.
         children: Units of each parent in the order of their draw, `[batch, m, r]`.
     """
-    q, drawn = take_nodes(law.on(None), parent), take_nodes(children, parent)
+    q, drawn = take_nodes(distribution.on(None), parent), take_nodes(children, parent)
     earlier = torch.arange(drawn.shape[-1], device=drawn.device) < rank[..., None]
     left = q.scatter(-1, drawn, torch.where(earlier, 0.0, q.gather(-1, drawn)))
-    # Nothing is left where a node is one of more siblings than the law has units; such nodes are not valid.
+    # Nothing is left where a node is one of more siblings than the distribution has units; such nodes are not valid.
     return Categorical(left / left.sum(-1, keepdim=True).clamp(min=torch.finfo(left.dtype).tiny))

@@ -1,0 +1,6 @@
+"""What users call: `enable`, `custom_generate`."""
+
+from mmspec.api.custom_generate import custom_generate
+from mmspec.api.enable import Enabled, disable, enable
+
+__all__ = ["Enabled", "custom_generate", "disable", "enable"]

@@ -1,0 +1,88 @@
+"""`model.generate(..., custom_generate=mmspec.custom_generate("prompt-lookup"))`: one call, nothing left behind."""
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor
+
+from mmspec.api.build import decoder_for
+from mmspec.api.generation import runner
+from mmspec.api.mistakes import UNCALLED
+from mmspec.api.stopping import with_stop_strings
+from mmspec.core.decoder import Decoder
+
+BESIDE = ("seed", "noise", "streamer", "tokenizer")
+"""What it takes beside what all faces take."""
+
+
+def custom_generate(
+    method: str = "auto",
+    *uncalled: Any,
+    drafter: Any = None,
+    rule: Any = None,
+    k: int | None = None,
+    policy: Any = None,
+    seed: int | None = None,
+    noise: str | None = None,
+    streamer: Any = None,
+    tokenizer: Any = None,
+    **options: Any,
+) -> Callable[..., Any]:
+    """A decoding function for one call of transformers' `generate`.
+
+    transformers does not pass its `streamer=`, `tokenizer=`, `assistant_model=` and `synced_gpus=` on to custom
+    functions, and says nothing. So give the first two here; the others have no effect.
+
+    Args:
+        method: As in `mmspec.enable`.
+        uncalled: Nothing; what transformers hands over where this function itself was given as `custom_generate=`.
+        drafter: As in `mmspec.enable`.
+        rule: As in `mmspec.enable`.
+        k: As in `mmspec.enable`.
+        policy: As in `mmspec.enable`.
+        seed: As in `mmspec.enable`.
+        noise: As in `mmspec.enable`.
+        streamer: A streamer.
+        tokenizer: The model's tokenizer, for `generate(stop_strings=…)`. Stop strings must be an argument there:
+            transformers refuses those of a generation configuration before this function is called. It is also the
+            drafter's option `tokenizer`, where there is an `assistant_tokenizer`.
+        **options: Options of drafter, rule and policy.
+
+    Returns:
+        What `custom_generate=` takes.
+
+    Raises:
+        TypeError: The function was given instead of what it returns.
+
+    Example:
+        ```python
+        ours = mmspec.custom_generate("prompt-lookup", tokenizer=tokenizer)
+        model.generate(**inputs, custom_generate=ours, stop_strings="END")
+        ```
+    """
+    if uncalled or not isinstance(method, str):
+        raise TypeError(UNCALLED)
+    if tokenizer is not None and "assistant_tokenizer" in options:
+        options["tokenizer"] = tokenizer
+
+    def decoder_of(model: Any) -> Decoder:
+        parts = {"drafter": drafter, "rule": rule, "k": k, "policy": policy}
+        return decoder_for(model, method, **parts, options=options, beside=BESIDE)
+
+    run = runner(decoder_of, lambda report: None, noise=noise, seed=seed, streamer=streamer)
+
+    # transformers hands over what this signature names and its own sampling does not: stop_strings, before it would
+    # look for the tokenizer that it has dropped.
+    def generate(
+        model: Any,
+        input_ids: Tensor,
+        logits_processor: Any,
+        stopping_criteria: Any,
+        generation_config: Any,
+        stop_strings: str | list[str] | None = None,
+        **extra: Any,
+    ) -> Any:
+        criteria = with_stop_strings(stopping_criteria, stop_strings, tokenizer)
+        return run(model, input_ids, logits_processor, criteria, generation_config, **extra)
+
+    return generate

@@ -1,0 +1,136 @@
+"""The child: runs a script as `python script.py` would, and records every `generate` call on a transformers model.
+
+`python -m mmspec.compare.runner TASK.json`. Nothing but the standard library is imported before the script asks for it.
+"""
+
+import functools
+import hashlib
+import random
+import runpy
+import sys
+import threading
+import time
+import traceback
+import weakref
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from mmspec.compare.hook import after_import
+from mmspec.compare.recording import Call, save
+from mmspec.compare.ways import Way, named, read_task, way_of
+
+SEED = 0
+"""Of the generators of Python, numpy and torch, which start anywhere otherwise; a script may seed them anew."""
+
+
+class Recorder:
+    """Stands in for `GenerationMixin.generate`.
+
+    Args:
+        way: How calls are run.
+    """
+
+    def __init__(self, way: Way) -> None:
+        self.calls: list[Call] = []
+        self.ids: dict[int, Any] = {}
+        self._way = way
+        self._met: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._inside = threading.local()
+        self._lock = threading.Lock()
+
+    def watch(self, module: ModuleType) -> None:
+        """Replace `generate` in `transformers.generation.utils`."""
+        original = module.GenerationMixin.generate
+
+        @functools.wraps(original)
+        def generate(model: Any, *args: Any, **kwargs: Any) -> Any:
+            if getattr(self._inside, "a_call", False):  # one call that makes others is one call
+                return original(model, *args, **kwargs)
+            self._inside.a_call = True
+            try:
+                return self._run(original, model, named(args, kwargs))
+            finally:
+                self._inside.a_call = False
+
+        module.GenerationMixin.generate = generate
+
+    def _run(self, original: Any, model: Any, given: dict[str, Any]) -> Any:
+        call = self._begin(model, given)
+        self._way.meet(model)
+        began = _now()
+        try:
+            answer = self._way.run(original, model, given, call)
+        except Exception as error:
+            call.raised = type(error).__name__
+            raise
+        finally:
+            call.seconds = _now() - began
+        sequences = getattr(answer, "sequences", answer)
+        if hasattr(sequences, "detach"):  # a custom function of the script's may return anything
+            self.ids[call.number] = sequences.detach().cpu().clone()
+        return answer
+
+    def _begin(self, model: Any, given: dict[str, Any]) -> Call:
+        prompt = given.get("inputs") if given.get("inputs") is not None else given.get("input_ids")
+        columns = prompt.shape[1] if prompt is not None and prompt.dim() == 2 else 0
+        with self._lock:
+            first = model not in self._met
+            self._met.add(model)
+            call = Call(len(self.calls) + 1, type(model).__name__, first, columns, _generators())
+            self.calls.append(call)
+        return call
+
+
+def main(task_file: Path) -> int:
+    """Run one task; the script's own exit code, 1 where it raised."""
+    task = read_task(task_file)
+    recorder = Recorder(way_of(task))
+    random.seed(SEED)
+    seeds = {"numpy.random": lambda module: module.seed(SEED), "torch": lambda module: module.manual_seed(SEED)}
+    after_import({**seeds, "transformers.generation.utils": recorder.watch})
+    script = task["script"]
+    sys.argv = [script, *task["args"]]
+    sys.path[0] = str(Path(script).parent)
+    try:
+        runpy.run_path(script, run_name="__main__")
+    except SystemExit as end:
+        if isinstance(end.code, str):
+            print(end.code, file=sys.stderr)
+        return end.code if isinstance(end.code, int) else int(end.code is not None)
+    except Exception as error:
+        _print(error, script)
+        return 1
+    finally:
+        sys.stdout.flush()
+        save(Path(task["folder"]), recorder.calls, recorder.ids)
+    return 0
+
+
+def _print(error: Exception, script: str) -> None:
+    """The traceback, from the script on."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_code.co_filename != script:
+        trace = trace.tb_next
+    traceback.print_exception(type(error), error, trace or error.__traceback__)
+
+
+def _generators() -> str:
+    """A digest of the states of torch's generators."""
+    import torch
+
+    states = [torch.get_rng_state(), *(torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else ())]
+    return hashlib.sha256(b"".join(state.numpy().tobytes() for state in states)).hexdigest()
+
+
+def _now() -> float:
+    """When everything that was begun is done."""
+    import torch
+
+    if torch.cuda.is_initialized():
+        torch.cuda.synchronize()
+    return time.perf_counter()
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1])))

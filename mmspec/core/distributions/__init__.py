@@ -1,0 +1,33 @@
+"""Distributions couple: a distribution at every node, and how it is tied to another one."""
+
+from mmspec.core.distributions.categorical import Categorical
+from mmspec.core.distributions.chain import DenoisingChain, Head
+from mmspec.core.distributions.distribution import Distribution, finite_nodes, take_nodes, where_nodes
+from mmspec.core.distributions.external import External
+from mmspec.core.distributions.gaussian import Gaussian
+from mmspec.core.distributions.mixed import Mixed, couple, dense, drawn_part
+from mmspec.core.distributions.mixture import GaussianMixture
+from mmspec.core.distributions.point_mass import PointMass
+from mmspec.core.distributions.reflection import reflect
+from mmspec.core.distributions.trajectory import Schedule, Trajectory
+
+__all__ = [
+    "Categorical",
+    "DenoisingChain",
+    "Distribution",
+    "External",
+    "Gaussian",
+    "GaussianMixture",
+    "Head",
+    "Mixed",
+    "PointMass",
+    "Schedule",
+    "Trajectory",
+    "couple",
+    "dense",
+    "drawn_part",
+    "finite_nodes",
+    "reflect",
+    "take_nodes",
+    "where_nodes",
+]

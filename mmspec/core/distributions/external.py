@@ -1,0 +1,49 @@
+"""Where a distribution would be, of units that nobody draws: a player's actions are told (`Decoder.settle(…,
+truth=…)`).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from mmspec.core.distributions.distribution import Distribution, take_nodes
+from mmspec.core.noise import Noise
+
+
+@dataclass(frozen=True)
+class External:
+    """No distribution at all; has the nodes and nothing else.
+
+    Attributes:
+        nodes: `[batch, node]`, values are not read.
+    """
+
+    nodes: Tensor
+
+    @staticmethod
+    def cat(distributions: "Sequence[External]") -> "External":
+        """Joined along the nodes."""
+        return External(torch.cat([distribution.nodes for distribution in distributions], 1))
+
+    def draw(self, noise: Noise) -> Tensor:
+        raise ValueError("actions are the player's, not a model's: give them as settle(state, pending, truth=actions)")
+
+    def couple(self, draft: Distribution, x: Tensor, noise: Noise) -> Tensor:
+        return self.draw(noise)
+
+    def units(self, draws: Tensor) -> Tensor:
+        return draws
+
+    def with_draws(self, draws: Tensor) -> "External":
+        return self
+
+    def take(self, nodes: Tensor) -> "External":
+        return External(take_nodes(self.nodes, nodes))
+
+    def confidence(self) -> Tensor:
+        return torch.zeros(self.nodes.shape, dtype=torch.float32, device=self.nodes.device)
+
+    def finite(self) -> Tensor:
+        return torch.ones(self.nodes.shape, dtype=torch.bool, device=self.nodes.device)

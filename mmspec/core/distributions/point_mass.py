@@ -1,0 +1,49 @@
+"""Point mass: argmax, top-k, lookups, copies, truths. No randomness of its own."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from mmspec.core.distributions.distribution import Distribution, finite_nodes, take_nodes
+from mmspec.core.noise import Noise
+
+
+@dataclass(frozen=True)
+class PointMass:
+    """All mass on one unit a node.
+
+    Attributes:
+        points: `[batch, node, *unit]`.
+    """
+
+    points: Tensor
+
+    @staticmethod
+    def cat(distributions: "Sequence[PointMass]") -> "PointMass":
+        """Distributions joined along the nodes."""
+        return PointMass(torch.cat([distribution.points for distribution in distributions], 1))
+
+    def draw(self, noise: Noise) -> Tensor:
+        return self.points
+
+    def couple(self, draft: Distribution, x: Tensor, noise: Noise) -> Tensor:
+        return self.points
+
+    def units(self, draws: Tensor) -> Tensor:
+        return draws
+
+    def with_draws(self, draws: Tensor) -> "PointMass":
+        return self
+
+    def take(self, nodes: Tensor) -> "PointMass":
+        return PointMass(take_nodes(self.points, nodes))
+
+    def confidence(self) -> Tensor:
+        return torch.zeros(self.points.shape[:2], dtype=torch.float32, device=self.points.device)
+
+    def finite(self) -> Tensor:
+        if not self.points.is_floating_point():
+            return torch.ones(self.points.shape[:2], dtype=torch.bool, device=self.points.device)
+        return finite_nodes(self.points)

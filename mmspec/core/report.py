@@ -1,0 +1,149 @@
+"""Counts and times of one call, in vLLM's definitions.
+
+Acceptance length: emitted units per target pass after prefill, bonus included. Acceptance rate: accepted / drafted.
+Step compression: passes that plain decoding needs / passes. Equivalent passes count what drafting reads of the same
+weights, too: acceptance length leaves that out.
+"""
+
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from mmspec.core.bias import Bias, weighed
+
+if TYPE_CHECKING:
+    from mmspec.core.types import Draft, Verdict
+
+PHASES = ("prefill", "draft", "verify", "rest")
+
+
+@dataclass
+class Report:
+    """Filled by the decoder; read after the call.
+
+    Attributes:
+        method: Name of the method, or of drafter and rule.
+        exactness: Of the rule.
+        rounds: Passes of the target after prefill.
+        row_rounds: Rows that took part in them, summed over rounds.
+        inner_passes: Passes over the target's own weights that drafting took: those of a cascade's middle level.
+        emitted: Units emitted, summed over rows, the prefill's included.
+        rows: Rows of the batch.
+        sizes: How many passes had so many nodes, the root and padding included.
+        seconds: By phase.
+        faults: How often the drafter or the policy failed; such rounds ran without a draft.
+        repeatable: Whether the same call with the same seed gives the same output: not where drafts change what is
+            drawn, and their lengths follow measured times (a lossless rule with the policy `goodput`).
+    """
+
+    method: str = "plain"
+    exactness: str = "invariant"
+    rounds: int = 0
+    row_rounds: int = 0
+    inner_passes: int = 0
+    emitted: int = 0
+    rows: int = 0
+    sizes: Counter[int] = field(default_factory=Counter)
+    seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PHASES, 0.0))
+    faults: int = 0
+    repeatable: bool = True
+    _drafted: Tensor | None = None
+    _accepted: Tensor | None = None
+    _weighed: Tensor | None = None
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Add the wall time of the block to a phase. On CUDA this is the time to issue, not to run."""
+        began = time.perf_counter()
+        try:
+            yield
+        finally:  # time that a stopped pass took is spent, too
+            self.seconds[name] += time.perf_counter() - began
+
+    def count(self, valid: Tensor, length: Tensor, active: Tensor) -> None:
+        """Add one round, without a host sync.
+
+        Args:
+            valid: `[batch, node]` bool of the rooted draft.
+            length: `[batch]` accepted nodes.
+            active: `[batch]` bool: rows that were not done.
+        """
+        self.sizes[valid.shape[1]] += 1
+        if valid.shape[1] == 1:  # no draft, nothing to count
+            return
+        depth = torch.arange(1, valid.shape[1], device=valid.device)
+        accepted = ((length[:, None] >= depth) & active[:, None]).sum(0)
+        drafted = (valid[:, 1:] & active[:, None]).sum()
+        self._drafted = drafted if self._drafted is None else self._drafted + drafted
+        self._accepted = accepted if self._accepted is None else _add(self._accepted, accepted)
+
+    def weigh(self, draft: "Draft", verdict: "Verdict", count: Tensor) -> None:
+        """Add one round's bias, where the rule measured it, without a host sync.
+
+        Args:
+            draft: Rooted.
+            verdict: The rule's decision.
+            count: `[batch]` units emitted, after truncation; 0 in rows that were done.
+        """
+        if verdict.tv is not None:
+            new = weighed(draft, verdict, count)
+            self._weighed = new if self._weighed is None else self._weighed + new
+
+    @property
+    def bias(self) -> Bias | None:
+        """What a lossy rule did to the output; None where the rule is exact, or did not measure."""
+        if self._weighed is None:
+            return None
+        varied, excess_acceptance, decided = self._weighed.tolist()
+        return Bias(varied / max(self.emitted, 1), varied / max(self.rows, 1), excess_acceptance / max(decided, 1))
+
+    @property
+    def drafted(self) -> int:
+        """Drafted nodes that were verified."""
+        return 0 if self._drafted is None else int(self._drafted)
+
+    @property
+    def accepted_by_depth(self) -> list[int]:
+        """How often a node of depth 1, 2, … was accepted."""
+        return [] if self._accepted is None else self._accepted.tolist()
+
+    @property
+    def accepted(self) -> int:
+        """Accepted nodes."""
+        return sum(self.accepted_by_depth)
+
+    @property
+    def equivalent_passes(self) -> int:
+        """How often the target's weights were read after prefill: by its passes, and by drafts of the same weights."""
+        return self.rounds + self.inner_passes
+
+    @property
+    def acceptance_length(self) -> float:
+        """Emitted units per target pass after prefill."""
+        return (self.emitted - self.rows) / self.row_rounds if self.row_rounds else 0.0
+
+    @property
+    def acceptance_rate(self) -> float:
+        """Accepted / drafted."""
+        return self.accepted / self.drafted if self.drafted else 0.0
+
+    def __str__(self) -> str:
+        spent = ", ".join(f"{name} {self.seconds[name]:.2f} s" for name in PHASES)
+        inner = f" ({self.equivalent_passes} equivalent: drafts read the same weights)" if self.inner_passes else ""
+        more = "" if self.bias is None else f"; {self.bias}"
+        more += "" if self.repeatable else "; not repeatable: draft lengths follow the clock"
+        return (
+            f"{self.method} ({self.exactness}): {self.emitted} units in {self.rounds} passes{inner}, "
+            f"acceptance length {self.acceptance_length:.2f}, acceptance rate {self.acceptance_rate:.2f}{more}; {spent}"
+        )
+
+
+def _add(a: Tensor, b: Tensor) -> Tensor:
+    size = max(len(a), len(b))
+    return torch.nn.functional.pad(a, (0, size - len(a))) + torch.nn.functional.pad(b, (0, size - len(b)))

@@ -1,0 +1,52 @@
+"""What everybody is asked to draw."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from mmspec.kits.pictures import conditions
+from mmspec.kits.pictures.bench.captions import CAPTIONS
+from mmspec.kits.pictures.conditions import Condition
+
+
+@dataclass(frozen=True)
+class Task:
+    """Pictures to draw in one call.
+
+    Attributes:
+        captions: One a row.
+        condition: The same for the target.
+        seeds: One a row.
+    """
+
+    captions: Sequence[str]
+    condition: Condition
+    seeds: tuple[int, ...]
+
+
+def tasks_of(pipe: Any, guidance: float, places: Sequence[int], seed: int) -> list[Task]:
+    """One picture each: captions in turns, seeds that count up.
+
+    Args:
+        pipe: Encodes captions.
+        guidance: Scale; 1 is none.
+        places: Which pictures.
+        seed: Of the picture at place 0.
+    """
+    pipe.guidance_scale = guidance  # some conditions have it in them
+    made = []
+    for place in places:
+        caption = CAPTIONS[place % len(CAPTIONS)]
+        made.append(Task([caption], pipe.encode_prompt(caption, guided=guidance != 1), (seed + place,)))
+    return made
+
+
+def joined(tasks: Sequence[Task]) -> Task:
+    """Several pictures in one call."""
+    condition = conditions.joined([task.condition for task in tasks])
+    return Task([c for task in tasks for c in task.captions], condition, tuple(s for task in tasks for s in task.seeds))
+
+
+def parts(tasks: Sequence[Task], size: int) -> list[Sequence[Task]]:
+    """The tasks in groups of so many."""
+    return [tasks[first : first + size] for first in range(0, len(tasks), size)]

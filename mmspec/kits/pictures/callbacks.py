@@ -1,0 +1,120 @@
+"""`callback_on_step_end` of a call: what it is shown after each round, and what it may change."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mmspec.core.state import State
+from mmspec.kits.pictures.rounds import Rounds
+from mmspec.registry.numbers import numbers
+
+NULL, NULL_MASK = "negative_prompt_embeds", "negative_prompt_attention_mask"
+TENSORS = ("tokens", "accepted", NULL, NULL_MASK)
+
+Callback = Callable[[Any, int, int, dict[str, Any]], dict[str, Any] | None]
+
+
+def refuse_unknown(names: Sequence[str]) -> None:
+    """Refuse names of tensors that there are not.
+
+    Raises:
+        ValueError: Names them.
+    """
+    unknown = [name for name in names if name not in TENSORS]
+    if unknown:
+        raise ValueError(f"callback_on_step_end_tensor_inputs has {', '.join(unknown)}; there is {', '.join(TENSORS)}")
+
+
+@dataclass
+class StepEnd:
+    """Calls back, and puts into effect what came of it: from the next round on, in the same distribution for every
+    method.
+
+    Attributes:
+        pipe: The pipeline; its `guidance_scale` may be changed, and its `guidance_of` and `guide` put that into effect.
+        target: Whose unconditional half is prefilled again when what guidance leads away from changes.
+        callback: The user's, or None.
+        names: What it asked for.
+        null: What guidance leads away from, as in the target's prompt; None without guidance.
+        null_mask: Its mask.
+    """
+
+    pipe: Any
+    target: Any
+    callback: Callback | None
+    names: Sequence[str]
+    null: Tensor | None
+    null_mask: Tensor | None
+
+    def __call__(self, state: State, rounds: Rounds) -> None:
+        """After round `rounds.number - 1`; the prefill is round 0. The time step counts the slowest row's units."""
+        if self.callback is None:
+            return
+        shown = {name: self._shown(name, state, rounds) for name in self.names}
+        made = self.callback(self.pipe, rounds.number - 1, min(state.host_emitted), dict(shown)) or {}
+        refuse_unknown(list(made))
+        self._refuse_units(shown, made)
+        if state.finished:
+            return
+        self._guide(state)
+        null, mask = made.get(NULL, self.null), made.get(NULL_MASK, self.null_mask)
+        if not (_same(null, self.null) and _same(mask, self.null_mask)):
+            self._renew(state, null, mask)
+
+    def _shown(self, name: str, state: State, rounds: Rounds) -> Tensor | None:
+        if name == "tokens":
+            return rounds.units(state)
+        if name == "accepted":
+            assert state.step is not None
+            return torch.minimum(state.step.verdict.length, state.step.count)
+        own = self.null if name == NULL else self.null_mask
+        return None if own is None else own.clone()  # so that a change in place is seen
+
+    def _refuse_units(self, shown: dict[str, Any], made: dict[str, Any]) -> None:
+        for name in ("tokens", "accepted"):
+            new = made.get(name)
+            if new is not None and new is not shown.get(name):
+                raise ValueError(
+                    f"the callback returned other {name}: what is emitted stands. It may change {NULL}, "
+                    f"{NULL_MASK} and pipe.guidance_scale, and stop with pipe._interrupt = True"
+                )
+
+    def _guide(self, state: State) -> None:
+        """Use another guidance from here on."""
+        scale, now = self.pipe.guidance_scale, self.pipe.guidance_of(state)
+        if now is None and scale != 1:
+            raise ValueError(f"this call began without guidance (1), so a callback cannot make it {scale}")
+        if now is not None and scale != now:
+            refuse_guidance(scale)
+            self.pipe.guide(state, scale)
+
+    def _renew(self, state: State, null: Tensor | None, mask: Tensor | None) -> None:
+        """Lead away from something else from here on."""
+        if null is None or self.null is None or not hasattr(self.target, "renew_null"):
+            raise ValueError(f"there is no unconditional half whose {NULL} could be changed")
+        if null.shape != self.null.shape:
+            raise ValueError(f"{NULL} is {list(self.null.shape)}, the callback made it {list(null.shape)}")
+        self.null, self.null_mask = null.to(self.null), None if mask is None else mask.to(self.null.device)
+        committed = max(state.host_emitted) - 1  # the last unit of a row is the root of its next draft
+        units = state.history[:, state.given : state.given + committed]
+        self.target.renew_null(state.cache, self.null, self.null_mask, units)
+
+
+def _same(a: Tensor | None, b: Tensor | None) -> bool:
+    if a is None or b is None:
+        return a is b
+    return a is b or torch.equal(a.to(b.device), b)
+
+
+def refuse_guidance(scale: float) -> None:
+    """Refuse a guidance scale that is none.
+
+    Raises:
+        ValueError: It is below 1, NaN, or no number.
+    """
+    numbers(guidance_scale=scale)
+    if not scale >= 1:
+        raise ValueError(f"guidance_scale must be a number >= 1, got {scale}; 1 is no guidance")

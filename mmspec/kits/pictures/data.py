@@ -1,0 +1,83 @@
+"""Pictures and captions of a folder: `emoji64.npz` (`images`, uint8 `[n, side, side, 3]`) and `captions.txt`."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
+from torch import Tensor
+from transformers import PreTrainedTokenizerFast
+
+from mmspec.kits.pictures.words import written
+
+HELD_OUT = 20
+"""Every so many-th picture is held out."""
+SHIFTS = ((0, 0), (1, 0), (-1, 0), (0, 1), (0, -1), (2, 2), (-2, -2), (2, -2))
+"""Pixels by which a picture is moved for training: rows, columns."""
+
+
+@dataclass(frozen=True)
+class Pictures:
+    """What there is to learn.
+
+    Attributes:
+        images: `[n, 3, side, side]` uint8.
+        captions: One each.
+    """
+
+    images: Tensor
+    captions: list[str]
+
+    @property
+    def held_out(self) -> Tensor:
+        """`[n]` bool."""
+        return torch.arange(len(self.images)) % HELD_OUT == HELD_OUT - 1
+
+
+def load(folder: Path) -> Pictures:
+    """Read a folder.
+
+    Raises:
+        ValueError: A file is missing, or there are not as many captions as pictures.
+    """
+    files = folder / "emoji64.npz", folder / "captions.txt"
+    for file in files:
+        if not file.is_file():
+            raise ValueError(f"there is no {file}; --data names a folder with emoji64.npz and captions.txt")
+    with np.load(files[0], allow_pickle=False) as held:
+        images = torch.from_numpy(held["images"]).permute(0, 3, 1, 2).contiguous()
+    captions = files[1].read_text(encoding="utf-8").splitlines()
+    if len(captions) != len(images):
+        raise ValueError(f"{len(captions)} captions for {len(images)} pictures in {folder}")
+    return Pictures(images, captions)
+
+
+def pixels(images: Tensor) -> Tensor:
+    """uint8 to [-1, 1]."""
+    return images.float() / 127.5 - 1
+
+
+def moved(images: Tensor, shift: tuple[int, int]) -> Tensor:
+    """Pictures moved by whole pixels; what enters repeats the edge."""
+    rows, columns = shift
+    side = images.shape[-1]
+    at = torch.arange(side)
+    return images[..., (at - rows).clamp(0, side - 1)[:, None], (at - columns).clamp(0, side - 1)]
+
+
+def caption_tokenizer(captions: list[str], vocab: int, length: int) -> PreTrainedTokenizerFast:
+    """A lower-case BPE over captions, padded on the left; it remembers their words (`mmspec.kits.pictures.words`)."""
+    bpe = Tokenizer(models.BPE(unk_token="<unk>"))
+    bpe.normalizer = normalizers.Sequence([normalizers.NFKC(), normalizers.Lowercase()])
+    bpe.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    trainer = trainers.BpeTrainer(vocab_size=vocab, special_tokens=["<pad>", "<unk>"], show_progress=False)
+    bpe.train_from_iterator(captions, trainer)
+    return PreTrainedTokenizerFast(
+        tokenizer_object=bpe,
+        pad_token="<pad>",
+        unk_token="<unk>",
+        padding_side="left",
+        model_max_length=length,
+        words=written(captions),
+    )

@@ -1,0 +1,100 @@
+"""Classes or captions of a call to the target's condition.
+
+A pipeline for captions has `text_encoder` and `tokenizer`, and a `transformer` whose `config` says `cls_token_num` and
+`caption_dim`, and whose `cls_embedding` is a `CaptionEmbedder`; one for classes, a transformer whose `config` says
+`model_type = "c2i"` and `num_classes`.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mmspec.kits.pictures.arguments import Labels, Prompt, captions_of, in_range, labels_of, one_each
+from mmspec.kits.pictures.conditions import Condition
+from mmspec.kits.pictures.models.captions import CaptionEncoder
+from mmspec.kits.pictures.prompts import encode
+
+Given = tuple[Prompt, Tensor | None, Tensor | None]
+"""A caption or several, or features of captions and their mask."""
+
+
+def draws_classes(transformer: Any) -> bool:
+    """Whether a model's condition is a class; one that says nothing draws captions."""
+    return getattr(transformer.config, "model_type", "t2i") == "c2i"
+
+
+def of_classes(pipe: Any, labels: Labels, rows: int, null: Labels | None, guided: bool) -> Condition:
+    """Classes, and the classes that guidance leads away from.
+
+    Args:
+        pipe: The pipeline.
+        labels: One for every prompt.
+        rows: Prompts.
+        null: One for all, or one a prompt; None is no class.
+        guided: Whether there is guidance.
+
+    Raises:
+        ValueError: There is no such class.
+    """
+    device, classes = pipe._execution_device, pipe.transformer.config.num_classes
+    given = in_range(labels_of(labels), classes)
+    if not guided:
+        return Condition(given.to(device), guided=False)
+    away = torch.tensor([classes]) if null is None else in_range(labels_of(null), classes + 1)
+    return Condition(given.to(device), null=one_each(away, rows, "negative labels").to(device))
+
+
+def of_captions(pipe: Any, positive: Given, negative: Given, rows: int, guided: bool) -> Condition:
+    """Features of captions, and of those that guidance leads away from.
+
+    Args:
+        pipe: The pipeline.
+        positive: What the pictures show.
+        negative: One for all, or one a prompt; "" and None are no caption.
+        rows: Prompts.
+        guided: Whether there is guidance.
+
+    Raises:
+        ValueError: A caption is empty, too long, or of unknown words only; features have another shape.
+    """
+    features, mask = _encoded(pipe, *positive)
+    if not guided:
+        return Condition(features, mask, guided=False)
+    null, seen = _no_caption(pipe, rows, mask)
+    captions, embeds, embeds_mask = negative
+    if embeds is not None:
+        null, seen = (one_each(t, rows, "negative_prompt_embeds") for t in _encoded(pipe, None, embeds, embeds_mask))
+    elif captions is not None:
+        said = captions_of(captions)
+        said = said * rows if len(said) == 1 else said
+        if len(said) != rows:
+            raise ValueError(f"{len(said)} negative prompts for {rows} prompts; give one, or one a prompt")
+        there = [i for i, caption in enumerate(said) if caption.strip()]
+        if there:
+            null, seen = null.clone(), seen.clone()
+            null[there], seen[there] = _encoded(pipe, [said[i] for i in there], None, None)
+    return Condition(features, mask, null, seen)
+
+
+def _encoded(pipe: Any, prompt: Prompt, embeds: Tensor | None, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Features `[prompt, length, width]` and mask, in the transformer's kind of numbers."""
+    model, device = pipe.transformer.config, pipe._execution_device
+    if embeds is None:
+        if pipe.text_encoder is None or pipe.tokenizer is None:
+            raise ValueError("this pipeline has no text encoder: give prompt_embeds= instead of prompt=")
+        assert prompt is not None
+        embeds, mask = encode(captions_of(prompt), pipe.tokenizer, pipe.text_encoder, model.cls_token_num, device)
+    wanted = (model.cls_token_num, model.caption_dim)
+    if embeds.dim() != 3 or embeds.shape[1:] != wanted:
+        raise ValueError(f"embeddings are [prompt, {wanted[0]}, {wanted[1]}] of this model, not {list(embeds.shape)}")
+    seen = torch.ones(embeds.shape[:2], dtype=torch.bool) if mask is None else mask.bool()
+    if seen.shape != embeds.shape[:2]:
+        raise ValueError(f"the mask of {list(embeds.shape[:2])} embeddings is {list(seen.shape)}")
+    return embeds.to(device, pipe.transformer.dtype), seen.to(device)
+
+
+def _no_caption(pipe: Any, rows: int, mask: Tensor) -> tuple[Tensor, Tensor]:
+    """The model's own null caption. Our models learned to see all of it, the published ones what the prompt shows."""
+    null = pipe.transformer.cls_embedding.uncond_embedding.to(mask.device).expand(rows, -1, -1)
+    return null, torch.ones_like(mask) if isinstance(pipe.text_encoder, CaptionEncoder) else mask

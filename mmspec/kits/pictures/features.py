@@ -1,0 +1,95 @@
+"""The network of `mmspec.kits.pictures.quality`: pictures and their captions, told apart from each other's (CLIP's
+loss).
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from transformers import PreTrainedTokenizerFast
+
+from mmspec.kits.pictures.data import SHIFTS, Pictures, moved, pixels
+from mmspec.kits.pictures.quality import Features
+from mmspec.training.loop import LoopOptions, fit
+
+TEMPERATURE = 0.07
+
+
+@dataclass(frozen=True)
+class FeatureRecipe:
+    """Lengths.
+
+    Attributes:
+        steps: Optimiser steps.
+        batch: Pictures of each; all captions of a batch compete for each picture, and the other way round.
+        seed: Of weights and batches.
+    """
+
+    steps: int = 800
+    batch: int = 64
+    seed: int = 0
+
+
+def train_features(
+    pictures: Pictures,
+    tokenizer: PreTrainedTokenizerFast,
+    work: Path,
+    device: str = "cpu",
+    say: Callable[[str], None] = print,
+    recipe: FeatureRecipe = FeatureRecipe(),
+) -> Features:
+    """Train, resuming where it stopped; `mmspec.kits.pictures.quality.write_quality` ships it.
+
+    Args:
+        pictures: Pictures and captions; those that are held out are left out.
+        tokenizer: Of captions (`mmspec.kits.pictures.data.caption_tokenizer`).
+        work: Folder for the checkpoint.
+        device: Where to train.
+        say: Where progress lines go.
+        recipe: How long.
+    """
+    torch.manual_seed(recipe.seed)
+    model = Features(len(tokenizer)).to(device)
+    words = tokenizer(pictures.captions, padding="max_length", truncation=True, return_tensors="pt")
+    seen = (~pictures.held_out).nonzero()[:, 0]
+
+    def batch_at(step: int) -> tuple[Tensor, ...]:
+        g = torch.Generator().manual_seed(recipe.seed * 1_000_003 + step)
+        chosen = seen[torch.randperm(len(seen), generator=g)[: recipe.batch]]
+        shift = SHIFTS[int(torch.randint(len(SHIFTS), (), generator=g))]
+        images = pixels(moved(pictures.images[chosen], shift))
+        return tuple(t.to(device) for t in (images, words["input_ids"][chosen], words["attention_mask"][chosen]))
+
+    # float32: convolutions of this size are no faster in bfloat16 on a CPU.
+    options = LoopOptions(recipe.steps, 2e-3, weight_decay=0.05, bf16=False)
+    fit(model, batch_at, contrast, options, work / "features", say)
+    return model
+
+
+def contrast(model: nn.Module, batch: tuple[Tensor, ...]) -> Tensor:
+    """Symmetric InfoNCE of pictures `[batch, 3, side, side]` and captions `[batch, length]`, row by row a pair."""
+    images, ids, mask = batch
+    logits = alike(model, images, ids, mask) / TEMPERATURE
+    own = torch.arange(len(images), device=logits.device)
+    return (F.cross_entropy(logits, own) + F.cross_entropy(logits.T, own)) / 2
+
+
+def alike(model: Any, images: Tensor, ids: Tensor, mask: Tensor) -> Tensor:
+    """Cosines `[picture, caption]`."""
+    pictures, captions = model(images), model.captions(ids, mask)
+    return F.normalize(pictures.float(), dim=-1) @ F.normalize(captions.float(), dim=-1).T
+
+
+@torch.no_grad()
+def recognised(model: Features, pictures: Pictures, tokenizer: PreTrainedTokenizerFast, among: int = 10) -> float:
+    """Share of held-out pictures whose own caption is one of the `among` likeliest held-out ones."""
+    kept = pictures.held_out.nonzero()[:, 0]
+    captions = [pictures.captions[i] for i in kept.tolist()]
+    words = tokenizer(captions, padding="max_length", truncation=True, return_tensors="pt").to(model.device)
+    images = pixels(pictures.images[kept]).to(model.device)
+    cosines = alike(model, images, words["input_ids"], words["attention_mask"])
+    return float((cosines >= cosines.topk(min(among, len(kept))).values[:, -1:]).diagonal().float().mean())

@@ -1,0 +1,144 @@
+"""LlamaGen's VQ tokenizer: a convolutional autoencoder whose latent cells are entries of a normalised codebook.
+
+After VQGAN (Esser et al., arXiv 2012.09841) with LlamaGen's small normalised codes (2406.06525). Keys are the published
+ones.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Self
+
+import torch.nn.functional as F
+from diffusers import ConfigMixin, ModelMixin
+from diffusers.configuration_utils import register_to_config
+from torch import Tensor, nn
+
+from mmspec.kits.pictures.models.local import LocalDecoder, LocalEncoder
+from mmspec.kits.pictures.models.official import Source, from_official
+from mmspec.kits.pictures.models.vq_layers import Decoder, Encoder
+
+LEFT_OUT = ("codebook_used",)
+"""Words in keys of what is no weight."""
+
+
+@dataclass(frozen=True)
+class Quantised:
+    """Latents on the codebook.
+
+    Attributes:
+        latents: `[batch, width, row, column]`; gradients go straight through to what was quantised.
+        codes: `[batch, row, column]` int64.
+        loss: Of codebook and encoder, for training; a scalar.
+    """
+
+    latents: Tensor
+    codes: Tensor
+    loss: Tensor
+
+
+class Codebook(nn.Module):
+    """Nearest entry of a codebook on the unit sphere.
+
+    Args:
+        entries: Codes.
+        width: Of an entry.
+        commitment: Weight of the encoder's share of the loss.
+    """
+
+    def __init__(self, entries: int, width: int, commitment: float = 0.25) -> None:
+        super().__init__()
+        self.commitment = commitment
+        self.embedding = nn.Embedding(entries, width)
+        nn.init.uniform_(self.embedding.weight, -1.0 / entries, 1.0 / entries)
+
+    @property
+    def entries(self) -> Tensor:
+        """Unit vectors: `[code, width]`."""
+        return F.normalize(self.embedding.weight, dim=-1)
+
+    def forward(self, z: Tensor) -> Quantised:
+        cells = F.normalize(z.permute(0, 2, 3, 1), dim=-1)  # [batch, row, column, width]
+        entries = self.entries
+        codes = (cells @ entries.T).argmax(-1)  # nearest on the sphere: largest cosine
+        chosen = entries[codes]
+        loss = (chosen - cells.detach()).square().mean() + self.commitment * (chosen.detach() - cells).square().mean()
+        through = cells + (chosen - cells).detach()
+        return Quantised(through.permute(0, 3, 1, 2), codes, loss)
+
+    def lookup(self, codes: Tensor) -> Tensor:
+        """Latents `[batch, width, row, column]` of codes `[batch, row, column]`."""
+        return self.entries[codes].permute(0, 3, 1, 2)
+
+
+class LlamaGenVQ(ModelMixin, ConfigMixin):
+    """Pictures to codes and back.
+
+    Args:
+        codebook_size: Codes.
+        codebook_embed_dim: Width of a code.
+        ch: Channels of the first level; a multiple of 32.
+        encoder_ch_mult: Multiples of it, level by level; each level but the last halves the picture.
+        decoder_ch_mult: The same of the decoder.
+        z_channels: Channels of the latents before the codebook.
+        num_res_blocks: Residual blocks of an encoder's level; a decoder's has one more.
+        local: Encode by what stands around a cell only (`models.local`); False is as published.
+        local_decoder: Decode so, too; `num_res_blocks` is for the published ones.
+    """
+
+    @register_to_config
+    def __init__(
+        self,
+        codebook_size: int = 16384,
+        codebook_embed_dim: int = 8,
+        ch: int = 128,
+        encoder_ch_mult: tuple[int, ...] = (1, 1, 2, 2, 4),
+        decoder_ch_mult: tuple[int, ...] = (1, 1, 2, 2, 4),
+        z_channels: int = 256,
+        num_res_blocks: int = 2,
+        local: bool = False,
+        local_decoder: bool = False,
+    ) -> None:
+        super().__init__()
+        multiples = tuple(encoder_ch_mult)
+        self.encoder = (
+            LocalEncoder(ch, multiples, z_channels) if local else Encoder(ch, multiples, num_res_blocks, z_channels)
+        )
+        multiples = tuple(decoder_ch_mult)
+        self.decoder = (
+            LocalDecoder(ch, multiples, z_channels)
+            if local_decoder
+            else Decoder(ch, multiples, num_res_blocks, z_channels)
+        )
+        self.quantize = Codebook(codebook_size, codebook_embed_dim)
+        self.quant_conv = nn.Conv2d(z_channels, codebook_embed_dim, 1)
+        self.post_quant_conv = nn.Conv2d(codebook_embed_dim, z_channels, 1)
+
+    @classmethod
+    def from_official(cls, source: Source, **config: Any) -> Self:
+        """A published file, or what it holds; VQ-16 unless `encoder_ch_mult` and `decoder_ch_mult` say otherwise.
+
+        Raises:
+            ValueError: It does not fit.
+        """
+        return from_official(lambda state: cls(**config), source, LEFT_OUT)
+
+    @property
+    def factor(self) -> int:
+        """Pixels per code, along a side."""
+        return 2 ** (len(self.config.encoder_ch_mult) - 1)
+
+    def encode(self, pictures: Tensor) -> Quantised:
+        """Codes of pictures `[batch, 3, height, width]` in [-1, 1]."""
+        return self.quantize(self.quant_conv(self.encoder(pictures)))
+
+    def decode(self, codes: Tensor) -> Tensor:
+        """Pictures `[batch, 3, height, width]`, about [-1, 1], of codes `[batch, row, column]`."""
+        return self.decode_latents(self.quantize.lookup(codes))
+
+    def decode_latents(self, latents: Tensor) -> Tensor:
+        """Pictures of latents on the codebook."""
+        return self.decoder(self.post_quant_conv(latents))
+
+    def forward(self, pictures: Tensor) -> tuple[Tensor, Quantised]:
+        """Reconstruction and codes."""
+        quantised = self.encode(pictures)
+        return self.decode_latents(quantised.latents), quantised

@@ -1,0 +1,209 @@
+"""What all pipelines over pictures share: prompts in, the rounds of a call with its callbacks, pictures out."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import torch
+from diffusers.image_processor import VaeImageProcessor
+from torch import Tensor
+
+from mmspec.api.pipeline import Generators, Pipeline, Seed, seeds_for
+from mmspec.core.report import Report
+from mmspec.core.state import State
+from mmspec.core.warp import Warp
+from mmspec.kits.pictures import arguments, encoding
+from mmspec.kits.pictures.callbacks import TENSORS, Callback, StepEnd, refuse_guidance, refuse_unknown
+from mmspec.kits.pictures.conditions import Condition, repeated
+from mmspec.kits.pictures.rounds import Rounds, completed
+from mmspec.registry.numbers import integers
+
+OUTPUTS = ("pil", "np", "pt", "latent")
+
+
+@dataclass(frozen=True)
+class Call:
+    """What every call is told beside its prompts and how units are drawn.
+
+    Attributes:
+        guidance_scale: Higher follows the prompt more closely; 1 is no guidance, at half the cost.
+        num_images_per_prompt: Pictures of every prompt.
+        height: In pixels; a model has one size. None: that one.
+        width: In pixels.
+        seed: One, or one a picture.
+        generator: Instead of `seed`.
+        k: Units to draft per round; None: what `use` was told.
+        output_type: One of `OUTPUTS`.
+        callback_on_step_end: Called after the prefill and every round.
+        callback_on_step_end_tensor_inputs: What it is handed.
+
+    Raises:
+        ValueError: The guidance is below 1, or what should be a number is none.
+    """
+
+    guidance_scale: float
+    num_images_per_prompt: int = 1
+    height: int | None = None
+    width: int | None = None
+    seed: Seed = None
+    generator: Generators = None
+    k: int | None = None
+    output_type: str = "pil"
+    callback_on_step_end: Callback | None = None
+    callback_on_step_end_tensor_inputs: Sequence[str] = ("tokens",)
+
+    def __post_init__(self) -> None:
+        refuse_guidance(self.guidance_scale)
+        integers(num_images_per_prompt=self.num_images_per_prompt, height=self.height, width=self.width, k=self.k)
+
+    @property
+    def guided(self) -> bool:
+        """Whether there is an unconditional half."""
+        return self.guidance_scale > 1
+
+
+class Drawn(NamedTuple):
+    """What a call drew.
+
+    Attributes:
+        images: As `output_type` says.
+        report: Counts and times.
+        units: `[row, grid, grid, *unit]`; what a stopped call did not reach is filled in (`PicturePipeline.complete`).
+        rounds: `[row, grid, grid]` int64: the round that emitted each unit; 0 is the prefill, -1: not reached.
+    """
+
+    images: Any
+    report: Report
+    units: Tensor
+    rounds: Tensor
+
+
+class PicturePipeline(Pipeline):
+    """Draws pictures as units in raster order, many units a pass.
+
+    A subclass names its `target_module`, registers its modules, and adds `__call__`, which hands what it was given to
+    `draw`; `decode_units` and `side`; where it has other parts than `mmspec.kits.pictures.encoding` asks for, its own
+    `encode_prompt`; where guidance is not the warp's business, its own `guidance_of` and `guide`.
+    """
+
+    target_module = "transformer"
+    _callback_tensor_inputs = list(TENSORS)  # noqa: RUF012  diffusers' own form
+    _guidance_scale = 1.0
+    _interrupt = False
+
+    @property
+    def guidance_scale(self) -> float:
+        """Of the call at hand; a callback may set it, and later rounds use it."""
+        return self._guidance_scale
+
+    @guidance_scale.setter
+    def guidance_scale(self, scale: float) -> None:
+        self._guidance_scale = scale
+
+    @property
+    def interrupt(self) -> bool:
+        """Whether the call at hand is to stop; a callback says so with `pipe._interrupt = True`."""
+        return self._interrupt
+
+    @property
+    def side(self) -> int:
+        """Height and width of a picture, in pixels."""
+        raise NotImplementedError
+
+    def decode_units(self, units: Tensor) -> Tensor:
+        """Pictures `[row, 3, height, width]` in [-1, 1] of units `[row, cell, *unit]` in raster order."""
+        raise NotImplementedError
+
+    def complete(self, units: Tensor, there: Tensor) -> Tensor:
+        """Units `[row, cell, *unit]` of a call that was stopped, where all but `there [row, cell]` are filled in."""
+        return completed(units, there, round(units.shape[1] ** 0.5))
+
+    def guidance_of(self, state: State) -> float | None:
+        """The scale that a call uses now; None: it has no unconditional half."""
+        return state.warp.guidance
+
+    def guide(self, state: State, scale: float) -> None:
+        """Use another scale from the next round on."""
+        state.warp = replace(state.warp, guidance=scale)
+
+    def encode_prompt(
+        self,
+        prompt: str | Sequence[str] | None = None,
+        *,
+        class_labels: int | Sequence[int] | Tensor | None = None,
+        negative_prompt: str | Sequence[str] | None = None,
+        num_images_per_prompt: int = 1,
+        guided: bool = True,
+        prompt_embeds: Tensor | None = None,
+        prompt_attention_mask: Tensor | None = None,
+        negative_prompt_embeds: Tensor | None = None,
+        negative_prompt_attention_mask: Tensor | None = None,
+    ) -> Condition:
+        """What the target takes for a prompt: one row a picture; arguments as in a call.
+
+        Raises:
+            ValueError: A prompt is empty, too long or unknown, or does not fit the model.
+        """
+        if not guided and (negative_prompt is not None or negative_prompt_embeds is not None):
+            raise ValueError("negative_prompt= needs guidance_scale > 1: without guidance nothing is led away from")
+        count = arguments.count(prompt, class_labels, prompt_embeds)
+        if encoding.draws_classes(self.transformer):
+            if class_labels is None or negative_prompt is not None:
+                raise ValueError("this model draws classes: give class_labels=, and negative_prompt_embeds= as labels")
+            condition = encoding.of_classes(self, class_labels, count, negative_prompt_embeds, guided)
+        else:
+            if class_labels is not None:
+                raise ValueError("this model draws captions: give prompt=, not class_labels=")
+            positive = (prompt, prompt_embeds, prompt_attention_mask)
+            negative = (negative_prompt, negative_prompt_embeds, negative_prompt_attention_mask)
+            condition = encoding.of_captions(self, positive, negative, count, guided)
+        return repeated(condition, num_images_per_prompt)
+
+    @torch.no_grad()
+    def draw(self, prompts: Mapping[str, Any], call: Call, warp: Warp | None = None) -> Drawn:
+        """Draw pictures, one row each, in one batch: start, rounds, output.
+
+        Args:
+            prompts: Arguments of `encode_prompt`, by name; the number of prompts, `guided` and None need not be said.
+            call: What else was asked for.
+            warp: How units are drawn, guidance included; None: from the target's distribution as it is.
+
+        Raises:
+            ValueError: A prompt is empty, too long or unknown, a number is out of its range, or a name is wrong.
+        """
+        self._guidance_scale, self._interrupt = call.guidance_scale, False
+        refuse_unknown(call.callback_on_step_end_tensor_inputs)
+        if call.output_type not in OUTPUTS:
+            raise ValueError(f"output_type is one of {', '.join(OUTPUTS)}, not {call.output_type!r}")
+        decoder = self.decoder(call.k)
+        target: Any = decoder.target
+        grid = target.grid
+        arguments.refuse_size(self.side, call.height, call.width)
+        times = call.num_images_per_prompt
+        if times < 1:
+            raise ValueError(f"num_images_per_prompt must be at least 1, got {times}")
+        given = (prompts.get(name) for name in ("prompt", "class_labels", "prompt_embeds"))
+        rows = times * arguments.count(*given)
+        seeds = seeds_for(rows, call.seed, call.generator, "picture")
+        condition = self.encode_prompt(**prompts, num_images_per_prompt=times, guided=call.guided)
+        null, null_mask = getattr(condition, "null", None), getattr(condition, "null_mask", None)
+        names = call.callback_on_step_end_tensor_inputs
+        step_end = StepEnd(self, target, call.callback_on_step_end, names, null, null_mask)
+        with self.progress_bar(total=rows * grid**2) as bar:
+            rounds = Rounds(grid**2)
+            for state in decoder.rounds(condition, grid**2, seed=seeds, warp=warp):
+                bar.update(rounds.step(state))
+                step_end(state, rounds)
+                if self.interrupt:
+                    break
+        units = self.complete(rounds.units(state), rounds.of >= 0)
+        images = self._images(units, call.output_type)
+        self.maybe_free_model_hooks()
+        square = (grid, grid)
+        return Drawn(images, state.report, units.unflatten(1, square), rounds.of.unflatten(1, square))
+
+    def _images(self, units: Tensor, output_type: str) -> Any:
+        if output_type == "latent":
+            grid = round(units.shape[1] ** 0.5)
+            return units.unflatten(1, (grid, grid))
+        return VaeImageProcessor().postprocess(self.decode_units(units), output_type)

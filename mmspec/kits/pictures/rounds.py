@@ -1,0 +1,60 @@
+"""What a call keeps of its rounds: which of them emitted each unit; and units that were not reached, filled in."""
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from mmspec.core.distributions.distribution import take_nodes, where_nodes
+from mmspec.core.state import State
+
+
+@dataclass
+class Rounds:
+    """Filled after every sync.
+
+    Attributes:
+        cells: Units of a picture.
+        of: `[row, cell]` int64: the round that emitted each unit; 0 is the prefill, -1: none has.
+        number: The round that comes next.
+        emitted: Units of all rows together, on the host.
+    """
+
+    cells: int
+    number: int = 0
+    emitted: int = 0
+    of: Tensor = field(init=False)
+
+    def step(self, state: State) -> int:
+        """Mark what the round emitted; returns how many units these are."""
+        if not self.number:
+            self.of = torch.full((state.rows, self.cells), -1, device=state.emitted.device)
+        before, self.emitted = self.emitted, state.report.emitted
+        reached = torch.arange(self.of.shape[1], device=self.of.device) < state.emitted[:, None]
+        self.of = torch.where(reached & (self.of < 0), self.number, self.of)
+        self.number += 1
+        return self.emitted - before
+
+    def units(self, state: State) -> Tensor:
+        """Units so far, `[row, cell, *unit]`; where there is none yet, -1 among codes and NaN among vectors."""
+        written = state.history[:, state.given : state.given + self.of.shape[1]]
+        missing = float("nan") if written.is_floating_point() else -1
+        return where_nodes(self.of >= 0, written, torch.full_like(written, missing))
+
+
+def completed(units: Tensor, there: Tensor, grid: int) -> Tensor:
+    """Units of rows that end early, made a whole picture: what is missing repeats the last unit above it.
+
+    Where there is none above, it repeats the last unit of all. A row without any unit is 0 throughout.
+
+    Args:
+        units: `[row, cell, *unit]`.
+        there: `[row, cell]` bool: the first cells of every row.
+        grid: Cells per side.
+    """
+    cell = torch.arange(units.shape[1], device=units.device)
+    last = there.sum(1, keepdim=True) - 1
+    above = last - (last - cell) % grid
+    source = torch.where(above >= 0, above, last).clamp(min=0)
+    filled = take_nodes(units, torch.where(there, cell, source))
+    return where_nodes((last >= 0).expand_as(there), filled, torch.zeros_like(filled))

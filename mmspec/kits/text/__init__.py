@@ -1,0 +1,1 @@
+"""Language models: corpora, held-out text, recipes, the pipeline, the benchmark."""

@@ -1,0 +1,184 @@
+"""Who runs: our methods through `mmspec.enable`, and transformers' own ways of decoding the same prompts."""
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import CompileConfig, GenerationConfig
+
+import mmspec
+from mmspec.bench.limits import synchronize
+from mmspec.bench.race import Contestant, Run
+from mmspec.bench.stand_ins import Oracle, Parrot
+from mmspec.core.policies import Fixed
+
+PEERS = ("generate", "generate, compiled", "generate, prompt lookup", "generate, assistant")
+STAND_INS = ("oracle", "synthetic", "empty")
+GRIDS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
+    "generate, prompt lookup": {
+        f"prompt_lookup_num_tokens={n}": {"prompt_lookup_num_tokens": n} for n in (10, 7, 5, 3)
+    },
+    "generate, assistant": {
+        "its own schedule": {},
+        **{
+            f"num_assistant_tokens={n}, constant": {
+                "num_assistant_tokens": n,
+                "num_assistant_tokens_schedule": "constant",
+                "assistant_confidence_threshold": 0.0,
+            }
+            for n in (2, 3, 5)
+        },
+    },
+}
+"""Settings of which a peer gets its fastest, by name: arguments of `generate`, or the assistant's configuration."""
+
+
+@dataclass(frozen=True)
+class Call:
+    """How `generate` is called: the same for everybody.
+
+    Attributes:
+        model: The target.
+        new: Tokens to emit; no end of text, so that all emit the same number.
+        temperature: 0 is greedy.
+        seed: Of torch's generator, before every call.
+    """
+
+    model: Any
+    new: int
+    temperature: float
+    seed: int
+
+    def __call__(self, inputs: Mapping[str, Tensor], **more: Any) -> tuple[float, list[Tensor]]:
+        """Seconds, and the new tokens of every row."""
+        device = str(self.model.device)
+        sampling = {"do_sample": True, "temperature": self.temperature, "top_k": 0} if self.temperature else {}
+        torch.manual_seed(self.seed)
+        synchronize(device)
+        began = time.perf_counter()
+        ids = self.model.generate(
+            **inputs, max_new_tokens=self.new, eos_token_id=None, **{"do_sample": False, **sampling, **more}
+        )
+        synchronize(device)
+        seconds = time.perf_counter() - began
+        return seconds, list(ids[:, inputs["input_ids"].shape[1] :].cpu())
+
+
+@dataclass
+class Ours:
+    """One of our methods. A call is the drafter's first: nothing is remembered from task to task.
+
+    Attributes:
+        call: How `generate` is called.
+        options: Of `mmspec.enable`.
+        plain_of: Receives what was written, by prompt; for the oracle.
+    """
+
+    call: Call
+    options: Mapping[str, Any]
+    plain_of: dict[tuple[int, ...], list[int]] | None = None
+
+    def __call__(self, inputs: Mapping[str, Tensor]) -> Run:
+        with mmspec.enable(self.call.model, **self.options) as spec:
+            seconds, units = self.call(inputs)
+        if self.plain_of is not None:
+            for prompt, row in zip(inputs["input_ids"].tolist(), units, strict=True):
+                self.plain_of[tuple(prompt)] = prompt + row.tolist()
+        return Run(seconds, units, spec.report)
+
+
+@dataclass
+class Theirs:
+    """A way of transformers' own.
+
+    Attributes:
+        call: How `generate` is called.
+        more: What is added to the arguments.
+    """
+
+    call: Call
+    more: Mapping[str, Any] = field(default_factory=dict)
+
+    def __call__(self, inputs: Mapping[str, Tensor]) -> Run:
+        seconds, units = self.call(inputs, **self.more)
+        return Run(seconds, units)
+
+
+@dataclass
+class Assisted:
+    """transformers' own draft model.
+
+    Attributes:
+        call: How `generate` is called.
+        assistant: The draft model.
+        settings: What its generation configuration says for the call; transformers reads them nowhere else.
+    """
+
+    call: Call
+    assistant: Any
+    settings: Mapping[str, Any]
+
+    def __call__(self, inputs: Mapping[str, Tensor]) -> Run:
+        with _configured(self.assistant, self.settings):
+            seconds, units = self.call(inputs, assistant_model=self.assistant)
+        return Run(seconds, units)
+
+
+@contextmanager
+def _configured(model: Any, settings: Mapping[str, Any]) -> Iterator[None]:
+    own = model.generation_config
+    model.generation_config = GenerationConfig.from_dict({**own.to_dict(), **settings})
+    try:
+        yield
+    finally:
+        model.generation_config = own
+
+
+@dataclass(frozen=True)
+class Way:
+    """A peer, before its setting is chosen.
+
+    Attributes:
+        ways: By what the settings are called; one, called "", where there is nothing to choose.
+        note: For the reader of the result.
+    """
+
+    ways: Mapping[str, Contestant]
+    note: str = ""
+
+
+def peers(call: Call, drafter: Any) -> dict[str, Way]:
+    """transformers' `generate`, with its static cache compiled, its prompt lookup, its assistant."""
+    eager, compiled, lookup, assistant = PEERS
+    static = Theirs(call, {"cache_implementation": "static", "compile_config": _compiled()})
+    return {
+        eager: Way({"": Theirs(call)}),
+        compiled: Way({"": static}, "static cache, compiled"),
+        lookup: Way({name: Theirs(call, more) for name, more in GRIDS[lookup].items()}),
+        assistant: Way(
+            {name: Assisted(call, drafter, more) for name, more in GRIDS[assistant].items()}, "assistant_model"
+        ),
+    }
+
+
+@cache
+def _compiled() -> CompileConfig:
+    """One object for all settings: for another one transformers compiles anew."""
+    config = CompileConfig(fullgraph=False)
+    config._compile_all_devices = True  # by itself it compiles on accelerators only
+    return config
+
+
+def stand_ins(call: Call, truth: dict[tuple[int, ...], list[int]], k: int, rate: float) -> dict[str, Contestant]:
+    """Oracle, synthetic acceptance, and rounds in which a drafter drafts nothing."""
+    oracle, synthetic, empty = STAND_INS
+    return {
+        oracle: Ours(call, {"drafter": Oracle(truth), "k": k}),
+        synthetic: Ours(call, {"drafter": Parrot(), "rule": "synthetic", "rate": rate, "k": k}),
+        empty: Ours(call, {"method": "prompt-lookup", "k": k, "policy": Fixed(0)}),
+    }

@@ -1,0 +1,210 @@
+"""Language models: every method and transformers itself, interleaved, on code and prose, greedy and sampled."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor
+
+import mmspec
+from mmspec.api.build import decoder_for
+from mmspec.bench.limits import best_speedup, best_tree, limits_of, loop_efficiency, measure_floor, pass_seconds
+from mmspec.bench.machine import describe, versions
+from mmspec.bench.memory import Footprint, footprint
+from mmspec.bench.plan import Plan, planned
+from mmspec.bench.race import Contestant, Run, race
+from mmspec.bench.rows import distinct, peer_of, row_of
+from mmspec.bench.tuning import tune
+from mmspec.hosts.loading import load_model, load_tokenizer
+from mmspec.kits.text.bench.batches import batch_rows
+from mmspec.kits.text.bench.contestants import Call, Ours, peers, stand_ins
+from mmspec.kits.text.bench.forced import Forced, forced_all
+from mmspec.kits.text.bench.plan import OVERHEAD, calls_of, tokens_of
+from mmspec.kits.text.bench.settings import (
+    GIVEN,
+    READ,
+    SHARE,
+    TEMPERATURES,
+    BenchOptions,
+    Subject,
+    named,
+    prompts,
+    texts,
+)
+from mmspec.report.result import PLAIN, Limits, Peer, Result, Row
+
+
+@dataclass
+class Bench:
+    """One benchmark under way.
+
+    Attributes:
+        subject: What is benchmarked.
+        model: The target.
+        drafter: The draft model.
+        methods: Our methods with their options, live draft models in them.
+        pieces: Held-out texts by kind.
+        options: How much.
+        device: Where.
+        tick: Called after every call.
+    """
+
+    subject: Subject
+    model: Any
+    drafter: Any
+    methods: Mapping[str, Mapping[str, Any]]
+    pieces: Mapping[str, list[Tensor]]
+    options: BenchOptions
+    device: str
+    tick: Callable[[], None]
+    rows: list[Row] = field(default_factory=list)
+    peers: dict[str, Peer] = field(default_factory=dict)
+    forced: dict[str, dict[str, Forced]] = field(default_factory=dict)
+
+    def run(self) -> Result:
+        """Everything; seconds first, since what follows warms the machine up."""
+        memory = self._memory() if self.options.whole else {}
+        for kind, pieces in self.pieces.items():
+            for temperature in TEMPERATURES:
+                self._setting(named(kind, temperature), pieces, temperature, memory)
+        if self.options.batch:
+            self.rows += batch_rows(
+                self._call(0.0), self.subject, self.methods, self.pieces["code"], self.options, self.tick
+            )
+        if self.options.whole:
+            self.forced = {kind: self._led(pieces[: self.options.prompts]) for kind, pieces in self.pieces.items()}
+        return Result(
+            kind=self.subject.kind,
+            model=self.subject.target,
+            device=describe(self.device),
+            versions=versions(),
+            seed=self.options.seed,
+            prompts={kind: min(self.options.prompts, len(pieces)) for kind, pieces in self.pieces.items()},
+            rows=self.rows,
+            peers=self.peers,
+            limits=self._limits() if self.options.whole else Limits(),
+            teacher_forced={
+                kind: {method: round(led.acceptance_length, 4) for method, led in found.items()}
+                for kind, found in self.forced.items()
+            },
+        )
+
+    def _call(self, temperature: float) -> Call:
+        return Call(self.model, self.options.new, temperature, self.options.seed)
+
+    def once(self) -> Run:
+        """One call of plain decoding."""
+        task = prompts(self.pieces["code"], 1, self.device)[0]
+        return Ours(self._call(0.0), {"method": PLAIN})(task)
+
+    def _setting(self, setting: str, pieces: list[Tensor], temperature: float, memory: Mapping[str, Footprint]) -> None:
+        """One race; stand-ins run where nothing is drawn, since they are about the loop."""
+        call, truth = self._call(temperature), dict[tuple[int, ...], list[int]]()
+        ours: dict[str, Contestant] = {PLAIN: Ours(call, {"method": PLAIN}, truth)}
+        ours |= {name: Ours(call, {"method": name, **options}) for name, options in self.methods.items()}
+        bounds = self.options.whole and not temperature
+        others = stand_ins(call, truth, self.options.k, self.options.rate) if bounds else {}
+        tasks = prompts(pieces, self.options.prompts, self.device)
+        ways = peers(call, self.drafter)
+        tuned = {name: tune(way.ways, tasks[:SHARE], self.tick) for name, way in ways.items()}
+        theirs = {name: found.way for name, found in tuned.items()}
+        tracks = race({**ours, **others, **theirs}, tasks, self.options.repeats, optional=theirs, tick=self.tick)
+        for name in (*ours, *others):
+            how: dict[str, Any] = {"setting": setting, "method": name}
+            how |= {"quality": {"distinct_3": distinct(tracks[name].median, 3)}}
+            options = self.subject.methods.get(name, {}) if name in ours else {"k": self.options.k}
+            how |= {"options": options, "memory": memory.get(name), "mode": name if name in others else "real"}
+            self.rows.append(row_of(tracks[name], tracks[PLAIN], **how))
+        for name, way in ways.items():
+            self.peers[f"{setting} / {name}"] = peer_of(tracks[name], setting, way.note, tuned=tuned[name])
+
+    def _memory(self) -> dict[str, Footprint]:
+        """What models and one call take, by method."""
+        task, call, found = prompts(self.pieces["code"], 1, self.device)[0], self._call(0.0), {}
+        for name, options in {PLAIN: {}, **self.methods}.items():
+            models = [self.model, *([self.drafter] if "drafter" in options else [])]
+            with mmspec.enable(self.model, **{"method": name, **options}):
+                found[name] = footprint(lambda: call(task), models, self.device)
+            self.tick()
+        return found
+
+    def _led(self, pieces: list[Tensor]) -> dict[str, Forced]:
+        """Every method led through held-out text."""
+        found = {}
+        for name, options in self.methods.items():
+            decoder = decoder_for(self.model, **_apart({"method": name, **options}))
+            found[name] = forced_all(decoder, [piece[:, : GIVEN + READ].to(self.device) for piece in pieces], GIVEN)
+            self.tick()
+        return found
+
+    def _limits(self) -> Limits:
+        text = self.pieces["code"][0][:, :GIVEN].to(self.device)
+        target = decoder_for(self.model, PLAIN).target
+        seconds = pass_seconds(target, text)
+        small = pass_seconds(decoder_for(self.drafter, PLAIN).target, text, (1,))
+        floor = measure_floor(float(_read(self.model)), 2.0 * _read(self.model) / 4, self.device)
+        found = limits_of(seconds, floor)
+        found.c[self.subject.drafter] = round(small[1] / seconds[1], 4)
+        found.by_nodes.update(self.subject.by_nodes(target, text))
+        for row in (row for row in self.rows if row.mode == "real" and row.batch == 1 and row.method != PLAIN):
+            led, name = self.forced[row.setting.partition(",")[0]][row.method], f"{row.setting} / {row.method}"
+            found.F_pipe[name] = round(loop_efficiency(row, seconds), 4)
+            found.F_total[name] = round(row.speedup / best_speedup(led.by_rank, floor), 4)
+        for kind, methods in self.forced.items():
+            for method, led in methods.items():
+                if len(led.by_rank) > 1:
+                    best = best_tree(led.by_rank, round(led.nodes / led.rounds))
+                    found.F_tree[f"{kind} / {method}"] = round(led.acceptance_length / best, 4)
+        return found
+
+
+def bench(
+    subject: Subject,
+    methods: list[str] | None,
+    options: BenchOptions,
+    device: str,
+    progress: Callable[[Plan], Callable[[], None]],
+) -> Result:
+    """Load target and draft model, and run.
+
+    Args:
+        subject: What is benchmarked.
+        methods: Which of our methods; None for all that `subject` lists.
+        options: How much.
+        device: Where.
+        progress: Given what is ahead, returns what is called after each call.
+    """
+    model, drafter = load_model(subject.target, device), load_model(subject.drafter, device)
+    wanted = [name for name in (subject.methods if methods is None else methods) if name != PLAIN]
+    asked = {name: dict(subject.methods.get(name, {})) for name in wanted}
+    live = {name: o | ({"drafter": drafter} if "drafter" in o else {}) for name, o in asked.items()}
+    for name, given in live.items():  # names and options are checked before anything is timed
+        decoder_for(model, **_apart({"method": name, **given}))
+    pieces = texts(load_tokenizer(subject.target))
+    run = Bench(subject, model, drafter, live, pieces, options, device, lambda: None)
+    run.tick = progress(_plan(run))
+    return run.run()
+
+
+def _plan(run: Bench) -> Plan:
+    """What is ahead, from one call of plain decoding."""
+    options, kinds = run.options, len(run.pieces)
+
+    def work(options: BenchOptions) -> float:
+        return OVERHEAD * tokens_of(run.methods, options, kinds) / run.options.new
+
+    quick = work(options.quick) if options.whole else None
+    return planned(calls_of(run.methods, options, kinds), work(options), quick, run.once)
+
+
+def _apart(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Arguments of `decoder_for`, which takes a component's options as a mapping."""
+    own = {name: options[name] for name in ("method", "drafter", "rule", "k", "policy") if name in options}
+    return own | {"options": {name: value for name, value in options.items() if name not in own}}
+
+
+def _read(model: Any) -> int:
+    """Bytes of the matrices that a pass reads: all but an embedding that is not the output layer too."""
+    table = model.get_input_embeddings().weight
+    tied = model.get_output_embeddings() is not None and model.get_output_embeddings().weight is table
+    return sum(p.numel() * p.element_size() for p in model.parameters() if tied or p is not table)

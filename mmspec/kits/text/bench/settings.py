@@ -1,0 +1,120 @@
+"""What is decoded, by whom and how much, unless the command line says otherwise."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mmspec.kits.text import held_out
+from mmspec.kits.text.bench.defaults import BATCH, NEW, PROMPTS, QUICK_NEW, QUICK_PROMPTS, QUICK_REPEATS, REPEATS
+
+DRAFTER = "mmspec/text-1m"
+"""The draft model that every shipped language model has: they share a tokenizer."""
+TEMPERATURES = (0.0, 0.8)
+GIVEN = 160
+"""Tokens of a prompt."""
+READ = 240
+"""Tokens of a text through which decoders are led."""
+SHARE = 1
+"""Prompts of a setting on which peers choose their settings."""
+
+METHODS: Mapping[str, Mapping[str, Any]] = {
+    "prompt-lookup": {"k": 7},
+    "suffix": {"k": 10},
+    "token-recycling": {"k": 6, "nodes": 7},
+    "draft-model": {"k": 2, "drafter": DRAFTER},
+    "draft-tree": {"k": 3, "drafter": DRAFTER, "width": 3, "nodes": 7},
+    "rsd": {"k": 3, "drafter": DRAFTER, "width": 2},
+    "cascade": {"k": 6, "budget": 128},
+    "auto": {},
+}
+"""Options that two cores like; a method that is not listed runs with its own."""
+BATCHED = ("prompt-lookup", "suffix", "auto")
+"""Methods that are tried on a batch, under the policy `goodput`, which may choose not to draft."""
+
+
+def _nothing(target: Any, text: Tensor) -> dict[str, dict[str, float]]:
+    return {}
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What is benchmarked.
+
+    Attributes:
+        kind: As in `Result`.
+        target: The model's name.
+        methods: Those that run unless the user names some, with their options. What is called otherwise than its method
+            names that as `method`; an option `drafter` is replaced by the live draft model.
+        drafter: The draft model's name.
+        by_nodes: Given the target and a prompt `[1, length]`, further numbers of passes, as in `Limits`.
+    """
+
+    kind: str
+    target: str
+    methods: Mapping[str, Mapping[str, Any]]
+    drafter: str = DRAFTER
+    by_nodes: Callable[[Any, Tensor], dict[str, dict[str, float]]] = _nothing
+
+
+@dataclass(frozen=True)
+class BenchOptions:
+    """How long a benchmark takes.
+
+    Attributes:
+        prompts: Prompts of each kind of text.
+        new: Tokens of each output.
+        repeats: Counted repeats.
+        batch: Rows of the batch that is compared with its rows alone; 0 leaves it out.
+        seed: Of torch's generator, before every call.
+        k: Units drafted by the oracle, and in the synthetic and empty rounds.
+        rate: Synthetic acceptance.
+        whole: Whether memory, bounds, texts whose truth is forced and limits are measured, beside speed.
+    """
+
+    prompts: int = PROMPTS
+    new: int = NEW
+    repeats: int = REPEATS
+    batch: int = BATCH
+    seed: int = 0
+    k: int = 6
+    rate: float = 0.7
+    whole: bool = True
+
+    @property
+    def quick(self) -> "BenchOptions":
+        """All methods on fewer and shorter texts, for their speed alone."""
+        prompts, new = min(self.prompts, QUICK_PROMPTS), min(self.new, QUICK_NEW)
+        return replace(self, prompts=prompts, new=new, repeats=min(self.repeats, QUICK_REPEATS), batch=0, whole=False)
+
+
+def named(text: str, temperature: float) -> str:
+    """What a setting is called."""
+    return f"{text}, {f'T = {temperature:g}' if temperature else 'greedy'}"
+
+
+def texts(tokenizer: Any) -> dict[str, list[Tensor]]:
+    """Held-out texts, `[1, length]` each, by kind."""
+    return {
+        kind: [torch.tensor([tokenizer(piece, truncation=True)["input_ids"]]) for piece in pieces]
+        for kind, pieces in held_out.read().items()
+    }
+
+
+def prompts(pieces: Sequence[Tensor], count: int, device: str) -> list[dict[str, Tensor]]:
+    """The first tokens of so many texts, one row each."""
+    return [_inputs([piece[0, :GIVEN]], device) for piece in pieces[:count]]
+
+
+def batch(pieces: Sequence[Tensor], rows: int, device: str) -> dict[str, Tensor]:
+    """Prompts of several lengths in one batch, padded on the left."""
+    return _inputs([piece[0, : GIVEN - 7 * i] for i, piece in enumerate(pieces[:rows])], device)
+
+
+def _inputs(rows: Sequence[Tensor], device: str) -> dict[str, Tensor]:
+    longest = max(map(len, rows))
+    ids = torch.stack([torch.nn.functional.pad(row, (longest - len(row), 0)) for row in rows])
+    mask = torch.stack([torch.arange(longest) >= longest - len(row) for row in rows]).long()
+    return {"input_ids": ids.to(device), "attention_mask": mask.to(device)}

@@ -1,0 +1,153 @@
+"""`TextPipeline`: text in, text out, in the manner of diffusers."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from diffusers.utils import BaseOutput
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from mmspec.api.pipeline import Generators, Pipeline, Seed, seeds_for
+from mmspec.api.saved import restored
+from mmspec.api.streaming import Stream
+from mmspec.core.report import Report
+from mmspec.core.warp import Warp
+from mmspec.hosts.dtypes import dtype_of
+from mmspec.hosts.loading import load_model, load_tokenizer
+from mmspec.registry.numbers import integers
+
+
+@dataclass
+class TextPipelineOutput(BaseOutput):
+    """What a call wrote.
+
+    Attributes:
+        texts: The continuations, without their prompts and without special tokens.
+        ids: Their tokens, the end token included: one tensor `[new]` a prompt.
+        report: Counts and times.
+    """
+
+    texts: list[str]
+    ids: list[Tensor]
+    report: Report
+
+
+class TextPipeline(Pipeline):
+    """Continues prompts with a causal language model.
+
+    Args:
+        model: The language model.
+        tokenizer: Its tokenizer.
+    """
+
+    model_cpu_offload_seq = "model"
+
+    def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
+        super().__init__()
+        self.register_modules(model=model, tokenizer=tokenizer)
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        name: str | Path,
+        *,
+        model: PreTrainedModel | None = None,
+        tokenizer: PreTrainedTokenizerBase | None = None,
+        device: str = "cpu",
+        dtype: str | torch.dtype | None = None,
+        torch_dtype: str | torch.dtype | None = None,
+        **how: Any,
+    ) -> "TextPipeline":
+        """Load model and tokenizer.
+
+        Args:
+            name: As in `mmspec.Pipeline.from_pretrained`.
+            model: Instead of the one at `name`.
+            tokenizer: Instead of the one at `name`.
+            device: Where to put a model that is loaded.
+            dtype: Of its weights, by name or torch's own; default: float32.
+            torch_dtype: The same, as diffusers calls it.
+            **how: As in `use`; by default as it was saved.
+
+        Raises:
+            ValueError: There is no such model or dtype, or an argument of `use` is wrong.
+        """
+        model_at, tokenizer_at = cls.places_of(str(name), "model", "tokenizer")
+        if model is None:
+            model = load_model(model_at, device, dtype_of(dtype, torch_dtype))
+        if tokenizer is None:
+            tokenizer = load_tokenizer(tokenizer_at)
+        pipe = cls(model, tokenizer)
+        pipe.register_to_config(_name_or_path=str(name))
+        return pipe.use(**restored(Path(name), how))
+
+    @torch.no_grad()
+    def __call__(
+        self,
+        prompt: str | Sequence[str],
+        max_new_tokens: int = 200,
+        *,
+        temperature: float = 0.8,
+        top_k: int = 0,
+        top_p: float = 1.0,
+        min_p: float = 0.0,
+        seed: Seed = None,
+        generator: Generators = None,
+        k: int | None = None,
+        streamer: Any = None,
+        return_dict: bool = True,
+    ) -> TextPipelineOutput | tuple[list[str], list[Tensor], Report]:
+        """Continue a prompt, or several in one batch.
+
+        Args:
+            prompt: A text, or several.
+            max_new_tokens: Most tokens per prompt.
+            temperature: Higher is more varied; 0 is greedy.
+            top_k: Draw from the `top_k` likeliest tokens; lower is safer, 0 keeps all.
+            top_p: Draw from the likeliest tokens that have this mass together; lower is safer, 1 keeps all.
+            min_p: Drop tokens less likely than this share of the likeliest; higher is safer, 0 keeps all.
+            seed: One, or one a prompt. A prompt's continuation does not depend on the method or on its batch.
+            generator: Instead of `seed`: a `torch.Generator`, or one a prompt.
+            k: Units to draft per round; default: what `use` was told.
+            streamer: One of transformers' streamers; one prompt only.
+            return_dict: Return the output object, or else a tuple of its fields.
+
+        Raises:
+            ValueError: The prompt is empty or a number is out of its range.
+        """
+        integers(max_new_tokens=max_new_tokens, k=k)
+        inputs = self._inputs(prompt)
+        rows, ids = len(inputs["input_ids"]), inputs["input_ids"]
+        if max_new_tokens < 1:
+            raise ValueError(f"max_new_tokens must be at least 1, got {max_new_tokens}")
+        warp = Warp.sampling(temperature, top_k, top_p, min_p)
+        stream = Stream(streamer, ids)
+        output = self.decoder(k).generate(
+            inputs,
+            max_new_tokens,
+            seed=seeds_for(rows, seed, generator),
+            warp=warp,
+            ends=self.model.generation_config.eos_token_id,
+            on_step=stream.step,
+        )
+        stream.end()
+        texts = [self.tokenizer.decode(units, skip_special_tokens=True) for units in output.units]
+        made = TextPipelineOutput(texts, output.units, output.report)
+        return made if return_dict else (made.texts, made.ids, made.report)
+
+    def _inputs(self, prompt: str | Sequence[str]) -> dict[str, Tensor]:
+        """Prompts as ids `[batch, prompt]`, padded on the left, and their mask; a padding token is not needed."""
+        prompts = [prompt] if isinstance(prompt, str) else list(prompt) if isinstance(prompt, Iterable) else []
+        if not prompts or not all(isinstance(p, str) for p in prompts):
+            raise ValueError(f"a prompt is a text, or a list of at least one text, not {prompt!r}")
+        rows = [torch.tensor(self.tokenizer(p)["input_ids"], dtype=torch.int64) for p in prompts]
+        empty = [i for i, (p, row) in enumerate(zip(prompts, rows, strict=True)) if not p or not len(row)]
+        if empty:
+            raise ValueError(f"prompt {empty[0]} is empty; give some text to continue")
+        ids = pad_sequence(rows, batch_first=True, padding_side="left")
+        mask = pad_sequence([torch.ones_like(row) for row in rows], batch_first=True, padding_side="left")
+        return {"input_ids": ids.to(self._execution_device), "attention_mask": mask.to(self._execution_device)}

@@ -1,0 +1,200 @@
+"""What a drafter that offers `q` promises: its units were drawn from the distribution that it reports, and from
+nothing else.
+
+Every unit is mapped to a number that is uniform if the unit was drawn from its distribution (the probability integral
+transform, with a coin of the test's own where a unit has mass). Then the numbers of a draft are uniform on a cube,
+whatever the distributions were, node by node and row by row: one χ² sees a chain's joint, siblings and windows alike.
+"""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from mmspec.core.decoder import Decoder
+from mmspec.core.distributions import Categorical, Distribution, Gaussian, GaussianMixture, Mixed, Trajectory
+from mmspec.core.philox import PhiloxSource
+from mmspec.core.types import Draft
+from mmspec.core.warp import Warp
+from mmspec.registry import Component
+from mmspec.testing.conformance.benches import Bench
+from mmspec.testing.conformance.check import Broken, Untried, promise
+from mmspec.testing.conformance.drafters import runs
+from mmspec.testing.conformance.subject import Subject, Trial
+from mmspec.testing.conformance.watch import Log, Watched, live_nodes
+from mmspec.testing.power import chi_squared_sees
+from mmspec.testing.statistics import LEVEL, joint_p_value
+
+BINS = 5
+NODES = 3
+ROUNDS = 3
+MOST = 25_000
+"""Rows of a run."""
+
+
+def _has_distribution(component: Component) -> bool:
+    return "q" in component.offers
+
+
+def _draws_anew(component: Component) -> bool:
+    """Not where a window lives on from round to round (`redraw`): its rounds share units by design."""
+    return _has_distribution(component) and "redraw" not in component.needs
+
+
+@promise("drafter", when=lambda component: not _has_distribution(component))
+def drafts_are_point_masses(subject: Subject) -> str:
+    """Without `q` among its offers a draft has no distribution: a rule then knows that nothing was drawn."""
+    nodes = 0
+    for trial, played in runs(subject):
+        for _, draft in (pair for rounds in played.rounds for pair in rounds):
+            nodes += draft.units.shape[1]
+            if draft.distribution is not None and type(draft.distribution).__name__ != "PointMass":
+                raise Broken(
+                    f"on {trial.name}, a draft has a {type(draft.distribution).__name__} distribution; offer `q`"
+                )
+    return f"{nodes:,} nodes without a distribution"
+
+
+@promise("drafter", when=_has_distribution)
+def distributions_are_normalised(subject: Subject) -> str:
+    """A reported distribution sums to 1 at every node, and has no negative probability."""
+    off, distributions = 0.0, 0
+    for trial in subject.trials:
+        log = _fresh_drafts(trial, 0)[0]
+        off, distributions = max(off, log.most["off"]), distributions + log.count["distributions"]
+        if log.wrong["distributions-are-normalised"]:
+            raise Broken(f"on {trial.name}: {log.wrong['distributions-are-normalised'][0]}")
+    if not distributions:
+        raise Untried("with these options no draft has a distribution")
+    return f"max |Σq − 1| {off:.0e} at {distributions:,} nodes"
+
+
+@promise("drafter", when=_has_distribution)
+def units_follow_their_distribution(subject: Subject) -> str:
+    """Under a rule with fresh noise, drafted units are distributed as the distribution that the draft reports."""
+    return _worst(subject, _within, "whose units do not follow their distribution")
+
+
+@promise("drafter", when=_draws_anew)
+def rounds_draw_fresh_noise(subject: Subject) -> str:
+    """Under a rule with fresh noise, what one round drafts says nothing about what chance does in the next."""
+    return _worst(subject, _between, "whose rounds share their noise")
+
+
+def _worst(subject: Subject, look: Callable[[list[Draft], int], Tensor | None], what: str) -> str:
+    """The smallest p-value over trials; each may fail once and is then tried with another seed."""
+    tried: list[tuple[float, str]] = []
+    for trial in subject.trials:
+        p, number = 0.0, ""
+        for seed in (0, 7919):
+            runs = [(_fresh_drafts(trial, seed + run)[1], run) for run in range(_runs(trial))]
+            uniform = [seen for drafts, run in runs if drafts and (seen := look(drafts, run)) is not None]
+            if not uniform:
+                break
+            p, number = _p_of(torch.cat(uniform))
+            if p > LEVEL:
+                break
+        if number:
+            tried.append((p, number))
+            if p <= LEVEL:
+                raise Broken(f"on {trial.name} it makes drafts {what}", number)
+    if not tried:
+        raise Untried("no rule with fresh noise takes it, or its distributions are wrong already")
+    return min(tried)[1]
+
+
+def _p_of(uniform: Tensor) -> tuple[float, str]:
+    """χ² of `uniform [rows, n]` in equal cells of the cube."""
+    rows, n = uniform.shape
+    cells = (uniform * BINS).long().clamp(max=BINS - 1)
+    even = torch.full((BINS,) * n, 1 / BINS**n, dtype=torch.float64)
+    p, sees = joint_p_value(cells, even), chi_squared_sees(even, rows)
+    return p, f"χ² p = {p:.2g} ({BINS**n} cells, {rows:,} rows: sees a bias ≥ {sees:.2%})"
+
+
+def _within(drafts: list[Draft], run: int) -> Tensor | None:
+    """The first nodes of the last draft."""
+    return _uniform(drafts[-1], run)[:, :NODES] if drafts[-1].units.shape[1] else None
+
+
+def _between(drafts: list[Draft], run: int) -> Tensor | None:
+    """The first node of every draft."""
+    if not all(draft.units.shape[1] for draft in drafts):
+        return None
+    if _p_of(_uniform(drafts[0], run)[:, :NODES])[0] <= LEVEL:  # a wrong distribution is another check's to tell
+        return None
+    return torch.cat([_uniform(draft, run, i)[:, :1] for i, draft in enumerate(drafts)], 1)
+
+
+def _fresh_drafts(trial: Trial, seed: int) -> tuple[Log, list[Draft]]:
+    """Drafts of consecutive rounds under a rule with fresh noise, all rows alike; those that have a distribution.
+    Kept.
+    """
+    kept = trial.subject.kept
+    if (trial, seed) not in kept:
+        kept[trial, seed] = _drawn(trial, seed)
+    found: tuple[Log, list[Draft]] = kept[trial, seed]
+    return found
+
+
+def _runs(trial: Trial) -> int:
+    """How many runs a statistical trial takes."""
+    return 1 if trial.example.rows else max(1, trial.subject.rows(trial.bench) // trial.bench.rows)
+
+
+def _drawn(trial: Trial, seed: int) -> tuple[Log, list[Draft]]:
+    drafter, bench = trial.drafter(), trial.bench
+    assert drafter is not None
+    try:
+        rule = trial.rule(fresh=True)
+    except Untried:
+        return Log(), []
+    watched = Watched(drafter)
+    decoder = Decoder(bench.target, watched, rule, k=NODES)
+    rows = min(bench.rows, trial.example.rows or MOST)
+    state = decoder.start(bench.prompt([0] * rows), (NODES + 2) * (ROUNDS + 1), seed=seed, warp=_warped(bench))
+    for _ in range(ROUNDS):
+        decoder.settle(state, decoder.speculate(state))
+        state.sync()
+    return watched.log, [draft for _, draft in watched.rounds if draft.distribution is not None]
+
+
+def _warped(bench: Bench) -> Warp:
+    """Distributions that are not the softmax of a model's scores: a drafter that reports that one shows."""
+    vocab = bench.target.vocab
+    if vocab is None or vocab < 3:
+        return bench.warp
+    return Warp.sampling(temperature=0.7, top_k=vocab - 1, guidance=bench.warp.guidance)
+
+
+def _uniform(draft: Draft, run: int, place: int = 0) -> Tensor:
+    """A number a node, uniform if the unit was drawn from its distribution, chance alone where nothing was: `[batch,
+    node]`.
+    """
+    source = PhiloxSource.seeded(1234 + ROUNDS * run + place, len(draft.units))  # coins that no other draft has
+    count = draft.units.shape[1]
+    coin = source.fresh(torch.zeros(len(draft.units), dtype=torch.int64), 0, count).uniform()
+    assert draft.distribution is not None
+    return torch.where(live_nodes(draft), _transform(draft.distribution, draft.units, coin), coin)
+
+
+def _transform(distribution: Distribution, units: Tensor, coin: Tensor) -> Tensor:
+    if isinstance(distribution, Mixed):
+        return torch.where(distribution.random, _transform(distribution.distribution, units, coin), coin)
+    if isinstance(distribution, Gaussian):
+        first = ((units - distribution.mean) / distribution.sigma).flatten(2)[..., 0]
+        return torch.special.ndtr(first)
+    if isinstance(distribution, Trajectory):  # its last step, given all before it
+        first = (distribution.states[:, :, -1, 0] - distribution.means[:, :, -1, 0]) / distribution.schedule.sigmas[-1]
+        return torch.special.ndtr(first)
+    if isinstance(distribution, GaussianMixture):
+        first = torch.special.ndtr((units[..., None, 0] - distribution.means[..., 0]) / distribution.scales[..., 0])
+        return (distribution.weights * first).sum(-1)
+    if isinstance(distribution, Categorical):
+        probs = distribution.on(None)
+        own = probs.gather(-1, units[..., None])
+        # From the likeliest unit down, so that a draft which takes the likeliest shows at once.
+        above = torch.where(probs > own, probs, 0).sum(-1)
+        ties = (probs == own) & (torch.arange(probs.shape[-1]) < units[..., None])
+        return above + torch.where(ties, probs, 0).sum(-1) + coin * own[..., 0]
+    raise Untried(f"the kit cannot map units of a {type(distribution).__name__} to uniform numbers")
