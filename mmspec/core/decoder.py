@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mmspec.core.capabilities import Bounded, Forcing, TargetAware, TargetWrapping
 from mmspec.core.distributions import PointMass, take_nodes
 from mmspec.core.drafters.none import NoDraft
 from mmspec.core.fit import refuse_misfits, repeatable
@@ -99,10 +100,10 @@ class Decoder:
         self.name = name or type(self.drafter).__name__
         self.why = why
         refuse_misfits(self.target, self.drafter, self.rule)
-        if hasattr(self.rule, "wrap"):
+        if isinstance(self.rule, TargetWrapping):
             self.target = self.rule.wrap(target)
         self.drafter.bind(self.target)
-        if hasattr(self.rule, "bind"):
+        if isinstance(self.rule, TargetAware):
             self.rule.bind(self.target)
 
     def start(
@@ -131,7 +132,7 @@ class Decoder:
         if limit < 1:
             raise ValueError(f"limit must be at least 1, got {limit}")
         report = Report(self.name, self.rule.exactness, repeatable=repeatable(self.rule, self.policy))
-        context = getattr(self.target, "context", None)
+        context = self.target.context if isinstance(self.target, Bounded) else None
         width = self.drafter.width(min(self.k, limit - 1, context or limit)) + 1  # no draft goes beyond any of them
         with report.phase("prefill"):
             started = self.target.start(inputs, limit, width)
@@ -239,8 +240,10 @@ class Decoder:
 
     def _warp(self, given: Warp | None) -> Warp:
         """The call's warp; where it forces nothing, it forces what the target does."""
-        warp, forced = given if given is not None else Warp(), getattr(self.target, "forced", None)
-        return warp if forced is None or warp.forced is not None else replace(warp, forced=forced)
+        warp = given if given is not None else Warp()
+        if warp.forced is not None or not isinstance(self.target, Forcing):
+            return warp
+        return replace(warp, forced=self.target.forced)
 
     def _propose(self, state: State) -> Draft | None:
         """What the drafter proposes, as far as the policy wants it; None where that is nothing."""

@@ -3,6 +3,7 @@
 Every need must be met by another party.
 """
 
+from mmspec.core.capabilities import Advising
 from mmspec.core.policies import Clocked, Policy
 from mmspec.core.protocols import Drafter, Target
 from mmspec.core.rules.rule import Rule
@@ -22,7 +23,7 @@ def refuse_misfits(target: Target, drafter: Drafter, rule: Rule) -> None:
             f"{type(drafter).__name__} with {type(rule).__name__} on {type(target).__name__} cannot be verified: "
             f"nothing offers {', '.join(sorted(lacking))} "
             f"(target: {_listed(target.offers)}; drafter: {_listed(drafter.offers)}; rule: {_listed(rule.offers)})"
-            + getattr(drafter, "remedy", "")
+            + (drafter.advice if isinstance(drafter, Advising) else "")
         )
 
 

@@ -64,7 +64,7 @@ class Drafter(Protocol):
         offers: `chain` or `tree`, and `q` where drafts carry a distribution.
         needs: Words that target and rule must offer between them: `hidden`, `redraw`, `rerank`, …
 
-    A drafter whose needs depend on its options may have an attribute `remedy`: the end of the sentence that refuses it.
+    What a drafter may have beside: `mmspec.core.capabilities`.
     """
 
     offers: frozenset[str]

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mmspec.core.distributions.capabilities import Explaining
 from mmspec.core.distributions.distribution import finite_nodes, take_nodes, where_nodes
 from mmspec.core.noise import Round, Source
 from mmspec.core.report import Report
@@ -233,12 +234,12 @@ class State:
 
     def _fault(self, row: int, position: int) -> str:
         """What is wrong with a new unit, in the words of its distribution where that has any."""
-        if self.step is not None and hasattr(self.step.scores.distribution, "fault"):
+        if self.step is not None and isinstance(self.step.scores.distribution, Explaining):
             drawn = self.step.verdict.drawn
             node = position - int(self.emitted[row] - self.step.count[row])  # such distributions have chains for drafts
-            told = self.step.scores.distribution.fault(drawn, row, node) if 0 <= node < drawn.shape[1] else ""
-            if told:
-                return f"new unit {position}: {told}"
+            fault = self.step.scores.distribution.fault(drawn, row, node) if 0 <= node < drawn.shape[1] else ""
+            if fault:
+                return f"new unit {position}: {fault}"
         return f"the target's scores of new unit {position} are NaN or all -inf"
 
     def stop(self, row: int, count: int) -> None:

@@ -79,7 +79,7 @@ class Pass:
         relative = self._slot - self.length[:, None]
         return (relative >= 0) & (relative < self.depth.shape[1])
 
-    def wrap(self, pattern: Callable[..., Tensor]) -> Tensor:
+    def within(self, pattern: Callable[..., Tensor]) -> Tensor:
         """The tree under a pattern of transformers, evaluated on positions: `[batch, 1, node, visible]` bool."""
         if pattern is causal_mask_function:  # what a node may see lies before it anyway
             return self.tree
@@ -105,7 +105,7 @@ def tree_mask(mask_function: Callable[..., Tensor], local_size: int | None = Non
     assert geometry is not None, "the attention 'mmspec' is used outside a pass of mmspec"
     if geometry.alone and (mask_function is causal_mask_function or geometry.visible <= (local_size or 0)):
         return None
-    return geometry.wrap(mask_function)
+    return geometry.within(mask_function)
 
 
 AttentionMaskInterface.register(NAME, tree_mask)

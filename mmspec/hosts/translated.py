@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mmspec.core.capabilities import Bounded
 from mmspec.core.protocols import Target
 from mmspec.core.tree import TreeIndex
 from mmspec.core.types import Draft, Started, TargetOutput
@@ -73,7 +74,7 @@ class TranslatedTarget:
         self.vocabulary = vocabulary
         self.offers = target.offers - {"truncate"}
         self.vocab: int | None = len(vocabulary.draft_of)
-        self.context: int | None = getattr(target, "context", None)
+        self.context: int | None = target.context if isinstance(target, Bounded) else None
 
     def start(self, inputs: Any, limit: int, width: int) -> Started:
         """Prefill `inputs`: ids of the larger target `[batch, prompt]`, padded on the left, or a mapping of

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mmspec.core.capabilities import TargetAware, TargetWrapping
 from mmspec.core.distributions import Categorical, Distribution, Gaussian, Mixed, take_nodes
 from mmspec.core.noise import DraftNoise, Round
 from mmspec.core.protocols import Target
@@ -62,11 +63,11 @@ class Leaning:
         self.exactness, self.needs, self.offers = self.rule.exactness, self.rule.needs, self.rule.offers
 
     def bind(self, target: Target) -> None:
-        if hasattr(self.rule, "bind"):
+        if isinstance(self.rule, TargetAware):
             self.rule.bind(target)
 
     def wrap(self, target: Target) -> Target:
-        return self.rule.wrap(target) if hasattr(self.rule, "wrap") else target
+        return self.rule.wrap(target) if isinstance(self.rule, TargetWrapping) else target
 
     def draft_noise(self, round: Round) -> DraftNoise:
         return self.rule.draft_noise(round)

@@ -148,7 +148,7 @@ def test_latents_that_are_not_finite_are_named():
 
 
 @pytest.mark.parametrize(
-    ("other", "external"),
+    ("other", "told"),
     [
         (dict(token_dim=3), "numbers of a token: the draft model has 3, the target 2"),
         (dict(grid=5), "tokens per side .the patching.: the draft model has 5, the target 7"),

@@ -46,8 +46,8 @@ def test_counts(drafter, end):
             accepted += len(kept)
             for depth in range(len(kept)):
                 by_depth[depth] = by_depth.get(depth, 0) + 1
-    output = decoder.result(state)
-    report, emitted = output.report, sum(len(row) for row in output.units)
+
+    report, emitted = state.report, sum(len(row) for row in state.output())
     assert (report.row_rounds, report.drafted, report.accepted) == (passes, drafted, accepted)
     assert [n for n in report.accepted_by_depth if n] == [by_depth[d] for d in sorted(by_depth)]
     assert report.emitted == emitted and report.rows == 4

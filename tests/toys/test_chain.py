@@ -24,6 +24,8 @@ STEPS, WIDTH, LEVEL = 3, 3, 1e-4
 class CopyLeft:
     """The root, copied: point masses, which no continuous draw ever hits."""
 
+    reach = 0
+
     def fill(self, state, window, noise):
         return state.root[:, None].expand_as(window.units), None
 
@@ -167,7 +169,7 @@ def test_conditions_that_are_not_finite_are_named():
 
 
 @pytest.mark.parametrize(
-    ("sigmas", "external"),
+    ("sigmas", "told"),
     [
         (torch.tensor([0.5, 0.5, 0.0]), r"step 2 of 3 \(the last one\): sigma is 0; a noiseless step"),
         (torch.tensor([0.5, -0.1, 0.5]), r"step 1 of 3: sigma is -0.1"),

@@ -21,6 +21,8 @@ SIGMA = 0.5
 class CopyLeft:
     """The root, copied: point masses, which no continuous draw ever hits."""
 
+    reach = 0
+
     def fill(self, state, window, noise):
         return state.root[:, None].expand_as(window.units), None
 

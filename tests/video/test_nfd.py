@@ -139,7 +139,7 @@ def test_it_comes_by_name_and_refuses_what_does_not_fit(dit, oasis, tokens):
         decoder = decoder_for(model, "nfd", k=3)
         assert decoder.rule.exactness == "lossy" and decoder.k == 3 and decoder.target.joint is not None
         assert decoder_for(model).rule.exactness == "invariant"  # never a default
-    with pytest.raises(ValueError, match=r"nfd.* does not fit target 'token-frames'.* needs .*told"):
+    with pytest.raises(ValueError, match=r"nfd.* does not fit target 'token-frames'.* needs .*external"):
         decoder_for(tokens, "nfd")
     with pytest.raises(ValueError, match=r"rule 'nfd' needs chain"):
         decoder_for(dit, "nfd", drafter="action-model")

@@ -209,7 +209,7 @@ def test_what_is_no_student_is_refused(dit, oasis, tokens, adapter):
         (dit, {"student": adapter, "tolerance": -0.1}, "tolerance.*greater than or equal to 0"),
         (dit, {"student": adapter, "tolerance": float("nan")}, "tolerance"),
         (dit, {"student": adapter, "level": 0}, "level.*greater than 0"),
-        (tokens, {}, r"'student' does not fit target 'token-frames'.* needs .*told"),
+        (tokens, {}, r"'student' does not fit target 'token-frames'.* needs .*external"),
     ]
     for model, options, message in refusals:
         with pytest.raises(ValueError, match=message):

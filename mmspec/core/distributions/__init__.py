@@ -1,5 +1,6 @@
 """Distributions couple: a distribution at every node, and how it is tied to another one."""
 
+from mmspec.core.distributions.capabilities import CouplesAtOnce, Explaining
 from mmspec.core.distributions.categorical import Categorical
 from mmspec.core.distributions.chain import DenoisingChain, Head
 from mmspec.core.distributions.distribution import Distribution, finite_nodes, take_nodes, where_nodes
@@ -13,8 +14,10 @@ from mmspec.core.distributions.trajectory import Schedule, Trajectory
 
 __all__ = [
     "Categorical",
+    "CouplesAtOnce",
     "DenoisingChain",
     "Distribution",
+    "Explaining",
     "External",
     "Gaussian",
     "GaussianMixture",

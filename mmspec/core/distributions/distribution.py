@@ -17,11 +17,7 @@ from mmspec.core.noise import Noise
 class Distribution(Protocol):
     """A distribution at every node of a round, batched: `[batch, node]` distributions over units.
 
-    A distribution whose draws are expensive may also have `draw_coupled(draft, x, follows, noise) -> [batch, node,
-    *draw]`, all nodes in one go: coupled with the drafted child where `follows [batch, node - 1]`, free elsewhere and
-    at the last node; `draft` and `x` are over the drafted nodes.
-    A distribution that can say what is wrong may have `fault(draws, row, node) -> str`: for the message, "" where
-    nothing is.
+    What a distribution may have beside: `mmspec.core.distributions.capabilities`.
     """
 
     @staticmethod

@@ -23,6 +23,7 @@ from typing import Any, Protocol, cast
 import torch
 from torch import Tensor
 
+from mmspec.core.capabilities import Bounded
 from mmspec.core.decoder import Decoder
 from mmspec.core.distributions import Distribution, take_nodes
 from mmspec.core.noise import DraftNoise
@@ -148,7 +149,7 @@ class FromHistory:
         self.prompt = prompt
         self.offers = target.offers | {"live"}
         self.vocab = target.vocab
-        self.context: int | None = getattr(target, "context", None)
+        self.context: int | None = target.context if isinstance(target, Bounded) else None
 
     def start(self, inputs: State, limit: int, width: int) -> Started:
         known = inputs.given + max(inputs.host_emitted)

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mmspec.core.capabilities import Bounded
 from mmspec.core.distributions import take_nodes
 from mmspec.core.drafters.growth import Growth, Scratch
 from mmspec.core.drafters.shapes import Chain, Frontier, Shape
@@ -150,7 +151,7 @@ class DraftModel:
 
     def _context(self, state: State) -> int:
         """Levels that fit what the small model was made for, behind the longest row."""
-        context = getattr(self.model, "context", None)
+        context = self.model.context if isinstance(self.model, Bounded) else None
         if context is None:
             return state.limit
         longest = max(n - pads for n, pads in zip(state.host_emitted, state.host_pads, strict=True)) + state.given

@@ -23,6 +23,8 @@ class RandomUnit:
 
     vocab: int
 
+    reach = 0
+
     def fill(self, state: State, window: Window, noise: Noise) -> tuple[Tensor, Distribution | None]:
         # The target's own noise must not choose the draft and then judge it, so these come from a lane of their own.
         own = state.round().source.fresh(state.emitted, 1, window.units.shape[1]).lane(Lane.DRAFT)
@@ -32,6 +34,8 @@ class RandomUnit:
 @dataclass(frozen=True)
 class LeftUnit:
     """The last unit that is known or drawn: repeats what stands to the left."""
+
+    reach = 0
 
     def fill(self, state: State, window: Window, noise: Noise) -> tuple[Tensor, Distribution | None]:
         sequence = torch.cat([state.root[:, None], window.units], 1)
@@ -48,6 +52,8 @@ class AboveUnit:
     """
 
     grid_width: int
+
+    reach = 0
 
     def fill(self, state: State, window: Window, noise: Noise) -> tuple[Tensor, Distribution | None]:
         left, _ = LeftUnit().fill(state, window, noise)
@@ -70,6 +76,8 @@ class PreviousFrame:
     """
 
     period: int
+
+    reach = 0
 
     def fill(self, state: State, window: Window, noise: Noise) -> tuple[Tensor, Distribution | None]:
         left, _ = LeftUnit().fill(state, window, noise)

@@ -43,9 +43,11 @@ class Window:
 class Initialisation(Protocol):
     """Fills the slots that enter a window.
 
-    One that looks at the distributions of units that were emitted has an attribute `reach`: how many of them
-    (`window.past`).
+    Attributes:
+        reach: Of how many units that were emitted last it looks at the distributions (`window.past`); mostly 0.
     """
+
+    reach: int
 
     def fill(self, state: State, window: Window, noise: Noise) -> tuple[Tensor, Distribution | None]:
         """Units of all slots, `[batch, k, *unit]` (those that are drawn already are not read), and their distribution.
@@ -108,7 +110,7 @@ class Jacobi:
         """The distributions of the last units emitted, as far as the initialisation looks; node j drew the j-th of a
         round's.
         """
-        reach, distribution = getattr(self.initialisation, "reach", 0), step.scores.distribution
+        reach, distribution = self.initialisation.reach, step.scores.distribution
         if not reach or isinstance(distribution, PointMass):  # given, not drawn
             return before
         drawn = distribution.with_draws(step.verdict.drawn)

@@ -10,7 +10,7 @@ Guarantee: `lossless`. Noise is fresh in every round, because the redraws look p
 import torch
 from torch import Tensor
 
-from mmspec.core.distributions import Distribution, couple, drawn_part, where_nodes
+from mmspec.core.distributions import CouplesAtOnce, Distribution, couple, drawn_part, where_nodes
 from mmspec.core.noise import DraftNoise, Round
 from mmspec.core.rules.rule import walk
 from mmspec.core.types import Draft, Scores, Verdict
@@ -38,10 +38,11 @@ class Rejection:
         if not last or draft.distribution is None:
             return distribution.draw(noise)
         follows = draft.valid[:, 1:]  # an invalid child was never a proposal: its parent's free draw must stand
-        at_once = getattr(distribution, "draw_coupled", None)
-        if at_once is not None:
+        if isinstance(distribution, CouplesAtOnce):
             proposal, follows = drawn_part(draft.distribution, follows)
-            return distribution.draw(noise) if proposal is None else at_once(proposal, draft.drafted, follows, noise)
+            if proposal is None:
+                return distribution.draw(noise)
+            return distribution.draw_coupled(proposal, draft.drafted, follows, noise)
         drawn = distribution.draw(noise)
         coupled = couple(
             distribution.take(draft.index.parent[:, 1:]), draft.distribution, draft.drafted, round.fresh(last)

@@ -24,9 +24,7 @@ class Rule(Protocol):
         offers: Words that drafters may need of a rule: `redraw` (`verdict.drawn` is a draw at every node), `rerank`
             (nodes may be dropped or reordered after their unit was seen).
 
-    A rule that has to know the target (its codebook, say) may have a method `bind(target)`, called once by the decoder.
-    A lossy one under which the target works otherwise may have a method `wrap(target) -> Target`: what to decode with
-    instead, a copy, so that nothing changes for other decoders of that target.
+    What a rule may have beside: `mmspec.core.capabilities`.
     """
 
     exactness: str

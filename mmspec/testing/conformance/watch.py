@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mmspec.core.capabilities import Advising
 from mmspec.core.distributions import Categorical, Mixed
 from mmspec.core.guard import misshapen
 from mmspec.core.noise import DraftNoise
@@ -56,7 +57,7 @@ class Watched:
         self.log = Log()
         self.rounds: list[tuple[int, Draft]] = []
         self.offers, self.needs = drafter.offers, drafter.needs
-        self.remedy = getattr(drafter, "remedy", "")
+        self.advice = drafter.advice if isinstance(drafter, Advising) else ""
         self._vocab: int | None = None
         self._lost = False
 

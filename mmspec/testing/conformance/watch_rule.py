@@ -7,6 +7,7 @@ import numpy
 import torch
 from torch import Tensor
 
+from mmspec.core.capabilities import TargetAware
 from mmspec.core.distributions import Categorical, Distribution, take_nodes
 from mmspec.core.noise import DraftNoise, Round
 from mmspec.core.protocols import Target
@@ -28,7 +29,7 @@ class WatchedRule:
         self.exactness, self.needs, self.offers = rule.exactness, rule.needs, rule.offers
 
     def bind(self, target: Target) -> None:
-        if hasattr(self.rule, "bind"):
+        if isinstance(self.rule, TargetAware):
             self.rule.bind(target)
 
     def draft_noise(self, round: Round) -> DraftNoise:

@@ -97,6 +97,8 @@ class RepeatLeft:
 
     sigma: float
 
+    reach = 0
+
     def fill(self, state: State, window: Window, noise: Noise) -> tuple[Tensor, Distribution | None]:
         mean = state.root[:, None]
         if isinstance(window.distribution, Gaussian):

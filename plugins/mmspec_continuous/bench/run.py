@@ -228,7 +228,7 @@ def _of_a_distribution(row: Row) -> Row:
 
 def _read(model: CausalContinuousAR) -> tuple[int, int]:
     """Bytes of weights that every pass reads: once a token, and once a denoising step."""
-    again = [part for name, part in model.token_head.named_children() if name not in ("external", "modulation")]
+    again = [part for name, part in model.token_head.named_children() if name not in ("told", "modulation")]
     caption = set(model.cls_embedding.modules())
     steps = {layer for part in again for layer in part.modules()}
     layers = [part for part in model.modules() if isinstance(part, torch.nn.Linear) and part not in caption]

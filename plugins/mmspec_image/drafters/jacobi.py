@@ -45,6 +45,8 @@ class Predicted:
 
     grid_width: int
 
+    reach = 0
+
     def fill(self, state: State, window: Window, noise: Noise) -> tuple[Tensor, Distribution | None]:
         left, _ = LeftUnit().fill(state, window, noise)
         above, _ = AboveUnit(self.grid_width).fill(state, window, noise)
@@ -63,6 +65,8 @@ class PreviousImage:
         self._above = AboveUnit(grid_width)
         self._now: tuple[Tensor, int] | None = None  # history of the call at hand, and where its codes begin
         self._last: Tensor | None = None
+
+    reach = 0
 
     def fill(self, state: State, window: Window, noise: Noise) -> tuple[Tensor, Distribution | None]:
         above, _ = self._above.fill(state, window, noise)

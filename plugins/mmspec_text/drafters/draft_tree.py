@@ -64,7 +64,7 @@ class TextDraftTree(DraftModel):
     def __init__(self, options: DraftTreeOptions = DraftTreeOptions()) -> None:
         self.options, self._small = options, load(options, "draft-tree")
         super().__init__(self._small, options.made())
-        self.remedy = (
+        self.advice = (
             "; shape=branching and shape=beam keep their distribution and fit" if options.shape == "rerank" else ""
         )
 

@@ -138,7 +138,7 @@ class FramesTarget:
         forget = self.denoiser.cache == "exact"
         cache.window = cache.window.then(frames, actions, keys, count, longest, self.most, forget)
         root = torch.where(count > 0, nodes.gather(1, count[:, None])[:, 0], -1)
-        cache.tree = tree.wrap(root) if bool((root >= 0).any()) else None
+        cache.tree = tree.subtree(root) if bool((root >= 0).any()) else None
 
     def truncate(self, cache: Memory, length: Tensor) -> None:
         raise NotImplementedError("a world goes on; it cannot go back")

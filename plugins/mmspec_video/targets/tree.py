@@ -107,7 +107,7 @@ class FrameTree:
         self.keys = [(put(old[0], new[0]), put(old[1], new[1])) for old, new in both]
         self.keyed = self.keyed.scatter(1, nodes, True)
 
-    def wrap(self, node: Tensor) -> "FrameTree":
+    def subtree(self, node: Tensor) -> "FrameTree":
         """What hangs on `node [row]` (-1: none does); of all else nothing is left."""
         reach = (self.lineage == node[:, None, None]).any(-1) & (node >= 0)[:, None]
         there, keyed, keys = self.there & reach, self.keyed & reach, self.keys
