@@ -28,9 +28,9 @@ from mmspec.core.distributions import Gaussian
 from mmspec.testing.oracles import linear_joint
 from mmspec.testing.statistics import LEVEL
 from mmspec.testing.toys.white import white_p_value, whitened
-from mmspec_continuous.denoising.asked import leaves
-from mmspec_continuous.denoising.schedulers import Steps, clean_of, fork, output_of
-from mmspec_continuous.denoising.table import Table
+from mmspec_continuous.denoising.nests import map_leaves
+from mmspec_continuous.denoising.predictions import Predictions
+from mmspec_continuous.denoising.schedulers import GaussianSteps, clean_of, output_of
 
 METHOD, ROWS, STEPS, GUIDANCE = "speculative-denoising", 5000, 6, 2.0
 NARROW, WIDE = 0.35, 1.5
@@ -149,15 +149,15 @@ def test_whole_guided_trajectories_follow_the_closed_form(variance: str) -> None
 
 
 def test_mutants_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    sigma, reach = Steps.sigma, Table.reach
+    sigma, advance = GaussianSteps.sigma, Predictions.advance
     with monkeypatch.context() as m:  # a spread that is not the scheduler's
-        m.setattr(Steps, "sigma", lambda self, t, like: 1.1 * sigma(self, t, like))
+        m.setattr(GaussianSteps, "sigma", lambda self, t, like: 1.1 * sigma(self, t, like))
         assert trajectory_p_value() < LEVEL
     with monkeypatch.context() as m:  # all drafts are kept
         m.setattr(Gaussian, "couple", lambda self, draft, x, noise: x)
         assert trajectory_p_value(accepting=1.0) < LEVEL
     with monkeypatch.context() as m:  # a prediction made for a state that was refused
-        m.setattr(Table, "reach", lambda self, index, same: reach(self, index, torch.ones_like(same)))
+        m.setattr(Predictions, "advance", lambda self, index, same: advance(self, index, torch.ones_like(same)))
         with pytest.raises(AssertionError, match="not close"):
             trajectory_p_value()
 
@@ -196,7 +196,7 @@ def test_a_step_is_the_gaussian_that_is_read_off_it(name: str) -> None:
     for index, t in enumerate(scheduler.timesteps[:6]):
         scheduler.scale_model_input(x, t)
         output = torch.randn_like(x)
-        twin = Steps(fork(scheduler), options)
+        twin = GaussianSteps.of(scheduler, options)
         torch.testing.assert_close(output_of(scheduler, index, clean_of(scheduler, index, output, x), x), output,
                                    atol=2e-3, rtol=1e-3)  # fmt: skip
         sigma, mean = twin.sigma(t, x), twin.mean(output, t, x)
@@ -376,7 +376,7 @@ def test_disable_puts_all_back_and_arguments_are_checked() -> None:
 
 def test_nests_keep_their_types() -> None:
     nest = {"a": (torch.ones(1), [None]), "b": UNet2DOutput(sample=torch.ones(2))}
-    changed = leaves(nest, lambda leaf: leaf if leaf is None else leaf + 1)
+    changed = map_leaves(nest, lambda leaf: leaf if leaf is None else leaf + 1)
     assert isinstance(changed["b"], UNet2DOutput) and float(changed["b"].sample.sum()) == 4
     assert changed["a"][1] == [None] and float(changed["a"][0]) == 2
-    assert leaves(SimpleNamespace, type) is type
+    assert map_leaves(SimpleNamespace, type) is type

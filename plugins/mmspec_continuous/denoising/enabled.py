@@ -13,8 +13,8 @@ from torch import nn
 
 from mmspec.api.own_loop import HANDLE
 from mmspec_continuous.denoising.report import DenoisingReport
+from mmspec_continuous.denoising.sampling_run import SamplingRun
 from mmspec_continuous.denoising.schedulers import refuse
-from mmspec_continuous.denoising.walk import Walk
 
 _ABSENT = object()
 
@@ -72,11 +72,11 @@ class Denoising:
 
         @functools.wraps(network)
         def forward(*args: Any, **kwargs: Any) -> Any:
-            return self._walk.denoise(network, takes, args, kwargs)
+            return self._run.denoise(network, takes, args, kwargs)
 
         @functools.wraps(step)
         def stepped(*args: Any, **kwargs: Any) -> Any:
-            return self._walk.step(*args, **kwargs)
+            return self._run.step(*args, **kwargs)
 
         @functools.wraps(set_timesteps)
         def begun(*args: Any, **kwargs: Any) -> Any:
@@ -90,7 +90,7 @@ class Denoising:
 
     def _begin(self) -> None:
         self._report = DenoisingReport(self.method, "lossless")
-        self._walk = Walk(self._pipe.scheduler, self._own[0], self.k, self._report)
+        self._run = SamplingRun(self._pipe.scheduler, self._own[0], self.k, self._report)
 
     def _replace(self, owner: Any, name: str, value: Any) -> None:
         self._before.append((owner, name, vars(owner).get(name, _ABSENT)))

@@ -1,4 +1,4 @@
-"""The core's noise, out of a pipeline call's own generators."""
+"""The core's noise interface over the generators of a pipeline call."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,12 +12,12 @@ from mmspec.core.noise import Lane
 
 @dataclass(frozen=True)
 class GeneratorNoise:
-    """One node a row; every number is new, so that lanes are disjoint by themselves.
+    """Noise of one node per row. Numbers are never repeated, so all lanes are independent of each other.
 
     Attributes:
-        generator: One for all rows, one a row, or None: torch's own.
-        rows: The rows of the batch that are asked for, on the host.
-        device: Where the numbers go.
+        generator: One generator for all rows, one per row, or None for torch's own.
+        rows: Indices of the rows of the batch that numbers are drawn for.
+        device: Device of the numbers.
     """
 
     generator: torch.Generator | Sequence[torch.Generator] | None
@@ -28,16 +28,17 @@ class GeneratorNoise:
         return self
 
     def uniform(self) -> Tensor:
-        """`[rows, 1]`."""
+        """Uniform numbers in [0, 1), `[rows, 1]` float32."""
         if isinstance(self.generator, Sequence):
             return torch.cat([self._uniform(self.generator[row], 1) for row in self.rows])
         return self._uniform(self.generator, len(self.rows))
 
     def normal(self, *unit: int) -> Tensor:
-        """`[rows, 1, *unit]`."""
-        given = self.generator
-        mine = [given[row] for row in self.rows] if isinstance(given, Sequence) else given
-        return randn_tensor((len(self.rows), 1, *unit), generator=mine, device=self.device, dtype=torch.float32)
+        """Standard normal numbers, `[rows, 1, *unit]` float32."""
+        generator = self.generator
+        if isinstance(generator, Sequence):
+            generator = [generator[row] for row in self.rows]
+        return randn_tensor((len(self.rows), 1, *unit), generator=generator, device=self.device, dtype=torch.float32)
 
     def _uniform(self, generator: torch.Generator | None, count: int) -> Tensor:
         home = self.device if generator is None else generator.device

@@ -1,4 +1,4 @@
-"""Counts of a pipeline call that speculates."""
+"""Counts of a pipeline call with speculative denoising."""
 
 from dataclasses import dataclass
 
@@ -9,7 +9,8 @@ from mmspec.core.report import Report
 class DenoisingReport(Report):
     """A report whose units are denoising steps and whose passes are network calls.
 
-    `acceptance_length` is steps per network pass of a row, after the first; guidance is part of a pass.
+    `acceptance_length` is denoising steps per network call of a row, the first call not counted; the copies that
+    guidance needs are part of one call.
 
     Attributes:
         steps: Denoising steps of the call.
@@ -23,6 +24,13 @@ class DenoisingReport(Report):
     def saved(self) -> int:
         """Network calls that plain denoising would have made in addition."""
         return self.steps - self.calls
+
+    def count_call(self, rows: int) -> None:
+        """Count a network call that was made for so many rows."""
+        self.calls += 1
+        if self.calls > 1:
+            self.rounds += 1
+            self.row_rounds += rows
 
     def __str__(self) -> str:
         return (

@@ -1,9 +1,9 @@
 """One step of a diffusers scheduler as a Gaussian, read off the scheduler's own `step`.
 
-A scheduler that adds noise takes x to mean(output, t, x) + sigma(t) e. Its own code is asked, not rewritten: with
-e = 0 it returns the mean, and with e = 1 on a state, an output and a history of zeros, sigma. What remains to be known
-by class is which of them are such Gaussians, with a sigma that depends on the step alone, and how a network's output is
-read as a clean sample.
+A scheduler that adds noise takes x to mean(output, t, x) + sigma(t) e. The scheduler's own code computes both: with
+e = 0 it returns the mean; with e = 1 and a state, an output and a history of zeros it returns sigma. Known by class are
+only which schedulers take such steps, with a sigma that depends on the step alone, and how a network's output is turned
+into a predicted clean sample.
 """
 
 import copy
@@ -19,8 +19,8 @@ PREDICTIONS = ("epsilon", "sample", "v_prediction")
 _FIXED = ("fixed_small", "fixed_small_log", "fixed_large")
 
 
-class Injected(TorchFunctionMode):
-    """Within it, `torch.randn` is a constant and no generator is touched; other threads see nothing of it."""
+class ConstantNoise(TorchFunctionMode):
+    """A context in which `torch.randn` returns a constant and advances no generator, in the current thread only."""
 
     def __init__(self, value: float) -> None:
         super().__init__()
@@ -34,23 +34,23 @@ class Injected(TorchFunctionMode):
 
 
 @dataclass(frozen=True)
-class Kind:
-    """What is known about a class of schedulers.
+class Support:
+    """What is known about a class of schedulers that can be used.
 
     Attributes:
-        level: From (scheduler, index of a step) to (a, s): the state there is a x0 + s noise.
-        fault: Why a scheduler of this class cannot be used, "" where it can.
-        note: What its configuration or call must have, for the list.
+        marginal: From (scheduler, index of a step) to (a, s): the state at that step is a x0 + s noise.
+        problem: Why this scheduler of the class cannot be used; "" where it can.
+        note: What its configuration or its call must have, for the list in messages.
     """
 
-    level: Callable[[Any, int], tuple[Tensor, Tensor]]
-    fault: Callable[[Any], str] = lambda scheduler: ""
+    marginal: Callable[[Any, int], tuple[Tensor, Tensor]]
+    problem: Callable[[Any], str] = lambda scheduler: ""
     note: str = ""
 
 
 def _by_product(scheduler: Any, index: int) -> tuple[Tensor, Tensor]:
-    kept = scheduler.alphas_cumprod[int(scheduler.timesteps[index])]
-    return kept**0.5, (1 - kept) ** 0.5
+    alpha_bar = scheduler.alphas_cumprod[int(scheduler.timesteps[index])]
+    return alpha_bar**0.5, (1 - alpha_bar) ** 0.5
 
 
 def _by_sigma(scheduler: Any, index: int) -> tuple[Tensor, Tensor]:
@@ -62,106 +62,134 @@ def _by_solver(scheduler: Any, index: int) -> tuple[Tensor, Tensor]:
     return a, s
 
 
-def _variance_fault(scheduler: Any) -> str:
+def _variance_problem(scheduler: Any) -> str:
     kind = scheduler.variance_type
     if kind in ("learned", "learned_range"):
         return f"its variance is {kind}: it depends on the state, and two different Gaussians have no reflection"
     return "" if kind in _FIXED else f"variance_type={kind!r} is no variance; use {' or '.join(_FIXED)}"
 
 
-def _solver_fault(scheduler: Any) -> str:
+def _solver_problem(scheduler: Any) -> str:
     if not scheduler.config.algorithm_type.startswith("sde-"):
         return f"algorithm_type={scheduler.config.algorithm_type!r} adds no noise"
     return "use_flow_sigmas=True is not supported" if scheduler.config.use_flow_sigmas else ""
 
 
-WORKING = {
-    "DDPMScheduler": Kind(_by_product, _variance_fault, "fixed variance"),
-    "DDPMParallelScheduler": Kind(_by_product, _variance_fault, "fixed variance"),
-    "DDIMScheduler": Kind(_by_product, note="called with eta > 0"),
-    "DDIMParallelScheduler": Kind(_by_product, note="called with eta > 0"),
-    "EulerAncestralDiscreteScheduler": Kind(_by_sigma),
-    "DPMSolverMultistepScheduler": Kind(
-        _by_solver, _solver_fault, "algorithm_type='sde-dpmsolver++' or 'sde-dpmsolver'"
+SUPPORTED = {
+    "DDPMScheduler": Support(_by_product, _variance_problem, "fixed variance"),
+    "DDPMParallelScheduler": Support(_by_product, _variance_problem, "fixed variance"),
+    "DDIMScheduler": Support(_by_product, note="called with eta > 0"),
+    "DDIMParallelScheduler": Support(_by_product, note="called with eta > 0"),
+    "EulerAncestralDiscreteScheduler": Support(_by_sigma),
+    "DPMSolverMultistepScheduler": Support(
+        _by_solver, _solver_problem, "algorithm_type='sde-dpmsolver++' or 'sde-dpmsolver'"
     ),
 }
 
 
-def working() -> str:
-    """The list of those that work, in words."""
-    return "; ".join(f"{name} ({kind.note})" if kind.note else name for name, kind in WORKING.items())
+def supported_list() -> str:
+    """The schedulers that can be used, for messages."""
+    return "; ".join(f"{name} ({kind.note})" if kind.note else name for name, kind in SUPPORTED.items())
 
 
 def refuse(scheduler: Any) -> None:
-    """Refuse a scheduler whose step is not a Gaussian of known sigma.
+    """Refuse a scheduler whose steps are not Gaussians of known sigma.
 
     Raises:
-        ValueError: Says why, and lists those that work.
+        ValueError: The scheduler cannot be used; the message says why and lists those that can.
     """
     name = type(scheduler).__name__
-    why = WORKING[name].fault(scheduler) if name in WORKING else "its steps are not known to be Gaussian: it adds no "
-    if name not in WORKING:
-        why += "noise, or noise of another kind"
+    why = "its steps are not known to be Gaussian: it adds no noise, or noise of another kind"
+    if name in SUPPORTED:
+        why = SUPPORTED[name].problem(scheduler)
     prediction = getattr(scheduler.config, "prediction_type", None)
     if not why and prediction not in PREDICTIONS:
         why = f"prediction_type={prediction!r} is none of {', '.join(PREDICTIONS)}"
     if why:
-        raise ValueError(f"speculative denoising cannot use {name}: {why}. Those that work: {working()}")
+        raise ValueError(f"speculative denoising cannot use {name}: {why}. Those that work: {supported_list()}")
 
 
 def fork(scheduler: Any, rows: Tensor | None = None) -> Any:
-    """A scheduler at the same step that may be stepped without the original's noticing, for `rows [m]` of the batch."""
+    """A copy of a scheduler, at the same step and for `rows [m]` of the batch, whose steps leave the original as it is.
+
+    Args:
+        scheduler: The scheduler.
+        rows: `[m]` int64; None: all rows.
+    """
     twin = copy.copy(scheduler)
     for name, value in list(vars(twin).items()):
         if name in ("step", "set_timesteps"):
             del twin.__dict__[name]
         elif isinstance(value, list):
-            taken = [v[rows] if rows is not None and isinstance(v, Tensor) and v.dim() else v for v in value]
-            twin.__dict__[name] = taken
+            selected = [v[rows] if rows is not None and isinstance(v, Tensor) and v.dim() else v for v in value]
+            twin.__dict__[name] = selected
     return twin
 
 
 @dataclass
-class Steps:
-    """The Gaussians of a fork's next steps.
+class GaussianSteps:
+    """The next steps of a scheduler as Gaussians; the scheduler itself is not moved on.
 
     Attributes:
-        scheduler: A fork; `mean` moves it on.
-        options: What else its `step` is called with, such as `eta`.
+        scheduler: A fork; `mean` moves it on by one step.
+        options: Further arguments of its `step`, such as `eta`.
     """
 
     scheduler: Any
     options: dict[str, Any] = field(default_factory=dict)
 
+    @staticmethod
+    def of(scheduler: Any, options: dict[str, Any], rows: Tensor | None = None) -> "GaussianSteps":
+        """The steps from where `scheduler` is now on; `rows` as in `fork`."""
+        return GaussianSteps(fork(scheduler, rows), options)
+
     def sigma(self, t: Tensor, like: Tensor) -> float:
-        """Standard deviation of the step that is next."""
+        """Standard deviation of the next step, at timestep `t`, of states with the dtype and dimensions of `like`."""
         twin = fork(self.scheduler)
         zero = like.new_zeros(1, 1, *(1,) * (like.dim() - 2))
-        if hasattr(twin, "model_outputs"):
-            twin.model_outputs = [None if made is None else zero for made in twin.model_outputs]
-        with Injected(1.0):
+        if hasattr(twin, "model_outputs"):  # the history of a multistep solver
+            twin.model_outputs = [None if output is None else zero for output in twin.model_outputs]
+        with ConstantNoise(1.0):
             return float(twin.step(zero, t, zero, **self.options, return_dict=False)[0])
 
     def mean(self, output: Tensor, t: Tensor, x: Tensor) -> Tensor:
-        """Mean of the step that is next, which is then the one before: `[batch, *unit]`."""
-        with Injected(0.0):
+        """Take the next step without its noise: the mean, `[batch, *unit]`."""
+        with ConstantNoise(0.0):
             mean: Tensor = self.scheduler.step(output, t, x, **self.options, return_dict=False)[0]
         return mean
 
 
 def clean_of(scheduler: Any, index: int, output: Tensor, x: Tensor) -> Tensor:
-    """The clean sample that a network's output at step `index` stands for."""
-    a, s = WORKING[type(scheduler).__name__].level(scheduler, index)
-    kind, size = scheduler.config.prediction_type, (a * a + s * s) ** 0.5
-    if kind == "sample":
+    """The clean sample that the network's output at step `index` predicts from the state `x`."""
+    prediction_type, a, s, size = _parametrization(scheduler, index)
+    if prediction_type == "sample":
         return output
-    return (x - s * output) / a if kind == "epsilon" else (a * x / size - s * output) / size
+    return (x - s * output) / a if prediction_type == "epsilon" else (a * x / size - s * output) / size
 
 
 def output_of(scheduler: Any, index: int, clean: Tensor, x: Tensor) -> Tensor:
-    """The output at step `index` that would stand for a clean sample: the inverse of `clean_of`."""
-    a, s = WORKING[type(scheduler).__name__].level(scheduler, index)
-    kind, size = scheduler.config.prediction_type, (a * a + s * s) ** 0.5
-    if kind == "sample":
+    """The network output at step `index` that predicts a clean sample: the inverse of `clean_of`."""
+    prediction_type, a, s, size = _parametrization(scheduler, index)
+    if prediction_type == "sample":
         return clean
-    return (x - a * clean) / s if kind == "epsilon" else (a * x / size - size * clean) / s
+    return (x - a * clean) / s if prediction_type == "epsilon" else (a * x / size - size * clean) / s
+
+
+def _parametrization(scheduler: Any, index: int) -> tuple[str, Tensor, Tensor, Tensor]:
+    """Kind of prediction, and (a, s, sqrt(a² + s²)) of the states a x0 + s noise at a step."""
+    a, s = SUPPORTED[type(scheduler).__name__].marginal(scheduler, index)
+    return scheduler.config.prediction_type, a, s, (a * a + s * s) ** 0.5
+
+
+def sample_of(result: Any) -> Tensor:
+    """The next state in what a scheduler's `step` returned."""
+    sample: Tensor = result[0] if isinstance(result, tuple) else result.prev_sample
+    return sample
+
+
+def with_sample(result: Any, sample: Tensor) -> Any:
+    """What a scheduler's `step` returned, with another next state."""
+    if isinstance(result, tuple):
+        return (sample, *result[1:])
+    result.prev_sample = sample
+    return result

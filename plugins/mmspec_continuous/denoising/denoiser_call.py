@@ -1,0 +1,118 @@
+"""One call of a denoiser, taken apart so that the states of further steps can be put into it.
+
+A pipeline calls its denoiser (unet or transformer) on `copies` of the batch (classifier-free guidance doubles it),
+scaled for the network, with a timestep and conditions. A call of another form raises `UnsupportedCall`; the network is
+then called with the pipeline's arguments as they are.
+"""
+
+import inspect
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mmspec_continuous.denoising.nests import map_leaves
+
+_PLAIN = (type(None), bool, int, float, str)
+
+
+class UnsupportedCall(Exception):
+    """This call cannot be made for several states at once; the message says why."""
+
+
+@dataclass(frozen=True)
+class DenoiserCall:
+    """The arguments of a denoiser's `forward`.
+
+    Attributes:
+        bound: The arguments, bound to the signature of `forward`.
+        first: Name of the argument that holds the states.
+        copies: How many copies of the batch the states are.
+    """
+
+    bound: inspect.BoundArguments
+    first: str
+    copies: int
+
+    @staticmethod
+    def read(signature: inspect.Signature, rows: int, args: Sequence[Any], kwargs: Mapping[str, Any]) -> "DenoiserCall":
+        """Take apart a call that was made for a batch of `rows`.
+
+        Raises:
+            UnsupportedCall: It has no timestep, or its states are not copies of the batch.
+        """
+        bound = signature.bind(*args, **kwargs)
+        first = next(iter(bound.arguments), "")
+        states = bound.arguments.get(first)
+        if "timestep" not in bound.arguments or not isinstance(states, Tensor):
+            raise UnsupportedCall("the denoiser takes no (states, timestep)")
+        if len(states) % rows:
+            raise UnsupportedCall(f"the denoiser is called on {len(states)} rows for a batch of {rows}")
+        return DenoiserCall(bound, first, len(states) // rows)
+
+    @property
+    def states(self) -> Tensor:
+        """`[copies * batch, *unit]`."""
+        states: Tensor = self.bound.arguments[self.first]
+        return states
+
+    @property
+    def conditions(self) -> dict[str, Any]:
+        """All arguments but the states and the timestep."""
+        own = (self.first, "timestep")
+        return {name: value for name, value in self.bound.arguments.items() if name not in own}
+
+    def refuse_another_state(self, scaled: Tensor, t: Tensor) -> None:
+        """Refuse a call that is not made on `copies` of `scaled [batch, *unit]` at timestep `t`.
+
+        Raises:
+            UnsupportedCall: The states or the timestep are others.
+        """
+        if not torch.equal(self.stacked([scaled]), self.states):
+            raise UnsupportedCall("the denoiser does not see what the scheduler returned")
+        timestep = torch.as_tensor(self.bound.arguments["timestep"]).flatten()
+        if not bool((timestep == t.to(timestep.device)).all()) or len(timestep) not in (1, len(self.states)):
+            raise UnsupportedCall("the denoiser's timestep is not the scheduler's")
+
+    def stacked(self, scaled: Sequence[Tensor]) -> Tensor:
+        """States of several steps, each in as many copies as the pipeline passes: `[step * copies * rows, *unit]`."""
+        return torch.cat([x for x in scaled for _ in range(self.copies)]).to(self.states.dtype)
+
+    def at_steps(self, scaled: Sequence[Tensor], timesteps: Tensor, rows: Tensor) -> inspect.BoundArguments:
+        """The same call for some rows at several steps at once; the steps stand one after another in the batch.
+
+        Args:
+            scaled: The states of every step, `[m, *unit]` each.
+            timesteps: `[step]`.
+            rows: `[m]` int64: which rows of the batch these are.
+
+        Raises:
+            UnsupportedCall: A condition is neither a number or word nor a tensor with an entry per state.
+        """
+        count, each = len(self.states), self.copies * len(rows)
+        selected = self.in_copies(rows)
+
+        def spread(value: Any) -> Any:
+            if not isinstance(value, Tensor):
+                if not isinstance(value, _PLAIN):
+                    raise UnsupportedCall(f"the denoiser is given a {type(value).__name__}")
+                return value
+            if value.dim() and len(value) != count:
+                raise UnsupportedCall(f"the denoiser is given a tensor of {len(value)} rows with {count} states")
+            return value[selected].repeat(len(scaled), *(1,) * (value.dim() - 1)) if value.dim() else value
+
+        call = inspect.BoundArguments(self.bound.signature, type(self.bound.arguments)(self.bound.arguments))
+        timestep = self.bound.arguments["timestep"]
+        dtype = timestep.dtype if isinstance(timestep, Tensor) else timesteps.dtype
+        for name, value in self.conditions.items():
+            call.arguments[name] = map_leaves(value, spread)
+        call.arguments[self.first] = self.stacked(scaled)
+        call.arguments["timestep"] = timesteps.to(self.states.device, dtype).repeat_interleave(each)
+        return call
+
+    def in_copies(self, rows: Tensor) -> Tensor:
+        """Where `rows [m]` of the batch stand in all copies of it: `[copies * m]`."""
+        batch = len(self.states) // self.copies
+        return torch.cat([rows + batch * copy for copy in range(self.copies)])

@@ -1,0 +1,118 @@
+"""The network's predictions at drafted states: one entry per denoising step, valid row by row.
+
+A row of an entry is *valid* while its drafted state may still become the row's own: the network's output for it is then
+known already. Rows become invalid one by one; the next network call is made for the rows that are, and replaces them.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mmspec_continuous.denoising.denoiser_call import UnsupportedCall
+from mmspec_continuous.denoising.drafting import DraftedSteps
+from mmspec_continuous.denoising.nests import leaves_of, map_leaves
+
+
+@dataclass
+class Prediction:
+    """The drafted states of one step, and what the network predicts there.
+
+    Attributes:
+        state: `[batch, *unit]`.
+        mean: Mean of the Gaussian that the state was drawn from, `[batch, *unit]`.
+        sigma: Its standard deviation.
+        output: What the denoiser returned: a nest of `[copies * batch, …]`.
+        valid: `[batch]` bool.
+    """
+
+    state: Tensor
+    mean: Tensor
+    sigma: float
+    output: Any
+    valid: Tensor
+
+
+class Predictions:
+    """Predictions for a batch, by index of the denoising step.
+
+    Args:
+        batch: Rows.
+    """
+
+    def __init__(self, batch: int) -> None:
+        self.batch = batch
+        self.at: dict[int, Prediction] = {}
+
+    def missing(self, index: int, device: torch.device) -> Tensor:
+        """Rows without a valid prediction at step `index`: `[m]` int64."""
+        known = self.at.get(index)
+        return torch.arange(self.batch, device=device) if known is None else (~known.valid).nonzero().flatten()
+
+    def put(self, index: int, rows: Tensor, copied: Tensor, new: Prediction) -> None:
+        """Enter the prediction of some rows.
+
+        Args:
+            index: The step.
+            rows: `[m]`: their places in the batch.
+            copied: `[copies * m]`: their places in the denoiser's output.
+            new: The prediction of these rows only.
+        """
+        if len(rows) == self.batch:
+            self.at[index] = new
+            return
+        old = self.at.get(index)
+        states = None if old is None else (old.state, old.mean, old.valid)
+        state, mean, valid = _merged(states, (new.state, new.mean, new.valid), rows, self.batch)
+        output = _merged(old and old.output, new.output, copied, len(copied) // len(rows) * self.batch)
+        self.at[index] = Prediction(state, mean, new.sigma, output, valid)
+
+    def advance(self, index: int, same: Tensor) -> None:
+        """All rows are at step `index`; only those of `same [batch]` are at the drafted state and stay valid."""
+        self.at = {step: known for step, known in self.at.items() if step >= index}
+        for known in self.at.values():
+            known.valid = known.valid & same
+
+
+def by_step(x: Tensor, draft: DraftedSteps, output: Any, each: int) -> list[Prediction]:
+    """The output of one network call, divided into steps: the present one, then the drafted ones.
+
+    Args:
+        x: The present states, `[m, *unit]`.
+        draft: The drafted steps.
+        output: What the denoiser returned: a nest of `[step * each, …]`.
+        each: Rows of the output that belong to one step.
+
+    Raises:
+        UnsupportedCall: The output has another number of rows.
+    """
+    states, means, sigmas = [x, *draft.states], [x, *draft.means], [0.0, *draft.sigmas]
+    valid = torch.ones(len(x), dtype=torch.bool, device=x.device)
+
+    def part(step: int) -> Callable[[Any], Any]:
+        def rows_of(value: Any) -> Any:
+            if isinstance(value, Tensor) and len(value) != each * len(states):
+                raise UnsupportedCall(f"the denoiser returned {len(value)} rows for {each * len(states)}")
+            return value[step * each : (step + 1) * each] if isinstance(value, Tensor) else value
+
+        return rows_of
+
+    return [
+        Prediction(state, mean, sigma, map_leaves(output, part(step)), valid)
+        for step, (state, mean, sigma) in enumerate(zip(states, means, sigmas, strict=True))
+    ]
+
+
+def _merged(old: Any, new: Any, rows: Tensor, size: int) -> Any:
+    """The nest `old` with `rows` of its tensors replaced by those of `new`; where it is None, zeros elsewhere."""
+    before = iter(leaves_of(old)) if old is not None else None
+
+    def entered(part: Any) -> Any:
+        known = None if before is None else next(before)
+        if not isinstance(part, Tensor):
+            return part
+        return (part.new_zeros(size, *part.shape[1:]) if known is None else known).index_copy(0, rows, part)
+
+    return map_leaves(new, entered)
