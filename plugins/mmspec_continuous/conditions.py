@@ -1,7 +1,6 @@
-"""What targets of continuous tokens are handed: a condition, and how strongly it is followed.
+"""The prompt of targets of continuous tokens: a condition, and the scale of its guidance.
 
-Guidance is no business of the core's warp here: there are no logits that it could combine. It is part of the
-distribution.
+The scale is not part of the core's warp, which combines logits: here guidance is part of the distribution.
 """
 
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ class Guided(Condition):
     """A condition under guidance.
 
     Attributes:
-        scale: 1 follows the condition as it is; more leads away from the null condition. One for all, or `[batch]`.
+        scale: Guidance scale, one for all or `[batch]`: 1 is no guidance; larger leads away from the null condition.
     """
 
     scale: float | Tensor = 1.0
@@ -24,4 +23,4 @@ class Guided(Condition):
     @classmethod
     def of(cls, condition: Condition, scale: float | Tensor) -> "Guided":
         """The same condition under a scale."""
-        return cls(condition.given, condition.mask, condition.null, condition.null_mask, condition.guided, scale)
+        return cls(**{**vars(condition), "scale": scale})

@@ -1,4 +1,4 @@
-"""What the conformance kit tries the continuous components on: tiny models with random weights."""
+"""Examples for the conformance kit: tiny continuous models with random weights."""
 
 from collections.abc import Sequence
 from functools import cache
@@ -19,7 +19,7 @@ STEPS = dict(steps=3, sigma_0=0.3, head_depth=1)
 
 
 def tiny(seed: int = 1, gain: float = 0.2, **sizes: Any) -> CausalContinuousAR:
-    """A model of few numbers a token; weights large enough that tokens depend on what stands before them."""
+    """A tiny model whose weights are large enough that a token depends on the tokens before it."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = CausalContinuousAR(**{**SIZES, **STEPS, **sizes})
@@ -29,7 +29,7 @@ def tiny(seed: int = 1, gain: float = 0.2, **sizes: Any) -> CausalContinuousAR:
 
 
 def captions(rows: Sequence[int], scale: float = 1.0, length: int = 3, width: int = 6) -> Guided:
-    """Features of captions of several lengths, a row's own whatever its batch."""
+    """Random caption features of several lengths; a row's features depend on its number only."""
     features = [torch.randn(length, width, generator=torch.Generator().manual_seed(row)) for row in rows]
     mask = torch.arange(length) >= torch.tensor([row % length for row in rows])[:, None]
     return Guided(torch.stack(features), mask, scale=scale)
@@ -49,12 +49,12 @@ def continuous() -> list[Example]:
 
 
 def draft_model() -> Example:
-    """The tiny model's own weights, a little wrong, draft for it."""
+    """A draft model: the tiny model with slightly perturbed weights."""
     target = _target("diffusion")
     small = CausalContinuousAR(**{k: v for k, v in target.model.config.items() if not k.startswith("_")})
     generator = torch.Generator().manual_seed(2)
-    for theirs, ours in zip(target.model.state_dict().values(), small.state_dict().values(), strict=True):
-        ours.copy_(theirs + 0.02 * torch.randn(theirs.shape, generator=generator))
+    for weight, perturbed in zip(target.model.state_dict().values(), small.state_dict().values(), strict=True):
+        perturbed.copy_(weight + 0.02 * torch.randn(weight.shape, generator=generator))
     return Example(
         target=target, prompt=lambda rows: captions(rows, 1.5), options=DraftModelOptions(model=small.eval())
     )

@@ -173,8 +173,8 @@ def test_baselines_are_the_same_weights_in_another_chain() -> None:
     near = baselines(model)
     assert list(near) == ["plain, 3 head steps", NOISELESS_ROW]
     coarse, head = near["plain, 3 head steps"].model.token_head, model.token_head
-    torch.testing.assert_close(coarse.kept, head.kept[::2])
-    told, x = head.tell(torch.randn(5, 16)), torch.randn(5, 2)
+    torch.testing.assert_close(coarse.alpha_bar, head.alpha_bar[::2])
+    told, x = head.project(torch.randn(5, 16)), torch.randn(5, 2)
     for step in range(3):
         torch.testing.assert_close(coarse(x, step, told), head(x, 2 * step, told))
     noiseless = near[NOISELESS_ROW].model.token_head

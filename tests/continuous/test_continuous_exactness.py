@@ -36,7 +36,7 @@ class Linear(Denoiser):
     """Knows v of tokens N(c, `SPREAD`²), c being the first numbers that it is told: linear in state and c."""
 
     def forward(self, x, step, told):
-        kept, c = self.kept[step], told[..., : self.dim]
+        kept, c = self.alpha_bar[step], told[..., : self.dim]
         kept = kept[..., None] if kept.dim() else kept
         gain = kept.sqrt() * SPREAD**2 / (kept * SPREAD**2 + 1 - kept)
         return (kept.sqrt() * x - c - gain * (x - kept.sqrt() * c)) / (1 - kept).sqrt()

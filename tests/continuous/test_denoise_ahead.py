@@ -20,7 +20,7 @@ class Mixed(Denoiser):
     """Knows v of two narrow Gaussians around what it is told: a prediction that changes from step to step."""
 
     def forward(self, x, step, told):
-        kept = self.kept[step]
+        kept = self.alpha_bar[step]
         kept = kept[..., None] if kept.dim() else kept
         variance = kept * SPREAD**2 + 1 - kept
         c = torch.tanh(told[..., : self.dim])

@@ -20,7 +20,7 @@ class Exact(Denoiser):
     MEAN, SPREAD = 2.0, 0.5
 
     def forward(self, x, step, told):
-        kept = self.kept[step]
+        kept = self.alpha_bar[step]
         gain = kept.sqrt() * self.SPREAD**2 / (kept * self.SPREAD**2 + 1 - kept)
         x0 = self.MEAN + gain * (x - kept.sqrt() * self.MEAN)
         return (kept.sqrt() * x - x0) / (1 - kept).sqrt()
@@ -46,13 +46,13 @@ def test_the_mean_carries_over_what_the_head_says():
             v = head(x, step, told)
             assert torch.allclose(head.mean(x, step, told), head.carry[step] * x - head.gain[step] * v, atol=1e-6)
     assert (head.sigmas > 0).all() and float(head.sigmas[-1]) == pytest.approx(0.2)
-    assert (head.kept[1:] > head.kept[:-1]).all() and head.kept[0] < 0.001
+    assert (head.alpha_bar[1:] > head.alpha_bar[:-1]).all() and head.alpha_bar[0] < 0.001
 
 
 def test_scales_of_rows_are_their_own():
     head = head_of()
     told, null = torch.randn(2, 3, 1, head.steps.shape[1])
-    both = head.conditions(told, null, torch.tensor([1.0, 2.0, 0.0]))
+    both = head.guided(told, null, torch.tensor([1.0, 2.0, 0.0]))
     x = torch.randn(3, 2)
     with torch.no_grad():
         made = head.mean(x, 2, both[:, 0])
@@ -65,7 +65,7 @@ def test_scales_of_rows_are_their_own():
 def test_states_may_be_at_steps_of_their_own_and_a_prediction_can_be_kept(guided):
     head, steps = head_of(), torch.tensor([3, 0, 2])
     told, null = torch.randn(2, 3, 1, head.steps.shape[1])
-    condition = head.conditions(told, null if guided else None, 1.7)[:, 0]
+    condition = head.guided(told, null if guided else None, 1.7)[:, 0]
     x = torch.randn(3, 2)
     with torch.no_grad():
         made = head.mean(x, steps, condition)
@@ -74,7 +74,7 @@ def test_states_may_be_at_steps_of_their_own_and_a_prediction_can_be_kept(guided
         clean = head.clean(x, steps, made)
         torch.testing.assert_close(head.around(x, steps, clean), made)
         if not guided:
-            kept = head.kept[steps][:, None]
+            kept = head.alpha_bar[steps][:, None]
             v = torch.cat([head(x[i : i + 1], int(steps[i]), told[i]) for i in range(3)])
             torch.testing.assert_close(clean, kept.sqrt() * x - (1 - kept).sqrt() * v, rtol=1e-3, atol=1e-3)
 
@@ -84,7 +84,7 @@ def test_the_loss_is_of_v():
         off = 0.0
 
         def forward(self, x, step, told):
-            kept = self.kept[step][..., None]
+            kept = self.alpha_bar[step][..., None]
             return (kept.sqrt() * x - 3.0) / (1 - kept).sqrt() + self.off
 
     head = Knows(2, 5, 8, 1, 6, 0.1)

@@ -1,10 +1,10 @@
-"""`continuous-draft-model`: a smaller model of the family drafts a chain; the drafting itself is the core's.
+"""`continuous-draft-model`: a smaller model of the same family drafts a chain, by the core's `DraftModel`.
 
-Speculative sampling (arXiv 2211.17192) with reflection for continuous distributions (2501.05370). Both models have to
-speak of the same tokens, and denoise them in the same steps: step t is coupled with step t, so a drafter with fewer
-steps cannot be aligned with its target, and is refused.
-Guarantee: exact, under `rejection`.
-Knob: `prefill` (larger: more of a picture's first tokens, of which a small model knows least, are the target's alone;
+Speculative sampling (arXiv 2211.17192) with reflection for continuous distributions (2501.05370). Both models must
+produce the same kind of tokens in the same denoising steps: step t is coupled with step t, so a drafter with fewer
+steps cannot be aligned with its target and is refused.
+Guarantee: exact under `rejection`.
+Knob: `prefill` (larger: more of a picture's first tokens, which a small model predicts worst, are not drafted;
 continuous speculative decoding, 2411.11925, leaves out 5 percent).
 """
 
@@ -34,7 +34,7 @@ SAME = {
     "caption_dim": "width of caption features",
     "cls_token_num": "words of a caption",
 }
-"""What target and draft model have to agree on."""
+"""Settings that target and draft model must share, with the words for messages."""
 
 
 @dataclass(frozen=True)
@@ -51,10 +51,10 @@ class ContinuousDraftModel(DraftModel):
     """Drafts a chain with a smaller `CausalContinuousAR`.
 
     Args:
-        options: Which model, and from where on.
+        options: The model, and the share of first tokens that are not drafted.
 
     Raises:
-        ValueError: No model was named, or it is none of the family.
+        ValueError: No model was given, or it is no `CausalContinuousAR`.
     """
 
     needs = frozenset({"continuous"})
@@ -67,19 +67,19 @@ class ContinuousDraftModel(DraftModel):
         self._first = 0
 
     def bind(self, target: Target) -> None:
-        """Compare what both draw.
+        """Compare the tokens and the denoising steps of both models.
 
         Raises:
-            ValueError: They draw other tokens, or in other steps; names all that differs.
+            ValueError: They differ; the message names every difference.
         """
         super().bind(target)
         if not isinstance(target, ContinuousTarget):
             raise ValueError(f"it drafts for a CausalContinuousAR, not for a {type(target).__name__}")
         assert isinstance(self.model, ContinuousTarget)
-        ours, theirs = self.model.model.config, target.model.config
-        listed = [(what, _plain(ours[name]), _plain(theirs[name])) for name, what in SAME.items()]
-        if ours.head == theirs.head == "diffusion":
-            listed += [("denoising steps", ours.steps, theirs.steps), ("sigma_0", ours.sigma_0, theirs.sigma_0)]
+        own, other = self.model.model.config, target.model.config
+        listed = [(what, _plain(own[name]), _plain(other[name])) for name, what in SAME.items()]
+        if own.head == other.head == "diffusion":
+            listed += [("denoising steps", own.steps, other.steps), ("sigma_0", own.sigma_0, other.sigma_0)]
         wrong = [f"{what}: the draft model has {a}, the target {b}" for what, a, b in listed if a != b]
         if wrong:
             raise ValueError(f"what this model drafts cannot be coupled with what the target draws: {'; '.join(wrong)}")
@@ -97,7 +97,7 @@ class ContinuousDraftModel(DraftModel):
             raise ValueError(f"the draft model cannot follow: {error}") from error
 
     def propose(self, state: State, k: int, noise: DraftNoise) -> Draft:
-        """As in `DraftModel`; nothing of the first tokens, up to which all rows go alike."""
+        """As in `DraftModel`; empty until the furthest row has passed the first tokens that are not drafted."""
         if max(state.host_emitted) < self._first:
             return Draft.empty(state.root)
         return super().propose(state, k, noise)
@@ -109,11 +109,11 @@ def _loaded(model: Any) -> CausalContinuousAR:
         place = fetched(str(model)) if saved is None else saved / "transformer"
         return load_part(CausalContinuousAR, place, torch.float32)
     if not isinstance(model, CausalContinuousAR):
-        had = "none was given" if model is None else f"this is a {type(model).__name__}"
-        raise ValueError(f"a smaller CausalContinuousAR is needed, model=…; {had}")
+        problem = "none was given" if model is None else f"this is a {type(model).__name__}"
+        raise ValueError(f"a smaller CausalContinuousAR is needed, model=…; {problem}")
     return model
 
 
 def _plain(value: Any) -> Any:
-    """Configurations that were saved have lists for tuples."""
+    """A configuration's value with tuples for the lists that a saved configuration has."""
     return tuple(value) if isinstance(value, list) else value

@@ -1,11 +1,11 @@
-"""`continuous-jacobi`: the core's window over continuous tokens, the target's own last pass as draft.
+"""`continuous-jacobi`: the core's Jacobi window over continuous tokens; the target's own last pass is the draft.
 
-Speculative Jacobi decoding (arXiv 2410.01699; coupled: 2510.08994), for distributions instead of codes: under
-`rejection` what was drawn in the last pass is coupled by reflection with what is drawn now. We found no publication of
-it for continuous tokens. New slots are drawn from the distribution of a neighbour, for which no network runs.
-Guarantee: exact, whatever the filling.
-Knobs: `init` (whose distribution), `redraw` (`coupled`: what the rule drew stays as draft; `independent`: drawn anew
-each round, which keeps fewer drafts alive).
+Speculative Jacobi decoding (arXiv 2410.01699; with coupled redraws: 2510.08994) for continuous distributions instead of
+codes: under `rejection`, what was drawn in the last pass is coupled by reflection with what is drawn now. We found no
+publication of it for continuous tokens. New slots are drawn from a neighbour's distribution, for which no network runs.
+Guarantee: exact under an exact rule, whatever fills new slots.
+Knobs: `init` (whose distribution fills new slots), `redraw` (`coupled`: what the rule drew is the next draft;
+`independent`: drawn anew each round, of which fewer drafts are accepted).
 """
 
 from dataclasses import dataclass, field
@@ -29,10 +29,10 @@ class JacobiOptions:
 
 
 class ContinuousJacobi(Jacobi):
-    """The core's window on a target of continuous tokens.
+    """The core's Jacobi window on a target of continuous tokens.
 
     Args:
-        options: Filling and redraw.
+        options: How new slots are filled, and whether drafts are drawn anew.
     """
 
     needs = frozenset({"redraw", "continuous"})
@@ -42,10 +42,10 @@ class ContinuousJacobi(Jacobi):
         self.options = options
 
     def bind(self, target: Target) -> None:
-        """Learn the grid.
+        """Take the width of the grid from the target, where `init` needs it.
 
         Raises:
-            ValueError: The target has none, and the filling needs it.
+            ValueError: The target has no grid, and `init` needs one.
         """
         super().bind(target)
         if self.options.init == "left":

@@ -1,11 +1,11 @@
-"""`continuous-sets`: a Jacobi window whose first half was drawn in the last pass, and is handed over as decided.
+"""`continuous-sets`: a Jacobi window whose first half was drawn in the last pass and is drafted as decided.
 
-For the rule `set-parallel`, which lets what is decided stand: a pass reads and emits the set that the last one drew,
-and draws the next, after drafts from a neighbour's distribution. Decided units have no distribution here, so that no
-exact rule can take them for draws: under such rules they are refused, and decoding is plain.
-Guarantee: none of its own; see the rule.
-Knobs: `k`: sets have k // 2 tokens, so that a pass emits k // 2 + 1 (larger: fewer passes, and tokens that know less of
-one another); `init`, as in `continuous-jacobi`.
+For the rule `set-parallel`, which accepts what is decided: a pass reads and emits the set that the last pass drew, and
+draws the next set, after drafts from a neighbour's distribution. Decided units carry no distribution, so that an exact
+rule does not take them for samples: under such a rule they are refused, and decoding is plain.
+Guarantee: the rule's.
+Knobs: `k` (a set has k // 2 tokens and a pass emits k // 2 + 1; larger: fewer passes, and tokens that depend less on
+each other); `init`, as in `continuous-jacobi`.
 """
 
 from dataclasses import dataclass, field, replace
@@ -30,24 +30,20 @@ class SetsOptions:
 
 
 class ContinuousSets(ContinuousJacobi):
-    """See the module.
+    """The drafter `continuous-sets`.
 
     Args:
-        options: Filling.
+        options: How new slots are filled.
     """
 
     offers = frozenset({"chain", "window", "q", "sets"})
 
     def __init__(self, options: SetsOptions = SetsOptions()) -> None:
         super().__init__(JacobiOptions(init=options.init))
-        self._size = 0
-
-    def width(self, k: int) -> int:
-        self._size = k // 2  # of the calls that now begin
-        return super().width(k)
 
     def propose(self, state: State, k: int, noise: DraftNoise) -> Draft:
         draft, drawn = super().propose(state, k, noise), self._resized(state, k).drawn
-        decided = drawn & (torch.arange(k, device=drawn.device) < self._size)
-        assert draft.distribution is not None  # fillings are drawn
+        size = (state.width - 1) // 2  # by the widest draft of the call, not by the budget of this round
+        decided = drawn & (torch.arange(k, device=drawn.device) < size)
+        assert draft.distribution is not None  # new slots are drawn from a distribution
         return replace(draft, distribution=Mixed(draft.distribution, ~decided, draft.units))

@@ -1,8 +1,7 @@
-"""Our causal transformer over continuous tokens in raster order, after a caption; a head says each token's
-distribution.
+"""Our causal transformer over continuous tokens in raster order, after a caption; a head gives their distribution.
 
-The transformer is LlamaGen's (arXiv 2406.06525) with a matrix in place of the embeddings; causal attention makes it fit
-the core's cache, where MAR's (2406.11838) is bidirectional. Heads: `mmspec_continuous.models.denoiser` and
+The transformer is LlamaGen's (arXiv 2406.06525) with a matrix in place of the embeddings. Its attention is causal, as
+the core's cache needs it; MAR's (2406.11838) is bidirectional. Heads: `mmspec_continuous.models.denoiser` and
 `mixture_head`.
 """
 
@@ -24,33 +23,33 @@ HEADS = ("diffusion", "gaussian-mixture")
 
 
 class CausalContinuousAR(ModelMixin, ConfigMixin):
-    """The model.
+    """The transformer and its head.
 
     Args:
-        token_dim: Numbers of a token.
+        token_dim: Numbers per token.
         grid: Tokens per side of the picture.
-        dim: Width.
+        dim: Width of the transformer.
         n_layer: Blocks.
         n_head: Query heads.
-        n_kv_head: Key heads; default: as many.
+        n_kv_head: Key heads; default: as many as query heads.
         multiple_of: The hidden width of feed-forwards, 2/3 · 4 · dim, is rounded up to a multiple of this.
         caption_dim: Width of caption features.
         cls_token_num: Words of a caption: conditioning positions.
-        null_caption: Whether it was trained with a null caption too; without one there is no guidance.
-        rope_base: Of the rotary frequencies.
-        norm_eps: Of the norms.
+        null_caption: Whether the model was trained with a null caption, too; without one there is no guidance.
+        rope_base: Base of the rotary frequencies.
+        norm_eps: Epsilon of the norms.
         head: `diffusion` or `gaussian-mixture`.
         head_dim: Width of the diffusion head.
-        head_depth: Its blocks.
-        steps: Its denoising steps.
-        sigma_0: Noise of the last one.
-        components: Of the mixture.
-        least: Smallest scale of a component.
-        latents: What tells the autoencoder whose latents these are from others: `mmspec_continuous.models.kl.mark`;
-            None: not known.
+        head_depth: Residual blocks of the diffusion head.
+        steps: Denoising steps of the diffusion head.
+        sigma_0: Standard deviation of the last denoising step's noise.
+        components: Components of the mixture head.
+        least: Smallest scale of a component of the mixture head.
+        latents: Scales of the autoencoder's latents (`mmspec_continuous.models.kl.mark`), by which another autoencoder
+            is recognised and refused; None: not known.
 
     Raises:
-        ValueError: Heads do not divide the width, a head is unknown, or one without steps or with scales that may be 0.
+        ValueError: The heads do not divide the width, the head is unknown or has no steps, or `least` is not positive.
     """
 
     @register_to_config
@@ -97,12 +96,12 @@ class CausalContinuousAR(ModelMixin, ConfigMixin):
             if head == "diffusion"
             else MixtureHead(token_dim, dim, components, least)
         )
-        # No buffer: it stays float32, whatever the weights become.
+        # Not a buffer, so that it stays float32 when the weights are converted.
         self.rotary = grid_rotary(grid, dim // n_head, cls_token_num, rope_base, vanish=False)
 
     @property
     def cells(self) -> int:
-        """Tokens of a picture."""
+        """Tokens per picture."""
         return self.config.grid**2
 
     def forward(self, condition: Tensor, tokens: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -110,37 +109,37 @@ class CausalContinuousAR(ModelMixin, ConfigMixin):
 
         Args:
             condition: Caption features `[batch, caption, width]`.
-            tokens: `[batch, n, token_dim]` the picture's first tokens.
+            tokens: The picture's first tokens `[batch, n, token_dim]`.
             mask: `[batch, caption]` bool: positions of the caption that are not padding; default: all.
 
         Returns:
-            `[batch, n, …]`: entry i is what the head is told of token i.
+            The head's condition of every token, `[batch, n, …]`, as from `project`.
         """
-        given = self.cls_embedding(condition)
-        x = torch.cat([given, self.embed(tokens[:, :-1])], 1)
-        seen = visible(len(x), x.shape[1], given.shape[1], mask, x.device)
+        caption = self.cls_embedding(condition)
+        x = torch.cat([caption, self.embed(tokens[:, :-1])], 1)
+        seen = visible(len(x), x.shape[1], caption.shape[1], mask, x.device)
         x = self.run(x, torch.arange(x.shape[1], device=x.device)[None], seen, [None] * len(self.layers))
-        return self.tell(x[:, given.shape[1] - 1 :])
+        return self.project(x[:, caption.shape[1] - 1 :])
 
     def embed(self, tokens: Tensor) -> Tensor:
         """`[batch, node, dim]` of tokens `[batch, node, token_dim]`."""
         return self.token(tokens.to(self.token.weight.dtype))
 
     def run(self, x: Tensor, position: Tensor, mask: Tensor | None, keys: Any) -> Tensor:
-        """Hidden states of embedded positions; arguments as `mmspec.kits.pictures.models.blocks` takes them.
+        """Hidden states of embedded positions, `[batch, node, dim]`.
 
         Args:
             x: `[batch, node, dim]`.
-            position: `[batch, node]` (or `[1, node]`): conditioning first, then cells.
+            position: `[batch, node]` (or `[1, node]`): conditioning positions first, then cells.
             mask: `[batch, 1, node, slot]` bool; None: a node sees every slot.
-            keys: Where each layer keeps its keys; None in each: nowhere.
+            keys: A key-value cache per layer, as `mmspec.kits.pictures.models.blocks` takes it; None: no cache.
         """
         self.rotary = self.rotary.to(x.device)
         rotary = self.rotary[position]
-        for layer, kept in zip(self.layers, keys, strict=True):
-            x = layer(x, rotary, mask, kept)
+        for layer, cache in zip(self.layers, keys, strict=True):
+            x = layer(x, rotary, mask, cache)
         return x
 
-    def tell(self, hidden: Tensor) -> Tensor:
-        """What the head is told of hidden states `[batch, node, dim]`."""
-        return self.token_head.tell(self.norm(hidden))
+    def project(self, hidden: Tensor) -> Tensor:
+        """What the head takes of hidden states `[batch, node, dim]`: `[batch, node, …]`."""
+        return self.token_head.project(self.norm(hidden))

@@ -1,22 +1,24 @@
-"""`denoise-ahead`: `rejection`, whose free draws take several denoising steps per call of the head.
+"""`denoise-ahead`: `rejection` whose free draws take several denoising steps per call of the head.
 
-Speculative denoising (De Bortoli et al., arXiv 2501.05370) inside of the head, by `mmspec.core.distributions.ahead`:
-the head's last prediction, frozen, drafts the next steps, one call judges them all, reflection couples each. With no
-drafter it is plain decoding with fewer calls of the head, one after another; windows are coupled as ever, a call a
-step. Guarantee: `lossless`.
-Knob: `ahead` (more: fewer calls, and more evaluations that are thrown away). Of 16 steps, 8 numbers a token, mixtures
-of 8 Gaussians: 2 / 3 / 4 / 8 steps ahead take 2.0 / 2.2 / 2.3 / 2.4 × fewer calls with 1.2 / 1.4 / 1.5 / 2.0 × the
-evaluations. That pays where a call takes as long for many states as for one: large heads and many steps on a device;
-not in a head whose call is as short as the bookkeeping of one, as that of our model on a CPU.
+Speculative denoising (De Bortoli et al., arXiv 2501.05370) inside the denoising head, by
+`mmspec.core.distributions.ahead`: the head's last prediction, frozen, drafts the next steps, one call of the head
+verifies them all, and reflection couples each. Without a drafter this is plain decoding with fewer calls of the head,
+one after another; drafted tokens are coupled as under `rejection`, with one call per step.
+Guarantee: `lossless`.
+Knob: `ahead` (larger: fewer calls, and more evaluations that are thrown away). Measured with 16 steps, 8 numbers per
+token and mixtures of 8 Gaussians: 2 / 3 / 4 / 8 steps ahead take 2.0 / 2.2 / 2.3 / 2.4 × fewer calls and 1.2 / 1.4 /
+1.5 / 2.0 × the evaluations. This pays where a call takes as long for many states as for one (large heads and many steps
+on a device), not where a call is as short as its bookkeeping, as with the shipped model on a CPU.
 """
 
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import Field
 
 from mmspec.core.distributions import DenoisingChain
 from mmspec.core.noise import DraftNoise, Round
+from mmspec.core.protocols import Target
 from mmspec.core.rules import Rejection
 from mmspec.core.types import Draft, Scores, Verdict
 from mmspec_continuous.rules.heads import refuse_mixtures
@@ -32,10 +34,10 @@ class AheadOptions:
 
 
 class DenoiseAhead:
-    """See the module.
+    """The rule `denoise-ahead`.
 
     Args:
-        options: How far ahead.
+        options: How many steps to draft.
     """
 
     exactness = "lossless"
@@ -45,7 +47,7 @@ class DenoiseAhead:
     def __init__(self, options: AheadOptions = AheadOptions()) -> None:
         self.options = options
 
-    def bind(self, target: Any) -> None:
+    def bind(self, target: Target) -> None:
         """Refuse heads without steps.
 
         Raises:

@@ -1,8 +1,8 @@
-"""Two denoising chains at their last step, after the same noise: where the published rule tests, and how far it is off.
+"""The last step of two denoising chains that share their noise: what the published rule tests, and its bias.
 
-Given that noise, the last step is a Gaussian on either side, N(mean, sigma_0²) and N(draft, sigma_0²). Along the line
-through the two means they are, in units of sigma_0 and counted from the target's, N(0, 1) and N(d, 1); across it they
-are equal. So residuals and total variation are integrals over one number.
+Given that noise, the last step is a Gaussian in both chains: N(mean, sigma_0²) in the target's and N(draft, sigma_0²)
+in the drafter's. Along the line through the two means, in units of sigma_0 and measured from the target's mean, these
+are N(0, 1) and N(d, 1); orthogonal to it they are equal. So residuals and total variations are one-dimensional.
 """
 
 import math
@@ -12,27 +12,28 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from mmspec.core.distributions import DenoisingChain, Distribution, Gaussian, Schedule
+from mmspec.core.distributions import DenoisingChain, Distribution, Gaussian
+from mmspec.core.distributions.trajectory import Trajectory
 from mmspec.core.noise import Lane, Noise
 
 REACH = 8.0
-"""Standard deviations beyond which nothing is summed."""
+"""Integrals are cut off at this many standard deviations."""
 POINTS = 192
-"""Of the integral, on either side of the middle between the means."""
+"""Points of an integral on each side of the middle between the two means."""
 
 Finish = Callable[[Tensor], Tensor]
-"""From last states `[batch, node, dim]` to draws of the target's distribution."""
+"""From last states `[batch, node, dim]` to draws of the target's distribution `[batch, node, *draw]`."""
 
 
 @dataclass(frozen=True)
 class LastStep:
-    """At every drafted node.
+    """The last step at every drafted node.
 
     Attributes:
-        mean: The target's, `[batch, node, dim]`.
-        draft: The draft's.
-        sigma: Of both.
-        log_factor: Log of what the paper multiplies the ratio of the densities by.
+        mean: Mean of the target's last step, `[batch, node, dim]`.
+        draft: Mean of the drafter's last step, `[batch, node, dim]`.
+        sigma: Standard deviation of both.
+        log_factor: Log of the factor by which the paper multiplies the ratio of the densities.
     """
 
     mean: Tensor
@@ -41,75 +42,79 @@ class LastStep:
     log_factor: float = 0.0
 
     def log_ratio(self, x: Tensor, tau: float) -> Tensor:
-        """Log of the tempered factor · p(x) / q(x) of `x [batch, node, dim]`: `[batch, node]`."""
+        """Log of factor · (p(x) / q(x))^(1 / tau), for `x [batch, node, dim]`: `[batch, node]`."""
         p, q = ((x - mean) / self.sigma for mean in (self.mean, self.draft))
         return ((q * q).sum(-1) - (p * p).sum(-1)) / (2 * tau) + self.log_factor
 
     def residual(self, noise: Noise, tries: int) -> Tensor:
         """Draws from the normalised (factor · p - q)+, `[batch, node, dim]`.
 
-        y ~ p is taken with probability (1 - q(y) / (factor · p(y)))+. Where none of `tries` is, a draw from p stands.
+        A proposal y ~ p is taken with probability (1 - q(y) / (factor · p(y)))+; after `tries` refused proposals, one
+        more draw from p is taken as it is.
         """
-        line, apart = self._line()
-        squared, turn, coin = noise.lane(Lane.RESIDUAL).exponential(3 * (tries + 1)).chunk(3, -1)
-        # Box and Muller: half a squared radius is exponential, and what is left of 1 after a turn is uniform.
-        along = torch.sqrt(2 * squared) * torch.cos(2 * torch.pi * torch.expm1(-turn))
-        taken = -coin > apart * along - apart * apart / 2 - self.log_factor
+        line, distance = self._line()
+        half_square, angle, coin = noise.lane(Lane.RESIDUAL).exponential(3 * (tries + 1)).chunk(3, -1)
+        # Box-Muller: half of the squared radius is exponential, and 1 - exp(-angle) is uniform.
+        along = torch.sqrt(2 * half_square) * torch.cos(2 * torch.pi * torch.expm1(-angle))
+        taken = -coin > distance * along - distance * distance / 2 - self.log_factor
         taken[..., -1] = True
         along = along.gather(-1, taken.int().argmax(-1, keepdim=True))
-        across = noise.normal(line.shape[-1])  # a free draw's numbers, which nodes with a draft leave alone
+        across = noise.normal(line.shape[-1])  # the normals of a free draw, which a node with a draft does not use
         across = across - line * (across * line).sum(-1, keepdim=True)
         return self.mean + self.sigma * (across + along * line)
 
     def bias(self, tau: float, tries: int) -> tuple[Tensor, Tensor]:
-        """Of what comes out at each node, given the shared noise: `[batch, node]` each.
+        """How far the rule's draw at each node is from the target's, given the shared noise.
 
         Returns:
-            Total variation from the target's last step, and the chance of the draft less an exact rule's.
+            Total variation between the rule's and the target's last step, and the rule's probability of accepting the
+            draft less that of an exact rule: `[batch, node]` each.
         """
-        apart = self._line()[1].double()
-        middle = apart / 2
+        distance = self._line()[1].double()
+        middle = distance / 2
         at, weight = zip(
-            _spread(torch.full_like(apart, -REACH), middle.clamp(max=REACH)),
-            _spread(torch.maximum(middle, apart - REACH), apart + REACH),
+            _midpoints(torch.full_like(distance, -REACH), middle.clamp(max=REACH)),
+            _midpoints(torch.maximum(middle, distance - REACH), distance + REACH),
             strict=True,
         )
         u, weight = torch.cat(at, -1), torch.cat(weight, -1)
-        p, q = _normal(u), _normal(u - apart)
-        log_ratio = apart * apart / 2 - u * apart
-        kept = q * (log_ratio / tau + self.log_factor).clamp(max=0).exp()
-        left = p * (-torch.expm1(-log_ratio - self.log_factor)).clamp(min=0)
-        chance, hit = ((values * weight).sum(-1, keepdim=True) for values in (kept, left))
+        p, q = _normal(u), _normal(u - distance)
+        log_ratio = distance * distance / 2 - u * distance
+        accepted = q * (log_ratio / tau + self.log_factor).clamp(max=0).exp()
+        residual = p * (-torch.expm1(-log_ratio - self.log_factor)).clamp(min=0)
+        acceptance, hit = ((values * weight).sum(-1, keepdim=True) for values in (accepted, residual))
         missed = (1 - hit.clamp(0, 1)) ** tries
-        rest = (1 - missed) * left / hit.clamp(min=torch.finfo(hit.dtype).tiny) + missed * p
-        out = kept + (1 - chance).clamp(min=0) * rest
-        varied = ((out - p).abs() * weight).sum(-1) / 2
-        return varied, chance[..., 0] - (torch.minimum(p, q) * weight).sum(-1)
+        redrawn = (1 - missed) * residual / hit.clamp(min=torch.finfo(hit.dtype).tiny) + missed * p
+        density = accepted + (1 - acceptance).clamp(min=0) * redrawn
+        tv = ((density - p).abs() * weight).sum(-1) / 2
+        return tv, acceptance[..., 0] - (torch.minimum(p, q) * weight).sum(-1)
 
     def _line(self) -> tuple[Tensor, Tensor]:
-        """The direction from the target's mean to the draft's `[batch, node, dim]`, and how far it is `[…, 1]`."""
+        """Direction from the target's mean to the draft's, `[batch, node, dim]`, and their distance `[…, 1]`."""
         between = (self.draft - self.mean) / self.sigma
-        apart = between.norm(dim=-1, keepdim=True)
-        return between / apart.clamp(min=torch.finfo(apart.dtype).tiny), apart
+        distance = between.norm(dim=-1, keepdim=True)
+        return between / distance.clamp(min=torch.finfo(distance.dtype).tiny), distance
 
 
-def met(
+def up_to_last_step(
     distribution: Distribution, draft: Distribution, follows: Tensor, noise: Noise, factor: int
 ) -> tuple[LastStep, Tensor, Finish]:
-    """Lead the target through the draft's noise, up to the last step.
+    """Run the target's chain with the draft's noise, up to the last step.
 
     Args:
-        distribution: The target's, `[batch, node]`: denoising chains, or Gaussians, which are chains of one step.
+        distribution: The target's distribution `[batch, node]`: denoising chains, or Gaussians, which are chains of one
+            step.
         draft: What the drafted nodes were drawn from, `[batch, node - 1]`.
-        follows: `[batch, node - 1]` bool: nodes whose child was drawn; the others, and the last, are free draws.
-        noise: Of the free draws.
-        factor: Power of the paper's factor: 1, 0 for none, -1 upside down.
+        follows: `[batch, node - 1]` bool: nodes whose drafted child was drawn; the others, and the last node, draw
+            freely.
+        noise: Noise of the free draws.
+        factor: Power of the paper's factor: 1, 0 for no factor, -1 for its inverse.
 
     Returns:
-        The last step; last states `[batch, node, dim]` where nothing is tested; and how draws are made of such.
+        The last step; the last states `[batch, node, dim]` of free draws; and how last states become draws.
 
     Raises:
-        ValueError: There is no such step.
+        ValueError: The target's distribution has no last step, or the draft's has another sigma.
     """
     if isinstance(distribution, Gaussian) and isinstance(draft, Gaussian):
         return (
@@ -121,18 +126,18 @@ def met(
         raise ValueError(
             f"only the last step of a denoising chain can be tested, and a {type(distribution).__name__} has none"
         )
-    schedule, path = distribution.schedule, distribution.along(draft, follows, noise)
-    own, steps = distribution.with_draws(path), distribution.schedule.steps
-    theirs: Schedule = draft.schedule  # type: ignore[attr-defined]
-    if theirs.sigmas[-1] != schedule.sigmas[-1]:
+    path = distribution.along(draft, follows, noise)  # raises where the draft is no trajectory
+    assert isinstance(draft, Trajectory)
+    sigmas, drafted, steps = distribution.schedule.sigmas, draft.schedule.sigmas, distribution.schedule.steps
+    if drafted[-1] != sigmas[-1]:
         raise ValueError(
             f"all tokens, denoising step {steps - 1} of {steps} (the last one): the draft's sigma is "
-            f"{theirs.sigmas[-1]:g}, the target's {schedule.sigmas[-1]:g}; here they have to be one"
+            f"{drafted[-1]:g}, the target's {sigmas[-1]:g}; here they have to be one"
         )
-    ratios = sum(math.log(a / b) for a, b in zip(theirs.sigmas[:-1], schedule.sigmas[:-1], strict=True))
+    ratios = sum(math.log(q / p) for q, p in zip(drafted[:-1], sigmas[:-1], strict=True))
     log_factor = factor * distribution.head.dim * ratios
-    means: Tensor = draft.means[:, :, -1]  # type: ignore[attr-defined]
-    step = LastStep(own.means[:, :-1, -1], means, schedule.sigmas[-1], log_factor)
+    means = distribution.with_draws(path).means
+    step = LastStep(means[:, :-1, -1], draft.means[:, :, -1], sigmas[-1], log_factor)
 
     def finish(last: Tensor) -> Tensor:
         return torch.cat([path[:, :, :steps], last[:, :, None], path[:, :, steps + 1 :]], 2)
@@ -140,8 +145,8 @@ def met(
     return step, distribution.units(path), finish
 
 
-def _spread(low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
-    """Midpoints between `low` and `high [batch, node, 1]`, and their weight: `[batch, node, points]`."""
+def _midpoints(low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
+    """Midpoint rule from `low` to `high [batch, node, 1]`: points and their weights, `[batch, node, POINTS]` each."""
     share = (torch.arange(POINTS, dtype=low.dtype, device=low.device) + 0.5) / POINTS
     width = (high - low).clamp(min=0)
     return low + width * share, (width / POINTS).expand(*low.shape[:2], POINTS)

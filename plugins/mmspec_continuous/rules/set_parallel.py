@@ -1,18 +1,19 @@
-"""`set-parallel`: every token is judged once, and stands whatever becomes of the tokens before it. Lossy.
+"""`set-parallel`: every token is verified once and is emitted whatever becomes of the tokens before it. Lossy.
 
-What the released code of continuous speculative decoding does (arXiv 2411.11925): one pass of the target judges a whole
-set of drafts in the context that it knew before them; refused ones are replaced in place, and later ones are kept. So
-the number of passes is fixed, and acceptance has no influence on it. On MAR, whose tokens of a step do not see each
-other, that is nothing but MAR with as many steps as there are passes, which needs no draft: compare with that.
-A causal transformer sees the drafts that stand before a token, and has to read what it emits. So here a token is drawn
-in one pass, after drafts that may be replaced in that very pass, and read and emitted by the next
-(`mmspec_continuous.drafters.sets`): units that the draft hands over without a distribution are decided, and stand; the
-others are coupled with the target's distribution at their place, as under `rejection`. Coupled exactly, drafts serve as
-contexts only: no test could make this faster, so that there is no `tau` here.
-Guarantee: none: another sampler, with a distribution of its own. Exact where tokens do not depend on one another.
-What cannot be measured: the bias. A token's density after the tokens that it ends up behind, over all noise, is not
-known; what it does to pictures, the Fréchet distance of `mmspec bench continuous` tells.
-No knobs; the size of a set is the drafter's: k // 2.
+This is what the released code of continuous speculative decoding does (arXiv 2411.11925): one pass of the target
+verifies a set of drafts in the context before the set; refused ones are replaced in place, and later ones are kept. So
+the number of passes is fixed, and acceptance has no influence on it. In MAR, whose tokens of one step do not attend to
+each other, it equals plain MAR with as many steps as there are passes, without any draft: compare with that.
+
+A causal transformer attends to the drafts before a token and has to read what it emits. So here a token is drawn in one
+pass, after drafts that the same pass may replace, and is read and emitted by the next
+(`mmspec_continuous.drafters.sets`). Drafted units without a distribution are decided: they are accepted. The others are
+coupled with the target's distribution as under `rejection`. That coupling is exact, drafts serve only as contexts, and
+no laxer test could make the method faster: there is no `tau`.
+Guarantee: none; the distribution is another one than the target's, except where tokens do not depend on each other.
+The bias is not measured: a token's density given the tokens that it ends up behind, over all noise, is not known. The
+Fréchet distance of `mmspec bench continuous` shows what it does to pictures.
+No knobs; the drafter sets the size of a set, k // 2.
 """
 
 import torch
@@ -25,7 +26,7 @@ from mmspec.core.types import Draft, Scores, Verdict
 
 
 class SetParallel:
-    """See the module."""
+    """The rule `set-parallel`."""
 
     exactness = "lossy"
     needs = frozenset({"continuous", "sets"})
@@ -38,9 +39,7 @@ class SetParallel:
         verdict = Rejection().accept(draft, scores, round)
         if draft.nodes == 1:
             return verdict
-        decided = (
-            ~draft.distribution.random
-            if isinstance(draft.distribution, Mixed)
-            else torch.zeros_like(draft.valid[:, 1:])
-        )
-        return walk_where(draft, decided & draft.valid[:, 1:], verdict.drawn, scores.distribution.units(verdict.drawn))
+        decided = torch.zeros_like(draft.valid[:, 1:])
+        if isinstance(draft.distribution, Mixed):
+            decided = ~draft.distribution.random & draft.valid[:, 1:]
+        return walk_where(draft, decided, verdict.drawn, scores.distribution.units(verdict.drawn))

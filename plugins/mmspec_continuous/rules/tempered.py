@@ -1,25 +1,26 @@
 """`tempered`: continuous speculative decoding as published. Lossy.
 
-Wang et al. (arXiv 2411.11925): draft and target denoise under the same noise, and only the last step is tested. Where
-both have arrived, with p = N(mean_p, sigma_0²) and q = N(mean_q, sigma_0²), the draft x ~ q is kept with probability
+Wang et al. (arXiv 2411.11925): draft and target denoise with the same noise, and only the last step is tested. With
+p = N(mean_p, sigma_0²) and q = N(mean_q, sigma_0²) there, the draft x ~ q is accepted with probability
 
     min(1, F exp((|x - mean_q|² - |x - mean_p|²) / (2 sigma_0² tau))),    F = prod_t |Sigma_q,t|^½ / |Sigma_p,t|^½,
 
-over all steps but the last. A refused x leaves (F p - q)+, from which one draws by trying y ~ p; after `tries` the
-target's own sample is taken (the release leaves zeros). The paper has tau = 1; the release divides by 42, and its F is
-upside down. F is 1 where both chains have the same sigmas, as those of our models have; the paper's learn theirs.
-Here the draft keeps the noise of its last step, or nothing could be tested (the release drafts the mean).
-Guarantee: none. With `tau=1` and F = 1 it is exact, but for the share of refused drafts that no try hits: 0.4 percent
-at most with 100 tries; with F, with its inverse, and with tau = 42 it is not. (`rejection`, which couples every step,
-keeps more than a test of the last one with tau = 1.)
-Measured: given the shared noise, the total variation of the last step. The bias of a token is at most the mean of
-these, and that of a picture at most their sum; itself it cannot be measured: a token's density, over all noise, is not
-known. What it does to pictures, the Fréchet distance of `mmspec bench continuous` tells.
-Knobs: `tau` (larger: accepts more, alters more), `factor`, `tries` (fewer: a little more altered), `measure`.
+where the product is over all steps but the last. A refused x leaves the residual (F p - q)+, which is drawn from by
+rejection of y ~ p; after `tries` proposals the target's own sample is taken (the released code returns zeros). The
+paper has tau = 1; the released code divides by 42, and its F is the inverse. F is 1 where both chains have the same
+sigmas, as in our models; the paper's models learn theirs. Here the draft keeps the noise of its last step, without
+which nothing could be tested (the released code drafts the mean).
+Guarantee: none. With `tau=1` and F = 1 the rule is exact up to the refused drafts for which no proposal is taken (at
+most 0.4 percent with 100 tries); with F, with its inverse, or with tau = 42 it is not. (`rejection`, which couples
+every step, accepts more than a test of the last step with tau = 1.)
+Measured bias: given the shared noise, the total variation of the last step. The bias of a token is at most its mean,
+and that of a picture at most the sum over its tokens; the bias itself is not known, as a token's density over all noise
+is not. The Fréchet distance of `mmspec bench continuous` shows what it does to pictures.
+Knobs: `tau` (larger: accepts more, larger bias), `factor`, `tries` (fewer: slightly larger bias), `measure`.
 """
 
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import torch
 from pydantic import Field
@@ -27,12 +28,14 @@ from torch import Tensor
 
 from mmspec.core.distributions import drawn_part, reflect, where_nodes
 from mmspec.core.noise import DraftNoise, Lane, Round
+from mmspec.core.protocols import Target
 from mmspec.core.rules.rule import walk, walk_where
 from mmspec.core.types import Draft, Scores, Verdict
 from mmspec_continuous.rules.heads import refuse_mixtures
-from mmspec_continuous.rules.last_step import LastStep, met
+from mmspec_continuous.rules.last_step import LastStep, up_to_last_step
 
 POWERS = {"none": 0, "paper": 1, "released": -1}
+"""Power of the paper's factor F, by option."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +58,7 @@ class TemperedOptions:
 
 
 class Tempered:
-    """See the module.
+    """The rule `tempered`.
 
     Args:
         options: How the last step is tested.
@@ -68,7 +71,7 @@ class Tempered:
     def __init__(self, options: TemperedOptions = TemperedOptions()) -> None:
         self.options = options
 
-    def bind(self, target: Any) -> None:
+    def bind(self, target: Target) -> None:
         """Refuse heads without steps.
 
         Raises:
@@ -87,15 +90,15 @@ class Tempered:
         if proposal is None:
             drawn = distribution.draw(noise)
             return self._measured(walk(draft, drawn, distribution.units(drawn)), None, None)
-        step, free, finish = met(distribution, proposal, follows, noise, POWERS[self.options.factor])
+        step, free, finish = up_to_last_step(distribution, proposal, follows, noise, POWERS[self.options.factor])
         x, nodes = draft.drafted, torch.arange(draft.nodes - 1, device=free.device)
         log_coin = torch.log(noise.lane(Lane.COIN).uniform())[:, :-1]
-        kept = follows & (log_coin < step.log_ratio(x, self.options.tau))
-        tested = where_nodes(kept, x, step.residual(noise.at(nodes[None]), self.options.tries))
+        accepted = follows & (log_coin < step.log_ratio(x, self.options.tau))
+        tested = where_nodes(accepted, x, step.residual(noise.at(nodes[None]), self.options.tries))
         last = torch.cat([where_nodes(follows, tested, free[:, :-1]), free[:, -1:]], 1)
-        verdict = walk_where(draft, kept, finish(last), last)
-        # Behind the end a draw has to have the distribution that the next draft reports, or it would be another bias
-        # than the one that is measured: there the last step is coupled exactly.
+        verdict = walk_where(draft, accepted, finish(last), last)
+        # A draw after the last accepted node is the next draft and must have the distribution that this draft reports;
+        # else it would add a bias that is not measured. There the last step is coupled exactly.
         exact = reflect(x, step.draft, step.mean, step.sigma, log_coin)
         behind = follows & (nodes > verdict.length[:, None])
         last = torch.cat([where_nodes(behind, exact, last[:, :-1]), last[:, -1:]], 1)
@@ -103,7 +106,7 @@ class Tempered:
         return self._measured(replace(verdict, drawn=finish(last)), step, reached)
 
     def _measured(self, verdict: Verdict, step: LastStep | None, reached: Tensor | None) -> Verdict:
-        """With the bias of tested nodes that the walk came to, `reached [batch, node - 1]`; 0 elsewhere."""
+        """The verdict with the bias of the tested nodes `reached [batch, node - 1]` by the walk; 0 elsewhere."""
         if not self.options.measure:
             return verdict
         if step is None or reached is None:

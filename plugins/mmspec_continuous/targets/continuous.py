@@ -1,6 +1,4 @@
-"""`CausalContinuousAR` as a target: distributions of tokens from one pass over window and caption, with and without
-it.
-"""
+"""`CausalContinuousAR` as a target: one pass with, and under guidance one without, the caption scores a draft."""
 
 from dataclasses import dataclass, replace
 
@@ -20,12 +18,12 @@ from mmspec_continuous.models.denoiser import Denoiser
 
 
 @dataclass
-class Memory:
-    """One call's memory.
+class ContinuousCache:
+    """The cache of one call.
 
     Attributes:
-        halves: Keys and values.
-        scale: Of the guidance, as in `Guided`; None: there is no unconditional half. May be changed between rounds.
+        halves: Keys and values with and without the condition.
+        scale: Guidance scale, as in `Guided`; None: there is no unconditional half. May be changed between rounds.
     """
 
     halves: Halves
@@ -33,13 +31,13 @@ class Memory:
 
 
 class RunningHead:
-    """A denoising head as distributions call it, between passes: weights at hand, and laid out for few rows.
+    """A model's denoising head as distributions call it between passes: on its device, with kernels for few rows.
 
     Args:
-        model: Whose head it is.
+        model: The model.
 
     Attributes:
-        calls: How often the network ran since the last call began, one after another.
+        calls: How often the head's network ran since the last call began.
     """
 
     def __init__(self, model: CausalContinuousAR) -> None:
@@ -52,28 +50,28 @@ class RunningHead:
         self._kernels: Kernels = Kernels()
 
     def renew(self) -> None:
-        """A call begins: weights may have moved, or been written to."""
-        ours = self.model.device.type == "cpu" and not hooks_of(self.model)
-        self._kernels = kernels(self.head) if ours else Kernels()
+        """A call begins: the weights may have moved or changed since the last one."""
+        replaceable = self.model.device.type == "cpu" and not hooks_of(self.model)
+        self._kernels = kernels(self.head) if replaceable else Kernels()
         renew(self._kernels)
         self.calls = 0
 
     @torch.no_grad()
     def mean(self, x: Tensor, step: int | Tensor, condition: Tensor) -> Tensor:
-        """As `mmspec.core.distributions.Head` says, and `mmspec.core.distributions.ahead.Foreseeing`."""
+        """Mean of the next state `[m, dim]`, as in `mmspec.core.distributions.Head`; `step` may be `[m]` int64."""
         self.calls += 1
         with awake(self.model, self.head), narrow(self._kernels, 2 * len(x)):
             return self.head.mean(x, step, condition)
 
 
 class ContinuousTarget:
-    """Tokens of a picture in raster order.
+    """The distribution of a picture's tokens, in raster order.
 
     Args:
         model: Transformer and head.
 
     Raises:
-        ValueError: A denoising step adds no noise; names it.
+        ValueError: A denoising step adds no noise; the message names it.
     """
 
     offers = frozenset({"continuous", "window", "grow", "truncate"})
@@ -84,13 +82,13 @@ class ContinuousTarget:
         self.model = model
         self.context = model.cells
         self.grid = model.config.grid
-        self.raster = Raster(model, model.tell)
+        self.raster = Raster(model, model.project)
         self.head = RunningHead(model) if isinstance(model.token_head, Denoiser) else None
         if self.head is not None:
             Schedule.of(self.head)
 
     def start(self, inputs: Condition, limit: int, width: int) -> Started:
-        """Prefill a condition; no token is given. One that says no scale is followed as it is.
+        """Prefill a condition; there is no prompt of tokens. A condition without a scale is not guided.
 
         Raises:
             ValueError: More tokens are asked for than a picture has, or guidance of a model that has none.
@@ -100,17 +98,18 @@ class ContinuousTarget:
         scale = self._scale(inputs)
         if self.head is not None:
             self.head.renew()
-        halves, told = self.raster.start(replace(inputs, guided=scale is not None), limit, width)
-        memory = Memory(halves, scale)
-        none = torch.zeros(halves.rows, 0, self.model.config.token_dim, dtype=torch.float32, device=told.device)
-        pads = torch.zeros(halves.rows, dtype=torch.int64, device=told.device)
-        return Started(memory, self._output(memory, told), none, pads)
+        halves, projected = self.raster.start(replace(inputs, guided=scale is not None), limit, width)
+        cache = ContinuousCache(halves, scale)
+        device = projected.device
+        prompt = torch.zeros(halves.rows, 0, self.model.config.token_dim, dtype=torch.float32, device=device)
+        pads = torch.zeros(halves.rows, dtype=torch.int64, device=device)
+        return Started(cache, self._output(cache, projected), prompt, pads)
 
-    def verify(self, cache: Memory, draft: Draft, first: int = 0) -> TargetOutput:
+    def verify(self, cache: ContinuousCache, draft: Draft, first: int = 0) -> TargetOutput:
         return self._output(cache, self.raster.verify(cache.halves, draft, first))
 
-    def renew_null(self, cache: Memory, null: Tensor, null_mask: Tensor | None, units: Tensor) -> None:
-        """From now on guidance leads away from something else; arguments as in `Raster.renew_null`.
+    def renew_null(self, cache: ContinuousCache, null: Tensor, null_mask: Tensor | None, units: Tensor) -> None:
+        """Replace the null condition of guidance from the next round on; arguments as in `Raster.renew_null`.
 
         Raises:
             ValueError: The call began without guidance, or `null` has another shape than a condition.
@@ -118,21 +117,22 @@ class ContinuousTarget:
         self.raster.renew_null(cache.halves, null, null_mask, units)
 
     @torch.inference_mode()
-    def commit(self, cache: Memory, path: Tensor, count: Tensor) -> None:
+    def commit(self, cache: ContinuousCache, path: Tensor, count: Tensor) -> None:
         cache.halves.commit(path, count)
 
-    def truncate(self, cache: Memory, length: Tensor) -> None:
+    def truncate(self, cache: ContinuousCache, length: Tensor) -> None:
         cache.halves.truncate(length)
 
-    def _output(self, memory: Memory, told: Tensor) -> TargetOutput:
-        given, null = memory.halves.apart(told)
-        return TargetOutput(distribution=self.model.token_head.distribution(given, null, memory.scale, self.head))
+    def _output(self, cache: ContinuousCache, projected: Tensor) -> TargetOutput:
+        """Distributions of `[physical, node, …]`: what the head takes of the hidden states of both halves."""
+        condition, null = cache.halves.apart(projected)
+        return TargetOutput(distribution=self.model.token_head.distribution(condition, null, cache.scale, self.head))
 
     def _scale(self, inputs: Condition) -> float | Tensor | None:
-        """The scale of a call's guidance; None where there is none.
+        """The guidance scale of a call; None without guidance.
 
         Raises:
-            ValueError: This model knows no guidance.
+            ValueError: The model cannot be guided.
         """
         scale = inputs.scale if isinstance(inputs, Guided) and inputs.guided else 1.0
         if bool((torch.as_tensor(scale) == 1).all()):
