@@ -11,12 +11,19 @@ from scipy import stats
 
 from mmspec.core.philox import PhiloxNoise, PhiloxSource
 from mmspec.testing.parity import read
-from mmspec_continuous.models import mar_sampling
 from mmspec_continuous.models.adaln_head import DiffusionHead
 from mmspec_continuous.models.ddpm import respaced
 from mmspec_continuous.models.mar import MARTransformer
 from mmspec_continuous.models.mar_official import SIZES
-from mmspec_continuous.models.mar_sampling import SetSampler, guidance_at, random_orders, sample, unknown_counts
+from tests.continuous.parity import mar_sampling
+from tests.continuous.parity.mar_sampling import (
+    SetSampler,
+    denoised,
+    guidance_at,
+    random_orders,
+    sample,
+    unknown_counts,
+)
 
 FIXTURES = Path(__file__).parent / "parity"
 KNOWN = {"encoder_num_heads": 2, "decoder_num_heads": 3, "vae_stride": 4, "patch_size": 2}
@@ -164,7 +171,7 @@ def test_a_gaussian_chain_ends_in_its_distribution_and_adds_no_noise_last(publis
         asked.append(index)
         return torch.randn(rows, 1, generator=generator)
 
-    drawn = head.sample(torch.zeros(rows, 4), respaced(steps), normal, temperature=temperature)[:, 0].double()
+    drawn = denoised(head, torch.zeros(rows, 4), respaced(steps), normal, temperature=temperature)[:, 0].double()
     assert asked == [6, 5, 4, 3, 2, 1], "the start, and every step but the last"
     mean, variance, ends = 0.0, 1.0, torch.tensor([[0.0], [1.0]])
     for step in reversed(range(steps)):

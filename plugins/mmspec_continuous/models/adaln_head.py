@@ -1,11 +1,10 @@
-"""MAR's diffusion head: a small MLP that denoises one token, told what the transformer says of it.
+"""MAR's diffusion head: a small MLP that denoises one token, conditioned on the transformer's vector for it.
 
-Li et al., "Autoregressive Image Generation without Vector Quantization" (arXiv 2406.11838), § 4.1. The transformer's
-vector enters through adaptive layer norms. Keys are the published ones, under `diffloss.`.
+Li et al., "Autoregressive Image Generation without Vector Quantization" (arXiv 2406.11838), § 4.1. The vector enters
+through adaptive layer norms. Weights have the published keys, under `diffloss.`.
 """
 
 import math
-from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +16,7 @@ FREQUENCIES = 256
 
 
 class TimeEmbedding(nn.Module):
-    """Sines of the time through an MLP."""
+    """Sinusoidal embedding of the diffusion time, through an MLP."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -25,8 +24,8 @@ class TimeEmbedding(nn.Module):
 
     def forward(self, time: Tensor) -> Tensor:
         half = FREQUENCIES // 2
-        turns = torch.exp(-math.log(10_000) / half * torch.arange(half, dtype=torch.float32, device=time.device))
-        angles = time[:, None].float() * turns
+        frequencies = torch.exp(-math.log(10_000) / half * torch.arange(half, dtype=torch.float32, device=time.device))
+        angles = time[:, None].float() * frequencies
         return self.mlp(torch.cat([angles.cos(), angles.sin()], -1).to(self.mlp[0].weight.dtype))
 
 
@@ -34,8 +33,8 @@ def modulated(x: Tensor, shift: Tensor, scale: Tensor) -> Tensor:
     return x * (1 + scale) + shift
 
 
-class ResBlock(nn.Module):
-    """Norm, shift and scale, MLP, gate."""
+class ResidualBlock(nn.Module):
+    """Layer norm, shift and scale, MLP, gate, residual connection."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -49,12 +48,12 @@ class ResBlock(nn.Module):
 
 
 class FinalLayer(nn.Module):
-    """Norm without weights, shift and scale, out."""
+    """Layer norm without weights, shift and scale, output projection."""
 
-    def __init__(self, width: int, leaves: int) -> None:
+    def __init__(self, width: int, out_dim: int) -> None:
         super().__init__()
         self.norm_final = nn.LayerNorm(width, elementwise_affine=False, eps=EPS)
-        self.linear = nn.Linear(width, leaves)
+        self.linear = nn.Linear(width, out_dim)
         self.adaLN_modulation = nn.Sequential(nn.SiLU(), nn.Linear(width, 2 * width))
 
     def forward(self, x: Tensor, condition: Tensor) -> Tensor:
@@ -62,12 +61,12 @@ class FinalLayer(nn.Module):
 
 
 class SimpleMLPAdaLN(nn.Module):
-    """The network.
+    """The denoising network.
 
     Args:
-        dim: Of a token.
-        z_dim: Of the transformer's vectors.
-        width: Its own.
+        dim: Numbers per token.
+        z_dim: Width of the transformer's vectors.
+        width: Width of the network.
         depth: Residual blocks.
     """
 
@@ -77,11 +76,20 @@ class SimpleMLPAdaLN(nn.Module):
         self.time_embed = TimeEmbedding(width)
         self.cond_embed = nn.Linear(z_dim, width)
         self.input_proj = nn.Linear(dim, width)
-        self.res_blocks = nn.ModuleList(ResBlock(width) for _ in range(depth))
+        self.res_blocks = nn.ModuleList(ResidualBlock(width) for _ in range(depth))
         self.final_layer = FinalLayer(width, 2 * dim)
 
     def forward(self, x: Tensor, time: Tensor, z: Tensor) -> Tensor:
-        """Noise, and where the log-variance is: `[n, 2 · dim]` of `x [n, dim]`, `time [n]`, `z [n, z_dim]`."""
+        """Prediction of the noise and of the log-variance, `[n, 2 · dim]`.
+
+        Args:
+            x: States, `[n, dim]`.
+            time: Diffusion times, `[n]`.
+            z: The transformer's vectors, `[n, z_dim]`.
+
+        Returns:
+            The noise, then where the log-variance lies between its bounds (-1: the lower, 1: the upper).
+        """
         condition = self.time_embed(time) + self.cond_embed(z)
         x = self.input_proj(x.to(z.dtype))
         for block in self.res_blocks:
@@ -89,22 +97,22 @@ class SimpleMLPAdaLN(nn.Module):
         return self.final_layer(x, condition)
 
     def guided(self, x: Tensor, time: Tensor, z: Tensor, null: Tensor, scale: float) -> Tensor:
-        """The same under classifier-free guidance of the noise; the variance is the conditional one, untouched.
+        """The same with classifier-free guidance of the noise; the log-variance is the conditional one.
 
         Args:
-            x: `[n, dim]`.
-            time: `[n]`.
-            z: `[n, z_dim]` with the class.
-            null: `[n, z_dim]` without.
-            scale: 1 is no guidance, 0 no class.
+            x: States, `[n, dim]`.
+            time: Diffusion times, `[n]`.
+            z: Vectors with the class, `[n, z_dim]`.
+            null: Vectors without it, `[n, z_dim]`.
+            scale: Guidance scale: 1 is no guidance, 0 no class.
         """
-        given, free = self(x.repeat(2, 1), time.repeat(2), torch.cat([z, null])).chunk(2)
-        noise = torch.lerp(free[:, : self.dim], given[:, : self.dim], scale)
-        return torch.cat([noise, given[:, self.dim :]], -1)
+        conditional, free = self(x.repeat(2, 1), time.repeat(2), torch.cat([z, null])).chunk(2)
+        noise = torch.lerp(free[:, : self.dim], conditional[:, : self.dim], scale)
+        return torch.cat([noise, conditional[:, self.dim :]], -1)
 
 
 class DiffusionHead(nn.Module):
-    """The network under the name that the published keys have for it, and the chain that it drives."""
+    """The network, under the name of the published keys, and the steps of its denoising chain."""
 
     def __init__(self, dim: int, z_dim: int, width: int, depth: int) -> None:
         super().__init__()
@@ -113,34 +121,16 @@ class DiffusionHead(nn.Module):
     def posterior(
         self, x: Tensor, step: int, chain: Respaced, z: Tensor, null: Tensor | None = None, scale: float = 1.0
     ) -> tuple[Tensor, Tensor]:
-        """Mean and log-variance `[n, dim]` of the state after `x [n, dim]`; guided where there is a `null`."""
+        """Mean and log-variance of the next state, `[n, dim]` each.
+
+        Args:
+            x: States, `[n, dim]`.
+            step: Index of the step in `chain`.
+            chain: The denoising steps.
+            z: The transformer's vectors, `[n, z_dim]`.
+            null: Vectors without the class, `[n, z_dim]`; None: no guidance.
+            scale: Guidance scale.
+        """
         time = torch.full((len(x),), chain.times[step], dtype=torch.float32, device=x.device)
         out = self.net(x, time, z) if null is None else self.net.guided(x, time, z, null, scale)
         return chain.posterior(x, out, step)
-
-    def sample(
-        self,
-        z: Tensor,
-        chain: Respaced,
-        normal: Callable[[int], Tensor],
-        null: Tensor | None = None,
-        scale: float = 1.0,
-        temperature: float = 1.0,
-    ) -> Tensor:
-        """Tokens `[n, dim]`, float32.
-
-        Args:
-            z: `[n, z_dim]`.
-            chain: The denoising steps.
-            normal: Standard normal `[n, dim]` of an index: `len(chain)` where the chain starts, then that of the step.
-                It is asked once for each but 0: the last step is the mean alone.
-            null: `[n, z_dim]` without class; None: no guidance.
-            scale: Of the guidance.
-            temperature: Factor of the noise inside the chain; it starts from unit variance always.
-        """
-        x = normal(len(chain))
-        for step in reversed(range(len(chain))):
-            x, log_variance = self.posterior(x, step, chain, z, null, scale)
-            if step > 0:
-                x = x + temperature * torch.exp(log_variance / 2) * normal(step)
-        return x

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from mmspec.core.distributions import DenoisingChain, Head
 
 EDGE = 0.99
-"""The chain begins at this share of the cosine's quarter: at 1 alpha-bar would be 0, and the first step divides by it."""
+"""The chain begins at this share of the cosine's quarter: at 1, alpha-bar would be 0, and a step divides by it."""
 
 
 class Denoiser(nn.Module):

@@ -1,8 +1,8 @@
-"""A small KL autoencoder for pictures, diffusers' own, and its latents as tokens.
+"""Small KL autoencoders for pictures (diffusers' `AutoencoderKL`), and their latents as tokens.
 
-Tokens are latents of unit variance, channel by channel (`latents_mean` and `latents_std` of its configuration), in
-raster order. The decoder learns from latents with noise on them, so that a token that is off by a denoising head's
-`sigma_0` looks no different (couplings: tokens of a noisy last step are what can be drafted).
+Tokens are latents in raster order, standardised channel by channel (`latents_mean` and `latents_std` of the
+configuration). The decoder is trained on latents with added noise, so that the noise `sigma_0` of a denoising head's
+last step does not show in pictures.
 """
 
 import math
@@ -15,13 +15,13 @@ from torch import Tensor
 
 
 def small_kl(dim: int, side: int, channels: Sequence[int], groups: int = 8) -> AutoencoderKL:
-    """An autoencoder without attention.
+    """An untrained autoencoder without attention.
 
     Args:
-        dim: Channels of a latent: numbers of a token.
-        side: Of the pictures, in pixels.
-        channels: Of the levels, from the picture inwards; all but the last halve it.
-        groups: Of the norms; divides all channels.
+        dim: Channels of a latent: numbers per token.
+        side: Height and width of the pictures, in pixels.
+        channels: Channels of the levels, from the picture inwards; every level but the last halves the size.
+        groups: Groups of the norms; must divide all channels.
     """
     return AutoencoderKL(
         down_block_types=("DownEncoderBlock2D",) * len(channels),
@@ -39,14 +39,14 @@ def small_kl(dim: int, side: int, channels: Sequence[int], groups: int = 8) -> A
 def autoencoding_loss(
     vae: AutoencoderKL, images: Tensor, generator: torch.Generator, kl: float, most_noise: float
 ) -> Tensor:
-    """Absolute and squared error of pixels, and the divergence of latents from N(0, I), a number each on average.
+    """Mean absolute and squared error of pixels, plus the mean divergence of the latents from N(0, I).
 
     Args:
-        vae: It.
+        vae: The autoencoder.
         images: `[batch, 3, side, side]` in [-1, 1].
-        generator: On the CPU.
+        generator: Generator of the noise, on the CPU.
         kl: Weight of the divergence.
-        most_noise: Each picture's latents get noise of up to this many of their channel's standard deviations.
+        most_noise: Largest noise that is added to a picture's latents, in standard deviations of their channel.
     """
     distribution = vae.encode(images).latent_dist
     shape = distribution.mean.shape
@@ -54,18 +54,18 @@ def autoencoding_loss(
     spread = latents.detach().float().std((0, 2, 3), keepdim=True)
     level = most_noise * torch.rand(len(images), 1, 1, 1, generator=generator).to(images)
     noisy = latents + level * spread * torch.randn(shape, generator=generator).to(images)
-    made = vae.decode(noisy).sample.float()
+    decoded = vae.decode(noisy).sample.float()
     divergence = (
         distribution.mean.float().square() + distribution.var.float() - 1 - distribution.logvar.float()
     ).mean() / 2
-    return F.l1_loss(made, images) + F.mse_loss(made, images) + kl * divergence
+    return F.l1_loss(decoded, images) + F.mse_loss(decoded, images) + kl * divergence
 
 
 def measure(vae: AutoencoderKL, latents: Tensor) -> None:
-    """Write down what makes `latents [n, cell, dim]` of unit variance; they are not scaled yet.
+    """Write mean and standard deviation of every channel of `latents [n, cell, dim]` into the configuration.
 
     Raises:
-        ValueError: They are not finite, or a channel is always the same.
+        ValueError: The latents are not finite, or a channel is constant.
     """
     flat = latents.double().flatten(0, -2)
     mean, std = (tuple(round(float(x), 6) for x in values) for values in (flat.mean(0), flat.std(0)))
@@ -79,13 +79,13 @@ def measure(vae: AutoencoderKL, latents: Tensor) -> None:
 
 
 def mark(vae: AutoencoderKL) -> tuple[float, ...] | None:
-    """What tells this autoencoder's latents from others': their scales, which no two trainings share."""
+    """The scales of this autoencoder's latents, which tell it from any other training; None: not measured."""
     std = vae.config.latents_std
     return None if std is None else tuple(std)
 
 
 def latents_of(vae: AutoencoderKL, images: Tensor) -> Tensor:
-    """Latents `[batch, cell, dim]`, float32, not scaled: the posterior's means."""
+    """Latents `[batch, cell, dim]` float32, not scaled: the means of the posterior."""
     return vae.encode(images.to(vae.dtype)).latent_dist.mean.float().flatten(2).transpose(1, 2)
 
 

@@ -1,7 +1,8 @@
-"""MAR's KL-16 autoencoder as diffusers' `AutoencoderKL`: the same maths under other names.
+"""MAR's KL-16 autoencoder as diffusers' `AutoencoderKL`: the same network with other names of weights.
 
 `kl16.ckpt` has the names of latent diffusion (Rombach et al., arXiv 2112.10752): its decoder counts levels from the
-picture inwards, diffusers' from the latents outwards, and its attentions are convolutions of one pixel.
+picture inwards, diffusers' from the latents outwards, and its attentions are convolutions of one pixel. diffusers'
+own conversion of such names has none for attention in the encoder's levels, and drops what it does not know.
 """
 
 import re
@@ -14,11 +15,10 @@ from torch import Tensor
 from mmspec.kits.pictures.models.official import Source, count_in, from_official, shape_in
 
 SCALE = 0.2325
-"""Tokens are latents times this."""
+"""Tokens are latents times this number."""
 LEFT_OUT = ("loss.",)
-"""Words in keys of what is no weight: the discriminator's."""
+"""Words in the keys of weights that are left out: those of the discriminator."""
 
-#: Names of latent diffusion, and diffusers' for them. Levels of `up` are counted from the other end.
 NAMES = (
     (r"\.down\.(\d+)\.block\.", r".down_blocks.\1.resnets."),
     (r"\.down\.(\d+)\.attn\.", r".down_blocks.\1.attentions."),
@@ -34,17 +34,18 @@ NAMES = (
     (r"(attentions\.\d+)\.([qkv])\.", r"\1.to_\2."),
     (r"(attentions\.\d+)\.proj_out\.", r"\1.to_out.0."),
 )
+"""Patterns of latent diffusion's names, and diffusers' names; `renamed` counts levels of `up` from the other end."""
 
 
 def kl16_from_official(source: Source, **config: Any) -> AutoencoderKL:
     """The autoencoder; tokens are `latents * vae.config.scaling_factor`.
 
     Args:
-        source: `kl16.ckpt`, or what it holds. A discriminator (`loss.…`) is left out.
-        **config: Of `AutoencoderKL`, beyond what shapes tell.
+        source: `kl16.ckpt`, or its contents. A discriminator (`loss.…`) is left out.
+        **config: Arguments of `AutoencoderKL` that the shapes do not tell.
 
     Raises:
-        ValueError: It does not fit.
+        ValueError: The weights do not fit.
     """
 
     def make(state: dict[str, Tensor]) -> AutoencoderKL:
@@ -60,21 +61,21 @@ def renamed(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
         ValueError: The decoder's levels are not numbered from 0 on.
     """
     deepest = count_in(state, "decoder.up.") - 1
-    made = {}
+    weights = {}
     for key, value in state.items():
         name = re.sub(r"^(decoder\.up\.)(\d+)", lambda found: f"{found[1]}{deepest - int(found[2])}", key)
-        for ours, theirs in NAMES:
-            name = re.sub(ours, theirs, name)
+        for pattern, replacement in NAMES:
+            name = re.sub(pattern, replacement, name)
         pixel = ".attentions." in name and value.shape[2:] == (1, 1)
-        made[name] = value[:, :, 0, 0] if pixel else value
-    return made
+        weights[name] = value[:, :, 0, 0] if pixel else value
+    return weights
 
 
 def kl16_sizes(state: Mapping[str, Tensor]) -> dict[str, Any]:
-    """Arguments of `AutoencoderKL` that shapes tell.
+    """Arguments of `AutoencoderKL`, from the shapes of the weights.
 
     Raises:
-        ValueError: It is no such autoencoder.
+        ValueError: These are no weights of such an autoencoder.
     """
     if "encoder.down.0.block.0.conv1.weight" not in state or "post_quant_conv.weight" not in state:
         raise ValueError("these are no weights of a KL autoencoder: there is no encoder.down or no post_quant_conv")

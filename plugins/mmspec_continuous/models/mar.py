@@ -1,8 +1,8 @@
-"""MAR's transformer: continuous tokens from the known ones of the same picture, in any order.
+"""MAR's transformer: it predicts continuous tokens from the known tokens of the same picture, in any order.
 
 Li et al., "Autoregressive Image Generation without Vector Quantization" (arXiv 2406.11838). The encoder sees the known
-tokens only, the decoder fills in the others, a diffusion head draws each from its vector. Keys are the published ones
-(`mmspec_continuous.models.mar_official`).
+tokens only, the decoder adds the others, and a diffusion head denoises each from its vector. Weights have the published
+keys (`mmspec_continuous.models.mar_official`).
 """
 
 from typing import Any, Self
@@ -22,7 +22,7 @@ EPS = 1e-6
 
 
 class Attention(nn.Module):
-    """Everyone sees everyone."""
+    """Bidirectional self-attention."""
 
     def __init__(self, dim: int, heads: int) -> None:
         super().__init__()
@@ -35,8 +35,8 @@ class Attention(nn.Module):
         return self.proj(rearrange(F.scaled_dot_product_attention(query, key, value), "b h n w -> b n (h w)"))
 
 
-class Block(nn.Module):
-    """Attention, then an MLP, each behind a norm and beside a residual."""
+class TransformerBlock(nn.Module):
+    """Attention, then an MLP, each after a norm and with a residual connection."""
 
     def __init__(self, dim: int, heads: int, hidden: int) -> None:
         super().__init__()
@@ -53,22 +53,22 @@ class Block(nn.Module):
 
 
 class MARTransformer(ModelMixin, ConfigMixin):
-    """The transformer and its head. Arguments are the official ones, `SIZES` of `mar_official` the published ones.
+    """The transformer and its head. Arguments have the official names; `SIZES` of `mar_official` has their values.
 
     Args:
-        img_size: Pixels per side.
-        vae_stride: Pixels per side of a latent cell.
-        patch_size: Latent cells per side of a token.
-        vae_embed_dim: Latent channels.
-        encoder_embed_dim, encoder_depth, encoder_num_heads: Of the encoder.
-        decoder_embed_dim, decoder_depth, decoder_num_heads: Of the decoder.
-        mlp_ratio: Hidden width of MLPs.
-        class_num: Classes; the null class is a vector of its own.
+        img_size: Pixels per side of a picture.
+        vae_stride: Pixels per side of a latent.
+        patch_size: Latents per side of a token.
+        vae_embed_dim: Channels of a latent.
+        encoder_embed_dim, encoder_depth, encoder_num_heads: Width, blocks and attention heads of the encoder.
+        decoder_embed_dim, decoder_depth, decoder_num_heads: The same of the decoder.
+        mlp_ratio: Hidden width of the MLPs, in widths of the transformer.
+        class_num: Number of classes, the null class not counted.
         buffer_size: Positions before the picture that hold the class.
-        diffloss_d, diffloss_w: Blocks and width of the head.
+        diffloss_d, diffloss_w: Residual blocks and width of the head.
 
     Raises:
-        ValueError: Heads do not divide a width, or tokens the picture.
+        ValueError: The attention heads do not divide a width, or the tokens do not divide the picture.
     """
 
     @register_to_config
@@ -103,58 +103,62 @@ class MARTransformer(ModelMixin, ConfigMixin):
         self.z_proj_ln = nn.LayerNorm(dim, eps=EPS)
         self.encoder_pos_embed_learned = nn.Parameter(torch.randn(1, length, dim) * 0.02)
         hidden = round(dim * mlp_ratio)
-        self.encoder_blocks = nn.ModuleList(Block(dim, encoder_num_heads, hidden) for _ in range(encoder_depth))
+        self.encoder_blocks = nn.ModuleList(
+            TransformerBlock(dim, encoder_num_heads, hidden) for _ in range(encoder_depth)
+        )
         self.encoder_norm = nn.LayerNorm(dim, eps=EPS)
         self.decoder_embed = nn.Linear(dim, decoder_embed_dim)
         dim, hidden = decoder_embed_dim, round(decoder_embed_dim * mlp_ratio)
         self.mask_token = nn.Parameter(torch.randn(1, 1, dim) * 0.02)
         self.decoder_pos_embed_learned = nn.Parameter(torch.randn(1, length, dim) * 0.02)
-        self.decoder_blocks = nn.ModuleList(Block(dim, decoder_num_heads, hidden) for _ in range(decoder_depth))
+        self.decoder_blocks = nn.ModuleList(
+            TransformerBlock(dim, decoder_num_heads, hidden) for _ in range(decoder_depth)
+        )
         self.decoder_norm = nn.LayerNorm(dim, eps=EPS)
         self.diffusion_pos_embed_learned = nn.Parameter(torch.randn(1, self.cells, dim) * 0.02)
         self.diffloss = DiffusionHead(self.token_dim, dim, diffloss_w, diffloss_d)
 
     @classmethod
     def from_official(cls, source: Source, **config: Any) -> Self:
-        """A published checkpoint, or what it holds: its moving average (`model_ema`) where there is one.
+        """The model of a published checkpoint, with the moving average of its weights (`model_ema`) if there is one.
 
         Args:
-            source: `checkpoint-last.pth`, or a mapping of wrappers or of weights.
-            **config: What the weights do not say: `patch_size`, `vae_stride` where they are not 1 and 16, and heads of
-                an unpublished width.
+            source: `checkpoint-last.pth`, or its contents, or a mapping of weights.
+            **config: What the weights do not tell: `patch_size` and `vae_stride` where they are not 1 and 16, and the
+                number of attention heads of an unpublished width.
 
         Raises:
-            ValueError: It does not fit.
+            ValueError: The weights do not fit.
         """
         return from_official(lambda state: cls(**mar_sizes(state, config)), source, read=mar_state)
 
     @property
     def cells(self) -> int:
-        """Tokens of a picture."""
+        """Tokens per picture."""
         return (self.config.img_size // (self.config.vae_stride * self.config.patch_size)) ** 2
 
     @property
     def token_dim(self) -> int:
-        """Numbers of a token."""
+        """Numbers per token."""
         return self.config.vae_embed_dim * self.config.patch_size**2
 
     def condition(self, labels: Tensor | None, rows: int = 1) -> Tensor:
-        """`[batch, dim]` of classes `[batch]`; None: the null class, in so many rows."""
+        """Embeddings `[batch, dim]` of classes `[batch]`; None: of the null class, in `rows` rows."""
         return self.fake_latent.expand(rows, -1) if labels is None else self.class_emb(labels)
 
     def encode(self, tokens: Tensor, unknown: Tensor, condition: Tensor) -> Tensor:
-        """Hidden states of buffer and known tokens.
+        """Hidden states of the buffer and of the known tokens.
 
         Args:
-            tokens: `[batch, cell, token_dim]`; what stands in unknown cells has no influence.
-            unknown: `[batch, cell]` bool, in each row equally many.
-            condition: `[batch, dim]`.
+            tokens: `[batch, cell, token_dim]`; the values of unknown cells have no influence.
+            unknown: `[batch, cell]` bool, equally many in each row.
+            condition: Class embeddings, `[batch, dim]`.
 
         Returns:
-            `[batch, buffer + known, dim]`, the known in the order of cells.
+            `[batch, buffer + known, dim]`, known tokens in the order of their cells.
 
         Raises:
-            ValueError: Rows know different numbers of tokens.
+            ValueError: Rows have different numbers of known tokens.
         """
         seen = self._seen(unknown)
         x = self.z_proj(tokens.to(self.z_proj.weight.dtype))
@@ -166,11 +170,11 @@ class MARTransformer(ModelMixin, ConfigMixin):
         return self.encoder_norm(x)
 
     def decode(self, x: Tensor, unknown: Tensor) -> Tensor:
-        """What the head is told of every cell, known or not: `[batch, cell, dim]`.
+        """The head's conditions of all cells, known or not: `[batch, cell, dim]`.
 
         Args:
-            x: What `encode` gave.
-            unknown: `[batch, cell]` bool, as there.
+            x: Hidden states from `encode`.
+            unknown: `[batch, cell]` bool, as in `encode`.
         """
         x = self.decoder_embed(x)
         seen = self._seen(unknown)
@@ -182,16 +186,16 @@ class MARTransformer(ModelMixin, ConfigMixin):
         return self.decoder_norm(x)[:, self.config.buffer_size :] + self.diffusion_pos_embed_learned
 
     def forward(self, tokens: Tensor, unknown: Tensor, condition: Tensor) -> Tensor:
-        """What the head is told of every cell: `[batch, cell, dim]`; arguments as of `encode`."""
+        """The head's conditions of all cells, `[batch, cell, dim]`; arguments as of `encode`."""
         return self.decode(self.encode(tokens, unknown, condition), unknown)
 
     def unpatchify(self, tokens: Tensor) -> Tensor:
-        """Latents `[batch, channel, row, column]`, scaled as the model has them, of tokens `[batch, cell, dim]`."""
+        """Scaled latents `[batch, channel, row, column]` of tokens `[batch, cell, dim]`."""
         side, patch = round(self.cells**0.5), self.config.patch_size
         return rearrange(tokens, "b (h w) (c p q) -> b c (h p) (w q)", h=side, w=side, p=patch, q=patch)
 
     def _seen(self, unknown: Tensor) -> Tensor:
-        """`[batch, buffer + cell]` bool: what the encoder sees."""
+        """`[batch, buffer + cell]` bool: positions that the encoder sees."""
         seen = ~unknown.bool()
         counts = seen.sum(1)
         if bool((counts != counts[0]).any()):

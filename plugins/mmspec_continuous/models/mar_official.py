@@ -1,7 +1,7 @@
-"""Published MAR checkpoints: which of their weights are meant, and the sizes that shapes tell.
+"""Published MAR checkpoints: which of their weights are loaded, and the configuration that their shapes tell.
 
-`checkpoint-last.pth` holds `model`, `model_ema`, the optimiser's state and the training command's arguments, an
-`argparse.Namespace`. The published numbers are of `model_ema`.
+`checkpoint-last.pth` holds `model`, `model_ema`, the optimiser's state and the arguments of the training command, an
+`argparse.Namespace`. The published results are of `model_ema`.
 """
 
 import argparse
@@ -22,42 +22,42 @@ def _size(dim: int, depth: int, heads: int, head_depth: int, head_width: int) ->
     return halves | {"diffloss_d": head_depth, "diffloss_w": head_width}
 
 
-#: Arguments of `MARTransformer` for the published sizes.
 SIZES = {
     "base": _size(768, 12, 12, 6, 1024), "large": _size(1024, 16, 16, 8, 1280), "huge": _size(1280, 20, 16, 12, 1536),
 }  # fmt: skip
+"""Arguments of `MARTransformer` for the published sizes."""
 HEADS = {size["encoder_embed_dim"]: size["encoder_num_heads"] for size in SIZES.values()}
 
 
 def mar_state(source: Source, left_out: Sequence[str] = ()) -> dict[str, Tensor]:
-    """The weights of a checkpoint under their plain keys, the moving average if it has one; warns if not.
+    """The weights of a checkpoint under their plain keys: their moving average, or the last ones with a warning.
 
     Args:
-        source: The file, or what it holds.
+        source: The file, or its contents.
         left_out: As of `read_state`.
 
     Raises:
         ValueError: There is no such file, or no weights in it.
     """
-    # The namespace is of plain attributes: it runs no code.
-    held = source if isinstance(source, Mapping) else read_file(Path(source), [argparse.Namespace])
-    if isinstance(held.get("model_ema"), Mapping):
-        return read_state(held["model_ema"], left_out)
-    if "model" in held:
+    # A namespace has plain attributes only: reading it runs no code.
+    contents = source if isinstance(source, Mapping) else read_file(Path(source), [argparse.Namespace])
+    if isinstance(contents.get("model_ema"), Mapping):
+        return read_state(contents["model_ema"], left_out)
+    if "model" in contents:
         words = "there is no model_ema in it: these are the weights of the last step, not their moving average, which"
         warn(f"{words} the published numbers are of")
-    return read_state(held, left_out)
+    return read_state(contents, left_out)
 
 
 def mar_sizes(state: Mapping[str, Tensor], given: Mapping[str, Any]) -> dict[str, Any]:
     """The configuration of a checkpoint's weights.
 
     Args:
-        state: Plain keys.
-        given: What is known otherwise, and goes before what shapes tell.
+        state: Weights under their plain keys.
+        given: Arguments that are known otherwise; they take precedence over the shapes.
 
     Raises:
-        ValueError: It is no such model, or its number of heads or its patches have to be given.
+        ValueError: These are no weights of MAR, or the number of heads or the patch size has to be given.
     """
     if not {"diffusion_pos_embed_learned", "z_proj.weight", "diffloss.net.input_proj.weight"} <= state.keys():
         raise ValueError(

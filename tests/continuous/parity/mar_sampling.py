@@ -1,12 +1,12 @@
-"""Sampling from MAR: a set of tokens a step, in random order, each token of a set on its own.
+"""MAR's sampler: a set of tokens per step, in random order, the tokens of a set independent of each other.
 
-Arithmetic of the release: cosine mask schedule, `linear` guidance that grows with the share of known tokens. Noise has
-an address (row, cell, denoising step), so that a token depends on its context and its own numbers: not on its siblings
-of the same step, and not on its batch.
+As in the released code: cosine mask schedule, `linear` guidance that grows with the share of known tokens. Noise has an
+address (row, cell, denoising step), so that a token depends on its context and its own noise: not on the other tokens
+of its step, and not on its batch.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Literal, get_args
@@ -17,7 +17,8 @@ from torch import Tensor
 from mmspec.api.pipeline import Generators, Seed, seeds_for
 from mmspec.core.noise import Lane
 from mmspec.core.philox import PhiloxNoise, PhiloxSource
-from mmspec_continuous.models.ddpm import respaced
+from mmspec_continuous.models.adaln_head import DiffusionHead
+from mmspec_continuous.models.ddpm import Respaced, respaced
 from mmspec_continuous.models.mar import MARTransformer
 
 Growth = Literal["linear", "constant"]
@@ -49,6 +50,35 @@ def random_orders(key: Tensor, cells: int) -> Tensor:
     return _noise(key, address).lane(Lane.COIN).uniform().argsort(1)
 
 
+def denoised(
+    head: DiffusionHead,
+    z: Tensor,
+    chain: Respaced,
+    normal: Callable[[int], Tensor],
+    null: Tensor | None = None,
+    scale: float = 1.0,
+    temperature: float = 1.0,
+) -> Tensor:
+    """Tokens `[n, dim]` float32, drawn by the denoising chain of a head.
+
+    Args:
+        head: The head.
+        z: `[n, z_dim]`.
+        chain: The denoising steps.
+        normal: Standard normal `[n, dim]` of an index: `len(chain)` for the first state, then that of the step. It is
+            called once for each but 0: the last step is the mean alone.
+        null: `[n, z_dim]` without class; None: no guidance.
+        scale: Guidance scale.
+        temperature: Factor of the noise inside the chain; the first state always has unit variance.
+    """
+    x = normal(len(chain))
+    for step in reversed(range(len(chain))):
+        x, log_variance = head.posterior(x, step, chain, z, null, scale)
+        if step > 0:
+            x = x + temperature * torch.exp(log_variance / 2) * normal(step)
+    return x
+
+
 @dataclass(frozen=True)
 class SetSampler:
     """One step of the sampler: the distributions of some cells given the known ones, and a draw.
@@ -78,17 +108,17 @@ class SetSampler:
             cells: `[batch, n]` which.
             scale: Of the guidance.
         """
-        z, null = self._told(tokens, unknown, cells)
+        z, null = self._conditions(tokens, unknown, cells)
         chain, noise = respaced(self.num_sampling_steps), _noise(self.key, cells)
 
         def normal(index: int) -> Tensor:
             return replace(noise, round=torch.full_like(self.key[:, :1], index)).normal(tokens.shape[-1]).flatten(0, 1)
 
-        drawn = self.model.diffloss.sample(z, chain, normal, null, scale, self.temperature)
+        drawn = denoised(self.model.diffloss, z, chain, normal, null, scale, self.temperature)
         return drawn.unflatten(0, cells.shape)
 
-    def _told(self, tokens: Tensor, unknown: Tensor, cells: Tensor) -> tuple[Tensor, Tensor | None]:
-        """What the head is told of the cells, `[batch · n, dim]`, with the class and, under guidance, without."""
+    def _conditions(self, tokens: Tensor, unknown: Tensor, cells: Tensor) -> tuple[Tensor, Tensor | None]:
+        """The head's condition of the cells, `[batch · n, dim]`, with the class and, under guidance, without it."""
         condition, times = self.model.condition(self.labels, len(tokens)), 1 + self.guided
         if self.guided:
             condition = torch.cat([condition, self.model.condition(None, len(tokens))])
