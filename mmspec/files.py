@@ -1,7 +1,7 @@
-"""What mmspec keeps is written whole or not at all.
+"""Files and folders are written whole or not at all.
 
-A file, or a folder, is made under a side name in the same folder, brought to the disk, and renamed. Whoever reads sees
-the old one or the new one; where writing ends early (CTRL-C, a full disk, a mistake), the side file goes.
+A file or folder is written under a temporary name in the same folder, synchronised to the disk, and renamed. A reader
+sees the old one or the new one; where writing fails (CTRL-C, a full disk, an error), the temporary file is removed.
 """
 
 import os
@@ -11,35 +11,35 @@ from pathlib import Path
 from typing import Any
 
 SIDE = ".part"
-"""Ends the stem of every side name; they begin with a dot."""
+"""Mark in the temporary names, which begin with a dot."""
 
 
 def save_whole(path: Path, write: Callable[[Path], Any]) -> None:
     """Write a file or a folder.
 
     Args:
-        path: What it is called in the end; what is there is replaced, and a file's permissions stay. A device or a
-            pipe is written to as it is.
-        write: Makes a file, or a folder, of the name that it is called with; its ending is that of `path`.
+        path: The file or folder; an existing one is replaced, and a file keeps its permissions. A device or a pipe is
+            written to directly.
+        write: Called with a path of the same suffix, at which it creates the file or folder.
 
     Raises:
-        OSError: It cannot be written there. `path` is as it was.
+        OSError: It cannot be written there; `path` is as it was.
     """
     if path.exists() and not path.is_file() and not path.is_dir():
         write(path)
         return
-    path = Path(os.path.realpath(path))  # a link goes on to be one
-    side = _beside(path, SIDE)
+    path = Path(os.path.realpath(path))  # a link stays a link, and what it points to is replaced
+    side = _temporary(path, SIDE)
     try:
         write(side)
         if path.is_file():
             shutil.copymode(path, side)
-        for made in (*side.rglob("*"), side):
-            _to_disk(made)
+        for written in (*side.rglob("*"), side):
+            _to_disk(written)
         _take_place(side, path)
         _to_disk(path.parent)
     except OSError as error:
-        # A full disk names no file, and nobody knows the side name.
+        # The error of a full disk names no file, and the temporary name would tell users nothing.
         if error.errno is not None and error.filename in (None, str(side)):
             error.filename = str(path)
         raise
@@ -53,17 +53,17 @@ def save_text(path: Path, text: str) -> None:
 
 
 def remove_sides(folder: Path) -> None:
-    """Remove what processes that were killed left unfinished in a folder; nobody may be writing there."""
+    """Remove the temporary files that killed processes left in a folder; no process may be writing there."""
     for side in folder.glob(f".*{SIDE}*"):
         _remove(side)
 
 
 def _take_place(side: Path, path: Path) -> None:
-    """Rename; a folder cannot be renamed onto another one that holds something, which so steps aside first."""
+    """Rename `side` to `path`. A folder cannot replace one with contents, which is renamed first and then removed."""
     if not path.is_dir():
         os.replace(side, path)
         return
-    old = _beside(path, ".old" + SIDE)
+    old = _temporary(path, ".old" + SIDE)
     os.rename(path, old)
     try:
         os.rename(side, path)
@@ -73,12 +73,13 @@ def _take_place(side: Path, path: Path) -> None:
     _remove(old)
 
 
-def _beside(path: Path, mark: str) -> Path:
-    """A side name of this process's own: two that write the same file do not mix."""
+def _temporary(path: Path, mark: str) -> Path:
+    """A temporary path of this process: two processes that write the same file use two paths."""
     return path.with_name(f".{path.stem}.{os.getpid()}{mark}{path.suffix}")
 
 
 def _to_disk(path: Path) -> None:
+    """Synchronise a file or a folder's entries to the disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

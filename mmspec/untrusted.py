@@ -1,4 +1,4 @@
-"""What a file says, before it is believed: JSON within limits."""
+"""Reading files that are not trusted: JSON within limits."""
 
 import json
 from pathlib import Path
@@ -7,7 +7,7 @@ from typing import Any
 from mmspec.registry.printable import shown
 
 LARGEST = 32_000_000
-"""Bytes of a JSON file: the index of the largest published model has a tenth of it."""
+"""Most bytes of a JSON file; the index of the largest published model has a tenth of it."""
 
 
 def read_json(path: Path, most: int = LARGEST) -> dict[str, Any]:
@@ -15,7 +15,7 @@ def read_json(path: Path, most: int = LARGEST) -> dict[str, Any]:
 
     Args:
         path: The file.
-        most: Bytes that it may have.
+        most: Most bytes that are read.
 
     Raises:
         ValueError: It cannot be read, is too large or too deep, or holds something else.
@@ -25,9 +25,9 @@ def read_json(path: Path, most: int = LARGEST) -> dict[str, Any]:
             text = file.read(most + 1)
         if len(text) > most:
             raise ValueError(f"it has more than {most:,} bytes")
-        held = json.loads(text.decode())
+        value = json.loads(text.decode())
     except (OSError, ValueError, RecursionError) as error:
         raise ValueError(f"{shown(path)} cannot be read: {shown(error)}") from error
-    if not isinstance(held, dict):
-        raise ValueError(f"{shown(path)} cannot be read: it holds a {type(held).__name__}, not an object")
-    return held
+    if not isinstance(value, dict):
+        raise ValueError(f"{shown(path)} cannot be read: it holds a {type(value).__name__}, not an object")
+    return value

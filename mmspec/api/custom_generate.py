@@ -12,7 +12,7 @@ from mmspec.api.stopping import with_stop_strings
 from mmspec.core.decoder import Decoder
 
 BESIDE = ("seed", "noise", "streamer", "tokenizer")
-"""What it takes beside what all faces take."""
+"""Arguments of `custom_generate` beside those of `Pipeline.use`; for suggestions in error messages."""
 
 
 def custom_generate(
@@ -31,11 +31,12 @@ def custom_generate(
     """A decoding function for one call of transformers' `generate`.
 
     transformers does not pass its `streamer=`, `tokenizer=`, `assistant_model=` and `synced_gpus=` on to custom
-    functions, and says nothing. So give the first two here; the others have no effect.
+    functions, without a warning. Give the first two here; the others have no effect.
 
     Args:
         method: As in `mmspec.enable`.
-        uncalled: Nothing; what transformers hands over where this function itself was given as `custom_generate=`.
+        uncalled: Leave empty. transformers fills it where this function itself was passed as `custom_generate=`, which
+            is an error.
         drafter: As in `mmspec.enable`.
         rule: As in `mmspec.enable`.
         k: As in `mmspec.enable`.
@@ -43,21 +44,21 @@ def custom_generate(
         seed: As in `mmspec.enable`.
         noise: As in `mmspec.enable`.
         streamer: A streamer.
-        tokenizer: The model's tokenizer, for `generate(stop_strings=…)`. Stop strings must be an argument there:
-            transformers refuses those of a generation configuration before this function is called. It is also the
-            drafter's option `tokenizer`, where there is an `assistant_tokenizer`.
+        tokenizer: The model's tokenizer, for `generate(stop_strings=…)`. Stop strings must be an argument of
+            `generate`: transformers refuses those of a generation configuration before this function is called. With
+            `assistant_tokenizer=`, this is also the drafter's option `tokenizer`.
         **options: Options of drafter, rule and policy.
 
     Returns:
-        What `custom_generate=` takes.
+        The function to pass as `custom_generate=`.
 
     Raises:
-        TypeError: The function was given instead of what it returns.
+        TypeError: This function was passed to `generate` instead of what it returns.
 
     Example:
         ```python
-        ours = mmspec.custom_generate("prompt-lookup", tokenizer=tokenizer)
-        model.generate(**inputs, custom_generate=ours, stop_strings="END")
+        lookup = mmspec.custom_generate("prompt-lookup", tokenizer=tokenizer)
+        model.generate(**inputs, custom_generate=lookup, stop_strings="END")
         ```
     """
     if uncalled or not isinstance(method, str):
@@ -71,8 +72,8 @@ def custom_generate(
 
     run = runner(decoder_of, lambda report: None, noise=noise, seed=seed, streamer=streamer)
 
-    # transformers hands over what this signature names and its own sampling does not: stop_strings, before it would
-    # look for the tokenizer that it has dropped.
+    # transformers passes on arguments that this signature names and its own sampling does not: here stop_strings. It
+    # would else look for the tokenizer, which it has dropped.
     def generate(
         model: Any,
         input_ids: Tensor,

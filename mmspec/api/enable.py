@@ -14,7 +14,7 @@ from transformers import GenerationMixin
 from mmspec.api import own_loop
 from mmspec.api.build import decoder_for, models_of
 from mmspec.api.generation import noise_of, runner
-from mmspec.api.mistakes import refuse_strangers
+from mmspec.api.mistakes import refuse_non_models
 from mmspec.api.refusals import refuse_arguments, refuse_inputs, refuse_settings
 from mmspec.api.stopping import with_stop_strings
 from mmspec.core.decoder import Decoder
@@ -22,7 +22,7 @@ from mmspec.core.report import Report
 from mmspec.hosts.linear import forget
 
 _NAMES = list(inspect.signature(GenerationMixin.generate).parameters)[1:]
-"""Of positional arguments."""
+"""Names of the positional arguments of `generate`."""
 
 
 class Enabled:
@@ -30,8 +30,14 @@ class Enabled:
 
     Attributes:
         method: The method that was chosen.
-        why: In one sentence, why this one.
+        why: Why this method, in one sentence.
         report: Counts and times of the last call; None before the first.
+
+    Args:
+        model: The live model.
+        decoder: The model's decoder.
+        seed: As in `enable`.
+        noise: As in `enable`.
     """
 
     def __init__(self, model: Any, decoder: Decoder, seed: int | None, noise: str | None) -> None:
@@ -44,19 +50,20 @@ class Enabled:
         self.report: Report | None = None
 
     def generate(self, *args: Any, **kwargs: Any) -> Any:
-        """What `model.generate` is while enabled: arguments and result as transformers documents them.
+        """The model's `generate` while enabled: arguments and result as transformers documents them.
 
         Raises:
-            ValueError: An argument that speculation cannot honour.
+            ValueError: An argument is not supported.
         """
-        given = {**dict(zip(_NAMES, args, strict=False)), **kwargs}
-        refuse_arguments(given)
-        refuse_settings(given)
-        refuse_inputs(given)
-        streamer = given.pop("streamer", None)
-        given = self._with_stop_strings(given)
-        run = runner(lambda model: self._decoder, self._keep, noise=self._noise, seed=self._seed, streamer=streamer)
-        return type(self._model).generate(self._model, **{**given, "custom_generate": run})
+        arguments = {**dict(zip(_NAMES, args, strict=False)), **kwargs}
+        refuse_arguments(arguments)
+        refuse_settings(arguments)
+        refuse_inputs(arguments)
+        streamer = arguments.pop("streamer", None)
+        arguments = self._with_stop_criterion(arguments)
+        how: dict[str, Any] = {"noise": self._noise, "seed": self._seed, "streamer": streamer}
+        run = runner(lambda model: self._decoder, self._set_report, **how)
+        return type(self._model).generate(self._model, **{**arguments, "custom_generate": run})
 
     def __repr__(self) -> str:
         kind, k = type(self._model).__name__, self._decoder.k
@@ -65,30 +72,30 @@ class Enabled:
         return f"<mmspec {self.method} on {kind}, k={k}{on}{why}>"
 
     def disable(self) -> None:
-        """Give the model its own `generate` back, and the memory that was taken for speed."""
+        """Give the model its own `generate` back, and free the memory that was taken for speed."""
         if self._model.__dict__.get("generate") == self.generate:
             del self._model.__dict__["generate"]
         for model in models_of(self._decoder):
             forget(model.parameters())
 
-    def _with_stop_strings(self, given: dict[str, Any]) -> dict[str, Any]:
-        """The arguments with stop strings as a criterion, wherever they stood.
+    def _with_stop_criterion(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        """The arguments with stop strings turned into a criterion, whichever of three places they stand in.
 
-        transformers makes one itself, but with a tokenizer that it does not find where a custom function decodes.
+        transformers makes one itself, but with a tokenizer that it does not pass to a custom function.
         """
-        tokenizer, config = given.pop("tokenizer", None), given.get("generation_config")
+        tokenizer, config = arguments.pop("tokenizer", None), arguments.get("generation_config")
         places = (config, self._model.generation_config)
-        strings = [there.stop_strings for there in places if there is not None and there.stop_strings is not None]
-        wanted = given.pop("stop_strings") if "stop_strings" in given else next(iter(strings), None)
-        given["stopping_criteria"] = with_stop_strings(given.get("stopping_criteria"), wanted, tokenizer)
+        strings = [place.stop_strings for place in places if place is not None and place.stop_strings is not None]
+        wanted = arguments.pop("stop_strings") if "stop_strings" in arguments else next(iter(strings), None)
+        arguments["stopping_criteria"] = with_stop_strings(arguments.get("stopping_criteria"), wanted, tokenizer)
         if config is not None and config.stop_strings is not None:
-            given["generation_config"] = config = copy.deepcopy(config)
+            arguments["generation_config"] = config = copy.deepcopy(config)
             config.stop_strings = None
         if self._model.generation_config.stop_strings is not None:
-            given["stop_strings"] = None  # an argument wins over the model's own configuration
-        return given
+            arguments["stop_strings"] = None  # an argument takes precedence over the model's own configuration
+        return arguments
 
-    def _keep(self, report: Report) -> None:
+    def _set_report(self, report: Report) -> None:
         self.report = report
 
     def __enter__(self) -> Self:
@@ -122,23 +129,23 @@ def enable(
         rule: A rule's name or object; default: the method's, which is `match`.
         k: Units to draft per round (`num_speculative_tokens`).
         policy: `fixed`, `confidence`, `goodput`, or an object (see `mmspec.core.policies`).
-        seed: Of philox noise; default: torch's generator decides, as without mmspec. Under `match` it says what is
-            written. Under a lossless rule what is written depends on the drafts too, so that the same seed gives the
-            same text only where these have the same lengths: not with the policy `goodput`, which follows the clock
-            (`report.repeatable` says so).
+        seed: Seed of philox noise; default: torch's generator decides, as without mmspec. Under `match` the seed alone
+            determines the output. Under a lossless rule the output depends on the drafts, too: the same seed gives the
+            same text only if drafts have the same lengths, which the policy `goodput`, driven by measured times, does
+            not promise (`report.repeatable`).
         noise: `torch` (the default under `match`: the output equals the unmodified model's for the same
             `torch.manual_seed`) or `philox`. Drafters and policies may draw from torch's generator without effect. A
-            stopping criterion or a streamer that does ends the drafts of its call: the output is the unmodified
-            model's where it draws at every token, from the first on (a streamer not for the prompt); else it is a
-            sample of the same distribution.
+            stopping criterion or a streamer that does so ends the drafts of its call. The output is then the unmodified
+            model's if it draws at every token from the first on (a streamer: not for the prompt); else it is a sample
+            of the same distribution.
         **options: Options of drafter, rule and policy.
 
     Returns:
         A handle: context manager, `report`, `method`, `why`, `disable()`.
 
     Raises:
-        ValueError: The model has no target, or a name, option or combination is wrong.
-        TypeError: It is no live model; says what to call.
+        ValueError: No plugin has a target for the model, or a name, option or combination is wrong.
+        TypeError: The object is no live model; says what to pass.
 
     Example:
         ```python
@@ -147,7 +154,7 @@ def enable(
         print(spec.report)
         ```
     """
-    refuse_strangers(model)
+    refuse_non_models(model)
     looping = own_loop.target_of(model)
     if looping is not None:
         others = {"drafter": drafter, "rule": rule, "policy": policy, "seed": seed, "noise": noise}

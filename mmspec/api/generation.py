@@ -1,8 +1,8 @@
-"""One `generate` call of transformers, decoded by ours.
+"""One `generate` call of transformers, decoded by mmspec.
 
-transformers prepares a call (processors, criteria, padding, limits); this runs it and returns what it would return.
-`use_cache=False` and `cache_implementation="static"` change nothing: drafts are verified on a cache of ours, which is
-preallocated.
+transformers prepares a call (processors, criteria, padding, limits); this module decodes it and returns what
+transformers would return. `use_cache=False` and `cache_implementation="static"` have no effect: drafts are verified on
+mmspec's own cache, which is preallocated.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -13,10 +13,11 @@ from torch import Tensor
 from transformers import GenerationConfig
 from transformers.generation import GenerateDecoderOnlyOutput
 
-from mmspec.api.kept import Kept
-from mmspec.api.refusals import refuse_inputs, refuse_settings
-from mmspec.api.stopping import Stops, ends_of, limit_of
+from mmspec.api.refusals import CACHE_ARGUMENTS, refuse_inputs, refuse_settings
+from mmspec.api.step_scores import StepScores
+from mmspec.api.stopping import StoppingMonitor, end_ids, limit_of
 from mmspec.api.streaming import Stream
+from mmspec.core.capabilities import Exporting
 from mmspec.core.decoder import Decoder
 from mmspec.core.noise import Source, default_generator
 from mmspec.core.philox import PhiloxSource
@@ -35,17 +36,17 @@ NOISES = ("torch", "philox")
 
 def runner(
     decoder_of: Callable[[Any], Decoder],
-    keep: Callable[[Report], None],
+    on_report: Callable[[Report], None],
     *,
     noise: str | None = None,
     seed: int | None = None,
     streamer: Any = None,
 ) -> Callable[..., Any]:
-    """What `generate(custom_generate=…)` takes: decodes a prepared call.
+    """The function that `generate(custom_generate=…)` takes: it decodes a prepared call.
 
     Args:
-        decoder_of: The decoder of the model at hand.
-        keep: Receives the report.
+        decoder_of: From a live model to its decoder.
+        on_report: Called with the report of every call.
         noise: As in `decode`.
         seed: As in `decode`.
         streamer: As in `decode`.
@@ -60,14 +61,13 @@ def runner(
         **extra: Any,
     ) -> Any:
         refuse_settings(generation_config)
-        if _came_with(extra):
+        if _has_user_cache(extra):
             refuse_inputs(extra)
-        decoder = _allowed(decoder_of(model), logits_processor)
-        how: dict[str, Any] = {"noise": noise, "seed": seed, "streamer": streamer}
+        decoder = _without_forbidden_drafts(decoder_of(model), logits_processor)
         prepared = (generation_config, logits_processor, stopping_criteria, extra)
-        answer, report = decode(decoder, input_ids, *prepared, **how)
-        keep(report)
-        return answer
+        result, report = decode(decoder, input_ids, *prepared, noise=noise, seed=seed, streamer=streamer)
+        on_report(report)
+        return result
 
     return run
 
@@ -88,57 +88,58 @@ def decode(
 
     Args:
         decoder: The decoder.
-        ids: Prompt `[batch, prompt]`, left-padded.
-        config: The prepared configuration.
+        ids: Prompt `[batch, prompt]`, padded on the left.
+        config: The prepared generation configuration.
         processors: The prepared logits processors.
         criteria: The prepared stopping criteria.
-        extra: The model's other arguments: mask, positions, cache, images.
+        extra: Further arguments of the model: mask, positions, cache, images.
         noise: `torch`, `philox`, or None: `torch` where the rule can use it.
-        seed: Of philox noise; None draws one from torch's generator.
-        streamer: A streamer of transformers, batch of one.
+        seed: Seed of philox noise; None draws one from torch's generator.
+        streamer: A streamer of transformers; takes a batch of one.
 
     Returns:
-        Ids `[batch, prompt + longest]` padded as transformers pads them (or the dictionary that holds them, where the
-        configuration asks for one), and the report.
+        Ids `[batch, prompt + longest]`, padded as transformers pads them (or `GenerateDecoderOnlyOutput`, where the
+        configuration asks for it), and the report.
     """
     rows, ids = len(ids), whole_ids(ids)
     noise = noise_of(decoder, noise, seed)
     source = _source(noise, seed, ids) if config.do_sample else PhiloxSource.seeded(0, rows, ids.device)
     stream = Stream(streamer, ids)
-    # Where the configuration names no padding, transformers prepares the first end for it.
+    # Without a padding token in the configuration, transformers prepares the first end token as one.
     pad = 0 if config._pad_token_tensor is None else int(config._pad_token_tensor)
-    asked = config.return_dict_in_generate
-    scores = Kept("logits", rows, pad) if asked and config.output_scores else None
-    logits = Kept("unprocessed", rows, pad) if asked and config.output_logits else None
-    # In this order: what was emitted, where it ends, what is shown of it.
-    watchers = [w for w in (scores, logits, Stops(criteria, rows, pad, scores), stream) if w is not None]
+    as_dict = config.return_dict_in_generate
+    scores = StepScores(True, rows, pad) if as_dict and config.output_scores else None
+    logits = StepScores(False, rows, pad) if as_dict and config.output_logits else None
+    # The order matters: criteria read the scores, and the stream shows rows up to where the criteria cut them.
+    observers = [o for o in (scores, logits, StoppingMonitor(criteria, rows, pad, scores), stream) if o is not None]
     rounds = decoder.rounds(
         {**extra, "input_ids": ids, "generation_config": config},
         limit_of(criteria, ids.shape[1], config.max_length),
         source=source,
         warp=Warp(tuple(processors), sample=bool(config.do_sample), pad=pad),
-        ends=ends_of(criteria),
+        ends=end_ids(criteria),
     )
     for state in rounds:
-        for watcher in watchers:
-            watcher.step(state)
-        _heed(source, decoder, state)
+        for observer in observers:
+            observer.step(state)
+        _stop_drafting_if_disturbed(source, decoder, state)
     stream.end()
     sequences = _padded(ids, state.output(), pad)
-    cache = extra.get("past_key_values", extra.get("cache_params"))  # models without keys call it so
-    if asked or _came_with(extra):
+    cache = _cache_in(extra)
+    if as_dict or _has_user_cache(extra):
         cache = cache if cache is None else returned_cache(decoder, state, sequences)
-    if not asked:
+    if not as_dict:
         return sequences, state.report
     lengths = state.host_emitted
-    kept = {name: k and k.all(lengths) for name, k in (("scores", scores), ("logits", logits))}
-    return GenerateDecoderOnlyOutput(sequences=sequences, past_key_values=cache, **kept), state.report
+    returned = {name: s and s.all(lengths) for name, s in (("scores", scores), ("logits", logits))}
+    return GenerateDecoderOnlyOutput(sequences=sequences, past_key_values=cache, **returned), state.report
 
 
-def _heed(source: Source, decoder: Decoder, state: State) -> None:
-    """No more drafts where a criterion or a streamer draws from torch's generator.
+def _stop_drafting_if_disturbed(source: Source, decoder: Decoder, state: State) -> None:
+    """No more drafts in a call whose criterion or streamer draws from torch's generator.
 
-    Stock decoding draws in turns with them: one block of numbers, then theirs. Blocks that are drawn ahead are others.
+    Unmodified decoding and the criterion draw in turns, a block of numbers each; blocks that are drawn ahead for drafts
+    would change whose numbers are whose.
     """
     if isinstance(source, TorchSource) and decoder.k and state.drafting and source.disturbed:
         state.drafting = False
@@ -148,19 +149,28 @@ def _heed(source: Source, decoder: Decoder, state: State) -> None:
         )
 
 
-def _came_with(extra: Mapping[str, Any]) -> bool:
-    """Whether the cache in a prepared call is the user's own; if not, `generate` made it."""
-    return bool(getattr(extra.get("past_key_values", extra.get("cache_params")), "_is_user_defined", False))
+def _cache_in(extra: Mapping[str, Any]) -> Any:
+    """The cache in a prepared call; None without one."""
+    keys, states = CACHE_ARGUMENTS
+    return extra.get(keys, extra.get(states))
+
+
+def _has_user_cache(extra: Mapping[str, Any]) -> bool:
+    """Whether the cache in a prepared call is the user's own, and not one that `generate` made."""
+    return bool(getattr(_cache_in(extra), "_is_user_defined", False))  # transformers sets it on users' caches only
 
 
 def returned_cache(decoder: Decoder, state: State, sequences: Tensor) -> Any:
-    """What a call leaves in `past_key_values`, where the target can tell; a cache that came with the call is filled."""
-    export = getattr(decoder.target, "export", None)
-    return None if export is None else export(state.cache, sequences, state.emitted)
+    """The call's `past_key_values` in the form of unmodified decoding; None where the target cannot export it.
+
+    A cache of the user's that came with the call is filled and returned.
+    """
+    target = decoder.target
+    return target.export(state.cache, sequences, state.emitted) if isinstance(target, Exporting) else None
 
 
 def noise_of(decoder: Decoder, noise: str | None, seed: int | None) -> str:
-    """The noise that a call will use: what was asked for, else `torch` where the rule can use it and no seed was given.
+    """The noise of a call: as asked for, else `torch` where the rule can use it and no seed is given, else `philox`.
 
     Raises:
         ValueError: There is no such noise, or it does not go with the rule or the seed.
@@ -176,8 +186,8 @@ def noise_of(decoder: Decoder, noise: str | None, seed: int | None) -> str:
     return noise
 
 
-def _allowed(decoder: Decoder, processors: Sequence[Any]) -> Decoder:
-    """The decoder, or the same without a drafter where a logits processor forbids drafts."""
+def _without_forbidden_drafts(decoder: Decoder, processors: Sequence[Any]) -> Decoder:
+    """The decoder; without its drafter where a logits processor forbids drafts, with a warning."""
     stateful = drafts_forbidden_by(processors)
     if not stateful or not decoder.k:
         return decoder
@@ -189,7 +199,7 @@ def _allowed(decoder: Decoder, processors: Sequence[Any]) -> Decoder:
 
 
 def _padded(ids: Tensor, units: Sequence[Tensor], pad: int) -> Tensor:
-    """Prompt and rows of several lengths as one tensor."""
+    """Prompts and new tokens of several lengths as one tensor, padded on the right: `[batch, prompt + longest]`."""
     longest = max(len(row) for row in units)
     result = ids.new_full((len(ids), longest), pad)
     for b, row in enumerate(units):
@@ -198,6 +208,7 @@ def _padded(ids: Tensor, units: Sequence[Tensor], pad: int) -> Tensor:
 
 
 def _source(noise: str, seed: int | None, ids: Tensor) -> Source:
+    """The noise source of a call that samples."""
     if noise == "torch":
         return TorchSource(default_generator(ids.device), len(ids), ids.device)
     drawn = int(torch.randint(2**62, (), device="cpu")) if seed is None else seed

@@ -1,4 +1,4 @@
-"""What users mix up: other libraries' names for our arguments, and things that are not the live model."""
+"""Common mistakes: other libraries' names for our arguments, and objects that are not a live model."""
 
 import sys
 from pathlib import Path
@@ -7,7 +7,7 @@ from typing import Any
 from transformers import PreTrainedTokenizerBase, ProcessorMixin
 
 ARGUMENTS = ("method", "drafter", "rule", "k", "policy")
-"""What every face takes beside options of drafter, rule and policy."""
+"""Arguments of `enable`, `custom_generate` and `Pipeline.use` beside the options of drafter, rule and policy."""
 
 MEANT = {
     "assistant_model": "drafter",
@@ -23,7 +23,7 @@ MEANT = {
     "speculation_length": "policy",
     "generator": "seed",
 }
-"""What names of papers and other libraries are called here."""
+"""Names that papers and other libraries use, and our argument of the same meaning."""
 
 UNCALLED = (
     "custom_generate= takes what mmspec.custom_generate(…) returns: write custom_generate=mmspec.custom_generate(), or "
@@ -31,39 +31,39 @@ UNCALLED = (
 )
 
 
-def refuse_strangers(model: Any) -> None:
-    """Refuse what is no live model, where it can be said what to call instead.
+def refuse_non_models(model: Any) -> None:
+    """Refuse objects that are known to be no live model, and say what to pass instead.
 
     Raises:
-        TypeError: Says what it is, and what to do.
+        TypeError: Says what the object is, and what to do.
     """
-    remedy = _remedy(model)
-    if remedy:
-        raise TypeError(f"mmspec.enable takes a live model, not {remedy}")
+    advice = _advice(model)
+    if advice:
+        raise TypeError(f"mmspec.enable takes a live model, not {advice}")
 
 
-def _remedy(given: Any) -> str:
-    """What was given, and what to write; "" where nothing is wrong as far as can be told."""
-    kind = given if isinstance(given, type) else type(given)
-    if given is None:
+def _advice(passed: Any) -> str:
+    """What was passed instead of a model, and what to write; "" for everything that may be one."""
+    kind = passed if isinstance(passed, type) else type(passed)
+    if passed is None:
         return "None: load one, as with transformers' AutoModelForCausalLM.from_pretrained(name)"
-    if isinstance(given, str | Path):
+    if isinstance(passed, str | Path):
         return (
-            f"the name {str(given)!r}: load it first, AutoModelForCausalLM.from_pretrained({str(given)!r}), or let "
-            f"mmspec.Pipeline.from_pretrained({str(given)!r}) do it"
+            f"the name {str(passed)!r}: load it first, AutoModelForCausalLM.from_pretrained({str(passed)!r}), or let "
+            f"mmspec.Pipeline.from_pretrained({str(passed)!r}) do it"
         )
-    if isinstance(given, type):
+    if isinstance(passed, type):
         return f"the class {kind.__name__}: make a model of it, as with {kind.__name__}.from_pretrained(name)"
-    if isinstance(given, PreTrainedTokenizerBase | ProcessorMixin):
+    if isinstance(passed, PreTrainedTokenizerBase | ProcessorMixin):
         return f"a {kind.__name__}: pass the model, whose generate is then sped up; it needs no tokenizer"
-    if _loaded("mmspec.api.pipeline", "Pipeline", given):
+    if _is_pipeline(passed, "mmspec.api.pipeline"):
         return f"a {kind.__name__} of mmspec, which speculates as it is: choose how with pipe.use(method)"
-    if _loaded("transformers.pipelines", "Pipeline", given):
+    if _is_pipeline(passed, "transformers.pipelines"):
         return f"a {kind.__name__} of transformers: pass its model, mmspec.enable(pipe.model, …)"
     return ""
 
 
-def _loaded(module: str, name: str, given: Any) -> bool:
-    """Whether something is of a class, without importing its home: then it would be there."""
+def _is_pipeline(passed: Any, module: str) -> bool:
+    """Whether an object is a `Pipeline` of a module; if it is, the module was imported before."""
     home = sys.modules.get(module)
-    return home is not None and isinstance(given, getattr(home, name))
+    return home is not None and isinstance(passed, home.Pipeline)

@@ -1,6 +1,6 @@
-"""What stands for a model, or for the target of a whole pipeline, where only configs are to be read."""
+"""The outline of a model, or of the target model of a pipeline, from its configuration files alone."""
 
-from mmspec.api.pipeline import saved_as
+from mmspec.api.saved import pipeline_class_in
 from mmspec.hosts.loading import unloaded
 from mmspec.hosts.outline import Outline, outline, outlined, place_of
 from mmspec.hosts.pipeline_index import INDEX, index_of
@@ -8,19 +8,19 @@ from mmspec.hosts.stored import refuse_claims
 
 
 def outline_of(name: str) -> Outline:
-    """The outline of a model, or of the one of a pipeline's models that speculation is for.
+    """The outline of a model, or of a pipeline's target model; no weights are loaded.
 
     Args:
-        name: `mmspec/…` for what we ship, a folder, or a hub name of a model.
+        name: `mmspec/…` for a shipped model, a folder, or a hub name of a model.
 
     Raises:
         ValueError: There is no such model, or no installed plugin has such a pipeline.
     """
-    saved = place_of(name)
-    if not (saved / INDEX).is_file():
+    folder = place_of(name)
+    if not (folder / INDEX).is_file():
         return outline(name)
-    pipeline = saved_as(saved)
+    pipeline = pipeline_class_in(folder)
     part = pipeline.target_module
-    known = index_of(saved, pipeline).parts[part]
-    refuse_claims(saved / part, {})
-    return outlined(lambda: unloaded(known, str(saved / part)), saved)
+    entry = index_of(folder, pipeline).parts[part]
+    refuse_claims(folder / part, {})
+    return outlined(lambda: unloaded(entry, str(folder / part)), folder)

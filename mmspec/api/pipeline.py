@@ -1,7 +1,7 @@
 """`mmspec.Pipeline.from_pretrained(name, method=…)`: a diffusers pipeline whose model decodes speculatively.
 
-Which class it is, the folder says that `save_pretrained` wrote, or the plugin whose target fits the model (`pipeline=`
-of the component). What all of them share stands here: loading, how to speculate, and the seeds of rows.
+The class of the pipeline is named in the folder that `save_pretrained` wrote, or by the plugin whose target fits the
+model. All pipelines share what is here: loading and saving, the choice of a method, and the seeds of rows.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,7 +16,7 @@ from huggingface_hub import hf_hub_download, snapshot_download
 from torch import Generator
 
 from mmspec.api.build import decoder_for
-from mmspec.api.saved import draft_model_of, keep, restored
+from mmspec.api.saved import draft_model_of, pipeline_class_in, restored, save_method
 from mmspec.core.decoder import Decoder
 from mmspec.core.drafters.none import NoDraft
 from mmspec.core.policies import Fixed
@@ -25,25 +25,24 @@ from mmspec.hosts.devices import refuse_device
 from mmspec.hosts.dtypes import dtype_of
 from mmspec.hosts.loading import load_model, locate_pipeline
 from mmspec.hosts.parts import load_parts
-from mmspec.hosts.pipeline_index import INDEX, class_name_in, index_of
+from mmspec.hosts.pipeline_index import INDEX, index_of
 from mmspec.registry import installed
 from mmspec.registry.numbers import integers, whole
 
-KEPT = ["*.json", "*.safetensors", "*.model", "*.txt", "*.jinja"]
-"""Files of a pipeline on the hub that are fetched: configurations, weights, tokenizers."""
 Seed = int | Sequence[int] | None
 Generators = Generator | Sequence[Generator] | None
 
-
+FETCHED = ["*.json", "*.safetensors", "*.model", "*.txt", "*.jinja"]
+"""Files of a pipeline that are fetched from the hub: configurations, weights, tokenizers; no code, no pickles."""
 LOADING = ("device", "dtype", "torch_dtype")
-"""What `from_pretrained` takes beside modules and what `use` takes."""
+"""Arguments of `from_pretrained` beside modules and the arguments of `use`."""
 
 
 class Pipeline(DiffusionPipeline):
-    """What the plugins' pipelines have in common; a subclass registers its modules and adds `__call__`.
+    """The base of the plugins' pipelines; a subclass registers its modules and adds `__call__`.
 
     Attributes:
-        target_module: Name of the module whose distribution the output follows.
+        target_module: Name of the module that is the target model.
 
     Example:
         ```python
@@ -54,34 +53,34 @@ class Pipeline(DiffusionPipeline):
 
     target_module = "model"
     _decoder: Decoder | None = None
-    _bound_on: torch.device | None = None
-    _told: Mapping[str, Any] = MappingProxyType({})
+    _bound_device: torch.device | None = None
+    _use_arguments: Mapping[str, Any] = MappingProxyType({})
 
     def __init_subclass__(cls, **how: Any) -> None:
-        """Let `diffusers.DiffusionPipeline.from_pretrained` find the class by the name that a saved folder has."""
+        """Let `diffusers.DiffusionPipeline.from_pretrained` find the class by the name in a saved folder."""
         super().__init_subclass__(**how)
         if not hasattr(diffusers, cls.__name__):
             setattr(diffusers, cls.__name__, cls)
 
     @classmethod
     def from_pretrained(cls, name: str | Path, **how: Any) -> Any:
-        """Load a pipeline; called on `mmspec.Pipeline`, the one that its plugin has for it.
+        """Load a pipeline; called on `mmspec.Pipeline` itself, a pipeline of the class that fits the model.
 
         Args:
             name: `mmspec/…` for a shipped model, a folder (of a model, or of `save_pretrained`), or a hub name.
-            **how: `device=` (default `cpu`) and `dtype=` or `torch_dtype=`, by name or torch's own (default float32, in
+            **how: `device=` (default `cpu`); `dtype=` or `torch_dtype=`, a name or torch's own (default float32, in
                 which equality with plain decoding is promised); modules of the pipeline, instead of those at `name`;
-                and as in `use`, where a folder of `save_pretrained` has its own defaults.
+                and arguments of `use`, of which a folder of `save_pretrained` has its own defaults.
 
         Raises:
-            ValueError: No such model, no pipeline for it, weights that are damaged or do not fit, or an argument of
-                `use` is wrong.
+            ValueError: There is no such model or no pipeline for it, weights are damaged or do not fit, or an argument
+                of `use` is wrong.
         """
         saved = locate_pipeline(str(name))
         if cls is not Pipeline:
             return cls._load(saved, str(name), **how)
         if saved is not None:
-            return saved_as(saved).from_pretrained(name, **how)
+            return pipeline_class_in(saved).from_pretrained(name, **how)
         numbers = dtype_of(how.pop("dtype", None), how.pop("torch_dtype", None))
         model = load_model(str(name), how.pop("device", "cpu"), numbers)
         target = installed().target_for(model)
@@ -93,9 +92,9 @@ class Pipeline(DiffusionPipeline):
     def _load(
         cls, saved: Path | None, name: str, device: str = "cpu", dtype: Any = None, torch_dtype: Any = None, **how: Any
     ) -> Self:
-        """A whole pipeline; `saved` is its folder, None where the hub has it.
+        """Load all parts of a pipeline from its folder `saved`; None: from the hub.
 
-        diffusers never reads the folder: it would import what an index names, and `None.py` beside it.
+        diffusers does not read the folder: it would import the modules that its index names.
         """
         refuse_device(device)
         numbers = dtype_of(dtype, torch_dtype)
@@ -109,17 +108,17 @@ class Pipeline(DiffusionPipeline):
 
     @classmethod
     def places_of(cls, name: str, *parts: str) -> list[str]:
-        """Where parts are, for a pipeline that also loads what is no pipeline yet.
+        """Where to load parts from, for a pipeline that can also be made of a plain model.
 
         Args:
             name: As in `from_pretrained`.
             *parts: Names of parts.
 
         Returns:
-            The parts' folders in what `save_pretrained` wrote; else, for every part, `name`.
+            For every part its folder, where `name` is a folder of `save_pretrained`; else `name`.
 
         Raises:
-            ValueError: The folder is of another pipeline.
+            ValueError: The folder is that of another pipeline.
         """
         saved = locate_pipeline(name)
         if saved is None:
@@ -137,83 +136,89 @@ class Pipeline(DiffusionPipeline):
         policy: Any = None,
         **options: Any,
     ) -> Self:
-        """Choose how to speculate, now or again; arguments as in `mmspec.enable`.
+        """Choose the method, and replace an earlier choice; arguments as in `mmspec.enable`.
 
         Raises:
             ValueError: A name, an option or the combination is wrong.
         """
-        given = {"drafter": drafter, "rule": rule, "k": k, "policy": policy, "options": options}
-        self._decoder = decoder_for(getattr(self, self.target_module), method, beside=LOADING, **given)
-        self._told = {"method": method, **given}
-        self._bound_on = self._execution_device
+        parts = {"drafter": drafter, "rule": rule, "k": k, "policy": policy, "options": options}
+        self._decoder = decoder_for(getattr(self, self.target_module), method, beside=LOADING, **parts)
+        self._use_arguments = {"method": method, **parts}
+        self._bound_device = self._execution_device
         return self
 
     def save_pretrained(self, save_directory: str | Path, **how: Any) -> None:
-        """Write the pipeline as diffusers does, and how it speculates; `mmspec.Pipeline.from_pretrained` reads it.
+        """Write the pipeline as diffusers does, and the arguments of `use`; `mmspec.Pipeline.from_pretrained` reads it.
 
-        `diffusers.DiffusionPipeline.from_pretrained` reads it too, in a process that has imported the pipeline's class.
+        `diffusers.DiffusionPipeline.from_pretrained` reads it, too, in a process that has imported the pipeline's
+        class.
 
         Args:
             save_directory: The folder.
             **how: As in diffusers.
         """
         super().save_pretrained(save_directory, **how)
-        keep(Path(save_directory), self._told, None if self._decoder is None else self._decoder.drafter)
+        drafter = None if self._decoder is None else self._decoder.drafter
+        save_method(Path(save_directory), self._use_arguments, drafter)
 
     def decoder(self, k: int | None = None) -> Decoder:
-        """The decoder in use (`use()` is called if nobody did); with another `k`, if given.
+        """The decoder in use; without an earlier call of `use`, the one of its defaults.
 
-        A policy other than `fixed` keeps its own bound: under it a larger `k` changes nothing.
+        Args:
+            k: Units to draft per round; None: as in `use`. A policy other than `fixed` keeps its own bound: under it a
+                larger `k` has no effect.
 
         Raises:
             ValueError: `k` is no integer, or negative.
         """
-        made = self._decoder if self._decoder is not None else self.use(**self._as_saved()).decoder()
-        moved = self._bound_on != self._execution_device  # drafter and rule may hold what they took from the target
-        if moved:
-            made = self._decoder = _again(made, made.k)
-            self._bound_on = self._execution_device
-        return made if k is None or whole("k", k) == made.k else _again(made, k)
+        decoder = self._decoder if self._decoder is not None else self.use(**self._saved_arguments()).decoder()
+        if self._bound_device != self._execution_device:  # drafter and rule may hold tensors of the target
+            decoder = self._decoder = _rebound(decoder, decoder.k)
+            self._bound_device = self._execution_device
+        return decoder if k is None or whole("k", k) == decoder.k else _rebound(decoder, k)
 
-    def _as_saved(self) -> dict[str, Any]:
-        """How a pipeline that diffusers loaded was saved to speculate."""
+    def _saved_arguments(self) -> dict[str, Any]:
+        """The saved arguments of `use`, for a pipeline that diffusers loaded."""
         name = self.config.get("_name_or_path")
         return restored(Path(name), {}) if name else {}
 
     def to(self, *args: Any, **kwargs: Any) -> Self:
-        """Move model and draft model."""
+        """Move the modules, and the draft model if there is one."""
         super().to(*args, **kwargs)
-        drafting = None if self._decoder is None else draft_model_of(self._decoder.drafter)
-        if drafting is not None:
-            drafting.to(self.device)
+        draft_model = None if self._decoder is None else draft_model_of(self._decoder.drafter)
+        if draft_model is not None:
+            draft_model.to(self.device)
         return self
 
 
 def _fetched(name: str, pipeline: type) -> Path:
-    """The folder of a pipeline that the hub has: its index first, and no code and no pickle of it at all."""
+    """Fetch a pipeline from the hub, its index first; returns its folder. No code and no pickles are fetched."""
     with refusing_code(f"the pipeline {name!r}"):
         index = hf_hub_download(name, INDEX)
     index_of(Path(index).parent, pipeline)
     with refusing_code(f"the pipeline {name!r}"):
-        return Path(snapshot_download(name, allow_patterns=KEPT))
+        return Path(snapshot_download(name, allow_patterns=FETCHED))
 
 
 def seeds_for(rows: int, seed: Seed, generator: Generators, each: str = "prompt") -> int | list[int]:
-    """Seeds of a call's rows. A row's output depends on its own seed only, so not on its batch.
+    """Seeds of a call's rows. A row's output depends on its own seed, not on the other rows.
 
     Args:
         rows: Rows of the batch.
-        seed: One for all (row i then draws as the i-th of its call), or one a row.
-        generator: One (each row draws its seed from it, in order), or one a row.
+        seed: One seed for all rows (row i then draws as row i of any call), or one per row.
+        generator: One generator (each row draws its seed from it, in order), or one per row.
         each: What a row is, for messages.
 
+    Returns:
+        One seed for all rows, or one per row.
+
     Raises:
-        ValueError: Both are given, or as many as rows were expected.
+        ValueError: Both are given, a seed is no integer, or their number is not that of the rows.
     """
     if seed is not None and generator is not None:
         raise ValueError("seed= and generator= both say what is drawn; give one of them")
     if isinstance(seed, Sequence) and not isinstance(seed, str):
-        seeds = _one_a_row(list(seed), rows, "seeds", each)
+        seeds = _one_per_row(list(seed), rows, "seeds", each)
         integers(**{f"seed[{i}]": value for i, value in enumerate(seeds)})
         return seeds
     integers(seed=seed)
@@ -223,38 +228,23 @@ def seeds_for(rows: int, seed: Seed, generator: Generators, each: str = "prompt"
         return [_drawn(generator) for _ in range(rows)]
     if not isinstance(generator, Sequence) or not all(isinstance(g, Generator) for g in generator):
         raise ValueError(f"generator is a torch.Generator, or one a {each}, not {generator!r}")
-    return [_drawn(g) for g in _one_a_row(list(generator), rows, "generators", each)]
+    return [_drawn(g) for g in _one_per_row(list(generator), rows, "generators", each)]
 
 
-def _again(made: Decoder, k: int) -> Decoder:
-    """The same decoder, drafter and rule bound anew, with another `k`."""
-    policy = None if isinstance(made.policy, Fixed) else made.policy
-    drafter = None if isinstance(made.drafter, NoDraft) else made.drafter
-    return Decoder(made.target, drafter, made.rule, k=k, policy=policy, name=made.name, why=made.why)
+def _rebound(decoder: Decoder, k: int) -> Decoder:
+    """The same decoder with drafter and rule bound again, and with another `k`."""
+    policy = None if isinstance(decoder.policy, Fixed) else decoder.policy
+    drafter = None if isinstance(decoder.drafter, NoDraft) else decoder.drafter
+    return Decoder(decoder.target, drafter, decoder.rule, k=k, policy=policy, name=decoder.name, why=decoder.why)
 
 
-def _one_a_row(given: list[Any], rows: int, what: str, each: str) -> list[Any]:
-    if len(given) != rows:
-        raise ValueError(f"{len(given)} {what} for {rows} {each}s; give one, or one a {each}")
-    return given
+def _one_per_row(values: list[Any], rows: int, what: str, each: str) -> list[Any]:
+    if len(values) != rows:
+        raise ValueError(f"{len(values)} {what} for {rows} {each}s; give one, or one a {each}")
+    return values
 
 
 def _drawn(generator: Generator | None) -> int:
-    """A seed from a generator, or from torch's own."""
+    """A seed drawn from a generator; None: from torch's own."""
     device = "cpu" if generator is None else generator.device
     return int(torch.randint(2**62, (), generator=generator, device=device))
-
-
-def saved_as(folder: Path) -> Any:
-    """The class of a folder that `save_pretrained` wrote.
-
-    Raises:
-        ValueError: The folder does not say, or no installed plugin has that class.
-    """
-    name = class_name_in(folder)
-    there = [c for c in installed().components("target") if c.pipeline]
-    for component in there:
-        if component.pipeline.rpartition(":")[2] == name:
-            return component.load_pipeline()
-    known = ", ".join(sorted({c.pipeline.rpartition(":")[2] for c in there})) or "none"
-    raise ValueError(f"the folder holds a {name}, which no installed plugin has; there is {known}")

@@ -1,4 +1,4 @@
-"""What `generate` offers and speculation does not: refused by name before anything runs, never silently ignored."""
+"""Arguments of `generate` that speculation does not support: refused by name before anything runs, never ignored."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -20,23 +20,25 @@ _REFUSED = {
     "use_mtp": "is the speculation itself, and does not use the model's own heads here",
     "token_healing": "passes the prompt on as it is",
 }
-_OURS = ("assistant_model", "assistant_tokenizer", "custom_generate", "synced_gpus")
-_CACHES = ("quantized", "offloaded", "paged")
+_REFUSED_ARGUMENTS = ("assistant_model", "assistant_tokenizer", "custom_generate", "synced_gpus")
+_REFUSED_CACHES = ("quantized", "offloaded", "paged")
+CACHE_ARGUMENTS = ("past_key_values", "cache_params")
+"""The argument of `generate` that takes a cache; the second name is that of models which keep states, not keys."""
 
 
 def refuse_arguments(given: Mapping[str, Any]) -> None:
-    """Refuse arguments of `generate` that its configuration does not hold.
+    """Refuse arguments of `generate` that are not part of a generation configuration.
 
     Raises:
         OutOfScopeError: Names the argument.
     """
-    for name in _OURS:
+    for name in _REFUSED_ARGUMENTS:
         if given.get(name) not in (None, False):
             raise OutOfScopeError(f"{name}= cannot be combined with mmspec.enable; call disable() first")
 
 
 def refuse_settings(config: GenerationConfig | Mapping[str, Any]) -> None:
-    """Refuse settings of a generation configuration, or of the arguments that will go into one.
+    """Refuse settings of a generation configuration, or arguments that will become part of one.
 
     Raises:
         OutOfScopeError: Names the setting.
@@ -54,16 +56,16 @@ def refuse_settings(config: GenerationConfig | Mapping[str, Any]) -> None:
         if setting(name):
             raise OutOfScopeError(f"{name}={setting(name)!r} is not supported here: mmspec {why}")
     cache = setting("cache_implementation") or ""
-    if any(word in cache for word in _CACHES):
+    if any(word in cache for word in _REFUSED_CACHES):
         raise OutOfScopeError(f"cache_implementation={cache!r} is not supported here: mmspec keeps its own cache")
 
 
 def refuse_inputs(given: Mapping[str, Any]) -> None:
-    """Refuse what comes along with the prompt: a cache that can be neither read nor filled.
+    """Refuse a cache that comes with the prompt and can be neither read nor filled.
 
     Raises:
         OutOfScopeError: Names the argument and the kind of cache.
     """
-    for name in ("past_key_values", "cache_params"):  # models without keys call it so
+    for name in CACHE_ARGUMENTS:
         if given.get(name) is not None:
             refuse_foreign(name, given[name])

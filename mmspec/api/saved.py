@@ -1,8 +1,8 @@
-"""How a saved pipeline speculates: `speculation.json` beside diffusers' own files.
+"""The method of a saved pipeline: `speculation.json` beside diffusers' own files; and a saved pipeline's class.
 
-It holds what `Pipeline.use` was told, in names and numbers. A draft model that is not a shipped one stands beside it,
-in the folder `drafter`. On loading the file is anybody's: it may name components and shipped models, and set numbers
-and choices; it names no files, no hub, no code, and no rule that is for benchmarks only.
+The file holds the arguments of `Pipeline.use`, as names and numbers. A draft model that is not shipped is saved beside
+it, in the folder `drafter`. On loading the file is not trusted: it may name components and shipped models, and set
+numbers and choices; it cannot name files, hub models, code, or a rule that is for benchmarks only.
 """
 
 import json
@@ -14,61 +14,82 @@ from typing import Any
 from torch import nn
 
 from mmspec import shipped
+from mmspec.core.capabilities import DraftsWithModel, RunsModel, Wrapper
 from mmspec.files import save_text
 from mmspec.hosts.loading import PREFIX
+from mmspec.hosts.pipeline_index import class_name_in
 from mmspec.registry import installed
 from mmspec.registry.suggest import unknown
 from mmspec.registry.warn import warn
 
 FILE = "speculation.json"
 DRAFTER = "drafter"
-"""The folder of a draft model."""
+"""The folder of a saved draft model."""
 KEYS = ("method", "drafter", "rule", "k", "policy", "options")
 LONGEST = 2**16
-"""Bytes of a file that is read."""
+"""Most bytes of the file."""
 FILES = ("model", "tokenizer", "assistant_tokenizer", "corpus")
-"""Options that name files, or are live objects."""
+"""Options whose values are files or live objects: the file cannot set them."""
 _WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,63}")
+
+
+def pipeline_class_in(folder: Path) -> Any:
+    """The pipeline class that a folder of `save_pretrained` names.
+
+    Raises:
+        ValueError: The folder names none, or no installed plugin has that class.
+    """
+    name = class_name_in(folder)
+    targets = [c for c in installed().components("target") if c.pipeline]
+    for target in targets:
+        if target.pipeline.rpartition(":")[2] == name:
+            return target.load_pipeline()
+    known = ", ".join(sorted({c.pipeline.rpartition(":")[2] for c in targets})) or "none"
+    raise ValueError(f"the folder holds a {name}, which no installed plugin has; there is {known}")
 
 
 def draft_model_of(drafter: Any) -> Any:
     """The live model that a drafter drafts with; None where it has none."""
-    found = getattr(drafter, "model", None)
-    found = getattr(found, "target", found)  # one that speaks another vocabulary
-    model = getattr(found, "model", None)
-    return model if isinstance(model, nn.Module) else None
+    target: Any = drafter.model if isinstance(drafter, DraftsWithModel) else None
+    if isinstance(target, Wrapper):  # one with another vocabulary is wrapped
+        target = target.target
+    return target.model if isinstance(target, RunsModel) and isinstance(target.model, nn.Module) else None
 
 
-def keep(folder: Path, told: Mapping[str, Any], drafter: Any) -> None:
-    """Write what `use` was told; nothing where it was told nothing, and a warning where it cannot be written.
+def save_method(folder: Path, arguments: Mapping[str, Any], drafter: Any) -> None:
+    """Write the arguments of `use`: nothing if all are defaults, and a warning if they cannot be written.
 
     Args:
-        folder: That of the pipeline.
-        told: Arguments of `use`.
+        folder: The pipeline's folder.
+        arguments: Arguments of `use`.
         drafter: The live drafter.
     """
     file = folder / FILE
     file.unlink(missing_ok=True)
-    wanted = {key: value for key, value in told.items() if value not in (None, {}, "auto")}
-    if not wanted:
+    chosen = {key: value for key, value in arguments.items() if value not in (None, {}, "auto")}
+    if not chosen:
         return
-    model, given = draft_model_of(drafter), wanted.get("drafter")
-    if given is not None and not _is_named(given) and model is not None:
+    model, named = draft_model_of(drafter), chosen.get("drafter")
+    if named is not None and not _is_named(named) and model is not None:
         model.save_pretrained(folder / DRAFTER)
-        wanted["drafter"] = DRAFTER
+        chosen["drafter"] = DRAFTER
     try:
-        _checked(wanted, folder)
+        _checked(chosen, folder)
     except ValueError as error:
         warn(f"{folder} does not keep how this pipeline speculates, so say it again on loading: {error}")
         return
-    save_text(file, json.dumps(wanted, indent=2) + "\n")
+    save_text(file, json.dumps(chosen, indent=2) + "\n")
 
 
 def restored(folder: Path, how: Mapping[str, Any]) -> dict[str, Any]:
-    """Arguments of `use`: those given, behind them those that were saved; a method or drafter given replaces them all.
+    """Arguments of `use`: those in `how`, then the saved ones; a method or drafter in `how` drops all saved ones.
+
+    Args:
+        folder: The pipeline's folder.
+        how: Arguments of this call.
 
     Raises:
-        ValueError: The file is damaged, or says what no file may.
+        ValueError: The file is damaged, or sets what it may not.
     """
     file = folder / FILE
     if not file.is_file() or {"method", "drafter"} & how.keys():
@@ -86,12 +107,17 @@ def restored(folder: Path, how: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _is_named(drafter: Any) -> bool:
+    """Whether a drafter is a name that a file may have."""
     is_shipped = isinstance(drafter, str) and drafter in {PREFIX + name for name in shipped.assets()}
     return is_shipped or _is_component("drafter", drafter)
 
 
 def _checked(given: Any, folder: Path) -> dict[str, Any]:
-    """The same, if all of it is what a file may say."""
+    """The contents of a file, if a file may have them.
+
+    Raises:
+        ValueError: Names the first setting that it may not have.
+    """
     if not isinstance(given, dict):
         raise ValueError("it is no table")
     for key in given:

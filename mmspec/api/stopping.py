@@ -1,8 +1,8 @@
-"""transformers' stopping criteria over several tokens a round: every criterion sees what it would see in transformers.
+"""transformers' stopping criteria with several tokens per round: every criterion sees what it sees in transformers.
 
-Rows run ahead of each other. A criterion is asked about new token t once all open rows have it: once a step, in order,
-with ids `[batch, prompt + t]` and rows that ended padded. No round is added by that: the call lasts as long as its
-slowest row anyway. Rows that are found to have stopped earlier are cut there.
+Rows run ahead of each other. A criterion is called for new token t once all open rows have it: once per token, in
+order, with ids `[batch, prompt + t]` in which rows that ended are padded. This adds no rounds, as a call lasts as long
+as its slowest row anyway. Rows that turn out to have stopped earlier are cut there.
 """
 
 from collections.abc import Sequence
@@ -13,82 +13,89 @@ import torch
 from torch import Tensor
 from transformers import EosTokenCriteria, MaxLengthCriteria, StoppingCriteriaList, StopStringCriteria
 
-from mmspec.api.kept import Kept
+from mmspec.api.step_scores import StepScores
 from mmspec.core.state import State
 
-_CORES = (MaxLengthCriteria, EosTokenCriteria)
-"""What the loop itself does on the device, when nobody has subclassed it."""
+_IN_LOOP = (MaxLengthCriteria, EosTokenCriteria)
+"""Criteria that the loop itself applies on the device; subclasses of them are called as any other."""
 
 
-def limit_of(criteria: Sequence[Any], prompt: int, most: int) -> int:
-    """New tokens wanted at most; a criterion of the user's may have replaced the configuration's length `most`."""
+def limit_of(criteria: Sequence[Any], prompt: int, max_length: int) -> int:
+    """Most new tokens after a prompt of `prompt` tokens.
+
+    Args:
+        criteria: Criteria of the call; a `MaxLengthCriteria` of the user's replaces the configuration's length.
+        prompt: Tokens of the prompt.
+        max_length: The configuration's length, prompt included.
+    """
     lengths = [c.max_length for c in criteria if type(c) is MaxLengthCriteria]
-    return max(1, ceil(min(lengths, default=most)) - prompt)  # transformers too looks only after the first token
+    return max(1, ceil(min(lengths, default=max_length)) - prompt)  # transformers, too, checks after the first token
 
 
-def ends_of(criteria: Sequence[Any]) -> list[int]:
-    """Ids that end a row."""
+def end_ids(criteria: Sequence[Any]) -> list[int]:
+    """Token ids that end a row."""
     return [end for c in criteria if type(c) is EosTokenCriteria for end in c.eos_token_id.flatten().tolist()]
 
 
 def with_stop_strings(criteria: Sequence[Any] | None, strings: str | list[str] | None, tokenizer: Any) -> Sequence[Any]:
-    """The criteria, and one for stop strings where there are any; a user's own criterion of that class stands.
+    """The criteria, and one for stop strings where there are any; a user's own `StopStringCriteria` takes precedence.
 
     Raises:
-        ValueError: There is no tokenizer to read them with.
+        ValueError: There are stop strings and no tokenizer.
     """
-    whole = StoppingCriteriaList(criteria or ())
-    if strings is not None and not any(type(c) is StopStringCriteria for c in whole):
+    extended = StoppingCriteriaList(criteria or ())
+    if strings is not None and not any(type(c) is StopStringCriteria for c in extended):
         if tokenizer is None:
             raise ValueError("stop_strings= needs the model's tokenizer= too: it is what finds them in tokens")
-        whole.append(StopStringCriteria(tokenizer, strings))
-    return whole
+        extended.append(StopStringCriteria(tokenizer, strings))
+    return extended
 
 
-class Stops:
-    """Asks the criteria that the loop does not know, and ends rows.
+class StoppingMonitor:
+    """Calls the criteria that the loop does not apply itself, and ends rows.
 
     Args:
-        criteria: Of the call, those of the loop included.
+        criteria: All criteria of the call.
         rows: Rows of the batch.
         pad: The padding token.
-        kept: Scores for criteria to read; None hands them None, as transformers does where scores are not asked for.
+        scores: Scores for the criteria to read; None: they get None, as in transformers without `output_scores`.
     """
 
-    def __init__(self, criteria: Sequence[Any], rows: int, pad: int, kept: Kept | None) -> None:
-        self._criteria = StoppingCriteriaList(c for c in criteria if type(c) not in _CORES)
-        # Without an end token transformers lets rows that stopped go on until all have.
-        self._padded = any(hasattr(c, "eos_token_id") for c in criteria)
+    def __init__(self, criteria: Sequence[Any], rows: int, pad: int, scores: StepScores | None) -> None:
+        self._criteria = StoppingCriteriaList(c for c in criteria if type(c) not in _IN_LOOP)
+        # As transformers does: without an end token, rows that stopped go on until all have.
+        self._pads_rows = any(hasattr(c, "eos_token_id") for c in criteria)
         self._pad = pad
-        self._kept = kept
-        self._scores: tuple[Tensor, ...] | None = None if kept is None else ()
+        self._step_scores = scores
+        self._seen_scores: tuple[Tensor, ...] | None = None if scores is None else ()
         self._over = [False] * rows
         self._seen = 0
 
     def step(self, state: State) -> None:
-        """After a sync: ask about every token that all open rows have by now."""
+        """After a round: call the criteria for every token that all open rows have by now."""
         if not self._criteria:
             return
         while not all(self._over):
-            # Anew for every token: a row that is cut here may have been the last that was open.
+            # Computed for every token: a row that is cut here may have been the last open one.
             going = [n for n, done in zip(state.host_emitted, state.host_done, strict=True) if not done]
             count = self._seen + 1
             if count > min(going, default=max(state.host_emitted)):
                 return
-            if self._kept is not None:
-                self._scores = (*(self._scores or ()), self._kept.at(count - 1, state.host_emitted))
-            stops = self._criteria(self._ids(state, count), self._scores).reshape(state.rows).tolist()
-            self._settle(state, stops, count)
+            if self._step_scores is not None:
+                new = self._step_scores.at(count - 1, state.host_emitted)
+                self._seen_scores = (*(self._seen_scores or ()), new)
+            stops = self._criteria(self._ids(state, count), self._seen_scores).reshape(state.rows).tolist()
+            self._end_rows(state, stops, count)
             self._seen = count
 
-    def _settle(self, state: State, stops: list[bool], count: int) -> None:
-        """Rows that stop with their token `count`."""
+    def _end_rows(self, state: State, stops: list[bool], count: int) -> None:
+        """End the rows of `stops` with their new token `count`."""
         for row, stop in enumerate(stops):
             ended = state.host_done[row] and state.host_emitted[row] <= count
-            if stop and not self._over[row] and not ended and self._padded:
+            if stop and not self._over[row] and not ended and self._pads_rows:
                 state.stop(row, count)
             self._over[row] |= stop or ended
-        if all(self._over) and not self._padded:
+        if all(self._over) and not self._pads_rows:
             for row in range(state.rows):
                 state.stop(row, count)
 

@@ -1,4 +1,4 @@
-"""Feeds one of transformers' streamers what each round emitted."""
+"""Feeds one of transformers' streamers with what each round emitted."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from mmspec.core.state import State
 
 
 class Stream:
-    """A streamer and how much of the text it has.
+    """A streamer and the number of tokens that it was given.
 
     Args:
         streamer: An object with `put` and `end`; None streams nothing.
@@ -26,15 +26,15 @@ class Stream:
         self._sent = 0
 
     def step(self, state: State) -> None:
-        """Show what is new."""
+        """Send the tokens that are new; before the first ones, the prompt."""
         if self._streamer is not None:
-            if not self._sent:  # not earlier: a call that is refused streams nothing
+            if not self._sent:  # not when the call begins: a call that is refused streams nothing
                 self._streamer.put(self._prompt.cpu())
             units = state.output()[0]
             self._streamer.put(units[self._sent :].cpu())
             self._sent = len(units)
 
     def end(self) -> None:
-        """The text is complete."""
+        """Tell the streamer that the text is complete."""
         if self._streamer is not None:
             self._streamer.end()

@@ -156,10 +156,10 @@ def test_settings_have_their_types(settings: dict[str, Any], tmp_path: Path) -> 
 
 @pytest.mark.parametrize("name", ["emoji", "emoji-continuous", "my-way-home", "my-way-home-tokens"])
 def test_what_we_ship_names_its_parts(name: str) -> None:
-    from mmspec.api.pipeline import saved_as
+    from mmspec.api.saved import pipeline_class_in
 
     folder = shipped.asset(name)
-    found = index_of(folder, saved_as(folder))
+    found = index_of(folder, pipeline_class_in(folder))
     written = json.loads((folder / "model_index.json").read_text())
     assert {key: kind.__name__ for key, kind in found.parts.items()} == {
         key: value[1] for key, value in written.items() if key in found.parts
