@@ -196,7 +196,7 @@ def test_a_step_is_the_gaussian_that_is_read_off_it(name: str) -> None:
     for index, t in enumerate(scheduler.timesteps[:6]):
         scheduler.scale_model_input(x, t)
         output = torch.randn_like(x)
-        twin = GaussianSteps.of(scheduler, options)
+        twin = GaussianSteps(scheduler, options)
         torch.testing.assert_close(output_of(scheduler, index, clean_of(scheduler, index, output, x), x), output,
                                    atol=2e-3, rtol=1e-3)  # fmt: skip
         sigma, mean = twin.sigma(t, x), twin.mean(output, t, x)

@@ -6,7 +6,7 @@ network's output: the noise that a drafted step adds then counts as noise at the
 one, also where it was made for a drafted state that was refused. Any mean is exact, as long as its noise is fresh.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -17,27 +17,27 @@ from mmspec_continuous.denoising.noise import GeneratorNoise
 from mmspec_continuous.denoising.schedulers import GaussianSteps, output_of
 
 
-@dataclass
-class DraftedSteps:
-    """Drafted steps of some rows.
+@dataclass(frozen=True)
+class DraftedStep:
+    """The states of some rows at one denoising step: the present ones, or drafted ones.
 
     Attributes:
-        scaled: States as the scheduler scales them for the network, `[m, *unit]` each; the present step comes first.
-        states: The drafted states, one entry per drafted step, `[m, *unit]`.
-        means: Means of the Gaussians that they were drawn from.
-        sigmas: Their standard deviations.
+        state: `[m, *unit]`.
+        mean: Mean of the Gaussian that a drafted state was drawn from, `[m, *unit]`.
+        sigma: Its standard deviation; 0 at the present step.
+        scaled: The state as the scheduler scales it for the network, `[m, *unit]`.
     """
 
-    scaled: list[Tensor] = field(default_factory=list)
-    states: list[Tensor] = field(default_factory=list)
-    means: list[Tensor] = field(default_factory=list)
-    sigmas: list[float] = field(default_factory=list)
+    state: Tensor
+    mean: Tensor
+    sigma: float
+    scaled: Tensor
 
 
 def draft_steps(
     steps: GaussianSteps, index: int, most: int, x: Tensor, clean: Tensor, noise: GeneratorNoise
-) -> DraftedSteps:
-    """Draft at most `most` steps from states at step `index`.
+) -> list[DraftedStep]:
+    """The present step and at most `most` drafted ones.
 
     Args:
         steps: The scheduler's next steps, for these rows.
@@ -47,10 +47,10 @@ def draft_steps(
         clean: The frozen prediction of the clean sample, `[m, *unit]`.
         noise: The noise of these rows.
     """
-    draft = DraftedSteps()
+    draft, mean, sigma = list[DraftedStep](), x, 0.0
     for at in range(index, index + most + 1):
         t = steps.scheduler.timesteps[at]
-        draft.scaled.append(steps.scheduler.scale_model_input(x, t))
+        draft.append(DraftedStep(x, mean, sigma, steps.scheduler.scale_model_input(x, t)))
         if at == index + most:
             break
         sigma = steps.sigma(t, x)
@@ -58,9 +58,6 @@ def draft_steps(
         x = (mean.float() + sigma * noise.normal(*x.shape[1:])[:, 0]).to(x.dtype)
         if not sigma > 0 or not bool(x.isfinite().all()):  # a step without noise cannot be coupled
             break
-        draft.states.append(x)
-        draft.means.append(mean)
-        draft.sigmas.append(sigma)
     return draft
 
 

@@ -4,15 +4,16 @@ A row of an entry is *valid* while its drafted state may still become the row's 
 known already. Rows become invalid one by one; the next network call is made for the rows that are, and replaces them.
 """
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from mmspec_continuous.denoising.denoiser_call import UnsupportedCall
-from mmspec_continuous.denoising.drafting import DraftedSteps
+from mmspec_continuous.denoising.drafting import DraftedStep
 from mmspec_continuous.denoising.nests import leaves_of, map_leaves
 
 
@@ -76,33 +77,26 @@ class Predictions:
             known.valid = known.valid & same
 
 
-def by_step(x: Tensor, draft: DraftedSteps, output: Any, each: int) -> list[Prediction]:
-    """The output of one network call, divided into steps: the present one, then the drafted ones.
+def by_step(draft: Sequence[DraftedStep], output: Any, each: int) -> list[Prediction]:
+    """The output of one network call, divided into its steps.
 
     Args:
-        x: The present states, `[m, *unit]`.
-        draft: The drafted steps.
+        draft: The steps that the network was called for.
         output: What the denoiser returned: a nest of `[step * each, …]`.
         each: Rows of the output that belong to one step.
 
     Raises:
         UnsupportedCall: The output has another number of rows.
     """
-    states, means, sigmas = [x, *draft.states], [x, *draft.means], [0.0, *draft.sigmas]
-    valid = torch.ones(len(x), dtype=torch.bool, device=x.device)
+    valid = torch.ones(len(draft[0].state), dtype=torch.bool, device=draft[0].state.device)
 
-    def part(step: int) -> Callable[[Any], Any]:
-        def rows_of(value: Any) -> Any:
-            if isinstance(value, Tensor) and len(value) != each * len(states):
-                raise UnsupportedCall(f"the denoiser returned {len(value)} rows for {each * len(states)}")
-            return value[step * each : (step + 1) * each] if isinstance(value, Tensor) else value
+    def rows_of(value: Any, step: int) -> Any:
+        if isinstance(value, Tensor) and len(value) != each * len(draft):
+            raise UnsupportedCall(f"the denoiser returned {len(value)} rows for {each * len(draft)}")
+        return value[step * each : (step + 1) * each] if isinstance(value, Tensor) else value
 
-        return rows_of
-
-    return [
-        Prediction(state, mean, sigma, map_leaves(output, part(step)), valid)
-        for step, (state, mean, sigma) in enumerate(zip(states, means, sigmas, strict=True))
-    ]
+    outputs = [map_leaves(output, partial(rows_of, step=step)) for step in range(len(draft))]
+    return [Prediction(d.state, d.mean, d.sigma, o, valid) for d, o in zip(draft, outputs, strict=True)]
 
 
 def _merged(old: Any, new: Any, rows: Tensor, size: int) -> Any:

@@ -121,7 +121,7 @@ class SamplingRun:
         self._index = int(found[0]) if len(found) else 0
         if not len(found):
             self._stop_drafting("the scheduler's step is called at a time that is none of its timesteps")
-        elif self._index + 1 < len(times) and not GaussianSteps.of(self.scheduler, options).sigma(t, x) > 0:
+        elif self._index + 1 < len(times) and not GaussianSteps(self.scheduler, options).sigma(t, x) > 0:
             name, how = type(self.scheduler).__name__, ", ".join(f"{k}={v}" for k, v in options.items())
             raise ValueError(
                 f"speculative denoising needs noise in every step, and {name} called with {how or 'these settings'} "
@@ -161,23 +161,23 @@ class SamplingRun:
         assert self._state is not None
         x, index = self._state[rows], self._index
         with self.report.phase("draft"):
-            steps = GaussianSteps.of(self.scheduler, self._options, rows)
+            steps = GaussianSteps(self.scheduler, self._options, rows)
             most = min(self.k, len(self.scheduler.timesteps) - 1 - index)
             draft = draft_steps(steps, index, most, x, self._clean[rows], self._noise(rows))
-            count = len(draft.states) + 1
-            batched = call.at_steps(draft.scaled[:count], self.scheduler.timesteps[index : index + count], rows)
+            times = self.scheduler.timesteps[index : index + len(draft)]
+            batched = call.at_steps([drafted.scaled for drafted in draft], times, rows)
         with self.report.phase("verify"):
             output = network(*batched.args, **batched.kwargs)
         self.report.count_call(len(rows))
-        self._count_drafts(rows, count - 1)
+        self._count_drafts(rows, len(draft) - 1)
         copied = call.in_copies(rows)
-        for depth, prediction in enumerate(by_step(x, draft, output, len(copied))):
+        for depth, prediction in enumerate(by_step(draft, output, len(copied))):
             self._predictions.put(index + depth, rows, copied, prediction)
 
     def _coupled(self, bound: inspect.BoundArguments, drafted: Prediction) -> tuple[Any, Tensor]:
         """The scheduler's step with draws of ours: its result, and `[batch]` bool: rows that took the drafted state."""
         x = bound.arguments["sample"]
-        sigma = GaussianSteps.of(self.scheduler, self._options).sigma(bound.arguments["timestep"], x)
+        sigma = GaussianSteps(self.scheduler, self._options).sigma(bound.arguments["timestep"], x)
         with ConstantNoise(0.0):
             result = self._step(*bound.args, **bound.kwargs)
         mean = sample_of(result)

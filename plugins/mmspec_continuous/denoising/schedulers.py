@@ -8,7 +8,7 @@ into a predicted clean sample.
 
 import copy
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -126,22 +126,20 @@ def fork(scheduler: Any, rows: Tensor | None = None) -> Any:
     return twin
 
 
-@dataclass
 class GaussianSteps:
     """The next steps of a scheduler as Gaussians; the scheduler itself is not moved on.
 
-    Attributes:
-        scheduler: A fork; `mean` moves it on by one step.
+    Args:
+        scheduler: The scheduler.
         options: Further arguments of its `step`, such as `eta`.
+        rows: As in `fork`.
+
+    Attributes:
+        scheduler: A fork of the scheduler; `mean` moves it on by one step.
     """
 
-    scheduler: Any
-    options: dict[str, Any] = field(default_factory=dict)
-
-    @staticmethod
-    def of(scheduler: Any, options: dict[str, Any], rows: Tensor | None = None) -> "GaussianSteps":
-        """The steps from where `scheduler` is now on; `rows` as in `fork`."""
-        return GaussianSteps(fork(scheduler, rows), options)
+    def __init__(self, scheduler: Any, options: dict[str, Any], rows: Tensor | None = None) -> None:
+        self.scheduler, self._options = fork(scheduler, rows), options
 
     def sigma(self, t: Tensor, like: Tensor) -> float:
         """Standard deviation of the next step, at timestep `t`, of states with the dtype and dimensions of `like`."""
@@ -150,12 +148,12 @@ class GaussianSteps:
         if hasattr(twin, "model_outputs"):  # the history of a multistep solver
             twin.model_outputs = [None if output is None else zero for output in twin.model_outputs]
         with ConstantNoise(1.0):
-            return float(twin.step(zero, t, zero, **self.options, return_dict=False)[0])
+            return float(twin.step(zero, t, zero, **self._options, return_dict=False)[0])
 
     def mean(self, output: Tensor, t: Tensor, x: Tensor) -> Tensor:
         """Take the next step without its noise: the mean, `[batch, *unit]`."""
         with ConstantNoise(0.0):
-            mean: Tensor = self.scheduler.step(output, t, x, **self.options, return_dict=False)[0]
+            mean: Tensor = self.scheduler.step(output, t, x, **self._options, return_dict=False)[0]
         return mean
 
 
