@@ -1,4 +1,4 @@
-"""What users call: `enable`, `custom_generate`."""
+"""The functions that users call: `enable`, `disable` and `custom_generate`."""
 
 from mmspec.api.custom_generate import custom_generate
 from mmspec.api.enable import Enabled, disable, enable

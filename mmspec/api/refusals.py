@@ -26,14 +26,14 @@ CACHE_ARGUMENTS = ("past_key_values", "cache_params")
 """The argument of `generate` that takes a cache; the second name is that of models which keep states, not keys."""
 
 
-def refuse_arguments(given: Mapping[str, Any]) -> None:
+def refuse_arguments(arguments: Mapping[str, Any]) -> None:
     """Refuse arguments of `generate` that are not part of a generation configuration.
 
     Raises:
         OutOfScopeError: Names the argument.
     """
     for name in _REFUSED_ARGUMENTS:
-        if given.get(name) not in (None, False):
+        if arguments.get(name) not in (None, False):
             raise OutOfScopeError(f"{name}= cannot be combined with mmspec.enable; call disable() first")
 
 
@@ -60,12 +60,12 @@ def refuse_settings(config: GenerationConfig | Mapping[str, Any]) -> None:
         raise OutOfScopeError(f"cache_implementation={cache!r} is not supported here: mmspec keeps its own cache")
 
 
-def refuse_inputs(given: Mapping[str, Any]) -> None:
+def refuse_inputs(arguments: Mapping[str, Any]) -> None:
     """Refuse a cache that comes with the prompt and can be neither read nor filled.
 
     Raises:
         OutOfScopeError: Names the argument and the kind of cache.
     """
     for name in CACHE_ARGUMENTS:
-        if given.get(name) is not None:
-            refuse_foreign(name, given[name])
+        if arguments.get(name) is not None:
+            refuse_foreign(name, arguments[name])

@@ -112,35 +112,35 @@ def _is_named(drafter: Any) -> bool:
     return is_shipped or _is_component("drafter", drafter)
 
 
-def _checked(given: Any, folder: Path) -> dict[str, Any]:
+def _checked(settings: Any, folder: Path) -> dict[str, Any]:
     """The contents of a file, if a file may have them.
 
     Raises:
         ValueError: Names the first setting that it may not have.
     """
-    if not isinstance(given, dict):
+    if not isinstance(settings, dict):
         raise ValueError("it is no table")
-    for key in given:
+    for key in settings:
         if key not in KEYS:
             raise ValueError(unknown("setting", str(key), KEYS))
     for key in ("method", "rule"):
-        if key in given and not _is_component(key, given[key]):
-            raise ValueError(f"{given[key]!r} is no {key} that is installed")
-    _refuse_synthetic(given)
-    k, drafter, policy = given.get("k"), given.get("drafter"), given.get("policy")
+        if key in settings and not _is_component(key, settings[key]):
+            raise ValueError(f"{settings[key]!r} is no {key} that is installed")
+    _refuse_synthetic(settings)
+    k, drafter, policy = settings.get("k"), settings.get("drafter"), settings.get("policy")
     if k is not None and (isinstance(k, bool) or not isinstance(k, int) or not 0 <= k < LONGEST):
         raise ValueError(f"k is {k!r}")
     if policy is not None and not (isinstance(policy, str) and _WORD.fullmatch(policy)):
         raise ValueError(f"the policy is {policy!r}, which has no name")
     if drafter is not None and not _is_named(drafter) and not (drafter == DRAFTER and (folder / DRAFTER).is_dir()):
         raise ValueError(f"the drafter is {drafter!r}, neither a component nor a shipped model nor saved beside it")
-    options = given.get("options", {})
+    options = settings.get("options", {})
     if not isinstance(options, dict):
         raise ValueError(f"the options are {options!r}")
     for name, value in options.items():
         if not _WORD.fullmatch(name) or name.rpartition(".")[2] in FILES or not _is_plain(value):
             raise ValueError(f"the option {name!r} is no number and no choice")
-    return dict(given)
+    return dict(settings)
 
 
 def _is_component(kind: str, name: Any) -> bool:
@@ -148,11 +148,11 @@ def _is_component(kind: str, name: Any) -> bool:
     return isinstance(name, str) and any(name in (c.name, c.qualified) for c in known)
 
 
-def _refuse_synthetic(given: Mapping[str, Any]) -> None:
+def _refuse_synthetic(settings: Mapping[str, Any]) -> None:
     registry = installed()
     for kind in ("rule", "method"):
         for component in registry.components(kind):
-            if component.exactness == "synthetic" and given.get(kind) in (component.name, component.qualified):
+            if component.exactness == "synthetic" and settings.get(kind) in (component.name, component.qualified):
                 raise ValueError(f"the {kind} {component.name} is for benchmarks only")
 
 

@@ -25,7 +25,7 @@ def words():
 
 @pytest.fixture(scope="session")
 def small_vae():
-    """4 numbers a token, two pixels a side."""
+    """An autoencoder with 4 numbers per token and 2 × 2 pixels per token."""
     torch.manual_seed(2)
     vae = small_kl(4, 8, (8, 8), groups=4).eval()
     measure(vae, 3 + 2 * torch.randn(50, 16, 4))
@@ -34,10 +34,10 @@ def small_vae():
 
 @pytest.fixture(scope="session")
 def pipe(small_vae, words):
-    """Captions to pictures of 8 × 8 pixels. Who chooses a method makes a pipeline of `pipe.components`."""
+    """A pipeline from captions to pictures of 8 × 8 pixels; tests that choose a method make their own of its parts."""
     torch.manual_seed(3)
     encoder = CaptionEncoder(len(WORDS), 6, 12, layers=1, heads=2)
-    encoder.tokens.weight.data.mul_(3)  # captions that differ, differ clearly
+    encoder.tokens.weight.data.mul_(3)  # so that different captions have clearly different features
     transformer = tiny(**SIZES, latents=mark(small_vae))
     made = ContinuousTextToImagePipeline(transformer, small_vae, encoder.eval(), words)
     made.set_progress_bar_config(disable=True)

@@ -1,4 +1,4 @@
-"""Conditions in a batch: all that they have, row by row, the guidance of continuous targets among it."""
+"""Conditions joined in a batch: every field, row by row, the guidance scale of continuous targets included."""
 
 from dataclasses import replace
 

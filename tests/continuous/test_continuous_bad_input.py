@@ -1,4 +1,4 @@
-"""What the continuous plugin refuses, beyond what the tests of its parts show; all of it is told in words."""
+"""Input that the continuous plugin refuses, beyond what the tests of its parts show, and the messages."""
 
 import json
 
@@ -29,7 +29,7 @@ def test_a_head_has_steps_and_scales():
     [(float("nan"), "has mean nan and standard deviation nan"), (float("inf"), "has mean inf"), (2.0, "deviation 0")],
 )
 def test_latents_that_have_no_scale(wrong, said):
-    """Whole channels of one number, or of none."""
+    """Latents with a channel that is constant or not finite."""
     vae, latents = small_kl(4, 8, (8, 8), groups=4), torch.randn(20, 16, 4)
     latents[..., 2] = wrong
     with pytest.raises(ValueError, match=rf"channel 2 of these latents {said}|channel 2 of these latents.*{said}"):
@@ -47,7 +47,7 @@ def test_a_noiseless_step_is_named(step):
 
 def test_a_token_whose_scale_is_none_is_named():
     model = tiny(head="gaussian-mixture", components=3)
-    model.token_head.least = -1e3  # as weights would have it whose constructor was not asked
+    model.token_head.least = -1e3  # past the check of the constructor
     with pytest.raises(ValueError, match="row 0: new unit 0: a component's sigma is -9"):
         Decoder(ContinuousTarget(model), ContinuousJacobi(), Rejection(), k=2).generate(captions([0]), 4)
 
@@ -93,7 +93,7 @@ WEIGHTS = "diffusion_pytorch_model.safetensors"
 
 @pytest.fixture
 def smaller(tmp_path):
-    """A draft model as `save_pretrained` writes one."""
+    """A draft model in a folder of `save_pretrained`."""
     tiny().save_pretrained(tmp_path / "smaller")
     return tmp_path / "smaller"
 

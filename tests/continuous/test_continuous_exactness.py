@@ -26,14 +26,14 @@ from mmspec_continuous.targets.continuous import ContinuousTarget
 LEVEL, WRONG = 1e-4, 1e-6
 ROWS, LENGTH, STEPS, SPREAD = 2_000, 4, 3, 0.6
 FEW = {1: 2_000, 4: 1_000, 16: 500}
-"""Rows that show what is wrong, by numbers of a token: the more, the plainer."""
+"""Rows in which an error shows, by numbers per token: more numbers need fewer rows."""
 DIMS = (1, 4, 16)
 GAIN = {1: 0.6, 4: 0.4, 16: 0.25}
-"""Of the weights: tokens that depend on those before them, and drafts that are accepted."""
+"""Gain of the weights: tokens depend on those before them, and drafts are accepted."""
 
 
 class Linear(Denoiser):
-    """Knows v of tokens N(c, `SPREAD`²), c being the first numbers that it is told: linear in state and c."""
+    """A head with the exact v of tokens N(c, `SPREAD`²), c being the first numbers of its condition."""
 
     def forward(self, x, step, told):
         kept, c = self.alpha_bar[step], told[..., : self.dim]
@@ -63,10 +63,10 @@ class Given:
 
     @torch.no_grad()
     def white(self, tokens, given):
-        """Tokens `[rows, n, dim]` less what their context says, in its spread: `[rows, n · dim]`, float64."""
+        """Tokens `[rows, n, dim]`, standardised given their context: `[rows, n · dim]` float64."""
         head, (rows, n, dim) = self.model.token_head, tokens.shape
         c = self.model(given.given, tokens, given.mask)[..., :dim].reshape(-1, dim)
-        # The chain is linear: its ends at 0 and at c say how it carries both, and its noise adds up.
+        # The chain is linear: its results for 0 and for c give both coefficients, and its noise adds up.
         mean, variance = torch.zeros_like(c), 1.0
         told = torch.nn.functional.pad(c, (0, head.steps.shape[1] - dim))
         for step in range(STEPS):
@@ -82,7 +82,7 @@ def targets():
 
 
 def small(dim, first=None):
-    """A draft model that is a little off; `first`: share of the target's noise that its first denoising step adds."""
+    """A perturbed draft model; `first`: its first denoising step's noise as a share of the target's."""
     sigma = None if first is None else first * float(Given(dim).model.token_head.sigmas[0])
     return ContinuousDraftModel(DraftModelOptions(model=Given(dim, push=0.1, sigma=sigma).model))
 
@@ -96,7 +96,7 @@ def prefilled(dim):
 
 
 def whiteness(given, drafter, rule, k=3, rows=1_500, seeds=(0, 7919)):
-    """p-value of the first tokens as the model's own, and the last report; another seed where the first fails."""
+    """p-value of the first tokens under the model's distribution, and the last report; a second seed if one fails."""
     prompt = captions([1] * rows)
     for seed in seeds:
         output = Decoder(given.target, drafter, rule, k=k).generate(prompt, LENGTH, seed=seed)
@@ -139,7 +139,7 @@ def test_the_published_rule_does_not(targets, dim, how):
 
 
 def chain_target(dim):
-    """A row of closed-form chains, whose tokens depend on the one before by one number: there a bug must show."""
+    """Tokens that depend on the one before through one number only, in which an error must show."""
     weights = torch.zeros(dim, dim)
     weights[0, 0] = -0.9
     grid = GaussianTarget(LENGTH + 1, weights, weights, torch.full((dim,), 0.5), sigma=1.0)
@@ -147,7 +147,7 @@ def chain_target(dim):
 
 
 def toy_whiteness(target, dim, seed=0):
-    """p-value of everything, and of that one number of all tokens."""
+    """p-values of all numbers, and of that one number of every token."""
     output = Decoder(target, Jacobi(LeftDistribution()), Rejection(), k=4).generate(ROWS, LENGTH + 1, seed=seed)
     white = whitened(torch.stack(output.units).flatten(1), *target.joint(LENGTH + 1))
     return min(1.0, 2 * min(white_p_value(white), white_p_value(white[:, ::dim])))

@@ -94,7 +94,7 @@ def test_the_joint_of_tokens_is_that_of_plain_decoding(targets, head, scale, dra
         if p > LEVEL:
             break
     assert p > LEVEL and length > 1.1
-    if scale == 1.5:  # what the test would say of another distribution
+    if scale == 1.5:  # the test does reject another distribution
         assert unlike(plain, sampled(target, None, captions([1] * ROWS, 1.2), 3, 0)[0]) < LEVEL
 
 

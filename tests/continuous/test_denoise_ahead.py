@@ -1,4 +1,4 @@
-"""`denoise-ahead` on our own model: what is called how often, what it reaches, what it refuses."""
+"""`denoise-ahead` on our own model: calls of the head, tokens with NaN, and what the rule refuses."""
 
 import pytest
 import torch
@@ -17,7 +17,7 @@ STEPS, LENGTH, SPREAD = 16, 12, 0.35
 
 
 class Mixed(Denoiser):
-    """Knows v of two narrow Gaussians around what it is told: a prediction that changes from step to step."""
+    """A head with the exact v of two narrow Gaussians around its condition: predictions change from step to step."""
 
     def forward(self, x, step, told):
         kept = self.alpha_bar[step]
@@ -38,7 +38,7 @@ def target():
 
 
 def calls(target, rule, drafter=None, k=0):
-    """Calls of the head and network passes for a few tokens of one picture, guided."""
+    """Calls of the head, and target passes, for a few tokens of one guided picture."""
     total = passes = 0
     for seed in range(2):
         report = Decoder(target, drafter, rule, k=k).generate(captions([1], 1.5), LENGTH, seed=seed).report
@@ -65,7 +65,7 @@ def test_windows_are_coupled_as_ever(target):
 
 @pytest.mark.parametrize("rule", [Rejection(), DenoiseAhead()])
 def test_drafts_without_a_distribution_do_no_harm(target, rule):
-    """Tokens of NaN stand at nodes that no other node sees, in an attention that weighs them with 0."""
+    """Tokens with NaN at nodes that no other node attends to must not reach the others through weights of 0."""
     drafter = DegenerateDrafts(ContinuousJacobi())
     output = Decoder(target, drafter, rule, k=4).generate(captions([1, 2, 3], 1.5), LENGTH, seed=1)
     assert all(row.isfinite().all() for row in output.units)

@@ -1,4 +1,4 @@
-"""The heads alone: the chain denoises what it should, guidance and losses are what they say."""
+"""The heads alone: the denoising chain, guidance and losses, against closed forms."""
 
 import pytest
 import torch
@@ -15,7 +15,7 @@ def head_of(steps=4, sigma_0=0.2, dim=2):
 
 
 class Exact(Denoiser):
-    """Knows v of tokens N(2, 0.5²): what a perfect network would have learned."""
+    """A head with the exact v of tokens N(2, 0.5²), as a perfect network would have learned it."""
 
     MEAN, SPREAD = 2.0, 0.5
 

@@ -1,4 +1,4 @@
-"""KL-16 in latent diffusion's names and maths, written down here once more, against diffusers' autoencoder."""
+"""KL-16 with latent diffusion's names, as an independent implementation, against diffusers' autoencoder."""
 
 from itertools import pairwise
 
@@ -14,7 +14,7 @@ PUBLISHED = dict(widths=(128, 128, 256, 256, 512), blocks=2, latents=16)
 
 
 def shapes(widths, blocks, latents):
-    """Shapes under latent diffusion's names; the encoder's last level attends."""
+    """Shapes under latent diffusion's names; the encoder's last level has attention."""
     made = {}
 
     def conv(name, enters, leaves, size=3):
@@ -81,8 +81,8 @@ def residual(state, name, x):
     return h + (conv(state, f"{name}.nin_shortcut", x) if f"{name}.nin_shortcut.weight" in state else x)
 
 
-def looked(state, name, x):
-    """Every pixel looks at all pixels."""
+def attended(state, name, x):
+    """Self-attention over all pixels."""
     h = group(state, f"{name}.norm", x)
     query, key, value = (conv(state, f"{name}.{part}", h).flatten(2) for part in "qkv")
     weights = (query.mT @ key / query.shape[1] ** 0.5).softmax(-1)
@@ -90,7 +90,7 @@ def looked(state, name, x):
 
 
 def middle(state, half, x):
-    x = looked(state, f"{half}.mid.attn_1", residual(state, f"{half}.mid.block_1", x))
+    x = attended(state, f"{half}.mid.attn_1", residual(state, f"{half}.mid.block_1", x))
     return residual(state, f"{half}.mid.block_2", x)
 
 
@@ -104,7 +104,7 @@ def moments(state, pictures, widths, blocks, **_):
         for i in range(blocks):
             x = residual(state, f"encoder.down.{level}.block.{i}", x)
             if level == len(widths) - 1:
-                x = looked(state, f"encoder.down.{level}.attn.{i}", x)
+                x = attended(state, f"encoder.down.{level}.attn.{i}", x)
         if level < len(widths) - 1:
             x = conv(state, f"encoder.down.{level}.downsample.conv", F.pad(x, (0, 1, 0, 1)), stride=2)
     return conv(state, "quant_conv", finished(state, "encoder", middle(state, "encoder", x)))

@@ -1,4 +1,4 @@
-"""MAR: official files, the denoising chain, and the sampler: its numbers, and sets whose tokens are independent."""
+"""MAR: official files, the denoising chain, and the published sampler (`parity/mar_sampling.py`)."""
 
 import argparse
 from itertools import pairwise
@@ -44,7 +44,7 @@ def tiny(state):
 
 @pytest.fixture
 def published(monkeypatch):
-    """The second reading of the maths."""
+    """The independent implementation of the published maths."""
     monkeypatch.syspath_prepend(FIXTURES)
     import published_mar
 
@@ -257,7 +257,7 @@ def test_a_row_does_not_depend_on_its_batch(tiny):
 
 
 class Denoiser(torch.nn.Module):
-    """A network that knows the distribution of its tokens: N(mean of what the transformer says, 0.3²)."""
+    """A network with the exact noise of tokens N(a linear function of its condition, 0.3²)."""
 
     def __init__(self, kept):
         super().__init__()
@@ -271,7 +271,7 @@ class Denoiser(torch.nn.Module):
 
 
 class Siblings:
-    """Cells drawn in one step, in many rows of one context that differ in nothing but their noise."""
+    """Cells drawn in one step, in many rows that have the same context and differ in their noise only."""
 
     def __init__(self, model):
         generator = torch.Generator().manual_seed(8)
@@ -281,7 +281,7 @@ class Siblings:
 
     @torch.no_grad()
     def draw(self, *cells, knowing=None):
-        """Tokens of cells; `knowing`: of the cell 9 these are known already."""
+        """Tokens of cells; `knowing`: tokens of cell 9, which then is known."""
         tokens, unknown = self.tokens, self.unknown
         if knowing is not None:
             tokens, unknown = tokens.clone(), unknown.clone()
@@ -290,7 +290,7 @@ class Siblings:
 
 
 def dependence(a, b):
-    """The largest rank correlation of any number of a with any of b, in its standard deviations; and a χ² test's p."""
+    """The largest rank correlation of a number of a with one of b, in standard deviations; and a χ² test's p-value."""
     ranks = [t.argsort(0).argsort(0).double() for t in (a, b)]
     correlations = torch.corrcoef(torch.cat(ranks, 1).T)[:TOKEN, TOKEN:]
     row, column = divmod(int(correlations.abs().argmax()), TOKEN)

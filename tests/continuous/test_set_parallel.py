@@ -47,7 +47,7 @@ def test_sets_are_no_drafts_for_an_exact_rule():
 @pytest.mark.parametrize("head", ["diffusion", "gaussian-mixture"])
 @pytest.mark.parametrize("k", [1, 5, 8])
 def test_a_pass_emits_a_set_and_one_more(head, k):
-    """Whatever is accepted: the first pass has no set yet, and the last one what is left."""
+    """The number of passes does not depend on acceptance: the first has no set yet, the last one the remainder."""
     target = ContinuousTarget(tiny(head=head, components=3, least=0.3))
     decoder, cells = Decoder(target, ContinuousSets(), SetParallel(), k=k), 25
     output = decoder.generate(captions([1, 2]), cells, seed=[3, 4])

@@ -39,7 +39,7 @@ DIM = 4
 
 
 class Mixture(nn.Module):
-    """The optimal denoiser of data N(means, spread²) around a condition, equally likely: noise in closed form."""
+    """The optimal denoiser of an even mixture of N(mean + condition, spread²): its noise in closed form."""
 
     def __init__(self, scheduler: Any, means: Tensor, spread: float) -> None:
         super().__init__()
@@ -63,7 +63,7 @@ class Mixture(nn.Module):
 
 
 class Pipe(DiffusionPipeline):
-    """A pipeline's loop, with guidance where there are conditions; keeps all states, and checks every prediction."""
+    """A pipeline with guidance where there are conditions; returns all states, and checks every prediction."""
 
     def __init__(self, unet: nn.Module, scheduler: Any) -> None:
         super().__init__()
@@ -100,7 +100,7 @@ class Pipe(DiffusionPipeline):
 
 
 def piped(scheduler: Any = None, components: int = 1, dim: int = DIM) -> Pipe:
-    """Of one wide Gaussian around the condition, or of many narrow ones."""
+    """A pipeline over one wide Gaussian around the condition, or over many narrow ones."""
     scheduler = scheduler or DDPMScheduler(clip_sample=False)
     means = 1.2 * torch.randn(components, dim, generator=torch.Generator().manual_seed(0))
     many = components > 1
@@ -268,7 +268,7 @@ def test_guidance_of_stable_diffusion() -> None:
     blocks = dict(down_block_types=("CrossAttnDownBlock2D",), up_block_types=("CrossAttnUpBlock2D",))
     unet = UNet2DConditionModel(**tiny_unet(**blocks, cross_attention_dim=8, attention_head_dim=2)).eval()
     parts = dict.fromkeys(("vae", "text_encoder", "tokenizer", "safety_checker", "feature_extractor"))
-    # Random weights predict samples that hardly change; as noise, they would be that of no data.
+    # Random weights predict samples that hardly change; as predicted noise they would fit no data.
     scheduler = DDPMScheduler(prediction_type="sample", steps_offset=1, clip_sample=False)
     pipe = StableDiffusionPipeline(unet=unet, scheduler=scheduler, requires_safety_checker=False, **parts)
     pipe.set_progress_bar_config(disable=True)

@@ -1,4 +1,4 @@
-"""The rule `tempered`: what comes out of a node, by a slow oracle; its measured bias, its bound, what it refuses."""
+"""The rule `tempered`: its draws against a slow oracle, its measured bias and the bound, and what it refuses."""
 
 import math
 
@@ -35,7 +35,7 @@ LEVEL, ROWS, SIGMA = 1e-4, 20_000, 0.4
 
 
 class Oracle:
-    """One node, by quadrature along the line through the means, which are `apart` standard deviations apart."""
+    """One node by quadrature, along the line through two means that are `apart` standard deviations apart."""
 
     def __init__(self, apart, tau, log_factor, tries):
         self.apart, self.tau, self.log_factor = apart, tau, log_factor
@@ -77,9 +77,9 @@ CASES = {
     "nothing left": (0.5, 1.0, -3.0, 3),
     "nothing apart": (0.0, 1.0, -0.2, 10),
 }
-"""Means apart, tau, the factor's logarithm, tries."""
+"""Distance of the means, tau, logarithm of the factor, tries."""
 UNBIASED = {"exact", "nothing left", "nothing apart"}
-"""Where all that is refused is drawn anew from the target's own, too."""
+"""Cases in which every refused draft is redrawn from the target's distribution itself."""
 
 
 def step_of(apart, log_factor, rows=1):
@@ -98,7 +98,7 @@ def test_the_measured_bias_is_the_oracles(case):
         oracle.excess_acceptance, abs=1e-3
     )
     assert (tv < 4e-3) == (case in UNBIASED)
-    if case in ("tempered", "a little", "far apart"):  # what is kept beyond an exact rule is all that is wrong
+    if case in ("tempered", "a little", "far apart"):  # the excess acceptance is the whole error
         assert tv == pytest.approx(excess_acceptance, abs=1e-3)
 
 
@@ -121,7 +121,7 @@ def test_what_comes_out_of_a_node_follows_the_oracle(case):
 
 
 def near_by(dim=2):
-    """A chain target, and a draft model whose tokens are a little off."""
+    """A target of denoising chains, and a draft model with perturbed weights."""
     target = ChainTarget.random(3, LinearHead.of(dim, 3), seed=0)
     grid = target.grid
     return target, ChainTarget(GaussianTarget(3, grid.left, grid.above, grid.bias + 0.3, grid.sigma), target.head)
@@ -157,7 +157,7 @@ def test_plain_decoding_is_not_altered():
 
 
 def test_a_round_is_measured_where_the_walk_came_to():
-    """Against a recount from the distributions that met."""
+    """Against the bias computed again from the distributions that were compared."""
     target, small = near_by()
     decoder = Decoder(target, DraftModel(small), Tempered(TemperedOptions(tau=5.0)), k=3)
     state = decoder.start(40, 8, seed=2)
@@ -177,7 +177,7 @@ def test_a_round_is_measured_where_the_walk_came_to():
 
 
 def test_a_window_behind_the_end_keeps_the_targets_distribution():
-    """Whatever tau is: what the next round drafts has the distribution that it reports."""
+    """For every tau, the next draft has the distribution that it reports."""
     rows, head = 5_000, LinearHead.of(2, 3)
     at = Round(PhiloxSource.seeded(5, rows), torch.zeros(rows, dtype=torch.int64), [0] * rows)
     small, distribution = (DenoisingChain(torch.full((rows, n, 2), c), head) for n, c in ((2, 0.0), (3, 1.5)))
@@ -197,7 +197,7 @@ def test_a_window_behind_the_end_keeps_the_targets_distribution():
 
 @pytest.mark.parametrize("rule", [Rejection(), Tempered(TemperedOptions(tau=1.0))])
 def test_drafts_without_a_distribution_do_no_harm(rule):
-    """Tokens that a broken model drafted: NaN, and distributions of NaN."""
+    """Drafts of a broken model: tokens and distributions of NaN."""
     target, small = near_by()
     output = Decoder(target, DegenerateDrafts(DraftModel(small)), rule, k=3).generate(1_000, 6, seed=1)
     tokens = torch.stack(output.units)
@@ -235,7 +235,7 @@ def test_by_name(pipe):
 
 @pytest.mark.parametrize("share", [0.0, 0.2, 1.0])
 def test_the_first_tokens_are_the_targets_alone(share):
-    """A share of the picture's tokens, not of the call's."""
+    """`prefill` is a share of the picture's tokens, not of the call's."""
     example = draft_model()
     drafter = ContinuousDraftModel(DraftModelOptions(model=example.options.model, prefill=share))
     decoder, first = Decoder(example.target, drafter, Tempered(), k=3), math.ceil(share * example.target.context)

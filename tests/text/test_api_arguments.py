@@ -1,4 +1,4 @@
-"""The other arguments of `generate`, the forms that a prompt may have, and streamers: as without mmspec."""
+"""Further arguments of `generate`, forms of the prompt, and streamers behave as without mmspec."""
 
 import threading
 from collections.abc import Callable
@@ -102,7 +102,7 @@ def test_arguments_by_position(target: Any, prompts: Callable) -> None:
 
 
 def test_a_model_without_padding(make_llama: Callable, prompts: Callable, ours: Callable) -> None:
-    """transformers pads with the first end; without an end no row is shorter."""
+    """transformers pads with the first end token; without end tokens no row is shorter."""
     for ends in (ENDS, None):
         model = make_llama(pad_token_id=None)
         call = dict(do_sample=True, top_k=0, max_new_tokens=20, eos_token_id=ends)
@@ -133,7 +133,7 @@ def test_a_text_iterator_in_a_thread(target: Any, good: Any, prompts: Callable, 
         try:
             target.generate(**prompts(1), **call, **given)
         finally:
-            streamer.end()  # whoever listens does so to the end, a failure's too
+            streamer.end()  # a reader of the stream waits for its end, after a failure, too
 
     worker = threading.Thread(target=work)
     worker.start()

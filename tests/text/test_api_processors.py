@@ -20,14 +20,14 @@ SAMPLED = dict(do_sample=True, top_k=0, max_new_tokens=20, eos_token_id=ENDS)
 
 @pytest.fixture(params=["prompt-lookup", "good"])
 def drafting(request: pytest.FixtureRequest) -> dict[str, Any]:
-    """Arguments of `enable` that do draft."""
+    """Arguments of `enable` under which there are drafts."""
     if request.param == "good":
         return {"drafter": request.getfixturevalue("good"), "k": 4}
     return {"method": "prompt-lookup"}
 
 
 class Counting(LogitsProcessor):
-    """Keeps state: every call favours another id. Writes down what it was shown."""
+    """A processor with state: every call favours another id. It records its inputs."""
 
     def __init__(self, log: list[Any]) -> None:
         self.calls = 0
@@ -49,7 +49,7 @@ class Second(Counting):
 def test_a_processor_with_state_is_called_as_in_transformers(
     target: Any, prompts: Callable, ours: Callable, drafting: dict[str, Any], batch: int, more: dict[str, Any]
 ) -> None:
-    """Once a step, in order, with all ids, rows that ended padded; one warning a call; no drafts."""
+    """It is called once per step, in order, with padded ids; the call has one warning and no drafts."""
     for seed in range(2):
         logs: list[list[Any]] = [[], []]
         call = {**SAMPLED, **more}
@@ -92,7 +92,7 @@ def test_the_next_call_drafts_again(target: Any, prompts: Callable, good: Any) -
 
 
 def test_synthid_watermark(target: Any, prompts: Callable, ours: Callable, drafting: dict[str, Any]) -> None:
-    """Its state: the context of every row, and the contexts seen."""
+    """The state of a watermark: the context of every row, and the contexts seen."""
     config = SynthIDTextWatermarkingConfig(keys=[654, 400, 836, 123], ngram_len=3, context_history_size=16)
     for seed in range(2):
         call = {**SAMPLED, "watermarking_config": config}
@@ -107,7 +107,7 @@ def test_synthid_watermark(target: Any, prompts: Callable, ours: Callable, draft
 def test_unbatched_guidance(
     target: Any, prompts: Callable, ours: Callable, drafting: dict[str, Any], sampling: dict[str, Any]
 ) -> None:
-    """It runs the model itself, with a cache of its own that grows by one token a call."""
+    """A processor that runs the model itself, with a cache of its own that grows by one token per call."""
     negative = torch.randint(3, 131, (3, 4), generator=torch.Generator().manual_seed(5))
     for more in ({}, {"negative_prompt_ids": negative}):
         call = dict(**sampling, **more, guidance_scale=1.7, max_new_tokens=15, eos_token_id=ENDS)
@@ -145,7 +145,7 @@ def test_those_of_transformers_that_are_pure_run_with_drafts(
 
 
 class Pure(LogitsProcessor):
-    """A function of ids and scores: never the same id twice in three."""
+    """A pure function of ids and scores: no id twice in three tokens."""
 
     speculative = "history"
 
@@ -154,7 +154,7 @@ class Pure(LogitsProcessor):
 
 
 class Flat(LogitsProcessor):
-    """Looks at scores only."""
+    """A pure function of scores."""
 
     speculative = "elementwise"
 
@@ -182,7 +182,7 @@ def test_what_a_class_says_must_exist(target: Any, prompts: Callable) -> None:
 
 
 def test_allowed_tokens_of_a_trie(target: Any, prompts: Callable, ours: Callable, drafting: dict[str, Any]) -> None:
-    """Such a function may know no answer to a prefix that it would not have let pass, as drafts would ask it to."""
+    """Such a function may have no answer for a prefix that it would not have allowed, as drafts contain."""
     after = {None: [20, 21, 22], 20: [23, 24], 21: [25], 22: [26, 27], 23: [20], 24: [21], 25: [22], 26: [20], 27: [21]}
 
     def allowed(row: int, ids: Tensor) -> list[int]:
@@ -210,7 +210,7 @@ def test_allowed_tokens_that_answer_for_any_prefix_are_drafted_over(
 
 
 def test_every_processor_of_transformers_was_looked_at() -> None:
-    """Known, or left to run without drafts: those of speech models, of their own guidance, and those with state."""
+    """Every processor of transformers is known as pure, or is known to run without drafts."""
     there = {
         name
         for name, kind in vars(logits_process).items()

@@ -29,7 +29,7 @@ SAMPLINGS = {
 
 
 class Twig:
-    """A drafter that knows the answer, and hangs a wrong unit beside every right one, on either side of it."""
+    """A drafter that knows the answer, and drafts wrong siblings on both sides of every right unit."""
 
     offers = frozenset({"tree", "chain"})
     needs: frozenset[str] = frozenset()
@@ -61,7 +61,7 @@ class Twig:
 
 
 def both(model: Any, inputs: Any, spec: dict[str, Any], **call: Any) -> tuple[Any, Any, Any]:
-    """transformers' output, ours, and our report."""
+    """The outputs of transformers and of mmspec, and the report."""
     torch.manual_seed(1)
     theirs = model.generate(**inputs, **call)
     with mmspec.enable(model, **spec) as enabled:
@@ -74,7 +74,7 @@ def lengths(sequences: Tensor, prompt: int) -> list[int]:
 
 
 def same_scores(mine: Any, theirs: Any, going: list[int]) -> None:
-    """Equal where a row goes on, certain of the padding where it has ended."""
+    """Scores are equal where a row goes on; after its end they give the padding token probability 1."""
     assert len(mine) == len(theirs)
     padding = torch.full_like(mine[0][0], -torch.inf).index_fill(0, torch.tensor(5), 0)
     for step, (ours, stocks) in enumerate(zip(mine, theirs, strict=True)):
@@ -120,7 +120,7 @@ def test_only_what_is_asked_for_is_kept(target: Any, good: Any, prompts: Callabl
 
 @pytest.mark.parametrize("normalised", [False, True])
 def test_transition_scores(target: Any, good: Any, prompts: Callable, normalised: bool) -> None:
-    """Padding adds nothing."""
+    """Padding adds nothing to the sum of transition scores."""
     call = dict(**CALL, do_sample=True, top_k=0, **ASKED)
     theirs, mine, _ = both(target, prompts(3), {"drafter": good, "k": 4}, **call)
     ours, stocks = (
@@ -157,7 +157,7 @@ def test_the_cache_comes_back(target: Any, prompts: Callable, spec: dict[str, An
 
 
 def test_the_cache_of_rows_that_a_criterion_stopped(target: Any, good: Any, prompts: Callable) -> None:
-    """They had run ahead."""
+    """Rows that are cut had run ahead of the others."""
 
     def stop(ids: Tensor, scores: Any, **kwargs: Any) -> Tensor:
         return ids[:, -1] % 4 == 0
@@ -170,7 +170,7 @@ def test_the_cache_of_rows_that_a_criterion_stopped(target: Any, good: Any, prom
 
 @pytest.mark.parametrize("method", ["plain", "prompt-lookup"])
 def test_a_conversation_in_the_users_own_cache(target: Any, prompts: Callable, method: str) -> None:
-    """Two turns, the second on top of what the first left in the cache; also where ids alone are returned."""
+    """Two turns, the second of which continues from the cache of the first; also where only ids are returned."""
     said = torch.tensor([[9, 30, 31]])
     texts = []
     for face in (contextlib.nullcontext, lambda: mmspec.enable(target, method)):

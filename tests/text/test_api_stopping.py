@@ -1,4 +1,4 @@
-"""Stopping criteria: each sees what it sees in transformers, once a step, and rows end where they end there."""
+"""Stopping criteria: each sees what it sees in transformers, once per step, and rows end where they end there."""
 
 import copy
 import importlib
@@ -31,7 +31,7 @@ SAMPLED = dict(do_sample=True, top_k=0, max_new_tokens=20)
 
 
 class Watching(StoppingCriteria):
-    """Stops rows at ids that some number divides, and writes down what it was shown."""
+    """Stops rows at ids that a number divides, and records its inputs."""
 
     def __init__(self, divisor: int) -> None:
         self.divisor = divisor
@@ -50,7 +50,7 @@ def new_tokens(run: Stock) -> Tensor:
 
 @pytest.fixture(scope="session")
 def tokenizer() -> PreTrainedTokenizerFast:
-    """Letters and pairs of them: ids 0 … 130, as many as the tiny model has."""
+    """A tokenizer of letters and pairs of letters with ids 0 … 130, the tiny model's vocabulary."""
     bpe = Tokenizer(models.BPE())
     bpe.pre_tokenizer, bpe.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
     letters = "abcdefghijklmnopqrstuvwxyz"
@@ -65,7 +65,7 @@ def tokenizer() -> PreTrainedTokenizerFast:
 def test_a_criterion_is_asked_what_it_is_asked_in_transformers(
     target: Any, prompts: Callable, ours: Callable, spec: dict[str, Any], divisor: int, ends: Any
 ) -> None:
-    """Without an end token, rows that stopped go on until all have: that is what transformers does."""
+    """Without an end token, rows that stopped go on until all have, as in transformers."""
     for seed in range(2):
         call = {**SAMPLED, "eos_token_id": ends}
         theirs, mine = Watching(divisor), Watching(divisor)
@@ -100,7 +100,7 @@ def test_scores_are_shown_where_they_are_kept(target: Any, good: Any, prompts: C
 
 
 def test_confidence(target: Any, good: Any, prompts: Callable) -> None:
-    """It looks at the first row, and answers for all."""
+    """A criterion that reads the first row only and answers for all."""
     call = {**SAMPLED, "stopping_criteria": [ConfidenceCriteria(0.02)]}
     run = stock(target, prompts(3, 1), 4, **call)
     assert 1 < len(run.scores) < 20
@@ -114,7 +114,7 @@ def test_confidence(target: Any, good: Any, prompts: Callable) -> None:
 def test_max_time(
     target: Any, prompts: Callable, ours: Callable, spec: dict[str, Any], monkeypatch: pytest.MonkeyPatch, limit: float
 ) -> None:
-    """By a clock that advances by one whenever it is read; all rows end together."""
+    """The time limit, by a clock that advances by one whenever it is read; all rows end together."""
 
     def start() -> None:
         ticks = itertools.count()
@@ -152,7 +152,7 @@ def test_a_length_below_the_prompt_is_noticed_after_the_first_token(
 
 
 def strings_in(tokenizer: Any, ids: Tensor) -> list[str]:
-    """Two letters from the middle of every row: one may begin inside a token, and end inside another."""
+    """Two letters from the middle of every row: a stop string may begin and end inside a token."""
     texts = [tokenizer.decode(row) for row in ids]
     return [text[i : i + 2] for text, i in zip(texts, (9, 14, 20), strict=False)]
 
@@ -174,7 +174,7 @@ def test_stop_strings(
 
 @pytest.fixture
 def stopping(target: Any, prompts: Callable, tokenizer: Any) -> tuple[str, Stock]:
-    """A stop string of the first row alone, and what transformers makes of it."""
+    """A stop string of the first row alone, and the output of transformers with it."""
     call = {**SAMPLED, "do_sample": False}
     string = strings_in(tokenizer, new_tokens(stock(target, prompts(1), 0, **call)))[0]
     run = stock(target, prompts(1), 0, **call, stop_strings=[string], tokenizer=tokenizer)
@@ -191,7 +191,9 @@ def test_stop_strings_of_configurations(target: Any, prompts: Callable, tokenize
             assert_same(target.generate(**prompts(1), generation_config=config, tokenizer=tokenizer), run)
             assert_same(target.generate(prompts(1)["input_ids"], config, tokenizer=tokenizer), run)  # by position
             assert config.stop_strings == [string]
-            none = target.generate(**prompts(1), generation_config=config, stop_strings=None)  # an argument wins
+            none = target.generate(
+                **prompts(1), generation_config=config, stop_strings=None
+            )  # an argument takes precedence
             assert none.shape[1] == 34
             with pytest.raises(ValueError, match="needs the model's tokenizer="):
                 target.generate(**prompts(1), generation_config=config)
@@ -235,14 +237,14 @@ def test_nothing_behind_a_stop_is_streamed(
 
 
 def test_a_tokenizer_of_custom_generate_is_also_the_drafters(monkeypatch: pytest.MonkeyPatch, target: Any) -> None:
-    """`tokenizer=` and `assistant_tokenizer=` are what maps a draft model's tokens onto another vocabulary."""
+    """`tokenizer=` and `assistant_tokenizer=` map a draft model's tokens onto the target's vocabulary."""
     seen: list[dict[str, Any]] = []
 
     def decoder_for(model: Any, method: str, **how: Any) -> None:
         seen.append(how["options"])
         raise KeyboardInterrupt
 
-    # (the function of this name hides its module from attribute access)
+    # by name: as an attribute of `mmspec.api`, `custom_generate` is the function
     monkeypatch.setattr(importlib.import_module("mmspec.api.custom_generate"), "decoder_for", decoder_for)
     for more in ({}, {"assistant_tokenizer": "theirs"}):
         with pytest.raises(KeyboardInterrupt):
@@ -254,7 +256,7 @@ def test_a_tokenizer_of_custom_generate_is_also_the_drafters(monkeypatch: pytest
 def test_a_row_that_ended_ahead_of_others_is_still_asked_about(
     target: Any, good: Any, theirs: Callable, ours: Callable
 ) -> None:
-    """A criterion may cut it before its own end; and it may be the last row that anyone waits for."""
+    """A criterion may cut a row before its end, and that row may be the last open one."""
 
     class OneInEleven(StoppingCriteria):
         def __call__(self, input_ids: Tensor, scores: Any, **kwargs: Any) -> Tensor:

@@ -16,7 +16,7 @@ SAMPLED = dict(do_sample=True, top_k=0, max_new_tokens=20)
 
 
 def everything(model: Any) -> dict[str, Any]:
-    """All that `enable` could have touched, as copies."""
+    """Copies of everything that `enable` could have changed."""
     return {
         "attributes": {name: id(value) for name, value in model.__dict__.items()},
         "generate": getattr(model.generate, "__func__", None),
@@ -54,7 +54,7 @@ def test_disable_leaves_the_object_as_it_was(target: Any, good: Any, prompts: Ca
     spec.disable()
     unchanged(target, before, held)
     unchanged(good, drafter_before, weights(good))
-    spec.disable()  # twice does no harm
+    spec.disable()  # a second call has no effect
     mmspec.disable(target)
     unchanged(target, before, held)
 
@@ -112,7 +112,7 @@ def test_the_report_counts_what_the_call_did(target: Any, good: Any, prompts: Ca
         target.generate(**prompts(1), **{**SAMPLED, "max_new_tokens": 1})
         assert spec.report is not report and spec.report.emitted == 1 and spec.report.rounds == 0
     assert (report.emitted, report.rows) == (ids[:, 14:].numel(), 3) == (60, 3)
-    # Every row's tokens: the prefill's, one of the target a round, and what was accepted.
+    # The tokens of a row: the prefill's, one of the target per round, and the accepted ones.
     assert report.emitted == 3 + report.row_rounds + report.accepted
     assert report.rounds <= report.row_rounds <= 3 * report.rounds < 57
     assert 0 < report.accepted < report.drafted <= 4 * report.row_rounds
@@ -123,7 +123,7 @@ def test_the_report_counts_what_the_call_did(target: Any, good: Any, prompts: Ca
 
 
 class Streamer:
-    """Remembers what a streamer of transformers is given."""
+    """A streamer that records what it is given."""
 
     def __init__(self, stop_after: int | None = None) -> None:
         self.got: list[Tensor] = []
@@ -165,7 +165,7 @@ def test_a_streamer_of_a_batch_is_refused(target: Any, prompts: Callable) -> Non
 
 
 class Author:
-    """A plain-Python drafter that knows the answer, or nearly, and writes down what it was shown."""
+    """A plain-Python drafter that knows the answer, or nearly, and records its inputs."""
 
     def __init__(self, texts: list[list[int]] | None = None, error: BaseException | None = None) -> None:
         self.texts, self.error, self.shown = texts, error, []
@@ -176,7 +176,7 @@ class Author:
             raise self.error
         if self.texts is None:
             return [[] for _ in tokens]
-        # Rows draft differently many; every fifth id is wrong.
+        # Rows have drafts of different lengths; every fifth id is wrong.
         drafts = [text[len(t) : len(t) + k - b] for b, (t, text) in enumerate(zip(tokens, self.texts, strict=True))]
         return [[(i + 1) % 131 if i % 5 == 0 else i for i in draft] for draft in drafts]
 
@@ -223,7 +223,7 @@ def test_a_drafter_that_fails_costs_one_warning_and_no_token(
 def test_a_draft_model_that_fails_half_way_is_rolled_back(
     target: Any, good: Any, prompts: Callable, theirs: Callable, ours: Callable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every seventh pass of the small model fails; later drafts are as good as ever, so its cache was kept in order."""
+    """Every seventh pass of the small model fails; later drafts are as good as before, so its cache is intact."""
     from mmspec.core.drafters.draft_model import DraftModel
 
     feed, calls = DraftModel._feed, []

@@ -1,4 +1,4 @@
-"""What users mix up: messages say what to write instead; warnings stand at the user's line; handles show themselves."""
+"""Users' mistakes: messages say what to write instead; warnings point at the user's line; the `repr` of handles."""
 
 import subprocess
 import sys
@@ -104,7 +104,7 @@ def test_a_package_shows_its_own_names_only() -> None:
 
 
 class Stateful(LogitsProcessor):
-    """Keeps something between calls, as far as can be told."""
+    """A processor that may keep state between calls."""
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
         return scores
@@ -130,7 +130,7 @@ def test_warnings_stand_at_the_users_line(target: Any, prompts: Callable) -> Non
 
 
 def test_a_warning_skips_libraries_between(tmp_path: Path) -> None:
-    """Any depth of frames of ours and of libraries; and where there is nobody else, it stands somewhere."""
+    """At any depth of frames of mmspec and of libraries; without a user's frame, the warning is still shown."""
     deep: dict[str, Any] = {"__name__": "mmspec_plugin.deep", "warn": warn}
     exec("def deep():\n    warn('careful')", deep)
     between: dict[str, Any] = {"__name__": "transformers.generation", "deep": deep["deep"]}

@@ -19,7 +19,7 @@ PROMPTS = ["the cat and the dog and the ", "a dog", "cats and dogs and c"]
 
 @pytest.fixture(scope="module")
 def folder(make_llama: Callable, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tiny model of bytes; its tokenizer has no padding token."""
+    """A tiny model over bytes; its tokenizer has no padding token."""
     place = tmp_path_factory.mktemp("bytes")
     bpe = Tokenizer(models.BPE())
     bpe.pre_tokenizer, bpe.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
@@ -76,7 +76,7 @@ def test_a_row_does_not_depend_on_its_batch(pipe: Any) -> None:
         assert alone.texts == [together.texts[row]] and torch.equal(alone.ids[0], together.ids[row])
     by_seed = pipe(PROMPTS, 25, seed=[7, 8, 9])
     assert pipe(PROMPTS[1], 25, seed=[8]).texts == [by_seed.texts[1]]
-    # One generator, or one seed: the first row is the same however many follow.
+    # With one generator, or one seed, the first row does not depend on how many rows follow.
     assert pipe(PROMPTS, 25, generator=seeded(6)[0]).texts[0] == pipe(PROMPTS[0], 25, generator=seeded(6)[0]).texts[0]
     assert pipe(PROMPTS, 25, seed=6).texts[0] == pipe(PROMPTS[0], 25, seed=6).texts[0]
 

@@ -1,4 +1,4 @@
-"""What cannot be honoured is refused before anything runs, by a message that says what would do."""
+"""Unsupported arguments are refused before anything runs, and the message says what to use instead."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -145,7 +145,7 @@ ENABLED_ONLY: dict[str, tuple[dict[str, Any], str]] = {
 
 @pytest.fixture
 def passes(target: Any) -> Iterator[list[int]]:
-    """Lengths of all passes of the model."""
+    """Lengths of all passes of the model, recorded."""
     seen: list[int] = []
     hook = target.register_forward_pre_hook(lambda module, args, kwargs: seen.append(1), with_kwargs=True)
     yield seen
@@ -154,7 +154,7 @@ def passes(target: Any) -> Iterator[list[int]]:
 
 @pytest.mark.parametrize("case", [*CALLS, *ENABLED_ONLY])
 def test_arguments_of_generate(target: Any, prompts: Callable, passes: list[int], case: str) -> None:
-    """Before anything runs."""
+    """Refusals come before any pass of the model."""
     arguments, says = (CALLS | ENABLED_ONLY)[case]
     with mmspec.enable(target, "prompt-lookup"):
         passes.clear()  # the self-check of an architecture runs once
@@ -165,10 +165,10 @@ def test_arguments_of_generate(target: Any, prompts: Callable, passes: list[int]
 
 @pytest.mark.parametrize("case", sorted(set(CALLS) - {"quantized cache", "paged cache"}))
 def test_arguments_of_generate_with_our_function(target: Any, prompts: Callable, passes: list[int], case: str) -> None:
-    """(transformers takes a quantized cache's package for granted, and a paged one for a wish not to call us.)"""
+    """transformers fails without a quantized cache's package, and calls no custom function with a paged one."""
     arguments, says = CALLS[case]
     if case == "token healing":
-        says = "tokenizer"  # transformers heals before it calls us, and misses one itself
+        says = "tokenizer"  # transformers heals tokens before it calls custom functions, and needs a tokenizer for that
     decoding = mmspec.custom_generate("plain")
     with pytest.raises(ValueError, match=says):
         target.generate(**prompts(1), max_new_tokens=5, custom_generate=decoding, **arguments)
@@ -188,7 +188,7 @@ def test_assistants_as_arguments(target: Any, good: Any, prompts: Callable) -> N
     with mmspec.enable(target, "plain"):
         with pytest.raises(ValueError, match="assistant_model= cannot be combined"):
             target.generate(**inputs, assistant_model=good, max_new_tokens=5)
-        # What asks for nothing is no reason to refuse.
+        # Values that request nothing are not refused.
         ids = target.generate(**inputs, max_new_tokens=5, synced_gpus=False, assistant_model=None, do_sample=False)
     assert torch.equal(ids, target.generate(**inputs, max_new_tokens=5, do_sample=False))
 

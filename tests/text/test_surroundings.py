@@ -1,4 +1,4 @@
-"""What surrounds a call: torch's default dtype and device, other integer types, a model in `train()` mode."""
+"""The environment of a call: torch's default dtype and device, other integer types, a model in `train()` mode."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -29,9 +29,9 @@ def default_dtype(dtype: torch.dtype) -> Iterator[None]:
 def test_the_default_dtype_decides_nothing(
     target: Any, good: Any, prompts: Callable, theirs: Callable, ours: Callable, method: str, dtype: torch.dtype
 ) -> None:
-    """Numbers are drawn in the dtype of the probabilities, which is float32 in every one of transformers' steps."""
+    """Noise is drawn in the dtype of the probabilities, which is float32 in all of transformers' steps."""
     spec = {"method": "draft-model", "drafter": good} if method == "good" else {"method": method}
-    call = {**SAMPLED, "temperature": 50.0}  # nearly uniform: the last digits of the noise decide
+    call = {**SAMPLED, "temperature": 50.0}  # nearly uniform, so that the last digits of the noise matter
     for seed in range(2):
         stock = theirs(target, prompts(3), seed, **call)
         with default_dtype(dtype):
@@ -64,7 +64,7 @@ def test_other_rules_and_other_noise_do_not_look_at_it(target: Any, good: Any, p
 def test_a_default_device_is_not_where_things_are_put(
     make_llama: Callable, prompts: Callable, theirs: Callable, ours: Callable, method: str
 ) -> None:
-    """`meta` stands for any device that is not the model's; the self-check runs there too."""
+    """`meta` as an example of a default device that is not the model's; the self-check runs under it, too."""
     model, inputs = make_llama(hidden_size=48, seed=3), prompts(2)
     stock = theirs(model, inputs, 0, **SAMPLED)
     with torch.device("meta"):

@@ -15,7 +15,7 @@ from mmspec.hosts.target import TransformersTarget
 
 
 class Own(DynamicCache):
-    """A user's class, or QuantizedCache, whose package is not here."""
+    """A user's own class of cache, or QuantizedCache, whose package is not installed."""
 
 
 CACHES: dict[str, tuple[Callable[[Any], Any], str]] = {
@@ -94,7 +94,7 @@ def test_a_plain_cache_goes_back_and_forth(target: Any, prompts: Callable) -> No
 def test_caches_that_generate_makes(
     target: Any, prompts: Callable, theirs: Callable, ours: Callable, kind: str
 ) -> None:
-    """Asked for by name they change no output; what is returned is a plain one."""
+    """Asked for by name, such caches change no output, and a plain one is returned."""
     call = dict(do_sample=True, max_new_tokens=10, cache_implementation=kind)
     mine = ours(target, prompts(2), 0, {"method": "prompt-lookup"}, **call)
     assert_same(mine.ids, theirs(target, prompts(2), 0, do_sample=True, max_new_tokens=10), mine.state)

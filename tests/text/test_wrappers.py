@@ -1,4 +1,4 @@
-"""Models that are more than a model: adapters, layers that live elsewhere, compiled in place."""
+"""Wrapped models: adapters, offloaded layers, models compiled in place."""
 
 import threading
 from collections.abc import Callable
@@ -16,7 +16,7 @@ CALL = dict(do_sample=True, top_k=0, max_new_tokens=20)
 
 
 def same_under(model: Any, plain: Any, inputs: Any) -> None:
-    """The drafts are good, so that passes over several nodes are what is compared."""
+    """With good drafts, so that passes over several nodes are compared."""
     run = stock(model, inputs, 0, **CALL)
     with mmspec.enable(model, "draft-model", drafter=plain, k=4) as spec:
         torch.manual_seed(0)

@@ -1,7 +1,7 @@
 """The network's predictions at drafted states: one entry per denoising step, valid row by row.
 
 A row of an entry is *valid* while its drafted state may still become the row's own: the network's output for it is then
-known already. Rows become invalid one by one; the next network call is made for the rows that are, and replaces them.
+known already. Rows become invalid one by one, and the next network call is made for those that are.
 """
 
 from collections.abc import Sequence

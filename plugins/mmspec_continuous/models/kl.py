@@ -109,8 +109,8 @@ def pictures_of(vae: AutoencoderKL, tokens: Tensor) -> Tensor:
 
 
 def _scales(vae: AutoencoderKL, like: Tensor) -> tuple[Tensor, Tensor]:
-    given = vae.config.latents_mean, vae.config.latents_std
-    if None in given:
+    scales = vae.config.latents_mean, vae.config.latents_std
+    if None in scales:
         raise ValueError("this autoencoder's latents were not measured: it has no latents_mean and latents_std")
-    mean, std = (torch.tensor(values, dtype=like.dtype, device=like.device) for values in given)
+    mean, std = (torch.tensor(values, dtype=like.dtype, device=like.device) for values in scales)
     return mean, std

@@ -49,12 +49,12 @@ def mar_state(source: Source, left_out: Sequence[str] = ()) -> dict[str, Tensor]
     return read_state(contents, left_out)
 
 
-def mar_sizes(state: Mapping[str, Tensor], given: Mapping[str, Any]) -> dict[str, Any]:
+def mar_sizes(state: Mapping[str, Tensor], known: Mapping[str, Any]) -> dict[str, Any]:
     """The configuration of a checkpoint's weights.
 
     Args:
         state: Weights under their plain keys.
-        given: Arguments that are known otherwise; they take precedence over the shapes.
+        known: Arguments that are known already; they take precedence over the shapes.
 
     Raises:
         ValueError: These are no weights of MAR, or the number of heads or the patch size has to be given.
@@ -63,7 +63,7 @@ def mar_sizes(state: Mapping[str, Tensor], given: Mapping[str, Any]) -> dict[str
         raise ValueError(
             "these are no weights of a MAR transformer: there is no diffusion_pos_embed_learned or no head"
         )
-    stride, patch = given.get("vae_stride", 16), given.get("patch_size", 1)
+    stride, patch = known.get("vae_stride", 16), known.get("patch_size", 1)
     cells = shape_in(state, "diffusion_pos_embed_learned", 3)[1]
     token = shape_in(state, "z_proj.weight", 2)[1]
     if token % patch**2:
@@ -71,7 +71,7 @@ def mar_sizes(state: Mapping[str, Tensor], given: Mapping[str, Any]) -> dict[str
     sizes: dict[str, Any] = {"vae_embed_dim": token // patch**2, "img_size": math.isqrt(cells) * stride * patch}
     for half in ("encoder", "decoder"):
         length, dim = shape_in(state, f"{half}_pos_embed_learned", 3)[1:]
-        heads = given.get(f"{half}_num_heads", HEADS.get(dim))
+        heads = known.get(f"{half}_num_heads", HEADS.get(dim))
         if heads is None:
             raise ValueError(f"width {dim} is no published size: say {half}_num_heads=")
         sizes |= {f"{half}_embed_dim": dim, f"{half}_num_heads": heads}
@@ -84,4 +84,4 @@ def mar_sizes(state: Mapping[str, Tensor], given: Mapping[str, Any]) -> dict[str
     sizes["class_num"] = shape_in(state, "class_emb.weight", 2)[0]
     sizes["diffloss_w"] = shape_in(state, "diffloss.net.input_proj.weight", 2)[0]
     sizes["diffloss_d"] = count_in(state, "diffloss.net.res_blocks.")
-    return sizes | dict(given)
+    return sizes | dict(known)
