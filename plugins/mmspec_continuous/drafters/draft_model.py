@@ -74,7 +74,9 @@ class ContinuousDraftModel(DraftModel):
         """
         super().bind(target)
         if not isinstance(target, ContinuousTarget):
-            raise ValueError(f"continuous-draft-model drafts for a CausalContinuousAR, not for a {type(target).__name__}")
+            raise ValueError(
+                f"continuous-draft-model drafts for a CausalContinuousAR, not for a {type(target).__name__}"
+            )
         assert isinstance(self.model, ContinuousTarget)
         own, other = self.model.model.config, target.model.config
         listed = [(what, _plain(own[name]), _plain(other[name])) for name, what in SAME.items()]
