@@ -16,7 +16,7 @@ from mmspec.api.outline import outline_of
 from mmspec.hosts.anatomy import Anatomy
 from mmspec.hosts.outline import Outline
 from mmspec.hosts.target import TransformersTarget
-from mmspec.registry import Component, Pairing, Registry, installed, pair, require
+from mmspec.registry import MethodSpec, Pairing, Registry, TargetSpec, installed, pair
 from mmspec.registry.matching import HOME
 from mmspec.report.result import Result
 from mmspec.report.terminal import line, table, terminal
@@ -112,12 +112,13 @@ def fits_of(registry: Registry, name: str) -> Fits:
     refused = _refusal(target, seen)
     result = _measured(seen.shipped)
     fitted = [_fit(registry, method, target, seen, refused, result) for method in registry.components("method")]
+    fitted += [Fit(a.name, a.owner, a.exactness, False, a.summary) for a in registry.components("adapter")]
     fitted.sort(key=lambda fit: (not fit.fits, fit.method, fit.owner))
     device = result.device if result else ""
     return Fits(name, seen.parameters, target.qualified, refused, seen.built, device, fitted)
 
 
-def _refusal(target: Component, seen: Outline) -> str:
+def _refusal(target: TargetSpec, seen: Outline) -> str:
     """Why the target does not take the model, as far as it can be told without the weights."""
     factory = target.load()
     try:
@@ -139,7 +140,7 @@ def _refuse_slots(config: Any) -> None:
 
 
 def _fit(
-    registry: Registry, method: Component, target: Component, seen: Outline, refused: str, result: Result | None
+    registry: Registry, method: MethodSpec, target: TargetSpec, seen: Outline, refused: str, result: Result | None
 ) -> Fit:
     ours = method.qualified == f"{HOME}:{AUTO}"
     chosen = choose(seen.model, target, draft_model=False, rule=False) if ours else None
@@ -152,22 +153,15 @@ def _fit(
         names, required = _keys(parts)
     except (ValueError, ImportError) as error:
         return Fit(method.name, method.owner, str(method.exactness), False, str(error))
-    why = _lacking(registry, parts, target) or (f"the target refuses the model: {refused}" if refused else "")
+    missing = parts.missing(target.offers)
+    why = f"{parts.says(missing)}, which the target does not offer" if missing else ""
+    why = why or (f"the target refuses the model: {refused}" if refused else "")
     note = ""
     if not why and seen.built:
         alone = sum(other.name == method.name for other in registry.components("method")) == 1
         why, note = _asked(method.name if alone else method.qualified, seen, required)
     expected = _expected(result, method.name) if not why else []
     return Fit(method.name, method.owner, parts.exactness, not why, why or note, names, required, expected)
-
-
-def _lacking(registry: Registry, parts: Pairing, target: Component) -> str:
-    """Words that nobody offers, and who needs them."""
-    try:
-        require(registry, parts, target)
-    except ValueError as error:
-        return str(error).partition(": ")[2].partition(" (it offers")[0]
-    return ""
 
 
 def _keys(parts: Pairing) -> tuple[list[str], list[str]]:

@@ -11,7 +11,7 @@ from typing import Any, Self
 
 from torch import nn
 
-from mmspec.api.own_loop import HANDLE
+from mmspec.api.adapters import HANDLE
 from mmspec_continuous.denoising.report import DenoisingReport
 from mmspec_continuous.denoising.schedulers import refuse
 from mmspec_continuous.denoising.walk import Walk
@@ -31,8 +31,6 @@ class Denoising:
     Raises:
         ValueError: The scheduler's steps are not Gaussians of known variance, or the pipeline is enabled already.
     """
-
-    offers = frozenset({"denoising", "own-loop"})
 
     def __init__(self, pipe: Any, method: str, k: int, why: str = "") -> None:
         refuse(pipe.scheduler)

@@ -19,6 +19,7 @@ from mmspec.core.distributions import DenoisingChain
 from mmspec.core.noise import DraftNoise, Round
 from mmspec.core.rules import Rejection
 from mmspec.core.types import Draft, Scores, Verdict
+from mmspec_continuous.plugin import DENOISE_AHEAD
 from mmspec_continuous.rules.heads import refuse_mixtures
 
 
@@ -38,9 +39,8 @@ class DenoiseAhead:
         options: How far ahead.
     """
 
-    exactness = "lossless"
-    needs = frozenset({"continuous", "chain"})
-    offers = frozenset({"redraw"})
+    exactness: str = DENOISE_AHEAD.exactness
+    needs, offers = DENOISE_AHEAD.needs, DENOISE_AHEAD.offers
 
     def __init__(self, options: AheadOptions = AheadOptions()) -> None:
         self.options = options

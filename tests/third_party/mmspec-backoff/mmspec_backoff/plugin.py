@@ -5,18 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from mmspec.registry import Component, hookimpl
+from mmspec.authors import DrafterSpec, MethodSpec, hookimpl
 
 if TYPE_CHECKING:
     import typer
 
 
 @hookimpl
-def mmspec_components() -> Iterator[Component]:
+def mmspec_components() -> Iterator[DrafterSpec | MethodSpec]:
     """The drafter, and two ways to use it."""
-    yield Component(
+    yield DrafterSpec(
         name="backoff",
-        kind="drafter",
         factory="mmspec_backoff.drafter:Backoff",
         needs={"discrete"},
         offers={"chain"},
@@ -24,16 +23,14 @@ def mmspec_components() -> Iterator[Component]:
         paper="https://ieeexplore.ieee.org/document/1165125",
         options="mmspec_backoff.drafter:BackoffOptions",
     )
-    yield Component(
+    yield MethodSpec(
         name="backoff",
-        kind="method",
         drafter="backoff",
         exactness="invariant",
         summary="Drafts by back-off n-grams; rule match.",
     )
-    yield Component(
+    yield MethodSpec(
         name="backoff-bold",
-        kind="method",
         drafter="backoff",
         exactness="invariant",
         defaults={"order": 1},
