@@ -1,13 +1,10 @@
 """The words of `needs` and `offers`, each declared once, with a sentence.
 
-`python -m mmspec.registry.words CONTRIBUTING.md` writes their list between the markers `<!-- words -->` and
-`<!-- /words -->` of a Markdown file.
+CONTRIBUTING.md lists them; `fill` writes that list, and a test compares it.
 """
 
 import re
-import sys
 from collections.abc import Iterable
-from pathlib import Path
 
 from mmspec.registry.specs import Spec
 from mmspec.registry.suggest import unknown
@@ -56,12 +53,7 @@ def refuse_undeclared(specs: Iterable[Spec]) -> None:
 
 
 def fill(text: str) -> str:
-    """A Markdown text whose block between the markers holds the list of words."""
+    """A Markdown text with the list of words between its lines `<!-- words -->` and `<!-- /words -->`."""
     rows = [f"| `{word}` | {sentence} |" for word, sentence in WORDS.items()]
     table = "\n".join(["| word | means |", "|---|---|", *rows])
     return _BLOCK.sub(lambda found: f"\n{table}\n\n", text)
-
-
-if __name__ == "__main__":
-    for file in map(Path, sys.argv[1:]):
-        file.write_text(fill(file.read_text(encoding="utf-8")), encoding="utf-8")

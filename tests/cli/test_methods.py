@@ -10,12 +10,12 @@ import pytest
 
 BROKEN = "raise RuntimeError('out of order')\n"
 DANGLING = """
-from mmspec.registry import Component, hookimpl
+from mmspec.registry import MethodSpec, hookimpl
 
 @hookimpl
 def mmspec_components():
-    yield Component(name="plain", kind="method", exactness="lossy", summary="Another plain.")
-    yield Component(name="lost", kind="method", drafter="gone", exactness="lossy", summary="Names nothing.")
+    yield MethodSpec(name="plain", exactness="lossy", summary="Another plain.")
+    yield MethodSpec(name="lost", drafter="gone", exactness="lossy", summary="Names nothing.")
 """
 
 

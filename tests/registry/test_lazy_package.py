@@ -24,10 +24,19 @@ def test_nothing_heavy_is_imported(code: str) -> None:
 
 
 def test_exports_are_the_objects_themselves() -> None:
-    from mmspec.registry import Component, hookimpl
+    from mmspec.registry import DrafterSpec, hookimpl
 
-    assert mmspec.Component is Component and mmspec.hookimpl is hookimpl
-    assert {"Component", "Decoder", "Draft", "Distribution", "enable", "disable", "custom_generate"} <= set(dir(mmspec))
+    assert mmspec.DrafterSpec is DrafterSpec and mmspec.hookimpl is hookimpl
+    assert {
+        "DrafterSpec",
+        "MethodSpec",
+        "Decoder",
+        "Draft",
+        "Distribution",
+        "enable",
+        "disable",
+        "custom_generate",
+    } <= set(dir(mmspec))
     with pytest.raises(AttributeError, match="no attribute 'enabel'"):
         mmspec.enabel  # noqa: B018
 

@@ -4,13 +4,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from mmspec.registry import Component, PluginError, Registry, hookimpl, hookspec
+from mmspec.registry import DrafterSpec, PluginError, Registry, Spec, TargetSpec, hookimpl, hookspec
 
 
 class Offers:
     """A plugin made of an object."""
 
-    def __init__(self, *components: Component) -> None:
+    def __init__(self, *components: Spec) -> None:
         self.components = components
 
     @hookimpl
@@ -18,8 +18,8 @@ class Offers:
         return self.components
 
 
-def drafter(name: str) -> Component:
-    return Component(name=name, kind="drafter", factory="fractions:Fraction", summary="A drafter.")
+def drafter(name: str) -> DrafterSpec:
+    return DrafterSpec(name=name, factory="fractions:Fraction", summary="A drafter.")
 
 
 @pytest.fixture
@@ -63,7 +63,7 @@ def test_registering_by_hand_raises_and_leaves_nothing(registry) -> None:
         registry.register(Offers(), "one")
     with pytest.raises(ValueError, match="given twice"):
         registry.register(Offers(drafter("a"), drafter("a")), "three")
-    with pytest.raises(TypeError, match="yields Component"):
+    with pytest.raises(TypeError, match="yields specs only"):
         registry.register(Offers("suffix"), "three")
     registry.register(Offers(drafter("a")), "three")
     assert registry.get("drafter", "a").owner == "three"
@@ -77,8 +77,8 @@ class Adapter(Offers):
         return "net" if model.kind == "net" else None
 
 
-def target(name: str) -> Component:
-    return Component(name=name, kind="target", factory="fractions:Fraction", summary="A target.")
+def target(name: str) -> TargetSpec:
+    return TargetSpec(name=name, factory="fractions:Fraction", summary="A target.")
 
 
 def test_target_for_asks_the_last_plugin_first_and_takes_its_own_component(registry) -> None:
