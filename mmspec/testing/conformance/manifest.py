@@ -102,12 +102,15 @@ def _instances(subject: Subject) -> Iterator[Any]:
 def manifest_agrees(subject: Subject) -> str:
     """`needs`, `offers` and `exactness` are the spec's; options may take offers away, and add needs."""
     facts = {name: said for name, said in vars(subject.component).items() if name in FACTS}
-    for instance in _instances(subject):
+    factory = subject.component.load()
+    stated = isinstance(factory, type) and all(hasattr(factory, name) for name in facts)
+    for instance in [factory] if stated else _instances(subject):
         for name, said in facts.items():
             there = getattr(instance, name)
-            agrees = said <= there if name == "needs" else said >= there if name == "offers" else said == there
-            if not agrees:
-                raise Broken(f"{name} is {_words(said)} in the spec and {_words(there)} on an instance")
+            less, more = (there, said) if name == "offers" else (said, there)
+            if said != there and (stated or name == "exactness" or not less <= more):
+                where = "on the class" if stated else "on an instance"
+                raise Broken(f"{name} is {_words(said)} in the spec and {_words(there)} {where}")
     return f"{len(facts)} attributes agree"
 
 

@@ -1,4 +1,4 @@
-"""What this plugin offers: a drafter, two methods, a command. It imports no torch."""
+"""What this plugin offers: a drafter, two methods, a command. This module imports no torch."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ if TYPE_CHECKING:
     import typer
 
 
+BACKOFF = DrafterSpec(
+    name="backoff",
+    factory="mmspec_backoff.drafter:Backoff",
+    needs={"discrete"},
+    offers={"chain"},
+    summary="n-grams of the text so far, the longest that was seen often enough.",
+    paper="https://ieeexplore.ieee.org/document/1165125",
+    options="mmspec_backoff.drafter:BackoffOptions",
+)
+
+
 @hookimpl
 def mmspec_components() -> Iterator[DrafterSpec | MethodSpec]:
     """The drafter, and two ways to use it."""
-    yield DrafterSpec(
-        name="backoff",
-        factory="mmspec_backoff.drafter:Backoff",
-        needs={"discrete"},
-        offers={"chain"},
-        summary="n-grams of the text so far, the longest that was seen often enough.",
-        paper="https://ieeexplore.ieee.org/document/1165125",
-        options="mmspec_backoff.drafter:BackoffOptions",
-    )
+    yield BACKOFF
     yield MethodSpec(
-        name="backoff",
-        drafter="backoff",
-        exactness="invariant",
-        summary="Drafts by back-off n-grams; rule match.",
+        name="backoff", drafter="backoff", exactness="invariant", summary="Drafts by back-off n-grams; rule match."
     )
     yield MethodSpec(
         name="backoff-bold",
