@@ -49,6 +49,6 @@ def enabled(
     given = [name for name, value in parts.items() if value is not None] + list(options)
     if given:
         hints = "".join(f"; {unknown('argument', name, ('method', 'k'), MEANT)}" for name in options)
-        raise ValueError(f"{method} takes k= and no {', no '.join(f'{name}=' for name in given)}{hints}")
+        raise ValueError(f"{chosen.name} takes k= and no {', no '.join(f'{name}=' for name in given)}{hints}")
     why = f"{chosen.name}, which is for such objects as a {kind}" if method == AUTO else ""
     return chosen.load()(model, method=chosen.name, k=k, why=why)

@@ -107,7 +107,8 @@ def _target(registry: Registry, model: Any) -> TargetSpec:
     found = registry.target_for(model)
     if found is None:
         kind = getattr(getattr(model, "config", None), "model_type", None) or type(model).__name__
-        known = "; ".join(f"{c.name}: {c.summary}" for c in registry.components("target")) or "none"
+        there = (*registry.components("target"), *registry.components("adapter"))
+        known = "; ".join(f"{spec.name}: {spec.summary}" for spec in there) or "none"
         raise OutOfScopeError(f"no installed plugin has a target for {kind!r}. There is {known}")
     return found
 

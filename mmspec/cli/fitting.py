@@ -42,13 +42,13 @@ class Fit:
     """One method, for one model.
 
     Attributes:
-        method: Its name.
-        owner: The plugin that brings it.
-        exactness: What it promises.
-        fits: Whether it can be used.
-        why: Why not; of `auto`, what it chooses and why.
-        options: Keys that it takes.
-        required: Those of them that have to be given.
+        method: The method's name.
+        owner: The plugin that brings the method.
+        exactness: What the method promises.
+        fits: Whether the method can be used.
+        why: Why it cannot be used; of `auto`, what it chooses and why.
+        options: Keys of the options that the method takes.
+        required: Keys of options that have to be given.
         expected: What was measured, setting by setting; empty where nothing was.
     """
 
@@ -67,13 +67,13 @@ class Fits:
     """All methods, for one model.
 
     Attributes:
-        model: As it was asked for.
-        parameters: How many it has.
-        target: The target that takes it.
-        refused: Why the target does not take it after all; "" where it does.
-        checked: Whether target and drafters were asked on random weights, or only the config was read.
-        measured: The device of the numbers; "" where there are none.
-        methods: One by one.
+        model: The model's name, as the user wrote it.
+        parameters: The model's number of parameters.
+        target: The target that takes the model.
+        refused: Why the target does not take the model after all; "" where it does.
+        checked: Whether target and drafters were tried on random weights; if not, only the config was read.
+        measured: The device on which the numbers were measured; "" where there are none.
+        methods: Every method that is installed, and every adapter.
     """
 
     model: str
@@ -98,7 +98,7 @@ def fits_of(registry: Registry, name: str) -> Fits:
     """What fits a model; only its config is read.
 
     Args:
-        registry: What there is.
+        registry: The methods to try.
         name: A shipped model or pipeline, a folder of one, or a hub name of a model.
 
     Raises:
@@ -159,7 +159,7 @@ def _fit(
     note = ""
     if not why and seen.built:
         alone = sum(other.name == method.name for other in registry.components("method")) == 1
-        why, note = _asked(method.name if alone else method.qualified, seen, required)
+        why, note = _tried(method.name if alone else method.qualified, seen, required)
     expected = _expected(result, method.name) if not why else []
     return Fit(method.name, method.owner, parts.exactness, not why, why or note, names, required, expected)
 
@@ -172,7 +172,7 @@ def _keys(parts: Pairing) -> tuple[list[str], list[str]]:
     return [f.name for f in fields], required
 
 
-def _asked(method: str, seen: Outline, required: list[str]) -> tuple[str, str]:
+def _tried(method: str, seen: Outline, required: list[str]) -> tuple[str, str]:
     """What `mmspec.enable` would say: a refusal, or why it chose what it chose."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

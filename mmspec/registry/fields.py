@@ -12,6 +12,7 @@ from mmspec.registry.printable import refuse_control
 #: From the strongest promise to none.
 EXACTNESS = ("invariant", "lossless", "lossy", "synthetic")
 NAME = re.compile(r"[a-z0-9]+([._-][a-z0-9]+)*")
+_REFERENCE = re.compile(rf"({NAME.pattern}:)?{NAME.pattern}")
 _PATH = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 
 
@@ -48,6 +49,12 @@ def imported(path: str, whose: str) -> Any:
 def _name(value: Any, what: str) -> str:
     if not isinstance(value, str) or not NAME.fullmatch(value):
         raise ValueError(f"a component's name is lower-case words joined by '-', '.' or '_', not {value!r}")
+    return value
+
+
+def _reference(value: Any, what: str) -> str:
+    if not isinstance(value, str) or not _REFERENCE.fullmatch(value):
+        raise ValueError(f"{what} is a component's name, or plugin:name, not {value!r}")
     return value
 
 
@@ -110,6 +117,8 @@ CHECKS: dict[str, Callable[[Any, str], Any]] = {
     "words": _sentences,
     "exactness": _exactness,
     "k": _budget,
+    "drafter": _reference,
+    "rule": _reference,
     "defaults": lambda value, what: MappingProxyType(dict(value)),
     "default_methods": lambda value, what: tuple(value),
 }

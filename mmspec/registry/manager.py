@@ -37,7 +37,7 @@ class Registry:
         Args:
             plugin: The module or object.
             name: What stands before the colon in `plugin:name`.
-            record: What is known about where it comes from.
+            record: What is known about the plugin's distribution and module, if anything is.
 
         Raises:
             ValueError: If the name is taken or malformed, a component is given twice, or needs or offers an undeclared
@@ -67,7 +67,7 @@ class Registry:
         return self._plugins[name]
 
     def declare(self, plugin: Any) -> None:
-        """Add the hooks that a plugin declares for other plugins to implement, if it does; twice does no harm."""
+        """Add the hooks that a plugin declares for other plugins to implement, unless they are known already."""
         names = [n for n in dir(plugin) if n.startswith("mmspec_") and self._hooks.parse_hookspec_opts(plugin, n)]
         if set(names) - set(self._declared()):
             self._hooks.add_hookspecs(plugin)
@@ -102,7 +102,7 @@ class Registry:
         Args:
             kind: `target`, `drafter`, `rule`, `method` or `adapter`.
             name: `name` or `plugin:name`.
-            near: Plugins whose component wins where several share the name, the first of them first.
+            near: Plugins whose component wins where several share the name, in this order.
 
         Raises:
             ValueError: If there is none (says what is nearest), or more than one (names the owners).
@@ -144,7 +144,7 @@ class Registry:
         return found
 
     def ask(self, name: str, hook: str, **arguments: Any) -> Any:
-        """Call one plugin's hook, ours or one that a plugin declares; None where it has none.
+        """Call one plugin's hook, one of the three or a plugin's own; None where the plugin has no such hook.
 
         A failure is noted on that plugin and harms no other.
         """
@@ -171,7 +171,7 @@ class Registry:
             warn(said)
 
     def call(self, name: str, hook: str, **arguments: Any) -> Any:
-        """Call one plugin's hook; what it raises is the caller's to blame. None where it has none."""
+        """Call one plugin's hook and let its errors through; None where the plugin has no such hook."""
         if not self._hooks.has_plugin(name):
             return None
         others = [p for n, p in self._hooks.list_name_plugin() if n != name]

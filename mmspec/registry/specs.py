@@ -106,6 +106,11 @@ class TargetSpec(FactorySpec):
     pipeline: str = ""
     default_methods: tuple[DefaultMethod, ...] = ()
 
+    def __post_init__(self) -> None:
+        check(self, f"{self.kind} {self.name!r}")
+        if not all(isinstance(default, DefaultMethod) for default in self.default_methods):
+            raise ValueError(f"{self.kind} {self.name!r}: default_methods holds DefaultMethod(...) only")
+
     def load_pipeline(self) -> Any:
         """Import the pipeline class.
 

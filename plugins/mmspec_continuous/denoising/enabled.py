@@ -24,9 +24,9 @@ class Denoising:
 
     Args:
         pipe: A pipeline with a `unet` or `transformer`, and a scheduler that adds noise.
-        method: What reports call it.
+        method: The method's name, for reports.
         k: Most denoising steps to draft per network call, which then sees `k + 1` times the states.
-        why: Why this method, where nobody asked for it by name.
+        why: The reason for this method, where the user named none.
 
     Raises:
         ValueError: The scheduler's steps are not Gaussians of known variance, or the pipeline is enabled already.
