@@ -95,8 +95,8 @@ class Pairing:
         wants: list[tuple[Spec, frozenset[str]]] = [(self.method, self.method.needs), (self.rule, self.rule.needs)]
         if self.drafter:
             wants.insert(1, (self.drafter, self.drafter.needs | self.drafter.offers & _TREE))
-        whose = " and ".join(f"{part.kind} {part.name!r}" for part, words in wants if words & missing)
-        return f"{whose} needs {', '.join(sorted(missing))}"
+        whose = [f"{part.kind} {part.name!r}" for part, words in wants if words & missing]
+        return f"{' and '.join(whose)} need{'s' if len(whose) == 1 else ''} {', '.join(sorted(missing))}"
 
 
 def pair(
@@ -140,7 +140,7 @@ def named(registry: Registry, method: str, near: tuple[str, ...] = ()) -> Method
     """
     adapters = [adapter for adapter in registry.components("adapter") if method in (adapter.name, adapter.qualified)]
     if adapters and not any(method in (known.name, known.qualified) for known in registry.components("method")):
-        raise ValueError(f"{method!r} fits no model that mmspec decodes, it is an adapter: {adapters[0].summary}")
+        raise ValueError(f"{method!r} is an adapter, which fits no model that mmspec decodes. {adapters[0].summary}")
     found: MethodSpec = registry.get("method", method, (*near, HOME) if method in OURS else near)
     return found
 

@@ -25,6 +25,7 @@ from torch import Tensor, nn
 
 import mmspec
 from mmspec.core.distributions import Gaussian
+from mmspec.testing.conformance.tiny import llama
 from mmspec.testing.oracles import linear_joint
 from mmspec.testing.statistics import LEVEL
 from mmspec.testing.toys.white import white_p_value, whitened
@@ -372,6 +373,11 @@ def test_disable_puts_all_back_and_arguments_are_checked() -> None:
     for method in ("prompt-lookup", "image:mc-sjd", "plain"):
         with pytest.raises(ValueError, match=f"keeps its own loop. Methods that fit: {METHOD}"):
             mmspec.enable(pipe, method)
+
+
+def test_a_model_that_mmspec_decodes_is_refused_with_what_the_adapter_is_for() -> None:
+    with pytest.raises(ValueError, match=f"'{METHOD}' is an adapter, .* For diffusers pipelines"):
+        mmspec.enable(llama(), METHOD)
 
 
 def test_nests_keep_their_types() -> None:

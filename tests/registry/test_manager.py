@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from mmspec.registry import DrafterSpec, PluginError, Registry, Spec, TargetSpec, hookimpl, hookspec
+from mmspec.registry import AdapterSpec, DrafterSpec, PluginError, Registry, Spec, TargetSpec, hookimpl, hookspec
 
 
 class Offers:
@@ -86,6 +86,20 @@ def test_target_for_asks_the_last_plugin_first_and_takes_its_own_component(regis
     registry.register(Adapter(target("net")), "new")
     assert registry.target_for(SimpleNamespace(kind="net")).owner == "new"
     assert registry.target_for(SimpleNamespace(kind="other")) is None
+
+
+def adapter(name: str, fits: str) -> AdapterSpec:
+    facts = dict(factory="fractions:Fraction", exactness="lossless", summary="An adapter.")
+    return AdapterSpec(name=name, fits=fits, **facts)
+
+
+def test_adapters_are_asked_one_by_one_and_one_that_fails_is_noted_on_its_plugin(registry) -> None:
+    registry.register(Offers(adapter("none", "operator:not_"), adapter("any", "operator:truth")), "acme")
+    registry.register(Offers(adapter("broken", "operator:neg")), "odd")
+    with pytest.warns(UserWarning, match="plugin 'odd' failed in the adapter 'broken'"):
+        assert [found.qualified for found in registry.adapters_for("a pipeline")] == ["acme:any"]
+    with pytest.raises(ValueError, match="There is an adapter of that name"):
+        registry.get("method", "any")
 
 
 def test_a_hook_that_raises_is_noted_on_its_plugin_only(registry, monkeypatch) -> None:
