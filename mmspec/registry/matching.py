@@ -95,8 +95,8 @@ class Pairing:
         wants: list[tuple[Spec, frozenset[str]]] = [(self.method, self.method.needs), (self.rule, self.rule.needs)]
         if self.drafter:
             wants.insert(1, (self.drafter, self.drafter.needs | self.drafter.offers & _TREE))
-        whose = [f"{part.kind} {part.name!r}" for part, words in wants if words & missing]
-        return f"{' and '.join(whose)} need{'s' if len(whose) == 1 else ''} {', '.join(sorted(missing))}"
+        whose = " and ".join(f"{part.kind} {part.name!r}" for part, words in wants if words & missing)
+        return f"{whose} needs {', '.join(sorted(missing))}"
 
 
 def pair(

@@ -80,7 +80,7 @@ def test_mistakes_are_one_line_and_exit_code_2(saved, tmp_path, monkeypatch, cap
         ("", *model, *out): "prompt 0 is empty",
         ("red", *model, *out, "--guidance", "0.5"): "guidance_scale must be a number >= 1",
         ("red", *model, *out, "--method", "reflektion"): "did you mean 'reflection'",
-        ("red", *model, *out, "--method", "gs-sjd"): "need codebook, discrete",
+        ("red", *model, *out, "--method", "gs-sjd"): "needs codebook, discrete",
         ("red", *model, *out, "--opt", "init=right"): "option 'init' is 'right', allowed is",
         ("red", "--model", "mmspec/no-such-model", *out): "no shipped model is called 'no-such-model'",
     }
