@@ -1,10 +1,12 @@
 """mmspec: speculative decoding beyond text.
 
-Importing this package imports neither torch nor transformers; what is exported here is loaded on first use.
+Importing this package imports neither torch nor transformers; what is exported here is loaded on first use. Authors of
+plugins find what they need in `mmspec.authors`.
 """
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from mmspec.lazy import lazily
 
 if TYPE_CHECKING:
     from mmspec.api.custom_generate import custom_generate as custom_generate
@@ -14,31 +16,30 @@ if TYPE_CHECKING:
     from mmspec.core.decoder import Decoder as Decoder
     from mmspec.core.distributions import Distribution as Distribution
     from mmspec.core.types import Draft as Draft
-    from mmspec.registry import Component as Component
+    from mmspec.registry import AdapterSpec as AdapterSpec
+    from mmspec.registry import DefaultMethod as DefaultMethod
+    from mmspec.registry import DrafterSpec as DrafterSpec
+    from mmspec.registry import MethodSpec as MethodSpec
+    from mmspec.registry import RuleSpec as RuleSpec
+    from mmspec.registry import TargetSpec as TargetSpec
     from mmspec.registry import hookimpl as hookimpl
 
 __version__ = "0.1.0"
 
 _HOMES = {
-    "Component": "mmspec.registry",
+    "AdapterSpec": "mmspec.registry",
     "Decoder": "mmspec.core.decoder",
-    "Draft": "mmspec.core.types",
+    "DefaultMethod": "mmspec.registry",
     "Distribution": "mmspec.core.distributions",
+    "Draft": "mmspec.core.types",
+    "DrafterSpec": "mmspec.registry",
+    "MethodSpec": "mmspec.registry",
     "Pipeline": "mmspec.api.pipeline",
+    "RuleSpec": "mmspec.registry",
+    "TargetSpec": "mmspec.registry",
     "custom_generate": "mmspec.api.custom_generate",
     "disable": "mmspec.api.enable",
     "enable": "mmspec.api.enable",
     "hookimpl": "mmspec.registry",
 }
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'mmspec' has no attribute {name!r}; it has {', '.join(sorted(_HOMES))}")
-    value = getattr(importlib.import_module(_HOMES[name]), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({"__version__", *_HOMES})
+__getattr__, __dir__ = lazily(__name__, _HOMES, "__version__")

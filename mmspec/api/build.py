@@ -3,19 +3,21 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from torch import nn
 
 from mmspec.api import policies
-from mmspec.api.choice import AUTO, choose
+from mmspec.api.choice import AUTO, PLAIN, Choice, choose, with_model
 from mmspec.api.mistakes import ARGUMENTS, MEANT
+from mmspec.core.capabilities import DraftsWithModel, RunsModel, TargetAware, Wrapper
 from mmspec.core.decoder import Decoder
-from mmspec.core.drafters.host import HostDrafterAdapter
+from mmspec.core.drafters.host import HostDrafter, HostDrafterAdapter
 from mmspec.core.policies import Policy
 from mmspec.core.protocols import Drafter
 from mmspec.core.refusal import OutOfScopeError
-from mmspec.registry import Component, Registry, installed, pair, require
+from mmspec.core.rules import Rule
+from mmspec.registry import DrafterSpec, Registry, RuleSpec, TargetSpec, installed, pair, require
 from mmspec.registry.matching import HOME
 from mmspec.registry.numbers import whole
 from mmspec.registry.options import build, route
@@ -38,14 +40,14 @@ def decoder_for(
     """Put a decoder together for a live model.
 
     Args:
-        model: What some plugin has a target for.
+        model: A live model that some plugin has a target for.
         method: A method's name; `auto` is resolved by `mmspec.api.choice`.
         drafter: A drafter's name, a model (live, or its name), or an object that proposes.
         rule: A rule's name or object.
         k: Units to draft per round.
         policy: `fixed`, `confidence`, `goodput`, or an object.
         options: Flat option values of drafter, rule and policy.
-        beside: Further arguments of the face that asks, which an unknown option may have been meant for.
+        beside: Further arguments that the caller takes, for an error's suggestions about an unknown option.
 
     Raises:
         ValueError: A name, an option or the combination is wrong; says what would do.
@@ -53,67 +55,66 @@ def decoder_for(
     registry, given = installed(), dict(options or {})
     target = _target(registry, model)
     live, name = _drafter_given(registry, drafter, given)
-    if method == "plain" and drafter is not None:
+    if method == PLAIN and drafter is not None:
         raise ValueError("the method 'plain' drafts nothing; leave out drafter=, or the method")
-    why, preferred = "", DEFAULT_K
-    near: tuple[str, ...] = ()
+    ruled = rule is not None and not isinstance(rule, str)
+    if ruled and not isinstance(rule, Rule):
+        raise TypeError(f"a rule is a name or an object with `accept`, not {type(rule).__name__}")
+    choice, near = Choice(method, ""), tuple[str, ...]()
     if method == AUTO and drafter is not None and "model" not in given:
-        method, why = "plain", "the drafter that was given"
+        choice = Choice(PLAIN, "the drafter that was given")
     elif method == AUTO:
         choice = choose(model, target, draft_model="model" in given, rule=rule is not None)
-        method, why, policy = choice.method, choice.why, policy if policy is not None else choice.policy
-        preferred, near = choice.k or preferred, (target.owner, HOME)
-        if choice.drafter:
-            given["model"] = choice.drafter
+        near = (target.owner, HOME)
+        given |= {"model": choice.drafter} if choice.drafter else {}
     elif "model" in given and drafter is not None and not _takes_model(registry, method):
-        name = f"{HOME}:draft-model"
-    ruled = rule is not None and not isinstance(rule, str)
-    if ruled and not hasattr(rule, "accept"):
-        raise TypeError(f"a rule is a name or an object with `accept`, not {type(rule).__name__}")
+        name = _model_drafter(registry, target)
     offers = target.offers if live is None else None  # a live drafter drafts, whatever the method says
-    pairing = pair(registry, method, name, None if ruled else rule, offers, near)
+    pairing = pair(registry, choice.method, name, None if ruled else rule, offers, near)
     if live is None and not ruled:
         require(registry, pairing, target)
-    k = budget(k, given, preferred)
+    k, policy = budget(k, given, choice.k or DEFAULT_K), policy if policy is not None else choice.policy
     parts = {
         "drafter": pairing.drafter.load_options() if pairing.drafter and live is None else None,
         "rule": None if ruled else pairing.rule.load_options(),
         "policy": policies.options_of(policy),
     }
     routed = route({**pairing.method.defaults, **given}, parts, [*ARGUMENTS, *beside], MEANT)
-    made: dict[str, Any] = {
+    built: dict[str, Any] = {
         part: build(declared, routed[part], part) for part, declared in parts.items() if declared is not None
     }
     return Decoder(
         target.load()(model),
-        live if live is not None else _made(pairing.drafter, made.get("drafter")),
-        rule if ruled else _made(pairing.rule, made.get("rule")),
+        live if live is not None else _instance(pairing.drafter, built.get("drafter")),
+        rule if ruled else _instance(pairing.rule, built.get("rule")),
         k=k,
-        policy=policies.make(policy, k, made.get("policy")),
-        name=method if live is None else type(drafter).__name__,
-        why=why,
+        policy=policies.make(policy, k, built.get("policy")),
+        name=choice.method if live is None else type(drafter).__name__,
+        why=choice.why,
     )
 
 
 def models_of(decoder: Decoder) -> list[nn.Module]:
     """The live models that a decoder runs: the target's, and the draft model's if there is one."""
-    drafting = getattr(decoder.drafter, "model", None)
-    targets = (decoder.target, drafting, getattr(drafting, "target", None))  # one in another vocabulary is translated
-    models = (getattr(target, "model", None) for target in targets)
+    drafter = decoder.drafter
+    targets: list[object] = [decoder.target, drafter.model if isinstance(drafter, DraftsWithModel) else None]
+    targets += [target.target for target in targets if isinstance(target, Wrapper)]
+    models = [target.model for target in targets if isinstance(target, RunsModel)]
     return [model for model in models if isinstance(model, nn.Module)]
 
 
-def _target(registry: Registry, model: Any) -> Component:
+def _target(registry: Registry, model: Any) -> TargetSpec:
     found = registry.target_for(model)
     if found is None:
         kind = getattr(getattr(model, "config", None), "model_type", None) or type(model).__name__
-        known = "; ".join(f"{c.name}: {c.summary}" for c in registry.components("target")) or "none"
+        there = (*registry.components("target"), *registry.components("adapter"))
+        known = "; ".join(f"{spec.name}: {spec.summary}" for spec in there) or "none"
         raise OutOfScopeError(f"no installed plugin has a target for {kind!r}. There is {known}")
     return found
 
 
 def _drafter_given(registry: Registry, drafter: Any, given: dict[str, Any]) -> tuple[Drafter | None, str | None]:
-    """A drafter as users pass it: (object, None), or (None, a component's name); a model becomes an option."""
+    """A drafter as users pass it: (object, None), or (None, a name in the registry); a model becomes an option."""
     if drafter is None:
         return None, None
     if isinstance(drafter, str):
@@ -121,8 +122,8 @@ def _drafter_given(registry: Registry, drafter: Any, given: dict[str, Any]) -> t
             return None, drafter
         if "/" not in drafter and not Path(drafter).exists():
             raise ValueError(unknown("drafter", drafter, [c.name for c in registry.components("drafter")]))
-    elif hasattr(drafter, "propose"):
-        return (drafter if hasattr(drafter, "bind") else HostDrafterAdapter(drafter)), None
+    elif isinstance(drafter, HostDrafter):
+        return (cast(Drafter, drafter) if isinstance(drafter, TargetAware) else HostDrafterAdapter(drafter)), None
     elif not hasattr(drafter, "generate"):
         raise TypeError(f"a drafter is a name, a model or an object with `propose`, not {type(drafter).__name__}")
     if "model" in given or "drafter.model" in given:
@@ -138,7 +139,19 @@ def _takes_model(registry: Registry, method: str) -> bool:
     return options is not None and "model" in {field.name for field in fields(options)}
 
 
+def _model_drafter(registry: Registry, target: TargetSpec) -> str:
+    """The drafter that runs a model for a target, whatever the method's own drafter is."""
+    drafter = pair(registry, with_model(target).method, near=(target.owner, HOME)).drafter
+    assert drafter is not None
+    return drafter.qualified
+
+
 def budget(k: int | None, given: dict[str, Any], preferred: int) -> int:
+    """Units to draft per round: `k`, or its alias among the options (which is taken out), or what is preferred.
+
+    Raises:
+        ValueError: Both are given, or the number is no integer, or negative.
+    """
     alias = given.pop("num_speculative_tokens", None)
     if k is not None and alias is not None:
         raise ValueError("k and num_speculative_tokens are one number; give one of them")
@@ -146,8 +159,8 @@ def budget(k: int | None, given: dict[str, Any], preferred: int) -> int:
     return whole("k", wanted)
 
 
-def _made(component: Component | None, options: Any) -> Any:
-    if component is None:
+def _instance(spec: DrafterSpec | RuleSpec | None, options: Any) -> Any:
+    if spec is None:
         return None
-    factory = component.load()
+    factory = spec.load()
     return factory() if options is None else factory(options)

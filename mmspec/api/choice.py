@@ -1,9 +1,7 @@
 """`auto`: a method, perhaps a draft model and a policy, and the reason, for users who do not want to choose.
 
-In this order: a draft model that was given; what the model's card says was measured to be best; what the target's
-plugin says its models are used with; else drafts that need no model, as deep as they pay: on the CPU, where every node
-costs, chains from the suffix statistics; elsewhere a lookup with a tree of token recycling behind it. Under `match` a
-choice can cost time, never change the output.
+In this order: what the target's spec lists for a draft model or a rule that the user gave; what the model's card says
+was measured to be best; what the spec lists for any call, or for the model's device.
 """
 
 from dataclasses import dataclass
@@ -11,13 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from mmspec import shipped
-from mmspec.registry import Component
+from mmspec.registry import DefaultMethod, TargetSpec
 from mmspec.report.cards import block
 
-AUTO = "auto"
-DEEPEST = 10
-"""Of chains whose depth the policy decides."""
-_NOTHING = "no draft model and no card"
+AUTO, PLAIN = "auto", "plain"
+"""The methods that the api knows by name."""
 
 
 @dataclass(frozen=True)
@@ -26,7 +22,7 @@ class Choice:
 
     Attributes:
         method: A method's name.
-        why: In a sentence.
+        why: The reason, in a sentence.
         drafter: Name of a draft model, where the choice needs one.
         policy: Name of a policy; None is the method's own.
         k: Units to draft per round; None is the general default.
@@ -39,20 +35,23 @@ class Choice:
     k: int | None = None
 
 
-def choose(model: Any, target: Component, draft_model: bool, rule: bool) -> Choice:
+def choose(model: Any, target: TargetSpec, draft_model: bool, rule: bool) -> Choice:
     """Choose for a live model.
 
     Args:
-        model: It.
-        target: What runs it.
+        model: The live model.
+        target: The spec of the target that takes it.
         draft_model: Whether the user gave a smaller model.
         rule: Whether the user chose a rule, which may take chains only.
+
+    Raises:
+        ValueError: A draft model was given, and the target's spec lists no method for one.
     """
-    own = target.default_method
     if draft_model:
-        return Choice("draft-model", "draft-model, because a draft model was given")
-    if rule and not own:
-        return Choice("prompt-lookup", "prompt-lookup, because every rule takes its chains of copies")
+        return _chosen(with_model(target), target)
+    asked = default_of(target, "rule") if rule else None
+    if asked:
+        return _chosen(asked, target)
     name = _shipped_name(model)
     card = block(name) if name else {}
     method = card.get("default_method", AUTO)
@@ -61,11 +60,33 @@ def choose(model: Any, target: Component, draft_model: bool, rule: bool) -> Choi
         using = f" with {drafter}" if drafter else ""
         why = f"{method}{using}, because the card of mmspec/{name} names it"
         return Choice(method, why, drafter, card.get("default_policy"), card.get("k"))
-    if own:
-        return Choice(own, f"{own}, which the target {target.name} is used with", k=target.default_k)
-    if model.device.type == "cpu":
-        return Choice("suffix", f"suffix, as deep as it pays: {_NOTHING}", policy="goodput", k=DEEPEST)
-    return Choice(AUTO, f"prompt lookup, then token recycling, as deep as it pays: {_NOTHING}", policy="goodput")
+    usual = default_of(target, "", model.device.type)
+    return _chosen(usual, target) if usual else Choice(AUTO, f"{AUTO}: the target {target.name} names no method")
+
+
+def default_of(target: TargetSpec, *when: str) -> DefaultMethod | None:
+    """The first method that a target's spec lists for one of these occasions; None where there is none."""
+    return next((default for default in target.default_methods if default.when in when), None)
+
+
+def with_model(target: TargetSpec) -> DefaultMethod:
+    """The method that a target's spec lists for a draft model.
+
+    Raises:
+        ValueError: The spec lists none; says what to do.
+    """
+    found = default_of(target, "model")
+    if found is None:
+        raise ValueError(
+            f"the target {target.name!r} names no method for a draft model; give a method= that drafts with one "
+            "(`mmspec methods` lists them), or leave out the model"
+        )
+    return found
+
+
+def _chosen(default: DefaultMethod, target: TargetSpec) -> Choice:
+    why = default.why or f"{default.method}, which the target {target.name} is used with"
+    return Choice(default.method, why, policy=default.policy, k=default.k)
 
 
 def _shipped_name(model: Any) -> str | None:

@@ -1,7 +1,7 @@
 """`mmspec.enable(model, method)`: the model's own `generate`, faster, with the same output for the same seed.
 
 In place and reversible: one instance attribute is set on `enable` and deleted on `disable`; the model's weights, class
-and configuration are never touched. Models that keep their own loop (diffusers pipelines): `mmspec.api.own_loop`.
+and configuration are never touched. Models that keep their own loop (diffusers pipelines): `mmspec.api.adapters`.
 """
 
 import copy
@@ -11,7 +11,7 @@ from typing import Any, Self
 
 from transformers import GenerationMixin
 
-from mmspec.api import own_loop
+from mmspec.api import adapters
 from mmspec.api.build import decoder_for, models_of
 from mmspec.api.generation import noise_of, runner
 from mmspec.api.mistakes import refuse_non_models
@@ -20,6 +20,7 @@ from mmspec.api.stopping import with_stop_strings
 from mmspec.core.decoder import Decoder
 from mmspec.core.report import Report
 from mmspec.hosts.linear import forget
+from mmspec.registry import installed
 
 _NAMES = list(inspect.signature(GenerationMixin.generate).parameters)[1:]
 """Names of the positional arguments of `generate`."""
@@ -155,10 +156,10 @@ def enable(
         ```
     """
     refuse_non_models(model)
-    looping = own_loop.target_of(model)
-    if looping is not None:
+    fitting = installed().adapters_for(model)
+    if fitting:
         others = {"drafter": drafter, "rule": rule, "policy": policy, "seed": seed, "noise": noise}
-        handle: Enabled = own_loop.enabled(model, looping, method, k, others, options)
+        handle: Enabled = adapters.enabled(model, fitting, method, k, others, options)
         return handle
     if "generate" in getattr(model, "__dict__", {}):
         raise ValueError("this model's generate is already replaced; call disable() first")
@@ -175,5 +176,5 @@ def disable(model: Any) -> None:
     owner = getattr(own.get("generate"), "__self__", None)
     if isinstance(owner, Enabled):
         owner.disable()
-    if own_loop.HANDLE in own:
-        own[own_loop.HANDLE].disable()
+    if adapters.HANDLE in own:
+        own[adapters.HANDLE].disable()

@@ -20,7 +20,7 @@ class ConfidenceOptions:
 
 
 POLICIES: dict[str, type | None] = {"fixed": None, "confidence": ConfidenceOptions, "goodput": GoodputOptions}
-"""Names, and what can be set."""
+"""The names of policies and the options that each takes, if it takes any."""
 
 
 def options_of(policy: str | Policy | None) -> type | None:

@@ -21,13 +21,13 @@ def write(registry: Registry, name: str, kind: str, out: Path) -> Path:
     """Write a plugin; all of it, or nothing.
 
     Args:
-        registry: What there is already.
-        name: Its name, without `mmspec-`.
-        kind: What it begins with: `drafter`, `rule` or `target`.
-        out: Folder that receives its folder.
+        registry: The plugins that are installed, whose names are taken.
+        name: The new plugin's name, without `mmspec-`.
+        kind: The kind of its first component: `drafter`, `rule` or `target`.
+        out: Folder that receives the plugin's folder.
 
     Returns:
-        Its folder.
+        The plugin's folder.
 
     Raises:
         ValueError: The kind is unknown, the name malformed or taken, or the folder is there already.

@@ -3,7 +3,7 @@
 from collections.abc import Collection
 from typing import Any
 
-from mmspec.registry import Pairing, fits, installed, pair
+from mmspec.registry import Pairing, installed, pair
 from mmspec.registry.matching import named
 from mmspec.report.result import PLAIN
 
@@ -34,4 +34,4 @@ def own_methods(model: Any) -> list[Pairing]:
     assert target is not None
     methods = [m for m in registry.components("method") if m.owner == target.owner and m.name != PLAIN]
     paired = [pair(registry, method, offers=target.offers) for method in methods]
-    return [p for p in paired if not fits(p, target.offers)]
+    return [p for p in paired if not p.missing(target.offers)]

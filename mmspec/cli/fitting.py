@@ -16,7 +16,7 @@ from mmspec.api.outline import outline_of
 from mmspec.hosts.anatomy import Anatomy
 from mmspec.hosts.outline import Outline
 from mmspec.hosts.target import TransformersTarget
-from mmspec.registry import Component, Pairing, Registry, installed, pair, require
+from mmspec.registry import MethodSpec, Pairing, Registry, TargetSpec, installed, pair
 from mmspec.registry.matching import HOME
 from mmspec.report.result import Result
 from mmspec.report.terminal import line, table, terminal
@@ -42,13 +42,13 @@ class Fit:
     """One method, for one model.
 
     Attributes:
-        method: Its name.
-        owner: The plugin that brings it.
-        exactness: What it promises.
-        fits: Whether it can be used.
-        why: Why not; of `auto`, what it chooses and why.
-        options: Keys that it takes.
-        required: Those of them that have to be given.
+        method: The method's name.
+        owner: The plugin that brings the method.
+        exactness: What the method promises.
+        fits: Whether the method can be used.
+        why: Why it cannot be used; of `auto`, what it chooses and why.
+        options: Keys of the options that the method takes.
+        required: Keys of options that have to be given.
         expected: What was measured, setting by setting; empty where nothing was.
     """
 
@@ -67,13 +67,13 @@ class Fits:
     """All methods, for one model.
 
     Attributes:
-        model: As it was asked for.
-        parameters: How many it has.
-        target: The target that takes it.
-        refused: Why the target does not take it after all; "" where it does.
-        checked: Whether target and drafters were asked on random weights, or only the config was read.
-        measured: The device of the numbers; "" where there are none.
-        methods: One by one.
+        model: The model's name, as the user wrote it.
+        parameters: The model's number of parameters.
+        target: The target that takes the model.
+        refused: Why the target does not take the model after all; "" where it does.
+        checked: Whether target and drafters were tried on random weights; if not, only the config was read.
+        measured: The device on which the numbers were measured; "" where there are none.
+        methods: Every method that is installed, and every adapter.
     """
 
     model: str
@@ -98,7 +98,7 @@ def fits_of(registry: Registry, name: str) -> Fits:
     """What fits a model; only its config is read.
 
     Args:
-        registry: What there is.
+        registry: The methods to try.
         name: A shipped model or pipeline, a folder of one, or a hub name of a model.
 
     Raises:
@@ -112,12 +112,13 @@ def fits_of(registry: Registry, name: str) -> Fits:
     refused = _refusal(target, seen)
     result = _measured(seen.shipped)
     fitted = [_fit(registry, method, target, seen, refused, result) for method in registry.components("method")]
+    fitted += [Fit(a.name, a.owner, a.exactness, False, a.summary) for a in registry.components("adapter")]
     fitted.sort(key=lambda fit: (not fit.fits, fit.method, fit.owner))
     device = result.device if result else ""
     return Fits(name, seen.parameters, target.qualified, refused, seen.built, device, fitted)
 
 
-def _refusal(target: Component, seen: Outline) -> str:
+def _refusal(target: TargetSpec, seen: Outline) -> str:
     """Why the target does not take the model, as far as it can be told without the weights."""
     factory = target.load()
     try:
@@ -139,7 +140,7 @@ def _refuse_slots(config: Any) -> None:
 
 
 def _fit(
-    registry: Registry, method: Component, target: Component, seen: Outline, refused: str, result: Result | None
+    registry: Registry, method: MethodSpec, target: TargetSpec, seen: Outline, refused: str, result: Result | None
 ) -> Fit:
     ours = method.qualified == f"{HOME}:{AUTO}"
     chosen = choose(seen.model, target, draft_model=False, rule=False) if ours else None
@@ -152,22 +153,15 @@ def _fit(
         names, required = _keys(parts)
     except (ValueError, ImportError) as error:
         return Fit(method.name, method.owner, str(method.exactness), False, str(error))
-    why = _lacking(registry, parts, target) or (f"the target refuses the model: {refused}" if refused else "")
+    missing = parts.missing(target.offers)
+    why = f"{parts.says(missing)}, which the target does not offer" if missing else ""
+    why = why or (f"the target refuses the model: {refused}" if refused else "")
     note = ""
     if not why and seen.built:
         alone = sum(other.name == method.name for other in registry.components("method")) == 1
-        why, note = _asked(method.name if alone else method.qualified, seen, required)
+        why, note = _tried(method.name if alone else method.qualified, seen, required)
     expected = _expected(result, method.name) if not why else []
     return Fit(method.name, method.owner, parts.exactness, not why, why or note, names, required, expected)
-
-
-def _lacking(registry: Registry, parts: Pairing, target: Component) -> str:
-    """Words that nobody offers, and who needs them."""
-    try:
-        require(registry, parts, target)
-    except ValueError as error:
-        return str(error).partition(": ")[2].partition(" (it offers")[0]
-    return ""
 
 
 def _keys(parts: Pairing) -> tuple[list[str], list[str]]:
@@ -178,7 +172,7 @@ def _keys(parts: Pairing) -> tuple[list[str], list[str]]:
     return [f.name for f in fields], required
 
 
-def _asked(method: str, seen: Outline, required: list[str]) -> tuple[str, str]:
+def _tried(method: str, seen: Outline, required: list[str]) -> tuple[str, str]:
     """What `mmspec.enable` would say: a refusal, or why it chose what it chose."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -13,7 +13,7 @@ from typer.main import get_command_name, get_group
 
 from mmspec.cli.arguments import checked
 from mmspec.registry import Plugin, Registry
-from mmspec.registry.component import NAME
+from mmspec.registry.fields import NAME
 from mmspec.registry.printable import refuse_control
 
 OURS = "mmspec"

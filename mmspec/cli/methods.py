@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from mmspec.registry import Component, Pairing, Registry, installed, pair
+from mmspec.registry import AdapterSpec, MethodSpec, Pairing, Registry, installed, pair
 from mmspec.registry.matching import named
 from mmspec.report.terminal import table, terminal
 
@@ -18,7 +18,7 @@ def methods(
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Machine-readable.")] = False,
 ) -> None:
-    """List the methods: what each promises, what it needs, who brings it."""
+    """List methods and adapters: what each promises, what it needs, who brings it."""
     if model is not None:
         if name is not None:
             raise ValueError("give a method to read about, or --for a model, not both")
@@ -27,18 +27,24 @@ def methods(
         fitting.show(model, json)
         return
     registry = installed()
-    chosen = [named(registry, name)] if name is not None else registry.components("method")
+    adapters = [a for a in registry.components("adapter") if name in (None, a.name, a.qualified)]
+    chosen = [
+        *(registry.components("method") if name is None else [] if adapters else [named(registry, name)]),
+        *adapters,
+    ]
     rows = [_row(registry, method) for method in sorted(chosen, key=lambda m: (m.name, m.owner))]
     if json:
         typer.echo(jsonlib.dumps(rows, indent=2))
         return
     _table(rows)
-    if name and "error" not in rows[0]:
+    if name and not adapters and "error" not in rows[0]:
         _options(pair(registry, chosen[0]))
 
 
-def _row(registry: Registry, method: Component) -> dict[str, Any]:
+def _row(registry: Registry, method: MethodSpec | AdapterSpec) -> dict[str, Any]:
     row = {"name": method.name, "owner": method.owner, "summary": method.summary, "paper": method.paper}
+    if isinstance(method, AdapterSpec):
+        return row | {"exactness": method.exactness, "drafter": None, "rule": None, "needs": []}
     try:
         parts = pair(registry, method)
     except ValueError as error:

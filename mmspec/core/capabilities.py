@@ -93,7 +93,7 @@ class Advising(Protocol):
 
 @runtime_checkable
 class TargetAware(Protocol):
-    """A rule that takes something from the target (its codebook, say)."""
+    """What takes something from the target: every drafter, and a rule that needs its codebook, say."""
 
     def bind(self, target: Target) -> None:
         """Meet the target once, before any call.

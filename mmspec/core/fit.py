@@ -1,29 +1,26 @@
-"""Which target, drafter and rule can be verified exactly together, and what a seed says of them.
-
-Every need must be met by another party.
-"""
+"""Whether a target, a drafter and a rule can be verified together, and whether a seed then repeats the output."""
 
 from mmspec.core.capabilities import Advising
 from mmspec.core.policies import Clocked, Policy
 from mmspec.core.protocols import Drafter, Target
 from mmspec.core.rules.rule import Rule
+from mmspec.registry import fitting, installed, missing_words
 
 
 def refuse_misfits(target: Target, drafter: Drafter, rule: Rule) -> None:
-    """Refuse a trio before anything runs: drafts are verified exactly or not at all.
+    """Refuse three live objects before anything runs: drafts are verified exactly or not at all.
 
     Raises:
-        ValueError: Names the words that nobody offers.
+        ValueError: Names the words that nobody offers, and the methods that fit the target.
     """
-    lacking = (rule.needs - target.offers - drafter.offers) | (drafter.needs - target.offers - rule.offers)
-    if "tree" in drafter.offers and "tree" not in target.offers:
-        lacking |= {"tree"}
-    if lacking:
+    missing = missing_words(target.offers, drafter, rule)
+    if missing:
         raise ValueError(
             f"{type(drafter).__name__} with {type(rule).__name__} on {type(target).__name__} cannot be verified: "
-            f"nothing offers {', '.join(sorted(lacking))} "
+            f"nothing offers {_listed(missing)} "
             f"(target: {_listed(target.offers)}; drafter: {_listed(drafter.offers)}; rule: {_listed(rule.offers)})"
-            + (drafter.advice if isinstance(drafter, Advising) else "")
+            f"{drafter.advice if isinstance(drafter, Advising) else ''}. "
+            f"Methods that fit the target: {', '.join(fitting(installed(), target.offers)) or 'none'}"
         )
 
 

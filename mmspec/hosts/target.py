@@ -20,6 +20,7 @@ from mmspec.hosts.anatomy import Anatomy
 from mmspec.hosts.attention import holding
 from mmspec.hosts.export import export, refuse_foreign
 from mmspec.hosts.linear import renew
+from mmspec.hosts.offers import ATTENTION, RECURRENT
 from mmspec.hosts.passes import cache_name
 from mmspec.hosts.self_check import checked, compare_calls
 from mmspec.hosts.slot_cache import BLOCK, SlotCache
@@ -59,14 +60,14 @@ class TransformersTarget:
         ValueError: The architecture cannot be speculated over; says why.
     """
 
-    offers = frozenset({"discrete", "tree", "text", "grow", "truncate"})
+    offers = ATTENTION
     example = "mmspec.testing.conformance.tiny:transformers"
 
     def __init__(self, model: PreTrainedModel, drafting: bool = False, ops: Mapping[str, TreeOp] | None = None) -> None:
         self.anatomy = Anatomy.of(model, ops)
         self.drafting = drafting
         if self.anatomy.ops:  # a state that took a unit in cannot forget it
-            self.offers = type(self).offers - {"truncate"}
+            self.offers = RECURRENT
         self.vocab: int | None = self.anatomy.vocab
         ends = (self.anatomy.context, self.anatomy.reach if drafting else None)
         self.context: int | None = min((end for end in ends if end is not None), default=None)

@@ -1,26 +1,31 @@
-"""Plugins, components, matching and options. It knows nothing about decoding and imports no torch."""
+"""Plugins, specs, matching and options. The registry knows nothing about decoding and imports no torch."""
 
-from mmspec.registry.component import DEFAULT_RULE, Component
 from mmspec.registry.hookspecs import hookimpl, hookspec
 from mmspec.registry.loading import add_file, installed, load
 from mmspec.registry.manager import Registry
-from mmspec.registry.matching import Pairing, fits, fitting, pair, require
+from mmspec.registry.matching import Pairing, fitting, missing_words, pair, require
 from mmspec.registry.plugin import Plugin, PluginError
+from mmspec.registry.specs import AdapterSpec, DefaultMethod, DrafterSpec, MethodSpec, RuleSpec, Spec, TargetSpec
 
 __all__ = [
-    "DEFAULT_RULE",
-    "Component",
+    "AdapterSpec",
+    "DefaultMethod",
+    "DrafterSpec",
+    "MethodSpec",
     "Pairing",
     "Plugin",
     "PluginError",
     "Registry",
+    "RuleSpec",
+    "Spec",
+    "TargetSpec",
     "add_file",
-    "fits",
     "fitting",
     "hookimpl",
     "hookspec",
     "installed",
     "load",
+    "missing_words",
     "pair",
     "require",
 ]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pluggy
 
-from mmspec.registry.component import Component
+from mmspec.registry.specs import Spec
 
 if TYPE_CHECKING:
     import typer
@@ -18,7 +18,7 @@ hookimpl = pluggy.HookimplMarker(GROUP)
 
 
 @hookspec
-def mmspec_components() -> Iterable[Component]:  # type: ignore[empty-body]
+def mmspec_components() -> Iterable[Spec]:  # type: ignore[empty-body]
     """Everything that this plugin offers; imports no torch."""
 
 

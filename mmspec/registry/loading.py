@@ -73,8 +73,8 @@ def add_file(registry: Registry, file: Path) -> Plugin:
     without a leading `mmspec_`.
 
     Args:
-        registry: Where to add it.
-        file: The module.
+        registry: The registry that receives the plugin.
+        file: The module's file.
 
     Raises:
         ValueError: There is no such file, its name belongs to another module, or it is no plugin; says why, in a line.
@@ -89,7 +89,7 @@ def add_file(registry: Registry, file: Path) -> Plugin:
         return registry.register(module, place.stem.removeprefix("mmspec_"))
     # A module that calls sys.exit() on import is as broken as one that raises.
     except (Exception, SystemExit) as error:
-        raise ValueError(f"the plugin {file} cannot be used: {_told(error, place)}") from error
+        raise ValueError(f"the plugin {file} cannot be used: {_explained(error, place)}") from error
 
 
 def _import_file(place: Path) -> Any:
@@ -112,8 +112,8 @@ def _import_file(place: Path) -> Any:
     return module
 
 
-def _told(error: BaseException, place: Path) -> str:
-    """One line: what was raised, and where in the author's file, if it was there."""
+def _explained(error: BaseException, place: Path) -> str:
+    """What was raised, in one line, and at which line of the author's file, if it was raised there."""
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(place)]
     kind = "" if isinstance(error, ValueError | TypeError) else f"{type(error).__name__}: "
     return f"{kind}{one_line(error)}" + (f" ({place.name}:{lines[-1]})" if lines else "")

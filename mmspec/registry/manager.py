@@ -11,11 +11,13 @@ from typing import Any
 import pluggy
 
 from mmspec.registry import hookspecs, switches
-from mmspec.registry.component import KINDS, NAME, Component
+from mmspec.registry.fields import NAME
 from mmspec.registry.plugin import CORE, Plugin, PluginError, describe
 from mmspec.registry.printable import one_line
+from mmspec.registry.specs import KINDS, SPECS, AdapterSpec, Spec, TargetSpec
 from mmspec.registry.suggest import unknown
 from mmspec.registry.warn import warn
+from mmspec.registry.words import refuse_undeclared
 
 MOST = 1000
 """Components of one plugin: who yields without end is stopped there."""
@@ -35,11 +37,12 @@ class Registry:
         Args:
             plugin: The module or object.
             name: What stands before the colon in `plugin:name`.
-            record: What is known about where it comes from.
+            record: What is known about the plugin's distribution and module, if anything is.
 
         Raises:
-            ValueError: If the name is taken or malformed, or a component is given twice.
-            TypeError: If the manifest yields something other than components.
+            ValueError: If the name is taken or malformed, a component is given twice, or needs or offers an undeclared
+                word.
+            TypeError: If the manifest yields something other than specs.
         """
         if not NAME.fullmatch(name):
             raise ValueError(f"a plugin's name is lower-case words joined by '-', '.' or '_', not {name!r}")
@@ -54,6 +57,7 @@ class Registry:
             self._hooks.register(plugin, name)
             self._check_hooks(plugin)
             components = tuple(self._manifest(name))
+            refuse_undeclared(components)
         except BaseException:
             if self._hooks.has_plugin(name):
                 self._hooks.unregister(name=name)
@@ -63,7 +67,7 @@ class Registry:
         return self._plugins[name]
 
     def declare(self, plugin: Any) -> None:
-        """Add the hooks that a plugin declares for other plugins to implement, if it does; twice does no harm."""
+        """Add the hooks that a plugin declares for other plugins to implement, unless they are known already."""
         names = [n for n in dir(plugin) if n.startswith("mmspec_") and self._hooks.parse_hookspec_opts(plugin, n)]
         if set(names) - set(self._declared()):
             self._hooks.add_hookspecs(plugin)
@@ -87,18 +91,18 @@ class Registry:
         """Every plugin in the order of loading, the broken and the blocked included."""
         return tuple(self._plugins.values())
 
-    def components(self, kind: str | None = None) -> tuple[Component, ...]:
-        """Every component of a kind, or of all kinds, in the order of loading."""
+    def components(self, kind: str | None = None) -> tuple[Any, ...]:
+        """The specs of a kind, or of all kinds, in the order of loading."""
         everything = (c for plugin in self._plugins.values() for c in plugin.components)
         return tuple(c for c in everything if kind in (None, c.kind))
 
-    def get(self, kind: str, name: str, near: tuple[str, ...] = ()) -> Component:
-        """Look a component up.
+    def get(self, kind: str, name: str, near: tuple[str, ...] = ()) -> Any:
+        """Look a component's spec up.
 
         Args:
-            kind: `target`, `drafter`, `rule` or `method`.
+            kind: `target`, `drafter`, `rule`, `method` or `adapter`.
             name: `name` or `plugin:name`.
-            near: Plugins whose component wins where several share the name, the first of them first.
+            near: Plugins whose component wins where several share the name, in this order.
 
         Raises:
             ValueError: If there is none (says what is nearest), or more than one (names the owners).
@@ -116,7 +120,7 @@ class Registry:
             return found[0]
         raise ValueError(self._clash(found) if found else self._absent(kind, name, owner, plain))
 
-    def target_for(self, model: object) -> Component | None:
+    def target_for(self, model: object) -> TargetSpec | None:
         """The target that some plugin says fits a live model, or None.
 
         Plugins that came last are asked first, those that said `trylast=True` last of all.
@@ -126,11 +130,21 @@ class Registry:
             with self.blaming(name, "mmspec_target_for"):
                 answer = self.call(name, "mmspec_target_for", model=model)
                 if answer is not None:
-                    return self.get("target", answer, (name, CORE))
+                    target: TargetSpec = self.get("target", answer, (name, CORE))
+                    return target
         return None
 
+    def adapters_for(self, model: object) -> list[AdapterSpec]:
+        """The adapters that take a live object."""
+        found = []
+        for adapter in self.components("adapter"):
+            with self.blaming(adapter.owner, f"the adapter {adapter.name!r}"):
+                if adapter.takes(model):
+                    found.append(adapter)
+        return found
+
     def ask(self, name: str, hook: str, **arguments: Any) -> Any:
-        """Call one plugin's hook, ours or one that a plugin declares; None where it has none.
+        """Call one plugin's hook, one of the three or a plugin's own; None where the plugin has no such hook.
 
         A failure is noted on that plugin and harms no other.
         """
@@ -157,19 +171,20 @@ class Registry:
             warn(said)
 
     def call(self, name: str, hook: str, **arguments: Any) -> Any:
-        """Call one plugin's hook; what it raises is the caller's to blame. None where it has none."""
+        """Call one plugin's hook and let its errors through; None where the plugin has no such hook."""
         if not self._hooks.has_plugin(name):
             return None
         others = [p for n, p in self._hooks.list_name_plugin() if n != name]
         return self._hooks.subset_hook_caller(hook, others)(**arguments)
 
-    def _manifest(self, name: str) -> Iterator[Component]:
+    def _manifest(self, name: str) -> Iterator[Spec]:
         seen: set[tuple[str, str]] = set()
         for offered in self.call(name, "mmspec_components"):
             for component in offered:
                 # A subclass could answer otherwise each time that it is asked.
-                if type(component) is not Component:
-                    raise TypeError(f"mmspec_components() yields Component(...) only, not {component!r}")
+                if type(component) not in SPECS:
+                    kinds = ", ".join(spec.__name__ for spec in SPECS)
+                    raise TypeError(f"mmspec_components() yields specs only ({kinds}), not {component!r}")
                 if len(seen) == MOST:
                     raise ValueError(f"plugin {name!r} offers more than {MOST} components")
                 if (component.kind, component.name) in seen:
@@ -187,7 +202,7 @@ class Registry:
             if mine and not caller.has_spec():
                 raise ValueError(unknown("hook", caller.name, self._declared()))
 
-    def _clash(self, found: list[Component]) -> str:
+    def _clash(self, found: list[Spec]) -> str:
         owners = " and ".join(repr(c.owner) for c in found)
         ways = " or ".join(repr(c.qualified) for c in found)
         return f"{found[0].kind} {found[0].name!r} is offered by plugins {owners}; write {ways}"
@@ -195,7 +210,8 @@ class Registry:
     def _absent(self, kind: str, name: str, owner: str, plain: str) -> str:
         message = unknown(kind, name, (c.qualified if owner else c.name for c in self.components(kind)))
         elsewhere = sorted({c.kind for c in self.components() if c.name == plain})
-        also = f". There is a {' and a '.join(elsewhere)} of that name" if elsewhere and not owner else ""
+        kinds = " and ".join(f"an {kind}" if kind == "adapter" else f"a {kind}" for kind in elsewhere)
+        also = f". There is {kinds} of that name" if elsewhere and not owner else ""
         return message + also + self._failures()
 
     def _failures(self) -> str:

@@ -1,26 +1,60 @@
-"""Which method fits which target: set arithmetic on manifests, before anything is imported.
+"""Which method fits which target: set arithmetic on words, before anything is imported.
 
 A rule's needs are met by the target or the drafter, a drafter's by the target or the rule, a method's own by any of the
-three. A drafter that offers `tree` makes trees, so its target has to verify them. A target that offers `own-loop` keeps
-its own loop and verifies nothing in ours: it is for methods that need that word.
+three. A drafter that offers `tree` drafts trees, so its target has to verify them. `missing_words` is the whole of it;
+the registry asks it of specs, and `mmspec.core.fit` of live objects.
 """
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Protocol
 
-from mmspec.registry.component import DEFAULT_RULE, EXACTNESS, PLAIN_RULES, Component
+from mmspec.registry.fields import EXACTNESS
 from mmspec.registry.manager import Registry
 from mmspec.registry.plugin import CORE
+from mmspec.registry.specs import DrafterSpec, MethodSpec, RuleSpec, Spec, TargetSpec
 
 HOME = "text"
 """The plugin that brings the methods which any model can have."""
 OURS = ("auto", "plain")
 """Methods that are words of mmspec: who names no method means them. A plugin that offers the name takes none away."""
-OWN_LOOP = "own-loop"
+DEFAULT_RULE = "match"
+#: Without drafts and without a rule's name, the first of these that the target's units admit.
+PLAIN_RULES = (DEFAULT_RULE, "rejection")
 SAID = 3
 """Targets that an error describes; more are named only."""
-NO_DRAFT = frozenset({"chain"})
-"""What no draft offers: it is the shortest chain."""
+_TREE = frozenset({"tree"})
+_NO_DRAFT = frozenset({"chain"})
+_NOTHING: frozenset[str] = frozenset()
+
+
+class Part(Protocol):
+    """A drafter or a rule: its spec, or the live object."""
+
+    @property
+    def needs(self) -> frozenset[str]:
+        """Words that others have to offer."""
+
+    @property
+    def offers(self) -> frozenset[str]:
+        """Words that it offers to others."""
+
+
+def missing_words(
+    target: Iterable[str], drafter: Part | None, rule: Part, own: frozenset[str] = _NOTHING
+) -> frozenset[str]:
+    """Words that are needed and that nobody offers; empty where target, drafter and rule fit.
+
+    Args:
+        target: Words that the target offers.
+        drafter: The drafter, or None to decode without drafts.
+        rule: The rule.
+        own: Words that the method itself needs.
+    """
+    drafted = drafter.offers if drafter else _NO_DRAFT
+    wanted = drafter.needs if drafter else _NOTHING
+    left = (rule.needs - drafted) | (wanted - rule.offers) | (own - drafted - rule.offers) | (drafted & _TREE)
+    return left - frozenset(target)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,31 +67,41 @@ class Pairing:
         rule: Its rule.
     """
 
-    method: Component
-    drafter: Component | None
-    rule: Component
-
-    @property
-    def offers(self) -> frozenset[str]:
-        """Words that the drafter offers."""
-        return self.drafter.offers if self.drafter else NO_DRAFT
+    method: MethodSpec
+    drafter: DrafterSpec | None
+    rule: RuleSpec
 
     @property
     def needs(self) -> frozenset[str]:
         """Words that are left for the target to offer."""
-        drafter = self.drafter.needs if self.drafter else frozenset()
-        own = self.method.needs - self.offers - self.rule.offers
-        return own | (self.rule.needs - self.offers) | (drafter - self.rule.offers) | (self.offers & {"tree"})
+        return self.missing(())
 
     @property
     def exactness(self) -> str:
         """What the pair promises: no more than the method does, and no more than the rule does."""
-        return max(str(self.method.exactness), str(self.rule.exactness), key=EXACTNESS.index)
+        return max(self.method.exactness, self.rule.exactness, key=EXACTNESS.index)
+
+    def missing(self, offers: Iterable[str]) -> frozenset[str]:
+        """Words that a target with these offers lacks; empty where the method fits it.
+
+        Example:
+            >>> pair(installed(), "plain").missing({"discrete"})
+            frozenset()
+        """
+        return missing_words(offers, self.drafter, self.rule, self.method.needs)
+
+    def says(self, missing: frozenset[str]) -> str:
+        """Who needs the missing words: `drafter 'suffix' needs discrete`."""
+        wants: list[tuple[Spec, frozenset[str]]] = [(self.method, self.method.needs), (self.rule, self.rule.needs)]
+        if self.drafter:
+            wants.insert(1, (self.drafter, self.drafter.needs | self.drafter.offers & _TREE))
+        whose = " and ".join(f"{part.kind} {part.name!r}" for part, words in wants if words & missing)
+        return f"{whose} needs {', '.join(sorted(missing))}"
 
 
 def pair(
     registry: Registry,
-    method: str | Component,
+    method: str | MethodSpec,
     drafter: str | None = None,
     rule: str | None = None,
     offers: Iterable[str] | None = None,
@@ -77,7 +121,7 @@ def pair(
     Raises:
         ValueError: If a name is unknown or ambiguous.
     """
-    found = method if isinstance(method, Component) else named(registry, method, near)
+    found = method if isinstance(method, MethodSpec) else named(registry, method, near)
     home = (found.owner, CORE)
     drafts = registry.get("drafter", drafter) if drafter else None
     if drafts is None and found.drafter:
@@ -88,40 +132,33 @@ def pair(
     return Pairing(found, drafts, registry.get("rule", found.rule or default, home))
 
 
-def named(registry: Registry, method: str, near: tuple[str, ...] = ()) -> Component:
+def named(registry: Registry, method: str, near: tuple[str, ...] = ()) -> MethodSpec:
     """The method of that name; one of `OURS` is always the one that mmspec brings.
 
     Raises:
-        ValueError: If there is none, or several and no plugin of `near` has one.
+        ValueError: There is none, or several and no plugin of `near` has one; or the name is an adapter's.
     """
-    return registry.get("method", method, (*near, HOME) if method in OURS else near)
+    adapters = [adapter for adapter in registry.components("adapter") if method in (adapter.name, adapter.qualified)]
+    if adapters and not any(method in (known.name, known.qualified) for known in registry.components("method")):
+        raise ValueError(f"{method!r} is an adapter, which fits no model that mmspec decodes. {adapters[0].summary}")
+    found: MethodSpec = registry.get("method", method, (*near, HOME) if method in OURS else near)
+    return found
 
 
 def _plain_rule(registry: Registry, offers: frozenset[str], near: tuple[str, ...]) -> str:
     """The rule that decodes a target without drafts."""
     there = {known.name for known in registry.components("rule")}
     rules = (registry.get("rule", name, near) for name in PLAIN_RULES if name in there)
-    return next((rule.name for rule in rules if rule.needs <= offers | NO_DRAFT), DEFAULT_RULE)
+    return next((rule.name for rule in rules if not missing_words(offers, None, rule)), DEFAULT_RULE)
 
 
-def fits(pairing: Pairing, target_offers: Iterable[str]) -> frozenset[str]:
-    """Words that are needed and that nobody offers; empty when the method fits.
-
-    Example:
-        >>> fits(pair(installed(), "plain"), {"discrete"})
-        frozenset()
-    """
-    offers = frozenset(target_offers)
-    return pairing.needs - offers | ({"verify"} if OWN_LOOP in offers - pairing.needs else frozenset())
-
-
-def fitting(registry: Registry, target_offers: Iterable[str]) -> list[str]:
-    """Names of the methods that fit a target, those whose parts are missing left out."""
-    offers = frozenset(target_offers)
+def fitting(registry: Registry, offers: Iterable[str]) -> list[str]:
+    """Names of the methods that fit a target with these offers, those whose parts are missing left out."""
+    offered = frozenset(offers)
     names = set()
     for method in registry.components("method"):
         try:
-            missing = fits(pair(registry, method, offers=offers), offers)
+            missing = pair(registry, method, offers=offered).missing(offered)
         except ValueError:
             continue
         if not missing:
@@ -129,26 +166,22 @@ def fitting(registry: Registry, target_offers: Iterable[str]) -> list[str]:
     return sorted(names)
 
 
-def require(registry: Registry, pairing: Pairing, target: Component) -> None:
+def require(registry: Registry, pairing: Pairing, target: TargetSpec) -> None:
     """Refuse a method that does not fit a target.
 
     Raises:
         ValueError: Names the missing words, who needs them, the methods that do fit, and what the method is for.
     """
-    missing = fits(pairing, target.offers)
+    missing = pairing.missing(target.offers)
     if not missing:
         return
-    parts = [
-        p for p in (pairing.method, pairing.drafter, pairing.rule) if p and (p.needs | p.offers & {"tree"}) & missing
-    ]
-    whose = " and ".join(f"{p.kind} {p.name!r}" for p in parts or [pairing.method])
-    others = [other for other in registry.components("target") if not fits(pairing, other.offers)]
+    others = [other for other in registry.components("target") if not pairing.missing(other.offers)]
     few = len(others) <= SAID
     homes = ", ".join(f"{other.name} ({other.summary.rstrip('.')})" if few else other.name for other in others)
+    method = pairing.method.name
     raise ValueError(
-        f"method {pairing.method.name!r} does not fit target {target.name!r}: {whose} needs "
-        f"{', '.join(sorted(missing))}, which the target does not offer (it offers "
-        f"{', '.join(sorted(target.offers)) or 'nothing'}). Methods that fit: "
+        f"method {method!r} does not fit target {target.name!r}: {pairing.says(missing)}, which the target does not "
+        f"offer (it offers {', '.join(sorted(target.offers)) or 'nothing'}). Methods that fit: "
         f"{', '.join(fitting(registry, target.offers)) or 'none'}. "
-        f"{pairing.method.name!r} is for {homes or 'no target that is installed'}"
+        f"{method!r} is for {homes or 'no target that is installed'}"
     )

@@ -4,8 +4,8 @@ import traceback
 from dataclasses import dataclass
 from typing import Literal
 
-from mmspec.registry.component import Component
 from mmspec.registry.printable import one_line
+from mmspec.registry.specs import Spec
 
 CORE = "core"
 
@@ -24,7 +24,7 @@ class Plugin:
         location: The module's file, where there is one.
         distribution: The installed distribution that brought it, if any.
         version: That distribution's version.
-        components: What it offers.
+        components: The specs of what it offers.
         error: Why it could not be loaded, in one line.
         blocked: True if `MMSPEC_PLUGINS` left it out.
         seconds: How long its import and its manifest took.
@@ -35,7 +35,7 @@ class Plugin:
     location: str | None = None
     distribution: str | None = None
     version: str | None = None
-    components: tuple[Component, ...] = ()
+    components: tuple[Spec, ...] = ()
     error: str | None = None
     blocked: bool = False
     seconds: float = 0.0

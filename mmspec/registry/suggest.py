@@ -11,7 +11,7 @@ def unknown(what: str, name: object, known: Iterable[str], meant: Mapping[str, s
         what: Kind of thing, singular, such as `"method"`.
         name: What was asked for.
         known: What exists.
-        meant: What names are called here that are used elsewhere.
+        meant: Names that other libraries use, with the names of the same things here.
 
     Example:
         >>> unknown("rule", "blok", ["block", "match"])

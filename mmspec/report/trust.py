@@ -11,7 +11,7 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from mmspec.registry.component import NAME
+from mmspec.registry.fields import NAME
 from mmspec.registry.printable import printable, refuse_control
 from mmspec.report.result import Peer, Result, Row
 from mmspec.report.views import plain_of, real

@@ -3,8 +3,9 @@
 Importing this package imports nothing heavy; what is exported here is loaded on first use.
 """
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from mmspec.lazy import lazily
 
 if TYPE_CHECKING:
     from mmspec.testing.conformance.example import Example as Example
@@ -20,15 +21,4 @@ _HOMES = {
     "checks_of": "mmspec.testing.conformance.run",
     "parametrize_checks": "mmspec.testing.conformance.parametrize",
 }
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'mmspec.testing' has no attribute {name!r}; it has {', '.join(sorted(_HOMES))}")
-    value = getattr(importlib.import_module(_HOMES[name]), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *_HOMES})
+__getattr__, __dir__ = lazily(__name__, _HOMES)

@@ -1,12 +1,12 @@
-"""What the continuous plugin offers. It imports no torch; the factories do."""
+"""What the continuous plugin offers, for the registry and for its own classes. Imports no torch; the factories do."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from mmspec.registry import Component, hookimpl
-from mmspec_continuous.denoising import components as denoising
+from mmspec.registry import DefaultMethod, DrafterSpec, MethodSpec, RuleSpec, Spec, TargetSpec, hookimpl
+from mmspec_continuous.denoising.manifest import DENOISING
 
 if TYPE_CHECKING:
     import typer
@@ -16,144 +16,129 @@ REFLECTION, CSPD = "https://arxiv.org/abs/2501.05370", "https://arxiv.org/abs/24
 TARGETS = {"mmspec_continuous.models.continuous_ar": "continuous-ar"}
 """Modules of models to their targets."""
 
-
-@hookimpl
-def mmspec_components() -> Iterator[Component]:
-    """The target, the drafters, the rules, then methods."""
-    yield Component(
-        name="continuous-ar",
-        kind="target",
-        factory="mmspec_continuous.targets.continuous:ContinuousTarget",
-        offers=frozenset({"continuous", "window", "grow", "truncate"}),
-        summary="Causal AR over continuous tokens, with a denoising or a mixture head.",
-        paper="https://arxiv.org/abs/2406.11838",
-        pipeline="mmspec_continuous.pipeline:ContinuousTextToImagePipeline",
-        default_method="reflection",
-        default_k=16,
-    )
-    # Named apart from the plugins' discrete ones, so that a name alone is enough to say which.
-    yield Component(
-        name="continuous-jacobi",
-        kind="drafter",
-        factory="mmspec_continuous.drafters.jacobi:ContinuousJacobi",
-        needs=frozenset({"redraw", "continuous"}),
-        offers=frozenset({"chain", "window", "q"}),
-        summary="The target's own last pass over a window of tokens; no model, no training.",
-        paper="https://arxiv.org/abs/2410.01699",
-        options="mmspec_continuous.drafters.jacobi:JacobiOptions",
-    )
-    yield Component(
-        name="continuous-draft-model",
-        kind="drafter",
-        factory="mmspec_continuous.drafters.draft_model:ContinuousDraftModel",
-        needs=frozenset({"continuous"}),
-        offers=frozenset({"chain", "q"}),
-        summary="A smaller model of the family, of the same tokens and denoising steps.",
-        paper=REFLECTION,
-        options="mmspec_continuous.drafters.draft_model:DraftModelOptions",
-    )
-    yield Component(
-        name="continuous-sets",
-        kind="drafter",
-        factory="mmspec_continuous.drafters.sets:ContinuousSets",
-        needs=frozenset({"redraw", "continuous"}),
-        offers=frozenset({"chain", "window", "q", "sets"}),
-        summary="A window whose first half the last pass decided; for set-parallel.",
-        paper=CSPD,
-        options="mmspec_continuous.drafters.sets:SetsOptions",
-    )
-    yield from _rules()
-    yield from _methods()
-    yield from denoising.components()
-
-
-def _rules() -> Iterator[Component]:
-    yield Component(
-        name="tempered",
-        kind="rule",
-        factory="mmspec_continuous.rules.tempered:Tempered",
-        needs=frozenset({"continuous", "chain"}),
-        offers=frozenset({"redraw"}),
-        exactness="lossy",
-        summary="Test the last denoising step only, its exponent divided by tau.",
-        paper=CSPD,
-        options="mmspec_continuous.rules.tempered:TemperedOptions",
-    )
-    yield Component(
-        name="set-parallel",
-        kind="rule",
-        factory="mmspec_continuous.rules.set_parallel:SetParallel",
-        needs=frozenset({"continuous", "sets"}),
-        offers=frozenset({"redraw"}),
-        exactness="lossy",
-        summary="Judge every token once; it stands whatever becomes of those before it.",
-        paper=CSPD,
-    )
-    yield Component(
-        name="denoise-ahead",
-        kind="rule",
-        factory="mmspec_continuous.rules.denoise_ahead:DenoiseAhead",
-        needs=frozenset({"continuous", "chain"}),
-        offers=frozenset({"redraw"}),
-        exactness="lossless",
-        summary="Rejection; free draws take several denoising steps per call of the head.",
-        paper=REFLECTION,
-        options="mmspec_continuous.rules.denoise_ahead:AheadOptions",
-    )
-
-
-def _methods() -> Iterator[Component]:
-    yield Component(
+CONTINUOUS_AR = TargetSpec(
+    name="continuous-ar",
+    factory="mmspec_continuous.targets.continuous:ContinuousTarget",
+    offers=frozenset({"continuous", "window", "grow", "truncate"}),
+    summary="Causal AR over continuous tokens, with a denoising or a mixture head.",
+    paper="https://arxiv.org/abs/2406.11838",
+    pipeline="mmspec_continuous.pipeline:ContinuousTextToImagePipeline",
+    default_methods=(DefaultMethod(method="reflection", k=16),),
+)
+# Named apart from other plugins' discrete drafters, so that a name alone is enough to say which.
+CONTINUOUS_JACOBI = DrafterSpec(
+    name="continuous-jacobi",
+    factory="mmspec_continuous.drafters.jacobi:ContinuousJacobi",
+    needs=frozenset({"redraw", "continuous"}),
+    offers=frozenset({"chain", "window", "q"}),
+    summary="The target's own last pass over a window of tokens; no model, no training.",
+    paper="https://arxiv.org/abs/2410.01699",
+    options="mmspec_continuous.drafters.jacobi:JacobiOptions",
+)
+CONTINUOUS_DRAFT_MODEL = DrafterSpec(
+    name="continuous-draft-model",
+    factory="mmspec_continuous.drafters.draft_model:ContinuousDraftModel",
+    needs=frozenset({"continuous"}),
+    offers=frozenset({"chain", "q"}),
+    summary="A smaller model of the family, of the same tokens and denoising steps.",
+    paper=REFLECTION,
+    options="mmspec_continuous.drafters.draft_model:DraftModelOptions",
+)
+CONTINUOUS_SETS = DrafterSpec(
+    name="continuous-sets",
+    factory="mmspec_continuous.drafters.sets:ContinuousSets",
+    needs=frozenset({"redraw", "continuous"}),
+    offers=frozenset({"chain", "window", "q", "sets"}),
+    words={"sets": "The drafter's window holds two sets of tokens, the first of which the last pass decided."},
+    summary="A window whose first half the last pass decided; for set-parallel.",
+    paper=CSPD,
+    options="mmspec_continuous.drafters.sets:SetsOptions",
+)
+TEMPERED = RuleSpec(
+    name="tempered",
+    factory="mmspec_continuous.rules.tempered:Tempered",
+    needs=frozenset({"continuous", "chain"}),
+    offers=frozenset({"redraw"}),
+    exactness="lossy",
+    summary="Test the last denoising step only, its exponent divided by tau.",
+    paper=CSPD,
+    options="mmspec_continuous.rules.tempered:TemperedOptions",
+)
+SET_PARALLEL = RuleSpec(
+    name="set-parallel",
+    factory="mmspec_continuous.rules.set_parallel:SetParallel",
+    needs=frozenset({"continuous", "sets"}),
+    offers=frozenset({"redraw"}),
+    exactness="lossy",
+    summary="Judge every token once; it stands whatever becomes of those before it.",
+    paper=CSPD,
+)
+DENOISE_AHEAD = RuleSpec(
+    name="denoise-ahead",
+    factory="mmspec_continuous.rules.denoise_ahead:DenoiseAhead",
+    needs=frozenset({"continuous", "chain"}),
+    offers=frozenset({"redraw"}),
+    exactness="lossless",
+    summary="Rejection; free draws take several denoising steps per call of the head.",
+    paper=REFLECTION,
+    options="mmspec_continuous.rules.denoise_ahead:AheadOptions",
+)
+DRAFTERS = (CONTINUOUS_JACOBI, CONTINUOUS_DRAFT_MODEL, CONTINUOUS_SETS)
+RULES = (TEMPERED, SET_PARALLEL, DENOISE_AHEAD)
+METHODS = (
+    MethodSpec(
         name="reflection",
-        kind="method",
         drafter="continuous-jacobi",
         rule="rejection",
         exactness="lossless",
         summary="Jacobi windows of continuous tokens, coupled by reflection at every step.",
         paper=REFLECTION,
-    )
-    yield Component(
+    ),
+    MethodSpec(
         name="draft-reflection",
-        kind="method",
         drafter="continuous-draft-model",
         rule="rejection",
         exactness="lossless",
         summary="A smaller model drafts tokens, coupled by reflection at every step.",
         paper=REFLECTION,
-    )
-    yield Component(
+    ),
+    MethodSpec(
         name="denoise-ahead",
-        kind="method",
         rule="denoise-ahead",
         exactness="lossless",
         summary="Plain tokens, each in fewer calls of the denoising head.",
         paper=REFLECTION,
-    )
-    yield Component(
+    ),
+    MethodSpec(
         name="cspd",
-        kind="method",
         drafter="continuous-draft-model",
         rule="tempered",
         exactness="lossy",
         defaults={"prefill": 0.05},
         summary="Continuous speculative decoding as published: a tempered test, not exact.",
         paper=CSPD,
-    )
-    yield Component(
+    ),
+    MethodSpec(
         name="set-parallel",
-        kind="method",
         drafter="continuous-sets",
         rule="set-parallel",
         exactness="lossy",
         summary="Sets of tokens, each drawn in one pass after drafts: another sampler.",
         paper=CSPD,
-    )
+    ),
+)
+
+
+@hookimpl
+def mmspec_components() -> Iterable[Spec]:
+    """The target, the drafters, the rules, the methods, and the adapter for diffusers pipelines."""
+    return (CONTINUOUS_AR, *DRAFTERS, *RULES, *METHODS, DENOISING)
 
 
 @hookimpl
 def mmspec_target_for(model: object) -> str | None:
-    """By the class's home; diffusers pipelines by what they are made of."""
-    return TARGETS.get(type(model).__module__) or denoising.target_for(model)
+    """By the module of the model's class."""
+    return TARGETS.get(type(model).__module__)
 
 
 @hookimpl

@@ -1,11 +1,13 @@
-"""What the state-space plugin offers. It imports no torch; the factories do."""
+"""What the state-space plugin offers, for the registry and for its own classes. Imports no torch; the factories do."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from mmspec.registry import Component, hookimpl, hookspec
+from mmspec.hosts import offers
+from mmspec.kits.text.manifest import DEFAULT_METHODS
+from mmspec.registry import DrafterSpec, MethodSpec, Spec, TargetSpec, hookimpl, hookspec
 
 if TYPE_CHECKING:
     import typer
@@ -20,44 +22,46 @@ OPS = {
 }
 """Name of a function that mixers of transformers call → the tree operation that stands for it."""
 
+RECURRENT = TargetSpec(
+    name="recurrent",
+    factory="mmspec_ssm.target:recurrent",
+    offers=offers.RECURRENT,
+    summary="A decoder of transformers with recurrent layers, alone or beside attention.",
+    paper="https://arxiv.org/abs/2405.21060",
+    pipeline="mmspec.kits.text.pipeline:TextPipeline",
+    default_methods=DEFAULT_METHODS,
+)
+STREE = DrafterSpec(
+    name="stree",
+    factory="mmspec_ssm.drafters.stree:Stree",
+    offers=frozenset({"tree", "q"}),
+    summary="A smaller model's static tree, as large as pays on this machine; or a chain.",
+    paper="https://arxiv.org/abs/2505.14969",
+    options="mmspec_ssm.drafters.stree:StreeOptions",
+)
+METHODS = (
+    MethodSpec(
+        name="stree",
+        drafter="stree",
+        needs=frozenset({"text"}),
+        exactness="invariant",
+        summary="A static tree of hardware-aware size by a smaller model, for any text target.",
+        paper="https://arxiv.org/abs/2505.14969",
+    ),
+)
+
+
+@hookimpl
+def mmspec_components() -> Iterable[Spec]:
+    """The target for recurrent models and hybrids, and the method that was made for them."""
+    return (RECURRENT, STREE, *METHODS)
+
 
 @hookspec
 @hookimpl
 def mmspec_tree_ops() -> Mapping[str, str]:
     """Tree operations (`mmspec.hosts.tree_op`) as `module:Class`, by the names of the functions that mixers call."""
     return OPS
-
-
-@hookimpl
-def mmspec_components() -> Iterator[Component]:
-    """The target for recurrent models and hybrids, and the method that was made for them."""
-    yield Component(
-        name="recurrent",
-        kind="target",
-        factory="mmspec_ssm.target:recurrent",
-        offers=frozenset({"discrete", "tree", "text", "grow"}),
-        summary="A decoder of transformers with recurrent layers, alone or beside attention.",
-        paper="https://arxiv.org/abs/2405.21060",
-        pipeline="mmspec.kits.text.pipeline:TextPipeline",
-    )
-    yield Component(
-        name="stree",
-        kind="drafter",
-        factory="mmspec_ssm.drafters.stree:Stree",
-        offers=frozenset({"tree", "q"}),
-        summary="A smaller model's static tree, as large as pays on this machine; or a chain.",
-        paper="https://arxiv.org/abs/2505.14969",
-        options="mmspec_ssm.drafters.stree:StreeOptions",
-    )
-    yield Component(
-        name="stree",
-        kind="method",
-        drafter="stree",
-        needs=frozenset({"text"}),
-        exactness="invariant",
-        summary="A static tree of hardware-aware size by a smaller model, for any text target.",
-        paper="https://arxiv.org/abs/2505.14969",
-    )
 
 
 @hookimpl

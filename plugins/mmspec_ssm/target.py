@@ -50,7 +50,6 @@ def without_advice() -> Iterator[None]:
         logger.removeFilter(unrelated)
 
 
-recurrent.offers = frozenset({"discrete", "tree", "text", "grow"})  # type: ignore[attr-defined]
 recurrent.example = "mmspec_ssm.example:hybrid"  # type: ignore[attr-defined]
 
 

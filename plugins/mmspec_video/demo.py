@@ -119,11 +119,13 @@ def walked(pipe: Any, first: Any, walk: Sequence[str]) -> list[Walked]:
     from mmspec_video.models.token_world import TokenWorldModel
 
     target = installed().target_for(pipe.transformer)
+    assert target is not None
+    usual = target.default_methods[0]
     way: Callable[..., tuple[Walked, float]] = _coded if isinstance(pipe.transformer, TokenWorldModel) else _played
     pipe.set_progress_bar_config(disable=True)
     way(pipe.use("plain"), first, walk[:2], 0.0)  # what is made once is not on the clock
     plain, each = way(pipe.use("plain"), first, walk, 0.0)
-    ours, _ = way(pipe.use(target.default_method, k=target.default_k), first, walk, each)
+    ours, _ = way(pipe.use(usual.method, k=usual.k), first, walk, each)
     ours.same = all(own.tobytes() == other.tobytes() for own, other in zip(ours.frames, plain.frames, strict=True))
     return [plain, ours]
 

@@ -14,8 +14,8 @@ import mmspec
 
 @mmspec.hookimpl
 def mmspec_components():
-    yield mmspec.Component(name="{name}", kind="drafter", factory="{module}:Thing", summary="A thing.")
-    yield mmspec.Component(name="{name}", kind="method", drafter="{name}", exactness="invariant", summary="It.")
+    yield mmspec.DrafterSpec(name="{name}", factory="{module}:Thing", summary="A thing.")
+    yield mmspec.MethodSpec(name="{name}", drafter="{name}", exactness="invariant", summary="It.")
 
 @mmspec.hookimpl
 def mmspec_commands(app):
@@ -74,7 +74,11 @@ def test_a_method_of_a_file_is_used_like_any_other(tmp_path: Path) -> None:
         ("bad_import", "x = 1\nimport not_there_at_all\n", r"No module named 'not_there_at_all' \(bad_import.py:2\)"),
         ("bad_exit", "raise SystemExit(3)\n", "SystemExit: 3"),
         ("bad_hooks", "def mmspec_components(): ...\n", "none of its functions is marked @mmspec.hookimpl"),
-        ("bad_kind", PLUGIN.replace('"drafter",', '"drafte",'), r"did you mean 'drafter'.* \(bad_kind.py:6\)"),
+        (
+            "bad_kind",
+            PLUGIN.replace("mmspec.DrafterSpec", "mmspec.DrafteSpec"),
+            r"it has .*DrafterSpec.* \(bad_kind.py:6\)",
+        ),
         ("bad_spelling", PLUGIN.replace("mmspec_commands", "mmspec_comands"), "did you mean 'mmspec_commands'"),
         ("bad-name", PLUGIN, "bad-name.py is no module's name"),
         ("mmspec_text", PLUGIN, "another module 'mmspec_text'"),

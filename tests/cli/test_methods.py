@@ -10,12 +10,12 @@ import pytest
 
 BROKEN = "raise RuntimeError('out of order')\n"
 DANGLING = """
-from mmspec.registry import Component, hookimpl
+from mmspec.registry import MethodSpec, hookimpl
 
 @hookimpl
 def mmspec_components():
-    yield Component(name="plain", kind="method", exactness="lossy", summary="Another plain.")
-    yield Component(name="lost", kind="method", drafter="gone", exactness="lossy", summary="Names nothing.")
+    yield MethodSpec(name="plain", exactness="lossy", summary="Another plain.")
+    yield MethodSpec(name="lost", drafter="gone", exactness="lossy", summary="Names nothing.")
 """
 
 
@@ -30,6 +30,9 @@ def test_methods_says_what_each_promises_and_who_brings_it() -> None:
     assert rows["plain"]["needs"] == []  # whatever a target draws, some rule decodes it
     assert rows["draft-model"]["drafter"] == "text:draft-model" and rows["draft-model"]["rule"] == "core:match"
     assert rows["draft-model"]["needs"] == ["discrete", "text"]
+    adapter = rows["speculative-denoising"]
+    assert (adapter["owner"], adapter["exactness"], adapter["drafter"]) == ("continuous", "lossless", None)
+    assert json.loads(mmspec("methods", "speculative-denoising", "--json").stdout) == [adapter]
     table = mmspec("methods").stdout
     assert "invariant" in table and "prompt-lookup" in table
 

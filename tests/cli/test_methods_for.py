@@ -14,7 +14,7 @@ from mmspec import shipped
 from mmspec.cli import fitting
 from mmspec.cli.app import build
 from mmspec.hosts.outline import SMALL, outline
-from mmspec.registry import Component, Registry, hookimpl, installed
+from mmspec.registry import DrafterSpec, MethodSpec, Registry, Spec, hookimpl, installed
 from mmspec.report.result import Limits, Result, Row
 
 PICKY = """
@@ -30,26 +30,24 @@ class Words:
     """Methods that ask for more than a transformers model has."""
 
     @hookimpl
-    def mmspec_components(self) -> list[Component]:
+    def mmspec_components(self) -> list[Spec]:
         return [
             drafter("peeking", needs={"hidden"}),
             drafter("picky", needs={"discrete"}),
             method("peeking"),
             method("picky"),
             method("lost", drafter="gone"),
-            Component(name="torn", kind="drafter", factory="not_there:X", options="not_there:Y", summary="D."),
+            DrafterSpec(name="torn", factory="not_there:X", options="not_there:Y", summary="D."),
             method("torn"),
         ]
 
 
-def drafter(name: str, needs: set[str]) -> Component:
-    return Component(
-        name=name, kind="drafter", factory="picky_module:Picky", needs=needs, offers={"chain"}, summary="D."
-    )
+def drafter(name: str, needs: set[str]) -> DrafterSpec:
+    return DrafterSpec(name=name, factory="picky_module:Picky", needs=needs, offers={"chain"}, summary="D.")
 
 
-def method(name: str, drafter: str | None = None) -> Component:
-    return Component(name=name, kind="method", drafter=drafter or name, exactness="invariant", summary="M.")
+def method(name: str, drafter: str | None = None) -> MethodSpec:
+    return MethodSpec(name=name, drafter=drafter or name, exactness="invariant", summary="M.")
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from mmspec import shipped
 from mmspec.cli.app import build
-from mmspec.registry import Component, hookimpl, installed
+from mmspec.registry import MethodSpec, hookimpl, installed
 from mmspec.report import terminal
 
 LONG = "a-method-whose-name-is-longer-than-any-terminal-that-has-eighty-columns-is-wide"
@@ -79,9 +79,9 @@ class Wide:
     """Offers one method with a long name, and much to say."""
 
     @hookimpl
-    def mmspec_components(self) -> list[Component]:
+    def mmspec_components(self) -> list[MethodSpec]:
         summary = "In " + "many words " * 6
-        return [Component(name=LONG, kind="method", exactness="lossy", rule="core:match", summary=summary)]
+        return [MethodSpec(name=LONG, exactness="lossy", rule="core:match", summary=summary)]
 
 
 def test_a_table_in_a_pipe_has_the_width_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,16 +5,17 @@ from typing import Any
 
 import pytest
 
-from mmspec.registry import Component, Registry, hookimpl
+from mmspec.registry import Registry, Spec, hookimpl
+from mmspec.registry.specs import SPECS
 from mmspec.testing import Outcome, check_component
 
 
 class Acme:
-    def __init__(self, components: tuple[Component, ...]) -> None:
+    def __init__(self, components: tuple[Spec, ...]) -> None:
         self.components = components
 
     @hookimpl
-    def mmspec_components(self) -> tuple[Component, ...]:
+    def mmspec_components(self) -> tuple[Spec, ...]:
         return self.components
 
 
@@ -22,7 +23,7 @@ class Acme:
 def acme() -> Callable[..., Registry]:
     """`acme(*components)`: a registry with a plugin of that name."""
 
-    def make(*components: Component) -> Registry:
+    def make(*components: Spec) -> Registry:
         registry = Registry()
         registry.register(Acme(components), "acme")
         return registry
@@ -36,9 +37,8 @@ def checked(acme: Callable[..., Registry]) -> Callable[..., dict[str, Outcome]]:
 
     def run(made: Any, kind: str, **manifest: Any) -> dict[str, Outcome]:
         said = {name: getattr(made, name) for name in ("needs", "offers", "exactness") if hasattr(made, name)}
-        component = Component(
+        component = {spec.kind: spec for spec in SPECS}[kind](
             name="mine",
-            kind=kind,  # type: ignore[arg-type]
             factory=f"{made.__module__}:{made.__name__}",
             summary="Mine.",
             **{**said, **manifest},

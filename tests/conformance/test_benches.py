@@ -10,7 +10,7 @@ import torch
 
 from mmspec.core.decoder import Decoder
 from mmspec.core.rules import Match
-from mmspec.registry import Component
+from mmspec.registry import DrafterSpec
 from mmspec.testing import Example
 from mmspec.testing.cases import GUIDANCE, VOCAB, grid_case
 from mmspec.testing.conformance.benches import bench_of, grid
@@ -64,9 +64,7 @@ def test_a_drafter_that_fails_tries_nothing() -> None:
 
 def promised(needs: str) -> set[str]:
     offers = frozenset({"chain", "q"})
-    made = Component(
-        name="mine", kind="drafter", factory="x:Y", needs=frozenset({needs}), offers=offers, summary="Mine."
-    )
+    made = DrafterSpec(name="mine", factory="x:Y", needs=frozenset({needs}), offers=offers, summary="Mine.")
     return {promise.name for promise in claimed(made)}
 
 

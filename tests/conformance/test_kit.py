@@ -14,7 +14,7 @@ import typer
 from mmspec.cli import main
 from mmspec.cli.check import check
 from mmspec.core.drafters.host import HostDrafterAdapter
-from mmspec.registry import Component
+from mmspec.registry import DrafterSpec, MethodSpec, RuleSpec
 from mmspec.testing import Example, check_component, checks_of, parametrize_checks
 from mmspec.testing.conformance.benches import history
 from mmspec.testing.conformance.check import promises
@@ -51,11 +51,9 @@ class Shy(HostDrafterAdapter):
         super().__init__(Last())
 
 
-def one(factory: Any, **manifest: Any) -> Component:
+def one(factory: Any, **manifest: Any) -> DrafterSpec:
     said = {"offers": frozenset({"chain"}), "needs": frozenset({"discrete"}), **manifest}
-    return Component(
-        name=said.pop("name", "mine"), kind="drafter", factory=f"{__name__}:{factory.__name__}", summary="Mine.", **said
-    )
+    return DrafterSpec(name=said.pop("name", "mine"), factory=f"{__name__}:{factory.__name__}", summary="Mine.", **said)
 
 
 @pytest.fixture
@@ -94,7 +92,7 @@ def test_a_host_drafter_that_is_not_wrapped_is_told_how(acme: Callable) -> None:
 
 
 def test_names_mean_plugins_components_and_every_kind_of_a_name(acme: Callable) -> None:
-    method = Component(name="mine", kind="method", drafter="mine", exactness="invariant", summary="Mine.")
+    method = MethodSpec(name="mine", drafter="mine", exactness="invariant", summary="Mine.")
     registry = acme(one(repeat), method, one(repeat, name="other"))
     kinds = {(c.component.kind, c.component.name) for c in checks_of("mine", registry=registry)}
     assert kinds == {("drafter", "mine"), ("method", "mine")}
@@ -106,16 +104,15 @@ def test_names_mean_plugins_components_and_every_kind_of_a_name(acme: Callable) 
 
 
 def test_an_exactness_that_the_rule_does_not_have(acme: Callable) -> None:
-    rule = Component(
+    rule = RuleSpec(
         name="r",
-        kind="rule",
         factory="mmspec.core.rules.rejection:Rejection",
         exactness="lossless",
         needs=frozenset({"chain"}),
         offers=frozenset({"redraw"}),
         summary="A rule.",
     )
-    method = Component(name="m", kind="method", drafter="mine", rule="r", exactness="invariant", summary="Mine.")
+    method = MethodSpec(name="m", drafter="mine", rule="r", exactness="invariant", summary="Mine.")
     checks = {c.name: c for c in checks_of("m", registry=acme(one(repeat), rule, method))}
     with pytest.raises(AssertionError, match="promises more than its rule"):
         checks["rule-keeps-the-promise"]()
@@ -152,11 +149,11 @@ class Claims(Rejection):
     exactness = "invariant"
 """
 PLUGIN = """
-from mmspec.registry import Component, hookimpl
+from mmspec.registry import RuleSpec, hookimpl
 
 @hookimpl
 def mmspec_components():
-    yield Component(name="claims", kind="rule", factory="claims_too_much:Claims", exactness="invariant",
+    yield RuleSpec(name="claims", factory="claims_too_much:Claims", exactness="invariant",
                     needs=frozenset({"chain"}), offers=frozenset({"redraw"}), summary="Too much.")
 """
 

@@ -4,12 +4,11 @@ import pytest
 
 from mmspec.core.decoder import Decoder
 from mmspec.registry import installed
-from mmspec.registry.matching import OWN_LOOP
 from mmspec.testing.conformance.subject import Subject
 
 HUGE = 10**6
 NEW = 6
-METHODS = [m.qualified for m in installed().components("method") if OWN_LOOP not in m.needs]
+METHODS = [m.qualified for m in installed().components("method")]
 
 
 @pytest.mark.parametrize("method", METHODS)

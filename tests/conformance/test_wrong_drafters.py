@@ -200,4 +200,4 @@ def test_noise_that_is_drawn_once_a_call_is_seen(checked: Callable, failed: Call
 def test_a_manifest_that_disagrees_with_its_class(checked: Callable, failed: Callable) -> None:
     found = checked(Honest, "drafter", needs=frozenset({"discrete", "hidden"}))
     assert failed(found) == {"manifest-agrees"}
-    assert "discrete, hidden in the manifest and discrete on the class" in found["manifest-agrees"].reason
+    assert "discrete, hidden in the spec and discrete on the class" in found["manifest-agrees"].reason

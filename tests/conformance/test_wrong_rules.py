@@ -14,7 +14,7 @@ from mmspec.core.distributions import Categorical, PointMass, reflection
 from mmspec.core.noise import Lane, Round
 from mmspec.core.rules import Block, Match, Rejection, Synthetic, walk
 from mmspec.core.types import Draft, Scores, Verdict
-from mmspec.registry import Component
+from mmspec.registry import RuleSpec
 from mmspec.testing import checks_of
 from mmspec.testing.conformance import benches, rules
 from mmspec.testing.conformance.exactness import joint_of, judged, sample
@@ -174,9 +174,7 @@ def test_a_lossy_rule_gives_its_distance_and_its_strict_end(checked: Callable, f
 
 def thoroughly(acme: Callable, rule: type) -> str:
     """The number of a thorough `output-follows-the-distribution`; it raises where the check fails."""
-    made = Component(
-        name="mine", kind="rule", factory=f"{rule.__module__}:{rule.__name__}", exactness="lossless", summary="Mine."
-    )
+    made = RuleSpec(name="mine", factory=f"{rule.__module__}:{rule.__name__}", exactness="lossless", summary="Mine.")
     checks = checks_of("mine", registry=acme(made), thorough=True)
     return next(check for check in checks if check.name == "output-follows-the-distribution")()
 

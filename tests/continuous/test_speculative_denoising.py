@@ -25,6 +25,7 @@ from torch import Tensor, nn
 
 import mmspec
 from mmspec.core.distributions import Gaussian
+from mmspec.testing.conformance.tiny import llama
 from mmspec.testing.oracles import linear_joint
 from mmspec.testing.statistics import LEVEL
 from mmspec.testing.toys.white import white_p_value, whitened
@@ -258,7 +259,7 @@ def test_a_pipeline_of_diffusers() -> None:
     before, plain = dict(vars(unet)), call()
     with mmspec.enable(pipe) as spec:
         ours = call()
-        assert (spec.method, spec.report.method) == (METHOD, METHOD) and "diffusion-pipeline" in spec.why
+        assert (spec.method, spec.report.method) == (METHOD, METHOD) and type(pipe).__name__ in spec.why
     assert ours.shape == plain.shape and spec.report.calls < 12 and spec.report.steps == 12
     assert dict(vars(unet)).keys() == before.keys() and torch.equal(call(), plain)
 
@@ -370,8 +371,13 @@ def test_disable_puts_all_back_and_arguments_are_checked() -> None:
         assert repr(spec) == f"<mmspec {METHOD} on {type(pipe).__name__}, k=3>"
     assert "disabled" in repr(spec)
     for method in ("prompt-lookup", "image:mc-sjd", "plain"):
-        with pytest.raises(ValueError, match=f"needs .*verify.* Methods that fit: {METHOD}\\. "):
+        with pytest.raises(ValueError, match=f"keeps its own loop. Methods that fit: {METHOD}"):
             mmspec.enable(pipe, method)
+
+
+def test_a_model_that_mmspec_decodes_is_refused_with_what_the_adapter_is_for() -> None:
+    with pytest.raises(ValueError, match=f"'{METHOD}' is an adapter, .* For diffusers pipelines"):
+        mmspec.enable(llama(), METHOD)
 
 
 def test_nests_keep_their_types() -> None:

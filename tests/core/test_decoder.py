@@ -47,7 +47,10 @@ class NoTrees(HistoryTarget):
     ],
 )
 def test_misfits_are_refused_before_anything_runs(target, drafter, rule, missing):
-    with pytest.raises(ValueError, match=rf"cannot be verified: nothing offers .*\b{missing}\b.* \(target: "):
+    with pytest.raises(
+        ValueError,
+        match=rf"cannot be verified: nothing offers .*\b{missing}\b.* \(target: .*Methods that fit the target: ",
+    ):
         Decoder(target, drafter, rule)
 
 

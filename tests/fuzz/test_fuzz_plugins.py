@@ -2,13 +2,15 @@
 
 import itertools
 from collections.abc import Callable, Iterator
+from dataclasses import fields
 from typing import Any
 
 import pytest
 
-from mmspec.registry import Component, hookimpl, installed, load, pair
+from mmspec.registry import DrafterSpec, Spec, hookimpl, installed, load, pair
+from mmspec.registry.specs import KINDS, SPECS
 
-FIELDS = ("name", "kind", "factory", "needs", "offers", "exactness", "summary", "paper", "options", "defaults")
+FIELDS = sorted({(spec, f.name) for spec in SPECS for f in fields(spec) if f.name != "owner"}, key=str)
 VALUES: tuple[Any, ...] = (
     7,
     b"bytes",
@@ -22,20 +24,35 @@ VALUES: tuple[Any, ...] = (
     "__import__('os')",
     "x" * 500,
 )
-GOOD = dict(name="good", kind="drafter", factory="some:Thing", summary="Drafts.")
+GOOD = dict(name="good", factory="some:Thing", summary="Drafts.")
+MORE: dict[str, dict[str, Any]] = {
+    "rule": {"exactness": "lossy"},
+    "method": {"exactness": "lossy"},
+    "adapter": {"exactness": "lossy", "fits": "operator:not_"},
+}
 FIRST_PARTY = [c.name for c in installed().components("method")]
 
 
-@pytest.mark.parametrize("name,value", itertools.product(FIELDS, VALUES))
-def test_a_field_that_is_none_of_its_values(attempt: Callable, name: str, value: Any) -> None:
-    def harmless(made: Component) -> bool:
-        """Plain text is a name or a sentence, whatever it says."""
-        return name in ("name", "summary", "paper") and isinstance(value, str) and value.isprintable()
-
-    attempt(lambda: Component(**{**GOOD, name: value}), harmless)
+def good(kind: str, **changed: Any) -> Spec:
+    facts = GOOD | MORE.get(kind, {}) | changed
+    if kind == "method":
+        del facts["factory"]
+    return {spec.kind: spec for spec in SPECS}[kind](**facts)
 
 
-CLASHING = [(c.kind, c.name) for kind in ("target", "drafter", "rule", "method") for c in installed().components(kind)]
+@pytest.mark.parametrize("field,value", itertools.product(FIELDS, VALUES))
+def test_a_field_that_is_none_of_its_values(attempt: Callable, field: tuple[type[Spec], str], value: Any) -> None:
+    spec, name = field
+
+    def harmless(made: Spec) -> bool:
+        """Plain text is a name or a sentence, whatever it says; a number is a number of units."""
+        texts = ("name", "summary", "paper", "drafter", "rule")
+        return (name == "k" and value == 7) or (name in texts and isinstance(value, str) and value.isprintable())
+
+    attempt(lambda: good(spec.kind, **{name: value}), harmless)
+
+
+CLASHING = [(c.kind, c.name) for kind in KINDS for c in installed().components(kind)]
 
 
 @pytest.mark.parametrize("kind,name", CLASHING)
@@ -45,10 +62,8 @@ def test_a_name_that_is_taken(kind: str, name: str) -> None:
 
     class Plugin:
         @hookimpl
-        def mmspec_components(self) -> Iterator[Component]:
-            parts: dict[str, Any] = {"factory": "some:Thing"} if kind != "method" else {}
-            promise: dict[str, Any] = {"exactness": "lossy"} if kind in ("rule", "method") else {}
-            yield Component(name=name, kind=kind, summary="A thief.", **parts, **promise)
+        def mmspec_components(self) -> Iterator[Spec]:
+            yield good(kind, name=name)
 
     registry.register(Plugin(), "thief")
     for method in installed().components("method"):
@@ -62,12 +77,12 @@ def yields(*values: Any) -> Callable[[], Iterator[Any]]:
     return lambda: iter(values)
 
 
-def fails() -> Iterator[Component]:
-    yield Component(**GOOD)
+def fails() -> Iterator[Spec]:
+    yield DrafterSpec(**GOOD)
     raise RuntimeError("half\x1b[2J of it\nfailed")
 
 
-def leaves() -> Iterator[Component]:
+def leaves() -> Iterator[Spec]:
     raise SystemExit(3)
 
 
@@ -76,8 +91,8 @@ MANIFESTS: dict[str, Callable[[], Any]] = {
     "a number": lambda: 7,
     "numbers": yields(1, 2),
     "a dictionary": yields(GOOD),
-    "the class": yields(Component),
-    "twice the same": yields(Component(**GOOD), Component(**GOOD)),
+    "the class": yields(DrafterSpec),
+    "twice the same": yields(DrafterSpec(**GOOD), DrafterSpec(**GOOD)),
     "fails half-way": fails,
     "leaves": leaves,
     "text": lambda: "components",

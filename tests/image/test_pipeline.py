@@ -267,4 +267,4 @@ def test_a_published_pipeline_comes_back(published, tmp_path):
 def test_the_manifest_names_the_class_and_a_method_that_there_is():
     target = installed().get("target", "llamagen")
     assert target.load_pipeline() is TextToImagePipeline
-    assert installed().get("method", target.default_method).drafter == "jacobi"
+    assert installed().get("method", target.default_methods[0].method).drafter == "jacobi"

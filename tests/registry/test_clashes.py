@@ -9,24 +9,31 @@ import mmspec
 from mmspec.api.build import decoder_for
 from mmspec.core import manifest
 from mmspec.core.rules.match import Match
-from mmspec.registry import Component, Registry, fitting, hookimpl, installed, pair
+from mmspec.registry import MethodSpec, Registry, RuleSpec, Spec, fitting, hookimpl, installed, pair
+from mmspec.registry.specs import SPECS
 from mmspec.testing.conformance.tiny import llama, prompt, small
 
 OURS = ("core", "continuous", "image", "ssm", "text", "video")
 
 
+def another(kind: str, name: str) -> Spec:
+    """A component of that kind and name, which does nothing."""
+    fields: dict[str, Any] = {} if kind == "method" else {"factory": "not_there:Thing"}
+    fields |= {"exactness": "lossy"} if kind in ("rule", "method", "adapter") else {}
+    fields |= {"fits": "operator:not_"} if kind == "adapter" else {}
+    return {spec.kind: spec for spec in SPECS}[kind](name=name, summary="Another of that name.", **fields)
+
+
 class Taker:
     """Offers what is there already, under the same names."""
 
-    def __init__(self, taken: tuple[Component, ...]) -> None:
+    def __init__(self, taken: tuple[Spec, ...]) -> None:
         self._taken = taken
 
     @hookimpl
-    def mmspec_components(self) -> Iterator[Component]:
+    def mmspec_components(self) -> Iterator[Spec]:
         for kind, name in sorted({(c.kind, c.name) for c in self._taken}):
-            promise: dict[str, Any] = {"exactness": "lossy"} if kind in ("rule", "method") else {}
-            factory = None if kind == "method" else "not_there:Thing"
-            yield Component(name=name, kind=kind, factory=factory, summary="Another of that name.", **promise)
+            yield another(kind, name)
 
 
 @pytest.fixture
@@ -82,9 +89,9 @@ def test_who_asks_for_a_plain_name_hears_of_the_clash(taken: Registry, asked: di
 def test_a_method_of_the_plugin_itself_has_the_plugins_own_rule() -> None:
     class Own:
         @hookimpl
-        def mmspec_components(self) -> Iterator[Component]:
-            yield Component(name="match", kind="rule", factory="a:B", exactness="lossy", summary="Its own.")
-            yield Component(name="mine", kind="method", exactness="lossy", summary="Without a rule's name.")
+        def mmspec_components(self) -> Iterator[Spec]:
+            yield RuleSpec(name="match", factory="a:B", exactness="lossy", summary="Its own.")
+            yield MethodSpec(name="mine", exactness="lossy", summary="Without a rule's name.")
 
     registry = Registry()
     registry.register(manifest, "core")

@@ -13,15 +13,15 @@ import typer
 from typer.testing import CliRunner
 
 from mmspec.cli.app import build
-from mmspec.registry import Component, PluginError, Registry, hookimpl, installed, load
+from mmspec.registry import DrafterSpec, MethodSpec, PluginError, Registry, TargetSpec, hookimpl, installed, load
 from mmspec.registry.printable import LONGEST, one_line, printable, refuse_control
 
 ESC, BIDI, NOTHING = "\x1b", "\u202e", "\u200b"
 HEAD = """
-from mmspec.registry import Component, hookimpl
+from mmspec.registry import DrafterSpec, hookimpl
 
 def drafter(name):
-    return Component(name=name, kind="drafter", factory="fractions:Fraction", summary="A drafter.")
+    return DrafterSpec(name=name, factory="fractions:Fraction", summary="A drafter.")
 
 @hookimpl
 def mmspec_components():
@@ -29,10 +29,8 @@ def mmspec_components():
 GREETING = HEAD + "    return [drafter('greeting')]\n"
 
 
-def drafter(name: str = "thing", **facts: Any) -> Component:
-    return Component(
-        **{"name": name, "kind": "drafter", "factory": "fractions:Fraction", "summary": "A drafter."} | facts
-    )
+def drafter(name: str = "thing", **facts: Any) -> DrafterSpec:
+    return DrafterSpec(**{"name": name, "factory": "fractions:Fraction", "summary": "A drafter."} | facts)
 
 
 class Hooks:
@@ -107,19 +105,19 @@ def endless() -> Any:
         number += 1
 
 
-class Changing(Component):
+class Changing(DrafterSpec):
     """Answers otherwise each time."""
 
 
 @pytest.mark.parametrize(
     ("components", "says"),
     [
-        (lambda: ["suffix"], "yields Component"),
+        (lambda: ["suffix"], "yields specs only"),
         (lambda: 5, "not iterable"),
-        (lambda: [drafter(), None], "yields Component"),
+        (lambda: [drafter(), None], "yields specs only"),
         (lambda: (drafter(f"d{i}") for i in range(10**5)), "more than 1000 components"),
         (endless, "more than 1000 components"),
-        (lambda: [Changing(name="c", kind="drafter", factory="a:B", summary="C.")], "yields Component"),
+        (lambda: [Changing(name="c", factory="a:B", summary="C.")], "yields specs only"),
         (lambda: sys.exit(3), "3"),
     ],
 )
@@ -134,7 +132,7 @@ def test_a_manifest_that_is_none_leaves_nothing(components: Callable[[], Any], s
 
 def test_what_a_plugin_changes_later_is_not_what_was_registered() -> None:
     mine, values = drafter(), {"size": 1}
-    method = Component(name="m", kind="method", exactness="lossy", summary="A method.", defaults=values)
+    method = MethodSpec(name="m", exactness="lossy", summary="A method.", defaults=values)
     registry = Registry()
     registry.register(Hooks(lambda: [mine, method]), "later")
     object.__setattr__(mine, "summary", f"{ESC}[2J")
@@ -179,7 +177,7 @@ def test_a_plugin_that_cannot_say_its_target_is_noted_and_the_next_is_asked(
     answer: Callable[[Any], Any], says: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     registry = Registry()
-    net = Component(name="net", kind="target", factory="fractions:Fraction", summary="A target.")
+    net = TargetSpec(name="net", factory="fractions:Fraction", summary="A target.")
     registry.register(Hooks(lambda: [net], lambda model: "net"), "good")
     registry.register(Hooks(list, answer), "odd")
     with pytest.warns(UserWarning, match="plugin 'odd' failed in mmspec_target_for"):
@@ -287,12 +285,8 @@ def test_markup_and_brackets_are_shown_as_they_are(monkeypatch: pytest.MonkeyPat
     """A summary that closes a tag which nobody opened."""
     monkeypatch.delenv("COLUMNS", raising=False)
     odd = [
-        Component(
-            name="odd-bracket", kind="method", exactness="lossy", summary="[/x] [red]none[/red] \\[", drafter="gone"
-        ),
-        Component(
-            name="odd-summary", kind="method", exactness="lossy", rule="core:match", summary="[/x] [bold]as it is"
-        ),
+        MethodSpec(name="odd-bracket", exactness="lossy", summary="[/x] [red]none[/red] \\[", drafter="gone"),
+        MethodSpec(name="odd-summary", exactness="lossy", rule="core:match", summary="[/x] [bold]as it is"),
     ]
     installed().register(Hooks(lambda: odd), "brackets")
     try:

@@ -5,17 +5,24 @@ import inspect
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 import mmspec
+import mmspec.authors
+import mmspec.testing
 
 HEAVY = ("torch", "transformers", "diffusers", "pydantic", "typer")
 
 
 @pytest.mark.parametrize(
     "code",
-    ["import mmspec", "import mmspec.registry.options", "import mmspec.registry as r; r.installed().components()"],
+    [
+        "import mmspec.authors",
+        "import mmspec.registry.options",
+        "import mmspec.registry as r; r.installed().components()",
+    ],
 )
 def test_nothing_heavy_is_imported(code: str) -> None:
     script = f"import sys; {code}; print([m for m in {HEAVY} if m in sys.modules])"
@@ -24,21 +31,34 @@ def test_nothing_heavy_is_imported(code: str) -> None:
 
 
 def test_exports_are_the_objects_themselves() -> None:
-    from mmspec.registry import Component, hookimpl
+    from mmspec.registry import DrafterSpec, hookimpl
 
-    assert mmspec.Component is Component and mmspec.hookimpl is hookimpl
-    assert {"Component", "Decoder", "Draft", "Distribution", "enable", "disable", "custom_generate"} <= set(dir(mmspec))
+    assert mmspec.DrafterSpec is DrafterSpec and mmspec.hookimpl is hookimpl
+    assert {
+        "DrafterSpec",
+        "MethodSpec",
+        "Decoder",
+        "Draft",
+        "Distribution",
+        "enable",
+        "disable",
+        "custom_generate",
+    } <= set(dir(mmspec))
     with pytest.raises(AttributeError, match="no attribute 'enabel'"):
         mmspec.enabel  # noqa: B018
 
 
-@pytest.mark.parametrize("name", sorted(mmspec._HOMES))
-def test_every_export_arrives(name: str) -> None:
-    assert getattr(mmspec, name) is not None
+SURFACES = (mmspec, mmspec.authors, mmspec.testing)
 
 
-def test_type_checkers_see_the_same_exports() -> None:
-    tree = ast.parse(Path(inspect.getfile(mmspec)).read_text())
+@pytest.mark.parametrize(("surface", "name"), [(surface, name) for surface in SURFACES for name in surface._HOMES])
+def test_every_export_arrives(surface: ModuleType, name: str) -> None:
+    assert getattr(surface, name) is not None and name in dir(surface)
+
+
+@pytest.mark.parametrize("surface", SURFACES)
+def test_type_checkers_see_the_same_exports(surface: ModuleType) -> None:
+    tree = ast.parse(Path(inspect.getfile(surface)).read_text())
     block = next(node for node in tree.body if isinstance(node, ast.If))
     seen = {alias.name: node.module for node in block.body for alias in node.names}
-    assert seen == mmspec._HOMES
+    assert seen == surface._HOMES

@@ -7,16 +7,16 @@ import pytest
 from mmspec.registry import PluginError, load
 
 GOOD = """
-from mmspec.registry import Component, hookimpl
+from mmspec.registry import DrafterSpec, hookimpl
 
 @hookimpl
 def mmspec_components():
-    yield Component(name="acme", kind="drafter", factory="fractions:Fraction", summary="A drafter.")
+    yield DrafterSpec(name="acme", factory="fractions:Fraction", summary="A drafter.")
 """
 BROKEN_IMPORT = "import a_module_that_is_not_there\n"
 BROKEN_EXIT = "import sys; sys.exit(3)\n"
 BROKEN_MANIFEST = GOOD + "    raise RuntimeError('half way')\n"
-BROKEN_YIELD = GOOD.replace("yield Component(", "yield dict(")
+BROKEN_YIELD = GOOD.replace("yield DrafterSpec(", "yield dict(")
 TWICE = GOOD + GOOD.rsplit("\n", 2)[-2] + "\n"
 MISSPELT = GOOD + "\n@hookimpl\ndef mmspec_comands(app):\n    pass\n"
 FEWER_ARGUMENTS = GOOD + "\n@hookimpl\ndef mmspec_target_for(modle):\n    pass\n"
@@ -48,7 +48,7 @@ def test_a_good_plugin_is_found(install) -> None:
         (BROKEN_EXIT, "SystemExit: 3"),
         ("def f(:\n", "SyntaxError"),
         (BROKEN_MANIFEST, "RuntimeError: half way"),
-        (BROKEN_YIELD, r"TypeError: mmspec_components\(\) yields Component"),
+        (BROKEN_YIELD, r"TypeError: mmspec_components\(\) yields specs only"),
         (TWICE, "drafter 'acme' is given twice"),
         (MISSPELT, "no hook is called 'mmspec_comands'; did you mean 'mmspec_commands'"),
         (FEWER_ARGUMENTS, "modle"),

@@ -4,13 +4,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from mmspec.registry import Component, PluginError, Registry, hookimpl, hookspec
+from mmspec.registry import AdapterSpec, DrafterSpec, PluginError, Registry, Spec, TargetSpec, hookimpl, hookspec
 
 
 class Offers:
     """A plugin made of an object."""
 
-    def __init__(self, *components: Component) -> None:
+    def __init__(self, *components: Spec) -> None:
         self.components = components
 
     @hookimpl
@@ -18,8 +18,8 @@ class Offers:
         return self.components
 
 
-def drafter(name: str) -> Component:
-    return Component(name=name, kind="drafter", factory="fractions:Fraction", summary="A drafter.")
+def drafter(name: str) -> DrafterSpec:
+    return DrafterSpec(name=name, factory="fractions:Fraction", summary="A drafter.")
 
 
 @pytest.fixture
@@ -63,7 +63,7 @@ def test_registering_by_hand_raises_and_leaves_nothing(registry) -> None:
         registry.register(Offers(), "one")
     with pytest.raises(ValueError, match="given twice"):
         registry.register(Offers(drafter("a"), drafter("a")), "three")
-    with pytest.raises(TypeError, match="yields Component"):
+    with pytest.raises(TypeError, match="yields specs only"):
         registry.register(Offers("suffix"), "three")
     registry.register(Offers(drafter("a")), "three")
     assert registry.get("drafter", "a").owner == "three"
@@ -77,8 +77,8 @@ class Adapter(Offers):
         return "net" if model.kind == "net" else None
 
 
-def target(name: str) -> Component:
-    return Component(name=name, kind="target", factory="fractions:Fraction", summary="A target.")
+def target(name: str) -> TargetSpec:
+    return TargetSpec(name=name, factory="fractions:Fraction", summary="A target.")
 
 
 def test_target_for_asks_the_last_plugin_first_and_takes_its_own_component(registry) -> None:
@@ -86,6 +86,20 @@ def test_target_for_asks_the_last_plugin_first_and_takes_its_own_component(regis
     registry.register(Adapter(target("net")), "new")
     assert registry.target_for(SimpleNamespace(kind="net")).owner == "new"
     assert registry.target_for(SimpleNamespace(kind="other")) is None
+
+
+def adapter(name: str, fits: str) -> AdapterSpec:
+    facts = dict(factory="fractions:Fraction", exactness="lossless", summary="An adapter.")
+    return AdapterSpec(name=name, fits=fits, **facts)
+
+
+def test_adapters_are_asked_one_by_one_and_one_that_fails_is_noted_on_its_plugin(registry) -> None:
+    registry.register(Offers(adapter("none", "operator:not_"), adapter("any", "operator:truth")), "acme")
+    registry.register(Offers(adapter("broken", "operator:neg")), "odd")
+    with pytest.warns(UserWarning, match="plugin 'odd' failed in the adapter 'broken'"):
+        assert [found.qualified for found in registry.adapters_for("a pipeline")] == ["acme:any"]
+    with pytest.raises(ValueError, match="There is an adapter of that name"):
+        registry.get("method", "any")
 
 
 def test_a_hook_that_raises_is_noted_on_its_plugin_only(registry, monkeypatch) -> None:

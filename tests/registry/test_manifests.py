@@ -6,27 +6,34 @@ from typing import Any
 import pytest
 
 import mmspec_text.plugin
-from mmspec.registry import Component, Registry, hookimpl, installed, pair, require
+from mmspec.registry import DefaultMethod, Registry, Spec, TargetSpec, hookimpl, installed, pair, require
+from mmspec.registry.matching import HOME
 
-PARTS = [c for c in installed().components() if c.kind != "method"]
+PARTS = [c for kind in ("target", "drafter", "rule") for c in installed().components(kind)]
+DEFAULTS = [(target, default) for target in installed().components("target") for default in target.default_methods]
 
 
-@pytest.mark.parametrize("component", PARTS, ids=lambda c: f"{c.kind}-{c.name}")
-def test_manifest_agrees_with_the_class(component: Component) -> None:
-    made = component.load()
+@pytest.mark.parametrize("spec", PARTS, ids=lambda c: f"{c.kind}-{c.name}")
+def test_the_class_says_what_the_spec_says(spec: Any) -> None:
+    """Where it says something before it is made, and options cannot decide."""
+    factory = spec.load()
     for attribute in ("needs", "offers", "exactness"):
-        said = getattr(component, attribute)
-        assert getattr(made, attribute, said) == said, attribute
-    if component.options:
-        assert component.load_options().__dataclass_params__.frozen
+        if attribute in vars(spec):
+            assert getattr(factory, attribute, vars(spec)[attribute]) == vars(spec)[attribute], attribute
+    if spec.kind != "target" and spec.options:
+        assert spec.load_options().__dataclass_params__.frozen
 
 
-@pytest.mark.parametrize("target", [c for c in PARTS if c.default_method], ids=lambda c: c.name)
-def test_what_a_target_is_used_with_by_default_fits_it(target: Component) -> None:
-    pairing = pair(installed(), target.default_method)
+@pytest.mark.parametrize(("target", "default"), DEFAULTS, ids=lambda c: getattr(c, "name", "default"))
+def test_what_a_target_is_used_with_by_default_fits_it(target: TargetSpec, default: DefaultMethod) -> None:
+    pairing = pair(installed(), default.method)
     require(installed(), pairing, target)
-    assert pairing.method.owner == target.owner
-    assert pairing.exactness in ("invariant", "lossless") and (target.default_k or 1) > 0
+    assert pairing.method.owner in (target.owner, HOME)
+    assert pairing.exactness in ("invariant", "lossless")
+
+
+def test_every_target_of_ours_has_a_default_for_any_call_of_it() -> None:
+    assert all(target.default_methods[-1].when == "" for target in installed().components("target"))
 
 
 def test_the_text_target_is_for_live_models_of_transformers() -> None:
@@ -40,8 +47,8 @@ def test_the_text_target_is_for_live_models_of_transformers() -> None:
 def test_a_plugin_that_knows_a_model_better_is_asked_first() -> None:
     class Better:
         @hookimpl
-        def mmspec_components(self) -> list[Component]:
-            return [Component(name="better", kind="target", factory="x:Y", summary="For mamba.")]
+        def mmspec_components(self) -> list[Spec]:
+            return [TargetSpec(name="better", factory="x:Y", summary="For mamba.")]
 
         @hookimpl
         def mmspec_target_for(self, model: Any) -> str | None:

@@ -2,15 +2,17 @@
 
 import pytest
 
-from mmspec.registry import Component, Registry, fits, fitting, hookimpl, pair, require
+from mmspec.registry import MethodSpec, Registry, Spec, fitting, hookimpl, pair, require
+from mmspec.registry.specs import SPECS
 
 
-def part(kind: str, name: str, **facts) -> Component:
-    return Component(name=name, kind=kind, factory="fractions:Fraction", summary="A part.", **facts)
+def part(kind: str, name: str, **facts) -> Spec:
+    kinds = {spec.kind: spec for spec in SPECS}
+    return kinds[kind](name=name, factory="fractions:Fraction", summary="A part.", **facts)
 
 
-def method(name: str, **facts) -> Component:
-    return Component(name=name, kind="method", exactness="invariant", summary="A method.", **facts)
+def method(name: str, **facts) -> MethodSpec:
+    return MethodSpec(name=name, exactness="invariant", summary="A method.", **facts)
 
 
 class Plugin:
@@ -46,8 +48,8 @@ def test_no_draft_is_a_chain_and_a_tree_is_not(registry) -> None:
 
 
 def test_fits_names_what_is_missing(registry) -> None:
-    assert fits(pair(registry, "trees"), {"discrete", "tree"}) == {"hidden"}
-    assert fits(pair(registry, "trees"), {"discrete", "tree", "hidden", "more"}) == frozenset()
+    assert pair(registry, "trees").missing({"discrete", "tree"}) == {"hidden"}
+    assert pair(registry, "trees").missing({"discrete", "tree", "hidden", "more"}) == frozenset()
 
 
 def test_a_pair_promises_no_more_than_its_rule(registry) -> None:
@@ -67,7 +69,7 @@ def test_plain_decoding_takes_the_rule_that_the_target_admits(registry) -> None:
     for offers, rule in (({"discrete"}, "match"), ({"continuous"}, "rejection"), (None, "match")):
         assert pair(registry, "plain", offers=offers).rule.name == rule
     drafting = pair(registry, "plain", drafter="sampled", offers={"continuous"})
-    assert drafting.rule.name == "match" and fits(drafting, {"continuous"}) == {"discrete"}, "drafts are verified"
+    assert drafting.rule.name == "match" and drafting.missing({"continuous"}) == {"discrete"}, "drafts are verified"
     with pytest.raises(ValueError, match="needs discrete"):
         require(registry, pair(registry, "plain", rule="match", offers={"continuous"}), part("target", "waves"))
 

@@ -12,7 +12,7 @@ from transformers import PreTrainedTokenizerFast, TextStreamer
 
 import mmspec
 from mmspec.kits.text.pipeline import TextPipeline, TextPipelineOutput
-from mmspec.registry import Component, Registry, installed
+from mmspec.registry import Registry, TargetSpec, installed
 
 PROMPTS = ["the cat and the dog and the ", "a dog", "cats and dogs and c"]
 
@@ -188,7 +188,7 @@ def test_mistakes_in_loading(folder: Path, tmp_path: Path, monkeypatch: pytest.M
         ValueError, match=r"holds a OddPipeline, which no installed plugin has; there is .*TextPipeline"
     ):
         mmspec.Pipeline.from_pretrained(tmp_path)
-    bare = Component(name="bare", kind="target", factory="a:B", summary="A target.", owner="mine")
+    bare = TargetSpec(name="bare", factory="a:B", summary="A target.", owner="mine")
     monkeypatch.setattr(Registry, "target_for", lambda self, model: bare)
     with pytest.raises(ValueError, match=r"'mine:bare' has no pipeline; use mmspec\.enable"):
         mmspec.Pipeline.from_pretrained(folder)

@@ -61,14 +61,14 @@ from mmspec.core.rules.rule import walk_where
 
 @mmspec.hookimpl
 def mmspec_components():
-    yield mmspec.Component(
-        name="yes", kind="rule", factory="planted:Yes", needs={"discrete"}, exactness="invariant", summary="Accepts."
+    yield mmspec.RuleSpec(
+        name="yes", factory="planted:Yes", needs={"discrete"}, exactness="invariant", summary="Accepts."
     )
-    yield mmspec.Component(
-        name="sevens", kind="drafter", factory="planted:make", needs={"discrete"}, offers={"chain"}, summary="Sevens."
+    yield mmspec.DrafterSpec(
+        name="sevens", factory="planted:make", needs={"discrete"}, offers={"chain"}, summary="Sevens."
     )
-    yield mmspec.Component(
-        name="planted", kind="method", drafter="sevens", rule="yes", exactness="invariant", summary="Lies."
+    yield mmspec.MethodSpec(
+        name="planted", drafter="sevens", rule="yes", exactness="invariant", summary="Lies."
     )
 
 

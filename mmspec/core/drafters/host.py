@@ -4,7 +4,7 @@ A `HostDrafter` sees lists of unit ids and returns lists; what it proposes are p
 takes chains.
 """
 
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 
@@ -14,6 +14,7 @@ from mmspec.core.state import State
 from mmspec.core.types import Draft, Step
 
 
+@runtime_checkable
 class HostDrafter(Protocol):
     """What an author writes."""
 

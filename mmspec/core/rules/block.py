@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from mmspec.core.distributions import Categorical, PointMass, dense, take_nodes
+from mmspec.core.manifest import BLOCK
 from mmspec.core.noise import DraftNoise, Lane, Round
 from mmspec.core.rules.rule import path_to, walk
 from mmspec.core.types import Draft, Scores, Verdict
@@ -19,9 +20,8 @@ from mmspec.core.types import Draft, Scores, Verdict
 class Block:
     """See the module. No knobs. `verdict.drawn` is meaningful at the stopping node only."""
 
-    exactness = "lossless"
-    needs = frozenset({"discrete", "chain"})
-    offers: frozenset[str] = frozenset()
+    exactness: str = BLOCK.exactness
+    needs, offers = BLOCK.needs, BLOCK.offers
 
     def draft_noise(self, round: Round) -> DraftNoise:
         return DraftNoise(round, shared=False)

@@ -7,6 +7,7 @@ sharing (arXiv 2408.07978) with an exponential race. Acceptance of a sampled dra
 Guarantee: `invariant`. Needs discrete units; siblings may be chosen, dropped and reordered for any reason.
 """
 
+from mmspec.core.manifest import MATCH
 from mmspec.core.noise import DraftNoise, Round
 from mmspec.core.rules.rule import walk
 from mmspec.core.types import Draft, Scores, Verdict
@@ -15,9 +16,8 @@ from mmspec.core.types import Draft, Scores, Verdict
 class Match:
     """See the module. No knobs."""
 
-    exactness = "invariant"
-    needs = frozenset({"discrete"})
-    offers = frozenset({"redraw", "rerank"})
+    exactness: str = MATCH.exactness
+    needs, offers = MATCH.needs, MATCH.offers
 
     def draft_noise(self, round: Round) -> DraftNoise:
         return DraftNoise(round, shared=True)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from mmspec.core.distributions import Categorical, PointMass, dense, take_nodes
+from mmspec.core.manifest import RECURSIVE_REJECTION
 from mmspec.core.noise import DraftNoise, Lane, Round, SpreadNoise
 from mmspec.core.rules.rule import walk, walk_where
 from mmspec.core.types import Draft, Scores, Verdict
@@ -19,9 +20,8 @@ from mmspec.core.types import Draft, Scores, Verdict
 class RecursiveRejection:
     """See the module. No knobs."""
 
-    exactness = "lossless"
-    needs = frozenset({"discrete"})
-    offers: frozenset[str] = frozenset()
+    exactness: str = RECURSIVE_REJECTION.exactness
+    needs, offers = RECURSIVE_REJECTION.needs, RECURSIVE_REJECTION.offers
 
     def draft_noise(self, round: Round) -> DraftNoise:
         return DraftNoise(round, shared=False)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from mmspec.core.distributions import CouplesAtOnce, Distribution, couple, drawn_part, where_nodes
+from mmspec.core.manifest import REJECTION
 from mmspec.core.noise import DraftNoise, Round
 from mmspec.core.rules.rule import walk
 from mmspec.core.types import Draft, Scores, Verdict
@@ -19,9 +20,8 @@ from mmspec.core.types import Draft, Scores, Verdict
 class Rejection:
     """See the module. No knobs."""
 
-    exactness = "lossless"
-    needs = frozenset({"chain"})
-    offers = frozenset({"redraw"})
+    exactness: str = REJECTION.exactness
+    needs, offers = REJECTION.needs, REJECTION.offers
 
     def draft_noise(self, round: Round) -> DraftNoise:
         return DraftNoise(round, shared=False)

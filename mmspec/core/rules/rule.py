@@ -4,7 +4,7 @@ Distributions couple, rules walk: a rule draws one unit at every node (freely, b
 child), and the walk goes from the root to the child that equals the draw, as far as it can.
 """
 
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -14,6 +14,7 @@ from mmspec.core.noise import DraftNoise, Round
 from mmspec.core.types import Draft, Scores, Verdict
 
 
+@runtime_checkable
 class Rule(Protocol):
     """Draft + scores → verdict.
 

@@ -8,6 +8,7 @@ from typing import Annotated
 
 from pydantic import Field
 
+from mmspec.core.manifest import SYNTHETIC
 from mmspec.core.noise import DraftNoise, Lane, Round
 from mmspec.core.rules.rule import walk_where
 from mmspec.core.types import Draft, Scores, Verdict
@@ -29,9 +30,8 @@ class Synthetic:
         options: The rate.
     """
 
-    exactness = "synthetic"
-    needs: frozenset[str] = frozenset()
-    offers: frozenset[str] = frozenset({"redraw", "rerank"})
+    exactness: str = SYNTHETIC.exactness
+    needs, offers = SYNTHETIC.needs, SYNTHETIC.offers
 
     def __init__(self, options: SyntheticOptions = SyntheticOptions()) -> None:
         self._rate = options.rate

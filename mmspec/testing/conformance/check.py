@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from mmspec.registry import Component
+from mmspec.registry import Spec
 from mmspec.registry.suggest import unknown
 from mmspec.testing.conformance.outcome import Outcome, Status
 
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from mmspec.testing.conformance.subject import Subject
 
 Measure = Callable[[Any], str]
+When = Callable[[Any], bool]
 MODULES = ("manifest", "drafters", "drafted_distributions", "rules", "exactness", "degenerate", "targets", "methods")
 NOTHING = "-"
 
@@ -50,14 +51,14 @@ class Promise:
     name: str
     text: str
     kinds: tuple[str, ...]
-    when: Callable[[Component], bool]
+    when: When
     measure: Measure
 
 
 _PROMISES: list[Promise] = []
 
 
-def promise(*kinds: str, when: Callable[[Component], bool] = lambda component: True) -> Callable[[Measure], Measure]:
+def promise(*kinds: str, when: When = lambda spec: True) -> Callable[[Measure], Measure]:
     """Make a function a check; its name and the first line of its docstring are what users see.
 
     Args:
@@ -114,8 +115,8 @@ class Check:
         return self.promise.name
 
     @property
-    def component(self) -> Component:
-        """Who is checked."""
+    def component(self) -> Spec:
+        """The spec of what is checked."""
         return self.subject.component
 
     def __call__(self) -> str:
@@ -149,6 +150,6 @@ class Check:
         return Outcome(self.name, self.component.qualified, status, number, reason, self.component.kind)
 
 
-def claimed(component: Component) -> Iterable[Promise]:
+def claimed(component: Spec) -> Iterable[Promise]:
     """The checks of a component, from its manifest alone."""
     return (p for p in promises() if component.kind in p.kinds and p.when(component))

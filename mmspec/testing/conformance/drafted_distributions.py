@@ -16,7 +16,7 @@ from mmspec.core.distributions import Categorical, Distribution, Gaussian, Gauss
 from mmspec.core.philox import PhiloxSource
 from mmspec.core.types import Draft
 from mmspec.core.warp import Warp
-from mmspec.registry import Component
+from mmspec.registry import DrafterSpec
 from mmspec.testing.conformance.benches import Bench
 from mmspec.testing.conformance.check import Broken, Untried, promise
 from mmspec.testing.conformance.drafters import runs
@@ -32,11 +32,11 @@ MOST = 25_000
 """Rows of a run."""
 
 
-def _has_distribution(component: Component) -> bool:
+def _has_distribution(component: DrafterSpec) -> bool:
     return "q" in component.offers
 
 
-def _draws_anew(component: Component) -> bool:
+def _draws_anew(component: DrafterSpec) -> bool:
     """Not where a window lives on from round to round (`redraw`): its rounds share units by design."""
     return _has_distribution(component) and "redraw" not in component.needs
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from mmspec.core.decoder import Decoder
 from mmspec.core.rules import Rule
-from mmspec.registry import Component
+from mmspec.registry import RuleSpec
 from mmspec.testing.conformance.benches import Bench, gaussian
 from mmspec.testing.conformance.check import Broken, Untried, promise
 from mmspec.testing.conformance.play import differing, plain
@@ -35,7 +35,7 @@ TOKENS = 5
 def claims(exactness: str) -> Any:
     """Whether a component claims this exactness."""
 
-    def claimed(component: Component) -> bool:
+    def claimed(component: RuleSpec) -> bool:
         return component.exactness == exactness
 
     return claimed

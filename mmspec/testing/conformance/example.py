@@ -31,7 +31,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from mmspec.registry import Component
+from mmspec.registry.specs import FactorySpec, Spec
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -73,13 +73,13 @@ class Example:
             raise ValueError(f"rows is the most rows that a drafter takes, at least 1; got {self.rows}")
 
 
-def examples_of(component: Component) -> list[Example]:
-    """The examples of a component; none where its factory names none.
+def examples_of(component: Spec) -> list[Example]:
+    """The examples of a component; none where it has no factory, or its factory names none.
 
     Raises:
         TypeError: What the attribute `example` gives is no example.
     """
-    if component.factory is None:
+    if not isinstance(component, FactorySpec):
         return []
     given = getattr(component.load(), "example", None)
     if given is None:

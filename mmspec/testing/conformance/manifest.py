@@ -5,15 +5,19 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
-from mmspec.registry.component import EXACTNESS
+from mmspec.core.capabilities import TargetAware
+from mmspec.core.drafters.host import HostDrafter
+from mmspec.registry.fields import EXACTNESS
 from mmspec.registry.options import build, explain
 from mmspec.testing.conformance.check import Broken, Untried, promise
 from mmspec.testing.conformance.subject import Subject
 
 PARTS = ("target", "drafter", "rule")
+FACTS = ("needs", "offers", "exactness")
 MEMBERS = {
     "target": ("offers", "vocab", "start", "verify", "commit", "truncate"),
     "drafter": ("offers", "needs", "bind", "width", "start", "propose", "observe"),
@@ -35,7 +39,7 @@ print(1e3 * (time.perf_counter() - began), *(m for m in ("torch", "transformers"
 """
 
 
-@promise(*PARTS)
+@promise(*PARTS, "adapter")
 def factory_imports(subject: Subject) -> str:
     """What the manifest names can be imported."""
     began = time.perf_counter()
@@ -43,7 +47,7 @@ def factory_imports(subject: Subject) -> str:
     return f"{subject.component.factory} in {1e3 * (time.perf_counter() - began):.0f} ms"
 
 
-@promise(*PARTS, "method")
+@promise(*PARTS, "method", "adapter")
 def import_is_cheap(subject: Subject) -> str:
     """The module with the manifest imports no torch (and so touches no device), nor anything as heavy."""
     record = next((p for p in subject.registry.plugins() if p.name == subject.component.owner), None)
@@ -60,18 +64,14 @@ def can_be_made(subject: Subject) -> str:
     """The factory makes one of the default options, or of the example's, and it has what its protocol asks for."""
     component = subject.component
     members = MEMBERS[component.kind]
-    for example in subject.examples:
-        if component.kind == "target" and example.target is None:
-            raise Untried(TARGET)
-        made = example.target if component.kind == "target" else subject.made(example)
-        missing = [name for name in members if not hasattr(made, name)]
+    for instance in _instances(subject):
+        missing = [name for name in members if not hasattr(instance, name)]
         if missing:
-            hint = (
-                "; a HostDrafter is wrapped: mmspec.core.drafters.host.HostDrafterAdapter(it)"
-                if _is_hosted(made)
-                else ""
+            host = isinstance(instance, HostDrafter) and not isinstance(instance, TargetAware)
+            hint = "; a HostDrafter is wrapped: mmspec.core.drafters.host.HostDrafterAdapter(it)" if host else ""
+            raise Broken(
+                f"{type(instance).__name__} lacks {', '.join(missing)}{hint}", f"{len(missing)} members missing"
             )
-            raise Broken(f"{type(made).__name__} lacks {', '.join(missing)}{hint}", f"{len(missing)} members missing")
     if component.kind == "drafter" and not _tried(subject) and subject.crashes:
         raise Broken(subject.crashes[0], f"{len(set(subject.crashes))} faults")
     return f"{len(subject.examples)} made, {len(members)} members each"
@@ -87,46 +87,38 @@ def _tried(subject: Subject) -> bool:
         return False
 
 
-def _is_hosted(made: Any) -> bool:
-    return hasattr(made, "propose") and not hasattr(made, "bind")
+def _instances(subject: Subject) -> Iterator[Any]:
+    """One component for every example; a target's is the example's own."""
+    for example in subject.examples:
+        if subject.component.kind != "target":
+            yield subject.made(example)
+        elif example.target is None:
+            raise Untried(TARGET)
+        else:
+            yield example.target
 
 
 @promise(*PARTS)
 def manifest_agrees(subject: Subject) -> str:
-    """`needs`, `offers` and `exactness` are the same in the manifest and on the class, or on what it makes."""
-    component, compared = subject.component, 0
-    factory = component.load()
-    for name in ("needs", "offers", "exactness"):
-        said = getattr(component, name)
-        there = getattr(factory, name, None)
-        if isinstance(there, frozenset | set | str):
-            compared += 1
-            if there != said:
-                raise Broken(f"{name} is {_words(said)} in the manifest and {_words(there)} on the class")
-        elif component.kind != "target":
-            compared += _instances_agree(subject, name, said)
-    if not compared:
-        raise Untried(f"{component.factory} says nothing about needs, offers or exactness before it is made")
-    return f"{compared} attributes agree"
+    """`needs`, `offers` and `exactness` are the spec's; options may take offers away, and add needs."""
+    facts = {name: said for name, said in vars(subject.component).items() if name in FACTS}
+    factory = subject.component.load()
+    stated = isinstance(factory, type) and all(hasattr(factory, name) for name in facts)
+    for instance in [factory] if stated else _instances(subject):
+        for name, said in facts.items():
+            there = getattr(instance, name)
+            less, more = (there, said) if name == "offers" else (said, there)
+            if said != there and (stated or name == "exactness" or not less <= more):
+                where = "on the class" if stated else "on an instance"
+                raise Broken(f"{name} is {_words(said)} in the spec and {_words(there)} {where}")
+    return f"{len(facts)} attributes agree"
 
 
-def _instances_agree(subject: Subject, name: str, said: Any) -> int:
-    """Where options decide, an instance may offer less and need more than the manifest says."""
-    for example in subject.examples:
-        there = getattr(subject.made(example), name, None)
-        if there is None:
-            return 0
-        agrees = said <= there if name == "needs" else said >= there if name == "offers" else said == there
-        if not agrees:
-            raise Broken(f"{name} is {_words(said)} in the manifest and {_words(there)} on an instance")
-    return 1
-
-
-@promise(*PARTS, when=lambda component: component.options is not None)
+@promise("drafter", "rule", when=lambda spec: spec.options is not None)
 def options_are_explained(subject: Subject) -> str:
     """Options are a frozen dataclass, every one has a line of help, and the defaults (or the example's) are valid."""
-    options = subject.component.load_options()
-    if not dataclasses.is_dataclass(options) or not options.__dataclass_params__.frozen:  # type: ignore[attr-defined]
+    options: Any = subject.component.load_options()
+    if not options.__dataclass_params__.frozen:
         raise Broken(f"{subject.component.options} is not a frozen dataclass")
     lines = explain(options)
     silent = [line.name for line in lines if not line.help.strip()]
@@ -162,6 +154,16 @@ def rule_keeps_the_promise(subject: Subject) -> str:
     if EXACTNESS.index(str(component.exactness)) < EXACTNESS.index(str(rule.exactness)):
         raise Broken("it promises more than its rule does", number)
     return number
+
+
+@promise("adapter")
+def takes_its_models_only(subject: Subject) -> str:
+    """An adapter says of any object, without an error, whether the adapter is for it."""
+    strangers = (None, 3, "a name", object())
+    taken = [repr(stranger) for stranger in strangers if subject.component.takes(stranger)]
+    if taken:
+        raise Broken(f"it takes {', '.join(taken)}", f"{len(taken)} of {len(strangers)} strangers taken")
+    return f"0 of {len(strangers)} strangers taken"
 
 
 @cache

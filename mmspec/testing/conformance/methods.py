@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 import mmspec
-from mmspec.registry import Component
+from mmspec.registry import MethodSpec
 from mmspec.testing.conformance.benches import gaussian
 from mmspec.testing.conformance.check import Broken, Untried, promise
 from mmspec.testing.conformance.exactness import follows
@@ -19,7 +19,7 @@ from mmspec.testing.conformance.subject import Subject, Trial
 NEW = 20
 
 
-def exact(component: Component) -> bool:
+def exact(component: MethodSpec) -> bool:
     """Whether a method says that it is exact."""
     return component.exactness in ("invariant", "lossless")
 

@@ -4,11 +4,11 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from mmspec.registry import Component, Registry
+from mmspec.registry import Registry, Spec
 
 
 def parametrize_checks(
-    components: str | Component | Iterable[str | Component],
+    components: str | Spec | Iterable[str | Spec],
     *,
     registry: Registry | None = None,
     expected_failures: Mapping[str, str] | None = None,
@@ -36,7 +36,7 @@ def parametrize_checks(
 
     from mmspec.testing.conformance.run import checks_for
 
-    wanted = [components] if isinstance(components, str | Component) else list(components)
+    wanted = [components] if isinstance(components, str | Spec) else list(components)
     params = []
     for check in checks_for(wanted, registry, expected_failures, thorough):
         marks = [pytest.mark.xfail(reason=check.expected, strict=True)] if check.expected is not None else []

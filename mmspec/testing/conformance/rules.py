@@ -13,7 +13,7 @@ from mmspec.core.protocols import Drafter
 from mmspec.core.rules import Rule
 from mmspec.core.types import Draft
 from mmspec.core.warp import Warp
-from mmspec.registry import Component
+from mmspec.registry import RuleSpec
 from mmspec.testing.conformance.benches import Bench, markov, toys
 from mmspec.testing.conformance.check import Broken, Untried, promise
 from mmspec.testing.conformance.play import K, differing, plain, seeds
@@ -27,7 +27,7 @@ ROWS = list(range(8))
 LIMIT = 12
 
 
-def exact(component: Component) -> bool:
+def exact(component: RuleSpec) -> bool:
     """Whether a rule says that it is exact."""
     return component.exactness in ("invariant", "lossless")
 

@@ -3,15 +3,15 @@
 from collections.abc import Iterable, Iterator, Mapping
 from importlib.util import find_spec
 
-from mmspec.registry import Component, Registry, installed
-from mmspec.registry.component import KINDS
+from mmspec.registry import Registry, Spec, installed
+from mmspec.registry.specs import KINDS
 from mmspec.registry.suggest import unknown
 from mmspec.testing.conformance.check import NOTHING, Check, claimed, known
 from mmspec.testing.conformance.outcome import Outcome
 
 
 def check_component(
-    component: str | Component,
+    component: str | Spec,
     *,
     registry: Registry | None = None,
     expected_failures: Mapping[str, str] | None = None,
@@ -33,7 +33,7 @@ def check_component(
 
 
 def checks_of(
-    component: str | Component,
+    component: str | Spec,
     *,
     registry: Registry | None = None,
     expected_failures: Mapping[str, str] | None = None,
@@ -44,7 +44,7 @@ def checks_of(
 
 
 def checks_for(
-    wanted: Iterable[str | Component],
+    wanted: Iterable[str | Spec],
     registry: Registry | None = None,
     expected: Mapping[str, str] | None = None,
     thorough: bool = False,
@@ -78,13 +78,13 @@ def refuse_without_scipy() -> None:
         raise ValueError('the conformance kit needs scipy for its statistics: pip install "mmspec[check]"')
 
 
-def select(name: str | Component, registry: Registry) -> list[Component]:
+def select(name: str | Spec, registry: Registry) -> list[Spec]:
     """The components that a name means: a plugin's, all kinds of a name, or the one that it is.
 
     Raises:
         ValueError: There is none; says which is nearest.
     """
-    if isinstance(name, Component):
+    if isinstance(name, Spec):
         return [name]
     records = {plugin.name: plugin for plugin in registry.plugins()}
     if name in records:

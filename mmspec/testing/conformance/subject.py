@@ -8,7 +8,7 @@ from typing import Any
 from mmspec.core.decoder import Decoder
 from mmspec.core.protocols import Drafter
 from mmspec.core.rules import Match, RecursiveRejection, Rejection, Rule
-from mmspec.registry import Component, Pairing, Registry, fits, pair
+from mmspec.registry import DrafterSpec, Pairing, Registry, RuleSpec, pair
 from mmspec.registry.options import build
 from mmspec.testing.conformance.benches import Bench, bench_of, toys
 from mmspec.testing.conformance.check import Untried
@@ -74,12 +74,12 @@ class Subject:
     """A component on trial.
 
     Args:
-        component: The component.
+        component: The component's spec.
         registry: Where it comes from.
         thorough: Statistics on `THOROUGH` rows, in minutes: a bias of 2 % shows.
     """
 
-    def __init__(self, component: Component, registry: Registry, thorough: bool = False) -> None:
+    def __init__(self, component: Any, registry: Registry, thorough: bool = False) -> None:
         self.component, self.registry, self.thorough = component, registry, thorough
         self.kept: dict[Any, Any] = {}
         self.crashes: list[str] = []  # what was raised where a ValueError would have been a refusal
@@ -194,7 +194,7 @@ class Subject:
         """Refuses as the decoder does."""
         bench = trial.bench
         if self.component.kind == "method":
-            missing = fits(self.pairing, bench.target.offers)
+            missing = self.pairing.missing(bench.target.offers)
             if missing:
                 raise ValueError(f"it does not offer {', '.join(sorted(missing))}")
             Decoder(bench.target, trial.drafter(), self.rule(trial.example))
@@ -221,6 +221,6 @@ def targets(registry: Registry) -> Iterator[Bench]:
                 yield bench_of(component.name, example)
 
 
-def _names(component: Component) -> set[str]:
+def _names(component: DrafterSpec | RuleSpec) -> set[str]:
     options = component.load_options()
     return set() if options is None else {f.name for f in fields(options)}

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from mmspec.core.types import Draft, TargetOutput
-from mmspec.registry import Component
+from mmspec.registry import TargetSpec
 from mmspec.testing.conformance.benches import Bench
 from mmspec.testing.conformance.calls import WIDTH, Call, numbers, reference
 from mmspec.testing.conformance.check import Broken, Untried, promise
@@ -28,7 +28,7 @@ TOLERANCE = 1e-3
 def offers(word: str) -> Any:
     """Whether a component offers a word."""
 
-    def offered(component: Component) -> bool:
+    def offered(component: TargetSpec) -> bool:
         return word in component.offers
 
     return offered

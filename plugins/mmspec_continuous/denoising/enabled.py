@@ -11,7 +11,7 @@ from typing import Any, Self
 
 from torch import nn
 
-from mmspec.api.own_loop import HANDLE
+from mmspec.api.adapters import HANDLE
 from mmspec_continuous.denoising.report import DenoisingReport
 from mmspec_continuous.denoising.sampling_run import SamplingRun
 from mmspec_continuous.denoising.schedulers import refuse
@@ -24,15 +24,13 @@ class Denoising:
 
     Args:
         pipe: A pipeline with a `unet` or `transformer`, and a scheduler that adds noise.
-        method: What reports call it.
+        method: The method's name, for reports.
         k: Most denoising steps to draft per network call, which then sees `k + 1` times the states.
-        why: Why this method, where nobody asked for it by name.
+        why: The reason for this method, where the user named none.
 
     Raises:
         ValueError: The scheduler's steps are not Gaussians of known variance, or the pipeline is enabled already.
     """
-
-    offers = frozenset({"denoising", "own-loop"})
 
     def __init__(self, pipe: Any, method: str, k: int, why: str = "") -> None:
         refuse(pipe.scheduler)

@@ -24,6 +24,7 @@ from mmspec.core.types import Draft
 from mmspec.hosts.loading import fetched, locate_pipeline
 from mmspec.hosts.parts import load_part
 from mmspec_continuous.models.continuous_ar import CausalContinuousAR
+from mmspec_continuous.plugin import CONTINUOUS_DRAFT_MODEL
 from mmspec_continuous.targets.continuous import ContinuousTarget
 
 SAME = {
@@ -57,7 +58,7 @@ class ContinuousDraftModel(DraftModel):
         ValueError: No model was given, or it is no `CausalContinuousAR`.
     """
 
-    needs = frozenset({"continuous"})
+    needs = CONTINUOUS_DRAFT_MODEL.needs
     example = "mmspec_continuous.example:draft_model"
 
     def __init__(self, options: DraftModelOptions = DraftModelOptions()) -> None:

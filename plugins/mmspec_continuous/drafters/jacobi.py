@@ -14,6 +14,7 @@ from typing import Literal
 from mmspec.core.drafters.jacobi import Jacobi
 from mmspec.core.drafters.neighbours import AboveDistribution, LeftDistribution
 from mmspec.core.protocols import Target
+from mmspec_continuous.plugin import CONTINUOUS_JACOBI
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,7 @@ class ContinuousJacobi(Jacobi):
         options: How new slots are filled, and whether drafts are drawn anew.
     """
 
-    needs = frozenset({"redraw", "continuous"})
+    needs, offers = CONTINUOUS_JACOBI.needs, CONTINUOUS_JACOBI.offers
 
     def __init__(self, options: JacobiOptions = JacobiOptions()) -> None:
         super().__init__(LeftDistribution(), independent=options.redraw == "independent")

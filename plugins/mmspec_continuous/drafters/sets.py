@@ -18,6 +18,7 @@ from mmspec.core.noise import DraftNoise
 from mmspec.core.state import State
 from mmspec.core.types import Draft
 from mmspec_continuous.drafters.jacobi import ContinuousJacobi, JacobiOptions
+from mmspec_continuous.plugin import CONTINUOUS_SETS
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,7 @@ class ContinuousSets(ContinuousJacobi):
         options: How new slots are filled.
     """
 
-    offers = frozenset({"chain", "window", "q", "sets"})
+    needs, offers = CONTINUOUS_SETS.needs, CONTINUOUS_SETS.offers
 
     def __init__(self, options: SetsOptions = SetsOptions()) -> None:
         super().__init__(JacobiOptions(init=options.init))

@@ -21,6 +21,7 @@ from mmspec.core.noise import DraftNoise, Round
 from mmspec.core.protocols import Target
 from mmspec.core.rules import Rejection
 from mmspec.core.types import Draft, Scores, Verdict
+from mmspec_continuous.plugin import DENOISE_AHEAD
 from mmspec_continuous.rules.heads import refuse_mixtures
 
 
@@ -40,9 +41,8 @@ class DenoiseAhead:
         options: How many steps to draft.
     """
 
-    exactness = "lossless"
-    needs = frozenset({"continuous", "chain"})
-    offers = frozenset({"redraw"})
+    exactness: str = DENOISE_AHEAD.exactness
+    needs, offers = DENOISE_AHEAD.needs, DENOISE_AHEAD.offers
 
     def __init__(self, options: AheadOptions = AheadOptions()) -> None:
         self.options = options

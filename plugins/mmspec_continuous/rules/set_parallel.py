@@ -23,14 +23,14 @@ from mmspec.core.noise import DraftNoise, Round
 from mmspec.core.rules import Rejection
 from mmspec.core.rules.rule import walk_where
 from mmspec.core.types import Draft, Scores, Verdict
+from mmspec_continuous.plugin import SET_PARALLEL
 
 
 class SetParallel:
     """The rule `set-parallel`."""
 
-    exactness = "lossy"
-    needs = frozenset({"continuous", "sets"})
-    offers = frozenset({"redraw"})
+    exactness: str = SET_PARALLEL.exactness
+    needs, offers = SET_PARALLEL.needs, SET_PARALLEL.offers
 
     def draft_noise(self, round: Round) -> DraftNoise:
         return DraftNoise(round, shared=False)

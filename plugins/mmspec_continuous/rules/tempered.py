@@ -31,6 +31,7 @@ from mmspec.core.noise import DraftNoise, Lane, Round
 from mmspec.core.protocols import Target
 from mmspec.core.rules.rule import walk, walk_where
 from mmspec.core.types import Draft, Scores, Verdict
+from mmspec_continuous.plugin import TEMPERED
 from mmspec_continuous.rules.heads import refuse_mixtures
 from mmspec_continuous.rules.last_step import LastStep, up_to_last_step
 
@@ -64,9 +65,8 @@ class Tempered:
         options: How the last step is tested.
     """
 
-    exactness = "lossy"
-    needs = frozenset({"continuous", "chain"})
-    offers = frozenset({"redraw"})
+    exactness: str = TEMPERED.exactness
+    needs, offers = TEMPERED.needs, TEMPERED.offers
 
     def __init__(self, options: TemperedOptions = TemperedOptions()) -> None:
         self.options = options

@@ -15,6 +15,7 @@ from mmspec.kits.pictures.raster import Raster
 from mmspec_continuous.conditions import Guided
 from mmspec_continuous.models.continuous_ar import CausalContinuousAR
 from mmspec_continuous.models.denoiser import Denoiser
+from mmspec_continuous.plugin import CONTINUOUS_AR
 
 
 @dataclass
@@ -74,7 +75,7 @@ class ContinuousTarget:
         ValueError: A denoising step adds no noise; the message names it.
     """
 
-    offers = frozenset({"continuous", "window", "grow", "truncate"})
+    offers = CONTINUOUS_AR.offers
     vocab: int | None = None
     example = "mmspec_continuous.example:continuous"
 

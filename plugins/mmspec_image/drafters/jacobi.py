@@ -18,6 +18,7 @@ from mmspec.core.drafters.jacobi import Initialisation, Jacobi, Window
 from mmspec.core.noise import Noise
 from mmspec.core.protocols import Target
 from mmspec.core.state import State
+from mmspec_image.plugin import JACOBI
 
 
 @dataclass(frozen=True)
@@ -91,7 +92,7 @@ class ImageJacobi(Jacobi):
         options: Filling and redraw.
     """
 
-    needs = frozenset({"redraw", "discrete"})
+    needs, offers = JACOBI.needs, JACOBI.offers
 
     def __init__(self, options: JacobiOptions = JacobiOptions()) -> None:
         super().__init__(LeftUnit(), independent=options.redraw == "independent")

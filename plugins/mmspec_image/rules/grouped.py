@@ -18,6 +18,7 @@ from torch import Tensor
 
 from mmspec.core.noise import DraftNoise, Round
 from mmspec.core.types import Draft, Scores, Verdict
+from mmspec_image.plugin import GROUPED
 from mmspec_image.rules.bias import excess, signed
 from mmspec_image.rules.groups import Group, Groups, apart
 from mmspec_image.rules.relax import relax
@@ -48,9 +49,8 @@ class Grouped:
         options: What a group is.
     """
 
-    exactness = "lossy"
-    needs = frozenset({"discrete", "chain", "codebook"})
-    offers = frozenset({"redraw"})
+    exactness: str = GROUPED.exactness
+    needs, offers = GROUPED.needs, GROUPED.offers
     example = "mmspec_image.example:grouped"
 
     def __init__(self, options: GroupedOptions = GroupedOptions()) -> None:

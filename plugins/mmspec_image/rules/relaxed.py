@@ -18,6 +18,7 @@ from torch import Tensor
 
 from mmspec.core.noise import DraftNoise, Round
 from mmspec.core.types import Draft, Scores, Verdict
+from mmspec_image.plugin import RELAXED
 from mmspec_image.rules.bias import WIDEST, excess, gain
 from mmspec_image.rules.groups import Group, Groups, apart
 from mmspec_image.rules.relax import relax
@@ -54,9 +55,8 @@ class Relaxed:
         options: Which codes stand in.
     """
 
-    exactness = "lossy"
-    needs = frozenset({"discrete", "chain", "codebook"})
-    offers = frozenset({"redraw"})
+    exactness: str = RELAXED.exactness
+    needs, offers = RELAXED.needs, RELAXED.offers
 
     def __init__(self, options: RelaxedOptions = RelaxedOptions()) -> None:
         self.options = options

@@ -23,6 +23,7 @@ from mmspec.hosts.self_check import checked
 from mmspec.hosts.slot_cache import SlotCache
 from mmspec.hosts.training import refuse_training
 from mmspec.kits.pictures.halves import Halves
+from mmspec_image.plugin import JANUS
 
 
 @dataclass(frozen=True)
@@ -83,7 +84,7 @@ class JanusTarget:
         ValueError: Its parts do not fit each other, or drafts cannot be verified exactly.
     """
 
-    offers = frozenset({"discrete", "tree", "window", "grow", "truncate", "codebook"})
+    offers = JANUS.offers
     example = "mmspec_image.example:janus"
 
     def __init__(self, model: JanusForConditionalGeneration) -> None:

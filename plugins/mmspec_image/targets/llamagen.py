@@ -9,6 +9,7 @@ from mmspec.kits.pictures.conditions import Condition
 from mmspec.kits.pictures.halves import Halves
 from mmspec.kits.pictures.raster import Raster
 from mmspec_image.models.llamagen import LlamaGenTransformer
+from mmspec_image.plugin import LLAMAGEN
 
 
 class LlamaGenTarget:
@@ -18,7 +19,7 @@ class LlamaGenTarget:
         model: The transformer.
     """
 
-    offers = frozenset({"discrete", "tree", "window", "grow", "truncate", "codebook"})
+    offers = LLAMAGEN.offers
     example = "mmspec_image.example:llamagen"
 
     def __init__(self, model: LlamaGenTransformer) -> None:

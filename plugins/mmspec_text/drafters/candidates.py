@@ -24,6 +24,7 @@ from mmspec.core.noise import DraftNoise
 from mmspec.core.protocols import Target
 from mmspec.core.state import State
 from mmspec.core.types import Draft, Step
+from mmspec_text.plugin import CANDIDATES
 
 Make = Callable[[State, Any], CandidateGenerator]
 """From a call (as it stands) and its inputs to a generator for it."""
@@ -84,8 +85,7 @@ class Candidates:
         ```
     """
 
-    offers = frozenset({"chain"})
-    needs = frozenset({"discrete"})
+    needs, offers = CANDIDATES.needs, CANDIDATES.offers
 
     def __init__(self, make: Make) -> None:
         self.make = make

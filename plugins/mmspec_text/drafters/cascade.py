@@ -21,6 +21,7 @@ from mmspec.hosts.budget import BudgetedTarget
 from mmspec.hosts.target import TransformersTarget
 from mmspec_text.drafters.prompt_lookup import PromptLookup
 from mmspec_text.drafters.token_recycling import TokenRecycling
+from mmspec_text.plugin import CASCADE
 
 _INNER: dict[str, type] = {"token-recycling": TokenRecycling, "prompt-lookup": PromptLookup}
 
@@ -50,8 +51,7 @@ class Cascade:
         options: Sizes.
     """
 
-    offers = CascadeDrafter.offers
-    needs = frozenset({"discrete"})
+    needs, offers = CASCADE.needs, CASCADE.offers
     example = "mmspec_text.example:cascade"
 
     def __init__(self, options: CascadeOptions = CascadeOptions()) -> None:

@@ -17,6 +17,7 @@ from mmspec.core.noise import DraftNoise
 from mmspec.core.protocols import Target
 from mmspec.core.state import State
 from mmspec.core.types import Draft, Step
+from mmspec_text.plugin import PROMPT_LOOKUP
 
 
 @dataclass(frozen=True)
@@ -42,8 +43,7 @@ class PromptLookup:
         options: Lengths of n-grams.
     """
 
-    offers = frozenset({"chain"})
-    needs = frozenset({"discrete"})
+    needs, offers = PROMPT_LOOKUP.needs, PROMPT_LOOKUP.offers
 
     def __init__(self, options: PromptLookupOptions = PromptLookupOptions()) -> None:
         self.options = options

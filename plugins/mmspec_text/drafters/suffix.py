@@ -22,6 +22,7 @@ from mmspec.core.state import State
 from mmspec.core.types import Draft, Step
 from mmspec_text.drafters.suffix_corpus import Corpus, read_corpus
 from mmspec_text.drafters.suffix_statistics import Recent, Seen, Statistics, longest_of
+from mmspec_text.plugin import SUFFIX
 
 
 @dataclass(frozen=True)
@@ -75,8 +76,7 @@ class Suffix:
         ValueError: The corpus cannot be read.
     """
 
-    offers = frozenset({"chain"})
-    needs = frozenset({"discrete"})
+    needs, offers = SUFFIX.needs, SUFFIX.offers
 
     def __init__(self, options: SuffixOptions = SuffixOptions()) -> None:
         self.options = options

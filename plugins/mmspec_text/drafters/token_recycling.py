@@ -27,6 +27,7 @@ from mmspec.core.noise import DraftNoise
 from mmspec.core.protocols import Target
 from mmspec.core.state import State
 from mmspec.core.types import Draft, Step
+from mmspec_text.plugin import TOKEN_RECYCLING
 
 RATES = (0.345, 0.097, 0.039, 0.029, 0.027, 0.018, 0.016, 0.014)
 """Chance that the child of a rank is the accepted one, where all eight are known."""
@@ -51,8 +52,7 @@ class TokenRecycling:
         options: Size of the tree and of the memory.
     """
 
-    offers = frozenset({"tree"})
-    needs = frozenset({"discrete"})
+    needs, offers = TOKEN_RECYCLING.needs, TOKEN_RECYCLING.offers
     example = "mmspec_text.example:recycling"
 
     def __init__(self, options: TokenRecyclingOptions = TokenRecyclingOptions()) -> None:

@@ -60,7 +60,7 @@ def foreseen(makers: Mapping[str, Maker], model: Any) -> Maker:
     """Whose guesses the adversary knows: the default method's, or else the first one's."""
     target = installed().target_for(model)
     assert target is not None
-    return makers.get(target.default_method, next(iter(makers.values()), Maker(model)))
+    return makers.get(target.default_methods[0].method, next(iter(makers.values()), Maker(model)))
 
 
 def _alone(side: Side, methods: Tried) -> None:

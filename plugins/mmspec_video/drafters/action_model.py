@@ -20,6 +20,7 @@ from mmspec.core.noise import DraftNoise
 from mmspec.core.protocols import Target
 from mmspec.core.state import State
 from mmspec.core.types import Draft, Step
+from mmspec_video.plugin import ACTION_MODEL
 
 TRUST = 8.0
 """How many times more a place counts whose context agrees by one action more."""
@@ -44,8 +45,7 @@ class ActionModel:
         options: Context and branches.
     """
 
-    offers = frozenset({"tree"})
-    needs = frozenset({"discrete", "external"})
+    needs, offers = ACTION_MODEL.needs, ACTION_MODEL.offers
     example = "mmspec_video.example:player"
 
     def __init__(self, options: ActionModelOptions = ActionModelOptions()) -> None:

@@ -11,13 +11,13 @@ from mmspec.core.noise import DraftNoise
 from mmspec.core.protocols import Target
 from mmspec.core.state import State
 from mmspec.core.types import Draft, Step
+from mmspec_video.plugin import ACTION_REPEAT
 
 
 class ActionRepeat:
     """A chain of the last action."""
 
-    offers = frozenset({"chain"})
-    needs = frozenset({"discrete", "external"})
+    needs, offers = ACTION_REPEAT.needs, ACTION_REPEAT.offers
     example = "mmspec_video.example:player"
 
     def bind(self, target: Target) -> None:

@@ -12,6 +12,7 @@ from typing import Literal
 from mmspec.core.drafters.initialisations import AboveUnit, LeftUnit, PreviousFrame, RandomUnit
 from mmspec.core.drafters.jacobi import Initialisation, Jacobi
 from mmspec.core.protocols import Target
+from mmspec_video.plugin import FRAME_JACOBI
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,7 @@ class FrameJacobi(Jacobi):
         options: Filling.
     """
 
-    needs = frozenset({"redraw", "discrete"})
+    needs, offers = FRAME_JACOBI.needs, FRAME_JACOBI.offers
 
     def __init__(self, options: FrameJacobiOptions = FrameJacobiOptions()) -> None:
         super().__init__(LeftUnit())

@@ -22,6 +22,7 @@ from typing import Any
 from mmspec.core.noise import DraftNoise, Round
 from mmspec.core.rules import Match
 from mmspec.core.types import Draft, Scores, Verdict
+from mmspec_video.plugin import NFD
 from mmspec_video.targets.joint import Joint
 
 
@@ -41,9 +42,8 @@ class Nfd:
         options: What is measured.
     """
 
-    exactness = "lossy"
-    needs = frozenset({"discrete", "external", "chain"})
-    offers: frozenset[str] = frozenset()
+    exactness: str = NFD.exactness
+    needs, offers = NFD.needs, NFD.offers
     example = "mmspec_video.example:player"
 
     def __init__(self, options: NfdOptions = NfdOptions()) -> None:

@@ -27,6 +27,7 @@ from mmspec.core.types import Draft, Scores, Verdict
 from mmspec_video.models.adapter import StudentAdapter
 from mmspec_video.models.next_frame import NextFrameDiT
 from mmspec_video.models.students import student_of
+from mmspec_video.plugin import STUDENT
 from mmspec_video.targets.checked import Check
 
 
@@ -52,9 +53,8 @@ class Student:
         options: Whose frames, and how good.
     """
 
-    exactness = "lossy"
-    needs = frozenset({"discrete", "external"})
-    offers: frozenset[str] = frozenset()
+    exactness: str = STUDENT.exactness
+    needs, offers = STUDENT.needs, STUDENT.offers
     example = "mmspec_video.example:player"
 
     def __init__(self, options: StudentOptions = StudentOptions()) -> None:

@@ -18,6 +18,7 @@ from mmspec.core.philox import PhiloxSource
 from mmspec.core.types import Draft, Started, TargetOutput
 from mmspec.hosts.offload import awake
 from mmspec_video.deviation import Deviation, distance
+from mmspec_video.plugin import FRAMES
 from mmspec_video.sampling import Sampler
 from mmspec_video.targets.checked import Check, CheckedDenoiser
 from mmspec_video.targets.denoiser import CACHES, Cache, Denoiser, FrameModel, StoppedError
@@ -45,7 +46,7 @@ class FramesTarget:
         ValueError: There is no such cache, or nothing says what actions there are.
     """
 
-    offers = frozenset({"discrete", "tree", "grow", "external"})
+    offers = FRAMES.offers
 
     def __init__(
         self,

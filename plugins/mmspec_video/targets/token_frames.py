@@ -14,6 +14,7 @@ from mmspec.kits.pictures.conditions import Condition
 from mmspec.kits.pictures.halves import Halves
 from mmspec.kits.pictures.raster import Raster
 from mmspec_video.models.token_world import TokenWorldModel
+from mmspec_video.plugin import TOKEN_FRAMES
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,7 @@ class TokenFramesTarget:
         model: The transformer.
     """
 
-    offers = frozenset({"discrete", "tree", "window", "grow", "truncate", "frames"})
+    offers = TOKEN_FRAMES.offers
     example = "mmspec_video.example:token_frames"
 
     def __init__(self, model: TokenWorldModel) -> None:

@@ -14,6 +14,7 @@ from mmspec.core.noise import DraftNoise
 from mmspec.core.protocols import Target
 from mmspec.core.state import State
 from mmspec.core.types import Draft, Step
+from mmspec_backoff.plugin import BACKOFF
 from mmspec_backoff.table import Table
 
 
@@ -32,8 +33,7 @@ class Backoff:
         options: Lengths and counts.
     """
 
-    offers = frozenset({"chain"})
-    needs = frozenset({"discrete"})
+    needs, offers = BACKOFF.needs, BACKOFF.offers
 
     def __init__(self, options: BackoffOptions = BackoffOptions()) -> None:
         self.options = options

@@ -1,0 +1,54 @@
+"""Live objects that keep their own loop, such as diffusers pipelines: an adapter enables them inside it.
+
+`mmspec.registry.AdapterSpec` says what an adapter is.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from mmspec.api.build import DEFAULT_K, budget
+from mmspec.api.choice import AUTO
+from mmspec.api.mistakes import MEANT
+from mmspec.registry import AdapterSpec
+from mmspec.registry.suggest import unknown
+
+HANDLE = "_mmspec_enabled"
+"""The attribute of a live object that holds the handle while the object is enabled."""
+
+
+def enabled(
+    model: Any,
+    adapters: Sequence[AdapterSpec],
+    method: str,
+    k: int | None,
+    parts: Mapping[str, Any],
+    options: dict[str, Any],
+) -> Any:
+    """Enable such an object.
+
+    Args:
+        model: The live object.
+        adapters: The adapters that take it, at least one.
+        method: An adapter's name, or `auto` for the first of them.
+        k: Units to draft per round.
+        parts: What else `enable` takes by name; adapters have none of it.
+        options: All other arguments.
+
+    Returns:
+        The handle: a context manager with `report`, `method`, `why` and `disable()`.
+
+    Raises:
+        ValueError: No adapter of that name takes the object, or an argument has no meaning here.
+    """
+    chosen = next((a for a in adapters if method in (AUTO, a.name, a.qualified)), None)
+    kind = type(model).__name__
+    if chosen is None:
+        fit = ", ".join(adapter.name for adapter in adapters)
+        raise ValueError(f"{method!r} does not fit a {kind}, which keeps its own loop. Methods that fit: {fit}")
+    k = budget(k, options, chosen.k or DEFAULT_K)
+    given = [name for name, value in parts.items() if value is not None] + list(options)
+    if given:
+        hints = "".join(f"; {unknown('argument', name, ('method', 'k'), MEANT)}" for name in options)
+        raise ValueError(f"{chosen.name} takes k= and no {', no '.join(f'{name}=' for name in given)}{hints}")
+    why = f"{chosen.name}, which is for such objects as a {kind}" if method == AUTO else ""
+    return chosen.load()(model, method=chosen.name, k=k, why=why)

@@ -1,0 +1,20 @@
+"""What `auto` chooses for a text model, for the manifests of plugins with text targets; imports no torch."""
+
+from mmspec.registry import DefaultMethod
+
+_NOTHING = "no draft model and no card"
+
+DEFAULT_METHODS = (
+    DefaultMethod(method="draft-model", when="model", why="draft-model, because a draft model was given"),
+    DefaultMethod(
+        method="prompt-lookup", when="rule", why="prompt-lookup, because every rule takes its chains of copies"
+    ),
+    # On the CPU every node costs: chains, whose depth the policy decides. Elsewhere trees.
+    DefaultMethod(method="suffix", when="cpu", k=10, policy="goodput", why=f"suffix, as deep as it pays: {_NOTHING}"),
+    DefaultMethod(
+        method="auto",
+        policy="goodput",
+        why=f"prompt lookup, then token recycling, as deep as it pays: {_NOTHING}",
+    ),
+)
+"""Under the rule `match` a choice can cost time, and never changes the output."""

@@ -1,0 +1,238 @@
+"""Specs: the lines of a plugin's manifest, one dataclass a kind. Writing one imports nothing; using it does.
+
+A spec is where a component's facts are stated. A class that the loop asks for them reads them here:
+`offers, needs = SUFFIX.offers, SUFFIX.needs`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, is_dataclass
+from typing import Any, ClassVar, Literal
+
+from mmspec.registry.fields import check, imported
+from mmspec.registry.printable import refuse_control
+
+Exactness = Literal["invariant", "lossless", "lossy", "synthetic"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spec:
+    """What every component has.
+
+    Attributes:
+        kind: `target`, `drafter`, `rule`, `method` or `adapter`.
+        name: Lower-case words joined by `-`, `.` or `_`; the name in the literature where there is one.
+        summary: What the component is, in at most 80 characters.
+        paper: A link to the publication.
+        owner: The plugin that offers the component; filled in by the registry.
+
+    Raises:
+        ValueError: A field of this or of the specs below holds what it must not; says what is allowed.
+    """
+
+    kind: ClassVar[str]
+    name: str
+    summary: str
+    paper: str = ""
+    owner: str = field(default="", compare=False)
+
+    def __post_init__(self) -> None:
+        check(self, f"{self.kind} {self.name!r}")
+
+    @property
+    def qualified(self) -> str:
+        """The name that no other plugin can take: `plugin:name`."""
+        return f"{self.owner}:{self.name}" if self.owner else self.name
+
+
+@dataclass(frozen=True, kw_only=True)
+class FactorySpec(Spec):
+    """A component that is made by a class or function.
+
+    Attributes:
+        factory: `"module:Attribute"`, imported on first use.
+    """
+
+    factory: str
+
+    def load(self) -> Any:
+        """Import the factory.
+
+        Raises:
+            ImportError: The factory cannot be imported; names the component.
+        """
+        return imported(self.factory, f"{self.kind} {self.qualified!r}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class DefaultMethod:
+    """A method that `auto` may choose for a target's models.
+
+    Attributes:
+        method: The method's name, looked up in the target's plugin first.
+        k: Units to draft per round; None is the general default.
+        policy: A speculation-length policy's name; None is the method's own.
+        when: When it is chosen: `model`, if the user gave a draft model; `rule`, if the user chose a rule; `cpu`,
+            `cuda`, …, if the model is on such a device; "" always. A model's card comes after the first two.
+        why: The reason, as a sentence for `spec.why`; "" says that the target is used with this method.
+    """
+
+    method: str
+    k: int | None = None
+    policy: str | None = None
+    when: str = ""
+    why: str = ""
+
+    def __post_init__(self) -> None:
+        check(self, f"default method {self.method!r}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TargetSpec(FactorySpec):
+    """A target: a model, or a family of models, whose distribution the output follows.
+
+    Attributes:
+        offers: Words that methods may need of it (`mmspec.registry.words`).
+        words: Words of `offers` that mmspec does not declare, each with a sentence; the whole plugin may use them.
+        pipeline: `"module:Class"` of the pipeline for its models, or "" where there is none.
+        default_methods: What `auto` chooses among: the first one that applies.
+
+    Example:
+        >>> TargetSpec(name="table", factory="my_target:Table", offers={"discrete", "tree"}, summary="A table.")
+    """
+
+    kind: ClassVar[str] = "target"
+    offers: frozenset[str] = frozenset()
+    words: Mapping[str, str] = field(default_factory=dict, hash=False)
+    pipeline: str = ""
+    default_methods: tuple[DefaultMethod, ...] = ()
+
+    def __post_init__(self) -> None:
+        check(self, f"{self.kind} {self.name!r}")
+        if not all(isinstance(default, DefaultMethod) for default in self.default_methods):
+            raise ValueError(f"{self.kind} {self.name!r}: default_methods holds DefaultMethod(...) only")
+
+    def load_pipeline(self) -> Any:
+        """Import the pipeline class.
+
+        Raises:
+            ValueError: There is none; says what to use instead.
+            ImportError: The class cannot be imported; names the component.
+        """
+        if not self.pipeline:
+            raise ValueError(f"the {self.kind} {self.qualified!r} has no pipeline; use mmspec.enable on the model")
+        return imported(self.pipeline, f"the pipeline of {self.kind} {self.qualified!r}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PartSpec(FactorySpec):
+    """What drafters and rules have in common: they need words of others, and offer words to others.
+
+    Attributes:
+        needs: Words that others have to offer (`mmspec.registry.words`): the target, and beside it the rule for a
+            drafter, the drafter for a rule.
+        offers: Words that this component offers to the others.
+        words: Words of `needs` and `offers` that mmspec does not declare, each with a sentence; the whole plugin may
+            use them.
+        options: `"module:Class"` of a frozen dataclass, imported on first use; None where there is nothing to set.
+    """
+
+    needs: frozenset[str] = frozenset()
+    offers: frozenset[str] = frozenset()
+    words: Mapping[str, str] = field(default_factory=dict, hash=False)
+    options: str | None = None
+
+    def load_options(self) -> type | None:
+        """Import the options dataclass, or return None where there is nothing to set.
+
+        Raises:
+            ImportError: The dataclass cannot be imported; names the component.
+            ValueError: It is no dataclass, or the help of a field holds control characters.
+        """
+        if self.options is None:
+            return None
+        whose = f"the options of {self.kind} {self.qualified!r}"
+        options: type = imported(self.options, whose)
+        if not (isinstance(options, type) and is_dataclass(options)):
+            raise ValueError(f"{whose} are a dataclass, and {self.options} is none")
+        for option in fields(options):
+            refuse_control(str(option.metadata.get("help", "")), f"the help of {option.name!r} among {whose}")
+        return options
+
+
+@dataclass(frozen=True, kw_only=True)
+class DrafterSpec(PartSpec):
+    """A drafter: it proposes units cheaply.
+
+    Example:
+        >>> DrafterSpec(name="repeat", factory="my_drafter:Repeat", offers={"chain"}, summary="Repeats a token.")
+    """
+
+    kind: ClassVar[str] = "drafter"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RuleSpec(PartSpec):
+    """A rule: it decides which drafted units are accepted.
+
+    Attributes:
+        exactness: What the rule promises: `invariant` (the plain output for that seed), `lossless` (the plain
+            distribution), `lossy`, `synthetic` (benchmarks only).
+    """
+
+    kind: ClassVar[str] = "rule"
+    exactness: Exactness
+
+
+@dataclass(frozen=True, kw_only=True)
+class MethodSpec(Spec):
+    """A method: a drafter, a rule and option values under the name that users ask for.
+
+    Attributes:
+        exactness: What the method promises, as of a rule, and no more than its rule does.
+        drafter: The drafter's name, or None to decode without drafts.
+        rule: The rule's name, or None for the default, `match`; without drafts, for whatever the target admits.
+        needs: Words that target, drafter or rule have to offer beside what drafter and rule need themselves.
+        defaults: Option values that differ from the drafter's or the rule's own defaults.
+
+    Example:
+        >>> MethodSpec(name="repeat", drafter="repeat", exactness="invariant", summary="Drafts repetitions.")
+    """
+
+    kind: ClassVar[str] = "method"
+    exactness: Exactness
+    drafter: str | None = None
+    rule: str | None = None
+    needs: frozenset[str] = frozenset()
+    defaults: Mapping[str, Any] = field(default_factory=dict, hash=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdapterSpec(FactorySpec):
+    """An adapter: it makes live objects speculate that keep their own loop, such as diffusers pipelines.
+
+    Its factory is called as `factory(model, method=name, k=…, why=…)` and returns the handle that `mmspec.enable` gives
+    to users: a context manager with `report`, `method`, `why` and `disable()`. Until it is disabled, the handle is an
+    attribute of the model, called `mmspec.api.adapters.HANDLE`.
+
+    Attributes:
+        fits: `"module:function"`, imported on first use; the function says whether the adapter takes a live object.
+        exactness: What the adapter promises, as of a rule.
+        k: Units to draft per round where the user says nothing; None is the general default.
+    """
+
+    kind: ClassVar[str] = "adapter"
+    fits: str
+    exactness: Exactness
+    k: int | None = None
+
+    def takes(self, model: object) -> bool:
+        """Whether the adapter is for this live object.
+
+        Raises:
+            ImportError: The function `fits` cannot be imported; names the adapter.
+        """
+        return bool(imported(self.fits, f"the function `fits` of {self.kind} {self.qualified!r}")(model))
+
+
+SPECS: tuple[type[Spec], ...] = (TargetSpec, DrafterSpec, RuleSpec, MethodSpec, AdapterSpec)
+KINDS = tuple(spec.kind for spec in SPECS)
