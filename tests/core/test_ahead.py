@@ -110,7 +110,7 @@ def test_bugs_are_seen(monkeypatch):
         m.setattr(ahead, "reflect", lambda x, q, p, sigma, log_coin: reflect(x, q, p, sigma, 2 * log_coin))
         assert follows(*drawn(head, 3)) < LEVEL
     with monkeypatch.context() as m:  # the prediction of the last state is kept, whose noise is used again
-        m.setattr(ahead._Walk, "_newest", lambda self, settled, width: torch.full_like(settled, width))
+        m.setattr(ahead._Chains, "_newest", lambda self, settled, width: torch.full_like(settled, width))
         assert follows(*drawn(head, 3)) < LEVEL
 
 

@@ -240,7 +240,7 @@ def normals_of(y: torch.Tensor, distribution: GaussianMixture) -> torch.Tensor:
 def overlap(p: GaussianMixture, q: GaussianMixture) -> float:
     """1 - TV of one-dimensional mixtures, on a grid."""
     x, first = torch.linspace(-9, 9, 90_001)[None, None, :, None], torch.zeros(1, dtype=torch.int64)
-    lower = torch.minimum(*(distribution.at(first, first).log_density(x) for distribution in (p, q)))
+    lower = torch.minimum(*(distribution.density.at(first, first).log_density(x) for distribution in (p, q)))
     return float(torch.trapezoid(lower.exp().double().flatten(), x.double().flatten()))
 
 

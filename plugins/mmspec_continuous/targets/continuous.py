@@ -60,7 +60,7 @@ class RunningHead:
 
     @torch.no_grad()
     def mean(self, x: Tensor, step: int | Tensor, condition: Tensor) -> Tensor:
-        """As `mmspec.core.distributions.Head` says, and `mmspec.core.distributions.ahead.Foreseeing`."""
+        """As `Head` and `PredictsClean` of `mmspec.core.distributions` say."""
         self.calls += 1
         with awake(self.model, self.head), narrow(self._kernels, 2 * len(x)):
             return self.head.mean(x, step, condition)
