@@ -14,7 +14,7 @@ from mmspec.core.decoder import Decoder, Output
 from mmspec.core.distributions import Categorical, Gaussian
 from mmspec.core.drafters.draft_model import DraftModel
 from mmspec.core.goodput import Goodput
-from mmspec.core.guard import sound
+from mmspec.core.guard import checked
 from mmspec.core.policies import Fixed
 from mmspec.core.rules import Match, Rejection
 from mmspec.core.torch_noise import TorchSource
@@ -259,10 +259,10 @@ def test_elsewhere_wrong_nodes_are_refused_on_the_device(case: str, monkeypatch:
 
     def unread(*args: Any) -> Draft:
         with Unread():
-            return sound(*args)
+            return checked(*args)
 
     monkeypatch.setattr(guard, "_readable", lambda values: False)
-    monkeypatch.setattr(guard, "sound", unread)
+    monkeypatch.setattr(guard, "checked", unread)
     output, warned = run(Long(WRONG[case][0] if case in WRONG else too_deep))
     assert not warned and not output.report.faults
 
