@@ -53,7 +53,7 @@ class Target(Protocol):
         ...
 
     def truncate(self, cache: Any, length: Tensor) -> None:
-        """Drop all but the first `length [batch]` units, prompt included, padding excluded; if `truncate` is offered."""
+        """Drop all but the first `length [batch]` units, prompt included, padding excluded; for `truncate`."""
         ...
 
 

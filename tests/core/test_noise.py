@@ -147,4 +147,4 @@ def test_noise_is_made_once_for_many_positions(monkeypatch):
         source.by_position(torch.full((2,), place), [place] * 2, 0).exponential(11)
     assert made == [11]
     source.by_position(torch.zeros(2, dtype=torch.int64), [0, 0], 0).exponential(2**20)
-    assert source._ahead.keys() == {11}, "a large vocabulary is not kept"
+    assert source._buffers.keys() == {11}, "a large vocabulary is not kept"

@@ -1,10 +1,10 @@
 """`block`: verification of a whole chain at once.
 
 Block verification (Sun et al., arXiv 2403.10444): with w_i = min(1, w_{i-1} p(x_i) / q(x_i)), the longest prefix whose
-coin falls below h_i is accepted, where h_i = S_i / (S_i + 1 - w_i), S_i = sum (w_i p - q)+ at node i, and h = w at the
+coin is at most h_i is accepted, where h_i = S_i / (S_i + 1 - w_i), S_i = sum (w_i p - q)+ at node i, and h = w at the
 last node. The residual at the stopping node is the normalised (w p - q)+.
-Guarantee: `lossless`, and never fewer units in expectation than `rejection`. Coins of nodes that are not reached decide
-too, so that noise keyed by position would bias it; ours is fresh in every round.
+Guarantee: `lossless`, and never fewer units in expectation than `rejection`. Coins of later nodes decide, too, so noise
+by position would bias the output; the noise is fresh in every round.
 """
 
 import torch
@@ -30,7 +30,7 @@ class Block:
         assert draft.index.is_chain
         noise, distribution = round.fresh(draft.nodes), scores.distribution
         if draft.nodes == 1 or draft.distribution is None or isinstance(distribution, PointMass):
-            # The lane of a last draw, so that a row draws alike whether or not another row has a draft.
+            # In the lane of residuals, so that a row's draw does not depend on whether another row has a draft.
             return walk(draft, distribution.draw(noise.lane(Lane.RESIDUAL)))
         assert isinstance(distribution, Categorical)
         q = dense(draft.distribution, draft.drafted, distribution.size)
@@ -45,13 +45,8 @@ class Block:
         stops[:, 0] = True
         order = torch.arange(draft.nodes, device=h.device)
         leaf = torch.where(stops, order, 0).amax(1)
-        weights = torch.cat(
-            [
-                torch.where((follows & (s > 0))[..., None], residual, distribution.probs[:, :-1]),
-                distribution.probs[:, -1:],
-            ],
-            1,
-        )
+        inner_weights = torch.where((follows & (s > 0))[..., None], residual, distribution.probs[:, :-1])
+        weights = torch.cat([inner_weights, distribution.probs[:, -1:]], 1)
         drawn = Categorical(weights).draw(noise.lane(Lane.RESIDUAL))
         return Verdict(path_to(draft, leaf), leaf, take_nodes(drawn, leaf[:, None])[:, 0], drawn)
 

@@ -1,6 +1,6 @@
-"""`synthetic`: accepts drafted nodes at a given rate, whatever the target thinks. Benchmarks of the loop only.
+"""`synthetic`: accepts drafted nodes at a given rate, whatever the target's distribution. For benchmarks only.
 
-Guarantee: none; every report of a run under it says so.
+Guarantee: none; every report says so.
 """
 
 from dataclasses import dataclass, field

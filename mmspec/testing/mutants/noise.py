@@ -101,7 +101,7 @@ def _redrawn_by_position(original: Callable) -> Callable:
 def _one_row_at_first(original: Callable) -> Callable:
     def by_position(self: PhiloxSource, emitted: Tensor, host_emitted: Any, deepest: int) -> PhiloxNoise:
         noise = original(self, emitted, host_emitted, deepest)
-        noise = noise.noise if isinstance(noise, core.Buffered) else noise  # what was made ahead has other addresses
+        noise = noise.noise if isinstance(noise, core.BufferedNoise) else noise  # a buffer has other addresses
         return replace(noise, address=(noise.address - 2).clamp(min=0))
 
     return by_position
