@@ -5,8 +5,8 @@ past its stopping point is a published bug):
 
 * by **position**: the index of the drawn unit in the output. The rule `match` uses it: the same seed gives the same
   units, whatever was drafted.
-* **fresh**: the round (number of committed units) and the node. All other rules use it, with disjoint lanes for drafts,
-  coins and residuals.
+* **fresh**: the round (number of committed units) and the node. All other rules use it, with disjoint substreams for
+  drafts, coins and residuals.
 
 Two sources: `philox` (counter-based, the default of `Decoder`) and `torch_noise` (the numbers of stock sampling).
 """
@@ -23,8 +23,8 @@ from torch import Tensor
 from mmspec.core.tree import TreeIndex
 
 
-class Lane(IntEnum):
-    """Independent streams at one address, by purpose."""
+class Substream(IntEnum):
+    """Independent random streams at one address, by purpose."""
 
     UNIT = 0
     DRAFT = 1
@@ -36,8 +36,8 @@ class Lane(IntEnum):
 class Noise(Protocol):
     """Noise for one round's nodes; results are `[batch, node, …]`, float32."""
 
-    def lane(self, lane: Lane) -> "Noise":
-        """The same addresses in another lane."""
+    def substream(self, substream: Substream) -> "Noise":
+        """The same addresses in another substream."""
         ...
 
     def at(self, index: Tensor) -> "Noise":
@@ -68,8 +68,8 @@ class SpreadNoise:
     noise: Noise
     index: Tensor
 
-    def lane(self, lane: Lane) -> "SpreadNoise":
-        return replace(self, noise=self.noise.lane(lane))
+    def substream(self, substream: Substream) -> "SpreadNoise":
+        return replace(self, noise=self.noise.substream(substream))
 
     def at(self, index: Tensor) -> "SpreadNoise":
         rows = max(len(self.index), len(index))
@@ -166,14 +166,14 @@ class DraftNoise:
             emitted = self.round.emitted + (first - 1)
             host_emitted = [e + first - 1 for e in self.round.host_emitted]
             return self.round.source.by_position(emitted, host_emitted, count - 1)
-        return self.round.source.fresh(self.round.emitted, first, count).lane(Lane.DRAFT)
+        return self.round.source.fresh(self.round.emitted, first, count).substream(Substream.DRAFT)
 
     def level(self, depth: int, first: int, count: int) -> Noise:
         """Noise for nodes `first … first + count - 1`, all at one `depth` of a tree: `[batch, count]`."""
         if self.shared:
             together = torch.zeros(1, count, dtype=torch.int64, device=self.round.emitted.device)
             return SpreadNoise(self.chain(depth, 1), together)
-        return self.round.source.fresh(self.round.emitted, first, count).lane(Lane.DRAFT)
+        return self.round.source.fresh(self.round.emitted, first, count).substream(Substream.DRAFT)
 
 
 def default_generator(device: torch.device) -> torch.Generator:

@@ -1,7 +1,8 @@
 """Counter-based noise: Philox-4x32-10 (Salmon et al., 2011).
 
-Counter = (unit id / 4, address, lane, round), key = 64 bits per row. Integers and uniforms are equal on every device.
-E = -log1p(-u): small E decide an exponential race argmax(p / E), and they come from small u, where floats are finest.
+Counter = (unit id / 4, address, substream, round), key = 64 bits per row. Integers and uniforms are equal on every
+device. E = -log1p(-u): small E decide an exponential race argmax(p / E), and they come from small u, where floats are
+finest.
 """
 
 from collections.abc import Sequence
@@ -11,7 +12,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from mmspec.core.noise import Lane, Noise, unmoved
+from mmspec.core.noise import Noise, Substream, unmoved
 
 _MASK = 0xFFFFFFFF
 _ROUNDS = 10
@@ -52,16 +53,16 @@ class PhiloxNoise:
         key: `[batch, 2]` int64, two 32-bit words per row.
         address: `[batch, node]` int64 (or `[1, node]`): positions or node ids.
         round: `[batch, 1]` int64: 0 for noise by position, the round's own number for fresh noise.
-        stream: The lane.
+        current: The substream in use.
     """
 
     key: Tensor
     address: Tensor
     round: Tensor
-    stream: Lane = Lane.UNIT
+    current: Substream = Substream.UNIT
 
-    def lane(self, lane: Lane) -> "PhiloxNoise":
-        return replace(self, stream=lane)
+    def substream(self, substream: Substream) -> "PhiloxNoise":
+        return replace(self, current=substream)
 
     def at(self, index: Tensor) -> "PhiloxNoise":
         rows = max(len(self.address), len(index))
@@ -88,8 +89,8 @@ class PhiloxNoise:
         return torch.stack(self._blocks(block[None, None]), -1).flatten(-2)[..., :count]
 
     def _blocks(self, block: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        lane = torch.full((), int(self.stream), dtype=torch.int64, device=self.key.device)
-        counter = (block, self.address[..., None], lane, self.round[..., None])
+        substream = torch.full((), int(self.current), dtype=torch.int64, device=self.key.device)
+        counter = (block, self.address[..., None], substream, self.round[..., None])
         return philox(counter, (self.key[:, 0, None, None], self.key[:, 1, None, None]))
 
 
@@ -131,8 +132,8 @@ class BufferedNoise:
     host_emitted: Sequence[int]
     buffers: dict[int, Buffer]
 
-    def lane(self, lane: Lane) -> Noise:
-        return self if lane == self.noise.stream else self.noise.lane(lane)
+    def substream(self, substream: Substream) -> Noise:
+        return self if substream == self.noise.current else self.noise.substream(substream)
 
     def at(self, index: Tensor) -> Noise:
         return self.noise.at(index)
@@ -191,7 +192,7 @@ class PhiloxSource:
         low = torch.tensor([s & _MASK for s in seeds], dtype=torch.int64, device=device)
         high = torch.tensor([(s >> 32) & _MASK for s in seeds], dtype=torch.int64, device=device)
         zero = torch.zeros_like(index)
-        words = philox((index, zero, zero + int(Lane.KEY), zero), (low, high))
+        words = philox((index, zero, zero + int(Substream.KEY), zero), (low, high))
         return cls(torch.stack(words[:2], -1))
 
     def begin(self, host_emitted: Sequence[int]) -> None:

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from mmspec.core.noise import DraftNoise
 from mmspec.core.state import State
-from mmspec.core.types import Draft, Started, Step, TargetOutput
+from mmspec.core.types import Draft, Prefill, Step, TargetOutput
 
 
 class Target(Protocol):
@@ -21,7 +21,7 @@ class Target(Protocol):
     offers: frozenset[str]
     vocab: int | None
 
-    def start(self, inputs: Any, limit: int, width: int) -> Started:
+    def start(self, inputs: Any, limit: int, width: int) -> Prefill:
         """Prefill.
 
         Args:

@@ -15,7 +15,7 @@ from mmspec.core.distributions.distribution import take_nodes, where_nodes
 from mmspec.core.noise import Round, Source
 from mmspec.core.nonfinite import NOWHERE, first_nonfinite, nonfinite_message
 from mmspec.core.report import Report
-from mmspec.core.types import Draft, Scores, Started, Step, Verdict
+from mmspec.core.types import Draft, Prefill, Scores, Step, Verdict
 from mmspec.core.warp import Prefix, Warp
 
 
@@ -26,7 +26,8 @@ class State:
     Attributes:
         cache: The target's cache of this call (from `Target.start`); only the target reads it.
         history: `[batch, prompt + limit + 1, *unit]`: prompt and emitted units; the last column is scratch.
-        given: Length of the prompt part of `history`, the same for all rows (shorter prompts are padded on the left).
+        prompt_length: Length of the prompt in `history`, the same for all rows (shorter prompts are padded on the
+            left).
         pads: `[batch]` int64: how many of the prompt's units are padding.
         emitted: `[batch]` int64: units emitted so far, the root included.
         root: `[batch, *unit]`: the last known unit; the target's cache does not hold it yet.
@@ -49,7 +50,7 @@ class State:
 
     cache: Any
     history: Tensor
-    given: int
+    prompt_length: int
     pads: Tensor
     emitted: Tensor
     root: Tensor
@@ -73,7 +74,7 @@ class State:
     @classmethod
     def begin(
         cls,
-        started: Started,
+        started: Prefill,
         limit: int,
         context: int | None,
         ends: int | Sequence[int] | None,
@@ -85,16 +86,16 @@ class State:
     ) -> "State":
         """The state after prefill: the prompt is known, nothing is emitted, the root is the prompt's last unit."""
         prompt, pads = started.prompt, started.pads
-        rows, given = prompt.shape[:2]
+        rows, prompt_length = prompt.shape[:2]
         history = torch.cat([prompt, prompt.new_zeros(rows, limit + 1, *prompt.shape[2:])], 1)
         zero = torch.zeros_like(pads)
         return cls(
             cache=started.cache,
             history=history,
-            given=given,
+            prompt_length=prompt_length,
             pads=pads,
             emitted=zero,
-            root=history[:, max(given - 1, 0)],
+            root=history[:, max(prompt_length - 1, 0)],
             done=zero.bool(),
             limit=limit,
             ends=ends_of(ends, prompt.device),
@@ -117,12 +118,12 @@ class State:
     @property
     def known(self) -> Tensor:
         """Known units of `history`, the prompt and its padding included: `[batch]` int64."""
-        return self.emitted + self.given
+        return self.emitted + self.prompt_length
 
     @property
     def prefix(self) -> Prefix:
         """The known units, for the warp."""
-        return Prefix(self.history, [self.given + n for n in self.host_emitted], self.emitted)
+        return Prefix(self.history, [self.prompt_length + n for n in self.host_emitted], self.emitted)
 
     @property
     def room(self) -> Tensor:
@@ -135,9 +136,9 @@ class State:
     @property
     def most_room(self) -> int:
         """The largest `room` of any row, from the host's copies."""
-        context = self.context if self.context is not None else self.given + self.limit
+        context = self.context if self.context is not None else self.prompt_length + self.limit
         rooms = [
-            min(self.limit - emitted - 1, context - (self.given - pads + emitted))
+            min(self.limit - emitted - 1, context - (self.prompt_length - pads + emitted))
             for emitted, pads, done in zip(self.host_emitted, self.host_pads, self.host_done, strict=True)
             if not done
         ]
@@ -223,7 +224,7 @@ class State:
         """End a row after its first `count >= 1` units; called after a sync, for ends that only the host can see."""
         self.host_emitted[row], self.host_done[row] = count, True
         self.emitted[row], self.done[row] = count, True
-        self.root[row] = self.history[row, self.given + count - 1]
+        self.root[row] = self.history[row, self.prompt_length + count - 1]
         self._update_report()
 
     def _update_report(self) -> None:
@@ -234,7 +235,7 @@ class State:
 
     def output(self) -> list[Tensor]:
         """The emitted units of every row: `[emitted, *unit]` each."""
-        return [self.history[b, self.given : self.given + n] for b, n in enumerate(self.host_emitted)]
+        return [self.history[b, self.prompt_length : self.prompt_length + n] for b, n in enumerate(self.host_emitted)]
 
 
 def ends_of(ends: int | Sequence[int] | None, device: torch.device) -> Tensor:

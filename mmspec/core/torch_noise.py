@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from mmspec.core.noise import Lane, SpreadNoise
+from mmspec.core.noise import SpreadNoise, Substream
 from mmspec.core.philox import PhiloxNoise, PhiloxSource
 
 
@@ -25,8 +25,8 @@ class TorchNoise:
     host_emitted: Sequence[int]
     deepest: int
 
-    def lane(self, lane: Lane) -> "TorchNoise":
-        if lane is not Lane.UNIT:
+    def substream(self, substream: Substream) -> "TorchNoise":
+        if substream is not Substream.UNIT:
             raise ValueError("torch's generator has one stream: only the rule 'match' can use noise='torch'")
         return self
 

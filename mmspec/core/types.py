@@ -166,7 +166,7 @@ class TargetOutput:
 
 
 @dataclass(frozen=True)
-class Started:
+class Prefill:
     """The result of a target's prefill.
 
     Attributes:

@@ -18,7 +18,7 @@ from mmspec.core.distributions import (
     drawn_part,
     reflect,
 )
-from mmspec.core.noise import DraftNoise, Lane, Round
+from mmspec.core.noise import DraftNoise, Round, Substream
 from mmspec.core.philox import PhiloxSource
 from mmspec.core.rules import Rejection
 from mmspec.core.types import Draft, Scores
@@ -82,7 +82,7 @@ def test_chains_coupled_at_every_step(dim, every, last):
 
     everyone = torch.ones(ROWS, 1, dtype=torch.bool)
     shared = target.with_draws(chain_of(dim, 0.25, nodes=2).along(draft, everyone, ours)[:, :1])
-    coin = torch.log(ours.lane(Lane.COIN).uniform())
+    coin = torch.log(ours.substream(Substream.COIN).uniform())
     tested = reflect(x, draft.means[:, :, -1], shared.means[:, :, -1], 0.5, coin)
     assert states_follow(torch.cat([shared.states[:, 0, :-1], tested], 1), 0.25) > LEVEL
     by_last = (tested == x).all(-1).float().mean()
@@ -150,7 +150,7 @@ def test_a_broken_draft_is_not_followed():
     """A latent that is not finite stood at a node that was refused: what is drawn now is a free draw."""
     target = chain_of(2, 0.25, rows=4, nodes=2)
     distribution = chain_of(2, 0.15, rows=4)
-    draws = distribution.draw(round_of(rows=4).fresh(1).lane(Lane.DRAFT))
+    draws = distribution.draw(round_of(rows=4).fresh(1).substream(Substream.DRAFT))
     draws[1] = torch.nan
     root, room = torch.zeros(4, 2), torch.ones(4, dtype=torch.int64)
     draft = Draft.chain(distribution.units(draws), distribution.with_draws(draws)).rooted(root, room)

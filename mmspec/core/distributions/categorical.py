@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from mmspec.core.distributions.distribution import Distribution, take_nodes
-from mmspec.core.noise import Lane, Noise
+from mmspec.core.noise import Noise, Substream
 
 
 @dataclass(frozen=True)
@@ -65,11 +65,11 @@ class Categorical:
         if not isinstance(draft, Categorical):
             raise TypeError(f"a categorical target cannot be coupled with a {type(draft).__name__} draft")
         p, q = self.of(x), draft.of(x)
-        keep = noise.lane(Lane.COIN).uniform() * q < p
+        keep = noise.substream(Substream.COIN).uniform() * q < p
         residual = self.residual(draft)
         # Equal distributions leave no residual: x is kept then, except for rounding, which falls back to p.
         weights = torch.where(residual.sum(-1, keepdim=True) > 0, residual, self.probs)
-        race = weights / self._exponential(noise.lane(Lane.RESIDUAL))
+        race = weights / self._exponential(noise.substream(Substream.RESIDUAL))
         return torch.where(keep, x, self._unit(race.argmax(-1)))
 
     def residual(self, draft: "Categorical") -> Tensor:

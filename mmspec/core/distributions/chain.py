@@ -30,7 +30,7 @@ from mmspec.core.distributions.distribution import Distribution, finite_nodes, t
 from mmspec.core.distributions.head import Head, PredictsClean
 from mmspec.core.distributions.reflection import mirror
 from mmspec.core.distributions.trajectory import Schedule, Trajectory, unrolled
-from mmspec.core.noise import Lane, Noise
+from mmspec.core.noise import Noise, Substream
 
 NextState = Callable[[int, Tensor, float], Tensor]
 """The next state, given the step, its mean and its sigma."""
@@ -77,7 +77,7 @@ class DenoisingChain:
         normals = noise.normal(schedule.steps + 1, self.head.dim)
         if self.ahead:
             assert isinstance(self.head, PredictsClean)
-            log_coins = -noise.lane(Lane.COIN).exponential(schedule.steps)
+            log_coins = -noise.substream(Substream.COIN).exponential(schedule.steps)
             condition, flat, logs = (t.flatten(0, 1) for t in (self.condition, normals, log_coins))
             draws = denoised_ahead(self.head, schedule, condition, flat, logs, self.ahead)
             return draws.view(rows, nodes, *draws.shape[1:])
@@ -163,7 +163,9 @@ class DenoisingChain:
         states, means = draft.states[:, :, 1:].unbind(2), draft.means.unbind(2)
         offsets = (draft.states[:, :, 1:] - draft.means).unbind(2)
         sigmas = torch.tensor(draft.schedule.sigmas, dtype=torch.float32, device=draft.draws.device)
-        bounds = (noise.lane(Lane.COIN).exponential(draft.schedule.steps) * sigmas * sigmas)[..., None].unbind(2)
+        bounds = (noise.substream(Substream.COIN).exponential(draft.schedule.steps) * sigmas * sigmas)[
+            ..., None
+        ].unbind(2)
 
         def next_state(step: int, mean: Tensor, sigma: float) -> Tensor:
             keep, mirrored = mirror(offsets[step], means[step] - mean, bounds[step])

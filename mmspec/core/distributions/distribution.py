@@ -37,7 +37,7 @@ class Distribution(Protocol):
                 draws (`with_draws`). The function `mmspec.core.distributions.couple` handles point masses and `Mixed`
                 before it calls this method.
             x: The drafted units, `[batch, node, *unit]`.
-            noise: Fresh in every round; coin and residual have lanes of their own.
+            noise: Fresh in every round; coin and residual have substreams of their own.
 
         Raises:
             TypeError: The two families have no coupling.

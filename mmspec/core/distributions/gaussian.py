@@ -12,7 +12,7 @@ from torch import Tensor
 
 from mmspec.core.distributions.distribution import Distribution, finite_nodes, take_nodes
 from mmspec.core.distributions.reflection import reflect
-from mmspec.core.noise import Lane, Noise
+from mmspec.core.noise import Noise, Substream
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Gaussian:
         if not isinstance(draft, Gaussian):
             raise TypeError(f"reflection needs a Gaussian draft, got a {type(draft).__name__}")
         self._refuse_another_sigma(draft)
-        coin = torch.log(noise.lane(Lane.COIN).uniform())
+        coin = torch.log(noise.substream(Substream.COIN).uniform())
         return reflect(x, draft.mean, self.mean, self.sigma, coin)
 
     def units(self, draws: Tensor) -> Tensor:

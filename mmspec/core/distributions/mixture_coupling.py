@@ -23,7 +23,7 @@ from torch import Tensor
 from mmspec.core.distributions.distribution import where_nodes
 from mmspec.core.distributions.mixture_density import MixtureDensity
 from mmspec.core.distributions.reflection import reflect
-from mmspec.core.noise import Lane, Noise
+from mmspec.core.noise import Noise, Substream
 from mmspec.core.philox import PhiloxNoise
 
 FIRST_BLOCK, LARGEST_BLOCK = 8, 1024
@@ -32,15 +32,15 @@ FIRST_BLOCK, LARGEST_BLOCK = 8, 1024
 
 def maximal(p: MixtureDensity, q: MixtureDensity, x: Tensor, noise: Noise, slack: float) -> Tensor:
     """y ~ p, given x ~ q `[batch, node, dim]`: by the ratio of the densities."""
-    log_coin = -noise.lane(Lane.COIN).exponential(1)[..., 0]
-    return _by_density(p, q, x, log_coin, noise.lane(Lane.RESIDUAL).exponential(2), p.finite(), slack)
+    log_coin = -noise.substream(Substream.COIN).exponential(1)[..., 0]
+    return _by_density(p, q, x, log_coin, noise.substream(Substream.RESIDUAL).exponential(2), p.finite(), slack)
 
 
 def common(p: MixtureDensity, q: MixtureDensity, x: Tensor, noise: Noise, slack: float) -> Tensor:
     """y ~ p, given x ~ q `[batch, node, dim]`: component by component."""
     size = p.weights.shape[-1]
-    log_coins = -noise.lane(Lane.COIN).exponential(3)
-    race = noise.lane(Lane.RESIDUAL).exponential(2 * size + 2)
+    log_coins = -noise.substream(Substream.COIN).exponential(3)
+    race = noise.substream(Substream.RESIDUAL).exponential(2 * size + 2)
     own = (torch.softmax(q.log_parts(x[:, :, None])[:, :, 0], -1) / race[..., :size]).argmax(-1, keepdim=True)
     residual = (p.weights - q.weights).clamp(min=0)
     residual = torch.where(residual.sum(-1, keepdim=True) > 0, residual, p.weights)

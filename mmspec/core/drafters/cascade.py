@@ -30,7 +30,7 @@ from mmspec.core.offset_noise import OffsetSource
 from mmspec.core.philox import PhiloxSource
 from mmspec.core.protocols import Target
 from mmspec.core.state import State
-from mmspec.core.types import Draft, Started, Step, TargetOutput
+from mmspec.core.types import Draft, Prefill, Step, TargetOutput
 
 
 class Middle(Target, Protocol):
@@ -42,7 +42,7 @@ class Middle(Target, Protocol):
 
     target: Target
 
-    def start(self, inputs: State, limit: int, width: int) -> Started:
+    def start(self, inputs: State, limit: int, width: int) -> Prefill:
         """Continue after all known units of `inputs`, its root included.
 
         Args:
@@ -106,7 +106,7 @@ class CascadeDrafter:
         if self._same_weights:  # the inner prefill is a pass, too
             state.report.inner_passes += 1 + inner.report.equivalent_passes
         state.memory = inner
-        units, distribution = inner.history[:, inner.given : inner.given + k], _distributions(steps, k)
+        units, distribution = inner.history[:, inner.prompt_length : inner.prompt_length + k], _distributions(steps, k)
         return Draft.chain(units, None if noise.shared else distribution, score=distribution.confidence().cumsum(1))
 
     def observe(self, state: State, step: Step) -> None:
@@ -150,8 +150,8 @@ class FromHistory:
         self.vocab = target.vocab
         self.context: int | None = target.context if isinstance(target, Bounded) else None
 
-    def start(self, inputs: State, limit: int, width: int) -> Started:
-        known = inputs.given + max(inputs.host_emitted)
+    def start(self, inputs: State, limit: int, width: int) -> Prefill:
+        known = inputs.prompt_length + max(inputs.host_emitted)
         behind = known - inputs.known
         index = torch.arange(known, device=behind.device) - behind[:, None]
         units = take_nodes(inputs.history, index.clamp(min=0))

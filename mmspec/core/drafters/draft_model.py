@@ -156,7 +156,9 @@ class DraftModel:
         context = self.model.context if isinstance(self.model, Bounded) else None
         if context is None:
             return state.limit
-        longest = max(n - pads for n, pads in zip(state.host_emitted, state.host_pads, strict=True)) + state.given
+        longest = (
+            max(n - pads for n, pads in zip(state.host_emitted, state.host_pads, strict=True)) + state.prompt_length
+        )
         return max(0, context - longest)
 
     @staticmethod

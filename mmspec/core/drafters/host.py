@@ -53,7 +53,7 @@ class HostDrafterAdapter:
 
     def propose(self, state: State, k: int, noise: DraftNoise) -> Draft:
         history, pads = state.history.tolist(), state.pads.tolist()
-        tokens = [row[p : state.given + n] for row, p, n in zip(history, pads, state.host_emitted, strict=True)]
+        tokens = [row[p : state.prompt_length + n] for row, p, n in zip(history, pads, state.host_emitted, strict=True)]
         drafts = [list(d)[:k] for d in self.author.propose(tokens, k)]
         self._refuse(drafts, state.rows)
         width = max(map(len, drafts))

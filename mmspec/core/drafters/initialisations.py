@@ -10,7 +10,7 @@ from torch import Tensor
 
 from mmspec.core.distributions import Distribution
 from mmspec.core.drafters.jacobi import Window
-from mmspec.core.noise import Lane, Noise
+from mmspec.core.noise import Noise, Substream
 from mmspec.core.state import State
 
 
@@ -27,8 +27,8 @@ class RandomUnit:
     reach = 0
 
     def fill(self, state: State, window: Window, noise: Noise) -> tuple[Tensor, Distribution | None]:
-        # Under `match`, `noise` also decides the verdict; so these units use fresh noise in a lane of their own.
-        own = state.source.fresh(state.emitted, 1, window.units.shape[1]).lane(Lane.DRAFT)
+        # Under `match`, `noise` also decides the verdict; so these units use fresh noise in a substream of their own.
+        own = state.source.fresh(state.emitted, 1, window.units.shape[1]).substream(Substream.DRAFT)
         return (own.uniform() * self.vocab).long(), None
 
 
@@ -70,5 +70,5 @@ class EarlierUnit:
         in_window = (slot >= self.distance) & window.drawn.gather(1, within)
         is_known = index < state.known[:, None]
         earlier = torch.where(is_known, known, window.units.gather(1, within))
-        first = state.pads[:, None] if self.in_prompt else state.given
+        first = state.pads[:, None] if self.in_prompt else state.prompt_length
         return torch.where((index >= first) & (is_known | in_window), earlier, left), None

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from mmspec.core.distributions import Distribution, Mixed, PointMass, take_nodes, where_nodes
-from mmspec.core.noise import DraftNoise, Lane, Noise
+from mmspec.core.noise import DraftNoise, Noise, Substream
 from mmspec.core.protocols import Target
 from mmspec.core.state import State
 from mmspec.core.types import Draft, Step
@@ -98,8 +98,8 @@ class Jacobi:
         drawn = source < nodes
         distribution = step.scores.distribution.take(source.clamp(max=nodes - 1))
         if self.independent:
-            # Lane DRAFT of the next round: its rule draws coins and residuals in other lanes.
-            draws = distribution.draw(state.source.fresh(state.emitted, 1, nodes - 1).lane(Lane.DRAFT))
+            # Substream DRAFT of the next round: its rule draws coins and residuals in other substreams.
+            draws = distribution.draw(state.source.fresh(state.emitted, 1, nodes - 1).substream(Substream.DRAFT))
         else:
             draws = take_nodes(step.verdict.drawn, source.clamp(max=nodes - 1))
         past = self._past(None if state.memory is None else state.memory.past, step)

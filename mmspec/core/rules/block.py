@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from mmspec.core.distributions import Categorical, PointMass, dense, take_nodes
-from mmspec.core.noise import DraftNoise, Lane, Round
+from mmspec.core.noise import DraftNoise, Round, Substream
 from mmspec.core.rules.rule import path_to, walk
 from mmspec.core.types import Draft, Scores, Verdict
 
@@ -30,8 +30,8 @@ class Block:
         assert draft.index.is_chain
         noise, distribution = round.fresh(draft.nodes), scores.distribution
         if draft.nodes == 1 or draft.distribution is None or isinstance(distribution, PointMass):
-            # In the lane of residuals, so that a row's draw does not depend on whether another row has a draft.
-            return walk(draft, distribution.draw(noise.lane(Lane.RESIDUAL)))
+            # In the substream of residuals, so that a row's draw does not depend on whether another row has a draft.
+            return walk(draft, distribution.draw(noise.substream(Substream.RESIDUAL)))
         assert isinstance(distribution, Categorical)
         q = dense(draft.distribution, draft.drafted, distribution.size)
         follows = draft.valid[:, 1:]  # [batch, node - 1]: node i has a child
@@ -41,13 +41,13 @@ class Block:
         s = residual.sum(-1)
         inner = s / (s + 1 - weight[:, :-1]).clamp(min=torch.finfo(s.dtype).tiny)
         h = torch.cat([torch.where(follows, inner, weight[:, :-1]), weight[:, -1:]], 1)
-        stops = (noise.lane(Lane.COIN).uniform() <= h) & draft.valid
+        stops = (noise.substream(Substream.COIN).uniform() <= h) & draft.valid
         stops[:, 0] = True
         order = torch.arange(draft.nodes, device=h.device)
         leaf = torch.where(stops, order, 0).amax(1)
         inner_weights = torch.where((follows & (s > 0))[..., None], residual, distribution.probs[:, :-1])
         weights = torch.cat([inner_weights, distribution.probs[:, -1:]], 1)
-        drawn = Categorical(weights).draw(noise.lane(Lane.RESIDUAL))
+        drawn = Categorical(weights).draw(noise.substream(Substream.RESIDUAL))
         return Verdict(path_to(draft, leaf), leaf, take_nodes(drawn, leaf[:, None])[:, 0], drawn)
 
     @staticmethod

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from mmspec.core.distributions import Categorical, PointMass, dense, take_nodes
-from mmspec.core.noise import DraftNoise, Lane, Round, SpreadNoise
+from mmspec.core.noise import DraftNoise, Round, SpreadNoise, Substream
 from mmspec.core.rules.rule import walk, walk_where
 from mmspec.core.types import Draft, Scores, Verdict
 
@@ -33,12 +33,12 @@ class RecursiveRejection:
             # One draw per depth: equal siblings then agree, and the walk cannot pick the better of two draws.
             index = draft.index
             shared = noise if index.is_chain else SpreadNoise(round.fresh(index.deepest + 1), index.depth)
-            # In the lane of residuals, so that a row's draw does not depend on whether another row has a draft.
-            return walk(draft, distribution.draw(shared.lane(Lane.RESIDUAL)))
+            # In the substream of residuals, so that a row's draw does not depend on whether another row has a draft.
+            return walk(draft, distribution.draw(shared.substream(Substream.RESIDUAL)))
         assert isinstance(distribution, Categorical)
         rest = distribution.on(None)  # [batch, node, vocab]: r at every node
         proposals = dense(draft.distribution, draft.drafted, distribution.size)
-        coin = noise.lane(Lane.COIN).uniform()
+        coin = noise.substream(Substream.COIN).uniform()
         taken = torch.zeros(draft.valid.shape, dtype=torch.bool, device=rest.device)
         edge = torch.zeros_like(taken)
         drawn = torch.zeros_like(draft.units)
@@ -53,7 +53,7 @@ class RecursiveRejection:
             taken |= kept
             edge |= torch.zeros_like(edge).scatter_(1, torch.where(kept, child, 0), True)
             rest = torch.where(exists[..., None], self._residual(rest, q), rest)
-        last = Categorical(rest).draw(noise.lane(Lane.RESIDUAL))
+        last = Categorical(rest).draw(noise.substream(Substream.RESIDUAL))
         # Units are not compared: of equal siblings only the accepted one may be followed. Following whichever leads
         # deeper would pick the better of two draws.
         return walk_where(draft, edge[:, 1:], torch.where(taken, drawn, last))

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from mmspec.core import philox as core
 from mmspec.core.drafters.jacobi import Jacobi
-from mmspec.core.noise import DraftNoise, Lane, Noise, Round
+from mmspec.core.noise import DraftNoise, Noise, Round, Substream
 from mmspec.core.philox import PhiloxNoise, PhiloxSource
 from mmspec.core.rules import Block, Rejection
 from mmspec.core.state import State
@@ -59,8 +59,8 @@ class _OneStream:
     position: Noise
     fresh: Noise
 
-    def lane(self, lane: Lane) -> Noise:
-        return self.fresh.lane(lane) if lane is Lane.COIN else self.position
+    def substream(self, substream: Substream) -> Noise:
+        return self.fresh.substream(substream) if substream is Substream.COIN else self.position
 
     def exponential(self, size: int) -> Tensor:
         return self.position.exponential(size)
@@ -82,7 +82,7 @@ def _once_per_call(original: Callable) -> Callable:
     def level(self: DraftNoise, depth: int, first: int, count: int) -> Noise:
         if self.shared:
             return original(self, depth, first, count)
-        return self.round.source.fresh(torch.zeros_like(self.round.emitted), first, count).lane(Lane.DRAFT)
+        return self.round.source.fresh(torch.zeros_like(self.round.emitted), first, count).substream(Substream.DRAFT)
 
     return level
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from mmspec.core.distributions import DenoisingChain, Distribution, Gaussian, Schedule
-from mmspec.core.noise import Lane, Noise
+from mmspec.core.noise import Noise, Substream
 
 REACH = 8.0
 """Standard deviations beyond which nothing is summed."""
@@ -51,7 +51,7 @@ class LastStep:
         y ~ p is taken with probability (1 - q(y) / (factor · p(y)))+. Where none of `tries` is, a draw from p stands.
         """
         line, apart = self._line()
-        squared, turn, coin = noise.lane(Lane.RESIDUAL).exponential(3 * (tries + 1)).chunk(3, -1)
+        squared, turn, coin = noise.substream(Substream.RESIDUAL).exponential(3 * (tries + 1)).chunk(3, -1)
         # Box and Muller: half a squared radius is exponential, and what is left of 1 after a turn is uniform.
         along = torch.sqrt(2 * squared) * torch.cos(2 * torch.pi * torch.expm1(-turn))
         taken = -coin > apart * along - apart * apart / 2 - self.log_factor

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from mmspec.core.distributions import Schedule
-from mmspec.core.types import Draft, Started, TargetOutput
+from mmspec.core.types import Draft, Prefill, TargetOutput
 from mmspec.hosts.linear import Kernels, kernels, narrow, renew
 from mmspec.hosts.offload import awake, hooks_of
 from mmspec.kits.pictures.conditions import Condition
@@ -89,7 +89,7 @@ class ContinuousTarget:
         if self.head is not None:
             Schedule.of(self.head)
 
-    def start(self, inputs: Condition, limit: int, width: int) -> Started:
+    def start(self, inputs: Condition, limit: int, width: int) -> Prefill:
         """Prefill a condition; no token is given. One that says no scale is followed as it is.
 
         Raises:
@@ -104,7 +104,7 @@ class ContinuousTarget:
         memory = Memory(halves, scale)
         none = torch.zeros(halves.rows, 0, self.model.config.token_dim, dtype=torch.float32, device=told.device)
         pads = torch.zeros(halves.rows, dtype=torch.int64, device=told.device)
-        return Started(memory, self._output(memory, told), none, pads)
+        return Prefill(memory, self._output(memory, told), none, pads)
 
     def verify(self, cache: Memory, draft: Draft, first: int = 0) -> TargetOutput:
         return self._output(cache, self.raster.verify(cache.halves, draft, first))

@@ -81,7 +81,7 @@ class PreviousImage:
         """A call writes one history from its beginning to its end: another one means another call."""
         if self._now is None or self._now[0] is not state.history:
             self._last = None if self._now is None else self._now[0][:, self._now[1] : -1]
-            self._now = state.history, state.given
+            self._now = state.history, state.prompt_length
 
 
 class ImageJacobi(Jacobi):
