@@ -53,14 +53,7 @@ def contained(state: State, who: str, *, fatal: bool = False, may_refuse: bool =
 
 
 def draft_or_none(make: Callable[[], Draft], state: State, who: str, vocab: int | None) -> Draft | None:
-    """The draft that `make` returns, checked; None after a fault.
-
-    Args:
-        make: Proposes or trims a draft.
-        state: The call.
-        who: Whose code it is, for the warning.
-        vocab: Number of unit ids of a discrete target.
-    """
+    """The draft that `make` proposes or trims, checked; None after a fault, for which `who` is named."""
     with contained(state, who):
         return checked(make(), state, vocab)
     return None

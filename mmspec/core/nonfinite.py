@@ -15,14 +15,8 @@ def first_nonfinite(draft: Draft, scores: Scores, verdict: Verdict, emitted: Ten
     """The first new unit of every row that is not finite, or whose scores are not: `[batch]` int64, or `NOWHERE`.
 
     Only the root and the accepted path count: plain decoding never sees the scores after a refused unit. A valid
-    distribution may still draw a latent that is not finite, so latents are checked, too. No host sync.
-
-    Args:
-        draft: The rooted draft.
-        scores: The target's distributions.
-        verdict: The rule's decision.
-        emitted: `[batch]` int64, units emitted before this round.
-        done: `[batch]` bool.
+    distribution may still draw a latent that is not finite, so latents are checked, too. No host sync. `emitted` and
+    `done`, `[batch]`, are as before this round.
     """
     finite = scores.finite
     if verdict.drawn.is_floating_point():
@@ -37,13 +31,9 @@ def first_nonfinite(draft: Draft, scores: Scores, verdict: Verdict, emitted: Ten
 
 
 def nonfinite_message(step: Step | None, row: int, position: int, emitted: int) -> str:
-    """What is wrong with new unit `position` of a row, as its distribution explains it, if it can.
+    """What is wrong with new unit `position` of a row that was drawn in `step`, as its distribution explains it.
 
-    Args:
-        step: The round in which it was drawn.
-        row: The row.
-        position: Index of the unit among the emitted ones.
-        emitted: Units emitted by this row, this round's included.
+    `emitted` is the number of units that the row has emitted, this round's included.
     """
     if step is not None and isinstance(step.scores.distribution, Explaining):
         node = position - (emitted - int(step.count[row]))  # such distributions are drafted for in chains

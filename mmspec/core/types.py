@@ -108,19 +108,14 @@ class Draft:
         """Refuse nodes of a rooted draft at `depth` or deeper."""
         return replace(self, valid=self.valid & (self.index.depth < depth))
 
-    def narrow(self, k: int) -> "Draft":
-        """The first `k` drafted nodes of a chain that is not rooted yet."""
-        assert self.index.is_chain
-        nodes = torch.arange(k, device=self.units.device)[None]
-        distribution = None if self.distribution is None else self.distribution.take(nodes)
-        score = None if self.score is None else self.score[:, :k]
-        return Draft.chain(self.units[:, :k], distribution, self.valid[:, :k], score)
-
     def compact(self) -> "Draft":
-        """A chain without the tail that is invalid in all rows; unchanged off the CPU, where this is a host sync."""
+        """A chain, not rooted, without the tail that is invalid in all rows; unchanged off the CPU (a host sync)."""
         if self.units.device.type != "cpu" or not self.index.is_chain or not self.units.shape[1]:
             return self
-        return self.narrow(int(self.valid.cumprod(1).any(0).sum()))
+        k = int(self.valid.cumprod(1).any(0).sum())
+        distribution = None if self.distribution is None else self.distribution.take(torch.arange(k)[None])
+        score = None if self.score is None else self.score[:, :k]
+        return Draft.chain(self.units[:, :k], distribution, self.valid[:, :k], score)
 
     @property
     def drafted(self) -> Tensor:
