@@ -10,7 +10,6 @@ from functools import partial
 from operator import index
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from mmspec.core.capabilities import Bounded, Forcing, TargetAware, TargetWrapping
@@ -140,6 +139,7 @@ class Decoder:
 
     def speculate(self, state: State) -> Pending:
         """Draft and verify. Nothing is committed, so this may run before the last round's truth is known."""
+        state.source.begin(state.round().host_emitted)
         with state.report.phase("draft"):
             proposed = self._propose(state)
             draft = Draft.alone(state.root) if proposed is None else proposed.rooted(state.root, state.room)
@@ -164,7 +164,7 @@ class Decoder:
         active = ~state.done
         step = self._emit(state, draft, scores, most)
         # Accepted nodes behind an end unit were not emitted, so they do not count.
-        state.report.count(draft.valid, torch.minimum(step.verdict.length, step.count), active)
+        state.report.count(draft.valid, step.verdict.length.minimum(step.count), active)
         state.report.add_bias(draft, step.verdict, step.count)
         self.target.commit(state.cache, step.verdict.path, step.count)
         if state.drafting:

@@ -150,12 +150,11 @@ class State:
         return all(self.host_done)
 
     def round(self) -> Round:
-        """Begin a round, and return its noise."""
+        """The noise of the current round."""
         active = [n for n, done in zip(self.host_emitted, self.host_done, strict=True) if not done]
         # Finished rows follow the slowest active row (their draws are not read): buffered noise can then be dropped.
         slowest = min(active, default=0)
         host_emitted = [slowest if done else n for n, done in zip(self.host_emitted, self.host_done, strict=True)]
-        self.source.begin(host_emitted)
         return Round(self.source, self.emitted, host_emitted)
 
     def append(self, draft: Draft, verdict: Verdict, most: int | None = None) -> Tensor:

@@ -162,7 +162,8 @@ def test_a_finished_row_does_not_pin_old_noise():
         def begin(self, host_emitted):
             self.asked = list(host_emitted)
 
-    state = Decoder(LARGE).start(torch.tensor([[1, 2], [2, 1]]), 9, source=Listening.seeded(0, 2))
+    decoder = Decoder(LARGE)
+    state = decoder.start(torch.tensor([[1, 2], [2, 1]]), 9, source=Listening.seeded(0, 2))
     state.host_emitted, state.host_done = [1, 6], [True, False]
-    state.round()
+    decoder.speculate(state)
     assert state.source.asked == [6, 6]

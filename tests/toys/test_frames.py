@@ -123,7 +123,7 @@ def test_rounds_saved_when_truth_comes_in_threes():
 
 def test_actions_cannot_be_generated():
     decoder = Decoder(TARGET, RepeatAction(), k=2)
-    with pytest.raises(ValueError, match="truth=actions"):
+    with pytest.raises(ValueError, match="truth=units"):
         decoder.generate(scene(torch.tensor([[1]])), 5)
 
 

@@ -68,5 +68,5 @@ class MixtureDensity:
         sizes = [self.means.shape[2], self.means.shape[3], self.means.shape[3]]
         race, squared, turn = exponentials.split(sizes, -1)
         mean, sigma = self.part((self.weights[:, :, None] / race).argmax(-1))
-        # Box and Muller (1958): half the squared radius is exponential, and exp(-exponential) is the uniform angle.
+        # Box and Muller (1958): half the squared radius is exponential, and the angle is uniform, as exp(-turn) is.
         return mean + sigma * torch.sqrt(2 * squared) * torch.cos(2 * torch.pi * torch.expm1(-turn))
