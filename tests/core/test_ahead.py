@@ -16,7 +16,7 @@ LEVEL, STEPS, ROWS, CONDITION, CARRIED, SIGMA = 1e-4, 5, 2_000, 0.7, 0.6, 0.5
 
 @dataclass
 class Foreseen(LinearHead):
-    """Its prediction, kept, is right for the steps to come where `taken` is `carried`: that much it takes of a state.
+    """A head whose frozen prediction is exact if `taken` is `carried`, the share of a state that it attributes to it.
 
     Attributes:
         taken: What of the state is thought to be the state's.

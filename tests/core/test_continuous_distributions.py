@@ -1,4 +1,4 @@
-"""Couplings of continuous tokens against their closed forms: both marginals, and how often y is x."""
+"""Couplings of continuous tokens against their closed forms: both marginals, and P(y = x)."""
 
 import math
 from dataclasses import replace
@@ -90,7 +90,7 @@ def test_chains_coupled_at_every_step(dim, every, last):
 
 
 def test_one_pass_couples_some_and_draws_the_others():
-    """Nodes with a child that follows are coupled as alone; the others, and the last, are free draws."""
+    """Nodes with a valid child are coupled as if alone; the others, and the last one, are free draws."""
     target, small = chain_of(4, 0.25, nodes=3), chain_of(4, 0.15, nodes=2)
     theirs, ours = fresh(nodes=3)
     draft = small.with_draws(small.draw(theirs.at(torch.arange(2)[None])))
@@ -147,7 +147,7 @@ def test_chains_that_cannot_be_aligned_are_refused():
 
 
 def test_a_broken_draft_is_not_followed():
-    """A latent that is not finite stood at a node that was refused: what is drawn now is a free draw."""
+    """A refused node had a latent that is not finite: the target then draws freely."""
     target = chain_of(2, 0.25, rows=4, nodes=2)
     distribution = chain_of(2, 0.15, rows=4)
     draws = distribution.draw(round_of(rows=4).fresh(1).substream(Substream.DRAFT))

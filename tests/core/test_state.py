@@ -1,4 +1,4 @@
-"""What a row emits: ends inside the accepted path, the limit, finished rows; scores that are no distribution."""
+"""What a row emits: ends inside the accepted path, the limit, finished rows; scores that are not finite."""
 
 import pytest
 import torch
@@ -130,7 +130,7 @@ def test_scores_that_are_no_distribution_name_row_and_position(filling, drafter)
 
 
 def test_scores_after_a_refused_unit_are_nobodys_business():
-    """A drafted unit that the target would never emit may lead where no distribution is: plain decoding does not go
+    """A drafted unit that the target would never emit may lead to invalid scores: plain decoding does not go
     there.
     """
 

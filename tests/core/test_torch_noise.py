@@ -1,4 +1,4 @@
-"""Stock sampling's own numbers: the same units, and the generator left where stock decoding leaves it."""
+"""The numbers of stock sampling: the same units, and the generator ends where stock decoding leaves it."""
 
 import pytest
 import torch

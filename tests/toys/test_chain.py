@@ -116,7 +116,7 @@ def test_windows_of_samples_and_copies():
 
 
 def test_fillings_never_ask_the_head():
-    """One evaluation a step for all nodes of a pass, prefill included, and none for drafts."""
+    """One head evaluation per step for all nodes of a pass, prefill included, and none for drafts."""
     target = target_of(4)
     report = Decoder(target, Jacobi(EarlierDistribution(WIDTH)), Rejection(), k=5).generate(8, 12).report
     assert target.head.calls == STEPS * (report.rounds + 1)

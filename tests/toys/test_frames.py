@@ -1,4 +1,4 @@
-"""Toy world model: frames are made for guessed actions, and the player's actions decide which of them stand."""
+"""Toy world model: frames are computed for guessed actions, and the player's actions decide which are kept."""
 
 import itertools
 
