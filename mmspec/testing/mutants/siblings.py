@@ -140,7 +140,9 @@ MUTANTS = (
         "residual-without-renormalising",
         "the second sibling is held against (p - q)+ as it is, not against its normalised form",
         "text.md § 0.1, A4: p' = norm(max(p' - q', 0))",
-        replacing(RecursiveRejection, "_left", lambda original: staticmethod(lambda rest, q: (rest - q).clamp(min=0))),
+        replacing(
+            RecursiveRejection, "_residual", lambda original: staticmethod(lambda rest, q: (rest - q).clamp(min=0))
+        ),
     ),
     Mutant(
         "sibling-distribution-without-renormalising",
