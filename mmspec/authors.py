@@ -6,7 +6,7 @@ Importing this module imports neither torch nor transformers; what is exported i
   `TargetSpec` (with `DefaultMethod` for `auto`), `DrafterSpec`, `RuleSpec`, `MethodSpec`, `AdapterSpec`.
 * Protocols, which are implemented and not inherited: `Target`, `Drafter`, `Rule`, `Distribution`, `Policy`; for
   drafters in plain Python `HostDrafter`, of which `HostDrafterAdapter` makes a `Drafter`.
-* Data of a round: `State`, `Draft`, `Started`, `TargetOutput`, `Scores`, `Verdict`, `Step`.
+* Data of a round: `State`, `Draft`, `Prefill`, `TargetOutput`, `Scores`, `Verdict`, `Step`.
 * Random numbers: `Round` for rules, `DraftNoise` for drafters, `Noise` for distributions.
 * Distributions: `Categorical`, `PointMass`, `Gaussian`, `GaussianMixture`, `DenoisingChain`, `External`, `Mixed`;
   `couple`, `take_nodes` and `where_nodes` work on any of them.
@@ -53,8 +53,8 @@ if TYPE_CHECKING:
     from mmspec.core.rules.rule import walk_where as walk_where
     from mmspec.core.state import State as State
     from mmspec.core.types import Draft as Draft
+    from mmspec.core.types import Prefill as Prefill
     from mmspec.core.types import Scores as Scores
-    from mmspec.core.types import Started as Started
     from mmspec.core.types import Step as Step
     from mmspec.core.types import TargetOutput as TargetOutput
     from mmspec.core.types import Verdict as Verdict
@@ -84,7 +84,7 @@ _EXPORTS = {
     "mmspec.core.protocols": "Drafter Target",
     "mmspec.core.rules.rule": "Rule walk walk_where",
     "mmspec.core.state": "State",
-    "mmspec.core.types": "Draft Scores Started Step TargetOutput Verdict",
+    "mmspec.core.types": "Draft Scores Prefill Step TargetOutput Verdict",
     "mmspec.registry": "AdapterSpec DefaultMethod DrafterSpec MethodSpec RuleSpec TargetSpec hookimpl hookspec",
     "mmspec.testing": "Example check_component checks_of parametrize_checks",
 }

@@ -101,6 +101,6 @@ class StoppingMonitor:
 
     def _ids(self, state: State, count: int) -> Tensor:
         """Prompt and the first `count` new tokens, as transformers has them at that step."""
-        ids = state.history[:, : state.given + count]
+        ids = state.history[:, : state.prompt_length + count]
         place = torch.arange(ids.shape[1], device=ids.device)
         return ids.masked_fill(place >= state.known[:, None], self._pad)

@@ -1,18 +1,16 @@
-"""The measured bias of a lossy rule: how far the distribution of what was emitted is from the target's, unit by unit.
+"""The measured bias of a lossy rule: the distance of the emitted units' distribution from the target's.
 
-A rule that measures says in its verdict, for every node, the total variation between the distribution of the unit that
-is emitted there and the target's, and by how much the draft's acceptance exceeds an exact rule's. Here both are summed
-over the nodes where a unit was really emitted: from the root to the last accepted node, after truncation.
+A rule that measures states in its verdict, for every node, the total variation between the distribution of the unit
+that it emits there and the target's, and by how much its acceptance exceeds an exact rule's. This module sums both over
+the nodes at which a unit was really emitted: from the root to the last accepted node, after truncation.
 """
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-if TYPE_CHECKING:
-    from mmspec.core.types import Draft, Verdict
+from mmspec.core.types import Draft, Verdict
 
 
 @dataclass(frozen=True)
@@ -21,8 +19,8 @@ class Bias:
 
     Attributes:
         tv: Mean total variation of an emitted unit from the target's distribution.
-        altered: Expected altered units a row: the sum of those total variations.
-        excess_acceptance: Mean acceptance probability of a decided draft, less what an exact rule would give it.
+        altered: Expected number of altered units per row: the sum of these total variations.
+        excess_acceptance: Mean acceptance probability of a decided node, less that under an exact rule.
     """
 
     tv: float
@@ -32,16 +30,16 @@ class Bias:
     def __str__(self) -> str:
         return (
             f"expected altered units per row {self.altered:.1f}, "
-            f"total variation per unit {self.tv:.4f}, acceptance excess_acceptance by {self.excess_acceptance:.4f}"
+            f"total variation per unit {self.tv:.4f}, acceptance in excess by {self.excess_acceptance:.4f}"
         )
 
 
-def weighed(draft: "Draft", verdict: "Verdict", count: Tensor) -> Tensor:
-    """One round, without a host sync: summed total variation, summed easing, drafts decided: `[3]` float64.
+def bias_sums(draft: Draft, verdict: Verdict, count: Tensor) -> Tensor:
+    """One round's sums, without a host sync, `[3]` float64: total variation, excess acceptance, decided nodes.
 
     Args:
-        draft: Rooted.
-        verdict: Of a rule that measured.
+        draft: The rooted draft.
+        verdict: The decision of a rule that measured.
         count: `[batch]` units emitted, after truncation.
     """
     assert verdict.tv is not None and verdict.excess_acceptance is not None

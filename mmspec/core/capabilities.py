@@ -1,6 +1,6 @@
-"""What targets, drafters and rules may do beside what everybody must: one protocol a capability.
+"""Optional capabilities of targets, drafters and rules: one protocol each.
 
-The core asks `isinstance(object, Capability)`. A class has a capability when it has the member; nothing is inherited.
+The core asks `isinstance(object, Capability)`. A class has a capability if it has the members; nothing is inherited.
 """
 
 from typing import Any, Protocol, runtime_checkable
@@ -12,10 +12,10 @@ from mmspec.core.protocols import Target
 
 @runtime_checkable
 class Bounded(Protocol):
-    """A target that was made for so many units.
+    """A target with a longest context.
 
     Attributes:
-        context: Most units of a row, prompt included; None: no end. No draft goes beyond it.
+        context: Most units of a row, prompt included; None: no bound. No draft goes beyond it.
     """
 
     context: int | None
@@ -23,10 +23,10 @@ class Bounded(Protocol):
 
 @runtime_checkable
 class Forcing(Protocol):
-    """A target some of whose units are known in advance (the last code of every row of a picture, say).
+    """A target some of whose units are known in advance (separators, say).
 
     Attributes:
-        forced: `[unit]` int64: the id that the emitted unit of that index must have, -1 where it is free; or None.
+        forced: `[n]` int64: ids that the emitted units `0 … n - 1` must have, -1 where they are free; or None.
     """
 
     forced: Tensor | None
@@ -34,13 +34,13 @@ class Forcing(Protocol):
 
 @runtime_checkable
 class Exporting(Protocol):
-    """A target that hands its cache over in the form in which the model's users know it."""
+    """A target that can convert its cache into the model's own format."""
 
     def export(self, cache: Any, sequences: Tensor, emitted: Tensor) -> Any:
-        """What unmodified decoding would leave in `past_key_values`; None where that is not possible.
+        """What unmodified decoding would leave in `past_key_values`; None if that is not possible.
 
         Args:
-            cache: The call's memory.
+            cache: The target's cache of the call.
             sequences: Prompts and emitted units as the call returns them, `[batch, prompt + longest]`.
             emitted: `[batch]` int64.
         """
@@ -49,7 +49,7 @@ class Exporting(Protocol):
 
 @runtime_checkable
 class RunsModel(Protocol):
-    """A target over a module of torch.
+    """A target that runs a torch module.
 
     Attributes:
         model: The module.
@@ -60,10 +60,10 @@ class RunsModel(Protocol):
 
 @runtime_checkable
 class Wrapper(Protocol):
-    """A target that passes everything on to another one.
+    """A target that wraps another one.
 
     Attributes:
-        target: The other one.
+        target: The wrapped target.
     """
 
     target: Target
@@ -71,10 +71,10 @@ class Wrapper(Protocol):
 
 @runtime_checkable
 class DraftsWithModel(Protocol):
-    """A drafter that runs a model of its own.
+    """A drafter that runs a draft model.
 
     Attributes:
-        model: The model, as a target.
+        model: The draft model, as a target.
     """
 
     model: Target
@@ -82,10 +82,10 @@ class DraftsWithModel(Protocol):
 
 @runtime_checkable
 class Advising(Protocol):
-    """A drafter whose needs follow from its options.
+    """A drafter whose needs depend on its options.
 
     Attributes:
-        advice: The end of the sentence that refuses it: which options would do.
+        advice: Appended to the error that refuses the drafter: which options would fit.
     """
 
     advice: str
@@ -96,7 +96,7 @@ class TargetAware(Protocol):
     """What takes something from the target: every drafter, and a rule that needs its codebook, say."""
 
     def bind(self, target: Target) -> None:
-        """Meet the target once, before any call.
+        """Take what the rule needs from the target; called once, before any call.
 
         Raises:
             ValueError: The two cannot work together.
@@ -106,8 +106,8 @@ class TargetAware(Protocol):
 
 @runtime_checkable
 class TargetWrapping(Protocol):
-    """A lossy rule under which the target works otherwise."""
+    """A lossy rule that changes how the target works."""
 
     def wrap(self, target: Target) -> Target:
-        """What to decode with instead: a copy, so that nothing changes for other decoders of that target."""
+        """The target to decode with: a copy or a wrapper, so that other decoders of `target` are not affected."""
         ...

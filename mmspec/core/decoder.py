@@ -1,6 +1,6 @@
-"""The loop. One round is: speculate (draft, verify), settle (accept, commit, observe), one late host sync.
+"""The loop. One round is: speculate (draft, verify), settle (accept, commit, observe), one host sync.
 
-It knows neither modalities nor methods. No draft is a draft of one node: plain decoding is the same code.
+The loop knows no modality and no method. Plain decoding is a draft of one node, the root.
 """
 
 import time
@@ -10,14 +10,13 @@ from functools import partial
 from operator import index
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from mmspec.core.capabilities import Bounded, Forcing, TargetAware, TargetWrapping
 from mmspec.core.distributions import PointMass, take_nodes
 from mmspec.core.drafters.none import NoDraft
 from mmspec.core.fit import refuse_misfits, repeatable
-from mmspec.core.guard import attempted, spared
+from mmspec.core.guard import contained, draft_or_none
 from mmspec.core.noise import Source
 from mmspec.core.philox import PhiloxSource
 from mmspec.core.policies import Fixed, Policy
@@ -34,12 +33,7 @@ from mmspec.registry.numbers import whole
 
 @dataclass(frozen=True)
 class Pending:
-    """A round that was drafted and scored, and not settled.
-
-    Attributes:
-        draft: Rooted.
-        scores: The target's distributions at its nodes.
-    """
+    """A round that is drafted and verified, not settled: the rooted draft, and the target's scores at its nodes."""
 
     draft: Draft
     scores: Scores
@@ -47,12 +41,7 @@ class Pending:
 
 @dataclass(frozen=True)
 class Output:
-    """What a call made.
-
-    Attributes:
-        units: One tensor a row: `[emitted, *unit]`.
-        report: Counts and times.
-    """
+    """The emitted units of every row, `[emitted, *unit]` each, and the call's counts and times."""
 
     units: list[Tensor]
     report: Report
@@ -64,20 +53,17 @@ class Decoder:
     Args:
         target: The model whose distribution the output follows.
         drafter: Proposes units; None decodes plainly.
-        rule: Decides; default `match`: same seed, same output.
+        rule: Decides which drafted units are accepted; default `match`: same seed, same output.
         k: Most units to draft per round and path (`num_speculative_tokens`).
         policy: Decides the budget of each round; default: always `k`.
-        name: What reports call this pair.
-        why: Why it was chosen, where nobody asked for it by name.
+        name: The name of this combination in reports.
+        why: Why it was chosen, if the user did not ask for it by name.
 
     Raises:
-        ValueError: The three cannot work together exactly; the missing words are named.
+        ValueError: The three cannot be verified exactly together; the error names the missing words.
 
     Example:
-        ```python
-        decoder = Decoder(target, drafter, k=8)
-        output = decoder.generate(prompt, limit=200, seed=0)
-        ```
+        `Decoder(target, drafter, k=8).generate(prompt, limit=200, seed=0).units`
     """
 
     def __init__(
@@ -121,9 +107,9 @@ class Decoder:
         Args:
             inputs: The target's prompt.
             limit: Units wanted per row, at least 1.
-            seed: One seed, or one a row; a row's output does not depend on its batch.
-            source: Noise instead of `seed`.
-            warp: From scores to distributions; default: sample at temperature 1.
+            seed: One seed, or one per row; a row's output does not depend on its batch.
+            source: Noise to use instead of `seed`.
+            warp: Turns scores into distributions; default: sample at temperature 1.
             ends: Unit ids that end a row.
 
         Raises:
@@ -133,68 +119,81 @@ class Decoder:
             raise ValueError(f"limit must be at least 1, got {limit}")
         report = Report(self.name, self.rule.exactness, repeatable=repeatable(self.rule, self.policy))
         context = self.target.context if isinstance(self.target, Bounded) else None
-        width = self.drafter.width(min(self.k, limit - 1, context or limit)) + 1  # no draft goes beyond any of them
+        k = min(self.k, limit - 1, context or limit)  # no draft is longer than any of these
+        width = self.drafter.width(k) + 1
         with report.phase("prefill"):
             started = self.target.start(inputs, limit, width)
         if source is None:
             source = PhiloxSource.seeded(seed, len(started.prompt), started.prompt.device)
-        state = State.begin(started, limit, context, ends, source, self._warp(warp), report, width)
+        warp = warp if warp is not None else Warp()
+        if warp.forced is None and isinstance(self.target, Forcing):
+            warp = replace(warp, forced=self.target.forced)
+        state = State.begin(started, limit, context, ends, source, warp, report, width, k)
         draft = Draft.alone(state.root)
         scores = state.warp(started.output, draft, state.prefix)
-        verdict = self.rule.accept(draft, scores, state.round())
-        state.inspect(draft, scores, verdict)
-        state.step = Step(draft, scores, verdict, state.append(draft, verdict))
+        self._emit(state, draft, scores)
         state.sync()
-        with spared(state, f"drafter {self.name}", learns=True, refuses=True):
+        with contained(state, f"drafter {self.name}", fatal=True, may_refuse=True):
             state.memory = self.drafter.start(state, inputs)
         return state
 
     def speculate(self, state: State) -> Pending:
-        """Draft and score: nothing is committed, so it may run before the truth of the last round is shown."""
+        """Draft and verify. Nothing is committed, so this may run before the last round's truth is known."""
+        state.source.begin(state.round().host_emitted)
         with state.report.phase("draft"):
             proposed = self._propose(state)
-            # Without a draft nothing is paid that only drafts need.
             draft = Draft.alone(state.root) if proposed is None else proposed.rooted(state.root, state.room)
         with state.report.phase("verify"):
-            raw = self.target.verify(state.cache, draft)
-            scores = state.warp(raw, draft, state.prefix)
+            output = self.target.verify(state.cache, draft)
+            scores = state.warp(output, draft, state.prefix)
         return Pending(draft, scores)
 
     def settle(self, state: State, pending: Pending, truth: Tensor | None = None) -> Step:
-        """Accept (or compare with a truth that came later), commit, let the drafter see it.
+        """Accept (or compare with a truth that came later), commit, and let the drafter observe.
 
         Args:
             state: The call.
             pending: What `speculate` returned.
-            truth: `[batch, n, *unit]`, the next `n` units as they really came; the walk then follows them, and the
-                last one (or the first that was not drafted) becomes the new root. A row emits `n` units at most.
+            truth: `[batch, n, *unit]`, the next `n` units as they really were; the accepted path then follows them, and
+                the last one (or the first that was not drafted) becomes the new root. A row emits at most `n` units.
         """
         draft, scores, most = pending.draft, pending.scores, None
         if truth is not None:
-            draft, scores = _known(draft, scores, truth)
+            draft, scores = _with_truth(draft, scores, truth)
             most = truth.shape[1]
-        verdict = self.rule.accept(draft, scores, state.round())
-        state.inspect(draft, scores, verdict)
         active = ~state.done
-        count = state.append(draft, verdict, most)
-        # Nodes behind an end unit were not emitted, so they do not count.
-        state.report.count(draft.valid, torch.minimum(verdict.length, count), active)
-        state.report.weigh(draft, verdict, count)
-        self.target.commit(state.cache, verdict.path, count)
-        state.step = Step(draft, scores, verdict, count)
+        step = self._emit(state, draft, scores, most)
+        # Accepted nodes behind an end unit were not emitted, so they do not count.
+        state.report.count(draft.valid, step.verdict.length.minimum(step.count), active)
+        state.report.add_bias(draft, step.verdict, step.count)
+        self.target.commit(state.cache, step.verdict.path, step.count)
         if state.drafting:
-            with spared(state, f"drafter {self.name}", learns=True):
-                self.drafter.observe(state, state.step)
-        return state.step
+            with contained(state, f"drafter {self.name}", fatal=True):
+                self.drafter.observe(state, step)
+        return step
 
-    def rounds(self, inputs: Any, limit: int, **options: Any) -> Iterator[State]:
-        """The loop: the call's state after the prefill, and after every round until all rows are done.
+    def advance(self, state: State, truth: Tensor | None = None, pending: Pending | None = None) -> None:
+        """One whole round, with its host sync and its counters.
 
         Args:
-            inputs: The target's prompt.
-            limit: Units wanted per row.
-            **options: As in `start`.
+            state: The call.
+            truth: As in `settle`.
+            pending: This round's result of `speculate`, if it already ran; None: it runs now.
         """
+        began, before = time.perf_counter(), state.host_emitted
+        state.report.rounds += 1
+        state.report.row_rounds += sum(not done for done in state.host_done)
+        pending = pending if pending is not None else self.speculate(state)
+        with state.report.phase("rest"):
+            self.settle(state, pending, truth)
+            state.sync()
+        furthest_behind_first = sorted(range(state.rows), key=before.__getitem__)
+        emitted = [state.host_emitted[row] - before[row] for row in furthest_behind_first]
+        with contained(state, f"policy {type(self.policy).__name__}"):
+            self.policy.observe(pending.draft.index.deepest, emitted, time.perf_counter() - began)
+
+    def rounds(self, inputs: Any, limit: int, **options: Any) -> Iterator[State]:
+        """The loop: the call's state after prefill, and after every round until all rows are done; as in `start`."""
         state = self.start(inputs, limit, **options)
         yield state
         while not state.finished:
@@ -209,7 +208,7 @@ class Decoder:
         Args:
             inputs: The target's prompt.
             limit: Units wanted per row.
-            on_step: Called after every sync; streams read `state.output()` there. Raising stops the call.
+            on_step: Called after every host sync; streamers read `state.output()` there. Raising stops the call.
             **options: As in `start`.
         """
         for state in self.rounds(inputs, limit, **options):
@@ -217,54 +216,33 @@ class Decoder:
                 on_step(state)
         return Output(state.output(), state.report)
 
-    def advance(self, state: State, truth: Tensor | None = None, pending: Pending | None = None) -> None:
-        """One whole round with its sync and its counters.
-
-        Args:
-            state: The call.
-            truth: As in `settle`.
-            pending: What `speculate` returned for this round, where that ran before; None: it runs now.
-        """
-        began, before = time.perf_counter(), state.host_emitted
-        active = [not done for done in state.host_done]
-        behind = sorted(range(state.rows), key=before.__getitem__)
-        state.report.rounds += 1
-        state.report.row_rounds += sum(active)
-        pending = pending if pending is not None else self.speculate(state)
-        with state.report.phase("rest"):
-            self.settle(state, pending, truth)
-            state.sync()
-        emitted = [state.host_emitted[row] - before[row] for row in behind]
-        with spared(state, f"policy {type(self.policy).__name__}"):
-            self.policy.observe(pending.draft.index.deepest, emitted, time.perf_counter() - began)
-
-    def _warp(self, given: Warp | None) -> Warp:
-        """The call's warp; where it forces nothing, it forces what the target does."""
-        warp = given if given is not None else Warp()
-        if warp.forced is not None or not isinstance(self.target, Forcing):
-            return warp
-        return replace(warp, forced=self.target.forced)
-
     def _propose(self, state: State) -> Draft | None:
-        """What the drafter proposes, as far as the policy wants it; None where that is nothing."""
+        """What the drafter proposes and the policy keeps; None if that is nothing."""
         if not self.k or not state.drafting or drafts_forbidden_by(state.warp.processors):
             return None
         drafter, policy, budget = f"drafter {self.name}", f"policy {type(self.policy).__name__}", 0
-        with spared(state, policy):
-            budget = min(index(self.policy.budget()), self.k, state.roomiest)  # caches were made for k
+        with contained(state, policy):
+            budget = min(index(self.policy.budget()), self.k, state.most_room)  # caches were made for k
         if budget <= 0:
             return None
         noise, vocab = self.rule.draft_noise(state.round()), self.target.vocab
-        draft = attempted(lambda: self.drafter.propose(state, budget, noise), state, drafter, vocab)
+        draft = draft_or_none(lambda: self.drafter.propose(state, budget, noise), state, drafter, vocab)
         if draft is not None:
-            draft = attempted(partial(self.policy.trim, draft), state, policy, vocab)
+            draft = draft_or_none(partial(self.policy.trim, draft), state, policy, vocab)
         return None if draft is None or not draft.units.shape[1] else draft.compact()
 
+    def _emit(self, state: State, draft: Draft, scores: Scores, most: int | None = None) -> Step:
+        """Let the rule decide, and append what it accepted to the rows: at most `most` units each."""
+        verdict = self.rule.accept(draft, scores, state.round())
+        state.note_nonfinite(draft, scores, verdict)
+        state.step = Step(draft, scores, verdict, state.append(draft, verdict, most))
+        return state.step
 
-def _known(draft: Draft, scores: Scores, truth: Tensor) -> tuple[Draft, Scores]:
-    """The draft and the distributions of a round whose truth is known: at depth d the next unit is `truth[:, d]`.
 
-    Nodes may stand for any unit of the truth, the last one too: it becomes the new root, and its pass is already there.
+def _with_truth(draft: Draft, scores: Scores, truth: Tensor) -> tuple[Draft, Scores]:
+    """Draft and scores of a round whose truth is known: at depth d all mass is on `truth[:, d]`.
+
+    Nodes may match any unit of the truth, the last one too: it becomes the new root, and was already verified.
     """
     depth = draft.index.depth.expand(len(truth), -1).clamp(max=truth.shape[1] - 1)
     distribution = PointMass(take_nodes(truth, depth))

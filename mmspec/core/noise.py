@@ -1,14 +1,14 @@
-"""Random numbers with an address: where a number is used decides what it is.
+"""Random numbers with an address: a number depends on where it is used, not on when it is drawn.
 
-Two ways to address noise, and the difference is what keeps every rule exact (`noise by position` under a rule that
-looks past its stopping point is a published bug):
+There are two kinds of address, and rules are exact only with the right one (noise by position under a rule that looks
+past its stopping point is a published bug):
 
-* by **position**: the order index of the unit that is drawn. The rule `match` uses it: the same seed gives the same
+* by **position**: the index of the drawn unit in the output. The rule `match` uses it: the same seed gives the same
   units, whatever was drafted.
-* **fresh**: the round (how many units are committed) and the node. Every other rule uses it, with disjoint lanes for
+* **fresh**: the round (number of committed units) and the node. All other rules use it, with disjoint substreams for
   drafts, coins and residuals.
 
-Two sources: `philox` (counter-based, the default of `Decoder`) and `torch_noise` (what stock sampling would draw).
+Two sources: `philox` (counter-based, the default of `Decoder`) and `torch_noise` (the numbers of stock sampling).
 """
 
 from collections.abc import Iterator, Sequence
@@ -23,8 +23,8 @@ from torch import Tensor
 from mmspec.core.tree import TreeIndex
 
 
-class Lane(IntEnum):
-    """Disjoint streams at one address."""
+class Substream(IntEnum):
+    """Independent random streams at one address, by purpose."""
 
     UNIT = 0
     DRAFT = 1
@@ -36,12 +36,12 @@ class Lane(IntEnum):
 class Noise(Protocol):
     """Noise for one round's nodes; results are `[batch, node, …]`, float32."""
 
-    def lane(self, lane: Lane) -> "Noise":
-        """The same addresses in another stream."""
+    def substream(self, substream: Substream) -> "Noise":
+        """The same addresses in another substream."""
         ...
 
     def at(self, index: Tensor) -> "Noise":
-        """Addresses `index [batch, m]` (or `[1, m]`) of these: `[batch, m]` of them."""
+        """The noise at the nodes `index [batch, m]` (or `[1, m]`): `[batch, m]` addresses."""
         ...
 
     def exponential(self, size: int) -> Tensor:
@@ -49,7 +49,7 @@ class Noise(Protocol):
         ...
 
     def exponential_at(self, ids: Tensor) -> Tensor:
-        """Exp(1) of the unit ids `[batch, node, k]`; the same numbers as `exponential` has there."""
+        """Exp(1) for the unit ids `[batch, node, k]`; the same numbers that `exponential` has for them."""
         ...
 
     def uniform(self) -> Tensor:
@@ -63,13 +63,13 @@ class Noise(Protocol):
 
 @dataclass(frozen=True)
 class SpreadNoise:
-    """Nodes that share an address: noise computed once an address, then spread over nodes by `index [batch, node]`."""
+    """Noise for nodes that share addresses: computed once per address, then gathered by `index [batch, node]`."""
 
     noise: Noise
     index: Tensor
 
-    def lane(self, lane: Lane) -> "SpreadNoise":
-        return replace(self, noise=self.noise.lane(lane))
+    def substream(self, substream: Substream) -> "SpreadNoise":
+        return replace(self, noise=self.noise.substream(substream))
 
     def at(self, index: Tensor) -> "SpreadNoise":
         rows = max(len(self.index), len(index))
@@ -94,18 +94,18 @@ class SpreadNoise:
 
 
 class Source(Protocol):
-    """Where one call's noise comes from."""
+    """The noise of one call."""
 
     def begin(self, host_emitted: Sequence[int]) -> None:
-        """A round begins: noise of positions before `host_emitted` will not be asked for again."""
+        """Begin a round: noise of positions before `host_emitted` will not be needed again."""
         ...
 
     def by_position(self, emitted: Tensor, host_emitted: Sequence[int], deepest: int) -> Noise:
-        """Noise of the order indices `emitted + 0 … deepest`: addresses `[batch, deepest + 1]`.
+        """Noise of the positions `emitted + 0 … deepest`: addresses `[batch, deepest + 1]`.
 
         Args:
             emitted: `[batch]` int64, units emitted so far.
-            host_emitted: The same on the host.
+            host_emitted: `emitted`, on the host.
             deepest: Depth of the deepest node.
         """
         ...
@@ -115,22 +115,22 @@ class Source(Protocol):
         ...
 
     def sheltered(self) -> AbstractContextManager[None]:
-        """What others draw in the block from torch's generator does not count: a draft moves nothing."""
+        """A block after which torch's generator is where it was: what drafters draw from it has no effect."""
         ...
 
     def finish(self, steps: int) -> None:
-        """Leave outer generators where `steps` steps of plain decoding would have left them."""
+        """End the call: leave torch's generator where `steps` steps of plain decoding would have left it."""
         ...
 
 
 @dataclass(frozen=True)
 class Round:
-    """The noise of one round, as rules and drafters ask for it.
+    """The noise of one round, as rules use it.
 
     Attributes:
         source: The call's noise.
         emitted: `[batch]` int64, units emitted before this round.
-        host_emitted: The same on the host.
+        host_emitted: `emitted`, on the host.
     """
 
     source: Source
@@ -138,41 +138,42 @@ class Round:
     host_emitted: Sequence[int]
 
     def by_position(self, tree: TreeIndex) -> Noise:
-        """For the draw at every node: nodes of one depth share their noise. Addresses `[batch, node]`."""
+        """Noise for a draw at every node, `[batch, node]`: nodes of the same depth share it."""
         noise = self.source.by_position(self.emitted, self.host_emitted, tree.deepest)
         return noise if tree.is_chain else SpreadNoise(noise, tree.depth)
 
     def fresh(self, count: int) -> Noise:
-        """For the draw at every node, disjoint from every other round's."""
+        """Noise for a draw at every node, `[batch, count]`, independent of every other round's."""
         return self.source.fresh(self.emitted, 0, count)
 
 
 @dataclass(frozen=True)
 class DraftNoise:
-    """What a rule hands the drafter.
+    """The noise that sampled drafts must use under the call's rule.
 
     Attributes:
-        round: The round.
-        shared: Draw with the target's own noise of the same positions (what `match` wants), or with fresh noise.
+        round: The round's noise.
+        shared: Whether drafts are drawn with the target's own noise of the same positions (as `match` wants), or with
+            fresh noise.
     """
 
     round: Round
     shared: bool
 
     def chain(self, first: int, count: int) -> Noise:
-        """For drafted nodes `first … first + count - 1` (1 is the root's child) of a chain. `[batch, count]`."""
+        """Noise for nodes `first … first + count - 1` of a chain (1 is the root's child): `[batch, count]`."""
         if self.shared:
             emitted = self.round.emitted + (first - 1)
             host_emitted = [e + first - 1 for e in self.round.host_emitted]
             return self.round.source.by_position(emitted, host_emitted, count - 1)
-        return self.round.source.fresh(self.round.emitted, first, count).lane(Lane.DRAFT)
+        return self.round.source.fresh(self.round.emitted, first, count).substream(Substream.DRAFT)
 
     def level(self, depth: int, first: int, count: int) -> Noise:
-        """For drafted nodes `first … first + count - 1`, all at one `depth` of a tree. `[batch, count]`."""
+        """Noise for nodes `first … first + count - 1`, all at one `depth` of a tree: `[batch, count]`."""
         if self.shared:
             together = torch.zeros(1, count, dtype=torch.int64, device=self.round.emitted.device)
             return SpreadNoise(self.chain(depth, 1), together)
-        return self.round.source.fresh(self.round.emitted, first, count).lane(Lane.DRAFT)
+        return self.round.source.fresh(self.round.emitted, first, count).substream(Substream.DRAFT)
 
 
 def default_generator(device: torch.device) -> torch.Generator:
@@ -185,7 +186,7 @@ def default_generator(device: torch.device) -> torch.Generator:
 
 @contextmanager
 def unmoved(device: torch.device) -> Iterator[None]:
-    """What is drawn in the block from torch's generator for `device` leaves it as it was."""
+    """A block after which torch's generator for `device` is where it was."""
     generator = default_generator(device)
     before = generator.get_state()
     try:

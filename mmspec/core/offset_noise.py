@@ -1,4 +1,4 @@
-"""A decoder inside a round of another one draws with the outer call's noise: its position 0 is the outer next one."""
+"""The outer call's noise for a decoder that runs inside one of its rounds, with positions shifted accordingly."""
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -11,27 +11,27 @@ from mmspec.core.noise import Noise, Round
 
 @dataclass(frozen=True)
 class OffsetSource:
-    """A `Source` of an inner call: the outer call's, with positions counted from the units that are known there.
+    """The `Source` of an inner call: position 0 is the outer call's next unit.
 
     Attributes:
-        outer: The round in which the inner call runs.
+        outer: The outer round in which the inner call runs.
     """
 
     outer: Round
 
     def begin(self, host_emitted: Sequence[int]) -> None:
-        """Nothing is dropped: the outer call still needs noise of positions that the inner one has passed."""
+        """Does nothing: the outer call still needs noise of positions that the inner one has passed."""
 
     def by_position(self, emitted: Tensor, host_emitted: Sequence[int], deepest: int) -> Noise:
-        both = [outer + inner for outer, inner in zip(self.outer.host_emitted, host_emitted, strict=True)]
-        return self.outer.source.by_position(self.outer.emitted + emitted, both, deepest)
+        host = [outer + inner for outer, inner in zip(self.outer.host_emitted, host_emitted, strict=True)]
+        return self.outer.source.by_position(self.outer.emitted + emitted, host, deepest)
 
     def fresh(self, emitted: Tensor, first: int, count: int) -> Noise:
         return self.outer.source.fresh(self.outer.emitted + emitted, first, count)
 
     def sheltered(self) -> AbstractContextManager[None]:
-        """The outer call's drafter is sheltered as a whole."""
+        """Does nothing: the outer call's drafter, and so the inner call, is sheltered as a whole."""
         return nullcontext()
 
     def finish(self, steps: int) -> None:
-        """The outer call leaves the generator where it belongs."""
+        """Does nothing: the outer call sets the generator."""

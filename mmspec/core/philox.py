@@ -1,7 +1,8 @@
 """Counter-based noise: Philox-4x32-10 (Salmon et al., 2011).
 
-Counter = (unit id / 4, address, lane, round), key = 64 bits a row. Integers and uniforms are equal on every device.
-E = -log1p(-u): an exponential race argmax(p / E) is decided by small E, that is, where the float grid of u is finest.
+Counter = (unit id / 4, address, substream, round), key = 64 bits per row. Integers and uniforms are equal on every
+device. E = -log1p(-u): small E decide an exponential race argmax(p / E), and they come from small u, where floats are
+finest.
 """
 
 from collections.abc import Sequence
@@ -11,18 +12,18 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from mmspec.core.noise import Lane, Noise, unmoved
+from mmspec.core.noise import Noise, Substream, unmoved
 
 _MASK = 0xFFFFFFFF
 _ROUNDS = 10
-MOST_AHEAD, NUMBERS_AHEAD = 64, 2**18
-"""Positions that are made ahead, and numbers that they may be."""
+MOST_POSITIONS, MOST_NUMBERS = 64, 2**18
+"""Limits of noise that is computed ahead: positions, and numbers in all."""
 
 
 def philox(counter: Sequence[Tensor], key: Sequence[Tensor]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Philox-4x32-10: four broadcastable counter words and two key words to four words.
+    """Philox-4x32-10: four words from four broadcastable counter words and two key words.
 
-    All words are int64 holding 32 bits. The 64-bit product of two words wraps to the right bit pattern in int64.
+    Words are int64 with 32 bits in use. The 64-bit product of two words wraps to the right bit pattern in int64.
     """
     c0, c1, c2, c3 = counter
     k0, k1 = key
@@ -49,19 +50,19 @@ class PhiloxNoise:
     """Counter-based noise at given addresses.
 
     Attributes:
-        key: `[batch, 2]` int64, two 32-bit words a row.
+        key: `[batch, 2]` int64, two 32-bit words per row.
         address: `[batch, node]` int64 (or `[1, node]`): positions or node ids.
         round: `[batch, 1]` int64: 0 for noise by position, the round's own number for fresh noise.
-        stream: The lane.
+        current: The substream in use.
     """
 
     key: Tensor
     address: Tensor
     round: Tensor
-    stream: Lane = Lane.UNIT
+    current: Substream = Substream.UNIT
 
-    def lane(self, lane: Lane) -> "PhiloxNoise":
-        return replace(self, stream=lane)
+    def substream(self, substream: Substream) -> "PhiloxNoise":
+        return replace(self, current=substream)
 
     def at(self, index: Tensor) -> "PhiloxNoise":
         rows = max(len(self.address), len(index))
@@ -71,8 +72,8 @@ class PhiloxNoise:
         return -torch.log1p(-uniform_of(self._words(size)))
 
     def exponential_at(self, ids: Tensor) -> Tensor:
-        four = torch.stack(self._blocks(ids // 4), -1)
-        return -torch.log1p(-uniform_of(four.gather(-1, (ids % 4)[..., None])[..., 0]))
+        words = torch.stack(self._blocks(ids // 4), -1)
+        return -torch.log1p(-uniform_of(words.gather(-1, (ids % 4)[..., None])[..., 0]))
 
     def uniform(self) -> Tensor:
         return uniform_of(self._words(1)[..., 0])
@@ -80,26 +81,22 @@ class PhiloxNoise:
     def normal(self, *unit: int) -> Tensor:
         count = int(torch.Size(unit).numel())
         pairs = uniform_of(self._words(2 * count)).unflatten(-1, (count, 2))
-        radius = torch.sqrt(-2 * torch.log(pairs[..., 0]))
-        return (
-            (radius * torch.cos(2 * torch.pi * pairs[..., 1]))
-            .unflatten(-1, unit or (1,))
-            .reshape(*pairs.shape[:2], *unit)
-        )
+        radius = torch.sqrt(-2 * torch.log(pairs[..., 0]))  # Box and Muller (1958)
+        return (radius * torch.cos(2 * torch.pi * pairs[..., 1])).reshape(*pairs.shape[:2], *unit)
 
     def _words(self, count: int) -> Tensor:
         block = torch.arange((count + 3) // 4, device=self.key.device)
         return torch.stack(self._blocks(block[None, None]), -1).flatten(-2)[..., :count]
 
     def _blocks(self, block: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        lane = torch.full((), int(self.stream), dtype=torch.int64, device=self.key.device)
-        counter = (block, self.address[..., None], lane, self.round[..., None])
+        substream = torch.full((), int(self.current), dtype=torch.int64, device=self.key.device)
+        counter = (block, self.address[..., None], substream, self.round[..., None])
         return philox(counter, (self.key[:, 0, None, None], self.key[:, 1, None, None]))
 
 
 @dataclass(frozen=True)
-class Ahead:
-    """Exp(1) of some positions and the next ones.
+class Buffer:
+    """Exp(1) of consecutive positions.
 
     Attributes:
         first: The first position of every row.
@@ -110,48 +107,49 @@ class Ahead:
     values: Tensor
 
     def read(self, host_emitted: Sequence[int], count: int) -> Tensor | None:
-        """`[batch, count, size]` from the positions `host_emitted` on; None where they are not all there."""
+        """`[batch, count, size]` from the positions `host_emitted` on; None if the buffer lacks any of them."""
         offsets = [now - first for now, first in zip(host_emitted, self.first, strict=True)]
         if min(offsets) < 0 or max(offsets) + count > self.values.shape[1]:
             return None
         if min(offsets) == max(offsets):
             return self.values[:, offsets[0] : offsets[0] + count]
-        at = torch.arange(count, device=self.values.device) + torch.tensor(offsets, device=self.values.device)[:, None]
-        return self.values.gather(1, at[..., None].expand(-1, -1, self.values.shape[2]))
+        slot = torch.arange(count, device=self.values.device)
+        index = slot + torch.tensor(offsets, device=self.values.device)[:, None]
+        return self.values.gather(1, index[..., None].expand(-1, -1, self.values.shape[2]))
 
 
 @dataclass(frozen=True)
-class Buffered:
-    """The noise of consecutive positions, read from what was made ahead.
+class BufferedNoise:
+    """The noise of consecutive positions, computed ahead in blocks.
 
     Attributes:
-        noise: It.
+        noise: The same noise, not buffered.
         host_emitted: The first position of every row.
-        ahead: By size; what is made is kept there.
+        buffers: The call's buffers by size; new blocks are kept there.
     """
 
     noise: PhiloxNoise
     host_emitted: Sequence[int]
-    ahead: dict[int, Ahead]
+    buffers: dict[int, Buffer]
 
-    def lane(self, lane: Lane) -> Noise:
-        return self if lane == self.noise.stream else self.noise.lane(lane)
+    def substream(self, substream: Substream) -> Noise:
+        return self if substream == self.noise.current else self.noise.substream(substream)
 
     def at(self, index: Tensor) -> Noise:
         return self.noise.at(index)
 
     def exponential(self, size: int) -> Tensor:
         rows, count = self.noise.address.shape
-        further = min(MOST_AHEAD, NUMBERS_AHEAD // (rows * size))
-        if further <= count:
+        positions = min(MOST_POSITIONS, MOST_NUMBERS // (rows * size))
+        if positions <= count:
             return self.noise.exponential(size)
-        known = self.ahead.get(size)
-        values = None if known is None else known.read(self.host_emitted, count)
+        buffer = self.buffers.get(size)
+        values = None if buffer is None else buffer.read(self.host_emitted, count)
         if values is None:
-            address = self.noise.address[:, :1] + torch.arange(further, device=self.noise.address.device)
-            made = replace(self.noise, address=address).exponential(size)
-            self.ahead[size] = Ahead(list(self.host_emitted), made)
-            values = made[:, :count]
+            address = self.noise.address[:, :1] + torch.arange(positions, device=self.noise.address.device)
+            block = replace(self.noise, address=address).exponential(size)
+            self.buffers[size] = Buffer(list(self.host_emitted), block)
+            values = block[:, :count]
         return values
 
     def exponential_at(self, ids: Tensor) -> Tensor:
@@ -165,22 +163,25 @@ class Buffered:
 
 
 class PhiloxSource:
-    """`noise="philox"`: a key a row; a row's numbers depend neither on its batch nor on the draft.
+    """`noise="philox"`: one key per row; a row's numbers depend neither on its batch nor on the draft.
 
-    On the CPU, noise by position is made ahead: a few numbers cost as much as many, and drafts ask for most of them
+    On the CPU, noise by position is computed ahead: a few numbers cost as much as many, and most of them are needed
     again in the next round.
+
+    Args:
+        key: `[batch, 2]` int64, two 32-bit words per row.
     """
 
     def __init__(self, key: Tensor) -> None:
         self.key = key
-        self._ahead: dict[int, Ahead] = {}
+        self._buffers: dict[int, Buffer] = {}
 
     @classmethod
     def seeded(cls, seed: int | Sequence[int], rows: int, device: torch.device | str = "cpu") -> "PhiloxSource":
-        """One seed for all rows (the row's index is folded in), or one seed a row.
+        """One seed for all rows (the row's index is folded in), or one seed per row.
 
         Raises:
-            ValueError: As many seeds as rows were expected.
+            ValueError: The number of seeds is not the number of rows.
         """
         if isinstance(seed, int):
             seeds, index = [seed] * rows, torch.arange(rows, device=device)
@@ -191,16 +192,16 @@ class PhiloxSource:
         low = torch.tensor([s & _MASK for s in seeds], dtype=torch.int64, device=device)
         high = torch.tensor([(s >> 32) & _MASK for s in seeds], dtype=torch.int64, device=device)
         zero = torch.zeros_like(index)
-        words = philox((index, zero, zero + int(Lane.KEY), zero), (low, high))
+        words = philox((index, zero, zero + int(Substream.KEY), zero), (low, high))
         return cls(torch.stack(words[:2], -1))
 
     def begin(self, host_emitted: Sequence[int]) -> None:
-        """Nothing is buffered."""
+        """Does nothing: buffers need no notice."""
 
     def by_position(self, emitted: Tensor, host_emitted: Sequence[int], deepest: int) -> Noise:
         address = emitted[:, None] + torch.arange(deepest + 1, device=emitted.device)
         noise = PhiloxNoise(self.key, address, torch.zeros_like(emitted)[:, None])
-        return Buffered(noise, host_emitted, self._ahead) if emitted.device.type == "cpu" else noise
+        return BufferedNoise(noise, host_emitted, self._buffers) if emitted.device.type == "cpu" else noise
 
     def fresh(self, emitted: Tensor, first: int, count: int) -> PhiloxNoise:
         address = torch.arange(first, first + count, device=emitted.device)[None]
@@ -210,4 +211,4 @@ class PhiloxSource:
         return unmoved(self.key.device)
 
     def finish(self, steps: int) -> None:
-        """Nothing outside was touched."""
+        """Does nothing: torch's generator was not used."""

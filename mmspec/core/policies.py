@@ -1,7 +1,7 @@
-"""How many units to speculate. Under `match` a policy can never change the output.
+"""How many units to draft. Under `match` a policy can never change the output.
 
 A policy decides before the draw: `budget` before drafting, `trim` by scores that were known before a node's own unit
-was drawn. Dropping a node because of its own unit biases every rule that uses q.
+was drawn. Dropping a node because of its own unit would bias every rule that uses q.
 """
 
 import math
@@ -13,23 +13,23 @@ from mmspec.core.types import Draft
 
 
 class Policy(Protocol):
-    """Speculation length."""
+    """The number of units to draft."""
 
     def budget(self) -> int:
         """Units to draft in this round; 0 is plain decoding."""
         ...
 
     def trim(self, draft: Draft) -> Draft:
-        """Refuse drafted nodes, or return the draft as it is. The draft is not rooted yet."""
+        """Invalidate drafted nodes, or return the draft unchanged. The draft is not rooted yet."""
         ...
 
     def observe(self, depth: int, emitted: Sequence[int], seconds: float) -> None:
-        """A round is over, its host sync included.
+        """See a finished round, after its host sync.
 
         Args:
-            depth: How deep its draft was; 0: no draft.
-            emitted: Units of every row, the bonus or residual unit included, 0 of rows that had ended; the row that
-                is furthest behind comes first.
+            depth: Depth of its draft; 0: no draft.
+            emitted: Units that every row emitted, the bonus or residual unit included, 0 for finished rows; the row
+                that has the fewest units so far comes first.
             seconds: Wall time of the whole round.
         """
         ...
@@ -37,7 +37,7 @@ class Policy(Protocol):
 
 @runtime_checkable
 class Clocked(Protocol):
-    """A policy whose budgets follow measured times, so that two equal calls may draft differently."""
+    """A policy whose budgets depend on measured times, so that two equal calls may draft differently."""
 
     clocked: ClassVar[bool]
 
@@ -64,12 +64,12 @@ class Fixed:
 
 @dataclass(frozen=True)
 class Confidence:
-    """Up to `k` units, cut where the drafter's survival falls below a threshold.
+    """Up to `k` units, cut where the drafter's confidence falls below a threshold.
 
     Attributes:
         k: Most units to draft.
-        threshold: Smallest survival probability, in (0, 1): higher drafts less. Survival is the product of the largest
-            probabilities down to a node's distribution: known before the node's own unit is drawn.
+        threshold: Smallest confidence, in (0, 1): higher drafts less. The confidence of a node is the product of the
+            largest probabilities down to its own distribution: known before its own unit is drawn.
     """
 
     k: int
@@ -83,7 +83,7 @@ class Confidence:
         return self.k
 
     def trim(self, draft: Draft) -> Draft:
-        if draft.score is None:  # a drafter without confidence is drafted in full
+        if draft.score is None:  # the drafter states no confidence
             return draft
         return replace(draft, valid=draft.valid & (draft.score >= math.log(self.threshold)))
 

@@ -1,20 +1,20 @@
 """Which logits processors may run on a draft.
 
-A draft asks for scores after units that may never be emitted, several at once and in no fixed order. A processor allows
+A draft needs scores after units that may never be emitted, several at once and in no fixed order. A processor allows
 that if it is a pure function of (ids, scores):
 
 * `elementwise`: it does not read the ids. All nodes in one call.
-* `history`: it reads them, and answers for any ids, also for those that it would never have let pass.
+* `history`: it reads them, and accepts any ids, also those that it would never have allowed.
 
-transformers' own are known by name. A user's class says it of itself, with an attribute: `speculative = "history"`, or
-`"elementwise"`; so does a `prefix_allowed_tokens_fn`. What says nothing may keep state between calls: no drafts.
+transformers' own processors are known by name. A user's class, or a `prefix_allowed_tokens_fn`, declares itself with an
+attribute: `speculative = "history"`, or `"elementwise"`. Anything else may keep state between calls: no drafts.
 """
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 ELEMENTWISE, HISTORY = "elementwise", "history"
-_CLAIMS = (ELEMENTWISE, HISTORY)
+_KINDS = (ELEMENTWISE, HISTORY)
 _HOME = "transformers.generation.logits_process"
 _CONSTRAINED = "PrefixConstrainedLogitsProcessor"
 
@@ -37,34 +37,45 @@ _KNOWN = dict.fromkeys(
 )  # fmt: skip
 
 
+@runtime_checkable
+class SpeculativeProcessor(Protocol):
+    """A processor, or a `prefix_allowed_tokens_fn`, that declares itself pure.
+
+    Attributes:
+        speculative: `elementwise` or `history`; None declares nothing.
+    """
+
+    speculative: str | None
+
+
 def drafts_forbidden_by(processors: Iterable[Any]) -> tuple[str, ...]:
     """Names of the processors that may keep state between calls; none: drafts are allowed.
 
     Raises:
-        ValueError: A class claims something that does not exist.
+        ValueError: A class declares a kind that does not exist.
     """
-    return tuple(_name(p) for p in processors if _claim(p) is None)
+    return tuple(_name(p) for p in processors if _kind(p) is None)
 
 
 def is_elementwise(processor: Any) -> bool:
     """Whether a processor does not read the ids."""
-    return _claim(processor) == ELEMENTWISE
+    return _kind(processor) == ELEMENTWISE
 
 
-def _claim(processor: Any) -> str | None:
-    kind = type(processor)
-    if kind.__module__ != _HOME:
-        return _said(processor)
-    if kind.__name__ == _CONSTRAINED:  # it is what the user's function is; but it does read the ids
-        return _said(processor._prefix_allowed_tokens_fn) and HISTORY
-    return _KNOWN.get(kind.__name__)
+def _kind(processor: Any) -> str | None:
+    cls = type(processor)
+    if cls.__module__ != _HOME:
+        return _declared(processor)
+    if cls.__name__ == _CONSTRAINED:  # as pure as the user's function, and it reads the ids
+        return _declared(processor._prefix_allowed_tokens_fn) and HISTORY
+    return _KNOWN.get(cls.__name__)
 
 
-def _said(owner: Any) -> str | None:
-    claim: str | None = getattr(owner, "speculative", None)
-    if claim not in (None, *_CLAIMS):
-        raise ValueError(f"{_name(owner)}.speculative is {claim!r}; it is one of {', '.join(map(repr, _CLAIMS))}")
-    return claim
+def _declared(owner: Any) -> str | None:
+    kind = owner.speculative if isinstance(owner, SpeculativeProcessor) else None
+    if kind not in (None, *_KINDS):
+        raise ValueError(f"{_name(owner)}.speculative is {kind!r}; it is one of {', '.join(map(repr, _KINDS))}")
+    return kind
 
 
 def _name(owner: Any) -> str:

@@ -1,8 +1,8 @@
-"""Refusals that are documented, told apart from whatever else goes wrong."""
+"""The error of documented limits."""
 
 
 class OutOfScopeError(ValueError):
-    """A call or a model that speculation leaves to others, as its documentation says: beam search, encoder–decoders.
+    """A call or a model outside the documented scope: beam search, encoder–decoder models.
 
-    Any other `ValueError` about a call that stock decoding can do is a shortcoming of ours: `mmspec verify` counts it.
+    `mmspec verify` counts any other `ValueError`, about a call that stock decoding can do, as a failure.
     """

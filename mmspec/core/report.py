@@ -1,8 +1,8 @@
 """Counts and times of one call, in vLLM's definitions.
 
 Acceptance length: emitted units per target pass after prefill, bonus included. Acceptance rate: accepted / drafted.
-Step compression: passes that plain decoding needs / passes. Equivalent passes count what drafting reads of the same
-weights, too: acceptance length leaves that out.
+Step compression: passes that plain decoding needs / passes. Equivalent passes include the passes of drafters that read
+the target's own weights, which acceptance length leaves out.
 """
 
 import time
@@ -10,15 +10,12 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from mmspec.core.bias import Bias, weighed
-
-if TYPE_CHECKING:
-    from mmspec.core.types import Draft, Verdict
+from mmspec.core.bias import Bias, bias_sums
+from mmspec.core.types import Draft, Verdict
 
 PHASES = ("prefill", "draft", "verify", "rest")
 
@@ -28,18 +25,18 @@ class Report:
     """Filled by the decoder; read after the call.
 
     Attributes:
-        method: Name of the method, or of drafter and rule.
-        exactness: Of the rule.
+        method: Name of the method, or of the drafter.
+        exactness: The rule's exactness.
         rounds: Passes of the target after prefill.
         row_rounds: Rows that took part in them, summed over rounds.
-        inner_passes: Passes over the target's own weights that drafting took: those of a cascade's middle level.
+        inner_passes: Drafting passes over the target's own weights: those of a cascade's middle level.
         emitted: Units emitted, summed over rows, the prefill's included.
         rows: Rows of the batch.
-        sizes: How many passes had so many nodes, the root and padding included.
-        seconds: By phase.
+        sizes: Number of passes by number of nodes, root and padding included.
+        seconds: Wall time by phase.
         faults: How often the drafter or the policy failed; such rounds ran without a draft.
-        repeatable: Whether the same call with the same seed gives the same output: not where drafts change what is
-            drawn, and their lengths follow measured times (a lossless rule with the policy `goodput`).
+        repeatable: Whether the same call with the same seed gives the same output. False if drafts change what is
+            drawn and their lengths follow measured times (a lossless rule with the policy `goodput`).
     """
 
     method: str = "plain"
@@ -55,15 +52,15 @@ class Report:
     repeatable: bool = True
     _drafted: Tensor | None = None
     _accepted: Tensor | None = None
-    _weighed: Tensor | None = None
+    _bias_sums: Tensor | None = None
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Add the wall time of the block to a phase. On CUDA this is the time to issue, not to run."""
+        """Add the wall time of the block to a phase. On CUDA this is the time to launch kernels, not to run them."""
         began = time.perf_counter()
         try:
             yield
-        finally:  # time that a stopped pass took is spent, too
+        finally:  # a pass that raised took time, too
             self.seconds[name] += time.perf_counter() - began
 
     def count(self, valid: Tensor, length: Tensor, active: Tensor) -> None:
@@ -83,25 +80,25 @@ class Report:
         self._drafted = drafted if self._drafted is None else self._drafted + drafted
         self._accepted = accepted if self._accepted is None else _add(self._accepted, accepted)
 
-    def weigh(self, draft: "Draft", verdict: "Verdict", count: Tensor) -> None:
-        """Add one round's bias, where the rule measured it, without a host sync.
+    def add_bias(self, draft: Draft, verdict: Verdict, count: Tensor) -> None:
+        """Add one round's bias, if the rule measured it, without a host sync.
 
         Args:
-            draft: Rooted.
+            draft: The rooted draft.
             verdict: The rule's decision.
             count: `[batch]` units emitted, after truncation; 0 in rows that were done.
         """
         if verdict.tv is not None:
-            new = weighed(draft, verdict, count)
-            self._weighed = new if self._weighed is None else self._weighed + new
+            new = bias_sums(draft, verdict, count)
+            self._bias_sums = new if self._bias_sums is None else self._bias_sums + new
 
     @property
     def bias(self) -> Bias | None:
-        """What a lossy rule did to the output; None where the rule is exact, or did not measure."""
-        if self._weighed is None:
+        """What a lossy rule did to the output; None if the rule is exact, or did not measure."""
+        if self._bias_sums is None:
             return None
-        varied, excess_acceptance, decided = self._weighed.tolist()
-        return Bias(varied / max(self.emitted, 1), varied / max(self.rows, 1), excess_acceptance / max(decided, 1))
+        tv, excess_acceptance, decided = self._bias_sums.tolist()
+        return Bias(tv / max(self.emitted, 1), tv / max(self.rows, 1), excess_acceptance / max(decided, 1))
 
     @property
     def drafted(self) -> int:
@@ -120,7 +117,7 @@ class Report:
 
     @property
     def equivalent_passes(self) -> int:
-        """How often the target's weights were read after prefill: by its passes, and by drafts of the same weights."""
+        """How often the target's weights were read after prefill: by its passes, and by drafters that share them."""
         return self.rounds + self.inner_passes
 
     @property

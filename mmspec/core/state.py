@@ -1,7 +1,7 @@
-"""One call's rows: what is known, how far each row is, and whose noise it draws from.
+"""One call's rows: their units, how far each row is, and the noise it draws from.
 
-Device tensors hold the truth; `host_emitted` and `host_done` are last round's copy of it on the host, refreshed by the
-one sync of a round (`sync`).
+Device tensors are authoritative; `host_emitted` and `host_done` are copies on the host, refreshed by the one host sync
+of a round (`sync`).
 """
 
 from collections.abc import Sequence
@@ -11,14 +11,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mmspec.core.distributions.capabilities import Explaining
-from mmspec.core.distributions.distribution import finite_nodes, take_nodes, where_nodes
+from mmspec.core.distributions.distribution import take_nodes, where_nodes
 from mmspec.core.noise import Round, Source
+from mmspec.core.nonfinite import NOWHERE, first_nonfinite, nonfinite_message
 from mmspec.core.report import Report
-from mmspec.core.types import Draft, Scores, Started, Step, Verdict
+from mmspec.core.types import Draft, Prefill, Scores, Step, Verdict
 from mmspec.core.warp import Prefix, Warp
-
-_NEVER = torch.iinfo(torch.int64).max
 
 
 @dataclass
@@ -26,31 +24,33 @@ class State:
     """The rows of one call.
 
     Attributes:
-        cache: The target's own memory (`Target.start` made it).
+        cache: The target's cache of this call (from `Target.start`); only the target reads it.
         history: `[batch, prompt + limit + 1, *unit]`: prompt and emitted units; the last column is scratch.
-        given: Length of the prompt part of `history`, the same for all rows (shorter prompts are padded on the left).
-        pads: `[batch]` int64: how many of the `given` units are padding.
+        prompt_length: Length of the prompt in `history`, the same for all rows (shorter prompts are padded on the
+            left).
+        pads: `[batch]` int64: how many of the prompt's units are padding.
         emitted: `[batch]` int64: units emitted so far, the root included.
-        root: `[batch, *unit]`: the last known unit; its state is not yet in the target.
-        done: `[batch]` bool.
+        root: `[batch, *unit]`: the last known unit; the target's cache does not hold it yet.
+        done: `[batch]` bool: rows that are finished.
         limit: Units wanted per row.
-        context: Most units of a row that the target was made for, prompt included: no draft goes beyond. None: no end.
-        ends: Unit ids that end a row.
-        source: Noise.
-        warp: From raw scores to distributions.
+        ends: `[n]` int64: unit ids that end a row.
+        source: The call's noise.
+        warp: Turns scores into distributions.
         report: Counts and times.
-        memory: The drafter's own memory (`Drafter.start` made it).
-        step: The last settled round; the prefill's own is a draft of the root alone.
+        context: Most units of a row that the target supports, prompt included: no draft goes beyond. None: no bound.
+        memory: The drafter's memory of this call (from `Drafter.start`); only the drafter reads it.
+        step: The last settled round; after prefill, that of a draft of the root alone.
         host_emitted: `emitted`, on the host.
         host_done: `done`, on the host.
         host_pads: `pads`, on the host.
         width: Most nodes of a draft that the cache was made for, the root included.
+        k: Most units per path of a draft: `width` is that of drafts with this budget.
         drafting: Whether the rest of the call may have drafts.
     """
 
     cache: Any
     history: Tensor
-    given: int
+    prompt_length: int
     pads: Tensor
     emitted: Tensor
     root: Tensor
@@ -67,13 +67,14 @@ class State:
     host_done: list[bool] = field(default_factory=list)
     host_pads: list[int] = field(default_factory=list)
     width: int = 1
+    k: int = 0
     drafting: bool = True
-    _broken: Tensor | None = None
+    _nonfinite: Tensor | None = None
 
     @classmethod
     def begin(
         cls,
-        started: Started,
+        started: Prefill,
         limit: int,
         context: int | None,
         ends: int | Sequence[int] | None,
@@ -81,19 +82,20 @@ class State:
         warp: Warp,
         report: Report,
         width: int = 1,
+        k: int = 0,
     ) -> "State":
         """The state after prefill: the prompt is known, nothing is emitted, the root is the prompt's last unit."""
         prompt, pads = started.prompt, started.pads
-        rows, given = prompt.shape[:2]
+        rows, prompt_length = prompt.shape[:2]
         history = torch.cat([prompt, prompt.new_zeros(rows, limit + 1, *prompt.shape[2:])], 1)
         zero = torch.zeros_like(pads)
         return cls(
             cache=started.cache,
             history=history,
-            given=given,
+            prompt_length=prompt_length,
             pads=pads,
             emitted=zero,
-            root=history[:, max(given - 1, 0)],
+            root=history[:, max(prompt_length - 1, 0)],
             done=zero.bool(),
             limit=limit,
             ends=ends_of(ends, prompt.device),
@@ -105,6 +107,7 @@ class State:
             host_done=[False] * rows,
             host_pads=pads.tolist(),
             width=width,
+            k=k,
         )
 
     @property
@@ -114,28 +117,28 @@ class State:
 
     @property
     def known(self) -> Tensor:
-        """Units of `history` that are known, the padding of the prompt included: `[batch]` int64."""
-        return self.emitted + self.given
+        """Known units of `history`, the prompt and its padding included: `[batch]` int64."""
+        return self.emitted + self.prompt_length
 
     @property
     def prefix(self) -> Prefix:
-        """What is known, for the warp."""
-        return Prefix(self.history, [self.given + n for n in self.host_emitted], self.emitted)
+        """The known units, for the warp."""
+        return Prefix(self.history, [self.prompt_length + n for n in self.host_emitted], self.emitted)
 
     @property
     def room(self) -> Tensor:
-        """How deep each row may draft, `[batch]`: wanted after the next unit, in the context; 0 in finished rows."""
+        """How deep each row may draft, within limit (the bonus unit excluded) and context: `[batch]`; 0 if done."""
         room = self.limit - self.emitted - 1
         if self.context is not None:
             room = torch.minimum(room, self.context - self.known + self.pads)
         return torch.where(self.done, 0, room.clamp(min=0))
 
     @property
-    def roomiest(self) -> int:
-        """The largest `room`, by last round's copy on the host."""
-        context = self.context if self.context is not None else self.given + self.limit
+    def most_room(self) -> int:
+        """The largest `room` of any row, from the host's copies."""
+        context = self.context if self.context is not None else self.prompt_length + self.limit
         rooms = [
-            min(self.limit - emitted - 1, context - (self.given - pads + emitted))
+            min(self.limit - emitted - 1, context - (self.prompt_length - pads + emitted))
             for emitted, pads, done in zip(self.host_emitted, self.host_pads, self.host_done, strict=True)
             if not done
         ]
@@ -147,16 +150,15 @@ class State:
         return all(self.host_done)
 
     def round(self) -> Round:
-        """The noise of the round that begins now."""
+        """The noise of the current round."""
         active = [n for n, done in zip(self.host_emitted, self.host_done, strict=True) if not done]
-        # Finished rows draw along, unread, with the slowest: their own positions would pin old noise for ever.
+        # Finished rows follow the slowest active row (their draws are not read): buffered noise can then be dropped.
         slowest = min(active, default=0)
         host_emitted = [slowest if done else n for n, done in zip(self.host_emitted, self.host_done, strict=True)]
-        self.source.begin(host_emitted)
         return Round(self.source, self.emitted, host_emitted)
 
     def append(self, draft: Draft, verdict: Verdict, most: int | None = None) -> Tensor:
-        """Emit the accepted path and one more unit, up to `most`, an end unit, the limit. Returns `[batch]` counts."""
+        """Emit the accepted path and one more unit, up to an end unit, the limit or `most`: counts, `[batch]`."""
         if not verdict.path.shape[1]:
             return self._append_one(verdict.unit)
         slot = torch.arange(verdict.path.shape[1] + 1, device=self.emitted.device)
@@ -176,7 +178,7 @@ class State:
         return self._advance(latest, count > 0, count)
 
     def _append_one(self, unit: Tensor) -> Tensor:
-        """`append` of rounds without a draft, at a fraction of its cost: every row that is not done emits one unit."""
+        """`append` for rounds without a draft, at a fraction of the cost: every active row emits one unit."""
         active = ~self.done
         self._write(unit[:, None], active[:, None], self.known[:, None])
         if len(self.ends):
@@ -184,7 +186,7 @@ class State:
         return self._advance(unit, active, active.long())
 
     def _write(self, new: Tensor, kept: Tensor, where: Tensor) -> None:
-        """Units that are not kept go to the scratch column."""
+        """Write units at `where`; those that are not kept go to the scratch column."""
         where = torch.where(kept, where, self.history.shape[1] - 1)
         shape = (*where.shape, *(1,) * (new.dim() - 2))
         self.history.scatter_(1, where.reshape(shape).expand_as(new), new)
@@ -195,69 +197,44 @@ class State:
         self.done = self.done | (self.emitted >= self.limit)
         return count
 
-    def inspect(self, draft: Draft, scores: Scores, verdict: Verdict) -> None:
-        """Remember, on the device, the first position of every row whose scores were not finite.
-
-        Only at the root and on the accepted path: plain decoding never sees the scores after a refused unit. A
-        distribution that is one may still draw what is none: latents are looked at, too.
-        """
-        finite = scores.finite
-        if verdict.drawn.is_floating_point():
-            finite = finite & finite_nodes(verdict.drawn)
-        if draft.nodes == 1:
-            where = torch.where(finite[:, 0] | self.done, _NEVER, self.emitted)
-        else:
-            reached = torch.zeros(self.rows, draft.nodes + 1, dtype=torch.bool, device=self.emitted.device)
-            reached = reached.scatter_(1, verdict.path + 1, True)[:, 1:]
-            reached[:, 0] = True
-            bad = ~finite & ~self.done[:, None] & reached
-            where = torch.where(bad, self.emitted[:, None] + draft.index.depth, _NEVER).amin(1)
-        self._broken = where if self._broken is None else torch.minimum(self._broken, where)
+    def note_nonfinite(self, draft: Draft, scores: Scores, verdict: Verdict) -> None:
+        """Remember, on the device, the first position of every row that is not finite; `sync` raises."""
+        where = first_nonfinite(draft, scores, verdict, self.emitted, self.done)
+        self._nonfinite = where if self._nonfinite is None else torch.minimum(self._nonfinite, where)
 
     def sync(self) -> None:
         """The one host sync of a round: how many units every row has, and whether it is done.
 
-        Where all rows are done, the noise source is left as plain decoding leaves it.
+        When all rows are done, the noise source is left as plain decoding would leave it.
 
         Raises:
-            ValueError: Scores were NaN or all -inf, or latents not finite; the row and the position are named.
+            ValueError: Scores were NaN or all -inf, or a latent was not finite; names row and position.
         """
-        assert self._broken is not None
-        emitted, done, broken = torch.stack([self.emitted, self.done.long(), self._broken]).tolist()
-        for row, position in enumerate(broken):
-            if position < _NEVER:
-                raise ValueError(
-                    f"row {row}: {self._fault(row, position)}; check the weights, the dtype and the logits processors"
-                )
+        assert self._nonfinite is not None
+        emitted, done, nonfinite = torch.stack([self.emitted, self.done.long(), self._nonfinite]).tolist()
+        for row, position in enumerate(nonfinite):
+            if position != NOWHERE:
+                fault = nonfinite_message(self.step, row, position, emitted[row])
+                raise ValueError(f"row {row}: {fault}; check the weights, the dtype and the logits processors")
         self.host_emitted, self.host_done = emitted, [bool(d) for d in done]
-        self._count()
-
-    def _fault(self, row: int, position: int) -> str:
-        """What is wrong with a new unit, in the words of its distribution where that has any."""
-        if self.step is not None and isinstance(self.step.scores.distribution, Explaining):
-            drawn = self.step.verdict.drawn
-            node = position - int(self.emitted[row] - self.step.count[row])  # such distributions have chains for drafts
-            fault = self.step.scores.distribution.fault(drawn, row, node) if 0 <= node < drawn.shape[1] else ""
-            if fault:
-                return f"new unit {position}: {fault}"
-        return f"the target's scores of new unit {position} are NaN or all -inf"
+        self._update_report()
 
     def stop(self, row: int, count: int) -> None:
-        """End a row after its first `count >= 1` units: after a sync, for ends that only the host can see."""
+        """End a row after its first `count >= 1` units; called after a sync, for ends that only the host can see."""
         self.host_emitted[row], self.host_done[row] = count, True
         self.emitted[row], self.done[row] = count, True
-        self.root[row] = self.history[row, self.given + count - 1]
-        self._count()
+        self.root[row] = self.history[row, self.prompt_length + count - 1]
+        self._update_report()
 
-    def _count(self) -> None:
-        """What follows from the host's copy: the report's units, and the end of the noise."""
+    def _update_report(self) -> None:
+        """Copy the counts to the report; when all rows are done, tell the noise source."""
         self.report.rows, self.report.emitted = self.rows, sum(self.host_emitted)
         if self.finished:
             self.source.finish(max(self.host_emitted))
 
     def output(self) -> list[Tensor]:
         """The emitted units of every row: `[emitted, *unit]` each."""
-        return [self.history[b, self.given : self.given + n] for b, n in enumerate(self.host_emitted)]
+        return [self.history[b, self.prompt_length : self.prompt_length + n] for b, n in enumerate(self.host_emitted)]
 
 
 def ends_of(ends: int | Sequence[int] | None, device: torch.device) -> Tensor:

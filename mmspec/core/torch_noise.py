@@ -1,9 +1,9 @@
-"""`noise="torch"`: the very numbers that stock sampling would have drawn.
+"""`noise="torch"`: the numbers that stock sampling would draw.
 
 `torch.multinomial(p, 1)` is `argmax(p / E)` with one `[batch, vocab]` block of Exp(1) drawn from the generator at every
-decoding step. This source draws those blocks in order, keeps them while they are needed, and at the end leaves the
-generator where stock decoding leaves it: `model.generate(do_sample=True)` with and without speculation then give the
-same tokens for the same `torch.manual_seed`, and so does everything sampled after it.
+decoding step. This source draws these blocks in order, keeps them while they are needed, and at the end leaves the
+generator where stock decoding would leave it: `model.generate(do_sample=True)` gives the same tokens for the same
+`torch.manual_seed` with and without speculation, and so does everything that is sampled after it.
 """
 
 from collections.abc import Iterator, Sequence
@@ -13,20 +13,20 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from mmspec.core.noise import Lane, SpreadNoise
+from mmspec.core.noise import SpreadNoise, Substream
 from mmspec.core.philox import PhiloxNoise, PhiloxSource
 
 
 @dataclass(frozen=True)
 class TorchNoise:
-    """Blocks `emitted + 0 … deepest` of every row; only the exponential race of a dense distribution can use them."""
+    """Blocks `emitted + 0 … deepest` of every row, for exponential races of dense distributions only."""
 
     source: "TorchSource"
     host_emitted: Sequence[int]
     deepest: int
 
-    def lane(self, lane: Lane) -> "TorchNoise":
-        if lane is not Lane.UNIT:
+    def substream(self, substream: Substream) -> "TorchNoise":
+        if substream is not Substream.UNIT:
             raise ValueError("torch's generator has one stream: only the rule 'match' can use noise='torch'")
         return self
 
@@ -51,8 +51,8 @@ class TorchSource:
 
     Args:
         generator: The generator that stock sampling would use.
-        rows: Rows of the batch, finished ones included, as stock sampling draws for them too.
-        device: Where the blocks live.
+        rows: Rows of the batch, finished ones included: stock sampling draws for them, too.
+        device: Device of the blocks.
     """
 
     def __init__(self, generator: torch.Generator, rows: int, device: torch.device) -> None:
@@ -80,7 +80,7 @@ class TorchSource:
     def blocks(self, host_emitted: Sequence[int], deepest: int, size: int) -> Tensor:
         """`[batch, deepest + 1, size]`: row b's slice of the blocks `host_emitted[b] … host_emitted[b] + deepest`."""
         for _ in range(max(host_emitted) + deepest + 1 - self._dropped - len(self._blocks)):
-            # Of float32 scores, whatever torch's default: `multinomial` draws in the dtype of its probabilities.
+            # `multinomial` draws in the dtype of its probabilities, which is float32 whatever torch's default.
             block = torch.empty(self._rows, size, dtype=torch.float32, device=self._device)
             if self._sheltering:
                 self._generator.set_state(self._states[-1])
@@ -103,11 +103,11 @@ class TorchSource:
 
     @property
     def disturbed(self) -> bool:
-        """Whether somebody drew from the generator since the last block."""
+        """Whether anything else drew from the generator since the last block."""
         return not torch.equal(self._generator.get_state(), self._states[-1])
 
     def finish(self, steps: int) -> None:
-        # What others drew behind the last block stays drawn, where no block was drawn ahead: as in stock decoding.
+        # If no block was drawn ahead, what others drew after the last block stays drawn, as in stock decoding.
         if self._dropped <= steps < self._dropped + len(self._blocks):
             keep = steps - self._dropped
             del self._blocks[keep:], self._states[keep + 1 :]

@@ -1,7 +1,7 @@
-"""Which node hangs on which: depth, ancestors and sibling order of a draft, computed once a round.
+"""The tree of a draft: parents, depths, ancestors and sibling order, computed once per round.
 
-Node 0 is the root. Parents precede children. All tensors are `[batch, node]`, or `[1, node]` where every row has the
-same tree: broadcasting, not copying, is what makes static trees cheap.
+Node 0 is the root. Parents precede children. All tensors are `[batch, node]`, or `[1, node]` if all rows have the same
+tree, so that static trees are broadcast, not copied.
 """
 
 from collections.abc import Sequence
@@ -20,10 +20,10 @@ class TreeIndex:
         parent: `[batch, node]` int64; -1 at the root.
         depth: `[batch, node]` int64; 0 at the root.
         ancestor: `[batch, node, node]` bool; `[b, i, j]`: j is i or one of its ancestors.
-        rank: `[batch, node]` int64; how many siblings stand before the node.
+        rank: `[batch, node]` int64; number of siblings that precede the node.
         deepest: Upper bound of `depth`, known on the host.
         widest: Upper bound of the number of siblings, known on the host.
-        is_chain: Every node but the root hangs on its predecessor.
+        is_chain: Whether every node's parent is its predecessor.
     """
 
     parent: Tensor
@@ -44,7 +44,7 @@ class TreeIndex:
         """A tree that all rows share, from its parents (root first, -1).
 
         Raises:
-            ValueError: The first parent is not -1, or a node stands before its parent.
+            ValueError: The first parent is not -1, or a node precedes its parent.
         """
         if not parents or parents[0] != -1 or any(not 0 <= p < i for i, p in enumerate(parents) if i):
             raise ValueError(f"parents must open with -1 and precede their children, got {list(parents)}")
@@ -52,11 +52,11 @@ class TreeIndex:
 
     @staticmethod
     def dynamic(parent: Tensor, deepest: int | None = None) -> "TreeIndex":
-        """A tree of its own for every row, without a host sync.
+        """One tree per row, without a host sync.
 
         Args:
-            parent: `[batch, node]`.
-            deepest: Bound of the depth, where it is known to be less than the number of nodes.
+            parent: `[batch, node]` int64; -1 at the root.
+            deepest: Bound of the depth, if it is known to be less than the number of nodes.
         """
         nodes = parent.shape[1]
         deepest = nodes - 1 if deepest is None else min(deepest, nodes - 1)

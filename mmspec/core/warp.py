@@ -1,9 +1,8 @@
-"""From output scores to distributions: guidance, logits processors, temperature. The same warp serves target and
-drafter.
+"""Warping, from logits to distributions: guidance, logits processors, temperature; for target and draft model alike.
 
-The processors are transformers' own, or a user's (`mmspec.core.processors` tells them apart). Element-wise ones run
-once for all nodes; pure functions of a history run once per history length, each node with its true prefix; all others
-may keep state between calls: they run as in transformers, once a step, which allows no drafts.
+The processors are transformers' own, or a user's (`mmspec.core.processors` classifies them). Element-wise ones run once
+for all nodes; pure functions of the history run once per history length, each node with its true prefix; all others may
+keep state between calls: they run as in transformers, once per step, which allows no drafts.
 """
 
 from collections import Counter, defaultdict
@@ -30,12 +29,12 @@ class Processor(Protocol):
 
 @dataclass(frozen=True)
 class Prefix:
-    """Where a node's history comes from.
+    """The known units of every row, which a path through the draft continues.
 
     Attributes:
         history: `[batch, capacity]` ids.
-        known: How many of them each row knows, the root included, on the host.
-        emitted: `[batch]` int64: how many of them are no prompt, on the device.
+        known: Number of known ids of each row, the root included, on the host.
+        emitted: `[batch]` int64: number of emitted ids among them, on the device.
     """
 
     history: Tensor
@@ -50,10 +49,10 @@ class Warp:
     Attributes:
         processors: transformers' logits processors, in order.
         sample: Draw (True), or take the likeliest unit (a point mass).
-        guidance: Classifier-free guidance scale; used where a target yields unconditional logits.
-        pad: What stands behind the end of a row in the ids that processors of no drafts are shown.
-        forced: `[n]`, or `[batch, n]` where rows differ, int64: the ids that emitted units `0 … n - 1` must have, -1
-            where they are free (the ends of a picture's rows, say). Such a unit's distribution has all its mass there.
+        guidance: Classifier-free guidance scale; used if the target returns unconditional logits.
+        pad: Id behind the end of a shorter row, in the ids that stateful processors get.
+        forced: `[n]`, or `[batch, n]` if rows differ, int64: ids that the emitted units `0 … n - 1` must have, -1 where
+            they are free. The distribution of a forced unit has all its mass on its id.
     """
 
     processors: Sequence[Processor] = field(default_factory=tuple)
@@ -100,13 +99,16 @@ class Warp:
         return Warp(chosen, sample=temperature > 0, guidance=guidance)
 
     def __call__(self, output: TargetOutput, draft: Draft, prefix: Prefix, nodes: slice = slice(None)) -> Scores:
-        """Distributions of the nodes that `output` covers.
+        """Distributions at the nodes that `output` covers.
 
         Args:
-            output: The pass, over `draft`'s nodes or over the slice `nodes` of them.
-            draft: Rooted; paths to its nodes complete a prefix.
-            prefix: Known units.
+            output: Output of a pass over `draft`'s nodes, or over the slice `nodes` of them.
+            draft: The rooted draft; a node's history is the prefix and the path to the node.
+            prefix: The known units.
             nodes: Which nodes `output` covers.
+
+        Raises:
+            ValueError: A processor may keep state, and there is a draft.
         """
         if output.distribution is not None:
             return Scores(output.distribution, output.distribution.finite(), output.hidden, output.auxiliary)
@@ -122,7 +124,7 @@ class Warp:
         if stateful:
             if draft.nodes > 1:
                 raise ValueError(f"{', '.join(stateful)} may keep state between calls: decode without a drafter")
-            logits = self._step(logits, prefix)
+            logits = self._stateful(logits, prefix)
         else:
             for processor in self.processors:
                 if is_elementwise(processor):
@@ -135,19 +137,18 @@ class Warp:
             distribution = Categorical.of_logits(logits)
             return Scores(distribution, distribution.finite(), output.hidden, output.auxiliary, logits, unprocessed)
         best = logits.max(-1)
-        return Scores(
-            PointMass(best.indices), best.values.isfinite(), output.hidden, output.auxiliary, logits, unprocessed
-        )
+        points, finite = PointMass(best.indices), best.values.isfinite()
+        return Scores(points, finite, output.hidden, output.auxiliary, logits, unprocessed)
 
-    def forced_at(self, place: Tensor) -> Tensor:
-        """Ids that the emitted units of index `place [batch, n]` must have, -1 where they are free: the same shape."""
+    def forced_at(self, position: Tensor) -> Tensor:
+        """Ids that the emitted units of index `position [batch, n]` must have, -1 where they are free."""
         assert self.forced is not None
-        table = self.forced.to(place.device).expand(len(place), -1)
-        listed = table.gather(1, place.clamp(max=table.shape[1] - 1))
-        return torch.where(place < table.shape[1], listed, -1)
+        table = self.forced.to(position.device).expand(len(position), -1)
+        forced = table.gather(1, position.clamp(max=table.shape[1] - 1))
+        return torch.where(position < table.shape[1], forced, -1)
 
-    def _step(self, logits: Tensor, prefix: Prefix) -> Tensor:
-        """All processors as transformers runs them: in order, once for all rows, with all ids `[batch, length]`."""
+    def _stateful(self, logits: Tensor, prefix: Prefix) -> Tensor:
+        """Run all processors as transformers does: in order, once for all rows, with all ids `[batch, length]`."""
         length = max(prefix.known)
         known = torch.tensor(prefix.known, device=logits.device)[:, None]
         ids = prefix.history[:, :length]
@@ -159,22 +160,22 @@ class Warp:
 
 
 def _only(units: Tensor, logits: Tensor) -> Tensor:
-    """Logits `[batch, node, vocab]` with all mass on `units [batch, node]`, where these are not -1."""
+    """Logits `[batch, node, vocab]` with all mass on `units [batch, node]` where these are not -1."""
     one = torch.full_like(logits, -torch.inf).scatter_(-1, units.clamp(min=0)[..., None], 0.0)
     return torch.where((units < 0)[..., None], logits, one)
 
 
 def _at_once(processor: Processor, logits: Tensor, prefix: Prefix) -> Tensor:
-    """Run an element-wise processor on all nodes; ids are not read, and one column of them keeps shape checks quiet."""
+    """Run an element-wise processor on all nodes; it reads no ids, but its shape checks want one column of them."""
     flat = logits.flatten(0, 1)
     return processor(prefix.history[:1, :1].expand(len(flat), 1), flat).reshape(logits.shape)
 
 
 def _by_history(processor: Processor, logits: Tensor, draft: Draft, prefix: Prefix, nodes: slice) -> Tensor:
-    """Run a processor on every node with its own prefix: one call per length of history and sibling of that length.
+    """Run a processor on every node with its own history: one call per history length and sibling of that length.
 
-    A processor may know rows by their place in the batch (how much padding to ignore, what a row may say). So every
-    call has all rows, each at its place; what a row without a node of that length gets back is dropped.
+    A processor may identify rows by their index in the batch (for its padding, or its constraint). So every call has
+    all rows in order; rows without a node of that length repeat another node, and that result is dropped.
     """
     rows = len(logits)
     listed = range(draft.nodes)[nodes]
@@ -187,18 +188,18 @@ def _by_history(processor: Processor, logits: Tensor, draft: Draft, prefix: Pref
             calls[length, siblings[length]][b] = i
             siblings[length] += 1
     result = torch.empty_like(logits)
-    place = torch.arange(rows, device=logits.device)
+    every = torch.arange(rows, device=logits.device)
     for (length, _), members in calls.items():
-        at = [members.get(b, 0) for b in range(rows)]
-        ids = torch.stack([_ids(draft, prefix, b, listed[i], length) for b, i in enumerate(at)])
-        made = processor(ids, logits[place, torch.tensor(at, device=logits.device)])
-        mine, theirs = (torch.tensor(m, device=logits.device) for m in (list(members), list(members.values())))
-        result[mine, theirs] = made[mine]
+        nodes_of = [members.get(b, 0) for b in range(rows)]
+        ids = torch.stack([_ids(draft, prefix, b, listed[i], length) for b, i in enumerate(nodes_of)])
+        scores = processor(ids, logits[every, torch.tensor(nodes_of, device=logits.device)])
+        row_index, node_index = (torch.tensor(m, device=logits.device) for m in (list(members), list(members.values())))
+        result[row_index, node_index] = scores[row_index]
     return result
 
 
 def _ids(draft: Draft, prefix: Prefix, row: int, node: int, length: int) -> Tensor:
-    """Known units of a row, then the path from its root (exclusive) to the node; cut or filled up to `length`."""
+    """Known units of a row and the path from the root (exclusive) to a node, cut or padded to `length`."""
     tree_row = row if len(draft.index.ancestor) > 1 else 0
     above = draft.index.ancestor[tree_row, node].clone()
     above[0] = False

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from mmspec.core.state import State
-from mmspec.core.types import Draft, Started, TargetOutput
+from mmspec.core.types import Draft, Prefill, TargetOutput
 from mmspec.hosts.slot_cache import SlotCache
 from mmspec.hosts.target import Memory, TransformersTarget
 
@@ -37,7 +37,7 @@ class BudgetedTarget:
         self.context = target.context
 
     @torch.no_grad()
-    def start(self, inputs: State, limit: int, width: int) -> Started:
+    def start(self, inputs: State, limit: int, width: int) -> Prefill:
         """Continue after the root of the outer call `inputs`."""
         outer: Memory = inputs.cache
         slots = self._shrunk(outer.slots, limit + width + 1)
@@ -45,10 +45,10 @@ class BudgetedTarget:
         root = Draft.alone(inputs.root)
         output = self.target.verify(memory, root)
         self.target.commit(memory, root.index.parent[:, 1:].expand(inputs.rows, -1), torch.ones_like(inputs.emitted))
-        known = inputs.given + max(inputs.host_emitted)
+        known = inputs.prompt_length + max(inputs.host_emitted)
         behind = known - inputs.known  # rows that are behind move to the right edge, as a prompt's rows do
         order = torch.arange(known, device=behind.device) - behind[:, None]
-        return Started(memory, output, inputs.history.gather(1, order.clamp(min=0)), inputs.pads + behind)
+        return Prefill(memory, output, inputs.history.gather(1, order.clamp(min=0)), inputs.pads + behind)
 
     def verify(self, cache: Memory, draft: Draft, first: int = 0) -> TargetOutput:
         return self.target.verify(cache, draft, first)

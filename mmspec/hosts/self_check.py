@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from transformers import GenerationMixin
 
-from mmspec.core.memory import out_of_memory
+from mmspec.core.out_of_memory import out_of_memory
 from mmspec.core.tree import TreeIndex
 from mmspec.hosts.anatomy import Anatomy
 from mmspec.hosts.attention import holding

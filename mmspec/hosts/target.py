@@ -14,7 +14,7 @@ from torch import Tensor
 from transformers import Cache, DynamicCache, PreTrainedModel
 
 from mmspec.core.tree import TreeIndex
-from mmspec.core.types import Draft, Started, TargetOutput
+from mmspec.core.types import Draft, Prefill, TargetOutput
 from mmspec.hosts import prefill, prompt
 from mmspec.hosts.anatomy import Anatomy
 from mmspec.hosts.attention import holding
@@ -79,7 +79,7 @@ class TransformersTarget:
         return self.anatomy.model
 
     @torch.no_grad()
-    def start(self, inputs: Any, limit: int, width: int) -> Started:
+    def start(self, inputs: Any, limit: int, width: int) -> Prefill:
         """Prefill `inputs`: ids `[batch, prompt]` (padded on the left), or a mapping of what the model's forward takes.
 
         Besides `input_ids` and `attention_mask`, a mapping may hold `inputs_embeds`, `pixel_values` and their like,
@@ -117,7 +117,7 @@ class TransformersTarget:
                 with holding(self.model):
                     compare_calls(self.passes, slots, loop, given)
         memory = Memory(slots, mask, earlier, plain)
-        return Started(
+        return Prefill(
             memory, TargetOutput(logits=logits[:, None]), ids, prompt.padding(mask[:, mask.shape[1] - ids.shape[1] :])
         )
 
@@ -190,12 +190,12 @@ class TransformersTarget:
         assert output.logits is not None
         return TargetOutput(logits=output.logits[:, first:])
 
-    def _nothing(self, ids: Tensor, limit: int, width: int) -> Started:
+    def _nothing(self, ids: Tensor, limit: int, width: int) -> Prefill:
         """The start of a call whose prompt has no text: what is emitted is all that is ever read."""
         mask = torch.ones_like(ids)
         memory = Memory(self._slots(mask, limit, width), mask)
         logits = torch.zeros(len(ids), 1, self.anatomy.vocab, dtype=torch.float32, device=ids.device)
-        return Started(memory, TargetOutput(logits=logits), ids, mask.sum(1))
+        return Prefill(memory, TargetOutput(logits=logits), ids, mask.sum(1))
 
     def _slots(self, mask: Tensor, limit: int, width: int) -> SlotCache:
         longest = int((mask.shape[1] - prompt.padding(mask)).max()) if mask.shape[1] else 0

@@ -15,7 +15,7 @@ from torch import Tensor
 from mmspec.core.capabilities import Bounded
 from mmspec.core.protocols import Target
 from mmspec.core.tree import TreeIndex
-from mmspec.core.types import Draft, Started, TargetOutput
+from mmspec.core.types import Draft, Prefill, TargetOutput
 from mmspec.hosts.vocabulary import VocabularyMap
 
 
@@ -76,7 +76,7 @@ class TranslatedTarget:
         self.vocab: int | None = len(vocabulary.draft_of)
         self.context: int | None = target.context if isinstance(target, Bounded) else None
 
-    def start(self, inputs: Any, limit: int, width: int) -> Started:
+    def start(self, inputs: Any, limit: int, width: int) -> Prefill:
         """Prefill `inputs`: ids of the larger target `[batch, prompt]`, padded on the left, or a mapping of
         `input_ids` and `attention_mask`.
         """
@@ -98,7 +98,7 @@ class TranslatedTarget:
             {"input_ids": pieces, "attention_mask": there}, more, width * self.vocabulary.longest
         )
         memory = Memory(started.cache, length, longest)
-        return Started(memory, self._translated(started.output), ids, (mask.cumsum(1) == 0).sum(1))
+        return Prefill(memory, self._translated(started.output), ids, (mask.cumsum(1) == 0).sum(1))
 
     def verify(self, cache: Memory, draft: Draft, first: int = 0) -> TargetOutput:
         if first:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from mmspec.core.drafters.draft_model import DraftModel
-from mmspec.core.drafters.initialisations import AboveUnit, LeftUnit, RandomUnit
+from mmspec.core.drafters.initialisations import EarlierUnit, LeftUnit, RandomUnit
 from mmspec.core.drafters.jacobi import Jacobi
 from mmspec.core.drafters.shapes import Beam, Branching, Rerank
 from mmspec.core.protocols import Drafter, Target
@@ -95,8 +95,8 @@ def grid_case() -> Case:
     windows: dict[str, Callable[[], Drafter]] = {
         "window random": lambda: Jacobi(RandomUnit(VOCAB)),
         "window left": lambda: Jacobi(LeftUnit()),
-        "window above": lambda: Jacobi(AboveUnit(2)),
-        "window independent": lambda: Jacobi(AboveUnit(2), independent=True),
+        "window above": lambda: Jacobi(EarlierUnit(2)),
+        "window independent": lambda: Jacobi(EarlierUnit(2), independent=True),
     }
     drafters = windows | _modelled(small) | {"chain model bad": lambda: DraftModel(bad)}
     return Case(

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mmspec.core.types import Draft, Started, TargetOutput
+from mmspec.core.types import Draft, Prefill, TargetOutput
 
 CONTEXTS = 61
 POSITIONS = 256
@@ -63,7 +63,7 @@ class HistoryTarget:
 
         return distribution
 
-    def start(self, inputs: Any, limit: int, width: int) -> Started:
+    def start(self, inputs: Any, limit: int, width: int) -> Prefill:
         """`inputs`: a prompt `[batch, prompt]`, or that and its left padding `[batch]`."""
         prompt, pads = inputs if isinstance(inputs, tuple) else (inputs, torch.zeros(len(inputs), dtype=torch.int64))
         length = prompt.shape[1] - pads
@@ -71,7 +71,7 @@ class HistoryTarget:
         packed = prompt.gather(1, (pads[:, None] + slot).clamp(max=prompt.shape[1] - 1))
         units = torch.cat([packed, prompt.new_zeros(len(prompt), limit + width + 1)], 1)
         row = self._sum(units, length) % CONTEXTS
-        return Started(Memory(units, length, width), TargetOutput(logits=self.table[row][:, None]), prompt, pads)
+        return Prefill(Memory(units, length, width), TargetOutput(logits=self.table[row][:, None]), prompt, pads)
 
     def verify(self, cache: Memory, draft: Draft, first: int = 0) -> TargetOutput:
         assert draft.nodes <= cache.width, f"{draft.nodes} nodes in a cache that was made for {cache.width}"

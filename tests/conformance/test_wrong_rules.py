@@ -11,7 +11,7 @@ import torch
 from pydantic import Field
 
 from mmspec.core.distributions import Categorical, PointMass, reflection
-from mmspec.core.noise import Lane, Round
+from mmspec.core.noise import Round, Substream
 from mmspec.core.rules import Block, Match, Rejection, Synthetic, walk
 from mmspec.core.types import Draft, Scores, Verdict
 from mmspec.registry import RuleSpec
@@ -50,10 +50,10 @@ class SaysLossless(Rejection):
         assert isinstance(distribution, Categorical) and isinstance(draft.distribution, Categorical)
         p = distribution.take(draft.index.parent[:, 1:])
         q, x = draft.distribution, draft.drafted
-        coin = round.fresh(draft.nodes - 1).lane(Lane.COIN).uniform()
+        coin = round.fresh(draft.nodes - 1).substream(Substream.COIN).uniform()
         rest = p.residual(q)
         rest = torch.where(rest.sum(-1, keepdim=True) > 0, rest, p.probs)
-        free = Categorical(rest).draw(round.fresh(draft.nodes - 1).lane(Lane.RESIDUAL))
+        free = Categorical(rest).draw(round.fresh(draft.nodes - 1).substream(Substream.RESIDUAL))
         kept = (coin * q.of(x) < self.bias * p.of(x)) & draft.valid[:, 1:]
         drawn = distribution.draw(noise)
         drawn[:, :-1] = torch.where(kept, x, torch.where(draft.valid[:, 1:], free, drawn[:, :-1]))

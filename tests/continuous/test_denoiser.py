@@ -98,6 +98,6 @@ def test_the_loss_of_a_mixture_is_its_density():
     torch.manual_seed(0)
     head, told, tokens = MixtureHead(3, 5, 4, 0.1), torch.randn(2, 6, 4 * 7), torch.randn(2, 6, 3)
     distribution = head.distribution(told, None, 1.0, None)
-    wanted = -distribution.log_density(tokens[:, :, None]).mean() / 3
+    wanted = -distribution.density.log_density(tokens[:, :, None]).mean() / 3
     assert torch.allclose(head.loss(told, tokens, torch.Generator()), wanted, atol=1e-6)
     assert float(distribution.sigmas.min()) > 0.1 and torch.allclose(distribution.weights.sum(-1), torch.ones(2, 6))

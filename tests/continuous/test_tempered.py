@@ -14,7 +14,7 @@ from mmspec.core.distributions import DenoisingChain, Gaussian
 from mmspec.core.drafters.draft_model import DraftModel
 from mmspec.core.drafters.jacobi import Jacobi
 from mmspec.core.drafters.neighbours import LeftDistribution
-from mmspec.core.noise import DraftNoise, Lane, Round
+from mmspec.core.noise import DraftNoise, Round, Substream
 from mmspec.core.philox import PhiloxSource
 from mmspec.core.rules import Rejection
 from mmspec.core.types import Draft, Scores
@@ -107,8 +107,8 @@ def test_what_comes_out_of_a_node_follows_the_oracle(case):
     apart, tau, log_factor, tries = CASES[case]
     oracle, (step, line) = Oracle(*CASES[case]), step_of(apart, log_factor, ROWS)
     noise = PhiloxSource.seeded(3, ROWS).fresh(torch.zeros(ROWS, dtype=torch.int64), 0, 1)
-    x = Gaussian(step.draft, SIGMA).draw(noise.lane(Lane.DRAFT))
-    kept = noise.lane(Lane.COIN).uniform().log() < step.log_ratio(x, tau)
+    x = Gaussian(step.draft, SIGMA).draw(noise.substream(Substream.DRAFT))
+    kept = noise.substream(Substream.COIN).uniform().log() < step.log_ratio(x, tau)
     assert binomtest(int(kept.sum()), ROWS, min(1.0, oracle.kept)).pvalue > LEVEL
     y = torch.where(kept[..., None], x, step.residual(noise, tries))
     z = ((y - step.mean) / SIGMA)[:, 0].double()

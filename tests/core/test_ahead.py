@@ -16,7 +16,7 @@ LEVEL, STEPS, ROWS, CONDITION, CARRIED, SIGMA = 1e-4, 5, 2_000, 0.7, 0.6, 0.5
 
 @dataclass
 class Foreseen(LinearHead):
-    """Its prediction, kept, is right for the steps to come where `taken` is `carried`: that much it takes of a state.
+    """A head whose frozen prediction is exact if `taken` is `carried`, the share of a state that it attributes to it.
 
     Attributes:
         taken: What of the state is thought to be the state's.
@@ -110,7 +110,7 @@ def test_bugs_are_seen(monkeypatch):
         m.setattr(ahead, "reflect", lambda x, q, p, sigma, log_coin: reflect(x, q, p, sigma, 2 * log_coin))
         assert follows(*drawn(head, 3)) < LEVEL
     with monkeypatch.context() as m:  # the prediction of the last state is kept, whose noise is used again
-        m.setattr(ahead._Walk, "_newest", lambda self, settled, width: torch.full_like(settled, width))
+        m.setattr(ahead._Chains, "_newest", lambda self, settled, width: torch.full_like(settled, width))
         assert follows(*drawn(head, 3)) < LEVEL
 
 

@@ -79,7 +79,7 @@ def test_rows_that_end_early_leave_the_others_alone(end):
 
 
 def test_finished_rows_are_not_waited_for():
-    """One row is finished outside; inside, it must not decode."""
+    """A row that is finished in the outer call must not decode in the inner one."""
     drafter = cascade()
     decoder = Decoder(LARGE, drafter, k=4)
     state = decoder.start(RAGGED, 30, seed=1)
@@ -143,7 +143,7 @@ def test_the_generator_is_left_where_plain_decoding_leaves_it():
 
 
 def test_histories_and_confidence_reach_the_inner_decoder():
-    """Processors see the true prefix (agreement is then full), and a policy outside knows the survival inside."""
+    """Processors see the true prefix (agreement is then full), and the outer policy sees the inner confidence."""
     warp = Warp([RepetitionPenaltyLogitsProcessor(3.0)])
     prompt = torch.tensor([[0, 1], [2, 2]])
     output = Decoder(LARGE, cascade(LARGE), k=3).generate(prompt, 20, warp=warp, seed=3)

@@ -1,4 +1,4 @@
-"""Couplings of continuous tokens against their closed forms: both marginals, and how often y is x."""
+"""Couplings of continuous tokens against their closed forms: both marginals, and P(y = x)."""
 
 import math
 from dataclasses import replace
@@ -18,7 +18,7 @@ from mmspec.core.distributions import (
     drawn_part,
     reflect,
 )
-from mmspec.core.noise import DraftNoise, Lane, Round
+from mmspec.core.noise import DraftNoise, Round, Substream
 from mmspec.core.philox import PhiloxSource
 from mmspec.core.rules import Rejection
 from mmspec.core.types import Draft, Scores
@@ -82,7 +82,7 @@ def test_chains_coupled_at_every_step(dim, every, last):
 
     everyone = torch.ones(ROWS, 1, dtype=torch.bool)
     shared = target.with_draws(chain_of(dim, 0.25, nodes=2).along(draft, everyone, ours)[:, :1])
-    coin = torch.log(ours.lane(Lane.COIN).uniform())
+    coin = torch.log(ours.substream(Substream.COIN).uniform())
     tested = reflect(x, draft.means[:, :, -1], shared.means[:, :, -1], 0.5, coin)
     assert states_follow(torch.cat([shared.states[:, 0, :-1], tested], 1), 0.25) > LEVEL
     by_last = (tested == x).all(-1).float().mean()
@@ -90,7 +90,7 @@ def test_chains_coupled_at_every_step(dim, every, last):
 
 
 def test_one_pass_couples_some_and_draws_the_others():
-    """Nodes with a child that follows are coupled as alone; the others, and the last, are free draws."""
+    """Nodes with a valid child are coupled as if alone; the others, and the last one, are free draws."""
     target, small = chain_of(4, 0.25, nodes=3), chain_of(4, 0.15, nodes=2)
     theirs, ours = fresh(nodes=3)
     draft = small.with_draws(small.draw(theirs.at(torch.arange(2)[None])))
@@ -147,10 +147,10 @@ def test_chains_that_cannot_be_aligned_are_refused():
 
 
 def test_a_broken_draft_is_not_followed():
-    """A latent that is not finite stood at a node that was refused: what is drawn now is a free draw."""
+    """A refused node had a latent that is not finite: the target then draws freely."""
     target = chain_of(2, 0.25, rows=4, nodes=2)
     distribution = chain_of(2, 0.15, rows=4)
-    draws = distribution.draw(round_of(rows=4).fresh(1).lane(Lane.DRAFT))
+    draws = distribution.draw(round_of(rows=4).fresh(1).substream(Substream.DRAFT))
     draws[1] = torch.nan
     root, room = torch.zeros(4, 2), torch.ones(4, dtype=torch.int64)
     draft = Draft.chain(distribution.units(draws), distribution.with_draws(draws)).rooted(root, room)
@@ -240,7 +240,7 @@ def normals_of(y: torch.Tensor, distribution: GaussianMixture) -> torch.Tensor:
 def overlap(p: GaussianMixture, q: GaussianMixture) -> float:
     """1 - TV of one-dimensional mixtures, on a grid."""
     x, first = torch.linspace(-9, 9, 90_001)[None, None, :, None], torch.zeros(1, dtype=torch.int64)
-    lower = torch.minimum(*(distribution.at(first, first).log_density(x) for distribution in (p, q)))
+    lower = torch.minimum(*(distribution.density.at(first, first).log_density(x) for distribution in (p, q)))
     return float(torch.trapezoid(lower.exp().double().flatten(), x.double().flatten()))
 
 

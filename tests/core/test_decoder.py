@@ -1,4 +1,4 @@
-"""The loop: who fits whom, what a failing drafter costs, what policies may do."""
+"""The loop: components that do not fit are refused, drafters may fail, policies choose budgets."""
 
 import itertools
 import warnings
@@ -68,7 +68,7 @@ def test_numbers_that_do_not_fit(bad):
 
 
 class Failing(DraftModel):
-    """Raises in every third proposal, half-way: in the second pass of the small model."""
+    """Raises in every third proposal, half-way: in the second pass of the draft model."""
 
     calls = 0
 
@@ -125,7 +125,7 @@ def test_confidence_cuts_where_survival_falls():
 
 
 def test_a_draft_models_survival_is_known_before_the_draw():
-    """It is the running product of the largest probabilities, whatever was drawn."""
+    """The score is the running product of the largest probabilities, whatever was drawn."""
     state = Decoder(LARGE, DraftModel(SMALL), Rejection(), k=4).start(PROMPT, 24)
     decoder = Decoder(LARGE, DraftModel(SMALL), Rejection(), k=4)
     draft = decoder.speculate(state).draft

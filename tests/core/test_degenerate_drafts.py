@@ -1,4 +1,4 @@
-"""Drafted units whose distribution is none (NaN, no mass) or has no choice: refused where the draft is rooted, and
+"""Drafted units whose distribution is invalid (NaN, no mass) or has no choice: refused where the draft is rooted, and
 every rule keeps the target's distribution."""
 
 import pytest

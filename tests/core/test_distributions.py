@@ -1,4 +1,4 @@
-"""Couplings against their closed forms: who y is, and how often it is x."""
+"""Couplings against their closed forms: the distribution of y, and P(y = x)."""
 
 import math
 

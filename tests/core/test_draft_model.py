@@ -97,7 +97,7 @@ def test_exact_distribution(rule, policy):
 
 
 class Blind(DraftModel):
-    """As on a device, where reading how far its cache lags behind would be a host sync."""
+    """As on a device, where reading the lag of the cache would be a host sync."""
 
     @staticmethod
     def _longest(memory, lag):
@@ -189,7 +189,7 @@ def test_greedy_drafts_are_greedy(shape):
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_history_of_every_node_is_its_own_path(shape):
-    """A processor that looks at the history sees, at every node of the small model, the path that leads to it."""
+    """A processor that looks at the history sees, at every node of the draft model, the path that leads to it."""
     warp = Warp([RepetitionPenaltyLogitsProcessor(1.7)])
     assert perfect(DraftModel(LARGE, shape), 20, warp=warp).accepted > 20
 
@@ -207,14 +207,14 @@ def test_noise_of_torchs_generator(shape):
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_two_proposals_before_a_round_is_settled(shape):
-    """The later one counts, shorter or longer; the small model's cache stays right: a perfect drafter stays so."""
+    """The later one counts, shorter or longer; the draft model's cache stays right: a perfect drafter stays so."""
     report = perfect(Blind(LARGE, shape), 60, Cycle(3, 1, 1, 3, 2, 0, 3), times=2)
     assert report.accepted > 40 and not report.faults
 
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_a_pass_that_fails_costs_its_round_only(shape):
-    """Whichever pass of the small model fails, the drafts of all other rounds are accepted."""
+    """Whichever pass of the draft model fails, the drafts of all other rounds are accepted."""
 
     class Failing(Blind):
         left = 0

@@ -1,4 +1,4 @@
-"""The policy `goodput`, on rounds made up: costs by depth, acceptance by depth. No clock is read here."""
+"""The policy `goodput`, on simulated rounds with given costs and acceptance by depth; no clock is read."""
 
 import random
 from collections import Counter
@@ -112,7 +112,7 @@ def test_slow_first_rounds_do_not_count(slow):
 
 
 def test_every_load_has_a_table_of_its_own():
-    """One row: drafts are nearly free. Sixty-four: they cost what they bring. The object lives on between calls."""
+    """For one row drafts are nearly free; for 64 rows they do not pay. One object serves both calls."""
     policy = Goodput(4)
     for _ in range(2):
         assert favourite(run(policy, lambda d: 1 + 0.02 * d, lambda d: 0.8)) == 4
@@ -142,7 +142,7 @@ def test_a_line_never_leads_to_nothing():
 
 
 def test_a_drafter_without_a_word_is_asked_again():
-    """Its rounds are as fast as plain ones: that must not make plain decoding look better than it is."""
+    """Rounds without a proposal are as fast as plain ones: this must not make plain decoding look better."""
     policy = Goodput(4)
     for _ in range(200):
         asked = policy.budget()
@@ -186,7 +186,7 @@ def test_output_does_not_change_under_match(monkeypatch):
 
 
 def test_distribution_does_not_change_under_rejection(monkeypatch):
-    """What it learnt from accepted units decides later depths only."""
+    """Accepted units of a round decide depths of later rounds only."""
     monkeypatch.setattr(core, "time", Clock())
     policy = Goodput(3, GoodputOptions(probe=2, gain=0))
 
@@ -209,7 +209,7 @@ def test_is_found_by_name():
 
 
 def test_a_batch_ends_with_its_last_row():
-    """Half of the rows take every draft, the half that is behind takes none: drafting only makes the call longer."""
+    """Half of the rows accept every draft, the other half none: drafting only makes the call longer."""
 
     def called(order):
         policy, budgets = Goodput(8), []
@@ -226,13 +226,13 @@ def test_a_batch_ends_with_its_last_row():
 
 @pytest.mark.parametrize("rows", [1, 2])
 def test_nobody_warms_up_with_the_deepest_drafts(rows):
-    """What a first, short call pays: a few drafts of middling depth, and a few plain rounds, which cost nothing."""
+    """The cost of a first, short call: a few drafts of middle depth, and a few plain rounds, which cost nothing."""
     budgets = run(Goodput(10), lambda depth: 1 + depth, lambda depth: 0.0, rounds=48, rows=rows)
     assert max(budgets) == 4 and sum(budgets) <= 3 * 4 + 4, "drafted units, of which none was accepted"
 
 
 def test_a_short_first_call_gains_from_drafts_that_pay():
-    """Forty units, all drafts right, a node costs a tenth of a pass: the depth grows without a tour."""
+    """Forty units, all drafts right, a node costs a tenth of a pass: the depth grows without visiting all depths."""
     policy, emitted, rounds = Goodput(10), 0, 0
     while emitted < 40:
         depth = policy.budget()
@@ -259,7 +259,7 @@ def test_one_bad_measurement_is_soon_forgotten():
 
 
 def test_a_silent_drafter_costs_its_asking():
-    """In nine of ten rounds it has nothing to say, which takes a fifth of a pass; the tenth is worth one unit more."""
+    """In nine of ten rounds the drafter proposes nothing, which takes a fifth of a pass; the tenth gains one unit."""
     policy, asked = Goodput(4), 0
     for n in range(400):
         depth = policy.budget()

@@ -14,7 +14,7 @@ from mmspec.core.decoder import Decoder, Output
 from mmspec.core.distributions import Categorical, Gaussian
 from mmspec.core.drafters.draft_model import DraftModel
 from mmspec.core.goodput import Goodput
-from mmspec.core.guard import sound
+from mmspec.core.guard import checked
 from mmspec.core.policies import Fixed
 from mmspec.core.rules import Match, Rejection
 from mmspec.core.torch_noise import TorchSource
@@ -69,7 +69,7 @@ def raising(error: Exception) -> Callable[..., Any]:
 
 
 def run(drafter: Any, policy: Any = None, k: int = K) -> tuple[Output, list[str]]:
-    """A call, its output held against plain decoding's, and what was warned of it."""
+    """A call whose output is compared with plain decoding, and its warnings."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         output = Decoder(LARGE, drafter, k=k, policy=policy).generate(PROMPT, LIMIT, seed=3)
@@ -154,7 +154,7 @@ def test_a_tree_that_is_deeper_than_it_says() -> None:
 
 
 def test_padding_may_hold_any_id() -> None:
-    """What nobody will accept is no fault; the target is not shown it either."""
+    """A drafted unit that no rule accepts is not a fault; the target does not see it."""
     padded = Long(lambda draft: Draft.chain(draft.units - 1, valid=torch.zeros_like(draft.units, dtype=torch.bool)))
     output, warned = run(padded)
     assert not warned and not output.report.faults
@@ -172,7 +172,7 @@ def test_without_what_it_learns_a_drafter_is_not_asked_again(where: str) -> None
 
 
 def test_a_drafter_may_refuse_a_call() -> None:
-    """It is told so, and has drawn nothing."""
+    """The user gets the error, and nothing was drawn."""
     source = TorchSource(torch.default_generator, ROWS, torch.device("cpu"))
     before = torch.get_rng_state()
     with pytest.raises(ValueError, match="not this prompt"):
@@ -191,7 +191,7 @@ def test_memory_that_is_not_there_is_no_drafters_fault(where: str, error: Except
 
 
 class Odd(Fixed):
-    """A policy of which one part fails, or returns something else."""
+    """A policy with a method that fails, or returns something else."""
 
     def __init__(self, **others: Callable[..., Any]) -> None:
         super().__init__(K)
@@ -228,7 +228,7 @@ def test_policies_are_no_better(others: dict[str, Any], says: str, drafts: bool)
 
 
 def test_a_drafter_draws_from_torchs_generator_in_vain() -> None:
-    """Its guesses are random, and what is emitted is not, nor where the generator stands afterwards."""
+    """Random proposals change neither the output nor the state of the generator after the call."""
 
     def guesses(draft: Draft) -> Draft:
         return Draft.chain(torch.randint(VOCAB, draft.units.shape))
@@ -250,7 +250,7 @@ ON_A_DEVICE = ("an id too large", "a negative id", *(case for case in WRONG if c
 
 @pytest.mark.parametrize("case", [*ON_A_DEVICE, "deeper than it says"])
 def test_elsewhere_wrong_nodes_are_refused_on_the_device(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where a look at the data would be a sync, nobody looks, and nothing wrong comes out."""
+    """Where reading the data would be a sync, nothing is read, and the output is still right."""
 
     class Unread(TorchDispatchMode):
         def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -259,10 +259,10 @@ def test_elsewhere_wrong_nodes_are_refused_on_the_device(case: str, monkeypatch:
 
     def unread(*args: Any) -> Draft:
         with Unread():
-            return sound(*args)
+            return checked(*args)
 
     monkeypatch.setattr(guard, "_readable", lambda values: False)
-    monkeypatch.setattr(guard, "sound", unread)
+    monkeypatch.setattr(guard, "checked", unread)
     output, warned = run(Long(WRONG[case][0] if case in WRONG else too_deep))
     assert not warned and not output.report.faults
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from scipy.stats import expon, kstest, norm
 
-from mmspec.core.noise import DraftNoise, Lane, Round
+from mmspec.core.noise import DraftNoise, Round, Substream
 from mmspec.core.philox import PhiloxNoise, PhiloxSource, philox, uniform_of
 from mmspec.core.tree import TreeIndex
 
@@ -34,9 +34,10 @@ def round_of(rows: int, emitted: int = 0, seed: int = 3) -> Round:
 def test_lanes_positions_and_rounds_share_no_number():
     rounds = [round_of(2, emitted) for emitted in range(4)]
     by_position = [
-        rounds[0].source.by_position(rounds[0].emitted, [0, 0], 7).lane(lane).exponential(8) for lane in Lane
+        rounds[0].source.by_position(rounds[0].emitted, [0, 0], 7).substream(substream).exponential(8)
+        for substream in Substream
     ]
-    fresh = [r.fresh(8).lane(lane).exponential(8) for r, lane in itertools.product(rounds, Lane)]
+    fresh = [r.fresh(8).substream(substream).exponential(8) for r, substream in itertools.product(rounds, Substream)]
     numbers = torch.cat([block.flatten() for block in by_position + fresh])
     # 32-bit words of ~3,000 draws: two are equal by chance once in 1,000 seeds.
     assert len(numbers.unique()) == len(numbers) == 2 * 8 * 8 * 5 * 5
@@ -106,7 +107,10 @@ def test_every_other_drafter_has_numbers_of_its_own():
     own = DraftNoise(at, shared=False)
     level, chain = own.level(1, 1, 3).exponential(4), own.chain(1, 3).exponential(4)
     assert torch.equal(level, chain) and len(level.unique()) == level.numel()
-    theirs = [at.fresh(4).lane(lane).exponential(4) for lane in (Lane.UNIT, Lane.COIN, Lane.RESIDUAL)]
+    theirs = [
+        at.fresh(4).substream(substream).exponential(4)
+        for substream in (Substream.UNIT, Substream.COIN, Substream.RESIDUAL)
+    ]
     theirs.append(at.by_position(TreeIndex.chain(4)).exponential(4))
     assert not any(torch.isin(level, other).any() for other in theirs)
 
@@ -134,7 +138,7 @@ def test_what_is_made_ahead_is_what_would_be_made_now():
         address = place[:, None] + torch.arange(deepest + 1)
         direct = PhiloxNoise(source.key, address, torch.zeros(3, 1, dtype=torch.int64))
         assert torch.equal(noise.exponential(size), direct.exponential(size))
-        assert torch.equal(noise.lane(Lane.COIN).uniform(), direct.lane(Lane.COIN).uniform())
+        assert torch.equal(noise.substream(Substream.COIN).uniform(), direct.substream(Substream.COIN).uniform())
         ids = torch.randint(size, (3, deepest + 1, 2), generator=generator)
         assert torch.equal(noise.exponential_at(ids), direct.exponential_at(ids))
 
@@ -147,4 +151,4 @@ def test_noise_is_made_once_for_many_positions(monkeypatch):
         source.by_position(torch.full((2,), place), [place] * 2, 0).exponential(11)
     assert made == [11]
     source.by_position(torch.zeros(2, dtype=torch.int64), [0, 0], 0).exponential(2**20)
-    assert source._ahead.keys() == {11}, "a large vocabulary is not kept"
+    assert source._buffers.keys() == {11}, "a large vocabulary is not kept"

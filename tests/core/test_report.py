@@ -88,7 +88,7 @@ def test_bias_is_summed_over_the_nodes_where_a_unit_was_emitted():
     assert verdict.emitted(count).tolist() == [[True, True, False, True, False], [True] + [False] * 4, [False] * 5]
     report = Report(exactness="lossy", emitted=8, rows=2)
     for _ in range(2):
-        report.weigh(replace(tree, valid=valid), verdict, count)
+        report.add_bias(replace(tree, valid=valid), verdict, count)
     assert report.bias == Bias(tv=2.75 / 8, altered=2.75 / 2, excess_acceptance=1.375 / 6)
     assert "expected altered units per row 1.4, total variation per unit 0.3438" in str(report)
 

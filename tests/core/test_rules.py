@@ -27,7 +27,7 @@ def distributions(nodes: int, seed: int) -> torch.Tensor:
 
 
 def slow_recursive(p, q, units, parents, valid):
-    """P(stopping node, emitted unit) of a tree: siblings in turn, then what they left."""
+    """P(stopping node, emitted unit) of a tree: siblings in turn, then the residual."""
     result = torch.zeros(len(units), VOCAB, dtype=torch.float64)
 
     def visit(node: int, reach: float) -> None:

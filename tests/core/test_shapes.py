@@ -10,7 +10,7 @@ from mmspec.core.decoder import Decoder
 from mmspec.core.distributions import Categorical
 from mmspec.core.drafters.draft_model import DraftModel
 from mmspec.core.drafters.shapes import Beam, Branching, Chain, Frontier, Rerank
-from mmspec.core.drafters.shapes.beam import pushed
+from mmspec.core.drafters.shapes.beam import conditioned
 from mmspec.core.rules import Match, RecursiveRejection
 from mmspec.core.warp import Warp
 from mmspec.testing.history import HistoryTarget
@@ -79,12 +79,13 @@ def test_perturbed_values_are_those_of_the_formula():
     above = torch.randn(5, 3).double()
     z, g = drawn[..., :1], above[..., None]
     expected = -torch.log(torch.exp(-g) - torch.exp(-z) + torch.exp(-drawn))
-    value = pushed(drawn, above)
+    value = conditioned(drawn, above)
     assert torch.allclose(value, expected) and torch.equal(value[..., 0], above)
     assert (value.diff(dim=-1) <= 0).all()
-    far = pushed(torch.tensor([[[50.0, -60.0, -math.inf]]]), torch.tensor([[-3.0]]))
+    far = conditioned(torch.tensor([[[50.0, -60.0, -math.inf]]]), torch.tensor([[-3.0]]))
     assert far.tolist() == [[[-3.0, pytest.approx(-60.0, abs=1e-4), -math.inf]]]
-    assert pushed(torch.tensor([[[-math.inf, -math.inf]]]), torch.tensor([[-math.inf]])).tolist() == [[[-math.inf] * 2]]
+    impossible = conditioned(torch.tensor([[[-math.inf, -math.inf]]]), torch.tensor([[-math.inf]]))
+    assert impossible.tolist() == [[[-math.inf] * 2]]
 
 
 def test_a_beam_draws_sequences_without_replacement():

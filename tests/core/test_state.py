@@ -1,4 +1,4 @@
-"""What a row emits: ends inside the accepted path, the limit, finished rows; scores that are no distribution."""
+"""What a row emits: ends inside the accepted path, the limit, finished rows; scores that are not finite."""
 
 import pytest
 import torch
@@ -130,7 +130,7 @@ def test_scores_that_are_no_distribution_name_row_and_position(filling, drafter)
 
 
 def test_scores_after_a_refused_unit_are_nobodys_business():
-    """A drafted unit that the target would never emit may lead where no distribution is: plain decoding does not go
+    """A drafted unit that the target would never emit may lead to invalid scores: plain decoding does not go
     there.
     """
 
@@ -162,7 +162,8 @@ def test_a_finished_row_does_not_pin_old_noise():
         def begin(self, host_emitted):
             self.asked = list(host_emitted)
 
-    state = Decoder(LARGE).start(torch.tensor([[1, 2], [2, 1]]), 9, source=Listening.seeded(0, 2))
+    decoder = Decoder(LARGE)
+    state = decoder.start(torch.tensor([[1, 2], [2, 1]]), 9, source=Listening.seeded(0, 2))
     state.host_emitted, state.host_done = [1, 6], [True, False]
-    state.round()
+    decoder.speculate(state)
     assert state.source.asked == [6, 6]

@@ -12,7 +12,7 @@ Path = tuple[int, ...]
 
 
 def all_trees(ranks: int, depth: int, nodes: int) -> Iterator[frozenset[Path]]:
-    """Every set of paths that holds what is above each of them."""
+    """Every set of paths that contains all prefixes of its paths."""
     layer = {frozenset[Path]()}
     for _ in range(nodes):
         grown = set()

@@ -1,4 +1,4 @@
-"""Stock sampling's own numbers: the same units, and the generator left where stock decoding leaves it."""
+"""The numbers of stock sampling: the same units, and the generator ends where stock decoding leaves it."""
 
 import pytest
 import torch
@@ -6,7 +6,7 @@ import torch
 from mmspec.core.decoder import Decoder
 from mmspec.core.distributions import Categorical
 from mmspec.core.drafters.draft_model import DraftModel
-from mmspec.core.noise import Lane, default_generator
+from mmspec.core.noise import Substream, default_generator
 from mmspec.core.torch_noise import TorchSource
 from mmspec.testing.history import HistoryTarget
 
@@ -89,9 +89,9 @@ def test_finish_goes_back_over_what_was_drawn_ahead():
 
 def test_only_dense_races_can_use_it():
     noise = TorchSource(torch.Generator(), 2, torch.device("cpu")).by_position(torch.tensor([0, 0]), [0, 0], 1)
-    assert noise.lane(Lane.UNIT) is noise
+    assert noise.substream(Substream.UNIT) is noise
     for use in (
-        lambda: noise.lane(Lane.COIN),
+        lambda: noise.substream(Substream.COIN),
         lambda: noise.uniform(),
         lambda: noise.normal(2),
         lambda: noise.exponential_at(torch.zeros(2, 2, 1, dtype=torch.int64)),

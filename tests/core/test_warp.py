@@ -86,7 +86,7 @@ def test_processors_run_in_order(case):
 
 
 class Stateful:
-    """Says nothing of itself."""
+    """Declares nothing."""
 
     def __init__(self):
         self.shown = []

@@ -9,7 +9,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 import mmspec
-from mmspec.core.memory import out_of_memory
+from mmspec.core.out_of_memory import out_of_memory
 from mmspec.shipped import asset
 
 PROMPT = torch.tensor([[5, 17, 99, 5, 17, 99, 5]])

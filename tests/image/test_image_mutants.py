@@ -15,7 +15,7 @@ from torch import Tensor
 
 from mmspec.core.decoder import Decoder
 from mmspec.core.distributions import Categorical, dense
-from mmspec.core.noise import Lane, Noise, Round
+from mmspec.core.noise import Noise, Round, Substream
 from mmspec.core.philox import PhiloxSource
 from mmspec.core.types import Draft, Scores, Verdict
 from mmspec.core.warp import Warp
@@ -43,8 +43,10 @@ def _released(original: Callable, nothing: Callable[[Tensor], Tensor] = torch.on
         some = group.inside[:, :, 0, 1:].any(-1, keepdim=True)
         left = torch.where(some, left.scatter(-1, group.ids[:, :, 0, 1:], 0.0), left)
         left = torch.where(left.sum(-1, keepdim=True) > 0, left, nothing(offer.p))
-        rest = (left / noise.lane(Lane.RESIDUAL).exponential(left.shape[-1])).argmax(-1)
-        return torch.where(noise.lane(Lane.COIN).uniform()[..., None] < group.mass(offer.p), x, rest[..., None])[..., 0]
+        rest = (left / noise.substream(Substream.RESIDUAL).exponential(left.shape[-1])).argmax(-1)
+        return torch.where(
+            noise.substream(Substream.COIN).uniform()[..., None] < group.mass(offer.p), x, rest[..., None]
+        )[..., 0]
 
     return by_point
 

@@ -51,7 +51,7 @@ def decoded(target: Any, drafter: Any, rule: Any, rows: int, length: int, k: int
     state = decoder.start(options.pop("inputs", torch.tensor([PROMPT]).expand(rows, -1)), length, **options)
     while not state.finished:
         decoder.advance(state)
-    return state.history[:, state.given : state.given + length]
+    return state.history[:, state.prompt_length : state.prompt_length + length]
 
 
 def distribution_of_history(

@@ -105,7 +105,7 @@ def test_ctrl_c_prints_what_there_is(folder: Path, monkeypatch: pytest.MonkeyPat
     propose, known = PromptLookup.propose, []
 
     def interrupted(self: PromptLookup, state: Any, k: int, noise: Any) -> Any:
-        known[:] = [state.history[0, : state.given + state.host_emitted[0]]]
+        known[:] = [state.history[0, : state.prompt_length + state.host_emitted[0]]]
         if state.host_emitted[0] > 12:
             raise KeyboardInterrupt
         return propose(self, state, k, noise)

@@ -69,7 +69,7 @@ def proposed(fallback: Fallback) -> Draft:
     decoder = Decoder(TARGET, fallback, k=3)
     state = decoder.start(PROMPT, 20)
     draft = fallback.propose(state, 3, None)
-    assert state.memory.first == 100 and state.memory.second == 200
+    assert state.memory == [100, 200]
     return draft.rooted(state.root, torch.full((3,), 9))
 
 
@@ -107,7 +107,7 @@ def test_both_see_every_round_with_memories_of_their_own() -> None:
     state = decoder.start(PROMPT, 20)
     for rounds in range(1, 4):
         decoder.advance(state)
-        assert (state.memory.first, state.memory.second) == (100 + rounds, 200 + rounds)
+        assert state.memory == [100 + rounds, 200 + rounds]
 
 
 @pytest.mark.filterwarnings("ignore:drafter Fallback failed")
@@ -117,7 +117,7 @@ def test_a_drafter_that_fails_leaves_the_memories_in_order(monkeypatch: pytest.M
     decoder = Decoder(TARGET, fallback, k=3)
     state = decoder.start(PROMPT, 20)
     decoder.advance(state)
-    assert (state.memory.first, state.memory.second) == (101, 201) and state.report.faults == 1
+    assert state.memory == [101, 201] and state.report.faults == 1
 
 
 def test_drafts_with_a_distribution_are_refused() -> None:

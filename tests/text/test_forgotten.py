@@ -13,7 +13,7 @@ from torch import nn
 
 import mmspec
 from mmspec.compare.equality import NEAR_TIE
-from mmspec.core.memory import out_of_memory
+from mmspec.core.out_of_memory import out_of_memory
 from mmspec.hosts import linear, self_check
 from mmspec.hosts.anatomy import Anatomy
 from mmspec.hosts.self_check import Finding

@@ -35,7 +35,7 @@ def propose(
         history[b, pads[b] : pads[b] + len(row)] = torch.tensor(row)
     state = SimpleNamespace(
         history=history,
-        given=given,
+        prompt_length=given,
         host_emitted=emitted,
         pads=torch.tensor(pads),
         known=torch.tensor(emitted) + given,

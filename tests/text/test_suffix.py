@@ -110,7 +110,7 @@ def state_of(rows: list[list[int]], given: int, pads: list[int], done: list[bool
         history[b, pads[b] : pads[b] + len(row)] = torch.tensor(row)
     return SimpleNamespace(
         history=history,
-        given=given,
+        prompt_length=given,
         host_emitted=emitted,
         host_pads=pads,
         rows=len(rows),

@@ -41,7 +41,9 @@ def started(drafter: TokenRecycling, prompt: list, pads: list, first: list) -> N
     """A call begins whose prefill scored nothing."""
     history = torch.cat([torch.tensor(prompt), torch.tensor(first)[:, None]], 1)
     drafter.start(
-        SimpleNamespace(history=history, given=len(prompt[0]), pads=torch.tensor(pads), root=history[:, -1], step=None),
+        SimpleNamespace(
+            history=history, prompt_length=len(prompt[0]), pads=torch.tensor(pads), root=history[:, -1], step=None
+        ),
         None,
     )
 
@@ -108,7 +110,7 @@ def test_a_round_of_a_real_model_is_remembered(target: Any, prompts: Callable) -
     decoder = Decoder(TransformersTarget(target), drafter, k=4)
     state = decoder.start(prompts(3), 20)
     assert state.step is not None
-    last = state.history[:, state.given - 1]
+    last = state.history[:, state.prompt_length - 1]
     assert drafter.matrix[last[2]].tolist() == state.step.scores.logits[2, 0].topk(8).indices.tolist()
     for _ in range(3):
         step = decoder.settle(state, decoder.speculate(state))

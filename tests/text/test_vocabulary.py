@@ -202,7 +202,7 @@ def test_the_draft_models_cache_is_the_text_in_its_own_tokens(shape, budgets):
         decoder.advance(state)
         memory = state.memory.cache
         for row in range(3):
-            known = state.given + int(state.memory.seen[row])
+            known = state.prompt_length + int(state.memory.seen[row])
             text = state.history[row, state.pads[row] : known].tolist()
             spelled = [piece for unit in text for piece in PIECES[unit]]
             assert memory.cache.units[row, : memory.cache.length[row]].tolist() == spelled

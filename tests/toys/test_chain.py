@@ -12,7 +12,7 @@ from mmspec.core.decoder import Decoder
 from mmspec.core.distributions import Mixed
 from mmspec.core.drafters.draft_model import DraftModel
 from mmspec.core.drafters.jacobi import Jacobi
-from mmspec.core.drafters.neighbours import AboveDistribution, LeftDistribution
+from mmspec.core.drafters.neighbours import EarlierDistribution, LeftDistribution
 from mmspec.core.rules import Match, Rejection
 from mmspec.testing.toys.chain import ChainTarget, LinearHead
 from mmspec.testing.toys.white import white_p_value, whitened
@@ -66,9 +66,9 @@ def follows(decoder, rows, length):
     [
         (1, 0, 20_000, 2, LeftDistribution()),
         (1, 1, 20_000, 3, LeftDistribution()),
-        (1, 4, 30_000, 6, AboveDistribution(WIDTH)),
+        (1, 4, 30_000, 6, EarlierDistribution(WIDTH)),
         (4, 3, 10_000, 5, LeftDistribution()),
-        (16, 3, 8_000, 3, AboveDistribution(WIDTH)),
+        (16, 3, 8_000, 3, EarlierDistribution(WIDTH)),
     ],
 )
 def test_the_joint_of_neighbours_is_kept(dim, k, rows, length, init):
@@ -79,7 +79,7 @@ def test_the_joint_of_neighbours_is_kept(dim, k, rows, length, init):
 
 
 def test_windows_that_change_their_width_keep_the_joint():
-    decoder = Decoder(target_of(1), Jacobi(AboveDistribution(WIDTH)), Rejection(), k=4, policy=Alternating())
+    decoder = Decoder(target_of(1), Jacobi(EarlierDistribution(WIDTH)), Rejection(), k=4, policy=Alternating())
     p, report = follows(decoder, 20_000, 6)
     assert p > LEVEL and report.acceptance_length > 1.1
 
@@ -116,9 +116,9 @@ def test_windows_of_samples_and_copies():
 
 
 def test_fillings_never_ask_the_head():
-    """One evaluation a step for all nodes of a pass, prefill included, and none for drafts."""
+    """One head evaluation per step for all nodes of a pass, prefill included, and none for drafts."""
     target = target_of(4)
-    report = Decoder(target, Jacobi(AboveDistribution(WIDTH)), Rejection(), k=5).generate(8, 12).report
+    report = Decoder(target, Jacobi(EarlierDistribution(WIDTH)), Rejection(), k=5).generate(8, 12).report
     assert target.head.calls == STEPS * (report.rounds + 1)
 
 
@@ -131,7 +131,7 @@ def test_drafts_that_follow_their_own_state_are_accepted_more_often():
 
 
 def test_a_row_does_not_depend_on_its_batch():
-    decoder = Decoder(target_of(4), Jacobi(AboveDistribution(WIDTH)), Rejection(), k=4)
+    decoder = Decoder(target_of(4), Jacobi(EarlierDistribution(WIDTH)), Rejection(), k=4)
     output = decoder.generate(3, 12, seed=[3, 1, 4])
     assert output.report.acceptance_length > 1.2
     for row in range(3):

@@ -1,4 +1,4 @@
-"""Trees and chains of a small model on the toys: the distribution is kept by every rule that uses q.
+"""Trees and chains of a draft model on the toys: the distribution is kept by every rule that uses q.
 
 What `match` makes of them equals plain decoding (test_every_pair), which follows the joint (test_markov).
 """
@@ -71,7 +71,7 @@ def test_confidence_decides_before_the_draw(shape):
 
 
 def test_a_recurrent_drafter_keeps_the_state_of_the_true_history():
-    """It cannot go back: what it commits is what was accepted, through refusals, empty rounds and ends."""
+    """A recurrent draft model cannot roll back: it commits only accepted units, through refusals and empty rounds."""
     for shape in (Chain(), Branching((2, 2, 1)), Beam(3)):
         decoder = Decoder(SPACE.target, DraftModel(RECURRENT, shape), RecursiveRejection(), k=3)
         prompt = torch.tensor([[2, 0, 1], [-1, 1, 1]])
@@ -87,7 +87,7 @@ def test_a_recurrent_drafter_keeps_the_state_of_the_true_history():
 
 
 def test_trees_beat_chains_and_match_beats_both():
-    """Acceptance of sampled drafts by the same small model, as couplings.md § 6 has it."""
+    """Acceptance of sampled drafts of the same draft model, by rule."""
     length = {}
     for name, shape in (("chain", Chain()), ("tree", Branching((2, 2, 2)))):
         for rule in ("match", "recursive-rejection"):

@@ -138,7 +138,7 @@ def test_rows_stop_at_the_first_end(case, plain, several):
 
 
 def test_ends_inside_an_accepted_path_are_met(case):
-    """The path reaches beyond the end, and what lies beyond is neither emitted nor counted."""
+    """The accepted path continues after an end unit; units after it are neither emitted nor counted."""
     met = 0
     for _, make in case.drafters.items():
         decoder = Decoder(case.target, make(), k=3)

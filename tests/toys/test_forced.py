@@ -7,7 +7,7 @@ import torch
 
 from mmspec.core.decoder import Decoder
 from mmspec.core.drafters.draft_model import DraftModel
-from mmspec.core.drafters.initialisations import AboveUnit, LeftUnit, RandomUnit
+from mmspec.core.drafters.initialisations import EarlierUnit, LeftUnit, RandomUnit
 from mmspec.core.drafters.jacobi import Jacobi
 from mmspec.core.rules import Block, Match, Rejection
 from mmspec.core.warp import Warp
@@ -24,7 +24,7 @@ WARP = Warp(guidance=GUIDANCE)
 DRAFTERS = {
     "random": lambda: Jacobi(RandomUnit(VOCAB)),
     "left": lambda: Jacobi(LeftUnit()),
-    "independent": lambda: Jacobi(AboveUnit(WIDTH), independent=True),
+    "independent": lambda: Jacobi(EarlierUnit(WIDTH), independent=True),
     "model": lambda: DraftModel(SMALL),
 }
 

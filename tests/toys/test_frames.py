@@ -1,4 +1,4 @@
-"""Toy world model: frames are made for guessed actions, and the player's actions decide which of them stand."""
+"""Toy world model: frames are computed for guessed actions, and the player's actions decide which are kept."""
 
 import itertools
 
@@ -123,7 +123,7 @@ def test_rounds_saved_when_truth_comes_in_threes():
 
 def test_actions_cannot_be_generated():
     decoder = Decoder(TARGET, RepeatAction(), k=2)
-    with pytest.raises(ValueError, match="truth=actions"):
+    with pytest.raises(ValueError, match="truth=units"):
         decoder.generate(scene(torch.tensor([[1]])), 5)
 
 

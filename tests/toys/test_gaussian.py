@@ -63,7 +63,7 @@ def test_windows_of_samples_and_copies():
 
 
 def test_smooth_targets_accept_more():
-    """The gain is the target's own: the smaller the means' dependence on their neighbours, the longer the paths."""
+    """The gain depends on the target: the less the means depend on their neighbours, the longer the paths."""
     length = {}
     for gain in (0.1, 0.6):
         target = GaussianTarget.random(4, 4, seed=0, gain=gain, sigma=SIGMA)

@@ -39,7 +39,7 @@ def follows(drafter, rule, joint=JOINT, warp=None, policy=None):
 
 
 def test_plain_decoding_follows_the_joint():
-    """And so does all that `match` makes, which equals it (test_every_pair)."""
+    """So does all output of `match`, which equals it (test_every_pair)."""
     assert follows(None, Match()).acceptance_length == 1
 
 

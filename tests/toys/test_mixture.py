@@ -48,7 +48,7 @@ def test_plain_decoding_follows_the_distribution():
 
 
 def test_staying_near_pays_in_a_window():
-    """`maximal` accepts more slots of a round, but what it redraws unsettles all slots to the right."""
+    """`maximal` accepts more slots of a round, but its redraws change all slots to the right."""
     length = {}
     for coupling in ("common", "maximal"):
         target = MixtureTarget.random(16, seed=1, coupling=coupling)

@@ -1,4 +1,4 @@
-"""The smallest bias that a test says it sees, it sees; half of that, it misses often."""
+"""Tests detect the smallest bias that they claim to detect, and often miss half of it."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""The judges themselves: they pass what is right and fail what is a little wrong."""
+"""The statistical tests themselves: they pass what is right and fail what is slightly wrong."""
 
 import pytest
 import torch

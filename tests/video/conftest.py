@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from mmspec.core.decoder import Decoder
-from mmspec.core.noise import Lane
+from mmspec.core.noise import Substream
 from mmspec.core.philox import PhiloxNoise, PhiloxSource
 from mmspec_video.models.next_frame import NextFrameDiT
 from mmspec_video.models.oasis import OasisDiT
@@ -90,7 +90,7 @@ class AskedOfAll:
     def __init__(self, model, seed):
         self.model, self.key = model, PhiloxSource.seeded([seed], 1).key
 
-    def noise(self, number, step=0, lane=Lane.UNIT):
+    def noise(self, number, step=0, lane=Substream.UNIT):
         at = torch.tensor([[number]])
         return PhiloxNoise(self.key, at, torch.tensor([[step]]), lane).normal(*self.model.frame_shape)[0, 0]
 

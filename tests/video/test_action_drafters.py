@@ -18,7 +18,7 @@ def guessed(history, k=1, **options):
     decoder = Decoder(target, drafter, k=k)
     state = decoder.start(torch.tensor([history[:2]]), len(history) + k + 2)
     for action in history[2:]:
-        state.history[0, state.given + state.host_emitted[0] - 1] = action
+        state.history[0, state.prompt_length + state.host_emitted[0] - 1] = action
         state.root = torch.tensor([action])
         state.emitted = state.emitted + 1
         state.host_emitted = [state.host_emitted[0] + 1]

@@ -249,7 +249,7 @@ def test_actions_matter(dit):
 
 
 def test_actions_cannot_be_generated(dit):
-    with pytest.raises(ValueError, match="truth=actions"):
+    with pytest.raises(ValueError, match="truth=units"):
         Decoder(FramesTarget(dit), ActionRepeat(), k=2).generate(opening(dit), 5)
 
 

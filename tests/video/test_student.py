@@ -8,7 +8,7 @@ from safetensors.torch import load_file, save_file
 
 from mmspec.api.build import decoder_for
 from mmspec.core.decoder import Decoder
-from mmspec.core.noise import Lane
+from mmspec.core.noise import Substream
 from mmspec_video.deviation import distance
 from mmspec_video.drafters.action_model import ActionModel, ActionModelOptions
 from mmspec_video.models.adapter import StudentAdapter, adaptable
@@ -62,7 +62,7 @@ def by_hand(dit, student, clip, trace, asked, tolerance, seed=7):
         actions.append(action)
         first = max(0, len(frames) + 1 - dit.window)
         drafted = made(student)
-        mixed = torch.lerp(drafted, ask.noise(len(frames), 0, Lane.COIN), LEVEL)
+        mixed = torch.lerp(drafted, ask.noise(len(frames), 0, Substream.COIN), LEVEL)
         said = ask.says(dit, [*frames[first:], mixed], actions[first:], [LEVEL], len(frames) - first)[0]
         gaps.append(float(distance((mixed - LEVEL * said)[None], drafted[None])))
         stands.append(gaps[-1] < tolerance)

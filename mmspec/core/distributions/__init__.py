@@ -1,11 +1,12 @@
-"""Distributions couple: a distribution at every node, and how it is tied to another one."""
+"""A distribution at every node, and how a target's is coupled with a draft's."""
 
 from mmspec.core.distributions.capabilities import CouplesAtOnce, Explaining
 from mmspec.core.distributions.categorical import Categorical
-from mmspec.core.distributions.chain import DenoisingChain, Head
+from mmspec.core.distributions.chain import DenoisingChain
 from mmspec.core.distributions.distribution import Distribution, finite_nodes, take_nodes, where_nodes
 from mmspec.core.distributions.external import External
 from mmspec.core.distributions.gaussian import Gaussian
+from mmspec.core.distributions.head import Head, PredictsClean
 from mmspec.core.distributions.mixed import Mixed, couple, dense, drawn_part
 from mmspec.core.distributions.mixture import GaussianMixture
 from mmspec.core.distributions.point_mass import PointMass
@@ -24,6 +25,7 @@ __all__ = [
     "Head",
     "Mixed",
     "PointMass",
+    "PredictsClean",
     "Schedule",
     "Trajectory",
     "couple",

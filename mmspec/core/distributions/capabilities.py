@@ -1,4 +1,4 @@
-"""What a distribution may do beside what everybody must: one protocol a capability, asked for by `isinstance`."""
+"""What some distributions can do beside what all must: one protocol per capability, asked for by `isinstance`."""
 
 from typing import Protocol, runtime_checkable
 
@@ -10,16 +10,16 @@ from mmspec.core.noise import Noise
 
 @runtime_checkable
 class CouplesAtOnce(Protocol):
-    """A distribution whose draws are expensive, so that coupled and free ones are made in one go."""
+    """A distribution whose draws are expensive, so that coupled and free draws are computed together."""
 
     def draw_coupled(self, draft: Distribution, x: Tensor, follows: Tensor, noise: Noise) -> Tensor:
         """One draw at every node: `[batch, node, *draw]`.
 
         Args:
             draft: What the drafted nodes were drawn from.
-            x: `[batch, node - 1, *unit]`: what was drafted.
-            follows: `[batch, node - 1]` bool: nodes whose drafted child their draw is coupled with; the others, and the
-                last node, draw freely.
+            x: The drafted units, `[batch, node - 1, *unit]`.
+            follows: `[batch, node - 1]` bool: nodes whose draw is coupled with their drafted child; the other nodes,
+                and the last one, draw freely.
             noise: Fresh in every round.
         """
         ...
@@ -27,8 +27,8 @@ class CouplesAtOnce(Protocol):
 
 @runtime_checkable
 class Explaining(Protocol):
-    """A distribution that can say why it is none."""
+    """A distribution that can say why it is not a valid one."""
 
     def fault(self, draws: Tensor, row: int, node: int) -> str:
-        """For an error's message: what is wrong at a node, given `draws [batch, node, *draw]`; "" where nothing is."""
+        """What is wrong at a node, for an error message, given `draws [batch, node, *draw]`; "" if nothing is."""
         ...

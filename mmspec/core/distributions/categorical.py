@@ -1,7 +1,7 @@
 """Categorical distributions, dense over the vocabulary or sparse on a few ids.
 
-Draws are exponential races, argmax(p / E): what `torch.multinomial` does, and what lets two distributions share noise
-per unit id (Gumbel sharing). The coupling is the maximal one of Leviathan et al. (arXiv 2211.17192) and Chen et al.
+Draws are exponential races, argmax(p / E), as in `torch.multinomial`; so two distributions can share noise per unit id
+(Gumbel sharing). The coupling is the maximal one of Leviathan et al. (arXiv 2211.17192) and Chen et al.
 (2302.01318): keep x with probability min(1, p(x) / q(x)), else draw from the normalised (p - q)+.
 Guarantee: y ~ p exactly; P(y = x) = 1 - TV(p, q), the most that any coupling reaches.
 """
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from mmspec.core.distributions.distribution import Distribution, take_nodes
-from mmspec.core.noise import Lane, Noise
+from mmspec.core.noise import Noise, Substream
 
 
 @dataclass(frozen=True)
@@ -22,8 +22,8 @@ class Categorical:
 
     Attributes:
         probs: `[batch, node, size]` float32, normalised.
-        ids: `[batch, node, size]` int64 unit ids of a sparse distribution; None where `size` is the vocabulary.
-        vocab: Vocabulary size; derived for dense distributions.
+        ids: `[batch, node, size]` int64 unit ids of a sparse distribution; None if `size` is the vocabulary.
+        vocab: Vocabulary size of a sparse distribution; dense ones do not need it.
     """
 
     probs: Tensor
@@ -40,11 +40,8 @@ class Categorical:
         """Distributions joined along the nodes: all dense, or all sparse on equally many ids."""
         ids = [distribution.ids for distribution in distributions if distribution.ids is not None]
         assert len(ids) in (0, len(distributions)), "dense and sparse distributions cannot be joined"
-        return Categorical(
-            torch.cat([distribution.probs for distribution in distributions], 1),
-            torch.cat(ids, 1) if ids else None,
-            distributions[0].vocab,
-        )
+        probs = torch.cat([distribution.probs for distribution in distributions], 1)
+        return Categorical(probs, torch.cat(ids, 1) if ids else None, distributions[0].vocab)
 
     @staticmethod
     def top(distribution: "Categorical", k: int) -> "Categorical":
@@ -58,7 +55,7 @@ class Categorical:
         return self.vocab if self.ids is not None else self.probs.shape[-1]
 
     def race(self, noise: Noise) -> Tensor:
-        """p / E on the support, `[batch, node, size]`: its argmax is a draw, its top k are Gumbel-top-k siblings."""
+        """p / E on the support, `[batch, node, size]`: its argmax is a draw, its top k draws without replacement."""
         return self.probs / self._exponential(noise)
 
     def draw(self, noise: Noise) -> Tensor:
@@ -68,12 +65,11 @@ class Categorical:
         if not isinstance(draft, Categorical):
             raise TypeError(f"a categorical target cannot be coupled with a {type(draft).__name__} draft")
         p, q = self.of(x), draft.of(x)
-        keep = noise.lane(Lane.COIN).uniform() * q < p
+        keep = noise.substream(Substream.COIN).uniform() * q < p
         residual = self.residual(draft)
-        # Equal distributions leave no residual; x was kept then, up to rounding, and p is what rounding should fall
-        # back to.
+        # Equal distributions leave no residual: x is kept then, except for rounding, which falls back to p.
         weights = torch.where(residual.sum(-1, keepdim=True) > 0, residual, self.probs)
-        race = weights / self._exponential(noise.lane(Lane.RESIDUAL))
+        race = weights / self._exponential(noise.substream(Substream.RESIDUAL))
         return torch.where(keep, x, self._unit(race.argmax(-1)))
 
     def residual(self, draft: "Categorical") -> Tensor:
@@ -108,7 +104,7 @@ class Categorical:
         return self.probs.amax(-1).log()
 
     def finite(self) -> Tensor:
-        return self.probs.sum(-1) > 0  # neither NaN anywhere (all logits at -inf, too) nor without any mass
+        return self.probs.sum(-1) > 0  # False for NaN (the softmax of logits that are all -inf, too) and for no mass
 
     def _exponential(self, noise: Noise) -> Tensor:
         return noise.exponential(self.size) if self.ids is None else noise.exponential_at(self.ids)

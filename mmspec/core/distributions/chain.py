@@ -1,60 +1,39 @@
 """Denoising chains: a token is the last state of T Gaussian steps whose means a head computes.
 
 x_0 ~ N(0, I), then x_{t+1} ~ N(mean_t(x_t, condition), sigma_t²). Two chains are coupled by reflection at every step
-(Bou-Rabee et al., 2020; De Bortoli et al., arXiv 2501.05370): they share their start, and each step's target state is
-the draft's, or its mirror image. Given all that came before, each coupled state follows the target's step exactly, so
-the whole trajectory follows the target's chain; the tokens are equal when the last states are. Coupling every step
-brings states together again and again, and accepts far more than coupling the last one only (D = 1, 4, 16 of the
-toy: .78 / .60 / .31 against .71 / .46 / .14).
-Guarantee: y ~ p exactly. P(y = x) is not the maximum of the two tokens' distributions, which nobody can compute.
+(Bou-Rabee et al., 2020; De Bortoli et al., arXiv 2501.05370): they share their first state, and each next state of the
+target is the draft's, or its mirror image. Given the states before it, each coupled state follows the target's step
+exactly, so the whole trajectory follows the target's chain; the tokens are equal when the last states are. Coupling
+every step brings states together again and again, and accepts far more than coupling the last step only (a toy of
+D = 1, 4, 16: .78 / .60 / .31 against .71 / .46 / .14).
+Guarantee: y ~ p exactly. P(y = x) is not the maximum, 1 - TV of the two tokens' distributions, which is intractable.
 
-What it needs of a draft is, at every step, a state and the mean that it was drawn around: not where that mean comes
-from. So a new slot of a window may be drafted without a single head evaluation, around the means of another slot
-(`Trajectory.draw`): given that slot, these are known numbers, and the draft is a chain of Gaussians around them.
+A draft only has to know, at every step, a state and the mean that it was drawn around; where that mean comes from does
+not matter. So a new slot of a window can be drafted without a head evaluation, around the means of another slot
+(`Trajectory.draw`): given that slot, these means are constants, and the draft is a chain of Gaussians around them.
 
-Refused: sigma <= 0 at any step (a noiseless step has no coupling: keep the model's sigma_0 in the last one),
-variances that depend on the token (learned), drafts with other steps or sigmas.
-Knobs: `ahead` (more: free draws take fewer calls of the head, one after another; `mmspec.core.distributions.ahead`);
-the head's last sigma: larger accepts more and is another target.
+Refused: sigma <= 0 at any step (a noiseless step has no coupling: keep the model's sigma_0 in the last one), variances
+that depend on the token (learned), drafts with another number of steps or other sigmas.
+Knobs: `ahead` (larger: free draws need fewer sequential calls of the head; `mmspec.core.distributions.ahead`); the
+head's last sigma (larger: accepts more, and is another target).
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from mmspec.core.distributions.ahead import denoised_ahead
 from mmspec.core.distributions.distribution import Distribution, finite_nodes, take_nodes, where_nodes
+from mmspec.core.distributions.head import Head, PredictsClean
 from mmspec.core.distributions.reflection import mirror
 from mmspec.core.distributions.trajectory import Schedule, Trajectory, unrolled
-from mmspec.core.noise import Lane, Noise
+from mmspec.core.noise import Noise, Substream
 
-Tie = Callable[[int, Tensor, float], Tensor]
-"""The next state where a draft is followed, given the step, the target's mean and sigma."""
-
-
-class Head(Protocol):
-    """A denoising head.
-
-    Attributes:
-        dim: Numbers of a token.
-        sigmas: `[steps]`, all > 0, the noise that each step adds; the last one is the model's sigma_0. Read on the host
-            every round: keep it on the CPU.
-
-    A head may have `carry [steps]`: mean(x, step, c) = carry[step] · x + (a part that the network computes). Drafts
-    around another slot's means then take over that part only, and follow their own state.
-    One that denoises ahead has more: `mmspec.core.distributions.ahead.Foreseeing`.
-    """
-
-    dim: int
-    sigmas: Tensor
-
-    def mean(self, x: Tensor, step: int, condition: Tensor) -> Tensor:
-        """Mean of the next state `[m, dim]` at denoising step 0 … steps - 1, given `x [m, dim]`, `condition [m, …]`."""
-        ...
+NextState = Callable[[int, Tensor, float], Tensor]
+"""The next state, given the step, its mean and its sigma."""
 
 
 @dataclass(frozen=True)
@@ -62,9 +41,9 @@ class DenoisingChain:
     """A denoising chain at every node. Draws are whole trajectories, as in `Trajectory.draws`.
 
     Attributes:
-        condition: `[batch, node, …]`: what the head is told.
-        head: Computes the means; one evaluation a step, for all nodes together.
-        ahead: Steps that free draws draft per call of the head; 0: none, a call a step.
+        condition: What the head is conditioned on, `[batch, node, …]`.
+        head: Computes the means; one evaluation per step, for all nodes together.
+        ahead: Steps that free draws draft per call of the head; 0: one call per step.
 
     Raises:
         ValueError: The head cannot denoise ahead.
@@ -75,21 +54,18 @@ class DenoisingChain:
     ahead: int = 0
 
     def __post_init__(self) -> None:
-        if self.ahead and not hasattr(self.head, "around"):
+        if self.ahead and not isinstance(self.head, PredictsClean):
             raise ValueError(
-                f"{type(self.head).__name__} has no `clean` and `around`: what it predicts cannot be kept for steps to "
-                "come; use ahead=0"
+                f"{type(self.head).__name__} has no `clean` and `around`: its prediction cannot be reused for later "
+                "steps; use ahead=0"
             )
 
     @staticmethod
     def cat(distributions: "Sequence[DenoisingChain]") -> "DenoisingChain":
         """Chains of one head joined along the nodes."""
-        assert all(distribution.head is distributions[0].head for distribution in distributions), (
-            "chains of different heads cannot be joined"
-        )
-        return replace(
-            distributions[0], condition=torch.cat([distribution.condition for distribution in distributions], 1)
-        )
+        first = distributions[0]
+        assert all(d.head is first.head for d in distributions), "chains of different heads cannot be joined"
+        return replace(first, condition=torch.cat([d.condition for d in distributions], 1))
 
     @cached_property
     def schedule(self) -> Schedule:
@@ -98,41 +74,41 @@ class DenoisingChain:
 
     def draw(self, noise: Noise) -> Tensor:
         schedule, (rows, nodes) = self.schedule, self.condition.shape[:2]
-        fresh = noise.normal(schedule.steps + 1, self.head.dim)
+        normals = noise.normal(schedule.steps + 1, self.head.dim)
         if self.ahead:
-            log_coins = -noise.lane(Lane.COIN).exponential(schedule.steps)
-            condition, normals, logs = (t.flatten(0, 1) for t in (self.condition, fresh, log_coins))
-            head: Any = self.head
-            return denoised_ahead(head, schedule, condition, normals, logs, self.ahead).unflatten(0, (rows, nodes))
-        pushes = self._pushes(fresh)
-        return unrolled(fresh[:, :, 0], schedule, self._mean, lambda step, mean, sigma: mean + pushes[step])
+            assert isinstance(self.head, PredictsClean)
+            log_coins = -noise.substream(Substream.COIN).exponential(schedule.steps)
+            condition, flat, logs = (t.flatten(0, 1) for t in (self.condition, normals, log_coins))
+            draws = denoised_ahead(self.head, schedule, condition, flat, logs, self.ahead)
+            return draws.view(rows, nodes, *draws.shape[1:])
+        scaled = self._scaled_noise(normals)
+        return unrolled(normals[:, :, 0], schedule, self._mean, lambda step, mean, sigma: mean + scaled[step])
 
     def couple(self, draft: Distribution, x: Tensor, noise: Noise) -> Tensor:
         """As in `Distribution`; `x` is the last state of the draft's own trajectory."""
-        aligned = self._aligned(draft)
-        return self._following(aligned, None, noise, self._reflected(aligned, noise))
+        trajectory = self._same_schedule(draft)
+        return self._following(trajectory, None, noise, self._reflected(trajectory, noise))
 
     def draw_coupled(self, draft: Distribution, x: Tensor, follows: Tensor, noise: Noise) -> Tensor:
-        """As in `Distribution`: the head is evaluated once a step, whoever is coupled and whoever free."""
-        draft = self._padded(self._aligned(draft))
+        """As in `CouplesAtOnce`: one head evaluation per step serves coupled and free nodes."""
+        trajectory = self._padded(self._same_schedule(draft))
         follows = torch.nn.functional.pad(follows, (0, 1))
-        return self._following(draft, follows, noise, self._reflected(draft, noise))
+        return self._following(trajectory, follows, noise, self._reflected(trajectory, noise))
 
     def along(self, draft: Distribution, follows: Tensor, noise: Noise) -> Tensor:
-        """Under the draft's own noise at every step, without coupling: for rules that test the last step only.
+        """The target's states and means under the draft's own noise, uncoupled, for rules that test the last step only.
 
-        The target's states and means at all steps; the tokens are practically never equal. `follows` as in
-        `draw_coupled`. The draft's sigmas may be others.
+        The tokens are practically never equal. `follows` as in `draw_coupled`. The draft's sigmas may differ.
         """
         own = self._trajectory(draft)
         self.schedule.refuse_another_length(own.schedule)
         padded = self._padded(own)
         ratios = [p / q for p, q in zip(self.schedule.sigmas, own.schedule.sigmas, strict=True)]
 
-        def same(step: int, mean: Tensor, sigma: float) -> Tensor:
+        def same_noise(step: int, mean: Tensor, sigma: float) -> Tensor:
             return mean + ratios[step] * (padded.states[:, :, step + 1] - padded.means[:, :, step])
 
-        return self._following(padded, torch.nn.functional.pad(follows, (0, 1)), noise, same)
+        return self._following(padded, torch.nn.functional.pad(follows, (0, 1)), noise, same_noise)
 
     def units(self, draws: Tensor) -> Tensor:
         return draws[:, :, self.schedule.steps]
@@ -150,7 +126,7 @@ class DenoisingChain:
         return finite_nodes(self.condition)
 
     def fault(self, draws: Tensor, row: int, node: int) -> str:
-        """What is wrong with the draw of a node: which denoising step."""
+        """What is wrong with the draw of a node: the condition, or the first denoising step that is not finite."""
         if not self.condition[row, node].isfinite().all():
             return "the condition of the denoising head is not finite"
         steps = self.schedule.steps
@@ -163,40 +139,42 @@ class DenoisingChain:
         mean = self.head.mean(x.flatten(0, 1), step, self.condition.flatten(0, 1))
         return mean.to(x.dtype).reshape(x.shape)
 
-    def _following(self, draft: Trajectory, follows: Tensor | None, noise: Noise, tie: Tie) -> Tensor:
-        """Trajectories tied to the draft's where `follows [batch, node]`, else free; None: tied everywhere."""
+    def _following(self, draft: Trajectory, follows: Tensor | None, noise: Noise, tied: NextState) -> Tensor:
+        """Trajectories tied to the draft's where `follows [batch, node]`, free elsewhere; None: tied everywhere."""
         start = draft.states[:, :, 0]
         if follows is None:
-            return unrolled(start, self.schedule, self._mean, tie)
-        fresh = noise.normal(self.schedule.steps + 1, self.head.dim)
-        pushes = self._pushes(fresh)
+            return unrolled(start, self.schedule, self._mean, tied)
+        normals = noise.normal(self.schedule.steps + 1, self.head.dim)
+        scaled = self._scaled_noise(normals)
 
-        def following(step: int, mean: Tensor, sigma: float) -> Tensor:
-            return where_nodes(follows, tie(step, mean, sigma), mean + pushes[step])
+        def next_state(step: int, mean: Tensor, sigma: float) -> Tensor:
+            return where_nodes(follows, tied(step, mean, sigma), mean + scaled[step])
 
-        return unrolled(where_nodes(follows, start, fresh[:, :, 0]), self.schedule, self._mean, following)
+        return unrolled(where_nodes(follows, start, normals[:, :, 0]), self.schedule, self._mean, next_state)
 
-    def _pushes(self, fresh: Tensor) -> Sequence[Tensor]:
+    def _scaled_noise(self, normals: Tensor) -> Sequence[Tensor]:
         """What every step adds to its mean, of normals `[batch, node, steps + 1, dim]`."""
-        sigmas = torch.tensor(self.schedule.sigmas, dtype=fresh.dtype, device=fresh.device)
-        return (fresh[:, :, 1:] * sigmas[:, None]).unbind(2)
+        sigmas = torch.tensor(self.schedule.sigmas, dtype=normals.dtype, device=normals.device)
+        return (normals[:, :, 1:] * sigmas[:, None]).unbind(2)
 
     @staticmethod
-    def _reflected(draft: Trajectory, noise: Noise) -> Tie:
-        # As `reflect`, with all that is known before the head runs computed once for all steps.
-        states, around = draft.states[:, :, 1:].unbind(2), draft.means.unbind(2)
-        off = (draft.states[:, :, 1:] - draft.means).unbind(2)
+    def _reflected(draft: Trajectory, noise: Noise) -> NextState:
+        # As `reflect`, but everything that is known before the head runs is computed once for all steps.
+        states, means = draft.states[:, :, 1:].unbind(2), draft.means.unbind(2)
+        offsets = (draft.states[:, :, 1:] - draft.means).unbind(2)
         sigmas = torch.tensor(draft.schedule.sigmas, dtype=torch.float32, device=draft.draws.device)
-        bounds = (noise.lane(Lane.COIN).exponential(draft.schedule.steps) * sigmas * sigmas)[..., None].unbind(2)
+        bounds = (noise.substream(Substream.COIN).exponential(draft.schedule.steps) * sigmas * sigmas)[
+            ..., None
+        ].unbind(2)
 
-        def tie(step: int, mean: Tensor, sigma: float) -> Tensor:
-            keep, mirrored = mirror(off[step], around[step] - mean, bounds[step])
+        def next_state(step: int, mean: Tensor, sigma: float) -> Tensor:
+            keep, mirrored = mirror(offsets[step], means[step] - mean, bounds[step])
             return torch.where(keep, states[step], mean + mirrored)
 
-        return tie
+        return next_state
 
-    def _aligned(self, draft: Distribution) -> Trajectory:
-        """A draft that can be coupled: of the same schedule."""
+    def _same_schedule(self, draft: Distribution) -> Trajectory:
+        """The draft's trajectory, which must have the target's schedule."""
         trajectory = self._trajectory(draft)
         self.schedule.refuse_another(trajectory.schedule)
         return trajectory
@@ -212,5 +190,5 @@ class DenoisingChain:
 
     @staticmethod
     def _padded(draft: Trajectory) -> Trajectory:
-        """With a node more, which follows nothing."""
+        """With one more node at the end: the last node has no drafted child."""
         return Trajectory(torch.nn.functional.pad(draft.draws, (0, 0, 0, 0, 0, 1)), draft.schedule)

@@ -1,8 +1,8 @@
-"""A distribution at every node: the target's and the drafter's alike.
+"""A distribution at every node: one protocol for the target's distributions and the drafter's.
 
-A draw may be more than the unit that is emitted (a whole denoising trajectory). What `draw` and `couple` return are
-draws; `units` says what of them is emitted and compared; `with_draws` is the distribution of a draft that consists of
-them. For simple distributions a draw is its unit, and `with_draws` is the distribution itself.
+A draw may hold more than the unit that is emitted (a whole denoising trajectory, say). `draw` and `couple` return
+draws; `units` extracts the units, which are emitted and compared; `with_draws` is the distribution of a draft that
+consists of given draws. For simple distributions a draw is its unit, and `with_draws` returns the distribution itself.
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from mmspec.core.noise import Noise
 class Distribution(Protocol):
     """A distribution at every node of a round, batched: `[batch, node]` distributions over units.
 
-    What a distribution may have beside: `mmspec.core.distributions.capabilities`.
+    Optional members: `mmspec.core.distributions.capabilities`.
     """
 
     @staticmethod
@@ -30,25 +30,26 @@ class Distribution(Protocol):
         ...
 
     def couple(self, draft: "Distribution", x: Tensor, noise: Noise) -> Tensor:
-        """y ~ self, given x ~ draft, equal to x as often as this distribution can make it: draws, `[batch, node,
-        *draw]`.
+        """Draws y ~ self, `[batch, node, *draw]`, given x ~ draft, so that y = x as often as possible.
 
         Args:
-            draft: A distribution of the same family, same nodes (as `with_draws` its draws). Point masses and mixtures
-                of distributions are taken apart by `mmspec.core.distributions.couple` before they get here.
-            x: What was drafted, `[batch, node, *unit]`.
-            noise: Fresh in every round; coin and residual are its own lanes.
+            draft: A distribution of the same family at the same nodes; where a draw is more than its unit, with the
+                draws (`with_draws`). The function `mmspec.core.distributions.couple` handles point masses and `Mixed`
+                before it calls this method.
+            x: The drafted units, `[batch, node, *unit]`.
+            noise: Fresh in every round; coin and residual have substreams of their own.
+
+        Raises:
+            TypeError: The two families have no coupling.
         """
         ...
 
     def units(self, draws: Tensor) -> Tensor:
-        """What is emitted, and compared, of `draws [batch, node, *draw]`: `[batch, node, *unit]`."""
+        """The units of `draws [batch, node, *draw]`, which are emitted and compared: `[batch, node, *unit]`."""
         ...
 
     def with_draws(self, draws: Tensor) -> "Distribution":
-        """The distribution of a draft that consists of these draws of it (or coupled with it), for the next
-        coupling.
-        """
+        """The distribution of a draft that consists of these draws (from it, or coupled with it)."""
         ...
 
     def take(self, nodes: Tensor) -> Self:
@@ -56,11 +57,11 @@ class Distribution(Protocol):
         ...
 
     def confidence(self) -> Tensor:
-        """Log of the largest probability at every node, as far as the distribution has one: `[batch, node]`."""
+        """Log of the largest probability at every node, 0 if the distribution has none: `[batch, node]` float32."""
         ...
 
     def finite(self) -> Tensor:
-        """Whether the distribution at each node is one, neither NaN nor without mass: `[batch, node]` bool."""
+        """Whether each node's distribution is valid, neither NaN nor without mass: `[batch, node]` bool."""
         ...
 
 
@@ -69,13 +70,13 @@ def take_nodes(values: Tensor, nodes: Tensor) -> Tensor:
     rows, count = values.shape[:2]
     if values.dim() == 2:
         return values.gather(1, nodes.expand(rows, -1))
-    # Whole nodes are copied at once, many times faster than `gather` with an index for each of their numbers.
-    at = nodes if rows == 1 else nodes + count * torch.arange(rows, device=nodes.device)[:, None]
-    return values.flatten(0, 1).index_select(0, at.flatten()).unflatten(0, (rows, nodes.shape[1]))
+    # Whole nodes are copied at once, many times faster than `gather` with an index for every number.
+    index = nodes if rows == 1 else nodes + count * torch.arange(rows, device=nodes.device)[:, None]
+    return values.flatten(0, 1).index_select(0, index.flatten()).view(rows, nodes.shape[1], *values.shape[2:])
 
 
 def finite_nodes(values: Tensor) -> Tensor:
-    """Where all of `values [batch, node, …]` is finite: `[batch, node]` bool."""
+    """Nodes at which all of `values [batch, node, …]` are finite: `[batch, node]` bool."""
     return values.isfinite().reshape(*values.shape[:2], -1).all(-1)
 
 

@@ -1,6 +1,4 @@
-"""Where a distribution would be, of units that nobody draws: a player's actions are told (`Decoder.settle(…,
-truth=…)`).
-"""
+"""The place of a distribution for units that are not drawn but come from outside (`Decoder.settle(…, truth=…)`)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,10 +12,10 @@ from mmspec.core.noise import Noise
 
 @dataclass(frozen=True)
 class External:
-    """No distribution at all; has the nodes and nothing else.
+    """No distribution: the nodes only. Drawing from it is an error, because the truth has to be given.
 
     Attributes:
-        nodes: `[batch, node]`, values are not read.
+        nodes: `[batch, node]`; its shape and device are used, its values are not read.
     """
 
     nodes: Tensor
@@ -28,7 +26,9 @@ class External:
         return External(torch.cat([distribution.nodes for distribution in distributions], 1))
 
     def draw(self, noise: Noise) -> Tensor:
-        raise ValueError("actions are the player's, not a model's: give them as settle(state, pending, truth=actions)")
+        raise ValueError(
+            "these units come from outside and are not drawn: give them as settle(state, pending, truth=units)"
+        )
 
     def couple(self, draft: Distribution, x: Tensor, noise: Noise) -> Tensor:
         return self.draw(noise)

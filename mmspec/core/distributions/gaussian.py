@@ -1,8 +1,7 @@
-"""Gaussian distributions of one covariance, coupled by reflection (`mmspec.core.distributions.reflection`: papers and
-equation).
+"""Isotropic Gaussians, coupled by reflection (`mmspec.core.distributions.reflection` has papers and equation).
 
-Guarantee: y ~ p exactly; P(y = x) = 1 - TV, optimal, without a residual to sample. Both sides must have one sigma at
-each node: a model whose variance depends on what stands before has none, and is refused.
+Guarantee: y ~ p exactly; P(y = x) = 1 - TV, the maximum, without a residual to sample. At each node target and draft
+must have the same sigma: variances that depend on the context (learned ones) are refused.
 """
 
 from collections.abc import Sequence
@@ -13,7 +12,7 @@ from torch import Tensor
 
 from mmspec.core.distributions.distribution import Distribution, finite_nodes, take_nodes
 from mmspec.core.distributions.reflection import reflect
-from mmspec.core.noise import Lane, Noise
+from mmspec.core.noise import Noise, Substream
 
 
 @dataclass(frozen=True)
@@ -22,8 +21,8 @@ class Gaussian:
 
     Attributes:
         mean: `[batch, node, *unit]` float.
-        sigma: Standard deviation: one number, or a tensor that broadcasts to `[batch, node, 1…]`. Two tensors are
-            compared by reading them, which a device has to wait for; one number costs nothing.
+        sigma: Standard deviation: one number, or a tensor that broadcasts to `[batch, node, 1…]`. Comparing two tensors
+            is a host sync; comparing numbers is not.
     """
 
     mean: Tensor
@@ -35,7 +34,11 @@ class Gaussian:
 
     @staticmethod
     def cat(distributions: "Sequence[Gaussian]") -> "Gaussian":
-        """Distributions joined along the nodes; numbers must be one number."""
+        """Distributions joined along the nodes.
+
+        Raises:
+            ValueError: The distributions have different numbers for sigma.
+        """
         mean = torch.cat([distribution.mean for distribution in distributions], 1)
         numbers = {distribution.sigma for distribution in distributions if not isinstance(distribution.sigma, Tensor)}
         if len(numbers) > 1:
@@ -51,7 +54,7 @@ class Gaussian:
         if not isinstance(draft, Gaussian):
             raise TypeError(f"reflection needs a Gaussian draft, got a {type(draft).__name__}")
         self._refuse_another_sigma(draft)
-        coin = torch.log(noise.lane(Lane.COIN).uniform())
+        coin = torch.log(noise.substream(Substream.COIN).uniform())
         return reflect(x, draft.mean, self.mean, self.sigma, coin)
 
     def units(self, draws: Tensor) -> Tensor:

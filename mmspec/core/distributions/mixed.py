@@ -1,6 +1,4 @@
-"""One window may mix units that were drawn from a distribution with units that are point masses (a fresh
-initialisation).
-"""
+"""Drafts that mix units drawn from a distribution with point masses (new slots of a window), and coupling with them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,12 +14,12 @@ from mmspec.core.noise import Noise
 
 @dataclass(frozen=True)
 class Mixed:
-    """`distribution` where `random`, a point mass elsewhere.
+    """`distribution` where `random`, a point mass elsewhere; of drafts only.
 
     Attributes:
-        distribution: The distribution of the nodes that were drawn.
+        distribution: The distribution that random nodes were drawn from.
         random: `[batch, node]` bool.
-        points: `[batch, node, *unit]`: the point masses (what stands at random nodes is not read).
+        points: The point masses, `[batch, node, *unit]`; values at random nodes are not read.
     """
 
     distribution: Distribution
@@ -42,7 +40,7 @@ class Mixed:
         return where_nodes(self.random, self.distribution.units(self.distribution.draw(noise)), self.points)
 
     def couple(self, draft: Distribution, x: Tensor, noise: Noise) -> Tensor:
-        raise TypeError("a target's distribution is one distribution at every node; only drafts may be mixed")
+        raise TypeError("a target's nodes have distributions of one family; only drafts may be mixed")
 
     def units(self, draws: Tensor) -> Tensor:
         return draws
@@ -61,10 +59,10 @@ class Mixed:
 
 
 def couple(target: Distribution, draft: Distribution | None, x: Tensor, noise: Noise) -> Tensor:
-    """y ~ target, given x ~ draft, equal as often as the distributions can: draws, `[batch, node, *draw]`.
+    """Draws y ~ target, `[batch, node, *draw]`, given x ~ draft, so that y = x as often as possible.
 
-    A draft that is a point mass (`None`, too) needs no coupling: a plain draw equals it with probability p(x), which is
-    1 - TV. Families couple among themselves.
+    A draft that is a point mass (or None) needs no coupling: a free draw equals it with probability p(x), which is
+    1 - TV. All others are coupled by the target's own `couple`.
     """
     if draft is None or isinstance(draft, PointMass) or isinstance(target, PointMass):
         return target.draw(noise)
@@ -74,8 +72,11 @@ def couple(target: Distribution, draft: Distribution | None, x: Tensor, noise: N
 
 
 def drawn_part(draft: Distribution | None, follows: Tensor) -> tuple[Distribution | None, Tensor]:
-    """The distribution that a draft was drawn from, and the nodes of `follows [batch, node]` where it was; None:
-    nowhere.
+    """The distribution that a draft was drawn from (None: all point masses), and where in `follows` it was.
+
+    Args:
+        draft: Of the nodes in question.
+        follows: `[batch, node]` bool.
     """
     if isinstance(draft, Mixed):
         return drawn_part(draft.distribution, follows & draft.random)
@@ -87,7 +88,7 @@ def dense(draft: Distribution | None, units: Tensor, size: int) -> Tensor:
 
     Args:
         draft: Categorical, mixed, point mass or None.
-        units: What was drafted, `[batch, node]` int64.
+        units: The drafted units, `[batch, node]` int64.
         size: Vocabulary size.
     """
     if isinstance(draft, Categorical):

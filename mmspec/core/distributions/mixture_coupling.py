@@ -1,107 +1,102 @@
-"""How two mixtures of Gaussians are tied, given x ~ q. Both ways are exact.
+"""Two couplings of Gaussian mixtures: y ~ p, given x ~ q. Both are exact.
 
-`maximal`: keep x with probability min(1 - slack, p(x) / q(x)); else draw from the normalised (p - (1 - slack) q)+, by
-rejection: y ~ p is taken with probability (1 - (1 - slack) q(y) / p(y))+ (Thorisson, 2000; Gerber and Lee, 2020).
-P(y = x) >= (1 - slack)(1 - TV(p, q)). Where p and q are almost equal, x is hardly ever refused, but what it left is
-hard to hit: the slack bounds the expected tries by 1 / slack. Tries come in blocks, for refused nodes only, each
-block twice as long as the last; one host read a block. Nothing is cut off: a node leaves the loop with its draw.
+`maximal`: keep x with probability min(1 - slack, p(x) / q(x)); else draw from the residual, the normalised
+(p - (1 - slack) q)+, by rejection sampling: a proposal y ~ p is taken with probability (1 - (1 - slack) q(y) / p(y))+
+(Thorisson, 2000; Gerber and Lee, 2020). P(y = x) >= (1 - slack)(1 - TV(p, q)). Where p and q are almost equal, x is
+rarely refused, but then almost all proposals fall outside the residual: the slack bounds the expected number of
+proposals by 1 / slack. Proposals are made in blocks, for refused nodes only, each block twice as long as the one
+before, with one host read a block. There is no cut-off: the loop runs until every node has its draw.
 
-`common`: the component of x is drawn from its posterior, coupled maximally with the target's component, and x is
-reflected between the common component's two Gaussians, at q's scale; where p's scale is another, the result is coupled
-`maximal`ly with the Gaussian of p's scale (a chain of couplings is one). Another component takes over x's noise.
+`common`: the component of x is drawn from its posterior and coupled maximally with the target's component. If the two
+are the same component, x is reflected between its two Gaussians at q's scale; where p's scale differs, the result is
+then coupled by `maximal` with the Gaussian of p's scale (a chain of couplings is a coupling). If they differ, y takes
+x's standardised noise into the other component.
 P(y = x) = sum_k min(w_p, w_q)(1 - TV_k) where scales are equal. A refused x leaves a y nearby.
 """
 
 import math
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from mmspec.core.distributions.distribution import where_nodes
+from mmspec.core.distributions.mixture_density import MixtureDensity
 from mmspec.core.distributions.reflection import reflect
-from mmspec.core.noise import Lane, Noise
+from mmspec.core.noise import Noise, Substream
 from mmspec.core.philox import PhiloxNoise
 
-if TYPE_CHECKING:
-    from mmspec.core.distributions.mixture import GaussianMixture
-
-TRIES, MOST_TRIES = 8, 1024
-"""Tries of the first block, and of the largest."""
+FIRST_BLOCK, LARGEST_BLOCK = 8, 1024
+"""Proposals of the first block, and most proposals of a block."""
 
 
-def maximal(p: "GaussianMixture", q: "GaussianMixture", x: Tensor, noise: Noise) -> Tensor:
-    """y ~ p, given x ~ q `[batch, node, dim]`: by densities."""
-    log_coin = -noise.lane(Lane.COIN).exponential(1)[..., 0]
-    return _by_density(p, q, x, log_coin, noise.lane(Lane.RESIDUAL).exponential(2), p.finite())
+def maximal(p: MixtureDensity, q: MixtureDensity, x: Tensor, noise: Noise, slack: float) -> Tensor:
+    """y ~ p, given x ~ q `[batch, node, dim]`: by the ratio of the densities."""
+    log_coin = -noise.substream(Substream.COIN).exponential(1)[..., 0]
+    return _by_density(p, q, x, log_coin, noise.substream(Substream.RESIDUAL).exponential(2), p.finite(), slack)
 
 
-def common(p: "GaussianMixture", q: "GaussianMixture", x: Tensor, noise: Noise) -> Tensor:
+def common(p: MixtureDensity, q: MixtureDensity, x: Tensor, noise: Noise, slack: float) -> Tensor:
     """y ~ p, given x ~ q `[batch, node, dim]`: component by component."""
     size = p.weights.shape[-1]
-    log_coins = -noise.lane(Lane.COIN).exponential(3)
-    race = noise.lane(Lane.RESIDUAL).exponential(2 * size + 2)
+    log_coins = -noise.substream(Substream.COIN).exponential(3)
+    race = noise.substream(Substream.RESIDUAL).exponential(2 * size + 2)
     own = (torch.softmax(q.log_parts(x[:, :, None])[:, :, 0], -1) / race[..., :size]).argmax(-1, keepdim=True)
-    left = (p.weights - q.weights).clamp(min=0)
-    left = torch.where(left.sum(-1, keepdim=True) > 0, left, p.weights)
-    other = (left / race[..., size : 2 * size]).argmax(-1, keepdim=True)
+    residual = (p.weights - q.weights).clamp(min=0)
+    residual = torch.where(residual.sum(-1, keepdim=True) > 0, residual, p.weights)
+    other = (residual / race[..., size : 2 * size]).argmax(-1, keepdim=True)
     kept = log_coins[..., :1] < p.weights.gather(-1, own).log() - q.weights.gather(-1, own).log()
     component = torch.where(kept, own, other)
     (mean, sigma), (mean_q, sigma_q) = ((m[:, :, 0], s[:, :, 0]) for m, s in (p.part(component), q.part(own)))
-    near = reflect(x, mean_q, mean, sigma_q, log_coins[..., 1])
+    reflected = reflect(x, mean_q, mean, sigma_q, log_coins[..., 1])
     rescaled = kept[..., 0] & (sigma != sigma_q).any(-1) & p.finite()
-    near = _by_density(
-        _one(p, mean, sigma), _one(p, mean, sigma_q), near, log_coins[..., 2], race[..., 2 * size :], rescaled
-    )
+    at_p, at_q = MixtureDensity.single(mean, sigma), MixtureDensity.single(mean, sigma_q)
+    near = _by_density(at_p, at_q, reflected, log_coins[..., 2], race[..., 2 * size :], rescaled, slack)
     return where_nodes(kept[..., 0], near, mean + sigma * ((x - mean_q) / sigma_q))
 
 
-COUPLINGS: Mapping[str, Callable[["GaussianMixture", "GaussianMixture", Tensor, Noise], Tensor]] = {
+COUPLINGS: Mapping[str, Callable[[MixtureDensity, MixtureDensity, Tensor, Noise, float], Tensor]] = {
     "common": common,
     "maximal": maximal,
 }
 
 
-def _one(like: "GaussianMixture", mean: Tensor, sigma: Tensor) -> "GaussianMixture":
-    """A single Gaussian at every node, of `mean` and `sigma [batch, node, dim]`."""
-    return type(like)(torch.ones_like(mean[..., :1]), mean[:, :, None], sigma[:, :, None], slack=like.slack)
-
-
 def _by_density(
-    p: "GaussianMixture", q: "GaussianMixture", x: Tensor, log_coin: Tensor, seeds: Tensor, among: Tensor
+    p: MixtureDensity, q: MixtureDensity, x: Tensor, log_coin: Tensor, seeds: Tensor, nodes: Tensor, slack: float
 ) -> Tensor:
-    """`maximal` at the nodes `among [batch, node]`, x elsewhere.
+    """`maximal` at some nodes, x at all others.
 
     Args:
-        p: The target.
-        q: The draft.
-        x: `[batch, node, dim]`.
+        p: The target's density.
+        q: The draft's density.
+        x: The drafted tokens, `[batch, node, dim]`.
         log_coin: Log of a uniform, `[batch, node]`.
-        seeds: `[batch, node, 2]` exponentials, which key the noise of what is drawn instead.
-        among: Where both are distributions.
+        seeds: `[batch, node, 2]` exponentials, which key the noise of the residual's proposals.
+        nodes: `[batch, node]` bool, the nodes to couple.
+        slack: As in the module.
     """
     at = x[:, :, None]
-    kept = (p.log_density(at) - q.log_density(at))[..., 0].clamp(max=math.log1p(-p.slack))
-    rows, nodes = (among & ~(log_coin < kept)).nonzero(as_tuple=True)
-    # A key a node, so that what a row draws does not depend on who else was refused.
-    key = seeds[rows, nodes].view(torch.int32).long() & 0xFFFFFFFF
-    return x.index_put((rows, nodes), _residual(p.at(rows, nodes), q.at(rows, nodes), key).to(x.dtype))
+    log_ratio = (p.log_density(at) - q.log_density(at))[..., 0].clamp(max=math.log1p(-slack))
+    refused = (nodes & ~(log_coin < log_ratio)).nonzero(as_tuple=True)
+    # Every node has a key of its own, so that a row's draw does not depend on which other rows were refused.
+    key = seeds[refused].view(torch.int32).long() & 0xFFFFFFFF
+    return x.index_put(refused, _residual(p.at(*refused), q.at(*refused), key, slack).to(x.dtype))
 
 
-def _residual(p: "GaussianMixture", q: "GaussianMixture", key: Tensor) -> Tensor:
+def _residual(p: MixtureDensity, q: MixtureDensity, key: Tensor, slack: float) -> Tensor:
     """Draws from the normalised (p - (1 - slack) q)+ at nodes `[n, 1]` with keys `[n, 2]`: `[n, dim]`."""
-    found = torch.empty_like(p.means[:, 0, 0])
-    waiting, block, tries = torch.arange(len(key), device=key.device), 0, TRIES
+    result = torch.empty_like(p.means[:, 0, 0])
+    waiting, block, size = torch.arange(len(key), device=key.device), 0, FIRST_BLOCK
     while len(waiting):
         zero = torch.zeros_like(waiting)
         noise = PhiloxNoise(key[waiting], zero[:1, None], zero[:, None] + block)
-        e = noise.exponential(tries * (p.numbers + 1)).unflatten(-1, (tries, -1))
-        mine, draft = p.at(waiting, zero), q.at(waiting, zero)
-        y = mine.drawn(e[..., 1:])
-        spent = math.log1p(-p.slack) + draft.log_density(y) - mine.log_density(y)
-        taken = (-e[..., 0] > spent.nan_to_num(nan=-torch.inf))[:, 0]  # a broken draft was no proposal
+        exponentials = noise.exponential(size * (p.numbers + 1)).unflatten(-1, (size, -1))
+        target, draft = p.at(waiting, zero), q.at(waiting, zero)
+        y = target.drawn(exponentials[..., 1:])
+        log_spent = math.log1p(-slack) + draft.log_density(y) - target.log_density(y)
+        # A draft whose density is NaN takes nothing away from p.
+        taken = (-exponentials[..., 0] > log_spent.nan_to_num(nan=-torch.inf))[:, 0]
         hit, first = taken.any(-1), taken.int().argmax(-1)
-        found[waiting[hit]] = y[hit, 0, first[hit]]
-        waiting, block, tries = waiting[~hit], block + 1, min(2 * tries, MOST_TRIES)
-    return found
+        result[waiting[hit]] = y[hit, 0, first[hit]]
+        waiting, block, size = waiting[~hit], block + 1, min(2 * size, LARGEST_BLOCK)
+    return result

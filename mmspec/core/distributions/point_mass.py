@@ -1,4 +1,4 @@
-"""Point mass: argmax, top-k, lookups, copies, truths. No randomness of its own."""
+"""Point masses: argmax, top-k, lookups, copies, truths that came from outside. Drawing from one needs no noise."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from mmspec.core.noise import Noise
 
 @dataclass(frozen=True)
 class PointMass:
-    """All mass on one unit a node.
+    """All mass on one unit per node.
 
     Attributes:
         points: `[batch, node, *unit]`.

@@ -1,19 +1,19 @@
-"""What a denoising chain went through: a draft's distribution that needs no head.
+"""Trajectories of denoising chains: the distribution of a draft, known without the head.
 
-A trajectory is a chain of Gaussians around known means, and that is all that reflection asks of a draft. Another draw
-around the same means (`draw`) costs no network: given the slot that they came from, they are numbers.
+A trajectory is a chain of Gaussians around known means, and reflection needs no more of a draft. Another draw around
+the same means (`draw`) needs no network: given the slot that the means came from, they are constants.
 """
 
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from mmspec.core.distributions.distribution import Distribution, finite_nodes, take_nodes
+from mmspec.core.distributions.head import Head
 from mmspec.core.noise import Noise
 
 
@@ -22,26 +22,25 @@ class Schedule:
     """The steps of a chain.
 
     Attributes:
-        sigmas: Noise of every step; the last one is sigma_0.
-        carry: How much of the state every step's mean carries over, whatever the condition; 0 where it is not known.
+        sigmas: Standard deviation of every step's noise; the last one is sigma_0.
+        carry: Factor of the state in every step's mean, whatever the condition; 0 where it is not known.
     """
 
     sigmas: tuple[float, ...]
     carry: tuple[float, ...]
 
     @staticmethod
-    def of(head: Any) -> "Schedule":
-        """A head's schedule.
+    def of(head: Head) -> "Schedule":
+        """The schedule of a denoising head.
 
         Raises:
-            ValueError: It has no noise, noiseless steps, or variances of the tokens' own.
+            ValueError: The head has no steps, a noiseless step, or variances that depend on the token.
         """
-        given = head.sigmas, getattr(head, "carry", [0.0] * len(head.sigmas))
-        sigmas, carry = (s if isinstance(s, Tensor) else torch.tensor(s, dtype=torch.float32) for s in given)
+        sigmas, carry = (torch.as_tensor(s) for s in (head.sigmas, head.carry))
         if sigmas.dim() != 1 or not len(sigmas):
             raise ValueError(
                 f"{type(head).__name__}.sigmas must be one number a denoising step, got {list(sigmas.shape)}: "
-                "learned variances depend on the token and have no coupling by reflection; fix them, and say so"
+                "learned variances depend on the token and have no coupling by reflection; fix them"
             )
         if carry.shape != sigmas.shape:
             raise ValueError(f"{type(head).__name__}.carry has {list(carry.shape)} numbers for {len(sigmas)} steps")
@@ -61,10 +60,10 @@ class Schedule:
         return len(self.sigmas)
 
     def refuse_another_length(self, draft: "Schedule") -> None:
-        """Refuse a draft of other steps: step t goes with step t.
+        """Refuse a draft with another number of steps: step t is aligned with step t.
 
         Raises:
-            ValueError: The number of steps is another.
+            ValueError: The numbers of steps differ.
         """
         if draft.steps != self.steps:
             raise ValueError(
@@ -76,7 +75,7 @@ class Schedule:
         """Refuse a draft of another schedule: step t is coupled with step t.
 
         Raises:
-            ValueError: The number of steps, or a step's sigma, is another.
+            ValueError: The numbers of steps differ, or a step's sigmas do.
         """
         self.refuse_another_length(draft)
         for step, (q, p) in enumerate(zip(draft.sigmas, self.sigmas, strict=True)):
@@ -91,26 +90,26 @@ def unrolled(
     start: Tensor,
     schedule: Schedule,
     mean_of: Callable[[Tensor, int], Tensor],
-    follow: Callable[[int, Tensor, float], Tensor],
+    next_state: Callable[[int, Tensor, float], Tensor],
 ) -> Tensor:
-    """Draws `[batch, node, 2 steps + 1, dim]` of a chain that opens with `start [batch, node, dim]`.
+    """Draws `[batch, node, 2 steps + 1, dim]` of a chain that begins with `start [batch, node, dim]`.
 
     Args:
         start: The first state.
-        schedule: Its steps.
+        schedule: The chain's steps.
         mean_of: Mean of the next state, given a state and its step.
-        follow: The next state, given the step, its mean and its sigma.
+        next_state: The next state, given the step, its mean and its sigma.
     """
     states, means = [start], []
     for step, sigma in enumerate(schedule.sigmas):
         means.append(mean_of(states[-1], step))
-        states.append(follow(step, means[-1], sigma))
+        states.append(next_state(step, means[-1], sigma))
     return torch.stack([*states, *means], 2)
 
 
 @cache
 def _carried(carry: tuple[float, ...]) -> Tensor:
-    """How much of each state's push arrives at each later one: `[steps + 1, steps + 1]`, lower triangular."""
+    """Factor with which a change of each state reaches each later one: `[steps + 1, steps + 1]`, lower triangular."""
     rows = [[math.prod(carry[start:end]) if start <= end else 0.0 for start in range(len(carry) + 1)]
             for end in range(len(carry) + 1)]  # fmt: skip
     return torch.tensor(rows, dtype=torch.float32, device="cpu")
@@ -132,11 +131,10 @@ class Trajectory:
     @staticmethod
     def cat(distributions: "Sequence[Trajectory]") -> "Trajectory":
         """Trajectories of one schedule joined along the nodes."""
+        schedule = distributions[0].schedule
         for distribution in distributions[1:]:
-            distributions[0].schedule.refuse_another(distribution.schedule)
-        return Trajectory(
-            torch.cat([distribution.draws for distribution in distributions], 1), distributions[0].schedule
-        )
+            schedule.refuse_another(distribution.schedule)
+        return Trajectory(torch.cat([d.draws for d in distributions], 1), schedule)
 
     @property
     def states(self) -> Tensor:
@@ -149,17 +147,17 @@ class Trajectory:
         return self.draws[:, :, self.schedule.steps + 1 :]
 
     def draw(self, noise: Noise) -> Tensor:
-        """Another trajectory around the same means: own noise, and what the state carries over follows it.
+        """Another trajectory around the same means, with new noise; the carried-over part follows the new states.
 
-        Its distance from this one is linear in the noise, so that all steps are one product.
+        Its difference from this trajectory is linear in the noise, so that all steps are one matrix product.
         """
         steps, device = self.schedule.steps, self.draws.device
-        listed = self.schedule.sigmas, self.schedule.carry
-        sigmas, carry = (torch.tensor(s, dtype=torch.float32, device=device)[:, None] for s in listed)
-        fresh = noise.normal(steps + 1, self.draws.shape[-1])
-        pushed = torch.cat([fresh[:, :, :1], self.means + sigmas * fresh[:, :, 1:]], 2) - self.states
-        off = _carried(self.schedule.carry).to(device) @ pushed
-        return torch.cat([self.states + off, self.means + carry * off[:, :, :-1]], 2)
+        schedule = self.schedule.sigmas, self.schedule.carry
+        sigmas, carry = (torch.tensor(s, dtype=torch.float32, device=device)[:, None] for s in schedule)
+        normals = noise.normal(steps + 1, self.draws.shape[-1])
+        change = torch.cat([normals[:, :, :1], self.means + sigmas * normals[:, :, 1:]], 2) - self.states
+        total = _carried(self.schedule.carry).to(device) @ change
+        return torch.cat([self.states + total, self.means + carry * total[:, :, :-1]], 2)
 
     def couple(self, draft: Distribution, x: Tensor, noise: Noise) -> Tensor:
         raise TypeError("a trajectory is the distribution of a draft; a target's distribution is its DenoisingChain")

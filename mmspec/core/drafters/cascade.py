@@ -1,20 +1,19 @@
 """A decoder as drafter of a larger one: TriForce's idea (arXiv 2404.11912), for any middle target and inner drafter.
 
-In every round an inner decoder (a middle target, a drafter of its own, a rule) emits `k` units after what the outer
-call knows; they go up as a chain.
+In every round an inner decoder (a middle target, a drafter of its own, a rule) emits `k` units after the outer call's
+known units; these are the outer draft, a chain.
 
-* Under `match` the inner decoder draws with the outer call's own noise at the same positions. Its units are then what
-  the middle target says to that noise, and agree with the outer draws as often as two distributions that share noise
+* Under `match` the inner decoder draws with the outer call's own noise at the same positions. Its units are then the
+  middle target's draws with that noise, and agree with the outer draws as often as two distributions that share noise
   can.
-* Under every other rule it draws from a source of its own, whose key comes from this round's draft noise: nothing that
-  the rule looks at. The inner rule is exact, so each unit follows the middle target's distribution after the units
-  before it; that distribution is what the draft reports. What the innermost drafter thought of a unit is nobody's
-  business.
+* Under every other rule it draws from a source of its own, keyed by this round's draft noise, which the rule does not
+  use. The inner rule is exact, so each unit follows the middle target's distribution after the units before it; the
+  draft reports that distribution. The innermost drafter's distributions do not matter.
 
-Guarantee: that of the outer rule, which asks one thing only of a chain: unit i was drawn from distribution i, given
-the units above it, with noise that the rule does not use. An inner rule that resamples a refused unit from the middle
-distribution, not from the residual, breaks just that (TriForce's published code; a mutant).
-Knobs: the outer `k` (more units a round, fewer outer passes), and all that the inner decoder has.
+Guarantee: that of the outer rule, which requires of a chain only that unit i was drawn from distribution i, given the
+units before it, with noise that the rule does not use. An inner rule that resamples a refused unit from the middle
+distribution instead of the residual violates this (TriForce's published code does).
+Knobs: the outer `k` (more units per round, fewer outer passes), and all knobs of the inner decoder.
 """
 
 from collections.abc import Callable
@@ -31,42 +30,43 @@ from mmspec.core.offset_noise import OffsetSource
 from mmspec.core.philox import PhiloxSource
 from mmspec.core.protocols import Target
 from mmspec.core.state import State
-from mmspec.core.types import Draft, Started, Step, TargetOutput
+from mmspec.core.types import Draft, Prefill, Step, TargetOutput
 
 
 class Middle(Target, Protocol):
-    """A target that starts from a live call, not from a prompt; it offers `live`.
+    """A target that starts from a running call, not from a prompt; it offers `live`.
 
     Attributes:
-        target: Whose weights its passes read.
+        target: The target whose weights its passes read.
     """
 
     target: Target
 
-    def start(self, inputs: State, limit: int, width: int) -> Started:
-        """Continue after all units that `inputs` knows, its root included.
+    def start(self, inputs: State, limit: int, width: int) -> Prefill:
+        """Continue after all known units of `inputs`, its root included.
 
         Args:
-            inputs: The outer call, between two rounds: `cache` holds everything before `root`; `known`, `pads` and
-                `history` say what that is. `memory` is the inner call of the round before (None in the first): its
-                `cache` may be taken up again. Nothing of the outer call may be changed.
+            inputs: The outer call, between two rounds: `cache` holds all units before `root`, which `history`, `known`
+                and `pads` describe. `memory` is the inner call of the round before (None in the first), whose `cache`
+                may be reused. Nothing of the outer call may be changed.
             limit: Units wanted.
             width: Most nodes of an inner draft, root included.
 
         Returns:
-            Scores after the root, and the known units as the inner call's prompt.
+            The output after the root, and the known units as the inner call's prompt.
         """
         ...
 
 
 class CascadeDrafter:
-    """Drafts what `decoder` emits.
+    """Drafts the units that an inner decoder emits.
 
     Args:
-        decoder: Its target offers `live`; targets that start from a prompt are wrapped in `FromHistory`.
+        decoder: The inner decoder. Its target offers `live`; a target that starts from a prompt is wrapped in
+            `FromHistory`.
 
     Raises:
-        ValueError: The decoder cannot continue a live call, or its rule is not exact.
+        ValueError: The decoder cannot continue a running call, or its rule is not exact.
     """
 
     offers = frozenset({"chain", "q"})
@@ -98,19 +98,19 @@ class CascadeDrafter:
     def propose(self, state: State, k: int, noise: DraftNoise) -> Draft:
         steps = list[Step]()
         for inner in self.decoder.rounds(state, k, source=_source(noise), warp=state.warp):
-            if not steps:  # nobody waits for rows that are finished outside
+            if not steps:  # rows that are finished in the outer call are finished in the inner one
                 inner.done = inner.done | state.done
                 inner.host_done = [a or b for a, b in zip(inner.host_done, state.host_done, strict=True)]
             assert inner.step is not None
             steps.append(inner.step)
-        if self._same_weights:  # a start is a pass, too
+        if self._same_weights:  # the inner prefill is a pass, too
             state.report.inner_passes += 1 + inner.report.equivalent_passes
         state.memory = inner
-        units, distribution = inner.history[:, inner.given : inner.given + k], _distributions(steps, k)
+        units, distribution = inner.history[:, inner.prompt_length : inner.prompt_length + k], _distributions(steps, k)
         return Draft.chain(units, None if noise.shared else distribution, score=distribution.confidence().cumsum(1))
 
     def observe(self, state: State, step: Step) -> None:
-        """Nothing to keep: the next round starts from what is known then."""
+        """Does nothing: the next round starts from the units known then."""
 
 
 def _source(noise: DraftNoise) -> OffsetSource | PhiloxSource:
@@ -120,7 +120,7 @@ def _source(noise: DraftNoise) -> OffsetSource | PhiloxSource:
 
 
 def _distributions(steps: list[Step], k: int) -> Distribution:
-    """The inner target's distribution of each of the `k` units: that of the node which the unit followed."""
+    """The middle target's distribution of each of the `k` units: that at the node before it."""
     begun = torch.zeros_like(steps[0].count)
     distributions, where = [], []
     for step in steps:
@@ -136,12 +136,11 @@ def _distributions(steps: list[Step], k: int) -> Distribution:
 
 
 class FromHistory:
-    """Lets a target that starts from a prompt start from a live call: the known units are the prompt, read anew.
+    """A `Middle` over any target: in every round the known units are the prompt, prefilled anew.
 
     Args:
         target: Any target.
-        prompt: From units `[batch, known, *unit]` and their padding on the left `[batch]` to what the target calls a
-            prompt.
+        prompt: Turns units `[batch, known, *unit]` and their padding on the left `[batch]` into the target's prompt.
     """
 
     def __init__(self, target: Target, prompt: Callable[[Tensor, Tensor], Any]) -> None:
@@ -151,8 +150,8 @@ class FromHistory:
         self.vocab = target.vocab
         self.context: int | None = target.context if isinstance(target, Bounded) else None
 
-    def start(self, inputs: State, limit: int, width: int) -> Started:
-        known = inputs.given + max(inputs.host_emitted)
+    def start(self, inputs: State, limit: int, width: int) -> Prefill:
+        known = inputs.prompt_length + max(inputs.host_emitted)
         behind = known - inputs.known
         index = torch.arange(known, device=behind.device) - behind[:, None]
         units = take_nodes(inputs.history, index.clamp(min=0))

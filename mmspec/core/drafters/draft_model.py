@@ -1,10 +1,11 @@
-"""A smaller model of the same units as drafter: a chain (arXiv 2211.17192, 2302.01318), or any other shape of tree.
+"""A draft model: a smaller model of the same units drafts a chain (arXiv 2211.17192, 2302.01318) or another tree.
 
-The small model is a target of its own. It grows the draft level by level in its scratch (`Target.verify` from `first`
-on), commits what the rule accepted of it, and so never has to forget: recurrent models draft, too. Its cache may lag
-behind the call's: units that it was never fed (the last one of an accepted path, whatever came in rounds without a
-draft) go in as one chain with the root before the first level, and that pass gives the distribution at the root.
-Distributions pass through the call's own warp, so that a draft's distribution is the one it was really drawn from.
+The draft model is itself a `Target`. It grows the draft level by level in its cache's scratch (`Target.verify` from
+`first` on), and commits the part that the rule accepted; so it never has to roll back, and recurrent models can draft,
+too. Its cache may lag behind the call: known units that it was never fed (the last one of an accepted path, all units
+of rounds without a draft) are fed as one chain that ends with the root, before the first level; this pass gives the
+distribution at the root. Distributions pass through the call's warp, so that a draft's distribution is the one that it
+was really drawn from.
 """
 
 from dataclasses import dataclass, replace
@@ -23,19 +24,19 @@ from mmspec.core.state import State
 from mmspec.core.types import Draft, Scores, Step, TargetOutput
 
 CATCH_UP = 16
-"""Nodes of a small model's pass at least: how many known units that it lacks go in at once."""
+"""Least width of a draft model's pass: known units that its cache lacks are fed in passes of at least this width."""
 
 
 @dataclass
-class Memory:
-    """What the drafter knows of a call.
+class DraftModelMemory:
+    """The drafter's memory of a call.
 
     Attributes:
-        cache: The small model's cache.
-        width: Nodes that a pass may have.
-        seen: `[batch]` int64: emitted units in the cache.
+        cache: The draft model's cache.
+        width: Most nodes of a pass.
+        seen: `[batch]` int64: number of emitted units in the cache.
         lag: Most emitted units before the root that any row's cache lacks, on the host.
-        scratch: What the proposal at hand left in the cache, root included; None if there is nothing to keep.
+        scratch: What this round's proposal left in the cache, root included; None if nothing of it can be committed.
     """
 
     cache: Any
@@ -46,18 +47,17 @@ class Memory:
 
 
 class DraftModel:
-    """Drafts with a smaller target.
+    """Drafts with a smaller model.
 
     Args:
-        model: Any target that offers `grow` and whose units are the larger one's.
-        shape: Which nodes a draft has; default: a chain.
+        model: The draft model: any target that offers `grow` and has the same units as the call's target.
+        shape: The shape of the draft tree; default: a chain.
     """
 
     def __init__(self, model: Target, shape: Shape | None = None) -> None:
         self.model = model
         self.shape: Shape = shape if shape is not None else Chain()
         self.offers, self.needs = self.shape.offers, self.shape.needs
-        self._width = 0
 
     def bind(self, target: Target) -> None:
         name, shape = type(self.model).__name__, type(self.shape).__name__
@@ -73,16 +73,16 @@ class DraftModel:
             raise ValueError(f"{shape} wants {self.shape.widest} siblings, and there are {target.vocab} unit ids")
 
     def width(self, k: int) -> int:
-        self._width = max(self.shape.fed(k) + 1, CATCH_UP)  # of the calls that now begin
         return self.shape.width(k)
 
-    def start(self, state: State, inputs: Any) -> Memory:
-        started = self.model.start(inputs, state.limit, self._width)
-        return Memory(started.cache, self._width, torch.zeros_like(state.emitted))
+    def start(self, state: State, inputs: Any) -> DraftModelMemory:
+        width = max(self.shape.fed(state.k) + 1, CATCH_UP)
+        started = self.model.start(inputs, state.limit, width)
+        return DraftModelMemory(started.cache, width, torch.zeros_like(state.emitted))
 
     def propose(self, state: State, k: int, noise: DraftNoise) -> Draft:
-        memory: Memory = state.memory
-        memory.scratch = None  # should the model fail, nothing is kept
+        memory: DraftModelMemory = state.memory
+        memory.scratch = None  # if the model fails, nothing of this round is committed
         levels = self.shape.levels(min(k, self._context(state)))
         if levels < 1:
             return Draft.empty(state.root)
@@ -105,20 +105,22 @@ class DraftModel:
         return draft
 
     def observe(self, state: State, step: Step) -> None:
-        memory: Memory = state.memory
+        memory: DraftModelMemory = state.memory
         if memory.scratch is not None:
             path, count = memory.scratch.follow(step)
             self.model.commit(memory.cache, path, count)
             memory.seen = memory.seen + count
-            memory.lag, memory.scratch = 1, None  # a node with an accepted child was fed
+            memory.lag, memory.scratch = 1, None  # every node with an accepted child was fed
         else:
             memory.lag += step.draft.index.deepest + 1
 
-    def _catch_up(self, state: State, memory: Memory) -> tuple[TargetOutput, int]:
-        """Feed what the cache lacks, and the root. Returns the scores after the root, one node.
+    def _catch_up(self, state: State, memory: DraftModelMemory) -> tuple[TargetOutput, int]:
+        """Feed the units that the cache lacks, and the root.
 
-        Also returns how many nodes of this round's draft are in the scratch now: the root, unless the commit of what
-        came before it made its place void; it then goes in again with the first level.
+        Returns:
+            The output after the root, one node; and the number of this round's nodes in the scratch: 1 for the root, or
+            0 if units before it were committed, which invalidates the scratch (the root is then fed again with the
+            first level).
         """
         lag = torch.where(state.done, 0, (state.emitted - 1 - memory.seen).clamp(min=0))
         most = self._longest(memory, lag)
@@ -130,12 +132,12 @@ class DraftModel:
         return (output.take(lag[:, None]), 0) if most else (output, 1)
 
     @staticmethod
-    def _longest(memory: Memory, lag: Tensor) -> int:
-        """The largest `lag`: on the CPU reading it costs nothing, elsewhere a bound must do."""
+    def _longest(memory: DraftModelMemory, lag: Tensor) -> int:
+        """The largest `lag`; off the CPU, where reading it is a sync, an upper bound."""
         return int(lag.max()) if lag.device.type == "cpu" else memory.lag
 
-    def _known(self, state: State, memory: Memory, lag: Tensor, nodes: int) -> tuple[TargetOutput, Tensor]:
-        """Feed `nodes` known units, from `lag [batch]` before the root on, and keep those before it: `[batch]` many."""
+    def _known(self, state: State, memory: DraftModelMemory, lag: Tensor, nodes: int) -> tuple[TargetOutput, Tensor]:
+        """Feed `nodes` known units, beginning `lag [batch]` before the root; commit those before it, and count them."""
         order = torch.arange(nodes, device=lag.device)
         place = ((state.known - 1 - lag)[:, None] + order).clamp(max=state.history.shape[1] - 1)
         units, count = take_nodes(state.history, place), lag.clamp(max=nodes)
@@ -145,26 +147,29 @@ class DraftModel:
             memory.seen = memory.seen + count
         return output, count
 
-    def _feed(self, memory: Memory, draft: Draft, first: int) -> TargetOutput:
-        """One pass of the small model."""
+    def _feed(self, memory: DraftModelMemory, draft: Draft, first: int) -> TargetOutput:
+        """One pass of the draft model."""
         return self.model.verify(memory.cache, draft, first)
 
     def _context(self, state: State) -> int:
-        """Levels that fit what the small model was made for, behind the longest row."""
+        """Levels that fit into the draft model's longest context, after the longest row."""
         context = self.model.context if isinstance(self.model, Bounded) else None
         if context is None:
             return state.limit
-        longest = max(n - pads for n, pads in zip(state.host_emitted, state.host_pads, strict=True)) + state.given
+        longest = (
+            max(n - pads for n, pads in zip(state.host_emitted, state.host_pads, strict=True)) + state.prompt_length
+        )
         return max(0, context - longest)
 
     @staticmethod
     def _warp(state: State, output: TargetOutput, fed: Draft, nodes: int) -> Scores:
-        """Distributions of the last `nodes` nodes that were fed; of all units, also where the call is greedy."""
+        """Distributions at the last `nodes` nodes that were fed; over all units, also if the call is greedy."""
         return replace(state.warp, sample=True)(output, fed, state.prefix, slice(fed.nodes - nodes, None))
 
 
 def _last(output: TargetOutput, nodes: int) -> TargetOutput:
-    """The last `nodes` nodes of a pass."""
-    values = output.logits if output.logits is not None else output.distribution.confidence()  # type: ignore[union-attr]
+    """The output at the last `nodes` nodes of a pass."""
+    values = output.logits if output.distribution is None else output.distribution.confidence()
+    assert values is not None
     scored = values.shape[1]
     return output if scored == nodes else output.take(torch.arange(scored - nodes, scored, device=values.device)[None])

@@ -1,13 +1,12 @@
-"""Two drafters, the second where the first has nothing to say: row by row, round by round.
+"""Two drafters: rows for which the first proposes nothing get the second's draft, round by round.
 
-For drafters that are sure or silent, such as a lookup, before one that always speaks. Rows of one batch may have a
-chain from one and a tree from the other in the same round: every row then has a tree of its own.
-Both see every round. Both must draft point masses: units drawn from different distributions would lose them here.
+For a drafter that proposes rarely, such as a lookup, before one that always proposes. In one round, rows of a batch may
+have a chain from one and a tree from the other: every row then has a tree of its own.
+Both observe every round. Both must draft point masses: a merged draft could not keep two families of distributions.
 """
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -19,20 +18,12 @@ from mmspec.core.state import State
 from mmspec.core.types import Draft, Step
 
 
-@dataclass
-class Memories:
-    """What each of the two knows of a call."""
-
-    first: Any
-    second: Any
-
-
 class Fallback:
-    """Rows without a draft by `first` get `second`'s.
+    """Rows without a draft by `first` get `second`'s. The call's memory is a list: first's memory, second's memory.
 
     Args:
         first: Asked first.
-        second: Asked for the rest.
+        second: Asked for the remaining rows.
 
     Raises:
         ValueError: One of them drafts from a distribution (offers `q`).
@@ -58,17 +49,17 @@ class Fallback:
     def width(self, k: int) -> int:
         return max(self.first.width(k), self.second.width(k))
 
-    def start(self, state: State, inputs: Any) -> Memories:
-        return Memories(self.first.start(state, inputs), self.second.start(state, inputs))
+    def start(self, state: State, inputs: Any) -> list[Any]:
+        return [self.first.start(state, inputs), self.second.start(state, inputs)]
 
     def propose(self, state: State, k: int, noise: DraftNoise) -> Draft:
-        with _lent(state, "first"):
+        with _own_memory(state, 0):
             first = self.first.propose(state, k, noise)
         found = _drafted(first)
-        free = found.device.type == "cpu"  # elsewhere a look at the data costs a sync, so both are asked and merged
+        free = found.device.type == "cpu"  # elsewhere reading the data is a sync, so both are asked and merged
         if free and bool((found | state.done).all()):
             return first
-        with _lent(state, "second"):
+        with _own_memory(state, 1):
             second = self.second.propose(state, k, noise)
         if not second.units.shape[1]:
             return first
@@ -77,26 +68,25 @@ class Fallback:
         return _merged(found, first, second)
 
     def observe(self, state: State, step: Step) -> None:
-        with _lent(state, "first"):
+        with _own_memory(state, 0):
             self.first.observe(state, step)
-        with _lent(state, "second"):
+        with _own_memory(state, 1):
             self.second.observe(state, step)
 
 
 @contextmanager
-def _lent(state: State, name: str) -> Iterator[None]:
-    """The state as one of the two knows it: with its own memory."""
-    both: Memories = state.memory
-    state.memory = getattr(both, name)
+def _own_memory(state: State, which: int) -> Iterator[None]:
+    """A block in which `state.memory` is that of one of the two drafters."""
+    both: list[Any] = state.memory
+    state.memory = both[which]
     try:
         yield
     finally:
-        setattr(both, name, state.memory)
-        state.memory = both
+        both[which], state.memory = state.memory, both
 
 
 def _drafted(draft: Draft) -> Tensor:
-    """Rows in which something hangs on the root: `[batch]` bool."""
+    """Rows in which the root has a child: `[batch]` bool."""
     return (draft.valid & (draft.index.depth[:, 1:] == 1)).any(1)
 
 

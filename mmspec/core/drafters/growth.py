@@ -1,6 +1,6 @@
-"""A tree in the making, in two numberings: the nodes that are drafted, and those of them that the small model was fed.
+"""A growing draft tree in two numberings: all drafted nodes, and those of them that the draft model was fed.
 
-The target's rule judges drafted nodes; the small model keeps, of what the rule accepted, the nodes that it has seen.
+The rule accepts drafted nodes; the draft model commits the accepted nodes that it was fed.
 """
 
 from collections.abc import Sequence
@@ -16,32 +16,32 @@ from mmspec.core.types import Draft, Step
 
 @dataclass(frozen=True)
 class Scratch:
-    """What the small model's last pass of a round left behind.
+    """The nodes in the scratch of the draft model's cache after a round's last pass.
 
     Attributes:
-        fed: What it was fed since its last commit, rooted.
-        place: Which node of `fed` each node of the rooted draft is, or -1: `[batch, node]` or `[1, node]`.
+        fed: The nodes that were fed since the last commit, rooted.
+        place: Index in `fed` of each node of the rooted draft, or -1: `[batch, node]` or `[1, node]`.
     """
 
     fed: Draft
     place: Tensor
 
     def follow(self, step: Step) -> tuple[Tensor, Tensor]:
-        """The accepted path in nodes of `fed`, as far as it was fed: the arguments of `Target.commit`."""
+        """The accepted path as nodes of `fed`, as far as it was fed: the arguments of `Target.commit`."""
         path = step.verdict.path
         place = _gather(self.place, path.clamp(min=0))
-        held = ((path >= 0) & (place > 0)).cumprod(1)
-        return torch.where(held > 0, place, -1), torch.minimum(step.count, held.sum(1) + 1)
+        was_fed = ((path >= 0) & (place > 0)).cumprod(1)
+        return torch.where(was_fed > 0, place, -1), torch.minimum(step.count, was_fed.sum(1) + 1)
 
 
 class Growth:
-    """Collects levels.
+    """Collects a draft's levels.
 
     Args:
-        shape: Whose levels they are.
+        shape: The shape of the tree.
         k: Budget of the round.
-        root: `[batch, *unit]`.
-        room: `[batch]`: how deep rows may draft.
+        root: The root's unit, `[batch, *unit]`.
+        room: `[batch]`: how deep each row may draft.
     """
 
     def __init__(self, shape: Shape, k: int, root: Tensor, room: Tensor) -> None:
@@ -49,33 +49,33 @@ class Growth:
         self.root, self.room = root, room
         self.fed = Draft.alone(root)
         self.levels: list[Level] = []
-        # Of the frontier: scores, ids among drafted nodes, the first one's id among fed nodes; -1 stands for the root.
+        # Of the frontier: scores, ids among drafted nodes, the first node's id among fed nodes; -1 is the root.
         self.score = torch.zeros(len(root), 1, dtype=torch.float32, device=root.device)
         self._ids = torch.full((1, 1), -1, dtype=torch.int64, device=root.device)
         self._first = -1
-        # Of every level: its parents among drafted nodes, its places among fed ones; and what was fed of it.
+        # Of every level: parents among drafted nodes, places among fed nodes, and the nodes that were fed.
         self._parents: list[Tensor] = []
         self._places: list[Tensor] = []
         self._fed: list[tuple[Tensor, Tensor, Tensor]] = []  # units, parents among fed nodes, valid
 
     @property
     def frontier(self) -> int:
-        """Nodes of the frontier."""
+        """Number of nodes of the frontier."""
         return self.score.shape[1]
 
     @property
     def nodes(self) -> int:
-        """Nodes so far, the root included."""
+        """Number of drafted nodes so far, and the root."""
         return 1 + sum(level.units.shape[1] for level in self.levels)
 
     def add(self, level: Level) -> None:
-        """The nodes that hang on the frontier."""
+        """Add the children of the frontier."""
         self._parents.append(_gather(self._ids, level.parent))
         self._places.append(torch.full_like(level.parent, -1))
         self.levels.append(level)
 
     def feed(self) -> Draft:
-        """Make a frontier of the last level. Returns all that the small model has then been fed, rooted."""
+        """Make the last level the frontier. Returns all nodes that the draft model has to be fed by then, rooted."""
         level, fed = self.levels[-1], self.fed.nodes
         n = level.units.shape[1]
         places = level.frontier if level.frontier is not None else torch.arange(n, device=self.root.device)[None]
@@ -89,7 +89,7 @@ class Growth:
         return self.fed
 
     def finish(self) -> tuple[Draft, Scratch]:
-        """The draft, and how to find its nodes in the small model's scratch."""
+        """The draft, and where its nodes are in the draft model's scratch."""
         parts = zip(*((x.units, x.score, x.valid) for x in self.levels), strict=True)
         units, score, valid = (torch.cat(part, 1) for part in parts)
         parents, places = _joined(self._parents), _joined(self._places)
@@ -110,7 +110,7 @@ class Growth:
         if static is not None:
             return Draft.tree(units, static[: units.shape[1]], valid=valid)
         draft = Draft.tree(units, parents.expand(units.shape[:2]), valid=valid)
-        # Rules and noise do work per depth and per sibling: tell them how few there are.
+        # Rules and noise do work per depth and per sibling, so tight bounds save time.
         bounds = replace(draft.index, deepest=min(len(self.levels), units.shape[1]), widest=self.shape.widest)
         return replace(draft, index=bounds)
 
@@ -128,6 +128,6 @@ def _gather(values: Tensor, places: Tensor) -> Tensor:
 
 
 def _joined(parts: Sequence[Tensor]) -> Tensor:
-    """Along the nodes; parts that all rows share are repeated where others are not shared."""
+    """Join parts along the nodes; parts `[1, n]`, for all rows, are expanded if others are `[batch, n]`."""
     rows = max(map(len, parts))
     return torch.cat([part.expand(rows, *part.shape[1:]) for part in parts], 1)

@@ -1,6 +1,6 @@
-"""The ten-line way in: a drafter in plain Python, batched and padded for its author.
+"""Drafters in plain Python: the adapter does batching, padding and checks.
 
-A `HostDrafter` sees lists of unit ids and returns lists; what it proposes are point masses, exact under every rule that
+A `HostDrafter` gets lists of unit ids and returns lists. Its proposals are point masses, exact under every rule that
 takes chains.
 """
 
@@ -16,20 +16,20 @@ from mmspec.core.types import Draft, Step
 
 @runtime_checkable
 class HostDrafter(Protocol):
-    """What an author writes."""
+    """A drafter in plain Python: one method."""
 
     def propose(self, tokens: list[list[int]], k: int) -> list[list[int]]:
         """Up to `k` next unit ids for every row.
 
         Args:
             tokens: Every row's prompt and output so far, padding removed.
-            k: Most ids per row; fewer, or none, are fine.
+            k: Most ids per row; fewer, or none, are allowed.
         """
         ...
 
 
 class HostDrafterAdapter:
-    """Makes a drafter of a `HostDrafter`.
+    """The `Drafter` that runs a `HostDrafter`.
 
     Args:
         author: The plain-Python drafter.
@@ -54,7 +54,7 @@ class HostDrafterAdapter:
 
     def propose(self, state: State, k: int, noise: DraftNoise) -> Draft:
         history, pads = state.history.tolist(), state.pads.tolist()
-        tokens = [row[p : state.given + n] for row, p, n in zip(history, pads, state.host_emitted, strict=True)]
+        tokens = [row[p : state.prompt_length + n] for row, p, n in zip(history, pads, state.host_emitted, strict=True)]
         drafts = [list(d)[:k] for d in self.author.propose(tokens, k)]
         self._refuse(drafts, state.rows)
         width = max(map(len, drafts))
@@ -70,6 +70,6 @@ class HostDrafterAdapter:
     def _refuse(self, drafts: list[list[int]], rows: int) -> None:
         if len(drafts) != rows:
             raise ValueError(f"{type(self.author).__name__}.propose returned {len(drafts)} rows for {rows}")
-        strange = [i for d in drafts for i in d if not 0 <= i < self._vocab]
-        if strange:
-            raise ValueError(f"{type(self.author).__name__} proposed id {strange[0]}; ids are 0 … {self._vocab - 1}")
+        outside = [i for d in drafts for i in d if not 0 <= i < self._vocab]
+        if outside:
+            raise ValueError(f"{type(self.author).__name__} proposed id {outside[0]}; ids are 0 … {self._vocab - 1}")

@@ -1,5 +1,6 @@
-"""Fillings for new slots of a Jacobi window that copy a unit: point masses (`neighbours` draws from a distribution
-instead).
+"""Initialisations for new slots of a Jacobi window that copy a unit: point masses.
+
+`mmspec.core.drafters.neighbours` draws from a distribution instead.
 """
 
 from dataclasses import dataclass
@@ -9,7 +10,7 @@ from torch import Tensor
 
 from mmspec.core.distributions import Distribution
 from mmspec.core.drafters.jacobi import Window
-from mmspec.core.noise import Lane, Noise
+from mmspec.core.noise import Noise, Substream
 from mmspec.core.state import State
 
 
@@ -26,14 +27,14 @@ class RandomUnit:
     reach = 0
 
     def fill(self, state: State, window: Window, noise: Noise) -> tuple[Tensor, Distribution | None]:
-        # The target's own noise must not choose the draft and then judge it, so these come from a lane of their own.
-        own = state.round().source.fresh(state.emitted, 1, window.units.shape[1]).lane(Lane.DRAFT)
+        # Under `match`, `noise` also decides the verdict; so these units use fresh noise in a substream of their own.
+        own = state.source.fresh(state.emitted, 1, window.units.shape[1]).substream(Substream.DRAFT)
         return (own.uniform() * self.vocab).long(), None
 
 
 @dataclass(frozen=True)
 class LeftUnit:
-    """The last unit that is known or drawn: repeats what stands to the left."""
+    """The last unit that is known or drawn, repeated."""
 
     reach = 0
 
@@ -44,48 +45,30 @@ class LeftUnit:
 
 
 @dataclass(frozen=True)
-class AboveUnit:
-    """The unit one row of the grid up, where it is known or drawn; else the one to the left.
+class EarlierUnit:
+    """The unit a fixed distance earlier, if it is known or drawn; else the last one (`LeftUnit`).
+
+    Of a grid in raster order, `distance` units earlier is the unit above; of a sequence of equally long parts, the unit
+    at the same place of the part before.
 
     Attributes:
-        grid_width: Units per row of the grid.
+        distance: Units from the copied unit to its copy.
+        in_prompt: Whether units of the prompt may be copied, too.
     """
 
-    grid_width: int
+    distance: int
+    in_prompt: bool = False
 
     reach = 0
 
     def fill(self, state: State, window: Window, noise: Noise) -> tuple[Tensor, Distribution | None]:
         left, _ = LeftUnit().fill(state, window, noise)
         slot = torch.arange(window.units.shape[1], device=left.device)
-        position = state.emitted[:, None] + slot - self.grid_width
-        known = state.history.gather(1, (state.given + position).clamp(min=0, max=state.history.shape[1] - 1))
-        inside = (slot - self.grid_width).clamp(min=0).expand_as(left)
-        in_window = (slot >= self.grid_width) & window.drawn.gather(1, inside)
-        above = torch.where(position < state.emitted[:, None], known, window.units.gather(1, inside))
-        usable = (position >= 0) & ((position < state.emitted[:, None]) | in_window)
-        return torch.where(usable, above, left), None
-
-
-@dataclass(frozen=True)
-class PreviousFrame:
-    """The unit at the same place of the frame before, in the prompt too; where there is none, the one to the left.
-
-    Attributes:
-        period: Units from one frame to the next.
-    """
-
-    period: int
-
-    reach = 0
-
-    def fill(self, state: State, window: Window, noise: Noise) -> tuple[Tensor, Distribution | None]:
-        left, _ = LeftUnit().fill(state, window, noise)
-        slot = torch.arange(window.units.shape[1], device=left.device)
-        place = state.known[:, None] + slot - self.period
-        known = state.history.gather(1, place.clamp(min=0, max=state.history.shape[1] - 1))
-        inside = (slot - self.period).clamp(min=0).expand_as(left)
-        in_window = (slot >= self.period) & window.drawn.gather(1, inside)
-        before = torch.where(place < state.known[:, None], known, window.units.gather(1, inside))
-        usable = (place >= state.pads[:, None]) & ((place < state.known[:, None]) | in_window)
-        return torch.where(usable, before, left), None
+        index = state.known[:, None] + slot - self.distance  # in `history`
+        known = state.history.gather(1, index.clamp(min=0, max=state.history.shape[1] - 1))
+        within = (slot - self.distance).clamp(min=0).expand_as(left)  # in the window
+        in_window = (slot >= self.distance) & window.drawn.gather(1, within)
+        is_known = index < state.known[:, None]
+        earlier = torch.where(is_known, known, window.units.gather(1, within))
+        first = state.pads[:, None] if self.in_prompt else state.prompt_length
+        return torch.where((index >= first) & (is_known | in_window), earlier, left), None

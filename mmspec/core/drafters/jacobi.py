@@ -1,12 +1,11 @@
-"""The target's own last pass as drafter: a Jacobi window of units that are refined until they stand.
+"""Speculative Jacobi decoding: the target's own last pass drafts a window of units, refined until they are accepted.
 
-Speculative Jacobi decoding (arXiv 2410.01699) and its maximal-coupling form (2510.08994). What the last round drew at
-every node of the window becomes the next draft, with the distributions that it was drawn from (and the draws, where
-they are more than their units); slots that enter the window are filled by an initialisation. Training-free, for
-discrete and continuous units alike: the rule decides how a redraw is tied to the draft (`match`: shared noise;
-`rejection`: maximal coupling or reflection).
-Knobs: the window (`k`): longer windows accept more per pass and cost more per pass; `independent`: what is drafted next
-is drawn anew from the last pass's distributions instead, as first published, which keeps fewer drafts alive.
+Speculative Jacobi decoding (arXiv 2410.01699) and its maximal-coupling form (2510.08994). The last round's draws at the
+window's nodes become the next draft, with the distributions that they were drawn from; new slots of the window are
+filled by an initialisation. Training-free, for discrete and continuous units alike. The rule decides how a redraw is
+coupled with the draft (`match`: shared noise; `rejection`: maximal coupling or reflection).
+Knobs: the window (`k`): longer windows accept more per pass and cost more per pass; `independent`: the next draft is
+drawn anew from the last pass's distributions, as first published, which accepts less.
 """
 
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ import torch
 from torch import Tensor
 
 from mmspec.core.distributions import Distribution, Mixed, PointMass, take_nodes, where_nodes
-from mmspec.core.noise import DraftNoise, Lane, Noise
+from mmspec.core.noise import DraftNoise, Noise, Substream
 from mmspec.core.protocols import Target
 from mmspec.core.state import State
 from mmspec.core.types import Draft, Step
@@ -28,10 +27,10 @@ class Window:
 
     Attributes:
         units: `[batch, k, *unit]`.
-        distribution: What they were drawn from, `[batch, k]`; None before the first pass.
-        drawn: `[batch, k]` bool: False in slots that wait for an initialisation.
-        past: The distributions of the last units emitted, the root's comes last: `[batch, reach]`, where the
-            initialisation has a `reach`; the first unit's distribution stands where there are no earlier ones.
+        distribution: What the units were drawn from, `[batch, k]`; None before the first pass.
+        drawn: `[batch, k]` bool: False in slots that an initialisation must fill.
+        past: The distributions of the units emitted last, `[batch, reach]`, the root's being the last one, if the
+            initialisation has a `reach`; missing earlier ones are the first unit's.
     """
 
     units: Tensor
@@ -41,18 +40,18 @@ class Window:
 
 
 class Initialisation(Protocol):
-    """Fills the slots that enter a window.
+    """Fills the new slots of a window.
 
     Attributes:
-        reach: Of how many units that were emitted last it looks at the distributions (`window.past`); mostly 0.
+        reach: Number of units emitted last whose distributions it needs (`window.past`); mostly 0.
     """
 
     reach: int
 
     def fill(self, state: State, window: Window, noise: Noise) -> tuple[Tensor, Distribution | None]:
-        """Units of all slots, `[batch, k, *unit]` (those that are drawn already are not read), and their distribution.
+        """Units for all slots, `[batch, k, *unit]` (only those of new slots are read), and their distribution.
 
-        None says that they are point masses; a distribution says that they were drawn from it with `noise [batch, k]`.
+        The distribution is None for point masses; else the units were drawn from it with `noise [batch, k]`.
         """
         ...
 
@@ -62,7 +61,7 @@ class Jacobi:
 
     Args:
         initialisation: Fills new slots.
-        independent: Draw what stays in the window anew, with noise of its own.
+        independent: Draw the units that stay in the window anew, with independent noise.
     """
 
     offers = frozenset({"chain", "window", "q"})
@@ -93,25 +92,23 @@ class Jacobi:
         return Draft.chain(units, _either(window.drawn, window.distribution, distribution))
 
     def observe(self, state: State, step: Step) -> None:
-        """Slot j of the next window is the unit drawn at node `count + j`: both stand for the same position."""
+        """Slot j of the next window is the unit drawn at node `count + j`: both have the same position."""
         nodes = step.draft.nodes
         source = step.count[:, None] + torch.arange(nodes - 1, device=step.count.device)
         drawn = source < nodes
         distribution = step.scores.distribution.take(source.clamp(max=nodes - 1))
         if self.independent:
-            # Lane DRAFT of the next round: the rule there draws coins and residuals in other lanes.
-            draws = distribution.draw(state.source.fresh(state.emitted, 1, nodes - 1).lane(Lane.DRAFT))
+            # Substream DRAFT of the next round: its rule draws coins and residuals in other substreams.
+            draws = distribution.draw(state.source.fresh(state.emitted, 1, nodes - 1).substream(Substream.DRAFT))
         else:
             draws = take_nodes(step.verdict.drawn, source.clamp(max=nodes - 1))
         past = self._past(None if state.memory is None else state.memory.past, step)
         state.memory = Window(distribution.units(draws), distribution.with_draws(draws), drawn, past)
 
     def _past(self, before: Distribution | None, step: Step) -> Distribution | None:
-        """The distributions of the last units emitted, as far as the initialisation looks; node j drew the j-th of a
-        round's.
-        """
+        """The distributions of the last `reach` emitted units; node j drew the j-th unit of a round."""
         reach, distribution = self.initialisation.reach, step.scores.distribution
-        if not reach or isinstance(distribution, PointMass):  # given, not drawn
+        if not reach or isinstance(distribution, PointMass):
             return before
         drawn = distribution.with_draws(step.verdict.drawn)
         slot = step.count[:, None] + torch.arange(reach, device=step.count.device)
@@ -122,9 +119,7 @@ class Jacobi:
 
     @staticmethod
     def _forced(state: State, units: Tensor) -> Tensor:
-        """Forced units are drafted as themselves: nothing else can be accepted, whatever the distribution of the
-        draft.
-        """
+        """Units, with forced ones in their places: nothing else can be accepted there."""
         if state.warp.forced is None:
             return units
         only = state.warp.forced_at(state.emitted[:, None] + torch.arange(units.shape[1], device=units.device))
@@ -132,17 +127,17 @@ class Jacobi:
 
     @staticmethod
     def _resized(state: State, k: int) -> Window:
-        """The window at this round's width; slots beyond the last one's are empty."""
+        """The last window at this round's width; slots beyond it are empty."""
         last: Window | None = state.memory
         past = None if last is None else last.past
-        held = last.units.shape[1] if last is not None else 0
+        size = last.units.shape[1] if last is not None else 0
         slot = torch.arange(k, device=state.emitted.device).expand(state.rows, -1)
-        if last is None or not held:
+        if last is None or not size:
             units = state.root[:, None].expand(-1, k, *state.root.shape[1:])
             return Window(units, None, torch.zeros_like(slot, dtype=torch.bool), past)
-        within, at = slot < held, slot.clamp(max=held - 1)
-        distribution = None if last.distribution is None else last.distribution.take(at)
-        return Window(take_nodes(last.units, at), distribution, last.drawn.gather(1, at) & within, past)
+        within, index = slot < size, slot.clamp(max=size - 1)
+        distribution = None if last.distribution is None else last.distribution.take(index)
+        return Window(take_nodes(last.units, index), distribution, last.drawn.gather(1, index) & within, past)
 
 
 def _either(mask: Tensor, a: Any, b: Any) -> Distribution:

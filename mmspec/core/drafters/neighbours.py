@@ -1,11 +1,11 @@
-"""Fillings for new slots of a Jacobi window that are drawn from a neighbour's distribution: genuine drafts, for any
-distribution.
+"""Initialisations for new slots of a Jacobi window that draw from an earlier unit's distribution: for any family.
 
-A copied unit is a point mass, which no continuous target ever draws. So a new slot takes the distribution that a
-neighbour was drawn from, and draws from it with noise of its own: given the neighbour, that distribution is known, and
-the draft is a sample of exactly the distribution that it reports. No model is evaluated: a denoising chain takes over
-the neighbour's means (its noise is not copied: a copy would have no distribution, given the neighbour).
-Exact under every rule that takes windows. Knobs: which neighbour; images of smooth rows like `above`, most like `left`.
+A copied unit is a point mass, which a continuous target never draws. So a new slot takes the distribution of an earlier
+unit, and draws from it with noise of its own: given that unit, the distribution is known, and the draft is a sample of
+exactly the distribution that it reports. No model is evaluated: a denoising chain reuses the earlier unit's means.
+(Copying the noise, too, would leave the draft without a distribution, given that unit.)
+Exact under every rule that takes windows. Knob: which earlier unit; images of smooth rows like the one above, most
+like the last one.
 """
 
 from dataclasses import dataclass
@@ -21,10 +21,10 @@ from mmspec.core.state import State
 
 @dataclass(frozen=True)
 class LeftDistribution:
-    """The distribution of the last unit that was drawn in the window; where there is none, that of the root.
+    """The distribution of the last unit that was drawn in the window; that of the root if there is none.
 
     Attributes:
-        reach: The root's distribution is wanted.
+        reach: 1, the root's distribution.
     """
 
     reach: int = 1
@@ -34,41 +34,39 @@ class LeftDistribution:
 
 
 @dataclass(frozen=True)
-class AboveDistribution:
-    """The distribution of the unit one row of the grid up, where it was drawn; else of the one to the left.
+class EarlierDistribution:
+    """The distribution of the unit a fixed distance earlier, if it was drawn; else that of the last one.
 
     Attributes:
-        grid_width: Units per row of the grid.
+        distance: Units from the earlier unit to the new one; the width of a grid in raster order: the unit above.
     """
 
-    grid_width: int
+    distance: int
 
     @property
     def reach(self) -> int:
-        """Distributions of emitted units that are looked at."""
-        return self.grid_width
+        """Number of emitted units whose distributions are needed."""
+        return self.distance
 
     def fill(self, state: State, window: Window, noise: Noise) -> tuple[Tensor, Distribution | None]:
-        # Slot j stands at `emitted + j`, and the distributions of the last row come first: entry j is the one above it.
+        # Slot j is position `emitted + j`; entry j of past and window together is `distance` positions before it.
         slot = torch.arange(window.units.shape[1], device=window.drawn.device).expand_as(window.drawn)
-        inside = slot >= self.grid_width
-        drawn = window.drawn.gather(1, (slot - self.grid_width).clamp(min=0))
-        there = torch.where(inside, drawn, state.emitted[:, None] + slot >= self.grid_width)
-        return _drawn(window, torch.where(there, slot, _left(window, self.reach)), noise)
+        drawn = window.drawn.gather(1, (slot - self.distance).clamp(min=0))
+        emitted = state.emitted[:, None] + slot >= self.distance
+        exists = torch.where(slot >= self.distance, drawn, emitted)
+        return _drawn(window, torch.where(exists, slot, _left(window, self.reach)), noise)
 
 
 def _left(window: Window, reach: int) -> Tensor:
-    """Where the last distribution stands among those of the past and the window's drawn slots: `[batch, k]`."""
+    """Index of the last drawn unit among past and window: `[batch, k]`."""
     last = reach - 1 + window.drawn.sum(1, keepdim=True)  # drawn slots come first
     return last.expand_as(window.drawn)
 
 
 def _drawn(window: Window, source: Tensor, noise: Noise) -> tuple[Tensor, Distribution]:
-    """Draws from the distributions at `source [batch, k]`, counted through the past and then the window."""
-    assert window.past is not None, "no unit was drawn yet that a distribution could be taken from"
-    distributions = (
-        window.past if window.distribution is None else type(window.past).cat([window.past, window.distribution])
-    )
-    distribution = distributions.take(source)
+    """Draws from the distributions at `source [batch, k]`, an index into the past followed by the window."""
+    assert window.past is not None, "no unit with a distribution was drawn yet"
+    parts = [window.past] if window.distribution is None else [window.past, window.distribution]
+    distribution: Distribution = type(window.past).cat(parts).take(source)
     draws = distribution.draw(noise)
     return distribution.units(draws), distribution.with_draws(draws)

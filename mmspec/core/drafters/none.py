@@ -1,4 +1,4 @@
-"""No draft: plain decoding."""
+"""Plain decoding: a drafter that never drafts."""
 
 from typing import Any
 

@@ -1,9 +1,9 @@
-"""The best static tree for a budget, when acceptance depends on a child's rank only.
+"""The best static tree for a budget of nodes, if acceptance depends on a child's rank only.
 
 Sequoia's positional acceptance (arXiv 2402.12374, § 4.1): the r-th child of any node is the accepted one with
-probability `rates[r]`, so that a node is reached with the product of the rates on its path, and a tree's expected
-accepted length is the sum over its nodes. A child's product never exceeds its parent's: taking the largest product
-next, again and again, is optimal (their dynamic programme finds the same trees).
+probability `rates[r]`. A node is then reached with the product of the rates on its path, and a tree's expected accepted
+length is the sum of these products. A child's product never exceeds its parent's, so taking the largest product again
+and again is optimal (the paper's dynamic programme finds the same trees).
 """
 
 import heapq
@@ -15,7 +15,7 @@ def likeliest_tree(rates: tuple[float, ...], depth: int, nodes: int) -> tuple[tu
     """The tree of at most `nodes` nodes and `depth` levels, root not counted, with the largest expected length.
 
     Args:
-        rates: Chance of each rank, in [0, 1]. Rank and chance need not be in the same order.
+        rates: Probability of each rank, in [0, 1], in any order.
         depth: Most levels.
         nodes: Most nodes; fewer are returned where `depth` levels hold no more.
 
@@ -24,23 +24,23 @@ def likeliest_tree(rates: tuple[float, ...], depth: int, nodes: int) -> tuple[tu
         level, children follow their parents' order, then rank.
 
     Raises:
-        ValueError: A rate is no probability.
+        ValueError: A rate is not a probability.
     """
     if not all(0 <= rate <= 1 for rate in rates):
         raise ValueError(f"rates are probabilities, got {rates}")
     taken: list[tuple[int, ...]] = []  # a node is its path of ranks
-    open_: list[tuple[float, int, tuple[int, ...]]] = []
+    candidates: list[tuple[float, int, tuple[int, ...]]] = []
 
-    def grow(chance: float, path: tuple[int, ...]) -> None:
+    def add_children(probability: float, path: tuple[int, ...]) -> None:
         if len(path) < depth:
             for rank, rate in enumerate(rates):
-                heapq.heappush(open_, (-chance * rate, len(path), (*path, rank)))
+                heapq.heappush(candidates, (-probability * rate, len(path), (*path, rank)))
 
-    grow(1.0, ())
-    while open_ and len(taken) < nodes:
-        cost, _, path = heapq.heappop(open_)
+    add_children(1.0, ())
+    while candidates and len(taken) < nodes:
+        negative, _, path = heapq.heappop(candidates)
         taken.append(path)
-        grow(-cost, path)
+        add_children(-negative, path)
     taken.sort(key=lambda path: (len(path), path))
     place = {path: i for i, path in enumerate(taken)} | {(): -1}
     return tuple(place[path[:-1]] for path in taken), tuple(path[-1] for path in taken)

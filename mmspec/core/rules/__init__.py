@@ -1,4 +1,4 @@
-"""Rules walk: draft + scores → verdict. One rule, one file, named after it."""
+"""Verification rules: draft + scores → verdict. One rule, one file, named after it."""
 
 from mmspec.core.rules.block import Block
 from mmspec.core.rules.match import Match

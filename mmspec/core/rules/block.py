@@ -1,10 +1,10 @@
 """`block`: verification of a whole chain at once.
 
 Block verification (Sun et al., arXiv 2403.10444): with w_i = min(1, w_{i-1} p(x_i) / q(x_i)), the longest prefix whose
-coin falls below h_i is accepted, where h_i = S_i / (S_i + 1 - w_i), S_i = sum (w_i p - q)+ at node i, and h = w at the
+coin is at most h_i is accepted, where h_i = S_i / (S_i + 1 - w_i), S_i = sum (w_i p - q)+ at node i, and h = w at the
 last node. The residual at the stopping node is the normalised (w p - q)+.
-Guarantee: `lossless`, and never fewer units in expectation than `rejection`. Coins of nodes that are not reached decide
-too, so that noise keyed by position would bias it; ours is fresh in every round.
+Guarantee: `lossless`, and never fewer units in expectation than `rejection`. Coins of later nodes decide, too, so noise
+by position would bias the output; the noise is fresh in every round.
 """
 
 import torch
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from mmspec.core.distributions import Categorical, PointMass, dense, take_nodes
 from mmspec.core.manifest import BLOCK
-from mmspec.core.noise import DraftNoise, Lane, Round
+from mmspec.core.noise import DraftNoise, Round, Substream
 from mmspec.core.rules.rule import path_to, walk
 from mmspec.core.types import Draft, Scores, Verdict
 
@@ -30,8 +30,8 @@ class Block:
         assert draft.index.is_chain
         noise, distribution = round.fresh(draft.nodes), scores.distribution
         if draft.nodes == 1 or draft.distribution is None or isinstance(distribution, PointMass):
-            # The lane of a last draw, so that a row draws alike whether or not another row has a draft.
-            return walk(draft, distribution.draw(noise.lane(Lane.RESIDUAL)))
+            # In the substream of residuals, so that a row's draw does not depend on whether another row has a draft.
+            return walk(draft, distribution.draw(noise.substream(Substream.RESIDUAL)))
         assert isinstance(distribution, Categorical)
         q = dense(draft.distribution, draft.drafted, distribution.size)
         follows = draft.valid[:, 1:]  # [batch, node - 1]: node i has a child
@@ -41,18 +41,13 @@ class Block:
         s = residual.sum(-1)
         inner = s / (s + 1 - weight[:, :-1]).clamp(min=torch.finfo(s.dtype).tiny)
         h = torch.cat([torch.where(follows, inner, weight[:, :-1]), weight[:, -1:]], 1)
-        stops = (noise.lane(Lane.COIN).uniform() <= h) & draft.valid
+        stops = (noise.substream(Substream.COIN).uniform() <= h) & draft.valid
         stops[:, 0] = True
         order = torch.arange(draft.nodes, device=h.device)
         leaf = torch.where(stops, order, 0).amax(1)
-        weights = torch.cat(
-            [
-                torch.where((follows & (s > 0))[..., None], residual, distribution.probs[:, :-1]),
-                distribution.probs[:, -1:],
-            ],
-            1,
-        )
-        drawn = Categorical(weights).draw(noise.lane(Lane.RESIDUAL))
+        inner_weights = torch.where((follows & (s > 0))[..., None], residual, distribution.probs[:, :-1])
+        weights = torch.cat([inner_weights, distribution.probs[:, -1:]], 1)
+        drawn = Categorical(weights).draw(noise.substream(Substream.RESIDUAL))
         return Verdict(path_to(draft, leaf), leaf, take_nodes(drawn, leaf[:, None])[:, 0], drawn)
 
     @staticmethod

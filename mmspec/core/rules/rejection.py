@@ -1,9 +1,9 @@
 """`rejection`: speculative sampling on a chain or a window.
 
 Leviathan et al. (arXiv 2211.17192), Chen et al. (2302.01318); for continuous units De Bortoli et al. (2501.05370). At
-every node y ~ p is coupled with the drafted child x ~ q; the walk stops at the first y that is not x and emits it.
-`verdict.drawn` is the coupled redraw at every node, so that a Jacobi window under this rule is maximal-coupling Jacobi.
-Acceptance per node: 1 - TV(p, q), where the distribution's coupling is maximal.
+every node y ~ p is coupled with the drafted child x ~ q; the walk stops at the first y that differs from x and emits
+it. `verdict.drawn` holds the coupled redraw at every node, so that a Jacobi window under this rule is maximal-coupling
+Jacobi (2510.08994). Acceptance per node: 1 - TV(p, q), if the distribution's coupling is maximal.
 Guarantee: `lossless`. Noise is fresh in every round, because the redraws look past the stopping point.
 """
 
@@ -37,14 +37,13 @@ class Rejection:
         noise, last = round.fresh(draft.nodes), draft.nodes - 1
         if not last or draft.distribution is None:
             return distribution.draw(noise)
-        follows = draft.valid[:, 1:]  # an invalid child was never a proposal: its parent's free draw must stand
+        follows = draft.valid[:, 1:]  # an invalid child is no proposal: its parent draws freely
         if isinstance(distribution, CouplesAtOnce):
             proposal, follows = drawn_part(draft.distribution, follows)
             if proposal is None:
                 return distribution.draw(noise)
             return distribution.draw_coupled(proposal, draft.drafted, follows, noise)
         drawn = distribution.draw(noise)
-        coupled = couple(
-            distribution.take(draft.index.parent[:, 1:]), draft.distribution, draft.drafted, round.fresh(last)
-        )
+        parents = distribution.take(draft.index.parent[:, 1:])
+        coupled = couple(parents, draft.distribution, draft.drafted, round.fresh(last))
         return torch.cat([where_nodes(follows, coupled, drawn[:, :last]), drawn[:, last:]], 1)

@@ -1,7 +1,7 @@
-"""What a rule is, and the walk that all of them share.
+"""The protocol of a verification rule, and the walk that all rules share.
 
-Distributions couple, rules walk: a rule draws one unit at every node (freely, by position, or coupled with the drafted
-child), and the walk goes from the root to the child that equals the draw, as far as it can.
+A rule draws one unit at every node (freely, with noise by position, or coupled with the drafted child); the walk goes
+from the root to the child that equals the draw, as deep as possible.
 """
 
 from typing import Protocol, runtime_checkable
@@ -16,16 +16,14 @@ from mmspec.core.types import Draft, Scores, Verdict
 
 @runtime_checkable
 class Rule(Protocol):
-    """Draft + scores → verdict.
+    """Draft + scores → verdict. Optional members: `mmspec.core.capabilities`.
 
     Attributes:
-        exactness: `invariant` (the plain output for that seed), `lossless` (the plain distribution), `lossy`, or
-            `synthetic`.
-        needs: Words that target and drafter must offer between them.
+        exactness: `invariant` (the output of plain decoding with the same seed), `lossless` (the distribution of plain
+            decoding), `lossy`, or `synthetic`.
+        needs: Words that target and drafter together must offer.
         offers: Words that drafters may need of a rule: `redraw` (`verdict.drawn` is a draw at every node), `rerank`
-            (nodes may be dropped or reordered after their unit was seen).
-
-    What a rule may have beside: `mmspec.core.capabilities`.
+            (drafters may drop or reorder nodes after seeing their units).
     """
 
     exactness: str
@@ -37,11 +35,11 @@ class Rule(Protocol):
         ...
 
     def accept(self, draft: Draft, scores: Scores, round: Round) -> Verdict:
-        """Decide. Pure, on the device, no host sync.
+        """Accept a path of the draft. Pure, on the device, no host sync.
 
         Args:
-            draft: Rooted.
-            scores: The target's distributions at every node of it.
+            draft: The rooted draft.
+            scores: The target's distributions at its nodes.
             round: The round's noise.
         """
         ...
@@ -51,27 +49,26 @@ def walk(draft: Draft, drawn: Tensor, units: Tensor | None = None) -> Verdict:
     """From the root to the child that equals the draw, as deep as possible; all nodes at once.
 
     Args:
-        draft: Rooted.
-        drawn: `[batch, node, *draw]`, one draw at every node.
-        units: `[batch, node, *unit]`: what of it is emitted and compared (`distribution.units(drawn)`); None where a
-            draw is its unit.
+        draft: The rooted draft.
+        drawn: One draw at every node, `[batch, node, *draw]`.
+        units: The draws' units, `distribution.units(drawn)`, `[batch, node, *unit]`; None if draws are units.
     """
     units = drawn if units is None else units
-    if draft.nodes == 1:  # no draft: plain decoding must not pay for a walk
-        nowhere = draft.index.parent[:, 1:].expand(len(drawn), 0)
-        return Verdict(nowhere, torch.zeros_like(draft.valid[:, 0], dtype=torch.int64), units[:, 0], drawn)
+    if draft.nodes == 1:  # plain decoding needs no walk
+        empty = draft.index.parent[:, 1:].expand(len(drawn), 0)
+        return Verdict(empty, torch.zeros_like(draft.valid[:, 0], dtype=torch.int64), units[:, 0], drawn)
     index = draft.index
     wanted = units[:, :-1] if index.is_chain else take_nodes(units, index.parent[:, 1:])
     equal = wanted == draft.drafted
     return walk_where(draft, equal.flatten(2).all(-1) if units.dim() > 2 else equal, drawn, units)
 
 
-def walk_where(draft: Draft, match: Tensor, drawn: Tensor, units: Tensor | None = None) -> Verdict:
-    """The walk over edges that a rule decided itself: `match [batch, node - 1]`, one per drafted node."""
+def walk_where(draft: Draft, accepted: Tensor, drawn: Tensor, units: Tensor | None = None) -> Verdict:
+    """The walk along accepted edges: `accepted [batch, node - 1]` bool, one per drafted node."""
     units = drawn if units is None else units
     index = draft.index
-    stands = torch.cat([torch.ones_like(draft.valid[:, :1]), match], 1) & draft.valid
-    reached = ~(index.ancestor & ~stands[:, None]).any(-1)  # [batch, node]: the node and all above it stand
+    kept = torch.cat([torch.ones_like(draft.valid[:, :1]), accepted], 1) & draft.valid
+    reached = ~(index.ancestor & ~kept[:, None]).any(-1)  # [batch, node]: the node and all its ancestors are kept
     depth = torch.where(reached, index.depth, -1)
     leaf = depth.argmax(1)
     return Verdict(path_to(draft, leaf), depth.amax(1), take_nodes(units, leaf[:, None])[:, 0], drawn)

@@ -1,6 +1,6 @@
-"""`synthetic`: accepts drafted nodes at a given rate, whatever the target thinks. Benchmarks of the loop only.
+"""`synthetic`: accepts drafted nodes at a given rate, whatever the target's distribution. For benchmarks only.
 
-Guarantee: none; every report of a run under it says so.
+Guarantee: none; every report says so.
 """
 
 from dataclasses import dataclass, field
@@ -9,7 +9,7 @@ from typing import Annotated
 from pydantic import Field
 
 from mmspec.core.manifest import SYNTHETIC
-from mmspec.core.noise import DraftNoise, Lane, Round
+from mmspec.core.noise import DraftNoise, Round, Substream
 from mmspec.core.rules.rule import walk_where
 from mmspec.core.types import Draft, Scores, Verdict
 
@@ -41,6 +41,6 @@ class Synthetic:
 
     def accept(self, draft: Draft, scores: Scores, round: Round) -> Verdict:
         noise = round.fresh(draft.nodes)
-        kept = noise.lane(Lane.COIN).uniform()[:, 1:] < self._rate
+        kept = noise.substream(Substream.COIN).uniform()[:, 1:] < self._rate
         drawn = scores.distribution.draw(noise)
         return walk_where(draft, kept, drawn, scores.distribution.units(drawn))

@@ -99,7 +99,7 @@ class StepEnd:
             raise ValueError(f"{NULL} is {list(self.null.shape)}, the callback made it {list(null.shape)}")
         self.null, self.null_mask = null.to(self.null), None if mask is None else mask.to(self.null.device)
         committed = max(state.host_emitted) - 1  # the last unit of a row is the root of its next draft
-        units = state.history[:, state.given : state.given + committed]
+        units = state.history[:, state.prompt_length : state.prompt_length + committed]
         self.target.renew_null(state.cache, self.null, self.null_mask, units)
 
 

@@ -37,7 +37,7 @@ class Rounds:
 
     def units(self, state: State) -> Tensor:
         """Units so far, `[row, cell, *unit]`; where there is none yet, -1 among codes and NaN among vectors."""
-        written = state.history[:, state.given : state.given + self.of.shape[1]]
+        written = state.history[:, state.prompt_length : state.prompt_length + self.of.shape[1]]
         missing = float("nan") if written.is_floating_point() else -1
         return where_nodes(self.of >= 0, written, torch.full_like(written, missing))
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from mmspec.core.distributions import Categorical, take_nodes, where_nodes
 from mmspec.core.philox import PhiloxSource
-from mmspec.core.types import Draft, Started, TargetOutput
+from mmspec.core.types import Draft, Prefill, TargetOutput
 from mmspec.testing.conformance.benches import Bench
 
 WIDTH, LIMIT = 8, 40
@@ -30,7 +30,7 @@ class Call:
     """
 
     bench: Bench
-    started: Started
+    started: Prefill
     units: Tensor
     count: Tensor
     seed: int = 0

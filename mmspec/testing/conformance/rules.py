@@ -58,7 +58,7 @@ class Pair:
             decoder.advance(state)
         if state.report.faults:
             raise Broken(f"with the drafter {self}, which fails: nothing is tried", f"{state.report.faults} rounds")
-        return state.history[:, state.given : state.given + limit]
+        return state.history[:, state.prompt_length : state.prompt_length + limit]
 
     def __str__(self) -> str:
         return f"{self.shape} on {self.bench.name}"

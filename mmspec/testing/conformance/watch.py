@@ -12,7 +12,7 @@ from torch import Tensor
 
 from mmspec.core.capabilities import Advising
 from mmspec.core.distributions import Categorical, Mixed
-from mmspec.core.guard import misshapen
+from mmspec.core.guard import form_error
 from mmspec.core.noise import DraftNoise
 from mmspec.core.protocols import Drafter, Target
 from mmspec.core.state import State
@@ -112,7 +112,7 @@ class Watched:
     def _inspected(self, state: State, k: int, noise: DraftNoise, draft: Draft) -> Draft:
         """The draft with all that is wrong mended: nodes refused, or no draft where that does not do."""
         wrong, empty = self.log.wrong, Draft.empty(state.root)
-        strange = misshapen(draft, state.root)
+        strange = form_error(draft, state.root)
         if strange:
             wrong["drafts-have-their-shape"].append(strange)
             return empty

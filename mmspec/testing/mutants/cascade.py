@@ -9,7 +9,7 @@ import torch
 from mmspec.core.distributions import Categorical
 from mmspec.core.drafters import cascade as core
 from mmspec.core.drafters.cascade import CascadeDrafter
-from mmspec.core.noise import DraftNoise, Lane, Round
+from mmspec.core.noise import DraftNoise, Round, Substream
 from mmspec.core.offset_noise import OffsetSource
 from mmspec.core.rules import Rejection
 from mmspec.core.rules.rule import walk
@@ -23,11 +23,11 @@ class _Resampling(Rejection):
 
     def accept(self, draft: Draft, scores: Scores, round: Round) -> Verdict:
         noise, distribution = round.fresh(draft.nodes), scores.distribution
-        drawn = distribution.draw(noise.lane(Lane.RESIDUAL))
+        drawn = distribution.draw(noise.substream(Substream.RESIDUAL))
         if draft.nodes > 1 and draft.distribution is not None:
             assert isinstance(distribution, Categorical) and isinstance(draft.distribution, Categorical)
             p, q = distribution.take(draft.index.parent[:, 1:]).of(draft.drafted), draft.distribution.of(draft.drafted)
-            kept = (noise.lane(Lane.COIN).uniform()[:, 1:] * q < p) & draft.valid[:, 1:]
+            kept = (noise.substream(Substream.COIN).uniform()[:, 1:] * q < p) & draft.valid[:, 1:]
             drawn = torch.cat([torch.where(kept, draft.drafted, drawn[:, :-1]), drawn[:, -1:]], 1)
         return walk(draft, drawn)
 

@@ -7,7 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mmspec.core.distributions import GaussianMixture, Trajectory, chain, mixture_coupling, take_nodes, where_nodes
+from mmspec.core.distributions import Trajectory, chain, mixture_coupling, take_nodes, where_nodes
+from mmspec.core.distributions.mixture_density import MixtureDensity
 from mmspec.core.drafters.jacobi import Jacobi
 from mmspec.core.noise import Noise
 from mmspec.core.philox import PhiloxNoise
@@ -22,7 +23,7 @@ def _with_factor(power: int) -> Callable[[Callable], Callable]:
     """The accepted ratio is multiplied by |Sigma_q|^½ / |Sigma_p|^½ of an earlier step, or by its inverse."""
 
     def make(original: Callable) -> Callable:
-        def by_density(p: GaussianMixture, q: GaussianMixture, x: Tensor, log_coin: Tensor, *rest: Any) -> Tensor:
+        def by_density(p: MixtureDensity, q: MixtureDensity, x: Tensor, log_coin: Tensor, *rest: Any) -> Tensor:
             log_factor = (q.scales.log() - p.scales.log()).mean(2).sum(-1)
             return original(p, q, x, log_coin - power * log_factor, *rest)
 
@@ -62,7 +63,7 @@ def _stale_means(original: Callable) -> Callable:
 
 
 def _zeros_after_a_hundred(original: Callable) -> Callable:
-    def residual(p: GaussianMixture, q: GaussianMixture, key: Tensor) -> Tensor:
+    def residual(p: MixtureDensity, q: MixtureDensity, key: Tensor, slack: float) -> Tensor:
         zero = torch.zeros_like(key[:, :1])
         e = PhiloxNoise(key, zero[:1], zero).exponential(TRIES * (p.numbers + 1)).unflatten(-1, (TRIES, -1))
         y = p.drawn(e[..., 1:])

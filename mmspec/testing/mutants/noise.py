@@ -9,7 +9,7 @@ from torch import Tensor
 
 from mmspec.core import philox as core
 from mmspec.core.drafters.jacobi import Jacobi
-from mmspec.core.noise import DraftNoise, Lane, Noise, Round
+from mmspec.core.noise import DraftNoise, Noise, Round, Substream
 from mmspec.core.philox import PhiloxNoise, PhiloxSource
 from mmspec.core.rules import Block, Rejection
 from mmspec.core.state import State
@@ -59,8 +59,8 @@ class _OneStream:
     position: Noise
     fresh: Noise
 
-    def lane(self, lane: Lane) -> Noise:
-        return self.fresh.lane(lane) if lane is Lane.COIN else self.position
+    def substream(self, substream: Substream) -> Noise:
+        return self.fresh.substream(substream) if substream is Substream.COIN else self.position
 
     def exponential(self, size: int) -> Tensor:
         return self.position.exponential(size)
@@ -82,7 +82,7 @@ def _once_per_call(original: Callable) -> Callable:
     def level(self: DraftNoise, depth: int, first: int, count: int) -> Noise:
         if self.shared:
             return original(self, depth, first, count)
-        return self.round.source.fresh(torch.zeros_like(self.round.emitted), first, count).lane(Lane.DRAFT)
+        return self.round.source.fresh(torch.zeros_like(self.round.emitted), first, count).substream(Substream.DRAFT)
 
     return level
 
@@ -101,7 +101,7 @@ def _redrawn_by_position(original: Callable) -> Callable:
 def _one_row_at_first(original: Callable) -> Callable:
     def by_position(self: PhiloxSource, emitted: Tensor, host_emitted: Any, deepest: int) -> PhiloxNoise:
         noise = original(self, emitted, host_emitted, deepest)
-        noise = noise.noise if isinstance(noise, core.Buffered) else noise  # what was made ahead has other addresses
+        noise = noise.noise if isinstance(noise, core.BufferedNoise) else noise  # a buffer has other addresses
         return replace(noise, address=(noise.address - 2).clamp(min=0))
 
     return by_position

@@ -10,7 +10,7 @@ from torch import Tensor
 from mmspec.core.distributions import Categorical, take_nodes
 from mmspec.core.drafters.growth import Growth
 from mmspec.core.drafters.shapes import beam, branching
-from mmspec.core.noise import Lane, Round
+from mmspec.core.noise import Round, Substream
 from mmspec.core.rules import Match, RecursiveRejection, recursive_rejection, walk, walk_where
 from mmspec.core.types import Draft, Scores, Verdict
 from mmspec.testing.mutants.mutant import Mutant, both, replacing
@@ -19,7 +19,7 @@ from mmspec.testing.mutants.mutant import Mutant, both, replacing
 def _per_row_draws(original: Callable) -> Callable:
     def accept(self: Any, draft: Draft, scores: Scores, round: Round) -> Verdict:
         at_parent = scores.distribution.take(draft.index.parent[:, 1:].clamp(min=0))
-        own = at_parent.draw(round.fresh(draft.nodes - 1).lane(Lane.COIN))
+        own = at_parent.draw(round.fresh(draft.nodes - 1).substream(Substream.COIN))
         return walk_where(draft, own == draft.drafted, scores.distribution.draw(round.fresh(draft.nodes)))
 
     return accept
@@ -35,7 +35,7 @@ def _coin_per_parent(original: Callable) -> Callable:
         p = take_nodes(distribution.probs, parent).gather(-1, draft.drafted[..., None])[..., 0]
         earlier = (parent[:, :, None] == parent[:, None]) & torch.ones(p.shape[1], p.shape[1]).tril(-1).bool()
         below = (earlier * p[:, None]).sum(-1)
-        coin = noise.lane(Lane.COIN).uniform().gather(1, parent)
+        coin = noise.substream(Substream.COIN).uniform().gather(1, parent)
         children = torch.zeros_like(distribution.probs)
         for child in range(p.shape[1]):
             children[torch.arange(len(p)), parent[:, child], draft.drafted[:, child]] = 1
@@ -140,7 +140,9 @@ MUTANTS = (
         "residual-without-renormalising",
         "the second sibling is held against (p - q)+ as it is, not against its normalised form",
         "text.md § 0.1, A4: p' = norm(max(p' - q', 0))",
-        replacing(RecursiveRejection, "_left", lambda original: staticmethod(lambda rest, q: (rest - q).clamp(min=0))),
+        replacing(
+            RecursiveRejection, "_residual", lambda original: staticmethod(lambda rest, q: (rest - q).clamp(min=0))
+        ),
     ),
     Mutant(
         "sibling-distribution-without-renormalising",

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from mmspec.core.distributions import Categorical, Gaussian, dense, take_nodes, where_nodes
 from mmspec.core.drafters.jacobi import Jacobi
-from mmspec.core.noise import Lane, Noise, Round
+from mmspec.core.noise import Noise, Round, Substream
 from mmspec.core.rules import Rejection
 from mmspec.core.state import State
 from mmspec.core.types import Draft, Scores, Step, Verdict
@@ -62,8 +62,8 @@ def _shortest_of_four(original: Callable) -> Callable:
 
 def _independent_redraw(original: Callable) -> Callable:
     def couple(self: Categorical, draft: Any, x: Tensor, noise: Noise) -> Tensor:
-        keep = noise.lane(Lane.COIN).uniform() * draft.of(x) < self.of(x)
-        return torch.where(keep, x, self.draw(noise.lane(Lane.RESIDUAL)))
+        keep = noise.substream(Substream.COIN).uniform() * draft.of(x) < self.of(x)
+        return torch.where(keep, x, self.draw(noise.substream(Substream.RESIDUAL)))
 
     return couple
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from mmspec.core.distributions import DenoisingChain, Gaussian
-from mmspec.core.types import Draft, Started, TargetOutput
+from mmspec.core.types import Draft, Prefill, TargetOutput
 from mmspec.testing.toys.gaussian import GaussianTarget, Memory
 
 
@@ -69,7 +69,7 @@ class ChainTarget:
         """As `GaussianTarget.random`."""
         return cls(GaussianTarget.random(width, head.dim, seed, gain), head)
 
-    def start(self, inputs: int, limit: int, width: int) -> Started:
+    def start(self, inputs: int, limit: int, width: int) -> Prefill:
         """`inputs`: how many rows. No token is given."""
         started = self.grid.start(inputs, limit, width)
         return replace(started, output=self._output(started.output))

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from mmspec.core.distributions import External, PointMass, take_nodes
 from mmspec.core.philox import PhiloxNoise, PhiloxSource
-from mmspec.core.types import Draft, Started, TargetOutput
+from mmspec.core.types import Draft, Prefill, TargetOutput
 
 
 @dataclass(frozen=True)
@@ -64,13 +64,13 @@ class FramesTarget:
         """Gaussian effects."""
         return cls(torch.randn(vocab, size, generator=torch.Generator().manual_seed(seed)))
 
-    def start(self, inputs: Scene, limit: int, width: int) -> Started:
+    def start(self, inputs: Scene, limit: int, width: int) -> Prefill:
         """The first action is a point mass: it becomes the first unit, whose frame the first pass makes."""
         rows = len(inputs.frame)
         zero = torch.zeros(rows, dtype=torch.int64)
         key = PhiloxSource.seeded(inputs.seed, rows).key
         cache = Memory(key, inputs.frame, zero, inputs.frame, zero.bool(), inputs.frame[:, None], zero)
-        return Started(
+        return Prefill(
             cache, TargetOutput(distribution=PointMass(inputs.action[:, None])), inputs.action[:, None][:, :0], zero
         )
 

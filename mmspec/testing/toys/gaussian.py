@@ -9,7 +9,7 @@ from mmspec.core.distributions import Distribution, Gaussian, take_nodes
 from mmspec.core.drafters.jacobi import Window
 from mmspec.core.noise import Noise
 from mmspec.core.state import State
-from mmspec.core.types import Draft, Started, TargetOutput
+from mmspec.core.types import Draft, Prefill, TargetOutput
 from mmspec.testing.oracles import linear_joint
 
 
@@ -48,12 +48,12 @@ class GaussianTarget:
         left, above = (w / torch.linalg.matrix_norm(w, 2) * gain for w in (left, above))
         return cls(width, left, above, torch.randn(dim, generator=generator), sigma)
 
-    def start(self, inputs: int, limit: int, width: int) -> Started:
+    def start(self, inputs: int, limit: int, width: int) -> Prefill:
         """`inputs`: how many rows. No token is given."""
         tokens = torch.zeros(inputs, limit + width, len(self.bias))
         zero = torch.zeros(inputs, dtype=torch.int64)
         cache = Memory(tokens, zero)
-        return Started(cache, self._output(cache, tokens[:, :1], zero[:, None]), tokens[:, :0], zero)
+        return Prefill(cache, self._output(cache, tokens[:, :1], zero[:, None]), tokens[:, :0], zero)
 
     def verify(self, cache: Memory, draft: Draft, first: int = 0) -> TargetOutput:
         assert draft.index.is_chain

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from mmspec.core.types import Draft, Started, TargetOutput
+from mmspec.core.types import Draft, Prefill, TargetOutput
 
 
 @dataclass
@@ -49,13 +49,13 @@ class GridTarget:
         table = torch.randn(classes + 1, vocab + 1, vocab + 1, vocab, generator=generator)
         return cls(width, table * sharpness)
 
-    def start(self, inputs: Tensor, limit: int, width: int) -> Started:
+    def start(self, inputs: Tensor, limit: int, width: int) -> Prefill:
         """`inputs [batch]` int64: classes. No code is given."""
         rows = len(inputs)
         zero = torch.zeros(rows, dtype=torch.int64)
         codes = torch.zeros(rows, limit + 1, dtype=torch.int64)
         cache = Memory(codes, zero, inputs)
-        return Started(cache, self._output(cache, codes[:, :1], codes[:, :1], zero[:, None]), codes[:, :0], zero)
+        return Prefill(cache, self._output(cache, codes[:, :1], codes[:, :1], zero[:, None]), codes[:, :0], zero)
 
     def verify(self, cache: Memory, draft: Draft, first: int = 0) -> TargetOutput:
         cache.draft = draft

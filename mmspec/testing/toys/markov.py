@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from mmspec.core.distributions import take_nodes
-from mmspec.core.types import Draft, Started, TargetOutput
+from mmspec.core.types import Draft, Prefill, TargetOutput
 
 
 @dataclass
@@ -36,10 +36,10 @@ class MarkovTarget:
         """Gaussian logits."""
         return cls(torch.randn(vocab, vocab, vocab, generator=torch.Generator().manual_seed(seed)) * sharpness)
 
-    def start(self, inputs: Any, limit: int, width: int) -> Started:
+    def start(self, inputs: Any, limit: int, width: int) -> Prefill:
         """`inputs [batch, prompt]` int64, prompt at least 2."""
         output = TargetOutput(logits=self.table[inputs[:, -2], inputs[:, -1]][:, None])
-        return Started(Memory(inputs[:, -1]), output, inputs, torch.zeros(len(inputs), dtype=torch.int64))
+        return Prefill(Memory(inputs[:, -1]), output, inputs, torch.zeros(len(inputs), dtype=torch.int64))
 
     def verify(self, cache: Memory, draft: Draft, first: int = 0) -> TargetOutput:
         cache.draft = draft

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from mmspec.core.distributions import GaussianMixture
-from mmspec.core.types import Draft, Started, TargetOutput
+from mmspec.core.types import Draft, Prefill, TargetOutput
 from mmspec.testing.toys.gaussian import Memory
 
 
@@ -38,11 +38,11 @@ class MixtureTarget:
         mix = mix / torch.linalg.matrix_norm(mix, 2) * gain
         return cls(weights / weights.sum(), offsets, mix, torch.stack([sigmas, 1.3 * sigmas]), coupling)
 
-    def start(self, inputs: int, limit: int, width: int) -> Started:
+    def start(self, inputs: int, limit: int, width: int) -> Prefill:
         """`inputs`: how many rows. No token is given."""
         zero = torch.zeros(inputs, dtype=torch.int64)
         tokens = torch.zeros(inputs, 1, self.offsets.shape[1])
-        return Started(Memory(tokens, zero), self._output(tokens, zero[:, None]), tokens[:, :0], zero)
+        return Prefill(Memory(tokens, zero), self._output(tokens, zero[:, None]), tokens[:, :0], zero)
 
     def verify(self, cache: Memory, draft: Draft, first: int = 0) -> TargetOutput:
         place = cache.length[:, None] + torch.arange(draft.nodes)

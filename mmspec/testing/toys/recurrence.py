@@ -12,7 +12,7 @@ from torch import Tensor
 
 from mmspec.core.distributions import take_nodes
 from mmspec.core.tree import TreeIndex
-from mmspec.core.types import Draft, Started, TargetOutput
+from mmspec.core.types import Draft, Prefill, TargetOutput
 
 
 @dataclass
@@ -61,7 +61,7 @@ class RecurrenceTarget:
         )
         return RecurrenceTarget(self.decay, embedding, self.mixing, readout)
 
-    def start(self, inputs: Tensor, limit: int, width: int) -> Started:
+    def start(self, inputs: Tensor, limit: int, width: int) -> Prefill:
         """`inputs [batch, prompt]` int64, -1 as padding on the left."""
         pads = (inputs < 0).sum(1)
         cache = Memory(
@@ -70,7 +70,7 @@ class RecurrenceTarget:
         index = TreeIndex.chain(inputs.shape[1])
         states = self._pass(cache, inputs, index)
         cache.state = states[:, -1]
-        return Started(cache, TargetOutput(logits=states[:, -1:, 1] @ self.readout.T), inputs.clamp(min=0), pads)
+        return Prefill(cache, TargetOutput(logits=states[:, -1:, 1] @ self.readout.T), inputs.clamp(min=0), pads)
 
     def verify(self, cache: Memory, draft: Draft, first: int = 0) -> TargetOutput:
         states = self._pass(cache, draft.units, draft.index)

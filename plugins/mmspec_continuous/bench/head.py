@@ -13,7 +13,7 @@ from torch import Tensor
 
 from mmspec.core.decoder import Decoder
 from mmspec.core.philox import PhiloxSource
-from mmspec.core.types import Draft, Started, TargetOutput
+from mmspec.core.types import Draft, Prefill, TargetOutput
 from mmspec.core.warp import Warp
 from mmspec.kits.pictures.bench.contestants import Call, Drawn
 from mmspec.kits.pictures.bench.tasks import Task
@@ -96,7 +96,7 @@ class Whole:
     def __init__(self, target: Any) -> None:
         self.target = target
 
-    def start(self, inputs: Any, limit: int, width: int) -> Started:
+    def start(self, inputs: Any, limit: int, width: int) -> Prefill:
         """As a target's."""
         return self.target.start(inputs, limit, width)
 

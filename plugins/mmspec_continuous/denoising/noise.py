@@ -7,7 +7,7 @@ import torch
 from diffusers.utils.torch_utils import randn_tensor
 from torch import Tensor
 
-from mmspec.core.noise import Lane
+from mmspec.core.noise import Substream
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class GeneratorNoise:
     rows: Sequence[int]
     device: torch.device
 
-    def lane(self, lane: Lane) -> "GeneratorNoise":
+    def substream(self, substream: Substream) -> "GeneratorNoise":
         return self
 
     def uniform(self) -> Tensor:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from mmspec.core.drafters.jacobi import Jacobi
-from mmspec.core.drafters.neighbours import AboveDistribution, LeftDistribution
+from mmspec.core.drafters.neighbours import EarlierDistribution, LeftDistribution
 from mmspec.core.protocols import Target
 from mmspec_continuous.plugin import CONTINUOUS_JACOBI
 
@@ -54,4 +54,4 @@ class ContinuousJacobi(Jacobi):
         grid = getattr(target, "grid", None)
         if grid is None:
             raise ValueError("init='above' needs a target with a grid; init=left does not")
-        self.initialisation = AboveDistribution(grid)
+        self.initialisation = EarlierDistribution(grid)

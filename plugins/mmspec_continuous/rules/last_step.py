@@ -14,7 +14,7 @@ from torch import Tensor
 
 from mmspec.core.distributions import DenoisingChain, Distribution, Gaussian
 from mmspec.core.distributions.trajectory import Trajectory
-from mmspec.core.noise import Lane, Noise
+from mmspec.core.noise import Noise, Substream
 
 REACH = 8.0
 """Integrals are cut off at this many standard deviations."""
@@ -53,7 +53,7 @@ class LastStep:
         more draw from p is taken as it is.
         """
         line, distance = self._line()
-        half_square, angle, coin = noise.lane(Lane.RESIDUAL).exponential(3 * (tries + 1)).chunk(3, -1)
+        half_square, angle, coin = noise.substream(Substream.RESIDUAL).exponential(3 * (tries + 1)).chunk(3, -1)
         # Box-Muller: half of the squared radius is exponential, and 1 - exp(-angle) is uniform.
         along = torch.sqrt(2 * half_square) * torch.cos(2 * torch.pi * torch.expm1(-angle))
         taken = -coin > distance * along - distance * distance / 2 - self.log_factor

@@ -27,7 +27,7 @@ from pydantic import Field
 from torch import Tensor
 
 from mmspec.core.distributions import drawn_part, reflect, where_nodes
-from mmspec.core.noise import DraftNoise, Lane, Round
+from mmspec.core.noise import DraftNoise, Round, Substream
 from mmspec.core.protocols import Target
 from mmspec.core.rules.rule import walk, walk_where
 from mmspec.core.types import Draft, Scores, Verdict
@@ -92,7 +92,7 @@ class Tempered:
             return self._measured(walk(draft, drawn, distribution.units(drawn)), None, None)
         step, free, finish = up_to_last_step(distribution, proposal, follows, noise, POWERS[self.options.factor])
         x, nodes = draft.drafted, torch.arange(draft.nodes - 1, device=free.device)
-        log_coin = torch.log(noise.lane(Lane.COIN).uniform())[:, :-1]
+        log_coin = torch.log(noise.substream(Substream.COIN).uniform())[:, :-1]
         accepted = follows & (log_coin < step.log_ratio(x, self.options.tau))
         tested = where_nodes(accepted, x, step.residual(noise.at(nodes[None]), self.options.tries))
         last = torch.cat([where_nodes(follows, tested, free[:, :-1]), free[:, -1:]], 1)

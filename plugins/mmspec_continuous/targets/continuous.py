@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from mmspec.core.distributions import Schedule
-from mmspec.core.types import Draft, Started, TargetOutput
+from mmspec.core.types import Draft, Prefill, TargetOutput
 from mmspec.hosts.linear import Kernels, kernels, narrow, renew
 from mmspec.hosts.offload import awake, hooks_of
 from mmspec.kits.pictures.conditions import Condition
@@ -88,7 +88,7 @@ class ContinuousTarget:
         if self.head is not None:
             Schedule.of(self.head)
 
-    def start(self, inputs: Condition, limit: int, width: int) -> Started:
+    def start(self, inputs: Condition, limit: int, width: int) -> Prefill:
         """Prefill a condition; there is no prompt of tokens. A condition without a scale is not guided.
 
         Raises:
@@ -104,7 +104,7 @@ class ContinuousTarget:
         device = projected.device
         prompt = torch.zeros(halves.rows, 0, self.model.config.token_dim, dtype=torch.float32, device=device)
         pads = torch.zeros(halves.rows, dtype=torch.int64, device=device)
-        return Started(cache, self._output(cache, projected), prompt, pads)
+        return Prefill(cache, self._output(cache, projected), prompt, pads)
 
     def verify(self, cache: ContinuousCache, draft: Draft, first: int = 0) -> TargetOutput:
         return self._output(cache, self.raster.verify(cache.halves, draft, first))

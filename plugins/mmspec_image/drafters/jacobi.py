@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from mmspec.core.distributions import Distribution
-from mmspec.core.drafters.initialisations import AboveUnit, LeftUnit, RandomUnit
+from mmspec.core.drafters.initialisations import EarlierUnit, LeftUnit, RandomUnit
 from mmspec.core.drafters.jacobi import Initialisation, Jacobi, Window
 from mmspec.core.noise import Noise
 from mmspec.core.protocols import Target
@@ -50,8 +50,8 @@ class Predicted:
 
     def fill(self, state: State, window: Window, noise: Noise) -> tuple[Tensor, Distribution | None]:
         left, _ = LeftUnit().fill(state, window, noise)
-        above, _ = AboveUnit(self.grid_width).fill(state, window, noise)
-        corner, _ = AboveUnit(self.grid_width + 1).fill(state, window, noise)
+        above, _ = EarlierUnit(self.grid_width).fill(state, window, noise)
+        corner, _ = EarlierUnit(self.grid_width + 1).fill(state, window, noise)
         return torch.where(corner == above, left, above), None
 
 
@@ -63,7 +63,7 @@ class PreviousImage:
     """
 
     def __init__(self, grid_width: int) -> None:
-        self._above = AboveUnit(grid_width)
+        self._above = EarlierUnit(grid_width)
         self._now: tuple[Tensor, int] | None = None  # history of the call at hand, and where its codes begin
         self._last: Tensor | None = None
 
@@ -82,7 +82,7 @@ class PreviousImage:
         """A call writes one history from its beginning to its end: another one means another call."""
         if self._now is None or self._now[0] is not state.history:
             self._last = None if self._now is None else self._now[0][:, self._now[1] : -1]
-            self._now = state.history, state.given
+            self._now = state.history, state.prompt_length
 
 
 class ImageJacobi(Jacobi):
@@ -115,7 +115,7 @@ class ImageJacobi(Jacobi):
         return {
             "random": lambda: RandomUnit(vocab),
             "left": LeftUnit,
-            "above": lambda: AboveUnit(grid),
+            "above": lambda: EarlierUnit(grid),
             "predict-2d": lambda: Predicted(grid),
             "previous-image": lambda: PreviousImage(grid),
         }[self.options.init]()

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from mmspec.core.distributions import Categorical, Mixed, couple, dense
-from mmspec.core.noise import Lane, Noise, Round
+from mmspec.core.noise import Noise, Round, Substream
 from mmspec.core.rules.rule import walk
 from mmspec.core.types import Draft, Scores, Verdict
 from mmspec_image.rules.groups import Group, Groups
@@ -104,10 +104,10 @@ def _by_distribution(rule: Relaxation, offer: Offer, groups: Groups, noise: Nois
     """x where its coin falls below P(G) / Q, else a draw from what is left: `[batch, node]`."""
     x = offer.x[..., None]
     group = groups(x)
-    kept = noise.lane(Lane.COIN).uniform()[..., None] * rule.against(group, offer.q, x) < group.mass(offer.p)
+    kept = noise.substream(Substream.COIN).uniform()[..., None] * rule.against(group, offer.q, x) < group.mass(offer.p)
     left = rule.left(offer.p, offer.q, group)
     left = torch.where(left.sum(-1, keepdim=True) > 0, left, offer.p)
-    rest = (left / noise.lane(Lane.RESIDUAL).exponential(left.shape[-1])).argmax(-1)
+    rest = (left / noise.substream(Substream.RESIDUAL).exponential(left.shape[-1])).argmax(-1)
     return torch.where(kept[..., 0], offer.x, rest)
 
 
@@ -121,8 +121,8 @@ def _by_point(rule: Relaxation, offer: Offer, groups: Groups, free: Tensor, nois
     left = rule.left(offer.p, torch.zeros_like(offer.p).scatter(-1, offer.x[..., None], 1.0), group)
     inside = left * members
     share = inside.sum(-1) / left.sum(-1).clamp(min=torch.finfo(left.dtype).tiny)
-    neighbour = (inside / noise.lane(Lane.RESIDUAL).exponential(left.shape[-1])).argmax(-1)
-    other = torch.where(noise.lane(Lane.COIN).uniform() < share, neighbour, free)
+    neighbour = (inside / noise.substream(Substream.RESIDUAL).exponential(left.shape[-1])).argmax(-1)
+    other = torch.where(noise.substream(Substream.COIN).uniform() < share, neighbour, free)
     return torch.where(members.gather(-1, free[..., None])[..., 0], offer.x, other)
 
 

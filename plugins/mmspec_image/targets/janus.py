@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from transformers import JanusForConditionalGeneration
 from transformers.modeling_utils import PreTrainedModel
 
-from mmspec.core.types import Draft, Started, TargetOutput
+from mmspec.core.types import Draft, Prefill, TargetOutput
 from mmspec.hosts import prefill, prompt
 from mmspec.hosts.anatomy import Anatomy
 from mmspec.hosts.attention import holding
@@ -105,7 +105,7 @@ class JanusTarget:
         return nn.functional.normalize(self.model.model.vqmodel.quantize.embedding.weight.detach(), dim=-1)
 
     @torch.no_grad()
-    def start(self, inputs: Prompt, limit: int, width: int) -> Started:
+    def start(self, inputs: Prompt, limit: int, width: int) -> Prefill:
         """Prefill a prompt; no code is given.
 
         Raises:
@@ -127,7 +127,7 @@ class JanusTarget:
             logits = prefill.chunked(words, slots, ids, mask)
         memory = Halves(slots, rows, given)
         none = torch.zeros(rows, 0, dtype=torch.int64, device=ids.device)
-        return Started(memory, memory.output(logits[:, None]), none, none.sum(1))
+        return Prefill(memory, memory.output(logits[:, None]), none, none.sum(1))
 
     @torch.inference_mode()
     def verify(self, cache: Halves, draft: Draft, first: int = 0) -> TargetOutput:

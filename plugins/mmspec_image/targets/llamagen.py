@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from mmspec.core.types import Draft, Started, TargetOutput
+from mmspec.core.types import Draft, Prefill, TargetOutput
 from mmspec.hosts.offload import awake, hooks_of
 from mmspec.kits.pictures.conditions import Condition
 from mmspec.kits.pictures.halves import Halves
@@ -41,7 +41,7 @@ class LlamaGenTarget:
         with awake(self.model, table):
             return table.weight.detach().clone() if hooks_of(self.model) else table.weight.detach()
 
-    def start(self, inputs: Condition, limit: int, width: int) -> Started:
+    def start(self, inputs: Condition, limit: int, width: int) -> Prefill:
         """Prefill a condition; no code is given.
 
         Raises:
@@ -51,7 +51,7 @@ class LlamaGenTarget:
             raise ValueError(f"a picture of this model has {self.context} codes, {limit} were asked for")
         memory, logits = self.raster.start(inputs, limit, width)
         none = torch.zeros(memory.rows, 0, dtype=torch.int64, device=logits.device)
-        return Started(memory, memory.output(logits), none, none.sum(1))
+        return Prefill(memory, memory.output(logits), none, none.sum(1))
 
     def verify(self, cache: Halves, draft: Draft, first: int = 0) -> TargetOutput:
         return cache.output(self.raster.verify(cache, draft, first))

@@ -124,7 +124,7 @@ class Candidates:
         memory.stale = memory.stale or not memory.asked
         if memory.asked and step.scores.logits is not None:
             count = int(step.count)
-            text = state.history[:, state.host_pads[0] : state.given + state.host_emitted[0] + count]
+            text = state.history[:, state.host_pads[0] : state.prompt_length + state.host_emitted[0] + count]
             memory.generator.update_candidate_strategy(text, step.scores.logits, max(count - 1, 0))
         memory.asked = False
 
@@ -205,7 +205,7 @@ def cross_tokenizer(model: Any, tokenizer: Any, assistant_tokenizer: Any) -> Mak
 
 def known_text(state: State) -> Tensor:
     """Prompt without padding, and output: `[1, length]`."""
-    return state.history[:, state.host_pads[0] : state.given + state.host_emitted[0]]
+    return state.history[:, state.host_pads[0] : state.prompt_length + state.host_emitted[0]]
 
 
 def _ask(generator: CandidateGenerator, text: Tensor, k: int) -> Tensor:
@@ -223,7 +223,7 @@ def _ask(generator: CandidateGenerator, text: Tensor, k: int) -> Tensor:
 
 
 def _longest(state: State) -> int:
-    return state.given - state.host_pads[0] + state.limit
+    return state.prompt_length - state.host_pads[0] + state.limit
 
 
 def _greedy(state: State) -> GenerationConfig:

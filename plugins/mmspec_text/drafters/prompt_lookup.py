@@ -58,7 +58,7 @@ class PromptLookup:
         return None
 
     def propose(self, state: State, k: int, noise: DraftNoise) -> Draft:
-        seen = state.given + max(state.host_emitted)
+        seen = state.prompt_length + max(state.host_emitted)
         history, last = state.history[:, :seen], state.known - 1  # [batch, seen], [batch]
         matched = self._matched(history, last, state.pads)
         order = torch.arange(seen, device=history.device)

@@ -98,7 +98,7 @@ class Suffix:
         return k
 
     def start(self, state: State, inputs: Any) -> list[Row]:
-        prompts = state.history[:, : state.given].tolist()
+        prompts = state.history[:, : state.prompt_length].tolist()
         rows = []
         for prompt, pads in zip(prompts, state.host_pads, strict=True):
             rows.append(Row(prompt[pads:], Seen(*self._sizes)))
@@ -120,9 +120,11 @@ class Suffix:
 
     def _catch_up(self, state: State) -> None:
         """Count what was emitted since the last draft; one read of the device for all rows."""
-        seen = [len(row.text) + pads - state.given for row, pads in zip(state.memory, state.host_pads, strict=True)]
+        seen = [
+            len(row.text) + pads - state.prompt_length for row, pads in zip(state.memory, state.host_pads, strict=True)
+        ]
         first = min(seen)
-        emitted = state.history[:, state.given + first : state.given + max(state.host_emitted)].tolist()
+        emitted = state.history[:, state.prompt_length + first : state.prompt_length + max(state.host_emitted)].tolist()
         for row, known, now, units in zip(state.memory, seen, state.host_emitted, emitted, strict=True):
             new = units[known - first : max(now, known) - first]
             row.counts.extend(row.text, new)

@@ -106,8 +106,8 @@ class TokenRecycling:
 
     def _seed(self, state: State) -> None:
         """What followed a token in the prompt, last, is the one successor of a token that was never scored."""
-        seen = state.history[:, : state.given + 1]
-        order = torch.arange(state.given, device=seen.device)
+        seen = state.history[:, : state.prompt_length + 1]
+        order = torch.arange(state.prompt_length, device=seen.device)
         token, successor = seen[:, :-1].flatten(), seen[:, 1:].flatten()
         fresh = (order >= state.pads[:, None]).flatten() & (self._rows[token, 0] < 0)
         nothing = successor.new_full((len(successor), self._rows.shape[1] - 1), -1)

@@ -9,7 +9,7 @@ Knobs: `init` (what enters the window); `k` (the window: longer accepts more a p
 from dataclasses import dataclass, field
 from typing import Literal
 
-from mmspec.core.drafters.initialisations import AboveUnit, LeftUnit, PreviousFrame, RandomUnit
+from mmspec.core.drafters.initialisations import EarlierUnit, LeftUnit, RandomUnit
 from mmspec.core.drafters.jacobi import Initialisation, Jacobi
 from mmspec.core.protocols import Target
 from mmspec_video.plugin import FRAME_JACOBI
@@ -53,8 +53,8 @@ class FrameJacobi(Jacobi):
 
     def _filling(self, vocab: int, period: int, columns: int) -> Initialisation:
         return {
-            "previous-frame": lambda: PreviousFrame(period),
-            "above": lambda: AboveUnit(columns),
+            "previous-frame": lambda: EarlierUnit(period, in_prompt=True),
+            "above": lambda: EarlierUnit(columns),
             "left": LeftUnit,
             "random": lambda: RandomUnit(vocab),
         }[self.options.init]()

@@ -88,9 +88,9 @@ class TokenPlay:
                 f"frame {self.shown} has no action yet" if self.shown < self.length else "no frame is left"
             )
         state = self._state if self._state is not None else self._begin()
-        begins = state.given + (self.frames.shape[1] - self._fresh) * self.target.period
+        begins = state.prompt_length + (self.frames.shape[1] - self._fresh) * self.target.period
         ends = begins + self.target.model.cells
-        while min(state.host_emitted) < ends - state.given:
+        while min(state.host_emitted) < ends - state.prompt_length:
             self.decoder.advance(state)
         made = state.history[:, begins:ends].clone()
         self._emitted += made.numel() + len(made) * (self.shown > 0)

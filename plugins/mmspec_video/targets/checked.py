@@ -17,7 +17,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from mmspec.core.noise import Lane
+from mmspec.core.noise import Substream
 from mmspec_video.deviation import distance
 from mmspec_video.models.keys import Pair
 from mmspec_video.models.next_frame import NextFrameDiT
@@ -98,7 +98,7 @@ class CheckedDenoiser:
 
     def _seen_behind_noise(self, window: Window, frame: Tensor, action: Tensor, key: Tensor) -> Tensor:
         """Frames that the teacher sees; the noise is the check's own, whatever made the frame."""
-        noise, level = self.teacher.noise(key, window.number, 0, Lane.COIN), self.check.level
+        noise, level = self.teacher.noise(key, window.number, 0, Substream.COIN), self.check.level
         mixed = torch.lerp(frame, noise, level)
         return mixed - level * self.teacher.says(window, mixed, action, level)
 

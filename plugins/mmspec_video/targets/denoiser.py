@@ -7,7 +7,7 @@ from typing import Any, Literal, Protocol
 import torch
 from torch import Tensor
 
-from mmspec.core.noise import Lane
+from mmspec.core.noise import Substream
 from mmspec.core.philox import PhiloxNoise
 from mmspec_video.models.keys import FrameKeys, Pair, causal
 from mmspec_video.sampling import Sampler
@@ -87,7 +87,7 @@ class Denoiser:
             x = self.sampler.advance(x, out, step, fresh)
         return x
 
-    def noise(self, key: Tensor, number: Tensor, step: int, lane: Lane = Lane.UNIT) -> Tensor:
+    def noise(self, key: Tensor, number: Tensor, step: int, lane: Substream = Substream.UNIT) -> Tensor:
         """Standard normal `[row, channel, height, width]`: its address is the frame's number and the step."""
         where = torch.full_like(number[:, None], step)
         return PhiloxNoise(key, number[:, None], where, lane).normal(*self.model.frame_shape)[:, 0]

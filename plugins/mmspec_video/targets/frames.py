@@ -15,7 +15,7 @@ from torch import Tensor
 
 from mmspec.core.distributions import External, PointMass, take_nodes
 from mmspec.core.philox import PhiloxSource
-from mmspec.core.types import Draft, Started, TargetOutput
+from mmspec.core.types import Draft, Prefill, TargetOutput
 from mmspec.hosts.offload import awake
 from mmspec_video.deviation import Deviation, distance
 from mmspec_video.plugin import FRAMES
@@ -75,7 +75,7 @@ class FramesTarget:
         return made
 
     @torch.no_grad()
-    def start(self, inputs: Opening, limit: int, width: int) -> Started:
+    def start(self, inputs: Opening, limit: int, width: int) -> Prefill:
         """The first action is a point mass: it becomes the first unit, whose frame the first pass makes.
 
         Raises:
@@ -95,7 +95,7 @@ class FramesTarget:
         pads = torch.zeros_like(number)
         what = self.joint or self.check
         memory = Memory(key, window, deviation=None if what is None else Deviation(what.says, what.off))
-        return Started(memory, TargetOutput(distribution=PointMass(inputs.action[:, None])), prompt, pads)
+        return Prefill(memory, TargetOutput(distribution=PointMass(inputs.action[:, None])), prompt, pads)
 
     @torch.no_grad()
     def verify(self, cache: Memory, draft: Draft, first: int = 0) -> TargetOutput:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from mmspec.core.types import Draft, Started, TargetOutput
+from mmspec.core.types import Draft, Prefill, TargetOutput
 from mmspec.kits.pictures.conditions import Condition
 from mmspec.kits.pictures.halves import Halves
 from mmspec.kits.pictures.raster import Raster
@@ -48,7 +48,7 @@ class TokenFramesTarget:
         self.columns = model.config.columns
         self.raster = Raster(model, model.logits)
 
-    def start(self, inputs: Clip, limit: int, width: int) -> Started:
+    def start(self, inputs: Clip, limit: int, width: int) -> Prefill:
         """Prefill frames and actions.
 
         Raises:
@@ -62,7 +62,7 @@ class TokenFramesTarget:
                 f"{self.context} units"
             )
         memory, logits = self.raster.start(Condition(units, guided=False), limit, width)
-        return Started(memory, memory.output(logits), units, torch.zeros_like(units[:, 0]))
+        return Prefill(memory, memory.output(logits), units, torch.zeros_like(units[:, 0]))
 
     def units(self, clip: Clip) -> Tensor:
         """The sequence `[row, n · period]`."""

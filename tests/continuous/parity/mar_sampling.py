@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from mmspec.api.pipeline import Generators, Seed, seeds_for
-from mmspec.core.noise import Lane
+from mmspec.core.noise import Substream
 from mmspec.core.philox import PhiloxNoise, PhiloxSource
 from mmspec_continuous.models.adaln_head import DiffusionHead
 from mmspec_continuous.models.ddpm import Respaced, respaced
@@ -47,7 +47,7 @@ def guidance_at(scale: float, left: int, cells: int, growth: Growth) -> float:
 def random_orders(key: Tensor, cells: int) -> Tensor:
     """A permutation of the cells for every row: `[batch, cell]`. Sets are taken from its end."""
     address = torch.arange(cells, device=key.device)[None].expand(len(key), -1)
-    return _noise(key, address).lane(Lane.COIN).uniform().argsort(1)
+    return _noise(key, address).substream(Substream.COIN).uniform().argsort(1)
 
 
 def denoised(

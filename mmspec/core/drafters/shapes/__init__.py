@@ -1,4 +1,4 @@
-"""Which nodes a draft tree has. One shape, one file, named after it."""
+"""Shapes of draft trees. One shape, one file, named after it."""
 
 from mmspec.core.drafters.shapes.beam import Beam
 from mmspec.core.drafters.shapes.branching import Branching

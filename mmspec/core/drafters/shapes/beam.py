@@ -1,12 +1,12 @@
-"""`beam`: the best few nodes of every level, where best is drawn: sequences without replacement.
+"""`beam`: stochastic beam search, which samples sequences without replacement.
 
 RSD-S (Jeon et al., arXiv 2402.14160) on stochastic beam search (Kool et al., 1903.06059). A node has φ, the log
-probability of its path, and a perturbed value G; a child's own is G' = φ' + Gumbel, pushed below its parent's:
+probability of its path, and a perturbed value G; a child has G' = φ' + Gumbel, conditioned on its parent's value:
 G~ = -log(e^-G - e^-Z + e^-G') with Z the largest G' among its siblings. The `beams` largest G~ of a level are kept, in
-falling order. What is kept of a node's children is a prefix of the order in which they were drawn, for a reason that
-does not look at the next one's unit, so that their distributions are those of sampling without replacement.
-Exact under `recursive-rejection` and `match`. Greedy it is plain beam search.
-Knob: `beams`: nodes a level; 1 is a chain.
+descending order. The kept children of a node are a prefix of the order in which they were drawn, and the cut does not
+depend on the next child's unit, so that their distributions are those of sampling without replacement.
+Exact under `recursive-rejection` and `match`. If greedy, this is plain beam search.
+Knob: `beams`: nodes per level; 1 is a chain.
 """
 
 from dataclasses import dataclass
@@ -57,10 +57,10 @@ class Beam:
         assert isinstance(distribution, Categorical)
         at_root = torch.zeros_like(frontier.score)
         path, above = frontier.carried or (at_root, at_root)  # φ and G of the frontier: [batch, m]
-        best = race(frontier).topk(most, -1)  # no node keeps more children than the level has nodes
+        best = race(frontier).topk(most, -1)  # no node keeps more children than a level has nodes
         own = path[..., None] + distribution.on(None).gather(-1, best.indices).log()
-        drawn = path[..., None] + best.values.log()  # G', falling
-        value = (own if frontier.greedy else pushed(drawn, above)).flatten(1)
+        drawn = path[..., None] + best.values.log()  # G', descending
+        value = (own if frontier.greedy else conditioned(drawn, above)).flatten(1)
         kept = value.topk(most, -1)
         parent, rank = kept.indices // most, kept.indices % most
         drawn_from = distribution_of(distribution, parent, rank, best.indices) if frontier.wants_distribution else None
@@ -77,14 +77,14 @@ class Beam:
         return None
 
 
-def pushed(drawn: Tensor, above: Tensor) -> Tensor:
-    """G~: children's values `drawn [batch, m, r]`, largest first, given that their largest is `above [batch, m]`.
+def conditioned(drawn: Tensor, above: Tensor) -> Tensor:
+    """G~: children's values `drawn [batch, m, r]`, largest first, conditioned on their maximum `above [batch, m]`.
 
-    -inf where a child, or its parent, cannot be drawn.
+    -inf if a child, or its parent, cannot be drawn.
     """
     bound = above[..., None]
     below = (drawn - drawn[..., :1]).clamp(max=0)
-    # log(1 - e^below), by the form that keeps its digits on each side of log 2.
+    # log(1 - e^below), computed by the form that is accurate on each side of log 2.
     gap = torch.where(below > -0.693, torch.log(-torch.expm1(below)), torch.log1p(-torch.exp(below)))
     v = bound - drawn + gap
     value = bound - v.clamp(min=0) - torch.log1p(torch.exp(-v.abs()))

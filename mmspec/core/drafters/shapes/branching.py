@@ -1,10 +1,10 @@
-"""`branching`: so many children a node, by depth; one tree for all rows.
+"""`branching`: a fixed number of children per depth; one tree for all rows.
 
 RSD-C (Jeon et al., arXiv 2402.14160); Sequoia (Chen et al., 2402.12374) samples the same way. Children are drawn
-without replacement by Gumbel-top-k and stand in the order of their draw; each has q without its earlier siblings for a
-distribution. The tree is known beforehand, so that masks are built once.
+without replacement by Gumbel-top-k and are in the order of their draws; the distribution of each is q without its
+earlier siblings, renormalised. The tree is known beforehand, so that masks are built once.
 Exact under `recursive-rejection` and `match`.
-Knob: `branching`: more children at a depth help where the small model is unsure; each multiplies all that hangs below.
+Knob: `branching`: more children at a depth help where the draft model is unsure, and multiply the nodes below.
 """
 
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ class Branching:
     """See the module.
 
     Attributes:
-        branching: Children of every node, by depth; as many levels at most.
+        branching: Children of every node, by depth; its length bounds the number of levels.
     """
 
     branching: tuple[int, ...] = (3, 2, 1, 1, 1)
@@ -58,11 +58,9 @@ class Branching:
         best = race(frontier).topk(children, -1)  # [batch, m, children]
         node = torch.arange(best.indices[0].numel(), device=best.indices.device)[None]
         parent = node // children
-        drawn_from = (
-            distribution_of(distribution, parent, node % children, best.indices)
-            if frontier.wants_distribution
-            else None
-        )
+        drawn_from = None
+        if frontier.wants_distribution:
+            drawn_from = distribution_of(distribution, parent, node % children, best.indices)
         score = (frontier.score + distribution.confidence()).repeat_interleave(children, 1)
         return Level(best.indices.flatten(1), parent, score, best.values.flatten(1) > 0, drawn_from)
 
@@ -78,7 +76,7 @@ def _parents(branching: tuple[int, ...]) -> tuple[int, ...]:
     parents: list[int] = []
     level = [-1]
     for children in branching:
-        hang = [p for p in level for _ in range(children)]
-        level = [len(parents) + i for i in range(len(hang))]
-        parents += hang
+        new = [parent for parent in level for _ in range(children)]
+        level = [len(parents) + i for i in range(len(new))]
+        parents += new
     return tuple(parents)

@@ -1,7 +1,7 @@
-"""`chain`: one child a node.
+"""`chain`: one child per node.
 
-Speculative sampling (Leviathan et al., arXiv 2211.17192; Chen et al., 2302.01318). Scores are the running product of
-each distribution's largest probability, known before the draw.
+Speculative sampling (Leviathan et al., arXiv 2211.17192; Chen et al., 2302.01318). A node's score is the sum of the
+logs of each distribution's largest probability, known before the draw.
 Exact under every rule that takes chains. No knobs.
 """
 
@@ -13,7 +13,7 @@ from mmspec.core.drafters.shapes.shape import Frontier, Level
 
 
 class Chain:
-    """See the module. The one shape that also takes distributions which are not categorical."""
+    """See the module. The only shape for distributions that are not categorical."""
 
     offers = frozenset({"chain", "q"})
     needs: frozenset[str] = frozenset()
@@ -40,13 +40,8 @@ class Chain:
             units, distribution = distribution.units(draws), distribution.with_draws(draws)
         score = frontier.score + distribution.confidence()
         parent = torch.zeros(1, 1, dtype=torch.int64, device=score.device)
-        return Level(
-            units,
-            parent,
-            score,
-            torch.ones_like(score, dtype=torch.bool),
-            distribution if frontier.wants_distribution else None,
-        )
+        valid = torch.ones_like(score, dtype=torch.bool)
+        return Level(units, parent, score, valid, distribution if frontier.wants_distribution else None)
 
     def choose(self, score: Tensor) -> Tensor | None:
         return None

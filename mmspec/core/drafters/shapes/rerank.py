@@ -1,14 +1,14 @@
-"""`rerank`: expand the most promising nodes, then verify the best of all that was seen.
+"""`rerank`: expand the most promising nodes of each level, then verify the best of all candidates.
 
-EAGLE-2 (Li et al., arXiv 2406.16858): every frontier node gets `children` children, the `frontier` best of a level by
-cumulative score are expanded next, and of all candidates the `nodes` best are verified. Scores never rise along a path,
-so that the chosen nodes are a tree. Greedy, a child's score is its log probability. With the target's own noise E, as
-under `match`, children are the top of the race q / E, and the score is log softmax(log(q / E) / spread): how likely
-the target's race has the same winner.
-It chooses nodes by looking at their own units, which biases every rule that uses q (couplings.md § 5: mean TV 0.15 to
-0.2); so drafts are point masses and the rule must offer `rerank`, as `match` does.
-Knobs: `frontier`, `children` and `nodes`: larger finds more and costs more, on the small model and on the target; a
-smaller `spread` trusts the winner of the small model's race more: deeper, narrower trees.
+EAGLE-2 (Li et al., arXiv 2406.16858): every frontier node gets `children` children, the `frontier` best nodes of a
+level by cumulative score are expanded next, and the `nodes` best of all candidates are verified. Scores never increase
+along a path, so that the chosen nodes are a tree. If greedy, a child adds its log probability. With the target's own
+noise E, as under `match`, children are the top of the race q / E, and a child adds log softmax(log(q / E) / spread), an
+estimate of how likely the target's race has the same winner.
+Nodes are chosen by their own units, which biases every rule that uses q (we measured a mean TV of 0.15 to 0.2); so
+drafts are point masses, and the rule must offer `rerank`, as `match` does.
+Knobs: `frontier`, `children` and `nodes`: larger finds more and costs more, in the draft model and in the target; a
+smaller `spread` trusts the winner of the draft model's race more: deeper, narrower trees.
 """
 
 from dataclasses import dataclass
@@ -72,12 +72,12 @@ class Rerank:
         return Level(best.flatten(1), node // self.children, score, score > -torch.inf, frontier=kept)
 
     def choose(self, score: Tensor) -> Tensor | None:
-        # Stable: of equals the earlier stands, so that a child never displaces its parent.
+        # Stable sort: of equal scores the earlier node comes first, so that a child never displaces its parent.
         best = score.sort(dim=1, descending=True, stable=True).indices[:, : self.nodes]
         return best.sort(1).values
 
     def _expanded(self, k: int) -> list[int]:
-        """Nodes expanded at each level, the root's first."""
+        """Number of nodes expanded at each level, beginning with the root."""
         sizes = [1] if k else []
         while len(sizes) < k:
             sizes.append(min(self.frontier, sizes[-1] * self.children))

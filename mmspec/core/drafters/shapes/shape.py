@@ -1,8 +1,7 @@
-"""What a shape is: it looks at the distributions after a frontier of nodes, and says what hangs on them and what is
-fed next.
+"""The shape of a draft tree: which children a draft model's nodes get, and which of them it is fed next.
 
-A draft model grows a tree level by level. The frontier is what it scored last (first the root alone); a shape draws the
-next level's nodes and names those among them that become the next frontier.
+A draft model grows a tree level by level. The frontier is the nodes that it scored last (first the root alone). A shape
+draws the children of the frontier, which are the next level, and chooses among them the next frontier.
 """
 
 from dataclasses import dataclass
@@ -16,16 +15,15 @@ from mmspec.core.noise import Noise
 
 @dataclass(frozen=True)
 class Frontier:
-    """The nodes that a level may hang on, `m` of them in every row.
+    """The nodes that get children next, `m` of them in every row.
 
     Attributes:
-        distribution: The small model's distribution after each, `[batch, m]`, under the call's own warp.
-        noise: For one draw, or one race, at each: `[batch, m]`.
-        score: `[batch, m]` of the nodes themselves, as their shape gave it; 0 at the root.
-        greedy: Children are the likeliest units of `distribution`: nothing is drawn.
-        wants_distribution: Children are sampled with noise of their own, so that a rule will want to know their
-            distribution.
-        carried: What the last level left (`Level.carried`); None at the root.
+        distribution: The draft model's distribution after each, `[batch, m]`, under the call's warp.
+        noise: Noise for one draw, or one race, at each: `[batch, m]`.
+        score: `[batch, m]`: `Level.score` of these nodes; 0 at the root.
+        greedy: Children are the likeliest units of `distribution`, without noise.
+        wants_distribution: Children are sampled with fresh noise, so that the rule will need their distribution.
+        carried: `Level.carried` of the level that these nodes are from; None at the root.
     """
 
     distribution: Distribution
@@ -38,16 +36,16 @@ class Frontier:
 
 @dataclass(frozen=True)
 class Level:
-    """The `n` nodes that were hung on a frontier; earlier siblings first.
+    """The `n` children of a frontier; siblings are in the order in which they were drawn.
 
     Attributes:
         units: `[batch, n, *unit]`.
-        parent: Place in the frontier that each hangs on: `[batch, n]`, or `[1, n]` for all rows.
+        parent: Index of each node's parent in the frontier: `[batch, n]`, or `[1, n]` for all rows.
         score: `[batch, n]`, as in `Draft`.
         valid: `[batch, n]` bool; False where the distribution had too few units.
-        distribution: What the units were drawn from, `[batch, n]`, where the frontier asked for it.
-        frontier: Places among these nodes of those to feed next, `[batch, w]`; None feeds all.
-        carried: For the shape's own next level.
+        distribution: What the units were drawn from, `[batch, n]`, if the frontier asked for it.
+        frontier: Indices of the nodes that are the next frontier, `[batch, w]`; None: all.
+        carried: State for the shape's next level.
     """
 
     units: Tensor
@@ -60,12 +58,11 @@ class Level:
 
 
 class Shape(Protocol):
-    """Which nodes there are.
+    """Which nodes a draft tree has.
 
     Attributes:
-        offers: `chain` or `tree`, and `q` where drafts carry a distribution.
-        needs: Words that target and rule must offer between them.
-        widest: Most siblings.
+        offers: `chain` or `tree`, and `q` if drafts have a distribution.
+        needs: Words that target and rule together must offer.
     """
 
     offers: frozenset[str]
@@ -73,29 +70,29 @@ class Shape(Protocol):
 
     @property
     def widest(self) -> int:
-        """Most siblings of a node: a vocabulary must have as many units."""
+        """Most siblings of a node: the vocabulary must have that many units."""
         ...
 
     def levels(self, k: int) -> int:
-        """Levels of a tree of budget `k`."""
+        """Number of levels of a tree of budget `k`."""
         ...
 
     def width(self, k: int) -> int:
-        """Drafted nodes at most, the root not counted."""
+        """Most drafted nodes, the root not counted."""
         ...
 
     def fed(self, k: int) -> int:
-        """Nodes that go through the small model at most, the root not counted."""
+        """Most nodes that the draft model is fed, the root not counted."""
         ...
 
     def parents(self, k: int) -> tuple[int, ...] | None:
-        """Parents of the drafted nodes, -1 for the root, where all rows share one tree and feed all of it; or None."""
+        """Parents of the drafted nodes, -1 for the root, if all rows have the same tree and all is fed; else None."""
         ...
 
     def level(self, frontier: Frontier, depth: int) -> Level:
-        """The nodes at `depth`, on the device, without a host sync."""
+        """The nodes at `depth`. No host sync."""
         ...
 
     def choose(self, score: Tensor) -> Tensor | None:
-        """Of all nodes, `score [batch, node]`, the ids to verify, ascending, `[batch, n]`; None verifies all."""
+        """The nodes to verify, given all nodes' `score [batch, node]`: ascending ids `[batch, n]`; None: all."""
         ...

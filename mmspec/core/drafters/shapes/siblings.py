@@ -1,7 +1,7 @@
-"""Siblings: the first few finishers of an exponential race, which is sampling without replacement.
+"""Siblings: the top k of an exponential race, which is sampling without replacement.
 
-Gumbel-top-k (Kool et al., arXiv 1903.06059): log(q / E) is log q plus Gumbel noise; its top k, in falling order, are
-distributed like k draws in a row, each from what the earlier ones left of q.
+Gumbel-top-k (Kool et al., arXiv 1903.06059): log(q / E) is log q plus Gumbel noise; its top k, in descending order, are
+distributed like k successive draws, each from q without the earlier ones, renormalised.
 """
 
 import torch
@@ -12,7 +12,7 @@ from mmspec.core.drafters.shapes.shape import Frontier
 
 
 def race(frontier: Frontier) -> Tensor:
-    """Every unit's rank as a child, larger first: `[batch, m, vocab]`; 0 for units that cannot be drawn."""
+    """A value for every unit, `[batch, m, vocab]`; the largest are the children, and 0 cannot be drawn."""
     assert isinstance(frontier.distribution, Categorical)
     return frontier.distribution.on(None) if frontier.greedy else frontier.distribution.race(frontier.noise)
 
@@ -22,12 +22,12 @@ def distribution_of(distribution: Categorical, parent: Tensor, rank: Tensor, chi
 
     Args:
         distribution: `[batch, m]`, dense.
-        parent: Place of each node's parent, `[batch, n]` or `[1, n]`.
-        rank: How many siblings were drawn before it, `[batch, n]` or `[1, n]`.
-        children: Units of each parent in the order of their draw, `[batch, m, r]`.
+        parent: Index of each node's parent, `[batch, n]` or `[1, n]`.
+        rank: Number of siblings that were drawn before the node, `[batch, n]` or `[1, n]`.
+        children: The children's units of each parent in the order of their draws, `[batch, m, r]`.
     """
     q, drawn = take_nodes(distribution.on(None), parent), take_nodes(children, parent)
     earlier = torch.arange(drawn.shape[-1], device=drawn.device) < rank[..., None]
     left = q.scatter(-1, drawn, torch.where(earlier, 0.0, q.gather(-1, drawn)))
-    # Nothing is left where a node is one of more siblings than the distribution has units; such nodes are not valid.
+    # Nothing is left if there are more siblings than units with mass; such nodes are not valid.
     return Categorical(left / left.sum(-1, keepdim=True).clamp(min=torch.finfo(left.dtype).tiny))

@@ -79,7 +79,7 @@ def forced(decoder: Decoder, text: Tensor, given: int) -> Forced:
 def _correct(state: State, first: Tensor) -> None:
     """Prefill emitted a unit of the target's own; the text has another."""
     state.root = first
-    state.history[:, state.given] = first
+    state.history[:, state.prompt_length] = first
 
 
 def forced_all(decoder: Decoder, texts: Sequence[Tensor], given: int) -> Forced:

@@ -49,7 +49,7 @@ class Backoff:
 
     def propose(self, state: State, k: int, noise: DraftNoise) -> Draft:
         history, pads = state.history.tolist(), state.host_pads
-        texts = [row[p : state.given + n] for row, p, n in zip(history, pads, state.host_emitted, strict=True)]
+        texts = [row[p : state.prompt_length + n] for row, p, n in zip(history, pads, state.host_emitted, strict=True)]
         for table, text in zip(state.memory, texts, strict=True):
             table.learn(text)
         drafts = [table.follow(text, k) for table, text in zip(state.memory, texts, strict=True)]

@@ -1,4 +1,4 @@
-"""The ten-line way in: lists in, lists out."""
+"""Drafters in plain Python: lists in, lists out."""
 
 import pytest
 import torch

@@ -1,0 +1,84 @@
+"""Imports within mmspec have no circle; imports inside functions and for type checkers count, too."""
+
+import ast
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+import mmspec
+
+ROOT = Path(mmspec.__file__).parent
+MODULES = {
+    ".".join(path.relative_to(ROOT.parent).with_suffix("").parts).removesuffix(".__init__"): path
+    for path in ROOT.rglob("*.py")
+}
+
+
+def imported(module: str) -> Iterator[str]:
+    """Modules of mmspec that a module imports, anywhere in its file; a package's own re-exports are left out."""
+    for node in ast.walk(_tree(module)):
+        names = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+        for name in names:
+            found = _resolved(name)
+            if found is not None and found != module:
+                yield found
+
+
+def _resolved(name: str) -> str | None:
+    """The module that `name` (a module, or a member of one) lives in; of a package, the module that it re-exports."""
+    if name in MODULES:
+        return name
+    package, _, member = name.rpartition(".")
+    if package not in MODULES:
+        return None
+    return _exports(package).get(member, package)
+
+
+@cache
+def _exports(package: str) -> dict[str, str]:
+    """Names that a package re-exports, and where from."""
+    if MODULES[package].name != "__init__.py":
+        return {}
+    return {
+        alias.asname or alias.name: node.module
+        for node in ast.walk(_tree(package))
+        if isinstance(node, ast.ImportFrom) and node.module in MODULES
+        for alias in node.names
+    }
+
+
+@cache
+def _tree(module: str) -> ast.Module:
+    return ast.parse(MODULES[module].read_text())
+
+
+GRAPH = {module: set(imported(module)) for module in MODULES}
+ROOMS = sorted({module.split(".")[1] for module in MODULES if "." in module})
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_no_import_is_circular(room: str) -> None:
+    """Below the room's modules there is no circle that leads through the room."""
+    inside = {module for module in MODULES if module.split(".")[1:2] == [room]}
+    for start in sorted(inside):
+        path = _way_back(start)
+        assert path is None, " → ".join(path)
+
+
+def _way_back(start: str) -> list[str] | None:
+    """A shortest way along imports from a module to itself."""
+    ways, seen = [[start]], {start}
+    for way in ways:
+        for module in sorted(GRAPH[way[-1]]):
+            if module == start:
+                return [*way, start]
+            if module not in seen:
+                seen.add(module)
+                ways.append([*way, module])
+    return None
