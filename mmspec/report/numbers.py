@@ -17,7 +17,7 @@ from pathlib import Path
 
 from mmspec.registry.suggest import unknown
 from mmspec.report import bounds, table, views
-from mmspec.report.result import PLAIN, Result, Row, speedup_of
+from mmspec.report.result import PLAIN, BenchRow, Result, speedup_of
 
 OPEN, CLOSE = "<!-- bench: {} -->", "<!-- /bench -->"
 _BLOCK = re.compile(r"<!-- bench: ([^\n]*?) -->(.*?)<!-- /bench -->", re.DOTALL)
@@ -99,7 +99,7 @@ def acceptance(result: Result, names: Sequence[str], query: str) -> str:
 
 
 def made(result: Result, names: Sequence[str], query: str) -> str:
-    """`made SETTING METHOD NAME`: a number about what was made, by its name in `Row.quality`."""
+    """`made SETTING METHOD NAME`: a number about what was made, by its name in `BenchRow.quality`."""
     setting, method, name = _named(names, query)
     quality = _row(result, setting, method, query).quality
     if name not in quality:
@@ -121,7 +121,7 @@ def _named(names: Sequence[str], query: str) -> tuple[str, str, str]:
     return names[0], names[1], names[2] if len(names) == 3 else ""
 
 
-def _row(result: Result, setting: str, method: str, query: str) -> Row:
+def _row(result: Result, setting: str, method: str, query: str) -> BenchRow:
     rows = views.real(result, setting)
     if not rows:
         raise ValueError(f"<{query}>: {unknown('setting', setting, result.settings)}")

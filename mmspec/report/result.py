@@ -28,7 +28,7 @@ MODES = ("real", "oracle", "synthetic", "empty")
 
 
 @dataclass(frozen=True)
-class Row:
+class BenchRow:
     """One method in one setting.
 
     Attributes:
@@ -103,7 +103,7 @@ class Peer:
     """Another decoding of the same prompts with the same weights, interleaved with our rows.
 
     Attributes:
-        setting: As in `Row`.
+        setting: As in `BenchRow`.
         repeats_s: Seconds of every repeat.
         units: Units emitted in one repeat.
         note: How it was run, or why it was not (then without repeats).
@@ -176,7 +176,7 @@ class Result:
     versions: dict[str, str]
     seed: int
     prompts: dict[str, Count]
-    rows: list[Row]
+    rows: list[BenchRow]
     peers: dict[str, Peer]
     limits: Limits
     teacher_forced: dict[str, dict[str, FiniteFloat]] = field(default_factory=dict)
@@ -206,7 +206,7 @@ class Result:
         """In the order of the rows."""
         return list(dict.fromkeys(row.setting for row in self.rows))
 
-    def row(self, setting: str, method: str, mode: str = "real", batch: int = 1) -> Row:
+    def row(self, setting: str, method: str, mode: str = "real", batch: int = 1) -> BenchRow:
         """The one row of that description.
 
         Raises:
@@ -217,7 +217,7 @@ class Result:
                 return row
         raise KeyError(f"no row {method!r} ({mode}, batch {batch}) in {setting!r}")
 
-    def against(self, row: Row, peer: str) -> float:
+    def against(self, row: BenchRow, peer: str) -> float:
         """Speed of a row as a multiple of a peer's in the same setting: median of the paired ratios."""
         return speedup_of(self.peers[f"{row.setting} / {peer}"].repeats_s, row.repeats_s)
 

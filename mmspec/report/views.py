@@ -8,7 +8,7 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from mmspec.report.result import PLAIN, Peer, Result, Row, ratios_of, speedup_of
+from mmspec.report.result import PLAIN, BenchRow, Peer, Result, ratios_of, speedup_of
 
 WARNING = "⚠"
 SLOWER = "slower"
@@ -50,7 +50,7 @@ def facts(result: Result) -> str:
     )
 
 
-def real(result: Result, setting: str) -> list[Row]:
+def real(result: Result, setting: str) -> list[BenchRow]:
     """Rows of a setting that are claims: real drafts, one output at a time."""
     return [row for row in result.rows if (row.setting, row.mode, row.batch) == (setting, "real", 1)]
 
@@ -108,13 +108,13 @@ def _how(peer: Peer) -> str:
     return "; ".join(part for part in (peer.note, choice) if part)
 
 
-def lengths(row: Row) -> tuple[str, str]:
+def lengths(row: BenchRow) -> tuple[str, str]:
     """Cells of `LENGTHS`."""
     read = "not counted" if row.equivalent_passes is None else str(row.equivalent_passes)
     return f"{row.acceptance_length:.2f}", read
 
 
-def _method(result: Result, row: Row, names: Sequence[str]) -> tuple[str, ...]:
+def _method(result: Result, row: BenchRow, names: Sequence[str]) -> tuple[str, ...]:
     what = (row.method, badge(row.exactness), *lengths(row), f"{row.tokens_per_second:.0f}")
     return (*what, ratio(row.plain_repeats_s, row.repeats_s), *(f"{result.against(row, name):.2f}" for name in names))
 
@@ -161,7 +161,7 @@ def _range(values: Sequence[float]) -> str:
     return f"{min(values):.3g}–{max(values):.3g}" if values else ""
 
 
-def _memory_note(rows: Sequence[Row]) -> str:
+def _memory_note(rows: Sequence[BenchRow]) -> str:
     """What peak memory is the sum of."""
     if not rows:
         return ""
@@ -170,7 +170,7 @@ def _memory_note(rows: Sequence[Row]) -> str:
     return "Peak memory: weights, copies of them laid out for narrow passes where these pay, and the most a call adds."
 
 
-def _memory(result: Result, row: Row) -> str:
+def _memory(result: Result, row: BenchRow) -> str:
     if row.peak_memory is None:
         return ""
     plain = next((r.peak_memory for r in real(result, row.setting) if r.method == PLAIN), None)
@@ -191,13 +191,13 @@ def badge(exactness: str) -> str:
     return exactness if exactness in HONEST else f"{WARNING} {exactness}"
 
 
-def shares(row: Row) -> str:
+def shares(row: BenchRow) -> str:
     """Parts of a round's time."""
     parts = (row.draft_s, row.verify_s, row.rest_s)
     return " / ".join(f"{part / sum(parts):.0%}" for part in parts) if sum(parts) else ""
 
 
-def quality(row: Row) -> str:
+def quality(row: BenchRow) -> str:
     """Numbers about what was made."""
     return ", ".join(f"{name.replace('_', ' ')} {value:.3g}" for name, value in row.quality.items())
 
@@ -210,7 +210,7 @@ def batches(result: Result) -> View:
     return View(f"Several {result.piece}s at a time", (*header, "speed-up over plain", "quality"), rows, note)
 
 
-def _batch(row: Row) -> tuple[str, ...]:
+def _batch(row: BenchRow) -> tuple[str, ...]:
     scaling = f"{speedup_of(row.alone_repeats_s, row.repeats_s):.2f}" if row.alone_repeats_s else ""
     what = (row.setting, row.method, badge(row.exactness), str(row.batch), f"{row.acceptance_length:.2f}")
     return (*what, f"{row.tokens_per_second:.0f}", scaling, ratio(row.plain_repeats_s, row.repeats_s), quality(row))
@@ -253,7 +253,7 @@ def _whose(bases: Mapping[str, tuple[str, Sequence[float]]]) -> str:
     return f"{peers}, or our own plain decoding" if True in found else peers
 
 
-def _against(name: str, base: Sequence[float], row: Row, plain: Sequence[float]) -> str:
+def _against(name: str, base: Sequence[float], row: BenchRow, plain: Sequence[float]) -> str:
     """A ratio, and whether plain decoding is faster, where the ratio does not say it."""
     below = name != PLAIN and speedup_of(plain, row.repeats_s) < 0.995
     return ratio(base, row.repeats_s) + (f" {BELOW}" if below else "")

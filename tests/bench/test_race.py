@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from mmspec.bench.race import Run, Track, race, relay
-from mmspec.bench.rows import distinct, peer_of, row_of
+from mmspec.bench.rows import peer_of, row_of
 from mmspec.bench.stand_ins import Oracle, Parrot
 from mmspec.core.decoder import Decoder
 from mmspec.core.drafters.host import HostDrafterAdapter
@@ -14,6 +14,7 @@ from mmspec.core.policies import Fixed
 from mmspec.core.rules import Synthetic
 from mmspec.core.rules.synthetic import SyntheticOptions
 from mmspec.core.warp import Warp
+from mmspec.kits.text.bench.repetition import distinct
 from mmspec.testing.cases import CASES
 
 

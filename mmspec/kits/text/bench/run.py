@@ -13,13 +13,14 @@ from mmspec.bench.machine import describe, versions
 from mmspec.bench.memory import Footprint, footprint
 from mmspec.bench.plan import Plan, planned
 from mmspec.bench.race import Contestant, Run, race
-from mmspec.bench.rows import distinct, peer_of, row_of
+from mmspec.bench.rows import peer_of, row_of
 from mmspec.bench.tuning import tune
 from mmspec.hosts.loading import load_model, load_tokenizer
 from mmspec.kits.text.bench.batches import batch_rows
 from mmspec.kits.text.bench.contestants import Call, Ours, peers, stand_ins
 from mmspec.kits.text.bench.forced import Forced, forced_all
 from mmspec.kits.text.bench.plan import OVERHEAD, calls_of, tokens_of
+from mmspec.kits.text.bench.repetition import distinct
 from mmspec.kits.text.bench.settings import (
     GIVEN,
     READ,
@@ -31,7 +32,7 @@ from mmspec.kits.text.bench.settings import (
     prompts,
     texts,
 )
-from mmspec.report.result import PLAIN, Limits, Peer, Result, Row
+from mmspec.report.result import PLAIN, BenchRow, Limits, Peer, Result
 
 
 @dataclass
@@ -57,7 +58,7 @@ class Bench:
     options: BenchOptions
     device: str
     tick: Callable[[], None]
-    rows: list[Row] = field(default_factory=list)
+    rows: list[BenchRow] = field(default_factory=list)
     peers: dict[str, Peer] = field(default_factory=dict)
     forced: dict[str, dict[str, Forced]] = field(default_factory=dict)
 
