@@ -146,5 +146,5 @@ def best_tree(by_rank: Sequence[float], nodes: int) -> float:
 
 
 def best_speedup(by_rank: Sequence[float], floor: Floor, most: int = 64) -> float:
-    """The largest speed-up that drafts of this acceptance could give if they cost nothing and passes ran at their floor."""
+    """The largest speed-up by drafts of this acceptance, if they cost nothing and passes run at their floor."""
     return max(best_tree(by_rank, n) / (floor(n) / floor(1)) for n in range(1, most + 1))

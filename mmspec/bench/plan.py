@@ -1,4 +1,4 @@
-"""Estimate of the time that a benchmark will take, from one measured call; it is printed before the benchmark begins."""
+"""Estimate of a benchmark's time from one measured call; it is printed before the benchmark begins."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

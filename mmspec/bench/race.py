@@ -1,6 +1,6 @@
-"""Paired timing: all contestants decode the same tasks in one process, in turns, so that disturbances hit all alike.
+"""Paired timing: all contestants decode the same tasks in one process, in turns, so that disturbances hit all.
 
-A repeat goes through all tasks. On every task all contestants run one after the other; which of them begins rotates from
+A repeat goes through all tasks. On every task all contestants run one after the other; which one begins rotates from
 task to task. The warm-up (compilation, tables, caches of the allocator) is not counted.
 """
 
