@@ -15,7 +15,8 @@ FILE = ROOT / "docs" / "reference.md"
 INTRODUCTION = """\
 # Reference for plugin authors
 
-Rendered from signatures and docstrings by `make docs`; do not edit. How to write a plugin: [CONTRIBUTING](../CONTRIBUTING.md).
+Rendered from signatures and docstrings by `make docs`; do not edit. [CONTRIBUTING](../CONTRIBUTING.md) says how
+to write a plugin.
 
 Nothing is inherited: a component is any object with these members. Tensors are batched, padded and on the device;
 `[batch, node]` is their shape. Randomness, temperature, top-k, guidance, end units and counting belong to the core.

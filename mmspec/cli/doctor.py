@@ -1,4 +1,4 @@
-"""`mmspec doctor`: versions, device, plugins and shipped models at a glance."""
+"""`mmspec doctor`: versions, device, plugins and shipped models, and what is wrong with them."""
 
 import os
 import platform
@@ -67,7 +67,7 @@ def _models() -> Iterator[tuple[str, str | None]]:
 
 
 def _damage(file: Path) -> str | None:
-    """Open the header, which also compares the file's length with what the header promises."""
+    """What is wrong with a file of weights: its header is read, and its length compared with the header; or None."""
     from safetensors import SafetensorError, safe_open
 
     try:
