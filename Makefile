@@ -46,7 +46,7 @@ types: $(READY)
 docs: $(READY)
 	$(BIN)/python docs/reference.py
 	$(BIN)/mmspec card
-	$(BIN)/mmspec card --readme README.md
+	$(BIN)/mmspec card --readme README.md --readme model_cards/README.md
 
 # Two distributions of one version: the code (mmspec), and the shipped models with their cards (mmspec-models).
 wheels: $(READY)

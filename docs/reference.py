@@ -61,11 +61,14 @@ def classes(file: Path) -> Iterator[tuple[ast.ClassDef, list[ast.FunctionDef]]]:
         if not isinstance(found, ast.ClassDef) or found.name.startswith("_") or found.name in LEFT_OUT:
             continue
         methods = [m for m in found.body if isinstance(m, ast.FunctionDef) and not m.name.startswith("_")]
-        if any(ast.unparse(base).endswith("Protocol") for base in found.bases):
+        if _below(file, "registry"):
+            if _is_spec(found.name):
+                yield found, []
+        elif any(ast.unparse(base).endswith("Protocol") for base in found.bases):
             yield found, methods
         elif found.name in CALLED:
             yield found, [m for m in methods if m.name in CALLED[found.name]]
-        elif _below(file, "core/types") or (_below(file, "registry") and _is_spec(found.name)):
+        elif _below(file, "core/types"):
             yield found, []
 
 
