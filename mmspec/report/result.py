@@ -23,8 +23,6 @@ Amount = Annotated[float, Field(ge=0, le=1e12)]
 Count = Annotated[int, Field(ge=0, le=2**53)]
 Nodes = Annotated[str, Field(pattern=r"^[0-9]{1,9}$")]
 """A number of nodes as text, since keys of JSON are texts."""
-#: Origin of the drafts of a row (`BenchRow.mode`).
-MODES = ("real", "oracle", "synthetic", "empty")
 
 
 @dataclass(frozen=True)
@@ -88,12 +86,6 @@ class BenchRow:
     def tokens_per_second(self) -> float:
         """Units per second of the median repeat, all rows together."""
         return self.units / statistics.median(self.repeats_s)
-
-    @property
-    def spread(self) -> tuple[float, float]:
-        """Smallest and largest speed-up of a single repeat."""
-        ratios = ratios_of(self.plain_repeats_s, self.repeats_s)
-        return min(ratios), max(ratios)
 
 
 @dataclass(frozen=True)
