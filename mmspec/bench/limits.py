@@ -23,7 +23,7 @@ import torch
 
 from mmspec.core.protocols import Target
 from mmspec.core.types import Draft
-from mmspec.report.result import BenchRow, Limits
+from mmspec.report.result import Limits, Row
 
 NODES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 
@@ -112,7 +112,7 @@ def limits_of(seconds: Mapping[int, float], floor: Floor, **measured: float) -> 
     )
 
 
-def loop_efficiency(row: BenchRow, seconds: Mapping[int, float]) -> float:
+def loop_efficiency(row: Row, seconds: Mapping[int, float]) -> float:
     """Seconds that drafting and bare target passes take / seconds that the rounds took (F_pipe).
 
     Args:
@@ -131,7 +131,7 @@ def _between(nodes: int, seconds: Mapping[int, float]) -> float:
 
 
 def best_tree(by_rank: Sequence[float], nodes: int) -> float:
-    """Expected acceptance length of the best tree of `nodes` nodes, root included."""
+    """Units that the best tree of so many nodes, root included, is expected to emit."""
     chances = sorted((a for a in by_rank if a > 0), reverse=True)
     expected = 0.0
     heap = [(-1.0, 0, 0.0)]  # minus a node's path product, its rank, its parent's product; the root has no siblings

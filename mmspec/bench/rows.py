@@ -10,7 +10,7 @@ from mmspec.bench.memory import Footprint
 from mmspec.bench.race import Run, Track
 from mmspec.bench.tuning import Tuned
 from mmspec.core.report import Report
-from mmspec.report.result import BenchRow, Peer
+from mmspec.report.result import Peer, Row
 
 
 def row_of(
@@ -25,7 +25,7 @@ def row_of(
     quality: Mapping[str, float] | None = None,
     options: Mapping[str, Any] | None = None,
     every: bool = False,
-) -> BenchRow:
+) -> Row:
     """The row of one of our methods.
 
     Args:
@@ -33,8 +33,8 @@ def row_of(
         plain: The runs of plain decoding in the same race.
         method: Name of the method.
         setting: Name of what was decoded and how.
-        mode: As in `BenchRow`.
-        batch: As in `BenchRow`.
+        mode: As in `Row`.
+        batch: As in `Row`.
         memory: Memory of the method; None if it was not measured.
         quality: Numbers about the output, beside the share of outputs that equal plain decoding's.
         options: Options of the method.
@@ -51,7 +51,7 @@ def row_of(
         for own, other in zip(counted, base, strict=True)
         for a, b in zip(own.units, other.units, strict=True)
     ]
-    return BenchRow(
+    return Row(
         method=method,
         exactness=reports[0].exactness,
         setting=setting,

@@ -1,7 +1,7 @@
-"""Call a function right after a module is imported by the script, without importing the module before it.
+"""Doing something right after a module is imported, whoever imports it, and importing nothing before.
 
-A script may set environment variables that torch or huggingface_hub read once, on import. So the code that watches a
-script must not import them first.
+A script may set environment variables that torch or the hub read once, when they are imported; so what watches a script
+must not import them first.
 """
 
 import sys
@@ -13,18 +13,18 @@ from types import ModuleType
 
 
 class AfterImport(MetaPathFinder):
-    """A finder, first in `sys.meta_path`, that calls a function with a module once the module has been imported.
+    """Calls a function with a module as soon as it has been imported; stands first in `sys.meta_path`.
 
     Args:
-        then: The function to call, by the module's full name.
+        then: What to call, by the module's full name.
     """
 
     def __init__(self, then: dict[str, Callable[[ModuleType], None]]) -> None:
         self._then = dict(then)
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
-        """The spec that the other finders return, with a loader around theirs; None for modules without a function."""
-        then = self._then.pop(name, None)  # removed, so that the search below does not come back here
+        """Of our modules, what the other finders say, with a loader of ours around theirs."""
+        then = self._then.pop(name, None)  # out, or find_spec below would come back here
         if then is None:
             return None
         spec = find_spec(name)
@@ -49,7 +49,7 @@ class _Then(Loader):
 
 
 def after_import(then: dict[str, Callable[[ModuleType], None]]) -> None:
-    """Install the finder; for modules that are imported already the function is called at once."""
+    """Install it; a module that is there already is dealt with at once."""
     for name in [name for name in then if name in sys.modules]:
         then[name](sys.modules[name])
     sys.meta_path.insert(0, AfterImport({name: call for name, call in then.items() if name not in sys.modules}))

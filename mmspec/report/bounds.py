@@ -21,7 +21,7 @@ def depths(result: Result) -> View:
 
 
 def modes(result: Result) -> View:
-    """Rows whose drafts are artificial (`BenchRow.mode`): they are bounds and overheads, not results."""
+    """Rows whose drafts are artificial (`Row.mode`): they are bounds and overheads, not results."""
     header = ("setting", "method", "drafts", "acceptance length", "speed-up over plain", "draft / verify / rest")
     rows = [
         (r.setting, r.method, r.mode, f"{r.acceptance_length:.2f}", ratio(r.plain_repeats_s, r.repeats_s), shares(r))

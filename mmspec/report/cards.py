@@ -1,7 +1,7 @@
-"""Model cards: Hugging Face cards with an `mmspec:` block, rendered from recorded facts and never typed.
+"""Model cards: Hugging Face cards with an `mmspec:` block, rendered from the facts beside the weights, never typed.
 
-A card has three sources: the description of the model in its plugin (`SHIPPED` in `cards.py`, beside the plugin's
-manifest), the `training.json` beside the weights, and the JSON of `mmspec bench` beside the card, if there is one.
+A card has three sources: what its plugin says of the model (`SHIPPED` in `cards.py`, beside the plugin's manifest), the
+`training.json` beside the weights, and the JSON of `mmspec bench` beside the card, where there is one.
 """
 
 import importlib
@@ -113,7 +113,7 @@ def block(name: str) -> dict[str, Any]:
 
 
 def described() -> Iterator[Shipped]:
-    """Descriptions of all shipped models, from the installed plugins."""
+    """What the installed plugins say of the models that they ship."""
     from mmspec.registry import installed
 
     for plugin in installed().plugins():

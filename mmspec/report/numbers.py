@@ -20,7 +20,7 @@ from pathlib import Path
 from mmspec.registry.suggest import unknown
 from mmspec.report import bounds, table, views
 from mmspec.report.escape import escaped
-from mmspec.report.result import PLAIN, BenchRow, Result, speedup_of
+from mmspec.report.result import PLAIN, Result, Row, speedup_of
 from mmspec.report.summary import summary
 
 OPEN, CLOSE = "<!-- bench: {} -->", "<!-- /bench -->"
@@ -103,7 +103,7 @@ def acceptance(result: Result, names: Sequence[str], query: str) -> str:
 
 
 def measure(result: Result, names: Sequence[str], query: str) -> str:
-    """`measure SETTING METHOD NAME`: a number about the output, by its name in `BenchRow.quality`."""
+    """`measure SETTING METHOD NAME`: a number about the output, by its name in `Row.quality`."""
     setting, method, name = _named(names, query)
     quality = _row(result, setting, method, query).quality
     if name not in quality:
@@ -137,7 +137,7 @@ def _named(names: Sequence[str], query: str) -> tuple[str, str, str]:
     return names[0], names[1], names[2] if len(names) == 3 else ""
 
 
-def _row(result: Result, setting: str, method: str, query: str) -> BenchRow:
+def _row(result: Result, setting: str, method: str, query: str) -> Row:
     rows = views.real(result, setting)
     if not rows:
         raise ValueError(f"<{query}>: {unknown('setting', setting, result.settings)}")

@@ -26,7 +26,7 @@ Nodes = Annotated[str, Field(pattern=r"^[0-9]{1,9}$")]
 
 
 @dataclass(frozen=True)
-class BenchRow:
+class Row:
     """One method in one setting.
 
     Attributes:
@@ -93,7 +93,7 @@ class Peer:
     """Other software that decodes the same prompts with the same weights, interleaved with our rows.
 
     Attributes:
-        setting: As in `BenchRow`.
+        setting: As in `Row`.
         repeats_s: Seconds of every repeat; empty if it could not be run.
         units: Units emitted in one repeat.
         note: How it was run, or why it could not be run.
@@ -166,7 +166,7 @@ class Result:
     versions: dict[str, str]
     seed: int
     prompts: dict[str, Count]
-    rows: list[BenchRow]
+    rows: list[Row]
     peers: dict[str, Peer]
     limits: Limits
     teacher_forced: dict[str, dict[str, FiniteFloat]] = field(default_factory=dict)
@@ -196,7 +196,7 @@ class Result:
         """Names of the settings, in the order of the rows."""
         return list(dict.fromkeys(row.setting for row in self.rows))
 
-    def row(self, setting: str, method: str, mode: str = "real", batch: int = 1) -> BenchRow:
+    def row(self, setting: str, method: str, mode: str = "real", batch: int = 1) -> Row:
         """The row of a setting, method, mode and batch size.
 
         Raises:
@@ -207,7 +207,7 @@ class Result:
                 return row
         raise KeyError(f"no row {method!r} ({mode}, batch {batch}) in {setting!r}")
 
-    def against(self, row: BenchRow, peer: str) -> float:
+    def against(self, row: Row, peer: str) -> float:
         """Speed of a row as a multiple of a peer's in the same setting (median of the paired ratios)."""
         return speedup_of(self.peers[f"{row.setting} / {peer}"].repeats_s, row.repeats_s)
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from mmspec.report.result import PLAIN, BenchRow, Result, speedup_of
+from mmspec.report.result import PLAIN, Result, Row, speedup_of
 from mmspec.report.views import BELOW, HONEST, WARNING, View, base_of, plain_of, ratio, real
 
 AGAINST = "measured against"
@@ -37,7 +37,7 @@ def _whose(bases: Mapping[str, tuple[str, Sequence[float]]]) -> str:
     return f"{peers}, or our own plain decoding" if True in found else peers
 
 
-def _against(name: str, base: Sequence[float], row: BenchRow, plain: Sequence[float]) -> str:
+def _against(name: str, base: Sequence[float], row: Row, plain: Sequence[float]) -> str:
     """The ratio to a peer, marked if plain decoding is faster than the row."""
     below = name != PLAIN and speedup_of(plain, row.repeats_s) < 0.995
     return ratio(base, row.repeats_s) + (f" {BELOW}" if below else "")

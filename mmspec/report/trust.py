@@ -13,7 +13,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from mmspec.registry.component import NAME
 from mmspec.registry.printable import printable, refuse_control
-from mmspec.report.result import BenchRow, Peer, Result
+from mmspec.report.result import Peer, Result, Row
 from mmspec.report.views import plain_of, real
 
 
@@ -68,7 +68,7 @@ def _refuse_unpaired(result: Result) -> None:
         _refuse_unpaired_peer(result, key, peer)
 
 
-def _refuse_unpaired_row(row: BenchRow) -> None:
+def _refuse_unpaired_row(row: Row) -> None:
     what = f"the row {row.method!r} in {row.setting!r}"
     if not row.repeats_s:
         raise ValueError(f"{what} has no repeats")

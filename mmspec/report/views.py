@@ -8,7 +8,7 @@ import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from mmspec.report.result import PLAIN, BenchRow, Peer, Result, ratios_of, speedup_of
+from mmspec.report.result import PLAIN, Peer, Result, Row, ratios_of, speedup_of
 
 WARNING = "⚠"
 SLOWER = "slower"
@@ -49,7 +49,7 @@ def facts(result: Result) -> str:
     )
 
 
-def real(result: Result, setting: str) -> list[BenchRow]:
+def real(result: Result, setting: str) -> list[Row]:
     """Rows of a setting that count as results: real drafts, batch 1."""
     return [row for row in result.rows if (row.setting, row.mode, row.batch) == (setting, "real", 1)]
 
@@ -107,13 +107,13 @@ def _how(peer: Peer) -> str:
     return "; ".join(part for part in (peer.note, choice) if part)
 
 
-def lengths(row: BenchRow) -> tuple[str, str]:
+def lengths(row: Row) -> tuple[str, str]:
     """The cells of a row in the columns `LENGTHS`."""
     read = "not counted" if row.equivalent_passes is None else str(row.equivalent_passes)
     return f"{row.acceptance_length:.2f}", read
 
 
-def _method(result: Result, row: BenchRow, names: Sequence[str]) -> tuple[str, ...]:
+def _method(result: Result, row: Row, names: Sequence[str]) -> tuple[str, ...]:
     what = (row.method, badge(row.exactness), *lengths(row), f"{row.tokens_per_second:.0f}")
     return (*what, ratio(row.plain_repeats_s, row.repeats_s), *(f"{result.against(row, name):.2f}" for name in names))
 
@@ -160,7 +160,7 @@ def _range(values: Sequence[float]) -> str:
     return f"{min(values):.3g}–{max(values):.3g}" if values else ""
 
 
-def _memory_note(rows: Sequence[BenchRow]) -> str:
+def _memory_note(rows: Sequence[Row]) -> str:
     """A note on the parts of peak memory."""
     if not rows:
         return ""
@@ -169,7 +169,7 @@ def _memory_note(rows: Sequence[BenchRow]) -> str:
     return "Peak memory: weights, copies of them laid out for narrow passes where these pay, and the most a call adds."
 
 
-def _memory(result: Result, row: BenchRow) -> str:
+def _memory(result: Result, row: Row) -> str:
     if row.peak_memory is None:
         return ""
     plain = next((r.peak_memory for r in real(result, row.setting) if r.method == PLAIN), None)
@@ -190,13 +190,13 @@ def badge(exactness: str) -> str:
     return exactness if exactness in HONEST else f"{WARNING} {exactness}"
 
 
-def shares(row: BenchRow) -> str:
+def shares(row: Row) -> str:
     """Shares of drafting, verification and the rest in the time of the rounds."""
     parts = (row.draft_s, row.verify_s, row.rest_s)
     return " / ".join(f"{part / sum(parts):.0%}" for part in parts) if sum(parts) else ""
 
 
-def quality(row: BenchRow) -> str:
+def quality(row: Row) -> str:
     """The quality numbers of a row in one cell."""
     return ", ".join(f"{name.replace('_', ' ')} {value:.3g}" for name, value in row.quality.items())
 
@@ -209,7 +209,7 @@ def batches(result: Result) -> View:
     return View(f"Several {result.piece}s at a time", (*header, "speed-up over plain", "quality"), rows, note)
 
 
-def _batch(row: BenchRow) -> tuple[str, ...]:
+def _batch(row: Row) -> tuple[str, ...]:
     scaling = f"{speedup_of(row.alone_repeats_s, row.repeats_s):.2f}" if row.alone_repeats_s else ""
     what = (row.setting, row.method, badge(row.exactness), str(row.batch), f"{row.acceptance_length:.2f}")
     return (*what, f"{row.tokens_per_second:.0f}", scaling, ratio(row.plain_repeats_s, row.repeats_s), quality(row))

@@ -16,7 +16,7 @@ from mmspec.core.report import Report
 from mmspec.core.types import Draft
 from mmspec.hosts import linear
 from mmspec.kits.text.bench.forced import forced, forced_all
-from mmspec.report.result import BenchRow
+from mmspec.report.result import Row
 from mmspec.testing.toys.markov import MarkovTarget
 from mmspec.testing.toys.markov_drafters import MarkovTree
 
@@ -52,7 +52,7 @@ def test_the_best_speedup_spends_what_is_free():
     assert best_speedup([0.5], flat) == pytest.approx(best_tree([0.5], 8))
 
 
-ROW = BenchRow("m", "invariant", "s", 20, 3, 2.0, [0.5], [1.0], [1.0], 0.5, 4.0, 0.5, passes_by_nodes={"1": 2, "3": 1})
+ROW = Row("m", "invariant", "s", 20, 3, 2.0, [0.5], [1.0], [1.0], 0.5, 4.0, 0.5, passes_by_nodes={"1": 2, "3": 1})
 
 
 def test_pipe_is_what_drafts_and_passes_would_take_of_what_rounds_took():

@@ -14,7 +14,6 @@ from mmspec.core.policies import Fixed
 from mmspec.core.rules import Synthetic
 from mmspec.core.rules.synthetic import SyntheticOptions
 from mmspec.core.warp import Warp
-from mmspec.kits.text.bench.repetition import distinct
 from mmspec.testing.cases import CASES
 
 
@@ -105,11 +104,6 @@ def test_same_as_plain_counts_rows_that_differ(case):
     plain = Track([[run(1.0, [1, 2, 3], decoded(case).report), run(1.0, [1, 2, 3], decoded(case).report)]])
     own = Track([[plain.runs[0][0], run(1.0, [1, 2, 9], decoded(case).report)]])
     assert row_of(own, plain, method="m", setting="s").quality["same_as_plain"] == 0.5
-
-
-def test_distinct_sees_loops():
-    assert distinct([run(1.0, [1, 2, 1, 2, 1, 2, 1])], 2) == pytest.approx(2 / 6)
-    assert distinct([run(1.0, [1, 2, 3, 4]), run(1.0, [5, 5, 5, 5])], 3) == pytest.approx((1 + 1 / 2) / 2)
 
 
 def test_the_oracle_is_always_right(case):

@@ -15,7 +15,7 @@ from mmspec.cli import fitting
 from mmspec.cli.app import build
 from mmspec.hosts.outline import SMALL, outline
 from mmspec.registry import Component, Registry, hookimpl, installed
-from mmspec.report.result import BenchRow, Limits, Result
+from mmspec.report.result import Limits, Result, Row
 
 PICKY = """
 class Picky:
@@ -151,10 +151,10 @@ def test_a_pipeline_of_an_unknown_class_is_refused(tmp_path: Path) -> None:
         fitting.fits_of(installed(), str(tmp_path))
 
 
-def row(method: str, mode: str, batch: int, speedup: float) -> BenchRow:
+def row(method: str, mode: str, batch: int, speedup: float) -> Row:
     counts = dict(units=9, target_passes=3, acceptance_length=3.25, acceptance_by_depth=[0.5])
     times = dict(repeats_s=[1.0], plain_repeats_s=[speedup], draft_s=0.0, verify_s=1.0, rest_s=0.0)
-    return BenchRow(method, "invariant", "code, greedy", mode=mode, batch=batch, **counts, **times)
+    return Row(method, "invariant", "code, greedy", mode=mode, batch=batch, **counts, **times)
 
 
 def test_what_to_expect_is_what_was_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,13 +4,13 @@ from typing import Any
 
 import pytest
 
-from mmspec.report.result import BenchRow, Limits, Peer, Result
+from mmspec.report.result import Limits, Peer, Result, Row
 
 PLAIN_S = {"code, greedy": [2.0, 2.1, 2.2], "prose, T = 0.8": [1.0, 1.1, 1.0]}
 LENGTHS = {"plain": 1.0, "prompt-lookup": 2.0, "auto": 1.6}
 
 
-def row(method: str, setting: str, factor: float, **fields: Any) -> BenchRow:
+def row(method: str, setting: str, factor: float, **fields: Any) -> Row:
     """A row that is `factor` times as fast as plain decoding, a little less in its last repeat."""
     plain = PLAIN_S[setting]
     own = [seconds / (factor if turn < 2 else 0.9 * factor) for turn, seconds in enumerate(plain)]
@@ -19,7 +19,7 @@ def row(method: str, setting: str, factor: float, **fields: Any) -> BenchRow:
     times = dict(draft_s=0.1 if method != "plain" else 0.0, verify_s=0.8, rest_s=0.1, peak_memory=10_000_000)
     counts = dict(equivalent_passes=100, laid_out=0)
     depth = [] if method == "plain" else [0.6, 0.3]
-    return BenchRow(
+    return Row(
         **{
             **dict(method=method, setting=setting, repeats_s=own, plain_repeats_s=plain, acceptance_by_depth=depth),
             **dict(quality={"distinct_3": 0.8125, "same_as_plain": 1.0}),

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from mmspec.bench.command import Quick
-from mmspec.bench.methods import chosen_methods
+from mmspec.bench.methods import told
 from mmspec.kits.pictures.bench.command import bench, refuse
 from mmspec.kits.pictures.bench.options import BATCH, PROMPTS, REPEATS, BenchOptions
 
@@ -37,7 +37,7 @@ def bench_continuous(
 ) -> None:
     """Compare methods and honest baselines, interleaved, with plain decoding; the head's time stands apart."""
     refuse(prompts * repeats, json, plot)
-    methods = chosen_methods(method)
+    methods = told(method)
     from mmspec_continuous.bench.run import bench_continuous as run
 
     options = BenchOptions(prompts=prompts, repeats=repeats, window=window, batch=batch, seed=seed)

@@ -22,7 +22,7 @@ from mmspec.bench.plan import Plan, planned
 from mmspec.bench.race import Run, Track, relay
 from mmspec.bench.rows import row_of
 from mmspec.core.report import Report
-from mmspec.report.result import PLAIN, BenchRow, Limits, Result
+from mmspec.report.result import PLAIN, Limits, Result, Row
 
 METHOD = "speculative-denoising"
 DRAFTS = (2, 4, 8)
@@ -174,7 +174,7 @@ def bench_denoising(options: DenoisingOptions, device: str, progress: Callable[[
     )
 
 
-def _row(tracks: dict[str, Track], setting: str, name: str, k: int) -> BenchRow:
+def _row(tracks: dict[str, Track], setting: str, name: str, k: int) -> Row:
     track, calls = tracks[name], {way: statistics.mean(_calls(run) for run in t.every) for way, t in tracks.items()}
     drafted = sum(run.report.drafted for run in track.every)
     quality = {"calls": calls[name], "call_compression": round(calls[PLAIN] / calls[name], 4)}

@@ -25,7 +25,7 @@ from mmspec.kits.pictures.bench.options import BenchOptions, said, tried, window
 from mmspec.kits.pictures.bench.tasks import Task, joined, parts, tasks_of
 from mmspec.kits.pictures.command import pipeline
 from mmspec.kits.pictures.quality import load_quality
-from mmspec.report.result import PLAIN, BenchRow, Limits, Result
+from mmspec.report.result import PLAIN, Limits, Result, Row
 from mmspec_continuous.bench.baselines import baselines
 from mmspec_continuous.bench.head import HeadCall, Whole, split
 from mmspec_continuous.bench.settings import (
@@ -63,7 +63,7 @@ class Bench:
     device: str
     name: str
     tick: Callable[[], None]
-    rows: list[BenchRow] = field(default_factory=list)
+    rows: list[Row] = field(default_factory=list)
     floor: dict[str, dict[str, list[float]]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -221,7 +221,7 @@ def _plan(run: Bench) -> Plan:
     return planned(_calls(run), _calls(run), quick, run.once)
 
 
-def _of_a_distribution(row: BenchRow) -> BenchRow:
+def _of_a_distribution(row: Row) -> Row:
     """Without the share of pictures that are plain decoding's: what is promised is the distribution."""
     return replace(row, quality={name: value for name, value in row.quality.items() if name != "same_as_plain"})
 

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from mmspec.bench.command import Quick
-from mmspec.bench.methods import chosen_methods
+from mmspec.bench.methods import told
 from mmspec.kits.pictures.bench.command import bench, refuse
 from mmspec.kits.pictures.bench.options import BATCH, PROMPTS, REPEATS, WINDOW, BenchOptions
 
@@ -30,7 +30,7 @@ def bench_image(
 ) -> None:
     """Compare methods, interleaved, with plain decoding: how fast pictures are drawn, and what they are like."""
     refuse(prompts * repeats, json, plot)
-    methods = chosen_methods(method)
+    methods = told(method)
     from mmspec_image.bench.run import bench_image as run
 
     options = BenchOptions(prompts=prompts, repeats=repeats, window=window, batch=batch, seed=seed)

@@ -22,7 +22,7 @@ from mmspec.kits.pictures.bench.options import BenchOptions, said, windowed
 from mmspec.kits.pictures.bench.tasks import Task, joined, parts, tasks_of
 from mmspec.kits.pictures.command import pipeline
 from mmspec.kits.pictures.quality import load_quality
-from mmspec.report.result import PLAIN, BenchRow, Limits, Peer, Result
+from mmspec.report.result import PLAIN, Limits, Peer, Result, Row
 from mmspec_image.bench.loops import LOOPS, loops
 from mmspec_image.bench.settings import METHODS, NARROW, NOTES, SETTINGS, Setting, methods_of
 from mmspec_image.targets.llamagen import LlamaGenTarget
@@ -47,7 +47,7 @@ class Bench:
     device: str
     name: str
     tick: Callable[[], None]
-    rows: list[BenchRow] = field(default_factory=list)
+    rows: list[Row] = field(default_factory=list)
     peers: dict[str, Peer] = field(default_factory=dict)
     floor: dict[str, dict[str, list[float]]] = field(default_factory=dict)
 

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from mmspec.bench.command import Quick, bench, check_output_folders
-from mmspec.bench.methods import chosen_methods
+from mmspec.bench.methods import told
 from mmspec.kits.text.bench.defaults import BATCH, NEW, PROMPTS, REPEATS
 
 TARGET = "mmspec/ssm-5m"
@@ -37,5 +37,5 @@ def bench_ssm(
     subject = Subject("ssm", model, METHODS, by_nodes=rounds)
     options = BenchOptions(prompts=prompts, new=new_tokens, repeats=repeats, batch=batch, seed=seed)
     options = options.quick if quick else options
-    methods = chosen_methods(method, METHODS)
+    methods = told(method, METHODS)
     bench("ssm", lambda progress: run(subject, methods, options, device, progress), json, plot)

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from mmspec.bench.command import Quick, bench, check_output_folders
-from mmspec.bench.methods import chosen_methods
+from mmspec.bench.methods import told
 from mmspec.kits.text.bench.defaults import BATCH, NEW, PROMPTS, REPEATS
 
 TARGET = "mmspec/text-14m"
@@ -34,5 +34,5 @@ def bench_text(
     subject = Subject("text", TARGET, METHODS)
     options = BenchOptions(prompts=prompts, new=new_tokens, repeats=repeats, batch=batch, seed=seed)
     options = options.quick if quick else options
-    methods = chosen_methods(method)
+    methods = told(method)
     bench("text", lambda progress: run(subject, methods, options, device, progress), json, plot)

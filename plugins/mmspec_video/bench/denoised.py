@@ -8,7 +8,7 @@ from mmspec.bench.limits import timed
 from mmspec.bench.race import Track
 from mmspec.bench.rows import peer_of, row_of
 from mmspec.registry import installed
-from mmspec.report.result import PLAIN, BenchRow
+from mmspec.report.result import PLAIN, Row
 from mmspec_video.bench.clips import Task
 from mmspec_video.bench.contestants import Maker, same_frames
 from mmspec_video.bench.players import Pace, Player, adversarial, felt
@@ -102,7 +102,7 @@ def _traces(legs: list[list[Task]], maker: Maker) -> dict[str, list[list[Task]]]
     }
 
 
-def _row(track: Track, plain: Track, tried: dict[str, Any], **how: Any) -> BenchRow:
+def _row(track: Track, plain: Track, tried: dict[str, Any], **how: Any) -> Row:
     return row_of(track, plain, **how, every=True, options=said(tried))
 
 

@@ -11,7 +11,7 @@ import torch
 
 from mmspec.bench.race import Run, relay
 from mmspec.bench.rows import row_of
-from mmspec.report.result import PLAIN, BenchRow
+from mmspec.report.result import PLAIN, Row
 from mmspec_video.bench.clips import Task
 from mmspec_video.bench.contestants import Maker
 from mmspec_video.bench.settings import STREAMING
@@ -29,7 +29,7 @@ CALLS = 2 * (1 + REPEATS)
 @torch.no_grad()
 def large(
     device: str, tick: Callable[[], None], size: str = SIZE, shape: Mapping[str, Any] = SHAPE, new: int = NEW
-) -> list[BenchRow]:
+) -> list[Row]:
     """Rows of plain decoding, keys computed anew when the window slides, and kept.
 
     Args:

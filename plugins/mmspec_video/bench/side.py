@@ -9,7 +9,7 @@ from torch import Tensor
 
 from mmspec.bench.memory import Footprint
 from mmspec.bench.race import Contestant, Run, Track, relay
-from mmspec.report.result import BenchRow, Limits, Peer
+from mmspec.report.result import Limits, Peer, Row
 from mmspec_video.bench.clips import Recorded, Task, places, reach, task_at
 from mmspec_video.bench.contestants import Maker
 from mmspec_video.bench.fidelity import fidelity
@@ -38,7 +38,7 @@ class Side:
     options: BenchOptions
     device: str
     tick: Callable[[], None] = lambda: None
-    rows: list[BenchRow] = field(default_factory=list)
+    rows: list[Row] = field(default_factory=list)
     peers: dict[str, Peer] = field(default_factory=dict)
     limits: Limits = field(default_factory=Limits)
 

@@ -13,7 +13,7 @@ from mmspec.bench.rows import row_of
 from mmspec.kits.pictures.bench.contestants import Call, OneByOne, Ours
 from mmspec.kits.pictures.bench.options import said
 from mmspec.kits.pictures.bench.tasks import Task
-from mmspec.report.result import PLAIN, BenchRow
+from mmspec.report.result import PLAIN, Row
 
 REPEATS = 3
 
@@ -26,7 +26,7 @@ def batch_rows(
     setting: str,
     tick: Callable[[], None],
     same: Callable[[Tensor, Tensor], bool] = torch.equal,
-) -> list[BenchRow]:
+) -> list[Row]:
     """Rows of one batch, of plain decoding and of `methods`.
 
     Their quality holds `same_as_alone`, the share of pictures equal to the picture drawn alone; `alone_repeats_s` has

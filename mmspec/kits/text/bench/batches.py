@@ -13,7 +13,7 @@ from mmspec.bench.rows import row_of
 from mmspec.core.report import Report
 from mmspec.kits.text.bench.contestants import Call, Ours
 from mmspec.kits.text.bench.settings import BATCHED, BenchOptions, Subject, batch
-from mmspec.report.result import PLAIN, BenchRow
+from mmspec.report.result import PLAIN, Row
 
 
 def batch_rows(
@@ -23,7 +23,7 @@ def batch_rows(
     pieces: Sequence[Tensor],
     options: BenchOptions,
     tick: Callable[[], None],
-) -> list[BenchRow]:
+) -> list[Row]:
     """Rows of one batch of prompts of several lengths.
 
     Their quality holds `same_as_alone`, the share of rows equal to the row decoded alone; `alone_repeats_s` has the

@@ -32,7 +32,7 @@ from mmspec.kits.text.bench.settings import (
     prompts,
     texts,
 )
-from mmspec.report.result import PLAIN, BenchRow, Limits, Peer, Result
+from mmspec.report.result import PLAIN, Limits, Peer, Result, Row
 
 
 @dataclass
@@ -58,7 +58,7 @@ class Bench:
     options: BenchOptions
     device: str
     tick: Callable[[], None]
-    rows: list[BenchRow] = field(default_factory=list)
+    rows: list[Row] = field(default_factory=list)
     peers: dict[str, Peer] = field(default_factory=dict)
     forced: dict[str, dict[str, Forced]] = field(default_factory=dict)
 
