@@ -7,7 +7,7 @@ WORKERS ?= 2
 # One thread a worker: two pytest workers with a thread pool each are slower than two without.
 THREADS := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 
-.PHONY: install demo test test-all test-clients fuzz lint types clean
+.PHONY: install demo test test-all test-clients fuzz lint types docs wheels clean
 
 install: $(READY)
 
@@ -42,6 +42,18 @@ lint: $(READY)
 types: $(READY)
 	$(BIN)/mypy
 
+# What is rendered from code and measurements: the reference, the cards, the numbers of the README.
+docs: $(READY)
+	$(BIN)/python docs/reference.py
+	$(BIN)/mmspec card
+	$(BIN)/mmspec card --readme README.md --readme model_cards/README.md
+
+# Two distributions of one version: the code (mmspec), and the shipped models with their cards (mmspec-models).
+wheels: $(READY)
+	$(BIN)/python -m build --wheel --no-isolation --outdir dist .
+	$(BIN)/python -m build --wheel --no-isolation --outdir dist models
+	du -h dist/*.whl
+
 clean:
-	rm -rf .venv .venv-clients build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
+	rm -rf .venv .venv-clients build dist models/build models/dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
 	find mmspec plugins tests -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,36 +1,58 @@
-"""Where `assets/` and `model_cards/` are: inside the wheel, or beside the package in a source tree."""
+"""Where the shipped models (`assets/`) and their cards (`model_cards/`) are.
 
+A source tree has both beside the package. Elsewhere they come with the distribution `mmspec-models`, which is optional:
+`pip install 'mmspec[models]'`.
+"""
+
+from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 from mmspec.registry.suggest import unknown
 
-_PACKAGE = Path(__file__).resolve().parent
+MODELS = "mmspec_models"
+"""The package that the second distribution installs; it holds files and no code."""
+MISSING = "the shipped models are not installed: pip install 'mmspec[models]'"
+_TREE = Path(__file__).resolve().parent.parent
 
 
 def folder(name: str) -> Path:
     """The folder `assets` or `model_cards`.
 
     Raises:
-        FileNotFoundError: If this installation has neither form of it.
+        ValueError: This is no source tree, and `mmspec-models` is not installed; says how to install it.
     """
-    for place in (_PACKAGE / "_shipped" / name, _PACKAGE.parent / name):
-        if place.is_dir():
-            return place
-    raise FileNotFoundError(f"this installation of mmspec has no {name}: it is neither a wheel nor a source tree")
+    for place in _places():
+        if (place / name).is_dir():
+            return place / name
+    raise ValueError(MISSING)
+
+
+def present() -> bool:
+    """Whether this installation has the shipped models."""
+    return any((place / "assets").is_dir() for place in _places())
 
 
 def assets() -> dict[str, Path]:
-    """Shipped models by name."""
-    return {path.name: path for path in sorted(folder("assets").iterdir()) if path.is_dir()}
+    """Folders of the shipped models by name; empty where they are not installed."""
+    return {path.name: path for path in sorted(folder("assets").iterdir()) if path.is_dir()} if present() else {}
 
 
 def asset(name: str) -> Path:
     """The folder of one shipped model.
 
     Raises:
-        ValueError: If there is none of that name; says what is nearest.
+        ValueError: No model has that name (names the nearest), or the shipped models are not installed.
     """
-    found = assets()
-    if name not in found:
-        raise ValueError(unknown("shipped model", name, found))
-    return found[name]
+    models = assets()
+    if name not in models:
+        raise ValueError(unknown("shipped model", name, models) if present() else f"mmspec/{name}: {MISSING}")
+    return models[name]
+
+
+def _places() -> Iterator[Path]:
+    """The source tree, then the installed distribution."""
+    if (_TREE / "models" / "pyproject.toml").is_file():
+        yield _TREE
+    spec = find_spec(MODELS)
+    yield from map(Path, (spec and spec.submodule_search_locations) or ())

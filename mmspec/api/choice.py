@@ -93,4 +93,4 @@ def _shipped_name(model: Any) -> str | None:
     """The name under which a live model is shipped, alone or as a part of a pipeline, if it is."""
     place = Path(getattr(model.config, "_name_or_path", "") or "").resolve()
     known = shipped.assets()
-    return next((p.name for p in (place, place.parent) if known.get(p.name, Path()).resolve() == p), None)
+    return next((p.name for p in (place, place.parent) if p.name in known and known[p.name].resolve() == p), None)

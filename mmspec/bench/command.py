@@ -1,4 +1,4 @@
-"""What commands that benchmark share: files refused before anything runs, a bar, tables, the files."""
+"""What all benchmark commands share: output folders are checked first; then a progress bar, tables, and the files."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -13,21 +13,19 @@ if TYPE_CHECKING:
     from mmspec.report.result import Result
 
 Progress = Callable[["Plan"], Callable[[], None]]
-"""Given what is ahead, returns what is called after each call."""
-
-
+"""Takes the plan of a benchmark, shows it, and returns a function to be called after each measured call."""
 Quick = Annotated[bool, typer.Option("--quick", help="All methods in about two minutes: less of all, speed alone.")]
 
 
 def check_output_folders(json: Path | None, plot: Path | None) -> None:
-    """Refuse what could only fail in the end.
+    """Refuse output files that could only fail after the measurement.
 
     Args:
-        json: Where the result is to be written, or None.
-        plot: Where it is to be drawn, or None.
+        json: File for the result, or None.
+        plot: File for the plot, or None.
 
     Raises:
-        ValueError: One cannot be written, or nothing here can draw a plot.
+        ValueError: A file cannot be written, or matplotlib is not installed.
     """
     refuse_unwritable(json, plot)
     if plot is not None:
@@ -37,13 +35,13 @@ def check_output_folders(json: Path | None, plot: Path | None) -> None:
 
 
 def bench(name: str, run: Callable[[Progress], "Result"], json: Path | None, plot: Path | None) -> None:
-    """Say how long it will take, run, show the tables, write the files.
+    """Say how long the benchmark will take, run it, show its tables and write its files.
 
     Args:
-        name: On the bar.
-        run: Makes the result.
-        json: Where to write it, or None.
-        plot: Where to draw it, or None.
+        name: Name on the progress bar.
+        run: The benchmark; it is given the progress bar and returns the result.
+        json: File for the result, or None.
+        plot: File for the plot, or None.
     """
     from tqdm import tqdm
     from transformers.utils import logging

@@ -1,12 +1,14 @@
-"""How far from the possible: what the hardware, the acceptance and the loop would allow, beside what was measured.
+"""Upper bounds of speed: what the hardware, the acceptance and the loop would allow, beside what was measured.
 
-* v(N) = T(N) / T(1), seconds of a target pass over N nodes; c = a drafter's pass / T(1).
-* Floor of a pass: max(bytes read / bandwidth, operations / arithmetic). F_hw(N) = floor / measured.
-* A round that drafts for d seconds and verifies n nodes ought to take d + v(n) T(1) (Leviathan et al., 2211.17192,
-  where d = γ c T(1) and n = γ + 1). F_pipe = that / what the rounds took.
-* Best tree of n nodes (Sequoia, arXiv 2402.12374) for chances a_k that the child of rank k is right: the n nodes of
-  largest path product. F_tree = the drafter's acceptance / that of the best tree of as many nodes.
-* F_total = measured speed-up / max over n of best tree(n) / (floor(n) / floor(1)): free drafts on a perfect pass.
+* v(N) = T(N) / T(1), where T(N) is the seconds of a target pass over N nodes; c = a drafter's pass / T(1).
+* The floor of a pass is max(bytes read / bandwidth, operations / arithmetic). F_hw(N) = floor / measured.
+* A round that drafts for d seconds and verifies n nodes should take d + v(n) T(1) (Leviathan et al., arXiv 2211.17192,
+  where d = γ c T(1) and n = γ + 1). F_pipe = that / the measured seconds of the rounds.
+* The best tree of n nodes (Sequoia, arXiv 2402.12374), where a_k is the probability that the child of rank k is
+  accepted, holds the n nodes with the largest path products. F_tree = the drafter's acceptance length / that of the
+  best tree of as many nodes.
+* F_total = measured speed-up / max over n of best tree(n) / (floor(n) / floor(1)): drafts that cost nothing, on a
+  pass at its floor.
 """
 
 import heapq
@@ -28,13 +30,13 @@ NODES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 
 @dataclass(frozen=True)
 class Floor:
-    """What a pass cannot be faster than.
+    """The least time that a pass can take on a machine.
 
     Attributes:
-        bandwidth: Bytes a second.
-        arithmetic: Floating-point operations a second.
-        read: Bytes that every pass reads.
-        operations: Of one node.
+        bandwidth: Memory bandwidth in bytes per second.
+        arithmetic: Floating-point operations per second.
+        read: Bytes that every pass reads, whatever the number of nodes.
+        operations: Floating-point operations of one node.
     """
 
     bandwidth: float
@@ -43,12 +45,12 @@ class Floor:
     operations: float
 
     def __call__(self, nodes: int) -> float:
-        """Seconds of a pass over so many nodes."""
+        """Seconds of a pass over `nodes` nodes."""
         return max(self.read / self.bandwidth, self.operations * nodes / self.arithmetic)
 
 
 def measure_floor(read: float, operations: float, device: str = "cpu") -> Floor:
-    """Measure the machine: the fastest of several sums over 256 MiB, and of several products of large matrices."""
+    """The floor on this machine, from the fastest of seven sums over 256 MiB and of seven large matrix products."""
     numbers = torch.ones(2**26, device=device)
     square = torch.ones(1536, 1536, device=device)
     bandwidth = numbers.numel() * 4 / min(timed(numbers.sum, device) for _ in range(7))
@@ -57,24 +59,24 @@ def measure_floor(read: float, operations: float, device: str = "cpu") -> Floor:
 
 
 def pass_seconds(target: Target, inputs: Any, nodes: Sequence[int] = NODES, repeats: int = 25) -> dict[int, float]:
-    """Median seconds of a pass over a chain of so many nodes, the sizes in turns. One row."""
+    """Median seconds of a target pass over a chain, by its number of nodes; one row, all sizes measured in turns."""
     started = target.start(inputs, 1, max(nodes))
-    # Where a prompt has no units, any unit will do: a pass takes as long whatever it reads.
-    rows, given, *unit = started.prompt.shape
-    root = started.prompt[:, -1] if given else started.prompt.new_zeros(rows, *unit)
+    # An empty prompt has no last unit; zeros will do, since the time of a pass does not depend on the values it reads.
+    rows, length, *unit = started.prompt.shape
+    root = started.prompt[:, -1] if length else started.prompt.new_zeros(rows, *unit)
     room = torch.full((rows,), max(nodes), device=root.device)
     drafts = {n: Draft.chain(root[:, None].expand(-1, n - 1, *unit).contiguous()).rooted(root, room) for n in nodes}
     seconds: dict[int, list[float]] = {n: [] for n in nodes}
     for repeat in range(repeats + 3):
         for n, draft in drafts.items():
-            took = timed(partial(target.verify, started.cache, draft), str(root.device))
+            elapsed = timed(partial(target.verify, started.cache, draft), str(root.device))
             if repeat >= 3:
-                seconds[n].append(took)
-    return {n: statistics.median(taken) for n, taken in seconds.items()}
+                seconds[n].append(elapsed)
+    return {n: statistics.median(times) for n, times in seconds.items()}
 
 
 def timed(work: Callable[[], Any], device: str) -> float:
-    """Wall seconds of some work, the device's share included."""
+    """Wall-clock seconds of a function call, with the device's work finished."""
     synchronize(device)
     began = time.perf_counter()
     work()
@@ -83,18 +85,18 @@ def timed(work: Callable[[], Any], device: str) -> float:
 
 
 def synchronize(device: str) -> None:
-    """Wait for the device; nothing to wait for on the CPU."""
+    """Wait until the device has finished its work; returns at once on the CPU."""
     if device.startswith("cuda"):
         torch.cuda.synchronize(device)
 
 
 def limits_of(seconds: Mapping[int, float], floor: Floor, **measured: float) -> Limits:
-    """v(N), F_hw(N), and what they were made of.
+    """v(N) and F_hw(N), with the measurements behind them.
 
     Args:
-        seconds: Of a pass, by nodes; one node among them.
-        floor: Of a pass.
-        **measured: Further numbers for the record.
+        seconds: Seconds of a pass by its number of nodes; 1 is one of the keys.
+        floor: The floor of a pass.
+        **measured: Further numbers to be kept in the result.
     """
     return Limits(
         v_of_n={str(n): round(t / seconds[1], 4) for n, t in seconds.items()},
@@ -111,11 +113,11 @@ def limits_of(seconds: Mapping[int, float], floor: Floor, **measured: float) -> 
 
 
 def loop_efficiency(row: Row, seconds: Mapping[int, float]) -> float:
-    """Seconds that a row's drafts and its passes alone would take / seconds of its rounds.
+    """Seconds that drafting and bare target passes take / seconds that the rounds took (F_pipe).
 
     Args:
-        row: One of batch 1.
-        seconds: Of a pass, by nodes; between those that were measured, a straight line.
+        row: A row of batch 1.
+        seconds: Seconds of a pass by its number of nodes; other numbers are interpolated linearly.
     """
     passes = sum(count * _between(int(nodes), seconds) for nodes, count in row.passes_by_nodes.items())
     return (row.draft_s + passes) / (row.draft_s + row.verify_s + row.rest_s)
@@ -144,5 +146,5 @@ def best_tree(by_rank: Sequence[float], nodes: int) -> float:
 
 
 def best_speedup(by_rank: Sequence[float], floor: Floor, most: int = 64) -> float:
-    """The most that free drafts of this quality give on a perfect pass."""
+    """The largest speed-up by drafts of this acceptance, if they cost nothing and passes run at their floor."""
     return max(best_tree(by_rank, n) / (floor(n) / floor(1)) for n in range(1, most + 1))

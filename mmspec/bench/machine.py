@@ -1,4 +1,4 @@
-"""Where a benchmark ran: device and versions, in words."""
+"""The machine that a benchmark ran on: its device and the versions of the software, in words."""
 
 import platform
 from importlib.metadata import version
@@ -10,7 +10,7 @@ PACKAGES = ("mmspec", "torch", "transformers")
 
 
 def describe(device: str) -> str:
-    """The processor and its threads, or the GPU."""
+    """Name of the processor and its number of threads, or name of the GPU."""
     if device.startswith("cuda"):
         return torch.cuda.get_device_name(device)
     names = [line.partition(":")[2].strip() for line in _cpuinfo() if line.startswith("model name")]
@@ -20,7 +20,7 @@ def describe(device: str) -> str:
 
 
 def versions() -> dict[str, str]:
-    """Of what decides about speed."""
+    """Versions of the packages that decide about speed, and of Python."""
     return {name: version(name) for name in PACKAGES} | {"python": platform.python_version()}
 
 

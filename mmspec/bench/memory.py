@@ -1,4 +1,4 @@
-"""How much memory a call needs: weights, copies of them that are kept for speed, and what the call adds."""
+"""Peak memory of a method: weights, copies of weights that are laid out for narrow passes, and what a call adds."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -11,11 +11,11 @@ from mmspec.hosts.linear import laid_out
 
 @dataclass(frozen=True)
 class Footprint:
-    """Bytes that a method takes.
+    """Memory of a method in bytes.
 
     Attributes:
-        peak: Weights, their copies, and the most that a call adds.
-        laid_out: Of these, copies of weights, laid out for narrow passes.
+        peak: Weights, their copies, and the largest growth during a call.
+        laid_out: The part of `peak` that is copies of weights, laid out for narrow passes.
     """
 
     peak: int
@@ -23,28 +23,28 @@ class Footprint:
 
 
 def footprint(work: Callable[[], Any], models: Iterable[torch.nn.Module], device: str) -> Footprint:
-    """What a method takes.
+    """Measure the memory of a method.
 
     Args:
-        work: A call of it. It runs twice: what is made once is not what a call adds. Copies that the second call makes
-            are counted among the copies, and not again as its own.
-        models: Target and draft model.
-        device: Where they are.
+        work: A call of the method. It runs twice, so that what only the first call allocates is not counted; copies of
+            weights that the second call makes count as copies, not as growth.
+        models: The target's model and the draft model.
+        device: Device of the models.
     """
-    held = list(models)
+    modules = list(models)
     work()
-    before = sum(map(laid_out, held))
-    grown = peak_growth(work, device)
-    copies = sum(map(laid_out, held))
-    added = max(0, grown - max(0, copies - before))
-    return Footprint(sum(map(weights, held)) + copies + added, copies)
+    before = sum(map(laid_out, modules))
+    growth = peak_growth(work, device)
+    copies = sum(map(laid_out, modules))
+    added = max(0, growth - max(0, copies - before))
+    return Footprint(sum(map(weights, modules)) + copies + added, copies)
 
 
 def peak_growth(work: Callable[[], Any], device: str) -> int:
-    """Largest growth of torch's memory during some work, in bytes.
+    """Largest growth of torch's memory during a function call, in bytes.
 
-    On CUDA the allocator tells. On the CPU the profiler records every allocation, which slows the work down: measure it
-    apart from time.
+    On CUDA the allocator counts. On the CPU the profiler records every allocation, which slows the call down: do not
+    time the same call.
     """
     if device.startswith("cuda"):
         before = torch.cuda.memory_allocated(device)
@@ -56,10 +56,10 @@ def peak_growth(work: Callable[[], Any], device: str) -> int:
         work()
     recorded = profile.profiler.kineto_results.events()
     events = sorted((event.start_ns(), event.nbytes()) for event in recorded if event.name() == "[memory]")
-    held = peak = 0
+    allocated = peak = 0
     for _, size in events:
-        held += size
-        peak = max(peak, held)
+        allocated += size
+        peak = max(peak, allocated)
     return peak
 
 

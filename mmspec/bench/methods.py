@@ -1,4 +1,4 @@
-"""Which methods a benchmark tries: those that it is told, or those of one modality."""
+"""Which methods a benchmark runs: those that the user names, or those of one modality."""
 
 from collections.abc import Collection
 from typing import Any
@@ -9,14 +9,14 @@ from mmspec.report.result import PLAIN
 
 
 def told(names: str | None, more: Collection[str] = ()) -> list[str] | None:
-    """What a user chose, before anything is loaded for it.
+    """The names that a user gave, checked before anything is loaded.
 
     Args:
-        names: Names joined by commas, or None for the benchmark's own choice.
-        more: What the benchmark calls contestants of its own.
+        names: Names joined by commas, or None for the benchmark's default.
+        more: Further names that this benchmark knows.
 
     Raises:
-        ValueError: One is unknown or ambiguous.
+        ValueError: A name is unknown or ambiguous.
     """
     if names is None:
         return None
@@ -28,7 +28,7 @@ def told(names: str | None, more: Collection[str] = ()) -> list[str] | None:
 
 
 def own_methods(model: Any) -> list[Pairing]:
-    """Methods of the plugin whose target a live model has, as far as they fit it; without plain decoding."""
+    """The methods that fit a live model, of the plugin that its target is from; plain decoding is left out."""
     registry = installed()
     target = registry.target_for(model)
     assert target is not None

@@ -1,4 +1,4 @@
-"""How long a benchmark will take, estimated from one measured call and said before it begins."""
+"""Estimate of a benchmark's time from one measured call; it is printed before the benchmark begins."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -8,12 +8,12 @@ from mmspec.bench.race import Run
 
 @dataclass(frozen=True)
 class Plan:
-    """What is ahead.
+    """The work of a benchmark.
 
     Attributes:
-        calls: How often the bar moves.
-        seconds: Estimate of all of it.
-        quick: Estimate of what `--quick` would take instead; None where this is quick.
+        calls: Number of steps of the progress bar.
+        seconds: Estimated seconds of the whole benchmark.
+        quick: Estimated seconds with `--quick`; None if this is the quick one.
     """
 
     calls: int
@@ -26,13 +26,13 @@ class Plan:
 
 
 def planned(calls: int, work: float, quick: float | None, once: Callable[[], Run]) -> Plan:
-    """A plan from one measured call of plain decoding.
+    """A plan, estimated from one measured call of plain decoding.
 
     Args:
-        calls: How often the bar moves.
-        work: All that is ahead, in calls like `once`.
-        quick: What `--quick` would do instead, in the same; None where this is quick.
-        once: Makes such a call; it is called twice, and the second counts.
+        calls: Number of steps of the progress bar.
+        work: The whole benchmark, in multiples of the call `once`.
+        quick: The benchmark with `--quick`, in the same multiples; None if this is the quick one.
+        once: Makes one call; it runs twice, and the second run counts.
     """
     once()
     each = once().seconds

@@ -1,7 +1,7 @@
-"""Paired timing: everybody decodes the same tasks in one process, in turns, so that nobody gets the quiet minute.
+"""Paired timing: all contestants decode the same tasks in one process, in turns, so that disturbances hit all.
 
-A repeat goes through all tasks; on every task all contestants run one after the other, and the one that begins moves on
-from task to task. The warm-up (compilation, tables, caches of the allocator) is not counted.
+A repeat goes through all tasks. On every task all contestants run one after the other; which one begins rotates from
+task to task. The warm-up (compilation, tables, caches of the allocator) is not counted.
 """
 
 import statistics
@@ -17,12 +17,12 @@ from mmspec.registry.printable import printable
 
 @dataclass(frozen=True)
 class Run:
-    """One call.
+    """One timed call.
 
     Attributes:
-        seconds: Wall time, the device's work included.
-        units: What was emitted, one tensor a row.
-        report: Ours; None for somebody else's decoding.
+        seconds: Wall-clock seconds, the device's work included.
+        units: Emitted units, one tensor per row.
+        report: The report of our decoder; None for other software.
     """
 
     seconds: float
@@ -31,7 +31,7 @@ class Run:
 
     @property
     def emitted(self) -> int:
-        """Units of all rows."""
+        """Number of emitted units, all rows together."""
         return sum(len(row) for row in self.units)
 
 
@@ -43,8 +43,8 @@ class Track:
     """All runs of one contestant.
 
     Attributes:
-        runs: By repeat, then by task.
-        failure: Why there are none.
+        runs: Runs by repeat, then by task.
+        failure: The reason why there are no runs, or "".
     """
 
     runs: list[list[Run]] = field(default_factory=list)
@@ -52,12 +52,12 @@ class Track:
 
     @property
     def repeats_s(self) -> list[float]:
-        """Seconds of every repeat, all tasks together."""
+        """Seconds of every repeat, summed over its tasks."""
         return [sum(run.seconds for run in repeat) for repeat in self.runs]
 
     @property
     def every(self) -> list[Run]:
-        """The runs of all repeats, one after the other."""
+        """The runs of all repeats in one list."""
         return [run for repeat in self.runs for run in repeat]
 
     @property
@@ -75,13 +75,15 @@ def race(
     optional: Collection[str] = (),
     tick: Callable[[], None] = lambda: None,
 ) -> dict[str, Track]:
-    """Run everybody `repeats` times over all tasks, after one warm-up over them that is not counted.
+    """Run all contestants `repeats` times over all tasks, after one warm-up over them that is not counted.
 
     Args:
-        contestants: By name. The first is given the first task first, so that others may read what it made.
-        tasks: What each is called with.
-        repeats: At least 1.
-        optional: Names that may fail in the warm-up: their track says why, and they are out.
+        contestants: Contestants by name. In the warm-up they run in this order: later ones may use the output of
+            the first one.
+        tasks: Arguments of the contestants, one per call.
+        repeats: Number of repeats, at least 1.
+        optional: Names of contestants that may fail in the warm-up; their track keeps the reason, and they do not run
+            again.
         tick: Called after every call of a contestant.
     """
     return relay(contestants, [tasks] * repeats, tasks, optional=optional, tick=tick)
@@ -95,26 +97,26 @@ def relay(
     optional: Collection[str] = (),
     tick: Callable[[], None] = lambda: None,
 ) -> dict[str, Track]:
-    """`race` whose repeats have tasks of their own; ratios stay paired, and their spread is over tasks, too.
+    """As `race`, but every repeat has tasks of its own: ratios stay paired, and their spread covers the tasks, too.
 
     Args:
         contestants: As in `race`.
         legs: The tasks of every repeat.
-        warm_up: What everybody does first, not counted.
+        warm_up: The tasks of the warm-up, which is not counted.
         optional: As in `race`.
         tick: As in `race`.
     """
     tracks = {name: Track() for name in contestants}
     for leg, tasks in enumerate((warm_up, *legs)):
-        made: dict[str, list[Run]] = {name: [] for name in contestants}
+        finished: dict[str, list[Run]] = {name: [] for name in contestants}
         for turn, task in enumerate(tasks):
             for name in _rotated(list(contestants), turn * (leg > 0)):
                 if not tracks[name].failure:
                     run = _guarded(contestants[name], task, tracks[name], name in optional and leg == 0)
-                    made[name] += [run] if run else []
+                    finished[name] += [run] if run else []
                 tick()
         if leg:
-            for name, runs in made.items():
+            for name, runs in finished.items():
                 if not tracks[name].failure:
                     tracks[name].runs.append(runs)
     return tracks

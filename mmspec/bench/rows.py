@@ -1,11 +1,10 @@
-"""From tracks to the rows of a result."""
+"""Rows of a benchmark's result, computed from the tracks of a race."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from mmspec.bench.memory import Footprint
 from mmspec.bench.race import Run, Track
@@ -30,16 +29,17 @@ def row_of(
     """The row of one of our methods.
 
     Args:
-        track: Its runs.
+        track: The runs of the method.
         plain: The runs of plain decoding in the same race.
-        method: Its name.
-        setting: What was decoded and how.
+        method: Name of the method.
+        setting: Name of what was decoded and how.
         mode: As in `Row`.
         batch: As in `Row`.
-        memory: What it takes; None where it was not measured.
-        quality: Numbers beside those that every row has: how much of the output is plain decoding's.
-        options: What the method was run with.
-        every: Acceptance and sameness are those of all repeats, whose tasks differ (`relay`), not of the median one.
+        memory: Memory of the method; None if it was not measured.
+        quality: Numbers about the output, beside the share of outputs that equal plain decoding's.
+        options: Options of the method.
+        every: Whether acceptance and equality are counted over all repeats, whose tasks differ (`relay`), instead of
+            the median repeat.
     """
     median = track.median
     reports = _reports(median)
@@ -82,14 +82,14 @@ def _reports(runs: Sequence[Run]) -> list[Report]:
 
 
 def peer_of(track: Track, setting: str, note: str = "", *, ours: bool = False, tuned: Tuned | None = None) -> Peer:
-    """Another decoding; without repeats where it failed, and the note says why.
+    """The record of other software; if it failed there are no repeats, and the note says why.
 
     Args:
-        track: Its runs.
-        setting: What was decoded and how.
+        track: The runs.
+        setting: Name of what was decoded and how.
         note: How it was run.
-        ours: Whether it is a loop of ours.
-        tuned: What was tried before; None where there is nothing to choose.
+        ours: Whether it is a loop that we wrote.
+        tuned: The settings that were tried before; None if there was no choice.
     """
     if track.failure:
         return Peer(setting, [], 0, track.failure, ours)
@@ -98,17 +98,6 @@ def peer_of(track: Track, setting: str, note: str = "", *, ours: bool = False, t
 
 
 def by_depth(reports: Sequence[Report]) -> list[int]:
-    """How often depth 1, 2, … was accepted, summed over calls."""
+    """Number of row rounds that accepted depth 1, 2, …, summed over calls."""
     lists = [report.accepted_by_depth for report in reports]
     return [sum(counts[d] for counts in lists if d < len(counts)) for d in range(max(map(len, lists), default=0))]
-
-
-def distinct(runs: Sequence[Run], n: int) -> float:
-    """Share of the n-grams of an output that are different ones, mean over outputs: loops make it small."""
-    shares = [_distinct(row, n) for run in runs for row in run.units if len(row) >= n]
-    return sum(shares) / len(shares) if shares else 0.0
-
-
-def _distinct(row: Tensor, n: int) -> float:
-    grams = row.unfold(0, n, 1)
-    return len(torch.unique(grams, dim=0)) / len(grams)

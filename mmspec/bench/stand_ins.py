@@ -1,25 +1,25 @@
-"""What stands in for a drafter where a benchmark asks about the loop, not about drafts.
+"""Artificial drafters, for measuring the loop instead of a drafter.
 
-* `Oracle`: drafts are the truth: the most that this k, this target and this loop can give.
-* `Parrot`: repeats the last unit; under the rule `synthetic` its drafts are accepted at a given rate.
-* `Fixed(0)` as policy (`mmspec.core.policies`): a drafter is there and nothing is drafted: what rounds cost by itself.
+* `Oracle` drafts the target's own output: an upper bound for this k, this target and this loop.
+* `Parrot` repeats the last unit; under the rule `synthetic` its drafts are accepted at a given rate.
+* The policy `Fixed(0)` (`mmspec.core.policies`) drafts nothing: with any drafter it measures the cost of empty rounds.
 """
 
 from collections.abc import Mapping
 
 
 class Oracle:
-    """A `HostDrafter` that was told what plain decoding wrote.
+    """A `HostDrafter` that knows the output of plain decoding.
 
     Args:
-        truth: By prompt: prompt and output together.
+        truth: Prompt and output together, by prompt.
     """
 
     def __init__(self, truth: Mapping[tuple[int, ...], list[int]]) -> None:
         self._truth = truth
 
     def propose(self, tokens: list[list[int]], k: int) -> list[list[int]]:
-        """What comes next in the known text of every row."""
+        """The next `k` units of the known output of every row."""
         return [self._next(row, k) for row in tokens]
 
     def _next(self, row: list[int], k: int) -> list[int]:

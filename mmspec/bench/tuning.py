@@ -1,4 +1,4 @@
-"""Everybody at their best: of a small grid of settings, the one that is fastest on a small share of the tasks."""
+"""Every contestant runs in its best setting: of a small grid, the one that is fastest on a small share of the tasks."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -7,17 +7,17 @@ from typing import Any
 from mmspec.bench.race import Contestant, race
 
 REPEATS = 2
-"""Counted ones; the smaller sum counts, since what disturbs only adds."""
+"""Counted repeats; the smallest sum counts, since disturbances only add time."""
 
 
 @dataclass(frozen=True)
 class Tuned:
-    """A contestant with its settings tried.
+    """A contestant whose settings were tried.
 
     Attributes:
         way: The contestant in its fastest setting.
-        chosen: What that is called.
-        tried: Seconds of every setting on the calibration share; those that failed are left out.
+        chosen: Name of that setting.
+        tried: Seconds of every setting on the calibration share, by name; settings that failed are left out.
     """
 
     way: Contestant
@@ -26,10 +26,10 @@ class Tuned:
 
 
 def tune(ways: Mapping[str, Contestant], share: Sequence[Any], tick: Callable[[], None] = lambda: None) -> Tuned:
-    """The fastest of some ways; one way needs no trial. Where all fail, the first: the race will say why.
+    """The fastest of some settings. A single one is not tried; if all fail, the first is taken, and the race says why.
 
     Args:
-        ways: At least one, by what their settings are called.
+        ways: The contestant in each setting, by the setting's name; at least one.
         share: Tasks to try them on, in turns.
         tick: Called after every call.
     """
@@ -43,10 +43,10 @@ def tune(ways: Mapping[str, Contestant], share: Sequence[Any], tick: Callable[[]
 
 
 def calls_of(ways: int, share: int) -> int:
-    """How often `tick` will be called.
+    """Number of calls of `tick` that `tune` makes.
 
     Args:
-        ways: How many are tried.
+        ways: Number of settings.
         share: Number of tasks.
     """
     return ways * share * (1 + REPEATS)

@@ -1,10 +1,10 @@
-"""The command line. One file per command; heavy imports stand inside the commands."""
+"""The command line: one file per command; heavy imports are inside the commands."""
 
 import sys
 
 
 def main() -> None:
-    """Run `mmspec`; a mistake is one line and exit code 2, with a traceback under `MMSPEC_TRACE=1`."""
+    """Run `mmspec`; an error is one line on stderr and exit code 2, or a traceback under `MMSPEC_TRACE=1`."""
     from mmspec.cli.app import build
     from mmspec.cli.boundary import run
 

@@ -11,12 +11,12 @@ from mmspec.cli.arguments import checked
 from mmspec.cli.merging import add_commands
 from mmspec.registry import add_file, installed
 
-#: Each is a function of that name in a module of that name, so that a command is found where its name says.
+#: Names of our commands; each is a function of that name in a module of that name.
 COMMANDS = ("methods", "plugins", "doctor", "check", "new", "verify", "card")
 
 
 def build() -> typer.Typer:
-    """The whole application; imports no torch."""
+    """The application with all commands; imports no torch."""
     app = typer.Typer(
         help="Speculative decoding beyond text: the same output, only faster.",
         no_args_is_help=True,
@@ -32,14 +32,14 @@ def build() -> typer.Typer:
     return app
 
 
-def _show_version(asked: bool) -> None:
-    if asked:
+def _show_version(wanted: bool) -> None:
+    if wanted:
         typer.echo(f"mmspec {mmspec.__version__}")
         raise typer.Exit
 
 
 def _add_plugins(context: typer.Context, files: list[Path]) -> list[Path]:
-    """Before any command is looked up, so that a plugin's own commands are found, and stand in `--help`."""
+    """Add plugins of one file, before a command is looked up: their own commands are found and listed by `--help`."""
     for file in files:
         plugin = add_file(installed(), file)
         add_commands(context.obj, installed(), plugin)

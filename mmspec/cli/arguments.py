@@ -1,4 +1,4 @@
-"""Arguments of our commands that none of them can use, refused before any loads anything: numbers, devices, names."""
+"""Checks of arguments that hold for all our commands, made before anything is loaded: numbers, devices, names."""
 
 import functools
 import math
@@ -9,23 +9,23 @@ from mmspec.registry import installed
 from mmspec.registry.matching import named
 
 LARGEST = 2**63 - 1
-"""Of a seed, a size or a count: what a tensor of integers can hold."""
+"""Largest seed, size or count: the largest 64-bit integer of a tensor."""
 
 
 def checked(command: Callable[..., Any]) -> Callable[..., Any]:
-    """A command that refuses what is wrong whatever else is given.
+    """A command whose arguments are checked before it runs.
 
     Args:
-        command: The function behind a command; parameters of the names in `CHECKS` are taken for what these say.
+        command: The function of a command; parameters named in `CHECKS` are checked by these functions.
     """
 
     @functools.wraps(command)
-    def run(*args: Any, **given: Any) -> Any:
-        for name, value in given.items():
+    def run(*args: Any, **named_arguments: Any) -> Any:
+        for name, value in named_arguments.items():
             refuse_number(name, value)
             if name in CHECKS and isinstance(value, str):
                 CHECKS[name](value)
-        return command(*args, **given)
+        return command(*args, **named_arguments)
 
     return run
 
@@ -34,7 +34,7 @@ def refuse_number(name: str, value: Any) -> None:
     """Refuse a number that is not finite, or larger than `LARGEST`.
 
     Raises:
-        ValueError: Names the option.
+        ValueError: The number is one of these; names the option.
     """
     option = f"--{name.replace('_', '-')}"
     if isinstance(value, float) and not math.isfinite(value):
@@ -44,10 +44,10 @@ def refuse_number(name: str, value: Any) -> None:
 
 
 def refuse_device(device: str) -> None:
-    """Refuse a device that this machine does not have; `cpu` is there, and no torch is loaded to say so.
+    """Refuse a device that this machine does not have; torch is not loaded for `cpu`.
 
     Raises:
-        ValueError: Names it, and what there is.
+        ValueError: The device does not exist; names those that do.
     """
     if device != "cpu":
         from mmspec.hosts import devices
@@ -56,28 +56,28 @@ def refuse_device(device: str) -> None:
 
 
 def refuse_method(name: str) -> None:
-    """Refuse what is no method. Not among `CHECKS`, since benchmarks take names of their own, too.
+    """Refuse a name that is no method. It is not among `CHECKS`, since benchmarks accept further names.
 
     Raises:
-        ValueError: It is unknown or ambiguous.
+        ValueError: The name is unknown or ambiguous.
     """
     named(installed(), name)
 
 
 def refuse_rule(name: str) -> None:
-    """Refuse what is no rule.
+    """Refuse a name that is no rule.
 
     Raises:
-        ValueError: It is unknown or ambiguous.
+        ValueError: The name is unknown or ambiguous.
     """
     installed().get("rule", name)
 
 
 def refuse_policy(name: str) -> None:
-    """Refuse what is no policy.
+    """Refuse a name that is no policy.
 
     Raises:
-        ValueError: It is unknown.
+        ValueError: The name is unknown.
     """
     from mmspec.api.policies import options_of
 

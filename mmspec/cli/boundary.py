@@ -1,6 +1,6 @@
-"""Where a command line ends: whatever goes wrong is one line on stderr and exit code 2; a pipe that closes is no fault.
+"""The outermost function of the command line: errors become one line on stderr and exit code 2.
 
-`MMSPEC_TRACE=1` shows tracebacks instead.
+A closed pipe is not an error message. `MMSPEC_TRACE=1` shows tracebacks instead.
 """
 
 import contextlib
@@ -17,36 +17,36 @@ from mmspec.registry import PluginError, switches
 from mmspec.registry.printable import one_line
 
 MISTAKE = 2
-"""Exit code of what was asked wrongly, or cannot be done here."""
+"""Exit code of wrong arguments, and of what cannot be done on this machine."""
 CLOSED = 1
-"""Exit code where whoever reads has gone, as in `mmspec methods | head -1`."""
-#: What users, files, devices and other people's code cause; any other kind is a fault of ours.
+"""Exit code after the reader of a pipe has gone, as in `mmspec methods | head -1`."""
+#: Errors caused by users, files, devices and other libraries; any other type is a fault of mmspec.
 _EXPECTED = (ValueError, TypeError, OSError, ImportError, RuntimeError, ArithmeticError, MemoryError, AssertionError)
 
 
 @runtime_checkable
 class Usage(Protocol):
-    """What the parser of the command line raises, whichever library it is from."""
+    """An error of the command line's parser, whichever library raises it."""
 
     exit_code: int
 
     def format_message(self) -> str:
-        """The mistake in words."""
+        """The error in words."""
 
 
 def run(command: Callable[[], Any]) -> int:
-    """Run to the end.
+    """Run a command and turn its errors into one line on stderr.
 
     Args:
-        command: What is to be run; it returns its exit code, or anything else for 0.
+        command: The command; it returns its exit code, or anything else for 0.
 
     Returns:
         The exit code.
     """
-    _print_whatever_there_is()
+    _escape_unprintable()
     try:
         code = command()
-        sys.stdout.flush()  # here a full disk can still be told
+        sys.stdout.flush()  # a full disk is an error only here
     except SystemExit as stop:
         code = stop.code
     except (KeyboardInterrupt, typer.Abort):
@@ -56,13 +56,13 @@ def run(command: Callable[[], Any]) -> int:
     except Exception as error:
         if switches.tracing():
             raise
-        code = _tell(error)
-    _leave_nothing_to_flush()
+        code = _print_error(error)
+    _flush()
     return code if isinstance(code, int) else 0
 
 
-def told(error: BaseException) -> str:
-    """An error, as one line for users."""
+def message_of(error: BaseException) -> str:
+    """One line for users that says what an error means."""
     if isinstance(error, Usage):
         return one_line(Exception(error.format_message()))
     if isinstance(error, OSError) and error.strerror:
@@ -76,23 +76,23 @@ def told(error: BaseException) -> str:
     return f"{type(error).__name__}: {one_line(error)}{fault}"
 
 
-def _tell(error: Exception) -> int:
-    text = told(error)
-    if text:  # a bare group has shown its help instead
+def _print_error(error: Exception) -> int:
+    text = message_of(error)
+    if text:  # a group without a command has shown its help instead
         with contextlib.suppress(OSError):
             print(f"mmspec: {text}", file=sys.stderr, flush=True)
     return error.exit_code if isinstance(error, Usage) else MISTAKE
 
 
-def _print_whatever_there_is() -> None:
-    """Characters that the terminal's encoding lacks are written as escapes, instead of ending the command."""
+def _escape_unprintable() -> None:
+    """Write characters that the terminal's encoding lacks as escapes, instead of failing."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
 
 
-def _leave_nothing_to_flush() -> None:
-    """What cannot be written anywhere is dropped here: Python would complain of it when it ends."""
+def _flush() -> None:
+    """Drop what cannot be written; otherwise Python reports it when it exits."""
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()

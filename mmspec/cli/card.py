@@ -1,4 +1,4 @@
-"""`mmspec card`: what is written in Markdown about measurements is written by this command."""
+"""`mmspec card`: renders model cards, and the numbers of any Markdown file, from benchmarks."""
 
 from pathlib import Path
 from typing import Annotated
@@ -56,7 +56,7 @@ def _shipped() -> dict[Path, str]:
 
 
 def _measured(result: Path, output: Path) -> dict[Path, str]:
-    """The benchmark beside the card, and the card: of a shipped model whole, of any other its part on speed."""
+    """The benchmark beside a card, and the card; of a model that is not shipped only the section on speed."""
     from mmspec.report.cards import described, facts_of, render, render_measured, speed_section
     from mmspec.report.numbers import fill
     from mmspec.report.result import Result
@@ -64,7 +64,7 @@ def _measured(result: Path, output: Path) -> dict[Path, str]:
 
     if output.suffix != ".md":
         raise ValueError(f"a card is a Markdown file, FILE.md, not {output.name!r}")
-    written = _read(result)
+    document = _read(result)
     bench = Result.load(result)
     beside = output.with_suffix(".bench.json")
     known = [model for model in described() if (model.name, f"mmspec/{model.name}") == (output.stem, bench.model)]
@@ -76,7 +76,7 @@ def _measured(result: Path, output: Path) -> dict[Path, str]:
         text = fill(text, output.parent, {beside.name: bench})
     else:
         text = render_measured(bench, output.stem)
-    return {beside: written, output: text}
+    return {beside: document, output: text}
 
 
 def _filled(file: Path) -> str:
@@ -86,7 +86,7 @@ def _filled(file: Path) -> str:
 
 
 def _read(file: Path) -> str:
-    """A text in UTF-8, whatever the locale."""
+    """The text of a file in UTF-8, whatever the locale."""
     if not file.is_file():
         raise ValueError(f"there is no file {file}")
     try:

@@ -1,4 +1,4 @@
-"""`mmspec doctor`: versions, device, plugins and shipped models at a glance."""
+"""`mmspec doctor`: versions, device, plugins and shipped models, and what is wrong with them."""
 
 import os
 import platform
@@ -11,7 +11,17 @@ import typer
 from mmspec import shipped
 from mmspec.registry import installed
 
-PACKAGES = ("mmspec", "torch", "transformers", "diffusers", "pluggy", "safetensors", "pydantic", "typer")
+PACKAGES = (
+    "mmspec",
+    "mmspec-models",
+    "torch",
+    "transformers",
+    "diffusers",
+    "pluggy",
+    "safetensors",
+    "pydantic",
+    "typer",
+)
 
 
 def doctor() -> None:
@@ -46,15 +56,10 @@ def _device() -> str:
 
 
 def _models() -> Iterator[tuple[str, str | None]]:
-    """Each shipped model with its problem, if it has one."""
-    try:
-        models = shipped.assets()
-    except FileNotFoundError as error:
-        yield "none", str(error)
-        return
-    if not models:
-        yield "none shipped", None
-    for name, path in models.items():
+    """Each shipped model with its problem, if it has one; models that are not installed are no problem."""
+    if not shipped.present():
+        yield shipped.MISSING, None
+    for name, path in shipped.assets().items():
         weights = sorted(path.rglob("*.safetensors"))
         problems = [problem for file in weights if (problem := _damage(file))]
         size = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
@@ -62,7 +67,7 @@ def _models() -> Iterator[tuple[str, str | None]]:
 
 
 def _damage(file: Path) -> str | None:
-    """Open the header, which also compares the file's length with what the header promises."""
+    """What is wrong with a file of weights: its header is read, and its length compared with the header; or None."""
     from safetensors import SafetensorError, safe_open
 
     try:

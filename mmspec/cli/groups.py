@@ -2,17 +2,18 @@
 
 import typer
 
-INTERRUPTED = 130  # what a shell reports for a process that CTRL-C ended
+INTERRUPTED = 130
+"""Exit code after CTRL-C, as shells report it."""
 
 
 def group(app: typer.Typer, name: str, help: str, run_all: bool = False) -> typer.Typer:
-    """The group of that name, made by whoever asks first.
+    """The group of a name; the first call makes it.
 
     Args:
         app: The application that `mmspec_commands` received.
-        name: The group's name on the command line.
-        help: One line, used if the group is new.
-        run_all: Whether the bare group runs all its commands, one after the other, instead of listing them.
+        name: Name of the group on the command line.
+        help: One line of help, used if the group is new.
+        run_all: Whether the group without a command runs all its commands in turn, instead of listing them.
     """
     for known in app.registered_groups:
         if known.name == name and known.typer_instance is not None:

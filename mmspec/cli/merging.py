@@ -1,7 +1,7 @@
-"""What a plugin adds to the command line: checked on an application of its own, then moved into ours.
+"""Commands of plugins: each plugin adds them to an application of its own; they are checked, then moved into ours.
 
-A plugin never holds the application that the others stand in, so it can neither take a command's name nor remove one;
-what cannot be shown or built is refused as a whole, and the plugin is listed with the reason.
+A plugin never holds the application of the others, so it can neither take the name of a command nor remove one. If one
+of its commands cannot be built or shown, all of them are refused, and the plugin is listed with the reason.
 """
 
 import copy
@@ -17,18 +17,18 @@ from mmspec.registry.fields import NAME
 from mmspec.registry.printable import refuse_control
 
 OURS = "mmspec"
-"""The distribution that our own plugins are in."""
+"""The distribution of our own plugins."""
 _LAYOUT = re.compile(r"[\n\b\f]")
-"""Controls that a help text may hold: lines, and the two marks that click reads."""
+"""Control characters that help texts may hold: line breaks, and the two marks that click interprets."""
 
 
 def add_commands(app: typer.Typer, registry: Registry, plugin: Plugin) -> None:
-    """Add a plugin's commands, all or none; a failure is noted on the plugin.
+    """Add a plugin's commands, all or none; a failure is recorded with the plugin.
 
     Args:
-        app: The whole application.
-        registry: Where the plugin is.
-        plugin: What is known of it.
+        app: The application with all commands.
+        registry: The registry that has the plugin.
+        plugin: The plugin.
     """
     own = typer.Typer()
     with registry.blaming(plugin.name, "mmspec_commands"):
@@ -44,7 +44,7 @@ def add_commands(app: typer.Typer, registry: Registry, plugin: Plugin) -> None:
 
 
 def _refuse_unfit(group: TyperGroup) -> None:
-    """Refuse names and texts that would break the help of everything."""
+    """Refuse names and texts that would break `mmspec --help`."""
     for name, command in group.commands.items():
         if not NAME.fullmatch(name):
             raise ValueError(f"a command's name is lower-case words joined by '-', '.' or '_', not {name!r}")
@@ -60,7 +60,7 @@ def _refuse_unfit(group: TyperGroup) -> None:
 
 
 def _refuse_markup(text: str, name: str) -> None:
-    """Typer reads help as rich's markup, in which a bracket can be wrong."""
+    """Refuse help that is no valid markup of rich, which typer would fail to render."""
     from rich.errors import MarkupError
     from rich.markup import render
 
@@ -71,7 +71,7 @@ def _refuse_markup(text: str, name: str) -> None:
 
 
 def _refuse_taken(app: typer.Typer, own: typer.Typer, where: str) -> None:
-    """Refuse a command where there is one of that name already; groups are shared."""
+    """Refuse a command whose name is taken; groups of one name are shared."""
     commands, groups = _commands(app), _groups(app)
     for name in _commands(own):
         if name in commands or name in groups:
@@ -89,16 +89,16 @@ def _move(app: typer.Typer, own: typer.Typer) -> None:
     for info, (name, group) in zip(own.registered_groups, _groups(own).items(), strict=True):
         if name in groups:
             _move(groups[name], group)
-        else:  # a group that a plugin keeps in its module is not to be filled by others
-            mine = copy.copy(info)
-            mine.typer_instance = copy.copy(group)
-            mine.typer_instance.registered_commands = list(group.registered_commands)
-            mine.typer_instance.registered_groups = list(group.registered_groups)
-            app.registered_groups.append(mine)
+        else:  # a copy: other plugins must not fill the plugin's own object
+            added = copy.copy(info)
+            added.typer_instance = copy.copy(group)
+            added.typer_instance.registered_commands = list(group.registered_commands)
+            added.typer_instance.registered_groups = list(group.registered_groups)
+            app.registered_groups.append(added)
 
 
 def _check_arguments(own: typer.Typer) -> None:
-    """Of our own commands, whose parameters of one name mean one thing."""
+    """Check the arguments of our own plugins' commands, too: parameters of one name mean one thing there."""
     for info in own.registered_commands:
         info.callback = checked(info.callback) if info.callback else None
     for group in _groups(own).values():

@@ -1,4 +1,4 @@
-"""Files and folders that are to be written: what could only fail in the end is refused before anything is made."""
+"""Checks of output files and folders, made before the work whose result they would lose."""
 
 import tempfile
 from pathlib import Path
@@ -7,13 +7,13 @@ from mmspec.registry.printable import printable
 
 
 def refuse_unwritable(*files: Path | None) -> None:
-    """Refuse a file that cannot be made. A device or a pipe that is there is taken as it is.
+    """Refuse files that cannot be written. Existing devices and pipes are accepted.
 
     Args:
-        *files: What is to be written; None stands for nothing.
+        *files: The output files; None is skipped.
 
     Raises:
-        ValueError: There is no folder for one, it is a folder itself, or nothing can be written there.
+        ValueError: The folder of a file does not exist or is read-only, or the file is a folder.
     """
     for file in files:
         if file is None:
@@ -27,10 +27,10 @@ def refuse_unwritable(*files: Path | None) -> None:
 
 
 def refuse_folders(*folders: Path) -> None:
-    """Refuse folders that cannot be made or written into; none is made.
+    """Refuse folders that cannot be created or written into; creates none.
 
     Raises:
-        ValueError: A file is in the way, or nothing can be written there.
+        ValueError: A file has the folder's name, or nothing can be written there.
     """
     for folder in folders:
         there = next(place for place in (folder, *folder.absolute().parents) if place.exists())
@@ -40,7 +40,7 @@ def refuse_folders(*folders: Path) -> None:
 
 
 def _try(folder: Path, prefix: str) -> None:
-    """Make a file and remove it: rights alone do not say whether that works."""
+    """Create and remove a file, since permissions alone do not say whether that works."""
     try:
         with tempfile.NamedTemporaryFile(dir=folder, prefix=prefix):
             pass

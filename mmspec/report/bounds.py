@@ -1,14 +1,14 @@
-"""Tables about what could be: how deep drafts reach, what bounds speed, what the hardware would allow. No claims."""
+"""Tables of bounds: how deep drafts are accepted, what limits the speed, what the hardware would allow."""
 
 from mmspec.report.result import Result
 from mmspec.report.views import View, keys_of, ratio, real, shares
 
 DEPTHS = 12
-"""So many depths are printed; windows have more."""
+"""Number of depths that are printed; windows have more."""
 
 
 def depths(result: Result) -> View:
-    """Acceptance by depth of the drafted node."""
+    """Share of rounds that accept a node of each depth."""
     rows = [
         (row.setting, row.method, " · ".join(f"{share:.2f}" for share in row.acceptance_by_depth[:DEPTHS]))
         for setting in result.settings
@@ -21,7 +21,7 @@ def depths(result: Result) -> View:
 
 
 def modes(result: Result) -> View:
-    """Drafts that are not a drafter's: bounds and overheads, no claims."""
+    """Rows whose drafts are artificial (`Row.mode`): they are bounds and overheads, not results."""
     header = ("setting", "method", "drafts", "acceptance length", "speed-up over plain", "draft / verify / rest")
     rows = [
         (r.setting, r.method, r.mode, f"{r.acceptance_length:.2f}", ratio(r.plain_repeats_s, r.repeats_s), shares(r))
@@ -33,11 +33,11 @@ def modes(result: Result) -> View:
 
 
 def limits(result: Result) -> list[View]:
-    """What the hardware and the drafts would allow."""
-    of = result.limits
-    sizes = sorted(keys_of((of.v_of_n, of.F_hw)), key=int)
-    passes = [(n, _number(of.v_of_n, n), _number(of.F_hw, n)) for n in sizes]
-    parts = (of.F_pipe, of.F_tree, of.F_total)
+    """What the hardware and the drafts would allow, beside what was measured."""
+    limits = result.limits
+    sizes = sorted(keys_of((limits.v_of_n, limits.F_hw)), key=int)
+    passes = [(n, _number(limits.v_of_n, n), _number(limits.F_hw, n)) for n in sizes]
+    parts = (limits.F_pipe, limits.F_tree, limits.F_total)
     reached = [(key, *(_number(part, key) for part in parts)) for key in keys_of(parts)]
     return [
         View(
@@ -46,7 +46,9 @@ def limits(result: Result) -> list[View]:
             passes,
             "v(N): seconds / those of one node. F_hw: floor / seconds.",
         ),
-        View("Cost of a draft model's pass", ("draft model", "c"), [(name, f"{c:.3f}") for name, c in of.c.items()]),
+        View(
+            "Cost of a draft model's pass", ("draft model", "c"), [(name, f"{c:.3f}") for name, c in limits.c.items()]
+        ),
         View(
             "What was reached of what is possible",
             ("setting / method", "F_pipe", "F_tree", "F_total"),
@@ -54,16 +56,16 @@ def limits(result: Result) -> list[View]:
             "F_pipe: drafts and bare passes, of what the rounds took. F_tree: of the best tree of as many nodes. "
             "F_total: of a perfect pass with free drafts.",
         ),
-        View("Measured", ("what", "value"), [(name, f"{value:.4g}") for name, value in of.measured.items()]),
+        View("Measured", ("what", "value"), [(name, f"{value:.4g}") for name, value in limits.measured.items()]),
     ]
 
 
 def rounds(result: Result) -> View:
-    """What rounds over N nodes cost beside what they might."""
-    given = result.limits.by_nodes
-    sizes = sorted(keys_of(given.values()), key=int)
-    rows = [(n, *(f"{by[n]:.3g}" if n in by else "" for by in given.values())) for n in sizes]
-    return View("Rounds over N nodes", ("N", *given), rows)
+    """Measured and possible costs of rounds over N nodes."""
+    columns = result.limits.by_nodes
+    sizes = sorted(keys_of(columns.values()), key=int)
+    rows = [(n, *(f"{by[n]:.3g}" if n in by else "" for by in columns.values())) for n in sizes]
+    return View("Rounds over N nodes", ("N", *columns), rows)
 
 
 def _number(mapping: dict[str, float], key: str) -> str:

@@ -24,21 +24,21 @@ from mmspec.shipped import folder
 
 @dataclass(frozen=True)
 class Shipped:
-    """What a card says beside the measured facts.
+    """Description of a shipped model: what its card says beside the measured facts.
 
     Attributes:
         name: The model's name, without `mmspec/`.
-        summary: What it is, in a sentence or two.
+        summary: What the model is, in a sentence or two.
         target: The target adapter that runs it.
-        method: The method it is used with by default: `auto`, or the one that was measured to be best.
-        drafter: The draft model that the method needs; or None.
-        data: What it learned from, with licences: one line each.
-        command: What trained it.
-        tags: For the front matter.
-        measured: A table of what training measured, from the facts beside the weights.
-        policy: The policy that goes with the method; None is its own.
-        k: Units to draft per round; None is the general default.
-        key_layout: Whose names the weights have.
+        method: Default method: `auto`, or the one that was measured to be best.
+        drafter: The draft model that the method needs, or None.
+        data: The training data with their licences, one line each.
+        command: The command that trained the model.
+        tags: Tags of the front matter.
+        measured: Makes a table of what training measured, from the facts beside the weights.
+        policy: The policy used with the method; None for the method's own.
+        k: Units to draft per round; None for the general default.
+        key_layout: The library or repository whose parameter names the weights have.
     """
 
     name: str
@@ -59,9 +59,9 @@ def render(shipped: Shipped, facts: Mapping[str, Any], bench: Result | None = No
     """The card of a shipped model.
 
     Args:
-        shipped: What it is.
+        shipped: Description of the model.
         facts: Its `training.json`: `parameters`, `recipe`, and what `shipped.measured` reads.
-        bench: What `mmspec bench` measured of it; None where nobody did.
+        bench: The result of `mmspec bench` for this model; None if there is none.
     """
     block: dict[str, Any] = {"target": shipped.target, "default_method": shipped.method}
     more = {"drafter": shipped.drafter, "default_policy": shipped.policy, "k": shipped.k}
@@ -81,10 +81,10 @@ def render(shipped: Shipped, facts: Mapping[str, Any], bench: Result | None = No
 
 
 def render_measured(bench: Result, name: str) -> str:
-    """The card of any other model: all that is known of it is the benchmark.
+    """The card of any other model, of which only the benchmark is known.
 
     Args:
-        bench: What was measured.
+        bench: The result of the benchmark.
         name: The card's file name without its suffix.
     """
     front = _front(("speculative-decoding",), {"kind": bench.kind, "bench": _bench_of(name)})
@@ -95,7 +95,7 @@ def speed_section(bench: Result, file: str) -> str:
     """The part of a card that is rendered from a benchmark, between the markers of `mmspec.report.numbers`.
 
     Args:
-        bench: What was measured.
+        bench: The result of the benchmark.
         file: Name of the JSON beside the card.
     """
     from mmspec.report.numbers import block as written
@@ -104,7 +104,7 @@ def speed_section(bench: Result, file: str) -> str:
 
 
 def block(name: str) -> dict[str, Any]:
-    """The `mmspec:` block of a shipped card; empty where there is no such card."""
+    """The `mmspec:` block of a shipped card; empty if there is no card of that name."""
     path = folder("model_cards") / f"{name}.md"
     if not path.is_file():
         return {}
@@ -130,13 +130,13 @@ def write(shipped: Shipped, assets: Path, cards: Path) -> Path:
 
 
 def from_facts(shipped: Shipped, assets: Path, cards: Path) -> str:
-    """What `write` writes."""
-    measured = cards / _bench_of(shipped.name)
-    return render(shipped, facts_of(shipped, assets), Result.load(measured) if measured.is_file() else None)
+    """The text that `write` writes."""
+    bench = cards / _bench_of(shipped.name)
+    return render(shipped, facts_of(shipped, assets), Result.load(bench) if bench.is_file() else None)
 
 
 def facts_of(shipped: Shipped, assets: Path) -> dict[str, Any]:
-    """The facts beside the weights."""
+    """The `training.json` beside the weights."""
     facts: dict[str, Any] = json.loads((assets / shipped.name / "training.json").read_text())
     return facts
 

@@ -1,4 +1,4 @@
-"""Text as Markdown that shows it as it is: a benchmark's JSON, or the facts beside weights, may come from anybody."""
+"""Text escaped for Markdown, since a benchmark's JSON and the facts beside weights are not trusted."""
 
 import html
 import re
@@ -9,7 +9,7 @@ _MARKUP = re.compile(r"[\\`*|\[\]#~]")
 
 
 def escaped(text: str) -> str:
-    r"""One line of Markdown: no tag, comment, link, fence, heading or cell begins in it.
+    r"""A text as one line of Markdown that shows it literally: it begins no tag, comment, link, fence, heading or cell.
 
     Example:
         >>> escaped("<!-- a | b -->")

@@ -1,4 +1,4 @@
-"""Numbers in Markdown that a command writes: blocks between markers, filled from the JSON of a benchmark.
+"""Numbers in Markdown, written by `mmspec card`: blocks between markers, filled from the JSON of a benchmark.
 
     <!-- bench: model_cards/text-14m.bench.json summary -->
     (a table)
@@ -6,7 +6,9 @@
 
     … writes code <!-- bench: model_cards/text-14m.bench.json speedup "code, greedy" auto -->1.61<!-- /bench --> times …
 
-The path is relative to the Markdown file. A number that somebody typed by hand is overwritten, and fails the test that
+    | text | <!-- bench: model_cards/text-14m.bench.json cells "code, greedy" suffix -->`suffix` | …<!-- /bench --> |
+
+The path is relative to the Markdown file. A number that is typed by hand is overwritten, and fails the test that
 compares the file with what the command would write.
 """
 
@@ -17,17 +19,19 @@ from pathlib import Path
 
 from mmspec.registry.suggest import unknown
 from mmspec.report import bounds, table, views
+from mmspec.report.escape import escaped
 from mmspec.report.result import PLAIN, Result, Row, speedup_of
+from mmspec.report.summary import summary
 
 OPEN, CLOSE = "<!-- bench: {} -->", "<!-- /bench -->"
 _BLOCK = re.compile(r"<!-- bench: ([^\n]*?) -->(.*?)<!-- /bench -->", re.DOTALL)
 _ANY = re.compile(r"<!-- /?bench\b")
 
-#: Tables, which stand between lines of their own.
+#: Tables; a blank line is written before and after them.
 TABLES: dict[str, Callable[[Result], str]] = {
     "tables": table.markdown,
     "speed": lambda result: table.in_markdown(views.speeds(result), views.facts(result)),
-    "summary": lambda result: table.in_markdown([views.summary(result)]),
+    "summary": lambda result: table.in_markdown([summary(result)]),
     "costs": lambda result: table.in_markdown([views.costs(result)]),
     "quality": lambda result: table.in_markdown([views.qualities(result)]),
     "held-out": lambda result: table.in_markdown([views.forced(result)]),
@@ -41,12 +45,12 @@ def fill(text: str, folder: Path, at_hand: Mapping[str, Result] | None = None) -
     """A Markdown text with every block written anew.
 
     Args:
-        text: The text.
-        folder: What paths are relative to.
-        at_hand: Results by path that need not be read.
+        text: The Markdown text.
+        folder: The folder that paths in markers are relative to.
+        at_hand: Results by path, which are then not read from files.
 
     Raises:
-        ValueError: A block is not closed, or what it asks for does not exist; says which, and what there is.
+        ValueError: A block is not closed, or its file, table, setting, method or peer does not exist; says what exists.
     """
     if len(_ANY.findall(text)) != 2 * len(_BLOCK.findall(text)):
         raise ValueError(f"a block of numbers is not closed: every {OPEN.format('FILE WHAT')} needs a {CLOSE}")
@@ -68,7 +72,7 @@ def block(query: str, result: Result) -> str:
 
     Args:
         query: `FILE WHAT [SETTING METHOD [PEER | NAME]]`; quotes hold words together.
-        result: What the file holds.
+        result: The result in the file.
     """
     _, what, *names = [*shlex.split(query), ""] if len(shlex.split(query)) == 1 else shlex.split(query)
     if what in TABLES:
@@ -98,8 +102,8 @@ def acceptance(result: Result, names: Sequence[str], query: str) -> str:
     return f"{_row(result, setting, method, query).acceptance_length:.2f}"
 
 
-def made(result: Result, names: Sequence[str], query: str) -> str:
-    """`made SETTING METHOD NAME`: a number about what was made, by its name in `Row.quality`."""
+def measure(result: Result, names: Sequence[str], query: str) -> str:
+    """`measure SETTING METHOD NAME`: a number about the output, by its name in `Row.quality`."""
     setting, method, name = _named(names, query)
     quality = _row(result, setting, method, query).quality
     if name not in quality:
@@ -107,11 +111,23 @@ def made(result: Result, names: Sequence[str], query: str) -> str:
     return f"{quality[name]:.2f}"
 
 
-#: Single numbers, which stand in a sentence.
+def cells(result: Result, names: Sequence[str], query: str) -> str:
+    """`cells SETTING METHOD`: cells of a table: method, acceptance length, speed over the fastest peer, exactness."""
+    setting, method, _ = _named(names, query)
+    row = _row(result, setting, method, query)
+    peer, seconds = views.base_of(result, setting)
+    shown = (peer if peer != PLAIN else "our plain decoding", views.badge(row.exactness))
+    base, exactness = map(escaped, shown)
+    times = views.ratio(seconds, row.repeats_s)
+    return f"`{escaped(method)}` | {row.acceptance_length:.2f} | {times} × {base} | {exactness}"
+
+
+#: Numbers within a line.
 NUMBERS: dict[str, Callable[[Result, Sequence[str], str], str]] = {
     "speedup": speedup,
     "acceptance": acceptance,
-    "made": made,
+    "measure": measure,
+    "cells": cells,
 }
 
 

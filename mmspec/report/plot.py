@@ -1,4 +1,4 @@
-"""One figure of a benchmark: how many times as fast as the fastest peer every method is, setting by setting."""
+"""The figure of a benchmark: speed of every method as a multiple of the fastest peer's, by setting."""
 
 import statistics
 from collections.abc import Iterator
@@ -19,11 +19,11 @@ class Bar(NamedTuple):
     """One bar.
 
     Attributes:
-        setting: Its group.
-        name: A method, or a peer.
-        ours: Whether it is a method of ours.
-        ratios: Seconds of the base / own seconds, of every repeat.
-        note: What is written on it: acceptance length.
+        setting: The setting, by which bars are grouped.
+        name: Name of a method or a peer.
+        ours: Whether it is a method of mmspec.
+        ratios: Seconds of the base / own seconds, one per repeat.
+        note: Text above the bar: the acceptance length.
     """
 
     setting: str
@@ -39,10 +39,10 @@ class Bar(NamedTuple):
 
 
 def save(result: Result, path: Path) -> None:
-    """Draw it into a PNG or SVG file; nothing half-written stays.
+    """Draw the figure into a PNG or SVG file, which is written whole or not at all.
 
     Raises:
-        ValueError: Another suffix, or matplotlib is not installed.
+        ValueError: The suffix is another, or matplotlib is not installed.
     """
     refuse(path)
     drawn = figure(result)
@@ -55,10 +55,10 @@ def save(result: Result, path: Path) -> None:
 
 
 def refuse(path: Path) -> None:
-    """Refuse what could not be drawn, before anything is measured for it.
+    """Refuse a file that could not be drawn, before anything is measured.
 
     Raises:
-        ValueError: Another suffix, or matplotlib is not installed.
+        ValueError: The suffix is another, or matplotlib is not installed.
     """
     if path.suffix not in SUFFIXES:
         raise ValueError(f"a plot is a {' or '.join(SUFFIXES)} file, not {path.name!r}")
@@ -66,7 +66,7 @@ def refuse(path: Path) -> None:
 
 
 def figure(result: Result) -> "Figure":
-    """The figure: bars grouped by setting, whiskers from the smallest to the largest repeat, a line at 1.
+    """Bars grouped by setting, with whiskers from the smallest to the largest repeat and a line at 1.
 
     Raises:
         ValueError: matplotlib is not installed.
@@ -93,7 +93,7 @@ def figure(result: Result) -> "Figure":
 
 
 def _canvas() -> "type[Figure]":
-    """Matplotlib's figure, which is imported when something is drawn."""
+    """Matplotlib's class of figures, imported on first use."""
     try:
         from matplotlib.figure import Figure
     except ImportError:
@@ -102,7 +102,7 @@ def _canvas() -> "type[Figure]":
 
 
 def bars_of(result: Result) -> Iterator[Bar]:
-    """What is drawn: methods with real drafts, one text at a time, then peers."""
+    """The bars: methods with real drafts at batch 1, then peers."""
     for setting in result.settings:
         rows = views.real(result, setting)
         if not rows:
@@ -128,5 +128,5 @@ def _draw(axes: Any, bars: list[Bar], at: list[float], width: float, look: dict[
 
 
 def _outlined(place: int) -> dict[str, str]:
-    """The look of a peer."""
+    """Colours and hatching of a peer's bars."""
     return {"facecolor": "white", "edgecolor": "grey", "hatch": ("//", "..", "xx", "--")[place % 4]}

@@ -1,8 +1,8 @@
-"""What a benchmark writes: one JSON document, raw repeats always, so that anyone can recompute every number.
+"""The document that a benchmark writes: JSON with all raw repeats, from which every number can be recomputed.
 
-A document holds several settings (`"code, greedy"`); every row carries the repeats of plain decoding that ran
-interleaved with its own. Speed-up is the median over repeats of plain seconds / own seconds; it is computed wherever it
-is shown, and no document holds it. A document may come from anybody: `mmspec.report.trust` says what is refused.
+A document holds several settings (`"code, greedy"`); every row holds the repeats of plain decoding that ran interleaved
+with its own. Speed-up is the median over repeats of plain seconds / own seconds; it is computed where it is shown and
+never stored. Documents are not trusted: `mmspec.report.trust` validates them.
 """
 
 import json
@@ -18,13 +18,11 @@ from mmspec.files import save_text
 
 PLAIN = "plain"
 Repeats = list[Annotated[float, Field(ge=1e-9, le=1e9)]]
-"""Seconds of every repeat: a clock that stood still measured nothing."""
+"""Seconds of every repeat; at least 1e-9, below which a clock measures nothing."""
 Amount = Annotated[float, Field(ge=0, le=1e12)]
 Count = Annotated[int, Field(ge=0, le=2**53)]
 Nodes = Annotated[str, Field(pattern=r"^[0-9]{1,9}$")]
-"""A number of nodes, as text, since JSON has no other keys."""
-#: How the drafts of a row came about.
-MODES = ("real", "oracle", "synthetic", "empty")
+"""A number of nodes as text, since keys of JSON are texts."""
 
 
 @dataclass(frozen=True)
@@ -32,31 +30,29 @@ class Row:
     """One method in one setting.
 
     Attributes:
-        method: Its name; in another mode than `real`, what stands in for it (`oracle`, …).
-        exactness: What its rule promises.
+        method: Name of the method; in another mode than `real`, name of the artificial drafter (`oracle`, …).
+        exactness: The promise of its rule.
         setting: What was decoded and how: `"code, greedy"`.
-        mode: `real`, `oracle` (drafts are the truth), `synthetic` (accepted at a given rate), `empty` (drafter there,
-            nothing drafted).
+        mode: `real`, `oracle` (drafts are the target's output), `synthetic` (drafts are accepted at a given rate),
+            `empty` (nothing is drafted).
         batch: Rows decoded together.
         units: Units emitted in one repeat.
         target_passes: Passes of the target after prefill, in one repeat.
-        equivalent_passes: How often the target's weights were read for them and for their drafts; None where it was
-            not counted.
+        equivalent_passes: Number of reads of the target's weights, by its passes and by drafts; None if not counted.
         acceptance_length: Emitted units per row and pass after prefill, bonus included.
         acceptance_by_depth: Share of row rounds whose path reached depth 1, 2, ….
-        passes_by_nodes: How many of the passes had so many nodes, the root included; by number, as text.
+        passes_by_nodes: Number of passes by their number of nodes, root included; the key is text.
         repeats_s: Seconds of every repeat.
         plain_repeats_s: Seconds of plain decoding, interleaved with `repeats_s`.
-        draft_s: Seconds spent drafting, median repeat.
-        verify_s: Seconds spent in the target, prefill left out.
-        rest_s: Seconds of rule, commit and the loop.
-        peak_memory: Bytes of target and drafter, of the copies of their weights, and the most that a call adds; None
-            where it was not measured.
-        laid_out: Bytes of `peak_memory` that are copies of weights, laid out for narrow passes; None where they were
-            not counted.
-        alone_repeats_s: Of a batch: seconds of the same rows one after the other, interleaved with `repeats_s`.
-        quality: Numbers about what was made (`distinct_3`, `same_as_plain`), and of lossy methods what they lost.
-        options: What the method was run with.
+        draft_s: Seconds of drafting in the median repeat.
+        verify_s: Seconds of the target's passes in the median repeat, without prefill.
+        rest_s: Seconds of the rule, commits and the loop in the median repeat.
+        peak_memory: Bytes of target and drafter, of copies of their weights, and of the largest growth in a call; None
+            if not measured.
+        laid_out: Bytes of `peak_memory` that are copies of weights, laid out for narrow passes; None if not counted.
+        alone_repeats_s: For a batch: seconds of the same rows one after the other, interleaved with `repeats_s`.
+        quality: Numbers about the output by name (`distinct_3`, `same_as_plain`); of lossy methods also their loss.
+        options: Options of the method.
     """
 
     method: str
@@ -88,28 +84,21 @@ class Row:
 
     @property
     def tokens_per_second(self) -> float:
-        """Units of a median repeat per second, all rows together."""
+        """Units per second of the median repeat, all rows together."""
         return self.units / statistics.median(self.repeats_s)
-
-    @property
-    def spread(self) -> tuple[float, float]:
-        """Smallest and largest speed-up of a single repeat."""
-        ratios = ratios_of(self.plain_repeats_s, self.repeats_s)
-        return min(ratios), max(ratios)
 
 
 @dataclass(frozen=True)
 class Peer:
-    """Another decoding of the same prompts with the same weights, interleaved with our rows.
+    """Other software that decodes the same prompts with the same weights, interleaved with our rows.
 
     Attributes:
         setting: As in `Row`.
-        repeats_s: Seconds of every repeat.
+        repeats_s: Seconds of every repeat; empty if it could not be run.
         units: Units emitted in one repeat.
-        note: How it was run, or why it was not (then without repeats).
-        ours: Whether it is a loop of ours, not somebody's software: no measure of anything where plain decoding is
-            faster.
-        chosen: The setting that it ran with, the fastest of `tried`; "" where there was no choice.
+        note: How it was run, or why it could not be run.
+        ours: Whether it is a loop that we wrote; such a peer is ignored where plain decoding is faster.
+        chosen: The setting that it ran with, the fastest of `tried`; "" if there was no choice.
         tried: Seconds of every setting on the calibration share.
     """
 
@@ -127,15 +116,16 @@ class Limits:
     """What the hardware and the drafts would allow.
 
     Attributes:
-        v_of_n: Seconds of a target pass over N nodes / over one, by N.
-        c: Seconds of a drafter's forward / of a target pass over one node, by drafter model.
-        F_hw: Floor of a pass by memory bandwidth and arithmetic / its seconds, by N.
+        v_of_n: Seconds of a target pass over N nodes / over one node, by N.
+        c: Seconds of a draft model's pass / of a target pass over one node, by draft model.
+        F_hw: Least possible seconds of a pass (by memory bandwidth and arithmetic) / its measured seconds, by N.
         F_pipe: Seconds of drafts and of bare passes of the same sizes / seconds of the rounds, by
-            `"setting / method"`: what is left is the loop's.
-        F_tree: Expected acceptance of the method's tree / that of the best tree of as many nodes.
-        F_total: Measured speed-up / the best that the measured acceptance allows on a perfect pass with free drafts.
-        measured: What the floors were computed from: bandwidth, arithmetic, bytes, seconds.
-        by_nodes: Further numbers of passes over N nodes, by what they are, then by N.
+            `"setting / method"`; the rest is overhead of the loop.
+        F_tree: Acceptance length of the method's tree / that of the best tree of as many nodes.
+        F_total: Measured speed-up / the best speed-up that the measured acceptance allows, with free drafts and passes
+            at their floor.
+        measured: The measurements behind the floors: bandwidth, arithmetic, bytes, seconds.
+        by_nodes: Further numbers about passes over N nodes, by name, then by N.
     """
 
     v_of_n: dict[Nodes, FiniteFloat] = field(default_factory=dict)
@@ -150,24 +140,24 @@ class Limits:
 
 @dataclass(frozen=True)
 class Result:
-    """A benchmark.
+    """The result of a benchmark.
 
     Attributes:
-        kind: `text`, `image`, ….
-        model: The target's name.
-        device: In words: processor, threads; or the GPU.
-        versions: Of mmspec, torch, transformers, Python.
-        seed: Of every sampled call.
+        kind: Kind of benchmark: `text`, `image`, ….
+        model: Name of the target.
+        device: The processor and its threads, or the GPU, in words.
+        versions: Versions of mmspec, torch, transformers and Python.
+        seed: Seed of every sampled call.
         prompts: Number of prompts by text.
-        rows: Ours.
-        peers: Others', by `"setting / name"`.
-        limits: See there.
-        teacher_forced: Acceptance length on held-out text whose truth is forced, by text, then method.
-        unit: What a unit is called: `token`, `code`, ….
-        piece: What one output is called: `text`, `picture`, ….
-        how: What a reader should know of how it was run, in sentences.
-        floor: Numbers as in `quality`, of plain decoding with other seeds, by setting and name: what chance alone does.
-        notes: What the names in `quality` mean, where that is not plain.
+        rows: Rows of our methods.
+        peers: Other software, by `"setting / name"`.
+        limits: What the hardware and the drafts would allow.
+        teacher_forced: Acceptance length on held-out text that is forced as the output, by text, then by method.
+        unit: Word for a unit: `token`, `code`, ….
+        piece: Word for one output: `text`, `picture`, ….
+        how: How the benchmark was run, in sentences.
+        floor: Values of `quality` for plain decoding with other seeds, by setting and name: the variation by chance.
+        notes: Explanations of names in `quality`.
     """
 
     kind: str
@@ -187,15 +177,15 @@ class Result:
     notes: dict[str, str] = field(default_factory=dict)
 
     def save(self, path: Path) -> None:
-        """Write JSON; nothing half-written stays."""
+        """Write JSON; the file is written whole or not at all."""
         save_text(path, json.dumps(asdict(self), indent=1, allow_nan=False) + "\n")
 
     @staticmethod
     def load(path: Path) -> "Result":
-        """Read what `save` wrote.
+        """Read and validate a document that `save` wrote.
 
         Raises:
-            ValueError: The file is not such a document; says where.
+            ValueError: The file is not such a document; names the place.
         """
         from mmspec.report.trust import checked
 
@@ -203,14 +193,14 @@ class Result:
 
     @property
     def settings(self) -> list[str]:
-        """In the order of the rows."""
+        """Names of the settings, in the order of the rows."""
         return list(dict.fromkeys(row.setting for row in self.rows))
 
     def row(self, setting: str, method: str, mode: str = "real", batch: int = 1) -> Row:
-        """The one row of that description.
+        """The row of a setting, method, mode and batch size.
 
         Raises:
-            KeyError: There is none.
+            KeyError: There is no such row.
         """
         for row in self.rows:
             if (row.setting, row.method, row.mode, row.batch) == (setting, method, mode, batch):
@@ -218,7 +208,7 @@ class Result:
         raise KeyError(f"no row {method!r} ({mode}, batch {batch}) in {setting!r}")
 
     def against(self, row: Row, peer: str) -> float:
-        """Speed of a row as a multiple of a peer's in the same setting: median of the paired ratios."""
+        """Speed of a row as a multiple of a peer's in the same setting (median of the paired ratios)."""
         return speedup_of(self.peers[f"{row.setting} / {peer}"].repeats_s, row.repeats_s)
 
 

@@ -1,4 +1,4 @@
-"""A table of text cells, for the terminal (rich) and for Markdown; what stands in it, `views` and `bounds` say."""
+"""Tables for the terminal (rich) and for Markdown; their cells come from `views` and `bounds`."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def everything(result: Result) -> list[View]:
-    """All tables that have rows."""
+    """All tables of a result that have rows."""
     tables = [
         *views.speeds(result),
         views.qualities(result),
@@ -34,11 +34,11 @@ def markdown(result: Result) -> str:
 
 
 def in_markdown(tables: Sequence[View], facts: str = "") -> str:
-    """Some tables, with their titles and notes.
+    """Tables with their titles and notes, as Markdown.
 
     Args:
-        tables: What to show.
-        facts: What stands above them: where and how it was measured.
+        tables: The tables.
+        facts: A paragraph above them: where and how it was measured.
     """
     parts = [escaped(facts)]
     for table in tables:

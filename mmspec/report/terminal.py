@@ -1,7 +1,6 @@
-"""Tables and lines on standard output, by rich: whatever stands in them is shown as it is, never read as markup.
+"""Tables and lines on standard output, by rich; their text is shown literally, never read as markup.
 
-A pipe or a file has no edge to wrap at (unless `COLUMNS` says so): a table has the width that it needs there, and each
-of its rows is one line.
+In a pipe or a file a table is as wide as it needs to be, and each of its rows is one line, unless `COLUMNS` is set.
 """
 
 import os
@@ -15,11 +14,11 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 EDGELESS = 100_000
-"""Columns of what is no terminal: more than any line has."""
+"""Width of an output that is no terminal: more than any line has."""
 
 
 def terminal() -> "Console":
-    """Standard output."""
+    """A console on standard output."""
     from rich.console import Console
 
     console = Console()
@@ -38,9 +37,9 @@ def table(
     Args:
         console: The console to print on.
         columns: Headers.
-        rows: A cell for each column. The lines of a cell of several are joined where there is no edge.
-        whole: Columns that are to be copied: they are neither cut nor folded.
-        boxed: Whether there are lines around the cells.
+        rows: One cell per column. Lines of a cell are joined with "; " in a pipe or a file.
+        whole: Columns that are neither cut nor folded, so that they can be copied.
+        boxed: Whether lines are drawn around the cells.
     """
     from rich.box import HEAVY_HEAD
     from rich.table import Column, Table
@@ -52,16 +51,16 @@ def table(
     console.print(drawn)
 
 
-def line(console: "Console", said: str, style: str = "") -> None:
-    """Show a text, its lines unbroken."""
-    console.print(text(said, style), soft_wrap=True)
+def line(console: "Console", content: str, style: str = "") -> None:
+    """Print a text without wrapping its lines."""
+    console.print(text(content, style), soft_wrap=True)
 
 
-def text(said: str, style: str = "") -> "Text":
-    """A text whose only control characters are its ends of lines."""
+def text(content: str, style: str = "") -> "Text":
+    """A rich text in which line breaks are the only control characters."""
     from rich.text import Text
 
-    return Text("\n".join(map(printable, said.splitlines())), style)
+    return Text("\n".join(map(printable, content.splitlines())), style)
 
 
 def _cell(cell: "str | Text", joined: bool) -> "Text":

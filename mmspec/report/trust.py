@@ -1,8 +1,8 @@
-"""What is asked of a benchmark's JSON before anything of it is shown: it may come from anybody.
+"""Validation of a benchmark's JSON before anything of it is shown, since the file is not trusted.
 
-Seconds are positive and finite, repeats are as many as those that they are paired with, peers stand in settings that
-exist, and no text holds a control character. Text that only Markdown would misread is left as it is: what writes
-Markdown escapes it (`mmspec.report.escape`).
+Seconds are positive and finite, paired lists of repeats have equal lengths, peers belong to settings that exist, and no
+text holds a control character. Text that Markdown would misread is accepted here and escaped where Markdown is written
+(`mmspec.report.escape`).
 """
 
 from collections.abc import Iterator
@@ -18,14 +18,14 @@ from mmspec.report.views import plain_of, real
 
 
 def checked(document: bytes, name: str) -> Result:
-    """The result that a document holds.
+    """The result in a document.
 
     Args:
-        document: JSON.
-        name: Whose, for messages.
+        document: The JSON.
+        name: Name of the file, for messages.
 
     Raises:
-        ValueError: It is not the result of a benchmark, or not fit to be shown; says where.
+        ValueError: The document is not a valid result of a benchmark; names the place.
     """
     try:
         result = TypeAdapter(Result).validate_json(document)
@@ -36,8 +36,8 @@ def checked(document: bytes, name: str) -> Result:
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"]) or "the document"
-        said = f"{printable(where)}: {printable(first['msg'])}"
-        raise ValueError(f"{name} is not the result of `mmspec bench`: {said}") from None
+        problem = f"{printable(where)}: {printable(first['msg'])}"
+        raise ValueError(f"{name} is not the result of `mmspec bench`: {problem}") from None
     except ValueError as error:
         raise ValueError(f"{name} is not the result of `mmspec bench`: {error}") from None
     return result

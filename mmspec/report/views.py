@@ -1,11 +1,11 @@
-"""What a benchmark's tables hold: every number as text, computed from raw repeats, none left out because it is small.
+"""Contents of a benchmark's tables: every number as text, computed from raw repeats.
 
-A method that is slower than plain decoding says so; one whose output is not the model's carries a warning. A view holds
-plain text: what prints it escapes what its printer would misread.
+A method that is slower than plain decoding is marked so, and one whose output is not the model's has a warning. A view
+holds plain text; the printers escape it.
 """
 
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from mmspec.report.result import PLAIN, Peer, Result, Row, ratios_of, speedup_of
@@ -13,7 +13,6 @@ from mmspec.report.result import PLAIN, Peer, Result, Row, ratios_of, speedup_of
 WARNING = "⚠"
 SLOWER = "slower"
 BELOW = "▼"
-AGAINST = "measured against"
 HONEST = ("invariant", "lossless")
 OTHERS = "plain, other seeds"
 LENGTHS = ("acceptance length", "equivalent passes")
@@ -24,10 +23,10 @@ class View:
     """One table.
 
     Attributes:
-        title: Above it.
+        title: Title above the table.
         header: Names of the columns.
-        rows: Cells.
-        note: Below it.
+        rows: Cells, row by row.
+        note: Text below the table.
     """
 
     title: str
@@ -37,7 +36,7 @@ class View:
 
 
 def facts(result: Result) -> str:
-    """Where and how it was measured."""
+    """A paragraph on where and how the result was measured."""
     versions = ", ".join(f"{name} {version}" for name, version in result.versions.items())
     prompts = ", ".join(f"{count} {name}" for name, count in result.prompts.items())
     repeats = " or ".join(str(count) for count in sorted({len(row.repeats_s) for row in result.rows}))
@@ -51,12 +50,12 @@ def facts(result: Result) -> str:
 
 
 def real(result: Result, setting: str) -> list[Row]:
-    """Rows of a setting that are claims: real drafts, one output at a time."""
+    """Rows of a setting that count as results: real drafts, batch 1."""
     return [row for row in result.rows if (row.setting, row.mode, row.batch) == (setting, "real", 1)]
 
 
 def peers_of(result: Result, setting: str) -> list[str]:
-    """Names of the peers that were run in a setting."""
+    """Names of the peers that ran in a setting."""
     return [
         key.removeprefix(f"{setting} / ")
         for key, peer in result.peers.items()
@@ -65,9 +64,9 @@ def peers_of(result: Result, setting: str) -> list[str]:
 
 
 def base_of(result: Result, setting: str) -> tuple[str, list[float]]:
-    """What speed is measured against in a setting: the fastest peer, or plain decoding where there is none.
+    """Name and seconds of what speed is measured against in a setting: the fastest peer, or plain decoding.
 
-    A loop of ours is a peer where it is faster than plain decoding: nobody would run it otherwise.
+    A loop that we wrote counts as a peer only if it is faster than plain decoding.
     """
     plain = plain_of(result, setting)
     peers = {name: result.peers[f"{setting} / {name}"] for name in peers_of(result, setting)}
@@ -79,13 +78,13 @@ def base_of(result: Result, setting: str) -> tuple[str, list[float]]:
 
 
 def plain_of(result: Result, setting: str) -> list[float]:
-    """Seconds of plain decoding in a setting: of its row, or those beside the first row."""
+    """Seconds of plain decoding in a setting: those of its own row, else those paired with the first row."""
     rows = real(result, setting) or [row for row in result.rows if row.setting == setting]
     return next((row.repeats_s for row in rows if row.method == PLAIN), rows[0].plain_repeats_s)
 
 
 def speeds(result: Result) -> list[View]:
-    """One table a setting: methods, then peers."""
+    """One table per setting: methods, then peers."""
     return [_speed(result, setting) for setting in result.settings]
 
 
@@ -103,13 +102,13 @@ def _speed(result: Result, setting: str) -> View:
 
 
 def _how(peer: Peer) -> str:
-    """How it was run, and which setting it had of which."""
+    """How a peer was run, and the setting that was chosen for it."""
     choice = f"{peer.chosen}, on a part of the prompts the fastest of {' / '.join(peer.tried)}" if peer.tried else ""
     return "; ".join(part for part in (peer.note, choice) if part)
 
 
 def lengths(row: Row) -> tuple[str, str]:
-    """Cells of `LENGTHS`."""
+    """The cells of a row in the columns `LENGTHS`."""
     read = "not counted" if row.equivalent_passes is None else str(row.equivalent_passes)
     return f"{row.acceptance_length:.2f}", read
 
@@ -131,7 +130,7 @@ def _peer(result: Result, key: str, names: Sequence[str]) -> tuple[str, ...]:
 
 
 def costs(result: Result) -> View:
-    """Where the time went, what memory it took, and what was made, unless that has a table of its own."""
+    """Shares of time, peak memory, and quality numbers unless these have a table of their own."""
     apart = bool(result.floor)
     rows = [
         (row.setting, row.method, shares(row), _memory(result, row), *(() if apart else (quality(row),)))
@@ -144,7 +143,7 @@ def costs(result: Result) -> View:
 
 
 def qualities(result: Result) -> View:
-    """What was made, number by number, beside what plain decoding makes of other seeds."""
+    """Quality numbers of every method, beside those of plain decoding with other seeds."""
     claims = [row for setting in result.floor for row in real(result, setting)]
     names = keys_of(row.quality for row in claims)
     rows = []
@@ -153,8 +152,8 @@ def qualities(result: Result) -> View:
             rows.append((setting, row.method, *(f"{row.quality[n]:.3g}" if n in row.quality else "" for n in names)))
         rows.append((setting, OTHERS, *(_range(floor.get(name, ())) for name in names)))
     header = ("setting", "method", *(name.replace("_", " ") for name in names))
-    said = [f"{name.replace('_', ' ').capitalize()}: {result.notes[name]}." for name in names if name in result.notes]
-    return View(f"What the {result.piece}s are like", header, rows, " ".join(said))
+    notes = [f"{name.replace('_', ' ').capitalize()}: {result.notes[name]}." for name in names if name in result.notes]
+    return View(f"What the {result.piece}s are like", header, rows, " ".join(notes))
 
 
 def _range(values: Sequence[float]) -> str:
@@ -162,7 +161,7 @@ def _range(values: Sequence[float]) -> str:
 
 
 def _memory_note(rows: Sequence[Row]) -> str:
-    """What peak memory is the sum of."""
+    """A note on the parts of peak memory."""
     if not rows:
         return ""
     if any(row.laid_out is None for row in rows):
@@ -180,30 +179,30 @@ def _memory(result: Result, row: Row) -> str:
 
 
 def ratio(base: Sequence[float], own: Sequence[float]) -> str:
-    """Median and range of paired ratios, and whether that is slower."""
+    """Median and range of the paired ratios, marked if the median is slower than the base."""
     ratios = ratios_of(base, own)
     middle = statistics.median(ratios)
     return f"{middle:.2f} ({min(ratios):.2f}–{max(ratios):.2f})" + (f" {SLOWER}" if middle < 0.995 else "")
 
 
 def badge(exactness: str) -> str:
-    """What a rule promises, with a warning where that is not the model's output."""
+    """Exactness of a rule, with a warning if its output is not the model's."""
     return exactness if exactness in HONEST else f"{WARNING} {exactness}"
 
 
 def shares(row: Row) -> str:
-    """Parts of a round's time."""
+    """Shares of drafting, verification and the rest in the time of the rounds."""
     parts = (row.draft_s, row.verify_s, row.rest_s)
     return " / ".join(f"{part / sum(parts):.0%}" for part in parts) if sum(parts) else ""
 
 
 def quality(row: Row) -> str:
-    """Numbers about what was made."""
+    """The quality numbers of a row in one cell."""
     return ", ".join(f"{name.replace('_', ' ')} {value:.3g}" for name, value in row.quality.items())
 
 
 def batches(result: Result) -> View:
-    """Several outputs at a time."""
+    """Rows that decode several outputs together."""
     rows = [_batch(row) for row in result.rows if row.batch > 1 and row.mode == "real"]
     header = ("setting", "method", "exactness", "batch", "acceptance length", f"{result.unit}s/s", "× its rows alone")
     note = "Speed-up is over plain decoding of the same batch; × is against the same rows one after the other."
@@ -217,7 +216,7 @@ def _batch(row: Row) -> tuple[str, ...]:
 
 
 def forced(result: Result) -> View:
-    """Acceptance where the truth is held-out text: small models loop, and loops flatter lookups."""
+    """Acceptance length on forced held-out text: small models loop, and loops flatter drafters that look things up."""
     texts = list(result.teacher_forced)
     methods = keys_of(result.teacher_forced.values())
     cells = {text: {name: f"{length:.2f}" for name, length in by.items()} for text, by in result.teacher_forced.items()}
@@ -225,40 +224,6 @@ def forced(result: Result) -> View:
     return View(f"Acceptance length on held-out {result.piece} whose truth is forced", ("method", *texts), rows)
 
 
-def summary(result: Result) -> View:
-    """Speed over the fastest peer, by method and setting."""
-    methods = dict.fromkeys(row.method for setting in result.settings for row in real(result, setting))
-    claimed = [setting for setting in result.settings if real(result, setting)]
-    bases = {setting: base_of(result, setting) for setting in claimed}
-    rows = [(AGAINST, *(bases[setting][0] for setting in claimed))]
-    for method in methods:
-        own = {s: row for s in claimed for row in real(result, s) if row.method == method}
-        warned = any(row.exactness not in HONEST for row in own.values())
-        cells = (_against(*bases[s], own[s], plain_of(result, s)) if s in own else "" for s in claimed)
-        rows.append((f"{WARNING} {method}" if warned else method, *cells))
-    note = (
-        f"Times as fast as what the first row names ({_whose(bases)}): median of the paired repeats, in brackets the "
-        "smallest and the largest."
-    )
-    marked = any(cell.endswith(BELOW) for row in rows for cell in row)
-    return View("", ("method", *claimed), rows, note + (f" {BELOW}: slower than our own plain decoding." * marked))
-
-
-def _whose(bases: Mapping[str, tuple[str, Sequence[float]]]) -> str:
-    """What the ways that speed is measured against have in common."""
-    found = {name == PLAIN for name, _ in bases.values()}
-    peers = "the fastest other way to decode the same"
-    if found == {True}:
-        return "our own plain decoding"
-    return f"{peers}, or our own plain decoding" if True in found else peers
-
-
-def _against(name: str, base: Sequence[float], row: Row, plain: Sequence[float]) -> str:
-    """A ratio, and whether plain decoding is faster, where the ratio does not say it."""
-    below = name != PLAIN and speedup_of(plain, row.repeats_s) < 0.995
-    return ratio(base, row.repeats_s) + (f" {BELOW}" if below else "")
-
-
 def keys_of(mappings: Iterable[dict[str, float]]) -> list[str]:
-    """All keys, in the order in which they come."""
+    """All keys of several mappings, in order of first appearance."""
     return list(dict.fromkeys(key for mapping in mappings for key in mapping))

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from mmspec.bench.race import Run, Track, race, relay
-from mmspec.bench.rows import distinct, peer_of, row_of
+from mmspec.bench.rows import peer_of, row_of
 from mmspec.bench.stand_ins import Oracle, Parrot
 from mmspec.core.decoder import Decoder
 from mmspec.core.drafters.host import HostDrafterAdapter
@@ -104,11 +104,6 @@ def test_same_as_plain_counts_rows_that_differ(case):
     plain = Track([[run(1.0, [1, 2, 3], decoded(case).report), run(1.0, [1, 2, 3], decoded(case).report)]])
     own = Track([[plain.runs[0][0], run(1.0, [1, 2, 9], decoded(case).report)]])
     assert row_of(own, plain, method="m", setting="s").quality["same_as_plain"] == 0.5
-
-
-def test_distinct_sees_loops():
-    assert distinct([run(1.0, [1, 2, 1, 2, 1, 2, 1])], 2) == pytest.approx(2 / 6)
-    assert distinct([run(1.0, [1, 2, 3, 4]), run(1.0, [5, 5, 5, 5])], 3) == pytest.approx((1 + 1 / 2) / 2)
 
 
 def test_the_oracle_is_always_right(case):

@@ -226,10 +226,10 @@ def test_it_is_shown_carded_and_quoted(result: Result, tmp_path: Path) -> None:
     assert "Frechet: distance to the training pictures" in quality.note
     result.save(tmp_path / "r.json")
     assert table.markdown(Result.load(tmp_path / "r.json")) == text and "codes/s" in render_measured(result, "tiny")
-    quoted = fill(f'<!-- bench: r.json made "{GUIDED}" gs-sjd step_compression --><!-- /bench -->', tmp_path)
+    quoted = fill(f'<!-- bench: r.json measure "{GUIDED}" gs-sjd step_compression --><!-- /bench -->', tmp_path)
     assert f">{result.row(GUIDED, 'gs-sjd').quality['step_compression']:.2f}<" in quoted
     with pytest.raises(ValueError, match="did you mean 'frechet'"):
-        fill(f'<!-- bench: r.json made "{GUIDED}" gs-sjd frechet_ --><!-- /bench -->', tmp_path)
+        fill(f'<!-- bench: r.json measure "{GUIDED}" gs-sjd frechet_ --><!-- /bench -->', tmp_path)
 
 
 def test_mistakes_teach(folder: Path, tmp_path: Path) -> None:

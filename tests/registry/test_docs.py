@@ -1,69 +1,47 @@
-"""CONTRIBUTING states hooks, protocols and checks as they are."""
+"""The reference states hooks, protocols and checks as they are; the README is short, and its examples run."""
 
 import ast
+import contextlib
+import importlib.util
 import inspect
+import io
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-import mmspec
 from mmspec.registry import hookspecs
-from mmspec.testing.conformance.check import promises
 
 ROOT = Path(__file__).parents[2]
-TEXT = (ROOT / "CONTRIBUTING.md").read_text()
+README = (ROOT / "README.md").read_text()
+SPEC = importlib.util.spec_from_file_location("reference", ROOT / "docs" / "reference.py")
+reference: Any = importlib.util.module_from_spec(SPEC)
+SPEC.loader.exec_module(reference)
 HOOKS = [n for n in ast.parse(inspect.getsource(hookspecs)).body if isinstance(n, ast.FunctionDef)]
-#: Not protocols, but an author calls these.
-CALLED = {"Draft": ("chain", "tree", "empty"), "Round": ("by_position", "fresh"), "DraftNoise": ("chain", "level")}
-#: transformers' own, which nobody writes for us.
-THEIRS = {"Processor"}
+MEMBERS = [(found, m) for file in reference.files() for found, methods in reference.classes(file) for m in methods]
+STATED = re.findall(r"^#### `(.+)`\n\n(\S.*)", reference.FILE.read_text(), re.MULTILINE)
 
 
-def shown(function: ast.FunctionDef, owner: str = "") -> str:
-    """A signature as a reader wants it: no `self`, no quotes around names, spaces around defaults."""
-    arguments = function.args
-    named = arguments.posonlyargs + arguments.args
-    defaults = [None] * (len(named) - len(arguments.defaults)) + list(arguments.defaults)
-    words = [
-        f"{a.arg}{f': {ast.unparse(a.annotation)}' if a.annotation else ''}{f' = {ast.unparse(d)}' if d else ''}"
-        for a, d in zip(named, defaults, strict=True)
-        if a.arg != "self"
-    ]
-    if arguments.vararg and arguments.vararg.annotation:
-        words.append(f"*{arguments.vararg.arg}: {ast.unparse(arguments.vararg.annotation)}")
-    assert not arguments.kwonlyargs and not arguments.kwarg, f"{owner}.{function.name}: teach this test its arguments"
-    text = f"{function.name}({', '.join(words)}) -> {ast.unparse(function.returns)}".replace("'", "")
-    return f"{owner}.{text}" if owner else text
+def examples(text: str) -> list[str]:
+    return re.findall(r"```python\n(.*?)```", text, re.DOTALL)
 
 
-def methods() -> Iterator[str]:
-    """Every method of every protocol of the core, and those that authors call."""
-    for file in sorted((Path(mmspec.__file__).parent / "core").rglob("*.py")):
-        for found in ast.parse(file.read_text()).body:
-            if not isinstance(found, ast.ClassDef) or found.name in THEIRS:
-                continue
-            protocol = any(ast.unparse(base) == "Protocol" for base in found.bases)
-            for method in found.body:
-                if isinstance(method, ast.FunctionDef) and (protocol or method.name in CALLED.get(found.name, ())):
-                    yield shown(method, found.name)
+def test_the_reference_is_what_the_command_renders() -> None:
+    assert reference.FILE.read_text() == reference.rendered(), "run: make docs"
 
 
-METHODS = list(methods())
-STATED = re.findall(r"^`([A-Za-z_.]+\(.*\) -> .*)`\n: (\S.*)", TEXT, re.MULTILINE)
+@pytest.mark.parametrize(
+    "signature",
+    [*map(reference.signature, HOOKS), *(reference.signature(m, found.name) for found, m in MEMBERS)],
+)
+def test_every_signature_stands_in_the_reference_with_a_line_on_what_it_does(signature: str) -> None:
+    assert signature in dict(STATED), f"the reference lacks `{signature}`, or that has no docstring"
 
 
-@pytest.mark.parametrize("signature", [*map(shown, HOOKS), *METHODS])
-def test_signature_stands_in_contributing_with_a_line_on_what_it_does(signature: str) -> None:
-    assert signature in dict(STATED), f"CONTRIBUTING lacks `{signature}` and a line ': what it does'"
-
-
-def test_contributing_states_nothing_that_is_not_there() -> None:
-    assert {signature for signature, _ in STATED} == {*map(shown, HOOKS), *METHODS}
-    owners = {signature.split(".")[0] for signature in METHODS}
-    assert owners >= {"Target", "Drafter", "HostDrafter", "Rule", "Distribution", "Policy", "Noise", *CALLED}
+def test_every_protocol_that_authors_implement_is_in_the_reference() -> None:
+    owners = {signature.split(".")[0] for signature, _ in STATED}
+    assert owners >= {"Target", "Drafter", "HostDrafter", "Rule", "Distribution", "Policy", "Noise", "Draft", "Round"}
 
 
 def test_there_are_three_hooks_each_with_a_line_of_documentation() -> None:
@@ -71,28 +49,59 @@ def test_there_are_three_hooks_each_with_a_line_of_documentation() -> None:
     assert all(ast.get_docstring(h).count("\n") == 0 for h in HOOKS)
 
 
-def test_every_check_of_the_kit_stands_in_contributing() -> None:
-    wanted = [f"| `{p.name}` | {', '.join(p.kinds)} | {p.text} |" for p in promises()]
-    section = TEXT.split("## The conformance kit\n")[1].split("\n## ")[0]
-    stated = [line for line in section.splitlines() if line.startswith("| `")]
-    assert stated == wanted, "the table should be:\n" + "\n".join(wanted)
-
-
-def test_readme_opens_with_what_this_is_and_is_not() -> None:
-    first, second, *_ = (ROOT / "README.md").read_text().splitlines()
-    assert "speculative decoding" in first
+def test_the_readme_is_short_and_opens_with_what_this_is_and_is_not() -> None:
+    first, second, *rest = README.splitlines()
+    assert "speculative decoding" in first and len(rest) <= 98
     assert "not the benchmark" in second and "2603.14989" in second
 
 
-def test_the_first_example_gains_and_says_what_it_prints(capsys: pytest.CaptureFixture[str]) -> None:
-    """In float32, where equality is promised; its passes are counted, so no machine's speed decides."""
-    code = (ROOT / "README.md").read_text().split("```python\n")[1].split("```")[0]
-    assert "float32" in code
-    made: dict[str, Any] = {}
-    exec(code, made)
-    stated = re.search(r"print\(spec.report\)  # (\d+ units in \d+ passes)", code)
-    assert stated is not None and stated[1] in capsys.readouterr().out
-    report = made["spec"].report
-    assert report.acceptance_length > 2
-    plain = made["model"].generate(**made["inputs"], max_new_tokens=60, do_sample=False)
-    assert made["out"][0, : plain.shape[1]].tolist() == plain[0].tolist()
+def test_links_of_the_documents_lead_to_files_and_headings() -> None:
+    for file in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "docs" / "reference.md"):
+        for link in re.findall(r"\]\((?!https?:)([^)]+)\)", file.read_text()):
+            path, _, heading = link.partition("#")
+            place = (file.parent / path).resolve() if path else file
+            assert place.exists(), f"{file.name}: {link}"
+            titles = re.findall(r"^#+ (.*)$", place.read_text(), re.MULTILINE) if heading else []
+            slugs = {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
+            assert not heading or heading in slugs, f"{file.name}: {link}"
+
+
+@pytest.fixture(scope="module")
+def text_example() -> tuple[dict[str, Any], str]:
+    """Names and output of the first example: a language model in float32, where equality is promised."""
+    names: dict[str, Any] = {}
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        exec(examples(README)[0], names)
+    return names, printed.getvalue()
+
+
+def stated(code: str) -> str:
+    return re.search(r"report\)  # (\d+ units in \d+ passes)", code)[1]
+
+
+def test_the_first_example_gains_and_prints_what_it_says(text_example: tuple[dict[str, Any], str]) -> None:
+    """Passes are counted, so no machine's speed decides."""
+    names, printed = text_example
+    assert stated(examples(README)[0]) in printed and names["spec"].report.acceptance_length > 2
+    plain = names["model"].generate(**names["inputs"], max_new_tokens=60, do_sample=False)
+    assert names["out"][0, : plain.shape[1]].tolist() == plain[0].tolist()
+
+
+def test_the_second_example_draws_the_stock_sample_in_the_passes_that_it_says(
+    text_example: tuple[dict[str, Any], str],
+) -> None:
+    names, code = dict(text_example[0]), examples(README)[1]
+    exec(code, names)
+    passes = int(re.search(r"from (\d+) passes of the model instead of 200", code)[1])
+    names["torch"].manual_seed(0)
+    with names["mmspec"].enable(names["model"], "token-recycling") as spec:
+        again = names["model"].generate(**names["inputs"], max_new_tokens=200, do_sample=True, temperature=0.3)
+    assert again.tolist() == names["ours"].tolist() and abs(spec.report.rounds - passes) <= 1 and passes < 100
+
+
+def test_the_third_example_draws_a_picture_and_prints_what_it_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    exec(examples(README)[2], {})
+    assert stated(examples(README)[2]) in capsys.readouterr().out and (tmp_path / "princess.png").is_file()

@@ -9,6 +9,7 @@ from rich.console import Console
 
 from mmspec.report import bounds, table, views
 from mmspec.report.result import Peer, Result
+from mmspec.report.summary import AGAINST, summary
 
 
 def rows(view: views.View) -> dict[str, dict[str, str]]:
@@ -42,7 +43,7 @@ def test_lossy_rows_carry_a_warning(result: Result) -> None:
     code, prose = views.speeds(result)
     assert rows(code)["daring"]["exactness"] == "⚠ lossy" and "not the model's" in code.note and not prose.note
     assert views.badge("synthetic") == "⚠ synthetic" and views.badge("lossless") == "lossless"
-    assert "⚠ daring" in rows(views.summary(result))
+    assert "⚠ daring" in rows(summary(result))
 
 
 def test_time_memory_and_text(result: Result) -> None:
@@ -68,28 +69,26 @@ def test_modes_batches_truth_and_limits_stand_apart(result: Result) -> None:
 
 
 def test_the_summary_is_against_the_fastest_peer_of_every_column_which_it_names(result: Result) -> None:
-    summary = rows(views.summary(result))
-    assert summary[views.AGAINST] == {
-        **{"method": views.AGAINST, "code, greedy": "prompt lookup", "prose, T = 0.8": "generate"}
-    }
-    assert summary["prompt-lookup"]["code, greedy"] == "1.14 (1.05–1.20)" and summary["auto"]["prose, T = 0.8"] == ""
+    shown = rows(summary(result))
+    assert shown[AGAINST] == {**{"method": AGAINST, "code, greedy": "prompt lookup", "prose, T = 0.8": "generate"}}
+    assert shown["prompt-lookup"]["code, greedy"] == "1.14 (1.05–1.20)" and shown["auto"]["prose, T = 0.8"] == ""
     alone = replace(result, peers={})
-    assert rows(views.summary(alone))["prompt-lookup"]["code, greedy"] == "1.60 (1.44–1.60)"
-    assert "(our own plain decoding)" in views.summary(alone).note and rows(views.summary(alone))[views.AGAINST] == {
-        **{"method": views.AGAINST, "code, greedy": "plain", "prose, T = 0.8": "plain"}
+    assert rows(summary(alone))["prompt-lookup"]["code, greedy"] == "1.60 (1.44–1.60)"
+    assert "(our own plain decoding)" in summary(alone).note and rows(summary(alone))[AGAINST] == {
+        **{"method": AGAINST, "code, greedy": "plain", "prose, T = 0.8": "plain"}
     }
 
 
 def test_rows_below_our_own_plain_are_marked_also_where_they_beat_the_peer(result: Result) -> None:
     slow = {name: replace(peer, repeats_s=[4.0, 4.0, 4.0]) for name, peer in result.peers.items() if peer.repeats_s}
-    view = views.summary(replace(result, peers=slow))
+    view = summary(replace(result, peers=slow))
     assert (
         rows(view)["prompt-lookup"]["prose, T = 0.8"] == "2.91 (2.88–3.20) ▼" and "▼: slower than our own" in view.note
     )
     assert not rows(view)["prompt-lookup"]["code, greedy"].endswith("▼")
-    assert rows(views.summary(result))["prompt-lookup"]["prose, T = 0.8"] == "0.73 (0.72–0.80) slower ▼"
+    assert rows(summary(result))["prompt-lookup"]["prose, T = 0.8"] == "0.73 (0.72–0.80) slower ▼"
     fast = [row for row in result.rows if row.setting == "code, greedy"]
-    assert "▼" not in views.summary(replace(result, rows=fast)).note
+    assert "▼" not in summary(replace(result, rows=fast)).note
 
 
 def test_a_loop_of_ours_is_no_measure_where_plain_decoding_is_faster(result: Result) -> None:

@@ -1,16 +1,13 @@
-"""Somebody else's distribution beside our wheel, in an environment without the source tree: found, checked, used."""
+"""Somebody else's distribution beside our wheels, in an environment without the source tree: found, checked, used."""
 
 import json
 import shutil
-import subprocess
-import sys
-import sysconfig
-import venv
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from tests.support.wheels import CODE, MODELS, Environment
+
 THEIRS = Path(__file__).parent / "mmspec-backoff"
 USE = """
 import mmspec, torch
@@ -32,33 +29,9 @@ print(mmspec.__file__, spec.method, spec.report.accepted, spec.report.rounds, se
 """
 
 
-class Environment:
-    """A virtual environment with both wheels; what they depend on is read from the one that runs the tests.
-
-    Its `.pth` names our site-packages as a plain folder, whose own `.pth` (the editable mmspec) is then not followed.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        wheels = folder / "wheels"
-        for project in (ROOT, THEIRS):
-            build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(wheels)]
-            subprocess.run(build, cwd=project, check=True, capture_output=True)
-        venv.create(folder / "env", with_pip=False)
-        self.site = next((folder / "env" / "lib").iterdir()) / "site-packages"
-        (self.site / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
-        pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--no-compile", "--target"]
-        subprocess.run([*pip, str(self.site), *map(str, wheels.glob("*.whl"))], check=True, cwd=folder)
-        self.folder = folder
-
-    def python(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        environment = {"PATH": "/usr/bin:/bin", "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "COLUMNS": "200"}
-        command = [str(self.folder / "env" / "bin" / "python"), *arguments]
-        return subprocess.run(command, env=environment, cwd=self.folder, capture_output=True, text=True)
-
-
 @pytest.fixture(scope="module")
 def environment(tmp_path_factory: pytest.TempPathFactory) -> Environment:
-    return Environment(tmp_path_factory.mktemp("clean"))
+    return Environment(tmp_path_factory.mktemp("clean"), CODE, MODELS, THEIRS)
 
 
 def test_it_is_found_beside_our_wheel(environment: Environment) -> None:

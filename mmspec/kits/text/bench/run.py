@@ -13,13 +13,14 @@ from mmspec.bench.machine import describe, versions
 from mmspec.bench.memory import Footprint, footprint
 from mmspec.bench.plan import Plan, planned
 from mmspec.bench.race import Contestant, Run, race
-from mmspec.bench.rows import distinct, peer_of, row_of
+from mmspec.bench.rows import peer_of, row_of
 from mmspec.bench.tuning import tune
 from mmspec.hosts.loading import load_model, load_tokenizer
 from mmspec.kits.text.bench.batches import batch_rows
 from mmspec.kits.text.bench.contestants import Call, Ours, peers, stand_ins
 from mmspec.kits.text.bench.forced import Forced, forced_all
 from mmspec.kits.text.bench.plan import OVERHEAD, calls_of, tokens_of
+from mmspec.kits.text.bench.repetition import distinct
 from mmspec.kits.text.bench.settings import (
     GIVEN,
     READ,

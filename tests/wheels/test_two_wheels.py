@@ -1,0 +1,107 @@
+"""The code is a light wheel that works alone; the shipped models are a second one, which it finds."""
+
+import json
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from mmspec import __version__
+from tests.support.wheels import CODE, MODELS, Environment
+
+MISSING = "the shipped models are not installed: pip install 'mmspec[models]'"
+OWN = """
+from transformers import GPT2Config, GPT2LMHeadModel
+import mmspec, torch
+
+torch.manual_seed(0)
+model = GPT2LMHeadModel(GPT2Config(vocab_size=13, n_layer=1, n_head=2, n_embd=16, n_positions=64)).eval()
+prompt = torch.tensor([[1, 2, 3]])
+stock = model.generate(prompt, max_new_tokens=20, do_sample=False, pad_token_id=0)
+with mmspec.enable(model, "auto") as spec:
+    assert model.generate(prompt, max_new_tokens=20, do_sample=False, pad_token_id=0).tolist() == stock.tolist()
+print(spec.report.rounds < 19)
+"""
+
+
+EACH = """
+import contextlib, io, json
+from mmspec.cli.app import build
+from mmspec.cli.boundary import run
+
+COMMANDS = [
+    *("demo", "demo text", "demo image", "demo continuous", "demo ssm", "demo video"),
+    *("generate text x", "generate image x", "generate image --words", "generate continuous x"),
+    *("bench text", "bench image", "bench continuous", "bench ssm", "bench video"),
+    *("methods --for mmspec/text-1m", "card"),
+]
+
+def said(command):
+    with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(io.StringIO()) as error:
+        status = run(lambda: build()(command.split(), standalone_mode=False))
+    return status, out.getvalue(), error.getvalue()
+
+print(json.dumps({command: said(command) for command in COMMANDS}))
+"""
+
+
+@pytest.fixture(scope="module")
+def code(tmp_path_factory: pytest.TempPathFactory) -> Environment:
+    """An environment with the wheel of the code alone."""
+    return Environment(tmp_path_factory.mktemp("code"), CODE)
+
+
+@pytest.fixture(scope="module")
+def both(tmp_path_factory: pytest.TempPathFactory) -> Environment:
+    """An environment with both wheels."""
+    return Environment(tmp_path_factory.mktemp("both"), CODE, MODELS)
+
+
+def members(wheel: Path) -> list[str]:
+    return zipfile.ZipFile(wheel).namelist()
+
+
+def test_the_code_is_light_and_holds_no_models(code: Environment) -> None:
+    (wheel,) = code.wheels.iterdir()
+    assert wheel.stat().st_size < 3_000_000
+    tops = {name.split("/")[0] for name in members(wheel)}
+    plugins = {f"mmspec_{name}" for name in ("text", "image", "continuous", "ssm", "video")}
+    assert tops == {"mmspec", *plugins, f"mmspec-{__version__}.dist-info"}
+    assert not [name for name in members(wheel) if name.endswith((".safetensors", ".bench.json"))]
+
+
+def test_the_models_hold_no_code_and_have_the_same_version(both: Environment) -> None:
+    (wheel,) = both.wheels.glob("mmspec_models-*.whl")
+    assert wheel.name == f"mmspec_models-{__version__}-py3-none-any.whl"
+    assert [name for name in members(wheel) if name.endswith(".py")] == ["mmspec_models/__init__.py"]
+    inside = {tuple(name.split("/")[1:3]) for name in members(wheel)}
+    assert {("assets", "text-14m"), ("assets", "emoji"), ("model_cards", "text-14m.bench.json")} <= inside
+
+
+def test_without_the_models_a_command_that_needs_them_says_so_in_one_line(code: Environment) -> None:
+    run = code.python("-c", EACH)
+    assert run.returncode == 0, run.stderr
+    said = json.loads(run.stdout.splitlines()[-1])
+    assert len(said) == 17
+    for command, (status, printed, error) in said.items():
+        assert (status, printed) == (2, ""), command
+        assert error.startswith("mmspec: ") and error.endswith(f"{MISSING}\n") and error.count("\n") == 1, command
+
+
+def test_without_the_models_everything_else_works(code: Environment) -> None:
+    doctor = code.python("-m", "mmspec", "doctor")
+    assert doctor.returncode == 0 and MISSING in doctor.stdout and doctor.stdout.endswith("all well\n"), doctor.stdout
+    assert code.python("-m", "mmspec", "methods", "suffix").returncode == 0
+    run = code.python("-c", OWN)
+    assert run.returncode == 0 and run.stdout.strip() == "True", run.stderr
+
+
+def test_with_the_models_they_are_found_where_they_were_installed(both: Environment) -> None:
+    script = "import mmspec.shipped as s; print(s.asset('text-1m'), s.folder('model_cards'))"
+    assets, cards = both.python("-c", script).stdout.split()
+    assert Path(assets) == both.site / "mmspec_models" / "assets" / "text-1m"
+    assert Path(cards) == both.site / "mmspec_models" / "model_cards"
+    run = both.python("-m", "mmspec", "generate", "text", "--model", "mmspec/text-1m", "--max-new-tokens", "5", "def")
+    assert run.returncode == 0 and run.stdout.startswith("def"), run.stderr
+    doctor = both.python("-m", "mmspec", "doctor").stdout
+    assert f"mmspec-models {__version__}" in " ".join(doctor.split()) and "text-14m, " in doctor
