@@ -1,21 +1,27 @@
 """`mmspec bench continuous` and `mmspec bench denoising`."""
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from mmspec.bench.command import Quick
-from mmspec.bench.methods import told
-from mmspec.kits.pictures.bench.command import bench, refuse
+from mmspec.kits.pictures.bench.command import (
+    Batch,
+    Device,
+    Json,
+    Model,
+    Plot,
+    Prompts,
+    Repeats,
+    Seed,
+    bench,
+    bench_model,
+    refuse,
+)
 from mmspec.kits.pictures.bench.options import BATCH, PROMPTS, REPEATS, BenchOptions
 
 MODEL = "mmspec/emoji-continuous"
 WINDOW = 16
-
-Json = Annotated[Path | None, typer.Option(help="Where to write the result; raw repeats included.")]
-Plot = Annotated[Path | None, typer.Option(help="Where to draw it (.png, .svg); needs the extra `bench`.")]
-Device = Annotated[str, typer.Option(help="cpu, cuda, …")]
 
 
 def bench_continuous(
@@ -25,24 +31,18 @@ def bench_continuous(
     json: Json = None,
     plot: Plot = None,
     device: Device = "cpu",
-    repeats: Annotated[
-        int, typer.Option(min=1, max=1000, help="Counted repeats, each of captions of its own.")
-    ] = REPEATS,
-    prompts: Annotated[int, typer.Option(min=1, max=32, help="Captions of a repeat; one picture each.")] = PROMPTS,
+    repeats: Repeats = REPEATS,
+    prompts: Prompts = PROMPTS,
     window: Annotated[int, typer.Option(min=1, max=64, help="Tokens that all methods draft per round.")] = WINDOW,
-    batch: Annotated[int, typer.Option(min=0, max=32, help="Rows of the batch; 0 leaves batches out.")] = BATCH,
-    seed: Annotated[int, typer.Option(help="Of the first picture; the others count up.")] = 0,
-    model: Annotated[str, typer.Option(help="A shipped name, or the folder of a pipeline for captions.")] = MODEL,
+    batch: Batch = BATCH,
+    seed: Seed = 0,
+    model: Model = MODEL,
     quick: Quick = False,
 ) -> None:
     """Compare methods and honest baselines, interleaved, with plain decoding; the head's time stands apart."""
-    refuse(prompts * repeats, json, plot)
-    methods = told(method)
-    from mmspec_continuous.bench.run import bench_continuous as run
-
     options = BenchOptions(prompts=prompts, repeats=repeats, window=window, batch=batch, seed=seed)
-    options = options.quick if quick else options
-    bench("continuous", lambda progress: run(methods, options, device, progress, model), json, plot)
+    runner = "mmspec_continuous.bench.run:bench_continuous"
+    bench_model("continuous", runner, method, options, quick, device, model, json, plot)
 
 
 def bench_denoising(
