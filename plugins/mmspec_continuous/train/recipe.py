@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import torch
@@ -10,8 +9,17 @@ from diffusers import AutoencoderKL
 from torch import Generator, Tensor, nn
 from transformers import PreTrainedTokenizerFast
 
-from mmspec.kits.pictures.data import SHIFTS, Pictures, caption_tokenizer, moved, pixels
+from mmspec.kits.pictures.data import Pictures, caption_tokenizer
 from mmspec.kits.pictures.models.captions import CaptionEncoder
+from mmspec.kits.pictures.recipe import (
+    CaptionedUnits,
+    caption_features,
+    encoded_everywhere,
+    generator_of,
+    moved_batch,
+    start_small,
+    wrong_units,
+)
 from mmspec.training.loop import LoopOptions, fit
 from mmspec.training.work import cached
 from mmspec_continuous.models.continuous_ar import CausalContinuousAR
@@ -90,11 +98,10 @@ class Captioned(nn.Module):
 
         Rows `dropped [batch]` have the null caption.
         """
-        null = self.transformer.cls_embedding.null(len(ids))
-        features = torch.where(dropped[:, None, None], null, self.encoder(ids, mask).type_as(null))
+        features, seen = caption_features(self.encoder, self.transformer, ids, mask, dropped)
         noise = torch.randn(read.shape, generator=generator).to(read.device)
-        told = self.transformer(features, read + self.input_noise * noise, mask | dropped[:, None])
-        return self.transformer.token_head.loss(told, true, generator, self.repeats)
+        condition = self.transformer(features, read + self.input_noise * noise, seen)
+        return self.transformer.token_head.loss(condition, true, generator, self.repeats)
 
 
 def made_kl(recipe: ContinuousRecipe, side: int) -> AutoencoderKL:
@@ -110,7 +117,7 @@ def made_model(recipe: ContinuousRecipe, grid: int, words: int, latents: tuple[f
         recipe: Sizes.
         grid: Tokens per side.
         words: Size of the caption vocabulary.
-        latents: The autoencoder's mark.
+        latents: What tells the autoencoder from others (`mmspec_continuous.models.kl.mark`).
     """
     torch.manual_seed(recipe.seed + 1)
     encoder = CaptionEncoder(words, recipe.length, dim=128)
@@ -123,7 +130,8 @@ def made_model(recipe: ContinuousRecipe, grid: int, words: int, latents: tuple[f
         sigma_0=recipe.sigma_0,
         latents=latents,
     )
-    return _scaled(Captioned(encoder, transformer, recipe))
+    start_small(transformer, left_out=("token_head.", "token."))
+    return Captioned(encoder, transformer, recipe)
 
 
 def train_kl(
@@ -134,10 +142,8 @@ def train_kl(
     images = pictures.images[~pictures.held_out].to(device)
 
     def batch_at(step: int) -> tuple[Tensor, Generator]:
-        g = torch.Generator().manual_seed(recipe.seed * 1_000_003 + step)
-        chosen = torch.randint(len(images), (recipe.kl_batch,), generator=g)
-        shift = SHIFTS[int(torch.randint(len(SHIFTS), (), generator=g))]
-        return pixels(moved(images[chosen.to(device)], shift)), g
+        g = generator_of(recipe.seed, step)
+        return moved_batch(images, recipe.kl_batch, g), g
 
     def loss_of(model: nn.Module, batch: tuple[Tensor, Generator]) -> Tensor:
         assert isinstance(model, AutoencoderKL)
@@ -157,15 +163,11 @@ def encode_all(vae: AutoencoderKL, pictures: Pictures, work: Path, device: str) 
     stand.
     """
 
-    def made() -> Tensor:
+    def encoded() -> Tensor:
         vae.eval()
-        shifted = []
-        for shift in SHIFTS:
-            parts = moved(pictures.images, shift).split(256)
-            shifted.append(torch.cat([latents_of(vae, pixels(part.to(device))).cpu() for part in parts]))
-        return torch.stack(shifted).half()
+        return encoded_everywhere(pictures, lambda images: latents_of(vae, images), device).half()
 
-    latents = cached(work / "latents.pt", (*vae.state_dict().values(), pictures.images), made)
+    latents = cached(work / "latents.pt", (*vae.state_dict().values(), pictures.images), encoded)
     measure(vae, latents[0, ~pictures.held_out])
     return scaled(vae, latents.float())
 
@@ -183,19 +185,13 @@ def train_model(
     """Encoder and transformer: the head's loss of every token, after true ones and after some wrong ones."""
     grid = round(tokens.shape[2] ** 0.5)
     model = made_model(recipe, grid, len(tokenizer), latents).to(device)
-    words = tokenizer(pictures.captions, padding="max_length", truncation=True, return_tensors="pt")
-    seen = (~pictures.held_out).nonzero()[:, 0]
+    units = CaptionedUnits.of(pictures, tokens, tokenizer, recipe.batch, recipe.drop)
 
     def batch_at(step: int) -> Batch:
-        g = torch.Generator().manual_seed(recipe.seed * 1_000_003 + step)
-        chosen = seen[torch.randint(len(seen), (recipe.batch,), generator=g)]
-        shift = torch.randint(len(SHIFTS), (recipe.batch,), generator=g) * (step < recipe.moved * recipe.steps)
-        dropped = torch.rand(recipe.batch, generator=g) < recipe.drop
-        ids, mask = words["input_ids"][chosen], words["attention_mask"][chosen].bool()
-        true = tokens[shift, chosen]
-        other = tokens[0, seen[torch.randint(len(seen), (recipe.batch,), generator=g)]]
-        wrong = torch.rand(true.shape[:2], generator=g) < recipe.replaced * torch.rand(recipe.batch, 1, generator=g)
-        read = torch.where(wrong[..., None], other, true)
+        g = generator_of(recipe.seed, step)
+        ids, mask, true, dropped = units.draw(g, step < recipe.moved * recipe.steps)
+        other = units.others(g)
+        read = torch.where(wrong_units(true, recipe.replaced, g)[..., None], other, true)
         return (*(t.to(device) for t in (ids, mask, read, dropped, true)), g)
 
     options = LoopOptions(recipe.steps, 1e-3, warmup=200, weight_decay=0.02)
@@ -214,21 +210,12 @@ def train(
 ) -> tuple[AutoencoderKL, Captioned, PreTrainedTokenizerFast]:
     """Everything, resuming where it stopped."""
     work.mkdir(parents=True, exist_ok=True)
-    vae = train_kl(pictures, recipe, work, device, partial(_said, say, "kl"))
+    vae = train_kl(pictures, recipe, work, device, lambda line: say(f"kl: {line}"))
     tokens = encode_all(vae, pictures, work, device)
     tokenizer = caption_tokenizer(pictures.captions, recipe.words, recipe.length)
-    told = partial(_said, say, "transformer")
-    return vae, train_model(pictures, tokens, mark(vae), tokenizer, recipe, work, device, told), tokenizer
 
+    def say_of_transformer(line: str) -> None:
+        say(f"transformer: {line}")
 
-def _said(say: Callable[[str], None], what: str, line: str) -> None:
-    say(f"{what}: {line}")
-
-
-def _scaled(model: Captioned) -> Captioned:
-    """Small weights to begin with, smaller where a residual is added to; the head's stay as torch makes them."""
-    for name, weights in model.transformer.named_parameters():
-        if weights.dim() > 1 and not name.startswith(("token_head.", "token.")):
-            depth = (2 * len(model.transformer.layers)) ** 0.5 if name.endswith(("wo.weight", "w2.weight")) else 1.0
-            nn.init.normal_(weights, std=0.02 / depth)
-    return model
+    model = train_model(pictures, tokens, mark(vae), tokenizer, recipe, work, device, say_of_transformer)
+    return vae, model, tokenizer

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import torch
@@ -10,9 +9,18 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerFast
 
-from mmspec.kits.pictures.data import SHIFTS, Pictures, caption_tokenizer, moved, pixels
+from mmspec.kits.pictures.data import Pictures, caption_tokenizer
 from mmspec.kits.pictures.models.captions import CaptionEncoder
 from mmspec.kits.pictures.models.vq import LlamaGenVQ
+from mmspec.kits.pictures.recipe import (
+    CaptionedUnits,
+    caption_features,
+    encoded_everywhere,
+    generator_of,
+    moved_batch,
+    start_small,
+    wrong_units,
+)
 from mmspec.training.loop import LoopOptions, fit
 from mmspec.training.work import cached
 from mmspec_image.models.llamagen import LlamaGenTransformer
@@ -68,9 +76,8 @@ class Captioned(nn.Module):
 
     def forward(self, ids: Tensor, mask: Tensor, codes: Tensor, dropped: Tensor) -> Tensor:
         """Logits `[batch, n, vocab]` of codes `[batch, n]`; rows `dropped [batch]` have the null caption."""
-        null = self.transformer.cls_embedding.null(len(ids))
-        features = torch.where(dropped[:, None, None], null, self.encoder(ids, mask).type_as(null))
-        return self.transformer(features, codes, mask | dropped[:, None])
+        features, seen = caption_features(self.encoder, self.transformer, ids, mask, dropped)
+        return self.transformer(features, codes, seen)
 
 
 def train_vq(
@@ -90,14 +97,12 @@ def train_vq(
     images = pictures.images[~pictures.held_out].to(device)
 
     def batch_at(step: int) -> Tensor:
-        g = torch.Generator().manual_seed(recipe.seed * 1_000_003 + step)
-        chosen = torch.randint(len(images), (recipe.vq_batch,), generator=g)
-        shift = SHIFTS[int(torch.randint(len(SHIFTS), (), generator=g))]
-        return pixels(moved(images[chosen.to(device)], shift))
+        return moved_batch(images, recipe.vq_batch, generator_of(recipe.seed, step))
 
     def loss_of(model: nn.Module, batch: Tensor) -> Tensor:
-        made, quantised = model(batch)
-        return (made.float() - batch).abs().mean() + (made.float() - batch).square().mean() + quantised.loss.float()
+        decoded, quantised = model(batch)
+        error = decoded.float() - batch
+        return error.abs().mean() + error.square().mean() + quantised.loss.float()
 
     options = LoopOptions(recipe.vq_steps, 1e-3, weight_decay=0.0)
     fit(vq, batch_at, loss_of, options, work / "vq", say)
@@ -108,15 +113,12 @@ def train_vq(
 def encode_all(vq: LlamaGenVQ, pictures: Pictures, work: Path, device: str) -> Tensor:
     """Codes of every picture in every place: `[shift, picture, cell]` int16, kept in `work`."""
 
-    def made() -> Tensor:
+    def encoded() -> Tensor:
         vq.eval()
-        shifted = []
-        for shift in SHIFTS:
-            parts = moved(pictures.images, shift).split(256)
-            shifted.append(torch.cat([vq.encode(pixels(part.to(device))).codes.flatten(1).cpu() for part in parts]))
-        return torch.stack(shifted).to(torch.int16)
+        codes = encoded_everywhere(pictures, lambda images: vq.encode(images).codes.flatten(1), device)
+        return codes.to(torch.int16)
 
-    return cached(work / "codes.pt", (*vq.state_dict().values(), pictures.images), made)
+    return cached(work / "codes.pt", (*vq.state_dict().values(), pictures.images), encoded)
 
 
 def train_transformer(
@@ -143,28 +145,20 @@ def train_transformer(
         cls_token_num=recipe.length,
         condition_vanishes=False,
     )
-    model = _scaled(Captioned(encoder, transformer)).to(device)
-    words = tokenizer(pictures.captions, padding="max_length", truncation=True, return_tensors="pt")
-    seen = (~pictures.held_out).nonzero()[:, 0]
-
-    def drawn(g: torch.Generator, moving: bool) -> tuple[Tensor, ...]:
-        chosen = seen[torch.randint(len(seen), (recipe.batch,), generator=g)]
-        shift = torch.randint(len(SHIFTS), (recipe.batch,), generator=g) * moving
-        dropped = torch.rand(recipe.batch, generator=g) < recipe.drop
-        ids, mask = words["input_ids"][chosen], words["attention_mask"][chosen].bool()
-        return ids, mask, codes[shift, chosen].long(), dropped
+    start_small(transformer)
+    model = Captioned(encoder, transformer).to(device)
+    units = CaptionedUnits.of(pictures, codes, tokenizer, recipe.batch, recipe.drop)
 
     def batch_at(step: int) -> tuple[Tensor, ...]:
-        g = torch.Generator().manual_seed(recipe.seed * 1_000_003 + step)
-        ids, mask, true, dropped = drawn(g, step < recipe.moved * recipe.steps)
-        return tuple(t.to(device) for t in (ids, mask, true, dropped, true))
+        g = generator_of(recipe.seed, step)
+        ids, mask, true, dropped = units.draw(g, step < recipe.moved * recipe.steps)
+        return tuple(t.to(device) for t in (ids, mask, true.long(), dropped, true.long()))
 
     def refining_at(step: int) -> tuple[Tensor, ...]:
-        g = torch.Generator().manual_seed((recipe.seed + 1) * 1_000_003 - 1 - step)
-        ids, mask, true, dropped = drawn(g, False)
-        wrong = torch.rand(true.shape, generator=g) < recipe.replaced * torch.rand(len(true), 1, generator=g)
-        other = codes[0, seen[torch.randint(len(seen), (recipe.batch,), generator=g)]].long()
-        return tuple(t.to(device) for t in (ids, mask, torch.where(wrong, other, true), dropped, true))
+        g = generator_of(recipe.seed + 1, -1 - step)
+        ids, mask, true, dropped = units.draw(g, False)
+        read = torch.where(wrong_units(true, recipe.replaced, g), units.others(g), true)
+        return tuple(t.to(device) for t in (ids, mask, read.long(), dropped, true.long()))
 
     fit(model, batch_at, next_code, LoopOptions(recipe.steps, 1e-3, warmup=200), work / "transformer", say)
     fit(model, refining_at, next_code, LoopOptions(recipe.refining, 7e-4, warmup=100), work / "refined", say)
@@ -172,9 +166,9 @@ def train_transformer(
 
 
 def next_code(model: nn.Module, batch: tuple[Tensor, ...]) -> Tensor:
-    """Cross-entropy of every code, in nats: the model's arguments, and last the codes that are true."""
-    *given, codes = batch
-    return F.cross_entropy(model(*given).flatten(0, 1).float(), codes.flatten())
+    """Cross-entropy of every code, in nats; a batch has the model's arguments, and last the codes that are true."""
+    *arguments, codes = batch
+    return F.cross_entropy(model(*arguments).flatten(0, 1).float(), codes.flatten())
 
 
 def train(
@@ -182,21 +176,11 @@ def train(
 ) -> tuple[LlamaGenVQ, Captioned, PreTrainedTokenizerFast]:
     """Everything, resuming where it stopped."""
     work.mkdir(parents=True, exist_ok=True)
-    step: Callable[[str], Callable[[str], None]] = lambda what: partial(_said, say, what)  # noqa: E731
-    vq = train_vq(pictures, recipe, work, device, step("vq"))
+    vq = train_vq(pictures, recipe, work, device, lambda line: say(f"vq: {line}"))
     codes = encode_all(vq, pictures, work, device)
     tokenizer = caption_tokenizer(pictures.captions, recipe.words, recipe.length)
-    return vq, train_transformer(pictures, codes, tokenizer, recipe, work, device, step("transformer")), tokenizer
 
+    def say_of_transformer(line: str) -> None:
+        say(f"transformer: {line}")
 
-def _said(say: Callable[[str], None], what: str, line: str) -> None:
-    say(f"{what}: {line}")
-
-
-def _scaled(model: Captioned) -> Captioned:
-    """Small weights to begin with, smaller where a residual is added to."""
-    for name, weights in model.transformer.named_parameters():
-        if weights.dim() > 1:
-            depth = (2 * len(model.transformer.layers)) ** 0.5 if name.endswith(("wo.weight", "w2.weight")) else 1.0
-            nn.init.normal_(weights, std=0.02 / depth)
-    return model
+    return vq, train_transformer(pictures, codes, tokenizer, recipe, work, device, say_of_transformer), tokenizer
