@@ -1,10 +1,9 @@
 """What the cards of the shipped continuous models say."""
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
-from mmspec.report.cards import Shipped, write
+from mmspec.report.cards import Shipped
 from mmspec.report.views import View
 
 
@@ -42,10 +41,3 @@ SHIPPED = (
         key_layout="diffusers",
     ),
 )
-
-
-def write_all(assets: Path, cards: Path) -> None:
-    """Render the cards of the models in `assets`."""
-    cards.mkdir(parents=True, exist_ok=True)
-    for shipped in SHIPPED:
-        write(shipped, assets, cards)

@@ -1,18 +1,39 @@
-"""What commands that draw pictures share: files written whole or not at all, several pictures on a sheet, CTRL-C.
+"""What commands that draw pictures or train models for them share. Nothing heavy is imported before a command runs.
 
-Nothing heavy is imported before a command runs.
+Files are written whole or not at all, several pictures stand on one sheet, and CTRL-C keeps what there is.
 """
 
 import signal
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 
 from mmspec.cli.groups import INTERRUPTED
+from mmspec.cli.arguments import refuse_method
+from mmspec.cli.places import refuse_unwritable
 from mmspec.files import save_whole
+
+Out = Annotated[Path, typer.Option("--out", "-o", help="The picture; its ending says the format.")]
+Trace = Annotated[Path | None, typer.Option(help="The picture again, its cells in the colours of rounds.")]
+Model = Annotated[str, typer.Option(help="A shipped model (mmspec/…) or a folder.")]
+Method = Annotated[str, typer.Option(help="See `mmspec methods`.")]
+Rule = Annotated[str | None, typer.Option(help="Acceptance rule; default: the method's.")]
+Drafted = Annotated[int | None, typer.Option("--num-speculative-tokens", "-k", min=0)]
+Negative = Annotated[str | None, typer.Option(help="What to lead away from.")]
+NumImages = Annotated[int, typer.Option(min=1, max=256, help="Pictures, on one sheet.")]
+Options = Annotated[list[str] | None, typer.Option(help="key=value of drafter or rule; repeatable.")]
+Device = Annotated[str, typer.Option(help="cpu, cuda, …")]
+
+Data = Annotated[
+    Path, typer.Option(help="Folder with emoji64.npz (images) and captions.txt.", exists=True, file_okay=False)
+]
+Assets = Annotated[Path, typer.Option(help="Folder that receives the finished model.")]
+Cards = Annotated[Path, typer.Option(help="Folder that receives its model card.")]
+Work = Annotated[Path, typer.Option(help="Folder for checkpoints; delete it to start anew.")]
+TrainDevice = Annotated[str, typer.Option(help="Where to train: cpu, cuda, cuda:1, …")]
 
 
 def pipeline(model: str, device: str, /, **how: Any) -> Any:
@@ -24,10 +45,11 @@ def pipeline(model: str, device: str, /, **how: Any) -> Any:
     from diffusers.utils import logging
 
     import mmspec
+    from mmspec.kits.pictures.pipeline import PicturePipeline
 
     logging.disable_progress_bar()  # of loading, which takes a moment only
     pipe = mmspec.Pipeline.from_pretrained(model, device=device, **how)
-    if not hasattr(pipe, "decode_units"):
+    if not isinstance(pipe, PicturePipeline):
         raise ValueError(f"{model} draws no pictures: it is a {type(pipe).__name__}")
     return pipe
 
@@ -47,32 +69,70 @@ def list_words(model: str) -> None:
     typer.echo("\n".join(words_of(load_tokenizer(str(folder / "tokenizer")))))
 
 
-def draw(pipe: Any, call: Mapping[str, Any], out: Path, trace: Path | None, unit: str) -> None:
-    """Draw into a file, say what it took; CTRL-C keeps what there is.
+def generate(
+    call: Mapping[str, Any],
+    unit: str,
+    *,
+    out: Path,
+    trace: Path | None,
+    model: str,
+    device: str,
+    method: str,
+    rule: str | None,
+    k: int | None,
+    options: Sequence[str] | None,
+) -> None:
+    """Draw into a file and say what it took; CTRL-C keeps what there is.
 
     Args:
-        pipe: The pipeline.
-        call: Its arguments.
-        out: The picture, or a sheet of them.
-        trace: The same again, cells in the colours of the rounds that emitted them.
-        unit: What a unit is called.
+        call: Arguments of the pipeline's call.
+        unit: The name of a unit: code, token, ….
+        out: The picture, or a sheet of pictures.
+        trace: The same again, cells in the colours of the rounds that emitted them; None: not wanted.
+        model: A name or a folder.
+        device: Where to draw.
+        method: As in `mmspec.Pipeline.from_pretrained`, as are `rule` and `k`.
+        rule: Name of a rule, or None.
+        k: Units to draft per round, or None.
+        options: `key=value` of drafter or rule.
 
     Raises:
-        ValueError: An argument of the call is wrong.
+        ValueError: A file cannot be written, or an argument is wrong.
         typer.Exit: The call was stopped.
     """
+    from mmspec.registry.options import parse
+
+    for file in filter(None, (out, trace)):
+        refuse_unwritable(file)
+        refuse_format(file)
+    refuse_method(method)
+    pipe = pipeline(model, device, method=method, rule=rule, k=k, **parse(options or []))
     with ctrl_c_stops(pipe):
-        made = pipe(**call)
-    save_whole(out, sheet(made.images).save)
+        drawn = pipe(**call)
+    save_whole(out, sheet(drawn.images).save)
     if trace is not None:
         from mmspec.kits.pictures.trace import traced
 
-        save_whole(trace, sheet([traced(*both) for both in zip(made.images, made.rounds, strict=True)]).save)
-    typer.echo("\n".join(line for line in (pipe.decoder().why, str(made.report), str(out)) if line), err=True)
+        save_whole(trace, sheet([traced(*both) for both in zip(drawn.images, drawn.rounds, strict=True)]).save)
+    typer.echo("\n".join(line for line in (pipe.decoder().why, str(drawn.report), str(out)) if line), err=True)
     if pipe.interrupt:
-        drawn = f"{made.report.emitted} of {made.rounds.numel()} {unit}s"
-        typer.echo(f"(stopped; {out} is what there is: {drawn}, the rest repeats what stands above)", err=True)
+        count = f"{drawn.report.emitted} of {drawn.rounds.numel()} {unit}s"
+        typer.echo(f"(stopped; {out} is what there is: {count}, the rest repeats what stands above)", err=True)
         raise typer.Exit(INTERRUPTED)
+
+
+@contextmanager
+def resumable(work: Path) -> Iterator[None]:
+    """Training inside of the block may be stopped by CTRL-C, and says how it is resumed.
+
+    Raises:
+        typer.Exit: It was stopped.
+    """
+    try:
+        yield
+    except KeyboardInterrupt:
+        typer.echo(f"\nStopped. The last checkpoint in {work} stays loadable; run the same command again to resume.")
+        raise typer.Exit(INTERRUPTED) from None
 
 
 @contextmanager
