@@ -15,7 +15,7 @@ from mmspec.hosts.offload import awake
 from mmspec.kits.pictures.callbacks import Callback
 from mmspec.kits.pictures.models.captions import CaptionEncoder
 from mmspec.kits.pictures.parts import refuse_misfits
-from mmspec.kits.pictures.pipeline import Call, PicturePipeline
+from mmspec.kits.pictures.pipeline import PicturePipeline
 from mmspec_continuous.conditions import Guided
 from mmspec_continuous.models.continuous_ar import CausalContinuousAR
 from mmspec_continuous.models.kl import mark, pictures_of
@@ -142,15 +142,13 @@ class ContinuousTextToImagePipeline(PicturePipeline):
         if guidance_scale is None:
             model = self.transformer.config
             guidance_scale = GUIDANCE if model.head == "diffusion" and model.null_caption else 1.0
-        prompts = {
-            "prompt": prompt,
-            "negative_prompt": negative_prompt,
-            "prompt_embeds": prompt_embeds,
-            "prompt_attention_mask": prompt_attention_mask,
-            "negative_prompt_embeds": negative_prompt_embeds,
-            "negative_prompt_attention_mask": negative_prompt_attention_mask,
-        }
-        call = Call(
+        drawn = self.draw(
+            prompt=prompt,
+            negative_prompt=negative_prompt,
+            prompt_embeds=prompt_embeds,
+            prompt_attention_mask=prompt_attention_mask,
+            negative_prompt_embeds=negative_prompt_embeds,
+            negative_prompt_attention_mask=negative_prompt_attention_mask,
             guidance_scale=guidance_scale,
             num_images_per_prompt=num_images_per_prompt,
             height=height,
@@ -162,7 +160,6 @@ class ContinuousTextToImagePipeline(PicturePipeline):
             callback_on_step_end=callback_on_step_end,
             callback_on_step_end_tensor_inputs=callback_on_step_end_tensor_inputs,
         )
-        drawn = self.draw(prompts, call)
         return ContinuousTextToImageOutput(*drawn) if return_dict else tuple(drawn)
 
     def encode_prompt(self, *args: Any, **how: Any) -> Guided:

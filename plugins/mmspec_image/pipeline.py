@@ -12,11 +12,11 @@ from mmspec.api.pipeline import Generators, Seed
 from mmspec.core.report import Report
 from mmspec.core.warp import Warp
 from mmspec.hosts.offload import awake
-from mmspec.kits.pictures.callbacks import Callback
+from mmspec.kits.pictures.callbacks import Callback, refuse_guidance
 from mmspec.kits.pictures.models.captions import CaptionEncoder
 from mmspec.kits.pictures.models.vq import LlamaGenVQ
 from mmspec.kits.pictures.parts import refuse_misfits
-from mmspec.kits.pictures.pipeline import Call, PicturePipeline
+from mmspec.kits.pictures.pipeline import PicturePipeline
 from mmspec_image.models.llamagen import LlamaGenTransformer
 
 
@@ -138,16 +138,17 @@ class TextToImagePipeline(PicturePipeline):
         Raises:
             ValueError: A prompt is empty, too long or unknown, a number is out of its range, or a name is wrong.
         """
-        prompts = {
-            "prompt": prompt,
-            "class_labels": class_labels,
-            "negative_prompt": negative_prompt,
-            "prompt_embeds": prompt_embeds,
-            "prompt_attention_mask": prompt_attention_mask,
-            "negative_prompt_embeds": negative_prompt_embeds,
-            "negative_prompt_attention_mask": negative_prompt_attention_mask,
-        }
-        call = Call(
+        refuse_guidance(guidance_scale)
+        warp = Warp.sampling(temperature, top_k, top_p, guidance=guidance_scale if guidance_scale > 1 else None)
+        drawn = self.draw(
+            warp,
+            prompt=prompt,
+            class_labels=class_labels,
+            negative_prompt=negative_prompt,
+            prompt_embeds=prompt_embeds,
+            prompt_attention_mask=prompt_attention_mask,
+            negative_prompt_embeds=negative_prompt_embeds,
+            negative_prompt_attention_mask=negative_prompt_attention_mask,
             guidance_scale=guidance_scale,
             num_images_per_prompt=num_images_per_prompt,
             height=height,
@@ -159,8 +160,6 @@ class TextToImagePipeline(PicturePipeline):
             callback_on_step_end=callback_on_step_end,
             callback_on_step_end_tensor_inputs=callback_on_step_end_tensor_inputs,
         )
-        warp = Warp.sampling(temperature, top_k, top_p, guidance=guidance_scale if call.guided else None)
-        drawn = self.draw(prompts, call, warp)
         return TextToImageOutput(*drawn) if return_dict else tuple(drawn)
 
     def decode_units(self, units: Tensor) -> Tensor:

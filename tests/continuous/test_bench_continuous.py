@@ -187,7 +187,8 @@ def test_the_noiseless_last_step_is_the_mean_of_the_noisy_one() -> None:
     model = tiny()
     near = baselines(model)[NOISELESS_ROW].model
     task = type("Task", (), dict(condition=captions([1], 1.5), seeds=(3,)))
-    first = {name: OwnMethod(HeadTimedSampler(m))(task).units[0][0] for name, m in (("noisy", model), ("noiseless", near))}
+    models = {"noisy": model, "noiseless": near}
+    first = {name: OwnMethod(HeadTimedSampler(m))(task).units[0][0] for name, m in models.items()}
     apart = (first["noisy"] - first["noiseless"]).abs()
     assert 0 < apart.max() < 6 * 0.3, "the first token differs by one draw of sigma_0"
 

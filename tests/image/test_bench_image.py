@@ -148,7 +148,8 @@ def test_the_floor_is_plain_decoding_with_other_seeds(result: Result, folder: Pa
     made = _bench(folder, BenchOptions(prompts=2, repeats=2))
     with torch.no_grad():
         tasks = made.tasks(SETTINGS[0], range(4), shift=4)
-        runs = [OwnMethod(made.subject.sampler(SETTINGS[0]))(task) for task in tasks]  # alone: batches change no picture
+        plainly = OwnMethod(made.subject.sampler(SETTINGS[0]))
+        runs = [plainly(task) for task in tasks]  # alone: batches change no picture
         looks = made.judge.looks(made.judge.pictures(runs), CAPTIONS[:4])
     assert looks["frechet"] == result.floor[GUIDED]["frechet"][0] and tasks[0].seeds == (4,)
 

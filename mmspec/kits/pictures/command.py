@@ -11,8 +11,8 @@ from typing import Annotated, Any
 
 import typer
 
-from mmspec.cli.groups import INTERRUPTED
 from mmspec.cli.arguments import refuse_method
+from mmspec.cli.groups import INTERRUPTED
 from mmspec.cli.places import refuse_unwritable
 from mmspec.files import save_whole
 

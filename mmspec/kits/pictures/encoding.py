@@ -21,7 +21,7 @@ Given = tuple[Prompt, Tensor | None, Tensor | None]
 
 def draws_classes(transformer: Any) -> bool:
     """Whether a model's condition is a class; one that says nothing draws captions."""
-    return getattr(transformer.config, "model_type", "t2i") == "c2i"
+    return transformer.config.get("model_type") == "c2i"
 
 
 def of_classes(pipe: Any, labels: Labels, rows: int, null: Labels | None, guided: bool) -> Condition:

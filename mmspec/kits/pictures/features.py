@@ -82,14 +82,3 @@ def alike(model: Any, images: Tensor, ids: Tensor, mask: Tensor) -> Tensor:
     """Cosines `[picture, caption]`."""
     pictures, captions = model(images), model.captions(ids, mask)
     return F.normalize(pictures.float(), dim=-1) @ F.normalize(captions.float(), dim=-1).T
-
-
-@torch.no_grad()
-def recognised(model: Features, pictures: Pictures, tokenizer: PreTrainedTokenizerFast, among: int = 10) -> float:
-    """Share of held-out pictures whose own caption is one of the `among` likeliest held-out ones."""
-    kept = pictures.held_out.nonzero()[:, 0]
-    captions = [pictures.captions[i] for i in kept.tolist()]
-    words = tokenizer(captions, padding="max_length", truncation=True, return_tensors="pt").to(model.device)
-    images = pixels(pictures.images[kept]).to(model.device)
-    cosines = alike(model, images, words["input_ids"], words["attention_mask"])
-    return float((cosines >= cosines.topk(min(among, len(kept))).values[:, -1:]).diagonal().float().mean())

@@ -61,8 +61,8 @@ def _level(before: int, after: int) -> nn.Module:
 
 
 @dataclass(frozen=True)
-class Gaussian:
-    """What a set of pictures comes down to.
+class FeatureStatistics:
+    """Mean and covariance of the features of a set of pictures.
 
     Attributes:
         mean: `[width]`.
@@ -75,7 +75,7 @@ class Gaussian:
     count: int
 
     @classmethod
-    def of(cls, features: Tensor) -> "Gaussian":
+    def of(cls, features: Tensor) -> "FeatureStatistics":
         """Of features `[n, width]`, n >= 2; the covariance has n - 1 in its denominator."""
         return cls(features.double().mean(0), features.double().T.cov(), len(features))
 
@@ -99,7 +99,7 @@ class Quality:
     """
 
     features: Features
-    training: Gaussian
+    training: FeatureStatistics
 
     @torch.no_grad()
     def of(self, pictures: Tensor) -> Tensor:
@@ -115,7 +115,7 @@ class Quality:
         """
         if len(pictures) < 2:
             raise ValueError(f"a distance needs two pictures at least, got {len(pictures)}")
-        own = Gaussian.of(self.of(pictures))
+        own = FeatureStatistics.of(self.of(pictures))
         return frechet(own.mean, own.covariance, self.training.mean, self.training.covariance)
 
     @torch.no_grad()
@@ -138,12 +138,12 @@ def write_quality(folder: Path, features: Features, pictures: Tensor) -> Quality
         What `load_quality` reads from the file.
     """
     features.eval()
-    spread = Gaussian.of(Quality(features, _NOTHING).of(pictures)).covariance.trace().float().sqrt()
+    spread = FeatureStatistics.of(Quality(features, _NOTHING).of(pictures)).covariance.trace().float().sqrt()
     features.head.weight.div_(spread)
     features.head.bias.div_(spread)
     half = {name: value.half() for name, value in features.state_dict().items()}
     features.load_state_dict(half)
-    training = Gaussian.of(Quality(features, _NOTHING).of(pictures))
+    training = FeatureStatistics.of(Quality(features, _NOTHING).of(pictures))
     tensors = {_WEIGHTS + name: value.cpu().contiguous() for name, value in half.items()}
     tensors |= {"mean": training.mean.float(), "covariance": training.covariance.float()}
     tensors["count"] = torch.tensor(training.count)
@@ -169,7 +169,7 @@ def load_quality(folder: Path) -> Quality:
     features.load_state_dict(
         {name.removeprefix(_WEIGHTS): value for name, value in tensors.items() if name.startswith(_WEIGHTS)}
     )
-    return Quality(features.eval(), Gaussian(tensors["mean"], tensors["covariance"], int(tensors["count"])))
+    return Quality(features.eval(), FeatureStatistics(tensors["mean"], tensors["covariance"], int(tensors["count"])))
 
 
-_NOTHING = Gaussian(torch.zeros(0), torch.zeros(0, 0), 0)
+_NOTHING = FeatureStatistics(torch.zeros(0), torch.zeros(0, 0), 0)

@@ -14,6 +14,7 @@ from typing import Literal
 from mmspec.core.drafters.jacobi import Jacobi
 from mmspec.core.drafters.neighbours import AboveDistribution, LeftDistribution
 from mmspec.core.protocols import Target
+from mmspec.kits.pictures.capabilities import Gridded
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,6 @@ class ContinuousJacobi(Jacobi):
         super().bind(target)
         if self.options.init == "left":
             return
-        grid = getattr(target, "grid", None)
-        if grid is None:
+        if not isinstance(target, Gridded):
             raise ValueError("init='above' needs a target with a grid; init=left does not")
-        self.initialisation = AboveDistribution(grid)
+        self.initialisation = AboveDistribution(target.grid)

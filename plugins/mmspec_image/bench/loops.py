@@ -46,9 +46,7 @@ class Loop:
         assert temperature is not None
         synchronize(device)
         began = time.perf_counter()
-        codes = plain_loop(
-            self.model, task.condition, guidance, temperature, generator, static=self.static, then=then
-        )
+        codes = plain_loop(self.model, task.condition, guidance, temperature, generator, static=self.static, then=then)
         synchronize(device)
         return Run(time.perf_counter() - began, list(codes.cpu()))
 

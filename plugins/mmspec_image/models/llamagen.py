@@ -11,7 +11,7 @@ from diffusers import ConfigMixin, ModelMixin
 from diffusers.configuration_utils import register_to_config
 from torch import Tensor, nn
 
-from mmspec.kits.pictures.models.blocks import Block, RMSNorm, visible
+from mmspec.kits.pictures.models.blocks import RMSNorm, TransformerBlock, visible
 from mmspec.kits.pictures.models.captions import CaptionEmbedder
 from mmspec.kits.pictures.models.official import Source, from_official
 from mmspec.kits.pictures.models.rope import grid_rotary
@@ -89,7 +89,7 @@ class LlamaGenTransformer(ModelMixin, ConfigMixin):
             ClassEmbedder(num_classes, dim) if model_type == "c2i" else CaptionEmbedder(caption_dim, dim, cls_token_num)
         )
         self.tok_embeddings = nn.Embedding(vocab_size, dim)
-        blocks = (Block(dim, n_head, n_kv_head or n_head, hidden, norm_eps) for _ in range(n_layer))
+        blocks = (TransformerBlock(dim, n_head, n_kv_head or n_head, hidden, norm_eps) for _ in range(n_layer))
         self.layers = nn.ModuleList(blocks)
         self.norm = RMSNorm(dim, norm_eps)
         self.output = nn.Linear(dim, vocab_size, bias=False)

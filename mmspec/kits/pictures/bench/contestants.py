@@ -54,7 +54,9 @@ class PictureSampler:
 
         synchronize(device)
         began = time.perf_counter()
-        output = decoder.generate(task.condition, self.model.cells, seed=list(task.seeds), warp=self.warp, on_step=count)
+        output = decoder.generate(
+            task.condition, self.model.cells, seed=list(task.seeds), warp=self.warp, on_step=count
+        )
         synchronize(device)
         seconds = time.perf_counter() - began
         return Drawn(seconds, [units.cpu() for units in output.units], output.report, after)

@@ -77,8 +77,10 @@ class Judge:
         found |= {} if part is None else {"compression_foreground": round(part, 4)}
         return found | self.looks(pictures, captions) | biases(runs)
 
-    def floor(self, plain: OwnMethod, sets: Sequence[Sequence[Task]], tick: Callable[[], None]) -> dict[str, list[float]]:
-        """`looks` of several sets of pictures by plain decoding, drawn in batches, which change no row's distribution.
+    def floor(
+        self, plain: OwnMethod, sets: Sequence[Sequence[Task]], tick: Callable[[], None]
+    ) -> dict[str, list[float]]:
+        """`looks` of several sets of pictures by plain decoding, in batches, which change no row's distribution.
 
         Args:
             plain: Plain decoding.

@@ -1,4 +1,4 @@
-"""The benchmark of a model of pictures: plain decoding, our methods and others, interleaved; then what pictures show."""
+"""The benchmark of a model of pictures: plain decoding, our methods and others in turns; then what pictures show."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -8,8 +8,8 @@ import torch
 
 from mmspec.api.build import decoder_for
 from mmspec.bench.limits import loop_efficiency
-from mmspec.bench.memory import Footprint
 from mmspec.bench.machine import describe, versions
+from mmspec.bench.memory import Footprint
 from mmspec.bench.plan import Plan, planned
 from mmspec.bench.race import Run, Track, relay
 from mmspec.bench.rows import peer_of, row_of

@@ -42,8 +42,8 @@ class Attention(nn.Module):
         self.wo = nn.Linear(dim, dim, bias=False)
 
     def forward(self, x: Tensor, rotary: Tensor, mask: Tensor | None, keys: Keys | None) -> Tensor:
-        made = self.wqkv(x).unflatten(-1, (-1, self.width))  # [batch, node, heads of queries, keys, values, width]
-        turning, value = made.split([self.heads + self.kv_heads, self.kv_heads], 2)
+        heads = self.wqkv(x).unflatten(-1, (-1, self.width))  # [batch, node, heads of queries, keys, values, width]
+        turning, value = heads.split([self.heads + self.kv_heads, self.kv_heads], 2)
         query, key = turn(turning, rotary).split([self.heads, self.kv_heads], 2)
         query, key, value = (t.transpose(1, 2) for t in (query, key, value))
         if keys is not None:
@@ -66,7 +66,7 @@ class FeedForward(nn.Module):
         return self.w2(F.silu(self.w1(x)) * self.w3(x))
 
 
-class Block(nn.Module):
+class TransformerBlock(nn.Module):
     """Attention, then feed-forward, each behind a norm and beside a residual."""
 
     def __init__(self, dim: int, heads: int, kv_heads: int, hidden: int, eps: float) -> None:

@@ -1,7 +1,7 @@
 """LlamaGen's VQ tokenizer: a convolutional autoencoder whose latent cells are entries of a normalised codebook.
 
-After VQGAN (Esser et al., arXiv 2012.09841) with LlamaGen's small normalised codes (2406.06525). Encoder and decoder are
-diffusers' (`AutoencoderKL` has the same), so weights have diffusers' names; `from_official` renames published files.
+After VQGAN (Esser et al., arXiv 2012.09841) with LlamaGen's small normalised codes (2406.06525). Encoder and decoder
+are those of diffusers' `AutoencoderKL`, so weights have diffusers' names; `from_official` renames published files.
 """
 
 from collections.abc import Sequence

@@ -1,7 +1,7 @@
 """LlamaGen's names of VQ weights and diffusers' names of the same weights: the arithmetic is equal.
 
-LlamaGen keeps the layout of VQGAN: blocks are called `res` and `attn`, and a projection of its attention is a convolution
-over one pixel, where diffusers has a linear layer.
+LlamaGen keeps the layout of VQGAN: blocks are called `res` and `attn`, and a projection of its attention is a
+convolution over one pixel, where diffusers has a linear layer.
 """
 
 import re
