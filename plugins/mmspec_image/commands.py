@@ -1,4 +1,4 @@
-"""The image plugin's commands. Registering them imports nothing heavy; running them does."""
+"""The image plugin's commands. Registering them imports nothing heavy."""
 
 import typer
 

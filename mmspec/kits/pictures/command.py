@@ -37,7 +37,7 @@ TrainDevice = Annotated[str, typer.Option(help="Where to train: cpu, cuda, cuda:
 
 
 def pipeline(model: str, device: str, /, **how: Any) -> Any:
-    """A pipeline that draws pictures; arguments as in `mmspec.Pipeline.from_pretrained`.
+    """Load a pipeline that draws pictures; arguments as in `mmspec.Pipeline.from_pretrained`.
 
     Raises:
         ValueError: There is no such model, it draws no pictures, or an argument is wrong.
@@ -47,7 +47,7 @@ def pipeline(model: str, device: str, /, **how: Any) -> Any:
     import mmspec
     from mmspec.kits.pictures.pipeline import PicturePipeline
 
-    logging.disable_progress_bar()  # of loading, which takes a moment only
+    logging.disable_progress_bar()  # loading takes a moment only
     pipe = mmspec.Pipeline.from_pretrained(model, device=device, **how)
     if not isinstance(pipe, PicturePipeline):
         raise ValueError(f"{model} draws no pictures: it is a {type(pipe).__name__}")
@@ -55,10 +55,10 @@ def pipeline(model: str, device: str, /, **how: Any) -> Any:
 
 
 def list_words(model: str) -> None:
-    """Print the words that a model's captions were made of.
+    """Print the words of a model's training captions.
 
     Raises:
-        ValueError: There is no such model, or it reads no captions of ours.
+        ValueError: There is no such model, or it has no tokenizer of captions.
     """
     from mmspec.hosts.loading import load_tokenizer, locate_pipeline
     from mmspec.kits.pictures.words import words_of
@@ -137,7 +137,7 @@ def resumable(work: Path) -> Iterator[None]:
 
 @contextmanager
 def ctrl_c_stops(pipe: Any) -> Iterator[None]:
-    """Inside the block CTRL-C stops the pipeline's call after its round; the second one stops it at once."""
+    """Inside of the block the first CTRL-C stops the pipeline's call after its round, the second one at once."""
 
     def stop(*_: Any) -> None:
         pipe._interrupt = True
@@ -159,10 +159,10 @@ def sheet(pictures: Sequence[Any]) -> Any:
 
 
 def refuse_format(file: Path) -> None:
-    """Refuse a name that does not say a format of pictures.
+    """Refuse a file name whose ending is no format of pictures.
 
     Raises:
-        ValueError: It does not.
+        ValueError: The ending is no format that can be written.
     """
     from PIL import Image
 

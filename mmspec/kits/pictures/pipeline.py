@@ -1,4 +1,4 @@
-"""What all pipelines over pictures share: prompts in, the rounds of a call with its callbacks, pictures out."""
+"""What all pipelines over pictures share: encoding prompts, the rounds of a call with its callbacks, pictures."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
@@ -67,7 +67,7 @@ class Drawn(NamedTuple):
     """What a call drew.
 
     Attributes:
-        images: As `output_type` says.
+        images: Pictures in the form that `output_type` names.
         report: Counts and times.
         units: `[row, grid, grid, *unit]`; what a stopped call did not reach is filled in (`PicturePipeline.complete`).
         rounds: `[row, grid, grid]` int64: the round that emitted each unit; 0 is the prefill, -1: not reached.
@@ -82,9 +82,9 @@ class Drawn(NamedTuple):
 class PicturePipeline(Pipeline):
     """Draws pictures as units in raster order, many units a pass.
 
-    A subclass names its `target_module`, registers its modules, and defines `__call__`, which passes its arguments to
-    `draw`, `decode_units` and `side`. Where it has other parts than `mmspec.kits.pictures.encoding` asks for, it defines
-    `encode_prompt`; where guidance is not part of the warp, `guidance_of` and `guide`.
+    A subclass names its `target_module` and registers its modules. It defines `__call__`, which passes its arguments to
+    `draw`, and `decode_units` and `side`. Where its parts are others than `mmspec.kits.pictures.encoding` asks for, it
+    defines `encode_prompt`; where guidance is not part of the warp, `guidance_of` and `guide`.
     """
 
     target_module = "transformer"
@@ -116,11 +116,11 @@ class PicturePipeline(Pipeline):
         raise NotImplementedError
 
     def complete(self, units: Tensor, there: Tensor) -> Tensor:
-        """Units `[row, cell, *unit]` of a call that was stopped, with those filled in that are not `there [row, cell]`."""
+        """Units `[row, cell, *unit]` of a stopped call, with those filled in that are not `there [row, cell]`."""
         return completed(units, there, round(units.shape[1] ** 0.5))
 
     def guidance_of(self, state: State) -> float | None:
-        """The scale that a call uses now; None: it has no unconditional half."""
+        """The scale that a call uses now; None: the call has no unconditional half."""
         return state.warp.guidance
 
     def guide(self, state: State, scale: float) -> None:

@@ -37,24 +37,24 @@ class ContinuousRecipe:
         token_dim: Numbers of a token.
         channels: Of the autoencoder's levels, from the picture inwards.
         kl_steps: Steps of the autoencoder.
-        kl_batch: Pictures of each.
+        kl_batch: Pictures per step of the autoencoder.
         kl_weight: Weight of its latents' divergence from N(0, I).
         most_noise: Largest noise on latents that the decoder learns to see through, in standard deviations.
         denoising_steps: Of the head.
         sigma_0: Noise of its last step: larger accepts more drafts, and blurs.
         steps: Steps of the transformer.
-        batch: Pictures of each.
+        batch: Pictures per step of the transformer.
         repeats: Denoising steps that are learned of each token of a batch.
         input_noise: Noise on the tokens that the transformer reads, so that it copes with what it drew itself.
-        replaced: Largest share of the tokens that the transformer reads that are another picture's; between none and
-            that, another one for every picture. A small model that has only read true tokens knows a picture by its
-            first ones: it does without the caption, and is lost as soon as it has drawn a wrong one.
-        moved: Share of these steps, the first ones, in which pictures are moved by a pixel or two; then they stand
-            where they stand, so that the model learns their very tokens.
-        words: Tokens of captions.
-        length: Tokens of a caption.
+        replaced: Largest share of the tokens that the transformer reads that are another picture's; every picture has
+            its own share between 0 and this. A small model that has read true tokens only recognises a picture by its
+            first tokens: it ignores the caption, and fails after its first wrong token.
+        moved: Share of these steps, the first ones, in which pictures are moved by a pixel or two; afterwards they are
+            not moved, so that the model learns their own tokens.
+        words: Size of the captions' vocabulary.
+        length: Tokens of a caption, padding included.
         drop: Share of captions that are replaced by the null caption, for guidance.
-        seed: Of weights and batches.
+        seed: Seed of weights and batches.
     """
 
     token_dim: int = 8
@@ -104,13 +104,13 @@ class Captioned(nn.Module):
         return self.transformer.token_head.loss(condition, true, generator, self.repeats)
 
 
-def made_kl(recipe: ContinuousRecipe, side: int) -> AutoencoderKL:
+def untrained_kl(recipe: ContinuousRecipe, side: int) -> AutoencoderKL:
     """The autoencoder, untrained."""
     torch.manual_seed(recipe.seed)
     return small_kl(recipe.token_dim, side, recipe.channels)
 
 
-def made_model(recipe: ContinuousRecipe, grid: int, words: int, latents: tuple[float, ...] | None) -> Captioned:
+def untrained_model(recipe: ContinuousRecipe, grid: int, words: int, latents: tuple[float, ...] | None) -> Captioned:
     """Encoder and transformer, untrained.
 
     Args:
@@ -137,8 +137,8 @@ def made_model(recipe: ContinuousRecipe, grid: int, words: int, latents: tuple[f
 def train_kl(
     pictures: Pictures, recipe: ContinuousRecipe, work: Path, device: str, say: Callable[[str], None]
 ) -> AutoencoderKL:
-    """The autoencoder: error of pixels through noisy latents, and a little divergence."""
-    vae = made_kl(recipe, pictures.images.shape[-1]).to(device)
+    """Train the autoencoder: error of pixels through noisy latents, and a small divergence term."""
+    vae = untrained_kl(recipe, pictures.images.shape[-1]).to(device)
     images = pictures.images[~pictures.held_out].to(device)
 
     def batch_at(step: int) -> tuple[Tensor, Generator]:
@@ -159,8 +159,8 @@ def train_kl(
 def encode_all(vae: AutoencoderKL, pictures: Pictures, work: Path, device: str) -> Tensor:
     """Tokens of every picture in every place: `[shift, picture, cell, token_dim]`, kept in `work`.
 
-    Writes into the autoencoder's configuration what makes them of unit variance: that of the training pictures as they
-    stand.
+    Writes into the autoencoder's configuration the scales that give tokens unit variance, measured on the training
+    pictures that are not moved.
     """
 
     def encoded() -> Tensor:
@@ -182,9 +182,9 @@ def train_model(
     device: str,
     say: Callable[[str], None],
 ) -> Captioned:
-    """Encoder and transformer: the head's loss of every token, after true ones and after some wrong ones."""
+    """Train encoder and transformer: the head's loss of every token, after true tokens and some wrong ones."""
     grid = round(tokens.shape[2] ** 0.5)
-    model = made_model(recipe, grid, len(tokenizer), latents).to(device)
+    model = untrained_model(recipe, grid, len(tokenizer), latents).to(device)
     units = CaptionedUnits.of(pictures, tokens, tokenizer, recipe.batch, recipe.drop)
 
     def batch_at(step: int) -> Batch:
@@ -208,7 +208,7 @@ def token_loss(model: nn.Module, batch: Batch) -> Tensor:
 def train(
     pictures: Pictures, recipe: ContinuousRecipe, work: Path, device: str, say: Callable[[str], None]
 ) -> tuple[AutoencoderKL, Captioned, PreTrainedTokenizerFast]:
-    """Everything, resuming where it stopped."""
+    """Train all parts, resuming where training stopped."""
     work.mkdir(parents=True, exist_ok=True)
     vae = train_kl(pictures, recipe, work, device, lambda line: say(f"kl: {line}"))
     tokens = encode_all(vae, pictures, work, device)

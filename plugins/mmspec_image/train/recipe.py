@@ -33,19 +33,19 @@ class ImageRecipe:
     Attributes:
         codes: Entries of the codebook.
         vq_steps: Steps of the tokenizer.
-        vq_batch: Pictures of each.
+        vq_batch: Pictures per step of the tokenizer.
         steps: Steps of the transformer.
-        batch: Pictures of each.
-        moved: Share of these steps, the first ones, in which pictures are moved by a pixel or two; then they stand
-            where they stand, so that the model learns their very codes.
+        batch: Pictures per step of the transformer.
+        moved: Share of these steps, the first ones, in which pictures are moved by a pixel or two; afterwards they are
+            not moved, so that the model learns their own codes.
         refining: Further steps, in which some of the codes that the transformer reads are another picture's. A small
-            model that has only read true codes knows a picture by its first ones: it does without the caption, and is
-            lost as soon as it has drawn a wrong code.
-        replaced: Largest share of such codes in a picture; between none and that, another one for every picture.
-        words: Tokens of captions.
-        length: Tokens of a caption.
+            model that has read true codes only recognises a picture by its first codes: it ignores the caption, and
+            fails after its first wrong code.
+        replaced: Largest share of such codes in a picture; every picture has its own share between 0 and this.
+        words: Size of the captions' vocabulary.
+        length: Tokens of a caption, padding included.
         drop: Share of captions that are replaced by the null caption, for guidance.
-        seed: Of weights and batches.
+        seed: Seed of weights and batches.
     """
 
     codes: int = 512
@@ -83,7 +83,7 @@ class Captioned(nn.Module):
 def train_vq(
     pictures: Pictures, recipe: ImageRecipe, work: Path, device: str, say: Callable[[str], None]
 ) -> LlamaGenVQ:
-    """The tokenizer: absolute and squared error of pixels, and the codebook's loss."""
+    """Train the tokenizer: absolute and squared error of pixels, and the codebook's loss."""
     torch.manual_seed(recipe.seed)
     vq = LlamaGenVQ(
         recipe.codes,
@@ -130,7 +130,7 @@ def train_transformer(
     device: str,
     say: Callable[[str], None],
 ) -> Captioned:
-    """Encoder and transformer: next-code cross-entropy, of true codes after true ones, then after some wrong ones."""
+    """Train encoder and transformer: cross-entropy of true codes, after true codes, then after some wrong ones."""
     torch.manual_seed(recipe.seed + 1)
     encoder = CaptionEncoder(len(tokenizer), recipe.length)
     transformer = LlamaGenTransformer(
@@ -174,7 +174,7 @@ def next_code(model: nn.Module, batch: tuple[Tensor, ...]) -> Tensor:
 def train(
     pictures: Pictures, recipe: ImageRecipe, work: Path, device: str, say: Callable[[str], None]
 ) -> tuple[LlamaGenVQ, Captioned, PreTrainedTokenizerFast]:
-    """Everything, resuming where it stopped."""
+    """Train all parts, resuming where training stopped."""
     work.mkdir(parents=True, exist_ok=True)
     vq = train_vq(pictures, recipe, work, device, lambda line: say(f"vq: {line}"))
     codes = encode_all(vq, pictures, work, device)

@@ -19,17 +19,17 @@ from mmspec.kits.pictures.models.official import Source, from_official
 from mmspec.kits.pictures.models.vq_names import renamed
 
 LEFT_OUT = ("codebook_used",)
-"""Words in keys of what is no weight."""
+"""Parts of keys of entries that are no weights."""
 
 
 @dataclass(frozen=True)
 class Quantised:
-    """Latents on the codebook.
+    """Quantised latents.
 
     Attributes:
-        latents: `[batch, width, row, column]`; gradients go straight through to what was quantised.
+        latents: `[batch, width, row, column]`; straight-through gradients.
         codes: `[batch, row, column]` int64.
-        loss: Of codebook and encoder, for training; a scalar.
+        loss: Codebook and commitment loss; a scalar.
     """
 
     latents: Tensor
@@ -41,9 +41,9 @@ class Codebook(nn.Module):
     """Nearest entry of a codebook on the unit sphere.
 
     Args:
-        entries: Codes.
-        width: Of an entry.
-        commitment: Weight of the encoder's share of the loss.
+        entries: Number of codes.
+        width: Width of an entry.
+        commitment: Weight of the encoder's commitment loss.
     """
 
     def __init__(self, entries: int, width: int, commitment: float = 0.25) -> None:
@@ -54,7 +54,7 @@ class Codebook(nn.Module):
 
     @property
     def entries(self) -> Tensor:
-        """Unit vectors: `[code, width]`."""
+        """The codebook as unit vectors: `[code, width]`."""
         return F.normalize(self.embedding.weight, dim=-1)
 
     def forward(self, z: Tensor) -> Quantised:
@@ -75,8 +75,8 @@ class LlamaGenVQ(ModelMixin, ConfigMixin):
     """Pictures to codes and back.
 
     Args:
-        codebook_size: Codes.
-        codebook_embed_dim: Width of a code.
+        codebook_size: Number of codes.
+        codebook_embed_dim: Width of a codebook entry.
         ch: Channels of the first level; a multiple of 32.
         encoder_ch_mult: Multiples of `ch`, level by level; each level but the last halves the picture.
         decoder_ch_mult: The same for the decoder.
@@ -116,10 +116,11 @@ class LlamaGenVQ(ModelMixin, ConfigMixin):
 
     @classmethod
     def from_official(cls, source: Source, **config: Any) -> Self:
-        """A published file, or what it holds; VQ-16 unless `encoder_ch_mult` and `decoder_ch_mult` say otherwise.
+        """The model of a published file, or of its contents; VQ-16 unless `encoder_ch_mult` and `decoder_ch_mult` say
+        otherwise.
 
         Raises:
-            ValueError: It does not fit.
+            ValueError: The weights do not fit.
         """
         return from_official(lambda state: cls(**config), source, LEFT_OUT, renamed=renamed)
 
