@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from mmspec.registry import Component, hookimpl
@@ -10,6 +10,9 @@ from mmspec_continuous.denoising import components as denoising
 
 if TYPE_CHECKING:
     import typer
+
+    from mmspec.report.cards import Shipped
+    from mmspec.testing.parity import Runner
 
 REFLECTION, CSPD = "https://arxiv.org/abs/2501.05370", "https://arxiv.org/abs/2411.11925"
 """Papers."""
@@ -162,3 +165,19 @@ def mmspec_commands(app: typer.Typer) -> None:
     from mmspec_continuous import commands
 
     commands.add(app)
+
+
+@hookimpl
+def mmspec_shipped_models() -> Iterable[Shipped]:
+    """The models of our cards."""
+    from mmspec_continuous.cards import SHIPPED
+
+    return SHIPPED
+
+
+@hookimpl
+def mmspec_parity_runners() -> Mapping[str, Runner]:
+    """Runners of our parity fixtures."""
+    from mmspec_continuous.parity import ARCHITECTURES
+
+    return ARCHITECTURES

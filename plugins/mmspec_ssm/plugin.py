@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from mmspec.registry import Component, hookimpl, hookspec
 
 if TYPE_CHECKING:
     import typer
+
+    from mmspec.report.cards import Shipped
 
 OPS = {
     "causal_conv1d_fn": "mmspec_ssm.ops.conv:Convolution",
@@ -76,3 +78,11 @@ def mmspec_commands(app: typer.Typer) -> None:
     from mmspec_ssm import commands
 
     commands.add(app)
+
+
+@hookimpl
+def mmspec_shipped_models() -> Iterable[Shipped]:
+    """The models of our cards."""
+    from mmspec_ssm.cards import SHIPPED
+
+    return SHIPPED

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from mmspec.registry import Component, hookimpl
 
 if TYPE_CHECKING:
     import typer
+
+    from mmspec.report.cards import Shipped
 
 DISCRETE = frozenset({"discrete"})
 
@@ -200,3 +202,11 @@ def mmspec_commands(app: typer.Typer) -> None:
     from mmspec_text import commands
 
     commands.add(app)
+
+
+@hookimpl
+def mmspec_shipped_models() -> Iterable[Shipped]:
+    """The models of our cards."""
+    from mmspec_text.cards import SHIPPED
+
+    return SHIPPED

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from mmspec.registry import Component, hookimpl
 
 if TYPE_CHECKING:
     import typer
+
+    from mmspec.report.cards import Shipped
+    from mmspec.testing.parity import Runner
 
 TARGETS = {
     "mmspec_video.models.next_frame": "frames",
@@ -150,3 +153,19 @@ def mmspec_commands(app: typer.Typer) -> None:
     from mmspec_video import commands
 
     commands.add(app)
+
+
+@hookimpl
+def mmspec_shipped_models() -> Iterable[Shipped]:
+    """The models of our cards."""
+    from mmspec_video.cards import SHIPPED
+
+    return SHIPPED
+
+
+@hookimpl
+def mmspec_parity_runners() -> Mapping[str, Runner]:
+    """Runners of our parity fixtures."""
+    from mmspec_video.parity import ARCHITECTURES
+
+    return ARCHITECTURES

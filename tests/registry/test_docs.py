@@ -66,8 +66,14 @@ def test_contributing_states_nothing_that_is_not_there() -> None:
     assert owners >= {"Target", "Drafter", "HostDrafter", "Rule", "Distribution", "Policy", "Noise", *CALLED}
 
 
-def test_there_are_three_hooks_each_with_a_line_of_documentation() -> None:
-    assert [h.name for h in HOOKS] == ["mmspec_components", "mmspec_target_for", "mmspec_commands"]
+def test_there_are_five_hooks_each_with_a_line_of_documentation() -> None:
+    assert [h.name for h in HOOKS] == [
+        "mmspec_components",
+        "mmspec_target_for",
+        "mmspec_commands",
+        "mmspec_shipped_models",
+        "mmspec_parity_runners",
+    ]
     assert all(ast.get_docstring(h).count("\n") == 0 for h in HOOKS)
 
 
