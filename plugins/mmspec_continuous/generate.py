@@ -5,37 +5,25 @@ from typing import Annotated
 
 import typer
 
-from mmspec.kits.pictures.command import (
-    Device,
-    Drafted,
-    Method,
-    Model,
-    Negative,
-    NumImages,
-    Options,
-    Out,
-    Rule,
-    Trace,
-    generate,
-)
+from mmspec.kits.pictures import command as kit
 
 
 def generate_continuous(
     prompt: Annotated[str, typer.Argument(help="What to draw.")],
-    out: Out = Path("out.png"),
-    trace: Trace = None,
-    model: Model = "mmspec/emoji-continuous",
-    method: Method = "auto",
-    rule: Rule = None,
-    num_speculative_tokens: Drafted = None,
+    out: kit.Out = Path("out.png"),
+    trace: kit.Trace = None,
+    model: kit.Model = "mmspec/emoji-continuous",
+    method: kit.Method = "auto",
+    rule: kit.Rule = None,
+    num_speculative_tokens: kit.Drafted = None,
     guidance: Annotated[
         float | None, typer.Option(help="Higher follows the prompt more closely; default: 3, or 1 (none) without it.")
     ] = None,
-    negative: Negative = None,
+    negative: kit.Negative = None,
     seed: Annotated[int, typer.Option(help="Same seed and method, same picture.")] = 0,
-    num_images: NumImages = 1,
-    opt: Options = None,
-    device: Device = "cpu",
+    num_images: kit.NumImages = 1,
+    opt: kit.Options = None,
+    device: kit.Device = "cpu",
 ) -> None:
     """Draw a picture of continuous tokens, speculatively; under a lossless method it has the plain picture's
     distribution.
@@ -47,5 +35,5 @@ def generate_continuous(
         "guidance_scale": guidance,
         "seed": seed,
     }
-    how = {"method": method, "rule": rule, "k": num_speculative_tokens, "options": opt}
-    generate(call, "token", out=out, trace=trace, model=model, device=device, **how)
+    how = {"device": device, "method": method, "rule": rule, "k": num_speculative_tokens}
+    kit.generate(call, "token", out, trace, model, opt, **how)

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mmspec.registry import Component, hookimpl
 from mmspec_continuous.denoising import components as denoising
 
 if TYPE_CHECKING:
     import typer
-
-    from mmspec.report.cards import Shipped
-    from mmspec.testing.parity import Runner
 
 REFLECTION, CSPD = "https://arxiv.org/abs/2501.05370", "https://arxiv.org/abs/2411.11925"
 """Papers."""
@@ -168,7 +165,7 @@ def mmspec_commands(app: typer.Typer) -> None:
 
 
 @hookimpl
-def mmspec_shipped_models() -> Iterable[Shipped]:
+def mmspec_shipped_models() -> Iterable[Any]:
     """The models of our cards."""
     from mmspec_continuous.cards import SHIPPED
 
@@ -176,7 +173,7 @@ def mmspec_shipped_models() -> Iterable[Shipped]:
 
 
 @hookimpl
-def mmspec_parity_runners() -> Mapping[str, Runner]:
+def mmspec_parity_runners() -> Mapping[str, Any]:
     """Runners of our parity fixtures."""
     from mmspec_continuous.parity import ARCHITECTURES
 

@@ -5,47 +5,34 @@ from typing import Annotated
 
 import typer
 
-from mmspec.kits.pictures.command import (
-    Device,
-    Drafted,
-    Method,
-    Model,
-    Negative,
-    NumImages,
-    Options,
-    Out,
-    Rule,
-    Trace,
-    generate,
-    list_words,
-)
+from mmspec.kits.pictures import command as kit
 
 
 def generate_image(
     prompt: Annotated[str | None, typer.Argument(help="What to draw; models of classes take --class-label.")] = None,
-    out: Out = Path("out.png"),
-    trace: Trace = None,
-    model: Model = "mmspec/emoji",
-    method: Method = "auto",
-    rule: Rule = None,
-    num_speculative_tokens: Drafted = None,
+    out: kit.Out = Path("out.png"),
+    trace: kit.Trace = None,
+    model: kit.Model = "mmspec/emoji",
+    method: kit.Method = "auto",
+    rule: kit.Rule = None,
+    num_speculative_tokens: kit.Drafted = None,
     guidance: Annotated[float, typer.Option(help="Higher follows the prompt more closely; 1 is none.")] = 3.0,
-    negative: Negative = None,
+    negative: kit.Negative = None,
     seed: Annotated[int, typer.Option(help="Same seed, same picture.")] = 0,
     temperature: Annotated[float, typer.Option(min=0.0, help="0 is greedy.")] = 1.0,
     top_k: Annotated[int, typer.Option(min=0, help="0 keeps all.")] = 0,
     top_p: Annotated[float, typer.Option(min=0.0, max=1.0)] = 1.0,
     class_label: Annotated[int | None, typer.Option(min=0, help="What to draw, for models of classes.")] = None,
-    num_images: NumImages = 1,
-    opt: Options = None,
-    device: Device = "cpu",
+    num_images: kit.NumImages = 1,
+    opt: kit.Options = None,
+    device: kit.Device = "cpu",
     words: Annotated[
         bool, typer.Option("--words", help="List the words that the model knows, and draw nothing.")
     ] = False,
 ) -> None:
     """Draw a picture, speculatively; under an invariant method it is the plain picture for that seed."""
     if words:
-        list_words(model)
+        kit.list_words(model)
         return
     call = {
         "prompt": prompt,
@@ -58,5 +45,5 @@ def generate_image(
         "top_p": top_p,
         "seed": seed,
     }
-    how = {"method": method, "rule": rule, "k": num_speculative_tokens, "options": opt}
-    generate(call, "code", out=out, trace=trace, model=model, device=device, **how)
+    how = {"device": device, "method": method, "rule": rule, "k": num_speculative_tokens}
+    kit.generate(call, "code", out, trace, model, opt, **how)

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mmspec.registry import Component, hookimpl
 
 if TYPE_CHECKING:
     import typer
-
-    from mmspec.report.cards import Shipped
 
 DISCRETE = frozenset({"discrete"})
 
@@ -205,7 +203,7 @@ def mmspec_commands(app: typer.Typer) -> None:
 
 
 @hookimpl
-def mmspec_shipped_models() -> Iterable[Shipped]:
+def mmspec_shipped_models() -> Iterable[Any]:
     """The models of our cards."""
     from mmspec_text.cards import SHIPPED
 

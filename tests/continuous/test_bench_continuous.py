@@ -15,6 +15,7 @@ from mmspec.core.distributions import Schedule
 from mmspec.kits.pictures.bench.captions import CAPTIONS
 from mmspec.kits.pictures.bench.contestants import OwnMethod
 from mmspec.kits.pictures.bench.options import BenchOptions
+from mmspec.kits.pictures.bench.run import bench_pictures
 from mmspec.kits.pictures.bench.tasks import joined, tasks_of
 from mmspec.kits.pictures.data import caption_tokenizer
 from mmspec.kits.pictures.models.captions import CaptionEncoder
@@ -71,7 +72,7 @@ def result(folder: Path, quick: pytest.MonkeyPatch) -> Result:
         return lambda: calls.append(1)
 
     options = BenchOptions(prompts=2, repeats=2, window=3, batch=2, floors=1)
-    made = bench.bench_continuous(["reflection", "set-parallel"], options, "cpu", progress, str(folder))
+    made = bench_pictures(bench.TokenSubject, ["reflection", "set-parallel"], options, "cpu", progress, str(folder))
     assert len(calls) - 1 == calls[0], "the progress bar knows how long it takes"
     return made
 
@@ -84,7 +85,9 @@ def test_quick_tries_all_methods_and_leaves_out_what_is_no_speed(folder: Path, q
         assert plan.quick is None
         return lambda: ticks.append(1)
 
-    made = bench.bench_continuous(["reflection"], BenchOptions(window=3).quick, "cpu", progress, str(folder))
+    made = bench_pictures(
+        bench.TokenSubject, ["reflection"], BenchOptions(window=3).quick, "cpu", progress, str(folder)
+    )
     assert len(ticks) - 1 == ticks[0] and made.limits == Limits()
     assert [row.method for row in made.rows] == ["plain", "reflection"] * 2
     assert all(row.peak_memory is None for row in made.rows)

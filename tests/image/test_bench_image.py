@@ -17,7 +17,7 @@ from mmspec.kits.pictures.bench.contestants import Drawn, OwnMethod
 from mmspec.kits.pictures.bench.foreground import charged, compression, foreground
 from mmspec.kits.pictures.bench.judge import Judge
 from mmspec.kits.pictures.bench.options import BenchOptions
-from mmspec.kits.pictures.bench.run import PictureBench
+from mmspec.kits.pictures.bench.run import PictureBench, bench_pictures
 from mmspec.kits.pictures.data import caption_tokenizer
 from mmspec.kits.pictures.models.captions import CaptionEncoder
 from mmspec.kits.pictures.models.vq import LlamaGenVQ
@@ -102,7 +102,7 @@ def result(folder: Path, quick: pytest.MonkeyPatch) -> Result:
         return lambda: calls.append(1)
 
     options = BenchOptions(prompts=2, repeats=2, window=3, batch=2, floors=1)
-    made = bench.bench_image(["gs-sjd", "sjd", "gsd"], options, "cpu", progress, str(folder))
+    made = bench_pictures(CodeSubject, ["gs-sjd", "sjd", "gsd"], options, "cpu", progress, str(folder))
     assert len(calls) - 1 == calls[0], "the progress bar knows how long it takes"
     return made
 
@@ -200,7 +200,7 @@ def test_quick_tries_all_methods_and_leaves_out_what_is_no_speed(folder: Path, q
         assert plan.quick is None and "--quick" not in str(plan)
         return lambda: ticks.append(1)
 
-    made = bench.bench_image(["gs-sjd", "gsd"], BenchOptions(window=3).quick, "cpu", progress, str(folder))
+    made = bench_pictures(CodeSubject, ["gs-sjd", "gsd"], BenchOptions(window=3).quick, "cpu", progress, str(folder))
     assert len(ticks) - 1 == ticks[0] and made.limits == Limits()
     assert [row.method for row in made.rows] == ["plain", "gs-sjd", "gsd"] * 2
     assert all(row.peak_memory is None and len(row.repeats_s) == 2 for row in made.rows)

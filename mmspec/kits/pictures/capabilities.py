@@ -26,4 +26,3 @@ class Renewing(Protocol):
         Raises:
             ValueError: The call began without guidance, or `null` has another shape than a condition.
         """
-        ...

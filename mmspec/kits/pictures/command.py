@@ -72,15 +72,11 @@ def list_words(model: str) -> None:
 def generate(
     call: Mapping[str, Any],
     unit: str,
-    *,
     out: Path,
     trace: Path | None,
     model: str,
-    device: str,
-    method: str,
-    rule: str | None,
-    k: int | None,
     options: Sequence[str] | None,
+    **how: Any,
 ) -> None:
     """Draw into a file and say what it took; CTRL-C keeps what there is.
 
@@ -90,11 +86,8 @@ def generate(
         out: The picture, or a sheet of pictures.
         trace: The same again, cells in the colours of the rounds that emitted them; None: not wanted.
         model: A name or a folder.
-        device: Where to draw.
-        method: As in `mmspec.Pipeline.from_pretrained`, as are `rule` and `k`.
-        rule: Name of a rule, or None.
-        k: Units to draft per round, or None.
         options: `key=value` of drafter or rule.
+        **how: `device`, and `method`, `rule` and `k` of `mmspec.Pipeline.from_pretrained`.
 
     Raises:
         ValueError: A file cannot be written, or an argument is wrong.
@@ -105,8 +98,8 @@ def generate(
     for file in filter(None, (out, trace)):
         refuse_unwritable(file)
         refuse_format(file)
-    refuse_method(method)
-    pipe = pipeline(model, device, method=method, rule=rule, k=k, **parse(options or []))
+    refuse_method(how["method"])
+    pipe = pipeline(model, how.pop("device"), **how, **parse(options or []))
     with ctrl_c_stops(pipe):
         drawn = pipe(**call)
     save_whole(out, sheet(drawn.images).save)

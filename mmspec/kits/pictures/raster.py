@@ -38,11 +38,9 @@ class RasterModel(Protocol):
 
     def embed(self, units: Tensor, /) -> Tensor:
         """Embeddings `[batch, node, dim]` of units `[batch, node, *unit]`."""
-        ...
 
     def run(self, x: Tensor, position: Tensor, mask: Tensor | None, keys: Any, /) -> Tensor:
         """Hidden states of embedded positions, as `mmspec.kits.pictures.models.blocks` takes masks and keys."""
-        ...
 
 
 class Raster:
@@ -71,16 +69,12 @@ class Raster:
             The call's cache, and scores after the condition, `[physical, 1, …]`: the conditional half first.
         """
         with awake(self._module):
-            given = self.model.cls_embedding(inputs.given)
+            given, mask = embedded(self.model, inputs)
+            rows = len(given) // 2 if inputs.guided else len(given)
             # Chosen in every call, since the model may have moved, or been offloaded.
             ours = given.device.type == "cpu" and not hooks_of(self._module)
             self._kernels = kernels(self._module) if ours else Kernels()
             renew(self._kernels)
-            mask, rows = inputs.mask, len(given)
-            if inputs.guided:
-                null = self.model.cls_embedding.null(rows) if inputs.null is None else inputs.null
-                given = torch.cat([given, self.model.cls_embedding(null)])
-                mask = _both(mask, inputs.null_mask, given.shape[1], rows, given.device)
             slots = self._slots(len(given), given.shape[1] + limit + width, given.device)
             slots.holes = None if mask is None else _holes(mask, slots.capacity)
             index = TreeIndex.chain(given.shape[1], given.device)
@@ -161,13 +155,16 @@ def _seen(geometry: Pass, slots: SlotCache, first: int, nodes: int) -> Tensor:
     return geometry.tree & ~slots.holes[:, None, None, : slots.visible] | itself[:, None]
 
 
-def _both(mask: Tensor | None, null: Tensor | None, given: int, rows: int, device: torch.device) -> Tensor | None:
-    """Masks of both halves, `[2 * rows, given]`; None: no padding in either."""
-    if mask is None and null is None:
-        return None
-    whole = torch.ones(rows, given, dtype=torch.bool, device=device)
-    mask = whole if mask is None else mask.bool()
-    return torch.cat([mask, mask if null is None else null.bool()])
+def embedded(model: RasterModel, condition: Condition) -> tuple[Tensor, Tensor | None]:
+    """A condition `[physical, position, dim]`, the unconditional half last, and its mask; None: no padding."""
+    given, mask = model.cls_embedding(condition.given), condition.mask
+    if condition.guided:
+        null = model.cls_embedding.null(len(given)) if condition.null is None else condition.null
+        if mask is not None or condition.null_mask is not None:
+            mask = given.new_ones(given.shape[:2], dtype=torch.bool) if mask is None else mask
+            mask = torch.cat([mask.bool(), (mask if condition.null_mask is None else condition.null_mask).bool()])
+        given = torch.cat([given, model.cls_embedding(null)])
+    return given, mask
 
 
 def _holes(mask: Tensor, capacity: int) -> Tensor:

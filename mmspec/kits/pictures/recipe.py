@@ -1,7 +1,6 @@
 """What recipes of models that draw captions share: batches of pictures, captions with units, and how it went."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -28,13 +27,7 @@ def moved_batch(images: Tensor, size: int, g: Generator) -> Tensor:
 
 
 def encoded_everywhere(pictures: Pictures, encode: Callable[[Tensor], Tensor], device: str) -> Tensor:
-    """Units of every picture in every place: `[shift, picture, cell, *unit]`, on the CPU.
-
-    Args:
-        pictures: All pictures.
-        encode: From pixels `[batch, 3, side, side]` to units `[batch, cell, *unit]`.
-        device: Where to encode.
-    """
+    """Units of every picture under every shift, `[shift, picture, cell, *unit]`; `encode` takes pixels on `device`."""
     places = []
     for shift in SHIFTS:
         parts = moved(pictures.images, shift).split(256)
@@ -42,48 +35,33 @@ def encoded_everywhere(pictures: Pictures, encode: Callable[[Tensor], Tensor], d
     return torch.stack(places)
 
 
-@dataclass(frozen=True)
 class CaptionedUnits:
-    """Training pictures as units, with their captions.
+    """Batches of the pictures that are not held out, as units, with their captions.
 
-    Attributes:
-        ids: Caption tokens, `[picture, length]`.
-        mask: `[picture, length]` bool: False at padding.
-        units: `[shift, picture, cell, *unit]`.
-        seen: Indices of the pictures that are not held out.
+    Args:
+        pictures: All pictures.
+        units: Their units, `[shift, picture, cell, *unit]`.
+        tokenizer: The captions' tokenizer.
         batch: Pictures of a batch.
         drop: Share of captions that are replaced by the null caption.
     """
 
-    ids: Tensor
-    mask: Tensor
-    units: Tensor
-    seen: Tensor
-    batch: int
-    drop: float
-
-    @classmethod
-    def of(
-        cls, pictures: Pictures, units: Tensor, tokenizer: PreTrainedTokenizerFast, batch: int, drop: float
-    ) -> "CaptionedUnits":
-        """Tokenize the captions of pictures whose units are known."""
-        ids, mask = tokens_of_captions(pictures.captions, tokenizer)
-        return cls(ids, mask, units, (~pictures.held_out).nonzero()[:, 0], batch, drop)
+    def __init__(
+        self, pictures: Pictures, units: Tensor, tokenizer: PreTrainedTokenizerFast, batch: int, drop: float
+    ) -> None:
+        self.ids, self.mask = tokens_of_captions(pictures.captions, tokenizer)
+        self.seen = (~pictures.held_out).nonzero()[:, 0]
+        self.units, self.batch, self.drop = units, batch, drop
 
     def draw(self, g: Generator, moving: bool) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """A batch: caption tokens, their mask, units, and which captions are dropped `[batch]` bool.
-
-        Args:
-            g: Draws the batch.
-            moving: Whether pictures are moved, each by its own shift.
-        """
+        """Caption tokens, their mask, units, and which captions are dropped; `moving`: each by a shift of its own."""
         chosen = self._some(g)
         shift = torch.randint(len(SHIFTS), (self.batch,), generator=g) * moving
         dropped = torch.rand(self.batch, generator=g) < self.drop
         return self.ids[chosen], self.mask[chosen], self.units[shift, chosen], dropped
 
     def others(self, g: Generator) -> Tensor:
-        """Units of as many pictures, whichever they are, as they stand: `[batch, cell, *unit]`."""
+        """Units of a batch of any pictures, not moved: `[batch, cell, *unit]`."""
         return self.units[0, self._some(g)]
 
     def _some(self, g: Generator) -> Tensor:
@@ -120,26 +98,21 @@ def caption_features(
 
 
 def start_small(transformer: Any, left_out: tuple[str, ...] = ()) -> None:
-    """Draw small first weights, smaller where a residual is added to.
-
-    Args:
-        transformer: Has `layers`, of `mmspec.kits.pictures.models.blocks`.
-        left_out: Beginnings of names of weights that stay as torch draws them.
-    """
+    """Draw small first weights, smaller before residual sums; names that begin with `left_out` stay as they are."""
     for name, weights in transformer.named_parameters():
         if weights.dim() > 1 and not name.startswith(left_out):
             depth = (2 * len(transformer.layers)) ** 0.5 if name.endswith(("wo.weight", "w2.weight")) else 1.0
             nn.init.normal_(weights, std=0.02 / depth)
 
 
-def batches(*tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
+def batched(*tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
     """The rows of several tensors, `BATCH` at a time."""
     return zip(*(tensor.split(BATCH) for tensor in tensors), strict=True)
 
 
 def mean_loss(loss_of: Callable[..., Tensor], *tensors: Tensor) -> float:
     """Mean over rows of a loss that is computed batch by batch; `loss_of` takes a batch of every tensor."""
-    total = sum(float(loss_of(*batch)) * len(batch[0]) for batch in batches(*tensors))
+    total = sum(float(loss_of(*batch)) * len(batch[0]) for batch in batched(*tensors))
     return round(total / len(tensors[0]), 4)
 
 

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -30,42 +30,32 @@ def ship(pipe: Any, facts: dict[str, Any], folder: Path, also: Callable[[Path], 
     save_whole(folder, write)
 
 
-@dataclass(frozen=True)
-class Parts:
-    """What differs from model to model.
-
-    Attributes:
-        train: From pictures, recipe, `work`, device and `say` to the autoencoder, encoder with transformer, tokenizer.
-        facts_of: From these three, pictures and recipe to what the card says.
-        pipeline: From transformer, autoencoder, text encoder and tokenizer to the pipeline.
-    """
-
-    train: Callable[..., tuple[Any, Any, Any]]
-    facts_of: Callable[..., dict[str, Any]]
-    pipeline: Callable[..., Any]
-
-
 def train_and_ship(
     name: str,
-    parts: Parts,
     pictures: Pictures,
     recipe: Any,
     out: Path,
     work: Path,
     device: str,
     say: Callable[[str], None],
+    *,
+    train: Callable[..., tuple[Any, Any, Any]],
+    facts_of: Callable[..., dict[str, Any]],
+    pipeline: Callable[..., Any],
 ) -> None:
     """Train a model of captions and the features that judge its pictures, and write `<out>/<name>`.
 
     Args:
         name: The model's.
-        parts: How it is trained, measured and put together.
         pictures: Pictures and captions.
         recipe: Sizes and lengths; a dataclass.
         out: Folder that receives the finished model.
         work: Folder for checkpoints; delete it to start anew.
         device: Where to train.
         say: Where progress lines go.
+        train: From pictures, recipe, `work`, device and `say` to the autoencoder, encoder with transformer, tokenizer.
+        facts_of: From these three, pictures and recipe to what the card says.
+        pipeline: From transformer, autoencoder, text encoder and tokenizer to the pipeline.
 
     Raises:
         ValueError: `work` is another run's, or of another recipe; or training cannot go on.
@@ -75,11 +65,11 @@ def train_and_ship(
 
     data = digest((pictures.images, *pictures.captions))
     with claimed(work, asdict(recipe) | {"data": data}):
-        autoencoder, model, tokenizer = parts.train(pictures, recipe, work, device, say)
+        autoencoder, model, tokenizer = train(pictures, recipe, work, device, say)
         features = train_features(pictures, tokenizer, work, device, lambda line: say(f"features: {line}"))
-        found = parts.facts_of(autoencoder, model, tokenizer, pictures, recipe)
+        found = facts_of(autoencoder, model, tokenizer, pictures, recipe)
         seen = pixels(pictures.images[~pictures.held_out])
-        pipe = parts.pipeline(model.transformer.half(), autoencoder.half(), model.encoder.half(), tokenizer)
+        pipe = pipeline(model.transformer.half(), autoencoder.half(), model.encoder.half(), tokenizer)
         ship(pipe, found, out / name, also=lambda folder: write_quality(folder, features, seen))
         say(f"{name}: {found['parameters']:,} parameters")
 
@@ -87,12 +77,8 @@ def train_and_ship(
 def facts(recipe: Any, *models: Any, **measured: Any) -> dict[str, Any]:
     """What the card says: parameters of the models, what was `measured` of held-out pictures, and the recipe."""
     parameters = sum(p.numel() for model in models for p in model.parameters())
-    return {
-        "parameters": parameters,
-        **measured,
-        "held_out": f"every {HELD_OUT}th picture",
-        "recipe": asdict(recipe),
-    }
+    beside = {"held_out": f"every {HELD_OUT}th picture", "recipe": asdict(recipe)}
+    return {"parameters": parameters, **measured, **beside}
 
 
 def write_cards(models: Iterable[Shipped], assets: Path, cards: Path) -> None:

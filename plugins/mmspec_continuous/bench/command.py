@@ -5,19 +5,7 @@ from typing import Annotated
 import typer
 
 from mmspec.bench.command import Quick
-from mmspec.kits.pictures.bench.command import (
-    Batch,
-    Device,
-    Json,
-    Model,
-    Plot,
-    Prompts,
-    Repeats,
-    Seed,
-    bench,
-    bench_model,
-    refuse,
-)
+from mmspec.kits.pictures.bench import command as kit
 from mmspec.kits.pictures.bench.options import BATCH, PROMPTS, REPEATS, BenchOptions
 
 MODEL = "mmspec/emoji-continuous"
@@ -28,27 +16,27 @@ def bench_continuous(
     method: Annotated[
         str | None, typer.Option(help="Methods, joined by commas; default: all without a drafter.")
     ] = None,
-    json: Json = None,
-    plot: Plot = None,
-    device: Device = "cpu",
-    repeats: Repeats = REPEATS,
-    prompts: Prompts = PROMPTS,
+    json: kit.Json = None,
+    plot: kit.Plot = None,
+    device: kit.Device = "cpu",
+    repeats: kit.Repeats = REPEATS,
+    prompts: kit.Prompts = PROMPTS,
     window: Annotated[int, typer.Option(min=1, max=64, help="Tokens that all methods draft per round.")] = WINDOW,
-    batch: Batch = BATCH,
-    seed: Seed = 0,
-    model: Model = MODEL,
+    batch: kit.Batch = BATCH,
+    seed: kit.Seed = 0,
+    model: kit.Model = MODEL,
     quick: Quick = False,
 ) -> None:
     """Compare methods and honest baselines, interleaved, with plain decoding; the head's time stands apart."""
     options = BenchOptions(prompts=prompts, repeats=repeats, window=window, batch=batch, seed=seed)
-    runner = "mmspec_continuous.bench.run:bench_continuous"
-    bench_model("continuous", runner, method, options, quick, device, model, json, plot)
+    subject = "mmspec_continuous.bench.run:TokenSubject"
+    kit.bench_model("continuous", subject, method, options, quick, device, model, json, plot)
 
 
 def bench_denoising(
-    json: Json = None,
-    plot: Plot = None,
-    device: Device = "cpu",
+    json: kit.Json = None,
+    plot: kit.Plot = None,
+    device: kit.Device = "cpu",
     repeats: Annotated[int, typer.Option(min=1, max=1000, help="Counted repeats, each of seeds of its own.")] = 4,
     samples: Annotated[int, typer.Option(min=1, max=1000, help="Samples of a repeat, one at a time.")] = 4,
     steps: Annotated[int, typer.Option(min=2, max=1000, help="Denoising steps.")] = 50,
@@ -56,10 +44,10 @@ def bench_denoising(
     quick: Quick = False,
 ) -> None:
     """Count the serial network calls of speculative denoising in a diffusers pipeline, whose weights are random."""
-    refuse(2, json, plot)
+    kit.refuse(2, json, plot)
     from mmspec_continuous.bench.denoising import DenoisingOptions
     from mmspec_continuous.bench.denoising import bench_denoising as run
 
     options = DenoisingOptions(samples=samples, repeats=repeats, steps=steps, seed=seed)
     options = options.quick if quick else options
-    bench("denoising", lambda progress: run(options, device, progress), json, plot)
+    kit.bench("denoising", lambda progress: run(options, device, progress), json, plot)

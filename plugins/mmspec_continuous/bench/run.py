@@ -3,7 +3,7 @@
 Three times are measured: the call's, that of the transformer's passes, and that of the denoising head alone.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import fields, replace
 from typing import Any
 
@@ -12,16 +12,14 @@ from torch import Tensor
 
 from mmspec.bench.limits import NODES, limits_of, measure_floor, pass_seconds
 from mmspec.bench.methods import own_methods
-from mmspec.bench.plan import Plan
 from mmspec.bench.race import Track
 from mmspec.kits.pictures.bench.contestants import Other, OwnMethod
 from mmspec.kits.pictures.bench.judge import notes
-from mmspec.kits.pictures.bench.options import BenchOptions, tried, windowed
-from mmspec.kits.pictures.bench.run import bench_pictures
+from mmspec.kits.pictures.bench.options import tried, windowed
 from mmspec.kits.pictures.bench.subject import Setting
 from mmspec.kits.pictures.conditions import Condition
 from mmspec.registry import Pairing
-from mmspec.report.result import Limits, Result, Row
+from mmspec.report.result import Limits, Row
 from mmspec_continuous.bench.baselines import baselines
 from mmspec_continuous.bench.head import HeadTimedSampler, TargetWithHead, head_times
 from mmspec_continuous.models.continuous_ar import CausalContinuousAR
@@ -112,17 +110,6 @@ class TokenSubject:
             f"seconds_of_{most}_nodes_without_the_head": alone[most],
         }
         return limits_of(seconds, floor, **measured), seconds
-
-
-def bench_continuous(
-    methods: list[str] | None,
-    options: BenchOptions,
-    device: str,
-    progress: Callable[[Plan], Callable[[], None]],
-    model: str,
-) -> Result:
-    """Load a pipeline and run; arguments as `bench_pictures` takes them."""
-    return bench_pictures(TokenSubject, methods, options, device, progress, model)
 
 
 def methods_for(model: Any) -> tuple[str, ...]:

@@ -9,17 +9,9 @@ from diffusers import AutoencoderKL
 from torch import Generator, Tensor, nn
 from transformers import PreTrainedTokenizerFast
 
+from mmspec.kits.pictures import recipe as kit
 from mmspec.kits.pictures.data import Pictures, caption_tokenizer
 from mmspec.kits.pictures.models.captions import CaptionEncoder
-from mmspec.kits.pictures.recipe import (
-    CaptionedUnits,
-    caption_features,
-    encoded_everywhere,
-    generator_of,
-    moved_batch,
-    start_small,
-    wrong_units,
-)
 from mmspec.training.loop import LoopOptions, fit
 from mmspec.training.work import cached
 from mmspec_continuous.models.continuous_ar import CausalContinuousAR
@@ -98,7 +90,7 @@ class Captioned(nn.Module):
 
         Rows `dropped [batch]` have the null caption.
         """
-        features, seen = caption_features(self.encoder, self.transformer, ids, mask, dropped)
+        features, seen = kit.caption_features(self.encoder, self.transformer, ids, mask, dropped)
         noise = torch.randn(read.shape, generator=generator).to(read.device)
         condition = self.transformer(features, read + self.input_noise * noise, seen)
         return self.transformer.token_head.loss(condition, true, generator, self.repeats)
@@ -130,7 +122,7 @@ def untrained_model(recipe: ContinuousRecipe, grid: int, words: int, latents: tu
         sigma_0=recipe.sigma_0,
         latents=latents,
     )
-    start_small(transformer, left_out=("token_head.", "token."))
+    kit.start_small(transformer, left_out=("token_head.", "token."))
     return Captioned(encoder, transformer, recipe)
 
 
@@ -142,8 +134,8 @@ def train_kl(
     images = pictures.images[~pictures.held_out].to(device)
 
     def batch_at(step: int) -> tuple[Tensor, Generator]:
-        g = generator_of(recipe.seed, step)
-        return moved_batch(images, recipe.kl_batch, g), g
+        g = kit.generator_of(recipe.seed, step)
+        return kit.moved_batch(images, recipe.kl_batch, g), g
 
     def loss_of(model: nn.Module, batch: tuple[Tensor, Generator]) -> Tensor:
         assert isinstance(model, AutoencoderKL)
@@ -165,7 +157,7 @@ def encode_all(vae: AutoencoderKL, pictures: Pictures, work: Path, device: str) 
 
     def encoded() -> Tensor:
         vae.eval()
-        return encoded_everywhere(pictures, lambda images: latents_of(vae, images), device).half()
+        return kit.encoded_everywhere(pictures, lambda images: latents_of(vae, images), device).half()
 
     latents = cached(work / "latents.pt", (*vae.state_dict().values(), pictures.images), encoded)
     measure(vae, latents[0, ~pictures.held_out])
@@ -185,13 +177,13 @@ def train_model(
     """Train encoder and transformer: the head's loss of every token, after true tokens and some wrong ones."""
     grid = round(tokens.shape[2] ** 0.5)
     model = untrained_model(recipe, grid, len(tokenizer), latents).to(device)
-    units = CaptionedUnits.of(pictures, tokens, tokenizer, recipe.batch, recipe.drop)
+    units = kit.CaptionedUnits(pictures, tokens, tokenizer, recipe.batch, recipe.drop)
 
     def batch_at(step: int) -> Batch:
-        g = generator_of(recipe.seed, step)
+        g = kit.generator_of(recipe.seed, step)
         ids, mask, true, dropped = units.draw(g, step < recipe.moved * recipe.steps)
         other = units.others(g)
-        read = torch.where(wrong_units(true, recipe.replaced, g)[..., None], other, true)
+        read = torch.where(kit.wrong_units(true, recipe.replaced, g)[..., None], other, true)
         return (*(t.to(device) for t in (ids, mask, read, dropped, true)), g)
 
     options = LoopOptions(recipe.steps, 1e-3, warmup=200, weight_decay=0.02)
@@ -213,9 +205,5 @@ def train(
     vae = train_kl(pictures, recipe, work, device, lambda line: say(f"kl: {line}"))
     tokens = encode_all(vae, pictures, work, device)
     tokenizer = caption_tokenizer(pictures.captions, recipe.words, recipe.length)
-
-    def say_of_transformer(line: str) -> None:
-        say(f"transformer: {line}")
-
-    model = train_model(pictures, tokens, mark(vae), tokenizer, recipe, work, device, say_of_transformer)
-    return vae, model, tokenizer
+    say_more: Callable[[str], None] = lambda line: say(f"transformer: {line}")  # noqa: E731
+    return vae, train_model(pictures, tokens, mark(vae), tokenizer, recipe, work, device, say_more), tokenizer

@@ -11,7 +11,7 @@ from transformers import PreTrainedTokenizerFast
 
 from mmspec.kits.pictures import ship
 from mmspec.kits.pictures.data import Pictures
-from mmspec.kits.pictures.recipe import batches, held_out, mean_loss, psnr
+from mmspec.kits.pictures.recipe import batched, held_out, mean_loss, psnr
 from mmspec_continuous.models.kl import pictures_of, tokens_of
 from mmspec_continuous.pipeline import ContinuousTextToImagePipeline
 from mmspec_continuous.train.recipe import Captioned, ContinuousRecipe, token_loss, train
@@ -32,7 +32,7 @@ def facts_of(
     """
     vae.eval(), model.eval()
     images, ids, mask = held_out(pictures, tokenizer, next(model.parameters()).device)
-    tokens = torch.cat([tokens_of(vae, part) for (part,) in batches(images)])
+    tokens = torch.cat([tokens_of(vae, part) for (part,) in batched(images)])
     noise = torch.randn(tokens.shape, generator=torch.Generator().manual_seed(0)).to(tokens.device)
 
     def loss(dropped: bool) -> float:
@@ -45,7 +45,7 @@ def facts_of(
         return mean_loss(of, ids, mask, tokens)
 
     def quality(tokens: Tensor) -> float:
-        return psnr(torch.cat([pictures_of(vae, part) for (part,) in batches(tokens)]), images)
+        return psnr(torch.cat([pictures_of(vae, part) for (part,) in batched(tokens)]), images)
 
     return ship.facts(
         recipe,
@@ -62,9 +62,6 @@ def facts_of(
 def train_and_ship(
     pictures: Pictures, recipe: ContinuousRecipe, out: Path, work: Path, device: str, say: Callable[[str], None]
 ) -> None:
-    """Train autoencoder, transformer and the features that judge them, and write `<out>/emoji-continuous`.
-
-    Arguments and errors are those of `mmspec.kits.pictures.ship.train_and_ship`.
-    """
-    parts = ship.Parts(train, facts_of, ContinuousTextToImagePipeline)
-    ship.train_and_ship("emoji-continuous", parts, pictures, recipe, out, work, device, say)
+    """As `mmspec.kits.pictures.ship.train_and_ship`; writes `<out>/emoji-continuous`."""
+    parts = {"train": train, "facts_of": facts_of, "pipeline": ContinuousTextToImagePipeline}
+    ship.train_and_ship("emoji-continuous", pictures, recipe, out, work, device, say, **parts)

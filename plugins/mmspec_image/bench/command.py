@@ -26,4 +26,4 @@ def bench_image(
 ) -> None:
     """Compare methods, interleaved, with plain decoding: how fast pictures are drawn, and what they are like."""
     options = BenchOptions(prompts=prompts, repeats=repeats, window=window, batch=batch, seed=seed)
-    bench_model("image", "mmspec_image.bench.run:bench_image", method, options, quick, device, model, json, plot)
+    bench_model("image", "mmspec_image.bench.run:CodeSubject", method, options, quick, device, model, json, plot)

@@ -13,11 +13,15 @@ from mmspec_image.bench.plain_loop import compiled_step, plain_loop, step
 from mmspec_image.models.llamagen import LlamaGenTransformer
 
 LOOPS = {
-    "plain loop, growing cache": "keys in a cache that grows",
-    "plain loop, static cache": "keys in a masked cache of full length, as LlamaGen's own code keeps them",
-    "plain loop, compiled": "the same, its steps compiled by torch",
+    "plain loop, growing cache": (False, False, "keys in a cache that grows"),
+    "plain loop, static cache": (
+        True,
+        False,
+        "keys in a masked cache of full length, as LlamaGen's own code keeps them",
+    ),
+    "plain loop, compiled": (True, True, "the same, its steps compiled by torch"),
 }
-"""What is special about each loop."""
+"""Whether each loop has a static cache, whether it is compiled, and what is special about it."""
 
 
 @dataclass(frozen=True)
@@ -53,9 +57,5 @@ class Loop:
 
 def loops(model: LlamaGenTransformer, setting: Setting) -> dict[str, Loop]:
     """All plain loops, by name."""
-    growing, static, compiled = LOOPS
-    how = {growing: (False, False), static: (True, False), compiled: (True, True)}
-    return {
-        name: Loop(model, setting, f"a plain loop of ours over the same weights: {what}", *how[name])
-        for name, what in LOOPS.items()
-    }
+    note = "a plain loop of ours over the same weights: "
+    return {name: Loop(model, setting, note + what, *how) for name, (*how, what) in LOOPS.items()}

@@ -16,6 +16,7 @@ from transformers.cache_utils import DynamicLayer
 
 from mmspec.kits.pictures.conditions import Condition
 from mmspec.kits.pictures.models.blocks import visible
+from mmspec.kits.pictures.raster import embedded
 from mmspec_image.models.llamagen import LlamaGenTransformer
 
 Step = Callable[[LlamaGenTransformer, Tensor, Tensor, Tensor | None, Sequence[Any]], Tensor]
@@ -80,7 +81,8 @@ def plain_loop(
         static: Whether the cache has its full length from the start.
         then: Runs the steps after the first one.
     """
-    given, mask = _read(model, condition)
+    given, mask = embedded(model, condition)
+    mask = None if mask is None else mask.bool()
     length, halves = given.shape[1], 2 if condition.guided else 1
     total = length + model.cells - 1  # the last code is not read
     position = torch.arange(length, device=given.device)[None]
@@ -114,14 +116,3 @@ def _slots(model: LlamaGenTransformer, given: Tensor, total: int, at: Tensor) ->
         shape = (len(given), layer.attention.kv_heads, total, layer.attention.width)
         layers.append(StaticLayer(given.new_zeros(shape), given.new_zeros(shape), at))
     return layers
-
-
-def _read(model: LlamaGenTransformer, condition: Condition) -> tuple[Tensor, Tensor | None]:
-    """Embedded conditions `[row, caption, dim]` and their mask, the unconditional half last."""
-    given, mask = model.cls_embedding(condition.given), condition.mask
-    if condition.guided:
-        null = model.cls_embedding.null(len(given)) if condition.null is None else condition.null
-        given = torch.cat([given, model.cls_embedding(null)])
-        if mask is not None:
-            mask = torch.cat([mask, mask if condition.null_mask is None else condition.null_mask])
-    return given, None if mask is None else mask.bool()

@@ -1,21 +1,19 @@
 """`mmspec bench image`: windows of codes, plain decoding, an oracle, and plain loops over the same weights."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from mmspec.bench.limits import NODES, limits_of, measure_floor, pass_seconds
-from mmspec.bench.plan import Plan
 from mmspec.bench.race import Track
 from mmspec.kits.pictures.bench.contestants import OracleDecoding, Other, OwnMethod, PictureSampler
 from mmspec.kits.pictures.bench.judge import notes
-from mmspec.kits.pictures.bench.options import BenchOptions, tried, windowed
-from mmspec.kits.pictures.bench.run import bench_pictures
+from mmspec.kits.pictures.bench.options import tried, windowed
 from mmspec.kits.pictures.bench.subject import Setting
 from mmspec.kits.pictures.conditions import Condition
-from mmspec.report.result import Limits, Result, Row
+from mmspec.report.result import Limits, Row
 from mmspec_image.bench.loops import loops
 from mmspec_image.models.llamagen import LlamaGenTransformer
 from mmspec_image.targets.llamagen import LlamaGenTarget
@@ -66,17 +64,6 @@ class CodeSubject:
         seconds = pass_seconds(LlamaGenTarget(self.model), condition, sizes)
         read = float(sum(layer.weight.numel() * layer.weight.element_size() for layer in _matrices(self.model)))
         return limits_of(seconds, measure_floor(read, (1 + setting.guided) * 2.0 * read / 4, device)), seconds
-
-
-def bench_image(
-    methods: list[str] | None,
-    options: BenchOptions,
-    device: str,
-    progress: Callable[[Plan], Callable[[], None]],
-    model: str,
-) -> Result:
-    """Load a pipeline and run; arguments as `bench_pictures` takes them."""
-    return bench_pictures(CodeSubject, methods, options, device, progress, model)
 
 
 def _matrices(model: LlamaGenTransformer) -> list[torch.nn.Linear]:

@@ -32,19 +32,15 @@ class Relaxation(Protocol):
 
     def groups(self, probs: Tensor) -> Groups:
         """The groups of units under the target's `probs [batch, node, vocab]`."""
-        ...
 
     def against(self, group: Group, draft: Tensor, x: Tensor) -> Tensor:
         """The denominator Q of the units `x [batch, node, unit]` under the draft's `[batch, node, vocab]`."""
-        ...
 
     def left(self, probs: Tensor, draft: Tensor, group: Group) -> Tensor:
         """The residual after each node's one unit is rejected, not normalised: `[batch, node, vocab]`."""
-        ...
 
     def bias(self, probs: Tensor, draft: Tensor, x: Tensor, groups: Groups) -> tuple[Tensor, Tensor]:
         """Total variation and excess acceptance, `[batch, node]` each, where `x [batch, node, 1]` was drafted."""
-        ...
 
 
 def relax(rule: Relaxation, draft: Draft, scores: Scores, round: Round) -> Verdict:

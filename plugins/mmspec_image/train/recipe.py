@@ -9,18 +9,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerFast
 
+from mmspec.kits.pictures import recipe as kit
 from mmspec.kits.pictures.data import Pictures, caption_tokenizer
 from mmspec.kits.pictures.models.captions import CaptionEncoder
 from mmspec.kits.pictures.models.vq import LlamaGenVQ
-from mmspec.kits.pictures.recipe import (
-    CaptionedUnits,
-    caption_features,
-    encoded_everywhere,
-    generator_of,
-    moved_batch,
-    start_small,
-    wrong_units,
-)
 from mmspec.training.loop import LoopOptions, fit
 from mmspec.training.work import cached
 from mmspec_image.models.llamagen import LlamaGenTransformer
@@ -76,7 +68,7 @@ class Captioned(nn.Module):
 
     def forward(self, ids: Tensor, mask: Tensor, codes: Tensor, dropped: Tensor) -> Tensor:
         """Logits `[batch, n, vocab]` of codes `[batch, n]`; rows `dropped [batch]` have the null caption."""
-        features, seen = caption_features(self.encoder, self.transformer, ids, mask, dropped)
+        features, seen = kit.caption_features(self.encoder, self.transformer, ids, mask, dropped)
         return self.transformer(features, codes, seen)
 
 
@@ -97,7 +89,7 @@ def train_vq(
     images = pictures.images[~pictures.held_out].to(device)
 
     def batch_at(step: int) -> Tensor:
-        return moved_batch(images, recipe.vq_batch, generator_of(recipe.seed, step))
+        return kit.moved_batch(images, recipe.vq_batch, kit.generator_of(recipe.seed, step))
 
     def loss_of(model: nn.Module, batch: Tensor) -> Tensor:
         decoded, quantised = model(batch)
@@ -115,7 +107,7 @@ def encode_all(vq: LlamaGenVQ, pictures: Pictures, work: Path, device: str) -> T
 
     def encoded() -> Tensor:
         vq.eval()
-        codes = encoded_everywhere(pictures, lambda images: vq.encode(images).codes.flatten(1), device)
+        codes = kit.encoded_everywhere(pictures, lambda images: vq.encode(images).codes.flatten(1), device)
         return codes.to(torch.int16)
 
     return cached(work / "codes.pt", (*vq.state_dict().values(), pictures.images), encoded)
@@ -145,19 +137,19 @@ def train_transformer(
         cls_token_num=recipe.length,
         condition_vanishes=False,
     )
-    start_small(transformer)
+    kit.start_small(transformer)
     model = Captioned(encoder, transformer).to(device)
-    units = CaptionedUnits.of(pictures, codes, tokenizer, recipe.batch, recipe.drop)
+    units = kit.CaptionedUnits(pictures, codes, tokenizer, recipe.batch, recipe.drop)
 
     def batch_at(step: int) -> tuple[Tensor, ...]:
-        g = generator_of(recipe.seed, step)
+        g = kit.generator_of(recipe.seed, step)
         ids, mask, true, dropped = units.draw(g, step < recipe.moved * recipe.steps)
         return tuple(t.to(device) for t in (ids, mask, true.long(), dropped, true.long()))
 
     def refining_at(step: int) -> tuple[Tensor, ...]:
-        g = generator_of(recipe.seed + 1, -1 - step)
+        g = kit.generator_of(recipe.seed + 1, -1 - step)
         ids, mask, true, dropped = units.draw(g, False)
-        read = torch.where(wrong_units(true, recipe.replaced, g), units.others(g), true)
+        read = torch.where(kit.wrong_units(true, recipe.replaced, g), units.others(g), true)
         return tuple(t.to(device) for t in (ids, mask, read.long(), dropped, true.long()))
 
     fit(model, batch_at, next_code, LoopOptions(recipe.steps, 1e-3, warmup=200), work / "transformer", say)
@@ -179,8 +171,5 @@ def train(
     vq = train_vq(pictures, recipe, work, device, lambda line: say(f"vq: {line}"))
     codes = encode_all(vq, pictures, work, device)
     tokenizer = caption_tokenizer(pictures.captions, recipe.words, recipe.length)
-
-    def say_of_transformer(line: str) -> None:
-        say(f"transformer: {line}")
-
-    return vq, train_transformer(pictures, codes, tokenizer, recipe, work, device, say_of_transformer), tokenizer
+    say_more: Callable[[str], None] = lambda line: say(f"transformer: {line}")  # noqa: E731
+    return vq, train_transformer(pictures, codes, tokenizer, recipe, work, device, say_more), tokenizer

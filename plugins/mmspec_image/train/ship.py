@@ -12,7 +12,7 @@ from transformers import PreTrainedTokenizerFast
 from mmspec.kits.pictures import ship
 from mmspec.kits.pictures.data import Pictures
 from mmspec.kits.pictures.models.vq import LlamaGenVQ
-from mmspec.kits.pictures.recipe import batches, held_out, mean_loss, psnr
+from mmspec.kits.pictures.recipe import batched, held_out, mean_loss, psnr
 from mmspec_image.pipeline import TextToImagePipeline
 from mmspec_image.train.recipe import Captioned, ImageRecipe, next_code, train
 
@@ -28,9 +28,9 @@ def facts_of(
     """
     vq.eval(), model.eval()
     images, ids, mask = held_out(pictures, tokenizer, next(model.parameters()).device)
-    codes = torch.cat([vq.encode(part).codes.flatten(1) for (part,) in batches(images)])
+    codes = torch.cat([vq.encode(part).codes.flatten(1) for (part,) in batched(images)])
     square = 2 * (model.transformer.config.grid,)
-    decoded = torch.cat([vq.decode(part.unflatten(1, square)) for (part,) in batches(codes)])
+    decoded = torch.cat([vq.decode(part.unflatten(1, square)) for (part,) in batched(codes)])
 
     def nats(ids: Tensor, mask: Tensor, codes: Tensor, dropped: bool) -> Tensor:
         without = torch.full((len(ids),), dropped, device=ids.device)
@@ -52,9 +52,6 @@ def facts_of(
 def train_and_ship(
     pictures: Pictures, recipe: ImageRecipe, out: Path, work: Path, device: str, say: Callable[[str], None]
 ) -> None:
-    """Train tokenizer, transformer and the features that judge them, and write `<out>/emoji`.
-
-    Arguments and errors are those of `mmspec.kits.pictures.ship.train_and_ship`.
-    """
-    parts = ship.Parts(train, facts_of, TextToImagePipeline)
-    ship.train_and_ship("emoji", parts, pictures, recipe, out, work, device, say)
+    """As `mmspec.kits.pictures.ship.train_and_ship`; writes `<out>/emoji`."""
+    parts = {"train": train, "facts_of": facts_of, "pipeline": TextToImagePipeline}
+    ship.train_and_ship("emoji", pictures, recipe, out, work, device, say, **parts)

@@ -51,7 +51,7 @@ def bench(name: str, run: Callable[[Progress], "Result"], json: Path | None, plo
 
 def bench_model(
     name: str,
-    runner: str,
+    subject: str,
     method: str | None,
     options: BenchOptions,
     quick: bool,
@@ -64,9 +64,8 @@ def bench_model(
 
     Args:
         name: On the bar.
-        runner: `module:function` with the arguments of `mmspec.kits.pictures.bench.run.bench_pictures` after the first;
-            imported when all arguments were checked.
-        method: Methods, joined by commas; None: the runner's choice.
+        subject: `module:Class` of `mmspec.kits.pictures.bench.subject.Subject`, imported after all checks.
+        method: Methods, joined by commas; None: the subject's choice.
         options: How much is drawn.
         quick: Whether to draw less.
         device: Where.
@@ -79,6 +78,7 @@ def bench_model(
     """
     refuse(options.drawn, json, plot)
     methods = told(method)
-    run = resolve_name(runner)
-    options = options.quick if quick else options
-    bench(name, lambda progress: run(methods, options, device, progress, model), json, plot)
+    from mmspec.kits.pictures.bench.run import bench_pictures
+
+    subject_of, options = resolve_name(subject), options.quick if quick else options
+    bench(name, lambda progress: bench_pictures(subject_of, methods, options, device, progress, model), json, plot)

@@ -61,11 +61,11 @@ class Judge:
         units = torch.stack([row for run in runs for row in run.units]).to(self.pipe.transformer.device)
         return torch.cat([self.pipe.decode_units(part).float().cpu() for part in units.split(32)])
 
-    def numbers(self, runs: Sequence[Drawn], plain: Sequence[Drawn], captions: Sequence[str]) -> dict[str, float]:
+    def numbers(self, runs: Sequence[Any], plain: Sequence[Any], captions: Sequence[str]) -> dict[str, float]:
         """The quality of one method's pictures.
 
         Args:
-            runs: The method's calls, one picture each.
+            runs: The method's calls (`Drawn`), one picture each.
             plain: Plain decoding's calls for the same tasks.
             captions: The tasks' captions.
         """

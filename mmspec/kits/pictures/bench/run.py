@@ -1,6 +1,6 @@
 """The benchmark of a model of pictures: plain decoding, our methods and others in turns; then what pictures show."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -9,9 +9,8 @@ import torch
 from mmspec.api.build import decoder_for
 from mmspec.bench.limits import loop_efficiency
 from mmspec.bench.machine import describe, versions
-from mmspec.bench.memory import Footprint
 from mmspec.bench.plan import Plan, planned
-from mmspec.bench.race import Run, Track, relay
+from mmspec.bench.race import Run, relay
 from mmspec.bench.rows import peer_of, row_of
 from mmspec.hosts.loading import locate_pipeline
 from mmspec.kits.pictures.bench.batches import REPEATS, batch_rows
@@ -127,50 +126,36 @@ class PictureBench:
         """One relay, then what its pictures show."""
         sampler, methods = self.subject.sampler(setting), self.tried(setting)
         plain = OwnMethod(sampler, truth={})
-        ours = {PLAIN: plain} | {name: OwnMethod(sampler, options) for name, options in methods.items()}
+        ours: dict[str, OwnMethod] = {PLAIN: plain} | {
+            name: OwnMethod(sampler, options) for name, options in methods.items()
+        }
         others = self.subject.others(setting, plain, self.options.window)
         watched = {name: ours[name] for name in (PLAIN, *self.methods)} if setting.whole else {}
         memory = memory_of(watched, self.tasks(setting, [0])[0], self.device, self.tick)
         drawn = self.options.drawn
         legs = groups(self.tasks(setting, range(drawn)), self.options.prompts)
         loops = {name: other.loop for name, other in others.items() if other.loop is not None}
-        contestants = {**ours, **{name: other.run for name, other in others.items()}}
+        contestants: dict[str, Any] = ours | {name: other.run for name, other in others.items()}
         tracks = relay(contestants, legs, legs[0][:1], optional=loops, tick=self.tick)
         captions = [caption for leg in legs for task in leg for caption in task.captions]
-        for name in tracks:
-            if name not in loops:
-                other = others.get(name) or Other(ours[name], options=shown_options(methods.get(name, {})))
-                self.rows.append(self._row(setting, name, other, tracks, captions, memory.get(name)))
+        for name in (*ours, *(name for name in others if name not in loops)):
+            other = others.get(name) or Other(ours[name], options=shown_options(methods.get(name, {})))
+            own, base = tracks[name], tracks[PLAIN]
+            judged = self.judge.numbers(own.every, base.every, captions) if other.mode == "real" else None
+            how: dict[str, Any] = {
+                "setting": setting.name,
+                "method": name,
+                "mode": other.mode,
+                "memory": memory.get(name),
+            }
+            row = row_of(own, base, **how, quality=judged, options=other.options, every=True)
+            row = self.subject.row(row, own)
+            self.rows.append(row if other.exactness is None else replace(row, exactness=other.exactness))
         for name, note in loops.items():
             self.peers[f"{setting.name} / {name}"] = peer_of(tracks[name], setting.name, note, ours=True)
         turns = range(1, self.options.floors + 1)
         sets = [self.tasks(setting, range(drawn), shift=turn * drawn) for turn in turns]
         self.floor[setting.name] = self.judge.floor(OwnMethod(sampler), sets, self.tick)
-
-    def _row(
-        self,
-        setting: Setting,
-        name: str,
-        contestant: Other,
-        tracks: Mapping[str, Track],
-        captions: Sequence[str],
-        memory: Footprint | None,
-    ) -> Row:
-        own, plain = tracks[name], tracks[PLAIN]
-        judged = contestant.mode == "real"
-        row = row_of(
-            own,
-            plain,
-            method=name,
-            setting=setting.name,
-            mode=contestant.mode,
-            memory=memory,
-            quality=self.judge.numbers(own.every, plain.every, captions) if judged else None,
-            options=contestant.options,
-            every=True,
-        )
-        row = self.subject.row(row, own)
-        return row if contestant.exactness is None else replace(row, exactness=contestant.exactness)
 
     def _limits(self, setting: Setting) -> Limits:
         """Limits of passes of one picture, and how much of them our methods' loops leave."""

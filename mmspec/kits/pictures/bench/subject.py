@@ -68,24 +68,18 @@ class Subject(Protocol):
 
     def sampler(self, setting: Setting) -> PictureSampler:
         """What draws pictures in a setting."""
-        ...
 
     def tried(self, chosen: Sequence[str], window: int, whole: bool) -> dict[str, dict[str, Any]]:
         """Options of `decoder_for`, by the name that a result gives them; more of them where the whole is tried."""
-        ...
 
     def others(self, setting: Setting, plain: OwnMethod, window: int) -> dict[str, Other]:
         """Further contestants, by name; `plain` is plain decoding, whose `truth` is filled."""
-        ...
 
     def row(self, row: Row, track: Track | None) -> Row:
         """A row as it is reported: with the quality that this kind of units has; no track of a batch."""
-        ...
 
     def same(self, a: Tensor, b: Tensor) -> bool:
         """Whether two pictures' units are equal but for the arithmetic of a batch."""
-        ...
 
     def limits(self, setting: Setting, condition: Condition, most: int, device: str) -> tuple[Limits, dict[int, float]]:
         """Limits of passes of one picture up to `most` nodes, and the seconds of a pass by nodes."""
-        ...

@@ -17,7 +17,6 @@ class Keys(Protocol):
 
     def update(self, key_states: Tensor, value_states: Tensor) -> tuple[Tensor, Tensor]:
         """Write keys and values of this pass; returns all visible ones: `[batch, head, slot, width]` each."""
-        ...
 
 
 class RMSNorm(nn.Module):
