@@ -80,14 +80,8 @@ def generate(
 ) -> None:
     """Draw into a file and say what it took; CTRL-C keeps what there is.
 
-    Args:
-        call: Arguments of the pipeline's call.
-        unit: The name of a unit: code, token, ….
-        out: The picture, or a sheet of pictures.
-        trace: The same again, cells in the colours of the rounds that emitted them; None: not wanted.
-        model: A name or a folder.
-        options: `key=value` of drafter or rule.
-        **how: `device`, and `method`, `rule` and `k` of `mmspec.Pipeline.from_pretrained`.
+    `call` are arguments of the pipeline's call, `unit` is the name of a unit (code, token, …), and `how` are `device`,
+    `method`, `rule` and `k`; the others are options of the command.
 
     Raises:
         ValueError: A file cannot be written, or an argument is wrong.

@@ -24,19 +24,7 @@ OUTPUTS = ("pil", "np", "pt", "latent")
 
 @dataclass(frozen=True)
 class CallOptions:
-    """Arguments of a call beside its prompts and how units are drawn.
-
-    Attributes:
-        guidance_scale: Higher follows the prompt more closely; 1 is no guidance, at half the cost.
-        num_images_per_prompt: Pictures of every prompt.
-        height: In pixels; a model has one size. None: that one.
-        width: In pixels.
-        seed: One seed, or one a picture.
-        generator: One generator or one a picture, instead of `seed`.
-        k: Units to draft per round; None: as set by `use`.
-        output_type: One of `OUTPUTS`.
-        callback_on_step_end: Called after the prefill and every round.
-        callback_on_step_end_tensor_inputs: Names of the tensors that the callback receives.
+    """Arguments of a call beside its prompts and how units are drawn; the pipelines' `__call__` explains them.
 
     Raises:
         ValueError: The guidance is below 1, or an argument that should be a number is none.

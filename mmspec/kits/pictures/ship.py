@@ -45,17 +45,10 @@ def train_and_ship(
 ) -> None:
     """Train a model of captions and the features that judge its pictures, and write `<out>/<name>`.
 
-    Args:
-        name: The model's.
-        pictures: Pictures and captions.
-        recipe: Sizes and lengths; a dataclass.
-        out: Folder that receives the finished model.
-        work: Folder for checkpoints; delete it to start anew.
-        device: Where to train.
-        say: Where progress lines go.
-        train: From pictures, recipe, `work`, device and `say` to the autoencoder, encoder with transformer, tokenizer.
-        facts_of: From these three, pictures and recipe to what the card says.
-        pipeline: From transformer, autoencoder, text encoder and tokenizer to the pipeline.
+    `train` takes pictures, recipe, `work` (a folder for checkpoints), device and `say` (receives lines of progress),
+    and returns the autoencoder, the encoder with the transformer, and the tokenizer. `facts_of` makes of these three,
+    pictures and recipe what the card says; `pipeline`, of transformer, autoencoder, text encoder and tokenizer, the
+    pipeline.
 
     Raises:
         ValueError: `work` is another run's, or of another recipe; or training cannot go on.

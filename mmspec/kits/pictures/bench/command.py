@@ -62,16 +62,8 @@ def bench_model(
 ) -> None:
     """Benchmark a model of pictures.
 
-    Args:
-        name: On the bar.
-        subject: `module:Class` of `mmspec.kits.pictures.bench.subject.Subject`, imported after all checks.
-        method: Methods, joined by commas; None: the subject's choice.
-        options: How much is drawn.
-        quick: Whether to draw less.
-        device: Where.
-        model: A name or a folder.
-        json: Where to write the result, or None.
-        plot: Where to draw it, or None.
+    `subject` is `module:Class` of `mmspec.kits.pictures.bench.subject.Subject`, imported after all checks; `name` is
+    shown on the bar; the others are options of the command.
 
     Raises:
         ValueError: An argument is wrong.

@@ -178,13 +178,9 @@ def bench_pictures(
 ) -> Result:
     """Load a pipeline and run.
 
-    Args:
-        subject_of: Makes of the transformer what is measured; refuses a transformer that it cannot measure.
-        methods: Which of our methods; None for the subject's.
-        options: How much is drawn.
-        device: Where.
-        progress: Given what is ahead, returns what is called after each call.
-        model: A name or a folder of a pipeline with `quality.safetensors` in it.
+    `subject_of` makes the subject of the transformer, and refuses one that it cannot measure. `methods` are ours that
+    are tried, None for the subject's. `progress` takes the plan and returns what is called after each call. `model` is
+    a name or a folder of a pipeline with `quality.safetensors` in it.
 
     Raises:
         ValueError: There is no such model, method or device, or the model cannot be measured.
