@@ -1,9 +1,9 @@
-"""The three hooks. None is called inside the decode loop."""
+"""The hooks of plugins. None is called inside the decode loop."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
 
 import pluggy
 
@@ -30,3 +30,13 @@ def mmspec_target_for(model: object) -> str | None:
 @hookspec
 def mmspec_commands(app: typer.Typer) -> None:
     """Add commands to the command line; heavy imports belong inside them."""
+
+
+@hookspec
+def mmspec_shipped_models() -> Iterable[Any]:  # type: ignore[empty-body]
+    """Descriptions of the models that this plugin ships, for their cards: `mmspec.report.cards.Shipped`."""
+
+
+@hookspec
+def mmspec_parity_runners() -> Mapping[str, Any]:  # type: ignore[empty-body]
+    """How parity fixtures run (`mmspec.testing.parity.Runner`), by the stem of the fixture's file."""

@@ -1,14 +1,12 @@
 """Model cards: Hugging Face cards with an `mmspec:` block, rendered from the facts beside the weights, never typed.
 
-A card has three sources: what its plugin says of the model (`SHIPPED` in `cards.py`, beside the plugin's manifest), the
-`training.json` beside the weights, and the JSON of `mmspec bench` beside the card, where there is one.
+A card has three sources: what its plugin says of the model (the hook `mmspec_shipped_models`), the `training.json`
+beside the weights, and the JSON of `mmspec bench` beside the card, where there is one.
 """
 
-import importlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -116,10 +114,10 @@ def described() -> Iterator[Shipped]:
     """What the installed plugins say of the models that they ship."""
     from mmspec.registry import installed
 
-    for plugin in installed().plugins():
-        package = plugin.module.rpartition(".")[0]
-        if plugin.status == "ok" and package and find_spec(f"{package}.cards"):
-            yield from importlib.import_module(f"{package}.cards").SHIPPED
+    registry = installed()
+    for plugin in registry.plugins():
+        for models in registry.ask(plugin.name, "mmspec_shipped_models") or ():
+            yield from models
 
 
 def write(shipped: Shipped, assets: Path, cards: Path) -> Path:

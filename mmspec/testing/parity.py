@@ -2,14 +2,12 @@
 
 A fixture is a safetensors file named after its architecture: tensors `state.<official key>` and `io.<name>`, the
 constructor's configuration as JSON in the metadata key `config`. Integer states are weights in steps of 0.02. A plugin
-says how its architectures run in a module `parity` beside its manifest: `ARCHITECTURES`, by file stem.
+says how its architectures run with the hook `mmspec_parity_runners`, by file stem.
 """
 
-import importlib
 import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from importlib.util import find_spec
 from math import isfinite
 from pathlib import Path
 from typing import Any
@@ -132,8 +130,8 @@ def architectures() -> dict[str, Runner]:
     from mmspec.registry import installed
 
     found: dict[str, Runner] = {}
-    for plugin in installed().plugins():
-        package = plugin.module.rpartition(".")[0]
-        if plugin.status == "ok" and package and find_spec(f"{package}.parity"):
-            found |= importlib.import_module(f"{package}.parity").ARCHITECTURES
+    registry = installed()
+    for plugin in registry.plugins():
+        for runners in registry.ask(plugin.name, "mmspec_parity_runners") or ():
+            found |= runners
     return found

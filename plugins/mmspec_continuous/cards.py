@@ -1,15 +1,14 @@
-"""What the cards of the shipped continuous models say."""
+"""The card of the shipped continuous model."""
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
-from mmspec.report.cards import Shipped, write
+from mmspec.report.cards import Shipped
 from mmspec.report.views import View
 
 
 def held_out(facts: Mapping[str, Any]) -> View:
-    """How held-out pictures fare, what the noise of the last denoising step costs among it."""
+    """The card's table on held-out pictures: losses, reconstruction, and what the last step's noise costs."""
     recipe, psnr, loss = facts["recipe"], facts["reconstruction_psnr_db"], facts["held_out_loss"]
     rows = [(f"PSNR of the autoencoder, {of}", f"{value:.2f} dB") for of, value in psnr.items()]
     rows += [(f"loss of the denoising head, {of}", f"{value:.4f}") for of, value in loss.items()]
@@ -42,10 +41,3 @@ SHIPPED = (
         key_layout="diffusers",
     ),
 )
-
-
-def write_all(assets: Path, cards: Path) -> None:
-    """Render the cards of the models in `assets`."""
-    cards.mkdir(parents=True, exist_ok=True)
-    for shipped in SHIPPED:
-        write(shipped, assets, cards)

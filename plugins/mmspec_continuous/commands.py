@@ -1,4 +1,4 @@
-"""The continuous plugin's commands. Registering them imports nothing heavy; running them does."""
+"""The continuous plugin's commands. Registering them imports nothing heavy."""
 
 import typer
 

@@ -26,8 +26,6 @@ def demo_continuous(
     ),
 ) -> None:
     """Draw emoji of continuous tokens: one distribution, a row for each method."""
-    from mmspec.kits.pictures.command import pipeline
-    from mmspec.kits.pictures.demo import draw_demo, make_room
+    from mmspec.kits.pictures.demo import demonstrate
 
-    make_room(out)
-    draw_demo(pipeline(MODEL, "cpu", method="plain"), ROWS, CAPTIONS, GUIDANCE, out)
+    demonstrate(MODEL, ROWS, CAPTIONS, GUIDANCE, out)

@@ -15,7 +15,7 @@ from mmspec.hosts.offload import awake
 from mmspec.kits.pictures.callbacks import Callback
 from mmspec.kits.pictures.models.captions import CaptionEncoder
 from mmspec.kits.pictures.parts import refuse_misfits
-from mmspec.kits.pictures.pipeline import Call, PicturePipeline
+from mmspec.kits.pictures.pipeline import PicturePipeline
 from mmspec_continuous.conditions import Guided
 from mmspec_continuous.models.continuous_ar import CausalContinuousAR
 from mmspec_continuous.models.kl import mark, pictures_of
@@ -26,14 +26,15 @@ GUIDANCE = 3.0
 
 @dataclass
 class ContinuousTextToImageOutput(ImagePipelineOutput):
-    """What a call drew.
+    """The output of a call.
 
     Attributes:
-        images: As `output_type` says: a list of PIL pictures, numbers in [0, 1] as `[row, height, width, 3]` (`np`) or
-            `[row, 3, height, width]` (`pt`), or the tokens (`latent`). All pictures of a prompt stand together.
+        images: In the form that `output_type` names: a list of PIL pictures, numbers in [0, 1] as `[row, height,
+            width, 3]` (`np`) or `[row, 3, height, width]` (`pt`), or the tokens (`latent`). All pictures of a prompt
+            stand together.
         report: Counts and times. `report.emitted` counts the tokens that were drawn, fewer where a call was stopped.
-        tokens: `[row, grid, grid, token_dim]` float32; those that a stopped call did not reach repeat what stands above
-            them.
+        tokens: `[row, grid, grid, token_dim]` float32; those that a stopped call did not reach repeat the token
+            above them.
         rounds: `[row, grid, grid]` int64: the round that emitted each token; 0 is the prefill, -1: not reached.
     """
 
@@ -48,13 +49,13 @@ class ContinuousTextToImagePipeline(PicturePipeline):
     The distribution of a picture does not depend on the method; which picture a seed gives does.
 
     Args:
-        transformer: Distribution of the tokens.
-        vae: Tokens to pixels.
-        text_encoder: Features of captions; None where they are given.
-        tokenizer: Of captions; None where features are given.
+        transformer: Gives the distribution of the tokens.
+        vae: Decodes tokens to pixels.
+        text_encoder: Features of captions; None where features are given.
+        tokenizer: The text encoder's tokenizer; None where features are given.
 
     Raises:
-        ValueError: The parts do not fit each other; what differs is named.
+        ValueError: The parts do not fit each other; names what differs.
 
     Example:
         ```python
@@ -81,11 +82,11 @@ class ContinuousTextToImagePipeline(PicturePipeline):
             tokenizer,
             ("tokens: the transformer's have {} numbers, the autoencoder's {}", model.token_dim, _channels(vae)),
         )
-        theirs = mark(vae)
-        if model.latents is not None and tuple(model.latents) != theirs:
+        own = mark(vae)
+        if model.latents is not None and tuple(model.latents) != own:
             raise ValueError(
                 "these parts do not fit each other: the transformer was trained on the latents of another autoencoder "
-                f"(whose scales are {list(model.latents)[:2]} …, not {list(theirs or ())[:2]} …)"
+                f"(whose scales are {list(model.latents)[:2]} …, not {list(own or ())[:2]} …)"
             )
         self.register_modules(transformer=transformer, vae=vae, text_encoder=text_encoder, tokenizer=tokenizer)
 
@@ -114,27 +115,27 @@ class ContinuousTextToImagePipeline(PicturePipeline):
 
         Args:
             prompt: A caption, or several.
-            negative_prompt: What to lead away from: one for all, or one a prompt; "" is no caption.
+            negative_prompt: What guidance leads away from: one for all, or one a prompt; "" is the null caption.
             height: In pixels; a model has one size.
             width: In pixels.
             num_images_per_prompt: Pictures of every prompt.
             guidance_scale: Higher follows the prompt more closely; 1 is no guidance, at half the cost. Default: 3, or 1
                 of models that cannot be guided (mixtures; without a null caption).
-            seed: One, or one a picture. For a method, a picture does not depend on its batch.
-            generator: Instead of `seed`: a `torch.Generator`, or one a picture.
-            k: Tokens to draft per round; default: what `use` was told.
+            seed: One seed, or one a picture. For a method, a picture does not depend on its batch.
+            generator: A `torch.Generator`, or one a picture, instead of `seed`.
+            k: Tokens to draft per round; default: as set by `use`.
             prompt_embeds: Instead of `prompt`: features `[prompt, length, width]`, as `encode_prompt` gives.
             prompt_attention_mask: `[prompt, length]` bool: which of them are no padding.
             negative_prompt_embeds: Instead of `negative_prompt`.
-            negative_prompt_attention_mask: Of these.
+            negative_prompt_attention_mask: The mask of `negative_prompt_embeds`.
             output_type: `pil`, `np`, `pt`, or `latent` for the tokens.
             return_dict: Return the output object, or else a tuple of its fields.
             callback_on_step_end: `callback(pipe, step, timestep, tensors) -> dict`, after the prefill (step 0) and
                 every round; `timestep` counts the tokens of the slowest row. It may set `pipe.guidance_scale`, return
                 other `negative_prompt_embeds`, and stop the call with `pipe._interrupt = True`.
-            callback_on_step_end_tensor_inputs: What it is handed: `tokens` (`[row, cell, token_dim]`, NaN where not
-                drawn yet), `accepted` (drafted tokens that the round kept, `[row]`), `negative_prompt_embeds`,
-                `negative_prompt_attention_mask`.
+            callback_on_step_end_tensor_inputs: Tensors that the callback receives: `tokens` (`[row, cell, token_dim]`,
+                NaN where not drawn yet), `accepted` (drafted tokens that the round kept, `[row]`),
+                `negative_prompt_embeds`, `negative_prompt_attention_mask`.
 
         Raises:
             ValueError: A prompt is empty, too long or unknown, a number is out of its range, or a name is wrong.
@@ -142,15 +143,13 @@ class ContinuousTextToImagePipeline(PicturePipeline):
         if guidance_scale is None:
             model = self.transformer.config
             guidance_scale = GUIDANCE if model.head == "diffusion" and model.null_caption else 1.0
-        prompts = {
-            "prompt": prompt,
-            "negative_prompt": negative_prompt,
-            "prompt_embeds": prompt_embeds,
-            "prompt_attention_mask": prompt_attention_mask,
-            "negative_prompt_embeds": negative_prompt_embeds,
-            "negative_prompt_attention_mask": negative_prompt_attention_mask,
-        }
-        call = Call(
+        drawn = self.draw(
+            prompt=prompt,
+            negative_prompt=negative_prompt,
+            prompt_embeds=prompt_embeds,
+            prompt_attention_mask=prompt_attention_mask,
+            negative_prompt_embeds=negative_prompt_embeds,
+            negative_prompt_attention_mask=negative_prompt_attention_mask,
             guidance_scale=guidance_scale,
             num_images_per_prompt=num_images_per_prompt,
             height=height,
@@ -162,15 +161,14 @@ class ContinuousTextToImagePipeline(PicturePipeline):
             callback_on_step_end=callback_on_step_end,
             callback_on_step_end_tensor_inputs=callback_on_step_end_tensor_inputs,
         )
-        drawn = self.draw(prompts, call)
         return ContinuousTextToImageOutput(*drawn) if return_dict else tuple(drawn)
 
     def encode_prompt(self, *args: Any, **how: Any) -> Guided:
-        """What the target takes for a prompt, as `PicturePipeline.encode_prompt`; under the scale of the call."""
+        """The target's condition, as in `PicturePipeline.encode_prompt`, with the scale of the call."""
         return Guided.of(super().encode_prompt(*args, **how), self.guidance_scale)
 
     def guidance_of(self, state: State) -> float | None:
-        """Guidance is part of the distribution here: the target's memory has it."""
+        """The scale of a call; guidance is part of the distribution, and the target's cache has it."""
         return state.cache.scale
 
     def guide(self, state: State, scale: float) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
 
 from mmspec.registry import DefaultMethod, DrafterSpec, MethodSpec, RuleSpec, Spec, TargetSpec, hookimpl
 from mmspec_continuous.denoising.manifest import DENOISING
@@ -147,3 +147,19 @@ def mmspec_commands(app: typer.Typer) -> None:
     from mmspec_continuous import commands
 
     commands.add(app)
+
+
+@hookimpl
+def mmspec_shipped_models() -> Iterable[Any]:
+    """The models of our cards."""
+    from mmspec_continuous.cards import SHIPPED
+
+    return SHIPPED
+
+
+@hookimpl
+def mmspec_parity_runners() -> Mapping[str, Any]:
+    """Runners of our parity fixtures."""
+    from mmspec_continuous.parity import ARCHITECTURES
+
+    return ARCHITECTURES

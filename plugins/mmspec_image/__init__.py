@@ -1,1 +1,1 @@
-"""Image generation over discrete codes: a first-party plugin of mmspec that offers nothing yet."""
+"""Image generation over discrete codes: a first-party plugin of mmspec."""

@@ -1,15 +1,14 @@
-"""What the card of the shipped image model says."""
+"""The card of the shipped image model."""
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
-from mmspec.report.cards import Shipped, write
+from mmspec.report.cards import Shipped
 from mmspec.report.views import View
 
 
 def held_out(facts: Mapping[str, Any]) -> View:
-    """Held-out pictures: how well codes are foretold, how well pictures come back from their codes."""
+    """The card's table on held-out pictures: cross-entropy of codes, and reconstruction from codes."""
     nats = facts["held_out_nats_per_code"].items()
     rows = [(f"nats per code, {name}", f"{value:.3f}") for name, value in nats]
     rows.append(("reconstruction, PSNR in dB", f"{facts['reconstruction_psnr_db']:.1f}"))
@@ -37,10 +36,3 @@ SHIPPED = (
         key_layout="llamagen",
     ),
 )
-
-
-def write_all(assets: Path, cards: Path) -> None:
-    """Render the cards of the models in `assets`."""
-    cards.mkdir(parents=True, exist_ok=True)
-    for shipped in SHIPPED:
-        write(shipped, assets, cards)

@@ -1,12 +1,10 @@
-"""The image plugin's commands. Registering them imports nothing heavy; running them does."""
-
-from pathlib import Path
-from typing import Annotated
+"""The image plugin's commands. Registering them imports nothing heavy."""
 
 import typer
 
 from mmspec.cli.groups import group
 from mmspec_image.bench.command import bench_image
+from mmspec_image.demo import demo_image
 from mmspec_image.generate import generate_image
 from mmspec_image.train.command import train_image
 
@@ -15,14 +13,5 @@ def add(app: typer.Typer) -> None:
     """Add our commands to the groups that plugins share."""
     group(app, "generate", "Generate, speculatively.").command("image")(generate_image)
     group(app, "bench", "Measure speed, and what it costs.").command("image")(bench_image)
-    group(app, "demo", "Run every demo, or one.", run_all=True).command("image")(demo)
+    group(app, "demo", "Run every demo, or one.", run_all=True).command("image")(demo_image)
     group(app, "train", "Train the small models that mmspec ships.").command("image")(train_image)
-
-
-def demo(
-    out: Annotated[Path, typer.Option("--out", "-o", help="The sheet of pictures.")] = Path("demo-output/image.png"),
-) -> None:
-    """The shipped model draws emoji: plainly, the same in fewer passes, and with a lossy rule."""
-    from mmspec_image.demo import demo_image
-
-    demo_image(out)

@@ -1,13 +1,12 @@
 """`mmspec demo image`: the shipped model draws the same emoji plainly, in fewer passes, in fewer still at a price."""
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-import mmspec
-from mmspec.kits.pictures.demo import draw_demo, make_room
+import typer
 
 MODEL = "mmspec/emoji"
+ROWS: dict[str, dict[str, Any]] = {"plain": {}, "gs-sjd": {"k": 16}, "gsd": {"k": 16}}
 CAPTIONS = (
     "heavy black heart",
     "police officer skin 4",
@@ -19,10 +18,12 @@ CAPTIONS = (
     "raised hand skin 3",
 )
 GUIDANCE = 2.0
-ROWS: Mapping[str, Mapping[str, Any]] = {"plain": {}, "gs-sjd": {"k": 16}, "gsd": {"k": 16}}
 
 
-def demo_image(out: Path) -> None:
-    """Write the sheet `out`, print passes, acceptance lengths and seconds."""
-    make_room(out)
-    draw_demo(mmspec.Pipeline.from_pretrained(MODEL), ROWS, CAPTIONS, GUIDANCE, out)
+def demo_image(
+    out: Annotated[Path, typer.Option("--out", "-o", help="The sheet of pictures.")] = Path("demo-output/image.png"),
+) -> None:
+    """The shipped model draws emoji: plainly, the same in fewer passes, and with a lossy rule."""
+    from mmspec.kits.pictures.demo import demonstrate
+
+    demonstrate(MODEL, ROWS, CAPTIONS, GUIDANCE, out)

@@ -1,4 +1,4 @@
-"""What the conformance kit tries the image components on: a tiny LlamaGen and a tiny Janus with random weights."""
+"""Examples for the conformance kit: a tiny LlamaGen and a tiny Janus with random weights."""
 
 from collections.abc import Sequence
 from functools import cache
@@ -11,17 +11,17 @@ from mmspec.testing.conformance.example import Example
 from mmspec_image.models.janus import JanusForImages
 from mmspec_image.models.llamagen import LlamaGenTransformer
 from mmspec_image.rules.grouped import GroupedOptions
-from mmspec_image.targets.janus import JanusTarget, Prompt
+from mmspec_image.targets.janus import JanusPrompt, JanusTarget
 from mmspec_image.targets.llamagen import LlamaGenTarget
 
 CLASSES = 5
 WORDS, PAD, BEGIN, IMAGE = 20, 0, 1, 2
-"""Words of the tiny Janus, and those that mean something."""
+"""Vocabulary of the tiny Janus, and its special tokens."""
 
 
 @cache
 def _tiny() -> LlamaGenTransformer:
-    """6 codes on 8 × 8 cells; weights large enough that codes depend on what stands before them."""
+    """6 codes on 8 × 8 cells; weights large enough that codes depend on earlier ones."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(1)
         model = LlamaGenTransformer(6, 8, dim=32, n_layer=2, n_head=4, multiple_of=16, num_classes=CLASSES)
@@ -40,7 +40,7 @@ def llamagen() -> Example:
 
 
 def tiny_janus(codes: int, grid: int) -> JanusForImages:
-    """Weights large enough that codes depend on what stands before them; without a part that reads pictures."""
+    """A Janus without a part that reads pictures; weights large enough that codes depend on earlier ones."""
     text = LlamaConfig(
         vocab_size=WORDS,
         hidden_size=32,
@@ -85,13 +85,13 @@ def _janus_target() -> JanusTarget:
 def janus() -> Example:
     """Prompts of several lengths, under guidance."""
 
-    def prompt(rows: Sequence[int]) -> Prompt:
+    def prompt(rows: Sequence[int]) -> JanusPrompt:
         lengths = [7 - row % 3 for row in rows]
         ids = torch.full((len(rows), max(lengths)), PAD)
         for i, (row, length) in enumerate(zip(rows, lengths, strict=True)):
             words = [3 + (row + place * place) % (WORDS - 4) for place in range(length - 2)]
             ids[i, -length:] = torch.tensor([BEGIN, *words, IMAGE])
-        return Prompt(ids, (ids != PAD).long())
+        return JanusPrompt(ids, (ids != PAD).long())
 
     return Example(target=_janus_target(), prompt=prompt, guidance=2.0)
 

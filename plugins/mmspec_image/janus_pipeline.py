@@ -16,7 +16,7 @@ from mmspec.hosts.loading import load_as, load_processor
 from mmspec.kits.pictures.arguments import captions_of
 from mmspec_image.models.janus import JanusForImages
 from mmspec_image.pipeline import TextToImagePipeline
-from mmspec_image.targets.janus import JanusTarget, Prompt
+from mmspec_image.targets.janus import JanusPrompt, JanusTarget
 
 
 class JanusPipeline(TextToImagePipeline):
@@ -24,7 +24,7 @@ class JanusPipeline(TextToImagePipeline):
 
     Args:
         model: The model.
-        processor: Its processor, which writes prompts as the model was taught.
+        processor: The model's processor, which formats prompts as in training.
 
     Example:
         ```python
@@ -51,17 +51,17 @@ class JanusPipeline(TextToImagePipeline):
         torch_dtype: str | torch.dtype | None = None,
         **how: Any,
     ) -> "JanusPipeline":
-        """Load a Janus as transformers stores it, or what `save_pretrained` wrote.
+        """Load a Janus as transformers stores it, or a pipeline as `save_pretrained` stores it.
 
         Args:
             name: A folder, or a hub name.
-            device: Where to put it.
-            dtype: Of its weights, by name or torch's own; default: float32.
-            torch_dtype: The same, as diffusers calls it.
-            **how: As in `use`; by default as it was saved.
+            device: The model's device.
+            dtype: Dtype of the weights, by name or as torch's; default: float32.
+            torch_dtype: diffusers' name for `dtype`.
+            **how: As in `use`; default: as it was saved.
 
         Raises:
-            ValueError: There is no such model, or its weights are not complete.
+            ValueError: There is no such model, or weights are missing.
         """
         refuse_device(device)
         model_at, processor_at = cls.places_of(str(name), "model", "processor")
@@ -79,11 +79,11 @@ class JanusPipeline(TextToImagePipeline):
         num_images_per_prompt: int = 1,
         guided: bool = True,
         **others: Any,
-    ) -> Prompt:
-        """What the target takes for a prompt, one row a picture.
+    ) -> JanusPrompt:
+        """The target's prompt, one row a picture.
 
         Raises:
-            ValueError: A prompt is empty, or something is given that this model has no use for.
+            ValueError: A prompt is empty, or an argument was given that this model does not take.
         """
         given = [name for name, value in others.items() if value is not None]
         if given:
@@ -92,12 +92,12 @@ class JanusPipeline(TextToImagePipeline):
             raise ValueError("negative_prompt= needs guidance_scale > 1: without guidance nothing is led away from")
         ids, mask = self._written(prompt, num_images_per_prompt)
         if negative_prompt is None:
-            return Prompt(ids, mask, guided=guided)
+            return JanusPrompt(ids, mask, guided=guided)
         negative = captions_of(negative_prompt)
         rows = len(ids) // num_images_per_prompt
         if len(negative) not in (1, rows):
             raise ValueError(f"{len(negative)} negative prompts for {rows} prompts; give one, or one a prompt")
-        return Prompt(ids, mask, *self._written(negative * (rows // len(negative)), num_images_per_prompt))
+        return JanusPrompt(ids, mask, *self._written(negative * (rows // len(negative)), num_images_per_prompt))
 
     def decode_units(self, units: Tensor) -> Tensor:
         """Pictures `[row, 3, height, width]` in [-1, 1] of codes `[row, cell]` in raster order."""
@@ -110,16 +110,16 @@ class JanusPipeline(TextToImagePipeline):
         return int(vq.num_patches * 2 ** (len(vq.channel_multiplier) - 1))
 
     def _written(self, prompt: str | Sequence[str] | None, times: int) -> tuple[Tensor, Tensor]:
-        """Ids and mask of prompts, so many times each, padded on the left."""
+        """Ids and mask of prompts, each repeated `times` times, padded on the left."""
         if prompt is None:
             raise ValueError("say what the picture shows: prompt=")
         said = captions_of(prompt)
         empty = [i for i, text in enumerate(said) if not text.strip()]
         if empty:
             raise ValueError(f"prompt {empty[0]} is empty; say what the picture shows")
-        made = self.processor(
+        inputs = self.processor(
             text=said, generation_mode="image", padding=True, padding_side="left", return_tensors="pt"
         )
         device = self._execution_device
-        ids, mask = made["input_ids"].to(device), made["attention_mask"].to(device)
+        ids, mask = inputs["input_ids"].to(device), inputs["attention_mask"].to(device)
         return ids.repeat_interleave(times, 0), mask.repeat_interleave(times, 0)

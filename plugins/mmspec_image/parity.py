@@ -19,10 +19,10 @@ def llamagen(state: dict[str, Tensor], io: dict[str, Tensor], config: dict[str, 
     """Teacher-forced logits, and greedy codes under guidance; with masked captions where there are masks."""
     grid = round(config["block_size"] ** 0.5)
     model = LlamaGenTransformer.from_official(state, grid=grid, n_head=config["n_head"])
-    made = {"logits": model(io["cond"], io["idx"]), "greedy_cfg3": _greedy(model, Condition(io["cond"]))}
+    outputs = {"logits": model(io["cond"], io["idx"]), "greedy_cfg3": _greedy(model, Condition(io["cond"]))}
     if "emb_masks" in io:
-        made["greedy_cfg3_masked"] = _greedy(model, Condition(io["cond"], io["emb_masks"].bool()))
-    return made
+        outputs["greedy_cfg3_masked"] = _greedy(model, Condition(io["cond"], io["emb_masks"].bool()))
+    return outputs
 
 
 def vq(state: dict[str, Tensor], io: dict[str, Tensor], config: dict[str, Any]) -> dict[str, Tensor]:

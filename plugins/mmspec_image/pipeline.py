@@ -12,23 +12,24 @@ from mmspec.api.pipeline import Generators, Seed
 from mmspec.core.report import Report
 from mmspec.core.warp import Warp
 from mmspec.hosts.offload import awake
-from mmspec.kits.pictures.callbacks import Callback
+from mmspec.kits.pictures.callbacks import Callback, refuse_guidance
 from mmspec.kits.pictures.models.captions import CaptionEncoder
 from mmspec.kits.pictures.models.vq import LlamaGenVQ
 from mmspec.kits.pictures.parts import refuse_misfits
-from mmspec.kits.pictures.pipeline import Call, PicturePipeline
+from mmspec.kits.pictures.pipeline import PicturePipeline
 from mmspec_image.models.llamagen import LlamaGenTransformer
 
 
 @dataclass
 class TextToImageOutput(ImagePipelineOutput):
-    """What a call drew.
+    """The output of a call.
 
     Attributes:
-        images: As `output_type` says: a list of PIL pictures, numbers in [0, 1] as `[row, height, width, 3]` (`np`) or
-            `[row, 3, height, width]` (`pt`), or the codes (`latent`). All pictures of a prompt stand together.
+        images: In the form that `output_type` names: a list of PIL pictures, numbers in [0, 1] as `[row, height,
+            width, 3]` (`np`) or `[row, 3, height, width]` (`pt`), or the codes (`latent`). All pictures of a prompt
+            stand together.
         report: Counts and times. `report.emitted` counts the codes that were drawn, fewer where a call was stopped.
-        codes: `[row, grid, grid]` int64; those that a stopped call did not reach repeat what stands above them.
+        codes: `[row, grid, grid]` int64; those that a stopped call did not reach repeat the code above them.
         rounds: `[row, grid, grid]` int64: the round that emitted each code; 0 is the prefill, -1: not reached.
     """
 
@@ -40,16 +41,16 @@ class TextToImageOutput(ImagePipelineOutput):
 class TextToImagePipeline(PicturePipeline):
     """Draws pictures as codes in raster order, many codes a pass.
 
-    A subclass for other models names its `target_module`, and overrides `encode_prompt`, `decode_units` and `side`.
+    A subclass for other models names its `target_module` and overrides `encode_prompt`, `decode_units` and `side`.
 
     Args:
-        transformer: Distribution of the codes.
-        vq: Codes to pixels.
+        transformer: Gives the distribution of the codes.
+        vq: Decodes codes to pixels.
         text_encoder: Features of captions: ours, or `T5EncoderModel` of the published text models; None for classes.
-        tokenizer: Of captions; None for classes.
+        tokenizer: The text encoder's tokenizer; None for classes.
 
     Raises:
-        ValueError: The parts do not fit each other; both numbers are named.
+        ValueError: The parts do not fit each other; names the numbers that differ.
 
     Example:
         ```python
@@ -109,9 +110,9 @@ class TextToImagePipeline(PicturePipeline):
         """Draw pictures, one row each, in one batch.
 
         Args:
-            prompt: A caption, or several; of models for captions.
-            class_labels: A class, or several; of models for classes.
-            negative_prompt: What to lead away from: one for all, or one a prompt; "" is no caption.
+            prompt: A caption, or several; for models of captions.
+            class_labels: A class, or several; for models of classes.
+            negative_prompt: What guidance leads away from: one for all, or one a prompt; "" is the null caption.
             height: In pixels; a model has one size.
             width: In pixels.
             num_images_per_prompt: Pictures of every prompt.
@@ -119,35 +120,37 @@ class TextToImagePipeline(PicturePipeline):
             temperature: Higher is more varied; 0 is greedy.
             top_k: Draw from the `top_k` likeliest codes; lower is safer, 0 keeps all.
             top_p: Draw from the likeliest codes that have this mass together; lower is safer, 1 keeps all.
-            seed: One, or one a picture. A picture does not depend on the method (if it is `invariant`) or on its batch.
-            generator: Instead of `seed`: a `torch.Generator`, or one a picture.
-            k: Codes to draft per round; default: what `use` was told.
+            seed: One seed, or one a picture. A picture does not depend on the method (if it is `invariant`) or on its
+                batch.
+            generator: A `torch.Generator`, or one a picture, instead of `seed`.
+            k: Codes to draft per round; default: as set by `use`.
             prompt_embeds: Instead of `prompt`: features `[prompt, length, width]`, as `encode_prompt` gives.
             prompt_attention_mask: `[prompt, length]` bool: which of them are no padding.
             negative_prompt_embeds: Instead of `negative_prompt`; for classes, the labels to lead away from.
-            negative_prompt_attention_mask: Of these.
+            negative_prompt_attention_mask: The mask of `negative_prompt_embeds`.
             output_type: `pil`, `np`, `pt`, or `latent` for the codes.
             return_dict: Return the output object, or else a tuple of its fields.
             callback_on_step_end: `callback(pipe, step, timestep, tensors) -> dict`, after the prefill (step 0) and
                 every round; `timestep` counts the codes of the slowest row. It may set `pipe.guidance_scale`, return
                 other `negative_prompt_embeds`, and stop the call with `pipe._interrupt = True`.
-            callback_on_step_end_tensor_inputs: What it is handed: `tokens` (`[row, cell]`, -1 where not drawn yet),
-                `accepted` (drafted codes that the round kept, `[row]`), `negative_prompt_embeds`,
+            callback_on_step_end_tensor_inputs: Tensors that the callback receives: `tokens` (`[row, cell]`, -1 where
+                not drawn yet), `accepted` (drafted codes that the round kept, `[row]`), `negative_prompt_embeds`,
                 `negative_prompt_attention_mask`.
 
         Raises:
             ValueError: A prompt is empty, too long or unknown, a number is out of its range, or a name is wrong.
         """
-        prompts = {
-            "prompt": prompt,
-            "class_labels": class_labels,
-            "negative_prompt": negative_prompt,
-            "prompt_embeds": prompt_embeds,
-            "prompt_attention_mask": prompt_attention_mask,
-            "negative_prompt_embeds": negative_prompt_embeds,
-            "negative_prompt_attention_mask": negative_prompt_attention_mask,
-        }
-        call = Call(
+        refuse_guidance(guidance_scale)
+        warp = Warp.sampling(temperature, top_k, top_p, guidance=guidance_scale if guidance_scale > 1 else None)
+        drawn = self.draw(
+            warp,
+            prompt=prompt,
+            class_labels=class_labels,
+            negative_prompt=negative_prompt,
+            prompt_embeds=prompt_embeds,
+            prompt_attention_mask=prompt_attention_mask,
+            negative_prompt_embeds=negative_prompt_embeds,
+            negative_prompt_attention_mask=negative_prompt_attention_mask,
             guidance_scale=guidance_scale,
             num_images_per_prompt=num_images_per_prompt,
             height=height,
@@ -159,8 +162,6 @@ class TextToImagePipeline(PicturePipeline):
             callback_on_step_end=callback_on_step_end,
             callback_on_step_end_tensor_inputs=callback_on_step_end_tensor_inputs,
         )
-        warp = Warp.sampling(temperature, top_k, top_p, guidance=guidance_scale if call.guided else None)
-        drawn = self.draw(prompts, call, warp)
         return TextToImageOutput(*drawn) if return_dict else tuple(drawn)
 
     def decode_units(self, units: Tensor) -> Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mmspec.hosts import offers
 from mmspec.kits.text.manifest import DEFAULT_METHODS
@@ -189,3 +189,11 @@ def mmspec_commands(app: typer.Typer) -> None:
     from mmspec_text import commands
 
     commands.add(app)
+
+
+@hookimpl
+def mmspec_shipped_models() -> Iterable[Any]:
+    """The models of our cards."""
+    from mmspec_text.cards import SHIPPED
+
+    return SHIPPED

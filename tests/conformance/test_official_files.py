@@ -21,6 +21,7 @@ from mmspec_continuous.models.mar import MARTransformer
 from mmspec_image.models.llamagen import LlamaGenTransformer
 from mmspec_video.models.oasis import OasisDiT
 from mmspec_video.models.oasis_vae import OasisVAE
+from tests.support.published_vq import published
 
 TESTS = Path(__file__).parents[1]
 State = dict[str, Tensor]
@@ -33,7 +34,8 @@ def llamagen() -> tuple[State, Callable]:
 
 def vq() -> tuple[State, Callable]:
     sizes: dict[str, Any] = dict(ch=32, encoder_ch_mult=(1, 1), decoder_ch_mult=(1, 1), z_channels=32, num_res_blocks=1)
-    return LlamaGenVQ(24, **sizes).state_dict(), lambda file: LlamaGenVQ.from_official(file, codebook_size=24, **sizes)
+    state = published(LlamaGenVQ(24, **sizes).state_dict())
+    return state, lambda file: LlamaGenVQ.from_official(file, codebook_size=24, **sizes)
 
 
 def mar() -> tuple[State, Callable]:

@@ -13,8 +13,9 @@ from mmspec.bench.plan import Plan
 from mmspec.cli.app import build
 from mmspec.core.distributions import Schedule
 from mmspec.kits.pictures.bench.captions import CAPTIONS
-from mmspec.kits.pictures.bench.contestants import Ours
+from mmspec.kits.pictures.bench.contestants import OwnMethod
 from mmspec.kits.pictures.bench.options import BenchOptions
+from mmspec.kits.pictures.bench.run import bench_pictures
 from mmspec.kits.pictures.bench.tasks import joined, tasks_of
 from mmspec.kits.pictures.data import caption_tokenizer
 from mmspec.kits.pictures.models.captions import CaptionEncoder
@@ -23,8 +24,8 @@ from mmspec.report import table, views
 from mmspec.report.result import Limits, Result
 from mmspec_continuous.bench import run as bench
 from mmspec_continuous.bench.baselines import NOISELESS, baselines
-from mmspec_continuous.bench.head import Clock, HeadCall, Whole
-from mmspec_continuous.bench.settings import SETTINGS, TEMPERED, methods_for
+from mmspec_continuous.bench.head import HeadClock, HeadTimedSampler, TargetWithHead
+from mmspec_continuous.bench.run import SETTINGS, TEMPERED, methods_for
 from mmspec_continuous.example import captions, tiny
 from mmspec_continuous.models.kl import mark
 from mmspec_continuous.pipeline import ContinuousTextToImagePipeline
@@ -71,7 +72,7 @@ def result(folder: Path, quick: pytest.MonkeyPatch) -> Result:
         return lambda: calls.append(1)
 
     options = BenchOptions(prompts=2, repeats=2, window=3, batch=2, floors=1)
-    made = bench.bench_continuous(["reflection", "set-parallel"], options, "cpu", progress, str(folder))
+    made = bench_pictures(bench.TokenSubject, ["reflection", "set-parallel"], options, "cpu", progress, str(folder))
     assert len(calls) - 1 == calls[0], "the progress bar knows how long it takes"
     return made
 
@@ -84,7 +85,9 @@ def test_quick_tries_all_methods_and_leaves_out_what_is_no_speed(folder: Path, q
         assert plan.quick is None
         return lambda: ticks.append(1)
 
-    made = bench.bench_continuous(["reflection"], BenchOptions(window=3).quick, "cpu", progress, str(folder))
+    made = bench_pictures(
+        bench.TokenSubject, ["reflection"], BenchOptions(window=3).quick, "cpu", progress, str(folder)
+    )
     assert len(ticks) - 1 == ticks[0] and made.limits == Limits()
     assert [row.method for row in made.rows] == ["plain", "reflection"] * 2
     assert all(row.peak_memory is None for row in made.rows)
@@ -144,15 +147,15 @@ def test_the_head_is_timed_apart_from_the_backbone(result: Result) -> None:
 def test_the_clock_counts_every_call_of_the_head_and_changes_nothing(folder: Path, monkeypatch) -> None:
     pipe = ContinuousTextToImagePipeline.from_pretrained(folder)
     calls: list[int] = []
-    mean = Clock.mean
+    measure = HeadClock.measure
 
-    def counted(self, x, step, condition):
+    def counted(self, mean, x, step, condition):
         calls.append(step)
-        return mean(self, x, step, condition)
+        return measure(self, mean, x, step, condition)
 
-    monkeypatch.setattr(Clock, "mean", counted)
+    monkeypatch.setattr(HeadClock, "measure", counted)
     task = tasks_of(pipe, 3.0, [0], 5)[0]
-    run = Ours(HeadCall(pipe.transformer))(task)
+    run = OwnMethod(HeadTimedSampler(pipe.transformer))(task)
     assert len(calls) == run.calls == 16 * 4 and 0 < run.head < run.seconds
     pipe.use("plain").set_progress_bar_config(disable=True)
     assert torch.equal(run.units[0], pipe(CAPTIONS[0], guidance_scale=3.0, seed=[5]).tokens[0].flatten(0, 1))
@@ -164,7 +167,7 @@ def test_a_pass_alone_runs_no_head_and_a_whole_one_does(monkeypatch) -> None:
     target, sizes = ContinuousTarget(tiny(steps=4)), (1, 3)
     pass_seconds(target, captions([1], 1.5), sizes, repeats=1)
     assert not draws
-    pass_seconds(Whole(target), captions([1], 1.5), sizes, repeats=1)
+    pass_seconds(TargetWithHead(target), captions([1], 1.5), sizes, repeats=1)
     assert len(draws) == 4 * len(sizes) * 4, "once a step, all nodes together; three passes are not counted"
 
 
@@ -187,7 +190,8 @@ def test_the_noiseless_last_step_is_the_mean_of_the_noisy_one() -> None:
     model = tiny()
     near = baselines(model)[NOISELESS_ROW].model
     task = type("Task", (), dict(condition=captions([1], 1.5), seeds=(3,)))
-    first = {name: Ours(HeadCall(m))(task).units[0][0] for name, m in (("noisy", model), ("noiseless", near))}
+    models = {"noisy": model, "noiseless": near}
+    first = {name: OwnMethod(HeadTimedSampler(m))(task).units[0][0] for name, m in models.items()}
     apart = (first["noisy"] - first["noiseless"]).abs()
     assert 0 < apart.max() < 6 * 0.3, "the first token differs by one draw of sigma_0"
 

@@ -14,7 +14,7 @@ from mmspec.kits.pictures.ship import ship
 from mmspec_continuous.models.kl import mark
 from mmspec_continuous.pipeline import ContinuousTextToImagePipeline
 from mmspec_continuous.train import recipe as recipes
-from mmspec_continuous.train.recipe import ContinuousRecipe, made_kl, made_model, token_loss, train
+from mmspec_continuous.train.recipe import ContinuousRecipe, token_loss, train, untrained_kl, untrained_model
 from mmspec_continuous.train.ship import facts_of
 
 LARGEST = 14e6
@@ -29,7 +29,7 @@ def parameters(model):
 
 def test_the_shipped_models_fit_their_budget():
     recipe = ContinuousRecipe()
-    vae, model = made_kl(recipe, 64), made_model(recipe, 8, recipe.words, None)
+    vae, model = untrained_kl(recipe, 64), untrained_model(recipe, 8, recipe.words, None)
     assert 4.5e6 < parameters(model.transformer) < 5.5e6
     assert 2 * (parameters(vae) + parameters(model) + parameters(Features(recipe.words))) + BESIDE < LARGEST
     with torch.no_grad():
@@ -80,7 +80,7 @@ def test_wrong_tokens_are_read_and_true_ones_learned(small, tmp_path, monkeypatc
 
 def test_captions_and_noise_reach_the_loss(small):
     _, recipe = small
-    model = made_model(recipe, 4, 30, None)
+    model = untrained_model(recipe, 4, 30, None)
     ids, mask = torch.arange(2, 10).view(2, 4), torch.ones(2, 4, dtype=torch.bool)
     tokens, others = torch.randn(2, 2, 16, 8, generator=torch.Generator().manual_seed(0))
 

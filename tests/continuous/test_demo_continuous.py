@@ -9,7 +9,7 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from mmspec.core.bias import Bias
-from mmspec.kits.pictures.demo import CELL, GAP, Row, against, draw_demo, labelled, make_room
+from mmspec.kits.pictures.demo import CELL, GAP, DemoRow, against, draw_demo, labelled, make_room
 from mmspec_continuous import demo
 
 CAPTIONS = ("red heart", "blue cat")
@@ -21,7 +21,7 @@ def picture(shade):
 
 def row(name, exactness, shades, bias=None):
     report = SimpleNamespace(exactness=exactness, bias=bias, emitted=16)
-    return Row(name, [picture(shade) for shade in shades], [report] * len(shades), [1.0] * len(shades))
+    return DemoRow(name, [picture(shade) for shade in shades], [report] * len(shades), [1.0] * len(shades))
 
 
 @pytest.fixture

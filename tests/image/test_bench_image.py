@@ -13,13 +13,15 @@ from mmspec.bench.limits import Floor
 from mmspec.bench.plan import Plan
 from mmspec.cli.app import build
 from mmspec.kits.pictures.bench.captions import CAPTIONS, HELD_OUT, SEEN
-from mmspec.kits.pictures.bench.contestants import Call, Drawn, Ours
+from mmspec.kits.pictures.bench.contestants import Drawn, OwnMethod
 from mmspec.kits.pictures.bench.foreground import charged, compression, foreground
+from mmspec.kits.pictures.bench.judge import Judge
 from mmspec.kits.pictures.bench.options import BenchOptions
+from mmspec.kits.pictures.bench.run import PictureBench, bench_pictures
 from mmspec.kits.pictures.data import caption_tokenizer
 from mmspec.kits.pictures.models.captions import CaptionEncoder
 from mmspec.kits.pictures.models.vq import LlamaGenVQ
-from mmspec.kits.pictures.quality import Features, write_quality
+from mmspec.kits.pictures.quality import Features, load_quality, write_quality
 from mmspec.report import table, views
 from mmspec.report.cards import render_measured
 from mmspec.report.numbers import fill
@@ -28,7 +30,7 @@ from mmspec_image.bench import loops as loops_module
 from mmspec_image.bench import run as bench
 from mmspec_image.bench.loops import LOOPS, loops
 from mmspec_image.bench.plain_loop import step
-from mmspec_image.bench.settings import SETTINGS, methods_of
+from mmspec_image.bench.run import SETTINGS, CodeSubject
 from mmspec_image.models.llamagen import LlamaGenTransformer
 from mmspec_image.pipeline import TextToImagePipeline
 
@@ -79,7 +81,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def quick() -> Iterator[pytest.MonkeyPatch]:
     """Without what only takes time here: the profiler, the machine's floor, most windows."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("mmspec_image.bench.settings.WINDOWS", (3, 4, 20))
+        patch.setattr(bench, "WINDOWS", (3, 4, 20))
         patch.setattr("mmspec.bench.memory.peak_growth", lambda work, device: work() or 1000)
         patch.setattr(bench, "measure_floor", _floor)
         patch.setattr(loops_module, "compiled_step", lambda: step)  # compiling takes half a minute
@@ -100,7 +102,7 @@ def result(folder: Path, quick: pytest.MonkeyPatch) -> Result:
         return lambda: calls.append(1)
 
     options = BenchOptions(prompts=2, repeats=2, window=3, batch=2, floors=1)
-    made = bench.bench_image(["gs-sjd", "sjd", "gsd"], options, "cpu", progress, str(folder))
+    made = bench_pictures(CodeSubject, ["gs-sjd", "sjd", "gsd"], options, "cpu", progress, str(folder))
     assert len(calls) - 1 == calls[0], "the progress bar knows how long it takes"
     return made
 
@@ -143,17 +145,19 @@ def test_the_floor_is_plain_decoding_with_other_seeds(result: Result, folder: Pa
     plain = result.row(GUIDED, "plain").quality
     assert {name: len(values) for name, values in result.floor[GUIDED].items()} == {"frechet": 1, "caption_score": 1}
     assert result.floor[GUIDED]["frechet"] != [plain["frechet"]] and set(result.floor) == {GUIDED, FREE}
-    made = bench.Bench(_judge(folder), (), BenchOptions(prompts=2, repeats=2), "cpu", "tiny", lambda: None)
+    made = _bench(folder, BenchOptions(prompts=2, repeats=2))
     with torch.no_grad():
-        call = Call(made.judge.pipe.transformer, SETTINGS[0].warp)
         tasks = made.tasks(SETTINGS[0], range(4), shift=4)
-        runs = [Ours(call)(task) for task in tasks]  # alone: batches change no picture
+        plainly = OwnMethod(made.subject.sampler(SETTINGS[0]))
+        runs = [plainly(task) for task in tasks]  # alone: batches change no picture
         looks = made.judge.looks(made.judge.pictures(runs), CAPTIONS[:4])
     assert looks["frechet"] == result.floor[GUIDED]["frechet"][0] and tasks[0].seeds == (4,)
 
 
-def _judge(folder: Path) -> bench.Judge:
-    return bench.Judge(TextToImagePipeline.from_pretrained(folder), bench.load_quality(folder))
+def _bench(folder: Path, options: BenchOptions) -> PictureBench:
+    pipe = TextToImagePipeline.from_pretrained(folder)
+    judge = Judge(pipe, load_quality(folder))
+    return PictureBench(CodeSubject(pipe.transformer), judge, (), options, "cpu", "tiny", lambda: None)
 
 
 def test_a_batch_is_its_rows(result: Result) -> None:
@@ -165,18 +169,18 @@ def test_a_batch_is_its_rows(result: Result) -> None:
 
 def test_plain_loops_draw_from_the_same_distribution(folder: Path, quick: pytest.MonkeyPatch) -> None:
     """The most likely codes, at a temperature near 0, are those of plain decoding; at 1 all loops draw the same."""
-    made = bench.Bench(_judge(folder), (), BenchOptions(), "cpu", "tiny", lambda: None)
+    made = _bench(folder, BenchOptions())
     for setting in (replace(setting, temperature=1e-4) for setting in SETTINGS):
         with torch.no_grad():
             task = made.tasks(setting, [0])[0]
-            call = Call(made.judge.pipe.transformer, setting.warp)
-            ours: Drawn = Ours(call)(task)
-            likeliest = [loop(task) for loop in loops(call, setting.guidance, setting.temperature).values()]
-            drawn = [loop(task).units[0] for loop in loops(call, setting.guidance, 1.0).values()]
+            model = made.judge.pipe.transformer
+            ours: Drawn = OwnMethod(made.subject.sampler(setting))(task)
+            likeliest = [loop(task) for loop in loops(model, setting).values()]
+            drawn = [loop(task).units[0] for loop in loops(model, replace(setting, temperature=1.0)).values()]
         assert len(likeliest) == 3 and all(torch.equal(run.units[0], ours.units[0]) for run in likeliest)
         assert all(run.report is None for run in likeliest)
         assert all(torch.equal(codes, drawn[0]) for codes in drawn)
-    assert methods_of(("sjd",), BenchOptions(), sweep=True) == {"sjd": {"method": "sjd", "k": BenchOptions().window}}
+    assert made.subject.tried(("sjd",), 12, whole=True) == {"sjd": {"method": "sjd", "k": 12}}
 
 
 def test_loops_of_ours_are_called_ours_and_the_fastest_is_what_counts(result: Result) -> None:
@@ -196,7 +200,7 @@ def test_quick_tries_all_methods_and_leaves_out_what_is_no_speed(folder: Path, q
         assert plan.quick is None and "--quick" not in str(plan)
         return lambda: ticks.append(1)
 
-    made = bench.bench_image(["gs-sjd", "gsd"], BenchOptions(window=3).quick, "cpu", progress, str(folder))
+    made = bench_pictures(CodeSubject, ["gs-sjd", "gsd"], BenchOptions(window=3).quick, "cpu", progress, str(folder))
     assert len(ticks) - 1 == ticks[0] and made.limits == Limits()
     assert [row.method for row in made.rows] == ["plain", "gs-sjd", "gsd"] * 2
     assert all(row.peak_memory is None and len(row.repeats_s) == 2 for row in made.rows)

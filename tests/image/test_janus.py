@@ -17,7 +17,7 @@ from mmspec.hosts import self_check
 from mmspec.registry import installed
 from mmspec_image.drafters.jacobi import ImageJacobi, JacobiOptions
 from mmspec_image.example import tiny_janus
-from mmspec_image.targets.janus import JanusTarget, Prompt
+from mmspec_image.targets.janus import JanusPrompt, JanusTarget
 
 INITS = ("random", "left", "above", "predict-2d", "previous-image")
 STOCK_GUIDANCE = 5.0
@@ -32,7 +32,7 @@ def model():
 
 
 def prompt(rows=3):
-    return Prompt(IDS[:rows], PADDED[:rows])
+    return JanusPrompt(IDS[:rows], PADDED[:rows])
 
 
 def stock(model, rows, **how):
@@ -127,18 +127,18 @@ def test_same_seed_same_picture_and_rows_are_independent(model):
         together = decoder.generate(prompt(), 16, seed=[5, 6, 7], warp=warp).units
         assert rule is not Match or all(torch.equal(a, b) for a, b in zip(together, plain, strict=True))
         for row in range(3):
-            alone = Prompt(IDS[row, None, IDS[row] != 0])
+            alone = JanusPrompt(IDS[row, None, IDS[row] != 0])
             assert torch.equal(decoder.generate(alone, 16, seed=[5 + row], warp=warp).units[0], together[row])
 
 
 def test_a_negative_prompt_of_another_length_is_the_unconditional_half(model, wanted):
     null = torch.tensor([[0, 1, 7, 8, 9, 9, 9, 2]])
-    started = JanusTarget(model).start(Prompt(IDS, PADDED, null, (null != 0).long()), 16, 1)
+    started = JanusTarget(model).start(JanusPrompt(IDS, PADDED, null, (null != 0).long()), 16, 1)
     with torch.no_grad():
         theirs = forced(model, null[0, 1:], CODES[0])[0]
     torch.testing.assert_close(started.output.null[:, 0], theirs.expand(3, -1), rtol=1e-4, atol=1e-4)
     torch.testing.assert_close(started.output.logits[:, 0], wanted[0][:, 0], rtol=1e-4, atol=1e-4)
-    alone = JanusTarget(model).start(Prompt(IDS, PADDED, guided=False), 16, 1)
+    alone = JanusTarget(model).start(JanusPrompt(IDS, PADDED, guided=False), 16, 1)
     assert alone.output.null is None and len(alone.cache.slots.length) == 3
 
 
@@ -176,11 +176,11 @@ def test_what_does_not_fit_is_refused(model, monkeypatch):
     with pytest.raises(ValueError, match="has 16 codes, 17 were asked for"):
         target.start(prompt(), 17, 1)
     with pytest.raises(ValueError, match="padding on the right"):
-        target.start(Prompt(IDS, PADDED.flip(1)), 16, 1)
+        target.start(JanusPrompt(IDS, PADDED.flip(1)), 16, 1)
     with pytest.raises(ValueError, match="has holes"):
-        target.start(Prompt(IDS, torch.tensor([[1, 0, 1, 1, 1, 1]] * 3)), 16, 1)
+        target.start(JanusPrompt(IDS, torch.tensor([[1, 0, 1, 1, 1, 1]] * 3)), 16, 1)
     with pytest.raises(ValueError, match="token id 20 is outside the model's vocabulary of 20"):
-        target.start(Prompt(torch.full_like(IDS, 20)), 16, 1)
+        target.start(JanusPrompt(torch.full_like(IDS, 20)), 16, 1)
     with pytest.raises(TypeError, match="not a SimpleNamespace"):
         JanusTarget(SimpleNamespace())
     monkeypatch.setattr(model.generation_config, "generation_kwargs", {})
@@ -204,7 +204,7 @@ def test_rope_that_rescales_itself_is_refused_beyond_its_reach(model):
     )
     target = JanusTarget(type(model)(config).eval())
     with pytest.raises(ValueError, match="6 tokens of prompt and 16 codes go beyond position 20, and dynamic rope"):
-        target.start(Prompt(IDS[:1], guided=False), 16, 1)
+        target.start(JanusPrompt(IDS[:1], guided=False), 16, 1)
 
 
 def test_it_is_examined_once_and_let_go(monkeypatch):

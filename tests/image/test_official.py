@@ -7,10 +7,12 @@ import torch
 from safetensors.torch import save_file
 
 from mmspec.kits.pictures.models.vq import LlamaGenVQ
+from mmspec.kits.pictures.models.vq_names import renamed
 from mmspec.testing.parity import compare
 from mmspec_image.models.llamagen import LlamaGenTransformer
 from mmspec_image.models.official import HEADS
 from mmspec_image.parity import llamagen
+from tests.support.published_vq import published
 
 SMALL = dict(grid=4, n_head=4)
 
@@ -76,7 +78,10 @@ def test_published_sizes_have_their_parameters(size, millions, more):
 
 def test_vq16_has_the_published_keys():
     with torch.device("meta"):
-        state = LlamaGenVQ().state_dict()
+        model = LlamaGenVQ().state_dict()
+        state = published(model)
+    again = renamed(state)
+    assert again.keys() == model.keys() and all(again[key].shape == value.shape for key, value in model.items())
     assert len(state) == 343  # 344 with `quantize.codebook_used`, which only training reads
     assert sum(t.numel() for t in state.values()) / 1e6 == pytest.approx(71.88, abs=0.07)
     assert state["decoder.conv_blocks.4.res.2.conv2.weight"].shape == (128, 128, 3, 3)

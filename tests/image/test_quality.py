@@ -8,8 +8,8 @@ import torch
 from safetensors import safe_open
 
 from mmspec.kits.pictures.data import Pictures, caption_tokenizer, pixels
-from mmspec.kits.pictures.features import FeatureRecipe, recognised, train_features
-from mmspec.kits.pictures.quality import FILE, Features, Gaussian, frechet, load_quality, write_quality
+from mmspec.kits.pictures.features import FeatureRecipe, alike, train_features
+from mmspec.kits.pictures.quality import FILE, Features, FeatureStatistics, frechet, load_quality, write_quality
 
 
 def spread(seed: int, n: int = 5) -> torch.Tensor:
@@ -57,7 +57,7 @@ def test_the_file_says_what_it_is_and_gives_back_what_was_written(written: Path)
         assert kinds == {torch.float16} and held.get_tensor("covariance").dtype == torch.float32
         assert json.loads(held.metadata()["config"])["width"] == 8 and "training pictures" in held.metadata()["what"]
     quality = load_quality(written)
-    own = Gaussian.of(quality.of(drawn(200, 0)))
+    own = FeatureStatistics.of(quality.of(drawn(200, 0)))
     assert quality.training.count == 200 and torch.allclose(own.mean.float(), quality.training.mean, atol=1e-6)
     assert float(quality.training.covariance.trace()) == pytest.approx(1, abs=0.01)  # weights are rounded afterwards
     assert quality.distance(drawn(200, 0)) == pytest.approx(0, abs=1e-4)
@@ -82,6 +82,17 @@ def test_captions_are_the_mean_of_their_tokens_without_padding() -> None:
 
 def test_the_default_network_is_small() -> None:
     assert sum(weights.numel() for weights in Features().parameters()) <= 300_000
+
+
+@torch.no_grad()
+def recognised(model: Features, pictures: Pictures, tokenizer, among: int = 10) -> float:
+    """Share of held-out pictures whose own caption is one of the `among` likeliest held-out ones."""
+    kept = pictures.held_out.nonzero()[:, 0]
+    captions = [pictures.captions[i] for i in kept.tolist()]
+    words = tokenizer(captions, padding="max_length", truncation=True, return_tensors="pt").to(model.device)
+    images = pixels(pictures.images[kept]).to(model.device)
+    cosines = alike(model, images, words["input_ids"], words["attention_mask"])
+    return float((cosines >= cosines.topk(min(among, len(kept))).values[:, -1:]).diagonal().float().mean())
 
 
 def test_training_tells_pictures_by_their_captions_and_goes_on_where_it_stopped(tmp_path: Path) -> None:

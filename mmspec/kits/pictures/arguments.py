@@ -1,4 +1,4 @@
-"""What a call of a picture pipeline is given: prompts or classes, counted and checked, and the size of the picture."""
+"""Arguments of a picture pipeline's call: prompts or classes, counted and checked, and the size of the picture."""
 
 from collections.abc import Iterable, Sequence
 
@@ -13,7 +13,7 @@ def count(prompt: Prompt, class_labels: Labels | None, embeds: Tensor | None) ->
     """How many prompts a call has.
 
     Raises:
-        ValueError: There is none, it comes in two forms, or it is none.
+        ValueError: No prompt was given, two forms of it were, or it has the wrong type.
     """
     given = {"prompt": prompt, "class_labels": class_labels, "prompt_embeds": embeds}
     named = [name for name, value in given.items() if value is not None]
@@ -30,7 +30,7 @@ def captions_of(prompt: str | Sequence[str]) -> list[str]:
     """One caption or several, as a list.
 
     Raises:
-        ValueError: It is neither.
+        ValueError: The prompt is neither a text nor a list of texts.
     """
     captions = [prompt] if isinstance(prompt, str) else list(prompt) if isinstance(prompt, Iterable) else []
     if not captions or not all(isinstance(caption, str) for caption in captions):
@@ -42,7 +42,7 @@ def labels_of(labels: Labels) -> Tensor:
     """One class or several, `[class]` int64.
 
     Raises:
-        ValueError: It is neither.
+        ValueError: The labels are neither an integer nor a list of integers.
     """
     try:
         listed = torch.as_tensor(labels).reshape(-1)
@@ -54,10 +54,10 @@ def labels_of(labels: Labels) -> Tensor:
 
 
 def in_range(labels: Tensor, classes: int) -> Tensor:
-    """The labels, if there are such classes.
+    """The labels, all of which have to be classes of the model.
 
     Raises:
-        ValueError: Names the first one that there is not.
+        ValueError: Names the first label that is no class.
     """
     wrong = labels[(labels < 0) | (labels >= classes)]
     if len(wrong):
@@ -66,10 +66,10 @@ def in_range(labels: Tensor, classes: int) -> Tensor:
 
 
 def one_each(values: Tensor, rows: int, what: str) -> Tensor:
-    """`[rows, …]` of one value for all, or one a prompt.
+    """`[rows, …]` of one value for all prompts, or one a prompt.
 
     Raises:
-        ValueError: There are as many as neither.
+        ValueError: The number of values is neither 1 nor the number of prompts.
     """
     if len(values) not in (1, rows):
         raise ValueError(f"{len(values)} {what} for {rows} prompts; give one, or one a prompt")

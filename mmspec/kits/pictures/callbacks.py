@@ -1,4 +1,4 @@
-"""`callback_on_step_end` of a call: what it is shown after each round, and what it may change."""
+"""`callback_on_step_end` of a call: which tensors it receives after each round, and what it may change."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from mmspec.core.state import State
+from mmspec.kits.pictures.capabilities import Renewing
 from mmspec.kits.pictures.rounds import Rounds
 from mmspec.registry.numbers import numbers
 
@@ -18,10 +19,10 @@ Callback = Callable[[Any, int, int, dict[str, Any]], dict[str, Any] | None]
 
 
 def refuse_unknown(names: Sequence[str]) -> None:
-    """Refuse names of tensors that there are not.
+    """Refuse names that are none of `TENSORS`.
 
     Raises:
-        ValueError: Names them.
+        ValueError: Lists these names.
     """
     unknown = [name for name in names if name not in TENSORS]
     if unknown:
@@ -30,16 +31,15 @@ def refuse_unknown(names: Sequence[str]) -> None:
 
 @dataclass
 class StepEnd:
-    """Calls back, and puts into effect what came of it: from the next round on, in the same distribution for every
-    method.
+    """Calls the user's callback after a round, and applies what it changed from the next round on.
 
     Attributes:
         pipe: The pipeline; its `guidance_scale` may be changed, and its `guidance_of` and `guide` put that into effect.
-        target: Whose unconditional half is prefilled again when what guidance leads away from changes.
-        callback: The user's, or None.
-        names: What it asked for.
-        null: What guidance leads away from, as in the target's prompt; None without guidance.
-        null_mask: Its mask.
+        target: The target; its unconditional half is prefilled again when the null condition changes.
+        callback: The user's callback, or None.
+        names: Names of the tensors that it asked for.
+        null: The null condition, which guidance leads away from, as in the target's prompt; None without guidance.
+        null_mask: The mask of `null`; or None.
     """
 
     pipe: Any
@@ -50,17 +50,20 @@ class StepEnd:
     null_mask: Tensor | None
 
     def __call__(self, state: State, rounds: Rounds) -> None:
-        """After round `rounds.number - 1`; the prefill is round 0. The time step counts the slowest row's units."""
+        """Call back after round `rounds.number - 1`; the prefill is round 0.
+
+        The time step that the callback receives counts the slowest row's units.
+        """
         if self.callback is None:
             return
         shown = {name: self._shown(name, state, rounds) for name in self.names}
-        made = self.callback(self.pipe, rounds.number - 1, min(state.host_emitted), dict(shown)) or {}
-        refuse_unknown(list(made))
-        self._refuse_units(shown, made)
+        changes = self.callback(self.pipe, rounds.number - 1, min(state.host_emitted), dict(shown)) or {}
+        refuse_unknown(list(changes))
+        self._refuse_units(shown, changes)
         if state.finished:
             return
         self._guide(state)
-        null, mask = made.get(NULL, self.null), made.get(NULL_MASK, self.null_mask)
+        null, mask = changes.get(NULL, self.null), changes.get(NULL_MASK, self.null_mask)
         if not (_same(null, self.null) and _same(mask, self.null_mask)):
             self._renew(state, null, mask)
 
@@ -73,9 +76,9 @@ class StepEnd:
         own = self.null if name == NULL else self.null_mask
         return None if own is None else own.clone()  # so that a change in place is seen
 
-    def _refuse_units(self, shown: dict[str, Any], made: dict[str, Any]) -> None:
+    def _refuse_units(self, shown: dict[str, Any], changes: dict[str, Any]) -> None:
         for name in ("tokens", "accepted"):
-            new = made.get(name)
+            new = changes.get(name)
             if new is not None and new is not shown.get(name):
                 raise ValueError(
                     f"the callback returned other {name}: what is emitted stands. It may change {NULL}, "
@@ -83,7 +86,7 @@ class StepEnd:
                 )
 
     def _guide(self, state: State) -> None:
-        """Use another guidance from here on."""
+        """Apply a guidance scale that the callback set."""
         scale, now = self.pipe.guidance_scale, self.pipe.guidance_of(state)
         if now is None and scale != 1:
             raise ValueError(f"this call began without guidance (1), so a callback cannot make it {scale}")
@@ -92,8 +95,8 @@ class StepEnd:
             self.pipe.guide(state, scale)
 
     def _renew(self, state: State, null: Tensor | None, mask: Tensor | None) -> None:
-        """Lead away from something else from here on."""
-        if null is None or self.null is None or not hasattr(self.target, "renew_null"):
+        """Guide away from another null condition from here on."""
+        if null is None or self.null is None or not isinstance(self.target, Renewing):
             raise ValueError(f"there is no unconditional half whose {NULL} could be changed")
         if null.shape != self.null.shape:
             raise ValueError(f"{NULL} is {list(self.null.shape)}, the callback made it {list(null.shape)}")
@@ -110,7 +113,7 @@ def _same(a: Tensor | None, b: Tensor | None) -> bool:
 
 
 def refuse_guidance(scale: float) -> None:
-    """Refuse a guidance scale that is none.
+    """Refuse a guidance scale below 1.
 
     Raises:
         ValueError: It is below 1, NaN, or no number.

@@ -1,22 +1,43 @@
-"""What commands that draw pictures share: files written whole or not at all, several pictures on a sheet, CTRL-C.
+"""What commands that draw pictures or train models for them share. Nothing heavy is imported before a command runs.
 
-Nothing heavy is imported before a command runs.
+Files are written whole or not at all, several pictures stand on one sheet, and CTRL-C keeps what there is.
 """
 
 import signal
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 
+from mmspec.cli.arguments import refuse_method
 from mmspec.cli.groups import INTERRUPTED
+from mmspec.cli.places import refuse_unwritable
 from mmspec.files import save_whole
+
+Out = Annotated[Path, typer.Option("--out", "-o", help="The picture; its ending says the format.")]
+Trace = Annotated[Path | None, typer.Option(help="The picture again, its cells in the colours of rounds.")]
+Model = Annotated[str, typer.Option(help="A shipped model (mmspec/…) or a folder.")]
+Method = Annotated[str, typer.Option(help="See `mmspec methods`.")]
+Rule = Annotated[str | None, typer.Option(help="Acceptance rule; default: the method's.")]
+Drafted = Annotated[int | None, typer.Option("--num-speculative-tokens", "-k", min=0)]
+Negative = Annotated[str | None, typer.Option(help="What to lead away from.")]
+NumImages = Annotated[int, typer.Option(min=1, max=256, help="Pictures, on one sheet.")]
+Options = Annotated[list[str] | None, typer.Option(help="key=value of drafter or rule; repeatable.")]
+Device = Annotated[str, typer.Option(help="cpu, cuda, …")]
+
+Data = Annotated[
+    Path, typer.Option(help="Folder with emoji64.npz (images) and captions.txt.", exists=True, file_okay=False)
+]
+Assets = Annotated[Path, typer.Option(help="Folder that receives the finished model.")]
+Cards = Annotated[Path, typer.Option(help="Folder that receives its model card.")]
+Work = Annotated[Path, typer.Option(help="Folder for checkpoints; delete it to start anew.")]
+TrainDevice = Annotated[str, typer.Option(help="Where to train: cpu, cuda, cuda:1, …")]
 
 
 def pipeline(model: str, device: str, /, **how: Any) -> Any:
-    """A pipeline that draws pictures; arguments as in `mmspec.Pipeline.from_pretrained`.
+    """Load a pipeline that draws pictures; arguments as in `mmspec.Pipeline.from_pretrained`.
 
     Raises:
         ValueError: There is no such model, it draws no pictures, or an argument is wrong.
@@ -24,19 +45,20 @@ def pipeline(model: str, device: str, /, **how: Any) -> Any:
     from diffusers.utils import logging
 
     import mmspec
+    from mmspec.kits.pictures.pipeline import PicturePipeline
 
-    logging.disable_progress_bar()  # of loading, which takes a moment only
+    logging.disable_progress_bar()  # loading takes a moment only
     pipe = mmspec.Pipeline.from_pretrained(model, device=device, **how)
-    if not hasattr(pipe, "decode_units"):
+    if not isinstance(pipe, PicturePipeline):
         raise ValueError(f"{model} draws no pictures: it is a {type(pipe).__name__}")
     return pipe
 
 
 def list_words(model: str) -> None:
-    """Print the words that a model's captions were made of.
+    """Print the words of a model's training captions.
 
     Raises:
-        ValueError: There is no such model, or it reads no captions of ours.
+        ValueError: There is no such model, or it has no tokenizer of captions.
     """
     from mmspec.hosts.loading import load_tokenizer, locate_pipeline
     from mmspec.kits.pictures.words import words_of
@@ -47,37 +69,62 @@ def list_words(model: str) -> None:
     typer.echo("\n".join(words_of(load_tokenizer(str(folder / "tokenizer")))))
 
 
-def draw(pipe: Any, call: Mapping[str, Any], out: Path, trace: Path | None, unit: str) -> None:
-    """Draw into a file, say what it took; CTRL-C keeps what there is.
+def generate(
+    call: Mapping[str, Any],
+    unit: str,
+    out: Path,
+    trace: Path | None,
+    model: str,
+    options: Sequence[str] | None,
+    **how: Any,
+) -> None:
+    """Draw into a file and say what it took; CTRL-C keeps what there is.
 
-    Args:
-        pipe: The pipeline.
-        call: Its arguments.
-        out: The picture, or a sheet of them.
-        trace: The same again, cells in the colours of the rounds that emitted them.
-        unit: What a unit is called.
+    `call` are arguments of the pipeline's call, `unit` is the name of a unit (code, token, …), and `how` are `device`,
+    `method`, `rule` and `k`; the others are options of the command.
 
     Raises:
-        ValueError: An argument of the call is wrong.
+        ValueError: A file cannot be written, or an argument is wrong.
         typer.Exit: The call was stopped.
     """
+    from mmspec.registry.options import parse
+
+    for file in filter(None, (out, trace)):
+        refuse_unwritable(file)
+        refuse_format(file)
+    refuse_method(how["method"])
+    pipe = pipeline(model, how.pop("device"), **how, **parse(options or []))
     with ctrl_c_stops(pipe):
-        made = pipe(**call)
-    save_whole(out, sheet(made.images).save)
+        drawn = pipe(**call)
+    save_whole(out, sheet(drawn.images).save)
     if trace is not None:
         from mmspec.kits.pictures.trace import traced
 
-        save_whole(trace, sheet([traced(*both) for both in zip(made.images, made.rounds, strict=True)]).save)
-    typer.echo("\n".join(line for line in (pipe.decoder().why, str(made.report), str(out)) if line), err=True)
+        save_whole(trace, sheet([traced(*both) for both in zip(drawn.images, drawn.rounds, strict=True)]).save)
+    typer.echo("\n".join(line for line in (pipe.decoder().why, str(drawn.report), str(out)) if line), err=True)
     if pipe.interrupt:
-        drawn = f"{made.report.emitted} of {made.rounds.numel()} {unit}s"
-        typer.echo(f"(stopped; {out} is what there is: {drawn}, the rest repeats what stands above)", err=True)
+        count = f"{drawn.report.emitted} of {drawn.rounds.numel()} {unit}s"
+        typer.echo(f"(stopped; {out} is what there is: {count}, the rest repeats what stands above)", err=True)
         raise typer.Exit(INTERRUPTED)
 
 
 @contextmanager
+def resumable(work: Path) -> Iterator[None]:
+    """Training inside of the block may be stopped by CTRL-C, and says how it is resumed.
+
+    Raises:
+        typer.Exit: It was stopped.
+    """
+    try:
+        yield
+    except KeyboardInterrupt:
+        typer.echo(f"\nStopped. The last checkpoint in {work} stays loadable; run the same command again to resume.")
+        raise typer.Exit(INTERRUPTED) from None
+
+
+@contextmanager
 def ctrl_c_stops(pipe: Any) -> Iterator[None]:
-    """Inside the block CTRL-C stops the pipeline's call after its round; the second one stops it at once."""
+    """Inside of the block the first CTRL-C stops the pipeline's call after its round, the second one at once."""
 
     def stop(*_: Any) -> None:
         pipe._interrupt = True
@@ -99,10 +146,10 @@ def sheet(pictures: Sequence[Any]) -> Any:
 
 
 def refuse_format(file: Path) -> None:
-    """Refuse a name that does not say a format of pictures.
+    """Refuse a file name whose ending is no format of pictures.
 
     Raises:
-        ValueError: It does not.
+        ValueError: The ending is no format that can be written.
     """
     from PIL import Image
 

@@ -1,4 +1,4 @@
-"""What targets of pictures are handed: classes or features of captions, and what guidance leads away from."""
+"""Conditions of picture targets: classes or features of captions, and the null condition for guidance."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
@@ -10,14 +10,14 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Condition:
-    """What pictures are made after.
+    """The condition of a batch of pictures.
 
     Attributes:
         given: Classes `[batch]` int64, or caption features `[batch, caption, width]`.
         mask: `[batch, caption]` bool: positions that are not padding; None: all.
-        null: What guidance leads away from: as `given`; None: the model's own null condition.
-        null_mask: Of `null`; None: `mask`.
-        guided: Whether there is an unconditional half at all.
+        null: What guidance leads away from, in the form of `given`; None: the model's own null condition.
+        null_mask: The mask of `null`; None: `mask`.
+        guided: Whether there is guidance, and so an unconditional half.
     """
 
     given: Tensor
@@ -31,7 +31,7 @@ Some = TypeVar("Some", bound=Condition)
 
 
 def repeated(condition: Some, times: int) -> Some:
-    """Every prompt so many times, its pictures together."""
+    """Every row `times` times; the rows of a prompt stay together."""
     values = {field.name: getattr(condition, field.name) for field in fields(condition)}
     rows = {name: value for name, value in values.items() if isinstance(value, Tensor) and value.dim()}
     more: dict[str, Any] = {name: value.repeat_interleave(times, 0) for name, value in rows.items()}
@@ -39,10 +39,10 @@ def repeated(condition: Some, times: int) -> Some:
 
 
 def joined(conditions: Sequence[Some]) -> Some:
-    """Several in one batch, row by row; a number that they do not share becomes one a row.
+    """Several conditions in one batch, row by row; a number that they do not share becomes one a row.
 
     Raises:
-        ValueError: Only some of them have a mask, a null condition of their own, or guidance.
+        ValueError: Only some conditions have a mask, a null condition of their own, or guidance.
     """
     together = dict[str, Any]()
     for name in (field.name for field in fields(conditions[0])):
@@ -56,7 +56,7 @@ def joined(conditions: Sequence[Some]) -> Some:
 
 
 def _by_row(value: Tensor | float, condition: Condition) -> Tensor:
-    """One a row of what may be one for all."""
+    """`[batch, …]` of a value that may be one number for all rows."""
     given = condition.given
     value = torch.as_tensor(value, dtype=None if isinstance(value, Tensor) else torch.float32, device=given.device)
     return value if value.dim() else value.expand(len(given))

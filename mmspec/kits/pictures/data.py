@@ -12,18 +12,18 @@ from transformers import PreTrainedTokenizerFast
 from mmspec.kits.pictures.words import written
 
 HELD_OUT = 20
-"""Every so many-th picture is held out."""
+"""One of so many pictures is held out."""
 SHIFTS = ((0, 0), (1, 0), (-1, 0), (0, 1), (0, -1), (2, 2), (-2, -2), (2, -2))
 """Pixels by which a picture is moved for training: rows, columns."""
 
 
 @dataclass(frozen=True)
 class Pictures:
-    """What there is to learn.
+    """Pictures and their captions, for training.
 
     Attributes:
         images: `[n, 3, side, side]` uint8.
-        captions: One each.
+        captions: One caption per picture.
     """
 
     images: Tensor
@@ -31,7 +31,7 @@ class Pictures:
 
     @property
     def held_out(self) -> Tensor:
-        """`[n]` bool."""
+        """Which pictures are held out: `[n]` bool."""
         return torch.arange(len(self.images)) % HELD_OUT == HELD_OUT - 1
 
 
@@ -45,8 +45,8 @@ def load(folder: Path) -> Pictures:
     for file in files:
         if not file.is_file():
             raise ValueError(f"there is no {file}; --data names a folder with emoji64.npz and captions.txt")
-    with np.load(files[0], allow_pickle=False) as held:
-        images = torch.from_numpy(held["images"]).permute(0, 3, 1, 2).contiguous()
+    with np.load(files[0], allow_pickle=False) as arrays:
+        images = torch.from_numpy(arrays["images"]).permute(0, 3, 1, 2).contiguous()
     captions = files[1].read_text(encoding="utf-8").splitlines()
     if len(captions) != len(images):
         raise ValueError(f"{len(captions)} captions for {len(images)} pictures in {folder}")
@@ -54,12 +54,12 @@ def load(folder: Path) -> Pictures:
 
 
 def pixels(images: Tensor) -> Tensor:
-    """uint8 to [-1, 1]."""
+    """Pictures as float32 in [-1, 1], of uint8."""
     return images.float() / 127.5 - 1
 
 
 def moved(images: Tensor, shift: tuple[int, int]) -> Tensor:
-    """Pictures moved by whole pixels; what enters repeats the edge."""
+    """Pictures moved by whole pixels; new pixels repeat the edge."""
     rows, columns = shift
     side = images.shape[-1]
     at = torch.arange(side)
@@ -67,7 +67,7 @@ def moved(images: Tensor, shift: tuple[int, int]) -> Tensor:
 
 
 def caption_tokenizer(captions: list[str], vocab: int, length: int) -> PreTrainedTokenizerFast:
-    """A lower-case BPE over captions, padded on the left; it remembers their words (`mmspec.kits.pictures.words`)."""
+    """A lower-case BPE over captions, padded on the left; lists their words (see `mmspec.kits.pictures.words`)."""
     bpe = Tokenizer(models.BPE(unk_token="<unk>"))
     bpe.normalizer = normalizers.Sequence([normalizers.NFKC(), normalizers.Lowercase()])
     bpe.pre_tokenizer = pre_tokenizers.WhitespaceSplit()

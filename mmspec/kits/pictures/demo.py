@@ -2,8 +2,8 @@
 
     draw_demo(pipe, {"plain": {}, "gs-sjd": {"k": 16}}, ["red heart", "cat face"], 3.0, Path("demo-output/image.png"))
 
-Captions are columns, methods rows. Pictures are drawn one at a time, method after method, so that everybody has the
-same machine; each method's first call is not counted.
+Captions are columns, methods rows. Pictures are drawn one at a time, method after method, so that all methods run under
+the same load; each method's first call is not counted.
 """
 
 import statistics
@@ -20,7 +20,7 @@ from PIL import Image, ImageDraw, ImageFont
 from mmspec.cli import places
 from mmspec.core.report import Report
 from mmspec.files import save_whole
-from mmspec.kits.pictures.command import refuse_format
+from mmspec.kits.pictures.command import pipeline, refuse_format
 from mmspec.report import terminal
 from mmspec.report.views import HONEST, badge
 
@@ -32,14 +32,14 @@ COLUMNS = ("method", "exactness", "passes", "acceptance length", "seconds", "spe
 
 
 @dataclass
-class Row:
+class DemoRow:
     """What one method drew, in the order of the captions.
 
     Attributes:
-        name: What it is called.
-        pictures: PIL.
-        reports: Of the same calls.
-        seconds: Of the same calls, from caption to pixels.
+        name: The row's name.
+        pictures: PIL pictures.
+        reports: Reports of the same calls.
+        seconds: Seconds of the same calls, from caption to pixels.
     """
 
     name: str
@@ -49,7 +49,7 @@ class Row:
 
     @property
     def exactness(self) -> str:
-        """Of its rule."""
+        """Of the method's rule."""
         return self.reports[0].exactness
 
 
@@ -57,7 +57,7 @@ def make_room(out: Path) -> None:
     """Make the folder of a sheet before anything is loaded for it.
 
     Raises:
-        ValueError: The sheet would be no picture, or its name is a folder's.
+        ValueError: The name's ending is no format of pictures, or there is a folder of that name.
     """
     refuse_format(out)
     places.refuse_folders(out.parent)
@@ -65,9 +65,21 @@ def make_room(out: Path) -> None:
     places.refuse_unwritable(out)
 
 
+def demonstrate(
+    model: str, rows: Mapping[str, Mapping[str, Any]], captions: Sequence[str], guidance: float, out: Path
+) -> None:
+    """Load a model of that name, and `draw_demo`.
+
+    Raises:
+        ValueError: The sheet cannot be written, or there is no such model.
+    """
+    make_room(out)
+    draw_demo(pipeline(model, "cpu", method="plain"), rows, captions, guidance, out)
+
+
 def draw_demo(
     pipe: Any, rows: Mapping[str, Mapping[str, Any]], captions: Sequence[str], guidance: float, out: Path
-) -> list[Row]:
+) -> list[DemoRow]:
     """Draw, write the sheet, print the table.
 
     Args:
@@ -75,34 +87,36 @@ def draw_demo(
         rows: Arguments of `pipe.use` by a name for the row; `method` is that name where it is left out. The first is
             what the others are compared with: plain decoding.
         captions: One picture each, drawn with seeds 0, 1, ….
-        guidance: Scale.
-        out: The sheet; `make_room` has been asked.
+        guidance: Scale of guidance.
+        out: Where the sheet is written; `make_room` has checked it.
 
     Returns:
         What was drawn, row by row.
     """
     pipe.set_progress_bar_config(disable=True)
-    drawn = [Row(name) for name in rows]
+    drawn = [DemoRow(name) for name in rows]
     for row in drawn:
-        _draw(pipe, rows, Row(row.name), captions[0], 0, guidance)
+        _draw(pipe, rows, DemoRow(row.name), captions[0], 0, guidance)
     for seed, caption in enumerate(captions):
         for row in drawn:
             _draw(pipe, rows, row, caption, seed, guidance)
     save_whole(out, labelled([row.pictures for row in drawn], [row.name for row in drawn], captions).save)
     console = terminal.terminal()
-    terminal.table(console, COLUMNS, _rows(drawn), whole=("method",), boxed=True)
+    terminal.table(console, COLUMNS, _table(drawn), whole=("method",), boxed=True)
     terminal.line(console, str(out))
     return drawn
 
 
-def _draw(pipe: Any, rows: Mapping[str, Mapping[str, Any]], row: Row, caption: str, seed: int, guidance: float) -> None:
+def _draw(
+    pipe: Any, rows: Mapping[str, Mapping[str, Any]], row: DemoRow, caption: str, seed: int, guidance: float
+) -> None:
     """One picture, added to a row."""
     pipe.use(**{"method": row.name, **rows[row.name]})
     began = time.perf_counter()
-    made = pipe(caption, guidance_scale=guidance, seed=seed)
+    output = pipe(caption, guidance_scale=guidance, seed=seed)
     row.seconds.append(time.perf_counter() - began)
-    row.pictures.append(made.images[0])
-    row.reports.append(made.report)
+    row.pictures.append(output.images[0])
+    row.reports.append(output.report)
 
 
 def labelled(pictures: Sequence[Sequence[Any]], names: Sequence[str], captions: Sequence[str]) -> Image.Image:
@@ -113,8 +127,8 @@ def labelled(pictures: Sequence[Sequence[Any]], names: Sequence[str], captions: 
     left = GAP + max(int(font.getlength(name)) for name in names) + GAP
     top = GAP + max(map(len, lines)) * (LETTERS + 4) + GAP
     size = (left + len(captions) * (side + GAP), top + len(names) * (side + GAP))
-    made = Image.new("RGB", size, "white")
-    pen = ImageDraw.Draw(made)
+    sheet = Image.new("RGB", size, "white")
+    pen = ImageDraw.Draw(sheet)
     for column, text in enumerate(lines):
         middle = left + column * (side + GAP) + side // 2
         pen.multiline_text((middle, top - GAP), "\n".join(text), "black", font, anchor="md", align="center")
@@ -123,11 +137,11 @@ def labelled(pictures: Sequence[Sequence[Any]], names: Sequence[str], captions: 
         pen.text((GAP, y + side // 2), name, "black", font, anchor="lm")
         for column, picture in enumerate(drawn):
             large = picture.convert("RGB").resize((side, side), Image.Resampling.NEAREST)
-            made.paste(large, (left + column * (side + GAP), y))
-    return made
+            sheet.paste(large, (left + column * (side + GAP), y))
+    return sheet
 
 
-def _rows(drawn: Sequence[Row]) -> Iterator[tuple[str, ...]]:
+def _table(drawn: Sequence[DemoRow]) -> Iterator[tuple[str, ...]]:
     plain = drawn[0]
     for row in drawn:
         emitted = sum(report.emitted - report.rows for report in row.reports)
@@ -137,8 +151,8 @@ def _rows(drawn: Sequence[Row]) -> Iterator[tuple[str, ...]]:
         yield row.name, badge(row.exactness), *numbers, "" if row is plain else against(row, plain)
 
 
-def against(row: Row, plain: Row) -> str:
-    """What a row's pictures are beside plain decoding's, in words."""
+def against(row: DemoRow, plain: DemoRow) -> str:
+    """How a row's pictures compare with plain decoding's, in words."""
     same = sum(np.array_equal(a, b) for a, b in zip(row.pictures, plain.pictures, strict=True))
     if same == len(plain.pictures):
         return f"those of {plain.name}"

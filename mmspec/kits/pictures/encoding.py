@@ -1,4 +1,4 @@
-"""Classes or captions of a call to the target's condition.
+"""From the classes or captions of a call to the target's condition.
 
 A pipeline for captions has `text_encoder` and `tokenizer`, and a `transformer` whose `config` says `cls_token_num` and
 `caption_dim`, and whose `cls_embedding` is a `CaptionEmbedder`; one for classes, a transformer whose `config` says
@@ -16,12 +16,12 @@ from mmspec.kits.pictures.models.captions import CaptionEncoder
 from mmspec.kits.pictures.prompts import encode
 
 Given = tuple[Prompt, Tensor | None, Tensor | None]
-"""A caption or several, or features of captions and their mask."""
+"""Captions, or features of captions and their mask."""
 
 
 def draws_classes(transformer: Any) -> bool:
-    """Whether a model's condition is a class; one that says nothing draws captions."""
-    return getattr(transformer.config, "model_type", "t2i") == "c2i"
+    """Whether a model's condition is a class; a configuration without `model_type` means captions."""
+    return transformer.config.get("model_type") == "c2i"
 
 
 def of_classes(pipe: Any, labels: Labels, rows: int, null: Labels | None, guided: bool) -> Condition:
@@ -29,13 +29,13 @@ def of_classes(pipe: Any, labels: Labels, rows: int, null: Labels | None, guided
 
     Args:
         pipe: The pipeline.
-        labels: One for every prompt.
-        rows: Prompts.
-        null: One for all, or one a prompt; None is no class.
+        labels: One class per prompt.
+        rows: Number of prompts.
+        null: Null classes: one for all, or one a prompt; None: the model's own null class.
         guided: Whether there is guidance.
 
     Raises:
-        ValueError: There is no such class.
+        ValueError: A label is no class of the model.
     """
     device, classes = pipe._execution_device, pipe.transformer.config.num_classes
     given = in_range(labels_of(labels), classes)
@@ -51,8 +51,8 @@ def of_captions(pipe: Any, positive: Given, negative: Given, rows: int, guided: 
     Args:
         pipe: The pipeline.
         positive: What the pictures show.
-        negative: One for all, or one a prompt; "" and None are no caption.
-        rows: Prompts.
+        negative: What guidance leads away from: one for all, or one a prompt; "" and None are the null caption.
+        rows: Number of prompts.
         guided: Whether there is guidance.
 
     Raises:
@@ -78,7 +78,7 @@ def of_captions(pipe: Any, positive: Given, negative: Given, rows: int, guided: 
 
 
 def _encoded(pipe: Any, prompt: Prompt, embeds: Tensor | None, mask: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Features `[prompt, length, width]` and mask, in the transformer's kind of numbers."""
+    """Features `[prompt, length, width]` in the transformer's dtype, and their mask."""
     model, device = pipe.transformer.config, pipe._execution_device
     if embeds is None:
         if pipe.text_encoder is None or pipe.tokenizer is None:
@@ -95,6 +95,6 @@ def _encoded(pipe: Any, prompt: Prompt, embeds: Tensor | None, mask: Tensor | No
 
 
 def _no_caption(pipe: Any, rows: int, mask: Tensor) -> tuple[Tensor, Tensor]:
-    """The model's own null caption. Our models learned to see all of it, the published ones what the prompt shows."""
+    """The model's own null caption. Our models attend to all of it, published ones to the prompt's positions."""
     null = pipe.transformer.cls_embedding.uncond_embedding.to(mask.device).expand(rows, -1, -1)
     return null, torch.ones_like(mask) if isinstance(pipe.text_encoder, CaptionEncoder) else mask

@@ -1,6 +1,4 @@
-"""The network of `mmspec.kits.pictures.quality`: pictures and their captions, told apart from each other's (CLIP's
-loss).
-"""
+"""Training of the feature network of `mmspec.kits.pictures.quality`: CLIP's loss on pictures and captions."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,12 +19,12 @@ TEMPERATURE = 0.07
 
 @dataclass(frozen=True)
 class FeatureRecipe:
-    """Lengths.
+    """Lengths of the recipe.
 
     Attributes:
         steps: Optimiser steps.
-        batch: Pictures of each; all captions of a batch compete for each picture, and the other way round.
-        seed: Of weights and batches.
+        batch: Pictures per step; every picture is compared with all captions of its batch.
+        seed: Seed of weights and batches.
     """
 
     steps: int = 800
@@ -45,12 +43,12 @@ def train_features(
     """Train, resuming where it stopped; `mmspec.kits.pictures.quality.write_quality` ships it.
 
     Args:
-        pictures: Pictures and captions; those that are held out are left out.
-        tokenizer: Of captions (`mmspec.kits.pictures.data.caption_tokenizer`).
+        pictures: Pictures and captions; held-out ones are not used.
+        tokenizer: The captions' tokenizer (`mmspec.kits.pictures.data.caption_tokenizer`).
         work: Folder for the checkpoint.
         device: Where to train.
-        say: Where progress lines go.
-        recipe: How long.
+        say: Receives lines of progress.
+        recipe: Lengths.
     """
     torch.manual_seed(recipe.seed)
     model = Features(len(tokenizer)).to(device)
@@ -71,7 +69,7 @@ def train_features(
 
 
 def contrast(model: nn.Module, batch: tuple[Tensor, ...]) -> Tensor:
-    """Symmetric InfoNCE of pictures `[batch, 3, side, side]` and captions `[batch, length]`, row by row a pair."""
+    """Symmetric InfoNCE of pictures `[batch, 3, side, side]` and their captions `[batch, length]`."""
     images, ids, mask = batch
     logits = alike(model, images, ids, mask) / TEMPERATURE
     own = torch.arange(len(images), device=logits.device)
@@ -79,17 +77,6 @@ def contrast(model: nn.Module, batch: tuple[Tensor, ...]) -> Tensor:
 
 
 def alike(model: Any, images: Tensor, ids: Tensor, mask: Tensor) -> Tensor:
-    """Cosines `[picture, caption]`."""
+    """Cosines of features: `[picture, caption]`."""
     pictures, captions = model(images), model.captions(ids, mask)
     return F.normalize(pictures.float(), dim=-1) @ F.normalize(captions.float(), dim=-1).T
-
-
-@torch.no_grad()
-def recognised(model: Features, pictures: Pictures, tokenizer: PreTrainedTokenizerFast, among: int = 10) -> float:
-    """Share of held-out pictures whose own caption is one of the `among` likeliest held-out ones."""
-    kept = pictures.held_out.nonzero()[:, 0]
-    captions = [pictures.captions[i] for i in kept.tolist()]
-    words = tokenizer(captions, padding="max_length", truncation=True, return_tensors="pt").to(model.device)
-    images = pixels(pictures.images[kept]).to(model.device)
-    cosines = alike(model, images, words["input_ids"], words["attention_mask"])
-    return float((cosines >= cosines.topk(min(among, len(kept))).values[:, -1:]).diagonal().float().mean())

@@ -1,6 +1,6 @@
-"""Guidance on the core's cache: one logical row is two physical ones, with and without the condition, and one verdict.
+"""Classifier-free guidance on the slot cache: one logical row is two physical rows, with and without the condition.
 
-Both halves read the same units and keep the same path. Units come after conditioning slots, which are none.
+Both halves read the same units and keep the same accepted path. The slots before the first unit hold the condition.
 """
 
 from dataclasses import dataclass, replace
@@ -14,11 +14,11 @@ from mmspec.hosts.slot_cache import SlotCache
 
 @dataclass
 class Halves:
-    """One call's memory.
+    """The cache of one call, for a target with guidance.
 
     Attributes:
         slots: Keys and values of all physical rows, the conditional half first.
-        rows: Logical rows.
+        rows: Number of logical rows.
         given: `[physical]` int64: slots of the condition, before the first unit.
     """
 
@@ -27,12 +27,12 @@ class Halves:
     given: Tensor
 
     def physical(self, values: Tensor) -> Tensor:
-        """What every half reads: all rows, once or twice."""
+        """Values of logical rows, repeated for every physical row: once, or twice under guidance."""
         halves = len(self.slots.length) // self.rows
         return values if halves == 1 else values.repeat(halves, *(1,) * (values.dim() - 1))
 
     def index(self, index: TreeIndex) -> TreeIndex:
-        """A tree for every physical row, where rows have trees of their own."""
+        """The tree of every physical row, where each row has a tree of its own."""
         if len(index.parent) == 1:
             return index
         return replace(
@@ -44,19 +44,19 @@ class Halves:
         )
 
     def apart(self, scores: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Scores `[physical, node, …]`: with the condition, and without it where there is guidance."""
+        """Scores `[physical, node, …]`, split: with the condition, and without it (None where there is no guidance)."""
         halves = scores.split(self.rows)
         return halves[0], halves[1] if len(halves) > 1 else None
 
     def output(self, logits: Tensor) -> TargetOutput:
-        """Logits `[physical, node, vocab]`, taken apart."""
+        """Target output of logits `[physical, node, vocab]`."""
         given, null = self.apart(logits)
         return TargetOutput(logits=given, null=null)
 
     def commit(self, path: Tensor, count: Tensor) -> None:
-        """As a target's `commit`."""
+        """A target's `commit`: `path [rows, depth]`, `count [rows]`."""
         self.slots.commit(self.physical(path), self.physical(count))
 
     def truncate(self, length: Tensor) -> None:
-        """As a target's `truncate`: `length [rows]` counts units."""
+        """A target's `truncate`: `length [rows]` counts units."""
         self.slots.length = self.physical(length) + self.given

@@ -6,17 +6,17 @@ from mmspec.kits.pictures.encoding import draws_classes
 from mmspec.kits.pictures.models.captions import CaptionEncoder
 
 Numbers = tuple[str, int, int]
-"""What two parts say of the same thing: a text with a place for either number, and both."""
+"""A text with places for two numbers that have to be equal, and both numbers."""
 
 
 def refuse_misfits(transformer: Any, text_encoder: Any, tokenizer: Any, *others: Numbers) -> None:
     """Refuse parts that do not fit each other.
 
     Args:
-        transformer: As `mmspec.kits.pictures.encoding` asks for.
+        transformer: A transformer as `mmspec.kits.pictures.encoding` describes it.
         text_encoder: Ours or transformers' T5; None for classes, or where features are given.
-        tokenizer: Of captions; or None.
-        *others: What else has to be equal: the transformer's and the decoder's numbers.
+        tokenizer: The captions' tokenizer; or None.
+        *others: Further numbers of the transformer and of the decoder of pictures that have to be equal.
 
     Raises:
         ValueError: Names both numbers.

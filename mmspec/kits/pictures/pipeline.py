@@ -1,7 +1,7 @@
-"""What all pipelines over pictures share: prompts in, the rounds of a call with its callbacks, pictures out."""
+"""What all pipelines over pictures share: encoding prompts, the rounds of a call with its callbacks, pictures."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
 from typing import Any, NamedTuple
 
 import torch
@@ -14,6 +14,7 @@ from mmspec.core.state import State
 from mmspec.core.warp import Warp
 from mmspec.kits.pictures import arguments, encoding
 from mmspec.kits.pictures.callbacks import TENSORS, Callback, StepEnd, refuse_guidance, refuse_unknown
+from mmspec.kits.pictures.capabilities import Gridded
 from mmspec.kits.pictures.conditions import Condition, repeated
 from mmspec.kits.pictures.rounds import Rounds, completed
 from mmspec.registry.numbers import integers
@@ -22,23 +23,11 @@ OUTPUTS = ("pil", "np", "pt", "latent")
 
 
 @dataclass(frozen=True)
-class Call:
-    """What every call is told beside its prompts and how units are drawn.
-
-    Attributes:
-        guidance_scale: Higher follows the prompt more closely; 1 is no guidance, at half the cost.
-        num_images_per_prompt: Pictures of every prompt.
-        height: In pixels; a model has one size. None: that one.
-        width: In pixels.
-        seed: One, or one a picture.
-        generator: Instead of `seed`.
-        k: Units to draft per round; None: what `use` was told.
-        output_type: One of `OUTPUTS`.
-        callback_on_step_end: Called after the prefill and every round.
-        callback_on_step_end_tensor_inputs: What it is handed.
+class CallOptions:
+    """Arguments of a call beside its prompts and how units are drawn; the pipelines' `__call__` explains them.
 
     Raises:
-        ValueError: The guidance is below 1, or what should be a number is none.
+        ValueError: The guidance is below 1, or an argument that should be a number is none.
     """
 
     guidance_scale: float
@@ -66,7 +55,7 @@ class Drawn(NamedTuple):
     """What a call drew.
 
     Attributes:
-        images: As `output_type` says.
+        images: Pictures in the form that `output_type` names.
         report: Counts and times.
         units: `[row, grid, grid, *unit]`; what a stopped call did not reach is filled in (`PicturePipeline.complete`).
         rounds: `[row, grid, grid]` int64: the round that emitted each unit; 0 is the prefill, -1: not reached.
@@ -81,9 +70,9 @@ class Drawn(NamedTuple):
 class PicturePipeline(Pipeline):
     """Draws pictures as units in raster order, many units a pass.
 
-    A subclass names its `target_module`, registers its modules, and adds `__call__`, which hands what it was given to
-    `draw`; `decode_units` and `side`; where it has other parts than `mmspec.kits.pictures.encoding` asks for, its own
-    `encode_prompt`; where guidance is not the warp's business, its own `guidance_of` and `guide`.
+    A subclass names its `target_module` and registers its modules. It defines `__call__`, which passes its arguments to
+    `draw`, and `decode_units` and `side`. Where its parts are others than `mmspec.kits.pictures.encoding` asks for, it
+    defines `encode_prompt`; where guidance is not part of the warp, `guidance_of` and `guide`.
     """
 
     target_module = "transformer"
@@ -93,7 +82,7 @@ class PicturePipeline(Pipeline):
 
     @property
     def guidance_scale(self) -> float:
-        """Of the call at hand; a callback may set it, and later rounds use it."""
+        """The scale of the running call; a callback may set it, and later rounds use it."""
         return self._guidance_scale
 
     @guidance_scale.setter
@@ -102,7 +91,7 @@ class PicturePipeline(Pipeline):
 
     @property
     def interrupt(self) -> bool:
-        """Whether the call at hand is to stop; a callback says so with `pipe._interrupt = True`."""
+        """Whether the running call is to stop; a callback sets `pipe._interrupt = True`."""
         return self._interrupt
 
     @property
@@ -115,11 +104,11 @@ class PicturePipeline(Pipeline):
         raise NotImplementedError
 
     def complete(self, units: Tensor, there: Tensor) -> Tensor:
-        """Units `[row, cell, *unit]` of a call that was stopped, where all but `there [row, cell]` are filled in."""
+        """Units `[row, cell, *unit]` of a stopped call, with those filled in that are not `there [row, cell]`."""
         return completed(units, there, round(units.shape[1] ** 0.5))
 
     def guidance_of(self, state: State) -> float | None:
-        """The scale that a call uses now; None: it has no unconditional half."""
+        """The scale that a call uses now; None: the call has no unconditional half."""
         return state.warp.guidance
 
     def guide(self, state: State, scale: float) -> None:
@@ -139,7 +128,7 @@ class PicturePipeline(Pipeline):
         negative_prompt_embeds: Tensor | None = None,
         negative_prompt_attention_mask: Tensor | None = None,
     ) -> Condition:
-        """What the target takes for a prompt: one row a picture; arguments as in a call.
+        """The target's condition for a prompt: one row a picture; arguments as in a call.
 
         Raises:
             ValueError: A prompt is empty, too long or unknown, or does not fit the model.
@@ -160,23 +149,26 @@ class PicturePipeline(Pipeline):
         return repeated(condition, num_images_per_prompt)
 
     @torch.no_grad()
-    def draw(self, prompts: Mapping[str, Any], call: Call, warp: Warp | None = None) -> Drawn:
+    def draw(self, warp: Warp | None = None, **call_arguments: Any) -> Drawn:
         """Draw pictures, one row each, in one batch: start, rounds, output.
 
         Args:
-            prompts: Arguments of `encode_prompt`, by name; the number of prompts, `guided` and None need not be said.
-            call: What else was asked for.
             warp: How units are drawn, guidance included; None: from the target's distribution as it is.
+            **call_arguments: Fields of `CallOptions`; all others are arguments of `encode_prompt`.
 
         Raises:
             ValueError: A prompt is empty, too long or unknown, a number is out of its range, or a name is wrong.
         """
+        names = {field.name for field in fields(CallOptions)}
+        call = CallOptions(**{name: value for name, value in call_arguments.items() if name in names})
+        prompts = {name: value for name, value in call_arguments.items() if name not in names}
         self._guidance_scale, self._interrupt = call.guidance_scale, False
         refuse_unknown(call.callback_on_step_end_tensor_inputs)
         if call.output_type not in OUTPUTS:
             raise ValueError(f"output_type is one of {', '.join(OUTPUTS)}, not {call.output_type!r}")
         decoder = self.decoder(call.k)
-        target: Any = decoder.target
+        target = decoder.target
+        assert isinstance(target, Gridded)
         grid = target.grid
         arguments.refuse_size(self.side, call.height, call.width)
         times = call.num_images_per_prompt
@@ -186,9 +178,10 @@ class PicturePipeline(Pipeline):
         rows = times * arguments.count(*given)
         seeds = seeds_for(rows, call.seed, call.generator, "picture")
         condition = self.encode_prompt(**prompts, num_images_per_prompt=times, guided=call.guided)
-        null, null_mask = getattr(condition, "null", None), getattr(condition, "null_mask", None)
-        names = call.callback_on_step_end_tensor_inputs
-        step_end = StepEnd(self, target, call.callback_on_step_end, names, null, null_mask)
+        renewable = isinstance(condition, Condition)
+        null, null_mask = (condition.null, condition.null_mask) if renewable else (None, None)
+        shown = call.callback_on_step_end_tensor_inputs
+        step_end = StepEnd(self, target, call.callback_on_step_end, shown, null, null_mask)
         with self.progress_bar(total=rows * grid**2) as bar:
             rounds = Rounds(grid**2)
             for state in decoder.rounds(condition, grid**2, seed=seeds, warp=warp):

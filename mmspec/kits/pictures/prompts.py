@@ -1,8 +1,8 @@
-"""Captions to what the transformer reads: features, padded on the left, and which of them are no padding.
+"""Captions as the transformer reads them: features, padded on the left, and a mask that is False at padding.
 
-Two kinds of encoders: our small one for captions, and T5 as the published text models have it. There, features of
-padding are zero and moved from the right to the left; captions are lower-cased and stripped (the published cleaning of
-web captions from links and file names is left out).
+There are two kinds of encoders: our small one, and T5 as in the published models for captions. For T5, features of
+padding are zero and moved from the right to the left, and captions are lower-cased and stripped (the published code
+also removes links and file names from web captions; this does not).
 """
 
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ def encode(captions: Sequence[str], tokenizer: Any, encoder: Any, length: int, d
 
     Args:
         captions: At least one.
-        tokenizer: Of the encoder.
+        tokenizer: The encoder's tokenizer.
         encoder: Ours, or transformers' `T5EncoderModel`.
         length: Conditioning positions of the transformer.
         device: Where the encoder runs.
@@ -40,7 +40,9 @@ def encode(captions: Sequence[str], tokenizer: Any, encoder: Any, length: int, d
 
 
 def left_padded(features: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-    """Features `[batch, n, width]` padded on the right, as LlamaGen takes them: padding in front, and zero."""
+    """From features `[batch, n, width]` padded on the right to features padded on the left, with zeros, and their
+    mask.
+    """
     place = torch.arange(mask.shape[1], device=mask.device)
     source = (place + mask.sum(1, keepdim=True)) % mask.shape[1]
     mask = mask.flip(1)
@@ -48,7 +50,7 @@ def left_padded(features: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def tokens_of(captions: Sequence[str], tokenizer: Any, length: int) -> tuple[Tensor, Tensor]:
-    """Ids and mask of captions, `[caption, length]` each; on the side of padding that the tokenizer has.
+    """Ids and mask of captions, `[caption, length]` each, padded on the tokenizer's side.
 
     Raises:
         ValueError: A caption is empty, too long, or of unknown words only.
@@ -68,14 +70,14 @@ def tokens_of(captions: Sequence[str], tokenizer: Any, length: int) -> tuple[Ten
 
 
 def _refuse_unknown(caption: str, unknown: list[str], tokenizer: Any, every: bool) -> None:
-    """Nothing but unknown words is refused, some are warned of."""
+    """Refuse a caption of unknown words only; warn of unknown words in others."""
     if every or len(unknown) == len(caption.split()):
         raise ValueError(f"this model knows no word of the prompt {caption!r}; {hint(unknown, tokenizer)}")
     warn(f"this model does not know {', '.join(unknown)} in the prompt {caption!r}; {hint(unknown, tokenizer)}")
 
 
 def _marks(tokenizer: Any) -> set[int]:
-    """Special tokens that say nothing."""
+    """Special tokens but the unknown one: they stand for no word."""
     return set(tokenizer.all_special_ids) - {tokenizer.unk_token_id}
 
 

@@ -1,11 +1,11 @@
-"""How good pictures are: the Fréchet distance to the training pictures in the features of a small network.
+"""Quality of pictures: the Fréchet distance to the training pictures in the features of a small network.
 
-The network learned which caption belongs to which picture (`mmspec.kits.pictures.features`), so that what captions
-speak of is what counts. The distance is that of FID (Heusel et al., arXiv 1706.08500), between Gaussians, in other
-features: numbers compare with each other and with no other work's. Features are scaled so that the training pictures'
-total variance is 1: pictures that all are the average one would be 1 away.
-Few pictures give a distance that is too large whatever they show, and nothing is shrunk against it: the same number
-of pictures for everybody, and plain decoding with other seeds as the floor, what chance alone makes of the number.
+The network was trained to match captions with pictures (`mmspec.kits.pictures.features`), so that its features
+describe what captions mention. The distance is FID's (Heusel et al., arXiv 1706.08500), between Gaussians, but in other
+features: numbers are comparable with each other only. Features are scaled so that the training pictures' total variance
+is 1: copies of an average picture would be at distance 1.
+The estimate is biased upwards for few pictures, and is not corrected: compare equal numbers of pictures, and plain
+decoding with other seeds as the floor, which shows the spread by chance.
 """
 
 import json
@@ -32,9 +32,9 @@ class Features(ModelMixin, ConfigMixin):
     """Features of pictures and of captions, in one space.
 
     Args:
-        vocab_size: Tokens of captions.
-        width: Features.
-        channels: Of the levels, each of which halves the picture.
+        vocab_size: Size of the captions' vocabulary.
+        width: Number of features.
+        channels: Channels of the levels, each of which halves the picture.
     """
 
     @register_to_config
@@ -61,13 +61,13 @@ def _level(before: int, after: int) -> nn.Module:
 
 
 @dataclass(frozen=True)
-class Gaussian:
-    """What a set of pictures comes down to.
+class FeatureStatistics:
+    """Mean and covariance of the features of a set of pictures.
 
     Attributes:
         mean: `[width]`.
         covariance: `[width, width]`.
-        count: Pictures.
+        count: Number of pictures.
     """
 
     mean: Tensor
@@ -75,8 +75,8 @@ class Gaussian:
     count: int
 
     @classmethod
-    def of(cls, features: Tensor) -> "Gaussian":
-        """Of features `[n, width]`, n >= 2; the covariance has n - 1 in its denominator."""
+    def of(cls, features: Tensor) -> "FeatureStatistics":
+        """Statistics of features `[n, width]`, n >= 2; the covariance is divided by n - 1."""
         return cls(features.double().mean(0), features.double().T.cov(), len(features))
 
 
@@ -91,15 +91,15 @@ def frechet(mean_a: Tensor, covariance_a: Tensor, mean_b: Tensor, covariance_b: 
 
 @dataclass(frozen=True)
 class Quality:
-    """The network and the training pictures.
+    """The feature network and the statistics of the training pictures.
 
     Attributes:
         features: The network.
-        training: What the training pictures come down to.
+        training: Statistics of the training pictures' features.
     """
 
     features: Features
-    training: Gaussian
+    training: FeatureStatistics
 
     @torch.no_grad()
     def of(self, pictures: Tensor) -> Tensor:
@@ -111,11 +111,11 @@ class Quality:
         """Fréchet distance of pictures to the training pictures.
 
         Raises:
-            ValueError: There are fewer than two.
+            ValueError: There are fewer than two pictures.
         """
         if len(pictures) < 2:
             raise ValueError(f"a distance needs two pictures at least, got {len(pictures)}")
-        own = Gaussian.of(self.of(pictures))
+        own = FeatureStatistics.of(self.of(pictures))
         return frechet(own.mean, own.covariance, self.training.mean, self.training.covariance)
 
     @torch.no_grad()
@@ -131,19 +131,19 @@ def write_quality(folder: Path, features: Features, pictures: Tensor) -> Quality
 
     Args:
         folder: Receives the file.
-        features: The trained network; it is scaled in place, and rounded to what the file holds.
+        features: The trained network; it is scaled in place, and rounded to float16 as in the file.
         pictures: `[n, 3, height, width]` in [-1, 1]: the training pictures.
 
     Returns:
-        What `load_quality` reads from the file.
+        The quality as `load_quality` reads it from the file.
     """
     features.eval()
-    spread = Gaussian.of(Quality(features, _NOTHING).of(pictures)).covariance.trace().float().sqrt()
+    spread = FeatureStatistics.of(Quality(features, _NOTHING).of(pictures)).covariance.trace().float().sqrt()
     features.head.weight.div_(spread)
     features.head.bias.div_(spread)
     half = {name: value.half() for name, value in features.state_dict().items()}
     features.load_state_dict(half)
-    training = Gaussian.of(Quality(features, _NOTHING).of(pictures))
+    training = FeatureStatistics.of(Quality(features, _NOTHING).of(pictures))
     tensors = {_WEIGHTS + name: value.cpu().contiguous() for name, value in half.items()}
     tensors |= {"mean": training.mean.float(), "covariance": training.covariance.float()}
     tensors["count"] = torch.tensor(training.count)
@@ -162,14 +162,14 @@ def load_quality(folder: Path) -> Quality:
     path = folder / FILE
     if not path.is_file():
         raise ValueError(f"there is no {path}; `mmspec train` writes it beside the model")
-    with safe_open(path, "pt") as held:
-        config = json.loads(held.metadata()["config"])
-        tensors = {name: held.get_tensor(name) for name in held.keys()}  # noqa: SIM118
+    with safe_open(path, "pt") as file:
+        config = json.loads(file.metadata()["config"])
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     features = Features(**config)
     features.load_state_dict(
         {name.removeprefix(_WEIGHTS): value for name, value in tensors.items() if name.startswith(_WEIGHTS)}
     )
-    return Quality(features.eval(), Gaussian(tensors["mean"], tensors["covariance"], int(tensors["count"])))
+    return Quality(features.eval(), FeatureStatistics(tensors["mean"], tensors["covariance"], int(tensors["count"])))
 
 
-_NOTHING = Gaussian(torch.zeros(0), torch.zeros(0, 0), 0)
+_NOTHING = FeatureStatistics(torch.zeros(0), torch.zeros(0, 0), 0)

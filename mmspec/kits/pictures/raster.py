@@ -1,7 +1,7 @@
-"""Passes of a causal raster transformer on the core's cache, with and without the condition: a target's inner half.
+"""Passes of a causal raster transformer on the slot cache, with and without the condition; targets build on it.
 
-The transformer reads conditioning positions, then cells in raster order; where there is guidance, one logical row is
-two physical ones. What a unit is, what its scores are and what a target offers is the target's business.
+The transformer reads conditioning positions, then cells in raster order; under guidance one logical row is two physical
+rows. A target defines what a unit is, and makes its distributions of the scores.
 """
 
 from collections.abc import Callable
@@ -22,13 +22,13 @@ from mmspec.kits.pictures.halves import Halves
 
 
 class RasterModel(Protocol):
-    """What is asked of the transformer, a `torch.nn.Module`.
+    """The transformer, a `torch.nn.Module`.
 
     Attributes:
-        layers: Its blocks.
-        rotary: `[position, …]`: one entry a position, those of the condition first, then one a cell.
+        layers: Transformer blocks.
+        rotary: `[position, …]`: one entry per position, conditioning positions first, then cells.
         cls_embedding: From conditions to `[batch, position, dim]`; `null(rows)` is the null condition.
-        config: Has `cls_token_num`: conditioning positions.
+        config: Has `cls_token_num`: the number of conditioning positions.
     """
 
     layers: nn.ModuleList
@@ -37,21 +37,19 @@ class RasterModel(Protocol):
     config: Any
 
     def embed(self, units: Tensor, /) -> Tensor:
-        """`[batch, node, dim]` of units `[batch, node, *unit]`."""
-        ...
+        """Embeddings `[batch, node, dim]` of units `[batch, node, *unit]`."""
 
     def run(self, x: Tensor, position: Tensor, mask: Tensor | None, keys: Any, /) -> Tensor:
         """Hidden states of embedded positions, as `mmspec.kits.pictures.models.blocks` takes masks and keys."""
-        ...
 
 
 class Raster:
-    """Prefill, passes, and another null condition in mid-call; `commit` and `truncate` are those of `Halves`.
+    """Prefill, verification passes, and another null condition within a call; `Halves` commits and truncates.
 
     Args:
         model: The transformer.
-        score: From hidden states `[row, node, dim]` to what the target makes its distributions of, `[row, node, …]`;
-            run while the model's weights are at hand.
+        score: From hidden states `[row, node, dim]` to the target's scores `[row, node, …]`; called while offloaded
+            weights are on the device.
     """
 
     def __init__(self, model: RasterModel, score: Callable[[Tensor], Tensor]) -> None:
@@ -64,23 +62,19 @@ class Raster:
 
         Args:
             inputs: The condition.
-            limit: Units wanted.
+            limit: Units wanted per row.
             width: Most nodes of a draft, root included.
 
         Returns:
-            The call's memory, and scores after the condition, `[physical, 1, …]`: the conditional half first.
+            The call's cache, and scores after the condition, `[physical, 1, …]`: the conditional half first.
         """
         with awake(self._module):
-            given = self.model.cls_embedding(inputs.given)
-            # Found out in every call: the model may have moved, or been offloaded.
+            given, mask = embedded(self.model, inputs)
+            rows = len(given) // 2 if inputs.guided else len(given)
+            # Chosen in every call, since the model may have moved, or been offloaded.
             ours = given.device.type == "cpu" and not hooks_of(self._module)
             self._kernels = kernels(self._module) if ours else Kernels()
             renew(self._kernels)
-            mask, rows = inputs.mask, len(given)
-            if inputs.guided:
-                null = self.model.cls_embedding.null(rows) if inputs.null is None else inputs.null
-                given = torch.cat([given, self.model.cls_embedding(null)])
-                mask = _both(mask, inputs.null_mask, given.shape[1], rows, given.device)
             slots = self._slots(len(given), given.shape[1] + limit + width, given.device)
             slots.holes = None if mask is None else _holes(mask, slots.capacity)
             index = TreeIndex.chain(given.shape[1], given.device)
@@ -98,13 +92,13 @@ class Raster:
                 return self.score(self._pass(cache.slots, units, index, first))
 
     def renew_null(self, cache: Halves, null: Tensor, null_mask: Tensor | None, units: Tensor) -> None:
-        """From now on guidance leads away from something else: its half is prefilled again, committed units included.
+        """Replace the null condition: the unconditional half is prefilled again, committed units included.
 
         Args:
-            cache: The call's memory.
-            null: As in `Condition`.
-            null_mask: As in `Condition`; None: nothing is padding.
-            units: `[batch, n, *unit]`: every row's committed units first; what follows them in a row is not looked at.
+            cache: The call's cache.
+            null: The null condition, as in `Condition`.
+            null_mask: Its mask, as in `Condition`; None: no padding.
+            units: `[batch, n, *unit]`: every row's committed units first; what follows them in a row is ignored.
 
         Raises:
             ValueError: The call began without guidance, or `null` has another shape than a condition.
@@ -121,8 +115,8 @@ class Raster:
             holes = None if null_mask is None else _holes(null_mask, fresh.capacity)
             fresh.holes = holes
             self._pass(fresh, x, TreeIndex.chain(x.shape[1], given.device), 0)
-            for ours, theirs in zip(slots.owning, fresh.owning, strict=True):
-                ours.keys[rows:], ours.values[rows:] = theirs.keys, theirs.values
+            for layer, renewed in zip(slots.owning, fresh.owning, strict=True):
+                layer.keys[rows:], layer.values[rows:] = renewed.keys, renewed.values
             if holes is not None or slots.holes is not None:
                 none = torch.zeros(rows, slots.capacity, dtype=torch.bool, device=given.device)
                 first = none if slots.holes is None else slots.holes[:rows]
@@ -137,20 +131,22 @@ class Raster:
         return SlotCache([DynamicLayer() for _ in self.model.layers], rows, capacity, device)
 
     def _pass(self, slots: SlotCache, x: Tensor, index: TreeIndex, first: int) -> Tensor:
-        """Hidden states of embedded nodes `[row, node, dim]`, written behind what is committed."""
+        """Hidden states of embedded nodes `[row, node, dim]`; keys and values are written behind the committed
+        slots.
+        """
         nodes = x.shape[1]
         slots.open(first, nodes)
         geometry = Pass(slots.length, index.ancestor[:, first:], index.depth, slots.visible)
         alone = nodes == 1 and index.is_chain and slots.start is not None and slots.holes is None
         mask = None if alone else _seen(geometry, slots, first, nodes)
         position = slots.length[:, None] + index.depth[:, first:]
-        # Finished rows pass along, one position further than the picture has, with nobody reading them.
+        # Finished rows run too, one position beyond the picture; their scores are not used.
         position = position.clamp(max=len(self.model.rotary) - 1)
         return self.model.run(x, position, mask, slots.layers)
 
 
 def _seen(geometry: Pass, slots: SlotCache, first: int, nodes: int) -> Tensor:
-    """The tree without padding of captions; a node always sees itself, or its row would be empty."""
+    """The tree mask without padding of captions; a node always attends to itself, so that no row is empty."""
     if slots.holes is None:
         return geometry.tree
     slot = torch.arange(slots.visible, device=slots.length.device)
@@ -159,14 +155,18 @@ def _seen(geometry: Pass, slots: SlotCache, first: int, nodes: int) -> Tensor:
     return geometry.tree & ~slots.holes[:, None, None, : slots.visible] | itself[:, None]
 
 
-def _both(mask: Tensor | None, null: Tensor | None, given: int, rows: int, device: torch.device) -> Tensor | None:
-    if mask is None and null is None:
-        return None
-    whole = torch.ones(rows, given, dtype=torch.bool, device=device)
-    mask = whole if mask is None else mask.bool()
-    return torch.cat([mask, mask if null is None else null.bool()])
+def embedded(model: RasterModel, condition: Condition) -> tuple[Tensor, Tensor | None]:
+    """A condition `[physical, position, dim]`, the unconditional half last, and its mask; None: no padding."""
+    given, mask = model.cls_embedding(condition.given), condition.mask
+    if condition.guided:
+        null = model.cls_embedding.null(len(given)) if condition.null is None else condition.null
+        if mask is not None or condition.null_mask is not None:
+            mask = given.new_ones(given.shape[:2], dtype=torch.bool) if mask is None else mask
+            mask = torch.cat([mask.bool(), (mask if condition.null_mask is None else condition.null_mask).bool()])
+        given = torch.cat([given, model.cls_embedding(null)])
+    return given, mask
 
 
 def _holes(mask: Tensor, capacity: int) -> Tensor:
-    """`[row, capacity]` bool: slots of padding."""
+    """Which slots hold padding: `[row, capacity]` bool."""
     return torch.nn.functional.pad(~mask.bool(), (0, capacity - mask.shape[1]))

@@ -1,4 +1,4 @@
-"""What a call keeps of its rounds: which of them emitted each unit; and units that were not reached, filled in."""
+"""Which round of a call emitted each unit; and the picture of a call that was stopped, filled in."""
 
 from dataclasses import dataclass, field
 
@@ -11,13 +11,13 @@ from mmspec.core.state import State
 
 @dataclass
 class Rounds:
-    """Filled after every sync.
+    """The rounds of a call, recorded after every host sync.
 
     Attributes:
         cells: Units of a picture.
-        of: `[row, cell]` int64: the round that emitted each unit; 0 is the prefill, -1: none has.
-        number: The round that comes next.
-        emitted: Units of all rows together, on the host.
+        number: The number of the next round.
+        emitted: Units that all rows have emitted together.
+        of: `[row, cell]` int64: the round that emitted each unit; 0 is the prefill, -1: not emitted yet.
     """
 
     cells: int
@@ -26,7 +26,7 @@ class Rounds:
     of: Tensor = field(init=False)
 
     def step(self, state: State) -> int:
-        """Mark what the round emitted; returns how many units these are."""
+        """Record a round; returns how many units it emitted."""
         if not self.number:
             self.of = torch.full((state.rows, self.cells), -1, device=state.emitted.device)
         before, self.emitted = self.emitted, state.report.emitted
@@ -43,9 +43,9 @@ class Rounds:
 
 
 def completed(units: Tensor, there: Tensor, grid: int) -> Tensor:
-    """Units of rows that end early, made a whole picture: what is missing repeats the last unit above it.
+    """Units of rows that ended early, as whole pictures: a missing unit repeats the last unit above it.
 
-    Where there is none above, it repeats the last unit of all. A row without any unit is 0 throughout.
+    Where there is none above, it repeats the row's last unit. A row without any unit is 0 throughout.
 
     Args:
         units: `[row, cell, *unit]`.

@@ -1,24 +1,24 @@
-"""A picture that shows its own making: each unit's cell tinted by the round that emitted it."""
+"""A picture whose cells are tinted by the round that emitted their unit."""
 
 import torch
 from PIL import Image
 from torch import Tensor
 
 RAMP = ("440154", "472d7b", "3b528b", "2c728e", "21918c", "28ae80", "5ec962", "addc30", "fde725")
-"""Even steps of viridis, from the first round to the last: dark to light, for readers who see no colours too."""
+"""Even steps of viridis, dark to light, from the first round to the last; brightness alone tells them apart, too."""
 CELL = 16
-"""Pixels of a cell at least."""
+"""Least pixels per side of a cell."""
 TINT = 0.65
-"""How much of the colour is the round's; the rest is the picture in grey."""
+"""Share of the round's colour in a pixel; the rest is the picture in grey."""
 SHADE = 0.75
-"""Light of every other round, so that cells of one round stand together."""
+"""Brightness of every other round, so that cells of one round are seen as a group."""
 
 
 def traced(picture: Image.Image, rounds: Tensor) -> Image.Image:
-    """The picture in grey under the colours of its rounds; what no round reached stays grey, and darker.
+    """The picture in grey under the colours of its rounds; cells that no round reached are darker grey.
 
     Args:
-        picture: A whole number of pixels a cell.
+        picture: A square picture, a whole number of pixels per cell.
         rounds: `[grid, grid]` int64: the round of every unit, -1 where there is none.
     """
     grid = len(rounds)

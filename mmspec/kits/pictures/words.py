@@ -1,7 +1,7 @@
-"""The words that a model's captions were made of.
+"""The words of a model's training captions, and what to say about other words.
 
-A tokenizer of pieces spells any word, also one that no caption had; a picture of it would show anything. So tokenizers
-of ours remember their words: a setting `words` of `tokenizer_config.json`, one text with spaces between them.
+A sub-word tokenizer encodes any word, also one that no caption had, and the model would draw something arbitrary. So
+our tokenizers list their words: the setting `words` of `tokenizer_config.json`, one text with spaces between words.
 """
 
 import difflib
@@ -15,12 +15,12 @@ ALL = "`mmspec generate image --words` lists them all"
 
 
 def written(captions: Iterable[str]) -> str:
-    """The words of captions, as tokenizers keep them."""
+    """The words of captions, in the form of the setting `words`."""
     return " ".join(sorted({word for caption in captions for word in _plain(caption)}))
 
 
 def words_of(tokenizer: Any) -> list[str]:
-    """Words that a tokenizer's captions had; where it kept none, those of its tokens that are words, oldest first."""
+    """Words of the training captions; where the tokenizer lists none, those of its tokens that look like words."""
     kept = tokenizer.init_kwargs.get("words")
     if isinstance(kept, str) and kept.split():
         return kept.split()
@@ -30,7 +30,7 @@ def words_of(tokenizer: Any) -> list[str]:
 
 
 def strange(caption: str, tokenizer: Any) -> list[str]:
-    """Words of a caption that the model has never seen."""
+    """Words of a caption that no training caption had."""
     if isinstance(tokenizer.init_kwargs.get("words"), str):
         known = set(words_of(tokenizer))
         return [word for word in _plain(caption) if word not in known]
@@ -40,7 +40,7 @@ def strange(caption: str, tokenizer: Any) -> list[str]:
 
 
 def hint(words: Sequence[str], tokenizer: Any) -> str:
-    """What could have been meant."""
+    """A hint for an error: similar known words, or some known words."""
     known = words_of(tokenizer)
     near = [found for word in words for found in difflib.get_close_matches(word.lower(), known, n=1, cutoff=0.6)]
     said = f"did you mean {', '.join(near)}?" if near else f"it knows words such as {', '.join(known[:SHOWN])}"

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from mmspec_continuous.models.continuous_ar import CausalContinuousAR
 
 NOISELESS = 1e-6
-"""sigma_0 of a last step that is as good as noiseless, where tokens have about unit variance: distributions take no
-0.
+"""sigma_0 of a last step that is practically noiseless, since tokens have about unit variance; distributions need a
+positive one.
 """
 
 
@@ -22,8 +22,8 @@ class Baseline:
     """A neighbouring model.
 
     Attributes:
-        model: It.
-        settings: What is other than in the target.
+        model: The model, with the target's weights.
+        settings: Entries of its configuration that differ from the target's.
     """
 
     model: CausalContinuousAR
@@ -32,20 +32,20 @@ class Baseline:
 
 def baselines(model: CausalContinuousAR) -> dict[str, Baseline]:
     """The neighbours of a model with a denoising head, by the name that a result gives them."""
-    made = {}
+    found = {}
     fewer = max((n for n in range(1, model.config.steps) if model.config.steps % n == 0), default=0)
     if fewer:
-        made[f"plain, {fewer} head step{'s' * (fewer > 1)}"] = _neighbour(model, steps=fewer)
-    made["plain, noiseless last step"] = _neighbour(model, sigma_0=NOISELESS)
-    return made
+        found[f"plain, {fewer} head step{'s' * (fewer > 1)}"] = _neighbour(model, steps=fewer)
+    found["plain, noiseless last step"] = _neighbour(model, sigma_0=NOISELESS)
+    return found
 
 
 def _neighbour(model: CausalContinuousAR, **settings: float) -> Baseline:
     """The same weights in another chain. Fewer steps go through some of the target's noise levels, the same ones."""
     config = {name: value for name, value in model.config.items() if not name.startswith("_")}
-    made = CausalContinuousAR(**config | settings)
+    neighbour = CausalContinuousAR(**config | settings)
     weights = model.state_dict()
-    stride = model.config.steps // made.config.steps
+    stride = model.config.steps // neighbour.config.steps
     weights["token_head.steps"] = weights["token_head.steps"][::stride]
-    made.load_state_dict(weights, assign=True)  # the very weights, of their type
-    return Baseline(made.to(model.device).eval(), settings)
+    neighbour.load_state_dict(weights, assign=True)  # the very weights, of their type
+    return Baseline(neighbour.to(model.device).eval(), settings)

@@ -1,8 +1,7 @@
 """`mmspec bench denoising`: serial network calls of a diffusers DDPM pipeline, plain and speculative.
 
-The pipeline is built from a configuration and has random weights: how many calls are saved depends on how smooth the
-network is, and says nothing about one that was trained. What is promised of any is the distribution
-(`tests/continuous`).
+The pipeline is built from a configuration and has random weights. How many calls are saved depends on how smooth the
+network is, so the number says nothing about a trained network; the tests show that the distribution is the same.
 """
 
 import statistics
@@ -49,11 +48,11 @@ class DenoisingOptions:
     """How long the benchmark takes.
 
     Attributes:
-        samples: Of a repeat, one at a time.
+        samples: Samples of a repeat, one at a time.
         repeats: Counted repeats, each of seeds of its own.
         steps: Denoising steps.
-        seed: Of the first sample; the others count up.
-        whole: Whether it is the whole benchmark.
+        seed: Seed of the first sample; the others count up.
+        whole: Whether this is the whole benchmark, not the quick one.
     """
 
     samples: int = 4
@@ -70,18 +69,18 @@ class DenoisingOptions:
 
     @property
     def calls(self) -> int:
-        """How often everybody samples."""
+        """How often every contestant samples."""
         return 1 + self.samples * self.repeats
 
 
 @dataclass(frozen=True)
 class Sampler:
-    """Samples, plainly or speculatively.
+    """Samples with a pipeline, plainly or speculatively.
 
     Attributes:
         pipe: The pipeline.
         steps: Denoising steps.
-        k: Steps to draft per network call; 0: the pipeline is as diffusers made it.
+        k: Steps to draft per network call; 0: none, the pipeline is diffusers' own.
     """
 
     pipe: DDPMPipeline
@@ -90,7 +89,7 @@ class Sampler:
 
     def __call__(self, seed: int) -> Run:
         if not self.k:
-            network = Watched(self.pipe.unet)
+            network = CallCounter(self.pipe.unet)
             seconds, sample = self._sampled(seed)
             return Run(seconds, [sample], _filled(network.close(), seconds))
         with mmspec.enable(self.pipe, METHOD, k=self.k) as spec:
@@ -102,16 +101,16 @@ class Sampler:
         generator = torch.Generator(device).manual_seed(seed)
         synchronize(device)
         began = time.perf_counter()
-        made = self.pipe(generator=generator, num_inference_steps=self.steps, output_type="np")
+        output = self.pipe(generator=generator, num_inference_steps=self.steps, output_type="np")
         synchronize(device)
-        return time.perf_counter() - began, torch.from_numpy(made.images)
+        return time.perf_counter() - began, torch.from_numpy(output.images)
 
 
-class Watched:
+class CallCounter:
     """Counts and times a network's calls, until it is closed.
 
     Args:
-        network: Called by somebody else.
+        network: A network that a pipeline calls.
     """
 
     def __init__(self, network: torch.nn.Module) -> None:
@@ -119,13 +118,13 @@ class Watched:
         self._hooks = [network.register_forward_pre_hook(self._begin), network.register_forward_hook(self._end)]
 
     def close(self) -> Report:
-        """What was seen: a step a call, one of which is the first."""
+        """Stop counting; the report has one step per call, of which the first is the prefill."""
         for hook in self._hooks:
             hook.remove()
-        made = self._report
-        made.rounds = made.row_rounds = made.emitted - 1
-        made.sizes[1] = made.rounds
-        return made
+        report = self._report
+        report.rounds = report.row_rounds = report.emitted - 1
+        report.sizes[1] = report.rounds
+        return report
 
     def _begin(self, *_: Any) -> None:
         self._began = time.perf_counter()
@@ -181,11 +180,11 @@ def _row(tracks: dict[str, Track], setting: str, name: str, k: int) -> Row:
     if drafted:
         quality["acceptance_rate"] = round(sum(run.report.accepted for run in track.every) / drafted, 4)
     options = {"k": k} if k else {}
-    made = row_of(track, tracks[PLAIN], method=name, setting=setting, every=True, options=options, quality=quality)
+    row = row_of(track, tracks[PLAIN], method=name, setting=setting, every=True, options=options, quality=quality)
     # The distribution is promised, not the path; and units are denoising steps, of which a run returns the last one's
     # sample.
-    kept = {name: value for name, value in made.quality.items() if name != "same_as_plain"}
-    return replace(made, quality=kept, units=sum(run.report.emitted for run in track.median))
+    kept = {name: value for name, value in row.quality.items() if name != "same_as_plain"}
+    return replace(row, quality=kept, units=sum(run.report.emitted for run in track.median))
 
 
 def _calls(run: Run) -> int:
@@ -194,6 +193,6 @@ def _calls(run: Run) -> int:
 
 
 def _filled(report: Report, seconds: float) -> Report:
-    """With what is neither the network's nor the drafter's time."""
+    """The report with the remaining seconds, which are neither the network's nor the drafter's, as `rest`."""
     report.seconds["rest"] = seconds - sum(report.seconds.values())
     return report

@@ -1,12 +1,15 @@
-"""The denoising head on a clock of its own, apart from the transformer; and what a pass costs with it.
+"""The denoising head, timed apart from the transformer; and what a pass costs with it.
 
 Distributions run the head when they are drawn from, which is after the target's pass: in a report its time is in
 `rest`.
 """
 
 import time
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable
+from copy import copy
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -14,43 +17,39 @@ from torch import Tensor
 from mmspec.core.decoder import Decoder
 from mmspec.core.philox import PhiloxSource
 from mmspec.core.types import Draft, Prefill, TargetOutput
-from mmspec.core.warp import Warp
-from mmspec.kits.pictures.bench.contestants import Call, Drawn
+from mmspec.kits.pictures.bench.contestants import Drawn, PictureSampler
 from mmspec.kits.pictures.bench.tasks import Task
-from mmspec_continuous.models.continuous_ar import CausalContinuousAR
+from mmspec_continuous.targets.continuous import ContinuousTarget
 
 
-class Clock:
-    """A head that counts its calls and their seconds; all else is the head's own.
+class HeadClock:
+    """Counts the calls of a denoising head, and their seconds; on CUDA these are the seconds to launch, not to run."""
 
-    On CUDA these are the seconds to issue, not to run.
+    def __init__(self) -> None:
+        self.seconds, self.calls = 0.0, 0
 
-    Args:
-        head: As distributions call it.
-    """
+    def on(self, head: Any) -> Any:
+        """A copy of a head whose calls are counted and timed here."""
+        timed = copy(head)
+        timed.mean = partial(self.measure, timed.mean)
+        return timed
 
-    def __init__(self, head: Any) -> None:
-        self._head, self.seconds, self.calls = head, 0.0, 0
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._head, name)
-
-    def mean(self, x: Tensor, step: int | Tensor, condition: Tensor) -> Tensor:
-        """As the head's."""
+    def measure(self, mean: Callable[..., Tensor], *arguments: Any) -> Tensor:
+        """Run and time one call of the head's `mean`."""
         began = time.perf_counter()
-        mean: Tensor = self._head.mean(x, step, condition)
+        result = mean(*arguments)
         self.seconds += time.perf_counter() - began
         self.calls += 1
-        return mean
+        return result
 
 
 @dataclass(frozen=True)
-class Denoised(Drawn):
+class DrawnWithHead(Drawn):
     """A run that says how long the head took.
 
     Attributes:
-        head: Seconds.
-        calls: How often it ran, one after another.
+        head: Seconds of the head.
+        calls: How often the head ran, one call after another.
     """
 
     head: float = 0.0
@@ -58,25 +57,17 @@ class Denoised(Drawn):
 
 
 @dataclass(frozen=True)
-class HeadCall:
-    """How pictures are drawn: `Call`, with the head on the clock.
+class HeadTimedSampler(PictureSampler):
+    """Draws pictures from the target's distributions as they are, with the head on a clock of its own."""
 
-    Attributes:
-        model: The transformer.
-        warp: Draws from the target's distributions as they are.
-    """
-
-    model: CausalContinuousAR
-    warp: Warp = field(default_factory=Warp)
-
-    def __call__(self, decoder: Decoder, task: Task) -> Denoised:
-        target: Any = decoder.target
-        clock = target.head = Clock(target.head)
-        drawn = Call(self.model, self.warp)(decoder, task)
-        return Denoised(drawn.seconds, drawn.units, drawn.report, drawn.after, clock.seconds, clock.calls)
+    def __call__(self, decoder: Decoder, task: Task) -> DrawnWithHead:
+        target, clock = cast(ContinuousTarget, decoder.target), HeadClock()
+        target.head = clock.on(target.head)
+        drawn = super().__call__(decoder, task)
+        return DrawnWithHead(drawn.seconds, drawn.units, drawn.report, drawn.after, clock.seconds, clock.calls)
 
 
-def split(runs: list[Denoised]) -> dict[str, float]:
+def head_times(runs: list[DrawnWithHead]) -> dict[str, float]:
     """Milliseconds a picture of transformer and head, and the head's calls: means over runs of one picture each."""
     passes = sum(run.report.seconds["prefill"] + run.report.seconds["verify"] for run in runs)
     return {
@@ -86,22 +77,22 @@ def split(runs: list[Denoised]) -> dict[str, float]:
     }
 
 
-class Whole:
+class TargetWithHead:
     """A target whose passes draw a token at every node: what a pass costs with its head.
 
     Args:
-        target: Passes.
+        target: Runs the passes.
     """
 
     def __init__(self, target: Any) -> None:
         self.target = target
 
     def start(self, inputs: Any, limit: int, width: int) -> Prefill:
-        """As a target's."""
+        """`start` of the wrapped target."""
         return self.target.start(inputs, limit, width)
 
     def verify(self, cache: Any, draft: Draft, first: int = 0) -> TargetOutput:
-        """As a target's, and a draw at every node."""
+        """`verify` of the wrapped target, and a draw at every node."""
         output: TargetOutput = self.target.verify(cache, draft, first)
         rows = len(draft.units)
         none = torch.zeros(rows, dtype=torch.int64, device=draft.units.device)

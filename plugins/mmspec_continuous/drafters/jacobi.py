@@ -14,6 +14,7 @@ from typing import Literal
 from mmspec.core.drafters.jacobi import Jacobi
 from mmspec.core.drafters.neighbours import EarlierDistribution, LeftDistribution
 from mmspec.core.protocols import Target
+from mmspec.kits.pictures.capabilities import Gridded
 from mmspec_continuous.plugin import CONTINUOUS_JACOBI
 
 
@@ -51,7 +52,6 @@ class ContinuousJacobi(Jacobi):
         super().bind(target)
         if self.options.init == "left":
             return
-        grid = getattr(target, "grid", None)
-        if grid is None:
+        if not isinstance(target, Gridded):
             raise ValueError("init='above' needs a target with a grid; init=left does not")
-        self.initialisation = EarlierDistribution(grid)
+        self.initialisation = EarlierDistribution(target.grid)

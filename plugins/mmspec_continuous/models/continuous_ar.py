@@ -13,7 +13,7 @@ from diffusers import ConfigMixin, ModelMixin
 from diffusers.configuration_utils import register_to_config
 from torch import Tensor, nn
 
-from mmspec.kits.pictures.models.blocks import Block, RMSNorm, visible
+from mmspec.kits.pictures.models.blocks import RMSNorm, TransformerBlock, visible
 from mmspec.kits.pictures.models.captions import CaptionEmbedder
 from mmspec.kits.pictures.models.rope import grid_rotary
 from mmspec_continuous.models.denoiser import Denoiser
@@ -88,7 +88,7 @@ class CausalContinuousAR(ModelMixin, ConfigMixin):
         hidden = -(-int(8 * dim / 3) // multiple_of) * multiple_of
         self.cls_embedding: Any = CaptionEmbedder(caption_dim, dim, cls_token_num)
         self.token = nn.Linear(token_dim, dim)
-        blocks = (Block(dim, n_head, n_kv_head or n_head, hidden, norm_eps) for _ in range(n_layer))
+        blocks = (TransformerBlock(dim, n_head, n_kv_head or n_head, hidden, norm_eps) for _ in range(n_layer))
         self.layers = nn.ModuleList(blocks)
         self.norm = RMSNorm(dim, norm_eps)
         self.token_head: Denoiser | MixtureHead = (

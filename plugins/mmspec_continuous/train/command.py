@@ -5,36 +5,30 @@ from typing import Annotated
 
 import typer
 
-from mmspec.cli.groups import INTERRUPTED
 from mmspec.cli.places import refuse_folders
+from mmspec.kits.pictures.command import Assets, Cards, Data, TrainDevice, Work, resumable
 
 
 def train_continuous(
-    data: Annotated[
-        Path, typer.Option(help="Folder with emoji64.npz (images) and captions.txt.", exists=True, file_okay=False)
-    ],
-    out: Annotated[Path, typer.Option(help="Folder that receives the finished model.")] = Path("assets"),
-    cards: Annotated[Path, typer.Option(help="Folder that receives its model card.")] = Path("model_cards"),
-    work: Annotated[Path, typer.Option(help="Folder for checkpoints; delete it to start anew.")] = Path(
-        "runs/continuous"
-    ),
+    data: Data,
+    out: Assets = Path("assets"),
+    cards: Cards = Path("model_cards"),
+    work: Work = Path("runs/continuous"),
     kl_steps: Annotated[int | None, typer.Option(min=1, help="Optimiser steps of the autoencoder.")] = None,
     steps: Annotated[int | None, typer.Option(min=1, help="Optimiser steps of the transformer.")] = None,
-    device: Annotated[str, typer.Option(help="Where to train: cpu, cuda, cuda:1, …")] = "cpu",
+    device: TrainDevice = "cpu",
 ) -> None:
     """Train a KL autoencoder, a transformer over its tokens, the features that judge them; resumes where it stopped."""
     refuse_folders(out, cards, work)
 
     from mmspec.kits.pictures.data import load
-    from mmspec_continuous.cards import write_all
+    from mmspec.kits.pictures.ship import write_cards
+    from mmspec_continuous.cards import SHIPPED
     from mmspec_continuous.train.recipe import ContinuousRecipe
     from mmspec_continuous.train.ship import train_and_ship
 
     lengths = {"kl_steps": kl_steps, "steps": steps}
     recipe = ContinuousRecipe(**{name: n for name, n in lengths.items() if n is not None})
-    try:
+    with resumable(work):
         train_and_ship(load(data), recipe, out, work, device, typer.echo)
-        write_all(out, cards)
-    except KeyboardInterrupt:
-        typer.echo(f"\nStopped. The last checkpoint in {work} stays loadable; run the same command again to resume.")
-        raise typer.Exit(INTERRUPTED) from None
+        write_cards(SHIPPED, out, cards)

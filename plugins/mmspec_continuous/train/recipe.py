@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import torch
@@ -10,7 +9,8 @@ from diffusers import AutoencoderKL
 from torch import Generator, Tensor, nn
 from transformers import PreTrainedTokenizerFast
 
-from mmspec.kits.pictures.data import SHIFTS, Pictures, caption_tokenizer, moved, pixels
+from mmspec.kits.pictures import recipe as kit
+from mmspec.kits.pictures.data import Pictures, caption_tokenizer
 from mmspec.kits.pictures.models.captions import CaptionEncoder
 from mmspec.training.loop import LoopOptions, fit
 from mmspec.training.work import cached
@@ -29,24 +29,24 @@ class ContinuousRecipe:
         token_dim: Numbers of a token.
         channels: Of the autoencoder's levels, from the picture inwards.
         kl_steps: Steps of the autoencoder.
-        kl_batch: Pictures of each.
+        kl_batch: Pictures per step of the autoencoder.
         kl_weight: Weight of its latents' divergence from N(0, I).
         most_noise: Largest noise on latents that the decoder learns to see through, in standard deviations.
         denoising_steps: Of the head.
         sigma_0: Noise of its last step: larger accepts more drafts, and blurs.
         steps: Steps of the transformer.
-        batch: Pictures of each.
+        batch: Pictures per step of the transformer.
         repeats: Denoising steps that are learned of each token of a batch.
         input_noise: Noise on the tokens that the transformer reads, so that it copes with what it drew itself.
-        replaced: Largest share of the tokens that the transformer reads that are another picture's; between none and
-            that, another one for every picture. A small model that has only read true tokens knows a picture by its
-            first ones: it does without the caption, and is lost as soon as it has drawn a wrong one.
-        moved: Share of these steps, the first ones, in which pictures are moved by a pixel or two; then they stand
-            where they stand, so that the model learns their very tokens.
-        words: Tokens of captions.
-        length: Tokens of a caption.
+        replaced: Largest share of the tokens that the transformer reads that are another picture's; every picture has
+            its own share between 0 and this. A small model that has read true tokens only recognises a picture by its
+            first tokens: it ignores the caption, and fails after its first wrong token.
+        moved: Share of these steps, the first ones, in which pictures are moved by a pixel or two; afterwards they are
+            not moved, so that the model learns their own tokens.
+        words: Size of the captions' vocabulary.
+        length: Tokens of a caption, padding included.
         drop: Share of captions that are replaced by the null caption, for guidance.
-        seed: Of weights and batches.
+        seed: Seed of weights and batches.
     """
 
     token_dim: int = 8
@@ -90,27 +90,26 @@ class Captioned(nn.Module):
 
         Rows `dropped [batch]` have the null caption.
         """
-        null = self.transformer.cls_embedding.null(len(ids))
-        features = torch.where(dropped[:, None, None], null, self.encoder(ids, mask).type_as(null))
+        features, seen = kit.caption_features(self.encoder, self.transformer, ids, mask, dropped)
         noise = torch.randn(read.shape, generator=generator).to(read.device)
-        told = self.transformer(features, read + self.input_noise * noise, mask | dropped[:, None])
-        return self.transformer.token_head.loss(told, true, generator, self.repeats)
+        condition = self.transformer(features, read + self.input_noise * noise, seen)
+        return self.transformer.token_head.loss(condition, true, generator, self.repeats)
 
 
-def made_kl(recipe: ContinuousRecipe, side: int) -> AutoencoderKL:
+def untrained_kl(recipe: ContinuousRecipe, side: int) -> AutoencoderKL:
     """The autoencoder, untrained."""
     torch.manual_seed(recipe.seed)
     return small_kl(recipe.token_dim, side, recipe.channels)
 
 
-def made_model(recipe: ContinuousRecipe, grid: int, words: int, latents: tuple[float, ...] | None) -> Captioned:
+def untrained_model(recipe: ContinuousRecipe, grid: int, words: int, latents: tuple[float, ...] | None) -> Captioned:
     """Encoder and transformer, untrained.
 
     Args:
         recipe: Sizes.
         grid: Tokens per side.
         words: Size of the caption vocabulary.
-        latents: The autoencoder's mark.
+        latents: What tells the autoencoder from others (`mmspec_continuous.models.kl.mark`).
     """
     torch.manual_seed(recipe.seed + 1)
     encoder = CaptionEncoder(words, recipe.length, dim=128)
@@ -123,21 +122,20 @@ def made_model(recipe: ContinuousRecipe, grid: int, words: int, latents: tuple[f
         sigma_0=recipe.sigma_0,
         latents=latents,
     )
-    return _scaled(Captioned(encoder, transformer, recipe))
+    kit.start_small(transformer, left_out=("token_head.", "token."))
+    return Captioned(encoder, transformer, recipe)
 
 
 def train_kl(
     pictures: Pictures, recipe: ContinuousRecipe, work: Path, device: str, say: Callable[[str], None]
 ) -> AutoencoderKL:
-    """The autoencoder: error of pixels through noisy latents, and a little divergence."""
-    vae = made_kl(recipe, pictures.images.shape[-1]).to(device)
+    """Train the autoencoder: error of pixels through noisy latents, and a small divergence term."""
+    vae = untrained_kl(recipe, pictures.images.shape[-1]).to(device)
     images = pictures.images[~pictures.held_out].to(device)
 
     def batch_at(step: int) -> tuple[Tensor, Generator]:
-        g = torch.Generator().manual_seed(recipe.seed * 1_000_003 + step)
-        chosen = torch.randint(len(images), (recipe.kl_batch,), generator=g)
-        shift = SHIFTS[int(torch.randint(len(SHIFTS), (), generator=g))]
-        return pixels(moved(images[chosen.to(device)], shift)), g
+        g = kit.generator_of(recipe.seed, step)
+        return kit.moved_batch(images, recipe.kl_batch, g), g
 
     def loss_of(model: nn.Module, batch: tuple[Tensor, Generator]) -> Tensor:
         assert isinstance(model, AutoencoderKL)
@@ -153,19 +151,15 @@ def train_kl(
 def encode_all(vae: AutoencoderKL, pictures: Pictures, work: Path, device: str) -> Tensor:
     """Tokens of every picture in every place: `[shift, picture, cell, token_dim]`, kept in `work`.
 
-    Writes into the autoencoder's configuration what makes them of unit variance: that of the training pictures as they
-    stand.
+    Writes into the autoencoder's configuration the scales that give tokens unit variance, measured on the training
+    pictures that are not moved.
     """
 
-    def made() -> Tensor:
+    def encoded() -> Tensor:
         vae.eval()
-        shifted = []
-        for shift in SHIFTS:
-            parts = moved(pictures.images, shift).split(256)
-            shifted.append(torch.cat([latents_of(vae, pixels(part.to(device))).cpu() for part in parts]))
-        return torch.stack(shifted).half()
+        return kit.encoded_everywhere(pictures, lambda images: latents_of(vae, images), device).half()
 
-    latents = cached(work / "latents.pt", (*vae.state_dict().values(), pictures.images), made)
+    latents = cached(work / "latents.pt", (*vae.state_dict().values(), pictures.images), encoded)
     measure(vae, latents[0, ~pictures.held_out])
     return scaled(vae, latents.float())
 
@@ -180,22 +174,16 @@ def train_model(
     device: str,
     say: Callable[[str], None],
 ) -> Captioned:
-    """Encoder and transformer: the head's loss of every token, after true ones and after some wrong ones."""
+    """Train encoder and transformer: the head's loss of every token, after true tokens and some wrong ones."""
     grid = round(tokens.shape[2] ** 0.5)
-    model = made_model(recipe, grid, len(tokenizer), latents).to(device)
-    words = tokenizer(pictures.captions, padding="max_length", truncation=True, return_tensors="pt")
-    seen = (~pictures.held_out).nonzero()[:, 0]
+    model = untrained_model(recipe, grid, len(tokenizer), latents).to(device)
+    units = kit.CaptionedUnits(pictures, tokens, tokenizer, recipe.batch, recipe.drop)
 
     def batch_at(step: int) -> Batch:
-        g = torch.Generator().manual_seed(recipe.seed * 1_000_003 + step)
-        chosen = seen[torch.randint(len(seen), (recipe.batch,), generator=g)]
-        shift = torch.randint(len(SHIFTS), (recipe.batch,), generator=g) * (step < recipe.moved * recipe.steps)
-        dropped = torch.rand(recipe.batch, generator=g) < recipe.drop
-        ids, mask = words["input_ids"][chosen], words["attention_mask"][chosen].bool()
-        true = tokens[shift, chosen]
-        other = tokens[0, seen[torch.randint(len(seen), (recipe.batch,), generator=g)]]
-        wrong = torch.rand(true.shape[:2], generator=g) < recipe.replaced * torch.rand(recipe.batch, 1, generator=g)
-        read = torch.where(wrong[..., None], other, true)
+        g = kit.generator_of(recipe.seed, step)
+        ids, mask, true, dropped = units.draw(g, step < recipe.moved * recipe.steps)
+        other = units.others(g)
+        read = torch.where(kit.wrong_units(true, recipe.replaced, g)[..., None], other, true)
         return (*(t.to(device) for t in (ids, mask, read, dropped, true)), g)
 
     options = LoopOptions(recipe.steps, 1e-3, warmup=200, weight_decay=0.02)
@@ -212,23 +200,10 @@ def token_loss(model: nn.Module, batch: Batch) -> Tensor:
 def train(
     pictures: Pictures, recipe: ContinuousRecipe, work: Path, device: str, say: Callable[[str], None]
 ) -> tuple[AutoencoderKL, Captioned, PreTrainedTokenizerFast]:
-    """Everything, resuming where it stopped."""
+    """Train all parts, resuming where training stopped."""
     work.mkdir(parents=True, exist_ok=True)
-    vae = train_kl(pictures, recipe, work, device, partial(_said, say, "kl"))
+    vae = train_kl(pictures, recipe, work, device, lambda line: say(f"kl: {line}"))
     tokens = encode_all(vae, pictures, work, device)
     tokenizer = caption_tokenizer(pictures.captions, recipe.words, recipe.length)
-    told = partial(_said, say, "transformer")
-    return vae, train_model(pictures, tokens, mark(vae), tokenizer, recipe, work, device, told), tokenizer
-
-
-def _said(say: Callable[[str], None], what: str, line: str) -> None:
-    say(f"{what}: {line}")
-
-
-def _scaled(model: Captioned) -> Captioned:
-    """Small weights to begin with, smaller where a residual is added to; the head's stay as torch makes them."""
-    for name, weights in model.transformer.named_parameters():
-        if weights.dim() > 1 and not name.startswith(("token_head.", "token.")):
-            depth = (2 * len(model.transformer.layers)) ** 0.5 if name.endswith(("wo.weight", "w2.weight")) else 1.0
-            nn.init.normal_(weights, std=0.02 / depth)
-    return model
+    say_more: Callable[[str], None] = lambda line: say(f"transformer: {line}")  # noqa: E731
+    return vae, train_model(pictures, tokens, mark(vae), tokenizer, recipe, work, device, say_more), tokenizer

@@ -4,61 +4,58 @@ import time
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
 
 from mmspec.bench.limits import synchronize
 from mmspec.bench.race import Run
-from mmspec.kits.pictures.bench.contestants import Call
+from mmspec.kits.pictures.bench.subject import Setting
 from mmspec.kits.pictures.bench.tasks import Task
 from mmspec_image.bench.plain_loop import compiled_step, plain_loop, step
+from mmspec_image.models.llamagen import LlamaGenTransformer
 
 LOOPS = {
-    "plain loop, growing cache": "keys in a cache that grows",
-    "plain loop, static cache": "keys in a masked cache of full length, as LlamaGen's own code keeps them",
-    "plain loop, compiled": "the same, its steps compiled by torch",
+    "plain loop, growing cache": (False, False, "keys in a cache that grows"),
+    "plain loop, static cache": (
+        True,
+        False,
+        "keys in a masked cache of full length, as LlamaGen's own code keeps them",
+    ),
+    "plain loop, compiled": (True, True, "the same, its steps compiled by torch"),
 }
-"""What is special about each."""
+"""Whether each loop has a static cache, whether it is compiled, and what is special about it."""
 
 
 @dataclass(frozen=True)
 class Loop:
-    """One of them.
+    """A plain loop.
 
     Attributes:
-        call: How pictures are drawn.
-        guidance: Scale.
-        temperature: Of sampling.
-        note: For the reader of the result.
+        model: The transformer.
+        setting: How codes are drawn.
+        note: What the loop is, for the reader of the result.
         static: Whether the cache has its full length from the start.
         compiled: Whether steps are compiled.
     """
 
-    call: Call
-    guidance: float
-    temperature: float
+    model: LlamaGenTransformer
+    setting: Setting
     note: str
     static: bool
     compiled: bool
 
     def __call__(self, task: Task) -> Run:
-        model = self.call.model
-        device = str(model.device)
+        device = str(self.model.device)
         generator = torch.Generator(device).manual_seed(task.seeds[0])
         then = compiled_step() if self.compiled else step
+        guidance, temperature = self.setting.guidance, self.setting.temperature
+        assert temperature is not None
         synchronize(device)
         began = time.perf_counter()
-        codes: Tensor = plain_loop(
-            model, task.condition, self.guidance, self.temperature, generator, static=self.static, then=then
-        )
+        codes = plain_loop(self.model, task.condition, guidance, temperature, generator, static=self.static, then=then)
         synchronize(device)
         return Run(time.perf_counter() - began, list(codes.cpu()))
 
 
-def loops(call: Call, guidance: float, temperature: float) -> dict[str, Loop]:
-    """All of them, by name."""
-    growing, static, compiled = LOOPS
-    how = {growing: (False, False), static: (True, False), compiled: (True, True)}
-    return {
-        name: Loop(call, guidance, temperature, f"a plain loop of ours over the same weights: {what}", *how[name])
-        for name, what in LOOPS.items()
-    }
+def loops(model: LlamaGenTransformer, setting: Setting) -> dict[str, Loop]:
+    """All plain loops, by name."""
+    note = "a plain loop of ours over the same weights: "
+    return {name: Loop(model, setting, note + what, *how) for name, (*how, what) in LOOPS.items()}

@@ -1,9 +1,10 @@
-"""`jacobi` for pictures: the core's window, filled by what a picture suggests.
+"""`jacobi` for pictures: the core's Jacobi window, whose new slots are filled with codes of the picture.
 
 Speculative Jacobi decoding (arXiv 2410.01699) and its coupled forms (2510.24211): the target's own last pass is the
-draft. All fillings are point masses, so that any of them is exact, whatever it looks at.
-Knobs: `init` (what enters the window), `redraw` (`coupled`: what the rule drew stays as draft; `independent`: drawn
-anew each round, as first published, which keeps fewer drafts alive).
+draft.
+Guarantee: exact under an exact rule, whatever fills new slots, since fillings are point masses.
+Knobs: `init` (what fills new slots), `redraw` (`coupled`: what the rule drew is the next draft; `independent`: drawn
+anew each round, as first published, of which fewer drafts are accepted).
 """
 
 from dataclasses import dataclass, field
@@ -18,6 +19,7 @@ from mmspec.core.drafters.jacobi import Initialisation, Jacobi, Window
 from mmspec.core.noise import Noise
 from mmspec.core.protocols import Target
 from mmspec.core.state import State
+from mmspec.kits.pictures.capabilities import Gridded
 from mmspec_image.plugin import JACOBI
 
 
@@ -35,10 +37,9 @@ class JacobiOptions:
 
 @dataclass(frozen=True)
 class Predicted:
-    """Left, above or neither: what the three known neighbours suggest, as picture codecs predict.
+    """The code to the left or the one above, chosen by the code above-left, as picture codecs predict.
 
-    Where the code above-left equals the left one, things change with the row: take the one above; where it equals the
-    one above, take the left one; else the one above.
+    Where the code above-left equals the one above, the left code is taken; else the one above.
 
     Attributes:
         grid_width: Codes per row.
@@ -56,7 +57,7 @@ class Predicted:
 
 
 class PreviousImage:
-    """The codes of the last picture at the same places; before there is one, what stands above.
+    """The codes of the last call's pictures at the same places; in the first call, the codes above.
 
     Args:
         grid_width: Codes per row.
@@ -64,7 +65,7 @@ class PreviousImage:
 
     def __init__(self, grid_width: int) -> None:
         self._above = EarlierUnit(grid_width)
-        self._now: tuple[Tensor, int] | None = None  # history of the call at hand, and where its codes begin
+        self._now: tuple[Tensor, int] | None = None  # history of this call, and where its codes begin
         self._last: Tensor | None = None
 
     reach = 0
@@ -79,17 +80,17 @@ class PreviousImage:
         return last.gather(1, place.clamp(max=last.shape[1] - 1)), None
 
     def _turn_to(self, state: State) -> None:
-        """A call writes one history from its beginning to its end: another one means another call."""
+        """Notice a new call: a call writes one history from its beginning to its end."""
         if self._now is None or self._now[0] is not state.history:
             self._last = None if self._now is None else self._now[0][:, self._now[1] : -1]
             self._now = state.history, state.prompt_length
 
 
 class ImageJacobi(Jacobi):
-    """The core's window on a target that has a grid.
+    """The core's Jacobi window on a target of codes.
 
     Args:
-        options: Filling and redraw.
+        options: How new slots are filled, and whether drafts are drawn anew.
     """
 
     needs, offers = JACOBI.needs, JACOBI.offers
@@ -99,17 +100,16 @@ class ImageJacobi(Jacobi):
         self.options = options
 
     def bind(self, target: Target) -> None:
-        """Learn the grid.
+        """Take the width of the grid from the target, where `init` needs it.
 
         Raises:
-            ValueError: The target has none, and the filling needs it.
+            ValueError: The target has no grid, and `init` needs one.
         """
         super().bind(target)
-        grid = getattr(target, "grid", None)
-        if grid is None and self.options.init not in ("random", "left"):
+        if not isinstance(target, Gridded) and self.options.init not in ("random", "left"):
             raise ValueError(f"init={self.options.init!r} needs a target with a grid; init=left and init=random do not")
         assert target.vocab is not None
-        self.initialisation = self._filling(target.vocab, grid or 1)
+        self.initialisation = self._filling(target.vocab, target.grid if isinstance(target, Gridded) else 1)
 
     def _filling(self, vocab: int, grid: int) -> Initialisation:
         return {

@@ -1,14 +1,14 @@
-"""Janus, taken for what it draws."""
+"""Janus as a model of pictures."""
 
 from transformers import JanusForConditionalGeneration
 
 
 class JanusForImages(JanusForConditionalGeneration):
-    """transformers' Janus, nothing changed: its class says which of its two uses is meant.
+    """transformers' Janus, unchanged; the class tells the registry that it is used for pictures.
 
-    A Janus writes texts and draws pictures, and `generate` is told with each call which. Whoever looks for a target is
-    told by the class: `JanusForConditionalGeneration` is a language model to `mmspec.enable`; this one, which loads the
-    same files, is a model of pictures. `JanusTarget` takes both.
+    A Janus writes texts and draws pictures; transformers chooses with an argument of `generate`. Here the class
+    chooses the target: `JanusForConditionalGeneration` is a language model to `mmspec.enable`, and this class, which
+    loads the same files, is a model of pictures. `JanusTarget` takes both.
 
     Example:
         ```python

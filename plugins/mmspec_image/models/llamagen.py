@@ -11,7 +11,7 @@ from diffusers import ConfigMixin, ModelMixin
 from diffusers.configuration_utils import register_to_config
 from torch import Tensor, nn
 
-from mmspec.kits.pictures.models.blocks import Block, RMSNorm, visible
+from mmspec.kits.pictures.models.blocks import RMSNorm, TransformerBlock, visible
 from mmspec.kits.pictures.models.captions import CaptionEmbedder
 from mmspec.kits.pictures.models.official import Source, from_official
 from mmspec.kits.pictures.models.rope import grid_rotary
@@ -19,7 +19,7 @@ from mmspec_image.models.official import LEFT_OUT, transformer_sizes
 
 
 class ClassEmbedder(nn.Module):
-    """A vector a class; the last row is the null class."""
+    """A vector per class; the last row is the null class."""
 
     def __init__(self, classes: int, dim: int) -> None:
         super().__init__()
@@ -29,7 +29,7 @@ class ClassEmbedder(nn.Module):
         return self.embedding_table(labels)[:, None]
 
     def null(self, rows: int) -> Tensor:
-        """The unconditional input of so many rows."""
+        """The null class for `rows` rows."""
         table = self.embedding_table
         return torch.full((rows,), table.num_embeddings - 1, device=table.weight.device)
 
@@ -38,27 +38,27 @@ class LlamaGenTransformer(ModelMixin, ConfigMixin):
     """The transformer.
 
     Args:
-        vocab_size: Codes.
+        vocab_size: Number of codes.
         grid: Codes per side of the picture.
         dim: Width.
-        n_layer: Blocks.
+        n_layer: Number of blocks.
         n_head: Query heads.
-        n_kv_head: Key heads; default: as many.
+        n_kv_head: Key heads; default: `n_head`.
         multiple_of: The hidden width of feed-forwards, 2/3 · 4 · dim, is rounded up to a multiple of this.
         model_type: `c2i` (a class) or `t2i` (a caption).
-        num_classes: Of `c2i`, the null class not counted.
-        caption_dim: Width of caption features, of `t2i`.
+        num_classes: Classes of `c2i`, without the null class.
+        caption_dim: Width of the caption features of `t2i`.
         cls_token_num: Conditioning positions: 1 for a class, the length of captions otherwise.
-        rope_base: Of the rotary frequencies.
-        norm_eps: Of the norms.
+        rope_base: Base of the rotary frequencies.
+        norm_eps: Epsilon of the norms.
         condition_vanishes: As published: queries and keys of conditioning positions are zero
             (`mmspec.kits.pictures.models.rope`).
 
     Attributes:
-        entries: `[vocab, width]`: the codebook of the VQ that the codes are of, where a pipeline has said so.
+        entries: `[vocab, width]`: the codebook of the VQ; None until a pipeline sets it.
 
     Raises:
-        ValueError: Heads do not divide the width, or the kind is unknown.
+        ValueError: Heads do not divide the width, or `model_type` is unknown.
     """
 
     @register_to_config
@@ -89,31 +89,31 @@ class LlamaGenTransformer(ModelMixin, ConfigMixin):
             ClassEmbedder(num_classes, dim) if model_type == "c2i" else CaptionEmbedder(caption_dim, dim, cls_token_num)
         )
         self.tok_embeddings = nn.Embedding(vocab_size, dim)
-        blocks = (Block(dim, n_head, n_kv_head or n_head, hidden, norm_eps) for _ in range(n_layer))
+        blocks = (TransformerBlock(dim, n_head, n_kv_head or n_head, hidden, norm_eps) for _ in range(n_layer))
         self.layers = nn.ModuleList(blocks)
         self.norm = RMSNorm(dim, norm_eps)
         self.output = nn.Linear(dim, vocab_size, bias=False)
-        # No buffer: it stays float32, as published, whatever the weights become.
+        # No buffer, so that it stays float32, as published, in every dtype of the weights.
         self.rotary = grid_rotary(grid, dim // n_head, cls_token_num, rope_base, condition_vanishes)
         self.register_buffer("entries", None, persistent=False)
 
     @classmethod
     def from_official(cls, source: Source, **config: Any) -> Self:
-        """A published file, or what it holds.
+        """The model of a published file, or of its contents.
 
         Args:
             source: Path or mapping; see `mmspec.kits.pictures.models.official`.
-            **config: What the weights do not say: `grid` (24 of the 384-pixel files, 32 of the 512-pixel ones), and
-                `n_head` of an unpublished size.
+            **config: Arguments that cannot be read from the weights: `grid` (24 of the 384-pixel files, 32 of the
+                512-pixel ones), and `n_head` of an unpublished size.
 
         Raises:
-            ValueError: It does not fit.
+            ValueError: The weights do not fit.
         """
         return from_official(lambda state: cls(**transformer_sizes(state, config)), source, LEFT_OUT)
 
     @property
     def cells(self) -> int:
-        """Codes of a picture."""
+        """Number of codes of a picture."""
         return self.config.grid**2
 
     def forward(self, condition: Tensor, codes: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -134,7 +134,7 @@ class LlamaGenTransformer(ModelMixin, ConfigMixin):
         return self.logits(x[:, given.shape[1] - 1 :])
 
     def embed(self, codes: Tensor) -> Tensor:
-        """`[batch, node, dim]` of codes `[batch, node]`."""
+        """Embeddings `[batch, node, dim]` of codes `[batch, node]`."""
         return self.tok_embeddings(codes)
 
     def run(self, x: Tensor, position: Tensor, mask: Tensor | None, keys: Any) -> Tensor:
@@ -144,7 +144,7 @@ class LlamaGenTransformer(ModelMixin, ConfigMixin):
             x: `[batch, node, dim]`.
             position: `[batch, node]` (or `[1, node]`): conditioning first, then cells.
             mask: `[batch, 1, node, slot]` bool; None: a node sees every slot.
-            keys: Where each layer keeps its keys; None in each: nowhere.
+            keys: The cache of each layer, or None for each: no cache.
         """
         self.rotary = self.rotary.to(x.device)
         rotary = self.rotary[position]
@@ -153,5 +153,5 @@ class LlamaGenTransformer(ModelMixin, ConfigMixin):
         return x
 
     def logits(self, x: Tensor) -> Tensor:
-        """`[batch, node, vocab]` float32."""
+        """Logits `[batch, node, vocab]` float32 of hidden states."""
         return self.output(self.norm(x)).float()

@@ -1,6 +1,6 @@
-"""Published LlamaGen files: what in them is no weight, and the sizes that their shapes say.
+"""Published LlamaGen files: entries that are no weights, and sizes read from shapes.
 
-A state that was saved after generation holds key caches.
+A state that was saved after generation contains key caches.
 """
 
 from collections.abc import Mapping
@@ -11,9 +11,9 @@ from torch import Tensor
 from mmspec.kits.pictures.models.official import count_in, shape_in
 
 LEFT_OUT = ("kv_cache", "freqs_cis", "causal_mask")
-"""Words in keys of what is no weight."""
+"""Parts of keys of entries that are no weights."""
 CAPTIONS = "cls_embedding.uncond_embedding"
-"""What only models for captions have."""
+"""Key of a weight that only models for captions have."""
 
 #: Published sizes: (width, blocks) to heads.
 HEADS = {
@@ -26,11 +26,11 @@ def transformer_sizes(state: Mapping[str, Tensor], given: Mapping[str, Any]) -> 
     """The configuration of a transformer's weights.
 
     Args:
-        state: Plain keys.
-        given: What is known otherwise: `grid` (16 where nothing is said), heads of an unpublished size, ….
+        state: Weights under plain keys.
+        given: Arguments that the user gave: `grid` (default 16), heads of an unpublished size, ….
 
     Raises:
-        ValueError: It is no such transformer, or its number of heads has to be given.
+        ValueError: The weights are no LlamaGen transformer's, or the number of heads has to be given.
     """
     if "tok_embeddings.weight" not in state:
         raise ValueError("these are no weights of a LlamaGen transformer: there is no tok_embeddings.weight")

@@ -1,12 +1,13 @@
-"""How far a relaxed rule is from the target at a node, in closed form over the vocabulary.
+"""The bias of a relaxed rule at a node, in closed form over the vocabulary.
 
-A draft x ~ q is kept with probability a(x); an exact rule keeps it with a*(x) = min(1, p / q). What is refused is drawn
-from r = norm((p - q)+). With e = q (a - a*) the unit that comes out has the distribution p + e - (Σ e) r, so that
+A draft x ~ q is accepted with probability a(x); an exact rule accepts it with a*(x) = min(1, p / q). A rejected draft
+is replaced by a draw from r = norm((p - q)+). With e = q (a - a*) the emitted unit has the distribution p + e - (Σ e)
+r:
 
     α_relaxed - α_exact = Σ e    and    TV(out, p) = ½ ‖e - (Σ e) r‖₁.
 
-A point mass is the case of a one-hot q. Where a >= a* everywhere, e lies where q > p and r where p > q, so that TV is
-Σ e: the extra acceptance is the bias.
+A point mass is the case of a one-hot q. If a >= a* everywhere, e is positive only where q > p and r only where p > q,
+so that TV = Σ e: the excess acceptance is the bias.
 """
 
 from collections.abc import Callable
@@ -17,12 +18,12 @@ from torch import Tensor
 from mmspec_image.rules.groups import Group, Groups
 
 WIDEST = 4096
-"""Units looked at per node: all, or as many of the likeliest of q; the others then count as unaltered."""
+"""Most units per node for which e is computed, the likeliest of q; the others count as unaltered."""
 AT_ONCE = 1 << 22
-"""Numbers that one step over the vocabulary may hold."""
+"""Most numbers in memory at one step over the vocabulary."""
 
 Against = Callable[[Group, Tensor, Tensor], Tensor]
-"""Of a group, q and x: what a rule divides P(G) by, `[batch, node, unit]`."""
+"""From a group, q and x to the denominator of the acceptance probability, `[batch, node, unit]`."""
 
 
 def gain(p: Tensor, q: Tensor, x: Tensor, group: Group, against: Against) -> Tensor:
@@ -41,10 +42,10 @@ def excess(p: Tensor, q: Tensor, groups: Groups, size: int, against: Against) ->
 
     Args:
         p: The target's distribution, `[batch, node, vocab]`.
-        q: The draft's.
-        groups: The rule's.
-        size: Of a group: it decides how many units are looked at together.
-        against: The rule's.
+        q: The draft's distribution.
+        groups: The rule's groups.
+        size: Size of a group, which decides how many units are computed at once.
+        against: The rule's denominator.
     """
     rows, nodes, vocab = p.shape
     if vocab > WIDEST:

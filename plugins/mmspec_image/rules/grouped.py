@@ -1,12 +1,12 @@
-"""`grouped`: accept a draft for the company it keeps. Lossy.
+"""`grouped`: accept a draft by the probability of a group of similar codes. Lossy.
 
-Grouped speculative decoding (So et al., ICCV 2025, arXiv 2508.07747): near-equal codes stand for each other. Sort the
-codes by p; G(x) are those next to x in that order, less those whose probability differs from that of x by `difference`
-or whose embedding lies `distance` away. x is kept with probability min(1, p(G) / q(G)); refused drafts leave the
-ordinary residual, norm((p - q)+).
-Guarantee: none but this: with `size=1` it is `rejection`. G(x) depends on x and on p, so that groups overlap: no
-partition, hence biased, and the chance of a draft may even fall. The bias is the signed identity of `bias.py`.
-Knobs: `size` (more: accepts more, alters more), `difference` and `distance` (smaller: nearer to exact), `measure`.
+Grouped speculative decoding (So et al., ICCV 2025, arXiv 2508.07747): codes of similar probability and embedding are
+interchangeable. Sort the codes by p; G(x) are the neighbours of x in that order, without those whose probability
+differs from that of x by `difference` or more, or whose embedding is at squared distance `distance` or more. x is
+accepted with probability min(1, p(G) / q(G)); a rejected draft is replaced by a draw from norm((p - q)+).
+Guarantee: none; with `size=1` it is `rejection`. G(x) depends on x and p, so that groups overlap and are no partition:
+the rule is biased, and may even accept less than `rejection`. The bias is that of `bias.py`.
+Knobs: `size` (larger: accepts more, alters more), `difference` and `distance` (smaller: nearer to exact), `measure`.
 """
 
 from dataclasses import dataclass, field
@@ -43,10 +43,10 @@ class GroupedOptions:
 
 
 class Grouped:
-    """See the module.
+    """The rule `grouped`.
 
     Args:
-        options: What a group is.
+        options: Size and limits of groups.
     """
 
     exactness: str = GROUPED.exactness
@@ -59,7 +59,7 @@ class Grouped:
         self._alike: Tensor | None = None  # [vocab, vocab] bool
 
     def bind(self, target: Any) -> None:
-        """Say once which of the target's codes are alike."""
+        """Compute which of the target's codes have similar embeddings."""
         self._alike = torch.cat([far.square() < self.options.distance for far in apart(target.codebook)])
 
     def draft_noise(self, round: Round) -> DraftNoise:
@@ -69,7 +69,7 @@ class Grouped:
         return relax(self, draft, scores, round)
 
     def groups(self, probs: Tensor) -> Groups:
-        """The unit itself, then its neighbours in the order of p: half of them above, half below."""
+        """Groups: the unit itself, then its neighbours in the order of p, half of them above, half below."""
         assert self._alike is not None, "the rule was not bound to a target"
         alike, difference, vocab = self._alike, self.options.difference, probs.shape[-1]
         ranked = probs.argsort(stable=True, dim=-1)
@@ -88,14 +88,14 @@ class Grouped:
         return of
 
     def against(self, group: Group, draft: Tensor, x: Tensor) -> Tensor:
-        """q(G)."""
+        """The denominator q(G)."""
         return group.mass(draft)
 
     def left(self, probs: Tensor, draft: Tensor, group: Group) -> Tensor:
-        """(p - q)+."""
+        """The residual (p - q)+, not normalised."""
         return (probs - draft).clamp(min=0)
 
     def bias(self, probs: Tensor, draft: Tensor, x: Tensor, groups: Groups) -> tuple[Tensor, Tensor]:
-        """The signed identity."""
+        """Total variation and excess acceptance by the identity of `bias.py`."""
         e = excess(probs, draft, groups, self.options.size, self.against)
         return signed(e, probs, draft), e.sum(-1)

@@ -1,4 +1,4 @@
-"""Units that stand for one another, as the relaxed rules see them."""
+"""Groups of interchangeable units, for the relaxed rules."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,11 +9,11 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Group:
-    """What stands for a unit.
+    """The groups of some units.
 
     Attributes:
         ids: `[batch, node, unit, size]`, no unit twice; the unit itself comes first.
-        inside: The same shape, bool: those that really belong to it.
+        inside: Bool of the same shape: which of `ids` belong to the group.
     """
 
     ids: Tensor
@@ -24,14 +24,14 @@ class Group:
         return (probs.gather(-1, self.ids.flatten(2)).reshape(self.ids.shape) * self.inside).sum(-1)
 
     def members(self, vocab: int) -> Tensor:
-        """Over the vocabulary, where every node has the group of one unit: `[batch, node, vocab]` bool."""
+        """Membership over the vocabulary, `[batch, node, vocab]` bool, where every node has the group of one unit."""
         ids, inside = self.ids[:, :, 0], self.inside[:, :, 0]
         count = torch.zeros(*ids.shape[:2], vocab, dtype=torch.uint8, device=ids.device)
         return count.scatter_add(-1, ids, inside.to(torch.uint8)) > 0
 
 
 Groups = Callable[[Tensor], Group]
-"""Of the units `[batch, node, unit]` of a round; the target's distribution is closed over."""
+"""From units `[batch, node, unit]` of a round to their groups under the target's distribution."""
 
 
 def apart(codebook: Tensor) -> tuple[Tensor, ...]:

@@ -1,11 +1,11 @@
-"""What the relaxed rules share: a draft is kept for its neighbours' mass too, along a chain or a window. Lossy.
+"""What the relaxed rules share: a draft is accepted by the probability of a group, along a chain or a window. Lossy.
 
-For every drafted unit x a rule names a group G that contains x. Where q is a distribution, x is kept with probability
-min(1, P(G) / Q), Q being what the rule compares with; else one draws from what the rule says is left. Where x is a
-point mass it is kept with probability P(G), else one draws from what is left of p. The walk follows these draws. Behind
-its end units are drawn as `rejection` would: the next window's must have the distribution that they are reported with,
-or the bias would be another one than the one that is measured.
-Guarantee: none. With groups of one this is `rejection`, bit for bit: the same coins, the same residuals.
+For every drafted unit x a rule gives a group G that contains x. If x was drawn from q, it is accepted with probability
+min(1, P(G) / Q), where the rule gives the denominator Q; a rejected draft is replaced by a draw from the rule's
+residual. A point mass is accepted with probability P(G), else replaced by a draw from the residual of p. The verdict
+follows these draws. Units after the accepted path are drawn as `rejection` would, because the next window's units must
+have the distribution that they are reported with; otherwise the measured bias would be wrong.
+Guarantee: none. With groups of one unit this is `rejection`, bit for bit: the same coins, the same residuals.
 """
 
 from dataclasses import dataclass, replace
@@ -22,36 +22,32 @@ from mmspec_image.rules.groups import Group, Groups
 
 
 class Relaxation(Protocol):
-    """What a relaxed rule says.
+    """A relaxed rule.
 
     Attributes:
-        measure: Whether verdicts say how far they are from the target.
+        measure: Whether verdicts contain the bias.
     """
 
     measure: bool
 
     def groups(self, probs: Tensor) -> Groups:
         """The groups of units under the target's `probs [batch, node, vocab]`."""
-        ...
 
     def against(self, group: Group, draft: Tensor, x: Tensor) -> Tensor:
-        """What P(G) is divided by, of the units `x [batch, node, unit]` under the draft's `[batch, node, vocab]`."""
-        ...
+        """The denominator Q of the units `x [batch, node, unit]` under the draft's `[batch, node, vocab]`."""
 
     def left(self, probs: Tensor, draft: Tensor, group: Group) -> Tensor:
-        """What is drawn from where the one unit of each node is refused, not normalised: `[batch, node, vocab]`."""
-        ...
+        """The residual after each node's one unit is rejected, not normalised: `[batch, node, vocab]`."""
 
     def bias(self, probs: Tensor, draft: Tensor, x: Tensor, groups: Groups) -> tuple[Tensor, Tensor]:
-        """Total variation and α_relaxed - α_exact, `[batch, node]` each, where `x [batch, node, 1]` was drafted."""
-        ...
+        """Total variation and excess acceptance, `[batch, node]` each, where `x [batch, node, 1]` was drafted."""
 
 
 def relax(rule: Relaxation, draft: Draft, scores: Scores, round: Round) -> Verdict:
-    """The verdict of a relaxed rule, with its bias where it measures."""
+    """The verdict of a relaxed rule, with its bias where the rule measures."""
     distribution, last = scores.distribution, draft.nodes - 1
     free = distribution.draw(round.fresh(draft.nodes))
-    if not last or not isinstance(distribution, Categorical):  # no draft, or no chance: nothing is relaxed
+    if not last or not isinstance(distribution, Categorical):  # no draft, or a point mass: nothing is relaxed
         nothing = torch.zeros(draft.valid.shape, dtype=torch.float32, device=free.device) if rule.measure else None
         return replace(walk(draft, free), tv=nothing, excess_acceptance=nothing)
     noise, valid = round.fresh(last), draft.valid[:, 1:]
@@ -74,13 +70,13 @@ def relax(rule: Relaxation, draft: Draft, scores: Scores, round: Round) -> Verdi
 
 @dataclass(frozen=True)
 class Offer:
-    """What meets at every node of a chain but the last.
+    """Target, draft and drafted unit at every node of a chain but the last.
 
     Attributes:
         p: The target's distribution, `[batch, node, vocab]`.
-        q: The draft's, point masses as one-hot rows.
-        x: What was drafted, `[batch, node]`.
-        point: Where it was not drawn: `[batch, node]` bool.
+        q: The draft's distribution, point masses as one-hot rows.
+        x: The drafted units, `[batch, node]`.
+        point: Which of them are point masses: `[batch, node]` bool.
     """
 
     p: Tensor
@@ -90,7 +86,7 @@ class Offer:
 
     @staticmethod
     def of(draft: Draft, distribution: Categorical) -> "Offer":
-        """Of a rooted chain."""
+        """The offer of a rooted chain."""
         x, point = (
             draft.drafted,
             torch.full_like(draft.drafted, not isinstance(draft.distribution, Categorical), dtype=torch.bool),
@@ -101,7 +97,7 @@ class Offer:
 
 
 def _by_distribution(rule: Relaxation, offer: Offer, groups: Groups, noise: Noise) -> Tensor:
-    """x where its coin falls below P(G) / Q, else a draw from what is left: `[batch, node]`."""
+    """x where its coin is below P(G) / Q, else a draw from the residual: `[batch, node]`."""
     x = offer.x[..., None]
     group = groups(x)
     kept = noise.substream(Substream.COIN).uniform()[..., None] * rule.against(group, offer.q, x) < group.mass(offer.p)
@@ -112,9 +108,9 @@ def _by_distribution(rule: Relaxation, offer: Offer, groups: Groups, noise: Nois
 
 
 def _by_point(rule: Relaxation, offer: Offer, groups: Groups, free: Tensor, noise: Noise) -> Tensor:
-    """x where a free draw falls into its group, else a draw from what is left: `[batch, node]`.
+    """x where a free draw from p falls into its group, else a draw from the residual: `[batch, node]`.
 
-    A free draw that fell outside serves as that draw, but for the share of what is left that lies inside.
+    A free draw outside of the group is itself a draw from the residual outside; the residual's share inside is drawn.
     """
     group = groups(offer.x[..., None])
     members = group.members(offer.p.shape[-1])
@@ -127,9 +123,9 @@ def _by_point(rule: Relaxation, offer: Offer, groups: Groups, free: Tensor, nois
 
 
 def _measured(rule: Relaxation, verdict: Verdict, offer: Offer, valid: Tensor) -> Verdict:
-    """The verdict with the bias of nodes that the walk came to and that have a drafted child; 0 elsewhere."""
+    """The verdict with the bias at nodes on the accepted path that have a drafted child; 0 elsewhere."""
     seen = nodes = valid.shape[1]
-    if valid.device.type == "cpu":  # where reading is free; elsewhere shapes stay
+    if valid.device.type == "cpu":  # there a host read is free; elsewhere shapes stay fixed
         seen = min(nodes, int(verdict.length.max()) + 1)
     p, q, x = offer.p[:, :seen], offer.q[:, :seen], offer.x[:, :seen, None]
     there = valid[:, :seen] & (torch.arange(seen, device=x.device) <= verdict.length[:, None])

@@ -1,11 +1,11 @@
-"""`relaxed`: accept a draft for the mass of codes that look like it. Lossy.
+"""`relaxed`: accept a draft by the probability of codes with similar embeddings. Lossy.
 
 LANTERN (Jang et al., arXiv 2410.03355) and LANTERN++ (2502.06352): A(x) are the codes nearest to x in the codebook, `k`
 at most, as many as their mass stays within a bound: δ (LANTERN), or (λ - 1) p(x) (LANTERN++, `lam`). x is kept with
-probability min(1, (p(x) + p(A)) / q(x)). Refused drafts leave norm((p - q)+), or in the paper norm((p' - q)+), p' being
-p with the mass of A(x) moved onto x.
-Guarantee: none but this: with `k=0`, `delta=0` or `lam=1` it is `rejection`. δ bounds what each x moves, not the bias
-of the output, which is the extra acceptance: TV(out, p) = α_relaxed - α_exact, with both residuals.
+probability min(1, (p(x) + p(A)) / q(x)). A rejected draft is replaced by a draw from norm((p - q)+), or in the paper
+from norm((p' - q)+), p' being p with the mass of A(x) moved onto x.
+Guarantee: none; with `k=0`, `delta=0` or `lam=1` it is `rejection`. δ bounds the mass that each x moves, not the bias
+of the output, which is the excess acceptance: TV(out, p) = α_relaxed - α_exact, with both residuals.
 Knobs: `k`, `delta`, `lam` (larger: accepts more, alters more), `residual`, `measure`.
 """
 
@@ -24,7 +24,7 @@ from mmspec_image.rules.groups import Group, Groups, apart
 from mmspec_image.rules.relax import relax
 
 FEW = 1 << 18
-"""Neighbours of a whole vocabulary that are still looked at, at every node, to measure the bias."""
+"""Most products of vocabulary and neighbours for which the bias of a node is computed over the vocabulary."""
 
 
 @dataclass(frozen=True)
@@ -49,10 +49,10 @@ class RelaxedOptions:
 
 
 class Relaxed:
-    """See the module.
+    """The rule `relaxed`.
 
     Args:
-        options: Which codes stand in.
+        options: Which codes are interchangeable, and how far.
     """
 
     exactness: str = RELAXED.exactness
@@ -64,7 +64,7 @@ class Relaxed:
         self._nearest: Tensor | None = None  # [vocab, k]
 
     def bind(self, target: Any) -> None:
-        """Rank the nearest codes of every code, once."""
+        """Compute the nearest codes of every code."""
         self._nearest = nearest(target.codebook, min(self.options.k, len(target.codebook) - 1))
 
     def draft_noise(self, round: Round) -> DraftNoise:
@@ -74,10 +74,10 @@ class Relaxed:
         return relax(self, draft, scores, round)
 
     def groups(self, probs: Tensor) -> Groups:
-        """The unit itself, then the nearest codes as far as their mass is within the bound."""
+        """Groups: the unit itself, then the nearest codes as long as their mass is within the bound."""
         assert self._nearest is not None, "the rule was not bound to a target"
         codes, delta, lam = self._nearest, self.options.delta, self.options.lam
-        # Codes without mass would stand in even then: they add nothing, but the paper's residual would lack them.
+        # Codes without mass would be members even then: they add nothing, but the paper's residual would lack them.
         strict = delta == 0 if lam is None else lam == 1
 
         def of(x: Tensor) -> Group:
@@ -90,21 +90,21 @@ class Relaxed:
         return of
 
     def against(self, group: Group, draft: Tensor, x: Tensor) -> Tensor:
-        """q(x)."""
+        """The denominator q(x)."""
         return draft.gather(-1, x)
 
     def left(self, probs: Tensor, draft: Tensor, group: Group) -> Tensor:
-        """(p - q)+, or (p' - q)+."""
+        """The residual (p - q)+, or (p' - q)+, not normalised."""
         if self.options.residual == "paper":
             moved = torch.where(group.members(probs.shape[-1]), 0.0, probs)
             probs = moved.scatter(-1, group.ids[:, :, :, 0], group.mass(probs))
         return (probs - draft).clamp(min=0)
 
     def bias(self, probs: Tensor, draft: Tensor, x: Tensor, groups: Groups) -> tuple[Tensor, Tensor]:
-        """The extra acceptance, twice. It holds for the paper's residual too, whose draws nowhere exceed (p - q)+.
+        """The excess acceptance, which is the total variation as well; also for the paper's residual.
 
-        Where vocabulary times neighbours are too many, that of the drafted unit alone: E[a - a*] over x ~ q is the same
-        number, so that sums over many nodes come close to it.
+        Where vocabulary times neighbours is too much, it is estimated by a - a* of the drafted unit x ~ q alone, whose
+        expectation it is.
         """
         assert self._nearest is not None
         size = 1 + self._nearest.shape[1]

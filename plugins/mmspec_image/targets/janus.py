@@ -1,8 +1,8 @@
-"""Janus as a target for pictures: transformers' `generate(generation_mode="image")`, taken apart into passes.
+"""Janus (arXiv 2501.17811) as a target for pictures: the passes of transformers' `generate(generation_mode="image")`.
 
-The language model reads a prompt that ends with the begin-of-image token, then codes; scores of codes come from a head
-of their own. The unconditional half of guidance reads the prompt with everything but begin-of-text and begin-of-image
-replaced by padding, or a negative prompt.
+The language model reads a prompt that ends with the begin-of-image token, then codes; a separate head scores codes. The
+unconditional half of guidance reads the prompt with everything but begin-of-text and begin-of-image replaced by
+padding, or a negative prompt.
 """
 
 from dataclasses import dataclass, replace
@@ -27,15 +27,15 @@ from mmspec_image.plugin import JANUS
 
 
 @dataclass(frozen=True)
-class Prompt:
-    """What pictures are made after; `Prompt(**processor(texts, generation_mode="image"))`.
+class JanusPrompt:
+    """A prompt for pictures: `JanusPrompt(**processor(texts, generation_mode="image"))`.
 
     Attributes:
-        input_ids: `[batch, prompt]` int64, padded on the left; the last one begins an image.
-        attention_mask: `[batch, prompt]`: 0 where padding stands; None: there is none.
-        negative_ids: What guidance leads away from, `[batch, any]`; None: `input_ids` without their words.
-        negative_mask: Of `negative_ids`.
-        guided: Whether there is an unconditional half at all.
+        input_ids: `[batch, prompt]` int64, padded on the left; the last token is begin-of-image.
+        attention_mask: `[batch, prompt]`: 0 at padding; None: no padding.
+        negative_ids: What guidance leads away from, `[batch, any]`; None: `input_ids` with their words padded out.
+        negative_mask: The mask of `negative_ids`.
+        guided: Whether there is guidance, and so an unconditional half.
     """
 
     input_ids: Tensor
@@ -45,13 +45,13 @@ class Prompt:
     guided: bool = True
 
 
-class Reader(nn.Module):
-    """Janus' language model as a decoder over ids of one kind, as the hosts run decoders.
+class CodeDecoder(nn.Module):
+    """Janus' language model as a decoder of the interface that `mmspec.hosts.passes` runs.
 
     Args:
-        embed: From ids `[batch, node]` to `[batch, node, width]`: of words, or of codes.
+        embed: From ids of words, or of codes, `[batch, node]` to `[batch, node, width]`.
         body: The language model.
-        head: Scores of codes.
+        head: From hidden states to scores of codes.
     """
 
     def __init__(self, embed: nn.Module, body: PreTrainedModel, head: nn.Module) -> None:
@@ -77,10 +77,10 @@ class JanusTarget:
     """Codes of a picture in raster order.
 
     Args:
-        model: The live model; never changed outside a pass.
+        model: The live model; it is changed during a pass only.
 
     Raises:
-        TypeError: It is no Janus.
+        TypeError: The model is no Janus.
         ValueError: Its parts do not fit each other, or drafts cannot be verified exactly.
     """
 
@@ -101,16 +101,16 @@ class JanusTarget:
 
     @property
     def codebook(self) -> Tensor:
-        """What codes look like, for rules that ask which are alike: the VQ's entries, `[vocab, width]`."""
+        """The VQ's entries, `[vocab, width]`: relaxed rules compare codes by them."""
         return nn.functional.normalize(self.model.model.vqmodel.quantize.embedding.weight.detach(), dim=-1)
 
     @torch.no_grad()
-    def start(self, inputs: Prompt, limit: int, width: int) -> Prefill:
+    def start(self, inputs: JanusPrompt, limit: int, width: int) -> Prefill:
         """Prefill a prompt; no code is given.
 
         Raises:
-            ValueError: More codes are asked for than a picture has; the prompt is empty, too long, has holes, or holds
-                an id that there is not; or it is not known what guidance leads away from.
+            ValueError: More codes are asked for than a picture has; the prompt is empty, too long, padded elsewhere
+                than on the left, or has an unknown id; or the model's null prompt is not known.
         """
         if limit > self.context:
             raise ValueError(f"a picture of this model has {self.context} codes, {limit} were asked for")
@@ -150,16 +150,16 @@ class JanusTarget:
         return pixels.permute(0, 3, 1, 2).float().clamp(-1, 1)
 
     def _passes(self) -> tuple[Passes, Passes]:
-        """Over words, and over codes. How to run them is found out again, since the model may have moved."""
+        """Passes over words and over codes; made anew for every call, since the model may have moved."""
         inner = self.model.model
         coded = nn.Sequential(inner.generation_embeddings, inner.generation_aligner)
-        readers = [
-            Reader(embed, inner.language_model, inner.generation_head)
+        decoders = [
+            CodeDecoder(embed, inner.language_model, inner.generation_head)
             for embed in (inner.get_input_embeddings(), coded)
         ]
         assert self.vocab is not None
         config = inner.language_model.config
-        words, codes = (replace(self.anatomy, model=r, config=config, vocab=self.vocab) for r in readers)
+        words, codes = (replace(self.anatomy, model=r, config=config, vocab=self.vocab) for r in decoders)
         with holding(self.model):
             manner = checked(codes, whole=self.model).manner
         return Passes(words, manner), Passes(codes, manner)
@@ -178,7 +178,7 @@ class JanusTarget:
                 "drafts could not be verified exactly; shorten the prompt"
             )
 
-    def _unconditional(self, inputs: Prompt, ids: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+    def _unconditional(self, inputs: JanusPrompt, ids: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
         if inputs.negative_ids is not None:
             negative, seen = self._read(inputs.negative_ids, inputs.negative_mask)
             return negative.expand(len(ids), -1), seen.expand(len(ids), -1)
@@ -186,7 +186,7 @@ class JanusTarget:
         return torch.where((ids == begin) | (ids == image), ids, pad), mask
 
     def _special(self) -> tuple[int, int, int]:
-        """Begin of text, begin of image, padding, as `generate` looks them up."""
+        """Ids of begin-of-text, begin-of-image and padding, looked up as `generate` does."""
         config = self.model.generation_config
         ends = config.eos_token_id
         end = ends[0] if isinstance(ends, list) else ends
@@ -204,7 +204,7 @@ class JanusTarget:
 
 
 def _stacked(*halves: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-    """Ids and masks of both halves below each other, the narrower one padded on the left."""
+    """Ids and masks of both halves in one batch, the narrower one padded on the left."""
     widest = max(ids.shape[1] for ids, _ in halves)
     wide = [[nn.functional.pad(part, (widest - part.shape[1], 0)) for part in half] for half in halves]
     ids, mask = (torch.cat(parts) for parts in zip(*wide, strict=True))

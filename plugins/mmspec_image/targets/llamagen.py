@@ -1,4 +1,4 @@
-"""LlamaGen as a target: one logical row is two physical ones, with and without the condition; one verdict for both."""
+"""LlamaGen (arXiv 2406.06525) as a target; under guidance one logical row is two physical rows with one verdict."""
 
 import torch
 from torch import Tensor
@@ -31,9 +31,9 @@ class LlamaGenTarget:
 
     @property
     def codebook(self) -> Tensor:
-        """What codes look like, for rules that ask which are alike: `[vocab, width]`.
+        """Vectors of codes, `[vocab, width]`: relaxed rules compare codes by them.
 
-        The VQ's own entries where a pipeline brought transformer and VQ together, else the transformer's embeddings.
+        These are the VQ's entries where a pipeline holds transformer and VQ, else the transformer's embeddings.
         """
         if self.model.entries is not None:
             return self.model.entries
@@ -42,22 +42,22 @@ class LlamaGenTarget:
             return table.weight.detach().clone() if hooks_of(self.model) else table.weight.detach()
 
     def start(self, inputs: Condition, limit: int, width: int) -> Prefill:
-        """Prefill a condition; no code is given.
+        """Prefill a condition; prompts have no codes.
 
         Raises:
             ValueError: More codes are asked for than a picture has.
         """
         if limit > self.context:
             raise ValueError(f"a picture of this model has {self.context} codes, {limit} were asked for")
-        memory, logits = self.raster.start(inputs, limit, width)
-        none = torch.zeros(memory.rows, 0, dtype=torch.int64, device=logits.device)
-        return Prefill(memory, memory.output(logits), none, none.sum(1))
+        cache, logits = self.raster.start(inputs, limit, width)
+        none = torch.zeros(cache.rows, 0, dtype=torch.int64, device=logits.device)
+        return Prefill(cache, cache.output(logits), none, none.sum(1))
 
     def verify(self, cache: Halves, draft: Draft, first: int = 0) -> TargetOutput:
         return cache.output(self.raster.verify(cache, draft, first))
 
     def renew_null(self, cache: Halves, null: Tensor, null_mask: Tensor | None, codes: Tensor) -> None:
-        """From now on guidance leads away from something else; arguments as in `Raster.renew_null`.
+        """Replace the null condition of a call; arguments as in `Raster.renew_null`.
 
         Raises:
             ValueError: The call began without guidance, or `null` has another shape than a condition.

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import torch
@@ -10,7 +9,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerFast
 
-from mmspec.kits.pictures.data import SHIFTS, Pictures, caption_tokenizer, moved, pixels
+from mmspec.kits.pictures import recipe as kit
+from mmspec.kits.pictures.data import Pictures, caption_tokenizer
 from mmspec.kits.pictures.models.captions import CaptionEncoder
 from mmspec.kits.pictures.models.vq import LlamaGenVQ
 from mmspec.training.loop import LoopOptions, fit
@@ -25,19 +25,19 @@ class ImageRecipe:
     Attributes:
         codes: Entries of the codebook.
         vq_steps: Steps of the tokenizer.
-        vq_batch: Pictures of each.
+        vq_batch: Pictures per step of the tokenizer.
         steps: Steps of the transformer.
-        batch: Pictures of each.
-        moved: Share of these steps, the first ones, in which pictures are moved by a pixel or two; then they stand
-            where they stand, so that the model learns their very codes.
+        batch: Pictures per step of the transformer.
+        moved: Share of these steps, the first ones, in which pictures are moved by a pixel or two; afterwards they are
+            not moved, so that the model learns their own codes.
         refining: Further steps, in which some of the codes that the transformer reads are another picture's. A small
-            model that has only read true codes knows a picture by its first ones: it does without the caption, and is
-            lost as soon as it has drawn a wrong code.
-        replaced: Largest share of such codes in a picture; between none and that, another one for every picture.
-        words: Tokens of captions.
-        length: Tokens of a caption.
+            model that has read true codes only recognises a picture by its first codes: it ignores the caption, and
+            fails after its first wrong code.
+        replaced: Largest share of such codes in a picture; every picture has its own share between 0 and this.
+        words: Size of the captions' vocabulary.
+        length: Tokens of a caption, padding included.
         drop: Share of captions that are replaced by the null caption, for guidance.
-        seed: Of weights and batches.
+        seed: Seed of weights and batches.
     """
 
     codes: int = 512
@@ -68,15 +68,14 @@ class Captioned(nn.Module):
 
     def forward(self, ids: Tensor, mask: Tensor, codes: Tensor, dropped: Tensor) -> Tensor:
         """Logits `[batch, n, vocab]` of codes `[batch, n]`; rows `dropped [batch]` have the null caption."""
-        null = self.transformer.cls_embedding.null(len(ids))
-        features = torch.where(dropped[:, None, None], null, self.encoder(ids, mask).type_as(null))
-        return self.transformer(features, codes, mask | dropped[:, None])
+        features, seen = kit.caption_features(self.encoder, self.transformer, ids, mask, dropped)
+        return self.transformer(features, codes, seen)
 
 
 def train_vq(
     pictures: Pictures, recipe: ImageRecipe, work: Path, device: str, say: Callable[[str], None]
 ) -> LlamaGenVQ:
-    """The tokenizer: absolute and squared error of pixels, and the codebook's loss."""
+    """Train the tokenizer: absolute and squared error of pixels, and the codebook's loss."""
     torch.manual_seed(recipe.seed)
     vq = LlamaGenVQ(
         recipe.codes,
@@ -90,14 +89,12 @@ def train_vq(
     images = pictures.images[~pictures.held_out].to(device)
 
     def batch_at(step: int) -> Tensor:
-        g = torch.Generator().manual_seed(recipe.seed * 1_000_003 + step)
-        chosen = torch.randint(len(images), (recipe.vq_batch,), generator=g)
-        shift = SHIFTS[int(torch.randint(len(SHIFTS), (), generator=g))]
-        return pixels(moved(images[chosen.to(device)], shift))
+        return kit.moved_batch(images, recipe.vq_batch, kit.generator_of(recipe.seed, step))
 
     def loss_of(model: nn.Module, batch: Tensor) -> Tensor:
-        made, quantised = model(batch)
-        return (made.float() - batch).abs().mean() + (made.float() - batch).square().mean() + quantised.loss.float()
+        decoded, quantised = model(batch)
+        error = decoded.float() - batch
+        return error.abs().mean() + error.square().mean() + quantised.loss.float()
 
     options = LoopOptions(recipe.vq_steps, 1e-3, weight_decay=0.0)
     fit(vq, batch_at, loss_of, options, work / "vq", say)
@@ -108,15 +105,12 @@ def train_vq(
 def encode_all(vq: LlamaGenVQ, pictures: Pictures, work: Path, device: str) -> Tensor:
     """Codes of every picture in every place: `[shift, picture, cell]` int16, kept in `work`."""
 
-    def made() -> Tensor:
+    def encoded() -> Tensor:
         vq.eval()
-        shifted = []
-        for shift in SHIFTS:
-            parts = moved(pictures.images, shift).split(256)
-            shifted.append(torch.cat([vq.encode(pixels(part.to(device))).codes.flatten(1).cpu() for part in parts]))
-        return torch.stack(shifted).to(torch.int16)
+        codes = kit.encoded_everywhere(pictures, lambda images: vq.encode(images).codes.flatten(1), device)
+        return codes.to(torch.int16)
 
-    return cached(work / "codes.pt", (*vq.state_dict().values(), pictures.images), made)
+    return cached(work / "codes.pt", (*vq.state_dict().values(), pictures.images), encoded)
 
 
 def train_transformer(
@@ -128,7 +122,7 @@ def train_transformer(
     device: str,
     say: Callable[[str], None],
 ) -> Captioned:
-    """Encoder and transformer: next-code cross-entropy, of true codes after true ones, then after some wrong ones."""
+    """Train encoder and transformer: cross-entropy of true codes, after true codes, then after some wrong ones."""
     torch.manual_seed(recipe.seed + 1)
     encoder = CaptionEncoder(len(tokenizer), recipe.length)
     transformer = LlamaGenTransformer(
@@ -143,28 +137,20 @@ def train_transformer(
         cls_token_num=recipe.length,
         condition_vanishes=False,
     )
-    model = _scaled(Captioned(encoder, transformer)).to(device)
-    words = tokenizer(pictures.captions, padding="max_length", truncation=True, return_tensors="pt")
-    seen = (~pictures.held_out).nonzero()[:, 0]
-
-    def drawn(g: torch.Generator, moving: bool) -> tuple[Tensor, ...]:
-        chosen = seen[torch.randint(len(seen), (recipe.batch,), generator=g)]
-        shift = torch.randint(len(SHIFTS), (recipe.batch,), generator=g) * moving
-        dropped = torch.rand(recipe.batch, generator=g) < recipe.drop
-        ids, mask = words["input_ids"][chosen], words["attention_mask"][chosen].bool()
-        return ids, mask, codes[shift, chosen].long(), dropped
+    kit.start_small(transformer)
+    model = Captioned(encoder, transformer).to(device)
+    units = kit.CaptionedUnits(pictures, codes, tokenizer, recipe.batch, recipe.drop)
 
     def batch_at(step: int) -> tuple[Tensor, ...]:
-        g = torch.Generator().manual_seed(recipe.seed * 1_000_003 + step)
-        ids, mask, true, dropped = drawn(g, step < recipe.moved * recipe.steps)
-        return tuple(t.to(device) for t in (ids, mask, true, dropped, true))
+        g = kit.generator_of(recipe.seed, step)
+        ids, mask, true, dropped = units.draw(g, step < recipe.moved * recipe.steps)
+        return tuple(t.to(device) for t in (ids, mask, true.long(), dropped, true.long()))
 
     def refining_at(step: int) -> tuple[Tensor, ...]:
-        g = torch.Generator().manual_seed((recipe.seed + 1) * 1_000_003 - 1 - step)
-        ids, mask, true, dropped = drawn(g, False)
-        wrong = torch.rand(true.shape, generator=g) < recipe.replaced * torch.rand(len(true), 1, generator=g)
-        other = codes[0, seen[torch.randint(len(seen), (recipe.batch,), generator=g)]].long()
-        return tuple(t.to(device) for t in (ids, mask, torch.where(wrong, other, true), dropped, true))
+        g = kit.generator_of(recipe.seed + 1, -1 - step)
+        ids, mask, true, dropped = units.draw(g, False)
+        read = torch.where(kit.wrong_units(true, recipe.replaced, g), units.others(g), true)
+        return tuple(t.to(device) for t in (ids, mask, read.long(), dropped, true.long()))
 
     fit(model, batch_at, next_code, LoopOptions(recipe.steps, 1e-3, warmup=200), work / "transformer", say)
     fit(model, refining_at, next_code, LoopOptions(recipe.refining, 7e-4, warmup=100), work / "refined", say)
@@ -172,31 +158,18 @@ def train_transformer(
 
 
 def next_code(model: nn.Module, batch: tuple[Tensor, ...]) -> Tensor:
-    """Cross-entropy of every code, in nats: the model's arguments, and last the codes that are true."""
-    *given, codes = batch
-    return F.cross_entropy(model(*given).flatten(0, 1).float(), codes.flatten())
+    """Cross-entropy of every code, in nats; a batch has the model's arguments, and last the codes that are true."""
+    *arguments, codes = batch
+    return F.cross_entropy(model(*arguments).flatten(0, 1).float(), codes.flatten())
 
 
 def train(
     pictures: Pictures, recipe: ImageRecipe, work: Path, device: str, say: Callable[[str], None]
 ) -> tuple[LlamaGenVQ, Captioned, PreTrainedTokenizerFast]:
-    """Everything, resuming where it stopped."""
+    """Train all parts, resuming where training stopped."""
     work.mkdir(parents=True, exist_ok=True)
-    step: Callable[[str], Callable[[str], None]] = lambda what: partial(_said, say, what)  # noqa: E731
-    vq = train_vq(pictures, recipe, work, device, step("vq"))
+    vq = train_vq(pictures, recipe, work, device, lambda line: say(f"vq: {line}"))
     codes = encode_all(vq, pictures, work, device)
     tokenizer = caption_tokenizer(pictures.captions, recipe.words, recipe.length)
-    return vq, train_transformer(pictures, codes, tokenizer, recipe, work, device, step("transformer")), tokenizer
-
-
-def _said(say: Callable[[str], None], what: str, line: str) -> None:
-    say(f"{what}: {line}")
-
-
-def _scaled(model: Captioned) -> Captioned:
-    """Small weights to begin with, smaller where a residual is added to."""
-    for name, weights in model.transformer.named_parameters():
-        if weights.dim() > 1:
-            depth = (2 * len(model.transformer.layers)) ** 0.5 if name.endswith(("wo.weight", "w2.weight")) else 1.0
-            nn.init.normal_(weights, std=0.02 / depth)
-    return model
+    say_more: Callable[[str], None] = lambda line: say(f"transformer: {line}")  # noqa: E731
+    return vq, train_transformer(pictures, codes, tokenizer, recipe, work, device, say_more), tokenizer

@@ -12,7 +12,7 @@ from diffusers import ConfigMixin, ModelMixin
 from diffusers.configuration_utils import register_to_config
 from torch import Tensor, nn
 
-from mmspec.kits.pictures.models.blocks import Block, RMSNorm
+from mmspec.kits.pictures.models.blocks import RMSNorm, TransformerBlock
 from mmspec_video.models.rotary import frame_rotary
 
 
@@ -65,7 +65,7 @@ class TokenWorldModel(ModelMixin, ConfigMixin):
             raise ValueError(f"{n_head} heads do not divide a width of {dim} into widths that are multiples of 16")
         hidden = -(-int(8 * dim / 3) // multiple_of) * multiple_of
         self.tok_embeddings = nn.Embedding(vocab_size + actions, dim)
-        self.layers = nn.ModuleList(Block(dim, n_head, n_head, hidden, norm_eps) for _ in range(n_layer))
+        self.layers = nn.ModuleList(TransformerBlock(dim, n_head, n_head, hidden, norm_eps) for _ in range(n_layer))
         self.norm = RMSNorm(dim, norm_eps)
         self.output = nn.Linear(dim, vocab_size, bias=False)
         self.cls_embedding = Given(self.tok_embeddings)

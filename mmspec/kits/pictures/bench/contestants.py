@@ -1,9 +1,10 @@
-"""Who draws: our methods through a `Decoder`, an oracle, and the rows of a batch one by one."""
+"""Who draws: our methods through a `Decoder`, an oracle, the rows of a batch one by one, and loops of others."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import islice
 from typing import Any
 
 from mmspec.api.build import decoder_for
@@ -27,15 +28,15 @@ class Drawn(Run):
     """A run that says which pass emitted which unit.
 
     Attributes:
-        after: How many units every row had after prefill, after the first pass, ….
+        after: How many units every row had after the prefill, after the first pass, ….
     """
 
     after: Sequence[Sequence[int]] = ()
 
 
 @dataclass(frozen=True)
-class Call:
-    """How pictures are drawn: the same for everybody.
+class PictureSampler:
+    """Draws all units of a task's pictures with a decoder; what is decoded from the units is not timed.
 
     Attributes:
         model: The transformer; `cells` says how many units a picture has.
@@ -43,10 +44,9 @@ class Call:
     """
 
     model: Any
-    warp: Warp
+    warp: Warp = field(default_factory=Warp)
 
     def __call__(self, decoder: Decoder, task: Task) -> Drawn:
-        """All units of the task's pictures; what is decoded from them is not on the clock."""
         device, after = str(self.model.device), list[list[int]]()
 
         def count(state: State) -> None:
@@ -54,52 +54,55 @@ class Call:
 
         synchronize(device)
         began = time.perf_counter()
-        made = decoder.generate(task.condition, self.model.cells, seed=list(task.seeds), warp=self.warp, on_step=count)
+        output = decoder.generate(
+            task.condition, self.model.cells, seed=list(task.seeds), warp=self.warp, on_step=count
+        )
         synchronize(device)
         seconds = time.perf_counter() - began
-        return Drawn(seconds, [units.cpu() for units in made.units], made.report, after)
+        return Drawn(seconds, [units.cpu() for units in output.units], output.report, after)
 
 
 @dataclass
-class Ours:
-    """One of our methods. A call is the drafter's first: nothing is remembered from picture to picture.
+class OwnMethod:
+    """One of our methods. Every call has a new drafter: nothing is remembered from picture to picture.
 
     Attributes:
-        call: How pictures are drawn.
-        options: Of `decoder_for`: `method`, `k`, ….
-        truth: Receives what was drawn, by seeds; for the oracle.
+        sampler: How pictures are drawn.
+        options: Arguments of `decoder_for`: `method`, `k`, ….
+        truth: Receives the units that were drawn, by seeds; for the oracle.
     """
 
-    call: Call
+    sampler: PictureSampler
     options: Mapping[str, Any] = field(default_factory=lambda: {"method": PLAIN})
     truth: dict[tuple[int, ...], list[int]] | None = None
 
     def __call__(self, task: Task) -> Drawn:
-        drawn = self.call(decoder_for(self.call.model, **self.options), task)
+        drawn = self.sampler(decoder_for(self.sampler.model, **self.options), task)
         if self.truth is not None:
             self.truth[task.seeds] = drawn.units[0].tolist()
         return drawn
 
     def begin(self, task: Task, rounds: int) -> None:
-        """Room for whole pictures, and their first rounds."""
-        decoder = decoder_for(self.call.model, **self.options)
-        state = decoder.start(task.condition, self.call.model.cells, seed=task.seeds, warp=self.call.warp)
-        for _ in range(rounds):
-            if not state.finished:
-                decoder.advance(state)
+        """Allocate room for whole pictures and decode their first rounds."""
+        model = self.sampler.model
+        states = decoder_for(model, **self.options).rounds(
+            task.condition, model.cells, seed=task.seeds, warp=self.sampler.warp
+        )
+        for _ in islice(states, 1 + rounds):  # the prefill, then rounds
+            pass
 
 
-def memory_of(ours: Mapping[str, Ours], task: Task, device: str, tick: Callable[[], None]) -> dict[str, Footprint]:
+def memory_of(ours: Mapping[str, OwnMethod], task: Task, device: str, tick: Callable[[], None]) -> dict[str, Footprint]:
     """What the transformer and a call's first rounds take, by method."""
     found = {}
-    for name, contestant in ours.items():
-        found[name] = footprint(partial(contestant.begin, task, ROUNDS), [contestant.call.model], device)
+    for name, method in ours.items():
+        found[name] = footprint(partial(method.begin, task, ROUNDS), [method.sampler.model], device)
         tick()
     return found
 
 
 @dataclass
-class Knowing:
+class OracleDecoding:
     """Drafts are what plain decoding draws: the most that this window, this target and this loop can give.
 
     Attributes:
@@ -107,7 +110,7 @@ class Knowing:
         k: Units drafted per round.
     """
 
-    plain: Ours
+    plain: OwnMethod
     k: int
 
     def __call__(self, task: Task) -> Drawn:
@@ -115,22 +118,41 @@ class Knowing:
         if task.seeds not in self.plain.truth:  # the oracle's turn comes first
             self.plain(task)
         drafter = Oracle({(): self.plain.truth[task.seeds]})  # prompts have no units
-        call = self.plain.call
-        return call(decoder_for(call.model, drafter=drafter, k=self.k), task)
+        sampler = self.plain.sampler
+        return sampler(decoder_for(sampler.model, drafter=drafter, k=self.k), task)
 
 
 @dataclass
-class OneByOne:
+class RowByRow:
     """The rows of a batch, each alone.
 
     Attributes:
-        contestant: Who draws them.
+        method: Draws them.
         rows: The batch's rows as tasks of their own.
     """
 
-    contestant: Ours
+    method: OwnMethod
     rows: Sequence[Task]
 
     def __call__(self, task: Task) -> Run:
-        runs = [self.contestant(row) for row in self.rows]
+        runs = [self.method(row) for row in self.rows]
         return Run(sum(run.seconds for run in runs), [run.units[0] for run in runs], Report())
+
+
+@dataclass(frozen=True)
+class Other:
+    """A contestant beside plain decoding and our methods.
+
+    Attributes:
+        run: Draws the pictures of a task.
+        mode: As in `mmspec.report.result.Row`; only `real` rows are judged by their pictures.
+        options: What it was run with.
+        exactness: Of its row, where the rule's own is not what counts; None: the rule's own.
+        loop: Where it is another loop and no method: a note about it. It becomes a peer, and may fail.
+    """
+
+    run: Callable[[Task], Run]
+    mode: str = "real"
+    options: Mapping[str, Any] = field(default_factory=dict)
+    exactness: str | None = None
+    loop: str | None = None

@@ -2,27 +2,27 @@
 
 import statistics
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from mmspec.kits.pictures.bench.contestants import Drawn, Ours
+from mmspec.kits.pictures.bench.contestants import Drawn, OwnMethod
 from mmspec.kits.pictures.bench.foreground import compression, foreground
-from mmspec.kits.pictures.bench.tasks import Task, joined, parts
+from mmspec.kits.pictures.bench.tasks import Task, groups, joined
 from mmspec.kits.pictures.prompts import tokens_of
 from mmspec.kits.pictures.quality import Quality
 
 AT_ONCE = 8
-"""Pictures of a batch where nobody looks at the clock."""
+"""Pictures of a batch where nothing is timed."""
 
 
 def notes(unit: str) -> dict[str, str]:
-    """What the numbers are.
+    """What the numbers of a row's quality are.
 
     Args:
-        unit: What a unit is called.
+        unit: The name of a unit: code, token, ….
     """
     return {
         "step_compression": "passes of plain decoding / own passes",
@@ -40,10 +40,10 @@ def notes(unit: str) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Judge:
-    """Looks at what was drawn, when the clock is stopped.
+    """Judges pictures after they were timed.
 
     Attributes:
-        pipe: Decodes units, and knows the words of captions.
+        pipe: The pipeline: it decodes units, and has the tokenizer of captions.
         quality: The small network and the training pictures.
     """
 
@@ -51,7 +51,7 @@ class Judge:
     quality: Quality
 
     def looks(self, pictures: Tensor, captions: Sequence[str]) -> dict[str, float]:
-        """Of pictures `[n, 3, height, width]` and their captions."""
+        """`frechet` and `caption_score` of pictures `[n, 3, height, width]` and their captions."""
         words = tokens_of(captions, self.pipe.tokenizer, self.pipe.transformer.config.cls_token_num)
         score = self.quality.caption_score(pictures, *words)
         return {"frechet": round(self.quality.distance(pictures), 4), "caption_score": round(score, 4)}
@@ -61,35 +61,36 @@ class Judge:
         units = torch.stack([row for run in runs for row in run.units]).to(self.pipe.transformer.device)
         return torch.cat([self.pipe.decode_units(part).float().cpu() for part in units.split(32)])
 
-    def numbers(self, runs: Sequence[Drawn], plain: Sequence[Drawn], captions: Sequence[str]) -> dict[str, float]:
-        """Of one method.
+    def numbers(self, runs: Sequence[Any], plain: Sequence[Any], captions: Sequence[str]) -> dict[str, float]:
+        """The quality of one method's pictures.
 
         Args:
-            runs: Its calls, one picture each.
+            runs: The method's calls (`Drawn`), one picture each.
             plain: Plain decoding's calls for the same tasks.
-            captions: Of the tasks.
+            captions: The tasks' captions.
         """
         pictures = self.pictures(runs)
         shown = foreground(pictures, self.pipe.transformer.config.grid)
-        own, theirs = (sum(len(run.after) - 1 for run in calls) for calls in (runs, plain))
-        found = {"step_compression": round(theirs / own, 4), "foreground": round(float(shown.float().mean()), 4)}
+        own, base = (sum(len(run.after) - 1 for run in calls) for calls in (runs, plain))
+        found = {"step_compression": round(base / own, 4), "foreground": round(float(shown.float().mean()), 4)}
         part = compression(([count[0] for count in run.after], row) for run, row in zip(runs, shown, strict=True))
         found |= {} if part is None else {"compression_foreground": round(part, 4)}
         return found | self.looks(pictures, captions) | biases(runs)
 
-    def floor(self, plain: Ours, sets: Sequence[Sequence[Task]], tick: Callable[[], None]) -> dict[str, list[float]]:
-        """`looks` of several sets of pictures, which plain decoding draws in batches; these change no row's
-        distribution.
+    def floor(
+        self, plain: OwnMethod, sets: Sequence[Sequence[Task]], tick: Callable[[], None]
+    ) -> dict[str, list[float]]:
+        """`looks` of several sets of pictures by plain decoding, in batches, which change no row's distribution.
 
         Args:
-            plain: Draws.
-            sets: Tasks of one picture each: other seeds than those that are compared with it.
+            plain: Plain decoding.
+            sets: Tasks of one picture each, with other seeds than the pictures that are compared with them.
             tick: Called after every call.
         """
         found = dict[str, list[float]]()
         for tasks in sets:
             runs = []
-            for some in parts(tasks, AT_ONCE):
+            for some in groups(tasks, AT_ONCE):
                 runs.append(plain(joined(some)))
                 tick()
             captions = [caption for task in tasks for caption in task.captions]
@@ -99,7 +100,8 @@ class Judge:
 
 
 def biases(runs: Sequence[Drawn]) -> dict[str, float]:
-    """What a lossy rule did, mean over its pictures; nothing of an exact one."""
-    measured = [run.report.bias for run in runs if run.report is not None and run.report.bias is not None]
-    names = ("tv", "altered", "excess_acceptance") if measured else ()
-    return {name: round(statistics.mean(getattr(bias, name) for bias in measured), 6) for name in names}
+    """How far a lossy rule was from the target, mean over its pictures; empty for an exact rule."""
+    reports = [run.report for run in runs if run.report is not None]
+    measured = [asdict(report.bias) for report in reports if report.bias is not None]
+    names = measured[0] if measured else ()
+    return {name: round(statistics.mean(bias[name] for bias in measured), 6) for name in names}

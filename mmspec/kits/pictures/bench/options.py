@@ -1,4 +1,4 @@
-"""How much a benchmark of pictures does, and what is tried; the command line reads it before anything heavy."""
+"""How much a benchmark of pictures does, and which methods it tries; imports nothing heavy."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -18,11 +18,11 @@ class BenchOptions:
 
     Attributes:
         prompts: Captions of a repeat.
-        repeats: Counted repeats; each has captions of its own, and all captions have been drawn after four of eight.
+        repeats: Counted repeats; each has captions of its own. Four repeats of eight captions draw all captions.
         window: Units drafted per round.
         batch: Rows of the batch that is compared with its rows alone; 0 leaves it out.
-        seed: Of the first picture; the others count up.
-        floors: Sets of pictures that plain decoding draws with other seeds.
+        seed: Seed of the first picture; the others count up.
+        floors: Sets of pictures that plain decoding draws with other seeds: what chance makes of the numbers.
         whole: Whether windows are swept, and bounds, memory and limits measured, beside speed and looks.
     """
 
@@ -53,21 +53,21 @@ def tried(
     Args:
         chosen: Names of methods.
         window: Units that all of them draft per round.
-        swept: The one of them that is tried at other `windows`, too.
-        windows: See `swept`.
+        swept: The one of `chosen` that is tried at other windows, too; None: no method is.
+        windows: The windows for `swept`.
     """
-    made: dict[str, dict[str, Any]] = {name: {"method": name, "k": window} for name in chosen}
-    if swept in made:
+    options: dict[str, dict[str, Any]] = {name: {"method": name, "k": window} for name in chosen}
+    if swept in options:
         others = (other for other in windows if other != window)
-        made |= {windowed(swept, other): {"method": swept, "k": other} for other in others}
-    return made
+        options |= {windowed(swept, other): {"method": swept, "k": other} for other in others}
+    return options
 
 
 def windowed(method: str, window: int) -> str:
-    """What a method is called at a window that is not everybody's."""
+    """The name of a method at another window than the one that all methods share."""
     return f"{method}, window {window}"
 
 
-def said(how: Mapping[str, Any]) -> dict[str, Any]:
-    """Options as a result shows them: the method has a place of its own."""
-    return {name: value for name, value in how.items() if name != "method"}
+def shown_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Options as a result shows them: without the method, which has a column of its own."""
+    return {name: value for name, value in options.items() if name != "method"}

@@ -1,4 +1,4 @@
-"""What everybody is asked to draw."""
+"""What all contestants draw."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,8 +14,8 @@ class Task:
     """Pictures to draw in one call.
 
     Attributes:
-        captions: One a row.
-        condition: The same for the target.
+        captions: One a row, as text.
+        condition: The captions as the target reads them.
         seeds: One a row.
     """
 
@@ -28,17 +28,17 @@ def tasks_of(pipe: Any, guidance: float, places: Sequence[int], seed: int) -> li
     """One picture each: captions in turns, seeds that count up.
 
     Args:
-        pipe: Encodes captions.
-        guidance: Scale; 1 is none.
-        places: Which pictures.
-        seed: Of the picture at place 0.
+        pipe: The pipeline, which encodes captions.
+        guidance: Scale of guidance; 1 is none.
+        places: Indices of the pictures.
+        seed: Seed of the picture at place 0.
     """
-    pipe.guidance_scale = guidance  # some conditions have it in them
-    made = []
+    pipe.guidance_scale = guidance  # the conditions of continuous targets hold the scale
+    tasks = []
     for place in places:
         caption = CAPTIONS[place % len(CAPTIONS)]
-        made.append(Task([caption], pipe.encode_prompt(caption, guided=guidance != 1), (seed + place,)))
-    return made
+        tasks.append(Task([caption], pipe.encode_prompt(caption, guided=guidance != 1), (seed + place,)))
+    return tasks
 
 
 def joined(tasks: Sequence[Task]) -> Task:
@@ -47,6 +47,6 @@ def joined(tasks: Sequence[Task]) -> Task:
     return Task([c for task in tasks for c in task.captions], condition, tuple(s for task in tasks for s in task.seeds))
 
 
-def parts(tasks: Sequence[Task], size: int) -> list[Sequence[Task]]:
-    """The tasks in groups of so many."""
+def groups(tasks: Sequence[Task], size: int) -> list[Sequence[Task]]:
+    """The tasks in groups of `size`."""
     return [tasks[first : first + size] for first in range(0, len(tasks), size)]

@@ -1,6 +1,6 @@
-"""Blocks of a causal transformer whose keys the core's slot cache keeps: Llama's, as LlamaGen has them.
+"""Transformer blocks of LlamaGen (Llama's, with rotary positions of a grid), with keys and values in the slot cache.
 
-Names of weights are LlamaGen's published ones, so that official files load as they are.
+Names of weights are the published ones, so that official files load without renaming.
 """
 
 from typing import Protocol
@@ -13,11 +13,10 @@ from mmspec.kits.pictures.models.rope import turn
 
 
 class Keys(Protocol):
-    """Where a layer's keys and values are kept between passes (the core's slot cache)."""
+    """The cache of one layer between passes: a layer of the slot cache, or of transformers."""
 
     def update(self, key_states: Tensor, value_states: Tensor) -> tuple[Tensor, Tensor]:
-        """Write those of this pass; all that are visible come back: `[batch, head, slot, width]` each."""
-        ...
+        """Write keys and values of this pass; returns all visible ones: `[batch, head, slot, width]` each."""
 
 
 class RMSNorm(nn.Module):
@@ -33,7 +32,7 @@ class RMSNorm(nn.Module):
 
 
 class Attention(nn.Module):
-    """Grouped-query attention; queries, keys and values of one matrix."""
+    """Grouped-query attention; one matrix projects to queries, keys and values."""
 
     def __init__(self, dim: int, heads: int, kv_heads: int) -> None:
         super().__init__()
@@ -42,8 +41,8 @@ class Attention(nn.Module):
         self.wo = nn.Linear(dim, dim, bias=False)
 
     def forward(self, x: Tensor, rotary: Tensor, mask: Tensor | None, keys: Keys | None) -> Tensor:
-        made = self.wqkv(x).unflatten(-1, (-1, self.width))  # [batch, node, heads of queries, keys, values, width]
-        turning, value = made.split([self.heads + self.kv_heads, self.kv_heads], 2)
+        heads = self.wqkv(x).unflatten(-1, (-1, self.width))  # [batch, node, heads of queries, keys, values, width]
+        turning, value = heads.split([self.heads + self.kv_heads, self.kv_heads], 2)
         query, key = turn(turning, rotary).split([self.heads, self.kv_heads], 2)
         query, key, value = (t.transpose(1, 2) for t in (query, key, value))
         if keys is not None:
@@ -54,7 +53,7 @@ class Attention(nn.Module):
 
 
 class FeedForward(nn.Module):
-    """SwiGLU."""
+    """SwiGLU feed-forward layer."""
 
     def __init__(self, dim: int, hidden: int) -> None:
         super().__init__()
@@ -66,8 +65,8 @@ class FeedForward(nn.Module):
         return self.w2(F.silu(self.w1(x)) * self.w3(x))
 
 
-class Block(nn.Module):
-    """Attention, then feed-forward, each behind a norm and beside a residual."""
+class TransformerBlock(nn.Module):
+    """Pre-norm attention, then pre-norm feed-forward, each with a residual connection."""
 
     def __init__(self, dim: int, heads: int, kv_heads: int, hidden: int, eps: float) -> None:
         super().__init__()
@@ -82,7 +81,15 @@ class Block(nn.Module):
 
 
 def visible(rows: int, length: int, given: int, mask: Tensor | None, device: torch.device) -> Tensor:
-    """Who sees whom: `[rows, 1, length, length]` bool. Causal; padding of the caption is seen by itself only."""
+    """Attention mask `[rows, 1, length, length]` bool: causal; padding of the caption is seen by itself only.
+
+    Args:
+        rows: Rows of the batch.
+        length: Positions, conditioning positions included.
+        given: Conditioning positions.
+        mask: `[rows, given]`: False at padding; None: no padding.
+        device: Of the result.
+    """
     causal = torch.ones(length, length, dtype=torch.bool, device=device).tril()
     seen = causal.expand(rows, 1, length, length)
     if mask is None:

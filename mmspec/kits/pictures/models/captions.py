@@ -1,6 +1,6 @@
-"""Captions for our own models: a small text encoder, and what a transformer makes of any encoder's features.
+"""Captions for picture transformers: a small text encoder, and the projection of any encoder's features.
 
-The encoder is token and place embeddings and a few bidirectional blocks.
+The encoder has token and position embeddings and a few bidirectional blocks.
 """
 
 from typing import Any
@@ -13,14 +13,14 @@ from torch import Tensor, nn
 
 
 class CaptionEncoder(ModelMixin, ConfigMixin):
-    """Features of captions.
+    """The text encoder: features of captions.
 
     Args:
-        vocab_size: Tokens.
+        vocab_size: Size of the vocabulary.
         length: Tokens of a caption, padding included.
         dim: Width of the features.
-        layers: Blocks.
-        heads: Of each.
+        layers: Number of blocks.
+        heads: Attention heads per block.
     """
 
     @register_to_config
@@ -38,7 +38,7 @@ class CaptionEncoder(ModelMixin, ConfigMixin):
     def forward(self, ids: Tensor, mask: Tensor) -> Tensor:
         """Features `[batch, length, dim]` of tokens `[batch, length]`; `mask` is False at padding.
 
-        A caption of nothing but padding sees all of it, so that no row is empty.
+        In a caption of padding only, all positions attend to each other, so that no row is empty.
         """
         padding = ~mask.bool() & mask.bool().any(1, keepdim=True)
         return self.blocks(self.tokens(ids) + self.places, src_key_padding_mask=padding)
@@ -60,5 +60,5 @@ class CaptionEmbedder(nn.Module):
         return self.cap_proj.fc2(F.gelu(self.cap_proj.fc1(features), approximate="tanh"))
 
     def null(self, rows: int) -> Tensor:
-        """The unconditional input of so many rows."""
+        """The null caption for `rows` rows: `[rows, length, width]`."""
         return self.uncond_embedding.expand(rows, -1, -1)

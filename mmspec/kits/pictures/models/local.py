@@ -1,10 +1,9 @@
-"""An encoder whose codes say what stands around them, and nothing of the rest of the picture; a decoder to match.
+"""An encoder and a decoder with a small receptive field, for VQ tokenizers of simple pictures; ours, not published.
 
-Ours, not published. The published encoder normalises over the whole picture, attends over it and sees far: what is
-blank then has many codes, which tell of the rest, and a transformer has to guess them before it knows what the picture
-shows. Here a cell sees eight pixels beyond itself, edges are repeated, and every place is normalised by itself: all
-blank cells have one code, and a transformer finds it easy. The published decoder normalises over the picture, too, and
-takes long to learn colours that way.
+The published encoder normalises and attends over the whole picture, so that blank cells have many codes, which depend
+on the rest of the picture, and a transformer has to predict them. Here a cell depends on at most eight pixels beyond
+itself, edges are repeated, and every position is normalised by itself: all blank cells have one code, which is easy to
+predict. The published decoder normalises over the picture as well, and learns colours slowly.
 """
 
 from itertools import pairwise
@@ -14,8 +13,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 
-class PlaceNorm(nn.Module):
-    """Root-mean-square norm over the channels of every place."""
+class ChannelNorm(nn.Module):
+    """Root-mean-square norm over the channels of every position."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -27,13 +26,13 @@ class PlaceNorm(nn.Module):
         return (wide * scale).type_as(x) * self.weight[:, None, None]
 
 
-class Local(nn.Module):
-    """A convolution that sees its neighbours and one that does not, beside a shortcut."""
+class LocalBlock(nn.Module):
+    """Residual block of a 3 × 3 and a 1 × 1 convolution."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
-        self.norm1, self.conv1 = PlaceNorm(channels), _seeing(channels, channels)
-        self.norm2, self.conv2 = PlaceNorm(channels), nn.Conv2d(channels, channels, 1)
+        self.norm1, self.conv1 = ChannelNorm(channels), _convolution(channels, channels)
+        self.norm2, self.conv2 = ChannelNorm(channels), nn.Conv2d(channels, channels, 1)
 
     def forward(self, x: Tensor) -> Tensor:
         h = self.conv1(F.silu(self.norm1(x)))
@@ -45,42 +44,43 @@ class LocalEncoder(nn.Module):
 
     Args:
         ch: Channels of the first level.
-        multiples: Of `ch`, level by level; each level but the last halves the picture.
+        multiples: Multiples of `ch`, level by level; each level but the last halves the picture.
         z_channels: Channels of the latents.
     """
 
     def __init__(self, ch: int, multiples: tuple[int, ...], z_channels: int) -> None:
         super().__init__()
         widths = [ch * m for m in multiples]
-        layers: list[nn.Module] = [_seeing(3, widths[0]), Local(widths[0])]
+        layers: list[nn.Module] = [_convolution(3, widths[0]), LocalBlock(widths[0])]
         for before, after in pairwise(widths):
-            layers += [nn.PixelUnshuffle(2), nn.Conv2d(4 * before, after, 1), Local(after)]
-        self.layers = nn.Sequential(*layers, PlaceNorm(widths[-1]), nn.SiLU(), nn.Conv2d(widths[-1], z_channels, 1))
+            layers += [nn.PixelUnshuffle(2), nn.Conv2d(4 * before, after, 1), LocalBlock(after)]
+        self.layers = nn.Sequential(*layers, ChannelNorm(widths[-1]), nn.SiLU(), nn.Conv2d(widths[-1], z_channels, 1))
 
     def forward(self, x: Tensor) -> Tensor:
         return self.layers(x)
 
 
 class LocalDecoder(nn.Module):
-    """Latents to picture: what a cell shows depends on the cells around it.
+    """Latents to picture; the pixels of a cell depend on its neighbours only.
 
     Args:
         ch: Channels of the first level.
-        multiples: Of `ch`, level by level; each level but the last doubles the picture of the one behind it.
+        multiples: Multiples of `ch`, from the picture to the latents; each level but the deepest doubles the picture.
         z_channels: Channels of the latents.
     """
 
     def __init__(self, ch: int, multiples: tuple[int, ...], z_channels: int) -> None:
         super().__init__()
         widths = [ch * m for m in reversed(multiples)]
-        layers: list[nn.Module] = [_seeing(z_channels, widths[0]), Local(widths[0])]
+        layers: list[nn.Module] = [_convolution(z_channels, widths[0]), LocalBlock(widths[0])]
         for before, after in pairwise(widths):
-            layers += [nn.Conv2d(before, 4 * after, 1), nn.PixelShuffle(2), Local(after)]
+            layers += [nn.Conv2d(before, 4 * after, 1), nn.PixelShuffle(2), LocalBlock(after)]
         self.layers = nn.Sequential(*layers, nn.Conv2d(widths[-1], 3, 1))
 
     def forward(self, z: Tensor) -> Tensor:
         return self.layers(z)
 
 
-def _seeing(inner: int, outer: int) -> nn.Conv2d:
+def _convolution(inner: int, outer: int) -> nn.Conv2d:
+    """3 × 3, edges repeated."""
     return nn.Conv2d(inner, outer, 3, padding=1, padding_mode="replicate")

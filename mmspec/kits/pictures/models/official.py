@@ -1,8 +1,8 @@
-"""Published files into our models: wrappers off, what is no weight left out, and what does not fit refused by name.
+"""Loading published checkpoints: unwrap, drop what is no weight, and refuse what does not fit by name.
 
-Files are `{"model": …}` of DDP training, bare states of FSDP, or `{"module": …}` and `{"state_dict": …}`; keys may
-begin with `module.` or `_orig_mod.`. Most are pickles, which can hold code; torch reads weights of them and no code,
-and what it raises then is said in our words: its own recommend to let the code run.
+Checkpoints are `{"model": …}` (DDP), bare states (FSDP), `{"module": …}` or `{"state_dict": …}`; keys may begin with
+`module.` or `_orig_mod.`. Most are pickles, which can contain code. Only weights are read (`weights_only=True`), and
+torch's errors are replaced, since they recommend to run the code.
 """
 
 import re
@@ -21,7 +21,7 @@ WRAPPERS = ("model", "module", "state_dict")
 PREFIXES = ("_orig_mod.", "module.")
 
 Source = str | Path | Mapping[str, Any]
-"""A `.pt` or `.safetensors` file, or what such a file holds."""
+"""A `.pt` or `.safetensors` file, or its contents."""
 Model = TypeVar("Model", bound=torch.nn.Module)
 
 
@@ -36,11 +36,11 @@ def from_official(
     """A model with the weights of a published file, in evaluation mode.
 
     Args:
-        make: Makes it; what shapes say of its sizes is taken from the weights, under their published keys.
-        source: The file, or what it holds.
-        left_out: As of `read_state`.
-        read: Instead of `read_state`.
-        renamed: The weights under the model's keys.
+        make: From the weights, under their published keys, to a model of their sizes.
+        source: The file, or its contents.
+        left_out: As in `read_state`.
+        read: Used instead of `read_state`.
+        renamed: From published keys to the model's keys.
 
     Raises:
         ValueError: The file cannot be read or does not fit; names the file.
@@ -60,18 +60,18 @@ def read_state(source: Source, left_out: Sequence[str] = ()) -> dict[str, Tensor
     """The weights of an official file, under their plain keys.
 
     Args:
-        source: The file, or what it holds.
-        left_out: Entries are left out whose keys have one of these in them: caches, tables, counts.
+        source: The file, or its contents.
+        left_out: Entries whose keys contain one of these are left out: caches, tables, counts.
 
     Raises:
-        ValueError: There is no such file, or no weights in it, or they are no finite numbers.
+        ValueError: There is no such file, it contains no weights, or they are not finite.
     """
-    held: Any = source if isinstance(source, Mapping) else read_file(Path(source))
+    contents: Any = source if isinstance(source, Mapping) else read_file(Path(source))
     for wrapper in WRAPPERS:
-        if isinstance(held.get(wrapper), Mapping):
-            held = held[wrapper]
+        if isinstance(contents.get(wrapper), Mapping):
+            contents = contents[wrapper]
     state: dict[str, Tensor] = {}
-    for key, value in held.items():
+    for key, value in contents.items():
         if not isinstance(value, Tensor) or any(word in str(key) for word in left_out):
             continue
         plain = _plain(str(key))
@@ -83,19 +83,21 @@ def read_state(source: Source, left_out: Sequence[str] = ()) -> dict[str, Tensor
             raise ValueError(f"the weights {shown(plain)} {problem}")
         state[plain] = value
     if not state:
-        raise ValueError(f"there are no weights in it; top-level keys are {shown(', '.join(map(str, list(held)[:6])))}")
+        raise ValueError(
+            f"there are no weights in it; top-level keys are {shown(', '.join(map(str, list(contents)[:6])))}"
+        )
     return state
 
 
 def read_file(path: Path, harmless: Sequence[type] = ()) -> Mapping[Any, Any]:
-    """What a file holds: tensors in mappings; it runs no code.
+    """The contents of a file: mappings with tensors; no code is run.
 
     Args:
         path: A `.safetensors` file, or a pickle of torch's.
-        harmless: Classes beside torch's whose objects may be in it: plain attributes, no code.
+        harmless: Classes beside torch's whose objects may be in it, since they hold attributes only.
 
     Raises:
-        ValueError: There is no such file, it is damaged or another kind of file, or it holds anything else.
+        ValueError: There is no such file, it is damaged or of another kind, or it contains other objects.
     """
     if not path.is_file():
         raise ValueError("it is a folder; name the file in it" if path.is_dir() else f"there is no file {shown(path)}")
@@ -103,23 +105,23 @@ def read_file(path: Path, harmless: Sequence[type] = ()) -> Mapping[Any, Any]:
         if path.suffix == ".safetensors":
             return load_file(path)
         with torch.serialization.safe_globals(list(harmless)):
-            held = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # what a file can make a library raise is nobody's to list
+            contents = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # a damaged file can make the libraries raise anything
         if found := re.search(r"GLOBAL ([\w.]+)", str(error)):
             what = f"it holds objects beside its weights ({shown(found[1])}), which can run code"
             raise ValueError(f"{what}; it is not read") from None
         kind = "safetensors file" if path.suffix == ".safetensors" else "checkpoint of torch.save"
         raise ValueError(f"it is damaged, cut off, or no {kind} ({type(error).__name__})") from None
-    if not isinstance(held, Mapping):
-        raise ValueError(f"it holds a {type(held).__name__}, not a mapping from names to weights")
-    return held
+    if not isinstance(contents, Mapping):
+        raise ValueError(f"it holds a {type(contents).__name__}, not a mapping from names to weights")
+    return contents
 
 
 def load_into(model: torch.nn.Module, state: Mapping[str, Tensor]) -> None:
-    """Load a state that has to fit, key by key.
+    """Load a state whose keys and shapes have to be the model's.
 
     Raises:
-        ValueError: A key is missing, unexpected, or of another shape; names the first of each.
+        ValueError: A key is missing or unexpected, or a shape differs; names the first of each.
     """
     own = model.state_dict()
     both = own.keys() & state.keys()
@@ -131,15 +133,15 @@ def load_into(model: torch.nn.Module, state: Mapping[str, Tensor]) -> None:
 
 
 def shape_in(state: Mapping[str, Tensor], key: str, dims: int) -> tuple[int, ...]:
-    """The shape of a weight that tells a size.
+    """The shape of a weight, from which sizes of the model are read.
 
     Args:
-        state: Plain keys.
-        key: Of the weight.
-        dims: How many dimensions it has to have.
+        state: Weights under plain keys.
+        key: Key of the weight.
+        dims: Number of dimensions that it has to have.
 
     Raises:
-        ValueError: It is not there, or has another number of dimensions.
+        ValueError: There is no such weight, or it has another number of dimensions.
     """
     if key not in state:
         raise ValueError(f"there is no {key}")
@@ -150,14 +152,14 @@ def shape_in(state: Mapping[str, Tensor], key: str, dims: int) -> tuple[int, ...
 
 
 def count_in(state: Mapping[str, Tensor], prefix: str) -> int:
-    """How many blocks a state has, from 0 on.
+    """The number of blocks in a state, which have to be numbered from 0 on.
 
     Args:
-        state: Plain keys.
-        prefix: What stands before their numbers, such as `layers.`.
+        state: Weights under plain keys.
+        prefix: The text before the numbers, such as `layers.`.
 
     Raises:
-        ValueError: There is none, or one is left out.
+        ValueError: There is no block, or a number is missing.
     """
     found = {key.removeprefix(prefix).partition(".")[0] for key in state if key.startswith(prefix)}
     if not found or found != set(map(str, range(len(found)))):
@@ -167,7 +169,7 @@ def count_in(state: Mapping[str, Tensor], prefix: str) -> int:
 
 
 def _problem(weights: Tensor) -> str:
-    """Why a tensor is no weight; "" if it is one."""
+    """Why a tensor is refused as a weight; "" if it is not."""
     if weights.layout != torch.strided or weights.is_quantized or not weights.is_floating_point():
         return f"are {weights.dtype} ({weights.layout}); dense floating-point numbers were expected"
     if weights.is_meta:

@@ -1,8 +1,8 @@
-"""Rotary positions of a grid: half of a head's pairs turn with the row, half with the column.
+"""Rotary positions of a grid: half of a head's pairs rotate with the row, half with the column.
 
-Conditioning positions come before the grid. The published weights expect all-zero vectors there (cosine 0 as well as
-sine): their queries and keys vanish, so that every cell attends to them evenly. `vanish=False` leaves queries and keys
-as they are instead, so that cells can tell the words of a caption apart.
+Conditioning positions come before the grid. LlamaGen's published weights expect cosine and sine 0 there: queries and
+keys vanish, and every cell attends to all conditioning positions evenly. With `vanish=False` they are not rotated
+instead, so that cells can tell the words of a caption apart. diffusers' rotary embeddings of grids know neither.
 """
 
 import torch
@@ -13,10 +13,10 @@ def grid_rotary(grid: int, width: int, before: int, base: float = 10_000.0, vani
     """Cosines and sines by position.
 
     Args:
-        grid: Cells per side, in raster order.
-        width: Of a head, divisible by 4.
-        before: Conditioning positions.
-        base: Of the frequencies.
+        grid: Cells per side; cells are in raster order.
+        width: Width of a head, divisible by 4.
+        before: Number of conditioning positions.
+        base: Base of the frequencies.
         vanish: Whether queries and keys of conditioning positions vanish.
 
     Returns:
@@ -33,6 +33,6 @@ def grid_rotary(grid: int, width: int, before: int, base: float = 10_000.0, vani
 
 
 def turn(x: Tensor, rotary: Tensor) -> Tensor:
-    """Turn neighbouring pairs of `x [batch, node, head, width]` by `rotary [batch, node, width / 2, 2]`."""
-    pairs = torch.view_as_complex(x.float().unflatten(-1, (-1, 2)))  # one product of complex numbers: many times faster
+    """Rotate neighbouring pairs of `x [batch, node, head, width]` by `rotary [batch, node, width / 2, 2]`."""
+    pairs = torch.view_as_complex(x.float().unflatten(-1, (-1, 2)))  # a product of complex numbers is many times faster
     return torch.view_as_real(pairs * torch.view_as_complex(rotary)[:, :, None]).flatten(-2).type_as(x)

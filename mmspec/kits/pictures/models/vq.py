@@ -1,33 +1,35 @@
 """LlamaGen's VQ tokenizer: a convolutional autoencoder whose latent cells are entries of a normalised codebook.
 
-After VQGAN (Esser et al., arXiv 2012.09841) with LlamaGen's small normalised codes (2406.06525). Keys are the published
-ones.
+After VQGAN (Esser et al., arXiv 2012.09841) with LlamaGen's small normalised codes (2406.06525). Encoder and decoder
+are those of diffusers' `AutoencoderKL`, so weights have diffusers' names; `from_official` renames published files.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
 import torch.nn.functional as F
 from diffusers import ConfigMixin, ModelMixin
 from diffusers.configuration_utils import register_to_config
+from diffusers.models.autoencoders.vae import Decoder, Encoder
 from torch import Tensor, nn
 
 from mmspec.kits.pictures.models.local import LocalDecoder, LocalEncoder
 from mmspec.kits.pictures.models.official import Source, from_official
-from mmspec.kits.pictures.models.vq_layers import Decoder, Encoder
+from mmspec.kits.pictures.models.vq_names import renamed
 
 LEFT_OUT = ("codebook_used",)
-"""Words in keys of what is no weight."""
+"""Parts of keys of entries that are no weights."""
 
 
 @dataclass(frozen=True)
 class Quantised:
-    """Latents on the codebook.
+    """Quantised latents.
 
     Attributes:
-        latents: `[batch, width, row, column]`; gradients go straight through to what was quantised.
+        latents: `[batch, width, row, column]`; straight-through gradients.
         codes: `[batch, row, column]` int64.
-        loss: Of codebook and encoder, for training; a scalar.
+        loss: Codebook and commitment loss; a scalar.
     """
 
     latents: Tensor
@@ -39,9 +41,9 @@ class Codebook(nn.Module):
     """Nearest entry of a codebook on the unit sphere.
 
     Args:
-        entries: Codes.
-        width: Of an entry.
-        commitment: Weight of the encoder's share of the loss.
+        entries: Number of codes.
+        width: Width of an entry.
+        commitment: Weight of the encoder's commitment loss.
     """
 
     def __init__(self, entries: int, width: int, commitment: float = 0.25) -> None:
@@ -52,7 +54,7 @@ class Codebook(nn.Module):
 
     @property
     def entries(self) -> Tensor:
-        """Unit vectors: `[code, width]`."""
+        """The codebook as unit vectors: `[code, width]`."""
         return F.normalize(self.embedding.weight, dim=-1)
 
     def forward(self, z: Tensor) -> Quantised:
@@ -73,15 +75,15 @@ class LlamaGenVQ(ModelMixin, ConfigMixin):
     """Pictures to codes and back.
 
     Args:
-        codebook_size: Codes.
-        codebook_embed_dim: Width of a code.
+        codebook_size: Number of codes.
+        codebook_embed_dim: Width of a codebook entry.
         ch: Channels of the first level; a multiple of 32.
-        encoder_ch_mult: Multiples of it, level by level; each level but the last halves the picture.
-        decoder_ch_mult: The same of the decoder.
+        encoder_ch_mult: Multiples of `ch`, level by level; each level but the last halves the picture.
+        decoder_ch_mult: The same for the decoder.
         z_channels: Channels of the latents before the codebook.
-        num_res_blocks: Residual blocks of an encoder's level; a decoder's has one more.
-        local: Encode by what stands around a cell only (`models.local`); False is as published.
-        local_decoder: Decode so, too; `num_res_blocks` is for the published ones.
+        num_res_blocks: Residual blocks of an encoder level; a decoder level has one more. Local halves have none.
+        local: Use the encoder that sees the surroundings of a cell only (`models.local`) instead of the published one.
+        local_decoder: Use the decoder of `models.local`.
     """
 
     @register_to_config
@@ -98,15 +100,15 @@ class LlamaGenVQ(ModelMixin, ConfigMixin):
         local_decoder: bool = False,
     ) -> None:
         super().__init__()
-        multiples = tuple(encoder_ch_mult)
-        self.encoder = (
-            LocalEncoder(ch, multiples, z_channels) if local else Encoder(ch, multiples, num_res_blocks, z_channels)
+        self.encoder: nn.Module = (
+            LocalEncoder(ch, tuple(encoder_ch_mult), z_channels)
+            if local
+            else _encoder([ch * m for m in encoder_ch_mult], z_channels, num_res_blocks)
         )
-        multiples = tuple(decoder_ch_mult)
-        self.decoder = (
-            LocalDecoder(ch, multiples, z_channels)
+        self.decoder: nn.Module = (
+            LocalDecoder(ch, tuple(decoder_ch_mult), z_channels)
             if local_decoder
-            else Decoder(ch, multiples, num_res_blocks, z_channels)
+            else _decoder([ch * m for m in decoder_ch_mult], z_channels, num_res_blocks)
         )
         self.quantize = Codebook(codebook_size, codebook_embed_dim)
         self.quant_conv = nn.Conv2d(z_channels, codebook_embed_dim, 1)
@@ -114,12 +116,13 @@ class LlamaGenVQ(ModelMixin, ConfigMixin):
 
     @classmethod
     def from_official(cls, source: Source, **config: Any) -> Self:
-        """A published file, or what it holds; VQ-16 unless `encoder_ch_mult` and `decoder_ch_mult` say otherwise.
+        """The model of a published file, or of its contents; VQ-16 unless `encoder_ch_mult` and `decoder_ch_mult` say
+        otherwise.
 
         Raises:
-            ValueError: It does not fit.
+            ValueError: The weights do not fit.
         """
-        return from_official(lambda state: cls(**config), source, LEFT_OUT)
+        return from_official(lambda state: cls(**config), source, LEFT_OUT, renamed=renamed)
 
     @property
     def factor(self) -> int:
@@ -142,3 +145,24 @@ class LlamaGenVQ(ModelMixin, ConfigMixin):
         """Reconstruction and codes."""
         quantised = self.encode(pictures)
         return self.decode_latents(quantised.latents), quantised
+
+
+def _encoder(widths: Sequence[int], z_channels: int, blocks: int) -> Encoder:
+    """Picture to latents; the deepest level attends."""
+    return Encoder(
+        out_channels=z_channels,
+        down_block_types=(*["DownEncoderBlock2D"] * (len(widths) - 1), "AttnDownEncoderBlock2D"),
+        block_out_channels=tuple(widths),
+        layers_per_block=blocks,
+        double_z=False,
+    )
+
+
+def _decoder(widths: Sequence[int], z_channels: int, blocks: int) -> Decoder:
+    """Latents to picture; the deepest level comes first, and attends."""
+    return Decoder(
+        in_channels=z_channels,
+        up_block_types=("AttnUpDecoderBlock2D", *["UpDecoderBlock2D"] * (len(widths) - 1)),
+        block_out_channels=tuple(widths),
+        layers_per_block=blocks,
+    )
