@@ -45,11 +45,11 @@ def test_a_frame_at_a_time_behind_keys_is_the_whole_clip_at_once(dit):
         whole = dit(x, time, actions)
         kept = None
         for i in range(4):
-            keys = FrameKeys.none(2) if kept is None else FrameKeys.of(kept)
+            keys = FrameKeys.empty(2) if kept is None else FrameKeys.of(kept)
             at = torch.full((2, 1), i)
             made = dit(x[:, i : i + 1], time[:, i : i + 1], actions[:, i : i + 1], at, None, keys)
             torch.testing.assert_close(made[:, 0], whole[:, i], rtol=1e-4, atol=1e-5)
-            new = keys.made()
+            new = keys.current()
             kept = (
                 new
                 if kept is None

@@ -1,8 +1,8 @@
-"""`action-repeat`: the player goes on doing what was done last.
+"""`action-repeat`: guess that the player repeats the last action.
 
-Next-Frame Diffusion's guess (arXiv 2506.01380, § 3.4): most of the time a key stays pressed.
-Guarantee: none is needed. The truth decides, and a frame does not depend on when it was made.
-Knobs: how far ahead (`k`): frames behind a wrong guess are thrown away.
+The guess of Next-Frame Diffusion (arXiv 2506.01380, § 3.4): most of the time a key stays pressed.
+Guarantee: none is needed; the player's actions decide, and a frame does not depend on when it was made.
+Knobs: `k`, how far ahead: frames after a wrong guess are discarded.
 """
 
 from typing import Any
@@ -14,7 +14,7 @@ from mmspec.core.types import Draft, Step
 
 
 class ActionRepeat:
-    """A chain of the last action."""
+    """A drafter of chains of the last action."""
 
     offers = frozenset({"chain"})
     needs = frozenset({"discrete", "external"})

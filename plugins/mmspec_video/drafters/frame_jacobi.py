@@ -1,9 +1,10 @@
-"""`frame-jacobi`: the core's window over a frame's codes, filled by what the frame before shows there.
+"""`frame-jacobi`: the core's Jacobi window over a frame's codes, filled from the frame before.
 
 Speculative Jacobi decoding (arXiv 2410.01699) with shared noise (2510.24211): the target's own last pass is the draft.
-From frame to frame little changes, so new slots copy the code at the same place of the frame before. All fillings are
-point masses: the output is exact, whatever they say.
-Knobs: `init` (what enters the window); `k` (the window: longer accepts more a pass, and costs more a pass).
+Little changes from frame to frame, so new slots copy the code at the same place of the frame before. All fillings are
+point masses.
+Guarantee: none is needed; the output is exact whatever the fillings are.
+Knobs: `init` (what enters the window); `k` (the window: a longer one accepts more per pass, and costs more per pass).
 """
 
 from dataclasses import dataclass, field
@@ -12,6 +13,7 @@ from typing import Literal
 from mmspec.core.drafters.initialisations import AboveUnit, LeftUnit, PreviousFrame, RandomUnit
 from mmspec.core.drafters.jacobi import Initialisation, Jacobi
 from mmspec.core.protocols import Target
+from mmspec_video.targets.capabilities import FrameLayout
 
 
 @dataclass(frozen=True)
@@ -27,7 +29,7 @@ class FrameJacobi(Jacobi):
     """The core's window on a target of frames.
 
     Args:
-        options: Filling.
+        options: Options.
     """
 
     needs = frozenset({"redraw", "discrete"})
@@ -37,23 +39,21 @@ class FrameJacobi(Jacobi):
         self.options = options
 
     def bind(self, target: Target) -> None:
-        """Learn how far frames and their rows are apart.
+        """Make the filling for the target's frame layout.
 
         Raises:
             ValueError: The target has no frames, and the filling needs them.
         """
         super().bind(target)
-        period, columns = getattr(target, "period", None), getattr(target, "columns", None)
-        init = self.options.init
-        if (period is None and init == "previous-frame") or (columns is None and init == "above"):
-            raise ValueError(f"init={init!r} needs a target of frames; init=left and init=random do not")
-        assert target.vocab is not None
-        self.initialisation = self._filling(target.vocab, period or 1, columns or 1)
+        self.initialisation = self._filling(target)
 
-    def _filling(self, vocab: int, period: int, columns: int) -> Initialisation:
-        return {
-            "previous-frame": lambda: PreviousFrame(period),
-            "above": lambda: AboveUnit(columns),
-            "left": LeftUnit,
-            "random": lambda: RandomUnit(vocab),
-        }[self.options.init]()
+    def _filling(self, target: Target) -> Initialisation:
+        init = self.options.init
+        if init == "left":
+            return LeftUnit()
+        if init == "random":
+            assert target.vocab is not None
+            return RandomUnit(target.vocab)
+        if not isinstance(target, FrameLayout):
+            raise ValueError(f"init={init!r} needs a target of frames; init=left and init=random do not")
+        return PreviousFrame(target.period) if init == "previous-frame" else AboveUnit(target.columns)

@@ -1,132 +1,139 @@
-"""Denoised frames, frame by frame, and frames made ahead while the player thinks.
+"""Play with denoised frames: show them one by one, and make frames ahead while the player thinks.
 
-The order of things is what a player feels: when an action comes, its frame is shown, at once if it was guessed; only
-then are frames made for guesses of the next ones, one action deeper at a time, until the next action is there.
-Where frames are made together (`nfd`), that happens when one has to be shown and is not ready, and at no other time: so
-they do not depend on how long a player thinks.
+The order of work keeps the player's wait short: when an action comes, its frame is shown, at once if it was guessed;
+only then are frames made for guesses of the next actions, one action deeper at a time, until the next action comes.
+Under joint denoising (`nfd`), frames are made when one has to be shown and is not available, and at no other time, so
+that they do not depend on how long the player thinks.
 """
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from mmspec.core.decoder import Decoder, Pending
-from mmspec.core.drafters.none import NoDraft
 from mmspec.core.report import Report
 from mmspec.core.state import State
+from mmspec.core.types import Draft
 from mmspec_video.deviation import FrameReport
-from mmspec_video.playing.foreseen import Foreseen
+from mmspec_video.playing.known_actions import KnownActions
+from mmspec_video.playing.play import refuse_early
+from mmspec_video.targets.cache import FramePrompt
 from mmspec_video.targets.denoiser import StoppedError
-from mmspec_video.targets.frames import FramesTarget, Opening
+from mmspec_video.targets.frames import FramesTarget
+
+
+@dataclass
+class Depth:
+    """The policy of a play, which sets the depth of every draft itself.
+
+    Attributes:
+        depth: Actions to guess in the next pass.
+    """
+
+    depth: int = 0
+
+    def budget(self) -> int:
+        return self.depth
+
+    def trim(self, draft: Draft) -> Draft:
+        return draft
+
+    def observe(self, depth: int, emitted: Sequence[int], seconds: float) -> None:
+        pass
 
 
 class FramePlay:
-    """One call; its rows' players act in step.
+    """A call over denoised frames; see `mmspec_video.playing.play`.
 
     Args:
-        decoder: Over a `FramesTarget`.
+        decoder: A decoder with a `FramesTarget`.
         frames: `[row, n, channel, height, width]` latents of the first frames.
-        actions: `[row, n - 1]`: what led from one to the next.
+        actions: `[row, n - 1]`: the actions between them.
         length: New frames wanted.
-        seed: Of the noise: one, or one a row.
+        seed: Seed of the noise: one for all rows, or one a row.
+
+    Attributes:
+        decoder: The loop, with a policy of its own.
+        pending: The last pass: the next frame, and frames that were made ahead of it.
+        shown: New frames that were shown.
 
     Raises:
-        ValueError: There are no first frames, or more than the model sees.
+        ValueError: There are no first frames, or more than the model's window has room for.
     """
 
     def __init__(
         self, decoder: Decoder, frames: Tensor, actions: Tensor, length: int, seed: int | Sequence[int]
     ) -> None:
-        target: Any = decoder.target
+        target = decoder.target
         assert isinstance(target, FramesTarget)
         if not 1 <= frames.shape[1] <= target.most:
             raise ValueError(f"this model begins with 1 to {target.most} frames, not {frames.shape[1]}")
-        self.decoder, self.target, self.length, self.seed = decoder, target, length, seed
-        self.given, self.actions, self.shown = frames, actions[:, :0], 0
         assert target.vocab is not None
         unknown = torch.full_like(frames[:, :1, 0, 0, 0], target.vocab, dtype=torch.int64)
-        self._before = torch.cat([unknown, actions], 1)
-        self._plain = Decoder(target, None, decoder.rule, name=decoder.name)
-        drafter = None if isinstance(decoder.drafter, NoDraft) else decoder.drafter
-        # One decoder a depth: guesses go deeper step by step, and whoever acts early waits for one step only.
-        self._ahead = [Decoder(target, drafter, decoder.rule, k=k + 1) for k in range(min(decoder.k, length))]
-        self._foreseen: Foreseen | None = None
-        self._shows = self._plain
-        if target.joint is not None and drafter is not None and decoder.k:
-            self._foreseen = Foreseen(drafter)
-            self._shows, self._ahead = Decoder(target, self._foreseen, decoder.rule, k=decoder.k), []
+        self._first, self._past = frames, torch.cat([unknown, actions], 1)
+        self.actions, self.length, self.seed, self.shown = actions[:, :0], length, seed, 0
+        joint = target.joint is not None and decoder.k > 0
+        self._known = KnownActions(decoder.drafter) if joint else None
+        self._policy = Depth()
+        # Guesses go deeper step by step, so that a player who acts early waits for one step only.
+        self._depths = range(1, 1 if joint else min(decoder.k, length) + 1)
+        drafter = self._known or decoder.drafter
+        self.decoder = Decoder(target, drafter, decoder.rule, k=decoder.k, policy=self._policy, name=decoder.name)
         self._state: State | None = None
-        self._pending: Pending | None = None
+        self.pending: Pending | None = None
 
     @property
     def report(self) -> Report:
-        """Counts and times; units are actions."""
-        return self._report() if self._state is None else self._state.report
+        if self._state is None:
+            return FrameReport(self.decoder.name, self.decoder.rule.exactness, rows=len(self._first))
+        return self._state.report
+
+    @property
+    def guesses(self) -> bool:
+        return self.decoder.k > 0
 
     @property
     def discarded(self) -> int:
-        """Frames that were made and not shown; those that still stand ready count."""
-        return 0 if self._state is None else self._state.cache.made - self.shown * len(self.given)
+        return 0 if self._state is None else self._state.cache.denoised - self.shown * len(self._first)
 
     def act(self, actions: Tensor) -> None:
-        """The next actions `[row, n]`: each leads to one more frame."""
         self.actions = torch.cat([self.actions, actions], 1)
 
-    def acted(self, frames: int) -> Tensor:
-        """What led to the first `frames` new frames: `[row, frame]`."""
+    def actions_of(self, frames: int) -> Tensor:
         return self.actions[:, :frames]
 
     def frame(self) -> Tensor:
-        """Latents `[row, channel, height, width]` of the next frame, whose action is known.
-
-        Raises:
-            ValueError: It is not, or all frames were made.
-        """
-        if self.shown >= min(self.length, self.actions.shape[1]):
-            raise ValueError(
-                f"frame {self.shown} has no action yet" if self.shown < self.length else "no frame is left"
-            )
+        refuse_early(self.shown, self.actions.shape[1], self.length)
         action = self.actions[:, self.shown : self.shown + 1]
-        state = self._begin(action) if self._state is None else self._confirmed(self._state, action)
-        if self._foreseen is not None:
-            self._foreseen.known = self.actions[:, self.shown + 1 :]
-        self._pending = self._shows.speculate(state)  # what stands ready is not made again
+        if self._state is None:
+            self._state = self._start(action)
+        else:
+            self.decoder.advance(self._state, truth=action, pending=self.pending)
+        self._policy.depth = 0
+        if self._known is not None:
+            self._policy.depth, self._known.known = self.decoder.k, self.actions[:, self.shown + 1 :]
+        self.pending = self.decoder.speculate(self._state)  # available frames are not made again
         self.shown += 1
-        made = self._pending.scores.auxiliary
-        assert made is not None
-        state.report.emitted = self.shown * len(self.given)
-        return made[:, 0]
+        frames = self.pending.scores.auxiliary
+        assert frames is not None
+        return frames[:, 0]
 
     def ahead(self, until: Callable[[], bool] | None = None) -> None:
-        """Make frames for guesses of the next action; nothing where it is known, or no frame is wanted.
-
-        Args:
-            until: Asked before every pass: whether the action is there. A frame that is not finished then is dropped.
-        """
         state = self._state
         if state is None or self.actions.shape[1] > self.shown or self.shown >= self.length:
             return
         state.cache.until = until
         with suppress(StoppedError):
-            for decoder in self._ahead:
-                self._pending = decoder.speculate(state)
+            for self._policy.depth in self._depths:
+                self.pending = self.decoder.speculate(state)
         state.cache.until = None
 
-    def _begin(self, action: Tensor) -> State:
-        opening = Opening(self.given, self._before, action[:, 0], self.seed)
-        # One unit more than frames: the root of the last frame is not settled any more.
-        state = self._state = self.decoder.start(opening, self.length + 1, seed=0)
-        report = self._report()
-        report.seconds, report.deviation = state.report.seconds, state.cache.deviation
-        state.report = report
-        return state
-
-    def _report(self) -> FrameReport:
-        return FrameReport(self.decoder.name, self.decoder.rule.exactness, rows=len(self.given))
-
-    def _confirmed(self, state: State, action: Tensor) -> State:
-        self.decoder.advance(state, truth=action, pending=self._pending)
+    def _start(self, action: Tensor) -> State:
+        prompt = FramePrompt(self._first, self._past, action[:, 0], self.seed)
+        # One unit more than frames: the action of the last frame is never settled.
+        state = self.decoder.start(prompt, self.length + 1, seed=0)
+        state.report = FrameReport(**vars(state.report), deviation=state.cache.deviation)
         return state

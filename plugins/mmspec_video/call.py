@@ -1,4 +1,4 @@
-"""What a call of `NextFramePipeline` asks for; everything that can be refused is refused before a frame is made."""
+"""The arguments of a call of `NextFramePipeline`, checked before any frame is made."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -14,15 +14,18 @@ from mmspec_video.arguments import Frames, Player, actions_in, frames_in
 from mmspec_video.codec import Codec, codec_of, frame_size
 from mmspec_video.models.token_world import TokenWorldModel
 from mmspec_video.playing.frames import FramePlay
+from mmspec_video.playing.play import Play
 from mmspec_video.playing.tokens import TokenPlay
-from mmspec_video.targets.denoiser import CACHES, Cache, Denoiser
+from mmspec_video.targets.denoiser import Cache, Denoiser
 
 OUTPUTS = ("pil", "np", "pt", "latent")
+TOKENS_ONLY, DENOISED_ONLY = ("temperature", "top_k", "top_p"), ("num_inference_steps", "cache")
+"""Arguments that only a token model has, and only a denoising model."""
 
 
 @dataclass(frozen=True)
-class Call:
-    """Arguments as users give them; `NextFramePipeline.__call__` explains each."""
+class CallArguments:
+    """Arguments as users give them; `NextFramePipeline.__call__` documents them."""
 
     first_frames: Frames
     actions: Sequence[Any] | Tensor | Player
@@ -40,33 +43,33 @@ class Call:
 
 
 @dataclass(frozen=True)
-class Asked:
-    """A call, checked.
+class CheckedCall:
+    """A call that is ready for its first frame.
 
     Attributes:
-        play: What makes its frames.
-        codec: From and to pixels.
-        units: `[row, …]`: the last of the first frames, as the transformer reads it.
-        latest: `[row, 3, height, width]` in [0, 1]: the same in pixels.
-        length: New frames.
-        player: Who is asked for actions; None: all are known.
+        play: Makes the frames.
+        codec: Between pixels and the transformer's codes or latents.
+        last: `[row, …]`: the last of the first frames, as the transformer reads it.
+        pixels: `[row, 3, height, width]` in [0, 1]: the same frame in pixels.
+        length: New frames wanted.
+        player: Answers with actions; None: all actions are known.
         output_type: One of `OUTPUTS`.
     """
 
-    play: FramePlay | TokenPlay
+    play: Play
     codec: Codec
-    units: Tensor
-    latest: Tensor
+    last: Tensor
+    pixels: Tensor
     length: int
     player: Player | None
     output_type: str
 
 
-def checked(pipe: Any, call: Call) -> Asked:
-    """A call of a pipeline, ready for its first frame.
+def checked(pipe: Any, call: CallArguments) -> CheckedCall:
+    """Check a call of a pipeline.
 
     Raises:
-        ValueError: Something in it is wrong, or does not fit the model.
+        ValueError: An argument is wrong, or does not fit the model.
     """
     integers(num_frames=call.num_frames, top_k=call.top_k, num_inference_steps=call.num_inference_steps, k=call.k)
     if call.output_type not in OUTPUTS:
@@ -77,27 +80,28 @@ def checked(pipe: Any, call: Call) -> Asked:
     player = call.actions if callable(call.actions) else None
     known = torch.zeros(rows, 0, dtype=torch.int64) if player else actions_in(call.actions, rows, names)
     length = _length(call.num_frames, None if player else known.shape[1])
-    before = _before(call.past_actions, rows, given, names)
+    past = _past(call.past_actions, rows, given, names)
     seeds = seeds_for(rows, call.seed, call.generator, "row")
-    _refuse_strangers(call, coded)
+    foreign = [name for name in (DENOISED_ONLY if coded else TOKENS_ONLY) if getattr(call, name) is not None]
+    if foreign:
+        raise ValueError(f"{', '.join(foreign)}: this model makes frames {'of codes' if coded else 'by denoising'}")
     decoder, device, codec = pipe.decoder(call.k), pipe._execution_device, codec_of(pipe.transformer, pipe.vae)
     warp = _warp(call) if coded else None
     if not coded:
-        decoder.target.denoiser = _denoiser(decoder.target.denoiser, pipe.transformer, call)
+        decoder.target.denoiser = _denoiser(pipe.transformer, call)
     with torch.no_grad():
-        units = codec.encode(frames.flatten(0, 1).to(device)).unflatten(0, (rows, given))
-    start = (decoder, units, before.to(device), length, seeds)
+        encoded = codec.encode(frames.flatten(0, 1).to(device)).unflatten(0, (rows, given))
+    start = (decoder, encoded, past.to(device), length, seeds)
     play = TokenPlay(*start, warp) if coded else FramePlay(*start)
     play.act(known[:, :length].to(device))
-    return Asked(play, codec, units[:, -1], (frames[:, -1] + 1) / 2, length, player, call.output_type)
+    return CheckedCall(play, codec, encoded[:, -1], (frames[:, -1] + 1) / 2, length, player, call.output_type)
 
 
 def _length(wanted: int | None, known: int | None) -> int:
-    """New frames."""
-    if wanted is None and known is None:
+    """The number of new frames."""
+    length = known if wanted is None else wanted
+    if length is None:
         raise ValueError("a player acts for ever: say num_frames=")
-    length = wanted if wanted is not None else known
-    assert length is not None
     if length < 1:
         raise ValueError(f"num_frames must be at least 1, got {length}")
     if known is not None and known < length:
@@ -105,35 +109,23 @@ def _length(wanted: int | None, known: int | None) -> int:
     return length
 
 
-def _before(past: Any, rows: int, given: int, names: Sequence[str]) -> Tensor:
-    """Actions between the first frames, `[row, n - 1]`."""
-    before = actions_in([] if past is None else past, rows, names, "past actions")
-    if before.shape[1] != given - 1:
-        raise ValueError(
-            f"{given} first frames have {given - 1} actions between them; past_actions= has {before.shape[1]}"
-        )
-    return before
+def _past(past: Any, rows: int, given: int, names: Sequence[str]) -> Tensor:
+    """The actions between the first frames, `[row, n - 1]`."""
+    actions = actions_in([] if past is None else past, rows, names, "past actions")
+    if actions.shape[1] != given - 1:
+        between = f"{given} first frames have {given - 1} actions between them"
+        raise ValueError(f"{between}; past_actions= has {actions.shape[1]}")
+    return actions
 
 
-def _refuse_strangers(call: Call, coded: bool) -> None:
-    """Refuse what only the other kind of model has."""
-    others = ("num_inference_steps", "cache") if coded else ("temperature", "top_k", "top_p")
-    strange = [name for name in others if getattr(call, name) is not None]
-    if strange:
-        raise ValueError(f"{', '.join(strange)}: this model makes frames {'of codes' if coded else 'by denoising'}")
+def _warp(call: CallArguments) -> Warp:
+    options = {name: getattr(call, name) for name in TOKENS_ONLY}
+    return Warp.sampling(**{name: value for name, value in options.items() if value is not None})
 
 
-def _warp(call: Call) -> Warp:
-    given = {"temperature": call.temperature, "top_k": call.top_k, "top_p": call.top_p}
-    return Warp.sampling(**{name: value for name, value in given.items() if value is not None})
-
-
-def _denoiser(now: Denoiser, model: Any, call: Call) -> Denoiser:
-    cache = "exact" if call.cache is None else call.cache
-    if cache not in CACHES:
-        raise ValueError(f"cache is one of {', '.join(CACHES)}, not {cache!r}")
+def _denoiser(model: Any, call: CallArguments) -> Denoiser:
     steps = call.num_inference_steps
     if steps is not None and steps < 1:
         raise ValueError(f"num_inference_steps must be at least 1, got {steps}")
     sampler = model.sampler if steps is None else replace(model.sampler, steps=steps)
-    return replace(now, sampler=sampler, cache=cache, vectors=model.vectors)
+    return Denoiser(model, sampler, "exact" if call.cache is None else call.cache)
