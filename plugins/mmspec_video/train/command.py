@@ -31,7 +31,7 @@ def train_video(
     from mmspec_video.train.recipe import VideoRecipe
     from mmspec_video.train.ship import train_and_ship
 
-    given = {
+    options = {
         "episodes": episodes,
         "vq_steps": vq_steps,
         "token_vq_steps": token_vq_steps,
@@ -39,7 +39,7 @@ def train_video(
         "dit_steps": dit_steps,
         "student_steps": student_steps,
     }
-    recipe = VideoRecipe(**{name: n for name, n in given.items() if n is not None})
+    recipe = VideoRecipe(**{name: n for name, n in options.items() if n is not None})
     try:
         train_and_ship(recipe, out, work, device, distill, typer.echo)
         write_all(out, cards)
