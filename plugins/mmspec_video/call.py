@@ -14,7 +14,6 @@ from mmspec_video.arguments import Frames, Player, actions_in, frames_in
 from mmspec_video.codec import Codec, codec_of, frame_size
 from mmspec_video.models.token_world import TokenWorldModel
 from mmspec_video.playing.frames import FramePlay
-from mmspec_video.playing.play import Play
 from mmspec_video.playing.tokens import TokenPlay
 from mmspec_video.targets.denoiser import Cache, Denoiser
 
@@ -56,7 +55,7 @@ class CheckedCall:
         output_type: One of `OUTPUTS`.
     """
 
-    play: Play
+    play: FramePlay | TokenPlay
     codec: Codec
     last: Tensor
     pixels: Tensor

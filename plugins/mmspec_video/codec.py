@@ -46,7 +46,7 @@ class Codes:
 
 @dataclass(frozen=True)
 class CodebookLatents:
-    """A VQ's unquantised latents, unit vectors of the codebook's width scaled to unit variance: `[n, width, row, column]`.
+    """A VQ's unquantised latents, unit vectors scaled to unit variance: `[n, width, row, column]`.
 
     Attributes:
         vae: The VQ.

@@ -8,7 +8,7 @@ import torch
 from mmspec.testing.conformance.example import Example
 from mmspec.testing.toys.markov import MarkovTarget
 from mmspec_video.models.token_world import TokenWorldModel
-from mmspec_video.targets.token_frames import TokenPrompt, TokenFramesTarget
+from mmspec_video.targets.token_frames import TokenFramesTarget, TokenPrompt
 
 CODES, ACTIONS, ROWS, COLUMNS = 6, 3, 2, 3
 

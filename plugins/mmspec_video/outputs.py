@@ -18,9 +18,8 @@ class NextFrameOutput(BaseOutput):
     """New frames and how they were made.
 
     Attributes:
-        frames: By `output_type`: `frames[row][i]` PIL pictures (`pil`), values in [0, 1] as `[row, n, height, width, 3]`
-            (`np`) or `[row, n, 3, height, width]` (`pt`), or the transformer's codes or latents `[row, n, …]`
-            (`latent`).
+        frames: PIL pictures `frames[row][i]`, values in [0, 1] as `[row, n, height, width, 3]` (output type `np`) or
+            `[row, n, 3, height, width]` (`pt`), or the transformer's codes or latents `[row, n, …]` (`latent`).
         report: Counts and times. Units are codes and actions of a token model, and actions of a denoising model.
         actions: `[row, n]` int64: the action that led to each frame.
         discarded: Frames that were made ahead for guessed actions that the player did not take.

@@ -67,9 +67,10 @@ class NextFramePipeline(Pipeline):
         if action_vectors is not None:
             vectors = torch.tensor(action_vectors)
             transformer.vectors = torch.cat([vectors, torch.zeros_like(vectors[:1])])
-        count = transformer.action_count
-        if count is None:
+        elif isinstance(transformer, OasisDiT):
             raise ValueError("open-oasis reads actions as vectors: give action_vectors=, one an action")
+        count = transformer.action_count
+        assert count is not None
         names = list(actions) or [str(i) for i in range(count)]
         if len(names) != count:
             raise ValueError(f"{len(names)} names for {count} actions")

@@ -1,7 +1,7 @@
 """Samplers: from noise to a frame in a few steps of a network.
 
 A sampler defines the time that the network reads at each step and the state after it. The noise of step s of frame n is
-a function of seed, n and s alone (`Denoiser.noise`), so a frame that is made ahead of time, or twice, is the same frame.
+a function of seed, n and s alone (`Denoiser.noise`), so a frame that is made ahead of time is the same frame.
 """
 
 from dataclasses import dataclass
@@ -45,17 +45,14 @@ class FlowSampler:
     Attributes:
         steps: Number of steps; more are more accurate, and cost is proportional.
         context_time: Time of finished frames; higher is steadier over long clips and less sharp.
-        shift: Shift of the time schedule; above 1, more steps are spent at high noise.
     """
 
     steps: int = 8
     context_time: float = 0.0
-    shift: float = 1.0
     noisy: bool = False
 
     def time(self, step: int) -> float:
-        even = 1.0 - step / self.steps
-        return self.shift * even / (1.0 + (self.shift - 1.0) * even)
+        return 1.0 - step / self.steps
 
     def begin(self, noise: Tensor) -> Tensor:
         return noise

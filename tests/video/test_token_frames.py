@@ -9,7 +9,7 @@ from mmspec.core.types import Draft
 from mmspec.core.warp import Warp
 from mmspec_video.drafters.frame_jacobi import FrameJacobi, FrameJacobiOptions
 from mmspec_video.playing.tokens import TokenPlay
-from mmspec_video.targets.token_frames import TokenPrompt, TokenFramesTarget
+from mmspec_video.targets.token_frames import TokenFramesTarget, TokenPrompt
 
 CODES, ACTIONS, CELLS, FRAMES = 10, 4, 12, 5
 PERIOD = CELLS + 1

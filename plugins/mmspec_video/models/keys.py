@@ -73,21 +73,14 @@ def concatenated(first: Sequence[Pair], second: Sequence[Pair]) -> list[Pair]:
 
 
 def causal(frames: int, device: torch.device | str = "cpu") -> Tensor:
-    """The causal mask over frames of one pass: `[1, frame, frame]` bool, True where the row's frame sees the column's."""
+    """The causal mask over the frames of one pass: `[1, frame, frame]` bool."""
     return torch.ones(1, frames, frames, dtype=torch.bool, device=device).tril()
 
 
 def positions_and_mask(
     x: Tensor, position: Tensor | None, seen: Tensor | None, keys: FrameKeys | None
 ) -> tuple[Tensor, Tensor | None]:
-    """The defaults of a model's `forward`: frame numbers from 0 on, and the causal mask over several frames.
-
-    Args:
-        x: `[row, frame, …]`.
-        position: `[row, frame]` frame numbers, or None.
-        seen: `[row, frame, slot]` mask, or None.
-        keys: The caches; with earlier frames in them, a pass over several frames needs an explicit mask.
-    """
+    """Defaults of a model's `forward` over `x [row, frame, …]`: frame numbers from 0 on, and the causal mask."""
     rows, frames = x.shape[:2]
     if position is None:
         position = torch.arange(frames, device=x.device).expand(rows, -1)

@@ -8,7 +8,6 @@ predicts the velocity of a straight path from frame to noise (flow matching, arX
 
 from typing import Any, Self
 
-import torch
 import torch.nn.functional as F
 from diffusers import ConfigMixin, ModelMixin
 from diffusers.configuration_utils import register_to_config

@@ -6,7 +6,6 @@ The weights' keys are the published ones. The model predicts v of a sigmoid sche
 
 from typing import Any, Self
 
-import torch
 import torch.nn.functional as F
 from diffusers import ConfigMixin, ModelMixin
 from diffusers.configuration_utils import register_to_config
@@ -50,7 +49,7 @@ class AxialAttention(nn.Module):
         return self.to_out(out.unflatten(0, x.shape[:2]))
 
     def over(self, x: Tensor, rotary: Tensor, seen: Tensor | None, keys: LayerKeys | None) -> Tensor:
-        """Attention of a cell to the same cell of earlier frames; `rotary [row, frame, …]`, `seen [row, frame, slot]`."""
+        """Attention of a cell to itself in earlier frames; `rotary [row, frame, …]`, `seen [row, frame, slot]`."""
         query, key, value = self._projected(x)
         frames, cells = x.shape[1:3]
         query, key = (turn(t.flatten(2, 3), rotary).unflatten(2, (cells, self.heads)) for t in (query, key))
@@ -172,19 +171,15 @@ class OasisDiT(ModelMixin, ConfigMixin):
         seen: Tensor | None = None,
         keys: FrameKeys | None = None,
     ) -> Tensor:
-        """v of every frame.
+        """v of every frame; arguments are those of `NextFrameDiT`, apart from times and actions.
 
         Args:
-            x: `[row, frame, channel, height, width]`, each frame as noisy as its time says.
+            x: `[row, frame, channel, height, width]`.
             time: `[row, frame]`: training times, 0 to 999.
             actions: `[row, frame, external_cond_dim]`: the vector of the action that led to each frame.
-            position: `[row, frame]` numbers of the frames; default: from 0 on.
-            seen: `[row, frame, slot]` bool: which frames each frame sees, those in `keys` first; default: all frames in
-                `keys`, and causally those of the pass.
-            keys: The cache of earlier frames; the pass adds its own.
-
-        Returns:
-            A tensor of the shape of `x`.
+            position: `[row, frame]`.
+            seen: `[row, frame, slot]`.
+            keys: The cache.
         """
         position, seen = positions_and_mask(x, position, seen, keys)
         condition = self.t_embedder(time) + self.external_cond(actions.to(self.external_cond.weight.dtype))

@@ -111,7 +111,7 @@ class OasisVAE(ModelMixin, ConfigMixin):
         return self.config.input_height // side, self.config.input_width // side
 
     def posterior_mean(self, frames: Tensor) -> Tensor:
-        """Posterior means `[n, cell, latent_dim]` of frames `[n, 3, height, width]` in [-1, 1], cells in raster order."""
+        """Posterior means `[n, cell, latent_dim]` in raster order of frames `[n, 3, height, width]` in [-1, 1]."""
         x = self.patch_embed(frames[:, None])[:, 0]
         for block in self.encoder:
             x = block(x, self.rotaries[0].to(x.device)[None])

@@ -8,10 +8,11 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
-from mmspec_video.playing.play import Play
+from mmspec_video.playing.frames import FramePlay
+from mmspec_video.playing.tokens import TokenPlay
 
 
-def answer_of(ask: Callable[[], Any], play: Play) -> Any:
+def answer_of(ask: Callable[[], Any], play: FramePlay | TokenPlay) -> Any:
     """The player's answer; None: the player quits.
 
     Args:

@@ -19,7 +19,6 @@ from mmspec.core.state import State
 from mmspec.core.types import Draft
 from mmspec_video.deviation import FrameReport
 from mmspec_video.playing.known_actions import KnownActions
-from mmspec_video.playing.play import refuse_early
 from mmspec_video.targets.cache import FramePrompt
 from mmspec_video.targets.denoiser import StoppedError
 from mmspec_video.targets.frames import FramesTarget
@@ -46,7 +45,7 @@ class Depth:
 
 
 class FramePlay:
-    """A call over denoised frames; see `mmspec_video.playing.play`.
+    """A call over denoised frames; the rows' players act in step.
 
     Args:
         decoder: A decoder with a `FramesTarget`.
@@ -87,26 +86,38 @@ class FramePlay:
 
     @property
     def report(self) -> Report:
+        """Counts and times; units are actions."""
         if self._state is None:
             return FrameReport(self.decoder.name, self.decoder.rule.exactness, rows=len(self._first))
         return self._state.report
 
     @property
     def guesses(self) -> bool:
+        """Whether frames are made ahead, for guessed actions."""
         return self.decoder.k > 0
 
     @property
     def discarded(self) -> int:
+        """Frames that were made and not shown; frames that are still available count."""
         return 0 if self._state is None else self._state.cache.denoised - self.shown * len(self._first)
 
     def act(self, actions: Tensor) -> None:
+        """Add the next actions `[row, n]`; each leads to one more frame."""
         self.actions = torch.cat([self.actions, actions], 1)
 
     def actions_of(self, frames: int) -> Tensor:
+        """The actions `[row, frame]` that led to the first `frames` new frames."""
         return self.actions[:, :frames]
 
     def frame(self) -> Tensor:
-        refuse_early(self.shown, self.actions.shape[1], self.length)
+        """The next frame, latents `[row, channel, height, width]`.
+
+        Raises:
+            ValueError: Its action is not known, or all frames were made.
+        """
+        if self.shown >= min(self.length, self.actions.shape[1]):
+            missing = self.shown < self.length
+            raise ValueError(f"frame {self.shown} has no action yet" if missing else "no frame is left")
         action = self.actions[:, self.shown : self.shown + 1]
         if self._state is None:
             self._state = self._start(action)
@@ -122,12 +133,18 @@ class FramePlay:
         return frames[:, 0]
 
     def ahead(self, until: Callable[[], bool] | None = None) -> None:
+        """Make frames for guesses of the next action; nothing where it is known, or where no frame is wanted.
+
+        Args:
+            until: Called before every pass: whether the action is there. A frame that is not finished then is dropped.
+        """
         state = self._state
         if state is None or self.actions.shape[1] > self.shown or self.shown >= self.length:
             return
         state.cache.until = until
         with suppress(StoppedError):
-            for self._policy.depth in self._depths:
+            for depth in self._depths:
+                self._policy.depth = depth
                 self.pending = self.decoder.speculate(state)
         state.cache.until = None
 

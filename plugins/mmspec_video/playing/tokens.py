@@ -18,12 +18,11 @@ from mmspec.core.philox import PhiloxSource
 from mmspec.core.report import Report
 from mmspec.core.state import State
 from mmspec.core.warp import Warp
-from mmspec_video.playing.play import refuse_early
 from mmspec_video.targets.token_frames import TokenFramesTarget, TokenPrompt
 
 
 class TokenPlay:
-    """A call over frames of codes; see `mmspec_video.playing.play`.
+    """A call over frames of codes, with the members of `FramePlay`.
 
     Args:
         decoder: A decoder with a `TokenFramesTarget`.
@@ -85,7 +84,9 @@ class TokenPlay:
         pass
 
     def frame(self) -> Tensor:
-        refuse_early(self.shown, self.actions.shape[1] - self._given + 1, self.length)
+        if self.shown >= min(self.length, self.actions.shape[1] - self._given + 1):
+            missing = self.shown < self.length
+            raise ValueError(f"frame {self.shown} has no action yet" if missing else "no frame is left")
         state = self._state if self._state is not None else self._start()
         begin = state.given + (self.frames.shape[1] - self._new) * self.target.period
         end = begin + self.target.model.cells

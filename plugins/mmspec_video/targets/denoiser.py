@@ -127,9 +127,7 @@ class Denoiser:
             return window
         keys = FrameKeys.empty(len(self.model.blocks))
         finished = self._finished(window.actions)
-        self.model(
-            window.frames, finished, self._read(window.actions), window.position, _causal(window.filled), keys
-        )
+        self.model(window.frames, finished, self._read(window.actions), window.position, _causal(window.filled), keys)
         return replace(window, keys=keys.current())
 
     def keys_of(self, window: Window, frame: Tensor, action: Tensor) -> list[Pair]:

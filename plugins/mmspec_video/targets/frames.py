@@ -23,7 +23,7 @@ from mmspec_video.sampling import Sampler
 from mmspec_video.targets.cache import FramePrompt, FramesCache
 from mmspec_video.targets.checked import Check, CheckedDenoiser
 from mmspec_video.targets.denoiser import Cache, Denoiser, FrameModel, StoppedError
-from mmspec_video.targets.joint import Joint, JointFrames, joint_frames
+from mmspec_video.targets.joint import Joint, joint_frames
 from mmspec_video.targets.tree import FrameTree, levels
 from mmspec_video.targets.window import Window
 
@@ -131,13 +131,6 @@ class FramesTarget:
     def truncate(self, cache: FramesCache, length: Tensor) -> None:
         raise NotImplementedError("denoised frames cannot be taken back")
 
-    def standing(self, cache: FramesCache) -> Tensor | None:
-        """The root's frames `[row, …]` where they are available in all rows, so that no pass is needed; else None."""
-        tree = cache.tree
-        if tree is None or not bool(tree.rooted.all()):
-            return None
-        return take_nodes(tree.frames, tree.root[:, None])[:, 0]
-
     def ready(self, cache: FramesCache) -> Tensor:
         """`[row]`: number of available frames from the root's on; of a chain, how far ahead they reach."""
         return torch.zeros_like(cache.window.number) if cache.tree is None else cache.tree.available.sum(1)
@@ -167,8 +160,7 @@ class FramesTarget:
             return
         index, every = draft.index, torch.arange(draft.nodes, device=new.device).expand(len(new), -1)
         window = self._before(cache, tree, every[:, :1], 0)
-        nodes = JointFrames(tree.units, index.depth.expand_as(new), index.ancestor, tree.frames, tree.available)
-        frames = joint_frames(self.denoiser, window, nodes, cache.key, cache.until)
+        frames = joint_frames(self.denoiser, window, tree, index, cache.key, cache.until)
         # A frame whose parent was finished before is plain decoding's.
         altered = new & (index.depth > 0) & ~tree.available.gather(1, tree.parent.clamp(min=0))
         cache.denoised += int(new.sum())
@@ -224,4 +216,4 @@ class FramesTarget:
 
 def _unfolded(pairs: Sequence[Pair], depth: int) -> list[Pair]:
     """From `[row, m · depth, …]` to `[row · m, depth, …]`."""
-    return [tuple(t.unflatten(1, (-1, depth)).flatten(0, 1) for t in pair) for pair in pairs]  # type: ignore[misc]
+    return [tuple(t.unflatten(1, (-1, depth)).flatten(0, 1) for t in pair) for pair in pairs]

@@ -13,8 +13,10 @@ import torch
 from torch import Tensor
 
 from mmspec.core.distributions import where_nodes
+from mmspec.core.tree import TreeIndex
 from mmspec_video.deviation import Deviation
 from mmspec_video.targets.denoiser import Denoiser, denoise
+from mmspec_video.targets.tree import FrameTree
 from mmspec_video.targets.window import Window
 
 
@@ -33,60 +35,47 @@ class Joint:
         return Deviation("denoised together with the one before", "off by")
 
 
-@dataclass(frozen=True)
-class JointFrames:
-    """Frames to denoise jointly, the nodes of a draft; node 0 is the root's frame.
-
-    Attributes:
-        actions: `[row, node]` int64.
-        depth: `[row, node]` int64, from 0 on.
-        ancestors: `[row, node, node]` bool: the nodes that each attends to, itself included.
-        frames: `[row, node, channel, height, width]`; read where they are available.
-        available: `[row, node]` bool: finished frames, which stay as they are.
-    """
-
-    actions: Tensor
-    depth: Tensor
-    ancestors: Tensor
-    frames: Tensor
-    available: Tensor
-
-
 def joint_frames(
-    denoiser: Denoiser, window: Window, nodes: JointFrames, key: Tensor, until: Callable[[], bool] | None = None
+    denoiser: Denoiser,
+    window: Window,
+    tree: FrameTree,
+    index: TreeIndex,
+    key: Tensor,
+    until: Callable[[], bool] | None = None,
 ) -> Tensor:
-    """Frames `[row, node, channel, height, width]` of all nodes.
+    """Frames `[row, node, channel, height, width]` of all nodes of a tree; available ones stay as they are.
 
     Args:
         denoiser: The model and its steps.
         window: What the root's frame attends to. Its keys are used in all steps, whatever the cache option: the
             frames are the same.
-        nodes: The frames.
+        tree: The frames; node 0 is the root.
+        index: The tree's parents and depths.
         key: `[row, 2]`: keys of the noise. A frame's noise equals that of plain decoding.
         until: Called before every step; True stops.
 
     Raises:
         StoppedError: `until` returned True.
     """
-    number = window.number[:, None] + nodes.depth
+    number = window.number[:, None] + index.depth
     window = replace(denoiser, cache="exact").keyed(window)
-    seen = _seen(window, nodes, number, denoiser.model.window)
+    seen = _seen(window, index, number, denoiser.model.window)
     keys = key.repeat_interleave(number.shape[1], 0)
 
     def noise(step: int) -> Tensor:
         return denoiser.noise(keys, number.flatten(), step).unflatten(0, number.shape)
 
     def predict(x: Tensor, time: float) -> Tensor:
-        x = where_nodes(nodes.available, nodes.frames, x)
+        x = where_nodes(tree.available, tree.frames, x)
         now = torch.full(number.shape, time, dtype=torch.float32, device=x.device)
-        now = torch.where(nodes.available, denoiser.sampler.context_time, now)
-        return denoiser.predict_after(window, x, now, nodes.actions, number, seen)
+        now = torch.where(tree.available, denoiser.sampler.context_time, now)
+        return denoiser.predict_after(window, x, now, tree.units, number, seen)
 
-    return where_nodes(nodes.available, nodes.frames, denoise(denoiser.sampler, noise, predict, until))
+    return where_nodes(tree.available, tree.frames, denoise(denoiser.sampler, noise, predict, until))
 
 
-def _seen(window: Window, nodes: JointFrames, number: Tensor, most: int) -> Tensor:
+def _seen(window: Window, index: TreeIndex, number: Tensor, most: int) -> Tensor:
     """`[row, node, slot + node]` bool: filled slots and ancestors within the model's attention window."""
     slots = window.filled[:, None].expand(-1, number.shape[1], -1)
     near = number[..., None] - torch.cat([window.position, number], 1)[:, None] < most
-    return torch.cat([slots, nodes.ancestors.expand(len(slots), -1, -1)], -1) & near
+    return torch.cat([slots, index.ancestor.expand(len(slots), -1, -1)], -1) & near

@@ -113,13 +113,13 @@ class FrameTree:
         available, keyed, keys = self.available & reach, self.keyed & reach, self.keys
         if keys is not None:
             keys = [(_only(key, keyed), _only(value, keyed)) for key, value in keys]
-        return replace(self, frames=_only(self.frames, available), available=available, keyed=keyed, keys=keys, root=node)
+        return replace(
+            self, frames=_only(self.frames, available), available=available, keyed=keyed, keys=keys, root=node
+        )
 
 
 def levels(draft: Draft) -> Iterator[tuple[int, Tensor, Tensor]]:
-    """For each depth of a rooted draft: the depth, nodes `[row, m]` that some row has available, and `[row, m]` bool: which
-    of them the row itself has.
-    """
+    """The depths of a rooted draft; nodes `[row, m]` that some row has there; which of them the row has: `[row, m]` bool."""
     rows = len(draft.units)
     for depth in range(draft.index.deepest + 1):
         at_depth = (draft.index.depth == depth).expand(rows, -1)

@@ -35,15 +35,9 @@ class Clusters:
 
     @classmethod
     def of(cls, pictures: Tensor, clusters: int, seed: int) -> "Clusters":
-        """K-means of the patches of pictures `[picture, 3, height, width]`.
+        """K-means of the patches of pictures `[picture, 3, height, width]`."""
+        from scipy.cluster.vq import kmeans2  # of the extra `train`
 
-        Raises:
-            ValueError: scipy is not installed.
-        """
-        try:
-            from scipy.cluster.vq import kmeans2
-        except ImportError as error:
-            raise ValueError("clusters need scipy, which is not installed: pip install 'mmspec[train]'") from error
         g = torch.Generator().manual_seed(seed)
         patches = _patches(pictures).flatten(0, 2).float()
         patches = patches[torch.randint(len(patches), (SAMPLE,), generator=g)]

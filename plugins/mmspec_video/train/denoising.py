@@ -22,10 +22,12 @@ UNKNOWN_FIRST = 0.5
 """Probability that a clip's first action is replaced by "unknown", as at the start of a call."""
 
 Batch = tuple[Tensor, Tensor, Tensor, Tensor]
-"""Latents `[row, frame, …]`, the action that led to each frame `[row, frame]`, noise like the latents, times `[row, frame]`."""
+"""Latents `[row, frame, …]`, actions that led to the frames `[row, frame]`, noise, times `[row, frame]`."""
 
 
-def train_dit(clips: CodedEpisodes, vq: LlamaGenVQ, recipe: VideoRecipe, work: Path, device: str, say: Say) -> NextFrameDiT:
+def train_dit(
+    clips: CodedEpisodes, vq: LlamaGenVQ, recipe: VideoRecipe, work: Path, device: str, say: Say
+) -> NextFrameDiT:
     """Train the model by flow matching with a time per frame, mostly logit-normal (arXiv 2403.03206, § 3.1)."""
     torch.manual_seed(recipe.seed + 2)
     channels = vq.config.codebook_embed_dim
@@ -66,7 +68,13 @@ def train_student(
 
 @torch.no_grad()
 def noisy(
-    clips: CodedEpisodes, vq: LlamaGenVQ, recipe: VideoRecipe, rows: int, seed: int, device: str, levels: int | None = None
+    clips: CodedEpisodes,
+    vq: LlamaGenVQ,
+    recipe: VideoRecipe,
+    rows: int,
+    seed: int,
+    device: str,
+    levels: int | None = None,
 ) -> Batch:
     """Random clips with noise and times; with `levels`, times are `1 / levels … 1`, else logit-normal.
 

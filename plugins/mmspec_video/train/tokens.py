@@ -40,7 +40,7 @@ def train_tokens(clips: CodedEpisodes, recipe: VideoRecipe, work: Path, device: 
 
 
 def sequence(codes: Tensor, actions: Tensor, vocab: int) -> Tensor:
-    """Units `[row, frame · (cell + 1)]` of codes `[row, frame, cell]` and the action after each frame `[row, frame]`."""
+    """Units `[row, frame · (cell + 1)]` of codes `[row, frame, cell]` and actions `[row, frame]` after the frames."""
     return torch.cat([codes, actions[..., None] + vocab], -1).flatten(1)
 
 

@@ -1,4 +1,4 @@
-"""One model being measured: its clips, its tasks, and what is known of it so far."""
+"""One model in a benchmark: its clips, its tasks, and its results so far."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -9,31 +9,35 @@ from torch import Tensor
 
 from mmspec.bench.memory import Footprint
 from mmspec.bench.race import Contestant, Run, Track, relay
-from mmspec.report.result import Limits, Peer, Row
-from mmspec_video.bench.clips import Recorded, Task, places, reach, task_at
-from mmspec_video.bench.contestants import Maker
+from mmspec.bench.rows import row_of
+from mmspec.report.result import PLAIN, Limits, Peer, Row
+from mmspec_video.bench.clips import RecordedClips, Task, places, reach, task_at
+from mmspec_video.bench.contestants import ClipMaker, same_clips
 from mmspec_video.bench.fidelity import fidelity
-from mmspec_video.bench.settings import BenchOptions
+from mmspec_video.bench.settings import BenchOptions, Ways, shown_options
 from mmspec_video.bench.turning import turned_as_told
 from mmspec_video.codec import Codec, codec_of
 from mmspec_video.models.token_world import TokenWorldModel
 
 
 @dataclass
-class Side:
+class ModelBench:
     """One model.
 
     Attributes:
-        pipe: Its pipeline.
-        clips: Recorded ones.
-        methods: Names of ours that are tried.
-        options: How much.
-        device: Where.
-        tick: Called after every call.
+        pipe: The model's pipeline.
+        clips: Recorded clips.
+        methods: Names of the methods to try.
+        options: How much is measured.
+        device: The device of the transformer.
+        tick: Called after every call of a contestant.
+        rows: The results.
+        peers: Results of other loops.
+        limits: Costs of passes, and reference values.
     """
 
     pipe: Any
-    clips: Recorded
+    clips: RecordedClips
     methods: tuple[str, ...]
     options: BenchOptions
     device: str
@@ -49,45 +53,62 @@ class Side:
 
     @property
     def coded(self) -> bool:
-        """Whether its frames are codes."""
+        """Whether frames are codes."""
         return isinstance(self.model, TokenWorldModel)
 
     @property
     def codec(self) -> Codec:
-        """From and to pixels."""
+        """Between pixels and the transformer's codes or latents."""
         return codec_of(self.model, self.pipe.vae)
 
     @property
     def most(self) -> int:
-        """First frames that it can begin with, and one is left to be made."""
+        """Most first frames that leave room for a new one."""
         return (self.model.config.frames if self.coded else self.model.window) - 1
 
     @property
     def legs(self) -> list[list[Task]]:
-        """Tasks of every repeat: clips in turns, seeds that count up."""
+        """The tasks of every repeat: clips in turns, with consecutive seeds."""
         options, kept = self.options, len(self.clips.frames)
         numbers = [range(i * options.clips, (i + 1) * options.clips) for i in range(options.repeats)]
         return [[self._task(n % kept, 0, options.frames, options.seed + n) for n in leg] for leg in numbers]
 
     @property
     def calls(self) -> int:
-        """How often one contestant of `relay` is called."""
+        """How often `relay` calls one contestant."""
         return 1 + self.options.repeats * self.options.clips
 
     def relay(self, contestants: Mapping[str, Contestant], legs: Sequence[Sequence[Task]]) -> dict[str, Track]:
-        """Everybody in turns, one clip as a warm-up."""
+        """Run all contestants in turns, with one clip as a warm-up."""
         return relay(contestants, legs, legs[0][:1], tick=self.tick)
 
-    def looks(self, maker: Maker) -> dict[str, float]:
-        """How near its frames are to the simulator's, and whether they move as the actions say; if that is wanted."""
+    def add(
+        self,
+        setting: str,
+        tracks: Mapping[str, Track],
+        name: str,
+        ways: Ways,
+        quality: Mapping[str, float],
+        memory: Footprint | None = None,
+    ) -> None:
+        """Add the row of the contestant `name` of a relay, with its options in `ways`."""
+        own, plain, options = tracks[name], tracks[PLAIN], shown_options(ways.get(name, {}))
+        quality = {"same_as_plain": same_clips(own, plain), **quality}
+        row = row_of(
+            own, plain, method=name, setting=setting, memory=memory, quality=quality, options=options, every=True
+        )
+        self.rows.append(row)
+
+    def looks(self, maker: ClipMaker) -> dict[str, float]:
+        """Fidelity of a maker's frames, and whether they move as the actions say; empty in a quick run."""
         if not self.options.whole:
             return {}
         found = self._fidelity(lambda task: self._pixels(maker(task).units[0].to(self.device)))
         self.tick()
         return found
 
-    def takes(self, maker: Maker) -> Footprint | None:
-        """The memory of its first frames, if that is wanted."""
+    def memory(self, maker: ClipMaker) -> Footprint | None:
+        """Memory of a maker's first frames; None in a quick run."""
         if not self.options.whole:
             return None
         found = maker.memory(self.legs[0][0])
@@ -96,10 +117,10 @@ class Side:
 
     def once(self) -> Run:
         """One clip by plain decoding."""
-        return Maker(self.model)(self.legs[0][0])
+        return ClipMaker(self.model)(self.legs[0][0])
 
     def references(self) -> dict[str, float]:
-        """The same of what costs nothing, and of what the codec makes of the simulator's own frames."""
+        """`looks` of two references: the last frame repeated, and the simulator's frames through the codec."""
         repeated = self._fidelity(lambda task: task.last.expand_as(task.truth))
         through = self._fidelity(lambda task: self._pixels(self.codec.encode(task.truth)))
         named = {"the last frame repeated": repeated, "the simulator's frames through the codec": through}
@@ -109,14 +130,14 @@ class Side:
         ahead = reach(self.clips, self.most)
         found = enumerate(places(self.clips, self.most))
         tasks = [self._task(*place, max(ahead), self.options.seed + i) for i, place in found]
-        made, truth = torch.stack([make(task) for task in tasks]), torch.stack([task.truth for task in tasks])
-        shown = torch.cat([torch.stack([task.last for task in tasks])[:, None], made], 1)
+        frames, truth = torch.stack([make(task) for task in tasks]), torch.stack([task.truth for task in tasks])
+        clips = torch.cat([torch.stack([task.last for task in tasks])[:, None], frames], 1)
         actions = torch.cat([task.actions for task in tasks])
-        turned = turned_as_told((shown + 1) / 2, actions, self.pipe.config.actions)
-        return fidelity(made, truth, ahead) | ({} if turned is None else {"turned_as_told": round(turned, 4)})
+        turned = turned_as_told((clips + 1) / 2, actions, self.pipe.config.actions)
+        return fidelity(frames, truth, ahead) | ({} if turned is None else {"turned_as_told": round(turned, 4)})
 
-    def _pixels(self, made: Tensor) -> Tensor:
-        return torch.cat([self.codec.decode(part).float().clamp(-1, 1) for part in made.split(32)])
+    def _pixels(self, encoded: Tensor) -> Tensor:
+        return torch.cat([self.codec.decode(part).float().clamp(-1, 1) for part in encoded.split(32)])
 
     def _task(self, clip: int, begin: int, new: int, seed: int) -> Task:
         return task_at(self.clips, self.codec, self.most, clip, begin, new, seed, self.device)
