@@ -18,27 +18,6 @@ from mmspec_video.playing.tokens import TokenPlay
 from mmspec_video.targets.denoiser import Cache, Denoiser
 
 OUTPUTS = ("pil", "np", "pt", "latent")
-TOKENS_ONLY, DENOISED_ONLY = ("temperature", "top_k", "top_p"), ("num_inference_steps", "cache")
-"""Arguments that only a token model has, and only a denoising model."""
-
-
-@dataclass(frozen=True)
-class CallArguments:
-    """Arguments as users give them; `NextFramePipeline.__call__` documents them."""
-
-    first_frames: Frames
-    actions: Sequence[Any] | Tensor | Player
-    num_frames: int | None = None
-    past_actions: Sequence[Any] | Tensor | None = None
-    temperature: float | None = None
-    top_k: int | None = None
-    top_p: float | None = None
-    num_inference_steps: int | None = None
-    cache: Cache | None = None
-    seed: Seed = None
-    generator: Generators = None
-    k: int | None = None
-    output_type: str = "pil"
 
 
 @dataclass(frozen=True)
@@ -64,36 +43,54 @@ class CheckedCall:
     output_type: str
 
 
-def checked(pipe: Any, call: CallArguments) -> CheckedCall:
-    """Check a call of a pipeline.
+def checked(
+    pipe: Any,
+    first_frames: Frames,
+    actions: Sequence[Any] | Tensor | Player,
+    *,
+    num_frames: int | None = None,
+    past_actions: Sequence[Any] | Tensor | None = None,
+    temperature: float | None = None,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    num_inference_steps: int | None = None,
+    cache: Cache | None = None,
+    seed: Seed = None,
+    generator: Generators = None,
+    k: int | None = None,
+    output_type: str = "pil",
+) -> CheckedCall:
+    """Check a call of a pipeline; `NextFramePipeline.__call__` documents the arguments.
 
     Raises:
         ValueError: An argument is wrong, or does not fit the model.
     """
-    integers(num_frames=call.num_frames, top_k=call.top_k, num_inference_steps=call.num_inference_steps, k=call.k)
-    if call.output_type not in OUTPUTS:
-        raise ValueError(f"output_type is one of {', '.join(OUTPUTS)}, not {call.output_type!r}")
+    integers(num_frames=num_frames, top_k=top_k, num_inference_steps=num_inference_steps, k=k)
+    if output_type not in OUTPUTS:
+        raise ValueError(f"output_type is one of {', '.join(OUTPUTS)}, not {output_type!r}")
     names, coded = pipe.config.actions, isinstance(pipe.transformer, TokenWorldModel)
-    frames = frames_in(call.first_frames, frame_size(pipe.transformer, pipe.vae))
+    frames = frames_in(first_frames, frame_size(pipe.transformer, pipe.vae))
     rows, given = frames.shape[:2]
-    player = call.actions if callable(call.actions) else None
-    known = torch.zeros(rows, 0, dtype=torch.int64) if player else actions_in(call.actions, rows, names)
-    length = _length(call.num_frames, None if player else known.shape[1])
-    past = _past(call.past_actions, rows, given, names)
-    seeds = seeds_for(rows, call.seed, call.generator, "row")
-    foreign = [name for name in (DENOISED_ONLY if coded else TOKENS_ONLY) if getattr(call, name) is not None]
+    player = actions if callable(actions) else None
+    known = torch.zeros(rows, 0, dtype=torch.int64) if player else actions_in(actions, rows, names)
+    length = _length(num_frames, None if player else known.shape[1])
+    past = _past(past_actions, rows, given, names)
+    seeds = seeds_for(rows, seed, generator, "row")
+    sampling = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
+    denoising = {"num_inference_steps": num_inference_steps, "cache": cache}
+    foreign = [name for name, value in (denoising if coded else sampling).items() if value is not None]
     if foreign:
         raise ValueError(f"{', '.join(foreign)}: this model makes frames {'of codes' if coded else 'by denoising'}")
-    decoder, device, codec = pipe.decoder(call.k), pipe._execution_device, codec_of(pipe.transformer, pipe.vae)
-    warp = _warp(call) if coded else None
+    decoder, device, codec = pipe.decoder(k), pipe._execution_device, codec_of(pipe.transformer, pipe.vae)
+    warp = Warp.sampling(**{name: value for name, value in sampling.items() if value is not None})
     if not coded:
-        decoder.target.denoiser = _denoiser(pipe.transformer, call)
+        decoder.target.denoiser = _denoiser(pipe.transformer, num_inference_steps, cache)
     with torch.no_grad():
         encoded = codec.encode(frames.flatten(0, 1).to(device)).unflatten(0, (rows, given))
     start = (decoder, encoded, past.to(device), length, seeds)
     play = TokenPlay(*start, warp) if coded else FramePlay(*start)
     play.act(known[:, :length].to(device))
-    return CheckedCall(play, codec, encoded[:, -1], (frames[:, -1] + 1) / 2, length, player, call.output_type)
+    return CheckedCall(play, codec, encoded[:, -1], (frames[:, -1] + 1) / 2, length, player, output_type)
 
 
 def _length(wanted: int | None, known: int | None) -> int:
@@ -117,14 +114,8 @@ def _past(past: Any, rows: int, given: int, names: Sequence[str]) -> Tensor:
     return actions
 
 
-def _warp(call: CallArguments) -> Warp:
-    options = {name: getattr(call, name) for name in TOKENS_ONLY}
-    return Warp.sampling(**{name: value for name, value in options.items() if value is not None})
-
-
-def _denoiser(model: Any, call: CallArguments) -> Denoiser:
-    steps = call.num_inference_steps
+def _denoiser(model: Any, steps: int | None, cache: Cache | None) -> Denoiser:
     if steps is not None and steps < 1:
         raise ValueError(f"num_inference_steps must be at least 1, got {steps}")
     sampler = model.sampler if steps is None else replace(model.sampler, steps=steps)
-    return Denoiser(model, sampler, "exact" if call.cache is None else call.cache)
+    return Denoiser(model, sampler, "exact" if cache is None else cache)

@@ -35,13 +35,7 @@ class Deviation:
     largest: float = 0.0
 
     def count(self, new: Tensor, altered: Tensor, distances: Tensor | None = None) -> None:
-        """Add frames.
-
-        Args:
-            new: `[row, n]` bool: frames that were made.
-            altered: `[row, n]` bool: altered ones among them.
-            distances: `[row · n]`: distances of all of them; None: not measured.
-        """
+        """Add new frames `[row, n]` bool, the altered ones among them, and, if measured, the distances `[row · n]`."""
         self.frames += int(new.sum())
         self.altered += int(altered.sum())
         if distances is not None:

@@ -14,7 +14,7 @@ from mmspec.kits.pictures.models.vq import LlamaGenVQ
 from mmspec.registry.numbers import integers
 from mmspec.registry.warn import warn
 from mmspec_video.arguments import Frames, Player, answer_in
-from mmspec_video.call import CallArguments, CheckedCall, checked
+from mmspec_video.call import CheckedCall, checked
 from mmspec_video.codec import codec_of
 from mmspec_video.models.next_frame import NextFrameDiT
 from mmspec_video.models.oasis import OasisDiT
@@ -127,11 +127,12 @@ class NextFramePipeline(Pipeline):
             Exception: What a player raised; `unfinished` has the frames before.
         """
         integers(fps=fps)
-        arguments = CallArguments(
-            first_frames, actions, num_frames, past_actions, temperature, top_k, top_p, num_inference_steps, cache,
-            seed, generator, k, output_type,
+        call = checked(
+            self, first_frames, actions, num_frames=num_frames, past_actions=past_actions, temperature=temperature,
+            top_k=top_k, top_p=top_p, num_inference_steps=num_inference_steps, cache=cache, seed=seed,
+            generator=generator, k=k, output_type=output_type,
         )  # fmt: skip
-        self.unfinished, call, shown = None, checked(self, arguments), list[Any]()
+        self.unfinished, shown = None, list[Any]()
         fps = self.config.fps if fps is None else fps
         try:
             for frames in self._frames(call):
@@ -161,7 +162,7 @@ class NextFramePipeline(Pipeline):
             An iterator over the next frame of every row: a list of PIL pictures, or `[row, …]`. It ends where a player
             quits, and raises what the player raises.
         """
-        return self._frames(checked(self, CallArguments(first_frames, actions, **how)))
+        return self._frames(checked(self, first_frames, actions, **how))
 
     def _frames(self, call: CheckedCall) -> Iterator[Any]:
         """The frames of a call, each as `output_type` says."""

@@ -28,9 +28,7 @@ from mmspec_video.bench.settings import (
 )
 from mmspec_video.deviation import FrameReport
 
-RECOMPUTING_NOTE = (
-    "plain decoding of ours that keeps no keys: the whole window anew in every step, in the manner of open-oasis"
-)
+NOTE = "plain decoding of ours that keeps no keys: the whole window anew in every step, in the manner of open-oasis"
 
 
 def calls_of(bench: ModelBench, ways: Ways) -> int:
@@ -77,7 +75,7 @@ def _measure_known(bench: ModelBench, ways: Ways) -> None:
         if name == STREAMING:
             bench.rows[-1] = replace(bench.rows[-1], exactness="lossy")
     recomputing = tracks[RECOMPUTING]
-    bench.peers[f"{DENOISED} / {RECOMPUTING}"] = peer_of(recomputing, DENOISED, RECOMPUTING_NOTE, ours=True)
+    bench.peers[f"{DENOISED} / {RECOMPUTING}"] = peer_of(recomputing, DENOISED, NOTE, ours=True)
     if not bench.options.whole:
         return
     both = zip(recomputing.every, tracks[PLAIN].every, strict=True)

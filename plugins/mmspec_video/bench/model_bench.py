@@ -14,7 +14,7 @@ from mmspec.report.result import PLAIN, Limits, Peer, Row
 from mmspec_video.bench.clips import RecordedClips, Task, places, reach, task_at
 from mmspec_video.bench.contestants import ClipMaker, same_clips
 from mmspec_video.bench.fidelity import fidelity
-from mmspec_video.bench.settings import BenchOptions, Ways, shown_options
+from mmspec_video.bench.settings import BenchOptions, Ways
 from mmspec_video.bench.turning import turned_as_told
 from mmspec_video.codec import Codec, codec_of
 from mmspec_video.models.token_world import TokenWorldModel
@@ -33,7 +33,7 @@ class ModelBench:
         tick: Called after every call of a contestant.
         rows: The results.
         peers: Results of other loops.
-        limits: Costs of passes, and reference values.
+        limits: Costs of passes, and reference values; all models may share them.
     """
 
     pipe: Any
@@ -92,7 +92,11 @@ class ModelBench:
         memory: Footprint | None = None,
     ) -> None:
         """Add the row of the contestant `name` of a relay, with its options in `ways`."""
-        own, plain, options = tracks[name], tracks[PLAIN], shown_options(ways.get(name, {}))
+        own, plain, options = (
+            tracks[name],
+            tracks[PLAIN],
+            {key: value for key, value in ways.get(name, {}).items() if key != "method"},
+        )
         quality = {"same_as_plain": same_clips(own, plain), **quality}
         row = row_of(
             own, plain, method=name, setting=setting, memory=memory, quality=quality, options=options, every=True

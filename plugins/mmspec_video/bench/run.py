@@ -56,7 +56,8 @@ def bench_video(
     pipes = [loaded(name, device) for name in models]
     clips = recorded([folder_of(name) for name in models])
     chosen = _chosen(methods, pipes)
-    benches = [ModelBench(pipe, clips, names, options, device) for pipe, names in zip(pipes, chosen, strict=True)]
+    both, limits = zip(pipes, chosen, strict=True), Limits()
+    benches = [ModelBench(pipe, clips, names, options, device, limits=limits) for pipe, names in both]
     tried, lacking = zip(*(_tried(bench) for bench in benches), strict=True)
     for name in methods or ():  # checked before anything is timed
         if name != PLAIN and not any(name in bench.methods for bench in benches):
@@ -78,7 +79,7 @@ def bench_video(
         prompts={"clips": min(options.repeats * options.clips, len(clips.frames))},
         rows=rows,
         peers={name: peer for bench in benches for name, peer in bench.peers.items()},
-        limits=_limits(benches),
+        limits=limits,
         unit="frame",
         piece="clip",
         how=f"Clips of at most {options.frames} new frames behind {GIVEN}. {HOW}"
@@ -148,13 +149,3 @@ def _tried(bench: ModelBench) -> tuple[Ways, list[ValueError]]:
             tried |= ways
     bench.methods = tuple(able)
     return tried, lacking
-
-
-def _limits(benches: Sequence[ModelBench]) -> Limits:
-    """The limits of all models together; passes over N units are those of codes."""
-    limits = Limits()
-    for bench in benches:
-        limits.v_of_n.update(bench.limits.v_of_n)
-        limits.F_pipe.update(bench.limits.F_pipe)
-        limits.measured.update(bench.limits.measured)
-    return limits

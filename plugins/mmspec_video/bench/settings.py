@@ -93,8 +93,3 @@ def decoder_arguments(how: Mapping[str, Any]) -> dict[str, Any]:
     """Arguments of `mmspec.api.build.decoder_for`: entries other than `method` and `k` are options."""
     named = {name: how[name] for name in ("method", "k") if name in how}
     return named | {"options": {name: value for name, value in how.items() if name not in named}}
-
-
-def shown_options(how: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of a row: the entries without the method, which a row has apart."""
-    return {name: value for name, value in how.items() if name != "method"}

@@ -5,7 +5,7 @@ serve all denoising steps of the next frame.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -44,7 +44,7 @@ class FrameKeys:
         layers: One cache a layer.
     """
 
-    layers: list[LayerKeys] = field(default_factory=list)
+    layers: list[LayerKeys]
 
     @classmethod
     def empty(cls, layers: int) -> "FrameKeys":

@@ -3,6 +3,7 @@
 import math
 
 import torch
+import torch.nn.functional as F
 from einops import rearrange
 from torch import Tensor, nn
 
@@ -35,6 +36,12 @@ class Mlp(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.fc2(self.act(self.fc1(x)))
+
+
+def attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None) -> Tensor:
+    """Attention output `[row, node, dim]` of queries, keys and values `[row, node, head, width]`."""
+    query, key, value = (t.transpose(1, 2) for t in (query, key, value))
+    return F.scaled_dot_product_attention(query, key, value, attn_mask=mask).transpose(1, 2).flatten(2)
 
 
 def plain_norm(dim: int) -> nn.LayerNorm:

@@ -8,7 +8,6 @@ predicts the velocity of a straight path from frame to noise (flow matching, arX
 
 from typing import Any, Self
 
-import torch.nn.functional as F
 from diffusers import ConfigMixin, ModelMixin
 from diffusers.configuration_utils import register_to_config
 from torch import Tensor, nn
@@ -20,6 +19,7 @@ from mmspec_video.models.layers import (
     Mlp,
     PatchEmbed,
     TimeEmbedding,
+    attention,
     modulated,
     modulation,
     plain_norm,
@@ -59,10 +59,9 @@ class BlockCausalAttention(nn.Module):
         query, key = (turn(t.flatten(1, 2), rotary).unflatten(1, (frames, cells)) for t in (query, key))
         if keys is not None:
             key, value = keys.update(key, value)
-        query, key, value = (t.flatten(1, 2).transpose(1, 2) for t in (query, key, value))
         mask = None if seen is None else seen.repeat_interleave(cells, 1).repeat_interleave(cells, 2)[:, None]
-        out = F.scaled_dot_product_attention(query, key, value, attn_mask=mask)
-        return self.to_out(out.transpose(1, 2).flatten(2).unflatten(1, (frames, cells)))
+        out = attention(*(t.flatten(1, 2) for t in (query, key, value)), mask)
+        return self.to_out(out.unflatten(1, (frames, cells)))
 
 
 class BlockCausalLayer(nn.Module):

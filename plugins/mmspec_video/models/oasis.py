@@ -6,7 +6,6 @@ The weights' keys are the published ones. The model predicts v of a sigmoid sche
 
 from typing import Any, Self
 
-import torch.nn.functional as F
 from diffusers import ConfigMixin, ModelMixin
 from diffusers.configuration_utils import register_to_config
 from torch import Tensor, nn
@@ -19,6 +18,7 @@ from mmspec_video.models.layers import (
     Mlp,
     PatchEmbed,
     TimeEmbedding,
+    attention,
     modulated,
     modulation,
     plain_norm,
@@ -45,7 +45,7 @@ class AxialAttention(nn.Module):
         """Attention among the cells of a frame; `x [row, frame, cell, dim]`, `rotary [1, cell, …]`."""
         query, key, value = self._projected(x)
         query, key = (turn(t.flatten(0, 1), rotary.expand(t.shape[0] * t.shape[1], -1, -1, -1)) for t in (query, key))
-        out = _attention(query, key, value.flatten(0, 1), None)
+        out = attention(query, key, value.flatten(0, 1))
         return self.to_out(out.unflatten(0, x.shape[:2]))
 
     def over(self, x: Tensor, rotary: Tensor, seen: Tensor | None, keys: LayerKeys | None) -> Tensor:
@@ -57,7 +57,7 @@ class AxialAttention(nn.Module):
             key, value = keys.update(key, value)
         query, key, value = (t.transpose(1, 2).flatten(0, 1) for t in (query, key, value))  # [row · cell, …]
         mask = None if seen is None else seen.repeat_interleave(cells, 0)[:, None]
-        out = _attention(query, key, value, mask)
+        out = attention(query, key, value, mask)
         return self.to_out(out.unflatten(0, (-1, cells)).transpose(1, 2)).reshape(*x.shape[:1], frames, cells, -1)
 
     def _projected(self, x: Tensor) -> tuple[Tensor, ...]:
@@ -194,9 +194,3 @@ class OasisDiT(ModelMixin, ConfigMixin):
 
 def _with_mlp(x: Tensor, norm: nn.Module, mlp: nn.Module, shift: Tensor, scale: Tensor, gate: Tensor) -> Tensor:
     return x + gate[:, :, None] * mlp(modulated(norm(x), shift, scale))
-
-
-def _attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
-    """Attention output `[row, node, dim]` of queries, keys and values `[row, node, head, width]`."""
-    query, key, value = (t.transpose(1, 2) for t in (query, key, value))
-    return F.scaled_dot_product_attention(query, key, value, attn_mask=mask).transpose(1, 2).flatten(2)

@@ -5,14 +5,13 @@ The weights' keys are those of the published ViT-VAE-L/20 (open-oasis, 2024).
 
 from typing import Any, Self
 
-import torch.nn.functional as F
 from diffusers import ConfigMixin, ModelMixin
 from diffusers.configuration_utils import register_to_config
 from torch import Tensor, nn
 
 from mmspec.kits.pictures.models.official import Source, from_official
 from mmspec.kits.pictures.models.rope import turn
-from mmspec_video.models.layers import EPS, Mlp, PatchEmbed, unpatchified
+from mmspec_video.models.layers import EPS, Mlp, PatchEmbed, attention, unpatchified
 from mmspec_video.models.rotary import pixel_rotary
 
 SCALE = 0.07843137255
@@ -30,8 +29,7 @@ class Attention(nn.Module):
     def forward(self, x: Tensor, rotary: Tensor) -> Tensor:
         query, key, value = self.qkv(x).unflatten(-1, (3, self.heads, -1)).unbind(-3)
         query, key = (turn(t, rotary.expand(len(x), -1, -1, -1)) for t in (query, key))
-        query, key, value = (t.transpose(1, 2) for t in (query, key, value))
-        return self.proj(F.scaled_dot_product_attention(query, key, value).transpose(1, 2).flatten(2))
+        return self.proj(attention(query, key, value))
 
 
 class VisionLayer(nn.Module):

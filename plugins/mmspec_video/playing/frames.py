@@ -8,40 +8,19 @@ that they do not depend on how long the player thinks.
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from mmspec.core.decoder import Decoder, Pending
+from mmspec.core.policies import Fixed
 from mmspec.core.report import Report
 from mmspec.core.state import State
-from mmspec.core.types import Draft
 from mmspec_video.deviation import FrameReport
 from mmspec_video.playing.known_actions import KnownActions
 from mmspec_video.targets.cache import FramePrompt
 from mmspec_video.targets.denoiser import StoppedError
 from mmspec_video.targets.frames import FramesTarget
-
-
-@dataclass
-class Depth:
-    """The policy of a play, which sets the depth of every draft itself.
-
-    Attributes:
-        depth: Actions to guess in the next pass.
-    """
-
-    depth: int = 0
-
-    def budget(self) -> int:
-        return self.depth
-
-    def trim(self, draft: Draft) -> Draft:
-        return draft
-
-    def observe(self, depth: int, emitted: Sequence[int], seconds: float) -> None:
-        pass
 
 
 class FramePlay:
@@ -55,7 +34,7 @@ class FramePlay:
         seed: Seed of the noise: one for all rows, or one a row.
 
     Attributes:
-        decoder: The loop, with a policy of its own.
+        decoder: The loop; its policy is set before every pass, to the depth of the draft.
         pending: The last pass: the next frame, and frames that were made ahead of it.
         shown: New frames that were shown.
 
@@ -76,11 +55,10 @@ class FramePlay:
         self.actions, self.length, self.seed, self.shown = actions[:, :0], length, seed, 0
         joint = target.joint is not None and decoder.k > 0
         self._known = KnownActions(decoder.drafter) if joint else None
-        self._policy = Depth()
         # Guesses go deeper step by step, so that a player who acts early waits for one step only.
         self._depths = range(1, 1 if joint else min(decoder.k, length) + 1)
         drafter = self._known or decoder.drafter
-        self.decoder = Decoder(target, drafter, decoder.rule, k=decoder.k, policy=self._policy, name=decoder.name)
+        self.decoder = Decoder(target, drafter, decoder.rule, k=decoder.k, name=decoder.name)
         self._state: State | None = None
         self.pending: Pending | None = None
 
@@ -123,9 +101,9 @@ class FramePlay:
             self._state = self._start(action)
         else:
             self.decoder.advance(self._state, truth=action, pending=self.pending)
-        self._policy.depth = 0
+        self.decoder.policy = Fixed(0 if self._known is None else self.decoder.k)
         if self._known is not None:
-            self._policy.depth, self._known.known = self.decoder.k, self.actions[:, self.shown + 1 :]
+            self._known.known = self.actions[:, self.shown + 1 :]
         self.pending = self.decoder.speculate(self._state)  # available frames are not made again
         self.shown += 1
         frames = self.pending.scores.auxiliary
@@ -144,7 +122,7 @@ class FramePlay:
         state.cache.until = until
         with suppress(StoppedError):
             for depth in self._depths:
-                self._policy.depth = depth
+                self.decoder.policy = Fixed(depth)
                 self.pending = self.decoder.speculate(state)
         state.cache.until = None
 

@@ -86,11 +86,10 @@ class CheckedDenoiser:
 
     def keyed(self, window: Window) -> Window:
         """As in `Denoiser`."""
-        if self.teacher.cache == "none" or window.keys is not None or not window.slots:
+        if window.keys is not None:
             return window
         teachers, students = self.teacher.keyed(window).keys, self.student.keyed(window).keys
-        assert teachers is not None and students is not None
-        return replace(window, keys=[*teachers, *students])
+        return window if teachers is None or students is None else replace(window, keys=[*teachers, *students])
 
     def keys_of(self, window: Window, frame: Tensor, action: Tensor) -> list[Pair]:
         """As in `Denoiser`."""

@@ -119,7 +119,7 @@ class FrameTree:
 
 
 def levels(draft: Draft) -> Iterator[tuple[int, Tensor, Tensor]]:
-    """The depths of a rooted draft; nodes `[row, m]` that some row has there; which of them the row has: `[row, m]` bool."""
+    """Each depth of a rooted draft, the nodes `[row, m]` that some row has there, and which of them each row has."""
     rows = len(draft.units)
     for depth in range(draft.index.deepest + 1):
         at_depth = (draft.index.depth == depth).expand(rows, -1)
