@@ -35,8 +35,9 @@ def frames_in(given: Frames, size: tuple[int, int]) -> Tensor:
     if frames.dim() != 5 or not frames.shape[0] * frames.shape[1]:
         raise ValueError(f"first frames are [n, 3, height, width], at least one, not {list(frames.shape)}")
     if tuple(frames.shape[2:]) != (3, *size):
-        height, width = size
-        raise ValueError(f"frames of this model are {height} × {width} pixels of 3 colours, not {_described(frames)}")
+        colours, height, width = frames.shape[2:]
+        wanted = f"{size[0]} × {size[1]} pixels of 3 colours"
+        raise ValueError(f"frames of this model are {wanted}, not {height} × {width} of {colours}")
     if frames.dtype == torch.uint8:
         return frames.float() / 127.5 - 1
     if not frames.is_floating_point():
@@ -66,7 +67,7 @@ def actions_in(given: Any, rows: int, names: Sequence[str], what: str = "actions
     if len(nested) not in (1, rows):
         raise ValueError(f"{len(nested)} sequences of {what} for {rows} rows; give one, or one a row")
     if len({len(row) for row in nested}) != 1:
-        raise ValueError(f"rows have {what} of other lengths: {', '.join(str(len(row)) for row in nested)}")
+        raise ValueError(f"rows have {what} of different lengths: {', '.join(str(len(row)) for row in nested)}")
     numbers = [[_number(action, names) for action in row] for row in nested]
     return torch.tensor(numbers, dtype=torch.int64).expand(rows, -1)
 
@@ -124,8 +125,3 @@ def _tensor(given: Frames) -> Tensor:
             raise ValueError(f"first frames have several sizes (width, height): {', '.join(map(str, sorted(sizes)))}")
         return torch.stack([torch.from_numpy(np.array(frame.convert("RGB"))) for frame in given]).permute(0, 3, 1, 2)
     raise TypeError(f"first frames are pictures of PIL, an array or a tensor, not {type(given).__name__}")
-
-
-def _described(frames: Tensor) -> str:
-    colours, height, width = frames.shape[2:]
-    return f"{height} × {width} of {colours}"

@@ -1,6 +1,7 @@
 """Write frames as GIF, or as MP4 where a codec is installed; a file is written whole or not at all."""
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from diffusers.utils import export_to_gif, export_to_video
@@ -32,10 +33,12 @@ def save_clip(frames: Sequence[Image.Image], path: str | Path, fps: int) -> Path
     if not frames:
         raise ValueError("there are no frames to write")
     if path.suffix.lower() == ".mp4":
-        if _as_mp4(frames, path, fps):
+        try:
+            save_whole(path, partial(_write_mp4, frames, fps))
             return path
-        path = path.with_suffix(".gif")
-        warn(f"nothing here can write MP4 (pip install 'mmspec[mp4]'); wrote {path}")
+        except _NoCodecError:
+            path = path.with_suffix(".gif")
+            warn(f"nothing here can write MP4 (pip install 'mmspec[mp4]'); wrote {path}")
     save_whole(path, lambda side: export_to_gif(list(frames), str(side), fps=fps))
     return path
 
@@ -56,23 +59,19 @@ def refuse_clip(path: Path, fps: int) -> None:
         raise ValueError(f"fps is 1 to 100, got {fps}")
 
 
+def _write_mp4(frames: Sequence[Image.Image], fps: int, path: Path) -> None:
+    """Write an MP4.
+
+    Raises:
+        _NoCodecError: No installed codec can.
+    """
+    try:
+        export_to_video(list(frames), str(path), fps=fps, macro_block_size=1)
+    except (ImportError, AttributeError, RuntimeError, OSError) as error:  # what diffusers raises without a backend
+        raise _NoCodecError from error
+    if not path.is_file():  # OpenCV without a codec fails silently
+        raise _NoCodecError
+
+
 class _NoCodecError(Exception):
     """No installed codec can write MP4."""
-
-
-def _as_mp4(frames: Sequence[Image.Image], path: Path, fps: int) -> bool:
-    """Write an MP4; returns whether that was possible. No partial file remains."""
-
-    def write(side: Path) -> None:
-        try:
-            export_to_video(list(frames), str(side), fps=fps, macro_block_size=1)
-        except (ImportError, AttributeError, RuntimeError, OSError) as error:  # what diffusers raises without a backend
-            raise _NoCodecError from error
-        if not side.is_file():  # OpenCV without a codec fails silently
-            raise _NoCodecError
-
-    try:
-        save_whole(path, write)
-    except _NoCodecError:
-        return False
-    return True

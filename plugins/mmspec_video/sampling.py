@@ -67,7 +67,7 @@ class ConsistencySampler:
 
     Attributes:
         steps: Number of predictions; a student is trained for one to four.
-        context_time: As in `FlowSampler`.
+        context_time: Time of finished frames.
     """
 
     steps: int = 2

@@ -102,7 +102,7 @@ def _traces(legs: list[list[Task]], maker: ClipMaker) -> dict[str, list[list[Tas
 
 
 def _altered(track: Track) -> dict[str, float]:
-    """Of a lossy method: the share of altered frames, and their mean distance, where that is measured."""
+    """The share of frames that a lossy method altered, and their mean distance, where that is measured."""
     reports = [run.report for run in track.every if isinstance(run.report, FrameReport)]
     found = [report.deviation for report in reports if report.deviation is not None and report.deviation.frames]
     if not found:

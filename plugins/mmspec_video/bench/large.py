@@ -57,7 +57,6 @@ def large(
     makers = {PLAIN: ClipMaker(model), STREAMING: ClipMaker(model, cache="streaming")}
     contestants = {name: in_half(maker) for name, maker in makers.items()}
     tracks = relay(contestants, [[task]] * REPEATS, [task], tick=tick)
-    return [
-        row_of(tracks[name], tracks[PLAIN], method=name, setting=SETTING, options={"cache": maker.cache}, quality={})
-        for name, maker in makers.items()
-    ]
+    how = {"setting": SETTING, "quality": {}}
+    plain = tracks[PLAIN]
+    return [row_of(tracks[n], plain, method=n, options={"cache": m.cache}, **how) for n, m in makers.items()]

@@ -23,7 +23,7 @@ from mmspec_video.pipeline import NextFramePipeline
 
 HOW = (
     "A window is the units (codes and actions) drafted per round; the actions of recorded clips are known in advance "
-    "there. Where somebody plays, seconds are those of waiting, from the moment an action is known to its frame: the "
+    "there. With a player, seconds are those of waiting, from the moment an action is known to its frame: the "
     "player thinks for d frames' time of plain decoding, during which frames are made ahead for free; a hit is a frame "
     "that was there already; hit, miss, p50 and p95 of plain are multiples of plain's; discarded is frames that were "
     "made and never shown, per shown frame. The adversarial player never does what the model's default method guesses. "

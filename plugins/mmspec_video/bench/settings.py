@@ -5,7 +5,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from mmspec.bench.methods import own_methods
-from mmspec.registry import Pairing, installed, pair
+from mmspec.registry import installed, pair
 
 MODELS = ("mmspec/my-way-home", "mmspec/my-way-home-tokens")
 WINDOWS = (8, 16, 32, 64)
@@ -73,20 +73,16 @@ def deep(methods: Iterable[str], ahead: int) -> Ways:
 
     Args:
         methods: Names of methods.
-        ahead: As in `BenchOptions`.
+        ahead: Depth of methods that `DEPTHS` does not list.
     """
     ways: Ways = {}
     for name in methods:
         ways[name] = {"method": name, "k": DEPTHS.get(name, ahead)}
-        if "branches" in declared(pair(installed(), name)):
+        pairing = pair(installed(), name)
+        options = [part.load_options() for part in (pairing.drafter, pairing.rule) if part is not None]
+        if any(one is not None and "branches" in {field.name for field in fields(one)} for one in options):
             ways[f"{name}, {BRANCHES} branches"] = ways[name] | {"branches": BRANCHES}
     return ways
-
-
-def declared(pairing: Pairing) -> set[str]:
-    """Names of the options of a method's drafter and rule."""
-    parts = [part.load_options() for part in (pairing.drafter, pairing.rule) if part is not None]
-    return {field.name for options in parts if options is not None for field in fields(options)}
 
 
 def decoder_arguments(how: Mapping[str, Any]) -> dict[str, Any]:

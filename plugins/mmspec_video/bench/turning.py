@@ -17,7 +17,7 @@ WAYS = {"left": 1, "right": -1}
 
 
 def moved(before: Tensor, after: Tensor) -> tuple[Tensor, Tensor]:
-    """How far pictures have moved to the right.
+    """Shift of pictures to the right.
 
     Args:
         before: `[…, colour, height, width]` in [0, 1].

@@ -1,12 +1,10 @@
 """`nfd`: the frames of several actions are denoised jointly; those with rightly guessed actions are kept. Lossy.
 
 Speculative sampling of Next-Frame Diffusion (arXiv 2506.01380, § 3.4): when the action of a frame comes, that frame and
-the next k, for known or guessed actions, are made in the passes of one frame, each pass over k + 1 frames. The player's
-actions are compared with the guesses: frames up to the first wrong guess are shown when their time comes, later ones
-are discarded, and the next frames are made jointly from there.
+the next k, for known or guessed actions, are made in the passes of one frame, each pass over k + 1 frames. Frames up to
+the first wrong guess are shown when their time comes, later ones are discarded, and the next ones are made from there.
 It is a rule because actions are this target's units, and equality decides about them as under `match`; only the frame
-of an accepted action differs. So any drafter of chains works, and only a decoder with this rule has a target that
-denoises jointly (`FramesTarget.denoising_with`).
+of an accepted action differs. Any drafter of chains works.
 Guarantee: none. A frame attends to the one before it while both are noisy (plain decoding: after that is finished):
 another sampler. The first of the joint frames is plain decoding's; with k = 0 all are, bit for bit.
 Measured: the report counts frames that were made beside an unfinished one; with `measure`, each of them is made once
@@ -31,7 +29,8 @@ class NfdOptions:
     """Options of `nfd`."""
 
     measure: bool = field(
-        default=False, metadata={"help": "make every altered frame plainly, too, and report the distance; slow"}
+        default=False,
+        metadata={"help": "make every altered frame by plain decoding, too, and report the distance; slow"},
     )
 
 

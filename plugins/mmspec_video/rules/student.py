@@ -35,13 +35,15 @@ class StudentOptions:
     """Options of `student`."""
 
     tolerance: Annotated[float, Field(ge=0, allow_inf_nan=False)] = field(
-        default=0.2, metadata={"help": "gaps below it are accepted; 0 accepts none: plain's frames"}
+        default=0.2,
+        metadata={"help": "frames with a gap below it are accepted; 0 accepts none: plain decoding's frames"},
     )
     level: Annotated[float, Field(gt=0, le=1)] = field(
-        default=0.5, metadata={"help": "noise at which the teacher looks: low sees detail, high what is shown"}
+        default=0.5,
+        metadata={"help": "noise at which the teacher verifies: low shows faults of detail, high of content"},
     )
     student: Any = field(
-        default=None, metadata={"help": "an adapter, a student, or a folder; default: what lies beside the model"}
+        default=None, metadata={"help": "an adapter, a student, or a folder; default: the folder beside the model"}
     )
 
 

@@ -6,8 +6,7 @@ pass: x is mixed with fresh noise e up to a level t, and the teacher predicts th
     x_t = (1 - t) x + t e,    y = x_t - t v(x_t, t),    gap = RMS(y - x).
 
 The student's frame is accepted where the gap is below the tolerance; elsewhere the teacher makes the frame in all its
-steps, from plain decoding's noise. Either way the frame is a function of seed, frame number, action and earlier frames.
-The gap of a perfect frame is not 0, since the teacher cannot recover all of a frame from its noisy version.
+steps, from plain decoding's noise. The gap of a perfect frame is not 0, since no model recovers all of a noisy frame.
 """
 
 from collections.abc import Callable
@@ -66,7 +65,7 @@ class CheckedDenoiser:
     def frame(
         self, window: Window, action: Tensor, key: Tensor, until: Callable[[], bool] | None = None
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """As in `Denoiser`.
+        """New frames, as `Denoiser.frame` makes them.
 
         Returns:
             Frames `[row, channel, height, width]`; `[row]` bool: which of them are the student's; `[row]`: the gaps of
@@ -85,14 +84,14 @@ class CheckedDenoiser:
         return drafted.index_copy(0, rejected, own), accepted, gap
 
     def keyed(self, window: Window) -> Window:
-        """As in `Denoiser`."""
+        """The window with the keys of both models."""
         if window.keys is not None:
             return window
         teachers, students = self.teacher.keyed(window).keys, self.student.keyed(window).keys
         return window if teachers is None or students is None else replace(window, keys=[*teachers, *students])
 
     def keys_of(self, window: Window, frame: Tensor, action: Tensor) -> list[Pair]:
-        """As in `Denoiser`."""
+        """Keys `[row, 1, …]` of finished frames that follow a window, of both models."""
         teachers, students = self._split(window)
         return [*self.teacher.keys_of(teachers, frame, action), *self.student.keys_of(students, frame, action)]
 

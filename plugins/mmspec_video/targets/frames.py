@@ -33,12 +33,12 @@ class FramesTarget:
 
     Args:
         model: The transformer.
-        sampler: From noise to frames; None: the model's own.
-        cache: As in `Denoiser`.
+        sampler: The sampler; None: the model's own.
+        cache: The cache option of `Denoiser`.
 
     Attributes:
-        joint: How frames of a draft are made jointly; None: one after another.
-        check: Whose frames are accepted instead of the model's own; None: nobody's.
+        joint: Joint denoising of a draft's frames; None: they are made one after another.
+        check: A student, and which of its frames are accepted; None: no student.
 
     Raises:
         ValueError: There is no such cache, or the size of the action space is unknown.
@@ -64,7 +64,7 @@ class FramesTarget:
 
     @torch.no_grad()
     def start(self, inputs: FramePrompt, limit: int, width: int) -> Started:
-        """The first action is a point mass: it becomes the first unit, whose frame the first pass makes.
+        """Begin a call; the first action is a point mass: it becomes the first unit, whose frame the first pass makes.
 
         Raises:
             ValueError: Frames are missing, do not fit the model, or exceed its window.
