@@ -44,13 +44,7 @@ class Window:
         """Every row `times` times, copies of a row together."""
         if times == 1:
             return self
-        frames, actions, filled, number = (
-            t.repeat_interleave(times, 0) for t in (self.frames, self.actions, self.filled, self.number)
-        )
-        keys = self.keys
-        if keys is not None:
-            keys = [(k.repeat_interleave(times, 0), v.repeat_interleave(times, 0)) for k, v in keys]
-        return Window(frames, actions, filled, number, self.fullest, keys)
+        return self.rows(torch.arange(len(self.number), device=self.number.device).repeat_interleave(times))
 
     def rows(self, rows: Tensor) -> "Window":
         """The rows `[n]` of the window."""
