@@ -8,7 +8,7 @@ from torch import Tensor
 
 from mmspec.hosts.offload import awake
 from mmspec.kits.pictures.models.vq import LlamaGenVQ
-from mmspec_video.models.oasis_vae import OasisVAE
+from mmspec_video.models.oasis_vae import SCALE, OasisVAE
 from mmspec_video.models.token_world import TokenWorldModel
 
 
@@ -77,10 +77,11 @@ class OasisLatents:
     vae: OasisVAE
 
     def encode(self, frames: Tensor) -> Tensor:
-        return self.vae.latents_of(frames.to(self.vae.dtype)).float()
+        means = self.vae.posterior_mean(frames.to(self.vae.dtype))
+        return (means.transpose(1, 2).unflatten(2, self.vae.grid) * SCALE).float()
 
     def decode(self, encoded: Tensor) -> Tensor:
-        return self.vae.frames_of(encoded.to(self.vae.dtype))
+        return self.vae.decode((encoded.to(self.vae.dtype) / SCALE).flatten(2).transpose(1, 2))
 
 
 def codec_of(transformer: Any, vae: Any) -> Codec:

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from mmspec_video.bench.settings import AHEAD, GIVEN
-from mmspec_video.codec import Codec
 from mmspec_video.train.recipe import CLIPS, DENOISED
 
 STRIDE = 6
@@ -62,33 +61,6 @@ def recorded(folders: Sequence[Path]) -> RecordedClips:
                 frames, actions = torch.from_numpy(file["frames"]), torch.from_numpy(file["actions"])
             return RecordedClips(frames.permute(0, 1, 4, 2, 3).float() / 127.5 - 1, actions.long())
     raise ValueError(f"there are no recorded clips ({CLIPS}) beside {', '.join(folder.name for folder in folders)}")
-
-
-def task_at(
-    clips: RecordedClips, codec: Codec, most: int, clip: int, begin: int, new: int, seed: int, device: str
-) -> Task:
-    """A part of a clip as a task.
-
-    Args:
-        clips: All clips.
-        codec: To the transformer's codes or latents.
-        most: Most first frames of the model.
-        clip: Number of the clip.
-        begin: Number of the first frame.
-        new: Most frames to make; fewer where the clip ends earlier.
-        seed: Seed of the noise.
-        device: The transformer's device.
-    """
-    given = min(GIVEN, most)
-    frames, actions = clips.frames[clip, begin:].to(device), clips.actions[clip, begin:].to(device)
-    return Task(
-        codec.encode(frames[:given])[None],
-        actions[None, : given - 1],
-        actions[None, given - 1 : given - 1 + new],
-        frames[given - 1],
-        frames[given : given + new],
-        seed,
-    )
 
 
 def places(clips: RecordedClips, most: int) -> list[tuple[int, int]]:

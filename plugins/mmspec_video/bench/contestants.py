@@ -13,7 +13,6 @@ from torch import Tensor
 
 from mmspec.api.build import decoder_for
 from mmspec.bench.limits import synchronize
-from mmspec.bench.memory import Footprint, footprint
 from mmspec.bench.race import Run, Track
 from mmspec.core.decoder import Decoder
 from mmspec.report.result import PLAIN
@@ -23,9 +22,6 @@ from mmspec_video.playing.frames import FramePlay
 from mmspec_video.playing.tokens import TokenPlay
 from mmspec_video.targets.denoiser import Cache
 from mmspec_video.targets.frames import FramesTarget
-
-FEW = 3
-"""Frames during which memory is measured, since the profiler is slow."""
 
 
 @dataclass(frozen=True)
@@ -63,11 +59,6 @@ class ClipMaker:
         frames = torch.cat([play.frame() for _ in range(task.actions.shape[1])])
         synchronize(device)
         return Run(time.perf_counter() - began, [frames.cpu()], play.report)
-
-    def memory(self, task: Task) -> Footprint:
-        """Memory of the transformer and of a call's first frames."""
-        few = replace(task, actions=task.actions[:, :FEW])
-        return footprint(lambda: self(few), [self.model], str(task.first.device))
 
 
 def same_frames(own: Tensor, other: Tensor) -> float:

@@ -1,23 +1,26 @@
 """One model in a benchmark: its clips, its tasks, and its results so far."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from mmspec.bench.memory import Footprint
+from mmspec.bench.memory import Footprint, footprint
 from mmspec.bench.race import Contestant, Run, Track, relay
 from mmspec.bench.rows import row_of
 from mmspec.report.result import PLAIN, Limits, Peer, Row
-from mmspec_video.bench.clips import RecordedClips, Task, places, reach, task_at
+from mmspec_video.bench.clips import RecordedClips, Task, places, reach
 from mmspec_video.bench.contestants import ClipMaker, same_clips
 from mmspec_video.bench.fidelity import fidelity
-from mmspec_video.bench.settings import BenchOptions, Ways
+from mmspec_video.bench.settings import GIVEN, BenchOptions, Ways
 from mmspec_video.bench.turning import turned_as_told
 from mmspec_video.codec import Codec, codec_of
 from mmspec_video.models.token_world import TokenWorldModel
+
+FEW = 3
+"""Frames during which memory is measured, since the profiler is slow."""
 
 
 @dataclass
@@ -115,7 +118,9 @@ class ModelBench:
         """Memory of a maker's first frames; None in a quick run."""
         if not self.options.whole:
             return None
-        found = maker.memory(self.legs[0][0])
+        task = self.legs[0][0]
+        few = replace(task, actions=task.actions[:, :FEW])
+        found = footprint(lambda: maker(few), [self.model], self.device)
         self.tick()
         return found
 
@@ -144,4 +149,14 @@ class ModelBench:
         return torch.cat([self.codec.decode(part).float().clamp(-1, 1) for part in encoded.split(32)])
 
     def _task(self, clip: int, begin: int, new: int, seed: int) -> Task:
-        return task_at(self.clips, self.codec, self.most, clip, begin, new, seed, self.device)
+        """At most `new` frames of a clip, whose first frames begin at frame `begin`."""
+        given = min(GIVEN, self.most)
+        frames, actions = (t[clip, begin:].to(self.device) for t in (self.clips.frames, self.clips.actions))
+        return Task(
+            self.codec.encode(frames[:given])[None],
+            actions[None, : given - 1],
+            actions[None, given - 1 : given - 1 + new],
+            frames[given - 1],
+            frames[given : given + new],
+            seed,
+        )

@@ -124,11 +124,3 @@ class OasisVAE(ModelMixin, ConfigMixin):
         side = self.config.patch_size
         pixels = self.predictor(self.dec_norm(x)).unflatten(-1, (3, -1)).transpose(-1, -2).flatten(-2)
         return unpatchified(pixels, self.grid[0], side)
-
-    def latents_of(self, frames: Tensor) -> Tensor:
-        """The transformer's latents `[n, latent_dim, row, column]` of frames as in `posterior_mean`."""
-        return self.posterior_mean(frames).transpose(1, 2).unflatten(2, self.grid) * SCALE
-
-    def frames_of(self, latents: Tensor) -> Tensor:
-        """Frames, about [-1, 1], of the transformer's latents `[n, latent_dim, row, column]`."""
-        return self.decode((latents / SCALE).flatten(2).transpose(1, 2))
