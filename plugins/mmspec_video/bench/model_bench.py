@@ -95,16 +95,10 @@ class ModelBench:
         memory: Footprint | None = None,
     ) -> None:
         """Add the row of the contestant `name` of a relay, with its options in `ways`."""
-        own, plain, options = (
-            tracks[name],
-            tracks[PLAIN],
-            {key: value for key, value in ways.get(name, {}).items() if key != "method"},
-        )
+        own, plain, how = tracks[name], tracks[PLAIN], {"method": name, "setting": setting, "memory": memory}
+        options = {key: value for key, value in ways.get(name, {}).items() if key != "method"}
         quality = {"same_as_plain": same_clips(own, plain), **quality}
-        row = row_of(
-            own, plain, method=name, setting=setting, memory=memory, quality=quality, options=options, every=True
-        )
-        self.rows.append(row)
+        self.rows.append(row_of(own, plain, **how, quality=quality, options=options, every=True))
 
     def looks(self, maker: ClipMaker) -> dict[str, float]:
         """Fidelity of a maker's frames, and whether they move as the actions say; empty in a quick run."""

@@ -42,9 +42,7 @@ class Check:
         return Deviation("are the student's", "the teacher sees a gap of")
 
     def denoiser(self, teacher: Denoiser) -> "CheckedDenoiser":
-        """Both models behind one cache. The student is moved to the teacher's device, if that has changed."""
-        if self.student.device != teacher.model.device:
-            self.student.to(teacher.model.device)
+        """Both models behind one cache."""
         return CheckedDenoiser(teacher, replace(teacher, model=self.student, sampler=self.student.sampler), self)
 
 

@@ -8,7 +8,8 @@ Lossy rules have frames made in another way (`denoising_with`): those of a draft
 """
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
@@ -94,7 +95,7 @@ class FramesTarget:
         index, shape = draft.index, self.model.frame_shape
         if cache.tree is None or draft.nodes > 1 or not bool(cache.tree.rooted.all()):
             tree = FrameTree.of(draft.units, index, shape, cache.window.frames).reusing(cache.tree, index)
-            with awake(self.model):
+            with self._awake():
                 if self.joint is not None and draft.nodes > 1:
                     self._make_jointly(cache, tree, draft, self.joint)
                 else:
@@ -118,7 +119,7 @@ class FramesTarget:
         kept = nodes[:, :longest].clamp(min=0)
         keys = None
         if self._keeps_keys(cache.window, longest):
-            with awake(self.model):
+            with self._awake():
                 for depth in range(longest):
                     self._compute_keys(cache, tree, kept[:, depth : depth + 1], depth)
             keys = None if tree.keys is None else select_frames(tree.keys, kept)
@@ -134,6 +135,14 @@ class FramesTarget:
     def ready(self, cache: FramesCache) -> Tensor:
         """`[row]`: number of available frames from the root's on; of a chain, how far ahead they reach."""
         return torch.zeros_like(cache.window.number) if cache.tree is None else cache.tree.available.sum(1)
+
+    @contextmanager
+    def _awake(self) -> Iterator[None]:
+        """Inside the block, the models are on their device; a student follows a teacher that is offloaded."""
+        with awake(self.model):
+            if self.check is not None and self.check.student.device != self.model.device:
+                self.check.student.to(self.model.device)
+            yield
 
     def _make(self, cache: FramesCache, tree: FrameTree, level: Tensor, wanted: Tensor, depth: int) -> None:
         """Make the wanted frames of one level."""
