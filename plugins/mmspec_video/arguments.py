@@ -1,4 +1,4 @@
-"""What users hand a pipeline: frames of many kinds, actions by number or name; refused before anything runs."""
+"""Arguments of users: frames of several types and actions by number or name, checked before anything runs."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -11,9 +11,10 @@ from torch import Tensor
 from mmspec.registry.suggest import unknown
 
 Frames = Any
-"""One picture or several of PIL's, or an array or tensor of them: see `frames_in`."""
+"""One PIL picture or several, or an array or tensor of frames: see `frames_in`."""
 Player = Callable[[int, Tensor], Any]
-"""From the number of the next frame, and the latest frames `[row, 3, height, width]` in [0, 1], to actions, or None."""
+"""Called with the number of the next frame and the latest frames `[row, 3, height, width]` in [0, 1]; returns the next
+action, or one a row; None quits."""
 
 
 def frames_in(given: Frames, size: tuple[int, int]) -> Tensor:
@@ -21,12 +22,12 @@ def frames_in(given: Frames, size: tuple[int, int]) -> Tensor:
 
     Args:
         given: A PIL picture or a list of them; a numpy array `[n, height, width, 3]`; a tensor `[n, 3, height, width]`
-            or, for several rows, `[row, n, 3, height, width]`. Numbers are uint8, or floats in [0, 1].
-        size: Height and width that the model has.
+            or, for several rows, `[row, n, 3, height, width]`. Values are uint8, or floats in [0, 1].
+        size: Height and width of the model's frames.
 
     Raises:
-        ValueError: There is no frame, or its size, dtype or range is another; says what is wanted.
-        TypeError: It is none of these.
+        ValueError: There is no frame, or the size, dtype or range is wrong; the message says what is wanted.
+        TypeError: `given` has another type.
     """
     frames = _tensor(given)
     if frames.dim() == 4:
@@ -34,8 +35,9 @@ def frames_in(given: Frames, size: tuple[int, int]) -> Tensor:
     if frames.dim() != 5 or not frames.shape[0] * frames.shape[1]:
         raise ValueError(f"first frames are [n, 3, height, width], at least one, not {list(frames.shape)}")
     if tuple(frames.shape[2:]) != (3, *size):
-        height, width = size
-        raise ValueError(f"frames of this model are {height} × {width} pixels of 3 colours, not {_described(frames)}")
+        colours, height, width = frames.shape[2:]
+        wanted = f"{size[0]} × {size[1]} pixels of 3 colours"
+        raise ValueError(f"frames of this model are {wanted}, not {height} × {width} of {colours}")
     if frames.dtype == torch.uint8:
         return frames.float() / 127.5 - 1
     if not frames.is_floating_point():
@@ -52,11 +54,11 @@ def actions_in(given: Any, rows: int, names: Sequence[str], what: str = "actions
     Args:
         given: Numbers or names: a sequence for one row; for several, a sequence of sequences, or a tensor `[row, n]`.
         rows: Rows of the call; one sequence serves all of them.
-        names: Of the actions, by number.
-        what: For messages.
+        names: Names of the actions, by number.
+        what: The word for them in messages.
 
     Raises:
-        ValueError: An action is outside the space, or there are as many sequences as neither 1 nor rows.
+        ValueError: An action is outside the action space, or the number of sequences is neither 1 nor `rows`.
     """
     if not isinstance(given, Iterable) or isinstance(given, str):
         raise ValueError(f"{what} are a sequence of numbers or names, one for every next frame, not {given!r}")
@@ -65,32 +67,33 @@ def actions_in(given: Any, rows: int, names: Sequence[str], what: str = "actions
     if len(nested) not in (1, rows):
         raise ValueError(f"{len(nested)} sequences of {what} for {rows} rows; give one, or one a row")
     if len({len(row) for row in nested}) != 1:
-        raise ValueError(f"rows have {what} of other lengths: {', '.join(str(len(row)) for row in nested)}")
+        raise ValueError(f"rows have {what} of different lengths: {', '.join(str(len(row)) for row in nested)}")
     numbers = [[_number(action, names) for action in row] for row in nested]
     return torch.tensor(numbers, dtype=torch.int64).expand(rows, -1)
 
 
-def told_in(given: Any, rows: int, names: Sequence[str]) -> Tensor:
-    """What a player did, `[row, 1]`: one action, or one a row.
+def answer_in(answer: Any, rows: int, names: Sequence[str]) -> Tensor:
+    """A player's answer as actions `[row, 1]` int64.
+
+    Args:
+        answer: One action for all rows, or one a row.
+        rows: Rows of the call.
+        names: Names of the actions, by number.
 
     Raises:
-        ValueError: It is no action, or they are as many as neither 1 nor rows: the truth of one frame was asked for.
-        TypeError: It is of another kind.
+        ValueError: An action is outside the action space, or their number is neither 1 nor `rows`.
+        TypeError: The answer has another type.
     """
-    if not isinstance(given, int | str | np.integer | np.ndarray | Tensor | Sequence):
-        kind = type(given).__name__
+    if not isinstance(answer, int | str | np.integer | np.ndarray | Tensor | Sequence):
+        kind = type(answer).__name__
         raise TypeError(f"a player answers with an action, or one a row, or quits with None, not with a {kind}")
-    listed = [given] if isinstance(given, int | str | np.integer) else _flat(given)
+    listed = answer.tolist() if isinstance(answer, Tensor | np.ndarray) else answer
+    listed = list(listed) if isinstance(listed, Sequence) and not isinstance(listed, str) else [listed]
     if len(listed) not in (1, rows):
         raise ValueError(
             f"{len(listed)} actions came for the next frame of {rows} rows; one was asked for, or one a row"
         )
     return torch.tensor([_number(action, names) for action in listed]).expand(rows)[:, None]
-
-
-def _flat(given: Any) -> list[Any]:
-    listed = given.tolist() if isinstance(given, Tensor | np.ndarray) else list(given)
-    return listed if isinstance(listed, list) else [listed]
 
 
 def _number(action: Any, names: Sequence[str]) -> int:
@@ -122,8 +125,3 @@ def _tensor(given: Frames) -> Tensor:
             raise ValueError(f"first frames have several sizes (width, height): {', '.join(map(str, sorted(sizes)))}")
         return torch.stack([torch.from_numpy(np.array(frame.convert("RGB"))) for frame in given]).permute(0, 3, 1, 2)
     raise TypeError(f"first frames are pictures of PIL, an array or a tensor, not {type(given).__name__}")
-
-
-def _described(frames: Tensor) -> str:
-    colours, height, width = frames.shape[2:]
-    return f"{height} × {width} of {colours}"

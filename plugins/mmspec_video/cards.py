@@ -1,4 +1,4 @@
-"""What the cards of the shipped world models say."""
+"""The texts of the shipped world models' cards."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,11 +15,11 @@ FACTS = {
     "reconstruction_psnr_db": ("PSNR of the VQ", "{:.2f} dB"),
     "codes_used": ("codes that they use", "{:,}"),
 }
-"""Names in `training.json`, what they are, and how they are shown."""
+"""Names of facts in `training.json`: label and format."""
 
 
 def held_out(facts: Mapping[str, Any]) -> View:
-    """How held-out episodes fare; a model has some of the numbers."""
+    """The facts of held-out episodes, as far as `training.json` has them."""
     rows = [(what, form.format(facts[name])) for name, (what, form) in FACTS.items() if name in facts]
     recipe = facts["recipe"]
     note = (

@@ -1,6 +1,7 @@
-"""Frames into a file: GIF, or MP4 where there is a codec; written whole or not at all."""
+"""Write frames as GIF, or as MP4 where a codec is installed; a file is written whole or not at all."""
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from diffusers.utils import export_to_gif, export_to_video
@@ -16,35 +17,37 @@ def save_clip(frames: Sequence[Image.Image], path: str | Path, fps: int) -> Path
     """Write a clip.
 
     Args:
-        frames: At least one.
-        path: Its ending says the format. Where nothing can write MP4 (diffusers wants imageio-ffmpeg, the extra
-            `mp4`, or OpenCV), it becomes a GIF beside it, and a warning says so.
-        fps: Frames a second; a GIF's are rounded to hundredths of a second.
+        frames: At least one frame.
+        path: The file; its suffix selects the format. Where MP4 cannot be written (diffusers needs imageio-ffmpeg, the
+            extra `mp4`, or OpenCV), a GIF with the same stem is written instead, and a warning says so.
+        fps: Frames per second; a GIF's durations are rounded to hundredths of a second.
 
     Returns:
-        What was written.
+        The file that was written.
 
     Raises:
-        ValueError: There are no frames, the ending is none of these, or there is no such folder.
+        ValueError: There are no frames, the suffix is unknown, the folder does not exist, or `fps` is out of range.
     """
     path = Path(path)
     refuse_clip(path, fps)
     if not frames:
         raise ValueError("there are no frames to write")
     if path.suffix.lower() == ".mp4":
-        if _as_mp4(frames, path, fps):
+        try:
+            save_whole(path, partial(_write_mp4, frames, fps))
             return path
-        path = path.with_suffix(".gif")
-        warn(f"nothing here can write MP4 (pip install 'mmspec[mp4]'); wrote {path}")
+        except _NoCodecError:
+            path = path.with_suffix(".gif")
+            warn(f"nothing here can write MP4 (pip install 'mmspec[mp4]'); wrote {path}")
     save_whole(path, lambda side: export_to_gif(list(frames), str(side), fps=fps))
     return path
 
 
 def refuse_clip(path: Path, fps: int) -> None:
-    """Refuse what could not be written, before anything is made.
+    """Refuse a file that could not be written, before frames are made for it.
 
     Raises:
-        ValueError: The ending is no format's, there is no such folder, or `fps` is out of its range.
+        ValueError: The suffix is unknown, the folder does not exist, or `fps` is out of range.
     """
     if path.suffix.lower() not in FORMATS:
         raise ValueError(
@@ -56,28 +59,19 @@ def refuse_clip(path: Path, fps: int) -> None:
         raise ValueError(f"fps is 1 to 100, got {fps}")
 
 
-class _NoCodecError(Exception):
-    """Nothing here can write MP4."""
+def _write_mp4(frames: Sequence[Image.Image], fps: int, path: Path) -> None:
+    """Write an MP4.
 
-
-def _as_mp4(frames: Sequence[Image.Image], path: Path, fps: int) -> bool:
-    """Whether the file could be written; nothing stays where it could not."""
-
-    def write(side: Path) -> None:
-        try:
-            export_to_video(list(frames), str(side), fps=fps, macro_block_size=1)
-        except (
-            ImportError,
-            AttributeError,
-            RuntimeError,
-            OSError,
-        ) as error:  # so diffusers says that a backend is missing
-            raise _NoCodecError from error
-        if not side.is_file():  # OpenCV says nothing where it has no codec
-            raise _NoCodecError
-
+    Raises:
+        _NoCodecError: No installed codec can.
+    """
     try:
-        save_whole(path, write)
-    except _NoCodecError:
-        return False
-    return True
+        export_to_video(list(frames), str(path), fps=fps, macro_block_size=1)
+    except (ImportError, AttributeError, RuntimeError, OSError) as error:  # what diffusers raises without a backend
+        raise _NoCodecError from error
+    if not path.is_file():  # OpenCV without a codec fails silently
+        raise _NoCodecError
+
+
+class _NoCodecError(Exception):
+    """No installed codec can write MP4."""

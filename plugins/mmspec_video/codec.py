@@ -1,4 +1,4 @@
-"""Frames to what a transformer reads, and back."""
+"""Between pixels and the codes or latents that a transformer reads."""
 
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -8,19 +8,19 @@ from torch import Tensor
 
 from mmspec.hosts.offload import awake
 from mmspec.kits.pictures.models.vq import LlamaGenVQ
-from mmspec_video.models.oasis_vae import OasisVAE
+from mmspec_video.models.oasis_vae import SCALE, OasisVAE
 from mmspec_video.models.token_world import TokenWorldModel
 
 
 class Codec(Protocol):
-    """Both ways; frames are `[n, 3, height, width]` in [-1, 1]."""
+    """Encoder and decoder; frames are `[n, 3, height, width]` in [-1, 1]."""
 
     def encode(self, frames: Tensor) -> Tensor:
-        """What the transformer reads, `[n, …]`."""
+        """Codes or latents `[n, …]` of frames."""
         ...
 
-    def decode(self, made: Tensor) -> Tensor:
-        """Frames of what it made."""
+    def decode(self, encoded: Tensor) -> Tensor:
+        """Frames of codes or latents."""
         ...
 
 
@@ -30,7 +30,7 @@ class Codes:
 
     Attributes:
         vae: The VQ.
-        rows: Codes of a column.
+        rows: Rows of a frame's codes.
     """
 
     vae: LlamaGenVQ
@@ -39,14 +39,14 @@ class Codes:
     def encode(self, frames: Tensor) -> Tensor:
         return self.vae.encode(frames.to(self.vae.dtype)).codes.flatten(1)
 
-    def decode(self, made: Tensor) -> Tensor:
+    def decode(self, encoded: Tensor) -> Tensor:
         with awake(self.vae, self.vae.quantize.embedding):  # the codebook is read, not called
-            return self.vae.decode(made.unflatten(1, (self.rows, -1)))
+            return self.vae.decode(encoded.unflatten(1, (self.rows, -1)))
 
 
 @dataclass(frozen=True)
 class CodebookLatents:
-    """A VQ's latents as numbers: unit vectors, `[n, width, row, column]`.
+    """A VQ's unquantised latents, unit vectors scaled to unit variance: `[n, width, row, column]`.
 
     Attributes:
         vae: The VQ.
@@ -57,12 +57,12 @@ class CodebookLatents:
     def encode(self, frames: Tensor) -> Tensor:
         return self.vae.encode(frames.to(self.vae.dtype)).latents.float() * self._scale
 
-    def decode(self, made: Tensor) -> Tensor:
-        return self.vae.decode_latents(F.normalize(made, dim=1).to(self.vae.dtype))
+    def decode(self, encoded: Tensor) -> Tensor:
+        return self.vae.decode_latents(F.normalize(encoded, dim=1).to(self.vae.dtype))
 
     @property
     def _scale(self) -> float:
-        """From numbers of a unit vector to about unit variance, as noise has it."""
+        """From the components of a unit vector to about unit variance, which is that of the noise."""
         return self.vae.config.codebook_embed_dim**0.5
 
 
@@ -71,23 +71,24 @@ class OasisLatents:
     """open-oasis's latents, `[n, channel, row, column]`.
 
     Attributes:
-        vae: Its autoencoder.
+        vae: The autoencoder.
     """
 
     vae: OasisVAE
 
     def encode(self, frames: Tensor) -> Tensor:
-        return self.vae.latents_of(frames.to(self.vae.dtype)).float()
+        means = self.vae.posterior_mean(frames.to(self.vae.dtype))
+        return (means.transpose(1, 2).unflatten(2, self.vae.grid) * SCALE).float()
 
-    def decode(self, made: Tensor) -> Tensor:
-        return self.vae.frames_of(made.to(self.vae.dtype))
+    def decode(self, encoded: Tensor) -> Tensor:
+        return self.vae.decode((encoded.to(self.vae.dtype) / SCALE).flatten(2).transpose(1, 2))
 
 
 def codec_of(transformer: Any, vae: Any) -> Codec:
-    """The way between a transformer and pixels.
+    """The codec of a pipeline's parts.
 
     Raises:
-        ValueError: The two do not fit each other; both numbers are named.
+        ValueError: The two do not fit each other; the message names both numbers.
     """
     if isinstance(transformer, TokenWorldModel):
         known, codes = transformer.config.vocab_size, vae.config.codebook_size

@@ -1,4 +1,4 @@
-"""The video plugin's commands. Registering them imports nothing heavy; running them does."""
+"""The video plugin's commands; registering them imports neither torch nor diffusers."""
 
 import typer
 
@@ -9,7 +9,7 @@ from mmspec_video.train.command import train_video
 
 
 def add(app: typer.Typer) -> None:
-    """Add our commands to the groups that plugins share."""
+    """Add the commands to the groups that plugins share."""
     group(app, "bench", "Measure speed, and what it costs.").command("video")(bench_video)
     group(app, "demo", "Run every demo, or one.", run_all=True).command("video")(demo_video)
     group(app, "train", "Train the small models that mmspec ships.").command("video")(train_video)

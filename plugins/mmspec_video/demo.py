@@ -1,7 +1,7 @@
-"""`mmspec demo video`: a walk through each shipped world, plainly and speculatively, side by side in a GIF.
+"""`mmspec demo video`: a walk through each shipped world by plain and by speculative decoding, side by side in a GIF.
 
-Frames of codes are made for actions that are all known. Denoised frames are made for a player who answers a frame's
-time after every frame, as long as plain decoding takes for one: what counts is how long this player waits.
+For frames of codes all actions are known. Denoised frames are made for a player who thinks after every frame as long as
+plain decoding takes to make one; the seconds are those that the player waits.
 """
 
 import statistics
@@ -17,23 +17,23 @@ from mmspec.cli.places import refuse_folders
 
 MODELS = ("mmspec/my-way-home", "mmspec/my-way-home-tokens")
 WALK = (("left", 10), ("forward", 6), ("right", 16), ("forward", 6), ("left", 10))
-"""Actions, and how long each is held: 48 frames."""
+"""Actions, and for how many frames each is repeated: 48 frames in all."""
 BEGINS = 1
-"""Whose first frame of the recorded clips it begins with."""
+"""Number of the recorded clip whose first frame the walk begins with."""
 SCALE, GAP, LETTERS = 4, 8, 14
-"""How many times as large frames are shown; pixels between pictures; height of the letters."""
+"""Magnification of frames; pixels between pictures; height of the letters."""
 
 
 @dataclass
-class Walked:
-    """What one method made.
+class Walk:
+    """The walk by one method.
 
     Attributes:
-        method: Its name.
-        frames: PIL.
-        same: Whether its frames are plain decoding's.
-        passes: Of the transformer, behind the first frames.
-        seconds: Until all frames were there; where somebody plays, those of waiting only.
+        method: Name of the method.
+        frames: PIL pictures.
+        same: Whether the frames are plain decoding's.
+        passes: Passes of the transformer after the first frames.
+        seconds: Time of all frames; with a player, the time that the player waited.
     """
 
     method: str
@@ -45,11 +45,12 @@ class Walked:
 
 @dataclass
 class Player:
-    """Walks, and thinks before every step.
+    """A player who thinks before every action.
 
     Attributes:
-        walk: Actions.
-        thinks: Seconds.
+        walk: The actions.
+        thinks: Seconds of thinking.
+        waits: Seconds from every action to its frame.
     """
 
     walk: Sequence[str]
@@ -58,13 +59,13 @@ class Player:
     _answered: float = 0.0
 
     def __call__(self, number: int, frames: Any) -> str:
-        self.ends()
+        self.sees()
         time.sleep(self.thinks)
         self._answered = time.perf_counter()
         return self.walk[number]
 
-    def ends(self) -> None:
-        """A frame is there."""
+    def sees(self) -> None:
+        """Record that the last action's frame is shown."""
         if self._answered:
             self.waits.append(time.perf_counter() - self._answered)
 
@@ -83,7 +84,7 @@ def demo_video(
     from mmspec_video.bench.run import folder_of, loaded
     from mmspec_video.clips import refuse_clip, save_clip
 
-    logging.disable_progress_bar()  # of loading, which takes a moment only
+    logging.disable_progress_bar()  # of loading, which is short
     out.mkdir(parents=True, exist_ok=True)
     lines, files = [], []
     for name in MODELS:
@@ -91,7 +92,7 @@ def demo_video(
         refuse_clip(file, 1)
         pipe = loaded(name, "cpu")
         first = (recorded([folder_of(name)]).frames[BEGINS, :1] + 1) / 2
-        rows = walked(pipe, first, [action for action, held in WALK for _ in range(held)])
+        rows = walked(pipe, first, [action for action, times in WALK for _ in range(times)])
         files.append(save_clip(side_by_side(rows, WALK), file, pipe.config.fps))
         for row in rows:
             verdict = "" if row is rows[0] else "those of plain" if row.same else "others"
@@ -100,64 +101,64 @@ def demo_video(
     console = terminal.terminal()
     columns = ("model", "method", "frames", "passes", "seconds", "frames are")
     terminal.table(console, columns, lines, whole=("model", "method"), boxed=True)
-    for said in (
+    for text in (
         "Seconds of a world that is denoised are those that its player waits; a pass of one is a step.",
         *map(str, files),
     ):
-        terminal.line(console, said)
+        terminal.line(console, text)
 
 
-def walked(pipe: Any, first: Any, walk: Sequence[str]) -> list[Walked]:
-    """Plain decoding's walk, and that of the model's default method.
+def walked(pipe: Any, first: Any, walk: Sequence[str]) -> list[Walk]:
+    """The walks by plain decoding and by the model's default method.
 
     Args:
         pipe: A `NextFramePipeline`.
-        first: Its first frame; see `mmspec_video.arguments.frames_in`.
-        walk: Actions.
+        first: The first frame; see `mmspec_video.arguments.frames_in`.
+        walk: The actions.
     """
     from mmspec.registry import installed
     from mmspec_video.models.token_world import TokenWorldModel
 
     target = installed().target_for(pipe.transformer)
     assert target is not None
-    usual = target.default_methods[0]
-    way: Callable[..., tuple[Walked, float]] = _coded if isinstance(pipe.transformer, TokenWorldModel) else _played
+    default = target.default_methods[0]
+    run: Callable[..., tuple[Walk, float]] = _coded if isinstance(pipe.transformer, TokenWorldModel) else _played
     pipe.set_progress_bar_config(disable=True)
-    way(pipe.use("plain"), first, walk[:2], 0.0)  # what is made once is not on the clock
-    plain, each = way(pipe.use("plain"), first, walk, 0.0)
-    ours, _ = way(pipe.use(usual.method, k=usual.k), first, walk, each)
+    run(pipe.use("plain"), first, walk[:2], 0.0)  # a warm-up
+    plain, each = run(pipe.use("plain"), first, walk, 0.0)
+    ours, _ = run(pipe.use(default.method, k=default.k), first, walk, each)
     ours.same = all(own.tobytes() == other.tobytes() for own, other in zip(ours.frames, plain.frames, strict=True))
     return [plain, ours]
 
 
-def _coded(pipe: Any, first: Any, walk: Sequence[str], thinks: float) -> tuple[Walked, float]:
-    """All actions are known; and 0, since nobody waits."""
+def _coded(pipe: Any, first: Any, walk: Sequence[str], thinks: float) -> tuple[Walk, float]:
+    """A walk whose actions are all known; and a wait of 0."""
     began = time.perf_counter()
-    made = pipe(first, walk, seed=0)
+    output = pipe(first, walk, seed=0)
     seconds = time.perf_counter() - began
-    return Walked(pipe.decoder().name, made.frames[0], made.report.rounds, seconds), 0.0
+    return Walk(pipe.decoder().name, output.frames[0], output.report.rounds, seconds), 0.0
 
 
-def _played(pipe: Any, first: Any, walk: Sequence[str], thinks: float) -> tuple[Walked, float]:
-    """Somebody plays; and the median wait."""
+def _played(pipe: Any, first: Any, walk: Sequence[str], thinks: float) -> tuple[Walk, float]:
+    """A walk with a player; and the median wait."""
     player = Player(walk, thinks)
-    made = pipe(first, player, num_frames=len(walk), seed=0)
-    if made.actions.shape[1] < len(walk):
-        raise KeyboardInterrupt  # which ended the walk; half of one is compared with nothing
-    player.ends()
-    passes = (len(walk) + made.discarded) * pipe.transformer.sampler.steps
-    return Walked(pipe.decoder().name, made.frames[0], passes, sum(player.waits)), statistics.median(player.waits)
+    output = pipe(first, player, num_frames=len(walk), seed=0)
+    if output.actions.shape[1] < len(walk):
+        raise KeyboardInterrupt  # it ended the walk
+    player.sees()
+    passes = (len(walk) + output.discarded) * pipe.transformer.sampler.steps
+    return Walk(pipe.decoder().name, output.frames[0], passes, sum(player.waits)), statistics.median(player.waits)
 
 
-def side_by_side(rows: Sequence[Walked], walk: Sequence[tuple[str, int]]) -> list[Any]:
-    """Pictures of all methods' frames: their names above, the action below."""
+def side_by_side(rows: Sequence[Walk], walk: Sequence[tuple[str, int]]) -> list[Any]:
+    """One picture per action: the frames of all methods, with the methods' names above and the action below."""
     from PIL import Image, ImageDraw, ImageFont
 
     font = ImageFont.load_default(LETTERS)
-    actions = [action for action, held in walk for _ in range(held)]
+    actions = [action for action, times in walk for _ in range(times)]
     width, height = (SCALE * side for side in rows[0].frames[0].size)
     line = LETTERS + GAP
-    made = []
+    sheets = []
     for number, action in enumerate(actions):
         sheet = Image.new("RGB", (GAP + len(rows) * (width + GAP), 2 * line + height), "white")
         pen = ImageDraw.Draw(sheet)
@@ -167,5 +168,5 @@ def side_by_side(rows: Sequence[Walked], walk: Sequence[tuple[str, int]]) -> lis
             shown = row.frames[number].resize((width, height), Image.Resampling.NEAREST)
             sheet.paste(shown, (left, line))
         pen.text((GAP, line + height + GAP // 2), f"{number + 1}: {action}", "black", font)
-        made.append(sheet)
-    return made
+        sheets.append(sheet)
+    return sheets

@@ -1,4 +1,4 @@
-"""What a lossy method did to frames: how many are not plain's, and how far off, as far as the method can tell."""
+"""How a lossy method altered frames: how many differ from plain decoding's, and by which distance, where measured."""
 
 from dataclasses import dataclass
 
@@ -8,35 +8,35 @@ from mmspec.core.report import Report
 
 
 def distance(a: Tensor, b: Tensor) -> Tensor:
-    """Root mean square of the difference of frames `[row, …]`: `[row]`, in units of a latent frame's spread."""
+    """Root mean square of the difference of frames `[row, …]`: `[row]`, in units of the latents' standard deviation."""
     return (a - b).flatten(1).square().mean(1).sqrt()
 
 
 @dataclass
 class Deviation:
-    """Of one call; frames that were made and discarded count, too.
+    """Altered frames of one call; discarded frames count, too.
 
     Attributes:
-        what: What is said of frames that are not plain's.
-        off: What is said of their distances, which are the method's own: see its rule.
-        made: Frames that were made.
-        altered: Those that are not plain's.
-        measured: Those of them whose distance was measured.
-        total: The sum of these distances.
-        largest: The largest of them.
+        what: Words for altered frames in reports.
+        off: Words for their distance in reports; each rule defines its own distance.
+        frames: Frames that were made.
+        altered: Frames that are not made as plain decoding makes them.
+        measured: Altered frames whose distance was measured.
+        total: Sum of the measured distances.
+        largest: Largest measured distance.
     """
 
     what: str
     off: str
-    made: int = 0
+    frames: int = 0
     altered: int = 0
     measured: int = 0
     total: float = 0.0
     largest: float = 0.0
 
-    def count(self, made: Tensor, altered: Tensor, distances: Tensor | None = None) -> None:
-        """Add frames: two masks `[row, n]`, `altered` within `made`; and distances `[row · n]` of all, if measured."""
-        self.made += int(made.sum())
+    def count(self, new: Tensor, altered: Tensor, distances: Tensor | None = None) -> None:
+        """Add new frames `[row, n]` bool, the altered ones among them, and, if measured, the distances `[row · n]`."""
+        self.frames += int(new.sum())
         self.altered += int(altered.sum())
         if distances is not None:
             self.measure(distances[altered.flatten()])
@@ -50,25 +50,25 @@ class Deviation:
 
     @property
     def mean(self) -> float | None:
-        """Mean distance of an altered frame; None where none was measured."""
+        """Mean distance of the measured frames; None where none was measured."""
         return self.total / self.measured if self.measured else None
 
     def __str__(self) -> str:
         off = f", {self.off} {self.mean:.4f}, at most {self.largest:.4f}" if self.measured else ""
         unknown = " (not measured how far off)" if self.altered and not self.measured else ""
-        return f"{self.altered} of {self.made} frames {self.what}{off}{unknown}"
+        return f"{self.altered} of {self.frames} frames {self.what}{off}{unknown}"
 
 
 @dataclass
 class FrameReport(Report):
-    """A report of frames.
+    """The report of a call that denoises frames.
 
     Attributes:
-        deviation: Of a lossy method; None where the method is exact.
+        deviation: Altered frames of a lossy method; None where the method is exact.
     """
 
     deviation: Deviation | None = None
 
     def __str__(self) -> str:
-        told = super().__str__()
-        return told if self.deviation is None else f"{told}; {self.deviation}"
+        text = super().__str__()
+        return text if self.deviation is None else f"{text}; {self.deviation}"

@@ -1,4 +1,4 @@
-"""What the conformance kit tries the video components on: a tiny token world, and a simulated player."""
+"""Examples for the conformance kit: a tiny token world, and a simulated player."""
 
 from collections.abc import Sequence
 from functools import cache
@@ -8,14 +8,14 @@ import torch
 from mmspec.testing.conformance.example import Example
 from mmspec.testing.toys.markov import MarkovTarget
 from mmspec_video.models.token_world import TokenWorldModel
-from mmspec_video.targets.token_frames import Clip, TokenFramesTarget
+from mmspec_video.targets.token_frames import TokenFramesTarget, TokenPrompt
 
 CODES, ACTIONS, ROWS, COLUMNS = 6, 3, 2, 3
 
 
 @cache
 def _tiny() -> TokenWorldModel:
-    """Weights large enough that codes depend on what stands before them; many frames, for the kit's long calls."""
+    """A model whose weights are large enough for codes to depend on their context, with room for long calls."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(1)
         model = TokenWorldModel(CODES, ACTIONS, ROWS, COLUMNS, 30, dim=32, n_layer=2, n_head=2, multiple_of=16)
@@ -25,24 +25,24 @@ def _tiny() -> TokenWorldModel:
 
 
 def token_frames() -> Example:
-    """One frame and an action; the kit lets units follow as they come."""
+    """A token world; the prompt is one frame and an action."""
 
-    def prompt(rows: Sequence[int]) -> Clip:
+    def prompt(rows: Sequence[int]) -> TokenPrompt:
         cells = torch.arange(ROWS * COLUMNS)
         frames = torch.stack([(cells * (row % 5 + 1) + row) % CODES for row in rows])
-        return Clip(frames[:, None], torch.tensor([[row % ACTIONS] for row in rows]))
+        return TokenPrompt(frames[:, None], torch.tensor([[row % ACTIONS] for row in rows]))
 
     return Example(target=TokenFramesTarget(_tiny()), prompt=prompt)
 
 
 class Player(MarkovTarget):
-    """A player whose actions a Markov chain draws: drafters of actions guess them as they would a person's."""
+    """A player whose actions are drawn from a Markov chain, for drafters that guess actions."""
 
     offers = MarkovTarget.offers | {"external"}
 
 
 def player() -> Example:
-    """Some actions, and the next ones have to be guessed."""
+    """A player; the prompt is three actions."""
 
     def prompt(rows: Sequence[int]) -> torch.Tensor:
         return torch.tensor([[row % 4, row % 3, (row + 1) % 4] for row in rows])

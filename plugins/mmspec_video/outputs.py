@@ -1,4 +1,4 @@
-"""What a call of `NextFramePipeline` returns."""
+"""The output of a call of `NextFramePipeline`."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,15 +15,15 @@ from mmspec_video.clips import save_clip
 
 @dataclass
 class NextFrameOutput(BaseOutput):
-    """What a call made.
+    """New frames and how they were made.
 
     Attributes:
-        frames: As `output_type` says: `frames[row][i]` PIL pictures, numbers in [0, 1] as `[row, n, height, width, 3]`
-            (`np`) or `[row, n, 3, height, width]` (`pt`), or what the transformer made, `[row, n, …]` (`latent`).
-        report: Counts and times. Units are codes and actions of models of codes, and actions of the others.
-        actions: `[row, n]` int64: what led to each frame.
-        discarded: Frames that were made ahead of their time, for actions that did not come.
-        fps: Frames a second, for `save`.
+        frames: PIL pictures `frames[row][i]`, values in [0, 1] as `[row, n, height, width, 3]` (output type `np`) or
+            `[row, n, 3, height, width]` (`pt`), or the transformer's codes or latents `[row, n, …]` (`latent`).
+        report: Counts and times. Units are codes and actions of a token model, and actions of a denoising model.
+        actions: `[row, n]` int64: the action that led to each frame.
+        discarded: Frames that were made ahead for guessed actions that the player did not take.
+        fps: Frames per second, for `save`.
     """
 
     frames: Any
@@ -36,7 +36,7 @@ class NextFrameOutput(BaseOutput):
         """Write a row as GIF or MP4; see `mmspec_video.clips.save_clip`.
 
         Raises:
-            ValueError: The frames are latents, or it cannot be written there.
+            ValueError: The frames are latents, or the file cannot be written.
         """
         frames = self.frames[row]
         if not isinstance(frames, list):

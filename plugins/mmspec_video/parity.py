@@ -1,4 +1,4 @@
-"""How the fixtures of the published video models run (`mmspec.testing.parity`)."""
+"""Run the fixtures of the published video models (`mmspec.testing.parity`)."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""`NextFramePipeline`: first frames and a player's actions in, frames out, all of them or one by one."""
+"""`NextFramePipeline`: from first frames and a player's actions to new frames, all of them or one by one."""
 
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -13,8 +13,8 @@ from mmspec.core.report import Report
 from mmspec.kits.pictures.models.vq import LlamaGenVQ
 from mmspec.registry.numbers import integers
 from mmspec.registry.warn import warn
-from mmspec_video.arguments import Frames, Player, told_in
-from mmspec_video.asked import Asked, Call, checked
+from mmspec_video.arguments import Frames, Player, answer_in
+from mmspec_video.call import CheckedCall, checked
 from mmspec_video.codec import codec_of
 from mmspec_video.models.next_frame import NextFrameDiT
 from mmspec_video.models.oasis import OasisDiT
@@ -22,25 +22,24 @@ from mmspec_video.models.oasis_vae import OasisVAE
 from mmspec_video.models.token_world import TokenWorldModel
 from mmspec_video.outputs import NextFrameOutput
 from mmspec_video.playing.asking import answer_of
-from mmspec_video.playing.frames import FramePlay
 from mmspec_video.targets.denoiser import Cache
 
 
 class NextFramePipeline(Pipeline):
-    """A world that can be played.
+    """A world model that can be played.
 
     Args:
-        transformer: Makes frames: of codes, or by denoising.
-        vae: Frames to what it reads, and back.
+        transformer: Makes frames of codes, or by denoising.
+        vae: Autoencoder between pixels and the transformer's codes or latents.
         actions: Names of the action space, by number; default: the numbers.
-        fps: Frames a second that it was made for.
-        action_vectors: Of open-oasis's models: what they read of every action.
+        fps: Frames per second of the world.
+        action_vectors: One vector an action, for open-oasis's models, which read vectors.
 
     Attributes:
-        unfinished: What the last call had made when it failed, its player's fault or not; None: it did not.
+        unfinished: The output so far of the last call, where that raised an exception; else None.
 
     Raises:
-        ValueError: The parts do not fit each other; both numbers are named.
+        ValueError: The parts do not fit each other; the message names both numbers.
 
     Example:
         ```python
@@ -68,9 +67,10 @@ class NextFramePipeline(Pipeline):
         if action_vectors is not None:
             vectors = torch.tensor(action_vectors)
             transformer.vectors = torch.cat([vectors, torch.zeros_like(vectors[:1])])
-        count = len(action_vectors) if action_vectors is not None else getattr(transformer.config, "actions", None)
-        if count is None:
+        elif isinstance(transformer, OasisDiT):
             raise ValueError("open-oasis reads actions as vectors: give action_vectors=, one an action")
+        count = transformer.action_count
+        assert count is not None
         names = list(actions) or [str(i) for i in range(count)]
         if len(names) != count:
             raise ValueError(f"{len(names)} names for {count} actions")
@@ -102,102 +102,103 @@ class NextFramePipeline(Pipeline):
             first_frames: At least one, for one row or several; see `mmspec_video.arguments.frames_in`.
             actions: Numbers or names, a sequence for one row or one a row; each leads to one frame. Or a player:
                 `player(number, frames) -> action`, called before every frame with the latest ones, `[row, 3, height,
-                width]` in [0, 1]. While it thinks, `branch-prediction` makes frames for its guesses. It quits by
-                returning None, or by raising StopIteration: what is returned are the frames so far. So does CTRL-C
-                while somebody plays, with a warning.
-            num_frames: New frames; default: as many as actions. A player is asked so many times, or until it quits.
-            past_actions: What led from one first frame to the next, where there are several.
-            fps: Frames a second, for `save`; default: the model's.
-            temperature: Of models of codes: higher is more varied, 0 is greedy; default 1.
-            top_k: Of models of codes: draw from so many; default: all.
-            top_p: Of models of codes: draw from the likeliest of this mass together; default 1.
-            num_inference_steps: Of the others: more is better and slower; default: what the model was made for.
-            cache: Of the others: `exact`, `streaming` or `none`; see `mmspec_video.targets.denoiser.Denoiser`.
-            seed: One, or one a row. Frames do not depend on the method (if it is `invariant`) or on their batch.
-            generator: Instead of `seed`: a `torch.Generator`, or one a row.
-            k: How far ahead to draft; default: what `use` was told.
+                width]` in [0, 1]. While the player thinks, `branch-prediction` makes frames for guessed actions. The
+                player quits by returning None or raising StopIteration; the call then returns the frames so far. CTRL-C
+                while a player is there does the same, with a warning.
+            num_frames: New frames; default: one per action. A player is asked so many times, or until it quits.
+            past_actions: The actions between the first frames, where there are several.
+            fps: Frames per second, for `save`; default: the model's.
+            temperature: Token models only: sampling temperature; 0 is greedy; default 1.
+            top_k: Token models only: sample from the `top_k` likeliest codes; default: all.
+            top_p: Token models only: sample from the likeliest codes of this total probability; default 1.
+            num_inference_steps: Denoising models only: more is better and slower; default: the model's own.
+            cache: Denoising models only: `exact`, `streaming` or `none`; see
+                `mmspec_video.targets.denoiser.Denoiser`.
+            seed: One seed, or one a row. Frames depend neither on an `invariant` method nor on their batch.
+            generator: A `torch.Generator`, or one a row, instead of `seed`.
+            k: How far ahead to draft; default: the value given to `use`.
             output_type: `pil`, `np`, `pt`, or `latent`.
             return_dict: Return the output object, or else a tuple of its fields.
 
         Raises:
-            ValueError: An action is outside the space; frames have another size, dtype or range; there are more of
-                them than the model sees; a player answers with more than the next action; a name or number is wrong.
-            Exception: What a player raised, as it is; `unfinished` has the frames before.
+            ValueError: An action is outside the action space; frames have another size, dtype or range; there are more
+                of them than fit the model's window; a player answers with more than the next action; another argument
+                is wrong.
+            Exception: What a player raised; `unfinished` has the frames before.
         """
         integers(fps=fps)
-        call = Call(
-            first_frames, actions, num_frames, past_actions, temperature, top_k, top_p, num_inference_steps, cache,
-            seed, generator, k, output_type,
+        call = checked(
+            self, first_frames, actions, num_frames=num_frames, past_actions=past_actions, temperature=temperature,
+            top_k=top_k, top_p=top_p, num_inference_steps=num_inference_steps, cache=cache, seed=seed,
+            generator=generator, k=k, output_type=output_type,
         )  # fmt: skip
-        self.unfinished, asked, shown = None, checked(self, call), list[Any]()
+        self.unfinished, shown = None, list[Any]()
         fps = self.config.fps if fps is None else fps
         try:
-            for frames in self._shown(asked):
+            for frames in self._frames(call):
                 shown.append(frames)
         except KeyboardInterrupt:
-            if asked.player is None:
+            if call.player is None:
                 raise
-            warn(f"stopped by CTRL-C after {len(shown)} of {asked.length} frames")
+            warn(f"stopped by CTRL-C after {len(shown)} of {call.length} frames")
         except Exception as error:
-            self.unfinished = _output(asked, shown, fps)
+            self.unfinished = _output(call, shown, fps)
             error.add_note(
-                f"{len(shown)} of {asked.length} frames were made before; they are in the pipeline's .unfinished"
+                f"{len(shown)} of {call.length} frames were made before; they are in the pipeline's .unfinished"
             )
             raise
-        output = _output(asked, shown, fps)
+        output = _output(call, shown, fps)
         return output if return_dict else tuple(vars(output).values())
 
     def stream(self, first_frames: Frames, actions: Sequence[Any] | Tensor | Player, **how: Any) -> Iterator[Any]:
-        """Make frames one by one; wrong arguments are refused at once, before the first frame is asked for.
+        """Make frames one by one; wrong arguments are refused at once, not when the first frame is made.
 
         Args:
             first_frames: As in a call.
             actions: As in a call.
-            **how: As in a call, but for `fps` and `return_dict`.
+            **how: As in a call, without `fps` and `return_dict`.
 
         Returns:
-            An iterator over the next frame of every row: a list of PIL pictures, or `[row, …]`. It ends where a
-            player quits; what a player raises, and CTRL-C, come out of it.
+            An iterator over the next frame of every row: a list of PIL pictures, or `[row, …]`. It ends where a player
+            quits, and raises what the player raises.
         """
-        return self._shown(checked(self, Call(first_frames, actions, **how)))
+        return self._frames(checked(self, first_frames, actions, **how))
 
-    def _shown(self, asked: Asked) -> Iterator[Any]:
-        play, latest, player = asked.play, asked.latest, asked.player
+    def _frames(self, call: CheckedCall) -> Iterator[Any]:
+        """The frames of a call, each as `output_type` says."""
+        play, pixels, player = call.play, call.pixels, call.player
         try:
-            with self.progress_bar(total=asked.length) as bar:
-                for number in range(asked.length):
+            with self.progress_bar(total=call.length) as bar:
+                for number in range(call.length):
                     if player is not None:
-                        answer = answer_of(partial(player, number, latest), play)
+                        answer = answer_of(partial(player, number, pixels), play)
                         if answer is None:
                             return
-                        play.act(told_in(answer, len(latest), self.config.actions).to(self._execution_device))
-                    made = play.frame()
+                        play.act(answer_in(answer, len(pixels), self.config.actions).to(self._execution_device))
+                    frame = play.frame()
                     with torch.no_grad():
-                        latest = ((asked.codec.decode(made).float() + 1) / 2).clamp(0, 1).cpu()
+                        pixels = ((call.codec.decode(frame).float() + 1) / 2).clamp(0, 1).cpu()
                     bar.update()
-                    yield _as(latest, made, asked.output_type)
+                    yield _converted(pixels, frame, call.output_type)
         finally:
             self.maybe_free_model_hooks()
 
 
-def _output(asked: Asked, shown: list[Any], fps: int) -> NextFrameOutput:
-    """What there is of a call."""
-    play, nothing = asked.play, _as(asked.latest, asked.units, asked.output_type)
-    if asked.output_type == "pil":
-        frames = [[step[row] for step in shown] for row in range(len(nothing))]
+def _output(call: CheckedCall, shown: list[Any], fps: int) -> NextFrameOutput:
+    """The output of a call that has shown these frames."""
+    if call.output_type == "pil":
+        frames: Any = [[step[row] for step in shown] for row in range(len(call.pixels))]
+    elif shown:
+        frames = torch.stack([torch.as_tensor(step) for step in shown], 1)
+        frames = frames if isinstance(shown[0], Tensor) else frames.numpy()
     else:
-        frames = _stacked(shown) if shown else nothing[:, None][:, :0]
-    discarded = play.discarded if isinstance(play, FramePlay) else 0
-    return NextFrameOutput(frames, play.report, play.acted(len(shown)).cpu(), discarded, fps)
+        frames = _converted(call.pixels, call.last, call.output_type)[:, None][:, :0]
+    play = call.play
+    return NextFrameOutput(frames, play.report, play.actions_of(len(shown)).cpu(), play.discarded, fps)
 
 
-def _as(frames: Tensor, made: Tensor, output_type: str) -> Any:
+def _converted(pixels: Tensor, frame: Tensor, output_type: str) -> Any:
+    """One frame of every row: `pixels [row, 3, height, width]` in [0, 1], and `frame [row, …]` in latents or codes."""
     if output_type == "latent":
-        return made
-    return VaeImageProcessor(do_normalize=False).postprocess(frames, output_type, [False] * len(frames))
-
-
-def _stacked(shown: list[Any]) -> Any:
-    tensors = [torch.as_tensor(frames) for frames in shown]
-    stacked = torch.stack(tensors, 1)
-    return stacked if isinstance(shown[0], Tensor) else stacked.numpy()
+        return frame
+    return VaeImageProcessor(do_normalize=False).postprocess(pixels, output_type, [False] * len(pixels))

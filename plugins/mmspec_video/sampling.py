@@ -1,8 +1,7 @@
-"""From noise to a frame in a few steps; every number that is drawn has a step's name on it.
+"""Samplers: from noise to a frame in a few steps of a network.
 
-A sampler knows how noisy each step is, what the network is told of it, and where the next step begins. The noise of
-step s of frame n is a function of seed, n and s alone (`Denoiser.noise`), so that a frame made ahead of its time, or
-made twice, is the same frame.
+A sampler defines the time that the network reads at each step and the state after it. The noise of step s of frame n is
+a function of seed, n and s alone (`Denoiser.noise`), so a frame that is made ahead of time is the same frame.
 """
 
 from dataclasses import dataclass
@@ -17,8 +16,8 @@ class Sampler(Protocol):
     """A few steps from noise to a frame.
 
     Attributes:
-        context_time: What the network is told of frames that are finished.
-        steps: How many there are.
+        context_time: Time that the network reads for finished frames.
+        steps: Number of steps.
         noisy: Whether steps after the first draw noise, too.
     """
 
@@ -27,36 +26,33 @@ class Sampler(Protocol):
     noisy: bool
 
     def time(self, step: int) -> float:
-        """What the network is told of the frame at hand; step 0 is pure noise."""
+        """Time that the network reads at a step; step 0 is pure noise."""
         ...
 
     def begin(self, noise: Tensor) -> Tensor:
-        """The state at step 0 of standard normal noise."""
+        """The state at step 0, from standard normal noise."""
         ...
 
     def advance(self, x: Tensor, out: Tensor, step: int, noise: Tensor | None) -> Tensor:
-        """The state at `step + 1` (behind the last step: the frame), given what the network said at `step`."""
+        """The state at `step + 1` (after the last step: the frame), given the network's output `out` at `step`."""
         ...
 
 
 @dataclass(frozen=True)
 class FlowSampler:
-    """Euler steps along the velocity of a straight path (flow matching, arXiv 2210.02747); draws noise once.
+    """Euler steps along the velocity of a straight path (flow matching, arXiv 2210.02747); noise is drawn once.
 
     Attributes:
-        steps: More are closer to the path, and cost as much more.
-        context_time: Higher lets the network trust earlier frames less: steadier over long clips, less sharp.
-        shift: Above 1, more of the steps are spent where there is much noise.
+        steps: Number of steps; more are more accurate, and cost is proportional.
+        context_time: Time of finished frames; higher is steadier over long clips and less sharp.
     """
 
     steps: int = 8
     context_time: float = 0.0
-    shift: float = 1.0
     noisy: bool = False
 
     def time(self, step: int) -> float:
-        even = 1.0 - step / self.steps
-        return self.shift * even / (1.0 + (self.shift - 1.0) * even)
+        return 1.0 - step / self.steps
 
     def begin(self, noise: Tensor) -> Tensor:
         return noise
@@ -67,11 +63,11 @@ class FlowSampler:
 
 @dataclass(frozen=True)
 class ConsistencySampler:
-    """Jumps to the frame and part of the way back (consistency models, arXiv 2303.01469, Algorithm 1).
+    """Multistep consistency sampling (arXiv 2303.01469, Algorithm 1): predict the frame, then add noise again.
 
     Attributes:
-        steps: Jumps; a student is made for one to four.
-        context_time: As in `FlowSampler`.
+        steps: Number of predictions; a student is trained for one to four.
+        context_time: Time of finished frames.
     """
 
     steps: int = 2
@@ -88,18 +84,18 @@ class ConsistencySampler:
         clean = x - self.time(step) * out
         if step == self.steps - 1:
             return clean
-        assert noise is not None, "the way back needs noise of its own"
+        assert noise is not None, "every step but the last draws noise"
         return torch.lerp(clean, noise, self.time(step + 1))
 
 
 @dataclass(frozen=True)
 class OasisSampler:
-    """open-oasis's DDIM steps (arXiv 2010.02502) for v (2202.00512) under a sigmoid schedule (2212.11972).
+    """DDIM steps of open-oasis (arXiv 2010.02502) for v (2202.00512) under a sigmoid schedule (2212.11972).
 
     Attributes:
-        steps: Of 1,000 times.
-        context_time: The published code labels earlier frames as a little noisy, without making them so.
-        most: Noise is cut off there.
+        steps: Number of steps, spread over 1,000 training times.
+        context_time: Time of finished frames; the published code labels them as slightly noisy without adding noise.
+        most: Absolute value at which noise is clipped.
     """
 
     steps: int = 10
@@ -124,7 +120,7 @@ class OasisSampler:
 
     @cached_property
     def kept(self) -> Tensor:
-        """Share of the signal's variance at every time: `[1000]` float32."""
+        """Share of the signal's variance at every training time: `[1000]` float32."""
         along = torch.linspace(-3, 3, 1001, dtype=torch.float64).sigmoid()
         whole = (along[-1] - along) / (along[-1] - along[0])
         return torch.cumprod((whole[1:] / whole[:-1]).clamp(min=0.001), 0).float()

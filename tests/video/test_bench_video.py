@@ -1,6 +1,7 @@
 """`mmspec bench video` on tiny pipelines: raw numbers, a player's clock that is one, frames judged as published."""
 
 import statistics
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -20,10 +21,11 @@ from mmspec.report import table, views
 from mmspec.report.result import PLAIN, Limits, Result
 from mmspec_video.bench import large, players
 from mmspec_video.bench.clips import Task, places, reach, recorded
-from mmspec_video.bench.contestants import Maker, same_frames
-from mmspec_video.bench.denoised import _alone, foreseen
+from mmspec_video.bench.contestants import ClipMaker, same_frames
+from mmspec_video.bench.denoised import _measure_known, foreseen
 from mmspec_video.bench.fidelity import fidelity, psnr, ssim
-from mmspec_video.bench.players import Pace, Played, Player, adversarial, felt
+from mmspec_video.bench.model_bench import ModelBench
+from mmspec_video.bench.players import Pace, PlayedRun, Player, adversarial, felt
 from mmspec_video.bench.run import _tried, bench_video
 from mmspec_video.bench.settings import (
     ADVERSARIAL,
@@ -37,14 +39,13 @@ from mmspec_video.bench.settings import (
     methods_for,
     playing,
 )
-from mmspec_video.bench.side import Side
 from mmspec_video.bench.turning import moved, turned_as_told
 from mmspec_video.models.adapter import StudentAdapter, adaptable
 from mmspec_video.models.next_frame import NextFrameDiT
 from mmspec_video.models.token_world import TokenWorldModel
 from mmspec_video.pipeline import NextFramePipeline
-from mmspec_video.train.ship import CLIPS, STUDENT, TOKENS
-from mmspec_video.train.ship import DENOISED as WORLD
+from mmspec_video.train.recipe import CLIPS, STUDENT, TOKENS
+from mmspec_video.train.recipe import DENOISED as WORLD
 from mmspec_video.train.world import ACTIONS
 
 DELAYS = (0, 1)
@@ -87,6 +88,7 @@ def quick() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def result(folders: tuple[Path, Path], quick: None) -> Result:
+    pytest.importorskip("skimage")
     calls: list[int] = []
 
     def progress(plan: Plan):
@@ -170,19 +172,22 @@ def test_frames_of_all_are_compared_with_the_simulators(result: Result, folders:
 
 
 def test_lossy_methods_say_what_they_lose(folders: tuple[Path, Path], quick: None) -> None:
+    pytest.importorskip("skimage")
     pipe = NextFramePipeline.from_pretrained(folders[0])
     student = StudentAdapter.of(adaptable(pipe.transformer, 2), 1)
     for weights in student.parameters():
         weights.data.normal_(std=0.05, generator=torch.Generator().manual_seed(2))
     student.half().save_pretrained(folders[0] / STUDENT)
     options = BenchOptions(repeats=1, clips=1, frames=4)
-    side = Side(pipe, recorded(folders), methods_for(pipe.transformer), options, "cpu")
-    tried, lacking = _tried(side)
-    assert {"nfd", "student", "branch-prediction"} <= set(side.methods)
-    assert not lacking and "frame-gs-sjd" not in tried, "a window over codes wants codes"
+    bench = ModelBench(pipe, recorded(folders), methods_for(pipe.transformer), options, "cpu")
+    ways, lacking = _tried(bench)
+    assert {"nfd", "student", "branch-prediction"} <= set(bench.methods)
+    assert not lacking and "frame-gs-sjd" not in ways, "a window over codes wants codes"
     with torch.no_grad():
-        _alone(side, {name: tried[name] | ({"tolerance": 9.0} if name == "student" else {}) for name in side.methods})
-    rows = {row.method: row for row in side.rows}
+        _measure_known(
+            bench, {name: ways[name] | ({"tolerance": 9.0} if name == "student" else {}) for name in bench.methods}
+        )
+    rows = {row.method: row for row in bench.rows}
     for name in ("nfd", "student"):
         assert rows[name].exactness == "lossy" and rows[name].quality["same_as_plain"] < 1
         assert rows[name].quality["altered"] > 0 and rows[name].quality["psnr_4"] != rows[PLAIN].quality["psnr_4"]
@@ -227,7 +232,7 @@ def walk(actions: list[int]) -> Task:
 
 
 def player(model: Any, delay: float, pace: float = 3.0, **how: Any) -> Player:
-    return Player(Maker(model, {"method": PLAIN} | how), delay, Pace(pace))
+    return Player(ClipMaker(model, {"method": PLAIN} | how), delay, Pace(pace))
 
 
 AHEAD: dict[str, Any] = {"method": "branch-prediction", "k": 1}
@@ -236,7 +241,7 @@ AHEAD: dict[str, Any] = {"method": "branch-prediction", "k": 1}
 @torch.no_grad()
 def test_plain_players_wait_for_every_frame_and_set_the_pace(world: Any) -> None:
     pace = Pace()
-    run = Player(Maker(world), 1, pace, leads=True)(walk([1, 1, 2, 0]))
+    run = Player(ClipMaker(world), 1, pace, leads=True)(walk([1, 1, 2, 0]))
     assert run.waits == [3, 3, 3] and run.hits == [False] * 3 and run.discarded == 0
     assert pace.seconds == 3 and run.seconds == 12 and run.units[0].shape == (4, 8, 4, 4)
 
@@ -262,7 +267,7 @@ def test_behind_a_full_window_too_a_guess_takes_no_longer_than_a_frame(monkeypat
     model = lively(NextFrameDiT(**DIT, frames=4, steps=2), 0.15)
     monkeypatch.setattr(players, "time", Clock(model))
     task, pace = walk([1] * 6), Pace()
-    plain = Player(Maker(model), 0, pace, leads=True)(task)
+    plain = Player(ClipMaker(model), 0, pace, leads=True)(task)
     assert all(player(model, 1, pace.seconds, **AHEAD)(task).hits)
     assert player(model, 0, pace.seconds, **AHEAD)(task).waits == plain.waits
 
@@ -270,7 +275,7 @@ def test_behind_a_full_window_too_a_guess_takes_no_longer_than_a_frame(monkeypat
 @torch.no_grad()
 def test_an_adversary_does_what_was_not_guessed(world: Any) -> None:
     task = walk([1] * 8)
-    others = {name: Maker(world, {"method": name, "k": 1}) for name in ("nfd", "branch-prediction")}
+    others = {name: ClipMaker(world, {"method": name, "k": 1}) for name in ("nfd", "branch-prediction")}
     assert foreseen(others, world).how == AHEAD
     trace = adversarial(foreseen(others, world), task)
     assert trace.shape == task.actions.shape and trace[0, 0] == 1
@@ -279,12 +284,12 @@ def test_an_adversary_does_what_was_not_guessed(world: Any) -> None:
 
 
 def test_what_a_player_felt() -> None:
-    def track(*runs: Played) -> Track:
+    def track(*runs: PlayedRun) -> Track:
         return Track([[run] for run in runs])
 
     frames = [torch.zeros(5)]
-    plain = track(Played(1, frames, None, (2.0, 2.0, 4.0, 2.0), (False,) * 4, 0))
-    ours = track(Played(1, frames, None, (0.1, 0.3, 2.2, 0.1), (True, True, False, True), 1))
+    plain = track(PlayedRun(1, frames, None, (2.0, 2.0, 4.0, 2.0), (False,) * 4, 0))
+    ours = track(PlayedRun(1, frames, None, (0.1, 0.3, 2.2, 0.1), (True, True, False, True), 1))
     assert felt(ours, plain) == {
         "p50_ms": 300,
         "p95_ms": 2200,
@@ -297,11 +302,17 @@ def test_what_a_player_felt() -> None:
     }
 
 
-def test_psnr_and_ssim_are_the_published_ones() -> None:
+def test_psnr_is_the_published_one() -> None:
+    truth = torch.rand(2, 3, 13, 15) * 1.6 - 1
+    assert psnr(truth + 0.2, truth) == pytest.approx([20, 20], abs=1e-3)
+    assert (psnr(truth, truth) > 58).all()
+
+
+def test_ssim_is_the_published_one() -> None:
+    pytest.importorskip("skimage")
     g = torch.Generator().manual_seed(0)
     truth = torch.rand(2, 3, 13, 15, generator=g) * 1.6 - 1
-    assert psnr(truth + 0.2, truth) == pytest.approx([20, 20], abs=1e-3)
-    assert (psnr(truth, truth) > 58).all() and ssim(truth, truth) == pytest.approx([1, 1], abs=1e-4)
+    assert ssim(truth, truth) == pytest.approx([1, 1], abs=1e-4)
     made = (truth + 0.3 * torch.randn(truth.shape, generator=g)).clamp(-1, 1)
     at = np.arange(11) - 5
     bell = np.exp(-(at**2) / 4.5)
@@ -314,7 +325,14 @@ def test_psnr_and_ssim_are_the_published_ones() -> None:
     assert float(ssim(made, truth)[0]) == pytest.approx(np.mean(indices), abs=1e-4) and np.mean(indices) < 0.9
 
 
+def test_without_scikit_image_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "skimage.metrics", None)
+    with pytest.raises(ValueError, match=r"SSIM needs scikit-image, .* pip install 'mmspec\[bench\]'"):
+        ssim(torch.zeros(1, 3, 12, 12), torch.zeros(1, 3, 12, 12))
+
+
 def test_each_distance_ahead_is_that_frames() -> None:
+    pytest.importorskip("skimage")
     truth = torch.rand(1, 5, 3, 12, 12) * 2 - 1
     made = truth.clone()
     made[:, 3] = -made[:, 3]

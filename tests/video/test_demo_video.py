@@ -12,11 +12,11 @@ from typer.testing import CliRunner
 
 from mmspec.kits.pictures.models.vq import LlamaGenVQ
 from mmspec_video import demo
-from mmspec_video.demo import GAP, SCALE, WALK, Walked, side_by_side
+from mmspec_video.demo import GAP, SCALE, WALK, Walk, side_by_side
 from mmspec_video.models.next_frame import NextFrameDiT
 from mmspec_video.models.token_world import TokenWorldModel
 from mmspec_video.pipeline import NextFramePipeline
-from mmspec_video.train.ship import CLIPS, DENOISED, TOKENS
+from mmspec_video.train.recipe import CLIPS, DENOISED, TOKENS
 from mmspec_video.train.world import ACTIONS
 
 SHORT = (("forward", 3), ("left", 2))
@@ -70,7 +70,7 @@ def test_frames_stand_side_by_side_in_their_order() -> None:
     def frames(*shades: int) -> list[Image.Image]:
         return [Image.new("RGB", (4, 2), (shade, 0, 0)) for shade in shades]
 
-    rows = [Walked("plain", frames(10, 60), 2, 1.0), Walked("other", frames(110, 160), 1, 1.0)]
+    rows = [Walk("plain", frames(10, 60), 2, 1.0), Walk("other", frames(110, 160), 1, 1.0)]
     sheets = side_by_side(rows, (("left", 1), ("right", 1)))
     assert len(sheets) == 2
     for number, sheet in enumerate(sheets):

@@ -8,12 +8,14 @@ import pytest
 import torch
 
 from mmspec.core.decoder import Decoder
+from mmspec.core.distributions import take_nodes
 from mmspec.core.philox import PhiloxNoise, PhiloxSource
 from mmspec_video.drafters.action_model import ActionModel, ActionModelOptions
 from mmspec_video.drafters.action_repeat import ActionRepeat
 from mmspec_video.models.oasis import OasisDiT
+from mmspec_video.targets.cache import FramePrompt
 from mmspec_video.targets.denoiser import StoppedError
-from mmspec_video.targets.frames import FramesTarget, Opening
+from mmspec_video.targets.frames import FramesTarget
 
 ACTIONS, WINDOW, LENGTH, GIVEN = 4, 5, 7, 2
 TRACES = {
@@ -40,7 +42,7 @@ def opening(model, rows=1, seed=7, action=None):
     frames = torch.randn(1, GIVEN, *model.frame_shape, generator=torch.Generator().manual_seed(0))
     actions = torch.tensor([[ACTIONS, 0]]).expand(rows, -1)
     action = torch.ones(rows, dtype=torch.int64) if action is None else action
-    return Opening(frames.expand(rows, -1, -1, -1, -1), actions, action, [seed + row for row in range(rows)])
+    return FramePrompt(frames.expand(rows, -1, -1, -1, -1), actions, action, [seed + row for row in range(rows)])
 
 
 def published(model, given, trace, sampler):
@@ -176,7 +178,7 @@ def test_nothing_of_a_discarded_frame_remains(dit, cache):
         for (window, tree), (expected, nothing) in zip(rounds[name], rounds["plain"], strict=True):
             assert nothing is None and (name != "wrong" or tree is None)
             close(window.frames, expected.frames)
-            for own in ("actions", "there", "number"):
+            for own in ("actions", "filled", "number"):
                 assert torch.equal(getattr(window, own), getattr(expected, own))
             pairs = zip(window.keys, expected.keys, strict=True)
             for ours, theirs in ((a, b) for pair in pairs for a, b in zip(*pair, strict=True)):
@@ -184,39 +186,49 @@ def test_nothing_of_a_discarded_frame_remains(dit, cache):
                 close(ours, theirs)
             if tree is not None:  # what is left hangs on the action that came, and all else is blank
                 below = (tree.lineage == tree.root[:, None, None]).any(-1)
-                assert (tree.there <= below).all() and (tree.keyed <= tree.there).all()
-                assert not tree.frames[~tree.there].any() and not any(k[~tree.keyed].any() for k, _ in tree.keys or ())
+                assert (tree.available <= below).all() and (tree.keyed <= tree.available).all()
+                assert not tree.frames[~tree.available].any() and not any(
+                    k[~tree.keyed].any() for k, _ in tree.keys or ()
+                )
 
 
 def test_hits_are_made_once_and_misses_are_the_only_waste(dit):
     repeats = [TRACES["repeats"]]
     _, state = play(dit, repeats)
-    assert state.cache.made == LENGTH
+    assert state.cache.denoised == LENGTH
     _, state = play(dit, repeats, ActionRepeat(), 1)
-    assert state.cache.made == LENGTH and state.report.accepted_by_depth == [LENGTH - 1]
+    assert state.cache.denoised == LENGTH and state.report.accepted_by_depth == [LENGTH - 1]
     _, state = play(dit, repeats, ActionRepeat(), 3)  # deeper guesses are kept, too
-    assert state.cache.made == LENGTH
+    assert state.cache.denoised == LENGTH
     _, state = play(dit, repeats, Wrong(), 1)
-    assert state.cache.made == 2 * LENGTH - 1 and state.report.accepted == 0
+    assert state.cache.denoised == 2 * LENGTH - 1 and state.report.accepted == 0
+
+
+def standing(cache):
+    """The root's frames `[row, …]` where they are available, so that no pass is needed; else None."""
+    tree = cache.tree
+    return None if tree is None or not tree.rooted.all() else take_nodes(tree.frames, tree.root[:, None])[:, 0]
 
 
 def test_a_hit_stands_ready_and_a_miss_does_not(dit):
     target = FramesTarget(dit)
     decoder = Decoder(target, ActionRepeat(), k=2)
     state = decoder.start(opening(dit), 5)
-    assert target.standing(state.cache) is None
+    assert standing(state.cache) is None
     pending = decoder.speculate(state)
-    assert torch.equal(target.standing(state.cache), pending.scores.auxiliary[:, 0])
+    assert torch.equal(standing(state.cache), pending.scores.auxiliary[:, 0])
     decoder.settle(state, pending, truth=torch.tensor([[1]]))
     state.sync()
-    assert torch.equal(target.standing(state.cache), pending.scores.auxiliary[:, 1])
-    made = state.cache.made
+    assert torch.equal(standing(state.cache), pending.scores.auxiliary[:, 1])
+    made = state.cache.denoised
     shown = Decoder(target).speculate(state)  # the root alone: nothing is made, what lies ahead stays
-    assert torch.equal(shown.scores.auxiliary[:, 0], pending.scores.auxiliary[:, 1]) and state.cache.made == made
+    assert torch.equal(shown.scores.auxiliary[:, 0], pending.scores.auxiliary[:, 1]) and state.cache.denoised == made
     deeper = decoder.speculate(state)
-    assert torch.equal(deeper.scores.auxiliary[:, 1], pending.scores.auxiliary[:, 2]) and state.cache.made == made + 1
+    assert (
+        torch.equal(deeper.scores.auxiliary[:, 1], pending.scores.auxiliary[:, 2]) and state.cache.denoised == made + 1
+    )
     decoder.settle(state, deeper, truth=torch.tensor([[3]]))
-    assert target.standing(state.cache) is None
+    assert standing(state.cache) is None
 
 
 def test_whoever_stops_it_leaves_things_as_they_were(dit, plain):
@@ -269,12 +281,12 @@ def test_a_truth_longer_than_the_draft_ends_at_the_first_action_that_was_not_gue
     ],
 )
 def test_frames_that_do_not_fit_are_refused(dit, frames, message):
-    given = Opening(frames, torch.zeros(1, frames.shape[1], dtype=torch.int64), torch.tensor([1]))
+    given = FramePrompt(frames, torch.zeros(1, frames.shape[1], dtype=torch.int64), torch.tensor([1]))
     with pytest.raises(ValueError, match=message):
         FramesTarget(dit).start(given, 5, 1)
     with pytest.raises(ValueError, match="cache is one of exact, streaming, none, not 'fast'"):
         FramesTarget(dit, cache="fast")
-    with pytest.raises(ValueError, match="reads actions as vectors: say vectors="):
+    with pytest.raises(ValueError, match=r"reads actions as vectors: set its \.vectors"):
         FramesTarget(OasisDiT(2, 2, 2, 2, 32, 1, 2, 3))
 
 

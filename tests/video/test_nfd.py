@@ -34,7 +34,7 @@ def test_one_frame_at_a_time_is_plain_bit_for_bit(dit, shown, cache):
     plain, _ = shown(dit, [TRACE], cache=cache)
     alone, play = shown(dit, [TRACE], Nfd(), ActionRepeat(), k=0, cache=cache)
     assert torch.equal(alone, plain)
-    assert (play.report.deviation.altered, play.report.deviation.made) == (0, len(TRACE))
+    assert (play.report.deviation.altered, play.report.deviation.frames) == (0, len(TRACE))
 
 
 def test_frames_made_together_are_those_of_the_definition(dit, shown, asked, first_frames):
@@ -82,7 +82,7 @@ def test_right_guesses_are_kept_and_a_wrong_one_begins_anew(dit, shown):
     made, play = shown(dit, [TRACE], Nfd(), ActionRepeat(), k=2)
     deviation = play.report.deviation
     # 1 1 (1): one is thrown away; 2 2 2; 2 (0 was guessed as 2); 0.
-    assert deviation.made == 3 + 3 + 2 + 1 and deviation.altered == 2 + 2 + 1
+    assert deviation.frames == 3 + 3 + 2 + 1 and deviation.altered == 2 + 2 + 1
     assert play.discarded == 2 and play.report.accepted == 1 + 2
     other, _ = shown(dit, [[*TRACE[:-1], 3]], Nfd(), ActionRepeat(), k=2)
     assert torch.equal(made[:, :-1], other[:, :-1]) and not torch.equal(made[:, -1], other[:, -1])
@@ -101,7 +101,7 @@ def test_rows_whose_guesses_fail_at_other_times_are_what_they_are_alone(dit, sho
         shown(dit, [trace], Nfd(), ActionRepeat(), k=2, cache=cache, seed=7 + row) for row, trace in enumerate(RAGGED)
     ]
     close(together, torch.cat([frames for frames, _ in alone]))
-    for count in ("made", "altered"):
+    for count in ("frames", "altered"):
         own = sum(getattr(one.report.deviation, count) for _, one in alone)
         assert getattr(play.report.deviation, count) == own
 
@@ -149,5 +149,5 @@ def test_a_million_guesses_are_as_many_as_there_are_frames(dit, shown):
     """One decoder a depth is made ahead, and no depth goes beyond the last frame."""
     made, play = shown(dit, [TRACE[:3]], drafter=ActionRepeat(), k=10**6, thinks=True)
     plain, _ = shown(dit, [TRACE[:3]])
-    assert len(play._ahead) == 3
+    assert list(play._depths) == [1, 2, 3]
     close(made, plain)

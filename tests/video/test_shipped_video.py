@@ -9,17 +9,17 @@ import torch
 
 import mmspec
 from mmspec import shipped
-from mmspec_video.bench.clips import Recorded, recorded
+from mmspec_video.bench.clips import RecordedClips, recorded
 from mmspec_video.bench.fidelity import psnr
 from mmspec_video.bench.turning import moved, turned_as_told
-from mmspec_video.train.ship import CLIPS, DENOISED, STUDENT, TOKENS
+from mmspec_video.train.recipe import CLIPS, DENOISED, STUDENT, TOKENS
 from mmspec_video.train.tokens import next_code, sequence
 
 GIVEN, NEW = 4, 8
 
 
 @pytest.fixture(scope="module")
-def clips() -> Recorded:
+def clips() -> RecordedClips:
     return recorded([shipped.asset(DENOISED)])
 
 
@@ -34,7 +34,7 @@ def quiet(name: str) -> Any:
     return made
 
 
-def walk(pipe: Any, clips: Recorded, clip: int, actions: Any = None, **how: Any) -> Any:
+def walk(pipe: Any, clips: RecordedClips, clip: int, actions: Any = None, **how: Any) -> Any:
     """New frames `[new, 3, height, width]` in [0, 1] behind the first ones of a clip, and the call's output."""
     first = (clips.frames[clip, :GIVEN] + 1) / 2
     recorded_ones = clips.actions[clip, GIVEN - 1 : GIVEN - 1 + NEW].tolist()
@@ -43,7 +43,7 @@ def walk(pipe: Any, clips: Recorded, clip: int, actions: Any = None, **how: Any)
     return made.frames[0], made
 
 
-def test_frames_are_those_of_plain_on_a_recorded_trace(pipe: Any, clips: Recorded, thinker: Any) -> None:
+def test_frames_are_those_of_plain_on_a_recorded_trace(pipe: Any, clips: RecordedClips, thinker: Any) -> None:
     """Of codes: all actions are known. Denoised: they are told one by one, and guesses are made to the end."""
     coded = not hasattr(pipe.transformer.config, "objective")
     plain, _ = walk(pipe.use("plain"), clips, 0)
@@ -63,12 +63,12 @@ def denoised() -> Any:
     return quiet(DENOISED)
 
 
-def test_the_next_frame_is_nearer_than_the_last_one(denoised: Any, clips: Recorded) -> None:
+def test_the_next_frame_is_nearer_than_the_last_one(denoised: Any, clips: RecordedClips) -> None:
     """PSNR, mean over places of all clips; repeating the last frame is what costs nothing."""
     made, repeated = [], []
     for clip in range(len(clips.frames)):
         for begin in range(0, clips.frames.shape[1] - GIVEN, 6):
-            part = Recorded(clips.frames[:, begin:], clips.actions[:, begin:])
+            part = RecordedClips(clips.frames[:, begin:], clips.actions[:, begin:])
             frames, _ = walk(denoised, part, clip, part.actions[clip, GIVEN - 1 : GIVEN].tolist(), num_frames=1)
             truth = part.frames[clip, GIVEN : GIVEN + 1]
             made.append(float(psnr(frames[:1] * 2 - 1, truth)))
@@ -76,7 +76,7 @@ def test_the_next_frame_is_nearer_than_the_last_one(denoised: Any, clips: Record
     assert np.mean(made) > np.mean(repeated) + 1
 
 
-def test_walls_move_as_the_actions_say(pipe: Any, clips: Recorded) -> None:
+def test_walls_move_as_the_actions_say(pipe: Any, clips: RecordedClips) -> None:
     """In the places where the clips begin: for whoever keeps turning; whoever stays sees next to nothing move."""
     told = [[action] * 12 for action in ("left", "right", "stay") for _ in clips.frames]
     first = (clips.frames[:, :1] + 1) / 2
@@ -92,7 +92,7 @@ def test_walls_move_as_the_actions_say(pipe: Any, clips: Recorded) -> None:
 
 @pytest.fixture(scope="module")
 @torch.no_grad()
-def windows(clips: Recorded) -> tuple[Any, torch.Tensor, torch.Tensor]:
+def windows(clips: RecordedClips) -> tuple[Any, torch.Tensor, torch.Tensor]:
     """The token model; codes of whole windows `[part, frame, cell]`, parts of a clip in a row; their actions."""
     pipe = quiet(TOKENS)
     frames = pipe.transformer.config.frames
@@ -103,7 +103,7 @@ def windows(clips: Recorded) -> tuple[Any, torch.Tensor, torch.Tensor]:
 
 
 @torch.no_grad()
-def test_codes_are_likelier_behind_the_frames_before(windows: Any, clips: Recorded) -> None:
+def test_codes_are_likelier_behind_the_frames_before(windows: Any, clips: RecordedClips) -> None:
     """Behind frames of another clip, the codes that came are a surprise."""
     model, codes, done = windows
     other = torch.cat([codes.roll(len(codes) // len(clips.frames), 0)[:, :-1], codes[:, -1:]], 1)

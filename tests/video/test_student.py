@@ -82,7 +82,7 @@ def test_no_tolerance_is_plain_bit_for_bit(dit, rule, shown, cache):
     plain, _ = shown(dit, RAGGED, cache=cache)
     made, play = shown(dit, RAGGED, rule(0.0), cache=cache)
     assert torch.equal(made, plain)
-    assert play.report.deviation.altered == 0 and play.report.deviation.made == made.shape[0] * made.shape[1]
+    assert play.report.deviation.altered == 0 and play.report.deviation.frames == made.shape[0] * made.shape[1]
     guessed, play = shown(dit, [TRACE], rule(0.0), ActionModel(), k=2, cache=cache, thinks=True)
     assert torch.equal(guessed, shown(dit, [TRACE], cache=cache)[0]) and play.report.accepted > 0
 
@@ -104,7 +104,7 @@ def test_between_them_the_teacher_decides_frame_by_frame(dit, adapter, rule, sho
     made, play = shown(dit, [TRACE], rule(tolerance))
     close(made[0], expected)
     kept, deviation = [gap for gap, own in zip(gaps, stands, strict=True) if own], play.report.deviation
-    assert deviation.altered == deviation.measured == len(kept) and deviation.made == len(TRACE)
+    assert deviation.altered == deviation.measured == len(kept) and deviation.frames == len(TRACE)
     assert deviation.mean == pytest.approx(sum(kept) / len(kept), rel=1e-3)
     assert deviation.largest == pytest.approx(max(kept), rel=1e-3) and deviation.largest < tolerance
     said = str(play.report)
@@ -134,7 +134,7 @@ def test_rows_that_are_refused_at_other_times_are_what_they_are_alone(dit, adapt
     alone = [shown(dit, [trace], rule(tolerance), cache=cache, seed=7 + row) for row, trace in enumerate(RAGGED)]
     close(together, torch.cat([frames for frames, _ in alone]))
     assert play.report.deviation.altered == sum(one.report.deviation.altered for _, one in alone)
-    assert 0 < play.report.deviation.altered < play.report.deviation.made
+    assert 0 < play.report.deviation.altered < play.report.deviation.frames
 
 
 def test_a_frame_does_not_depend_on_when_it_was_made(dit, rule, shown):
@@ -148,15 +148,15 @@ def test_a_frame_does_not_depend_on_when_it_was_made(dit, rule, shown):
 class TeachersKeys:
     """The mutant: the student reads earlier frames through its teacher's keys."""
 
-    def _apart(self, window):
+    def _split(self, window):
         taught, learned = self.right(window)
         return taught, taught if learned.keys is not None else learned
 
 
 def test_a_student_with_its_teachers_keys_is_seen(dit, adapter, rule, shown, monkeypatch):
     alone, _ = shown(adapter.student(dit), [TRACE])
-    monkeypatch.setattr(CheckedDenoiser, "right", CheckedDenoiser._apart, raising=False)
-    monkeypatch.setattr(CheckedDenoiser, "_apart", TeachersKeys._apart)
+    monkeypatch.setattr(CheckedDenoiser, "right", CheckedDenoiser._split, raising=False)
+    monkeypatch.setattr(CheckedDenoiser, "_split", TeachersKeys._split)
     made, _ = shown(dit, [TRACE], rule(ALL))
     assert (made - alone).abs().max() > 1e-2
 

@@ -9,7 +9,7 @@ from mmspec.core.types import Draft
 from mmspec.core.warp import Warp
 from mmspec_video.drafters.frame_jacobi import FrameJacobi, FrameJacobiOptions
 from mmspec_video.playing.tokens import TokenPlay
-from mmspec_video.targets.token_frames import Clip, TokenFramesTarget
+from mmspec_video.targets.token_frames import TokenFramesTarget, TokenPrompt
 
 CODES, ACTIONS, CELLS, FRAMES = 10, 4, 12, 5
 PERIOD = CELLS + 1
@@ -42,10 +42,10 @@ def played(model, drafter=None, length=7, rows=2, k=6, late=False, warp=None, ac
 def test_a_pass_scores_what_teacher_forcing_says(tokens, tree):
     target = TokenFramesTarget(tokens)
     frames, actions = clip(3, 4)
-    whole = target.units(Clip(frames, torch.cat([actions, actions[:, :1]], 1)))
+    whole = target.units(TokenPrompt(frames, torch.cat([actions, actions[:, :1]], 1)))
     with torch.no_grad():
         wanted = tokens(whole)
-    given = Clip(frames[:, :2], actions[:, :2])
+    given = TokenPrompt(frames[:, :2], actions[:, :2])
     start = 2 * PERIOD
     started = target.start(given, 2 * PERIOD - 1, 6)
     assert torch.equal(started.prompt, whole[:, :start])
@@ -68,7 +68,7 @@ def test_a_pass_scores_what_teacher_forcing_says(tokens, tree):
 
 
 def test_an_action_changes_what_comes_after_it(tokens):
-    units = TokenFramesTarget(tokens).units(Clip(*clip(1, 3)[:1], torch.zeros(1, 3, dtype=torch.int64)))
+    units = TokenFramesTarget(tokens).units(TokenPrompt(*clip(1, 3)[:1], torch.zeros(1, 3, dtype=torch.int64)))
     other = units.clone()
     other[:, 2 * PERIOD - 1] = CODES + 1
     with torch.no_grad():
@@ -133,7 +133,7 @@ def test_the_frame_before_is_a_good_draft_of_the_same_frame(tokens):
     frames, _ = clip(1)
     target = TokenFramesTarget(tokens)
     decoder = Decoder(target, FrameJacobi(), Match(), k=CELLS)
-    state = decoder.start(Clip(frames, torch.tensor([[0, 0]])), 2 * PERIOD - 1)
+    state = decoder.start(TokenPrompt(frames, torch.tensor([[0, 0]])), 2 * PERIOD - 1)
     draft = decoder.speculate(state).draft
     copies = torch.cat([frames[0, 1, 1:], torch.tensor([CODES])])  # the action behind the frame, too
     assert torch.equal(draft.drafted[0], copies)
@@ -154,7 +154,7 @@ def test_windows_run_across_actions_that_are_known(tokens):
 def test_bad_input(tokens):
     target, (frames, before) = TokenFramesTarget(tokens), clip(1)
     with pytest.raises(ValueError, match="sees 5 frames at once: 2 given ones and 39 new units"):
-        target.start(Clip(frames, torch.zeros(1, 2, dtype=torch.int64)), 39, 1)
+        target.start(TokenPrompt(frames, torch.zeros(1, 2, dtype=torch.int64)), 39, 1)
     with pytest.raises(ValueError, match="begins with 1 to 4 frames, not 5"):
         TokenPlay(Decoder(target), clip(1, 5)[0], clip(1, 5)[1], 1, 0)
     play = TokenPlay(Decoder(target), frames, before, 1, 0)

@@ -15,7 +15,7 @@ from mmspec_video.models.token_world import TokenWorldModel
 from mmspec_video.train import denoising, ship, tokens, vqs, world
 from mmspec_video.train.clusters import Clusters
 from mmspec_video.train.codebook import Restarts
-from mmspec_video.train.coded import Clips
+from mmspec_video.train.coded import CodedEpisodes
 from mmspec_video.train.recipe import VideoRecipe
 from mmspec_video.train.tokens import drawn, mixed, next_code, sequence
 
@@ -42,7 +42,7 @@ def stripes(episodes, length, size, seed):
 def clips():
     g = torch.Generator().manual_seed(0)
     codes = torch.randint(16, (4, 12, 4), generator=g).to(torch.int16)
-    return Clips(codes, torch.randint(4, (4, 12), generator=g), torch.tensor([0, 2]))
+    return CodedEpisodes(codes, torch.randint(4, (4, 12), generator=g), torch.tensor([0, 2]))
 
 
 @pytest.fixture
@@ -251,12 +251,12 @@ def test_finished_frames_have_no_loss(clips, vq, dit):
     assert (time == denoising.CONTEXT_TIME).any()
 
 
-def test_noisy_frames_behind_clean_ones_are_what_the_sampler_will_see(dit):
+def test_noisy_frames_velocities_after_clean_ones_are_what_the_sampler_will_see(dit):
     g = torch.Generator().manual_seed(0)
     latents, mixed = torch.randn(2, 3, 8, 2, 2, generator=g), torch.randn(2, 3, 8, 2, 2, generator=g)
     led, time = torch.randint(5, (2, 3), generator=g), torch.rand(2, 3, generator=g)
     with torch.no_grad():
-        made = denoising.behind_clean(dit, latents, mixed, time, led)
+        made = denoising.velocities_after_clean(dit, latents, mixed, time, led)
         for frame in range(3):
             clip = torch.cat([latents[:, :frame], mixed[:, frame : frame + 1]], 1)
             times = torch.full((2, frame + 1), denoising.CONTEXT_TIME)

@@ -14,22 +14,24 @@ DEFAULT = BenchOptions()
 
 def bench_video(
     method: Annotated[str | None, typer.Option(help="Methods, joined by commas; default: all that fit.")] = None,
-    json: Annotated[Path | None, typer.Option(help="Where to write the result; raw repeats included.")] = None,
-    plot: Annotated[Path | None, typer.Option(help="Where to draw it (.png, .svg); needs the extra `bench`.")] = None,
-    device: Annotated[str, typer.Option(help="cpu, cuda, …; a GPU is asked how fast a large model is, too.")] = "cpu",
+    json: Annotated[Path | None, typer.Option(help="File for the result, raw repeats included.")] = None,
+    plot: Annotated[Path | None, typer.Option(help="File for a plot (.png, .svg); needs the extra `bench`.")] = None,
+    device: Annotated[str, typer.Option(help="cpu, cuda, …; on a GPU a large model is measured, too.")] = "cpu",
     repeats: Annotated[
-        int, typer.Option(min=1, max=1000, help="Counted repeats, each of clips of its own.")
+        int, typer.Option(min=1, max=1000, help="Counted repeats, each with other clips.")
     ] = DEFAULT.repeats,
     clips: Annotated[int, typer.Option(min=1, max=8, help="Clips of a repeat.")] = DEFAULT.clips,
-    frames: Annotated[int, typer.Option(min=3, max=10_000, help="New frames of a clip, at most.")] = DEFAULT.frames,
+    frames: Annotated[int, typer.Option(min=3, max=10_000, help="Most new frames of a clip.")] = DEFAULT.frames,
     ahead: Annotated[int, typer.Option(min=1, max=8, help="Actions that are guessed ahead.")] = DEFAULT.ahead,
-    seed: Annotated[int, typer.Option(help="Of the first clip; the others count up.")] = DEFAULT.seed,
+    seed: Annotated[
+        int, typer.Option(help="Seed of the first clip; the others have consecutive seeds.")
+    ] = DEFAULT.seed,
     model: Annotated[str, typer.Option(help="Shipped names, or folders of pipelines, joined by commas.")] = ",".join(
         MODELS
     ),
     quick: Quick = False,
 ) -> None:
-    """Compare methods, interleaved, with plain decoding; players who wait; how near frames are to the simulator's."""
+    """Compare methods with plain decoding, in turns: speed, waits of players, and fidelity to the simulator."""
     from mmspec.kits.pictures.bench.command import bench, refuse
 
     refuse(2, json, plot)

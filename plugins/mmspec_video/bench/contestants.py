@@ -1,6 +1,6 @@
-"""Who makes clips: frames of codes, and denoised frames with nobody to wait for; all actions are known at once.
+"""Contestants that make clips without waiting for a player: all actions are known from the start.
 
-The clock stops before frames become pixels: that takes everybody as long.
+The clock stops before frames are decoded to pixels, which takes equally long for all contestants.
 """
 
 import time
@@ -13,29 +13,25 @@ from torch import Tensor
 
 from mmspec.api.build import decoder_for
 from mmspec.bench.limits import synchronize
-from mmspec.bench.memory import Footprint, footprint
-from mmspec.bench.race import Run
+from mmspec.bench.race import Run, Track
 from mmspec.core.decoder import Decoder
 from mmspec.report.result import PLAIN
 from mmspec_video.bench.clips import Task
-from mmspec_video.bench.settings import given
+from mmspec_video.bench.settings import decoder_arguments
 from mmspec_video.playing.frames import FramePlay
 from mmspec_video.playing.tokens import TokenPlay
 from mmspec_video.targets.denoiser import Cache
-from mmspec_video.targets.token_frames import TokenFramesTarget
-
-FEW = 3
-"""Frames in which memory is watched: the profiler is slow."""
+from mmspec_video.targets.frames import FramesTarget
 
 
 @dataclass(frozen=True)
-class Maker:
-    """One way to make clips. A call is the drafter's first: nothing is remembered from clip to clip.
+class ClipMaker:
+    """One way to make clips. Every call has a new drafter: nothing is remembered from clip to clip.
 
     Attributes:
         model: The transformer.
-        how: A method and its options.
-        cache: Of denoising models.
+        how: The method and its options.
+        cache: The cache option of denoising models.
     """
 
     model: Any
@@ -43,17 +39,16 @@ class Maker:
     cache: Cache = "exact"
 
     def decoder(self) -> Decoder:
-        """A new one."""
-        made = decoder_for(self.model, **given(self.how))
-        target: Any = made.target
-        if not isinstance(target, TokenFramesTarget):
-            target.denoiser = replace(target.denoiser, cache=self.cache)
-        return made
+        """A new decoder."""
+        decoder = decoder_for(self.model, **decoder_arguments(self.how))
+        if isinstance(decoder.target, FramesTarget):
+            decoder.target.denoiser = replace(decoder.target.denoiser, cache=self.cache)
+        return decoder
 
     def play(self, task: Task) -> FramePlay | TokenPlay:
-        """A new play, at its beginning."""
+        """A new play of a task."""
         decoder = self.decoder()
-        kind = TokenPlay if isinstance(decoder.target, TokenFramesTarget) else FramePlay
+        kind = FramePlay if isinstance(decoder.target, FramesTarget) else TokenPlay
         return kind(decoder, task.first, task.before, task.actions.shape[1], task.seed)
 
     def __call__(self, task: Task) -> Run:
@@ -61,18 +56,20 @@ class Maker:
         synchronize(device)
         began = time.perf_counter()
         play.act(task.actions)
-        made = torch.cat([play.frame() for _ in range(task.actions.shape[1])])
+        frames = torch.cat([play.frame() for _ in range(task.actions.shape[1])])
         synchronize(device)
-        return Run(time.perf_counter() - began, [made.cpu()], play.report)
-
-    def memory(self, task: Task) -> Footprint:
-        """What the transformer and a call's first frames take."""
-        few = replace(task, actions=task.actions[:, :FEW])
-        return footprint(lambda: self(few), [self.model], str(task.first.device))
+        return Run(time.perf_counter() - began, [frames.cpu()], play.report)
 
 
 def same_frames(own: Tensor, other: Tensor) -> float:
-    """Share of the frames `[n, …]` that are the other's: codes exactly, numbers but for the arithmetic of a batch."""
+    """Share of equal frames `[n, …]`: codes exactly, latents up to the rounding of another batch size."""
     if not own.is_floating_point():
         return float((own == other).flatten(1).all(1).float().mean())
     return float(torch.isclose(own, other, rtol=1e-3, atol=1e-3).flatten(1).all(1).float().mean())
+
+
+def same_clips(own: Track, other: Track) -> float:
+    """Mean of `same_frames` over all runs of two contestants."""
+    both = zip(own.every, other.every, strict=True)
+    shares = [same_frames(a.units[0], b.units[0]) for a, b in both]
+    return round(sum(shares) / len(shares), 4)

@@ -1,7 +1,7 @@
-"""A size that wants a GPU: 310 million parameters with random weights, how many frames a second in four steps.
+"""A model for a GPU: 310 million random weights, frames per second in four steps.
 
-Next-Frame Diffusion (arXiv 2506.01380, table 1) reports 31 on an A100 with keys that are kept. Frames of 384 × 224 are
-latents of 28 × 48 here, which are 336 cells; weights do not matter for speed.
+Next-Frame Diffusion (arXiv 2506.01380, table 1) reports 31 on an A100 with a key cache. Its frames of 384 × 224 pixels
+are latents of 28 × 48 here, which are 336 cells; the values of weights do not affect speed.
 """
 
 from collections.abc import Callable, Mapping
@@ -13,7 +13,7 @@ from mmspec.bench.race import Run, relay
 from mmspec.bench.rows import row_of
 from mmspec.report.result import PLAIN, Row
 from mmspec_video.bench.clips import Task
-from mmspec_video.bench.contestants import Maker
+from mmspec_video.bench.contestants import ClipMaker
 from mmspec_video.bench.settings import STREAMING
 from mmspec_video.models.next_frame import NextFrameDiT
 
@@ -30,13 +30,13 @@ CALLS = 2 * (1 + REPEATS)
 def large(
     device: str, tick: Callable[[], None], size: str = SIZE, shape: Mapping[str, Any] = SHAPE, new: int = NEW
 ) -> list[Row]:
-    """Rows of plain decoding, keys computed anew when the window slides, and kept.
+    """Rows of plain decoding with the exact and with the streaming cache.
 
     Args:
         device: A GPU.
-        tick: Called after every call.
-        size: Of `NextFrameDiT`.
-        shape: Of its frames.
+        tick: Called after every call of a contestant.
+        size: A size of `NextFrameDiT`.
+        shape: Further arguments of `NextFrameDiT`.
         new: Frames of a call; the window is full from the start.
     """
     torch.manual_seed(0)
@@ -47,18 +47,16 @@ def large(
         actions = torch.arange(new)[None] % shape["actions"]
     task = Task(first, none, actions, first[0, -1], first[0], 0)
 
-    def half(maker: Maker) -> Callable[[Task], Run]:
+    def in_half(maker: ClipMaker) -> Callable[[Task], Run]:
         def call(task: Task) -> Run:
             with torch.autocast(torch.device(device).type, torch.bfloat16):
                 return maker(task)
 
         return call
 
-    makers = {PLAIN: half(Maker(model)), STREAMING: half(Maker(model, cache="streaming"))}
-    tracks = relay(makers, [[task]] * REPEATS, [task], tick=tick)
-    kept = {PLAIN: "exact", STREAMING: "streaming"}
-    rows = []
-    for name, track in tracks.items():
-        row = row_of(track, tracks[PLAIN], method=name, setting=SETTING, options={"cache": kept[name]}, quality={})
-        rows.append(row)
-    return rows
+    makers = {PLAIN: ClipMaker(model), STREAMING: ClipMaker(model, cache="streaming")}
+    contestants = {name: in_half(maker) for name, maker in makers.items()}
+    tracks = relay(contestants, [[task]] * REPEATS, [task], tick=tick)
+    how = {"setting": SETTING, "quality": {}}
+    plain = tracks[PLAIN]
+    return [row_of(tracks[n], plain, method=n, options={"cache": m.cache}, **how) for n, m in makers.items()]

@@ -1,4 +1,4 @@
-"""`mmspec bench video`: every model that was asked for, one after the other; all of a model's methods in turns."""
+"""`mmspec bench video`: one model after the other; all methods of a model in turns."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -14,19 +14,16 @@ from mmspec.bench.plan import Plan, planned
 from mmspec.hosts.loading import locate_pipeline
 from mmspec.registry.suggest import unknown
 from mmspec.report.result import PLAIN, Limits, Result
-from mmspec_video.bench import large
+from mmspec_video.bench import codes, denoised, large
 from mmspec_video.bench.clips import recorded
-from mmspec_video.bench.codes import calls_of as calls_of_codes
-from mmspec_video.bench.codes import codes
-from mmspec_video.bench.denoised import Tried, denoised
-from mmspec_video.bench.denoised import calls_of as calls_of_denoised
-from mmspec_video.bench.settings import GIVEN, BenchOptions, deep, given, methods_for, windowed
-from mmspec_video.bench.side import Side
+from mmspec_video.bench.fidelity import structural_similarity
+from mmspec_video.bench.model_bench import ModelBench
+from mmspec_video.bench.settings import GIVEN, BenchOptions, Ways, decoder_arguments, deep, methods_for, windowed
 from mmspec_video.pipeline import NextFramePipeline
 
 HOW = (
     "A window is the units (codes and actions) drafted per round; the actions of recorded clips are known in advance "
-    "there. Where somebody plays, seconds are those of waiting, from the moment an action is known to its frame: the "
+    "there. With a player, seconds are those of waiting, from the moment an action is known to its frame: the "
     "player thinks for d frames' time of plain decoding, during which frames are made ahead for free; a hit is a frame "
     "that was there already; hit, miss, p50 and p95 of plain are multiples of plain's; discarded is frames that were "
     "made and never shown, per shown frame. The adversarial player never does what the model's default method guesses. "
@@ -46,29 +43,33 @@ def bench_video(
     """Load pipelines and run.
 
     Args:
-        methods: Which of ours; None for all that fit.
-        options: How much.
-        device: Where; on a GPU, how fast a large model is, too.
-        progress: Given what is ahead, returns what is called after each call.
-        models: Names or folders of pipelines, one of which has recorded clips beside it.
+        methods: Names of methods; None: all that fit.
+        options: How much is measured.
+        device: Device; on a GPU the speed of a large model is measured, too.
+        progress: Takes the plan, returns a function that is called after each call of a contestant.
+        models: Names or folders of pipelines, one of which has recorded clips.
 
     Raises:
-        ValueError: There is no such model, method or device, a method lacks something, or there are no clips.
+        ValueError: There is no such model, method or device, a method lacks something, there are no clips, or
+            scikit-image is not installed.
     """
     pipes = [loaded(name, device) for name in models]
     clips = recorded([folder_of(name) for name in models])
     chosen = _chosen(methods, pipes)
-    sides = [Side(pipe, clips, names, options, device) for pipe, names in zip(pipes, chosen, strict=True)]
-    tried, lacking = zip(*(_tried(side) for side in sides), strict=True)
+    both, limits = zip(pipes, chosen, strict=True), Limits()
+    benches = [ModelBench(pipe, clips, names, options, device, limits=limits) for pipe, names in both]
+    tried, lacking = zip(*(_tried(bench) for bench in benches), strict=True)
     for name in methods or ():  # checked before anything is timed
-        if name != PLAIN and not any(name in side.methods for side in sides):
+        if name != PLAIN and not any(name in bench.methods for bench in benches):
             raise next(error for errors in lacking for error in errors)
+    if options.whole:
+        structural_similarity()
     on_gpu = device.startswith("cuda")
-    tick = progress(_plan([_planned(side, ways) for side, ways in zip(sides, tried, strict=True)], on_gpu))
-    for side, ways in zip(sides, tried, strict=True):
-        side.tick = tick
-        codes(side) if side.coded else denoised(side, ways)
-    rows = [row for side in sides for row in side.rows] + (large.large(device, tick) if on_gpu else [])
+    tick = progress(_plan([_planned(bench, ways) for bench, ways in zip(benches, tried, strict=True)], on_gpu))
+    for bench, ways in zip(benches, tried, strict=True):
+        bench.tick = tick
+        codes.measure(bench) if bench.coded else denoised.measure(bench, ways)
+    rows = [row for bench in benches for row in bench.rows] + (large.large(device, tick) if on_gpu else [])
     return Result(
         kind="video",
         model=" and ".join(models),
@@ -77,8 +78,8 @@ def bench_video(
         seed=options.seed,
         prompts={"clips": min(options.repeats * options.clips, len(clips.frames))},
         rows=rows,
-        peers={name: peer for side in sides for name, peer in side.peers.items()},
-        limits=_limits(sides),
+        peers={name: peer for bench in benches for name, peer in bench.peers.items()},
+        limits=limits,
         unit="frame",
         piece="clip",
         how=f"Clips of at most {options.frames} new frames behind {GIVEN}. {HOW}"
@@ -86,29 +87,29 @@ def bench_video(
     )
 
 
-def _planned(side: Side, tried: Tried) -> Plan:
-    """What is ahead for a model, from one clip of plain decoding."""
+def _planned(bench: ModelBench, ways: Ways) -> Plan:
+    """The plan of a model, estimated from one clip of plain decoding."""
 
-    def work(side: Side) -> int:
-        return calls_of_codes(side) if side.coded else calls_of_denoised(side, tried)
+    def calls(bench: ModelBench) -> int:
+        return codes.calls_of(bench) if bench.coded else denoised.calls_of(bench, ways)
 
-    options = side.options
-    shorter = work(replace(side, options=options.quick)) * options.quick.frames / options.frames
-    return planned(work(side), work(side), shorter if options.whole else None, side.once)
+    options = bench.options
+    shorter = calls(replace(bench, options=options.quick)) * options.quick.frames / options.frames
+    return planned(calls(bench), calls(bench), shorter if options.whole else None, bench.once)
 
 
 def _plan(plans: Sequence[Plan], on_gpu: bool) -> Plan:
-    """Of all models together; the large one of a GPU takes as long as it takes."""
+    """The plan of all models together; the seconds of the large model are not estimated."""
     quick = [plan.quick for plan in plans if plan.quick is not None]
     calls = sum(plan.calls for plan in plans) + large.CALLS * on_gpu
     return Plan(calls, sum(plan.seconds for plan in plans), sum(quick) if quick else None)
 
 
 def loaded(name: str, device: str) -> Any:
-    """A pipeline of frames, decoding plainly.
+    """A `NextFramePipeline` with plain decoding.
 
     Raises:
-        ValueError: There is no such model or device, or it makes something else.
+        ValueError: There is no such model or device, or the model is of another kind.
     """
     pipe = mmspec.Pipeline.from_pretrained(name, device=device, method=PLAIN)
     if not isinstance(pipe, NextFramePipeline):
@@ -117,14 +118,14 @@ def loaded(name: str, device: str) -> Any:
 
 
 def folder_of(name: str) -> Path:
-    """Where a pipeline that was loaded lies."""
+    """The folder of a pipeline that was loaded."""
     folder = locate_pipeline(name)
     assert folder is not None, "a pipeline that is not on this machine is refused when it is loaded"
     return folder
 
 
 def _chosen(methods: list[str] | None, pipes: Sequence[Any]) -> list[tuple[str, ...]]:
-    """Of every model, the methods that fit it."""
+    """The chosen methods that fit each model."""
     fit = [methods_for(pipe.transformer) for pipe in pipes]
     known = list(dict.fromkeys(name for names in fit for name in names))
     for name in methods or ():
@@ -133,28 +134,18 @@ def _chosen(methods: list[str] | None, pipes: Sequence[Any]) -> list[tuple[str, 
     return [tuple(name for name in names if methods is None or name in methods) for names in fit]
 
 
-def _tried(side: Side) -> tuple[Tried, list[ValueError]]:
-    """What is tried of a model's methods, and why others cannot be: they lack a student that nobody trained, say."""
-    able, tried, lacking = [], Tried(), []
-    for name in side.methods:
-        ways = windowed([name]) if side.coded else deep([name], side.options.ahead)
+def _tried(bench: ModelBench) -> tuple[Ways, list[ValueError]]:
+    """The ways to try, and why other methods cannot be tried (the model has no student, say); updates `methods`."""
+    able, tried, lacking = list[str](), Ways(), list[ValueError]()
+    for name in bench.methods:
+        ways = windowed([name]) if bench.coded else deep([name], bench.options.ahead)
         try:
             for how in ways.values():
-                decoder_for(side.model, **given(how))
+                decoder_for(bench.model, **decoder_arguments(how))
         except ValueError as error:
             lacking.append(error)
         else:
             able.append(name)
             tried |= ways
-    side.methods = tuple(able)
+    bench.methods = tuple(able)
     return tried, lacking
-
-
-def _limits(sides: Sequence[Side]) -> Limits:
-    """Those of all models together; passes over N units are those of codes."""
-    made = Limits()
-    for side in sides:
-        made.v_of_n.update(side.limits.v_of_n)
-        made.F_pipe.update(side.limits.F_pipe)
-        made.measured.update(side.limits.measured)
-    return made

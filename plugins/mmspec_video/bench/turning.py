@@ -1,6 +1,6 @@
-"""Do walls move as the actions say? Whoever turns left sees them move to the right, and the other way round.
+"""Whether pictures move as the actions say: after a turn to the left they move to the right, and the other way round.
 
-PSNR cannot tell: a world that goes on without the player's consent may be near the simulator's picture, too.
+PSNR cannot tell: a world that ignores the player may be close to the simulator's frames, too.
 """
 
 from collections.abc import Sequence
@@ -9,22 +9,22 @@ import torch
 from torch import Tensor
 
 MOST = 14
-"""Pixels that a picture moves in a frame, at most; whoever turns moves it by about 6."""
+"""Largest shift between two frames, in pixels; a turn shifts by about 6."""
 SHOWS = 2 / 255
-"""How much nearer, of 1, the picture before must be where it has moved to: a plain wall does not show that it moves."""
+"""Least improvement of the mean absolute difference by the best shift; a plain wall does not show that it moves."""
 WAYS = {"left": 1, "right": -1}
-"""Where pictures move behind actions of these names; 1 is to the right."""
+"""Direction in which pictures move after actions of these names; 1 is to the right."""
 
 
 def moved(before: Tensor, after: Tensor) -> tuple[Tensor, Tensor]:
-    """How far pictures have moved to the right.
+    """Shift of pictures to the right.
 
     Args:
         before: `[…, colour, height, width]` in [0, 1].
-        after: The same, a frame later.
+        after: The next frames, of the same shape.
 
     Returns:
-        Pixels `[…]` int64, and `[…]` bool: whether they show it.
+        Pixels `[…]` int64; and `[…]` bool: whether the pictures show that they moved.
     """
     width = before.shape[-1]
     most = min(MOST, width // 2)
@@ -40,15 +40,15 @@ def moved(before: Tensor, after: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def turned_as_told(frames: Tensor, actions: Tensor, names: Sequence[str]) -> float | None:
-    """Share of the frames behind a turn that moved the right way, of those that show where they moved.
+    """Share of the frames after a turn that moved the right way, among those that show that they moved.
 
     Args:
         frames: `[…, n, colour, height, width]` in [0, 1].
-        actions: `[…, n - 1]` int64: what led from each to the next.
-        names: Of the actions, by number.
+        actions: `[…, n - 1]` int64: the actions between them.
+        names: Names of the actions, by number.
 
     Returns:
-        None, where no frame shows it.
+        The share; None where no frame shows that it moved.
     """
     by, shows = moved(frames[..., :-1, :, :, :], frames[..., 1:, :, :, :])
     way = torch.tensor([WAYS.get(name, 0) for name in names], device=actions.device)[actions]

@@ -1,11 +1,12 @@
-"""`action-model`: what the player did after the same actions before.
+"""`action-model`: guess what the player did after the same actions before.
 
-An n-gram model over the player's own history of this call: every earlier place votes for the action that followed
-there, the more so the longer the actions before it agree with the latest ones, and a little more if it was lately.
-Before there is a history it repeats the last action. With `branches` the likeliest next actions are tried side by side,
-in one batch; each goes on as the model thinks likeliest.
-Guarantee: none is needed. The truth decides, and a frame does not depend on when it was made.
-Knobs: `ngram`: longer contexts are surer and rarer; `branches`: more hit more often and cost a frame each.
+An n-gram model over the player's own history in this call: every earlier position votes for the action that followed
+there; its weight grows with the number of preceding actions that agree with the latest ones, and a little with recency.
+Without a history the last action is repeated. With `branches`, the likeliest next actions are tried side by side in one
+batch; each branch continues with the model's likeliest actions.
+Guarantee: none is needed; the player's actions decide, and a frame does not depend on when it was made.
+Knobs: `ngram`: longer contexts are more certain and rarer; `branches`: more guess right more often, and each costs a
+frame.
 """
 
 from dataclasses import dataclass, field
@@ -23,9 +24,9 @@ from mmspec.core.types import Draft, Step
 from mmspec_video.plugin import ACTION_MODEL
 
 TRUST = 8.0
-"""How many times more a place counts whose context agrees by one action more."""
+"""Factor by which a position's vote grows with every further action that agrees."""
 REPEAT = 0.5
-"""What repeating is worth, in votes of places whose context does not agree at all."""
+"""Weight of repeating the last action, in votes of positions whose context does not agree."""
 
 
 @dataclass(frozen=True)
@@ -39,10 +40,10 @@ class ActionModelOptions:
 
 
 class ActionModel:
-    """A tree: `branches` next actions, a chain behind each.
+    """A drafter of trees: `branches` next actions, each followed by a chain.
 
     Args:
-        options: Context and branches.
+        options: Context length and number of branches.
     """
 
     needs, offers = ACTION_MODEL.needs, ACTION_MODEL.offers
@@ -58,7 +59,7 @@ class ActionModel:
 
     @property
     def branches(self) -> int:
-        """No more than there are actions."""
+        """Branches per round, at most the number of actions."""
         return min(self.options.branches, self.actions)
 
     def width(self, k: int) -> int:
@@ -88,17 +89,17 @@ class ActionModel:
         return torch.where(back >= state.pads[:, None], state.history.gather(1, back.clamp(min=0)), -1)
 
     def _votes(self, state: State) -> Tensor:
-        """How much every place of the history counts, `[row, place]`: 0 where nothing is known, more the later."""
-        place = torch.arange(state.history.shape[1], device=state.known.device)
-        known = (place < state.known[:, None]) & (place >= state.pads[:, None])
-        return torch.where(known, 1.0 + place.float() / len(place), 0.0)
+        """Weights `[row, position]` of the history: 0 where nothing is known, larger for later positions."""
+        position = torch.arange(state.history.shape[1], device=state.known.device)
+        known = (position < state.known[:, None]) & (position >= state.pads[:, None])
+        return torch.where(known, 1.0 + position.float() / len(position), 0.0)
 
     def _score(self, history: Tensor, votes: Tensor, context: Tensor) -> Tensor:
-        """Scores `[row, branch, action]` of what follows `context [row, branch, ngram]`."""
+        """Scores `[row, branch, action]` of the action after `context [row, branch, ngram]`."""
         agree = torch.ones_like(history, dtype=torch.bool)[:, None].expand(-1, context.shape[1], -1)
         length = torch.zeros(agree.shape, dtype=torch.float32, device=history.device)
         for back in range(1, context.shape[2] + 1):
-            before = F.pad(history, (back, 0), value=-2)[:, : history.shape[1]]  # what stands so far before each place
+            before = F.pad(history, (back, 0), value=-2)[:, : history.shape[1]]  # the action `back` positions earlier
             agree = agree & (before[:, None] == context[..., -back, None])
             length = length + agree
         weight = votes[:, None] * TRUST**length

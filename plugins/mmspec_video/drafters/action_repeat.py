@@ -1,8 +1,8 @@
-"""`action-repeat`: the player goes on doing what was done last.
+"""`action-repeat`: guess that the player repeats the last action.
 
-Next-Frame Diffusion's guess (arXiv 2506.01380, § 3.4): most of the time a key stays pressed.
-Guarantee: none is needed. The truth decides, and a frame does not depend on when it was made.
-Knobs: how far ahead (`k`): frames behind a wrong guess are thrown away.
+The guess of Next-Frame Diffusion (arXiv 2506.01380, § 3.4): most of the time a key stays pressed.
+Guarantee: none is needed; the player's actions decide, and a frame does not depend on when it was made.
+Knobs: `k`, how far ahead: frames after a wrong guess are discarded.
 """
 
 from typing import Any
@@ -15,7 +15,7 @@ from mmspec_video.plugin import ACTION_REPEAT
 
 
 class ActionRepeat:
-    """A chain of the last action."""
+    """A drafter of chains of the last action."""
 
     needs, offers = ACTION_REPEAT.needs, ACTION_REPEAT.offers
     example = "mmspec_video.example:player"

@@ -1,9 +1,10 @@
-"""`frame-jacobi`: the core's window over a frame's codes, filled by what the frame before shows there.
+"""`frame-jacobi`: the core's Jacobi window over a frame's codes, filled from the frame before.
 
 Speculative Jacobi decoding (arXiv 2410.01699) with shared noise (2510.24211): the target's own last pass is the draft.
-From frame to frame little changes, so new slots copy the code at the same place of the frame before. All fillings are
-point masses: the output is exact, whatever they say.
-Knobs: `init` (what enters the window); `k` (the window: longer accepts more a pass, and costs more a pass).
+Little changes from frame to frame, so new slots copy the code at the same place of the frame before. All fillings are
+point masses.
+Guarantee: none is needed; the output is exact whatever the fillings are.
+Knobs: `init` (what enters the window); `k` (the window: a longer one accepts more per pass, and costs more per pass).
 """
 
 from dataclasses import dataclass, field
@@ -13,6 +14,7 @@ from mmspec.core.drafters.initialisations import EarlierUnit, LeftUnit, RandomUn
 from mmspec.core.drafters.jacobi import Initialisation, Jacobi
 from mmspec.core.protocols import Target
 from mmspec_video.plugin import FRAME_JACOBI
+from mmspec_video.targets.capabilities import FrameLayout
 
 
 @dataclass(frozen=True)
@@ -28,7 +30,7 @@ class FrameJacobi(Jacobi):
     """The core's window on a target of frames.
 
     Args:
-        options: Filling.
+        options: Options.
     """
 
     needs, offers = FRAME_JACOBI.needs, FRAME_JACOBI.offers
@@ -38,23 +40,23 @@ class FrameJacobi(Jacobi):
         self.options = options
 
     def bind(self, target: Target) -> None:
-        """Learn how far frames and their rows are apart.
+        """Make the filling for the target's frame layout.
 
         Raises:
             ValueError: The target has no frames, and the filling needs them.
         """
         super().bind(target)
-        period, columns = getattr(target, "period", None), getattr(target, "columns", None)
-        init = self.options.init
-        if (period is None and init == "previous-frame") or (columns is None and init == "above"):
-            raise ValueError(f"init={init!r} needs a target of frames; init=left and init=random do not")
-        assert target.vocab is not None
-        self.initialisation = self._filling(target.vocab, period or 1, columns or 1)
+        self.initialisation = self._filling(target)
 
-    def _filling(self, vocab: int, period: int, columns: int) -> Initialisation:
-        return {
-            "previous-frame": lambda: EarlierUnit(period, in_prompt=True),
-            "above": lambda: EarlierUnit(columns),
-            "left": LeftUnit,
-            "random": lambda: RandomUnit(vocab),
-        }[self.options.init]()
+    def _filling(self, target: Target) -> Initialisation:
+        init = self.options.init
+        if init == "left":
+            return LeftUnit()
+        if init == "random":
+            assert target.vocab is not None
+            return RandomUnit(target.vocab)
+        if not isinstance(target, FrameLayout):
+            raise ValueError(f"init={init!r} needs a target of frames; init=left and init=random do not")
+        if init == "previous-frame":
+            return EarlierUnit(target.period, in_prompt=True)
+        return EarlierUnit(target.columns)

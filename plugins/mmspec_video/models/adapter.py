@@ -1,7 +1,7 @@
 """A student as a small change of its teacher: low-rank differences of matrices (LoRA, arXiv 2106.09685).
 
-What a consistency student learns fits into a twentieth of the teacher's weights (as LCM-LoRA found, 2311.05556), so it
-can be shipped beside the teacher without a second model.
+What a consistency student learns fits into a twentieth of the teacher's weights (as LCM-LoRA found, arXiv 2311.05556),
+so a student can be shipped as a small file beside its teacher.
 """
 
 import copy
@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from mmspec_video.models.next_frame import NextFrameDiT
 
 
-class LowRank(nn.Module):
-    """A frozen matrix and its learned difference, which begins at zero."""
+class LowRankLinear(nn.Module):
+    """A frozen linear layer and its learned low-rank difference, which is zero at first."""
 
     def __init__(self, base: nn.Linear, rank: int) -> None:
         super().__init__()
@@ -28,12 +28,12 @@ class LowRank(nn.Module):
 
 
 class StudentAdapter(ModelMixin, ConfigMixin):
-    """The differences, by the names of the matrices.
+    """The low-rank differences of a student, by the names of the teacher's weight matrices.
 
     Args:
-        shapes: Of the matrices: `{"blocks.0.attn.to_qkv": [leaves, enters], …}`.
-        rank: Of every difference.
-        steps: Jumps from noise to a frame.
+        shapes: Shapes of the matrices: `{"blocks.0.attn.to_qkv": [outputs, inputs], …}`.
+        rank: Rank of every difference.
+        steps: The student's steps from noise to a frame.
     """
 
     @register_to_config
@@ -44,46 +44,46 @@ class StudentAdapter(ModelMixin, ConfigMixin):
 
     @classmethod
     def of(cls, adapted: nn.Module, steps: int) -> "StudentAdapter":
-        """What was learned on top of a model (`adaptable`)."""
-        layers = {name: layer for name, layer in adapted.named_modules() if isinstance(layer, LowRank)}
+        """The adapter that holds what a model of `adaptable` has learned."""
+        layers = {name: layer for name, layer in adapted.named_modules() if isinstance(layer, LowRankLinear)}
         rank = next(iter(layers.values())).down.shape[0]
-        made = cls({name: list(layer.base.weight.shape) for name, layer in layers.items()}, rank, steps)
+        adapter = cls({name: list(layer.base.weight.shape) for name, layer in layers.items()}, rank, steps)
         for name, layer in layers.items():
-            made.down[_key(name)].data.copy_(layer.down.detach())
-            made.up[_key(name)].data.copy_(layer.up.detach())
-        return made.eval()
+            adapter.down[_key(name)].data.copy_(layer.down.detach())
+            adapter.up[_key(name)].data.copy_(layer.up.detach())
+        return adapter.eval()
 
     def student(self, teacher: NextFrameDiT) -> NextFrameDiT:
-        """The teacher's copy with the differences added, which jumps.
+        """A copy of the teacher with the differences added: a consistency model.
 
         Raises:
-            ValueError: It was learned on another model.
+            ValueError: The adapter was learned on another model.
         """
         own = {name: list(layer.weight.shape) for name, layer in _matrices(teacher).items()}
         if own != {name: list(shape) for name, shape in self.config.shapes.items()}:
             raise ValueError("this student was learned from another teacher: its matrices have other names or shapes")
-        made = copy.deepcopy(teacher)
-        made.register_to_config(objective="consistency", steps=self.config.steps)
-        for name, layer in _matrices(made).items():
+        student = copy.deepcopy(teacher)
+        student.register_to_config(objective="consistency", steps=self.config.steps)
+        for name, layer in _matrices(student).items():
             difference = self.up[_key(name)].float() @ self.down[_key(name)].float()
             layer.weight.data.add_(difference.to(layer.weight))
-        return made.eval()
+        return student.eval()
 
 
 def adaptable(teacher: NextFrameDiT, rank: int) -> NextFrameDiT:
-    """The teacher's copy whose blocks learn differences, and nothing else does."""
-    made = copy.deepcopy(teacher).requires_grad_(False)
-    for name, layer in _matrices(made).items():
+    """A copy of the teacher in which only low-rank differences of the matrices are trained."""
+    model = copy.deepcopy(teacher).requires_grad_(False)
+    for name, layer in _matrices(model).items():
         parent, _, own = name.rpartition(".")
-        setattr(made.get_submodule(parent), own, LowRank(layer, rank))
-    return made
+        setattr(model.get_submodule(parent), own, LowRankLinear(layer, rank))
+    return model
 
 
 def _matrices(model: nn.Module) -> dict[str, nn.Linear]:
-    """Those of the blocks and of the way out."""
+    """The linear layers of the blocks and of the final layer, by name."""
     named = model.named_modules()
     return {n: m for n, m in named if isinstance(m, nn.Linear) and n.startswith(("blocks.", "final_layer."))}
 
 
 def _key(name: str) -> str:
-    return name.replace(".", "/")  # dots part modules
+    return name.replace(".", "/")  # a dot in a name would separate modules

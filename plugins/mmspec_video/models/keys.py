@@ -1,11 +1,11 @@
-"""Keys of earlier frames: what a causal video transformer need not compute again.
+"""The key/value cache of a causal video transformer: keys of finished frames, which later passes need not recompute.
 
-By causality, keys and values of a finished frame do not depend on later ones, nor on how noisy these are: they stay
-what they are over all denoising steps of the next frame.
+By causality, keys and values of a finished frame depend neither on later frames nor on how noisy these are, so they
+serve all denoising steps of the next frame.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -18,61 +18,73 @@ Pair = tuple[Tensor, Tensor]
 
 @dataclass
 class LayerKeys:
-    """One layer's part in a pass.
+    """One layer's cache during a pass.
 
     Attributes:
-        before: Those of earlier frames; None: there are none.
-        made: Those of the pass's own frames, once it has gone by.
+        earlier: Keys and values of earlier frames; None: there are none.
+        current: Keys and values of the frames that the pass computes; None before the pass.
     """
 
-    before: Pair | None = None
-    made: Pair | None = None
+    earlier: Pair | None = None
+    current: Pair | None = None
 
     def update(self, keys: Tensor, values: Tensor) -> Pair:
-        """Remember those of the pass; all that there are come back, the earlier ones first."""
-        self.made = keys, values
-        if self.before is None:
+        """Store the pass's own keys and values; returns those of all frames, the earlier ones first."""
+        self.current = keys, values
+        if self.earlier is None:
             return keys, values
-        return torch.cat([self.before[0], keys], 1), torch.cat([self.before[1], values], 1)
+        return torch.cat([self.earlier[0], keys], 1), torch.cat([self.earlier[1], values], 1)
 
 
 @dataclass
 class FrameKeys:
-    """All layers of a model, for one pass after another.
+    """The caches of all layers of a model.
 
     Attributes:
-        layers: One each; filled in by the first pass.
+        layers: One cache a layer.
     """
 
-    layers: list[LayerKeys] = field(default_factory=list)
+    layers: list[LayerKeys]
 
     @classmethod
-    def none(cls, layers: int) -> "FrameKeys":
-        """Nothing is known yet."""
+    def empty(cls, layers: int) -> "FrameKeys":
+        """Caches without earlier frames."""
         return cls([LayerKeys() for _ in range(layers)])
 
     @classmethod
     def of(cls, pairs: Sequence[Pair]) -> "FrameKeys":
-        """Earlier frames, layer by layer."""
+        """Caches that hold earlier frames, one pair a layer."""
         return cls([LayerKeys(pair) for pair in pairs])
 
-    def made(self) -> list[Pair]:
-        """What the last pass's own frames have, layer by layer."""
-        made = [layer.made for layer in self.layers]
-        return [pair for pair in made if pair is not None]
+    def current(self) -> list[Pair]:
+        """Keys and values of the frames that the last pass computed, layer by layer."""
+        return [layer.current for layer in self.layers if layer.current is not None]
 
 
-def taken(pairs: Sequence[Pair], frames: Tensor) -> list[Pair]:
-    """The frames `[row, n]` of keys and values."""
+def select_frames(pairs: Sequence[Pair], frames: Tensor) -> list[Pair]:
+    """Keys and values of the frames `[row, n]`."""
     return [(take_nodes(keys, frames), take_nodes(values, frames)) for keys, values in pairs]
 
 
-def joined(first: Sequence[Pair], then: Sequence[Pair]) -> list[Pair]:
-    """Frames behind frames."""
-    both = zip(first, then, strict=True)
+def concatenated(first: Sequence[Pair], second: Sequence[Pair]) -> list[Pair]:
+    """The frames of `first`, then those of `second`, layer by layer."""
+    both = zip(first, second, strict=True)
     return [(torch.cat([a[0], b[0]], 1), torch.cat([a[1], b[1]], 1)) for a, b in both]
 
 
 def causal(frames: int, device: torch.device | str = "cpu") -> Tensor:
-    """Which frame sees which, where all of them are of one pass: `[1, frame, frame]` bool."""
+    """The causal mask over the frames of one pass: `[1, frame, frame]` bool."""
     return torch.ones(1, frames, frames, dtype=torch.bool, device=device).tril()
+
+
+def positions_and_mask(
+    x: Tensor, position: Tensor | None, seen: Tensor | None, keys: FrameKeys | None
+) -> tuple[Tensor, Tensor | None]:
+    """Defaults of a model's `forward` over `x [row, frame, …]`: frame numbers from 0 on, and the causal mask."""
+    rows, frames = x.shape[:2]
+    if position is None:
+        position = torch.arange(frames, device=x.device).expand(rows, -1)
+    if seen is None and frames > 1:
+        assert keys is None or keys.layers[0].earlier is None, "several frames behind earlier ones need `seen`"
+        seen = causal(frames, x.device).expand(rows, -1, -1)
+    return position, seen

@@ -1,8 +1,9 @@
-"""Layers of diffusion transformers over frames: time, adaptive norms, the way in and out of patches."""
+"""Layers of diffusion transformers over frames: time embedding, adaptive norms, patches in and out."""
 
 import math
 
 import torch
+import torch.nn.functional as F
 from einops import rearrange
 from torch import Tensor, nn
 
@@ -11,14 +12,14 @@ FREQUENCIES = 256
 
 
 class TimeEmbedding(nn.Module):
-    """Sines of the time through an MLP; keys are those of DiT (Peebles & Xie, arXiv 2212.09748)."""
+    """Sinusoids of the time through an MLP; the weights' keys are those of DiT (Peebles & Xie, arXiv 2212.09748)."""
 
     def __init__(self, dim: int) -> None:
         super().__init__()
         self.mlp = nn.Sequential(nn.Linear(FREQUENCIES, dim), nn.SiLU(), nn.Linear(dim, dim))
 
     def forward(self, time: Tensor) -> Tensor:
-        """`[row, frame, dim]` of `time [row, frame]`, of the order of 1,000."""
+        """`[row, frame, dim]` of `time [row, frame]`, which is of the order of 1,000."""
         half = FREQUENCIES // 2
         turns = torch.exp(-math.log(10_000) / half * torch.arange(half, dtype=torch.float32, device=time.device))
         angles = time[..., None].float() * turns
@@ -26,7 +27,7 @@ class TimeEmbedding(nn.Module):
 
 
 class Mlp(nn.Module):
-    """Two matrices."""
+    """Two linear layers with a GELU between them."""
 
     def __init__(self, dim: int, hidden: int, approximate: str = "tanh") -> None:
         super().__init__()
@@ -37,28 +38,34 @@ class Mlp(nn.Module):
         return self.fc2(self.act(self.fc1(x)))
 
 
+def attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None) -> Tensor:
+    """Attention output `[row, node, dim]` of queries, keys and values `[row, node, head, width]`."""
+    query, key, value = (t.transpose(1, 2) for t in (query, key, value))
+    return F.scaled_dot_product_attention(query, key, value, attn_mask=mask).transpose(1, 2).flatten(2)
+
+
 def plain_norm(dim: int) -> nn.LayerNorm:
-    """A norm without weights: the condition says what to make of it."""
+    """A layer norm without weights; the condition provides scale and shift."""
     return nn.LayerNorm(dim, elementwise_affine=False, eps=EPS)
 
 
 def modulation(dim: int, parts: int) -> nn.Sequential:
-    """From a frame's condition to so many vectors."""
+    """From a frame's condition `[…, dim]` to `parts` vectors: `[…, parts · dim]`."""
     return nn.Sequential(nn.SiLU(), nn.Linear(dim, parts * dim))
 
 
 def modulated(x: Tensor, shift: Tensor, scale: Tensor) -> Tensor:
-    """`x [row, frame, cell, dim]`, by vectors `[row, frame, dim]` that all cells of a frame share."""
+    """Scale and shift `x [row, frame, cell, dim]` by vectors `[row, frame, dim]` that all cells of a frame share."""
     return x * (1 + scale[:, :, None]) + shift[:, :, None]
 
 
 class FinalLayer(nn.Module):
-    """Norm, shift and scale, out."""
+    """Norm, modulation and the linear layer to the output."""
 
-    def __init__(self, dim: int, leaves: int) -> None:
+    def __init__(self, dim: int, outputs: int) -> None:
         super().__init__()
         self.norm_final = plain_norm(dim)
-        self.linear = nn.Linear(dim, leaves)
+        self.linear = nn.Linear(dim, outputs)
         self.adaLN_modulation = modulation(dim, 2)
 
     def forward(self, x: Tensor, condition: Tensor) -> Tensor:

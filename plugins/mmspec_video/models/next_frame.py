@@ -1,26 +1,25 @@
-"""`NextFrameDiT`: a block-causal diffusion transformer that predicts the next frame from an action. Ours.
+"""`NextFrameDiT`: a block-causal diffusion transformer that predicts the next frame from an action.
 
-In the manner of "Playing with Transformer at 30+ FPS via Next-Frame Diffusion" (arXiv 2506.01380), of which neither
-code nor weights are public: full attention within a frame, causal attention over frames, a timestep of its own for
-every frame (diffusion forcing, arXiv 2407.01392), actions through adaptive norms that begin at zero. It predicts the
-velocity of a straight path from frame to noise (flow matching, arXiv 2210.02747).
+An architecture of this project after "Playing with Transformer at 30+ FPS via Next-Frame Diffusion" (arXiv 2506.01380),
+of which neither code nor weights are public: full attention within a frame, causal attention over frames, a timestep
+per frame (diffusion forcing, arXiv 2407.01392), actions through adaptive norms that are zero at first. The model
+predicts the velocity of a straight path from frame to noise (flow matching, arXiv 2210.02747).
 """
 
 from typing import Any, Self
 
-import torch
-import torch.nn.functional as F
 from diffusers import ConfigMixin, ModelMixin
 from diffusers.configuration_utils import register_to_config
 from torch import Tensor, nn
 
 from mmspec.kits.pictures.models.rope import turn
-from mmspec_video.models.keys import FrameKeys, LayerKeys, causal
+from mmspec_video.models.keys import FrameKeys, LayerKeys, positions_and_mask
 from mmspec_video.models.layers import (
     FinalLayer,
     Mlp,
     PatchEmbed,
     TimeEmbedding,
+    attention,
     modulated,
     modulation,
     plain_norm,
@@ -29,23 +28,23 @@ from mmspec_video.models.layers import (
 from mmspec_video.models.rotary import frame_rotary
 from mmspec_video.sampling import ConsistencySampler, FlowSampler, Sampler
 
-#: Width, blocks, heads; the last three as in the paper's table of models.
 SIZES: dict[str, dict[str, int]] = {
     "tiny": {"dim": 64, "depth": 2, "heads": 2},
     "3m": {"dim": 160, "depth": 6, "heads": 5},
     "130m": {"dim": 768, "depth": 12, "heads": 12},
     "310m": {"dim": 1024, "depth": 16, "heads": 16},
 }
+"""Width, blocks and heads by name; the last three are those of the paper's table of models."""
 SAMPLERS: dict[str, type[FlowSampler] | type[ConsistencySampler]] = {
     "flow": FlowSampler,
     "consistency": ConsistencySampler,
 }
-THOUSAND = 1000.0
-"""Times are told to the network as numbers up to this."""
+TIME_SCALE = 1000.0
+"""The time embedding reads times in [0, 1] multiplied by this."""
 
 
 class BlockCausalAttention(nn.Module):
-    """Cells see all cells of their own frame and of earlier ones."""
+    """Attention of cells to all cells of their own frame and of earlier frames."""
 
     def __init__(self, dim: int, heads: int) -> None:
         super().__init__()
@@ -60,14 +59,13 @@ class BlockCausalAttention(nn.Module):
         query, key = (turn(t.flatten(1, 2), rotary).unflatten(1, (frames, cells)) for t in (query, key))
         if keys is not None:
             key, value = keys.update(key, value)
-        query, key, value = (t.flatten(1, 2).transpose(1, 2) for t in (query, key, value))
         mask = None if seen is None else seen.repeat_interleave(cells, 1).repeat_interleave(cells, 2)[:, None]
-        out = F.scaled_dot_product_attention(query, key, value, attn_mask=mask)
-        return self.to_out(out.transpose(1, 2).flatten(2).unflatten(1, (frames, cells)))
+        out = attention(*(t.flatten(1, 2) for t in (query, key, value)), mask)
+        return self.to_out(out.unflatten(1, (frames, cells)))
 
 
-class Block(nn.Module):
-    """Attention and an MLP; the condition shifts, scales and gates both, and gates begin shut (adaLN-zero)."""
+class BlockCausalLayer(nn.Module):
+    """Attention and an MLP; the condition shifts, scales and gates both, and gates are zero at first (adaLN-zero)."""
 
     def __init__(self, dim: int, heads: int) -> None:
         super().__init__()
@@ -87,24 +85,24 @@ class NextFrameDiT(ModelMixin, ConfigMixin):
     """The transformer.
 
     Args:
-        channels: Of a latent frame.
-        height: Of a latent frame.
-        width: Of a latent frame.
-        actions: In the action space; one more, `actions`, stands for "not known", where no action led to a frame.
-        patch: Side of a cell.
-        dim: Width.
-        depth: Blocks.
-        heads: Of each; widths of heads are multiples of 16.
-        frames: Of the window, the newest one included.
-        objective: What it was trained for: `flow`, or `consistency` (a student).
-        steps: From noise to a frame.
-        context_time: What it is told of finished frames.
+        channels: Channels of a latent frame.
+        height: Height of a latent frame.
+        width: Width of a latent frame.
+        actions: Size of the action space; the id `actions` stands for "unknown", where no action led to a frame.
+        patch: Side of a cell, in latents.
+        dim: Width of the transformer.
+        depth: Number of blocks.
+        heads: Attention heads of each block; a head has a multiple of 16 channels.
+        frames: Frames of the attention window, the newest one included.
+        objective: Training objective: `flow` (flow matching) or `consistency` (a student).
+        steps: Default number of steps from noise to a frame.
+        context_time: Time that the model reads for finished frames.
 
     Attributes:
-        vectors: None: it reads actions by their numbers.
+        vectors: None: the model reads actions by their ids.
 
     Raises:
-        ValueError: Heads do not divide the width, or patches the frame; or the objective is unknown.
+        ValueError: The heads do not divide the width, the patches do not tile the frame, or the objective is unknown.
     """
 
     vectors = None
@@ -135,9 +133,9 @@ class NextFrameDiT(ModelMixin, ConfigMixin):
         self.x_embedder = PatchEmbed(channels, dim, patch)
         self.t_embedder = TimeEmbedding(dim)
         self.action_embedder = nn.Embedding(actions + 1, dim)
-        self.blocks = nn.ModuleList(Block(dim, heads) for _ in range(depth))
+        self.blocks = nn.ModuleList(BlockCausalLayer(dim, heads) for _ in range(depth))
         self.final_layer = FinalLayer(dim, patch * patch * channels)
-        _begin(self)
+        _initialise(self)
 
     @classmethod
     def of_size(cls, size: str, **config: Any) -> Self:
@@ -157,12 +155,17 @@ class NextFrameDiT(ModelMixin, ConfigMixin):
 
     @property
     def window(self) -> int:
-        """Most frames that are seen at once, the newest one included."""
+        """Most frames in the attention window, the newest one included."""
         return self.config.frames
 
     @property
+    def action_count(self) -> int:
+        """Size of the action space."""
+        return self.config.actions
+
+    @property
     def sampler(self) -> Sampler:
-        """What it was made for."""
+        """The default sampler of the training objective."""
         return SAMPLERS[self.config.objective](self.config.steps, self.config.context_time)
 
     def forward(
@@ -174,38 +177,33 @@ class NextFrameDiT(ModelMixin, ConfigMixin):
         seen: Tensor | None = None,
         keys: FrameKeys | None = None,
     ) -> Tensor:
-        """The velocity, noise less frame, of every frame.
+        """The velocity, noise minus frame, of every frame.
 
         Args:
             x: `[row, frame, channel, height, width]`, each frame as noisy as its time says.
-            time: `[row, frame]` in [0, 1]: 0 is the frame, 1 is noise.
-            actions: `[row, frame]` int64: what led to each frame.
+            time: `[row, frame]` in [0, 1]: 0 is the clean frame, 1 is noise.
+            actions: `[row, frame]` int64: the action that led to each frame.
             position: `[row, frame]` numbers of the frames; default: from 0 on.
-            seen: `[row, frame, slot]` bool: which frames each sees, those of `keys` first; default: all of `keys`, and
-                causally its own.
-            keys: Of earlier frames.
+            seen: `[row, frame, slot]` bool: which frames each frame sees, those in `keys` first; default: all frames in
+                `keys`, and causally those of the pass.
+            keys: The cache of earlier frames; the pass adds its own.
 
         Returns:
-            As `x`.
+            A tensor of the shape of `x`.
         """
-        rows, frames = x.shape[:2]
-        if position is None:
-            position = torch.arange(frames, device=x.device).expand(rows, -1)
-        if seen is None and frames > 1:
-            assert keys is None or keys.layers[0].before is None, "several frames behind others: say who sees whom"
-            seen = causal(frames, x.device).expand(rows, -1, -1)
+        position, seen = positions_and_mask(x, position, seen, keys)
         patch, head = self.config.patch, self.config.dim // self.config.heads
         grid = self.config.height // patch, self.config.width // patch
         rotary = frame_rotary(position, *grid, head).flatten(1, 2)
-        condition = self.t_embedder(THOUSAND * time) + self.action_embedder(actions)
+        condition = self.t_embedder(TIME_SCALE * time) + self.action_embedder(actions)
         x = self.x_embedder(x)
         for i, block in enumerate(self.blocks):
             x = block(x, condition, rotary, seen, None if keys is None else keys.layers[i])
         return unpatchified(self.final_layer(x, condition), grid[0], patch)
 
 
-def _begin(model: NextFrameDiT) -> None:
-    """DiT's initial weights: modulations and the way out are zero, so that every block is the identity at first."""
+def _initialise(model: NextFrameDiT) -> None:
+    """DiT's initial weights: modulations and the output layer are zero, so that every block is the identity."""
     for module in model.modules():
         if isinstance(module, nn.Linear):
             nn.init.xavier_uniform_(module.weight)
@@ -213,10 +211,8 @@ def _begin(model: NextFrameDiT) -> None:
                 nn.init.zeros_(module.bias)
     for weights in (*(layer.weight for layer in model.t_embedder.mlp[::2]), model.action_embedder.weight):
         nn.init.normal_(weights, std=0.02)
-    for layer in (*(block.adaLN_modulation[1] for block in model.blocks), *_last(model)):
+    final = model.final_layer
+    modulations = (block.adaLN_modulation[1] for block in model.blocks)
+    for layer in (*modulations, final.adaLN_modulation[1], final.linear):
         nn.init.zeros_(layer.weight)
         nn.init.zeros_(layer.bias)
-
-
-def _last(model: NextFrameDiT) -> tuple[nn.Linear, nn.Linear]:
-    return model.final_layer.adaLN_modulation[1], model.final_layer.linear

@@ -1,25 +1,24 @@
 """Oasis's transformer: axial attention within a frame and over frames, a timestep and an action per frame.
 
 Decart & Etched, "Oasis: A Universe in a Transformer" (2024; open-oasis), after diffusion forcing (arXiv 2407.01392).
-Keys are the published ones. It predicts v of a sigmoid schedule (`mmspec_video.sampling`).
+The weights' keys are the published ones. The model predicts v of a sigmoid schedule (`mmspec_video.sampling`).
 """
 
 from typing import Any, Self
 
-import torch
-import torch.nn.functional as F
 from diffusers import ConfigMixin, ModelMixin
 from diffusers.configuration_utils import register_to_config
 from torch import Tensor, nn
 
 from mmspec.kits.pictures.models.official import Source, from_official
 from mmspec.kits.pictures.models.rope import turn
-from mmspec_video.models.keys import FrameKeys, LayerKeys, causal
+from mmspec_video.models.keys import FrameKeys, LayerKeys, positions_and_mask
 from mmspec_video.models.layers import (
     FinalLayer,
     Mlp,
     PatchEmbed,
     TimeEmbedding,
+    attention,
     modulated,
     modulation,
     plain_norm,
@@ -30,11 +29,11 @@ from mmspec_video.models.rotary import pixel_rotary, time_rotary
 from mmspec_video.sampling import OasisSampler
 
 MAX_FREQUENCY = 256
-"""Of pixel frequencies, as published."""
+"""Twice the largest pixel frequency of the rotary embedding, as published."""
 
 
 class AxialAttention(nn.Module):
-    """Queries, keys and values of one matrix without bias."""
+    """Attention along one axis: within a frame, or over frames."""
 
     def __init__(self, dim: int, heads: int) -> None:
         super().__init__()
@@ -43,30 +42,30 @@ class AxialAttention(nn.Module):
         self.to_out = nn.Linear(dim, dim)
 
     def within(self, x: Tensor, rotary: Tensor) -> Tensor:
-        """Cells of a frame see each other; `x [row, frame, cell, dim]`, `rotary [1, cell, …]`."""
-        query, key, value = self._made(x)
+        """Attention among the cells of a frame; `x [row, frame, cell, dim]`, `rotary [1, cell, …]`."""
+        query, key, value = self._projected(x)
         query, key = (turn(t.flatten(0, 1), rotary.expand(t.shape[0] * t.shape[1], -1, -1, -1)) for t in (query, key))
-        out = _attended(query, key, value.flatten(0, 1), None)
+        out = attention(query, key, value.flatten(0, 1))
         return self.to_out(out.unflatten(0, x.shape[:2]))
 
     def over(self, x: Tensor, rotary: Tensor, seen: Tensor | None, keys: LayerKeys | None) -> Tensor:
-        """A cell sees itself in earlier frames; `rotary [row, frame, …]`, `seen [row, frame, slot]`."""
-        query, key, value = self._made(x)
+        """Attention of a cell to itself in earlier frames; `rotary [row, frame, …]`, `seen [row, frame, slot]`."""
+        query, key, value = self._projected(x)
         frames, cells = x.shape[1:3]
         query, key = (turn(t.flatten(2, 3), rotary).unflatten(2, (cells, self.heads)) for t in (query, key))
         if keys is not None:
             key, value = keys.update(key, value)
-        query, key, value = (t.transpose(1, 2).flatten(0, 1) for t in (query, key, value))  # a row a cell
+        query, key, value = (t.transpose(1, 2).flatten(0, 1) for t in (query, key, value))  # [row · cell, …]
         mask = None if seen is None else seen.repeat_interleave(cells, 0)[:, None]
-        out = _attended(query, key, value, mask)
+        out = attention(query, key, value, mask)
         return self.to_out(out.unflatten(0, (-1, cells)).transpose(1, 2)).reshape(*x.shape[:1], frames, cells, -1)
 
-    def _made(self, x: Tensor) -> tuple[Tensor, ...]:
+    def _projected(self, x: Tensor) -> tuple[Tensor, ...]:
         return self.to_qkv(x).unflatten(-1, (3, self.heads, -1)).unbind(-3)
 
 
 class AxialBlock(nn.Module):
-    """Within the frame, then over frames; each has attention and an MLP, and a modulation of its own."""
+    """Attention and MLP within the frame (`s_`), then over frames (`t_`), each half with its own modulation."""
 
     def __init__(self, dim: int, heads: int) -> None:
         super().__init__()
@@ -82,10 +81,10 @@ class AxialBlock(nn.Module):
     ) -> Tensor:
         shift, scale, gate, *rest = self.s_adaLN_modulation(condition).chunk(6, -1)
         x = x + gate[:, :, None] * self.s_attn.within(modulated(self.s_norm1(x), shift, scale), pixels)
-        x = _fed(x, self.s_norm2, self.s_mlp, *rest)
+        x = _with_mlp(x, self.s_norm2, self.s_mlp, *rest)
         shift, scale, gate, *rest = self.t_adaLN_modulation(condition).chunk(6, -1)
         x = x + gate[:, :, None] * self.t_attn.over(modulated(self.t_norm1(x), shift, scale), times, seen, keys)
-        return _fed(x, self.t_norm2, self.t_mlp, *rest)
+        return _with_mlp(x, self.t_norm2, self.t_mlp, *rest)
 
 
 class OasisDiT(ModelMixin, ConfigMixin):
@@ -93,18 +92,19 @@ class OasisDiT(ModelMixin, ConfigMixin):
 
     Args:
         input_h: Height of a latent frame.
-        input_w: Its width.
-        patch_size: Side of a cell.
-        in_channels: Of a latent.
-        hidden_size: Width.
-        depth: Blocks.
-        num_heads: Of each attention.
-        external_cond_dim: Numbers of an action.
-        max_frames: Of the window, the newest one included.
+        input_w: Width of a latent frame.
+        patch_size: Side of a cell, in latents.
+        in_channels: Channels of a latent frame.
+        hidden_size: Width of the transformer.
+        depth: Number of blocks.
+        num_heads: Heads of each attention.
+        external_cond_dim: Length of an action's vector.
+        max_frames: Frames of the attention window, the newest one included.
 
     Attributes:
-        sampler: As published.
-        vectors: `[action + 1, external_cond_dim]`: the actions that a player has, and none; whoever uses it says them.
+        sampler: The published sampler.
+        vectors: `[action + 1, external_cond_dim]`: the vector of every action of the action space, then that of "no
+            action"; None until the user of the model sets it.
     """
 
     @register_to_config
@@ -127,22 +127,23 @@ class OasisDiT(ModelMixin, ConfigMixin):
         self.blocks = nn.ModuleList(AxialBlock(hidden_size, num_heads) for _ in range(depth))
         self.final_layer = FinalLayer(hidden_size, patch_size * patch_size * in_channels)
         grid, width = (input_h // patch_size, input_w // patch_size), hidden_size // num_heads
-        # No buffer: it stays float32 whatever the weights become.
+        # Not a buffer: it stays float32 when the weights are cast.
         self.pixels = pixel_rotary(*grid, width, width // 4, MAX_FREQUENCY)
         self.sampler = OasisSampler()
         self.vectors: Tensor | None = None
 
     @classmethod
     def from_official(cls, source: Source, **config: Any) -> Self:
-        """A published file, or what it holds.
+        """The model with published weights.
 
         Args:
-            source: Path or mapping; `rotary_emb.freqs` may be there, once or in every block, or be missing.
-            **config: What the weights do not say: `num_heads`, `input_h`, `input_w`, `max_frames` of an unpublished
-                size.
+            source: Path of the file, or a mapping of weights; `rotary_emb.freqs` may occur once, in every block, or not
+                at all.
+            **config: Values that the weights do not tell: `num_heads`, `input_h`, `input_w`, `max_frames` of an
+                unpublished size.
 
         Raises:
-            ValueError: It does not fit.
+            ValueError: The weights do not fit the architecture.
         """
         return from_official(lambda state: cls(**oasis_sizes(state, config)), source, LEFT_OUT)
 
@@ -153,8 +154,13 @@ class OasisDiT(ModelMixin, ConfigMixin):
 
     @property
     def window(self) -> int:
-        """Most frames that are seen at once, the newest one included."""
+        """Most frames in the attention window, the newest one included."""
         return self.config.max_frames
+
+    @property
+    def action_count(self) -> int | None:
+        """Size of the action space; None where `vectors` are not set."""
+        return None if self.vectors is None else len(self.vectors) - 1
 
     def forward(
         self,
@@ -165,26 +171,17 @@ class OasisDiT(ModelMixin, ConfigMixin):
         seen: Tensor | None = None,
         keys: FrameKeys | None = None,
     ) -> Tensor:
-        """v of every frame.
+        """v of every frame; arguments are those of `NextFrameDiT`, apart from times and actions.
 
         Args:
-            x: `[row, frame, channel, height, width]`, each frame as noisy as its time says.
-            time: `[row, frame]`, of 1,000.
-            actions: `[row, frame, external_cond_dim]`: what led to each frame.
-            position: `[row, frame]` numbers of the frames; default: from 0 on.
-            seen: `[row, frame, slot]` bool: which frames each sees, those of `keys` first; default: all of `keys`, and
-                causally its own.
-            keys: Of earlier frames.
-
-        Returns:
-            As `x`.
+            x: `[row, frame, channel, height, width]`.
+            time: `[row, frame]`: training times, 0 to 999.
+            actions: `[row, frame, external_cond_dim]`: the vector of the action that led to each frame.
+            position: `[row, frame]`.
+            seen: `[row, frame, slot]`.
+            keys: The cache.
         """
-        rows, frames = x.shape[:2]
-        if position is None:
-            position = torch.arange(frames, device=x.device).expand(rows, -1)
-        if seen is None and frames > 1:
-            assert keys is None or keys.layers[0].before is None, "several frames behind others: say who sees whom"
-            seen = causal(frames, x.device).expand(rows, -1, -1)
+        position, seen = positions_and_mask(x, position, seen, keys)
         condition = self.t_embedder(time) + self.external_cond(actions.to(self.external_cond.weight.dtype))
         self.pixels = self.pixels.to(x.device)
         times = time_rotary(position, self.config.hidden_size // self.config.num_heads)
@@ -195,11 +192,5 @@ class OasisDiT(ModelMixin, ConfigMixin):
         return unpatchified(self.final_layer(x, condition), self.config.input_h // patch, patch)
 
 
-def _fed(x: Tensor, norm: nn.Module, mlp: nn.Module, shift: Tensor, scale: Tensor, gate: Tensor) -> Tensor:
+def _with_mlp(x: Tensor, norm: nn.Module, mlp: nn.Module, shift: Tensor, scale: Tensor, gate: Tensor) -> Tensor:
     return x + gate[:, :, None] * mlp(modulated(norm(x), shift, scale))
-
-
-def _attended(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
-    """`[row, node, dim]` of `[row, node, head, width]` each."""
-    query, key, value = (t.transpose(1, 2) for t in (query, key, value))
-    return F.scaled_dot_product_attention(query, key, value, attn_mask=mask).transpose(1, 2).flatten(2)

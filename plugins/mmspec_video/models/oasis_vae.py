@@ -1,26 +1,25 @@
-"""Oasis's autoencoder: a vision transformer from patches to latents, and another one back.
+"""Oasis's autoencoder: a vision transformer from patches to latents, and another one from latents to patches.
 
-Keys are those of the published ViT-VAE-L/20 (open-oasis, 2024).
+The weights' keys are those of the published ViT-VAE-L/20 (open-oasis, 2024).
 """
 
 from typing import Any, Self
 
-import torch.nn.functional as F
 from diffusers import ConfigMixin, ModelMixin
 from diffusers.configuration_utils import register_to_config
 from torch import Tensor, nn
 
 from mmspec.kits.pictures.models.official import Source, from_official
 from mmspec.kits.pictures.models.rope import turn
-from mmspec_video.models.layers import EPS, Mlp, PatchEmbed, unpatchified
+from mmspec_video.models.layers import EPS, Mlp, PatchEmbed, attention, unpatchified
 from mmspec_video.models.rotary import pixel_rotary
 
 SCALE = 0.07843137255
-"""What the transformer's latents are multiplied by, as published."""
+"""Scale from the autoencoder's latents to the transformer's, as published."""
 
 
 class Attention(nn.Module):
-    """All patches see each other; half of a head's width turns with the place."""
+    """Full attention among patches; half of a head's channels is rotated by position."""
 
     def __init__(self, dim: int, heads: int) -> None:
         super().__init__()
@@ -30,12 +29,11 @@ class Attention(nn.Module):
     def forward(self, x: Tensor, rotary: Tensor) -> Tensor:
         query, key, value = self.qkv(x).unflatten(-1, (3, self.heads, -1)).unbind(-3)
         query, key = (turn(t, rotary.expand(len(x), -1, -1, -1)) for t in (query, key))
-        query, key, value = (t.transpose(1, 2) for t in (query, key, value))
-        return self.proj(F.scaled_dot_product_attention(query, key, value).transpose(1, 2).flatten(2))
+        return self.proj(attention(query, key, value))
 
 
-class Block(nn.Module):
-    """Attention, then an MLP, each behind a norm."""
+class VisionLayer(nn.Module):
+    """Attention, then an MLP, each after a layer norm."""
 
     def __init__(self, dim: int, heads: int) -> None:
         super().__init__()
@@ -52,15 +50,15 @@ class OasisVAE(ModelMixin, ConfigMixin):
 
     Args:
         latent_dim: Channels of a latent.
-        input_height: Of a frame, in pixels.
-        input_width: Of a frame, in pixels.
+        input_height: Height of a frame, in pixels.
+        input_width: Width of a frame, in pixels.
         patch_size: Pixels per latent, along a side.
         enc_dim: Width of the encoder.
-        enc_depth: Its blocks.
-        enc_heads: Of each.
+        enc_depth: Blocks of the encoder.
+        enc_heads: Attention heads of an encoder block.
         dec_dim: Width of the decoder.
-        dec_depth: Its blocks.
-        dec_heads: Of each.
+        dec_depth: Blocks of the decoder.
+        dec_heads: Attention heads of a decoder block.
     """
 
     @register_to_config
@@ -80,34 +78,38 @@ class OasisVAE(ModelMixin, ConfigMixin):
         super().__init__()
         rows, columns = input_height // patch_size, input_width // patch_size
         self.patch_embed = PatchEmbed(3, enc_dim, patch_size)
-        self.encoder = nn.ModuleList(Block(enc_dim, enc_heads) for _ in range(enc_depth))
+        self.encoder = nn.ModuleList(VisionLayer(enc_dim, enc_heads) for _ in range(enc_depth))
         self.enc_norm = nn.LayerNorm(enc_dim, eps=EPS)
         self.quant_conv = nn.Linear(enc_dim, 2 * latent_dim)
         self.post_quant_conv = nn.Linear(latent_dim, dec_dim)
-        self.decoder = nn.ModuleList(Block(dec_dim, dec_heads) for _ in range(dec_depth))
+        self.decoder = nn.ModuleList(VisionLayer(dec_dim, dec_heads) for _ in range(dec_depth))
         self.dec_norm = nn.LayerNorm(dec_dim, eps=EPS)
         self.predictor = nn.Linear(dec_dim, 3 * patch_size**2)
-        # No buffers: they stay float32 whatever the weights become.
+        # Not buffers: they stay float32 when the weights are cast.
         widths = enc_dim // enc_heads, dec_dim // dec_heads
         self.rotaries = [pixel_rotary(rows, columns, width, width // 8, rows * columns) for width in widths]
 
     @classmethod
     def from_official(cls, source: Source, **config: Any) -> Self:
-        """A published file, or what it holds; ViT-VAE-L/20 unless `config` says otherwise.
+        """The model with published weights, ViT-VAE-L/20 unless `config` says otherwise.
+
+        Args:
+            source: Path of the file, or a mapping of weights.
+            **config: Arguments of the class.
 
         Raises:
-            ValueError: It does not fit.
+            ValueError: The weights do not fit the architecture.
         """
         return from_official(lambda state: cls(**config), source)
 
     @property
     def grid(self) -> tuple[int, int]:
-        """Latents of a frame: rows and columns."""
+        """Rows and columns of a frame's latents."""
         side = self.config.patch_size
         return self.config.input_height // side, self.config.input_width // side
 
     def posterior_mean(self, frames: Tensor) -> Tensor:
-        """Means `[n, cell, latent_dim]` of frames `[n, 3, height, width]` in [-1, 1], cells in raster order."""
+        """Posterior means `[n, cell, latent_dim]` in raster order of frames `[n, 3, height, width]` in [-1, 1]."""
         x = self.patch_embed(frames[:, None])[:, 0]
         for block in self.encoder:
             x = block(x, self.rotaries[0].to(x.device)[None])
@@ -118,15 +120,7 @@ class OasisVAE(ModelMixin, ConfigMixin):
         x = self.post_quant_conv(latents)
         for block in self.decoder:
             x = block(x, self.rotaries[1].to(x.device)[None])
-        # Pixels of a patch are channel first here: [3, row, column].
+        # The pixels of a patch are stored channel first: [3, row, column].
         side = self.config.patch_size
         pixels = self.predictor(self.dec_norm(x)).unflatten(-1, (3, -1)).transpose(-1, -2).flatten(-2)
         return unpatchified(pixels, self.grid[0], side)
-
-    def latents_of(self, frames: Tensor) -> Tensor:
-        """What the transformer reads, `[n, latent_dim, row, column]`, of frames as in `posterior_mean`."""
-        return self.posterior_mean(frames).transpose(1, 2).unflatten(2, self.grid) * SCALE
-
-    def frames_of(self, latents: Tensor) -> Tensor:
-        """Frames, about [-1, 1], of what the transformer made."""
-        return self.decode((latents / SCALE).flatten(2).transpose(1, 2))

@@ -1,4 +1,4 @@
-"""Published open-oasis files: what in them is no weight, and the sizes that their shapes say."""
+"""Published open-oasis files: entries that are not weights, and the model sizes that follow from the shapes."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -8,20 +8,20 @@ from torch import Tensor
 from mmspec.kits.pictures.models.official import count_in, shape_in
 
 LEFT_OUT = ("rotary_emb.freqs",)
-"""Words in keys of what is no weight: frequencies, which are computed. Files have them often, twice, or never."""
-#: Published sizes: (width, blocks) to heads.
+"""Parts of keys of entries that are not weights: rotary frequencies, which are computed instead."""
 HEADS = {(1024, 16): 16}
+"""Published sizes: (width, blocks) to attention heads, which no shape tells."""
 
 
 def oasis_sizes(state: Mapping[str, Tensor], given: Mapping[str, Any]) -> dict[str, Any]:
     """The configuration of a transformer's weights.
 
     Args:
-        state: Plain keys.
-        given: What is known otherwise.
+        state: The weights by their published keys.
+        given: Configuration values that override those that the shapes say.
 
     Raises:
-        ValueError: It is no such transformer, or its number of heads has to be given.
+        ValueError: The weights are not Oasis's, or the number of heads is unknown and has to be given.
     """
     if "x_embedder.proj.weight" not in state or "blocks.0.t_attn.to_qkv.weight" not in state:
         raise ValueError("these are no weights of Oasis's transformer: there is no x_embedder or no blocks.0.t_attn")

@@ -1,7 +1,7 @@
-"""Rotary positions of frames: where a cell stands in its frame, and when its frame was.
+"""Rotary position embeddings of frames: a cell's place in its frame, and the frame's number.
 
-All are `[…, width / 2, 2]` cosines and sines of neighbouring pairs, as `mmspec.kits.pictures.models.rope.turn` takes
-them.
+All of them are `[…, width / 2, 2]` cosines and sines of neighbouring pairs of channels, as
+`mmspec.kits.pictures.models.rope.turn` takes them.
 """
 
 import math
@@ -14,11 +14,11 @@ def pixel_rotary(rows: int, columns: int, width: int, frequencies: int, most: fl
     """Oasis's pixel frequencies: angles from -1 to 1 along each axis, times up to `most / 2` half turns.
 
     Args:
-        rows: Cells of a column.
-        columns: Cells of a row.
-        width: Of a head; pairs that no axis takes do not turn.
-        frequencies: Per axis; the row's come first.
-        most: Largest frequency, doubled.
+        rows: Rows of cells.
+        columns: Columns of cells.
+        width: Channels of a head; pairs beyond both axes' frequencies are not rotated.
+        frequencies: Number of frequencies per axis; those of the row coordinate come first.
+        most: Twice the largest frequency.
 
     Returns:
         `[rows · columns, width / 2, 2]` float32.
@@ -31,20 +31,20 @@ def pixel_rotary(rows: int, columns: int, width: int, frequencies: int, most: fl
 
 
 def time_rotary(position: Tensor, width: int, base: float = 10_000.0) -> Tensor:
-    """All pairs turn with the frame's number: `[row, frame, width / 2, 2]` of `position [row, frame]`."""
+    """All pairs rotate with the frame's number: `[row, frame, width / 2, 2]` of `position [row, frame]`."""
     turns = base ** (-torch.arange(0, width, 2, device=position.device).float() / width)
     return _turned(position[..., None].float() * turns)
 
 
 def frame_rotary(position: Tensor, rows: int, columns: int, width: int, base: float = 100.0) -> Tensor:
-    """A quarter of a head's pairs turns with the frame's number, the others with row and column.
+    """A quarter of a head's pairs rotates with the frame's number, the others with row and column.
 
     Args:
         position: `[row, frame]` numbers of the frames.
-        rows: Cells of a column.
-        columns: Cells of a row.
-        width: Of a head, divisible by 16.
-        base: Of the frequencies; small, because frames are few and small.
+        rows: Rows of cells.
+        columns: Columns of cells.
+        width: Channels of a head, divisible by 16.
+        base: Base of the frequencies; small, because frames are few and small.
 
     Returns:
         `[row, frame, rows · columns, width / 2, 2]` float32.

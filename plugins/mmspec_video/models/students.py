@@ -1,4 +1,4 @@
-"""Finding a model's student, and refusing what is none."""
+"""Find the consistency student of a model; refuse one that does not fit."""
 
 from pathlib import Path
 from typing import Any
@@ -10,28 +10,25 @@ from mmspec_video.models.adapter import StudentAdapter
 from mmspec_video.models.next_frame import NextFrameDiT
 
 FOLDER = "student"
-"""Beside the parts of a pipeline."""
+"""The student's folder inside of a pipeline's folder."""
 FITTING = ("channels", "height", "width", "actions", "frames")
-"""What a student shares with its teacher."""
+"""Configuration values that a student shares with its teacher."""
 
 
 def student_of(teacher: Any, given: NextFrameDiT | StudentAdapter | str | Path | None) -> NextFrameDiT:
     """The student of a model, on its device.
 
     Args:
-        teacher: The model.
-        given: A student, its differences, or the folder of these; None: the folder `student` beside the model.
+        teacher: The model whose frames the student drafts.
+        given: A student, its adapter, or the adapter's folder; None: the folder `student` beside the model.
 
     Raises:
-        ValueError: The model is no teacher, there is no student, or it is another model's.
+        ValueError: The model cannot be a teacher, there is no student, or the student does not fit the model.
         TypeError: `given` is none of these.
     """
     if not isinstance(teacher, NextFrameDiT) or teacher.config.objective != "flow":
-        what = (
-            "is a student itself"
-            if isinstance(teacher, NextFrameDiT)
-            else f"is of another kind ({type(teacher).__name__})"
-        )
+        kind = type(teacher).__name__
+        what = "is a student itself" if isinstance(teacher, NextFrameDiT) else f"is of another kind ({kind})"
         raise ValueError(
             f"a student is a NextFrameDiT's that was trained by flow matching, and this model {what}; "
             "use 'branch-prediction' or 'plain', which are exact"
@@ -65,5 +62,5 @@ def _folder(teacher: NextFrameDiT) -> Path:
 def _loaded(folder: Path) -> StudentAdapter:
     if not (folder / "config.json").is_file():
         raise ValueError(f"there is no student in {folder}; give a folder that `mmspec train video --distill` wrote")
-    made: StudentAdapter = load_part(StudentAdapter, folder, torch.float32)
-    return made
+    adapter: StudentAdapter = load_part(StudentAdapter, folder, torch.float32)
+    return adapter

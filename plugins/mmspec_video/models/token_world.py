@@ -1,8 +1,8 @@
 """A discrete-token world model: frames as codes, actions as tokens between them, one causal transformer over both.
 
-In the manner of MineWorld (Guo et al., arXiv 2504.08388). A frame's codes in raster order are followed by the action
-that leads to the next frame: `frame, action, frame, action, …`. Actions are units of the same sequence, with ids behind
-those of the codes; the model has no opinion on them, they are the player's.
+The architecture follows MineWorld (Guo et al., arXiv 2504.08388). A frame's codes in raster order are followed by the
+action that leads to the next frame: `frame, action, frame, action, …`. Actions are units of the same sequence, with ids
+after those of the codes; the model does not predict them, since they come from the player.
 """
 
 from typing import Any
@@ -16,12 +16,12 @@ from mmspec.kits.pictures.models.blocks import RMSNorm, TransformerBlock
 from mmspec_video.models.rotary import frame_rotary
 
 
-class Given(nn.Module):
-    """What a raster calls a condition is the beginning of the sequence here: its units, embedded."""
+class PromptEmbedding(nn.Module):
+    """The condition of a raster transformer: here, the embedded first units of the sequence."""
 
     def __init__(self, embedding: nn.Embedding) -> None:
         super().__init__()
-        self._embedding = [embedding]  # in a list: the weights are the model's, not ours
+        self._embedding = [embedding]  # in a list, so that the weights are not registered twice
 
     def forward(self, units: Tensor) -> Tensor:
         return self._embedding[0](units)
@@ -31,19 +31,19 @@ class TokenWorldModel(ModelMixin, ConfigMixin):
     """The transformer.
 
     Args:
-        vocab_size: Codes.
-        actions: In the action space; action `a` is unit `vocab_size + a`.
-        rows: Codes of a frame's column.
-        columns: Codes of a frame's row.
+        vocab_size: Number of codes.
+        actions: Size of the action space; action `a` is unit `vocab_size + a`.
+        rows: Rows of a frame's codes.
+        columns: Columns of a frame's codes.
         frames: Most frames of a sequence.
-        dim: Width.
-        n_layer: Blocks.
-        n_head: Heads; widths of heads are multiples of 16.
-        multiple_of: The hidden width of feed-forwards, 2/3 · 4 · dim, is rounded up to a multiple of this.
-        norm_eps: Of the norms.
+        dim: Width of the transformer.
+        n_layer: Number of blocks.
+        n_head: Attention heads; a head has a multiple of 16 channels.
+        multiple_of: The hidden width of the MLPs, 2/3 · 4 · dim, is rounded up to a multiple of this.
+        norm_eps: Epsilon of the norms.
 
     Raises:
-        ValueError: Heads do not divide the width.
+        ValueError: The heads do not divide the width.
     """
 
     @register_to_config
@@ -68,15 +68,20 @@ class TokenWorldModel(ModelMixin, ConfigMixin):
         self.layers = nn.ModuleList(TransformerBlock(dim, n_head, n_head, hidden, norm_eps) for _ in range(n_layer))
         self.norm = RMSNorm(dim, norm_eps)
         self.output = nn.Linear(dim, vocab_size, bias=False)
-        self.cls_embedding = Given(self.tok_embeddings)
-        # No buffer: it stays float32 whatever the weights become.
+        self.cls_embedding = PromptEmbedding(self.tok_embeddings)
+        # Not a buffer: it stays float32 when the weights are cast.
         self.rotary = _rotary(frames, rows, columns, dim // n_head)
-        self._scale()
+        self._initialise()
 
     @property
     def cells(self) -> int:
         """Codes of a frame."""
         return self.config.rows * self.config.columns
+
+    @property
+    def action_count(self) -> int:
+        """Size of the action space."""
+        return self.config.actions
 
     @property
     def period(self) -> int:
@@ -85,24 +90,24 @@ class TokenWorldModel(ModelMixin, ConfigMixin):
 
     @property
     def context(self) -> int:
-        """Most units of a sequence; an action behind the last frame is none of them."""
+        """Most units of a sequence, which ends with a frame's last code."""
         return self.config.frames * self.period - 1
 
     def forward(self, units: Tensor) -> Tensor:
-        """Teacher forcing.
+        """Logits of all codes of known sequences (teacher forcing).
 
         Args:
             units: `[batch, n]`: codes and actions, a frame first.
 
         Returns:
-            `[batch, n, vocab_size]` float32: entry i predicts code i + 1; where an action comes next, it says nothing.
+            `[batch, n, vocab_size]` float32: entry i predicts code i + 1; entries before an action have no meaning.
         """
         length = units.shape[1]
         seen = torch.ones(length, length, dtype=torch.bool, device=units.device).tril()[None, None]
         x = self.run(
             self.embed(units), torch.arange(length, device=units.device)[None], seen, [None] * len(self.layers)
         )
-        return self.codes(x)
+        return self.code_logits(x)
 
     def embed(self, units: Tensor) -> Tensor:
         """`[batch, node, dim]` of units `[batch, node]`."""
@@ -116,16 +121,16 @@ class TokenWorldModel(ModelMixin, ConfigMixin):
             x = layer(x, rotary, mask, kept)
         return x
 
-    def codes(self, x: Tensor) -> Tensor:
-        """`[batch, node, vocab_size]` float32."""
+    def code_logits(self, x: Tensor) -> Tensor:
+        """Logits `[batch, node, vocab_size]` float32 of hidden states."""
         return self.output(self.norm(x)).float()
 
     def logits(self, x: Tensor) -> Tensor:
-        """`[batch, node, vocab_size + actions]` float32: no action is ever drawn."""
-        return nn.functional.pad(self.codes(x), (0, self.config.actions), value=-torch.inf)
+        """Logits `[batch, node, vocab_size + actions]` float32 of hidden states; those of actions are -inf."""
+        return nn.functional.pad(self.code_logits(x), (0, self.config.actions), value=-torch.inf)
 
-    def _scale(self) -> None:
-        """Weights that keep the size of what they read, smaller where a residual is added to."""
+    def _initialise(self) -> None:
+        """Normal weights that keep the scale of their input; smaller ones where a residual is added."""
         for name, weights in self.named_parameters():
             if weights.dim() > 1:
                 deep = name.endswith(("wo.weight", "w2.weight"))
@@ -133,6 +138,6 @@ class TokenWorldModel(ModelMixin, ConfigMixin):
 
 
 def _rotary(frames: int, rows: int, columns: int, width: int) -> Tensor:
-    """`[unit, width / 2, 2]`: codes turn with frame and place; an action stands below its frame, where no code is."""
+    """`[unit, width / 2, 2]`: codes have their frame and place; an action has the first place below its frame."""
     places = frame_rotary(torch.arange(frames)[None], rows + 1, columns, width)[0]  # [frame, cell, …]
     return places[:, : rows * columns + 1].flatten(0, 1)

@@ -1,1 +1,1 @@
-"""A world being played: frames are shown, actions come in, whenever they come."""
+"""A world being played: frames are shown one by one, and actions come in whenever the player has chosen them."""

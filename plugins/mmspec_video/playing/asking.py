@@ -1,6 +1,6 @@
-"""A player is asked for the next action; frames are made ahead meanwhile, and nobody waits for a player who is left.
+"""Ask a player for the next action while frames are made ahead; a call that ends early does not wait for the answer.
 
-A player quits by `None`, or by `StopIteration`, as an iterator that has no more actions does.
+A player quits by `None`, or by `StopIteration`, as an iterator without further actions does.
 """
 
 import threading
@@ -13,27 +13,27 @@ from mmspec_video.playing.tokens import TokenPlay
 
 
 def answer_of(ask: Callable[[], Any], play: FramePlay | TokenPlay) -> Any:
-    """What the player does; None: they quit.
+    """The player's answer; None: the player quits.
 
     Args:
-        ask: Asks them; where frames can be made ahead, in a thread of their own.
-        play: What makes the frames.
+        ask: Asks the player; called in a thread where frames can be made ahead.
+        play: Makes the frames.
 
     Raises:
         Exception: What the player raised.
     """
     try:
-        if isinstance(play, TokenPlay) or not play.decoder.k:
+        if not play.guesses:
             return ask()
-        answer = _begun(ask)
+        answer = _in_thread(ask)
         play.ahead(answer.done)
         return answer.result()
     except StopIteration:
         return None
 
 
-def _begun(ask: Callable[[], Any]) -> "Future[Any]":
-    """A daemon's thread, and none of an executor, which everybody would wait for: after CTRL-C, and at Python's end."""
+def _in_thread(ask: Callable[[], Any]) -> "Future[Any]":
+    """The answer, asked for in a daemon thread: neither CTRL-C nor the interpreter's exit waits for it."""
     answer: Future[Any] = Future()
 
     def run() -> None:

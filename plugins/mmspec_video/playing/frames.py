@@ -1,132 +1,134 @@
-"""Denoised frames, frame by frame, and frames made ahead while the player thinks.
+"""Play with denoised frames: show them one by one, and make frames ahead while the player thinks.
 
-The order of things is what a player feels: when an action comes, its frame is shown, at once if it was guessed; only
-then are frames made for guesses of the next ones, one action deeper at a time, until the next action is there.
-Where frames are made together (`nfd`), that happens when one has to be shown and is not ready, and at no other time: so
-they do not depend on how long a player thinks.
+The order of work keeps the player's wait short: when an action comes, its frame is shown, at once if it was guessed;
+only then are frames made for guesses of the next actions, one action deeper at a time, until the next action comes.
+Under joint denoising (`nfd`), frames are made when one has to be shown and is not available, and at no other time, so
+that they do not depend on how long the player thinks.
 """
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from mmspec.core.decoder import Decoder, Pending
-from mmspec.core.drafters.none import NoDraft
+from mmspec.core.policies import Fixed
 from mmspec.core.report import Report
 from mmspec.core.state import State
 from mmspec_video.deviation import FrameReport
-from mmspec_video.playing.foreseen import Foreseen
+from mmspec_video.playing.known_actions import KnownActions
+from mmspec_video.targets.cache import FramePrompt
 from mmspec_video.targets.denoiser import StoppedError
-from mmspec_video.targets.frames import FramesTarget, Opening
+from mmspec_video.targets.frames import FramesTarget
 
 
 class FramePlay:
-    """One call; its rows' players act in step.
+    """A call over denoised frames; the rows' players act in step.
 
     Args:
-        decoder: Over a `FramesTarget`.
+        decoder: A decoder with a `FramesTarget`.
         frames: `[row, n, channel, height, width]` latents of the first frames.
-        actions: `[row, n - 1]`: what led from one to the next.
+        actions: `[row, n - 1]`: the actions between them.
         length: New frames wanted.
-        seed: Of the noise: one, or one a row.
+        seed: Seed of the noise: one for all rows, or one a row.
+
+    Attributes:
+        decoder: The loop; its policy is set before every pass, to the depth of the draft.
+        pending: The last pass: the next frame, and frames that were made ahead of it.
+        shown: New frames that were shown.
 
     Raises:
-        ValueError: There are no first frames, or more than the model sees.
+        ValueError: There are no first frames, or more than the model's window has room for.
     """
 
     def __init__(
         self, decoder: Decoder, frames: Tensor, actions: Tensor, length: int, seed: int | Sequence[int]
     ) -> None:
-        target: Any = decoder.target
+        target = decoder.target
         assert isinstance(target, FramesTarget)
         if not 1 <= frames.shape[1] <= target.most:
             raise ValueError(f"this model begins with 1 to {target.most} frames, not {frames.shape[1]}")
-        self.decoder, self.target, self.length, self.seed = decoder, target, length, seed
-        self.given, self.actions, self.shown = frames, actions[:, :0], 0
         assert target.vocab is not None
         unknown = torch.full_like(frames[:, :1, 0, 0, 0], target.vocab, dtype=torch.int64)
-        self._before = torch.cat([unknown, actions], 1)
-        self._plain = Decoder(target, None, decoder.rule, name=decoder.name)
-        drafter = None if isinstance(decoder.drafter, NoDraft) else decoder.drafter
-        # One decoder a depth: guesses go deeper step by step, and whoever acts early waits for one step only.
-        self._ahead = [Decoder(target, drafter, decoder.rule, k=k + 1) for k in range(min(decoder.k, length))]
-        self._foreseen: Foreseen | None = None
-        self._shows = self._plain
-        if target.joint is not None and drafter is not None and decoder.k:
-            self._foreseen = Foreseen(drafter)
-            self._shows, self._ahead = Decoder(target, self._foreseen, decoder.rule, k=decoder.k), []
+        self._first, self._past = frames, torch.cat([unknown, actions], 1)
+        self.actions, self.length, self.seed, self.shown = actions[:, :0], length, seed, 0
+        joint = target.joint is not None and decoder.k > 0
+        self._known = KnownActions(decoder.drafter) if joint else None
+        # Guesses go deeper step by step, so that a player who acts early waits for one step only.
+        self._depths = range(1, 1 if joint else min(decoder.k, length) + 1)
+        drafter = self._known or decoder.drafter
+        self.decoder = Decoder(target, drafter, decoder.rule, k=decoder.k, name=decoder.name)
         self._state: State | None = None
-        self._pending: Pending | None = None
+        self.pending: Pending | None = None
 
     @property
     def report(self) -> Report:
         """Counts and times; units are actions."""
-        return self._report() if self._state is None else self._state.report
+        if self._state is None:
+            return FrameReport(self.decoder.name, self.decoder.rule.exactness, rows=len(self._first))
+        return self._state.report
+
+    @property
+    def guesses(self) -> bool:
+        """Whether frames are made ahead, for guessed actions."""
+        return self.decoder.k > 0
 
     @property
     def discarded(self) -> int:
-        """Frames that were made and not shown; those that still stand ready count."""
-        return 0 if self._state is None else self._state.cache.made - self.shown * len(self.given)
+        """Frames that were made and not shown; frames that are still available count."""
+        return 0 if self._state is None else self._state.cache.denoised - self.shown * len(self._first)
 
     def act(self, actions: Tensor) -> None:
-        """The next actions `[row, n]`: each leads to one more frame."""
+        """Add the next actions `[row, n]`; each leads to one more frame."""
         self.actions = torch.cat([self.actions, actions], 1)
 
-    def acted(self, frames: int) -> Tensor:
-        """What led to the first `frames` new frames: `[row, frame]`."""
+    def actions_of(self, frames: int) -> Tensor:
+        """The actions `[row, frame]` that led to the first `frames` new frames."""
         return self.actions[:, :frames]
 
     def frame(self) -> Tensor:
-        """Latents `[row, channel, height, width]` of the next frame, whose action is known.
+        """The next frame, latents `[row, channel, height, width]`.
 
         Raises:
-            ValueError: It is not, or all frames were made.
+            ValueError: Its action is not known, or all frames were made.
         """
         if self.shown >= min(self.length, self.actions.shape[1]):
-            raise ValueError(
-                f"frame {self.shown} has no action yet" if self.shown < self.length else "no frame is left"
-            )
+            missing = self.shown < self.length
+            raise ValueError(f"frame {self.shown} has no action yet" if missing else "no frame is left")
         action = self.actions[:, self.shown : self.shown + 1]
-        state = self._begin(action) if self._state is None else self._confirmed(self._state, action)
-        if self._foreseen is not None:
-            self._foreseen.known = self.actions[:, self.shown + 1 :]
-        self._pending = self._shows.speculate(state)  # what stands ready is not made again
+        if self._state is None:
+            self._state = self._start(action)
+        else:
+            self.decoder.advance(self._state, truth=action, pending=self.pending)
+        self.decoder.policy = Fixed(0 if self._known is None else self.decoder.k)
+        if self._known is not None:
+            self._known.known = self.actions[:, self.shown + 1 :]
+        self.pending = self.decoder.speculate(self._state)  # available frames are not made again
         self.shown += 1
-        made = self._pending.scores.auxiliary
-        assert made is not None
-        state.report.emitted = self.shown * len(self.given)
-        return made[:, 0]
+        frames = self.pending.scores.auxiliary
+        assert frames is not None
+        return frames[:, 0]
 
     def ahead(self, until: Callable[[], bool] | None = None) -> None:
-        """Make frames for guesses of the next action; nothing where it is known, or no frame is wanted.
+        """Make frames for guesses of the next action; nothing where it is known, or where no frame is wanted.
 
         Args:
-            until: Asked before every pass: whether the action is there. A frame that is not finished then is dropped.
+            until: Called before every pass: whether the action is there. A frame that is not finished then is dropped.
         """
         state = self._state
         if state is None or self.actions.shape[1] > self.shown or self.shown >= self.length:
             return
         state.cache.until = until
         with suppress(StoppedError):
-            for decoder in self._ahead:
-                self._pending = decoder.speculate(state)
+            for depth in self._depths:
+                self.decoder.policy = Fixed(depth)
+                self.pending = self.decoder.speculate(state)
         state.cache.until = None
 
-    def _begin(self, action: Tensor) -> State:
-        opening = Opening(self.given, self._before, action[:, 0], self.seed)
-        # One unit more than frames: the root of the last frame is not settled any more.
-        state = self._state = self.decoder.start(opening, self.length + 1, seed=0)
-        report = self._report()
-        report.seconds, report.deviation = state.report.seconds, state.cache.deviation
-        state.report = report
-        return state
-
-    def _report(self) -> FrameReport:
-        return FrameReport(self.decoder.name, self.decoder.rule.exactness, rows=len(self.given))
-
-    def _confirmed(self, state: State, action: Tensor) -> State:
-        self.decoder.advance(state, truth=action, pending=self._pending)
+    def _start(self, action: Tensor) -> State:
+        prompt = FramePrompt(self._first, self._past, action[:, 0], self.seed)
+        # One unit more than frames: the action of the last frame is never settled.
+        state = self.decoder.start(prompt, self.length + 1, seed=0)
+        state.report = FrameReport(**vars(state.report), deviation=state.cache.deviation)
         return state

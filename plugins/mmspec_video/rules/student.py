@@ -1,33 +1,33 @@
-"""`student`: a consistency student drafts every frame, the teacher looks once, and tolerance decides. Lossy.
+"""`student`: a consistency student drafts every frame, the teacher verifies it in one pass by tolerance. Lossy.
 
 A student (arXiv 2303.01469; `mmspec train video --distill`) makes a frame in one to four passes where the model, its
-teacher, takes many. One more pass verifies: the teacher says what frame it sees behind a noisy copy of the student's
-(`mmspec_video.targets.checked`). Below the tolerance the student's frame stands, else the teacher makes it, with all
-its steps and the noise that plain play has. Keys of finished frames cost a pass of either model.
-Why it is a rule: see `nfd`. Actions are compared as under `match`; tolerance decides what stands behind them. Whoever
-guesses actions, and how far ahead, is the drafter's business: frames of right guesses stand ready as under
+teacher, takes many. One more pass verifies: the teacher predicts the frame from a noisy copy of the student's
+(`mmspec_video.targets.checked`). Below the tolerance the student's frame is kept, else the teacher makes it, in all its
+steps and with plain decoding's noise. Keys of finished frames cost a pass of either model.
+It is a rule for the reasons given in `nfd`: actions are compared as under `match`, and the tolerance decides about the
+frame of an accepted action. Any drafter of actions works; frames of right guesses are available at once, as under
 `branch-prediction`.
-Guarantee: none: no distribution couples a frame that was denoised in another way with the teacher's. `tolerance=0` is
-plain's frames, bit for bit, and slower.
+Guarantee: none: no distribution couples a frame that was denoised in another way with the teacher's. With `tolerance=0`
+frames are plain decoding's, bit for bit, and slower.
 Measured: the report says how many frames are the student's, and the mean and largest gap that the teacher saw. A gap is
-not the distance from plain's frame: no student, and no teacher, has gap 0.
-Knobs: `tolerance` (larger: more of the student's frames, further from the teacher's; the unit is a latent frame's
-spread), `level` (of noise, at which the teacher looks: low ones see faults of detail, high ones of what is shown).
+not the distance from plain decoding's frame: it is not 0 for the teacher's own frames either.
+Knobs: `tolerance` (larger: more of the student's frames, further from the teacher's; in units of the latents' standard
+deviation), `level` (noise at which the teacher verifies: low levels show faults of detail, high levels of content).
 """
 
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import Field
 
 from mmspec.core.noise import DraftNoise, Round
+from mmspec.core.protocols import Target
 from mmspec.core.rules import Match
 from mmspec.core.types import Draft, Scores, Verdict
-from mmspec_video.models.adapter import StudentAdapter
 from mmspec_video.models.next_frame import NextFrameDiT
 from mmspec_video.models.students import student_of
 from mmspec_video.plugin import STUDENT
+from mmspec_video.targets.capabilities import Denoising
 from mmspec_video.targets.checked import Check
 
 
@@ -36,21 +36,23 @@ class StudentOptions:
     """Options of `student`."""
 
     tolerance: Annotated[float, Field(ge=0, allow_inf_nan=False)] = field(
-        default=0.2, metadata={"help": "gaps below it are accepted; 0 accepts none: plain's frames"}
+        default=0.2,
+        metadata={"help": "frames with a gap below it are accepted; 0 accepts none: plain decoding's frames"},
     )
     level: Annotated[float, Field(gt=0, le=1)] = field(
-        default=0.5, metadata={"help": "noise at which the teacher looks: low sees detail, high what is shown"}
+        default=0.5,
+        metadata={"help": "noise at which the teacher verifies: low shows faults of detail, high of content"},
     )
     student: Any = field(
-        default=None, metadata={"help": "an adapter, a student, or a folder; default: what lies beside the model"}
+        default=None, metadata={"help": "an adapter, a student, or a folder; default: the folder beside the model"}
     )
 
 
 class Student:
-    """See the module.
+    """The rule `student`: `match` on actions, with a target whose frames a student drafts.
 
     Args:
-        options: Whose frames, and how good.
+        options: Options.
     """
 
     exactness: str = STUDENT.exactness
@@ -62,18 +64,17 @@ class Student:
         self._teacher: Any = None
         self._student: NextFrameDiT | None = None
 
-    def wrap(self, target: Any) -> Any:
-        """The target, showing a student's frames; one that makes nothing of its units (a test's player) as it is.
+    def wrap(self, target: Target) -> Target:
+        """A copy of the target with a student; a target without frames (a simulated player) as it is.
 
         Raises:
-            ValueError: Its model has no student, or another model's.
+            ValueError: The target's model has no student, or another model's.
         """
-        if not hasattr(target, "making"):
+        if not isinstance(target, Denoising):
             return target
         if self._student is None or self._teacher is not target.model:
-            given: NextFrameDiT | StudentAdapter | str | Path | None = self.options.student
-            self._student, self._teacher = student_of(target.model, given), target.model
-        return target.making(check=Check(self._student, self.options.tolerance, self.options.level))
+            self._student, self._teacher = student_of(target.model, self.options.student), target.model
+        return target.denoising_with(check=Check(self._student, self.options.tolerance, self.options.level))
 
     def draft_noise(self, round: Round) -> DraftNoise:
         return Match().draft_noise(round)

@@ -1,8 +1,8 @@
-"""One frame from noise, behind a window of earlier ones; and what of a window need not be computed again."""
+"""Denoise one frame, given a window of earlier frames; and compute the window's keys once for all steps."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, get_args
 
 import torch
 from torch import Tensor
@@ -14,7 +14,7 @@ from mmspec_video.sampling import Sampler
 from mmspec_video.targets.window import Window
 
 Cache = Literal["exact", "streaming", "none"]
-CACHES = ("exact", "streaming", "none")
+CACHES = get_args(Cache)
 
 
 class FrameModel(Protocol):
@@ -22,11 +22,11 @@ class FrameModel(Protocol):
 
     Attributes:
         frame_shape: Channels, height and width of a latent frame.
-        window: Most frames that are seen at once, the newest one included.
-        blocks: Its layers.
-        sampler: From noise to frames, as it was made for.
-        vectors: As `Denoiser` has them.
-        config: Has `actions`, where it reads their numbers.
+        window: Most frames in the attention window, the newest one included.
+        blocks: The transformer's blocks; each has a cache of keys.
+        sampler: The default sampler.
+        vectors: `[action + 1, …]`: what the model reads for every action, "unknown" last; None: it reads ids.
+        action_count: Size of the action space; None: `vectors` are missing.
     """
 
     frame_shape: tuple[int, int, int]
@@ -34,130 +34,164 @@ class FrameModel(Protocol):
     blocks: Any
     sampler: Sampler
     vectors: Tensor | None
-    config: Any
+    action_count: int | None
 
     def __call__(
         self, x: Tensor, time: Tensor, actions: Tensor, position: Tensor, seen: Tensor | None, keys: FrameKeys | None, /
     ) -> Tensor:
-        """What the sampler takes, of every frame."""
+        """The prediction that the sampler needs, for every frame."""
         ...
 
 
 class StoppedError(Exception):
-    """Whoever asked for frames ahead of their time does not want them any more."""
+    """Denoising was stopped by the caller's `until`."""
+
+
+def denoise(
+    sampler: Sampler,
+    noise: Callable[[int], Tensor],
+    predict: Callable[[Tensor, float], Tensor],
+    until: Callable[[], bool] | None,
+) -> Tensor:
+    """All steps of a sampler.
+
+    Args:
+        sampler: The steps.
+        noise: Standard normal noise of a step.
+        predict: The network's output for a state at a time.
+        until: Called before every step; None: never stop.
+
+    Raises:
+        StoppedError: `until` returned True.
+    """
+    x = sampler.begin(noise(0))
+    for step in range(sampler.steps):
+        if until is not None and until():
+            raise StoppedError
+        out = predict(x, sampler.time(step))
+        fresh = noise(step + 1) if sampler.noisy and step < sampler.steps - 1 else None
+        x = sampler.advance(x, out, step, fresh)
+    return x
 
 
 @dataclass(frozen=True)
 class Denoiser:
-    """Passes of a model over one frame.
+    """A model and a sampler over one frame at a time.
 
     Attributes:
-        model: It.
+        model: The transformer.
         sampler: The steps.
-        cache: `exact`: keys of the window are kept, and computed anew once its oldest frame has left, so that frames
-            are those of `none`; `streaming`: they stay, with what they know of frames that have left: faster behind a
-            full window, another distribution; `none`: the whole window in every step, as published.
-        vectors: `[action, …]`: what the model reads of every action; None: its number.
+        cache: `exact`: the window's keys are kept, and computed anew once its oldest frame has left, so that frames
+            equal those of `none`; `streaming`: keys are kept although they depend on frames that have left: faster once
+            the window is full, another distribution; `none`: the whole window in every step, as published.
+
+    Raises:
+        ValueError: There is no such cache.
     """
 
     model: FrameModel
     sampler: Sampler
     cache: Cache = "exact"
-    vectors: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        if self.cache not in CACHES:
+            raise ValueError(f"cache is one of {', '.join(CACHES)}, not {self.cache!r}")
 
     def frame(self, window: Window, action: Tensor, key: Tensor, until: Callable[[], bool] | None = None) -> Tensor:
-        """Frames `[row, channel, height, width]` behind a window whose keys are known, or not wanted.
+        """Frames `[row, channel, height, width]` that follow a window; its keys are computed (`keyed`), if wanted.
 
         Args:
-            window: What is seen.
-            action: `[row]` int64.
-            key: `[row, 2]`: of the noise.
-            until: Asked before every pass.
+            window: Earlier frames.
+            action: `[row]` int64: the action that leads to the frame.
+            key: `[row, 2]`: keys of the noise.
+            until: Called before every step; True stops.
 
         Raises:
-            StoppedError: `until` says so.
+            StoppedError: `until` returned True.
         """
-        x = self.sampler.begin(self.noise(key, window.number, 0))
-        for step in range(self.sampler.steps):
-            if until is not None and until():
-                raise StoppedError
-            out = self.says(window, x, action, self.sampler.time(step))
-            last = step == self.sampler.steps - 1
-            fresh = self.noise(key, window.number, step + 1) if self.sampler.noisy and not last else None
-            x = self.sampler.advance(x, out, step, fresh)
-        return x
+        return denoise(
+            self.sampler,
+            lambda step: self.noise(key, window.number, step),
+            lambda x, time: self.predict(window, x, action, time),
+            until,
+        )
 
     def noise(self, key: Tensor, number: Tensor, step: int, lane: Substream = Substream.UNIT) -> Tensor:
-        """Standard normal `[row, channel, height, width]`: its address is the frame's number and the step."""
+        """Standard normal `[row, channel, height, width]`, a function of key, frame number, step and lane."""
         where = torch.full_like(number[:, None], step)
         return PhiloxNoise(key, number[:, None], where, lane).normal(*self.model.frame_shape)[:, 0]
 
     def keyed(self, window: Window) -> Window:
-        """The window with its keys: as they are, or in one pass over all of it."""
+        """The window with its keys, which one pass over all of it computes where they are missing."""
         if self.cache == "none" or window.keys is not None or not window.slots:
             return window
-        keys = FrameKeys.none(len(self.model.blocks))
-        seen = causal(window.slots, window.number.device) & window.there[:, None]
-        seen = seen | torch.eye(window.slots, dtype=torch.bool, device=seen.device)  # an empty slot sees itself
-        time = torch.full(
-            window.actions.shape, self.sampler.context_time, dtype=torch.float32, device=window.frames.device
-        )
-        self.model(window.frames, time, self._read(window.actions), window.position, seen, keys)
-        return replace(window, keys=keys.made())
+        keys = FrameKeys.empty(len(self.model.blocks))
+        finished = self._finished(window.actions)
+        self.model(window.frames, finished, self._read(window.actions), window.position, _causal(window.filled), keys)
+        return replace(window, keys=keys.current())
 
     def keys_of(self, window: Window, frame: Tensor, action: Tensor) -> list[Pair]:
-        """Keys `[row, 1, …]` of finished frames behind a window."""
-        keys = self._before(window)
-        time = torch.full(
-            window.number[:, None].shape, self.sampler.context_time, dtype=torch.float32, device=frame.device
-        )
-        position, seen = window.number[:, None], self._seen(window)
-        self.model(frame[:, None], time, self._read(action[:, None]), position, seen, keys)
-        return keys.made()
+        """Keys `[row, 1, …]` of finished frames `[row, …]` that follow a window."""
+        keys, actions = self._cache(window), action[:, None]
+        finished, number = self._finished(actions), window.number[:, None]
+        self.model(frame[:, None], finished, self._read(actions), number, _seen(window), keys)
+        return keys.current()
 
-    def says(self, window: Window, x: Tensor, action: Tensor, time: float) -> Tensor:
-        """What the model says of one noisy frame `[row, …]`."""
-        rows, position = len(x), window.number[:, None]
-        now = torch.full((rows, 1), time, dtype=torch.float32, device=x.device)
-        x, actions = x[:, None], action[:, None]
+    def predict(self, window: Window, x: Tensor, action: Tensor, time: float) -> Tensor:
+        """The model's output for one noisy frame `[row, …]`."""
+        x, actions, position = x[:, None], action[:, None], window.number[:, None]
+        now = torch.full(actions.shape, time, dtype=torch.float32, device=x.device)
         if self.cache != "none":
-            return self.behind(window, x, now, actions, position, self._seen(window))[:, 0]
-        finished = torch.full(window.actions.shape, self.sampler.context_time, dtype=torch.float32, device=x.device)
-        there = torch.cat([window.there, torch.ones_like(actions, dtype=torch.bool)], 1)
-        frames = window.slots + 1
-        seen = causal(frames, x.device) & there[:, None] | torch.eye(frames, dtype=torch.bool, device=x.device)
-        every = torch.cat([window.frames, x], 1), torch.cat([finished, now], 1), torch.cat([window.actions, actions], 1)
+            return self.predict_after(window, x, now, actions, position, _seen(window))[:, 0]
+        frames = torch.cat([window.frames, x], 1)
+        times = torch.cat([self._finished(window.actions), now], 1)
+        read = self._read(torch.cat([window.actions, actions], 1))
+        filled = torch.cat([window.filled, torch.ones_like(actions, dtype=torch.bool)], 1)
         numbers = torch.cat([window.position, position], 1)
-        return self.model(*every[:2], self._read(every[2]), numbers, seen, None)[:, -1]
+        return self.model(frames, times, read, numbers, _causal(filled), None)[:, -1]
 
-    def behind(
+    def predict_after(
         self, window: Window, x: Tensor, time: Tensor, actions: Tensor, position: Tensor, seen: Tensor | None
     ) -> Tensor:
-        """What the model says of frames `[row, n, …]` behind a window whose keys are known.
+        """The model's output for several frames that follow a window whose keys are computed.
 
         Args:
-            window: What stands before all of them.
-            x: `[row, n, channel, height, width]`, each frame as noisy as its time says.
+            window: The frames before all of them.
+            x: `[row, n, channel, height, width]`, each frame at the noise level of its time.
             time: `[row, n]`.
-            actions: `[row, n]` int64: what led to each.
-            position: `[row, n]` int64: their numbers.
-            seen: `[row, n, slot + n]` bool: what each sees, the window first; None: one frame sees all.
+            actions: `[row, n]` int64: the action that led to each frame.
+            position: `[row, n]` int64: numbers of the frames.
+            seen: `[row, n, slot + n]` bool: what each frame attends to, the window first; None: a single frame that
+                attends to everything.
         """
-        return self.model(x, time, self._read(actions), position, seen, self._before(window))
+        return self.model(x, time, self._read(actions), position, seen, self._cache(window))
 
-    def _before(self, window: Window) -> FrameKeys:
+    def _cache(self, window: Window) -> FrameKeys:
         if not window.slots:
-            return FrameKeys.none(len(self.model.blocks))
-        assert window.keys is not None, "a window without keys: ask for `keyed` first"
+            return FrameKeys.empty(len(self.model.blocks))
+        assert window.keys is not None, "the window has no keys: call `keyed` first"
         return FrameKeys.of(window.keys)
 
-    @staticmethod
-    def _seen(window: Window) -> Tensor | None:
-        """One frame sees all slots that are there, and itself; None: all slots are."""
-        if window.held == window.slots and len(window.there) == 1:
-            return None
-        itself = torch.ones_like(window.there[:, :1])
-        return torch.cat([window.there, itself], 1)[:, None]
+    def _finished(self, actions: Tensor) -> Tensor:
+        """The time of finished frames, one per action."""
+        return torch.full(actions.shape, self.sampler.context_time, dtype=torch.float32, device=actions.device)
 
     def _read(self, actions: Tensor) -> Tensor:
-        return actions if self.vectors is None else self.vectors.to(actions.device)[actions]
+        """What the model reads of actions: their ids, or their vectors."""
+        vectors = self.model.vectors
+        return actions if vectors is None else vectors.to(actions.device)[actions]
+
+
+def _causal(filled: Tensor) -> Tensor:
+    """The causal mask `[row, slot, slot]` over `filled [row, slot]`; an empty slot sees itself, since none sees it."""
+    slots = filled.shape[1]
+    itself = torch.eye(slots, dtype=torch.bool, device=filled.device)
+    return causal(slots, filled.device) & filled[:, None] | itself
+
+
+def _seen(window: Window) -> Tensor | None:
+    """The mask `[row, 1, slot + 1]` of one frame that follows a window; None where all slots are filled."""
+    if window.fullest == window.slots and len(window.filled) == 1:
+        return None
+    itself = torch.ones_like(window.filled[:, :1])
+    return torch.cat([window.filled, itself], 1)[:, None]

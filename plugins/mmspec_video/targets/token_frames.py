@@ -1,7 +1,7 @@
-"""Frames as codes, actions as forced units between them, on the core's slot cache.
+"""Frames as codes with actions as forced units between them, on the core's slot cache.
 
-A window over the next units may run across the end of a frame where the next action is known: a forced unit costs no
-pass of its own there. The model never draws an action.
+A draft window may extend across the end of a frame where the next action is known: a forced unit then costs no pass of
+its own. The model never draws an action.
 """
 
 from dataclasses import dataclass
@@ -18,12 +18,12 @@ from mmspec_video.plugin import TOKEN_FRAMES
 
 
 @dataclass(frozen=True)
-class Clip:
-    """A prompt: frames that are there, and the actions behind them.
+class TokenPrompt:
+    """First frames and the actions after them.
 
     Attributes:
         frames: `[row, n, cell]` int64 codes; `n` is at least 1.
-        actions: `[row, n]` int64: what comes after each; the last one leads to the first new frame.
+        actions: `[row, n]` int64: the action after each frame; the last one leads to the first new frame.
     """
 
     frames: Tensor
@@ -35,6 +35,11 @@ class TokenFramesTarget:
 
     Args:
         model: The transformer.
+
+    Attributes:
+        context: Most units of a sequence.
+        period: Units from one frame to the next.
+        columns: Units of a frame's row.
     """
 
     offers = TOKEN_FRAMES.offers
@@ -48,11 +53,11 @@ class TokenFramesTarget:
         self.columns = model.config.columns
         self.raster = Raster(model, model.logits)
 
-    def start(self, inputs: Clip, limit: int, width: int) -> Prefill:
+    def start(self, inputs: TokenPrompt, limit: int, width: int) -> Prefill:
         """Prefill frames and actions.
 
         Raises:
-            ValueError: Together with the units that are asked for they are more than the model sees.
+            ValueError: Prompt and new units exceed the model's context.
         """
         units = self.units(inputs)
         if units.shape[1] + limit > self.context:
@@ -61,13 +66,13 @@ class TokenFramesTarget:
                 f"this model sees {most} frames at once: {given} given ones and {limit} new units are more than its "
                 f"{self.context} units"
             )
-        memory, logits = self.raster.start(Condition(units, guided=False), limit, width)
-        return Prefill(memory, memory.output(logits), units, torch.zeros_like(units[:, 0]))
+        cache, logits = self.raster.start(Condition(units, guided=False), limit, width)
+        return Prefill(cache, cache.output(logits), units, torch.zeros_like(units[:, 0]))
 
-    def units(self, clip: Clip) -> Tensor:
-        """The sequence `[row, n · period]`."""
-        actions = clip.actions[..., None] + self.model.config.vocab_size
-        return torch.cat([clip.frames, actions], -1).flatten(1)
+    def units(self, prompt: TokenPrompt) -> Tensor:
+        """The prompt as a sequence `[row, n · period]`."""
+        actions = prompt.actions[..., None] + self.model.config.vocab_size
+        return torch.cat([prompt.frames, actions], -1).flatten(1)
 
     def verify(self, cache: Halves, draft: Draft, first: int = 0) -> TargetOutput:
         return cache.output(self.raster.verify(cache, draft, first))

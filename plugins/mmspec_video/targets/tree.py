@@ -1,4 +1,4 @@
-"""Frames that were made since the last commit, hung on the actions that led to them: the root's, and guesses'."""
+"""The tree of frames that were made since the last commit: the root's frame, and those of guessed actions below it."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -9,7 +9,7 @@ from torch import Tensor
 from mmspec.core.distributions import take_nodes, where_nodes
 from mmspec.core.tree import TreeIndex
 from mmspec.core.types import Draft
-from mmspec_video.models.keys import Pair, taken
+from mmspec_video.models.keys import Pair, select_frames
 
 
 @dataclass
@@ -19,31 +19,31 @@ class FrameTree:
     Attributes:
         units: `[row, node]` int64: the actions.
         parent: `[row, node]` int64, -1 at the root.
-        lineage: `[row, node, depth]` int64: the nodes from the root to this one; behind it, numbers without meaning.
-        frames: `[row, node, channel, height, width]`, 0 where there is none.
-        there: `[row, node]` bool: the frame was made.
-        keyed: `[row, node]` bool: its keys, too.
-        keys: Of every node, layer by layer: `[row, node, cell, head, width]`; None: none has any.
-        root: `[row]` int64: where the tree hangs, -1: nothing of it counts any more.
+        lineage: `[row, node, depth]` int64: the nodes from the root to this one; later entries have no meaning.
+        frames: `[row, node, channel, height, width]`, 0 where no frame is available.
+        available: `[row, node]` bool: the frame was made.
+        keyed: `[row, node]` bool: the frame's keys were computed, too.
+        keys: Keys and values of all nodes, layer by layer: `[row, node, cell, head, width]`; None: none were computed.
+        root: `[row]` int64: the node that is the root now; -1: the root's frame is not in the tree.
     """
 
     units: Tensor
     parent: Tensor
     lineage: Tensor
     frames: Tensor
-    there: Tensor
+    available: Tensor
     keyed: Tensor
     keys: Sequence[Pair] | None
     root: Tensor
 
     @property
     def rooted(self) -> Tensor:
-        """Whether the root's frame was made: `[row]` bool."""
-        return self.there.gather(1, self.root[:, None].clamp(min=0))[:, 0] & (self.root >= 0)
+        """Whether the root's frame is available: `[row]` bool."""
+        return self.available.gather(1, self.root[:, None].clamp(min=0))[:, 0] & (self.root >= 0)
 
     @classmethod
     def of(cls, units: Tensor, index: TreeIndex, shape: Sequence[int], like: Tensor) -> "FrameTree":
-        """A tree in which nothing is made yet: frames of `shape`, of the kind of `like`."""
+        """A tree without frames; they will have shape `shape`, and dtype and device of `like`."""
         rows, nodes = units.shape
         parent = index.parent.expand(rows, -1)
         lineage = torch.zeros(rows, nodes, index.deepest + 1, dtype=torch.int64, device=units.device)
@@ -56,45 +56,45 @@ class FrameTree:
         frames = like.new_zeros(rows, nodes, *shape)
         return cls(units, parent, lineage, frames, nothing, nothing.clone(), None, torch.zeros_like(units[:, 0]))
 
-    def taking(self, old: "FrameTree | None", index: TreeIndex) -> "FrameTree":
-        """With what was made before for the same actions; `index` is this tree's."""
+    def reusing(self, old: "FrameTree | None", index: TreeIndex) -> "FrameTree":
+        """This tree (`index`) with the frames and keys that `old` has for the same actions."""
         if old is None:
             return self
         same = self._same(old, index)
         found, at = same >= 0, same.clamp(min=0)
-        keys = None if old.keys is None else taken(old.keys, at)
+        keys = None if old.keys is None else select_frames(old.keys, at)
         return replace(
             self,
             frames=where_nodes(found, take_nodes(old.frames, at), self.frames),
-            there=found & old.there.gather(1, at),
+            available=found & old.available.gather(1, at),
             keyed=found & old.keyed.gather(1, at),
             keys=keys,
         )
 
     def _same(self, old: "FrameTree", index: TreeIndex) -> Tensor:
-        """`[row, node]`: which of the old nodes stands for the same actions, -1: none does."""
+        """`[row, node]`: the old node with the same path of actions; -1: none."""
         same = torch.where(index.depth == 0, old.root[:, None], -1)
         for depth in range(1, index.deepest + 1):
             above = same.gather(1, self.parent.clamp(min=0))[..., None]
-            equal = (old.parent[:, None] == above) & (above >= 0) & old.there[:, None]
+            equal = (old.parent[:, None] == above) & (above >= 0) & old.available[:, None]
             equal = equal & (old.units[:, None] == self.units[..., None])  # [row, node, old node]
             found = torch.where(equal.any(-1), equal.int().argmax(-1), -1)
             same = torch.where(index.depth == depth, found, same)
         return same
 
     def path(self, nodes: Tensor, depth: int) -> Tensor:
-        """The nodes above, the root first: `[row, m, depth]` of `nodes [row, m]` at one depth."""
+        """The ancestors `[row, m, depth]` of `nodes [row, m]` at one depth, the root first."""
         return take_nodes(self.lineage, nodes)[..., :depth]
 
     def put(self, nodes: Tensor, frames: Tensor, new: Tensor) -> None:
-        """Frames `[row, m, …]` of `nodes [row, m]`, where `new [row, m]`; what is there stays."""
-        new = new & ~self.there.gather(1, nodes)
+        """Store frames `[row, m, …]` of `nodes [row, m]` where `new [row, m]`; available frames are kept."""
+        new = new & ~self.available.gather(1, nodes)
         frames = where_nodes(new, frames, take_nodes(self.frames, nodes))
         self.frames = _scattered(self.frames, nodes, frames)
-        self.there = self.there.scatter(1, nodes, self.there.gather(1, nodes) | new)
+        self.available = self.available.scatter(1, nodes, self.available.gather(1, nodes) | new)
 
     def put_keys(self, nodes: Tensor, pairs: Sequence[Pair]) -> None:
-        """Keys `[row, m, …]` of `nodes [row, m]`, where there are none yet."""
+        """Store keys `[row, m, …]` of `nodes [row, m]` that have none yet."""
         rows, count = self.units.shape
         if self.keys is None:
             self.keys = [(_blank(key, rows, count), _blank(value, rows, count)) for key, value in pairs]
@@ -108,16 +108,18 @@ class FrameTree:
         self.keyed = self.keyed.scatter(1, nodes, True)
 
     def subtree(self, node: Tensor) -> "FrameTree":
-        """What hangs on `node [row]` (-1: none does); of all else nothing is left."""
+        """The subtree at `node [row]` (-1: empty); all other frames and keys are removed."""
         reach = (self.lineage == node[:, None, None]).any(-1) & (node >= 0)[:, None]
-        there, keyed, keys = self.there & reach, self.keyed & reach, self.keys
+        available, keyed, keys = self.available & reach, self.keyed & reach, self.keys
         if keys is not None:
             keys = [(_only(key, keyed), _only(value, keyed)) for key, value in keys]
-        return replace(self, frames=_only(self.frames, there), there=there, keyed=keyed, keys=keys, root=node)
+        return replace(
+            self, frames=_only(self.frames, available), available=available, keyed=keyed, keys=keys, root=node
+        )
 
 
 def levels(draft: Draft) -> Iterator[tuple[int, Tensor, Tensor]]:
-    """Depths of a rooted draft, each with the nodes `[row, m]` that some row has there, and which of them one has."""
+    """Each depth of a rooted draft, the nodes `[row, m]` that some row has there, and which of them each row has."""
     rows = len(draft.units)
     for depth in range(draft.index.deepest + 1):
         at_depth = (draft.index.depth == depth).expand(rows, -1)
@@ -126,7 +128,7 @@ def levels(draft: Draft) -> Iterator[tuple[int, Tensor, Tensor]]:
 
 
 def _only(values: Tensor, nodes: Tensor) -> Tensor:
-    """`values [row, node, …]` where `nodes [row, node]`, else 0."""
+    """`values [row, node, …]` where `nodes [row, node]` is True, else 0."""
     return where_nodes(nodes, values, torch.zeros_like(values))
 
 
@@ -135,6 +137,6 @@ def _blank(like: Tensor, rows: int, nodes: int) -> Tensor:
 
 
 def _scattered(values: Tensor, nodes: Tensor, new: Tensor) -> Tensor:
-    """`values [row, node, …]` with `new [row, m, …]` at `nodes [row, m]`."""
+    """`values [row, node, …]` with `new [row, m, …]` written to `nodes [row, m]`."""
     index = nodes.reshape(*nodes.shape, *(1,) * (values.dim() - 2)).expand_as(new)
     return values.scatter(1, index, new)

@@ -1,4 +1,4 @@
-"""The frames that the next one sees, and their keys."""
+"""The frames that the next frame attends to, and their keys."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,32 +7,32 @@ import torch
 from torch import Tensor
 
 from mmspec.core.distributions import take_nodes
-from mmspec_video.models.keys import Pair, joined, taken
+from mmspec_video.models.keys import Pair, concatenated, select_frames
 
 
 @dataclass(frozen=True)
 class Window:
-    """Frames of every row, the latest in the last slot; rows that have fewer begin with empty slots.
+    """Frames of every row, the latest in the last slot; shorter rows begin with empty slots.
 
     Attributes:
         frames: `[row, slot, channel, height, width]`.
-        actions: `[row, slot]` int64: what led to each.
-        there: `[row, slot]` bool: False in empty slots.
-        number: `[row]` int64: of the frame that comes next.
-        held: Frames of the fullest row, known on the host.
-        keys: Of the frames, layer by layer; None: not known (any more).
+        actions: `[row, slot]` int64: the action that led to each frame.
+        filled: `[row, slot]` bool: False in empty slots.
+        number: `[row]` int64: number of the frame that comes next.
+        fullest: Frames of the fullest row, on the host.
+        keys: Keys and values of the frames, layer by layer; None: not computed, or outdated.
     """
 
     frames: Tensor
     actions: Tensor
-    there: Tensor
+    filled: Tensor
     number: Tensor
-    held: int
+    fullest: int
     keys: Sequence[Pair] | None = None
 
     @property
     def slots(self) -> int:
-        """Slots, the empty ones included."""
+        """Slots, empty ones included."""
         return self.frames.shape[1]
 
     @property
@@ -41,18 +41,19 @@ class Window:
         return self.number[:, None] + torch.arange(-self.slots, 0, device=self.number.device)
 
     def repeated(self, times: int) -> "Window":
-        """Every row so many times, its copies together."""
+        """Every row `times` times, copies of a row together."""
         if times == 1:
             return self
-        frames, actions, there, number = (
-            t.repeat_interleave(times, 0) for t in (self.frames, self.actions, self.there, self.number)
-        )
-        keys = self.keys
-        if keys is not None:
-            keys = [(k.repeat_interleave(times, 0), v.repeat_interleave(times, 0)) for k, v in keys]
-        return Window(frames, actions, there, number, self.held, keys)
+        return self.rows(torch.arange(len(self.number), device=self.number.device).repeat_interleave(times))
 
-    def then(
+    def rows(self, rows: Tensor) -> "Window":
+        """The rows `[n]` of the window."""
+        filled = self.filled[rows]
+        keys = None if self.keys is None else [(k[rows], v[rows]) for k, v in self.keys]
+        fullest = int(filled.sum(1).max())
+        return Window(self.frames[rows], self.actions[rows], filled, self.number[rows], fullest, keys)
+
+    def extended(
         self,
         frames: Tensor,
         actions: Tensor,
@@ -60,31 +61,31 @@ class Window:
         count: Tensor,
         longest: int,
         most: int,
-        forget: bool,
+        expire: bool,
     ) -> "Window":
-        """With more frames behind.
+        """The window with more frames at its end.
 
         Args:
             frames: `[row, n, channel, height, width]`.
             actions: `[row, n]`.
-            keys: Of these frames; None: they are not known.
-            count: `[row]`: how many of them a row takes, the first ones.
+            keys: Keys and values of these frames; None: not computed.
+            count: `[row]`: how many of the frames each row takes, from the first on.
             longest: The largest of `count`, on the host.
-            most: Slots at most: the oldest frames leave.
-            forget: Once a frame has left, keys of later ones, which have seen it, count no more.
+            most: Most slots; the oldest frames are dropped.
+            expire: Drop all keys once a frame has left, because keys of later frames depend on that frame.
         """
-        held, slots = self.held + longest, min(self.slots + longest, most)
+        fullest, slots = self.fullest + longest, min(self.slots + longest, most)
         source = torch.arange(slots, device=count.device) + (self.slots + count[:, None]) - slots
-        there = torch.cat([self.there, torch.ones_like(actions, dtype=torch.bool)], 1)
+        filled = torch.cat([self.filled, torch.ones_like(actions, dtype=torch.bool)], 1)
         at = source.clamp(min=0)
         merged = None
-        if self.keys is not None and keys is not None and not (forget and held > most):
-            merged = taken(joined(self.keys, keys), at)
+        if self.keys is not None and keys is not None and not (expire and fullest > most):
+            merged = select_frames(concatenated(self.keys, keys), at)
         return Window(
             take_nodes(torch.cat([self.frames, frames], 1), at),
             take_nodes(torch.cat([self.actions, actions], 1), at),
-            there.gather(1, at) & (source >= 0),
+            filled.gather(1, at) & (source >= 0),
             self.number + count,
-            min(held, most),
+            min(fullest, most),
             merged,
         )

@@ -1,32 +1,32 @@
-"""Codes that a transformer finds easy: clusters of what is coarse in a patch.
+"""Codes that a transformer predicts easily: clusters of the low-frequency content of patches.
 
-A VQ that learns codes and pictures at once spends its codes on texture, which no view shows twice in the same place:
-which of them comes next is chance, whatever the player does.
+A VQ that learns codes and pictures together spends its codes on texture, which no two views show in the same place, so
+that the next code is random whatever the player does.
 """
 
+import warnings
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 from einops import rearrange
 from torch import Tensor
 
 SIDE = 8
-"""Pixels of a patch, along a side."""
+"""Side of a patch, in pixels."""
 COARSE = 12
-"""Directions in which patches differ most; what is left of them is texture."""
-SEEN, ROUNDS = 60_000, 25
-"""Patches that the clusters are found with, and rounds of k-means."""
+"""Principal components of a patch that are kept; the others are texture."""
+SAMPLE, ROUNDS = 60_000, 25
+"""Patches that the clusters are fitted to, and rounds of k-means."""
 
 
 @dataclass(frozen=True)
 class Clusters:
-    """Centres of patches.
+    """Clusters of patches.
 
     Attributes:
-        mean: Patch: `[channel · pixel]`.
-        axes: Principal directions: `[channel · pixel, COARSE]`.
-        centres: `[cluster, COARSE]`.
+        mean: Mean patch: `[channel · pixel]`.
+        axes: Principal components: `[channel · pixel, COARSE]`.
+        centres: Centres of the clusters: `[cluster, COARSE]`.
     """
 
     mean: Tensor
@@ -36,21 +36,22 @@ class Clusters:
     @classmethod
     def of(cls, pictures: Tensor, clusters: int, seed: int) -> "Clusters":
         """K-means of the patches of pictures `[picture, 3, height, width]`."""
+        from scipy.cluster.vq import kmeans2  # of the extra `train`
+
         g = torch.Generator().manual_seed(seed)
         patches = _patches(pictures).flatten(0, 2).float()
-        patches = patches[torch.randint(len(patches), (SEEN,), generator=g)]
+        patches = patches[torch.randint(len(patches), (SAMPLE,), generator=g)]
         mean = patches.mean(0)
         axes = torch.linalg.svd(patches - mean, full_matrices=False).Vh[:COARSE].T
         coarse = (patches - mean) @ axes
-        centres = coarse[torch.randperm(SEEN, generator=g)[:clusters]]
-        for _ in range(ROUNDS):
-            member = F.one_hot(torch.cdist(coarse, centres).argmin(1), clusters).float()
-            size = member.sum(0)[:, None]
-            centres = torch.where(size > 0, member.T @ coarse / size.clamp(min=1), centres)
-        return cls(mean, axes, centres)
+        first = coarse[torch.randperm(SAMPLE, generator=g)[:clusters]]
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message=".*clusters is empty")  # an empty cluster keeps its centre
+            centres, _ = kmeans2(coarse.numpy(), first.numpy(), iter=ROUNDS, minit="matrix")
+        return cls(mean, axes, torch.from_numpy(centres).float())
 
     def codes(self, pictures: Tensor) -> Tensor:
-        """The nearest of each patch: `[picture, row, column]` int64."""
+        """The nearest cluster of every patch: `[picture, row, column]` int64."""
         coarse = (_patches(pictures).float() - self.mean) @ self.axes
         return torch.cdist(coarse, self.centres).argmin(-1)
 

@@ -1,6 +1,6 @@
-"""Entries of a codebook that nothing uses, brought back (Dhariwal et al., arXiv 2005.00341, § 3.1: random restarts).
+"""Random restarts of codebook entries that are not used (Dhariwal et al., arXiv 2005.00341, § 3.1).
 
-Frames of a simulator are much the same: without this, most of the codebook is never nearest to anything.
+Frames of a simulator are similar: without restarts, most entries are never the nearest to any latent.
 """
 
 import torch
@@ -11,13 +11,13 @@ from mmspec.kits.pictures.models.vq import LlamaGenVQ
 
 
 class Restarts:
-    """Entries that were nearest to nothing for some batches become cells of the next one.
+    """Replace entries that no latent of some batches was nearest to by latents of the next batch.
 
     Args:
-        vq: Its codebook is watched.
-        every: Batches that are watched before entries start again; a run that is resumed watches as many first.
-        until: The last step before which they may.
-        seed: Of which cells are taken.
+        vq: The VQ whose codebook is watched.
+        every: Batches to watch before entries are replaced; a resumed run watches as many first.
+        until: The last step at which entries are replaced.
+        seed: Seed of the choice of latents.
     """
 
     def __init__(self, vq: LlamaGenVQ, every: int, until: int, seed: int) -> None:
@@ -28,7 +28,7 @@ class Restarts:
 
     @torch.no_grad()
     def before(self, step: int, pictures: Tensor) -> None:
-        """Restart what was not used, if it is time; `pictures` are those of the step."""
+        """Replace unused entries, if enough batches were watched; `pictures` are those of the step."""
         if step > self.until or self._watched < self.every:
             return
         cells = self.vq.quant_conv(self.vq.encoder(pictures)).float().permute(0, 2, 3, 1).flatten(0, 2)
@@ -39,6 +39,6 @@ class Restarts:
         self._watched = 0
 
     def after(self, codes: Tensor) -> None:
-        """Codes that a batch had were used."""
+        """Record the codes of a batch as used."""
         self._used[codes.unique().cpu()] = True
         self._watched += 1

@@ -18,11 +18,11 @@ def train_video(
     distill: Annotated[bool, typer.Option(help="Train a consistency student of the denoising model, too.")] = False,
     episodes: Annotated[int | None, typer.Option(min=10, help="Episodes to render.")] = None,
     vq_steps: Annotated[int | None, typer.Option(min=1, help="Optimiser steps of the denoising model's VQ.")] = None,
-    token_vq_steps: Annotated[int | None, typer.Option(min=1, help="Of the token model's VQ.")] = None,
-    token_steps: Annotated[int | None, typer.Option(min=1, help="Of the token model.")] = None,
-    dit_steps: Annotated[int | None, typer.Option(min=1, help="Of the denoising model.")] = None,
-    student_steps: Annotated[int | None, typer.Option(min=1, help="Of its student.")] = None,
-    device: Annotated[str, typer.Option(help="Where to train: cpu, cuda, cuda:1, …")] = "cpu",
+    token_vq_steps: Annotated[int | None, typer.Option(min=1, help="Optimiser steps of the token model's VQ.")] = None,
+    token_steps: Annotated[int | None, typer.Option(min=1, help="Optimiser steps of the token model.")] = None,
+    dit_steps: Annotated[int | None, typer.Option(min=1, help="Optimiser steps of the denoising model.")] = None,
+    student_steps: Annotated[int | None, typer.Option(min=1, help="Optimiser steps of the student.")] = None,
+    device: Annotated[str, typer.Option(help="Device to train on: cpu, cuda, cuda:1, …")] = "cpu",
 ) -> None:
     """Render a world, train a token model and a denoising model of it, each with its VQ; resumes."""
     refuse_folders(out, cards, work)
@@ -31,7 +31,7 @@ def train_video(
     from mmspec_video.train.recipe import VideoRecipe
     from mmspec_video.train.ship import train_and_ship
 
-    given = {
+    options = {
         "episodes": episodes,
         "vq_steps": vq_steps,
         "token_vq_steps": token_vq_steps,
@@ -39,7 +39,7 @@ def train_video(
         "dit_steps": dit_steps,
         "student_steps": student_steps,
     }
-    recipe = VideoRecipe(**{name: n for name, n in given.items() if n is not None})
+    recipe = VideoRecipe(**{name: n for name, n in options.items() if n is not None})
     try:
         train_and_ship(recipe, out, work, device, distill, typer.echo)
         write_all(out, cards)

@@ -10,23 +10,25 @@ from mmspec.training.loop import LoopOptions, fit
 from mmspec_video.models.adapter import StudentAdapter, adaptable
 from mmspec_video.models.keys import FrameKeys
 from mmspec_video.models.next_frame import NextFrameDiT
-from mmspec_video.train.coded import Clips
+from mmspec_video.train.coded import CodedEpisodes
 from mmspec_video.train.recipe import Say, VideoRecipe
 from mmspec_video.train.world import ACTIONS
 
 CONTEXT_TIME = 0.1
-"""What the networks are told of finished frames: not quite clean, so that small faults of earlier ones are forgiven."""
+"""Time of finished frames: slightly noisy, so that the model tolerates small faults of its own earlier frames."""
 LEVELS = 16
-"""Times between which a student is taught to agree with itself."""
+"""Number of times on a path; the student learns to agree with itself at neighbouring ones."""
 UNKNOWN_FIRST = 0.5
-"""How often a clip's first action is kept from the network, as where a call begins."""
+"""Probability that a clip's first action is replaced by "unknown", as at the start of a call."""
 
 Batch = tuple[Tensor, Tensor, Tensor, Tensor]
-"""Latents `[row, frame, …]`, what led to each `[row, frame]`, noise as the latents, times `[row, frame]`."""
+"""Latents `[row, frame, …]`, actions that led to the frames `[row, frame]`, noise, times `[row, frame]`."""
 
 
-def train_dit(clips: Clips, vq: LlamaGenVQ, recipe: VideoRecipe, work: Path, device: str, say: Say) -> NextFrameDiT:
-    """The model: flow matching with a time of its own for every frame, most logit-normal (arXiv 2403.03206, § 3.1)."""
+def train_dit(
+    clips: CodedEpisodes, vq: LlamaGenVQ, recipe: VideoRecipe, work: Path, device: str, say: Say
+) -> NextFrameDiT:
+    """Train the model by flow matching with a time per frame, mostly logit-normal (arXiv 2403.03206, § 3.1)."""
     torch.manual_seed(recipe.seed + 2)
     channels = vq.config.codebook_embed_dim
     rows, columns = recipe.grid
@@ -36,26 +38,25 @@ def train_dit(clips: Clips, vq: LlamaGenVQ, recipe: VideoRecipe, work: Path, dev
     ).to(device)  # fmt: skip
 
     def batch_at(step: int) -> Batch:
-        return noisy(clips, vq, recipe, recipe.dit_batch, (recipe.seed * 4 + 2) * 1_000_003 + step, device)
+        return noisy(clips, vq, recipe, recipe.dit_batch, recipe.batch_seed(2, step), device)
 
     fit(model, batch_at, flow_loss, LoopOptions(recipe.dit_steps, 1e-3, warmup=200), work / "dit", say)
     return model
 
 
 def train_student(
-    clips: Clips, vq: LlamaGenVQ, teacher: NextFrameDiT, recipe: VideoRecipe, work: Path, device: str, say: Say
+    clips: CodedEpisodes, vq: LlamaGenVQ, teacher: NextFrameDiT, recipe: VideoRecipe, work: Path, device: str, say: Say
 ) -> StudentAdapter:
-    """Consistency distillation (arXiv 2303.01469, Algorithm 2) of low-rank differences.
+    """Train a student's low-rank differences by consistency distillation (arXiv 2303.01469, Algorithm 2).
 
-    Every frame is taught behind clean earlier frames, as it will be made.
+    Every frame is denoised given clean earlier frames, as in inference.
     """
     torch.manual_seed(recipe.seed + 3)
     teacher = teacher.eval().requires_grad_(False)
     model = adaptable(teacher, recipe.rank).to(device)
 
     def batch_at(step: int) -> Batch:
-        seed = (recipe.seed * 4 + 3) * 1_000_003 + step
-        return noisy(clips, vq, recipe, recipe.student_batch, seed, device, levels=LEVELS)
+        return noisy(clips, vq, recipe, recipe.student_batch, recipe.batch_seed(3, step), device, levels=LEVELS)
 
     def loss_of(student: nn.Module, batch: Batch) -> Tensor:
         return consistency_loss(student, teacher, batch)
@@ -67,19 +68,25 @@ def train_student(
 
 @torch.no_grad()
 def noisy(
-    clips: Clips, vq: LlamaGenVQ, recipe: VideoRecipe, rows: int, seed: int, device: str, levels: int | None = None
+    clips: CodedEpisodes,
+    vq: LlamaGenVQ,
+    recipe: VideoRecipe,
+    rows: int,
+    seed: int,
+    device: str,
+    levels: int | None = None,
 ) -> Batch:
-    """Clips with noise and times; with `levels` times are `1 / levels … 1`, else logit-normal or of finished frames.
+    """Random clips with noise and times; with `levels`, times are `1 / levels … 1`, else logit-normal.
 
-    Logit-normal times hardly ever come near the end. So a share of the frames, another one in every clip and never the
-    last frame, are told to be finished, as all earlier ones will be, and have none to twice the noise of their time.
+    Logit-normal times are rarely near 0, where the finished frames of inference are. So, without `levels`, a random
+    share of each clip's frames, never the last one, gets the time of finished frames, and 0 to 2 times its noise.
     """
-    codes, behind = clips.batch(rows, recipe.frames + 1, seed, device)
-    codes, led = codes[:, 1:], behind[:, :-1].clone()
+    codes, after = clips.batch(rows, recipe.frames + 1, seed, device)
+    codes, actions = codes[:, 1:], after[:, :-1].clone()
     g = torch.Generator().manual_seed(seed)
     latents = latents_of(vq, codes, recipe.grid)
     hidden = torch.rand(rows, generator=g).to(device) < UNKNOWN_FIRST
-    led[:, 0] = torch.where(hidden, len(ACTIONS), led[:, 0])
+    actions[:, 0] = torch.where(hidden, len(ACTIONS), actions[:, 0])
     noise = torch.randn(latents.shape, generator=g).to(device)
     if levels is None:
         time = torch.randn(codes.shape[:2], generator=g).sigmoid()
@@ -90,7 +97,7 @@ def noisy(
         noise = torch.lerp(latents, noise, faults[..., None, None, None].to(device))
     else:
         time = torch.randint(1, levels + 1, codes.shape[:2], generator=g) / levels
-    return latents, led, noise, time.to(device)
+    return latents, actions, noise, time.to(device)
 
 
 def latents_of(vq: LlamaGenVQ, codes: Tensor, grid: tuple[int, int]) -> Tensor:
@@ -100,10 +107,10 @@ def latents_of(vq: LlamaGenVQ, codes: Tensor, grid: tuple[int, int]) -> Tensor:
 
 
 def flow_loss(model: nn.Module, batch: Batch) -> Tensor:
-    """Squared error of the velocity, noise less frame, of frames that are not finished."""
-    latents, led, noise, time = batch
+    """Mean squared error of the velocity, noise minus frame, over frames that are not finished."""
+    latents, actions, noise, time = batch
     mixed = torch.lerp(latents, noise, time[..., None, None, None])
-    error = (model(mixed, time, led).float() - (noise - latents)).square().mean((2, 3, 4))
+    error = (model(mixed, time, actions).float() - (noise - latents)).square().mean((2, 3, 4))
     counted = (time > CONTEXT_TIME).float()
     return (error * counted).sum() / counted.sum()
 
@@ -113,31 +120,31 @@ def consistency_loss(student: nn.Module, teacher: NextFrameDiT, batch: Batch) ->
 
     The path is the teacher's: one Euler step leads from the later to the earlier time.
     """
-    latents, led, noise, time = batch
+    latents, actions, noise, time = batch
     wide = time[..., None, None, None]
     mixed, earlier = torch.lerp(latents, noise, wide), (time - 1 / LEVELS).clamp(min=0)
     with torch.no_grad():
-        velocity = behind_clean(teacher, latents, mixed, time, led)
+        velocity = velocities_after_clean(teacher, latents, mixed, time, actions)
         before = mixed - (wide - earlier[..., None, None, None]) * velocity
-        wanted = jumped(student, latents, before, earlier, led)  # at time 0: what the path leads to
-    gap = (jumped(student, latents, mixed, time, led) - wanted).flatten(2)
+        wanted = predicted(student, latents, before, earlier, actions)  # at time 0: the path's end
+    gap = (predicted(student, latents, mixed, time, actions) - wanted).flatten(2)
     soft = 0.00054 * gap.shape[2] ** 0.5
     return ((gap.square().sum(-1) + soft**2).sqrt() - soft).mean()
 
 
-def jumped(model: nn.Module, latents: Tensor, mixed: Tensor, time: Tensor, led: Tensor) -> Tensor:
-    """Frames that a consistency model sees behind noise: `x - t · v`."""
-    return mixed - time[..., None, None, None] * behind_clean(model, latents, mixed, time, led)
+def predicted(model: nn.Module, latents: Tensor, mixed: Tensor, time: Tensor, actions: Tensor) -> Tensor:
+    """The clean frames that a consistency model predicts: `x - t · v`."""
+    return mixed - time[..., None, None, None] * velocities_after_clean(model, latents, mixed, time, actions)
 
 
-def behind_clean(model: nn.Module, latents: Tensor, mixed: Tensor, time: Tensor, led: Tensor) -> Tensor:
-    """Velocities of noisy frames, each behind the clean ones before it: two passes, for all frames at once."""
+def velocities_after_clean(model: nn.Module, latents: Tensor, mixed: Tensor, time: Tensor, actions: Tensor) -> Tensor:
+    """Velocities of noisy frames, each given the clean frames before it: two passes for all frames."""
     rows, frames = time.shape
-    clean = FrameKeys.none(len(model.blocks))
+    clean = FrameKeys.empty(len(model.blocks))
     with torch.no_grad():
-        model(latents, torch.full_like(time, CONTEXT_TIME), led, keys=clean)
+        model(latents, torch.full_like(time, CONTEXT_TIME), actions, keys=clean)
     position = torch.arange(frames, device=time.device).expand(rows, -1)
     earlier = torch.ones(frames, frames, dtype=torch.bool, device=time.device).tril(-1)
     itself = torch.eye(frames, dtype=torch.bool, device=time.device)
     seen = torch.cat([earlier, itself], 1).expand(rows, -1, -1)
-    return model(mixed, time, led, position, seen, FrameKeys.of(clean.made())).float()
+    return model(mixed, time, actions, position, seen, FrameKeys.of(clean.current())).float()

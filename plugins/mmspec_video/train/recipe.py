@@ -1,41 +1,46 @@
-"""`mmspec train video`: sizes and lengths."""
+"""`mmspec train video`: sizes and lengths, and the names of what is shipped."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
 Say = Callable[[str], None]
+"""Receives progress lines."""
+TOKENS, DENOISED, STUDENT = "my-way-home-tokens", "my-way-home", "student"
+"""Folders of the shipped models; the student's is inside of its teacher's."""
+CLIPS = "clips.npz"
+"""Recorded clips, in the denoising model's folder."""
 
 
 @dataclass(frozen=True)
 class VideoRecipe:
-    """Sizes and lengths: all of it takes about an hour and a half on two cores, and what is shipped has 14 MB.
+    """Sizes and lengths. Training takes about an hour and a half on two cores; the shipped files have 14 MB.
 
     Attributes:
-        episodes: Rendered.
-        length: Frames of each.
-        height: Of a frame, in pixels; a multiple of 8.
-        width: Of a frame, in pixels; a multiple of 8.
-        codes: Entries of the codebook of the denoising model's VQ.
-        token_codes: Of the token model's: fewer are coarser, and easier to predict.
-        frames: Of every model's window.
-        vq_steps: Steps of the denoising model's VQ.
-        token_vq_steps: Of the token model's.
-        vq_batch: Pictures of each.
-        token_steps: Steps of the token model.
-        token_batch: Clips of each, of whole windows.
-        short_share: Of these steps, the first ones, that see short clips instead: many, which differ from each other
-            more than the frames of one clip do.
-        short_batch: Clips of each.
-        short_frames: Of these clips.
-        drawn: In whole windows, the largest share that it reads as what it draws itself behind true ones (parallel
-            scheduled sampling, arXiv 1906.04331): who has read true codes only is soon lost behind frames of its own.
-        dit_steps: Steps of the denoising model.
-        dit_batch: Clips of each.
-        student_steps: Steps of its student.
-        student_batch: Clips of each.
-        rank: Of the student's differences.
-        jumps: Of the student, from noise to a frame.
-        seed: Of the world, of weights and of batches.
+        episodes: Episodes to render.
+        length: Frames of an episode.
+        height: Height of a frame in pixels, a multiple of 8.
+        width: Width of a frame in pixels, a multiple of 8.
+        codes: Codebook entries of the denoising model's VQ.
+        token_codes: Codebook entries of the token model's VQ: fewer are coarser, and easier to predict.
+        frames: Frames of either model's window.
+        vq_steps: Training steps of the denoising model's VQ.
+        token_vq_steps: Training steps of the token model's VQ.
+        vq_batch: Frames in a batch of either VQ.
+        token_steps: Training steps of the token model.
+        token_batch: Clips in its batches, each a whole window.
+        short_share: Share of its steps, from the first on, with short clips instead: many clips in a batch are more
+            varied than the frames of few.
+        short_batch: Clips in a batch of short clips.
+        short_frames: Frames of a short clip.
+        drawn: In whole windows, the largest share of codes that are the model's own samples given true codes (parallel
+            scheduled sampling, arXiv 1906.04331): a model trained on true codes only drifts on frames of its own.
+        dit_steps: Training steps of the denoising model.
+        dit_batch: Clips in its batches.
+        student_steps: Training steps of its student.
+        student_batch: Clips in the student's batches.
+        rank: Rank of the student's differences.
+        jumps: The student's steps from noise to a frame.
+        seed: Seed of the world, of weights and of batches.
     """
 
     episodes: int = 480
@@ -64,9 +69,9 @@ class VideoRecipe:
 
     @property
     def grid(self) -> tuple[int, int]:
-        """Codes of a frame: rows and columns."""
+        """Rows and columns of a frame's codes."""
         return self.height // 8, self.width // 8
 
     def batch_seed(self, part: int, step: int) -> int:
-        """Of one step's batch; the parts of the recipe see other ones."""
+        """Seed of one step's batch, different in every part of the recipe."""
         return (self.seed * 4 + part) * 1_000_003 + step

@@ -1,4 +1,4 @@
-"""The token model, over the codes of its VQ."""
+"""Train the token model over the codes of its VQ."""
 
 from pathlib import Path
 
@@ -8,13 +8,13 @@ from torch import Tensor, nn
 
 from mmspec.training.loop import LoopOptions, fit
 from mmspec_video.models.token_world import TokenWorldModel
-from mmspec_video.train.coded import Clips
+from mmspec_video.train.coded import CodedEpisodes
 from mmspec_video.train.recipe import Say, VideoRecipe
 from mmspec_video.train.world import ACTIONS
 
 
-def train_tokens(clips: Clips, recipe: VideoRecipe, work: Path, device: str, say: Say) -> TokenWorldModel:
-    """The token model: cross-entropy of every code of every frame but the first."""
+def train_tokens(clips: CodedEpisodes, recipe: VideoRecipe, work: Path, device: str, say: Say) -> TokenWorldModel:
+    """Train the model by cross-entropy of every code of every frame but the first."""
     torch.manual_seed(recipe.seed + 1)
     model = TokenWorldModel(
         recipe.token_codes, len(ACTIONS), *recipe.grid, recipe.frames, dim=240, n_layer=4, n_head=5, multiple_of=32
@@ -40,12 +40,12 @@ def train_tokens(clips: Clips, recipe: VideoRecipe, work: Path, device: str, say
 
 
 def sequence(codes: Tensor, actions: Tensor, vocab: int) -> Tensor:
-    """Units `[row, frame · (cell + 1)]` of codes `[row, frame, cell]` and the actions behind each frame."""
+    """Units `[row, frame · (cell + 1)]` of codes `[row, frame, cell]` and actions `[row, frame]` after the frames."""
     return torch.cat([codes, actions[..., None] + vocab], -1).flatten(1)
 
 
 def mixed(codes: Tensor, others: Tensor, most: float, seed: int) -> Tensor:
-    """Codes `[row, frame, cell]` of which a share, between none and `most` of each frame's, are others."""
+    """Codes `[row, frame, cell]`, of which a random share, 0 to `most` per frame, comes from `others`."""
     g = torch.Generator().manual_seed(seed)
     share = most * torch.rand(*codes.shape[:2], 1, generator=g)
     wrong = torch.rand(codes.shape, generator=g) < share
@@ -54,18 +54,16 @@ def mixed(codes: Tensor, others: Tensor, most: float, seed: int) -> Tensor:
 
 @torch.no_grad()
 def drawn(model: nn.Module, codes: Tensor, units: Tensor, seed: int) -> Tensor:
-    """What the model draws behind true units: codes `[row, frame, cell]`, the first frame's true ones."""
-    said = model(units[:, :-1]).softmax(-1)
-    race = torch.empty(said.shape).exponential_(generator=torch.Generator().manual_seed(seed)).to(said.device)
-    made = F.pad((said / race).argmax(-1), (1, 0)).unflatten(1, (codes.shape[1], -1))[..., :-1]
-    return torch.cat([codes[:, :1], made[:, 1:]], 1)
+    """The model's samples given true units: codes `[row, frame, cell]`; the first frame stays the true one."""
+    probabilities = model(units[:, :-1]).softmax(-1)
+    race = torch.empty(probabilities.shape).exponential_(generator=torch.Generator().manual_seed(seed))
+    chosen = (probabilities / race.to(probabilities.device)).argmax(-1)
+    samples = F.pad(chosen, (1, 0)).unflatten(1, (codes.shape[1], -1))[..., :-1]
+    return torch.cat([codes[:, :1], samples[:, 1:]], 1)
 
 
 def next_code(model: nn.Module, read: Tensor, true: Tensor) -> Tensor:
-    """Cross-entropy in nats per code of true units behind those that are read.
-
-    No action is predicted, nor the first frame, before which there is nothing.
-    """
+    """Cross-entropy in nats per code of the true units, given the units that are read; without the first frame."""
     logits, wanted = model(read[:, :-1]), true[:, 1:]
     vocab, period = model.config.vocab_size, model.period
     counts = wanted < vocab

@@ -1,4 +1,4 @@
-"""The two VQs: one for pictures that look well, one for codes that are easy to predict."""
+"""Train the two VQs: one for picture quality, one for codes that are easy to predict."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -16,20 +16,20 @@ from mmspec_video.train.recipe import Say, VideoRecipe
 from mmspec_video.train.world import World
 
 RESTART = 50
-"""Steps after which entries of the codebook that nothing used are put elsewhere."""
+"""Steps after which unused codebook entries are replaced."""
 SHARP = 20.0
-"""A cosine of 1, as a logit of the code that an encoder names."""
+"""Logit of a code at cosine similarity 1."""
 
 
 def train_vq(world: World, recipe: VideoRecipe, folder: Path, device: str, say: Say) -> LlamaGenVQ:
     """The VQ of the denoising model: absolute and squared error of pixels, and the codebook's loss.
 
     Args:
-        world: What it learns from.
+        world: The episodes.
         recipe: Sizes and lengths.
-        folder: For checkpoints.
-        device: Where.
-        say: Where progress lines go.
+        folder: Folder for checkpoints.
+        device: Device to train on.
+        say: Receives progress lines.
     """
     vq = _vq(recipe.codes, recipe.seed, device)
     batch_at = _pictures(world, recipe, device)
@@ -38,18 +38,18 @@ def train_vq(world: World, recipe: VideoRecipe, folder: Path, device: str, say: 
     def loss_of(model: nn.Module, batch: tuple[int, Tensor]) -> Tensor:
         step, pictures = batch
         restarts.before(step, pictures)
-        made, quantised = model(pictures)
+        reconstructed, quantised = model(pictures)
         restarts.after(quantised.codes)
-        return _error(made, pictures) + quantised.loss.float()
+        return _error(reconstructed, pictures) + quantised.loss.float()
 
     fit(vq, batch_at, loss_of, LoopOptions(recipe.vq_steps, 1e-3, weight_decay=0.0), folder, say)
     return vq
 
 
 def train_coarse_vq(world: World, recipe: VideoRecipe, folder: Path, device: str, say: Say) -> LlamaGenVQ:
-    """The VQ of the token model: its encoder learns to name clusters of patches, its decoder what they look like.
+    """The VQ of the token model: its encoder learns to classify patches by cluster, its decoder to draw the clusters.
 
-    Both learn with the clusters themselves, not with what the encoder takes them for. Arguments as of `train_vq`.
+    The decoder reads the true clusters and not the encoder's predictions. Arguments are those of `train_vq`.
     """
     vq = _vq(recipe.token_codes, recipe.seed, device, local_decoder=True)
     batch_at = _pictures(world, recipe, device)
@@ -58,10 +58,10 @@ def train_coarse_vq(world: World, recipe: VideoRecipe, folder: Path, device: str
 
     def loss_of(model: nn.Module, batch: tuple[int, Tensor]) -> Tensor:
         _, pictures = batch
-        named = clusters.codes(pictures.cpu()).to(device)
+        codes = clusters.codes(pictures.cpu()).to(device)
         cells = F.normalize(model.quant_conv(model.encoder(pictures)).float(), dim=1)
-        alike = torch.einsum("bdrc,kd->bkrc", cells, model.quantize.entries)
-        return _error(model.decode(named), pictures) + F.cross_entropy(SHARP * alike, named)
+        cosine = torch.einsum("bdrc,kd->bkrc", cells, model.quantize.entries)
+        return _error(model.decode(codes), pictures) + F.cross_entropy(SHARP * cosine, codes)
 
     fit(vq, batch_at, loss_of, LoopOptions(recipe.token_vq_steps, 1e-3, weight_decay=0.0), folder, say)
     return vq
@@ -82,7 +82,7 @@ def _vq(codes: int, seed: int, device: str, local_decoder: bool = False) -> Llam
 
 
 def _pictures(world: World, recipe: VideoRecipe, device: str) -> Callable[[int], tuple[int, Tensor]]:
-    """The frames of a step."""
+    """From a step to its number and its batch of training frames."""
     frames = world.frames[~world.held_out].flatten(0, 1)
 
     def batch_at(step: int) -> tuple[int, Tensor]:
@@ -92,6 +92,6 @@ def _pictures(world: World, recipe: VideoRecipe, device: str) -> Callable[[int],
     return batch_at
 
 
-def _error(made: Tensor, pictures: Tensor) -> Tensor:
-    error = made.float() - pictures
+def _error(reconstructed: Tensor, pictures: Tensor) -> Tensor:
+    error = reconstructed.float() - pictures
     return error.abs().mean() + error.square().mean()

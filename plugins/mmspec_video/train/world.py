@@ -1,14 +1,15 @@
-"""Frames to learn from: ViZDoom's scenario `my_way_home`, played by somebody who mostly goes on with what they do.
+"""Training episodes: ViZDoom's scenario `my_way_home`, played by a random player who mostly repeats the last action.
 
-ViZDoom (Kempka et al., arXiv 1605.02097) brings the Freedoom graphics along, runs without a screen, and is wanted for
+ViZDoom (Kempka et al., arXiv 1605.02097) contains the Freedoom graphics, runs without a screen, and is needed for
 training only: `pip install 'mmspec[train]'`.
 """
 
 import contextlib
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,19 +22,19 @@ from mmspec.training.work import damaged
 ACTIONS = ("stay", "left", "right", "forward")
 """The action space, by number."""
 SHARES = (0.1, 0.25, 0.25, 0.4)
-"""How often each is chosen, where one is chosen anew."""
+"""Probability of each action, where a new one is chosen."""
 STICKY = 0.8
-"""How often the last action is repeated instead."""
+"""Probability of repeating the last action instead."""
 TICS, FPS = 3, 12
-"""Tics of the game a frame, of 35 a second; and frames a second, about."""
+"""Tics of the game per frame (there are 35 per second), and about how many frames that makes per second."""
 HELD_OUT = 10
-"""Every so many-th episode is held out."""
+"""One in so many episodes is held out."""
 FILE = "world.npz"
 
 
 @dataclass(frozen=True)
 class World:
-    """Episodes of one length.
+    """Episodes of equal length.
 
     Attributes:
         frames: `[episode, frame, 3, height, width]` uint8.
@@ -45,7 +46,7 @@ class World:
 
     @property
     def held_out(self) -> Tensor:
-        """`[episode]` bool."""
+        """`[episode]` bool: held-out episodes."""
         return torch.arange(len(self.frames)) % HELD_OUT == HELD_OUT - 1
 
 
@@ -55,15 +56,15 @@ def recorded(
     """The episodes in `folder`, rendered first where there are none.
 
     Args:
-        folder: Keeps them.
-        episodes: How many.
-        length: Frames of each.
+        folder: Folder that keeps the episodes.
+        episodes: Number of episodes.
+        length: Frames of an episode.
         size: Height and width of a frame.
-        seed: Of the game and of the player.
-        say: Where progress lines go.
+        seed: Seed of the game and of the player.
+        say: Receives progress lines.
 
     Raises:
-        ValueError: ViZDoom is not installed, or what is kept are other episodes.
+        ValueError: ViZDoom is not installed, or the folder holds other episodes.
     """
     file = folder / FILE
     if not file.is_file():
@@ -77,7 +78,7 @@ def recorded(
         raise ValueError(
             f"{file} holds other episodes, {list(frames.shape)} of seed {kept}; delete it to render them anew"
         )
-    # contiguous: bfloat16 convolutions of channels that lie last take twice as long on a CPU
+    # contiguous, because bfloat16 convolutions of channels-last tensors take twice as long on a CPU
     return World(torch.from_numpy(frames).permute(0, 1, 4, 2, 3).contiguous(), torch.from_numpy(actions).long())
 
 
@@ -94,7 +95,7 @@ def rendered(episodes: int, length: int, size: tuple[int, int], seed: int) -> tu
             actions[episode] = sticky(length, seed * 1_000_003 + episode)
             game.new_episode()
             for number in range(length):
-                if game.is_episode_finished():  # the player has found the way home: somewhere else, then
+                if game.is_episode_finished():  # the player has reached the goal
                     game.new_episode()
                 picture = Image.fromarray(game.get_state().screen_buffer)
                 frames[episode, number] = np.asarray(picture.resize(size[::-1], Image.Resampling.BOX))
@@ -104,7 +105,7 @@ def rendered(episodes: int, length: int, size: tuple[int, int], seed: int) -> tu
 
 
 def sticky(length: int, seed: int) -> np.ndarray:
-    """Actions `[length]` of a player who mostly goes on with the last one."""
+    """Actions `[length]` of a player who mostly repeats the last one."""
     draws = np.random.default_rng(seed)
     fresh, again = draws.choice(len(ACTIONS), length, p=SHARES), draws.random(length) < STICKY
     again[0] = False
@@ -112,8 +113,8 @@ def sticky(length: int, seed: int) -> np.ndarray:
 
 
 @contextlib.contextmanager
-def _game(seed: int):
-    """The scenario, without a window; the files that ViZDoom writes where it runs go with it."""
+def _game(seed: int) -> Iterator[Any]:
+    """The scenario without a window, run in a temporary folder, since ViZDoom writes files where it runs."""
     try:
         import vizdoom
     except ImportError as error:

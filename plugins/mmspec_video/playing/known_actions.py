@@ -1,4 +1,4 @@
-"""The next actions of frames that are made together: as far as they are known, else as a drafter guesses them."""
+"""Draft the actions of frames that are made jointly: known actions where there are any, else a drafter's guesses."""
 
 from typing import Any
 
@@ -12,14 +12,15 @@ from mmspec.core.types import Draft, Step
 from mmspec_video.targets.frames import FramesTarget
 
 
-class Foreseen:
-    """A chain. Rows whose next frame is ready add none to what they have: theirs are made together, when one is needed.
+class KnownActions:
+    """A drafter of chains. Rows whose next frame is available draft no further: their next frames are made jointly once
+    one is needed.
 
     Args:
-        drafter: Guesses chains.
+        drafter: Drafts a chain where no action is known.
 
     Attributes:
-        known: `[row, n]`: actions after the root; where there is one, nothing is guessed.
+        known: `[row, n]`: known actions after the root.
     """
 
     def __init__(self, drafter: Drafter) -> None:
@@ -40,8 +41,10 @@ class Foreseen:
 
     def propose(self, state: State, k: int, noise: DraftNoise) -> Draft:
         assert self.target is not None
-        told = self.known is not None and self.known.shape[1]
-        units = self.known[:, :k] if told else self.drafter.propose(state, k, noise).units
+        if self.known is not None and self.known.shape[1]:
+            units = self.known[:, :k]
+        else:
+            units = self.drafter.propose(state, k, noise).units
         ready = self.target.ready(state.cache)
         ahead = torch.where(ready > 0, ready - 1, k)
         return Draft.chain(units, valid=torch.arange(units.shape[1], device=units.device) < ahead[:, None])
