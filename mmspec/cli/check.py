@@ -19,7 +19,7 @@ from mmspec.report import terminal
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from mmspec.testing.conformance.outcome import Outcome
+    from mmspec.testing.conformance.check import Outcome
     from mmspec.testing.parity import Agreement
 
 COLOURS = {"pass": "green", "fail": "bold red", "xfail": "yellow", "skip": "dim"}

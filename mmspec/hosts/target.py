@@ -60,7 +60,6 @@ class TransformersTarget:
     """
 
     offers = frozenset({"discrete", "tree", "text", "grow", "truncate"})
-    example = "mmspec.testing.conformance.tiny:transformers"
 
     def __init__(self, model: PreTrainedModel, drafting: bool = False, ops: Mapping[str, TreeOp] | None = None) -> None:
         self.anatomy = Anatomy.of(model, ops)

@@ -27,10 +27,10 @@ import mmspec
 from mmspec.core.distributions import Gaussian
 from mmspec.testing.oracles import linear_joint
 from mmspec.testing.statistics import LEVEL
-from mmspec.testing.toys.white import white_p_value, whitened
 from mmspec_continuous.denoising.asked import leaves
 from mmspec_continuous.denoising.schedulers import Steps, clean_of, fork, output_of
 from mmspec_continuous.denoising.table import Table
+from tests.support.white import white_p_value, whitened
 
 METHOD, ROWS, STEPS, GUIDANCE = "speculative-denoising", 5000, 6, 2.0
 NARROW, WIDE = 0.35, 1.5

@@ -25,18 +25,18 @@ from mmspec.core.policies import Confidence
 from mmspec.core.rules import Block, Match, RecursiveRejection, Rejection
 from mmspec.core.types import Draft
 from mmspec.core.warp import Warp
-from mmspec.testing.history import HistoryTarget
 from mmspec.testing.mutants import MUTANTS
 from mmspec.testing.oracles import exact_joint
 from mmspec.testing.statistics import assert_normal, joint_p_value
 from mmspec.testing.toys.chain import ChainTarget, LinearHead
 from mmspec.testing.toys.degenerate import DegenerateDrafts
 from mmspec.testing.toys.gaussian import GaussianTarget, RepeatLeft
+from mmspec.testing.toys.history import HistoryTarget
 from mmspec.testing.toys.markov import MarkovTarget
 from mmspec.testing.toys.markov_drafters import MarkovTree
 from mmspec.testing.toys.mixture import MixtureTarget
-from mmspec.testing.toys.picture import PictureTarget, drawn, joint
-from mmspec.testing.toys.white import white_p_value, whitened
+from tests.support.picture import PictureTarget, drawn, joint
+from tests.support.white import white_p_value, whitened
 
 PROMPT = [0, 1]
 LARGE = HistoryTarget.random(3, seed=3)

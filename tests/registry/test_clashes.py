@@ -10,7 +10,7 @@ from mmspec.api.build import decoder_for
 from mmspec.core import manifest
 from mmspec.core.rules.match import Match
 from mmspec.registry import Component, Registry, fitting, hookimpl, installed, pair
-from mmspec.testing.conformance.tiny import llama, prompt, small
+from mmspec.testing.tiny_models import llama, prompt, small
 
 OURS = ("core", "continuous", "image", "ssm", "text", "video")
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from mmspec.registry.component import EXACTNESS
 from mmspec.registry.options import build, explain
-from mmspec.testing.conformance.check import Broken, Untried, promise
+from mmspec.testing.conformance.promise import Broken, Untried, promise
 from mmspec.testing.conformance.subject import Subject
 
 PARTS = ("target", "drafter", "rule")
@@ -63,7 +63,7 @@ def can_be_made(subject: Subject) -> str:
     for example in subject.examples:
         if component.kind == "target" and example.target is None:
             raise Untried(TARGET)
-        made = example.target if component.kind == "target" else subject.made(example)
+        made = example.target if component.kind == "target" else subject.instance(example)
         missing = [name for name in members if not hasattr(made, name)]
         if missing:
             hint = (
@@ -113,7 +113,7 @@ def manifest_agrees(subject: Subject) -> str:
 def _instances_agree(subject: Subject, name: str, said: Any) -> int:
     """Where options decide, an instance may offer less and need more than the manifest says."""
     for example in subject.examples:
-        there = getattr(subject.made(example), name, None)
+        there = getattr(subject.instance(example), name, None)
         if there is None:
             return 0
         agrees = said <= there if name == "needs" else said >= there if name == "offers" else said == there

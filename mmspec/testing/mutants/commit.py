@@ -13,8 +13,9 @@ from mmspec.core.drafters.growth import Scratch
 from mmspec.core.rules import rule
 from mmspec.core.state import State
 from mmspec.core.types import Draft, Step, Verdict
-from mmspec.testing.history import HistoryTarget, Memory
 from mmspec.testing.mutants.mutant import Mutant, replacing
+from mmspec.testing.toys.cache import UnitsCache
+from mmspec.testing.toys.history import HistoryTarget
 
 
 def _no_bonus(original: Callable) -> Callable:
@@ -43,14 +44,14 @@ def _ends_at_the_last(original: Callable) -> Callable:
 
 
 def _one_short(original: Callable) -> Callable:
-    def commit(self: HistoryTarget, cache: Memory, path: Tensor, count: Tensor) -> None:
+    def commit(self: HistoryTarget, cache: UnitsCache, path: Tensor, count: Tensor) -> None:
         original(self, cache, path, count - (count > 1).long())
 
     return commit
 
 
 def _by_slot(original: Callable) -> Callable:
-    def commit(self: HistoryTarget, cache: Memory, path: Tensor, count: Tensor) -> None:
+    def commit(self: HistoryTarget, cache: UnitsCache, path: Tensor, count: Tensor) -> None:
         original(self, cache, torch.arange(1, path.shape[1] + 1).expand_as(path), count)
 
     return commit

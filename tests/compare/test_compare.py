@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 import torch
+from mmspec.compare.compare import differing, to_judge
+from mmspec.compare.verdict import Verdict, judge
 
 from mmspec.compare.children import Runs
-from mmspec.compare.compare import differing, to_judge
 from mmspec.compare.recording import CALLS, STDOUT, Call, Recording, save
-from mmspec.compare.verdict import Verdict, judge
 
 IDS = [[1, 2, 3, 4, 5], [1, 2, 6, 7, 8]]
 Make = Callable[..., Recording]
