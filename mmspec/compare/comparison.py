@@ -1,35 +1,35 @@
-"""What the runs say together: outcomes, seconds, and the exit code."""
+"""The result of all runs of a script: a finding for every call, seconds, and the exit code."""
 
 import statistics
 from dataclasses import dataclass
 
-from mmspec.compare import compare
+from mmspec.compare import findings
 from mmspec.compare.children import Runs
-from mmspec.compare.compare import Outcome
-from mmspec.compare.recording import Call, Recording
+from mmspec.compare.findings import Finding
+from mmspec.compare.recording import RecordedCall, Recording
 
 EQUAL, WRONG, NOTHING, NEAR_TIES, LEFT_ALONE = 0, 1, 2, 3, 4
 
 
 @dataclass(frozen=True)
-class Line:
+class ComparedCall:
     """One call, in all runs.
 
     Attributes:
-        plain: As transformers ran it.
-        ours: As mmspec ran it; None if the script did not come to it.
-        shape: Rows and new tokens, of the plain run.
+        plain: The call without mmspec.
+        ours: The call with mmspec; None if the script did not make it.
+        shape: Rows and new tokens of the plain run.
         plain_s: Median seconds without mmspec.
-        ours_s: Median seconds with it.
-        outcome: Whether the ids are equal.
+        ours_s: Median seconds with mmspec.
+        finding: Whether the ids are equal.
     """
 
-    plain: Call
-    ours: Call | None
+    plain: RecordedCall
+    ours: RecordedCall | None
     shape: str
     plain_s: float
     ours_s: float
-    outcome: Outcome
+    finding: Finding
 
     @property
     def counts(self) -> bool:
@@ -38,26 +38,26 @@ class Line:
 
 
 @dataclass(frozen=True)
-class Verdict:
-    """Of one script.
+class Comparison:
+    """A script with and without mmspec.
 
     Attributes:
-        lines: One for every call.
-        printed: What became of the script's stdout.
+        calls: Every call of the plain run.
+        stdout: The finding for what the script printed.
     """
 
-    lines: list[Line]
-    printed: Outcome
+    calls: list[ComparedCall]
+    stdout: Finding
 
     @property
-    def speculated(self) -> list[Line]:
+    def decoded(self) -> list[ComparedCall]:
         """Calls that mmspec decoded."""
-        return [line for line in self.lines if line.counts]
+        return [call for call in self.calls if call.counts]
 
     @property
     def acceptance_length(self) -> float:
-        """Units emitted per row and target pass after prefill, over all those calls."""
-        calls = [line.ours for line in self.speculated if line.ours is not None]
+        """Units emitted per row and target pass after prefill, over the calls that mmspec decoded."""
+        calls = [call.ours for call in self.decoded if call.ours is not None]
         passes = sum(call.passes for call in calls)
         return sum(call.emitted for call in calls) / passes if passes else 0.0
 
@@ -66,22 +66,22 @@ class Verdict:
         """Exit code: 0 only if every output is equal.
 
         1: something is wrong, or mmspec cannot do a call that transformers can. 2: nothing can be said: mmspec decoded
-        no call, or the script does not repeat itself. 3: ids differ at near-ties only, and where a text had already
-        parted at one. That is no fault of a method, since rounding may turn such a decision, but the outputs are not
-        equal, so it is not 0 either. 4: all that mmspec decoded is equal, and some calls were left alone.
+        no call, or the script does not repeat itself. 3: ids differ at near-ties only, and after these. Rounding may
+        decide a near-tie either way, so that no method is at fault; but the outputs are not equal, so it is not 0
+        either. 4: all that mmspec decoded is equal, and some calls were left alone.
         """
-        kinds = {line.outcome.kind for line in self.lines} | {self.printed.kind}
+        kinds = {call.finding.kind for call in self.calls} | {self.stdout.kind}
         if kinds & {"wrong", "not supported"}:
             return WRONG
-        if "unsteady" in kinds or not self.speculated:
+        if "unsteady" in kinds or not self.decoded:
             return NOTHING
         if kinds & {"near-tie", "follows"}:
             return NEAR_TIES
         return LEFT_ALONE if "left alone" in kinds else EQUAL
 
     def tally(self) -> str:
-        """How many calls there are of each sort, in a line."""
-        kinds = [line.outcome.kind for line in self.lines]
+        """The number of calls of each kind, in a line."""
+        kinds = [call.finding.kind for call in self.calls]
         counts = {name: kinds.count(name) for name in ("same", "not supported", "left alone")}
         differ = len(kinds) - sum(counts.values())
         return (
@@ -90,8 +90,8 @@ class Verdict:
         )
 
     def _reasons(self, kind: str) -> str:
-        """Why, each reason once; a reader of the last line alone shall know."""
-        texts = dict.fromkeys(line.outcome.text for line in self.lines if line.outcome.kind == kind)
+        """Every reason once, so that the last line can be read alone."""
+        texts = dict.fromkeys(call.finding.text for call in self.calls if call.finding.kind == kind)
         return f" ({'; '.join(texts)})" if texts else ""
 
     def speedup(self, warm: bool = False) -> float | None:
@@ -100,29 +100,29 @@ class Verdict:
         Args:
             warm: Leave out every model's first call.
         """
-        lines = [line for line in self.speculated if not (warm and line.plain.first)]
-        return sum(line.plain_s for line in lines) / sum(line.ours_s for line in lines) if lines else None
+        calls = [call for call in self.decoded if not (warm and call.plain.first)]
+        return sum(call.plain_s for call in calls) / sum(call.ours_s for call in calls) if calls else None
 
 
-def judge(runs: Runs) -> Verdict:
-    """Bring the runs together."""
-    plain, ours = runs.plain[0], runs.odd
-    found = compare.outcomes(plain, ours, runs.again)
+def compare(runs: Runs) -> Comparison:
+    """Compare all runs of a script."""
+    plain, ours = runs.plain[0], runs.different
+    found = findings.of_calls(plain, ours, runs.again)
     extra = len(ours.calls) - len(plain.calls)
-    parted = extra > 0 or compare.any_parted(found)
-    lines = [_line(runs, plain, ours, number, outcome) for number, outcome in enumerate(found, 1)]
-    printed = compare.printed(plain, ours, runs.again, parted)
-    if extra > 0 and not compare.any_parted(found):
-        printed = Outcome("wrong", f"{extra} generate calls more with mmspec")
-    return Verdict(lines, printed)
+    differs = findings.any_differs(found)
+    calls = [_compared(runs, plain, ours, number, finding) for number, finding in enumerate(found, 1)]
+    stdout = findings.of_stdout(plain, ours, runs.again, differs or extra > 0)
+    if extra > 0 and not differs:
+        stdout = Finding("wrong", f"{extra} generate calls more with mmspec")
+    return Comparison(calls, stdout)
 
 
-def _line(runs: Runs, plain: Recording, ours: Recording, number: int, outcome: Outcome) -> Line:
+def _compared(runs: Runs, plain: Recording, ours: Recording, number: int, finding: Finding) -> ComparedCall:
     one = plain.calls[number - 1]
     other = ours.calls[number - 1] if number <= len(ours.calls) else None
     ids = plain.ids.get(number)
     shape = "" if ids is None else f"{len(ids)} × {ids.shape[1] - one.prompt}"
-    return Line(one, other, shape, _seconds(runs.plain, number), _seconds(runs.ours, number), outcome)
+    return ComparedCall(one, other, shape, _seconds(runs.plain, number), _seconds(runs.ours, number), finding)
 
 
 def _seconds(runs: list[Recording], number: int) -> float:

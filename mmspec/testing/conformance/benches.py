@@ -1,4 +1,4 @@
-"""Where components are tried: targets with their prompts and exact distributions, from toys or an author's `Example`."""
+"""Where components are tried: a target with its prompts and exact distribution, a toy or from an author's `Example`."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace

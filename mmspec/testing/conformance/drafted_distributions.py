@@ -174,7 +174,7 @@ def _warped(bench: Bench) -> Warp:
 
 
 def _uniform(draft: Draft, run: int, place: int = 0) -> Tensor:
-    """A number per node, `[batch, node]`: uniform if the unit was drawn from its distribution; random if it has none."""
+    """A number per node, `[batch, node]`: uniform if the unit was drawn from its distribution, random if not drawn."""
     source = PhiloxSource.seeded(1234 + ROUNDS * run + place, len(draft.units))  # no two drafts share coins
     count = draft.units.shape[1]
     coin = source.fresh(torch.zeros(len(draft.units), dtype=torch.int64), 0, count).uniform()

@@ -187,7 +187,7 @@ def joint_of(bench: Bench) -> Tensor:
 
 
 def _ends(subject: Subject) -> Iterator[Mapping[str, Any]]:
-    """Option values to try: those of the examples, else both ends of every range, and every value of a switch or word."""
+    """Option values to try: those of the examples, else both ends of every range and all values of a switch or word."""
     strict = [example.strict for example in subject.examples if example.strict]
     if strict:
         yield from strict
