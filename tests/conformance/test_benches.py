@@ -15,7 +15,7 @@ from mmspec.testing import Example
 from mmspec.testing.conformance.benches import bench_of, grid
 from mmspec.testing.conformance.check import claimed
 from mmspec.testing.conformance.promise import Broken
-from mmspec.testing.conformance.rules import Pair
+from mmspec.testing.conformance.rule_pairs import Pair
 from mmspec.testing.toys.grid import GridTarget
 from mmspec.testing.toys.markov_drafters import MarkovChain
 from tests.support.cases import GUIDANCE, VOCAB, grid_case

@@ -27,8 +27,8 @@ from mmspec_image.rules.grouped import Grouped, GroupedOptions
 from mmspec_image.rules.groups import Group, Groups
 from mmspec_image.rules.relax import Offer
 from mmspec_image.rules.relaxed import Relaxed, RelaxedOptions
-from tests.support.picture import PictureTarget
 from tests.support.relaxed import nearest_groups, outcome, ranked_groups
+from tests.support.toys.picture import PictureTarget
 
 TARGET, LENGTH, VOCAB = PictureTarget.random(3, 6, seed=3, sharpness=1.0), 8, 6
 GROUPED = GroupedOptions(size=4, difference=0.3, distance=12.0)

@@ -21,8 +21,8 @@ from mmspec_image.drafters.jacobi import ImageJacobi
 from mmspec_image.rules.grouped import Grouped, GroupedOptions
 from mmspec_image.rules.relaxed import Relaxed, RelaxedOptions, nearest
 from mmspec_image.targets.llamagen import LlamaGenTarget
-from tests.support.picture import PictureTarget
 from tests.support.relaxed import nearest_groups, outcome, ranked_groups
+from tests.support.toys.picture import PictureTarget
 
 STRICT = {
     "size 1": lambda: Grouped(GroupedOptions(size=1)),

@@ -35,7 +35,7 @@ from mmspec.testing.toys.history import HistoryTarget
 from mmspec.testing.toys.markov import MarkovTarget
 from mmspec.testing.toys.markov_drafters import MarkovTree
 from mmspec.testing.toys.mixture import MixtureTarget
-from tests.support.picture import PictureTarget, drawn, joint
+from tests.support.toys.picture import PictureTarget, drawn, joint
 from tests.support.white import white_p_value, whitened
 
 PROMPT = [0, 1]

@@ -17,7 +17,7 @@ from mmspec.testing.conformance.benches import GUIDANCE, VOCAB, Bench, grid, mar
 from mmspec.testing.toys.grid import GridTarget
 from mmspec.testing.toys.markov import MarkovTarget
 from mmspec.testing.toys.markov_drafters import MarkovChain, MarkovTree
-from mmspec.testing.toys.recurrence import RecurrenceTarget
+from tests.support.toys.recurrence import RecurrenceTarget
 
 __all__ = ["CASES", "GUIDANCE", "RULES", "VOCAB", "Case", "grid_case", "markov_case", "recurrence_case"]
 

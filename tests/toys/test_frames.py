@@ -7,8 +7,8 @@ import torch
 
 from mmspec.core.decoder import Decoder
 from mmspec.core.philox import PhiloxNoise
-from mmspec.testing.toys.frames import FramesTarget, Scene
-from mmspec.testing.toys.frames_drafters import EveryAction, RepeatAction
+from tests.support.toys.frames import FramesTarget, Scene
+from tests.support.toys.frames_drafters import EveryAction, RepeatAction
 
 ACTIONS, NEVER = 4, 3
 TARGET = FramesTarget.random(ACTIONS, seed=0)

@@ -10,7 +10,7 @@ from mmspec.core.rules import Rule
 from mmspec.testing.conformance.exactness import Evidence, follows, known
 from mmspec.testing.conformance.play import plain, refuse_differing
 from mmspec.testing.conformance.promise import Broken, Untried, is_exact, promise
-from mmspec.testing.conformance.rules import LIMIT, ROWS, Pair, pairs
+from mmspec.testing.conformance.rule_pairs import LIMIT, ROWS, Pair, pairs
 from mmspec.testing.conformance.subject import Subject
 from mmspec.testing.toys.degenerate import KINDS, DegenerateDrafts
 

@@ -5,9 +5,8 @@ for every shape of draft that the rule takes.
 """
 
 import itertools
-import typing
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -19,7 +18,7 @@ from mmspec.core.rules import Rule
 from mmspec.testing.conformance.benches import Bench, gaussian
 from mmspec.testing.conformance.play import plain, refuse_differing
 from mmspec.testing.conformance.promise import Broken, Untried, claims, promise
-from mmspec.testing.conformance.rules import LIMIT, ROWS, Pair, pairs
+from mmspec.testing.conformance.rule_pairs import LIMIT, ROWS, Pair, pairs
 from mmspec.testing.conformance.subject import Subject
 from mmspec.testing.lean import Leaning
 from mmspec.testing.oracles import exact_joint
@@ -192,17 +191,10 @@ def _ends(subject: Subject) -> Iterator[Mapping[str, Any]]:
     if strict:
         yield from strict
         return
-    options = subject.component.load_options()
-    assert options is not None
-    hints = typing.get_type_hints(options, include_extras=True)
-    for f in fields(options):
-        plain_type = typing.get_args(hints[f.name])[0] if hasattr(hints[f.name], "__metadata__") else hints[f.name]
-        limits = [
-            x for extra in getattr(hints[f.name], "__metadata__", ()) for x in getattr(extra, "metadata", [extra])
-        ]
-        values: list[Any] = [
-            end for x in limits for name in ("ge", "le") if (end := getattr(x, name, None)) is not None
-        ]
-        values += [False, True] if plain_type is bool else []
-        values += typing.get_args(plain_type) if typing.get_origin(plain_type) is typing.Literal else []
-        yield from ({f.name: value} for value in values)
+    from pydantic import TypeAdapter
+
+    options: Any = subject.component.load_options()
+    for name, schema in TypeAdapter(options).json_schema()["properties"].items():
+        values = [schema[end] for end in ("minimum", "maximum") if end in schema]
+        values += [False, True] if schema.get("type") == "boolean" else schema.get("enum", [])
+        yield from ({name: value} for value in values)

@@ -13,7 +13,7 @@ from mmspec.testing.conformance.benches import gaussian
 from mmspec.testing.conformance.exactness import follows
 from mmspec.testing.conformance.play import K, Player, plain, refuse_differing
 from mmspec.testing.conformance.promise import Broken, Untried, claims, is_exact, promise
-from mmspec.testing.conformance.rules import Pair
+from mmspec.testing.conformance.rule_pairs import Pair
 from mmspec.testing.conformance.subject import Subject, Trial
 
 NEW = 20

@@ -1,4 +1,4 @@
-"""Small decoders of transformers built from their configurations: what a host must take, and what it must refuse."""
+"""Small decoders of transformers built from their configurations: those that a host must take, and those it refuses."""
 
 from transformers import PreTrainedModel
 
