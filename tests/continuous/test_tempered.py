@@ -18,10 +18,8 @@ from mmspec.core.noise import DraftNoise, Lane, Round
 from mmspec.core.philox import PhiloxSource
 from mmspec.core.rules import Rejection
 from mmspec.core.types import Draft, Scores
-from mmspec.testing.toys.chain import ChainTarget, LinearHead
 from mmspec.testing.toys.degenerate import DegenerateDrafts
 from mmspec.testing.toys.gaussian import GaussianTarget
-from mmspec.testing.toys.mixture import MixtureTarget
 from mmspec_continuous.drafters.draft_model import ContinuousDraftModel, DraftModelOptions
 from mmspec_continuous.drafters.jacobi import ContinuousJacobi
 from mmspec_continuous.example import captions, draft_model, tiny
@@ -29,6 +27,8 @@ from mmspec_continuous.pipeline import ContinuousTextToImagePipeline
 from mmspec_continuous.rules.last_step import LastStep
 from mmspec_continuous.rules.tempered import Tempered, TemperedOptions
 from mmspec_continuous.targets.continuous import ContinuousTarget
+from tests.support.toys.chain import ChainTarget, LinearHead
+from tests.support.toys.mixture import MixtureTarget
 from tests.support.white import white_p_value, whitened
 
 LEVEL, ROWS, SIGMA = 1e-4, 20_000, 0.4

@@ -28,13 +28,13 @@ from mmspec.core.warp import Warp
 from mmspec.testing.mutants import MUTANTS
 from mmspec.testing.oracles import exact_joint
 from mmspec.testing.statistics import assert_normal, joint_p_value
-from mmspec.testing.toys.chain import ChainTarget, LinearHead
 from mmspec.testing.toys.degenerate import DegenerateDrafts
 from mmspec.testing.toys.gaussian import GaussianTarget, RepeatLeft
 from mmspec.testing.toys.history import HistoryTarget
 from mmspec.testing.toys.markov import MarkovTarget
 from mmspec.testing.toys.markov_drafters import MarkovTree
-from mmspec.testing.toys.mixture import MixtureTarget
+from tests.support.toys.chain import ChainTarget, LinearHead
+from tests.support.toys.mixture import MixtureTarget
 from tests.support.toys.picture import PictureTarget, drawn, joint
 from tests.support.white import white_p_value, whitened
 

@@ -14,7 +14,7 @@ from mmspec.core.drafters.initialisations import LeftUnit, RandomUnit
 from mmspec.core.drafters.jacobi import Jacobi
 from mmspec.core.drafters.shapes import Beam, Branching, Rerank
 from mmspec.core.protocols import Drafter, Target
-from mmspec.core.types import Draft, TargetOutput
+from mmspec.core.types import Draft, Started, TargetOutput
 from mmspec.core.warp import Prefix, Warp
 from mmspec.testing.conformance.example import Example
 from mmspec.testing.toys.gaussian import GaussianTarget, RepeatLeft
@@ -175,15 +175,18 @@ def bench_of(name: str, example: Example) -> Bench:
     drafters: dict[str, Callable[[], Drafter]] = {"chain": lambda: MarkovChain(table)}
     if "tree" in target.offers:
         drafters["tree without"] = lambda: MarkovTree(table)
-    scores = _scores_by_passes if example.again is None else _scores_by_prefill
-    return replace(bench, next_distribution=cache(partial(_distribution, bench, scores)), drafters=drafters)
+    return replace(bench, next_distribution=cache(partial(_distribution, bench)), drafters=drafters)
 
 
-def _distribution(bench: Bench, scores: Callable[..., TargetOutput], emitted: tuple[int, ...]) -> Tensor:
+def _distribution(bench: Bench, emitted: tuple[int, ...]) -> Tensor:
     """The next unit's distribution `[vocab]` in row 0 after units were emitted."""
     started = bench.target.start(bench.prompt([0]), len(emitted) + 4, 4)
-    units = torch.cat([started.prompt, torch.tensor([emitted], dtype=torch.int64)], 1)
-    output = scores(bench, started, units)
+    new = torch.tensor(emitted, dtype=torch.int64)
+    units = torch.cat([started.prompt, new[None]], 1)
+    if bench.again is None:
+        output = scores_by_passes(bench, started, new)
+    else:
+        output = bench.target.start(bench.again(units, started.pads), 4, 4).output
     draft = Draft.alone(torch.zeros(1, dtype=torch.int64))
     prefix = Prefix(units, [units.shape[1]], torch.tensor([len(emitted)]))
     distribution: Any = bench.warp(output, draft, prefix).distribution
@@ -191,17 +194,10 @@ def _distribution(bench: Bench, scores: Callable[..., TargetOutput], emitted: tu
     return probs
 
 
-def _scores_by_prefill(bench: Bench, started: Any, units: Tensor) -> TargetOutput:
-    """The target's scores after `units [1, known]`, by a fresh prefill of all of them."""
-    assert bench.again is not None
-    return bench.target.start(bench.again(units, started.pads), 4, 4).output
-
-
-def _scores_by_passes(bench: Bench, started: Any, units: Tensor) -> TargetOutput:
-    """The same for a target whose prompts are not made of units: one unit per pass."""
-    output: TargetOutput = started.output
-    one = torch.ones(1, dtype=torch.int64)
-    for unit in units[0, started.prompt.shape[1] :]:
+def scores_by_passes(bench: Bench, started: Started, units: Tensor) -> TargetOutput:
+    """The target's scores after a prompt of one row and `units [count, *unit]`, by passes of one unit."""
+    output = started.output
+    for unit in units:
         output = bench.target.verify(started.cache, Draft.alone(unit[None]))
-        bench.target.commit(started.cache, torch.full((1, 0), -1), one)
+        bench.target.commit(started.cache, torch.full((1, 0), -1), torch.ones(1, dtype=torch.int64))
     return output

@@ -13,7 +13,7 @@ from torch import Tensor
 from mmspec.core.distributions import Categorical, take_nodes, where_nodes
 from mmspec.core.philox import PhiloxSource
 from mmspec.core.types import Draft, Started, TargetOutput
-from mmspec.testing.conformance.benches import Bench
+from mmspec.testing.conformance.benches import Bench, scores_by_passes
 
 WIDTH, LIMIT = 8, 40
 
@@ -112,12 +112,8 @@ def reference(call: DrivenCall, draft: Draft, node: int, rows: list[int]) -> Tar
     outputs = []
     for row, number in enumerate(rows):
         started = bench.target.start(bench.prompt([number]), LIMIT, WIDTH)
-        path = torch.cat([call.units[row, : call.count[row]], draft.units[row, above]])[None]
-        for place in range(path.shape[1]):
-            single = Draft.empty(path[:, place]).rooted(path[:, place], torch.ones(1, dtype=torch.int64))
-            output = bench.target.verify(started.cache, single)
-            bench.target.commit(started.cache, torch.full((1, 0), -1), torch.ones(1, dtype=torch.int64))
-        outputs.append(output)
+        path = torch.cat([call.units[row, : call.count[row]], draft.units[row, above]])
+        outputs.append(scores_by_passes(bench, started, path))
     return _joined(outputs)
 
 

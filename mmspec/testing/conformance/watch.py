@@ -70,18 +70,15 @@ class Watched:
 
     def start(self, state: State, inputs: Any) -> Any:
         self._lost = False
-        prompt = tensors(inputs)
-        before = [tensor.clone() for tensor in prompt]
+        prompt = Snapshot(inputs)
         with _Unchanged(state, self.log, "start"):
             try:
                 return self.drafter.start(state, inputs)
             except Exception as error:
                 self._failed("start", error)
             finally:
-                for now, then in zip(prompt, before, strict=True):
-                    if not torch.equal(now, then):
-                        self.log.wrong["inputs-stay"].append("start changed the prompt")
-                        now.copy_(then)
+                if prompt.restore():
+                    self.log.wrong["inputs-stay"].append("start changed the prompt")
         return None
 
     def propose(self, state: State, k: int, noise: DraftNoise) -> Draft:
@@ -188,7 +185,7 @@ class _Unchanged:
     def __init__(self, state: State, log: Log, where: str) -> None:
         self.state, self.log, self.where = state, log, where
         self.before = {name: (getattr(state, name), getattr(state, name).clone()) for name in self.NAMES}
-        self.step = [(tensor, tensor.clone()) for tensor in tensors(state.step)]
+        self.step = Snapshot(state.step)
 
     def __enter__(self) -> None:
         return None
@@ -198,10 +195,26 @@ class _Unchanged:
             if getattr(self.state, name) is not tensor or not torch.equal(tensor, then):
                 self.log.wrong["inputs-stay"].append(f"{self.where} changed state.{name}")
                 setattr(self.state, name, tensor.copy_(then))
-        for tensor, then in self.step:
-            if not torch.equal(tensor, then):
-                self.log.wrong["inputs-stay"].append(f"{self.where} changed the step that it was shown")
-                tensor.copy_(then)
+        if self.step.restore():
+            self.log.wrong["inputs-stay"].append(f"{self.where} changed the step that it was shown")
+
+
+class Snapshot:
+    """The tensors in a value, which can be compared with their present state.
+
+    Args:
+        value: A prompt, a draft, scores or a step.
+    """
+
+    def __init__(self, value: Any) -> None:
+        self._copies = [(tensor, tensor.clone()) for tensor in tensors(value)]
+
+    def restore(self) -> bool:
+        """Undo all changes. Returns whether there were any."""
+        changed = [(tensor, copy) for tensor, copy in self._copies if not torch.equal(tensor, copy)]
+        for tensor, copy in changed:
+            tensor.copy_(copy)
+        return bool(changed)
 
 
 def tensors(value: Any) -> list[Tensor]:

@@ -13,7 +13,7 @@ from mmspec.core.noise import DraftNoise, Round
 from mmspec.core.protocols import Target
 from mmspec.core.rules import Rule
 from mmspec.core.types import Draft, Scores, Verdict
-from mmspec.testing.conformance.watch import Log, tensors
+from mmspec.testing.conformance.watch import Log, Snapshot
 
 
 class WatchedRule:
@@ -36,16 +36,13 @@ class WatchedRule:
         return self.rule.draft_noise(round)
 
     def accept(self, draft: Draft, scores: Scores, round: Round) -> Verdict:
-        shown = tensors([draft, scores])
-        before, generators = [tensor.clone() for tensor in shown], _generators()
+        shown, generators = Snapshot([draft, scores]), _generators()
         verdict = self.rule.accept(draft, scores, round)
         self.log.count["verdicts"] += len(draft.units)
         if generators != _generators():
             self.log.wrong["global-generators-stay"].append("accept drew from a generator that is not its own")
-        for now, then in zip(shown, before, strict=True):
-            if not torch.equal(now, then):
-                self.log.wrong["draft-and-scores-stay"].append("accept changed the draft or the scores")
-                now.copy_(then)
+        if shown.restore():
+            self.log.wrong["draft-and-scores-stay"].append("accept changed the draft or the scores")
         wrong = _no_path(draft, scores.distribution, verdict)
         if wrong:
             self.log.wrong["verdicts-are-paths"].append(wrong)
