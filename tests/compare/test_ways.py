@@ -1,4 +1,4 @@
-"""The three ways of a call, on a tiny model in this process."""
+"""The three ways to run a call, on a tiny model in this process."""
 
 import copy
 import dataclasses

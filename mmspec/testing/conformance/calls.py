@@ -24,6 +24,7 @@ class DrivenCall:
 
     Attributes:
         bench: The target and its prompts.
+        rows: The rows of the batch, as numbers.
         started: The result of the prefill.
         units: `[batch, capacity, *unit]`: emitted units, the root last.
         count: `[batch]`: how many units are emitted.
@@ -31,25 +32,26 @@ class DrivenCall:
     """
 
     bench: Bench
+    rows: list[int]
     started: Started
     units: Tensor
     count: Tensor
     seed: int = 0
 
     @staticmethod
-    def begin(bench: Bench, rows: list[int], seed: int = 0) -> "DrivenCall":
+    def begin(bench: Bench, rows: list[int]) -> "DrivenCall":
         """Prefill, and emit a random first unit."""
         started = bench.target.start(bench.prompt(rows), LIMIT, WIDTH)
         like = started.prompt
         units = like.new_zeros(len(rows), LIMIT + WIDTH, *like.shape[2:])
-        call = DrivenCall(bench, started, units, torch.ones(len(rows), dtype=torch.int64), seed)
-        units[:, 0] = call.random_units(rows, 1)[:, 0]
+        call = DrivenCall(bench, rows, started, units, torch.ones(len(rows), dtype=torch.int64))
+        units[:, 0] = call.random_units(1)[:, 0]
         return call
 
-    def random_units(self, rows: list[int], nodes: int) -> Tensor:
+    def random_units(self, nodes: int) -> Tensor:
         """Random units that depend on the row and not on its batch: `[batch, nodes, *unit]`."""
         like, units = self.units, []
-        for row in rows:
+        for row in self.rows:
             generator = torch.Generator().manual_seed(100 * row + self.seed)
             shape = (nodes, *like.shape[2:])
             vocab = self.bench.target.vocab
@@ -65,11 +67,10 @@ class DrivenCall:
         root: Tensor = take_nodes(self.units, (self.count - 1)[:, None])[:, 0]
         return root
 
-    def draft(self, parents: tuple[int, ...], rows: list[int]) -> Draft:
+    def draft(self, parents: tuple[int, ...]) -> Draft:
         """A rooted draft of random units."""
-        return Draft.tree(self.random_units(rows, len(parents)), parents).rooted(
-            self.root, torch.full_like(self.count, WIDTH)
-        )
+        draft = Draft.tree(self.random_units(len(parents)), parents)
+        return draft.rooted(self.root, torch.full_like(self.count, WIDTH))
 
     def verify(self, draft: Draft, first: int = 0) -> TargetOutput:
         """The target's pass."""
@@ -77,9 +78,7 @@ class DrivenCall:
 
     def commit(self, draft: Draft, path: Tensor, length: Tensor) -> None:
         """Commit the root and `length [batch]` nodes of `path`; emit these nodes and one random unit, the new root."""
-        units = torch.cat(
-            [take_nodes(draft.units, path.clamp(min=0)), self.random_units(list(range(len(length))), 1)], 1
-        )
+        units = torch.cat([take_nodes(draft.units, path.clamp(min=0)), self.random_units(1)], 1)
         slot = torch.arange(units.shape[1])
         last = slot == length[:, None]
         units = where_nodes(last, units[:, -1:].expand_as(units), units)
@@ -93,24 +92,23 @@ class DrivenCall:
     def known(self, draft: Draft, node: int) -> tuple[Tensor, Tensor]:
         """All units down to a node, padded on the left like a prompt, `[batch, known]`; and the padding `[batch]`."""
         above = [i for i in draft.index.ancestor[0, node].nonzero()[:, 0].tolist() if i]
-        given = self.started.prompt.shape[1]
         rows = []
         for row in range(len(self.count)):
             prompt = self.started.prompt[row, int(self.started.pads[row]) :]
             rows.append(torch.cat([prompt, self.units[row, : self.count[row]], draft.units[row, above]]))
-        longest = max(given, *map(len, rows))
+        longest = max(self.started.prompt.shape[1], *map(len, rows))
         units = torch.stack([torch.cat([row.new_zeros(longest - len(row), *row.shape[1:]), row]) for row in rows])
         return units, torch.tensor([longest - len(row) for row in rows])
 
 
-def reference(call: DrivenCall, draft: Draft, node: int, rows: list[int]) -> TargetOutput:
+def reference(call: DrivenCall, draft: Draft, node: int) -> TargetOutput:
     """Scores after a node, computed without trees and without commits of more than one unit."""
     bench = call.bench
     if bench.again is not None:
         return bench.target.start(bench.again(*call.known(draft, node)), LIMIT, WIDTH).output
     above = [i for i in draft.index.ancestor[0, node].nonzero()[:, 0].tolist() if i]
     outputs = []
-    for row, number in enumerate(rows):
+    for row, number in enumerate(call.rows):
         started = bench.target.start(bench.prompt([number]), LIMIT, WIDTH)
         path = torch.cat([call.units[row, : call.count[row]], draft.units[row, above]])
         outputs.append(scores_by_passes(bench, started, path))

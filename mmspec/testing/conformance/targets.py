@@ -33,7 +33,7 @@ def benches(subject: Subject) -> list[Bench]:
     return subject.own_benches
 
 
-def largest_error(call: DrivenCall, draft: Draft, rows: list[int], when: str) -> float:
+def largest_error(call: DrivenCall, draft: Draft, when: str) -> float:
     """The largest difference of a pass from the reference at every node of a draft.
 
     Raises:
@@ -42,8 +42,8 @@ def largest_error(call: DrivenCall, draft: Draft, rows: list[int], when: str) ->
     output = call.verify(draft)
     differences = []
     for node in range(draft.nodes):
-        at = output.take(torch.full((len(rows), 1), node))
-        differences.append(difference(at, reference(call, draft, node, rows)))
+        at = output.take(torch.full((len(call.rows), 1), node))
+        differences.append(difference(at, reference(call, draft, node)))
     only_rounding(max(differences), f"{when}, scores are not those of the units alone")
     return max(differences)
 
@@ -82,7 +82,7 @@ def _drafts_are_scored(subject: Subject, parents: tuple[int, ...]) -> str:
     worst = 0.0
     for bench in benches(subject):
         call = DrivenCall.begin(bench, ROWS)
-        worst = max(worst, largest_error(call, call.draft(parents, ROWS), ROWS, "in a draft"))
+        worst = max(worst, largest_error(call, call.draft(parents), "in a draft"))
     return only_rounding(worst)
 
 
@@ -92,9 +92,9 @@ def verify_keeps_nothing(subject: Subject) -> str:
     worst = 0.0
     for bench in benches(subject):
         call = DrivenCall.begin(bench, ROWS)
-        draft = call.draft(CHAIN, ROWS)
+        draft = call.draft(CHAIN)
         before = call.verify(draft)
-        call.verify(call.draft(CHAIN[:3], ROWS))
+        call.verify(call.draft(CHAIN[:3]))
         worst = max(worst, difference(call.verify(draft), before))
     return only_rounding(worst, "a draft that was not committed changed the scores")
 
@@ -106,7 +106,7 @@ def drafts_grow_in_pieces(subject: Subject) -> str:
     for bench in benches(subject):
         parents = TREE if "tree" in bench.target.offers else CHAIN
         call = DrivenCall.begin(bench, ROWS)
-        whole = call.draft(parents, ROWS)
+        whole = call.draft(parents)
         right = call.verify(whole)
         for first in (2, 4):
             part = Draft.tree(whole.drafted[:, : first - 1], parents[: first - 1])
@@ -125,13 +125,13 @@ def commits_are_remembered(subject: Subject) -> str:
         call = DrivenCall.begin(bench, ROWS)
         for step in range(6):
             parents = TREE if trees and step % 2 else CHAIN
-            draft = call.draft(parents, ROWS)
+            draft = call.draft(parents)
             call.verify(draft)
             path, deepest = torch.tensor(PATHS[parents]), torch.tensor([sum(n > 0 for n in p) for p in PATHS[parents]])
             call.commit(draft, path, torch.minimum(torch.tensor([step, 3, 4 - step % 3, step % 2]), deepest))
             commits += len(ROWS)
-        last = call.draft(CHAIN[:2], ROWS)
-        worst = max(worst, largest_error(call, last, ROWS, f"after {commits} commits"))
+        last = call.draft(CHAIN[:2])
+        worst = max(worst, largest_error(call, last, f"after {commits} commits"))
     return f"{only_rounding(worst)} after {commits} commits"
 
 
@@ -156,7 +156,7 @@ def truncation_goes_back(subject: Subject) -> str:
         prompt = call.started.prompt.shape[1] - call.started.pads
         drafts, outputs = [], []
         for _ in range(4):
-            draft = call.draft((), ROWS)
+            draft = call.draft(())
             drafts.append(draft)
             outputs.append(call.verify(draft))
             call.commit(draft, torch.full((len(ROWS), 0), -1), torch.zeros_like(call.count))
@@ -169,11 +169,11 @@ def truncation_goes_back(subject: Subject) -> str:
 def _followed(bench: Bench, rows: list[int]) -> list[TargetOutput]:
     """Scores of a prefill, and of two drafts with a commit between them."""
     call = DrivenCall.begin(bench, rows)
-    first = call.draft(CHAIN, rows)
+    first = call.draft(CHAIN)
     outputs = [call.started.output, call.verify(first)]
     call.bench.target.commit(call.started.cache, torch.full((len(rows), 0), -1), torch.ones_like(call.count))
     call.units[:, 1], call.count = first.units[:, 1], call.count + 1
-    return [*outputs, call.verify(call.draft(CHAIN, rows))]
+    return [*outputs, call.verify(call.draft(CHAIN))]
 
 
 def _rows(output: TargetOutput, row: int) -> TargetOutput:

@@ -29,7 +29,7 @@ class Log:
     Attributes:
         wrong: Faults by check, a sentence each.
         most: The largest value of each measured quantity.
-        count: Counts by what was counted.
+        count: The number of things seen of each kind.
     """
 
     wrong: defaultdict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
