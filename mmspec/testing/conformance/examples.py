@@ -18,15 +18,13 @@ OWN = {"mmspec.hosts.target:TransformersTarget": _transformers}
 
 
 def examples_of(component: Component) -> list[Example]:
-    """The examples of a component; none if its factory names none.
+    """The examples of a target, drafter or rule; none if its factory names none.
 
     Raises:
         TypeError: The attribute `example` gives something else.
     """
-    if component.factory is None:
-        return []
     factory = component.load()
-    example: Any = OWN.get(component.factory)
+    example: Any = OWN.get(str(component.factory))
     if example is None and isinstance(factory, HasExample):
         example = factory.example
     if example is None:

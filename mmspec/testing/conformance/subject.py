@@ -146,10 +146,11 @@ class Subject:
         Raises:
             Untried: There are none; says why, and what to add.
         """
-        examples = self.examples
         if self.component.kind == "method":
             drafter = self.pairing.drafter
             examples = Subject(drafter, self.registry).examples[:1] if drafter else [Example()]
+        else:
+            examples = self.examples
         trials, refusals = [], []
         for example in examples:
             found, refused = self._trials_of(example)

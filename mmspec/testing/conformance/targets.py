@@ -37,7 +37,7 @@ def largest_error(call: DrivenCall, draft: Draft, when: str) -> float:
     """The largest difference of a pass from the reference at every node of a draft.
 
     Raises:
-        Broken: It is more than rounding.
+        Broken: The difference is more than rounding.
     """
     output = call.verify(draft)
     differences = []
