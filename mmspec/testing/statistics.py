@@ -84,7 +84,7 @@ def assert_follows(sample: Callable[[int], Tensor], joint: Tensor, seed: int = 0
     def test(units: Tensor) -> tuple[float, str]:
         return joint_p_value(units, joint), f"total variation {total_variation(units, joint):.4f}"
 
-    return _assert_passes(sample, test, "follow the joint", seed)
+    return _assert_passes(sample, test, "do not follow the joint", seed)
 
 
 def assert_normal(sample: Callable[[int], Tensor], mean: Tensor, covariance: Tensor, seed: int = 0) -> float:
@@ -100,7 +100,7 @@ def assert_normal(sample: Callable[[int], Tensor], mean: Tensor, covariance: Ten
         p, along = normal_p_value(rows, mean, covariance)
         return p, f"along {along}"
 
-    return _assert_passes(sample, test, "have the normal distribution expected", seed)
+    return _assert_passes(sample, test, "are not normal with that mean and covariance", seed)
 
 
 def _assert_passes(
@@ -113,7 +113,7 @@ def _assert_passes(
         if p > LEVEL:
             return p
         failed.append(f"seed {attempt}: p = {p:.2g}, {detail}")
-    raise AssertionError(f"{len(rows):,} rows do not {what} ({'; '.join(failed)})")
+    raise AssertionError(f"{len(rows):,} rows {what} ({'; '.join(failed)})")
 
 
 def normal_p_value(rows: Tensor, mean: Tensor, covariance: Tensor) -> tuple[float, list[float]]:
