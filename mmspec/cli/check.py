@@ -1,6 +1,6 @@
-"""`mmspec check`: does a component keep its promises? One line a promise, with the number that was measured.
+"""`mmspec check`: does a component keep its promises? One line per promise, with the number that was measured.
 
-`mmspec check --parity DIR`: do our models compute what the official implementations computed? One line an output.
+`mmspec check --parity DIR`: do our models compute what the official implementations computed? One line per output.
 """
 
 import json as jsonlib
@@ -19,12 +19,12 @@ from mmspec.report import terminal
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from mmspec.testing.conformance.outcome import Outcome
+    from mmspec.testing.conformance.check import Outcome
     from mmspec.testing.parity import Agreement
 
 COLOURS = {"pass": "green", "fail": "bold red", "xfail": "yellow", "skip": "dim"}
-WHOLE = {"check", "status", "architecture", "output"}
-"""Columns of names and statuses, which are to be copied: never cut, nor folded."""
+NEVER_FOLDED = {"check", "status", "architecture", "output"}
+"""Columns that users copy: they are neither cut nor folded."""
 
 
 def check(
@@ -44,7 +44,7 @@ def check(
 
     A test of a distribution says the smallest bias that it sees in 95 of 100 runs: a total variation of the joint (χ²),
     a distance of distribution functions (KS), or a share of units too many where the draft's distribution is larger
-    than the target's (lean). Smaller ones may pass; --thorough sees smaller ones. Needs scipy: mmspec[check].
+    than the target's (lean). A smaller bias may pass; --thorough sees smaller ones. Needs scipy: mmspec[check].
 
     With --parity, run the models of every *.safetensors fixture in DIR. Exit code 1 if an output is off by more than
     1e-4 of the largest number, or an integer differs.
@@ -71,7 +71,7 @@ def _outcomes(name: str | None, thorough: bool) -> "list[Outcome]":
 
     from mmspec.testing.conformance.run import broken_plugins, checks_for
 
-    torch.set_num_threads(1)  # the kit's models are tiny: threads would only wait for each other
+    torch.set_num_threads(1)  # the kit's models are so tiny that more threads are slower
     registry = installed()
     wanted = [name] if name is not None else [plugin.name for plugin in registry.plugins() if plugin.status == "ok"]
     outcomes = [] if name is not None else list(broken_plugins(registry))
@@ -106,17 +106,17 @@ def _print_parity(agreements: "Sequence[Agreement]") -> None:
         rows.append((architecture, each.output, _coloured(_status(each)), number, each.note))
         before = each.architecture
     console = terminal.terminal()
-    terminal.table(console, ("architecture", "output", "status", "difference", "reason"), rows, whole=WHOLE)
+    terminal.table(console, ("architecture", "output", "status", "difference", "reason"), rows, whole=NEVER_FOLDED)
     fixtures, outputs = len({each.architecture for each in agreements}), sum(bool(each.output) for each in agreements)
-    said = _said([_status(each) for each in agreements])
-    terminal.line(console, f"fixtures: {fixtures}, outputs: {outputs}: {said}")
+    tally = _tally([_status(each) for each in agreements])
+    terminal.line(console, f"fixtures: {fixtures}, outputs: {outputs}: {tally}")
 
 
 def _coloured(status: str) -> "Text":
     return terminal.text(status, COLOURS[status])
 
 
-def _said(statuses: Sequence[str]) -> str:
+def _tally(statuses: Sequence[str]) -> str:
     counts = Counter(statuses)
     return ", ".join(f"{counts[status]} {status}" for status in COLOURS if counts[status]) or "nothing to check"
 
@@ -129,8 +129,8 @@ def _print(outcomes: "Sequence[Outcome]", seconds: float) -> None:
         rows.append((shown, outcome.check, _coloured(outcome.status), outcome.number, outcome.reason))
         before = component
     components = len({(outcome.kind, outcome.component) for outcome in outcomes})
-    said = _said([outcome.status for outcome in outcomes])
+    tally = _tally([outcome.status for outcome in outcomes])
     console = terminal.terminal()
     if outcomes:
-        terminal.table(console, ("component", "check", "status", "number", "reason"), rows, whole=WHOLE)
-    terminal.line(console, f"components: {components}, checks: {len(outcomes)}: {said} ({seconds:.0f} s)")
+        terminal.table(console, ("component", "check", "status", "number", "reason"), rows, whole=NEVER_FOLDED)
+    terminal.line(console, f"components: {components}, checks: {len(outcomes)}: {tally} ({seconds:.0f} s)")

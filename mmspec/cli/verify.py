@@ -1,4 +1,4 @@
-"""`mmspec verify SCRIPT.py`: the proof that anyone can make on their own code."""
+"""`mmspec verify SCRIPT.py`: compare the outputs of a user's own script, without and with mmspec."""
 
 import tempfile
 from pathlib import Path
@@ -9,7 +9,8 @@ import typer
 from mmspec.report import terminal
 
 if TYPE_CHECKING:
-    from mmspec.compare.verdict import Line, Verdict
+    from mmspec.compare.comparison import ComparedCall, Comparison
+    from mmspec.compare.findings import Finding
 
 
 def verify(
@@ -26,9 +27,9 @@ def verify(
 ) -> None:
     """Run a script without and with mmspec, and compare every output.
 
-    The script knows nothing of mmspec. It runs in a process of its own each time. The ids of every generate call, in
-    order, and everything it prints have to be equal, byte for byte; lines that two plain runs print differently, such
-    as times, do not count. A call that mmspec refuses is left to transformers, listed with the reason, and not counted
+    The script needs no change. Each run is a new process. The ids of every generate call, in order, and everything
+    that the script prints have to be equal, byte for byte; lines that two plain runs print differently, such as times,
+    do not count. A call that mmspec refuses is left to transformers, listed with the reason, and not counted
     as equal: "left alone", where the refusal is documented (beam search, encoder–decoders, …) or the call raises either
     way; else "not supported", which is a failure.
 
@@ -38,8 +39,8 @@ def verify(
     equal, and it leaves others alone. 130, 143: it was stopped, and the script with it.
     """
     from mmspec.compare.children import Script, ScriptFailed
+    from mmspec.compare.comparison import NOTHING, WRONG, compare
     from mmspec.compare.group import signals_end
-    from mmspec.compare.verdict import NOTHING, WRONG, judge
     from mmspec.registry import installed
     from mmspec.registry.matching import named
     from mmspec.registry.options import parse
@@ -52,62 +53,63 @@ def verify(
     with signals_end(), tempfile.TemporaryDirectory(prefix="mmspec-verify-") as work:
         task = Script(script, args or [], how | parse(opt or []), plugins, Path(work))
         try:
-            verdict = judge(task.run(repeats, lambda line: typer.echo(line, err=True)))
+            comparison = compare(task.run(repeats, lambda line: typer.echo(line, err=True)))
         except ScriptFailed as failure:
             typer.echo(failure.trace, err=True, nl=False)
             typer.echo(f"mmspec: {failure}", err=True)
             raise typer.Exit(WRONG if failure.speculating else NOTHING) from None
-        _show(verdict, found.exactness)
-    raise typer.Exit(verdict.code)
+        _show(comparison, found.exactness)
+    raise typer.Exit(comparison.code)
 
 
-def _show(verdict: "Verdict", exactness: str | None) -> None:
+def _show(comparison: "Comparison", exactness: str | None) -> None:
     console = terminal.terminal()
     columns = ("", "model", "rows × new", "plain s", "mmspec s", "ids")
-    terminal.table(console, columns, map(_row, verdict.lines), whole=columns[:-1])
-    for text in ("* a model's first call, in which it warms up", *_summary(verdict, exactness)):
+    terminal.table(console, columns, map(_row, comparison.calls), whole=columns[:-1])
+    for text in ("* a model's first call, in which it warms up", *_summary(comparison, exactness)):
         terminal.line(console, text)
 
 
-def _row(line: "Line") -> tuple[str, ...]:
-    number = f"{line.plain.number}{'*' if line.plain.first else ''}"
-    seconds = f"{line.plain_s:.3f}", f"{line.ours_s:.3f}" if line.ours else ""
-    return number, line.plain.model, line.shape, *seconds, _outcome(line)
+def _row(call: "ComparedCall") -> tuple[str, ...]:
+    number = f"{call.plain.number}{'*' if call.plain.first else ''}"
+    seconds = f"{call.plain_s:.3f}", f"{call.ours_s:.3f}" if call.ours else ""
+    return number, call.plain.model, call.shape, *seconds, _ids(call.finding)
 
 
-def _outcome(line: "Line") -> str:
-    untried = line.outcome.kind in ("left alone", "not supported")
-    return f"{line.outcome.kind}: {line.outcome.text}" if untried else line.outcome.text
+def _ids(finding: "Finding") -> str:
+    untried = finding.kind in ("left alone", "not supported")
+    return f"{finding.kind}: {finding.text}" if untried else finding.text
 
 
-def _summary(verdict: "Verdict", exactness: str | None) -> list[str]:
-    """What stands below the table; the last line is the verdict."""
-    texts = [f"stdout: {verdict.printed.text}"]
-    speedup, warm = verdict.speedup(), verdict.speedup(warm=True)
+def _summary(comparison: "Comparison", exactness: str | None) -> list[str]:
+    """The lines below the table; the last one is the result."""
+    texts = [f"stdout: {comparison.stdout.text}"]
+    speedup, warm = comparison.speedup(), comparison.speedup(warm=True)
     if speedup is not None:
-        methods = sorted({(line.ours.method, line.ours.why) for line in verdict.speculated if line.ours})
-        spent = [sum(seconds) for seconds in zip(*((x.plain_s, x.ours_s) for x in verdict.speculated), strict=True)]
+        methods = sorted({(call.ours.method, call.ours.why) for call in comparison.decoded if call.ours})
+        plain_s = sum(call.plain_s for call in comparison.decoded)
+        ours_s = sum(call.ours_s for call in comparison.decoded)
         texts += [
             "method: " + "; ".join(why or name for name, why in methods),
-            f"generate: {spent[0]:.3f} s plainly, {spent[1]:.3f} s with mmspec: {speedup:.2f}×"
+            f"generate: {plain_s:.3f} s plainly, {ours_s:.3f} s with mmspec: {speedup:.2f}×"
             + (" (slower than plain)" if speedup < 1 else "")
             + (f", {warm:.2f}× without first calls" if warm is not None else "")
-            + f"; acceptance length {verdict.acceptance_length:.2f}",
+            + f"; acceptance length {comparison.acceptance_length:.2f}",
         ]
-    if exactness == "lossless" and verdict.code:
+    if exactness == "lossless" and comparison.code:
         texts += [
             "this method promises the distribution, not the path: a sampled text is another one, a greedy one is not"
         ]
-    return [*texts, _last(verdict)]
+    return [*texts, _last(comparison)]
 
 
-def _last(verdict: "Verdict") -> str:
-    wrong = any(line.outcome.kind == "wrong" for line in verdict.lines) or verdict.printed.kind == "wrong"
+def _last(comparison: "Comparison") -> str:
+    wrong = "wrong" in {comparison.stdout.kind, *(call.finding.kind for call in comparison.calls)}
     heading = (
         "EQUAL, byte for byte",
         "NOT EQUAL" if wrong else "NOT SUPPORTED",
-        "NOTHING CAN BE SAID: " + ("the script does not repeat itself" if verdict.speculated else "nothing compared"),
+        "NOTHING CAN BE SAID: " + ("the script does not repeat itself" if comparison.decoded else "nothing compared"),
         "EQUAL UP TO NEAR-TIES, where rounding decides",
         "EQUAL BUT FOR WHAT WAS LEFT ALONE",
-    )[verdict.code]
-    return f"{heading}: {verdict.tally()}; stdout {verdict.printed.kind}"
+    )[comparison.code]
+    return f"{heading}: {comparison.tally()}; stdout {comparison.stdout.kind}"

@@ -1,1 +1,1 @@
-"""`mmspec verify`: somebody's own script, with and without mmspec, compared output by output."""
+"""`mmspec verify`: a user's own script, run with and without mmspec, and compared output by output."""

@@ -1,4 +1,4 @@
-"""Runs of a script, each in a process of its own, one after the other; never two at once, since they are timed."""
+"""Runs of a script, each in a process of its own, one after the other: they are timed, so that none may overlap."""
 
 import json
 import os
@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mmspec.compare import compare, group
+from mmspec.compare import findings, group
 from mmspec.compare.recording import CALLS, STDERR, STDOUT, Recording
 
 
 class ScriptFailed(RuntimeError):
-    """The script did not run to its end.
+    """The script did not end with exit code 0.
 
     Attributes:
         speculating: Whether mmspec was enabled.
@@ -33,9 +33,9 @@ class Runs:
     """All runs of a script.
 
     Attributes:
-        plain: Without mmspec; at least one.
-        ours: With it, as many.
-        again: A last one without it, which judges the differences; None if there are none.
+        plain: Runs without mmspec, at least one.
+        ours: As many runs with mmspec.
+        again: A last run without mmspec, which judges the differences; None if there are none.
     """
 
     plain: list[Recording]
@@ -43,18 +43,18 @@ class Runs:
     again: Recording | None
 
     @property
-    def odd(self) -> Recording:
-        """The first run with mmspec that differs from the first without; the first where none does."""
-        return next((run for run in self.ours if compare.differing(self.plain[0], run)), self.ours[0])
+    def different(self) -> Recording:
+        """The first run with mmspec that differs from the first plain run; the first one if none differs."""
+        return next((run for run in self.ours if findings.differing(self.plain[0], run)), self.ours[0])
 
 
 @dataclass(frozen=True)
 class Script:
-    """What is run, and how.
+    """A script, and how it is run.
 
     Attributes:
         file: The script.
-        args: Its arguments.
+        args: The script's arguments.
         how: Arguments of `mmspec.enable`.
         plugins: Files of one-file plugins.
         work: An empty folder for recordings.
@@ -67,15 +67,15 @@ class Script:
     work: Path
 
     def run(self, repeats: int, say: Callable[[str], None]) -> Runs:
-        """Plain and with mmspec, in turn, `repeats` times each.
+        """Run it without and with mmspec, in turn, `repeats` times each.
 
         Args:
-            repeats: Of each.
-            say: Hears what begins.
+            repeats: Runs of each kind.
+            say: Called with a line of text whenever a run begins.
 
         Raises:
-            ScriptFailed: It raised, or ended with another code than 0.
-            ValueError: It makes no `generate` call.
+            ScriptFailed: The script raised, or ended with another code than 0.
+            ValueError: The script makes no `generate` call.
         """
         plain: list[Recording] = []
         ours: list[Recording] = []
@@ -88,10 +88,10 @@ class Script:
             say(f"with mmspec{of} …")
             ours.append(self._record(f"ours-{turn}", enable=self.how))
         runs = Runs(plain, ours, None)
-        if not compare.differing(plain[0], runs.odd):
+        if not findings.differing(plain[0], runs.different):
             return runs
         say("without mmspec once more, to judge the differences …")
-        judge = {"folder": str(runs.odd.folder), "numbers": compare.to_judge(plain[0], runs.odd)}
+        judge = {"folder": str(runs.different.folder), "numbers": findings.to_judge(plain[0], runs.different)}
         return Runs(plain, ours, self._record("again", judge=judge))
 
     def _record(self, name: str, enable: Mapping[str, Any] | None = None, judge: Any = None) -> Recording:
@@ -107,7 +107,7 @@ class Script:
         }
         task_file = folder / "task.json"
         task_file.write_text(json.dumps(task))
-        # Sets of text iterate in another order in every process, unless told otherwise.
+        # Without it, sets of text iterate in another order in every process.
         environment = {"PYTHONHASHSEED": "0"} | os.environ
         with open(folder / STDOUT, "wb") as out, open(folder / STDERR, "wb") as err:
             command = [sys.executable, "-m", "mmspec.compare.runner", str(task_file)]

@@ -1,8 +1,8 @@
-"""Our text against that of unmodified transformers: token by token, up to the first near-tie of a row.
+"""Our ids against those of unmodified transformers: token by token, up to the first near-tie of a row.
 
-Float32 sums depend on their order, so that two passes over the same tokens differ by a rounding error, and a decision
-whose best two candidates are closer than that may fall either way. Such a decision is a near-tie: printed, and the rest
-of its row is not compared. Anything else is a wrong token.
+Float32 sums depend on their order, so that two passes over the same tokens differ by a rounding error. A decision whose
+best two candidates are closer than that may fall either way: it is a near-tie, which is printed, and the rest of its
+row is not compared. Any other difference is a wrong token.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,19 +13,19 @@ import torch
 from torch import Tensor
 
 NEAR_TIE = 1e-4
-"""Greedy: difference of scores. Sampling: difference of log(p / E)."""
+"""Largest margin of a near-tie: of scores in greedy decoding, of log(p / E) in sampling."""
 
 
 @dataclass(frozen=True)
 class Stock:
-    """What unmodified transformers made of a call.
+    """A call of unmodified transformers.
 
     Attributes:
         ids: `[batch, prompt + new]`, padded as transformers pads.
-        state: Of torch's generator, after the call.
+        state: State of torch's generator after the call.
         scores: Processed scores of every step, `[batch, vocab]` each.
         before: State of torch's generator when the call began.
-        seed: What it was seeded with; None if the call went on from an earlier one.
+        seed: The seed of the generator; None if the call continued from an earlier one.
         do_sample: Whether tokens were drawn.
         ends: Ids that end a row.
     """
@@ -41,12 +41,12 @@ class Stock:
 
 @dataclass(frozen=True)
 class NearTie:
-    """A decision that rounding may turn.
+    """A decision that rounding may change.
 
     Attributes:
-        row: Of the batch.
-        position: Of the new token, from 0.
-        margin: By how much the other token lost.
+        row: The row of the batch.
+        position: The new token, from 0.
+        margin: The distance of the other token from the best one.
     """
 
     row: int
@@ -58,13 +58,13 @@ class NearTie:
 
 
 def stock(model: Any, inputs: Mapping[str, Tensor], seed: int | None, **generate_kwargs: Any) -> Stock:
-    """Run transformers as it is.
+    """Run unmodified transformers.
 
     Args:
-        model: Not enabled.
+        model: A model that is not enabled.
         inputs: `input_ids` and perhaps `attention_mask`.
-        seed: For `torch.manual_seed`; None goes on with the generator as it stands.
-        **generate_kwargs: Of `model.generate`.
+        seed: For `torch.manual_seed`; None continues with the generator as it is.
+        **generate_kwargs: Further arguments of `model.generate`.
     """
     assert "generate" not in model.__dict__, "this model's generate is replaced; disable() first"
     if seed is not None:
@@ -78,12 +78,12 @@ def stock(model: Any, inputs: Mapping[str, Tensor], seed: int | None, **generate
 
 
 def assert_same(ours_ids: Tensor, run: Stock, ours_state: Tensor | None = None) -> list[NearTie]:
-    """Our ids equal those of transformers, row by row up to a row's end or its first near-tie.
+    """Assert that our ids equal those of transformers, row by row up to the row's end or its first near-tie.
 
     Args:
         ours_ids: `[batch, prompt + new]`.
         run: The same call by transformers.
-        ours_state: Of torch's generator after our call; compared where no row had a near-tie.
+        ours_state: State of torch's generator after our call; compared if no row has a near-tie.
 
     Returns:
         The near-ties, which are printed too.
@@ -127,7 +127,7 @@ def _first_difference(row: int, ours: Sequence[int], theirs: Sequence[int], run:
 
 
 def _chances(run: Stock, row: int, position: int) -> Tensor:
-    """What the largest of wins: scores, or log(p / E) with the block of Exp(1) that multinomial drew at that step."""
+    """What the argmax is taken of: scores, or log(p / E) with the block E of Exp(1) that multinomial drew then."""
     scores = run.scores[position]
     if not run.do_sample:
         return scores[row]

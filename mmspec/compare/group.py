@@ -1,4 +1,4 @@
-"""A process with all that it starts: it ends, and so do they."""
+"""A process group: the script and all processes that it starts end together."""
 
 import contextlib
 import os
@@ -9,20 +9,20 @@ from types import FrameType
 from typing import IO, Any
 
 GRACE = 5.0
-"""Seconds from the wish to end to the end."""
+"""Seconds from the signal to end until the process is killed."""
 ENDED = 128
 """What a shell adds to the number of the signal that ended a process."""
-_WISHES = (signal.SIGTERM, signal.SIGHUP)
+_END_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 
 
 def run(command: Sequence[str], out: IO[bytes], err: IO[bytes], environment: Mapping[str, str]) -> int:
-    """Run a command without input to its end, and return its exit code; whatever ends this call ends the command.
+    """Run a command without input to its end, and return its exit code; an exception here ends the command, too.
 
     Args:
         command: Program and arguments.
-        out: Receives its stdout.
-        err: Receives its stderr.
-        environment: Its environment.
+        out: The file for stdout.
+        err: The file for stderr.
+        environment: Environment variables.
     """
     process = subprocess.Popen(
         command, stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=environment, start_new_session=True
@@ -35,29 +35,29 @@ def run(command: Sequence[str], out: IO[bytes], err: IO[bytes], environment: Map
             process.wait(GRACE)
         raise
     finally:
-        _send(process, signal.SIGKILL)  # to what it left behind, too
+        _send(process, signal.SIGKILL)  # also ends processes that the command left running
         process.wait()
 
 
 @contextlib.contextmanager
 def signals_end() -> Iterator[None]:
-    """Inside of the block a wish to end unwinds the stack, so that everything is tidied up; then the process ends."""
+    """A block in which SIGTERM and SIGHUP unwind the stack, so that everything is cleaned up; then the process ends."""
 
     def end(number: int, frame: FrameType | None) -> None:
-        for wish in _WISHES:  # one is enough
-            signal.signal(wish, signal.SIG_IGN)
+        for other in _END_SIGNALS:  # the first one is enough
+            signal.signal(other, signal.SIG_IGN)
         raise SystemExit(ENDED + number)
 
-    before: list[Callable[..., Any] | int | None] = [signal.signal(wish, end) for wish in _WISHES]
+    before: list[Callable[..., Any] | int | None] = [signal.signal(each, end) for each in _END_SIGNALS]
     try:
         yield
     except KeyboardInterrupt:
         raise SystemExit(ENDED + signal.SIGINT) from None
     finally:
-        for wish, handler in zip(_WISHES, before, strict=True):
-            signal.signal(wish, handler)
+        for each, handler in zip(_END_SIGNALS, before, strict=True):
+            signal.signal(each, handler)
 
 
 def _send(process: "subprocess.Popen[bytes]", number: int) -> None:
-    with contextlib.suppress(ProcessLookupError):  # nobody is left
+    with contextlib.suppress(ProcessLookupError):  # the group is empty
         os.killpg(process.pid, number)

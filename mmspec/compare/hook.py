@@ -1,7 +1,7 @@
-"""Doing something right after a module is imported, whoever imports it, and importing nothing before.
+"""Calling a function right after a module is imported, without importing the module first.
 
-A script may set environment variables that torch or the hub read once, when they are imported; so what watches a script
-must not import them first.
+A script may set environment variables that torch or the hub read once, when they are imported; so the recorder must not
+import them before the script does.
 """
 
 import sys
@@ -16,24 +16,24 @@ class AfterImport(MetaPathFinder):
     """Calls a function with a module as soon as it has been imported; stands first in `sys.meta_path`.
 
     Args:
-        then: What to call, by the module's full name.
+        then: The function to call, by the module's full name.
     """
 
     def __init__(self, then: dict[str, Callable[[ModuleType], None]]) -> None:
         self._then = dict(then)
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
-        """Of our modules, what the other finders say, with a loader of ours around theirs."""
-        then = self._then.pop(name, None)  # out, or find_spec below would come back here
+        """For the modules in question, the spec of the other finders with a loader of ours around theirs."""
+        then = self._then.pop(name, None)  # removed, or find_spec below would come back here
         if then is None:
             return None
         spec = find_spec(name)
         if spec is not None and spec.loader is not None:
-            spec.loader = _Then(spec.loader, then)
+            spec.loader = _LoaderThen(spec.loader, then)
         return spec
 
 
-class _Then(Loader):
+class _LoaderThen(Loader):
     def __init__(self, loader: Loader, then: Callable[[ModuleType], None]) -> None:
         self._loader = loader
         self._then = then
@@ -49,7 +49,7 @@ class _Then(Loader):
 
 
 def after_import(then: dict[str, Callable[[ModuleType], None]]) -> None:
-    """Install it; a module that is there already is dealt with at once."""
+    """Call functions after imports, by the module's full name; at once for modules that are imported already."""
     for name in [name for name in then if name in sys.modules]:
         then[name](sys.modules[name])
     sys.meta_path.insert(0, AfterImport({name: call for name, call in then.items() if name not in sys.modules}))

@@ -1,4 +1,4 @@
-"""What one run of a script left: a line for every `generate` call, the ids, and what was printed."""
+"""The record of one run of a script: a line for every `generate` call, the ids, and what was printed."""
 
 import json
 from collections.abc import Mapping
@@ -14,26 +14,26 @@ CALLS, IDS, STDOUT, STDERR = "calls.json", "ids.safetensors", "stdout", "stderr"
 
 
 @dataclass
-class Call:
+class RecordedCall:
     """One `generate` call that the script made.
 
     Attributes:
-        number: From 1, in the order of their beginnings.
+        number: Its number from 1, in the order in which calls began.
         model: The model's class.
-        first: Whether it was this model's first.
-        prompt: Columns of the prompt in the result; 0 where the prompt was given as embeddings.
-        began: Digest of torch's generators when it began.
+        first: Whether it was this model's first call.
+        prompt: Columns of the prompt in the result; 0 if the prompt was given as embeddings.
+        began: Digest of the states of torch's generators when the call began.
         seconds: Wall time.
         method: The method that decoded it; "" if transformers did.
-        why: Why this method, where `auto` chose it.
+        why: Why this method, if `auto` chose it.
         left_alone: Why mmspec did not decode it; "" if it did, or was not asked to.
-        documented: Whether that is a documented refusal.
+        documented: Whether that refusal is documented.
         emitted: Units emitted after the prefill, all rows together.
-        passes: Passes of the target that they took, summed over rows.
-        raised: Class of the exception that it ended in, if it did.
-        near_ties: Of a comparison with other ids: row, new token, margin.
-        wrong: Of a comparison with other ids: what is wrong with them beyond near-ties; "" if nothing is.
-        judged: Whether that comparison was made.
+        passes: Passes of the target for these units, summed over rows.
+        raised: Class of the exception that the call raised; "" if it raised none.
+        near_ties: Row, new token and margin of every near-tie at which other ids differ from this call's.
+        wrong: The first wrong token of these other ids, in words; "" if there is none.
+        judged: Whether other ids were compared with this call's.
     """
 
     number: int
@@ -54,9 +54,9 @@ class Call:
     judged: bool = False
 
 
-def save(folder: Path, calls: list[Call], ids: Mapping[int, "Tensor"]) -> None:
-    """Write lines and ids (`[batch, prompt + new]` by number of the call)."""
-    if ids:  # without a single call torch may not even be imported
+def save(folder: Path, calls: list[RecordedCall], ids: Mapping[int, "Tensor"]) -> None:
+    """Write the calls and their ids (`[batch, prompt + new]` by number of the call)."""
+    if ids:  # a script without a call need not have torch imported
         from safetensors.torch import save_file
 
         save_file({str(number): each.contiguous() for number, each in ids.items()}, folder / IDS)
@@ -65,19 +65,19 @@ def save(folder: Path, calls: list[Call], ids: Mapping[int, "Tensor"]) -> None:
 
 @dataclass(frozen=True)
 class Recording:
-    """What `save` wrote, with what the script printed.
+    """What `save` wrote, and what the script printed.
 
     Attributes:
-        folder: Where it is.
+        folder: The folder of the files.
     """
 
     folder: Path
 
     @cached_property
-    def calls(self) -> list[Call]:
-        """In the order of their beginnings."""
+    def calls(self) -> list[RecordedCall]:
+        """The calls, in the order in which they began."""
         lines: list[dict[str, Any]] = json.loads((self.folder / CALLS).read_text())
-        return [Call(**line) for line in lines]
+        return [RecordedCall(**line) for line in lines]
 
     @cached_property
     def ids(self) -> dict[int, "Tensor"]:

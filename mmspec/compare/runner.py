@@ -17,25 +17,25 @@ from types import ModuleType
 from typing import Any
 
 from mmspec.compare.hook import after_import
-from mmspec.compare.recording import Call, save
+from mmspec.compare.recording import RecordedCall, save
 from mmspec.compare.ways import Way, named, read_task, way_of
 
 SEED = 0
-"""Of the generators of Python, numpy and torch, which start anywhere otherwise; a script may seed them anew."""
+"""Seed of Python's, numpy's and torch's generators, which otherwise start differently; the script may reseed them."""
 
 
 class Recorder:
-    """Stands in for `GenerationMixin.generate`.
+    """Replaces `GenerationMixin.generate`, and records every call.
 
     Args:
         way: How calls are run.
     """
 
     def __init__(self, way: Way) -> None:
-        self.calls: list[Call] = []
+        self.calls: list[RecordedCall] = []
         self.ids: dict[int, Any] = {}
         self._way = way
-        self._met: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._known_models: weakref.WeakSet[Any] = weakref.WeakSet()
         self._inside = threading.local()
         self._lock = threading.Lock()
 
@@ -45,7 +45,7 @@ class Recorder:
 
         @functools.wraps(original)
         def generate(model: Any, *args: Any, **kwargs: Any) -> Any:
-            if getattr(self._inside, "a_call", False):  # one call that makes others is one call
+            if getattr(self._inside, "a_call", False):  # generate calls itself for some modes: that is one call
                 return original(model, *args, **kwargs)
             self._inside.a_call = True
             try:
@@ -55,29 +55,29 @@ class Recorder:
 
         module.GenerationMixin.generate = generate
 
-    def _run(self, original: Any, model: Any, given: dict[str, Any]) -> Any:
-        call = self._begin(model, given)
-        self._way.meet(model)
+    def _run(self, original: Any, model: Any, arguments: dict[str, Any]) -> Any:
+        call = self._begin(model, arguments)
+        self._way.prepare(model)
         began = _now()
         try:
-            answer = self._way.run(original, model, given, call)
+            answer = self._way.run(original, model, arguments, call)
         except Exception as error:
             call.raised = type(error).__name__
             raise
         finally:
             call.seconds = _now() - began
         sequences = getattr(answer, "sequences", answer)
-        if hasattr(sequences, "detach"):  # a custom function of the script's may return anything
+        if hasattr(sequences, "detach"):  # a custom generate function of the script may return anything
             self.ids[call.number] = sequences.detach().cpu().clone()
         return answer
 
-    def _begin(self, model: Any, given: dict[str, Any]) -> Call:
-        prompt = given.get("inputs") if given.get("inputs") is not None else given.get("input_ids")
+    def _begin(self, model: Any, arguments: dict[str, Any]) -> RecordedCall:
+        prompt = arguments.get("inputs") if arguments.get("inputs") is not None else arguments.get("input_ids")
         columns = prompt.shape[1] if prompt is not None and prompt.dim() == 2 else 0
         with self._lock:
-            first = model not in self._met
-            self._met.add(model)
-            call = Call(len(self.calls) + 1, type(model).__name__, first, columns, _generators())
+            first = model not in self._known_models
+            self._known_models.add(model)
+            call = RecordedCall(len(self.calls) + 1, type(model).__name__, first, columns, _generators())
             self.calls.append(call)
         return call
 
@@ -124,7 +124,7 @@ def _generators() -> str:
 
 
 def _now() -> float:
-    """When everything that was begun is done."""
+    """The time, after all work on the device is done."""
     import torch
 
     if torch.cuda.is_initialized():

@@ -1,4 +1,4 @@
-"""Three ways to run a `generate` call of a script: as it is, with mmspec, and as it is with an eye on other ids."""
+"""Three ways to run a `generate` call of a script: plainly, with mmspec, and plainly while judging other ids."""
 
 import contextlib
 import inspect
@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from mmspec.compare.recording import IDS, Call
+from mmspec.compare.recording import IDS, RecordedCall
 
 Generate = Callable[..., Any]
 
@@ -16,55 +16,55 @@ Generate = Callable[..., Any]
 class Way(Protocol):
     """How a call is run."""
 
-    def meet(self, model: Any) -> None:
-        """Before the clock starts."""
+    def prepare(self, model: Any) -> None:
+        """Prepare a model, before the clock starts."""
 
-    def run(self, original: Generate, model: Any, given: dict[str, Any], call: Call) -> Any:
-        """The call's result; notes on it go into `call`."""
+    def run(self, original: Generate, model: Any, arguments: dict[str, Any], call: RecordedCall) -> Any:
+        """Run a call with these arguments. Returns its result; notes on it go into `call`."""
 
 
 class Plain:
-    """As it is."""
+    """Runs the call as it is."""
 
-    def meet(self, model: Any) -> None:
+    def prepare(self, model: Any) -> None:
         pass
 
-    def run(self, original: Generate, model: Any, given: dict[str, Any], call: Call) -> Any:
-        return original(model, **given)
+    def run(self, original: Generate, model: Any, arguments: dict[str, Any], call: RecordedCall) -> Any:
+        return original(model, **arguments)
 
 
-class _Kept:
-    """What stands in a model's attributes; a copy of the model, or a file of it, has nothing of it.
+class _Attached:
+    """An attribute of a model that a copy of the model, or a file of it, does not have.
 
     Args:
-        value: What is kept for the model.
+        value: The attribute's value.
     """
 
     def __init__(self, value: Any = None) -> None:
         self.value = value
 
     def __reduce__(self) -> Any:
-        return _Kept, ()
+        return _Attached, ()
 
 
-class _OnModels:
-    """Values by model, kept with it: one that leads back to its model would keep a key of a weak dictionary alive."""
+class _PerModel:
+    """Values by model, stored on the model: in a weak dictionary, a value that refers to its model keeps it alive."""
 
     def __init__(self) -> None:
-        self._name = f"_mmspec_verified_{id(self)}"
+        self._name = f"_mmspec_compared_{id(self)}"
 
     def __contains__(self, model: Any) -> bool:
-        return vars(model).get(self._name, _Kept()).value is not None
+        return vars(model).get(self._name, _Attached()).value is not None
 
     def __getitem__(self, model: Any) -> Any:
         return vars(model)[self._name].value
 
     def __setitem__(self, model: Any, value: Any) -> None:
-        vars(model)[self._name] = _Kept(value)
+        vars(model)[self._name] = _Attached(value)
 
 
 class Speculating:
-    """With mmspec enabled, by model; what mmspec refuses is left to transformers, with the reason.
+    """Runs the call with mmspec; what mmspec refuses is left to transformers, with the reason.
 
     Args:
         how: Arguments of `mmspec.enable`.
@@ -74,9 +74,9 @@ class Speculating:
     def __init__(self, how: Mapping[str, Any], plugins: Sequence[str]) -> None:
         self._how = how
         self._plugins = list(plugins)
-        self._handles = _OnModels()
+        self._handles = _PerModel()
 
-    def meet(self, model: Any) -> None:
+    def prepare(self, model: Any) -> None:
         if model in self._handles:
             return
         from mmspec.registry import add_file, installed
@@ -88,16 +88,16 @@ class Speculating:
         except (ValueError, TypeError) as refusal:
             self._handles[model] = refusal
 
-    def run(self, original: Generate, model: Any, given: dict[str, Any], call: Call) -> Any:
+    def run(self, original: Generate, model: Any, arguments: dict[str, Any], call: RecordedCall) -> Any:
         import torch
 
         from mmspec.core.refusal import OutOfScopeError
 
         handle = self._handles[model]
         if not isinstance(handle, Exception):
-            before, given = torch.get_rng_state(), dict(given)
+            before, arguments = torch.get_rng_state(), dict(arguments)
             try:
-                answer = handle.generate(**given)
+                answer = handle.generate(**arguments)
             except ValueError as refusal:
                 torch.set_rng_state(before)
                 handle = refusal
@@ -107,10 +107,10 @@ class Speculating:
                 call.emitted, call.passes = report.emitted - report.rows, report.row_rounds
                 return answer
         call.left_alone, call.documented = str(handle), isinstance(handle, OutOfScopeError)
-        return original(model, **given)
+        return original(model, **arguments)
 
     def _enabled(self, model: Any) -> Any:
-        """A handle that is asked directly: the model's `generate` stays the one that is watched."""
+        """A handle that is called directly: the model's `generate` stays the recorded one."""
         import mmspec
         from mmspec.core.refusal import OutOfScopeError
 
@@ -122,42 +122,42 @@ class Speculating:
 
 
 class Judging:
-    """As it is, and says of another run's ids whether a near-tie explains where they differ.
+    """Runs the call as it is, and says whether a near-tie explains where the ids of another run differ.
 
     Args:
-        folder: Of the other run.
-        numbers: Of the calls to judge.
+        folder: The other run's recording.
+        numbers: The numbers of the calls to judge.
     """
 
     def __init__(self, folder: Path, numbers: Sequence[int]) -> None:
         self._folder = folder
         self._numbers = frozenset(numbers)
 
-    def meet(self, model: Any) -> None:
+    def prepare(self, model: Any) -> None:
         pass
 
-    def run(self, original: Generate, model: Any, given: dict[str, Any], call: Call) -> Any:
+    def run(self, original: Generate, model: Any, arguments: dict[str, Any], call: RecordedCall) -> Any:
         if call.number not in self._numbers:
-            return original(model, **given)
+            return original(model, **arguments)
         import torch
         from safetensors import safe_open
 
         from mmspec.compare.equality import Stock
 
         before = torch.get_rng_state()
-        out = original(model, **{**given, "return_dict_in_generate": True, "output_scores": True})
-        ends = _setting(model, given, "eos_token_id")
+        out = original(model, **{**arguments, "return_dict_in_generate": True, "output_scores": True})
+        ends = _setting(model, arguments, "eos_token_id")
         listed = () if ends is None else (ends,) if isinstance(ends, int) else tuple(ends)
-        sampled = bool(_setting(model, given, "do_sample"))
+        sampled = bool(_setting(model, arguments, "do_sample"))
         if out.scores is not None and not (sampled and out.sequences.is_cuda):  # those draws cannot be repeated here
             with safe_open(self._folder / IDS, "pt") as opened:
-                theirs = opened.get_tensor(str(call.number))
+                ids = opened.get_tensor(str(call.number))
             scores = tuple(step.cpu() for step in out.scores)
             stock = Stock(out.sequences.cpu(), torch.get_rng_state(), scores, before, None, sampled, listed)
-            _judge(theirs, stock, call)
-        if not _setting(model, given, "return_dict_in_generate"):
+            _judge(ids, stock, call)
+        if not _setting(model, arguments, "return_dict_in_generate"):
             return out.sequences
-        asked = bool(_setting(model, given, "output_scores"))
+        asked = bool(_setting(model, arguments, "output_scores"))
         return type(out)(**{name: value for name, value in out.items() if asked or name != "scores"})
 
 
@@ -168,7 +168,7 @@ def named(args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def way_of(task: Mapping[str, Any]) -> Way:
-    """The way that a task names."""
+    """The way that a task asks for."""
     if task["enable"] is not None:
         return Speculating(task["enable"], task["plugins"])
     if task["judge"] is not None:
@@ -177,27 +177,27 @@ def way_of(task: Mapping[str, Any]) -> Way:
 
 
 def read_task(file: Path) -> dict[str, Any]:
-    """What the parent wrote: `script`, `args`, `folder`, `enable`, `plugins`, `judge`."""
+    """The task that the parent wrote: `script`, `args`, `folder`, `enable`, `plugins`, `judge`."""
     task: dict[str, Any] = json.loads(file.read_text())
     return task
 
 
-def _judge(theirs: Any, stock: Any, call: Call) -> None:
+def _judge(ids: Any, stock: Any, call: RecordedCall) -> None:
     from mmspec.compare.equality import assert_same
 
     call.judged = True
     try:
         with contextlib.redirect_stdout(io.StringIO()):  # what the script prints is compared too
-            call.near_ties = [(tie.row, tie.position, tie.margin) for tie in assert_same(theirs, stock)]
+            call.near_ties = [(tie.row, tie.position, tie.margin) for tie in assert_same(ids, stock)]
     except AssertionError as wrong:
         call.wrong = str(wrong).removeprefix("seed None, ")
 
 
-def _setting(model: Any, given: Mapping[str, Any], name: str) -> Any:
-    """As transformers reads it: the argument, the call's configuration, the model's."""
-    if name in given:
-        return given[name]
-    configs = (given.get("generation_config"), model.generation_config)
+def _setting(model: Any, arguments: Mapping[str, Any], name: str) -> Any:
+    """A setting as transformers reads it: the argument, else the call's configuration, else the model's."""
+    if name in arguments:
+        return arguments[name]
+    configs = (arguments.get("generation_config"), model.generation_config)
     values = [getattr(config, name, None) for config in configs if config is not None]
     return next((value for value in values if value is not None), None)
 

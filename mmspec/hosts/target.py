@@ -61,7 +61,6 @@ class TransformersTarget:
     """
 
     offers = ATTENTION
-    example = "mmspec.testing.conformance.tiny:transformers"
 
     def __init__(self, model: PreTrainedModel, drafting: bool = False, ops: Mapping[str, TreeOp] | None = None) -> None:
         self.anatomy = Anatomy.of(model, ops)

@@ -1,6 +1,6 @@
-"""What proves the core, and what authors prove their components with: toys, oracles, mutants, the conformance kit.
+"""Everything that tests the core and components: toy models, exact oracles, mutants, the conformance kit.
 
-Importing this package imports nothing heavy; what is exported here is loaded on first use.
+Importing this package imports nothing heavy; its names are loaded on first use.
 """
 
 from typing import TYPE_CHECKING
@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING
 from mmspec.lazy import lazily
 
 if TYPE_CHECKING:
+    from mmspec.testing.conformance.check import Outcome as Outcome
     from mmspec.testing.conformance.example import Example as Example
-    from mmspec.testing.conformance.outcome import Outcome as Outcome
     from mmspec.testing.conformance.parametrize import parametrize_checks as parametrize_checks
     from mmspec.testing.conformance.run import check_component as check_component
     from mmspec.testing.conformance.run import checks_of as checks_of
 
-_HOMES = {
-    "Example": "mmspec.testing.conformance.example",
-    "Outcome": "mmspec.testing.conformance.outcome",
-    "check_component": "mmspec.testing.conformance.run",
-    "checks_of": "mmspec.testing.conformance.run",
-    "parametrize_checks": "mmspec.testing.conformance.parametrize",
+_MODULES = {
+    "Example": "example",
+    "Outcome": "check",
+    "check_component": "run",
+    "checks_of": "run",
+    "parametrize_checks": "parametrize",
 }
-__getattr__, __dir__ = lazily(__name__, _HOMES)
+__getattr__, __dir__ = lazily(__name__, {name: f"mmspec.testing.conformance.{home}" for name, home in _MODULES.items()})

@@ -1,9 +1,9 @@
-"""Does a rule lean towards its drafts? What acceptance tests get wrong, seen far earlier than in a joint.
+"""Does a rule lean towards its drafts? A test that sees a wrong acceptance with far fewer rows than a joint's χ².
 
-A rule that accepts a little too often emits too many units that the draft likes better than the target does. So of
-every round's first unit one asks whether it lies where q > p. Given what is known, and q, that unit follows p: the
-share of such units is p's mass there, whatever the drafter. One number, over all rounds, sees a shift of its mean that
-is lost in the hundreds of cells of a joint, and on continuous units in the noise of their distribution functions.
+A rule that accepts a little too often emits too many units that the draft's distribution q likes better than the
+target's p does. So the test asks of the first unit of every round whether it lies where q > p. Given the past and q,
+that unit follows p: its probability to lie there is p's mass there, whatever the drafter. The shift of one mean over
+all rounds shows earlier than a shift spread over the hundreds of cells of a joint, or over continuous units.
 """
 
 import math
@@ -24,12 +24,12 @@ from mmspec.testing.power import mean_sees
 
 @dataclass
 class Lean:
-    """Units that came out where q > p.
+    """Counts of first units that lie where q > p.
 
     Attributes:
-        excess: How many more than p expects.
-        variance: Of that number.
-        count: Units that were looked at.
+        excess: Their number, minus the number that p expects.
+        variance: The variance of that number under p.
+        count: The number of rounds counted.
     """
 
     excess: float = 0.0
@@ -38,22 +38,22 @@ class Lean:
 
     @property
     def p_value(self) -> float:
-        """Of no lean, two-sided; 1 where nothing was drawn from a distribution that the test knows."""
+        """Two-sided p-value of no lean; 1 if no draft had a distribution that the test knows."""
         return math.erfc(abs(self.excess) / math.sqrt(2 * self.variance)) if self.variance else 1.0
 
     @property
     def sees(self) -> float:
-        """The smallest share of units too many, or too few, that the test sees."""
+        """The smallest excess, as a share of `count` and of either sign, that the test sees."""
         return mean_sees(self.variance, self.count)
 
 
 @dataclass
 class Leaning:
-    """Passes calls on to a rule, and counts.
+    """A rule that passes every call on to another rule and counts where units come out.
 
     Attributes:
-        rule: The rule.
-        lean: What was counted.
+        rule: The other rule.
+        lean: The counts.
     """
 
     rule: Rule
@@ -81,22 +81,26 @@ class Leaning:
     def _count(self, draft: Draft, distribution: Distribution, verdict: Verdict) -> None:
         root = torch.zeros(1, 1, dtype=torch.int64)
         q: Any = draft.distribution
-        drawn = draft.valid[:, 1]  # node 1 hangs on the root, and was drawn first
+        drawn = draft.valid[:, 1]  # node 1 is a child of the root, and was drawn first
         if isinstance(q, Mixed):
             q, drawn = q.distribution, drawn & q.random[:, 0]
         child = take_nodes(draft.units, verdict.path[:, :1].clamp(min=0))[:, 0]
         accepted = (verdict.length > 0).reshape(-1, *(1,) * (child.dim() - 1))
-        found = _beyond(distribution.take(root), q.take(root), torch.where(accepted, child, verdict.unit)[:, None])
-        if found is None:
+        first = torch.where(accepted, child, verdict.unit)[:, None]
+        region = _where_q_is_larger(distribution.take(root), q.take(root), first)
+        if region is None:
             return
-        hit, mass = found[0][drawn].double(), found[1][drawn].double()
-        self.lean.excess += float((hit - mass).sum())
+        inside, mass = region[0][drawn].double(), region[1][drawn].double()
+        self.lean.excess += float((inside - mass).sum())
         self.lean.variance += float((mass * (1 - mass)).sum())
         self.lean.count += int(drawn.sum())
 
 
-def _beyond(p: Any, q: Any, unit: Tensor) -> tuple[Tensor, Tensor] | None:
-    """Whether `unit [batch, 1, *unit]` lies where q > p, and p's mass there: `[batch]` each; None of other families."""
+def _where_q_is_larger(p: Any, q: Any, unit: Tensor) -> tuple[Tensor, Tensor] | None:
+    """Whether `unit [batch, 1, *unit]` lies where q > p, and p's mass there: `[batch]` each.
+
+    None if p and q are neither both categorical nor both Gaussian.
+    """
     if isinstance(p, Categorical) and isinstance(q, Categorical):
         probs = p.on(None)
         where = q.on(None) > probs

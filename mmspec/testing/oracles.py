@@ -1,4 +1,4 @@
-"""What a toy's output must follow, computed without the decoder: exact joints and plain decoding."""
+"""What a toy's output must follow, computed without the decoder: exact joints and greedy decoding."""
 
 import itertools
 from collections.abc import Callable
@@ -11,10 +11,9 @@ def exact_joint(next_distribution: Callable[[tuple[int, ...]], Tensor], length: 
     """Closed-form joint of the first `length` units: `[(vocab,) * length]` float64.
 
     Args:
-        next_distribution: Probabilities `[vocab]` of the next unit, given the units emitted so far (the prompt is
-            closed over).
-        length: Units.
-        vocab: Unit ids.
+        next_distribution: Probabilities `[vocab]` of the next unit, as a function of the units emitted so far.
+        length: The number of units.
+        vocab: The number of unit ids.
     """
     joint = torch.ones((), dtype=torch.float64)
     for emitted in range(length):
@@ -24,7 +23,7 @@ def exact_joint(next_distribution: Callable[[tuple[int, ...]], Tensor], length: 
 
 
 def greedy(next_distribution: Callable[[tuple[int, ...]], Tensor], length: int) -> Tensor:
-    """The likeliest unit at every position: `[length]` int64."""
+    """The likeliest unit at every position, one after the other: `[length]` int64."""
     units: tuple[int, ...] = ()
     for _ in range(length):
         units += (int(next_distribution(units).argmax()),)
@@ -35,7 +34,7 @@ def linear_joint(weights: Tensor, bias: Tensor, noise: Tensor) -> tuple[Tensor, 
     """Mean `[n]` and covariance `[n, n]` of x = weights x + bias + noise · e, e standard normal, in float64.
 
     Args:
-        weights: `[n, n]`, strictly lower triangular: what each coordinate takes from the earlier ones.
+        weights: `[n, n]`, strictly lower triangular: the share of each earlier coordinate.
         bias: `[n]`.
         noise: `[n]` standard deviations.
     """

@@ -19,7 +19,7 @@ from torch import Tensor
 TOLERANCE = 1e-4
 STEP = 0.02
 
-#: From state, inputs and configuration to outputs, under the names that the fixture has for them.
+#: Computes outputs, by their names in the fixture, from state, inputs and configuration.
 Runner = Callable[[dict[str, Tensor], dict[str, Tensor], dict[str, Any]], Mapping[str, Tensor]]
 
 
@@ -28,10 +28,10 @@ class Agreement:
     """One output of one fixture.
 
     Attributes:
-        architecture: The fixture's stem.
+        architecture: The name of the fixture's file, without suffix.
         output: The output's name; "" for a fixture that was skipped or could not be run.
-        error: max |a - b| / max |b|; of integers, the share that differs; None where nothing could be compared.
-        note: Why it was skipped, or does not agree; "" where it does.
+        error: max |a - b| / max |b|, or the share of integers that differ; None if nothing could be compared.
+        note: Why the output was skipped or does not agree; "" if it agrees.
         skipped: Whether no plugin knows the architecture.
     """
 
@@ -43,7 +43,7 @@ class Agreement:
 
     @property
     def holds(self) -> bool:
-        """Whether it agrees; skipped fixtures are no failure."""
+        """Whether the output agrees; a skipped fixture is not a failure."""
         return self.skipped or not self.note
 
 
@@ -65,18 +65,18 @@ def compare(folder: Path) -> Iterator[Agreement]:
 
 
 def compared(file: Path, run: Runner) -> Iterator[Agreement]:
-    """Every output of one fixture; and what it holds beside them, unless it was read as an input."""
+    """Every output of one fixture, and every recorded tensor that was neither an input nor computed."""
     try:
         state, io, config = read(file)
         inputs = _Inputs(io)
         with torch.no_grad():
-            made = run(state, inputs, config)
-    except Exception as error:  # whatever a fixture or a plugin may raise, the other fixtures are compared
+            outputs = run(state, inputs, config)
+    except Exception as error:  # whatever a fixture or a plugin raises, the other fixtures are compared
         yield Agreement(file.stem, "", note=f"{type(error).__name__}: {error}".splitlines()[0])
         return
-    for name, ours in made.items():
+    for name, ours in outputs.items():
         yield _agreement(file.stem, name, ours, io.get(name))
-    for name in sorted(io.keys() - made.keys() - inputs.read):
+    for name in sorted(io.keys() - outputs.keys() - inputs.read):
         yield Agreement(file.stem, name, note="recorded in the fixture, but nothing computes it")
 
 
@@ -94,7 +94,7 @@ def _agreement(architecture: str, name: str, ours: Tensor, theirs: Tensor | None
 
 
 class _Inputs(dict[str, Tensor]):
-    """A fixture's tensors, and which of them were looked at."""
+    """The tensors of a fixture, and the names of those that were read."""
 
     def __init__(self, tensors: Mapping[str, Tensor]) -> None:
         super().__init__(tensors)
@@ -107,26 +107,26 @@ class _Inputs(dict[str, Tensor]):
 
 def read(file: Path) -> tuple[dict[str, Tensor], dict[str, Tensor], dict[str, Any]]:
     """State, inputs and outputs, configuration."""
-    with safe_open(file, "pt") as held:
-        tensors = {key: held.get_tensor(key) for key in held.keys()}  # noqa: SIM118
-        config = json.loads((held.metadata() or {}).get("config", "{}"))
-    state, io = (_under(kind, tensors) for kind in ("state.", "io."))
+    with safe_open(file, "pt") as opened:
+        tensors = {key: opened.get_tensor(key) for key in opened.keys()}  # noqa: SIM118
+        config = json.loads((opened.metadata() or {}).get("config", "{}"))
+    state, io = (_with_prefix(kind, tensors) for kind in ("state.", "io."))
     return {key: t * STEP if t.dtype == torch.int8 else t for key, t in state.items()}, io, config
 
 
-def _under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def _with_prefix(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {key.removeprefix(prefix): tensor for key, tensor in tensors.items() if key.startswith(prefix)}
 
 
 def distance(ours: Tensor, theirs: Tensor) -> float:
-    """max |a - b| / max |b| of tensors of one shape; of integers the share that differs."""
+    """max |a - b| / max |b| of tensors of one shape; the share that differs if they are integers."""
     if not theirs.is_floating_point():
         return float((ours != theirs).float().mean())
     return float((ours - theirs).abs().max() / theirs.abs().max().clamp(min=torch.finfo(theirs.dtype).tiny))
 
 
 def architectures() -> dict[str, Runner]:
-    """What the installed plugins can run, by stem."""
+    """The architectures that installed plugins can run, by the name of their fixture."""
     from mmspec.registry import installed
 
     found: dict[str, Runner] = {}

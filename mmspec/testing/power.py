@@ -1,6 +1,6 @@
 """How small a bias a test sees: the smallest that fails it in 95 of 100 runs, its retry included.
 
-A check of this package fails when two seeds give p <= 1e-4, so that each of them has to with probability √0.95.
+A check of this package fails when two seeds give p <= 1e-4, so that each of them must do so with probability √0.95.
 """
 
 import math
@@ -17,8 +17,8 @@ def chi_squared_sees(joint: Tensor, rows: int) -> float:
     """Total variation that `joint_p_value` sees in `rows` rows of `joint [(vocab,) * length]`.
 
     Of all biases of one total variation t, those that move all probabilities by the same share have the smallest
-    Σ (p' - p)² / p, which is 4 t²: rows times that is the noncentrality of χ². Others show at a smaller t, but for what
-    happens inside of the cells that are pooled: their whole mass is added.
+    Σ (p' - p)² / p, which is 4 t²: rows times that is the noncentrality of χ². Other biases show at a smaller t, except
+    for shifts inside of the pooled cells: the whole mass of these is added.
     """
     from scipy.optimize import brentq
     from scipy.stats import chi2, ncx2
@@ -32,9 +32,9 @@ def chi_squared_sees(joint: Tensor, rows: int) -> float:
 
 
 def ks_sees(rows: int, tests: int = 1) -> float:
-    """Distance of distribution functions that Kolmogorov-Smirnov sees, at the level of one of `tests` tests.
+    """Distance of distribution functions that a Kolmogorov-Smirnov test sees, at the level of one of `tests` tests.
 
-    Where the distance is largest, the share of rows below has a standard deviation of 0.5 / √rows at most.
+    At the largest distance, the share of rows below it has a standard deviation of at most 0.5 / √rows.
     """
     from scipy.stats import kstwo, norm
 
@@ -42,7 +42,7 @@ def ks_sees(rows: int, tests: int = 1) -> float:
 
 
 def mean_sees(variance: float, count: int) -> float:
-    """Shift of a mean of `count` numbers, of that summed `variance`, that a two-sided normal test sees."""
+    """Shift of the mean of `count` numbers, whose variances sum to `variance`, that a two-sided normal test sees."""
     from scipy.stats import norm
 
     if not count:

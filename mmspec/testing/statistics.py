@@ -1,8 +1,8 @@
 """Does a sample follow a distribution? χ² and total variation for discrete joints, Kolmogorov-Smirnov for continuous
 distributions.
 
-The tests decode many rows in one batched call and compare them with a joint in closed form; p > 1e-4 with one retry on
-another seed fails a correct rule once in 10⁸ runs, and a wrong one, at 200,000 rows, practically always.
+Tests decode many rows in one batched call and compare them with a joint in closed form. The criterion p > 1e-4 with one
+retry on another seed fails a correct rule once in 10⁸ runs, and a wrong one, at 200,000 rows, practically always.
 """
 
 from collections.abc import Callable
@@ -11,11 +11,14 @@ import torch
 from torch import Tensor
 
 LEVEL = 1e-4
-POOLED = 5.0  # cells that expect fewer rows than this are pooled: χ² is an approximation for large counts
+POOLED = 5.0
+"""Cells that expect fewer rows than this are pooled: χ² is an approximation for large counts."""
+OTHER_SEED = 7919
+"""Added to a seed for the retry."""
 
 
 def counts_of(units: Tensor, joint: Tensor) -> Tensor:
-    """How many rows of `units [rows, length]` fell into each cell of `joint [(vocab,) * length]`: `[cells]` float64.
+    """The number of rows of `units [rows, length]` in each cell of `joint [(vocab,) * length]`: `[cells]` float64.
 
     Raises:
         ValueError: The rows are not as long as the joint has dimensions, or hold ids outside of it.
@@ -48,10 +51,10 @@ def joint_p_value(units: Tensor, joint: Tensor) -> float:
 
 
 def pooled(expected: Tensor) -> tuple[Tensor, Tensor]:
-    """Cells that χ² takes one by one, `[n]` int64, and how many rows all others expect together.
+    """Cells that χ² takes one by one, `[n]` int64, and the rows that all others expect together.
 
     Args:
-        expected: `[cells]` float64, rows that each expects.
+        expected: `[cells]` float64: the rows that each cell expects.
     """
     kept = (expected >= POOLED).nonzero()[:, 0]
     small = expected.clone()
@@ -72,43 +75,51 @@ def ks_p_value(samples: Tensor, cdf: Callable | tuple[float, float]) -> float:
 
 
 def assert_follows(sample: Callable[[int], Tensor], joint: Tensor, seed: int = 0) -> float:
-    """`sample(seed) [rows, length]` follows `joint`: χ² p > 1e-4, with one retry on another seed. Returns p.
+    """Assert that `sample(seed) [rows, length]` follows `joint`; one retry on another seed. Returns the p-value.
 
     Raises:
-        AssertionError: Both seeds failed; p and total variation are named.
+        AssertionError: Both seeds failed; says p-values and total variations.
     """
-    failed = []
-    for attempt in (seed, seed + 7919):
-        units = sample(attempt)
-        p = joint_p_value(units, joint)
-        if p > LEVEL:
-            return p
-        failed.append(f"seed {attempt}: p = {p:.2g}, total variation {total_variation(units, joint):.4f}")
-    raise AssertionError(f"{len(units):,} rows do not follow the joint ({'; '.join(failed)})")
+
+    def test(units: Tensor) -> tuple[float, str]:
+        return joint_p_value(units, joint), f"total variation {total_variation(units, joint):.4f}"
+
+    return _assert_passes(sample, test, "do not follow the joint", seed)
 
 
 def assert_normal(sample: Callable[[int], Tensor], mean: Tensor, covariance: Tensor, seed: int = 0) -> float:
-    """`sample(seed) [rows, dim]` is normal with `mean [dim]` and `covariance [dim, dim]`. Returns `normal_p_value`.
+    """Assert that `sample(seed) [rows, dim]` is normal with that mean and covariance (see `normal_p_value`).
 
-    One retry on another seed.
+    One retry on another seed. Returns the p-value.
 
     Raises:
-        AssertionError: Both seeds failed; the worst projection is named.
+        AssertionError: Both seeds failed; says p-values and worst projections.
     """
-    failed = []
-    for attempt in (seed, seed + 7919):
-        rows = sample(attempt)
+
+    def test(rows: Tensor) -> tuple[float, str]:
         p, along = normal_p_value(rows, mean, covariance)
+        return p, f"along {along}"
+
+    return _assert_passes(sample, test, "are not normal with that mean and covariance", seed)
+
+
+def _assert_passes(
+    sample: Callable[[int], Tensor], test: Callable[[Tensor], tuple[float, str]], what: str, seed: int
+) -> float:
+    failed = []
+    for attempt in (seed, seed + OTHER_SEED):
+        rows = sample(attempt)
+        p, detail = test(rows)
         if p > LEVEL:
             return p
-        failed.append(f"seed {attempt}: p = {p:.2g} along {along}")
-    raise AssertionError(f"{len(rows):,} rows are not normal as promised ({'; '.join(failed)})")
+        failed.append(f"seed {attempt}: p = {p:.2g}, {detail}")
+    raise AssertionError(f"{len(rows):,} rows {what} ({'; '.join(failed)})")
 
 
 def normal_p_value(rows: Tensor, mean: Tensor, covariance: Tensor) -> tuple[float, list[float]]:
-    """p-value of `rows [rows, dim]` as normal with `mean [dim]`, `covariance [dim, dim]`, and the worst projection.
+    """p-value of `rows [rows, dim]` under a normal of `mean [dim]` and `covariance [dim, dim]`; the worst projection.
 
-    Kolmogorov-Smirnov of every projection, corrected for their number.
+    Kolmogorov-Smirnov tests of all `projections`, corrected for their number.
     """
     rows, mean, covariance = rows.double(), mean.double(), covariance.double()
     looks = projections(len(mean))
@@ -122,7 +133,7 @@ def normal_p_value(rows: Tensor, mean: Tensor, covariance: Tensor) -> tuple[floa
 
 
 def projections(dim: int) -> list[Tensor]:
-    """Every coordinate, and the sum and the difference of every two of them, which see covariances: `[dim]` each."""
+    """Every coordinate, and the sum and the difference of every two of them, which show covariances: `[dim]` each."""
     eye = torch.eye(dim, dtype=torch.float64)
     pairs = [(i, j) for i in range(dim) for j in range(i)]
     return [*eye, *(eye[i] + eye[j] for i, j in pairs), *(eye[i] - eye[j] for i, j in pairs)]

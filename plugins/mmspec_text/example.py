@@ -1,7 +1,7 @@
 """What the conformance kit tries the text drafters on, where its toys do not do: tiny models with random weights."""
 
 from mmspec.testing.conformance.example import Example
-from mmspec.testing.conformance.tiny import small
+from mmspec.testing.tiny_models import small
 from mmspec_text.drafters.candidates import CandidatesOptions
 from mmspec_text.drafters.cascade import CascadeOptions
 from mmspec_text.drafters.draft_model import DraftModelOptions

@@ -14,7 +14,7 @@ from mmspec.core.policies import Fixed
 from mmspec.core.rules import Synthetic
 from mmspec.core.rules.synthetic import SyntheticOptions
 from mmspec.core.warp import Warp
-from mmspec.testing.cases import CASES
+from tests.support.cases import CASES
 
 
 def run(seconds, units, report=None):

@@ -12,12 +12,13 @@ from mmspec.core.decoder import Decoder
 from mmspec.core.rules import Match
 from mmspec.registry import DrafterSpec
 from mmspec.testing import Example
-from mmspec.testing.cases import GUIDANCE, VOCAB, grid_case
 from mmspec.testing.conformance.benches import bench_of, grid
-from mmspec.testing.conformance.check import Broken, claimed
-from mmspec.testing.conformance.rules import Pair
+from mmspec.testing.conformance.check import claimed
+from mmspec.testing.conformance.promise import Broken
+from mmspec.testing.conformance.rule_pairs import Pair
 from mmspec.testing.toys.grid import GridTarget
 from mmspec.testing.toys.markov_drafters import MarkovChain
+from tests.support.cases import GUIDANCE, VOCAB, grid_case
 
 
 def codes(**more: Any) -> Example:
@@ -36,7 +37,7 @@ def test_the_distribution_of_given_codes_is_known_without_a_prompt_of_codes() ->
 
 def test_units_that_a_target_forces_are_part_of_the_distribution() -> None:
     target = GridTarget.random(2, VOCAB, seed=3)
-    target.forced = torch.tensor([-1, 2, -1])  # type: ignore[attr-defined]
+    target.forced = torch.tensor([-1, 2, -1])
     distribution = bench_of("codes", codes(target=target)).next_distribution
     assert distribution is not None
     assert distribution((0,)).tolist() == [0, 0, 1] and distribution(()).max() < 1

@@ -14,10 +14,12 @@ import typer
 from mmspec.cli import main
 from mmspec.cli.check import check
 from mmspec.core.drafters.host import HostDrafterAdapter
-from mmspec.registry import DrafterSpec, MethodSpec, RuleSpec
+from mmspec.hosts.target import TransformersTarget
+from mmspec.registry import DrafterSpec, MethodSpec, RuleSpec, installed
 from mmspec.testing import Example, check_component, checks_of, parametrize_checks
 from mmspec.testing.conformance.benches import history
 from mmspec.testing.conformance.check import promises
+from mmspec.testing.conformance.examples import examples_of
 
 
 class Last:
@@ -209,3 +211,17 @@ def test_an_example_that_says_too_little() -> None:
         Example(target=history().target)
     with pytest.raises(ValueError, match="at least 1; got 0"):
         Example(rows=0)
+
+
+class WrongExample(Last):
+    @staticmethod
+    def example() -> int:
+        return 3
+
+
+def test_examples_come_from_the_factory_or_from_the_kit() -> None:
+    assert isinstance(examples_of(installed().get("target", "text:transformers"))[0].target, TransformersTarget)
+    assert not hasattr(TransformersTarget, "example")
+    assert examples_of(one(repeat)) == []
+    with pytest.raises(TypeError, match="of 'mine' returns 3, not an Example or a list of them"):
+        examples_of(one(WrongExample))

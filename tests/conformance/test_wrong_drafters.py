@@ -127,7 +127,7 @@ class Remembers(Honest):
         return draft if self.calls == 1 else Draft.chain(draft.units, draft.distribution, valid=draft.units > 0)
 
 
-class HasALawAndDoesNotSay(Honest):
+class HasADistributionAndDoesNotSay(Honest):
     offers = frozenset({"chain"})
 
 
@@ -172,7 +172,7 @@ FAULTS = {
     Gives: "never-raises",
     CannotMeet: "can-be-made",
     Remembers: "second-call-is-fresh",
-    HasALawAndDoesNotSay: "drafts-are-point-masses",
+    HasADistributionAndDoesNotSay: "drafts-are-point-masses",
     Twins: "siblings-differ",
     ChildrenFirst: "parents-come-first",
 }

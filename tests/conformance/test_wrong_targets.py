@@ -11,7 +11,8 @@ from torch import Tensor
 from mmspec.core.types import Draft, TargetOutput
 from mmspec.testing import Example
 from mmspec.testing.conformance.benches import gaussian, grid, history
-from mmspec.testing.history import HistoryTarget, Memory
+from mmspec.testing.toys.cache import UnitsCache
+from mmspec.testing.toys.history import HistoryTarget
 
 
 class Right(HistoryTarget):
@@ -22,12 +23,12 @@ class Right(HistoryTarget):
 
 
 class CommitsOneShort(Right):
-    def commit(self, cache: Memory, path: Tensor, count: Tensor) -> None:
+    def commit(self, cache: UnitsCache, path: Tensor, count: Tensor) -> None:
         super().commit(cache, path, count - (count > 1).long())
 
 
 class CommitsBySlot(Right):
-    def commit(self, cache: Memory, path: Tensor, count: Tensor) -> None:
+    def commit(self, cache: UnitsCache, path: Tensor, count: Tensor) -> None:
         super().commit(cache, torch.arange(1, path.shape[1] + 1).expand_as(path), count)
 
 
@@ -41,7 +42,7 @@ class KeepsDrafts(Right):
 
     passes = 0
 
-    def verify(self, cache: Memory, draft: Draft, first: int = 0) -> TargetOutput:
+    def verify(self, cache: UnitsCache, draft: Draft, first: int = 0) -> TargetOutput:
         output = super().verify(cache, draft, first)
         kept = getattr(cache, "drifted", 0)
         cache.drifted = kept + (draft.nodes != 6)  # type: ignore[attr-defined]
@@ -49,7 +50,7 @@ class KeepsDrafts(Right):
 
 
 class WholeDraftsOnly(Right):
-    def verify(self, cache: Memory, draft: Draft, first: int = 0) -> TargetOutput:
+    def verify(self, cache: UnitsCache, draft: Draft, first: int = 0) -> TargetOutput:
         logits = super().verify(cache, draft, 0).logits
         assert logits is not None
         return TargetOutput(logits=logits[:, : draft.nodes - first])
@@ -67,7 +68,7 @@ class MixesRows(Right):
 
 
 class ForgetsToTruncate(Right):
-    def truncate(self, cache: Memory, length: Tensor) -> None:
+    def truncate(self, cache: UnitsCache, length: Tensor) -> None:
         pass
 
 

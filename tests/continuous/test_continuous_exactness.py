@@ -12,9 +12,7 @@ from mmspec.core.drafters.jacobi import Jacobi
 from mmspec.core.drafters.neighbours import LeftDistribution
 from mmspec.core.rules import Rejection
 from mmspec.testing.mutants import MUTANTS
-from mmspec.testing.toys.chain import ChainTarget, LinearHead
 from mmspec.testing.toys.gaussian import GaussianTarget
-from mmspec.testing.toys.white import white_p_value, whitened
 from mmspec_continuous.drafters.draft_model import ContinuousDraftModel, DraftModelOptions
 from mmspec_continuous.drafters.jacobi import ContinuousJacobi, JacobiOptions
 from mmspec_continuous.example import captions, tiny
@@ -22,6 +20,8 @@ from mmspec_continuous.models.denoiser import Denoiser
 from mmspec_continuous.rules.denoise_ahead import AheadOptions, DenoiseAhead
 from mmspec_continuous.rules.tempered import Tempered, TemperedOptions
 from mmspec_continuous.targets.continuous import ContinuousTarget
+from tests.support.toys.chain import ChainTarget, LinearHead
+from tests.support.white import white_p_value, whitened
 
 LEVEL, WRONG = 1e-4, 1e-6
 ROWS, LENGTH, STEPS, SPREAD = 2_000, 4, 3, 0.6

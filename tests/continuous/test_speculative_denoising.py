@@ -25,13 +25,13 @@ from torch import Tensor, nn
 
 import mmspec
 from mmspec.core.distributions import Gaussian
-from mmspec.testing.conformance.tiny import llama
 from mmspec.testing.oracles import linear_joint
 from mmspec.testing.statistics import LEVEL
-from mmspec.testing.toys.white import white_p_value, whitened
+from mmspec.testing.tiny_models import llama
 from mmspec_continuous.denoising.nests import map_leaves
 from mmspec_continuous.denoising.predictions import Predictions
 from mmspec_continuous.denoising.schedulers import GaussianSteps, clean_of, output_of
+from tests.support.white import white_p_value, whitened
 
 METHOD, ROWS, STEPS, GUIDANCE = "speculative-denoising", 5000, 6, 2.0
 NARROW, WIDE = 0.35, 1.5

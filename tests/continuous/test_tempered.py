@@ -18,11 +18,8 @@ from mmspec.core.noise import DraftNoise, Round, Substream
 from mmspec.core.philox import PhiloxSource
 from mmspec.core.rules import Rejection
 from mmspec.core.types import Draft, Scores
-from mmspec.testing.toys.chain import ChainTarget, LinearHead
 from mmspec.testing.toys.degenerate import DegenerateDrafts
 from mmspec.testing.toys.gaussian import GaussianTarget
-from mmspec.testing.toys.mixture import MixtureTarget
-from mmspec.testing.toys.white import white_p_value, whitened
 from mmspec_continuous.drafters.draft_model import ContinuousDraftModel, DraftModelOptions
 from mmspec_continuous.drafters.jacobi import ContinuousJacobi
 from mmspec_continuous.example import captions, draft_model, tiny
@@ -30,6 +27,9 @@ from mmspec_continuous.pipeline import ContinuousTextToImagePipeline
 from mmspec_continuous.rules.last_step import LastStep
 from mmspec_continuous.rules.tempered import Tempered, TemperedOptions
 from mmspec_continuous.targets.continuous import ContinuousTarget
+from tests.support.toys.chain import ChainTarget, LinearHead
+from tests.support.toys.mixture import MixtureTarget
+from tests.support.white import white_p_value, whitened
 
 LEVEL, ROWS, SIGMA = 1e-4, 20_000, 0.4
 
@@ -192,7 +192,7 @@ def test_a_window_behind_the_end_keeps_the_targets_distribution():
     noise = torch.cat([drawn.states[:, 1, :1], (drawn.states[:, 1, 1:] - drawn.means[:, 1]) / 0.5], 1)
     assert 0.2 < behind.float().mean() < 0.9
     assert white_p_value(noise[behind].flatten(1).double()) > LEVEL
-    torch.testing.assert_close(drawn.means[:, 1], head.carried * drawn.states[:, 1, :-1] + head.told * 1.5)
+    torch.testing.assert_close(drawn.means[:, 1], head.carried * drawn.states[:, 1, :-1] + head.added * 1.5)
 
 
 @pytest.mark.parametrize("rule", [Rejection(), Tempered(TemperedOptions(tau=1.0))])

@@ -8,8 +8,8 @@ import torch
 from mmspec.core.distributions import DenoisingChain, ahead, reflect
 from mmspec.core.philox import PhiloxSource
 from mmspec.testing.oracles import linear_joint
-from mmspec.testing.toys.chain import LinearHead
-from mmspec.testing.toys.white import white_p_value, whitened
+from tests.support.toys.chain import LinearHead
+from tests.support.white import white_p_value, whitened
 
 LEVEL, STEPS, ROWS, CONDITION, CARRIED, SIGMA = 1e-4, 5, 2_000, 0.7, 0.6, 0.5
 

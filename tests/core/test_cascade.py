@@ -14,9 +14,9 @@ from mmspec.core.rules import Block, Match, RecursiveRejection, Rejection, Synth
 from mmspec.core.torch_noise import TorchSource
 from mmspec.core.types import Draft
 from mmspec.core.warp import Warp
-from mmspec.testing.history import HistoryTarget
 from mmspec.testing.oracles import exact_joint
 from mmspec.testing.statistics import assert_follows
+from mmspec.testing.toys.history import HistoryTarget
 from mmspec.testing.toys.markov import MarkovTarget
 from mmspec.testing.toys.markov_drafters import MarkovChain
 

@@ -23,8 +23,8 @@ from mmspec.core.philox import PhiloxSource
 from mmspec.core.rules import Rejection
 from mmspec.core.types import Draft, Scores
 from mmspec.testing.oracles import linear_joint
-from mmspec.testing.toys.chain import LinearHead
-from mmspec.testing.toys.white import white_p_value, whitened
+from tests.support.toys.chain import LinearHead
+from tests.support.white import white_p_value, whitened
 
 ROWS, LEVEL = 20_000, 1e-4
 

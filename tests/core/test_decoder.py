@@ -14,8 +14,8 @@ from mmspec.core.drafters.jacobi import Jacobi
 from mmspec.core.policies import Confidence, Fixed
 from mmspec.core.rules import Block, Match, Rejection, Synthetic
 from mmspec.core.types import Draft
-from mmspec.testing.history import HistoryTarget
 from mmspec.testing.toys.gaussian import GaussianTarget
+from mmspec.testing.toys.history import HistoryTarget
 from mmspec.testing.toys.markov_drafters import MarkovTree
 
 LARGE = HistoryTarget.random(5, seed=0)

@@ -18,9 +18,9 @@ from mmspec.core.rules import Block, Match, RecursiveRejection, Rejection
 from mmspec.core.torch_noise import TorchSource
 from mmspec.core.types import Draft
 from mmspec.core.warp import Warp
-from mmspec.testing.history import HistoryTarget
 from mmspec.testing.oracles import exact_joint
 from mmspec.testing.statistics import assert_follows
+from mmspec.testing.toys.history import HistoryTarget
 
 LARGE = HistoryTarget.random(3, seed=3)
 SMALL = LARGE.near(4)

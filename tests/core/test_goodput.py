@@ -12,9 +12,9 @@ from mmspec.core.decoder import Decoder
 from mmspec.core.drafters.draft_model import DraftModel
 from mmspec.core.goodput import Goodput, GoodputOptions
 from mmspec.core.rules import Rejection
-from mmspec.testing.history import HistoryTarget
 from mmspec.testing.oracles import exact_joint
 from mmspec.testing.statistics import assert_follows
+from mmspec.testing.toys.history import HistoryTarget
 
 
 def run(policy, cost, chance, rounds=600, rows=1, seed=0, noise=0.0):

@@ -20,8 +20,8 @@ from mmspec.core.rules import Match, Rejection
 from mmspec.core.torch_noise import TorchSource
 from mmspec.core.tree import TreeIndex
 from mmspec.core.types import Draft
-from mmspec.testing.history import HistoryTarget
 from mmspec.testing.toys.gaussian import GaussianTarget
+from mmspec.testing.toys.history import HistoryTarget
 
 VOCAB, ROWS, K, LIMIT = 5, 3, 3, 20
 LARGE = HistoryTarget.random(VOCAB, seed=0)

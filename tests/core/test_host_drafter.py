@@ -6,7 +6,7 @@ import torch
 from mmspec.core.decoder import Decoder
 from mmspec.core.drafters.host import HostDrafterAdapter
 from mmspec.core.rules import Block, Match, RecursiveRejection, Rejection
-from mmspec.testing.history import HistoryTarget
+from mmspec.testing.toys.history import HistoryTarget
 
 LARGE = HistoryTarget.random(5, seed=0)
 PROMPT = (torch.tensor([[0, 0, 1], [2, 3, 3], [0, 4, 4]]), torch.tensor([1, 0, 2]))

@@ -11,7 +11,7 @@ from mmspec.core.drafters.draft_model import DraftModel
 from mmspec.core.report import Report
 from mmspec.core.rules import Rejection
 from mmspec.core.types import Draft, Verdict
-from mmspec.testing.history import HistoryTarget
+from mmspec.testing.toys.history import HistoryTarget
 from mmspec.testing.toys.markov_drafters import MarkovTree
 
 LARGE = HistoryTarget.random(5, seed=0)

@@ -13,8 +13,8 @@ from mmspec.core.philox import PhiloxSource
 from mmspec.core.rules import Block, Match, RecursiveRejection, Rejection, Synthetic, SyntheticOptions
 from mmspec.core.tree import TreeIndex
 from mmspec.core.types import Draft, Scores
-from mmspec.testing.history import HistoryTarget
 from mmspec.testing.statistics import joint_p_value
+from mmspec.testing.toys.history import HistoryTarget
 
 ROWS, VOCAB = 30_000, 4
 

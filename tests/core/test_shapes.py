@@ -13,8 +13,8 @@ from mmspec.core.drafters.shapes import Beam, Branching, Chain, Frontier, Rerank
 from mmspec.core.drafters.shapes.beam import conditioned
 from mmspec.core.rules import Match, RecursiveRejection
 from mmspec.core.warp import Warp
-from mmspec.testing.history import HistoryTarget
 from mmspec.testing.statistics import assert_follows
+from mmspec.testing.toys.history import HistoryTarget
 
 LARGE = HistoryTarget.random(6, seed=3)
 SMALL = LARGE.near(4)

@@ -10,7 +10,7 @@ from mmspec.core.philox import PhiloxSource
 from mmspec.core.state import State, ends_of
 from mmspec.core.tree import TreeIndex
 from mmspec.core.types import Draft, TargetOutput, Verdict
-from mmspec.testing.history import HistoryTarget
+from mmspec.testing.toys.history import HistoryTarget
 from mmspec.testing.toys.markov_drafters import MarkovTree
 
 LARGE = HistoryTarget.random(9, seed=0)

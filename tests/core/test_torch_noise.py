@@ -8,7 +8,7 @@ from mmspec.core.distributions import Categorical
 from mmspec.core.drafters.draft_model import DraftModel
 from mmspec.core.noise import Substream, default_generator
 from mmspec.core.torch_noise import TorchSource
-from mmspec.testing.history import HistoryTarget
+from mmspec.testing.toys.history import HistoryTarget
 
 LARGE = HistoryTarget.random(5, seed=0)
 

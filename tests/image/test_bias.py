@@ -9,12 +9,12 @@ import torch
 from mmspec.core.decoder import Decoder
 from mmspec.core.distributions import Mixed, dense
 from mmspec.core.warp import Warp
-from mmspec.testing.relaxed import nearest_groups, outcome, ranked_groups
-from mmspec.testing.toys.picture import PictureTarget
 from mmspec_image.drafters.jacobi import ImageJacobi
 from mmspec_image.rules import bias, relaxed
 from mmspec_image.rules.grouped import Grouped, GroupedOptions
 from mmspec_image.rules.relaxed import Relaxed, RelaxedOptions
+from tests.support.relaxed import nearest_groups, outcome, ranked_groups
+from tests.support.toys.picture import PictureTarget
 
 TARGET, LENGTH = PictureTarget.random(3, 6, seed=3, sharpness=1.0), 8
 RULES = {

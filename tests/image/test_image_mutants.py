@@ -20,15 +20,15 @@ from mmspec.core.philox import PhiloxSource
 from mmspec.core.types import Draft, Scores, Verdict
 from mmspec.core.warp import Warp
 from mmspec.testing.mutants.mutant import Mutant, replacing
-from mmspec.testing.relaxed import nearest_groups, outcome, ranked_groups
 from mmspec.testing.statistics import joint_p_value
-from mmspec.testing.toys.picture import PictureTarget
 from mmspec_image.drafters.jacobi import ImageJacobi
 from mmspec_image.rules import bias, grouped, relax
 from mmspec_image.rules.grouped import Grouped, GroupedOptions
 from mmspec_image.rules.groups import Group, Groups
 from mmspec_image.rules.relax import Offer
 from mmspec_image.rules.relaxed import Relaxed, RelaxedOptions
+from tests.support.relaxed import nearest_groups, outcome, ranked_groups
+from tests.support.toys.picture import PictureTarget
 
 TARGET, LENGTH, VOCAB = PictureTarget.random(3, 6, seed=3, sharpness=1.0), 8, 6
 GROUPED = GroupedOptions(size=4, difference=0.3, distance=12.0)

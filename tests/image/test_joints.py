@@ -12,8 +12,8 @@ from mmspec.core.distributions import Mixed
 from mmspec.core.rules import Match, Rejection
 from mmspec.core.warp import Warp
 from mmspec.testing.statistics import assert_follows, joint_p_value
-from mmspec.testing.toys.picture import KIND, PictureTarget, drawn, joint
 from mmspec_image.drafters.jacobi import ImageJacobi, JacobiOptions
+from tests.support.toys.picture import KIND, PictureTarget, drawn, joint
 
 ROWS, VOCAB, LENGTH, END = 200_000, 3, 5, 2
 TARGET = PictureTarget.random(2, VOCAB, seed=3)

@@ -15,14 +15,14 @@ from mmspec.core.rules import Rejection
 from mmspec.core.types import Draft, Scores
 from mmspec.core.warp import Warp
 from mmspec.kits.pictures.conditions import Condition
-from mmspec.testing.relaxed import nearest_groups, outcome, ranked_groups
 from mmspec.testing.statistics import joint_p_value
 from mmspec.testing.toys.degenerate import DegenerateDrafts
-from mmspec.testing.toys.picture import PictureTarget
 from mmspec_image.drafters.jacobi import ImageJacobi
 from mmspec_image.rules.grouped import Grouped, GroupedOptions
 from mmspec_image.rules.relaxed import Relaxed, RelaxedOptions, nearest
 from mmspec_image.targets.llamagen import LlamaGenTarget
+from tests.support.relaxed import nearest_groups, outcome, ranked_groups
+from tests.support.toys.picture import PictureTarget
 
 STRICT = {
     "size 1": lambda: Grouped(GroupedOptions(size=1)),

@@ -1,6 +1,6 @@
-"""Every published bug is seen, by name: a check that holds on the core as it is fails with the bug put back.
+"""Every published bug is seen, by name: a check that passes on the core as it is fails with the bug put back.
 
-A check returns a p-value; where equality or a count is promised it returns 1.0 (held) or 0.0.
+A check returns a p-value, or 1.0 and 0.0 (passed, failed) where equality or a count is promised.
 """
 
 from collections.abc import Callable
@@ -25,18 +25,18 @@ from mmspec.core.policies import Confidence
 from mmspec.core.rules import Block, Match, RecursiveRejection, Rejection
 from mmspec.core.types import Draft
 from mmspec.core.warp import Warp
-from mmspec.testing.history import HistoryTarget
 from mmspec.testing.mutants import MUTANTS
 from mmspec.testing.oracles import exact_joint
 from mmspec.testing.statistics import assert_normal, joint_p_value
-from mmspec.testing.toys.chain import ChainTarget, LinearHead
 from mmspec.testing.toys.degenerate import DegenerateDrafts
 from mmspec.testing.toys.gaussian import GaussianTarget, RepeatLeft
+from mmspec.testing.toys.history import HistoryTarget
 from mmspec.testing.toys.markov import MarkovTarget
 from mmspec.testing.toys.markov_drafters import MarkovTree
-from mmspec.testing.toys.mixture import MixtureTarget
-from mmspec.testing.toys.picture import PictureTarget, drawn, joint
-from mmspec.testing.toys.white import white_p_value, whitened
+from tests.support.toys.chain import ChainTarget, LinearHead
+from tests.support.toys.mixture import MixtureTarget
+from tests.support.toys.picture import PictureTarget, drawn, joint
+from tests.support.white import white_p_value, whitened
 
 PROMPT = [0, 1]
 LARGE = HistoryTarget.random(3, seed=3)
@@ -103,7 +103,7 @@ def jacobi_under_rejection(rows: int, seed: int) -> float:
 
 
 def window_drawn_anew_under_rejection(rows: int, seed: int) -> float:
-    """Distributions that change much with what stands before, or a window has hardly anything to refuse."""
+    """Distributions that depend strongly on the units before, so that a window has units to refuse."""
     target = PictureTarget.random(4, 4, seed=1, sharpness=2.5)
     decoder = Decoder(target, Jacobi(RandomUnit(4), independent=True), Rejection(), k=4)
     return joint_p_value(drawn(decoder, rows, 5, seed=seed, warp=Warp()), joint(target, 5, Warp()))
@@ -191,7 +191,7 @@ def mixture_window_under_rejection(rows: int, seed: int) -> float:
 
 
 def residuals_of_almost_equal_mixtures(rows: int, seed: int) -> float:
-    """Hardly ever refused, and then hardly ever hit. Far from zero, where no token is."""
+    """Refusals are rare, and residual draws need many tries. Tokens lie far from zero."""
     mean = torch.full((rows, 1, 1, 1), 5.0)
     one = torch.ones(rows, 1, 1)
     p, q = GaussianMixture(one, mean, one, "maximal"), GaussianMixture(one, mean + 0.02, one, "maximal")
@@ -237,7 +237,7 @@ def perfect_draft_emits_its_bonus(rows: int, seed: int) -> float:
 
 
 class Blind(DraftModel):
-    """As on a device, where it would be a host sync to read how far its cache lags behind."""
+    """A draft model as on a device, where reading how far its cache lags behind would be a host sync."""
 
     @staticmethod
     def _longest(memory: Any, lag: Tensor) -> int:
@@ -263,7 +263,7 @@ class Skipping:
 
 def drafts_after_the_true_history(rows: int, seed: int) -> float:
     """The distribution of every draft, against a recomputation from the known units."""
-    drafter, held = Blind(MIDDLE), True
+    drafter, equal = Blind(MIDDLE), True
     decoder = Decoder(LARGE, drafter, Rejection(), k=3, policy=Skipping())
     state = decoder.start(torch.tensor([PROMPT] * 64), 30, seed=seed)
     while not state.finished:
@@ -273,10 +273,10 @@ def drafts_after_the_true_history(rows: int, seed: int) -> float:
         if draft.nodes > 1:
             path = Draft.chain(draft.drafted).rooted(root, torch.full_like(known, 9))
             expected = MIDDLE.after(state.history, known, path)[:, :-1].softmax(-1)
-            held &= torch.allclose(draft.distribution.probs[active], expected[active], atol=1e-6)
+            equal &= torch.allclose(draft.distribution.probs[active], expected[active], atol=1e-6)
         decoder.settle(state, pending)
         state.sync()
-    return float(held and not state.report.faults)
+    return float(equal and not state.report.faults)
 
 
 Check = Callable[[int, int], float]
@@ -287,9 +287,7 @@ SEEN_TWICE: dict[str, Check] = {
     "sibling-distribution-without-renormalising": sampled_beam_of_a_model,
     "unit-of-no-distribution-as-a-proposal": empty_tree_under_recursive_rejection,
 }
-"""A second check of the same bugs: Sequoia's reused noise in a stochastic beam, the distributions of a drawn tree, no
-mass.
-"""
+"""A second check of some bugs: reused noise in a beam, distributions of a sampled tree, drafts without mass."""
 KILLED_BY: dict[str, Check] = {
     "noise-by-position-under-block": chain_under_block,
     "noise-by-position-under-coupled-redraws": jacobi_under_rejection,
@@ -354,8 +352,9 @@ def test_mutant_is_killed(name: str, check: Check) -> None:
     assert p < 1e-6, f"{name} survives {check.__name__}: p = {p:.2g}"
 
 
-def test_every_mutant_has_its_check() -> None:
+def test_every_mutant_has_its_check_and_a_source_that_readers_can_find() -> None:
     assert set(KILLED_BY) == set(MUTANTS)
+    assert not [mutant.name for mutant in MUTANTS.values() if not mutant.source or ".md" in mutant.source]
 
 
 def test_mutants_leave_nothing_behind() -> None:

@@ -11,7 +11,7 @@ from mmspec.core import manifest
 from mmspec.core.rules.match import Match
 from mmspec.registry import MethodSpec, Registry, RuleSpec, Spec, fitting, hookimpl, installed, pair
 from mmspec.registry.specs import SPECS
-from mmspec.testing.conformance.tiny import llama, prompt, small
+from mmspec.testing.tiny_models import llama, prompt, small
 
 OURS = ("core", "continuous", "image", "ssm", "text", "video")
 

@@ -1,4 +1,4 @@
-"""Players whose answers wait for events and for no clock."""
+"""Players whose answers wait for events instead of a clock."""
 
 import threading
 from collections.abc import Callable, Sequence
@@ -36,6 +36,6 @@ class Thinkers:
         return answer
 
     def leave(self) -> None:
-        """Let the targets be as they were."""
+        """Restore the targets."""
         while self._watched:
             del self._watched.pop().verify

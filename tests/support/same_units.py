@@ -23,9 +23,9 @@ def assert_same_units(
     """Rows are equal, each up to its first near-tie.
 
     Args:
-        ours: `[emitted]` a row.
-        plain: What plain decoding emitted.
-        margin: By how much a unit lost a draw: of row, position, unit (`lost_by`).
+        ours: `[emitted]` for every row.
+        plain: The units of plain decoding.
+        margin: The margin by which a unit lost a draw, as a function of row, position and unit (`lost_by`).
 
     Returns:
         The near-ties, which are printed, too.
@@ -49,20 +49,20 @@ def assert_same_units(
 
 
 def lost_by(target: Any, inputs: Any, limit: int, seed: Sequence[int], warp: Warp) -> Callable[[int, int, int], float]:
-    """`margin` for `assert_same_units`: decodes plainly up to the draw in question and looks at log(p / E).
+    """`margin` for `assert_same_units`: decodes plainly up to the draw in question and compares log(p / E).
 
     Args:
-        target: Discrete.
-        inputs: Prompts of the rows.
-        limit: Units of each.
-        seed: One a row.
-        warp: Of the call; sampling.
+        target: A discrete target.
+        inputs: The prompts.
+        limit: Units of each row.
+        seed: One seed per row.
+        warp: The warp of the call, which samples.
     """
 
     def margin(row: int, position: int, unit: int) -> float:
         decoder = Decoder(target)
         state = decoder.start(inputs, limit, seed=seed, warp=warp)
-        assert position, "the first unit comes of the prefill, which is the same for everybody"
+        assert position, "the first unit comes from the prefill, which is the same in both"
         while state.host_emitted[row] < position:
             decoder.advance(state)
         pending = decoder.speculate(state)

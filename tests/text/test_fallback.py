@@ -15,11 +15,11 @@ from mmspec.core.drafters.fallback import Fallback
 from mmspec.core.drafters.host import HostDrafterAdapter
 from mmspec.core.rules import RecursiveRejection
 from mmspec.core.types import Draft
-from mmspec.testing.cases import VOCAB, markov_case
-from mmspec.testing.history import HistoryTarget
 from mmspec.testing.oracles import exact_joint
 from mmspec.testing.statistics import assert_follows
+from mmspec.testing.toys.history import HistoryTarget
 from mmspec_text.drafters.lookup_recycling import LookupRecycling, LookupRecyclingOptions
+from tests.support.cases import VOCAB, markov_case
 
 ENDS = [17, 40, 41, 63, 77, 90, 91, 92, 101, 120]
 TARGET = HistoryTarget.random(5, seed=0)

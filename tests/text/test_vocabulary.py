@@ -23,9 +23,9 @@ from mmspec.hosts.loading import load_model
 from mmspec.hosts.target import TransformersTarget
 from mmspec.hosts.translated import TranslatedTarget
 from mmspec.hosts.vocabulary import LONGEST, VocabularyMap
-from mmspec.testing.history import HistoryTarget
 from mmspec.testing.oracles import exact_joint
 from mmspec.testing.statistics import assert_follows
+from mmspec.testing.toys.history import HistoryTarget
 
 TEXT = (Path(__file__).parents[2] / "LICENSE").read_text().splitlines()
 

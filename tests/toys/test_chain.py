@@ -14,8 +14,8 @@ from mmspec.core.drafters.draft_model import DraftModel
 from mmspec.core.drafters.jacobi import Jacobi
 from mmspec.core.drafters.neighbours import EarlierDistribution, LeftDistribution
 from mmspec.core.rules import Match, Rejection
-from mmspec.testing.toys.chain import ChainTarget, LinearHead
-from mmspec.testing.toys.white import white_p_value, whitened
+from tests.support.toys.chain import ChainTarget, LinearHead
+from tests.support.white import white_p_value, whitened
 
 STEPS, WIDTH, LEVEL = 3, 3, 1e-4
 

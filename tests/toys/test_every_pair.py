@@ -10,9 +10,9 @@ from mmspec.core.decoder import Decoder
 from mmspec.core.policies import Confidence, Fixed
 from mmspec.core.rules import Block, Match, RecursiveRejection, Rejection
 from mmspec.core.warp import Warp
-from mmspec.testing.cases import CASES, RULES
 from mmspec.testing.oracles import greedy
 from mmspec.testing.toys.markov_drafters import MarkovChain, MarkovTree
+from tests.support.cases import CASES, RULES
 
 ROWS, LIMIT = 24, 20
 

@@ -11,10 +11,10 @@ from mmspec.core.drafters.initialisations import EarlierUnit, LeftUnit, RandomUn
 from mmspec.core.drafters.jacobi import Jacobi
 from mmspec.core.rules import Block, Match, Rejection
 from mmspec.core.warp import Warp
-from mmspec.testing.cases import GUIDANCE, VOCAB
 from mmspec.testing.oracles import exact_joint
 from mmspec.testing.statistics import assert_follows
 from mmspec.testing.toys.grid import GridTarget
+from tests.support.cases import GUIDANCE, VOCAB
 
 ROWS, LENGTH, WIDTH, END = 200_000, 6, 3, 2
 ENDS = torch.tensor([-1, -1, END])  # shorter than the output: what lies beyond is free

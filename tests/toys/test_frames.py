@@ -7,8 +7,8 @@ import torch
 
 from mmspec.core.decoder import Decoder
 from mmspec.core.philox import PhiloxNoise
-from mmspec.testing.toys.frames import FramesTarget, Scene
-from mmspec.testing.toys.frames_drafters import EveryAction, RepeatAction
+from tests.support.toys.frames import FramesTarget, Scene
+from tests.support.toys.frames_drafters import EveryAction, RepeatAction
 
 ACTIONS, NEVER = 4, 3
 TARGET = FramesTarget.random(ACTIONS, seed=0)
@@ -89,7 +89,7 @@ def test_nothing_of_a_discarded_frame_remains(steps):
             torch.testing.assert_close(cache.frame, frames[rows, committed - 1], rtol=0, atol=1e-6)
             coming = frames[rows, torch.where(cache.ready, committed, committed - 1)]
             torch.testing.assert_close(cache.coming, coming, rtol=0, atol=1e-6)
-            assert torch.equal(cache.made[:, 0], cache.frame) and cache.made.shape[1] == 1
+            assert torch.equal(cache.frames[:, 0], cache.frame) and cache.frames.shape[1] == 1
 
 
 def test_hits_are_counted_and_never_rendered_twice():

@@ -7,9 +7,9 @@ from mmspec.core.decoder import Decoder
 from mmspec.core.distributions import Mixed
 from mmspec.core.rules import Block, Match, Rejection
 from mmspec.core.warp import Warp
-from mmspec.testing.cases import VOCAB, grid_case
 from mmspec.testing.oracles import exact_joint
 from mmspec.testing.statistics import assert_follows, joint_p_value
+from tests.support.cases import VOCAB, grid_case
 
 ROWS, LENGTH = 200_000, 5
 CASE = grid_case()

@@ -11,10 +11,10 @@ from mmspec.core.policies import Confidence
 from mmspec.core.rules import Block, Match, RecursiveRejection, Rejection
 from mmspec.core.types import Draft
 from mmspec.core.warp import Warp
-from mmspec.testing.cases import VOCAB, markov_case
 from mmspec.testing.oracles import exact_joint
 from mmspec.testing.statistics import assert_follows
 from mmspec.testing.toys.markov_drafters import MarkovChain, MarkovTree
+from tests.support.cases import VOCAB, markov_case
 
 ROWS, LENGTH = 200_000, 4
 CASE = markov_case()

@@ -8,8 +8,8 @@ from mmspec.core.drafters.draft_model import DraftModel
 from mmspec.core.drafters.jacobi import Jacobi
 from mmspec.core.drafters.neighbours import LeftDistribution
 from mmspec.core.rules import Rejection
-from mmspec.testing.toys.mixture import MixtureTarget
-from mmspec.testing.toys.white import white_p_value
+from tests.support.toys.mixture import MixtureTarget
+from tests.support.white import white_p_value
 
 LEVEL = 1e-4
 

@@ -6,10 +6,10 @@ import torch
 from mmspec.core.decoder import Decoder
 from mmspec.core.rules import Block, Match, RecursiveRejection
 from mmspec.core.types import Draft
-from mmspec.testing.cases import VOCAB, recurrence_case
 from mmspec.testing.oracles import exact_joint
 from mmspec.testing.statistics import assert_follows
 from mmspec.testing.toys.markov_drafters import MarkovTree
+from tests.support.cases import VOCAB, recurrence_case
 
 ROWS, LENGTH = 200_000, 3
 CASE = recurrence_case()

@@ -1,6 +1,4 @@
-"""Where components are tried: a target, its prompts, what its distribution is; toys, and what authors give in an
-`Example`.
-"""
+"""Where components are tried: a target with its prompts and exact distribution, a toy or from an author's `Example`."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -10,22 +8,28 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mmspec.core.capabilities import Forcing
 from mmspec.core.drafters.draft_model import DraftModel
-from mmspec.core.drafters.initialisations import RandomUnit
+from mmspec.core.drafters.initialisations import LeftUnit, RandomUnit
 from mmspec.core.drafters.jacobi import Jacobi
-from mmspec.core.drafters.shapes import Rerank
+from mmspec.core.drafters.shapes import Beam, Branching, Rerank
 from mmspec.core.protocols import Drafter, Target
-from mmspec.core.types import Draft, TargetOutput
+from mmspec.core.types import Draft, Prefill, TargetOutput
 from mmspec.core.warp import Prefix, Warp
-from mmspec.testing.cases import GUIDANCE, grid_case, markov_case
 from mmspec.testing.conformance.example import Example
-from mmspec.testing.history import HistoryTarget
 from mmspec.testing.toys.gaussian import GaussianTarget, RepeatLeft
+from mmspec.testing.toys.grid import GridTarget
+from mmspec.testing.toys.history import HistoryTarget
 from mmspec.testing.toys.markov import MarkovTarget
 from mmspec.testing.toys.markov_drafters import MarkovChain, MarkovTree
 
+VOCAB = 3
+"""Unit ids of the discrete toys."""
+GUIDANCE = 2.0
 SEEN = 8
 """Largest vocabulary of which exact joints are computed."""
+
+Drafters = Mapping[str, Callable[[], Drafter]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,14 +37,13 @@ class Bench:
     """A target with all that a trial needs.
 
     Attributes:
-        name: What failures call it.
+        name: The name in messages.
         target: The target.
-        prompt: Inputs of a batch of rows, by their numbers; equal numbers are equal rows.
+        prompt: Inputs of a batch of rows, given as numbers; equal numbers are equal rows.
         warp: From scores to distributions, sampling at temperature 1.
-        next_distribution: Probabilities `[vocab]` of the unit after those emitted in row 0; None where nobody knows
-            them.
-        again: From units `[batch, known]` and their padding to inputs; None where a prompt is not made of units.
-        drafters: Drafters of every shape that the target verifies, for rules to be tried on.
+        next_distribution: Probabilities `[vocab]` of the unit after those emitted in row 0; None if they are not known.
+        again: Inputs from units `[batch, known]` and their padding; None where a prompt is not made of units.
+        drafters: Drafters for rules to be tried on; each name begins with the shape of the draft.
         rows: Rows of a statistical trial, in one batch.
     """
 
@@ -50,7 +53,7 @@ class Bench:
     warp: Warp = field(default_factory=Warp)
     next_distribution: Callable[[tuple[int, ...]], Tensor] | None = None
     again: Callable[[Tensor, Tensor], Any] | None = None
-    drafters: Mapping[str, Callable[[], Drafter]] = field(default_factory=dict)
+    drafters: Drafters = field(default_factory=dict)
     rows: int = 50_000
 
     @property
@@ -66,60 +69,73 @@ class Bench:
 
 @cache
 def markov() -> Bench:
-    """Order-2 text over three units."""
-    case = markov_case()
-    reranked: dict[str, Callable[[], Drafter]] = {"reranked": case.drafters["reranked"]}
-    shapes = ("chain", "chain sparse", "chain bad", "tree with", "tree without", "tree top")
+    """Order-2 text over three units; drafters from a table close to the target's, and from its opposite."""
+    target = MarkovTarget.random(VOCAB, seed=0)
+    near, probs = (target.table + MarkovTarget.random(VOCAB, seed=1).table) / 2, target.table.softmax(-1)
+
+    def next_distribution(units: tuple[int, ...]) -> Tensor:
+        before, at = (0, 1, *units)[-2:]
+        return probs[before, at]
+
     return Bench(
         "markov",
-        case.target,
+        target,
         lambda rows: torch.tensor([[r % 3, (r + 1) % 3] for r in rows]),
-        next_distribution=case.next_distribution,
+        next_distribution=next_distribution,
         again=lambda units, pads: units,
-        drafters={name: case.drafters[name] for name in shapes} | reranked,
+        drafters={
+            "chain": lambda: MarkovChain(near),
+            "chain sparse": lambda: MarkovChain(near, top=2),
+            "chain bad": lambda: MarkovChain(-2 * target.table),
+            "tree with": lambda: MarkovTree(near, siblings="with"),
+            "tree without": lambda: MarkovTree(near, siblings="without"),
+            "tree top": lambda: MarkovTree(near, siblings="top"),
+            "reranked": modelled(MarkovTarget(near))["reranked"],
+        },
     )
 
 
 @cache
 def history() -> Bench:
     """A text whose distribution depends on all of it, behind prompts of several lengths."""
-    target = HistoryTarget.random(3, seed=3)
+    target = HistoryTarget.random(VOCAB, seed=3)
 
     def prompt(rows: Sequence[int]) -> tuple[Tensor, Tensor]:
         units = torch.tensor([[(r + i * i) % 3 for i in range(6)] for r in rows])
         return units, torch.tensor([4 - r % 4 for r in rows])
 
     units, pads = prompt([0])
-    small = target.near(4)
-    drafters: dict[str, Callable[[], Drafter]] = {
-        "chain model": lambda: DraftModel(small),
-        "reranked model": lambda: DraftModel(small, Rerank(frontier=2, children=3, nodes=6)),
-        "window random": lambda: Jacobi(RandomUnit(3)),
-    }
+    models = modelled(target.near(4))
     return Bench(
         "history",
         target,
         prompt,
         next_distribution=target.next_distribution(units[0, int(pads) :].tolist()),
         again=lambda units, pads: (units, pads),
-        drafters=drafters,
+        drafters={
+            "chain model": models["chain model"],
+            "reranked model": models["reranked"],
+            "window random": lambda: Jacobi(RandomUnit(VOCAB)),
+        },
     )
 
 
 @cache
 def grid() -> Bench:
-    """Codes of an image two wide, under guidance; no prompt."""
-    case = grid_case()
-    shapes = ("window random", "window left", "chain model", "tree branching", "tree beam")
-    drafters = {name: case.drafters[name] for name in shapes}
-    classes = 2  # row 0 has the class whose distribution the case knows
+    """Codes of a picture two wide, under guidance; the prompt is a class."""
+    target, other = (GridTarget.random(2, VOCAB, seed=seed) for seed in (3, 1))
+    models = modelled(GridTarget(2, (target.table + other.table) / 2))
+    windows: Drafters = {
+        "window random": lambda: Jacobi(RandomUnit(VOCAB)),
+        "window left": lambda: Jacobi(LeftUnit()),
+    }
     return Bench(
         "grid",
-        case.target,
-        lambda rows: torch.tensor([(r + 1) % classes for r in rows]),
+        target,
+        lambda rows: torch.tensor([(r + 1) % 2 for r in rows]),
         warp=Warp(guidance=GUIDANCE),
-        next_distribution=case.next_distribution,
-        drafters=drafters,
+        next_distribution=lambda units: target.next_logits(1, units, GUIDANCE).softmax(-1),
+        drafters={**windows, **{name: models[name] for name in ("chain model", "tree branching", "tree beam")}},
     )
 
 
@@ -127,63 +143,61 @@ def grid() -> Bench:
 def gaussian() -> Bench:
     """Continuous tokens, three wide."""
     target = GaussianTarget.random(width=3, dim=1, seed=0)
-    drafters: dict[str, Callable[[], Drafter]] = {"window left": lambda: Jacobi(RepeatLeft(target.sigma))}
+    drafters: Drafters = {"window left": lambda: Jacobi(RepeatLeft(target.sigma))}
     return Bench("gaussian", target, lambda rows: len(rows), drafters=drafters, rows=20_000)
 
 
 def toys() -> list[Bench]:
-    """All of them."""
+    """The kit's own benches."""
     return [markov(), history(), grid(), gaussian()]
+
+
+def modelled(small: Target) -> Drafters:
+    """Drafters that draw from a smaller target, in every shape."""
+    return {
+        "chain model": lambda: DraftModel(small),
+        "tree branching": lambda: DraftModel(small, Branching((3, 2, 1))),
+        "tree beam": lambda: DraftModel(small, Beam(3)),
+        "reranked": lambda: DraftModel(small, Rerank(frontier=2, children=3, nodes=6)),
+    }
 
 
 @cache
 def bench_of(name: str, example: Example) -> Bench:
     """The bench that an author's example describes."""
-    assert example.target is not None and example.prompt is not None
-    target, vocab = example.target, example.target.vocab
-    warp = Warp(guidance=example.guidance, forced=getattr(target, "forced", None))
+    target = example.target
+    assert target is not None and example.prompt is not None
+    warp = Warp(guidance=example.guidance, forced=target.forced if isinstance(target, Forcing) else None)
     bench = Bench(name, target, example.prompt, warp, again=example.again, rows=6_000)
-    if vocab is None or vocab > SEEN:
+    if target.vocab is None or target.vocab > SEEN:
         return bench
-    next_distribution = cache(
-        partial(_distribution_by_prefill if example.again is not None else _distribution_by_passes, bench)
-    )
-    return replace(bench, next_distribution=next_distribution, drafters=_tabled(vocab, "tree" in target.offers))
-
-
-def _tabled(vocab: int, trees: bool) -> dict[str, Callable[[], Drafter]]:
-    """Drafters that fit every target of so many units: from a table that knows nothing of it."""
-    table = MarkovTarget.random(vocab, seed=1).table
+    table = MarkovTarget.random(target.vocab, seed=1).table  # unlike the target's
     drafters: dict[str, Callable[[], Drafter]] = {"chain": lambda: MarkovChain(table)}
-    return drafters | ({"tree without": lambda: MarkovTree(table)} if trees else {})
+    if "tree" in target.offers:
+        drafters["tree without"] = lambda: MarkovTree(table)
+    return replace(bench, next_distribution=cache(partial(_distribution, bench)), drafters=drafters)
 
 
-def scores_after(bench: Bench, units: Tensor, pads: Tensor) -> TargetOutput:
-    """The target's scores after known units `[batch, known]`, by a fresh prefill."""
-    assert bench.again is not None
-    return bench.target.start(bench.again(units, pads), 4, 4).output
-
-
-def _distribution_by_prefill(bench: Bench, emitted: tuple[int, ...]) -> Tensor:
-    """The next unit's distribution `[vocab]` in row 0 after units were emitted: by a prefill of all there is."""
-    started = bench.target.start(bench.prompt([0]), 4, 4)
-    units = torch.cat([started.prompt, torch.tensor([emitted], dtype=torch.int64)], 1)
-    return _distribution(bench, scores_after(bench, units, started.pads), units, len(emitted))
-
-
-def _distribution_by_passes(bench: Bench, emitted: tuple[int, ...]) -> Tensor:
-    """The same of a target whose prompts are not made of units: one unit a pass."""
-    started = bench.target.start(bench.prompt([0]), len(emitted) + 1, 1)
-    output, units = started.output, torch.cat([started.prompt, torch.tensor([emitted], dtype=torch.int64)], 1)
-    one = torch.ones(1, dtype=torch.int64)
-    for unit in units[0, started.prompt.shape[1] :]:
-        output = bench.target.verify(started.cache, Draft.alone(unit[None]))
-        bench.target.commit(started.cache, torch.full((1, 0), -1), one)
-    return _distribution(bench, output, units, len(emitted))
-
-
-def _distribution(bench: Bench, output: TargetOutput, units: Tensor, emitted: int) -> Tensor:
+def _distribution(bench: Bench, emitted: tuple[int, ...]) -> Tensor:
+    """The next unit's distribution `[vocab]` in row 0 after units were emitted."""
+    started = bench.target.start(bench.prompt([0]), len(emitted) + 4, 4)
+    new = torch.tensor(emitted, dtype=torch.int64)
+    units = torch.cat([started.prompt, new[None]], 1)
+    if bench.again is None:
+        output = scores_by_passes(bench, started, new)
+    else:
+        output = bench.target.start(bench.again(units, started.pads), 4, 4).output
     draft = Draft.alone(torch.zeros(1, dtype=torch.int64))
-    distribution: Any = bench.warp(output, draft, Prefix(units, [units.shape[1]], torch.tensor([emitted]))).distribution
+    prefix = Prefix(units, [units.shape[1]], torch.tensor([len(emitted)]))
+    distribution: Any = bench.warp(output, draft, prefix).distribution
     probs: Tensor = distribution.on(None)[0, 0]
     return probs
+
+
+def scores_by_passes(bench: Bench, started: Prefill, units: Tensor) -> TargetOutput:
+    """The target's scores after a prompt of one row and `units [count, *unit]`, by passes of one unit."""
+    output = started.output
+    for unit in units:
+        output = bench.target.verify(started.cache, Draft.alone(unit[None]))
+        bench.target.commit(started.cache, torch.full((1, 0), -1), torch.ones(1, dtype=torch.int64))
+    return output

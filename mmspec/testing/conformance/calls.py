@@ -1,7 +1,7 @@
-"""A target driven by hand: drafts of made-up units, commits of made-up verdicts, and what its scores should be.
+"""A target driven by the test: drafts of random units, commits of paths that the test chose, and reference scores.
 
-The reference is the target itself after a fresh prefill of the units in question (`Example.again`); where a prompt is
-not made of units, one unit a pass from the start.
+The reference is the target itself after a fresh prefill of the units in question (`Example.again`), or, where a prompt
+is not made of units, after one-unit passes from the start.
 """
 
 from dataclasses import dataclass
@@ -13,50 +13,53 @@ from torch import Tensor
 from mmspec.core.distributions import Categorical, take_nodes, where_nodes
 from mmspec.core.philox import PhiloxSource
 from mmspec.core.types import Draft, Prefill, TargetOutput
-from mmspec.testing.conformance.benches import Bench
+from mmspec.testing.conformance.benches import Bench, scores_by_passes
 
 WIDTH, LIMIT = 8, 40
 
 
 @dataclass
-class Call:
-    """A call that the test itself drives.
+class DrivenCall:
+    """A call whose drafts and commits are chosen by the test.
 
     Attributes:
-        bench: Where.
-        started: The target's answer to the prompt.
-        units: `[batch, capacity, *unit]`: what was emitted; `count [batch]` of them, the root last.
-        seed: Of the units that the test makes up.
+        bench: The target and its prompts.
+        rows: The rows of the batch, as numbers.
+        started: The result of the prefill.
+        units: `[batch, capacity, *unit]`: emitted units, the root last.
+        count: `[batch]`: how many units are emitted.
+        seed: The seed of the next random units.
     """
 
     bench: Bench
+    rows: list[int]
     started: Prefill
     units: Tensor
     count: Tensor
     seed: int = 0
 
     @staticmethod
-    def begin(bench: Bench, rows: list[int], seed: int = 0) -> "Call":
-        """Prefill, and make up the first unit."""
+    def begin(bench: Bench, rows: list[int]) -> "DrivenCall":
+        """Prefill, and emit a random first unit."""
         started = bench.target.start(bench.prompt(rows), LIMIT, WIDTH)
         like = started.prompt
         units = like.new_zeros(len(rows), LIMIT + WIDTH, *like.shape[2:])
-        call = Call(bench, started, units, torch.ones(len(rows), dtype=torch.int64), seed)
-        units[:, 0] = call.some(rows, 1)[:, 0]
+        call = DrivenCall(bench, rows, started, units, torch.ones(len(rows), dtype=torch.int64))
+        units[:, 0] = call.random_units(1)[:, 0]
         return call
 
-    def some(self, rows: list[int], nodes: int) -> Tensor:
-        """Units that anybody could have drafted, a row's own whatever its batch: `[batch, nodes, *unit]`."""
-        like, made = self.units, []
-        for row in rows:
+    def random_units(self, nodes: int) -> Tensor:
+        """Random units that depend on the row and not on its batch: `[batch, nodes, *unit]`."""
+        like, units = self.units, []
+        for row in self.rows:
             generator = torch.Generator().manual_seed(100 * row + self.seed)
             shape = (nodes, *like.shape[2:])
             vocab = self.bench.target.vocab
-            made.append(
+            units.append(
                 torch.randint(vocab, shape, generator=generator) if vocab else torch.randn(shape, generator=generator)
             )
         self.seed += 1
-        return torch.stack(made).to(like)
+        return torch.stack(units).to(like)
 
     @property
     def root(self) -> Tensor:
@@ -64,17 +67,18 @@ class Call:
         root: Tensor = take_nodes(self.units, (self.count - 1)[:, None])[:, 0]
         return root
 
-    def draft(self, parents: tuple[int, ...], rows: list[int]) -> Draft:
-        """A rooted draft of made-up units."""
-        return Draft.tree(self.some(rows, len(parents)), parents).rooted(self.root, torch.full_like(self.count, WIDTH))
+    def draft(self, parents: tuple[int, ...]) -> Draft:
+        """A rooted draft of random units."""
+        draft = Draft.tree(self.random_units(len(parents)), parents)
+        return draft.rooted(self.root, torch.full_like(self.count, WIDTH))
 
     def verify(self, draft: Draft, first: int = 0) -> TargetOutput:
         """The target's pass."""
         return self.bench.target.verify(self.started.cache, draft, first)
 
     def commit(self, draft: Draft, path: Tensor, length: Tensor) -> None:
-        """Keep the root and `length [batch]` nodes of `path`, and emit them and one unit more: the new root."""
-        units = torch.cat([take_nodes(draft.units, path.clamp(min=0)), self.some(list(range(len(length))), 1)], 1)
+        """Commit the root and `length [batch]` nodes of `path`; emit these nodes and one random unit, the new root."""
+        units = torch.cat([take_nodes(draft.units, path.clamp(min=0)), self.random_units(1)], 1)
         slot = torch.arange(units.shape[1])
         last = slot == length[:, None]
         units = where_nodes(last, units[:, -1:].expand_as(units), units)
@@ -86,38 +90,33 @@ class Call:
         self.count = self.count + length + 1
 
     def known(self, draft: Draft, node: int) -> tuple[Tensor, Tensor]:
-        """All units down to a node, aligned on the right as a prompt is: `[batch, known]`, and their padding."""
+        """All units down to a node, padded on the left like a prompt, `[batch, known]`; and the padding `[batch]`."""
         above = [i for i in draft.index.ancestor[0, node].nonzero()[:, 0].tolist() if i]
-        given = self.started.prompt.shape[1]
         rows = []
         for row in range(len(self.count)):
             prompt = self.started.prompt[row, int(self.started.pads[row]) :]
             rows.append(torch.cat([prompt, self.units[row, : self.count[row]], draft.units[row, above]]))
-        longest = max(given, *map(len, rows))
+        longest = max(self.started.prompt.shape[1], *map(len, rows))
         units = torch.stack([torch.cat([row.new_zeros(longest - len(row), *row.shape[1:]), row]) for row in rows])
         return units, torch.tensor([longest - len(row) for row in rows])
 
 
-def reference(call: Call, draft: Draft, node: int, rows: list[int]) -> TargetOutput:
-    """Scores after a node, without trees and without commits of more than one unit."""
+def reference(call: DrivenCall, draft: Draft, node: int) -> TargetOutput:
+    """Scores after a node, computed without trees and without commits of more than one unit."""
     bench = call.bench
     if bench.again is not None:
         return bench.target.start(bench.again(*call.known(draft, node)), LIMIT, WIDTH).output
     above = [i for i in draft.index.ancestor[0, node].nonzero()[:, 0].tolist() if i]
     outputs = []
-    for row, number in enumerate(rows):
+    for row, number in enumerate(call.rows):
         started = bench.target.start(bench.prompt([number]), LIMIT, WIDTH)
-        path = torch.cat([call.units[row, : call.count[row]], draft.units[row, above]])[None]
-        for place in range(path.shape[1]):
-            single = Draft.empty(path[:, place]).rooted(path[:, place], torch.ones(1, dtype=torch.int64))
-            output = bench.target.verify(started.cache, single)
-            bench.target.commit(started.cache, torch.full((1, 0), -1), torch.ones(1, dtype=torch.int64))
-        outputs.append(output)
+        path = torch.cat([call.units[row, : call.count[row]], draft.units[row, above]])
+        outputs.append(scores_by_passes(bench, started, path))
     return _joined(outputs)
 
 
 def numbers(output: TargetOutput) -> list[Tensor]:
-    """What a pass says, as numbers `[batch, node, …]`."""
+    """The output of a pass as numbers, `[batch, node, …]`; distributions by a draw from fixed noise."""
     if output.logits is not None:
         return [output.logits] if output.null is None else [output.logits, output.null]
     distribution: Any = output.distribution

@@ -1,98 +1,50 @@
-"""What a check is, and the list of all of them: a function that measures a promise, and the kinds that make it."""
+"""A check: one promise of one component. `promises()` is the list of all promises."""
 
-import importlib
 import unittest
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Literal
 
 from mmspec.registry import Spec
 from mmspec.registry.suggest import unknown
-from mmspec.testing.conformance.outcome import Outcome, Status
+from mmspec.testing.conformance import (
+    degenerate,
+    drafted_distributions,
+    drafters,
+    exactness,
+    manifest,
+    methods,
+    rules,
+    targets,
+)
+from mmspec.testing.conformance.promise import DECLARED, NOTHING, Broken, Promise
+from mmspec.testing.conformance.subject import Subject
 
-if TYPE_CHECKING:
-    from mmspec.testing.conformance.subject import Subject
+MODULES = (manifest, drafters, drafted_distributions, rules, exactness, degenerate, targets, methods)
+"""The modules that declare promises, in the order in which the checks run."""
 
-Measure = Callable[[Any], str]
-When = Callable[[Any], bool]
-MODULES = ("manifest", "drafters", "drafted_distributions", "rules", "exactness", "degenerate", "targets", "methods")
-NOTHING = "-"
-
-
-class Untried(unittest.SkipTest):
-    """A check cannot be tried; its message says what is missing. unittest and pytest know it as a skip."""
-
-
-class Broken(AssertionError):
-    """A promise is broken.
-
-    Args:
-        reason: How.
-        number: What was measured.
-    """
-
-    def __init__(self, reason: str, number: str = NOTHING) -> None:
-        super().__init__(f"{reason} ({number})" if number != NOTHING else reason)
-        self.reason, self.number = reason, number
+Status = Literal["pass", "fail", "xfail", "skip"]
 
 
-@dataclass(frozen=True)
-class Promise:
-    """A named check, not yet of anybody.
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The result of a check: one line of `mmspec check`.
 
     Attributes:
-        name: Its name: the function's, with hyphens.
-        text: What is promised, in one line.
-        kinds: The kinds of component that promise it.
-        when: Whether a component of that kind promises it, from its manifest alone.
-        measure: Measures it on a subject: returns the number, or raises.
+        check: The check's name.
+        component: The component's qualified name: `text:suffix`.
+        status: `pass`, `fail`, `xfail` (it fails, and was expected to) or `skip` (it could not be tried).
+        number: What was measured; never empty.
+        reason: Why it did not pass; empty where it did.
+        kind: The component's kind: components of several kinds may share a name.
     """
 
-    name: str
-    text: str
-    kinds: tuple[str, ...]
-    when: When
-    measure: Measure
-
-
-_PROMISES: list[Promise] = []
-
-
-def promise(*kinds: str, when: When = lambda spec: True) -> Callable[[Measure], Measure]:
-    """Make a function a check; its name and the first line of its docstring are what users see.
-
-    Args:
-        *kinds: The kinds of component that make the promise.
-        when: Whether one of them makes it; sees the manifest.
-    """
-
-    def add(measure: Measure) -> Measure:
-        assert measure.__doc__, f"{measure.__name__} does not say what it promises"
-        text = measure.__doc__.strip().splitlines()[0]
-        _PROMISES.append(Promise(measure.__name__.replace("_", "-"), text, kinds, when, measure))
-        return measure
-
-    return add
-
-
-def promises() -> tuple[Promise, ...]:
-    """Every check that there is, in the order in which they run."""
-    for module in MODULES:
-        importlib.import_module(f"mmspec.testing.conformance.{module}")
-    # Whoever imported one of the modules before does not change the order.
-    return tuple(sorted(_PROMISES, key=lambda promise: MODULES.index(promise.measure.__module__.rpartition(".")[2])))
-
-
-def known(name: str) -> str:
-    """`name`, if there is such a check.
-
-    Raises:
-        ValueError: There is none; says which is nearest.
-    """
-    names = [promise.name for promise in promises()]
-    if name not in names:
-        raise ValueError(unknown("check", name, names))
-    return name
+    check: str
+    component: str
+    status: Status
+    number: str
+    reason: str = ""
+    kind: str = ""
 
 
 @dataclass(frozen=True)
@@ -101,12 +53,12 @@ class Check:
 
     Attributes:
         promise: What is checked.
-        subject: On whom.
-        expected: Why it is expected to fail; None where it is not.
+        subject: The component, with everything that it is tried on.
+        expected: Why the check is expected to fail; None where it is not.
     """
 
     promise: Promise
-    subject: "Subject"
+    subject: Subject
     expected: str | None = None
 
     @property
@@ -116,7 +68,7 @@ class Check:
 
     @property
     def component(self) -> Spec:
-        """The spec of what is checked."""
+        """The component that is checked."""
         return self.subject.component
 
     def __call__(self) -> str:
@@ -124,32 +76,49 @@ class Check:
 
         Raises:
             AssertionError: The promise is broken; says how.
-            SkipTest: It cannot be tried; says what is missing.
+            SkipTest: The promise cannot be tried; says what is missing.
         """
         return self.promise.measure(self.subject)
 
     def outcome(self) -> Outcome:
-        """Measure, whatever happens."""
+        """Measure and catch every exception."""
         try:
             number = self()
         except unittest.SkipTest as missing:
-            return self._came_to("skip", NOTHING, str(missing))
-        # A component may raise anything; all of it is a broken promise.
-        except Exception as error:
+            return self._outcome("skip", NOTHING, str(missing))
+        except Exception as error:  # whatever a component raises is a broken promise
             number = error.number if isinstance(error, Broken) else NOTHING
             if self.expected is not None:
-                return self._came_to("xfail", number, self.expected)
+                return self._outcome("xfail", number, self.expected)
             why = error.reason if isinstance(error, Broken) else f"{type(error).__name__}: {error}"
-            return self._came_to("fail", number, f"{why} [{self.promise.text}]")
+            return self._outcome("fail", number, f"{why} [{self.promise.text}]")
         if self.expected is not None:
             why = f"it was expected to fail ({self.expected}) and passes now; remove the expectation"
-            return self._came_to("fail", number, why)
-        return self._came_to("pass", number)
+            return self._outcome("fail", number, why)
+        return self._outcome("pass", number)
 
-    def _came_to(self, status: Status, number: str, reason: str = "") -> Outcome:
+    def _outcome(self, status: Status, number: str, reason: str = "") -> Outcome:
         return Outcome(self.name, self.component.qualified, status, number, reason, self.component.kind)
 
 
+def promises() -> tuple[Promise, ...]:
+    """Every promise, in the order in which the checks run."""
+    order = [module.__name__ for module in MODULES]
+    return tuple(sorted(DECLARED, key=lambda promise: order.index(promise.measure.__module__)))
+
+
+def known(name: str) -> str:
+    """`name`, if there is a promise of that name.
+
+    Raises:
+        ValueError: There is none; names the nearest.
+    """
+    names = [promise.name for promise in promises()]
+    if name not in names:
+        raise ValueError(unknown("check", name, names))
+    return name
+
+
 def claimed(component: Spec) -> Iterable[Promise]:
-    """The checks of a component, from its manifest alone."""
+    """The promises of a component, read from its manifest alone."""
     return (p for p in promises() if component.kind in p.kinds and p.when(component))

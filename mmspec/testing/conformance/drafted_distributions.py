@@ -1,9 +1,8 @@
-"""What a drafter that offers `q` promises: its units were drawn from the distribution that it reports, and from
-nothing else.
+"""What a drafter that offers `q` promises: its units were drawn from the distribution that it reports.
 
 Every unit is mapped to a number that is uniform if the unit was drawn from its distribution (the probability integral
-transform, with a coin of the test's own where a unit has mass). Then the numbers of a draft are uniform on a cube,
-whatever the distributions were, node by node and row by row: one χ² sees a chain's joint, siblings and windows alike.
+transform, randomised where a unit has mass). Then the numbers of a draft are uniform on a cube, whatever the
+distributions of its nodes and rows: one χ² test sees chains, siblings and windows alike.
 """
 
 from collections.abc import Callable
@@ -12,50 +11,53 @@ import torch
 from torch import Tensor
 
 from mmspec.core.decoder import Decoder
-from mmspec.core.distributions import Categorical, Distribution, Gaussian, GaussianMixture, Mixed, Trajectory
+from mmspec.core.distributions import (
+    Categorical,
+    Distribution,
+    Gaussian,
+    GaussianMixture,
+    Mixed,
+    PointMass,
+    Trajectory,
+)
 from mmspec.core.philox import PhiloxSource
 from mmspec.core.types import Draft
 from mmspec.core.warp import Warp
 from mmspec.registry import DrafterSpec
 from mmspec.testing.conformance.benches import Bench
-from mmspec.testing.conformance.check import Broken, Untried, promise
 from mmspec.testing.conformance.drafters import runs
+from mmspec.testing.conformance.promise import Broken, Untried, offers, promise
 from mmspec.testing.conformance.subject import Subject, Trial
 from mmspec.testing.conformance.watch import Log, Watched, live_nodes
 from mmspec.testing.power import chi_squared_sees
-from mmspec.testing.statistics import LEVEL, joint_p_value
+from mmspec.testing.statistics import LEVEL, OTHER_SEED, joint_p_value
 
 BINS = 5
 NODES = 3
 ROUNDS = 3
 MOST = 25_000
-"""Rows of a run."""
-
-
-def _has_distribution(component: DrafterSpec) -> bool:
-    return "q" in component.offers
+"""Most rows of a run."""
 
 
 def _draws_anew(component: DrafterSpec) -> bool:
-    """Not where a window lives on from round to round (`redraw`): its rounds share units by design."""
-    return _has_distribution(component) and "redraw" not in component.needs
+    """Whether every round draws all of its units; a window that needs `redraw` keeps units from round to round."""
+    return "q" in component.offers and "redraw" not in component.needs
 
 
-@promise("drafter", when=lambda component: not _has_distribution(component))
+@promise("drafter", when=lambda component: "q" not in component.offers)
 def drafts_are_point_masses(subject: Subject) -> str:
     """Without `q` among its offers a draft has no distribution: a rule then knows that nothing was drawn."""
     nodes = 0
     for trial, played in runs(subject):
         for _, draft in (pair for rounds in played.rounds for pair in rounds):
             nodes += draft.units.shape[1]
-            if draft.distribution is not None and type(draft.distribution).__name__ != "PointMass":
-                raise Broken(
-                    f"on {trial.name}, a draft has a {type(draft.distribution).__name__} distribution; offer `q`"
-                )
+            if draft.distribution is not None and not isinstance(draft.distribution, PointMass):
+                kind = type(draft.distribution).__name__
+                raise Broken(f"on {trial.name}, a draft has a {kind} distribution; offer `q`")
     return f"{nodes:,} nodes without a distribution"
 
 
-@promise("drafter", when=_has_distribution)
+@promise("drafter", when=offers("q"))
 def distributions_are_normalised(subject: Subject) -> str:
     """A reported distribution sums to 1 at every node, and has no negative probability."""
     off, distributions = 0.0, 0
@@ -69,7 +71,7 @@ def distributions_are_normalised(subject: Subject) -> str:
     return f"max |Σq − 1| {off:.0e} at {distributions:,} nodes"
 
 
-@promise("drafter", when=_has_distribution)
+@promise("drafter", when=offers("q"))
 def units_follow_their_distribution(subject: Subject) -> str:
     """Under a rule with fresh noise, drafted units are distributed as the distribution that the draft reports."""
     return _worst(subject, _within, "whose units do not follow their distribution")
@@ -77,16 +79,22 @@ def units_follow_their_distribution(subject: Subject) -> str:
 
 @promise("drafter", when=_draws_anew)
 def rounds_draw_fresh_noise(subject: Subject) -> str:
-    """Under a rule with fresh noise, what one round drafts says nothing about what chance does in the next."""
+    """Under a rule with fresh noise, the draws of one round are independent of those of the next."""
     return _worst(subject, _between, "whose rounds share their noise")
 
 
 def _worst(subject: Subject, look: Callable[[list[Draft], int], Tensor | None], what: str) -> str:
-    """The smallest p-value over trials; each may fail once and is then tried with another seed."""
+    """The smallest p-value over trials; a trial that fails is tried once more, with another seed.
+
+    Args:
+        subject: The drafter.
+        look: Makes numbers `[rows, n]`, uniform on a cube, of the drafts of a run; None if there are none.
+        what: The end of the sentence that says what is wrong.
+    """
     tried: list[tuple[float, str]] = []
     for trial in subject.trials:
         p, number = 0.0, ""
-        for seed in (0, 7919):
+        for seed in (0, OTHER_SEED):
             runs = [(_fresh_drafts(trial, seed + run)[1], run) for run in range(_runs(trial))]
             uniform = [seen for drafts, run in runs if drafts and (seen := look(drafts, run)) is not None]
             if not uniform:
@@ -121,24 +129,22 @@ def _between(drafts: list[Draft], run: int) -> Tensor | None:
     """The first node of every draft."""
     if not all(draft.units.shape[1] for draft in drafts):
         return None
-    if _p_of(_uniform(drafts[0], run)[:, :NODES])[0] <= LEVEL:  # a wrong distribution is another check's to tell
+    if _p_of(_uniform(drafts[0], run)[:, :NODES])[0] <= LEVEL:  # another check reports a wrong distribution
         return None
     return torch.cat([_uniform(draft, run, i)[:, :1] for i, draft in enumerate(drafts)], 1)
 
 
 def _fresh_drafts(trial: Trial, seed: int) -> tuple[Log, list[Draft]]:
-    """Drafts of consecutive rounds under a rule with fresh noise, all rows alike; those that have a distribution.
-    Kept.
-    """
-    kept = trial.subject.kept
-    if (trial, seed) not in kept:
-        kept[trial, seed] = _drawn(trial, seed)
-    found: tuple[Log, list[Draft]] = kept[trial, seed]
+    """Drafts with a distribution of consecutive rounds under a rule with fresh noise, all rows alike; cached."""
+    cache = trial.subject.cache
+    if (trial, seed) not in cache:
+        cache[trial, seed] = _drawn(trial, seed)
+    found: tuple[Log, list[Draft]] = cache[trial, seed]
     return found
 
 
 def _runs(trial: Trial) -> int:
-    """How many runs a statistical trial takes."""
+    """The number of runs of a statistical trial."""
     return 1 if trial.example.rows else max(1, trial.subject.rows(trial.bench) // trial.bench.rows)
 
 
@@ -160,7 +166,7 @@ def _drawn(trial: Trial, seed: int) -> tuple[Log, list[Draft]]:
 
 
 def _warped(bench: Bench) -> Warp:
-    """Distributions that are not the softmax of a model's scores: a drafter that reports that one shows."""
+    """A warp that changes distributions, so that a drafter which reports the unwarped softmax is seen."""
     vocab = bench.target.vocab
     if vocab is None or vocab < 3:
         return bench.warp
@@ -168,10 +174,8 @@ def _warped(bench: Bench) -> Warp:
 
 
 def _uniform(draft: Draft, run: int, place: int = 0) -> Tensor:
-    """A number a node, uniform if the unit was drawn from its distribution, chance alone where nothing was: `[batch,
-    node]`.
-    """
-    source = PhiloxSource.seeded(1234 + ROUNDS * run + place, len(draft.units))  # coins that no other draft has
+    """A number per node, `[batch, node]`: uniform if the unit was drawn from its distribution, random if not drawn."""
+    source = PhiloxSource.seeded(1234 + ROUNDS * run + place, len(draft.units))  # no two drafts share coins
     count = draft.units.shape[1]
     coin = source.fresh(torch.zeros(len(draft.units), dtype=torch.int64), 0, count).uniform()
     assert draft.distribution is not None
@@ -184,7 +188,7 @@ def _transform(distribution: Distribution, units: Tensor, coin: Tensor) -> Tenso
     if isinstance(distribution, Gaussian):
         first = ((units - distribution.mean) / distribution.sigma).flatten(2)[..., 0]
         return torch.special.ndtr(first)
-    if isinstance(distribution, Trajectory):  # its last step, given all before it
+    if isinstance(distribution, Trajectory):  # the last step, given all before it
         first = (distribution.states[:, :, -1, 0] - distribution.means[:, :, -1, 0]) / distribution.schedule.sigmas[-1]
         return torch.special.ndtr(first)
     if isinstance(distribution, GaussianMixture):
@@ -193,7 +197,7 @@ def _transform(distribution: Distribution, units: Tensor, coin: Tensor) -> Tenso
     if isinstance(distribution, Categorical):
         probs = distribution.on(None)
         own = probs.gather(-1, units[..., None])
-        # From the likeliest unit down, so that a draft which takes the likeliest shows at once.
+        # The likeliest unit comes first, so that a draft of the likeliest unit shows at once.
         above = torch.where(probs > own, probs, 0).sum(-1)
         ties = (probs == own) & (torch.arange(probs.shape[-1]) < units[..., None])
         return above + torch.where(ties, probs, 0).sum(-1) + coin * own[..., 0]

@@ -1,35 +1,40 @@
-"""What a drafter promises: drafts that can be verified, whatever happens, and nothing changed that is not its own."""
+"""What a drafter promises: drafts that can be verified, whatever happens; it changes nothing that is not its own."""
 
-from mmspec.testing.conformance.check import Broken, Untried, promise
-from mmspec.testing.conformance.play import Alternating, K, Played, Player, differing, plain, unlike
+from mmspec.testing.conformance.play import Alternating, K, Played, Player, plain, refuse_differing, unlike
+from mmspec.testing.conformance.promise import Broken, Untried, offers, promise
 from mmspec.testing.conformance.subject import Subject, Trial
 
 Run = tuple[Trial, Played]
 ALONE = 4
+"""Rows of a batch that are decoded again, alone."""
 
 
 def runs(subject: Subject) -> list[Run]:
-    """Every trial, decoded with drafts of one length. Kept, so that all checks look at the same runs."""
-    return _kept(subject, "even")
-
-
-def ragged(subject: Subject) -> list[Run]:
-    """Every trial, decoded with drafts of every length, none at all too; and once more with rows that end early."""
-    return _kept(subject, "uneven") + _kept(subject, "ended")
-
-
-def _kept(subject: Subject, how: str) -> list[Run]:
-    if how not in subject.kept:
-        subject.kept[how] = [
-            (trial, _player(trial, how).play(trial.batches, ends=_end(trial) if how == "ended" else None))
-            for trial in subject.trials
-        ]
-    found: list[Run] = subject.kept[how]
+    """Every trial, decoded with drafts of one length. Cached, so that all checks look at the same runs."""
+    if "even" not in subject.cache:
+        subject.cache["even"] = [(trial, Player(trial, trial.rule()).play(trial.batches)) for trial in subject.trials]
+    found: list[Run] = subject.cache["even"]
     return found
 
 
-def _player(trial: Trial, how: str) -> Player:
-    return Player(trial, trial.rule(), None if how == "even" else Alternating())
+def ragged(subject: Subject) -> list[tuple[Trial, Played, int | None]]:
+    """Every trial, decoded with drafts of every length, empty ones too: without an end of sequence, then with one.
+
+    The third value is the unit that ends a row. Cached.
+    """
+    if "ragged" not in subject.cache:
+        ways = [(trial, None) for trial in subject.trials] + [(trial, _end(trial)) for trial in subject.trials]
+        subject.cache["ragged"] = [
+            (trial, Player(trial, trial.rule(), Alternating()).play(trial.batches, ends=end), end)
+            for trial, end in ways
+        ]
+    found: list[tuple[Trial, Played, int | None]] = subject.cache["ragged"]
+    return found
+
+
+def everything(subject: Subject) -> list[Run]:
+    """All runs."""
+    return runs(subject) + [(trial, played) for trial, played, _ in ragged(subject)]
 
 
 def _end(trial: Trial) -> int | None:
@@ -42,8 +47,12 @@ def _end(trial: Trial) -> int | None:
 
 
 def unbroken(subject: Subject, check: str, number: str) -> str:
-    """`number`, where no run has anything written down under `check`."""
-    for trial, played in runs(subject) + ragged(subject):
+    """`number`.
+
+    Raises:
+        Broken: A run has a fault recorded under `check`.
+    """
+    for trial, played in everything(subject):
         if played.log.wrong[check]:
             raise Broken(f"on {trial.name}: {played.log.wrong[check][0]}", number)
     return number
@@ -51,31 +60,34 @@ def unbroken(subject: Subject, check: str, number: str) -> str:
 
 def seen(subject: Subject, count: str) -> int:
     """A count, summed over all runs."""
-    return sum(played.log.count[count] for _, played in runs(subject) + ragged(subject))
+    return sum(played.log.count[count] for _, played in everything(subject))
 
 
-def most(subject: Subject, number: str) -> float:
-    """The largest number of all runs."""
-    return max(played.log.most[number] for _, played in runs(subject) + ragged(subject))
+def faults(subject: Subject, check: str) -> int:
+    """The number of faults recorded under a check."""
+    return sum(len(played.log.wrong[check]) for _, played in everything(subject))
+
+
+def most(subject: Subject, quantity: str) -> float:
+    """The largest value of a quantity in all runs."""
+    return max(played.log.most[quantity] for _, played in everything(subject))
 
 
 def drafts(subject: Subject) -> int:
-    """Drafts of all runs."""
-    return sum(played.drafts for _, played in runs(subject) + ragged(subject))
+    """The number of drafts in all runs."""
+    return sum(played.drafts for _, played in everything(subject))
 
 
 @promise("drafter")
 def never_raises(subject: Subject) -> str:
-    """start, propose and observe never raise: who has no idea returns an empty draft."""
-    faults = sum(len(played.log.wrong["never-raises"]) for _, played in runs(subject) + ragged(subject))
-    return unbroken(subject, "never-raises", f"{faults} faults in {drafts(subject)} drafts")
+    """start, propose and observe never raise: without an idea, propose returns an empty draft."""
+    number = f"{faults(subject, 'never-raises')} faults in {drafts(subject)} drafts"
+    return unbroken(subject, "never-raises", number)
 
 
 @promise("drafter")
 def drafts_have_their_shape(subject: Subject) -> str:
-    """Units are [batch, node, *unit], of the root's type and device; valid, score and distribution belong to the same
-    nodes.
-    """
+    """Units are [batch, node, *unit], of the root's type and device; valid, score and distribution fit them."""
     return unbroken(subject, "drafts-have-their-shape", f"{drafts(subject)} drafts")
 
 
@@ -95,23 +107,21 @@ def fits_the_budget(subject: Subject) -> str:
 @promise("drafter")
 def parents_come_first(subject: Subject) -> str:
     """The nodes of a draft are a forest, parents before their children."""
-    return unbroken(
-        subject, "parents-come-first", f"{drafts(subject)} drafts of up to {most(subject, 'nodes'):.0f} nodes"
-    )
+    number = f"{drafts(subject)} drafts of up to {most(subject, 'nodes'):.0f} nodes"
+    return unbroken(subject, "parents-come-first", number)
 
 
-@promise("drafter", when=lambda component: "tree" in component.offers)
+@promise("drafter", when=offers("tree"))
 def siblings_differ(subject: Subject) -> str:
-    """Siblings are different units, where they are not draws with replacement that a distribution reports."""
+    """Siblings are different units, unless they were drawn with replacement and the draft's distribution says so."""
     number = f"{seen(subject, 'twins')} of {seen(subject, 'live'):,} nodes repeat a sibling"
     return unbroken(subject, "siblings-differ", number)
 
 
 @promise("drafter")
 def inputs_stay(subject: Subject) -> str:
-    """The prompt, the state and the step that it is shown are afterwards what they were before."""
-    changes = sum(len(played.log.wrong["inputs-stay"]) for _, played in runs(subject) + ragged(subject))
-    return unbroken(subject, "inputs-stay", f"{changes} changes in {drafts(subject)} rounds")
+    """The prompt, the state and the step that it is shown are the same afterwards."""
+    return unbroken(subject, "inputs-stay", f"{faults(subject, 'inputs-stay')} changes in {drafts(subject)} rounds")
 
 
 @promise("drafter")
@@ -119,10 +129,8 @@ def same_seed_same_draft(subject: Subject) -> str:
     """Two new drafters, given the same seed, draft the same."""
     total = 0
     for trial, played in runs(subject):
-        wrong, compared = unlike(played, Player(trial, trial.rule()).play(trial.batches))
-        if wrong:
-            raise Broken(f"on {trial.name}, two runs draft differently", f"{wrong} of {compared} drafts differ")
-        total += compared
+        again = Player(trial, trial.rule()).play(trial.batches)
+        total += _refuse_unlike(unlike(played, again), f"on {trial.name}, two runs draft differently")
     return f"0 of {total:,} drafts differ"
 
 
@@ -133,15 +141,9 @@ def second_call_is_fresh(subject: Subject) -> str:
     for trial in subject.trials:
         player, one = Player(trial, trial.rule()), [[0]]
         first, _, second = player.play(one), player.play(trial.batches), player.play(one)
-        wrong = differing(first.units, second.units)
-        if wrong:
-            raise Broken(f"on {trial.name}, the second output differs", f"{wrong} of {len(first.units)} rows differ")
-        rows += len(first.units)
+        rows += refuse_differing(first.units, second.units, f"on {trial.name}, the second output differs")
         if not trial.example.learns:
-            wrong, compared = unlike(first, second)
-            if wrong:
-                raise Broken(f"on {trial.name}, the second call drafts differently", f"{wrong} of {compared} drafts")
-            total += compared
+            total += _refuse_unlike(unlike(first, second), f"on {trial.name}, the second call drafts differently")
     return _nothing_differs(rows, total)
 
 
@@ -153,18 +155,26 @@ def rows_are_independent(subject: Subject) -> str:
         if len(trial.batches) > 1:
             continue
         alone = [Player(trial, trial.rule()).play([[row]]) for row in trial.batches[0][:ALONE]]  # new: they may learn
-        wrong = differing(played.units[:ALONE], [row for one in alone for row in one.units])
-        if wrong:
-            raise Broken(f"on {trial.name}, rows differ", f"{wrong} of {len(alone)} rows differ")
-        rows += len(alone)
+        units = [row for one in alone for row in one.units]
+        rows += refuse_differing(played.units[:ALONE], units, f"on {trial.name}, rows differ")
         if not trial.example.learns:
             wrong, compared = (sum(counts) for counts in zip(*(unlike(played, one) for one in alone), strict=True))
-            if wrong:
-                raise Broken(f"on {trial.name}, a row's drafts depend on its batch", f"{wrong} of {compared} drafts")
-            total += compared
+            total += _refuse_unlike((wrong, compared), f"on {trial.name}, a row's drafts depend on its batch")
     if not rows:
         raise Untried("it takes one row at a time (Example.rows)")
     return _nothing_differs(rows, total)
+
+
+def _refuse_unlike(counts: tuple[int, int], reason: str) -> int:
+    """The number of drafts that were compared.
+
+    Raises:
+        Broken: Some differ.
+    """
+    wrong, compared = counts
+    if wrong:
+        raise Broken(reason, f"{wrong} of {compared} drafts differ")
+    return compared
 
 
 def _nothing_differs(rows: int, drafts: int) -> str:
@@ -180,12 +190,8 @@ def match_equals_plain(subject: Subject) -> str:
             continue
         greedy = Player(trial, trial.rule()).play(trial.batches, warp=trial.bench.greedy)
         for sample, run in ((True, played), (False, greedy)):
-            wrong = differing(run.units, plain(trial.bench, trial.batches, sample=sample))
-            if wrong:
-                raise Broken(
-                    f"on {trial.name}, rows are not the plain ones", f"{wrong} of {len(run.units)} rows differ"
-                )
-            rows += len(run.units)
+            expected = plain(trial.bench, trial.batches, sample=sample)
+            rows += refuse_differing(run.units, expected, f"on {trial.name}, rows are not the plain ones")
             lengths.append(run.length)
     if not rows:
         raise Untried("`match` does not take it")
@@ -194,17 +200,13 @@ def match_equals_plain(subject: Subject) -> str:
 
 @promise("drafter")
 def ragged_rounds_do_no_harm(subject: Subject) -> str:
-    """With rounds of every length, none too, and rows that end early, the output under `match` is the plain one."""
+    """With drafts of every length, empty ones too, and rows that end early, output under `match` is the plain one."""
     rows, lengths = 0, set()
-    ends = [None] * len(subject.trials) + [_end(trial) for trial in subject.trials]
-    for (trial, played), end in zip(ragged(subject), ends, strict=True):
-        if not trial.matched:
-            continue
-        wrong = differing(played.units, plain(trial.bench, trial.batches, ends=end))
-        if wrong:
-            raise Broken(f"on {trial.name}, rows are not the plain ones", f"{wrong} of {len(played.units)} rows differ")
-        rows += len(played.units)
-        lengths |= {len(row) for row in played.units}
+    for trial, played, end in ragged(subject):
+        if trial.matched:
+            expected = plain(trial.bench, trial.batches, ends=end)
+            rows += refuse_differing(played.units, expected, f"on {trial.name}, rows are not the plain ones")
+            lengths |= {len(row) for row in played.units}
     if not rows:
         raise Untried("`match` does not take it")
     return f"0 of {rows} rows of {min(lengths)} to {max(lengths)} units differ"

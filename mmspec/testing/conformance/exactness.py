@@ -1,44 +1,34 @@
-"""How exact a rule is: what it claims is measured, and a claim that is too strong fails.
+"""How exact a rule is: its claim is measured, and a claim that is too strong fails.
 
-`invariant` is equality with plain decoding for the same seed, `lossless` the exact joint of several units.
-Both hold for every shape of draft that the rule takes.
+`invariant` means equality with plain decoding for the same seed, `lossless` the exact joint of several units. Both hold
+for every shape of draft that the rule takes.
 """
 
 import itertools
-import typing
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from mmspec.core.decoder import Decoder
+from mmspec.core.report import Report
 from mmspec.core.rules import Rule
-from mmspec.registry import RuleSpec
 from mmspec.testing.conformance.benches import Bench, gaussian
-from mmspec.testing.conformance.check import Broken, Untried, promise
-from mmspec.testing.conformance.play import differing, plain
-from mmspec.testing.conformance.rules import LIMIT, ROWS, Pair, pairs
+from mmspec.testing.conformance.play import plain, refuse_differing
+from mmspec.testing.conformance.promise import Broken, Untried, claims, promise
+from mmspec.testing.conformance.rule_pairs import LIMIT, ROWS, Pair, pairs
 from mmspec.testing.conformance.subject import Subject
 from mmspec.testing.lean import Leaning
 from mmspec.testing.oracles import exact_joint
 from mmspec.testing.power import chi_squared_sees, ks_sees
-from mmspec.testing.statistics import LEVEL, joint_p_value, normal_p_value, projections, total_variation
+from mmspec.testing.statistics import LEVEL, OTHER_SEED, joint_p_value, normal_p_value, projections, total_variation
 
 CELLS = 400
-"""Most cells of a joint: the more units it covers, the more rounds it sees."""
+"""Most cells of a joint: a joint of more units covers more rounds."""
 TOKENS = 5
-"""Units of a joint of continuous ones."""
-
-
-def claims(exactness: str) -> Any:
-    """Whether a component claims this exactness."""
-
-    def claimed(component: RuleSpec) -> bool:
-        return component.exactness == exactness
-
-    return claimed
+"""Units of a joint of continuous units."""
 
 
 @promise("rule", when=claims("invariant"))
@@ -46,27 +36,23 @@ def output_equals_plain(subject: Subject) -> str:
     """`invariant`: with the same seed, the output is that of plain decoding, with every shape of draft."""
     rows = 0
     for pair in pairs(subject):
-        units = pair.decode(subject.rule(subject.examples[0]))
-        wrong = differing(list(units), plain(pair.bench, [ROWS], limit=LIMIT))
-        rows += len(units)
-        if wrong:
-            raise Broken(
-                f"with the drafter {pair}, rows are not the plain ones", f"{wrong} of {len(units)} rows differ"
-            )
+        expected = plain(pair.bench, [ROWS], limit=LIMIT)
+        units = list(pair.decode(subject.rule()))
+        rows += refuse_differing(units, expected, f"with the drafter {pair}, rows are not the plain ones")
     return f"0 of {rows} rows differ, {len(pairs(subject))} drafters"
 
 
 @promise("rule", when=claims("lossless"))
 def output_follows_the_distribution(subject: Subject) -> str:
     """`lossless`: the joint of several units is the target's own, with every shape of draft."""
-    found = [follows(pair, subject.rule(subject.examples[0])) for pair in known(subject)]
+    found = [follows(pair, subject.rule()) for pair in known(subject)]
     return f"{min(found).number}, the smallest of {len(found)}"
 
 
 @promise("rule", when=claims("lossy"))
 def lossy_says_so(subject: Subject) -> str:
-    """`lossy`: reports of runs under it say so; the number is how far its joint is from the target's."""
-    rule, worst = subject.rule(subject.examples[0]), (0.0, "")
+    """`lossy`: reports of runs under it say so; the number is the distance of its joint from the target's."""
+    rule, worst = subject.rule(), (0.0, "")
     for pair in known(subject):
         if pair.bench.next_distribution is not None:
             units, joint = sample(pair, rule, 0), joint_of(pair.bench)
@@ -81,41 +67,44 @@ def lossy_says_so(subject: Subject) -> str:
 
 @promise("rule", when=lambda component: component.exactness == "lossy" and component.options is not None)
 def strict_end_is_exact(subject: Subject) -> str:
-    """A lossy rule has a knob whose strict end is exact: the end of an option's range, or `Example.strict`."""
-    best = Evidence(0.0, "no option has an end to try; give its range (Field(ge=…, le=…)), or Example(strict=…)")
+    """A lossy rule is exact at the strict end of an option: an end of its range, or the values in `Example.strict`."""
+    best = Evidence(0.0, "no option has a range; give one (Field(ge=…, le=…)), or Example(strict=…)")
     for settings in _ends(subject):
-        rule: Rule = subject.made(subject.examples[0], settings)
+        rule: Rule = subject.instance(subject.examples[0], settings)
         said = ", ".join(f"{name} = {value}" for name, value in settings.items())
         found = min(judged(pair, rule) for pair in known(subject))
         if found.p > LEVEL:
             return f"{said}: {found.number}"
         best = max(best, Evidence(found.p, f"{said}: {found.number}"))
-    raise Broken("at no end of any option it is exact", best.number)
+    raise Broken("it is exact at no end of any option", best.number)
 
 
 @promise("rule", when=claims("synthetic"))
 def synthetic_says_so(subject: Subject) -> str:
-    """`synthetic`: reports of runs under it say that nothing of them is the target's."""
-    rule = subject.rule(subject.examples[0])
-    pair = pairs(subject)[0]
-    report = Decoder(pair.bench.target, pair.drafter(), rule, k=4).generate(pair.bench.prompt(ROWS), LIMIT).report
-    _report_says(subject, "synthetic", "")
+    """`synthetic`: reports of runs under it say so."""
+    report = _report_says(subject, "synthetic", "")
     return f"acceptance rate {report.acceptance_rate:.2f}, reported as {report.exactness}"
 
 
-def _report_says(subject: Subject, word: str, number: str) -> None:
+def _report_says(subject: Subject, word: str, number: str) -> Report:
+    """A report of a run under the rule.
+
+    Raises:
+        Broken: The report does not say that exactness.
+    """
     pair = pairs(subject)[0]
-    rule = subject.rule(subject.examples[0])
-    report = Decoder(pair.bench.target, pair.drafter(), rule, k=2).generate(pair.bench.prompt([0]), 4).report
+    decoder = Decoder(pair.bench.target, pair.drafter(), subject.rule(), k=4)
+    report = decoder.generate(pair.bench.prompt(ROWS), LIMIT).report
     if report.exactness != word or word not in str(report):
         raise Broken(f"a report says {report.exactness!r}", number or report.exactness)
+    return report
 
 
 def known(subject: Subject) -> list[Pair]:
-    """The pairs whose distribution is known.
+    """The pairs whose joint distribution is known.
 
     Raises:
-        Untried: None is.
+        Untried: There is none.
     """
     found = [pair for pair in pairs(subject) if pair.bench.next_distribution is not None or pair.bench is gaussian()]
     if not found:
@@ -125,11 +114,11 @@ def known(subject: Subject) -> list[Pair]:
 
 @dataclass(frozen=True, order=True)
 class Evidence:
-    """What a test of the joint came to.
+    """The result of a test of the joint.
 
     Attributes:
         p: The smaller of two p-values: of the joint, and of no lean towards the draft (`mmspec.testing.lean`).
-        number: Both tests, each with the smallest bias that it sees in 95 of 100 runs.
+        number: Both tests in words, each with the smallest bias that it sees in 95 of 100 runs.
     """
 
     p: float
@@ -137,10 +126,10 @@ class Evidence:
 
 
 def follows(pair: Pair, rule: Rule) -> Evidence:
-    """That the joint is followed.
+    """Evidence that the units follow the joint.
 
     Raises:
-        Broken: It is not, with two seeds.
+        Broken: They do not, with two seeds.
     """
     evidence = judged(pair, rule)
     if evidence.p <= LEVEL:
@@ -149,9 +138,9 @@ def follows(pair: Pair, rule: Rule) -> Evidence:
 
 
 def judged(pair: Pair, rule: Rule) -> Evidence:
-    """Whether the joint is followed: a second seed where the first one says no."""
+    """Evidence for or against the joint; a first seed that says no is followed by a second one."""
     evidence = _of_seed(pair, rule, 0)
-    return evidence if evidence.p > LEVEL else _of_seed(pair, rule, 7919)
+    return evidence if evidence.p > LEVEL else _of_seed(pair, rule, OTHER_SEED)
 
 
 def _of_seed(pair: Pair, rule: Rule, seed: int) -> Evidence:
@@ -181,7 +170,7 @@ def _normal(bench: Bench, units: Tensor) -> tuple[float, str]:
 
 
 def sample(pair: Pair, rule: Rule, seed: int) -> Tensor:
-    """Units of many rows that are all alike: `[rows, length, *unit]`."""
+    """Units of many equal rows: `[rows, length, *unit]`."""
     length = TOKENS if pair.bench is gaussian() else joint_of(pair.bench).dim()
     most = pair.bench.rows
     pieces = [range(first, min(first + most, pair.rows)) for first in range(0, pair.rows, most)]
@@ -197,22 +186,15 @@ def joint_of(bench: Bench) -> Tensor:
 
 
 def _ends(subject: Subject) -> Iterator[Mapping[str, Any]]:
-    """Option values to try: what the example says, else every end of every range, both ways of a switch, every word."""
-    given = [example.strict for example in subject.examples if example.strict]
-    if given:
-        yield from given
+    """Option values to try: those of the examples, else both ends of every range and all values of a switch or word."""
+    strict = [example.strict for example in subject.examples if example.strict]
+    if strict:
+        yield from strict
         return
-    options = subject.component.load_options()
-    assert options is not None
-    hints = typing.get_type_hints(options, include_extras=True)
-    for f in fields(options):
-        plain_type = typing.get_args(hints[f.name])[0] if hasattr(hints[f.name], "__metadata__") else hints[f.name]
-        limits = [
-            x for extra in getattr(hints[f.name], "__metadata__", ()) for x in getattr(extra, "metadata", [extra])
-        ]
-        values: list[Any] = [
-            end for x in limits for name in ("ge", "le") if (end := getattr(x, name, None)) is not None
-        ]
-        values += [False, True] if plain_type is bool else []
-        values += typing.get_args(plain_type) if typing.get_origin(plain_type) is typing.Literal else []
-        yield from ({f.name: value} for value in values)
+    from pydantic import TypeAdapter
+
+    options: Any = subject.component.load_options()
+    for name, schema in TypeAdapter(options).json_schema()["properties"].items():
+        values = [schema[end] for end in ("minimum", "maximum") if end in schema]
+        values += [False, True] if schema.get("type") == "boolean" else schema.get("enum", [])
+        yield from ({name: value} for value in values)

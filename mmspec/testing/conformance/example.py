@@ -1,15 +1,16 @@
-"""What a component is tried on, where the kit's own toys do not do.
+"""What a component is tried on where the kit's own toys are not enough.
 
-The kit tries drafters and rules on toys: a Markov chain, a text with memory, an image of codes, a Gaussian image. Give
-your factory (a class, or a function) an attribute `example` where that is not enough:
+The kit tries drafters and rules on toy targets: a Markov chain, a text with memory, a picture of codes, a Gaussian
+picture. Give your factory (a class or a function) an attribute `example` if it needs something else:
 
 * a **target** is made from a live model, which the kit does not have. Without an example only its manifest is checked.
-* a **drafter** may have an option without a default (a small model), learn from call to call, take one row at a time.
-* a **rule** or a **drafter** may need a word that no toy offers. (Targets with an example serve all components: a
-  drafter that needs `text` is tried on the example of whichever installed target offers `text`.)
+* a **drafter** may have an option without a default (a small model), learn from call to call, or take one row at a
+  time.
+* a **rule** or a **drafter** may need a word that no toy offers. (The examples of installed targets serve all
+  components: a drafter that needs `text` is tried on the example of an installed target that offers `text`.)
 
-`example` takes no arguments and returns an `Example`, or a list of them, each one a way to try the component; or it is
-the text `"module:function"` of such a function, so that nothing of it is imported unless the kit runs.
+`example` takes no arguments and returns an `Example`, or a list of them, each one a way to try the component. It may
+also be the text `"module:function"` of such a function, so that the module is imported only when the kit runs.
 
 Example:
     ```python
@@ -26,12 +27,9 @@ Example:
     ```
 """
 
-import importlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
-
-from mmspec.registry.specs import FactorySpec, Spec
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -44,17 +42,21 @@ class Example:
     """What a component is tried on. Every field may be left out.
 
     Attributes:
-        options: Its options: a value of the dataclass that its manifest names; default: all defaults.
+        options: The component's options: a value of the dataclass that its manifest names; default: all defaults.
         target: A small target, made in code; default: the kit's toys.
-        prompt: What `target.start` takes, for a batch of rows, given as numbers (any number is a row; equal numbers are
-            equal prompts). Rows should differ, in their lengths too if they may. Required with `target`.
-        again: From units `[batch, known]`, padded on the left, and their padding `[batch]`, to what `target.start`
-            takes: the target is then compared with itself after a fresh prefill. Without it (prompts that are not made
-            of units: a class, a caption) it is compared with its own one-unit passes.
-        guidance: Scale of the guidance under which it is sampled, of a target that gives unconditional scores.
+        prompt: Makes what `target.start` takes for a batch of rows. Rows are given as numbers (any number is a row;
+            equal numbers are equal prompts) and should differ, in their lengths too if they may. Required with
+            `target`.
+        again: Makes what `target.start` takes from units `[batch, known]`, padded on the left, and their padding
+            `[batch]`: the target is then compared with itself after a fresh prefill. Without it (for prompts that are
+            not made of units: a class, a caption) the target is compared with its own one-unit passes.
+        guidance: Guidance scale at which a target with unconditional scores is sampled.
         rows: Most rows of a batch that a drafter takes; default: any number.
-        learns: A drafter remembers across rows or calls, so that its drafts (never the output) depend on them.
-        strict: Of a lossy rule: option values at which it is exact; default: both ends of every option are tried.
+        learns: Whether a drafter remembers across rows or calls, so that its drafts (never the output) depend on them.
+        strict: Option values at which a lossy rule is exact; default: both ends of every option are tried.
+
+    Raises:
+        ValueError: `target` is given without `prompt`, or `rows` is less than 1.
     """
 
     options: Any = None
@@ -73,25 +75,12 @@ class Example:
             raise ValueError(f"rows is the most rows that a drafter takes, at least 1; got {self.rows}")
 
 
-def examples_of(component: Spec) -> list[Example]:
-    """The examples of a component; none where it has no factory, or its factory names none.
+@runtime_checkable
+class HasExample(Protocol):
+    """A factory that says what its components are tried on.
 
-    Raises:
-        TypeError: What the attribute `example` gives is no example.
+    Attributes:
+        example: A function that returns an `Example` or a list of them, or its place as `"module:function"`.
     """
-    if not isinstance(component, FactorySpec):
-        return []
-    given = getattr(component.load(), "example", None)
-    if given is None:
-        return []
-    if isinstance(given, str):
-        module, _, name = given.partition(":")
-        given = getattr(importlib.import_module(module), name)
-    made = given()
-    listed = list(made) if isinstance(made, list | tuple) else [made]
-    for example in listed:
-        if not isinstance(example, Example):
-            raise TypeError(
-                f"`example` of {component.qualified!r} returns {example!r}, not an Example or a list of them"
-            )
-    return listed
+
+    example: Callable[[], Example | list[Example]] | str

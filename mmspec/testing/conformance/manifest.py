@@ -13,7 +13,7 @@ from mmspec.core.capabilities import TargetAware
 from mmspec.core.drafters.host import HostDrafter
 from mmspec.registry.fields import EXACTNESS
 from mmspec.registry.options import build, explain
-from mmspec.testing.conformance.check import Broken, Untried, promise
+from mmspec.testing.conformance.promise import Broken, Untried, promise
 from mmspec.testing.conformance.subject import Subject
 
 PARTS = ("target", "drafter", "rule")
@@ -91,7 +91,7 @@ def _instances(subject: Subject) -> Iterator[Any]:
     """One component for every example; a target's is the example's own."""
     for example in subject.examples:
         if subject.component.kind != "target":
-            yield subject.made(example)
+            yield subject.instance(example)
         elif example.target is None:
             raise Untried(TARGET)
         else:

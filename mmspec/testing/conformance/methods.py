@@ -1,4 +1,4 @@
-"""What a method promises, end to end: a name that users write, and the output that they get."""
+"""What a method promises, end to end: users write its name, and get this output."""
 
 from collections.abc import Mapping
 from dataclasses import fields
@@ -8,35 +8,30 @@ import torch
 from torch import Tensor
 
 import mmspec
-from mmspec.registry import MethodSpec
+from mmspec.core.capabilities import RunsModel
 from mmspec.testing.conformance.benches import gaussian
-from mmspec.testing.conformance.check import Broken, Untried, promise
 from mmspec.testing.conformance.exactness import follows
-from mmspec.testing.conformance.play import LIMIT, K, Player, differing, plain
-from mmspec.testing.conformance.rules import Pair
+from mmspec.testing.conformance.play import K, Player, plain, refuse_differing
+from mmspec.testing.conformance.promise import Broken, Untried, claims, is_exact, promise
+from mmspec.testing.conformance.rule_pairs import Pair
 from mmspec.testing.conformance.subject import Subject, Trial
 
 NEW = 20
 
 
-def exact(component: MethodSpec) -> bool:
-    """Whether a method says that it is exact."""
-    return component.exactness in ("invariant", "lossless")
-
-
-@promise("method", when=exact)
+@promise("method", when=is_exact)
 def greedy_equals_plain(subject: Subject) -> str:
     """At temperature 0 the output is plain greedy decoding."""
     return _equals(subject, sample=False)
 
 
-@promise("method", when=lambda component: component.exactness == "invariant")
+@promise("method", when=claims("invariant"))
 def sampled_equals_plain(subject: Subject) -> str:
     """`invariant`: with the same seed, sampled output is that of plain decoding."""
     return _equals(subject, sample=True)
 
 
-@promise("method", when=lambda component: component.exactness == "lossless")
+@promise("method", when=claims("lossless"))
 def sampled_follows_the_distribution(subject: Subject) -> str:
     """`lossless`: the joint of several sampled units is the target's own."""
     found = []
@@ -45,7 +40,7 @@ def sampled_follows_the_distribution(subject: Subject) -> str:
         if known and (trial.example.rows or 2) > 1:
             rows = subject.rows(trial.bench)
             pair = Pair(trial.bench, subject.component.name, lambda t=trial: t.drafter(), rows)  # type: ignore[misc]
-            found.append(follows(pair, subject.rule(trial.example)))
+            found.append(follows(pair, subject.rule()))
     if not found:
         raise Untried("no distribution to compare with: give its target's example at most 8 units")
     return f"{min(found).number}, the smallest of {len(found)}"
@@ -53,9 +48,9 @@ def sampled_follows_the_distribution(subject: Subject) -> str:
 
 @promise("method")
 def disabling_leaves_no_trace(subject: Subject) -> str:
-    """`mmspec.enable`, `generate`, `disable`: the model is afterwards the object that it was before."""
+    """`mmspec.enable`, `generate`, `disable`: the model is the same object afterwards."""
     for trial in _enabled(subject):
-        model: Any = trial.bench.target.model  # type: ignore[attr-defined]
+        model = _model(trial)
         before, written = dict(vars(model)), _written(model)
         with mmspec.enable(model, subject.component.qualified, k=K, **_options(trial)):
             model.generate(**trial.bench.prompt([0]), max_new_tokens=4, do_sample=False)
@@ -66,12 +61,12 @@ def disabling_leaves_no_trace(subject: Subject) -> str:
     return f"0 of {len(before)} attributes changed"
 
 
-@promise("method", when=exact)
+@promise("method", when=is_exact)
 def enabled_equals_stock(subject: Subject) -> str:
     """Enabled, `model.generate` returns what it returns without mmspec: greedy, and by torch's seed if `invariant`."""
     rows, lengths = 0, []
     for trial in _enabled(subject):
-        model: Any = trial.bench.target.model  # type: ignore[attr-defined]
+        model = _model(trial)
         for sample in (False, True) if subject.component.exactness == "invariant" else (False,):
             call = dict(**trial.bench.prompt([0, 1, 2]), max_new_tokens=NEW, do_sample=sample)
             stock = _generated(model, call)
@@ -79,25 +74,19 @@ def enabled_equals_stock(subject: Subject) -> str:
                 ours = _generated(model, call)
             assert spec.report is not None
             lengths.append(spec.report.acceptance_length)
-            rows += len(ours)
-            wrong = differing(list(ours), list(stock)) if ours.shape == stock.shape else len(ours)
-            if wrong:
-                how = "sampled" if sample else "greedy"
-                raise Broken(f"{how}, rows differ from unmodified transformers", f"{wrong} of {len(ours)} rows differ")
+            how = "sampled" if sample else "greedy"
+            rows += refuse_differing(list(ours), list(stock), f"{how}, rows differ from unmodified transformers")
     return f"0 of {rows} rows differ, acceptance length {min(lengths):.2f} to {max(lengths):.2f}"
 
 
 def _equals(subject: Subject, sample: bool) -> str:
     rows, lengths = 0, []
     for trial in subject.trials:
-        if not trial.bench.discrete:  # such units have no likeliest one, and no method promises their path
+        if not trial.bench.discrete:  # there is no greedy decoding, and no method promises equal samples
             continue
-        rule = subject.rule(trial.example)
-        played = Player(trial, rule).play(trial.batches, warp=trial.bench.warp if sample else trial.bench.greedy)
-        wrong = differing(played.units, plain(trial.bench, trial.batches, limit=LIMIT, sample=sample))
-        if wrong:
-            raise Broken(f"on {trial.name}, rows are not the plain ones", f"{wrong} of {len(played.units)} rows differ")
-        rows += len(played.units)
+        played = Player(trial, subject.rule()).play(trial.batches, warp=None if sample else trial.bench.greedy)
+        expected = plain(trial.bench, trial.batches, sample=sample)
+        rows += refuse_differing(played.units, expected, f"on {trial.name}, rows are not the plain ones")
         lengths.append(played.length)
     if not rows:
         raise Untried("it fits continuous targets only, which are not greedy")
@@ -105,27 +94,34 @@ def _equals(subject: Subject, sample: bool) -> str:
 
 
 def _enabled(subject: Subject) -> list[Trial]:
-    """Trials on a live model that can be enabled."""
-    found = [trial for trial in subject.trials if _generates(trial)]
-    found = [t for t in found if subject.registry.target_for(t.bench.target.model) is not None]  # type: ignore[attr-defined]
+    """Trials on a live model that can be enabled, whose `generate` takes what the target takes.
+
+    Raises:
+        Untried: There are none.
+    """
+    found = []
+    for trial in subject.trials:
+        model = _model(trial)
+        generates = hasattr(model, "generate") and isinstance(trial.bench.prompt([0]), Mapping)
+        if generates and subject.registry.target_for(model) is not None:
+            found.append(trial)
     if not found:
         raise Untried("it fits no target with an example whose prompts are arguments of a live model's `generate`")
     return found
 
 
-def _generates(trial: Trial) -> bool:
-    """Whether a live model's `generate` takes what the target takes: pictures are made by a pipeline instead."""
-    live = hasattr(getattr(trial.bench.target, "model", None), "generate")
-    return live and isinstance(trial.bench.prompt([0]), Mapping)
+def _model(trial: Trial) -> Any:
+    """The live model; None for a target without one."""
+    return trial.bench.target.model if isinstance(trial.bench.target, RunsModel) else None
 
 
 def _options(trial: Trial) -> dict[str, Any]:
-    """The example's options as `enable` takes them: those that are not defaults, nor the method's own."""
+    """The example's options as `enable` takes them, without defaults and without those that the method sets."""
     options, component = trial.example.options, trial.subject.component
     if options is None:
         return {}
-    given = {f.name: getattr(options, f.name) for f in fields(options) if getattr(options, f.name) is not f.default}
-    return {name: value for name, value in given.items() if name not in component.defaults}
+    changed = {f.name: getattr(options, f.name) for f in fields(options) if getattr(options, f.name) is not f.default}
+    return {name: value for name, value in changed.items() if name not in component.defaults}
 
 
 def _generated(model: Any, call: dict[str, Any]) -> Tensor:

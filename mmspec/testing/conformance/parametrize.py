@@ -1,4 +1,4 @@
-"""Checks as tests of pytest: one test a check, expected failures strict."""
+"""Checks as pytest tests: one test per check; expected failures are strict."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
@@ -17,13 +17,14 @@ def parametrize_checks(
     """One test for every check.
 
     Args:
-        components: A plugin's name (all that it offers), a component's, components, or several of these.
-        registry: Where to look names up; default: what is installed.
-        expected_failures: By check, or by `component/check`, why it fails; one that passes fails the test.
-        thorough: Statistics on 400,000 rows or more, which takes minutes, not seconds.
+        components: A component, its name, the name of a plugin (all that it offers), or several of these.
+        registry: The registry in which names are looked up; default: what is installed.
+        expected_failures: Why a check fails, by check or by `component/check`; such a check fails its test if it
+            passes.
+        thorough: Statistics on 400,000 rows or more, which takes minutes instead of seconds.
 
     Raises:
-        ValueError: A name is unknown (component, or check); says which is nearest.
+        ValueError: scipy is not installed, or a component or check is unknown (names the nearest).
 
     Example:
         ```python

@@ -1,4 +1,4 @@
-"""Decoding on a bench, watched, batch by batch; and the plain text that it is compared with, remembered."""
+"""Decoding on a bench with a watched drafter, batch by batch; and the plain output that it is compared with."""
 
 import itertools
 from collections.abc import Iterator, Sequence
@@ -15,20 +15,21 @@ from mmspec.core.rules import Rule
 from mmspec.core.types import Draft
 from mmspec.core.warp import Warp
 from mmspec.testing.conformance.benches import Bench
+from mmspec.testing.conformance.promise import Broken
 from mmspec.testing.conformance.subject import Trial
 from mmspec.testing.conformance.watch import FAILED, Log, Watched
 
 K = 4
 LIMIT = 18
 ROUNDING = 1e-3
-"""Of continuous units: in another batch a model's products are rounded otherwise, and rows feed on what they drew."""
+"""Tolerance for continuous units: a batch rounds products differently, and rows feed on what they drew."""
 
 Batches = Sequence[Sequence[int]]
 Rounds = list[tuple[int, Draft]]
 
 
 class Alternating:
-    """0, 4, 1, 2, 0, … units: empty rounds, and drafts of every length."""
+    """A policy of 0, 4, 1, 2, 0, … units: empty rounds, and drafts of every length."""
 
     def __init__(self) -> None:
         self._turn = itertools.cycle((0, K, 1, 2))
@@ -45,15 +46,15 @@ class Alternating:
 
 @dataclass
 class Played:
-    """What came out of some batches.
+    """The output of some batches.
 
     Attributes:
-        batches: Their rows.
+        batches: The numbers of their rows.
         log: What the drafter did wrong.
-        units: Of every row of every batch.
-        rounds: Of every batch: what was asked for and drafted.
+        units: The units of every row of every batch.
+        rounds: For every batch: the budget and the draft of every round.
         emitted: Units after the first of each row.
-        passes: Passes of the target after prefill, a row each.
+        passes: Passes of the target after prefill, summed over rows.
     """
 
     batches: Batches
@@ -70,11 +71,11 @@ class Played:
 
     @property
     def drafts(self) -> int:
-        """How many drafts there were."""
+        """The number of drafts."""
         return sum(map(len, self.rounds))
 
-    def by_row(self) -> dict[int, Rounds]:
-        """Rounds of every row, its own place in each draft put first."""
+    def by_row(self) -> dict[int, list[tuple[int, Any]]]:
+        """For every row: the budget of every round, and the row's part of the draft."""
         return {
             row: [(budget, _row(draft, place)) for budget, draft in rounds]
             for rows, rounds in zip(self.batches, self.rounds, strict=True)
@@ -86,21 +87,21 @@ class Player:
     """A decoder with a new, watched drafter.
 
     Args:
-        trial: Where and with what.
+        trial: The drafter and its bench.
         rule: The rule.
-        policy: Budgets; default: always `K`.
+        policy: Budgets of the rounds; default: always `K`.
     """
 
     def __init__(self, trial: Trial, rule: Rule, policy: Policy | None = None) -> None:
         self.bench = trial.bench
-        made = trial.drafter()
-        self.drafter = None if made is None else Watched(made)
+        drafter = trial.drafter()
+        self.drafter = None if drafter is None else Watched(drafter)
         self.decoder = Decoder(self.bench.target, self.drafter, rule, k=K, policy=policy)
 
     def play(
         self, batches: Batches, *, limit: int = LIMIT, warp: Warp | None = None, ends: int | None = None
     ) -> Played:
-        """Decode batches; a row's seed is its own, so that it is the same in every batch."""
+        """Decode batches; each row has a seed of its own, the same in every batch."""
         played = Played(batches, Log())
         for rows in batches:
             if self.drafter is not None:
@@ -116,21 +117,39 @@ class Player:
 
 
 def seeds(rows: Sequence[int]) -> list[int]:
-    """One a row."""
+    """One seed per row."""
     return [1000 + row for row in rows]
 
 
 def plain(
     bench: Bench, batches: Batches, *, limit: int = LIMIT, sample: bool = True, ends: int | None = None
 ) -> list[Tensor]:
-    """The plain text of all rows; remembered."""
+    """Plain decoding of all rows; cached."""
     return [row for rows in batches for row in _plain(bench, tuple(rows), limit, sample, ends)]
 
 
-def differing(ours: Sequence[Tensor], theirs: Sequence[Tensor]) -> int:
-    """How many rows are not equal; continuous ones, up to rounding."""
-    assert len(ours) == len(theirs)
-    return sum(not _equal(a, b) for a, b in zip(ours, theirs, strict=True))
+@cache
+def _plain(bench: Bench, rows: tuple[int, ...], limit: int, sample: bool, ends: int | None) -> list[Tensor]:
+    warp = bench.warp if sample else bench.greedy
+    output = Decoder(bench.target).generate(bench.prompt(rows), limit, seed=seeds(rows), warp=warp, ends=ends)
+    return [row.clone() for row in output.units]
+
+
+def differing(a: Sequence[Tensor], b: Sequence[Tensor]) -> int:
+    """The number of rows that are not equal; continuous rows are compared up to rounding."""
+    return sum(not _equal(x, y) for x, y in zip(a, b, strict=True))
+
+
+def refuse_differing(a: Sequence[Tensor], b: Sequence[Tensor], reason: str) -> int:
+    """Compare rows. Returns how many there are.
+
+    Raises:
+        Broken: Some differ; with the reason and the number of rows.
+    """
+    wrong = differing(a, b)
+    if wrong:
+        raise Broken(reason, f"{wrong} of {len(a)} rows differ")
+    return len(a)
 
 
 def _equal(a: Tensor, b: Tensor) -> bool:
@@ -140,33 +159,26 @@ def _equal(a: Tensor, b: Tensor) -> bool:
 
 
 def unlike(a: Played, b: Played) -> tuple[int, int]:
-    """Of the drafts that a row got in both, in the same round for the same budget: how many differ, and how many."""
+    """Drafts of the same row, round and budget: how many differ, and how many there are."""
     ours, theirs = a.by_row(), b.by_row()
     pairs = [pair for row in ours.keys() & theirs.keys() for pair in _same_budget(ours[row], theirs[row])]
     return sum(not _same_nodes(x, y) for x, y in pairs), len(pairs)
 
 
 def _same_nodes(x: Any, y: Any) -> bool:
-    if [above for above, _ in x] != [above for above, _ in y]:
+    if [parent for parent, _ in x] != [parent for parent, _ in y]:
         return False
     return all(_equal(torch.tensor(a), torch.tensor(b)) for (_, a), (_, b) in zip(x, y, strict=True))
 
 
-def _same_budget(a: Rounds, b: Rounds) -> Iterator[tuple[Any, Any]]:
-    for (mine, ours), (other, theirs) in zip(a, b, strict=False):
-        if mine == other != FAILED:
-            yield ours, theirs
+def _same_budget(a: list[tuple[int, Any]], b: list[tuple[int, Any]]) -> Iterator[tuple[Any, Any]]:
+    for (budget, x), (other, y) in zip(a, b, strict=False):  # a row alone may have more rounds than in its batch
+        if budget == other != FAILED:
+            yield x, y
 
 
 def _row(draft: Draft, place: int) -> Any:
-    """The valid nodes of a row of a draft: parent (the root is 0) and unit."""
+    """The valid nodes of one row of a draft: parent (the root is 0) and unit."""
     parent = draft.index.parent[:, 1:].expand(len(draft.units), -1)
-    nodes = zip(parent[place].tolist(), draft.units[place].tolist(), draft.valid[place].tolist(), strict=False)
+    nodes = zip(parent[place].tolist(), draft.units[place].tolist(), draft.valid[place].tolist(), strict=True)
     return [(above, unit) for above, unit, valid in nodes if valid]
-
-
-@cache
-def _plain(bench: Bench, rows: tuple[int, ...], limit: int, sample: bool, ends: int | None) -> list[Tensor]:
-    warp = bench.warp if sample else bench.greedy
-    output = Decoder(bench.target).generate(bench.prompt(rows), limit, seed=seeds(rows), warp=warp, ends=ends)
-    return [row.clone() for row in output.units]

@@ -2,12 +2,14 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 from importlib.util import find_spec
+from typing import TYPE_CHECKING
 
 from mmspec.registry import Registry, Spec, installed
 from mmspec.registry.specs import KINDS
 from mmspec.registry.suggest import unknown
-from mmspec.testing.conformance.check import NOTHING, Check, claimed, known
-from mmspec.testing.conformance.outcome import Outcome
+
+if TYPE_CHECKING:
+    from mmspec.testing.conformance.check import Check, Outcome
 
 
 def check_component(
@@ -16,18 +18,18 @@ def check_component(
     registry: Registry | None = None,
     expected_failures: Mapping[str, str] | None = None,
     thorough: bool = False,
-) -> list[Outcome]:
+) -> "list[Outcome]":
     """Run every check of a component, or of all components of a name.
 
     Args:
-        component: A component, its name, `plugin:name`, or the name of a plugin, which is all that it offers.
-        registry: Where to look names up; default: what is installed.
-        expected_failures: By check, or by `component/check`, why it fails. Shown as `xfail`; one that passes is a
-            failure.
-        thorough: Statistics on 400,000 rows or more, which takes minutes, not seconds.
+        component: A component, its name, `plugin:name`, or the name of a plugin (all that it offers).
+        registry: The registry in which names are looked up; default: what is installed.
+        expected_failures: Why a check fails, by check or by `component/check`. Such a check is shown as `xfail`; if it
+            passes, that is a failure.
+        thorough: Statistics on 400,000 rows or more, which takes minutes instead of seconds.
 
     Raises:
-        ValueError: A name is unknown (component, or check); says which is nearest.
+        ValueError: scipy is not installed, or a component or check is unknown (names the nearest).
     """
     return [check.outcome() for check in checks_for([component], registry, expected_failures, thorough)]
 
@@ -38,7 +40,7 @@ def checks_of(
     registry: Registry | None = None,
     expected_failures: Mapping[str, str] | None = None,
     thorough: bool = False,
-) -> list[Check]:
+) -> "list[Check]":
     """The checks that `check_component` would run, not run yet. Arguments and errors are the same."""
     return checks_for([component], registry, expected_failures, thorough)
 
@@ -48,17 +50,17 @@ def checks_for(
     registry: Registry | None = None,
     expected: Mapping[str, str] | None = None,
     thorough: bool = False,
-) -> list[Check]:
-    """The checks of several, in order.
-
-    Raises:
-        ValueError: scipy is not installed, or a name is unknown.
-    """
+) -> "list[Check]":
+    """The checks of several components or names, in order. Arguments and errors as in `check_component`."""
     refuse_without_scipy()
+    from mmspec.testing.conformance.check import Check, claimed, known
     from mmspec.testing.conformance.subject import Subject
 
     registry = registry if registry is not None else installed()
-    reasons = {_named(name): reason for name, reason in (expected or {}).items()}
+    reasons = {}
+    for place, reason in (expected or {}).items():
+        name, _, check = place.rpartition("/")
+        reasons[name, known(check)] = reason
     checks = []
     for component in (found for name in wanted for found in select(name, registry)):
         subject = Subject(component, registry, thorough)
@@ -69,7 +71,7 @@ def checks_for(
 
 
 def refuse_without_scipy() -> None:
-    """Refuse to begin what cannot be finished.
+    """Check for scipy before anything runs.
 
     Raises:
         ValueError: scipy is not installed.
@@ -79,10 +81,10 @@ def refuse_without_scipy() -> None:
 
 
 def select(name: str | Spec, registry: Registry) -> list[Spec]:
-    """The components that a name means: a plugin's, all kinds of a name, or the one that it is.
+    """The components that a name means: those of a plugin, those of every kind that share the name, or the component.
 
     Raises:
-        ValueError: There is none; says which is nearest.
+        ValueError: There is none; names the nearest.
     """
     if isinstance(name, Spec):
         return [name]
@@ -102,14 +104,11 @@ def select(name: str | Spec, registry: Registry) -> list[Spec]:
     ]
 
 
-def broken_plugins(registry: Registry) -> Iterator[Outcome]:
-    """A failure for every plugin that could not be loaded."""
+def broken_plugins(registry: Registry) -> "Iterator[Outcome]":
+    """A failed check for every plugin that could not be loaded."""
+    from mmspec.testing.conformance.check import Outcome
+    from mmspec.testing.conformance.promise import NOTHING
+
     for plugin in registry.plugins():
         if plugin.error:
             yield Outcome("plugin-loads", plugin.name, "fail", NOTHING, plugin.error, "plugin")
-
-
-def _named(expected: str) -> tuple[str, str]:
-    """`component/check` or `check`, taken apart."""
-    component, _, check = expected.rpartition("/")
-    return component, known(check)

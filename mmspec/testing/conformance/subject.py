@@ -1,6 +1,6 @@
-"""A component on trial: how it is made, and where it is tried."""
+"""A component under test: how instances are made, and on which benches it is tried."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any
@@ -8,11 +8,12 @@ from typing import Any
 from mmspec.core.decoder import Decoder
 from mmspec.core.protocols import Drafter
 from mmspec.core.rules import Match, RecursiveRejection, Rejection, Rule
-from mmspec.registry import DrafterSpec, Pairing, Registry, RuleSpec, pair
+from mmspec.registry import Pairing, Registry, pair
 from mmspec.registry.options import build
 from mmspec.testing.conformance.benches import Bench, bench_of, toys
-from mmspec.testing.conformance.check import Untried
-from mmspec.testing.conformance.example import Example, examples_of
+from mmspec.testing.conformance.example import Example
+from mmspec.testing.conformance.examples import examples_of
+from mmspec.testing.conformance.promise import Untried
 
 THOROUGH = 400_000
 """Rows of a thorough statistical trial."""
@@ -20,12 +21,12 @@ THOROUGH = 400_000
 
 @dataclass(frozen=True, eq=False)
 class Trial:
-    """One way to try a drafter, a rule or a method.
+    """One way to try a drafter or a method.
 
     Attributes:
-        subject: Who is tried.
-        bench: Where.
-        example: How.
+        subject: The component.
+        bench: The target and its prompts.
+        example: The component's options and limits.
     """
 
     subject: "Subject"
@@ -33,25 +34,24 @@ class Trial:
     example: Example
 
     def drafter(self) -> Drafter | None:
-        """A new drafter."""
+        """A new drafter; None for a method without drafts."""
         return self.subject.drafter(self.example)
 
     def rule(self, fresh: bool = False) -> Rule:
-        """A rule for the drafter: `match` where that is possible, or one whose noise is fresh.
+        """A new rule for the drafter: `match` where that is possible and `fresh` is not asked for.
+
+        Args:
+            fresh: Only rules whose noise is fresh in every round.
 
         Raises:
-            Untried: No rule with fresh noise takes the drafter.
+            Untried: No such rule takes the drafter.
         """
         drafter = self.drafter()
         assert drafter is not None
-        rules: list[Rule] = [Match()] if self.bench.discrete and not fresh else []
-        for rule in [*rules, Rejection(), RecursiveRejection()]:
-            try:
-                Decoder(self.bench.target, drafter, rule)
-            except ValueError:
-                continue
-            return rule
-        raise Untried("no rule that draws fresh noise takes it")
+        try:
+            return _rule_for(self.bench, drafter, fresh)
+        except ValueError:
+            raise Untried("no rule that draws fresh noise takes it") from None
 
     @property
     def matched(self) -> bool:
@@ -60,77 +60,78 @@ class Trial:
 
     @property
     def name(self) -> str:
-        """Where it is tried."""
+        """The bench's name, for messages."""
         return self.bench.name
 
     @property
     def batches(self) -> list[list[int]]:
-        """Rows of the batches to decode."""
+        """The batches to decode, as numbers of rows."""
         most = self.example.rows
         return [list(range(8))] if most is None or most >= 8 else [[row] for row in range(3)]
 
 
 class Subject:
-    """A component on trial.
+    """A component under test.
 
     Args:
-        component: The component's spec.
-        registry: Where it comes from.
-        thorough: Statistics on `THOROUGH` rows, in minutes: a bias of 2 % shows.
+        component: The component.
+        registry: The registry that it comes from.
+        thorough: Whether statistics use `THOROUGH` rows, which takes minutes and shows a bias of 2 %.
+
+    Attributes:
+        cache: Results that several checks share.
+        crashes: Exceptions other than `ValueError` that were raised where drafter and target were paired.
     """
 
     def __init__(self, component: Any, registry: Registry, thorough: bool = False) -> None:
         self.component, self.registry, self.thorough = component, registry, thorough
-        self.kept: dict[Any, Any] = {}
-        self.crashes: list[str] = []  # what was raised where a ValueError would have been a refusal
+        self.cache: dict[Any, Any] = {}
+        self.crashes: list[str] = []
 
     @cached_property
     def examples(self) -> list[Example]:
-        """What it is tried on, as its author says; else one example of all defaults."""
+        """The author's examples; one example of all defaults if there are none."""
         return examples_of(self.component) or [Example()]
 
     def rows(self, bench: Bench) -> int:
         """Rows of a statistical trial."""
         return max(bench.rows, THOROUGH) if self.thorough else bench.rows
 
-    def made(self, example: Example, changed: Mapping[str, Any] | None = None) -> Any:
-        """A new instance, with the example's options, or with some of them changed."""
+    def instance(self, example: Example, changed: Mapping[str, Any] | None = None) -> Any:
+        """A new instance with the example's options, some of them changed."""
         options = example.options
         declared = self.component.load_options()
-        if changed:
-            assert declared is not None
+        if declared is not None and (changed or options is None):
             values = {} if options is None else {f.name: getattr(options, f.name) for f in fields(options)}
-            options = build(declared, {**values, **changed}, self.component.qualified)
-        elif options is None and declared is not None:
-            options = build(declared, {}, self.component.qualified)
+            options = build(declared, {**values, **(changed or {})}, self.component.qualified)
         factory = self.component.load()
         return factory() if options is None else factory(options)
 
     def drafter(self, example: Example) -> Drafter | None:
-        """A new drafter: itself, or a method's."""
+        """A new drafter: the component itself, or the method's; None for a method without drafts."""
         if self.component.kind == "drafter":
-            drafter: Drafter = self.made(example)
+            drafter: Drafter = self.instance(example)
             return drafter
-        if self.pairing.drafter is None:
-            return None
-        part = Subject(self.pairing.drafter, self.registry)
-        own = {name: value for name, value in self.component.defaults.items() if name in _names(part.component)}
-        drafter = part.made(example, own)
-        return drafter
+        return None if self.pairing.drafter is None else self._part(self.pairing.drafter, example)
 
-    def rule(self, example: Example) -> Rule:
-        """A new rule: itself, or a method's."""
+    def rule(self, example: Example | None = None) -> Rule:
+        """A new rule: the component itself, with the options of its first example or of `example`; or the method's."""
         if self.component.kind == "rule":
-            rule: Rule = self.made(example)
+            rule: Rule = self.instance(example or self.examples[0])
             return rule
-        part = Subject(self.pairing.rule, self.registry)
-        own = {name: value for name, value in self.component.defaults.items() if name in _names(part.component)}
-        rule = part.made(part.examples[0], own)
+        rule = self._part(self.pairing.rule)
         return rule
+
+    def _part(self, component: Any, example: Example | None = None) -> Any:
+        """A method's drafter or rule, with the option values that the method sets."""
+        part, options = Subject(component, self.registry), component.load_options()
+        names = set() if options is None else {f.name for f in fields(options)}
+        own = {name: value for name, value in self.component.defaults.items() if name in names}
+        return part.instance(example or part.examples[0], own)
 
     @cached_property
     def own_benches(self) -> list[Bench]:
-        """The targets of its own examples."""
+        """Benches of the component's own examples."""
         return [bench_of(self.component.name, example) for example in self.examples if example.target is not None]
 
     @cached_property
@@ -140,18 +141,19 @@ class Subject:
 
     @cached_property
     def trials(self) -> list[Trial]:
-        """Where a drafter or a method is tried.
+        """All ways to try a drafter or a method.
 
         Raises:
-            Untried: Nowhere; says what to add.
+            Untried: There are none; says why, and what to add.
         """
-        examples = self.examples
         if self.component.kind == "method":
             drafter = self.pairing.drafter
             examples = Subject(drafter, self.registry).examples[:1] if drafter else [Example()]
+        else:
+            examples = self.examples
         trials, refusals = [], []
         for example in examples:
-            found, refused = self._tried(example)
+            found, refused = self._trials_of(example)
             trials += found
             refusals += refused
         if not trials:
@@ -161,10 +163,10 @@ class Subject:
             )
         return trials
 
-    def _tried(self, example: Example) -> tuple[list[Trial], list[str]]:
-        """Trials of one example, and why other places do not do. A target's example serves where no toy does.
+    def _trials_of(self, example: Example) -> tuple[list[Trial], list[str]]:
+        """Trials of one example, and the refusals of other benches.
 
-        Methods are tried on both: users call them on live models.
+        Examples of installed targets serve if no toy fits; for methods, which users call on live models, always.
         """
         if example.target is not None:
             return self._fitting([bench_of(self.component.name, example)], example)
@@ -174,53 +176,56 @@ class Subject:
         others, more = self._fitting(targets(self.registry), example)
         return found + others, refused + more
 
-    def _fitting(self, benches: "list[Bench] | Iterator[Bench]", example: Example) -> tuple[list[Trial], list[str]]:
+    def _fitting(self, benches: Iterable[Bench], example: Example) -> tuple[list[Trial], list[str]]:
         found, refused = [], []
         for bench in benches:
             trial = Trial(self, bench, example)
             try:
-                self._meet(trial)
+                self._pair(trial)
             except ValueError as error:
                 refused.append(f"{bench.name}: {error}")
                 continue
-            except Exception as error:  # anything else is a fault, which `can-be-made` tells
+            except Exception as error:  # a fault, which the check `can-be-made` reports
                 refused.append(f"{bench.name}: {type(error).__name__}: {error}")
                 self.crashes.append(refused[-1])
                 continue
             found.append(trial)
         return found, refused
 
-    def _meet(self, trial: Trial) -> None:
-        """Refuses as the decoder does."""
-        bench = trial.bench
+    def _pair(self, trial: Trial) -> None:
+        """Refuse what the decoder would refuse."""
         if self.component.kind == "method":
-            missing = self.pairing.missing(bench.target.offers)
+            missing = self.pairing.missing(trial.bench.target.offers)
             if missing:
                 raise ValueError(f"it does not offer {', '.join(sorted(missing))}")
-            Decoder(bench.target, trial.drafter(), self.rule(trial.example))
-            return
-        drafter = trial.drafter()
-        assert drafter is not None
-        refusals = []
-        for rule in (Match(), Rejection(), RecursiveRejection()):
-            if "discrete" in rule.needs and not bench.discrete:
-                continue
-            try:
-                Decoder(bench.target, drafter, rule)
-                return
-            except ValueError as error:
-                refusals.append(str(error))
-        raise ValueError(refusals[0])
+            Decoder(trial.bench.target, trial.drafter(), self.rule())
+        else:
+            drafter = trial.drafter()
+            assert drafter is not None
+            _rule_for(trial.bench, drafter)
 
 
 def targets(registry: Registry) -> Iterator[Bench]:
-    """The examples of installed targets."""
+    """Benches of the examples of installed targets."""
     for component in registry.components("target"):
         for example in examples_of(component):
             if example.target is not None:
                 yield bench_of(component.name, example)
 
 
-def _names(component: DrafterSpec | RuleSpec) -> set[str]:
-    options = component.load_options()
-    return set() if options is None else {f.name for f in fields(options)}
+def _rule_for(bench: Bench, drafter: Drafter, fresh: bool = False) -> Rule:
+    """The first rule that takes a drafter.
+
+    Raises:
+        ValueError: None does; says why the first one does not.
+    """
+    refusals = []
+    for rule in (Match(), Rejection(), RecursiveRejection()):
+        if (isinstance(rule, Match) and fresh) or ("discrete" in rule.needs and not bench.discrete):
+            continue
+        try:
+            Decoder(bench.target, drafter, rule)
+            return rule
+        except ValueError as error:
+            refusals.append(error)
+    raise refusals[0]

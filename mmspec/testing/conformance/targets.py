@@ -1,17 +1,14 @@
-"""What a target promises: a pass over a tree scores every node as if its path alone had been read, and a commit keeps
-just that path.
+"""What a target promises: a pass over a tree scores every node as if only its path had been read, and a commit keeps
+the accepted path and nothing else.
 """
-
-from typing import Any
 
 import torch
 
 from mmspec.core.types import Draft, TargetOutput
-from mmspec.registry import TargetSpec
 from mmspec.testing.conformance.benches import Bench
-from mmspec.testing.conformance.calls import WIDTH, Call, numbers, reference
-from mmspec.testing.conformance.check import Broken, Untried, promise
+from mmspec.testing.conformance.calls import WIDTH, DrivenCall, numbers, reference
 from mmspec.testing.conformance.manifest import TARGET
+from mmspec.testing.conformance.promise import Broken, Untried, offers, promise
 from mmspec.testing.conformance.subject import Subject
 
 ROWS = [0, 1, 2, 3]
@@ -22,57 +19,51 @@ PATHS = {TREE: [_SHORT, _LONG, _LONG, _SHORT], CHAIN: [_WHOLE] * 4}
 """A path of each row, as node ids of the rooted draft."""
 
 TOLERANCE = 1e-3
-"""Of the largest logit, or of what a distribution draws: rounding stays below, a wrong mask or position does not."""
-
-
-def offers(word: str) -> Any:
-    """Whether a component offers a word."""
-
-    def offered(component: TargetSpec) -> bool:
-        return word in component.offers
-
-    return offered
+"""Largest difference, in units of the largest score: rounding stays below, a wrong mask or position does not."""
 
 
 def benches(subject: Subject) -> list[Bench]:
-    """Where it is tried.
+    """The benches of the target's examples.
 
     Raises:
-        Untried: It has no example.
+        Untried: The target has no example.
     """
     if not subject.own_benches:
         raise Untried(TARGET)
     return subject.own_benches
 
 
-def compare(call: Call, draft: Draft, output: TargetOutput, rows: list[int], what: str) -> float:
-    """The largest difference of a pass from the reference at every node.
+def largest_error(call: DrivenCall, draft: Draft, when: str) -> float:
+    """The largest difference of a pass from the reference at every node of a draft.
 
     Raises:
-        Broken: It is more than rounding.
+        Broken: The difference is more than rounding.
     """
-    worst = 0.0
+    output = call.verify(draft)
+    differences = []
     for node in range(draft.nodes):
-        at = output.take(torch.full((len(rows), 1), node))
-        worst = max(worst, difference(at, reference(call, draft, node, rows)))
-    if worst > TOLERANCE:
-        raise Broken(f"{what}, scores are not those of the units alone", number(worst))
-    return worst
+        at = output.take(torch.full((len(call.rows), 1), node))
+        differences.append(difference(at, reference(call, draft, node)))
+    only_rounding(max(differences), f"{when}, scores are not those of the units alone")
+    return max(differences)
 
 
 def difference(a: TargetOutput, b: TargetOutput) -> float:
-    """How far two passes are apart, in units of the largest number; distributions by what they draw from the same
-    noise.
+    """The largest difference of two passes, in units of the largest score (at least 1)."""
+    pairs = zip(numbers(a), numbers(b), strict=True)
+    return max(float((x - y).abs().max() / y.abs().max().clamp(min=1)) for x, y in pairs)
+
+
+def only_rounding(worst: float, reason: str = "") -> str:
+    """The number that a check reports for its largest difference.
+
+    Raises:
+        Broken: The difference is more than rounding; for that reason.
     """
-    worst = 0.0
-    for x, y in zip(numbers(a), numbers(b), strict=True):
-        worst = max(worst, float((x - y).abs().max() / y.abs().max().clamp(min=1)))
-    return worst
-
-
-def number(worst: float) -> str:
-    """The number of the checks here."""
-    return f"max |Δ| {worst:.0e} of the largest score"
+    number = f"max |Δ| {worst:.0e} of the largest score"
+    if worst > TOLERANCE:
+        raise Broken(reason, number)
+    return number
 
 
 @promise("target")
@@ -90,10 +81,9 @@ def trees_are_exact(subject: Subject) -> str:
 def _drafts_are_scored(subject: Subject, parents: tuple[int, ...]) -> str:
     worst = 0.0
     for bench in benches(subject):
-        call = Call.begin(bench, ROWS)
-        draft = call.draft(parents, ROWS)
-        worst = max(worst, compare(call, draft, call.verify(draft), ROWS, "in a draft"))
-    return number(worst)
+        call = DrivenCall.begin(bench, ROWS)
+        worst = max(worst, largest_error(call, call.draft(parents), "in a draft"))
+    return only_rounding(worst)
 
 
 @promise("target")
@@ -101,14 +91,12 @@ def verify_keeps_nothing(subject: Subject) -> str:
     """`verify` commits nothing: after another draft, the same one has the same scores."""
     worst = 0.0
     for bench in benches(subject):
-        call = Call.begin(bench, ROWS)
-        draft = call.draft(CHAIN, ROWS)
+        call = DrivenCall.begin(bench, ROWS)
+        draft = call.draft(CHAIN)
         before = call.verify(draft)
-        call.verify(call.draft(CHAIN[:3], ROWS))
+        call.verify(call.draft(CHAIN[:3]))
         worst = max(worst, difference(call.verify(draft), before))
-    if worst > TOLERANCE:
-        raise Broken("a draft that was not committed changed the scores", number(worst))
-    return number(worst)
+    return only_rounding(worst, "a draft that was not committed changed the scores")
 
 
 @promise("target", when=offers("grow"))
@@ -117,17 +105,15 @@ def drafts_grow_in_pieces(subject: Subject) -> str:
     worst = 0.0
     for bench in benches(subject):
         parents = TREE if "tree" in bench.target.offers else CHAIN
-        call = Call.begin(bench, ROWS)
-        whole = call.draft(parents, ROWS)
+        call = DrivenCall.begin(bench, ROWS)
+        whole = call.draft(parents)
         right = call.verify(whole)
         for first in (2, 4):
             part = Draft.tree(whole.drafted[:, : first - 1], parents[: first - 1])
             call.verify(part.rooted(call.root, torch.full_like(call.count, WIDTH)))
             rest = right.take(torch.arange(first, whole.nodes)[None])
             worst = max(worst, difference(call.verify(whole, first), rest))
-    if worst > TOLERANCE:
-        raise Broken("the nodes of a second piece are scored differently", number(worst))
-    return number(worst)
+    return only_rounding(worst, "the nodes of a second piece are scored differently")
 
 
 @promise("target")
@@ -136,17 +122,17 @@ def commits_are_remembered(subject: Subject) -> str:
     worst, commits = 0.0, 0
     for bench in benches(subject):
         trees = "tree" in bench.target.offers
-        call = Call.begin(bench, ROWS)
+        call = DrivenCall.begin(bench, ROWS)
         for step in range(6):
             parents = TREE if trees and step % 2 else CHAIN
-            draft = call.draft(parents, ROWS)
+            draft = call.draft(parents)
             call.verify(draft)
             path, deepest = torch.tensor(PATHS[parents]), torch.tensor([sum(n > 0 for n in p) for p in PATHS[parents]])
             call.commit(draft, path, torch.minimum(torch.tensor([step, 3, 4 - step % 3, step % 2]), deepest))
             commits += len(ROWS)
-        last = call.draft(CHAIN[:2], ROWS)
-        worst = max(worst, compare(call, last, call.verify(last), ROWS, f"after {commits} commits"))
-    return f"{number(worst)} after {commits} commits"
+        last = call.draft(CHAIN[:2])
+        worst = max(worst, largest_error(call, last, f"after {commits} commits"))
+    return f"{only_rounding(worst)} after {commits} commits"
 
 
 @promise("target")
@@ -158,9 +144,7 @@ def rows_are_independent(subject: Subject) -> str:
         for place, row in enumerate(ROWS):
             for whole, alone in zip(together, _followed(bench, [row]), strict=True):
                 worst = max(worst, difference(_rows(whole, place), alone))
-    if worst > TOLERANCE:
-        raise Broken("a row's scores depend on its batch", number(worst))
-    return number(worst)
+    return only_rounding(worst, "a row's scores depend on its batch")
 
 
 @promise("target", when=offers("truncate"))
@@ -168,30 +152,28 @@ def truncation_goes_back(subject: Subject) -> str:
     """`truncate`: after forgetting the latest units, scores are what they were before these came."""
     worst = 0.0
     for bench in benches(subject):
-        call = Call.begin(bench, ROWS)
-        given = call.started.prompt.shape[1] - call.started.pads
+        call = DrivenCall.begin(bench, ROWS)
+        prompt = call.started.prompt.shape[1] - call.started.pads
         drafts, outputs = [], []
         for _ in range(4):
-            draft = call.draft((), ROWS)
+            draft = call.draft(())
             drafts.append(draft)
             outputs.append(call.verify(draft))
             call.commit(draft, torch.full((len(ROWS), 0), -1), torch.zeros_like(call.count))
         for step in (3, 1):
-            bench.target.truncate(call.started.cache, given + step)
+            bench.target.truncate(call.started.cache, prompt + step)
             worst = max(worst, difference(call.verify(drafts[step]), outputs[step]))
-    if worst > TOLERANCE:
-        raise Broken("what was forgotten still counts", number(worst))
-    return number(worst)
+    return only_rounding(worst, "what was forgotten still counts")
 
 
 def _followed(bench: Bench, rows: list[int]) -> list[TargetOutput]:
     """Scores of a prefill, and of two drafts with a commit between them."""
-    call = Call.begin(bench, rows)
-    first = call.draft(CHAIN, rows)
+    call = DrivenCall.begin(bench, rows)
+    first = call.draft(CHAIN)
     outputs = [call.started.output, call.verify(first)]
     call.bench.target.commit(call.started.cache, torch.full((len(rows), 0), -1), torch.ones_like(call.count))
     call.units[:, 1], call.count = first.units[:, 1], call.count + 1
-    return [*outputs, call.verify(call.draft(CHAIN, rows))]
+    return [*outputs, call.verify(call.draft(CHAIN))]
 
 
 def _rows(output: TargetOutput, row: int) -> TargetOutput:

@@ -1,6 +1,6 @@
-"""A drafter under observation: what is wrong is written down under the check that asks about it, and mended.
+"""A watched drafter: every fault is recorded under the check that asks about it, and repaired.
 
-So one wrong thing fails one check, and the run goes on to tell what else there is.
+So one fault fails one check, and the run goes on and shows the other faults.
 """
 
 from collections import Counter, defaultdict
@@ -11,25 +11,24 @@ import torch
 from torch import Tensor
 
 from mmspec.core.capabilities import Advising
-from mmspec.core.distributions import Categorical, Mixed
-from mmspec.core.guard import form_error
+from mmspec.core.distributions import Categorical, Mixed, PointMass
 from mmspec.core.noise import DraftNoise
 from mmspec.core.protocols import Drafter, Target
 from mmspec.core.state import State
-from mmspec.core.types import Draft, Step
+from mmspec.core.types import Draft, Scores, Step, Verdict
 
 FAILED = -1
-"""Stands for the budget of a round in which the drafter raised."""
+"""The budget that is recorded for a round in which the drafter raised."""
 
 
 @dataclass
 class Log:
-    """What was seen of a drafter.
+    """What was recorded of a drafter or a rule.
 
     Attributes:
-        wrong: By check, what was wrong, in a sentence each.
-        most: The largest number of its kind that was measured.
-        count: How many there were of a kind.
+        wrong: Faults by check, a sentence each.
+        most: The largest value of each measured quantity.
+        count: The number of things seen of each kind.
     """
 
     wrong: defaultdict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
@@ -37,19 +36,19 @@ class Log:
     count: Counter[str] = field(default_factory=Counter)
 
     def reach(self, kind: str, value: float) -> None:
-        """Keep the largest."""
+        """Record a value, if it is the largest."""
         self.most[kind] = max(self.most[kind], value)
 
 
 class Watched:
-    """Passes calls on to a drafter, looks at what it does, never raises.
+    """A drafter that passes every call on to another one, records faults, and never raises.
 
     Args:
-        drafter: The drafter.
+        drafter: The other drafter.
 
     Attributes:
-        log: Where what is wrong is written down.
-        rounds: What was asked for, and what was drafted, as it was used: not rooted.
+        log: The record of faults.
+        rounds: The budget and the repaired draft of every round; drafts are not rooted.
     """
 
     def __init__(self, drafter: Drafter) -> None:
@@ -70,23 +69,20 @@ class Watched:
 
     def start(self, state: State, inputs: Any) -> Any:
         self._lost = False
-        kept = tensors(inputs)
-        before = [tensor.clone() for tensor in kept]
-        with _Kept(state, self.log, "start"):
+        prompt = Snapshot(inputs)
+        with _Unchanged(state, self.log, "start"):
             try:
                 return self.drafter.start(state, inputs)
             except Exception as error:
                 self._failed("start", error)
             finally:
-                for now, then in zip(kept, before, strict=True):
-                    if not torch.equal(now, then):
-                        self.log.wrong["inputs-stay"].append("start changed the prompt")
-                        now.copy_(then)
+                if prompt.restore():
+                    self.log.wrong["inputs-stay"].append("start changed the prompt")
         return None
 
     def propose(self, state: State, k: int, noise: DraftNoise) -> Draft:
         draft, asked = Draft.empty(state.root), k
-        with _Kept(state, self.log, "propose"):
+        with _Unchanged(state, self.log, "propose"):
             try:
                 if not self._lost:
                     draft = self.drafter.propose(state, k, noise)
@@ -98,7 +94,7 @@ class Watched:
         return draft
 
     def observe(self, state: State, step: Step) -> None:
-        with _Kept(state, self.log, "observe"):
+        with _Unchanged(state, self.log, "observe"):
             try:
                 if not self._lost:
                     self.drafter.observe(state, step)
@@ -107,10 +103,10 @@ class Watched:
 
     def _failed(self, where: str, error: Exception) -> None:
         self.log.wrong["never-raises"].append(f"{where}: {type(error).__name__}: {error}")
-        self._lost = self._lost or where != "propose"  # without its start or an observe, later drafts mean nothing
+        self._lost = self._lost or where != "propose"  # after a failed start or observe, later drafts mean nothing
 
     def _inspected(self, state: State, k: int, noise: DraftNoise, draft: Draft) -> Draft:
-        """The draft with all that is wrong mended: nodes refused, or no draft where that does not do."""
+        """The draft with every fault repaired: faulty nodes become invalid, or the whole draft is dropped."""
         wrong, empty = self.log.wrong, Draft.empty(state.root)
         strange = form_error(draft, state.root)
         if strange:
@@ -151,54 +147,44 @@ class Watched:
         return replace(draft, units=torch.where(inside, draft.units, 0), valid=draft.valid & inside)
 
     def _siblings(self, draft: Draft, live: Tensor, noise: DraftNoise) -> None:
-        if (
-            not noise.shared and draft.distribution is not None
-        ):  # sampled with replacement: equal siblings are what q says
-            return
+        if not noise.shared and draft.distribution is not None:
+            return  # sampled with replacement: the distribution allows equal siblings
         parent = draft.index.parent[:, 1:].expand(len(live), -1)
         twins = (parent[:, :, None] == parent[:, None]) & (draft.units[:, :, None] == draft.units[:, None])
         twins = twins.flatten(3).all(-1) if twins.dim() > 3 else twins
         earlier = torch.ones(parent.shape[1], parent.shape[1]).tril(-1).bool()
-        repeated = (twins & earlier & live[:, :, None] & live[:, None]).any(-1).sum()
-        self.log.count["twins"] += int(repeated)
+        repeated = int((twins & earlier & live[:, :, None] & live[:, None]).any(-1).sum())
+        self.log.count["twins"] += repeated
         self.log.count["live"] += int(live.sum())
-        if int(repeated):
-            self.log.wrong["siblings-differ"].append(f"{int(repeated)} nodes repeat a sibling")
+        if repeated:
+            self.log.wrong["siblings-differ"].append(f"{repeated} nodes repeat a sibling")
 
     def _normalised(self, draft: Draft) -> Draft:
-        distribution = draft.distribution.distribution if isinstance(draft.distribution, Mixed) else draft.distribution
+        mixed = draft.distribution if isinstance(draft.distribution, Mixed) else None
+        distribution = draft.distribution if mixed is None else mixed.distribution
         if not isinstance(distribution, Categorical):
             return draft
         total = distribution.probs.sum(-1)
-        random = (
-            draft.distribution.random
-            if isinstance(draft.distribution, Mixed)
-            else torch.ones_like(total, dtype=torch.bool)
-        )
-        off = float(((total - 1).abs() * (random & draft.valid)).max())
+        checked = draft.valid if mixed is None else draft.valid & mixed.random
+        off = float(((total - 1).abs() * checked).max())
         self.log.reach("off", off)
         self.log.count["distributions"] += total.numel()
         if off <= 1e-4 and not bool((distribution.probs < 0).any()):
             return draft
         self.log.wrong["distributions-are-normalised"].append(f"a distribution sums to {1 - off:.4g} or {1 + off:.4g}")
-        mended = replace(distribution, probs=distribution.probs.clamp(min=0) / total[..., None].clamp(min=1e-9))
-        return replace(
-            draft,
-            distribution=replace(draft.distribution, distribution=mended)
-            if isinstance(draft.distribution, Mixed)
-            else mended,
-        )
+        repaired = replace(distribution, probs=distribution.probs.clamp(min=0) / total[..., None].clamp(min=1e-9))
+        return replace(draft, distribution=repaired if mixed is None else replace(mixed, distribution=repaired))
 
 
-class _Kept:
-    """The tensors of a state, the same before and after a drafter looked at them; what it changed is changed back."""
+class _Unchanged:
+    """A context in which a drafter must not change the tensors of a state; changes are recorded and undone."""
 
     NAMES = ("history", "pads", "emitted", "root", "done")
 
     def __init__(self, state: State, log: Log, where: str) -> None:
         self.state, self.log, self.where = state, log, where
         self.before = {name: (getattr(state, name), getattr(state, name).clone()) for name in self.NAMES}
-        self.step = [(tensor, tensor.clone()) for tensor in tensors(state.step)]
+        self.step = Snapshot(state.step)
 
     def __enter__(self) -> None:
         return None
@@ -208,26 +194,42 @@ class _Kept:
             if getattr(self.state, name) is not tensor or not torch.equal(tensor, then):
                 self.log.wrong["inputs-stay"].append(f"{self.where} changed state.{name}")
                 setattr(self.state, name, tensor.copy_(then))
-        for tensor, then in self.step:
-            if not torch.equal(tensor, then):
-                self.log.wrong["inputs-stay"].append(f"{self.where} changed the step that it was shown")
-                tensor.copy_(then)
+        if self.step.restore():
+            self.log.wrong["inputs-stay"].append(f"{self.where} changed the step that it was shown")
+
+
+class Snapshot:
+    """The tensors in a value, which can be compared with their present state.
+
+    Args:
+        value: A prompt, a draft, scores or a step.
+    """
+
+    def __init__(self, value: Any) -> None:
+        self._copies = [(tensor, tensor.clone()) for tensor in tensors(value)]
+
+    def restore(self) -> bool:
+        """Undo all changes. Returns whether there were any."""
+        changed = [(tensor, copy) for tensor, copy in self._copies if not torch.equal(tensor, copy)]
+        for tensor, copy in changed:
+            tensor.copy_(copy)
+        return bool(changed)
 
 
 def tensors(value: Any) -> list[Tensor]:
-    """The tensors in a prompt or a step, as deep as they are nested in plain containers and dataclasses."""
+    """The tensors in a prompt, a draft, scores or a step, however deep in containers; those with NaN are left out."""
     if isinstance(value, Tensor):
         return [value] if not value.isnan().any() else []
     if isinstance(value, dict):
         return [tensor for inner in value.values() for tensor in tensors(inner)]
     if isinstance(value, list | tuple):
         return [tensor for inner in value for tensor in tensors(inner)]
-    if isinstance(value, Step | Draft) or type(value).__name__ in ("Scores", "Verdict", "Categorical", "PointMass"):
+    if isinstance(value, Step | Draft | Scores | Verdict | Categorical | PointMass):
         return [tensor for f in fields(value) for tensor in tensors(getattr(value, f.name))]
     return []
 
 
 def live_nodes(draft: Draft) -> Tensor:
-    """Nodes that are valid and hang on valid ones: `[batch, node]`, not rooted."""
+    """Nodes of an unrooted draft that are valid, with all their ancestors: `[batch, node]`."""
     valid = torch.cat([torch.ones_like(draft.valid[:, :1]), draft.valid], 1)
     return ~(draft.index.ancestor & ~valid[:, None]).any(-1)[:, 1:]

@@ -1,4 +1,4 @@
-"""A rule under observation: what is wrong with a verdict is written down under the check that asks about it."""
+"""A watched rule: what is wrong with a verdict is recorded under the check that asks about it."""
 
 import random
 from typing import Any
@@ -13,15 +13,15 @@ from mmspec.core.noise import DraftNoise, Round
 from mmspec.core.protocols import Target
 from mmspec.core.rules import Rule
 from mmspec.core.types import Draft, Scores, Verdict
-from mmspec.testing.conformance.watch import Log, tensors
+from mmspec.testing.conformance.watch import Log, Snapshot
 
 
 class WatchedRule:
-    """Passes calls on to a rule, and looks at what it does.
+    """A rule that passes every call on to another rule and records faults.
 
     Args:
-        rule: The rule.
-        log: Where what is wrong is written down.
+        rule: The other rule.
+        log: The record of faults.
     """
 
     def __init__(self, rule: Rule, log: Log) -> None:
@@ -36,16 +36,13 @@ class WatchedRule:
         return self.rule.draft_noise(round)
 
     def accept(self, draft: Draft, scores: Scores, round: Round) -> Verdict:
-        shown = tensors([draft, scores])
-        before, generators = [tensor.clone() for tensor in shown], _generators()
+        shown, generators = Snapshot([draft, scores]), _generators()
         verdict = self.rule.accept(draft, scores, round)
         self.log.count["verdicts"] += len(draft.units)
         if generators != _generators():
             self.log.wrong["global-generators-stay"].append("accept drew from a generator that is not its own")
-        for now, then in zip(shown, before, strict=True):
-            if not torch.equal(now, then):
-                self.log.wrong["draft-and-scores-stay"].append("accept changed the draft or the scores")
-                now.copy_(then)
+        if shown.restore():
+            self.log.wrong["draft-and-scores-stay"].append("accept changed the draft or the scores")
         wrong = _no_path(draft, scores.distribution, verdict)
         if wrong:
             self.log.wrong["verdicts-are-paths"].append(wrong)
@@ -54,11 +51,11 @@ class WatchedRule:
         return verdict
 
     def _count(self, draft: Draft, scores: Scores, verdict: Verdict) -> None:
-        """What was accepted of what could be, and what could not have been."""
+        """Count drafts that were accepted whole, or in part, and emitted units of probability 0."""
         deepest = torch.where(draft.valid, draft.index.depth, 0).amax(1)
-        speaks = deepest > 0
-        self.log.count["drafted"] += int(speaks.sum())
-        self.log.count["full"] += int((speaks & (verdict.length == deepest)).sum())
+        drafted = deepest > 0
+        self.log.count["drafted"] += int(drafted.sum())
+        self.log.count["full"] += int((drafted & (verdict.length == deepest)).sum())
         self.log.count["some"] += int((verdict.length > 0).sum())
         if isinstance(scores.distribution, Categorical):
             self.log.count["impossible"] += int((_chances(draft, scores.distribution, verdict) <= 0).sum())
@@ -70,12 +67,12 @@ def _generators() -> tuple[Any, ...]:
 
 
 def _no_path(draft: Draft, distribution: Distribution, verdict: Verdict) -> str:
-    """What keeps a verdict from being a path of valid nodes from the root; empty where nothing does."""
+    """Why a verdict is not a path of valid nodes from the root; "" if it is one."""
     rows = len(draft.units)
     wanted = {"length": (rows,), "unit": draft.units[:, 0].shape, "drawn": draft.units.shape}
     drawn = distribution.units(verdict.drawn) if verdict.drawn.dim() > 1 else verdict.drawn
-    made = {"length": verdict.length.shape, "unit": verdict.unit.shape, "drawn": drawn.shape}
-    for name, shape in made.items():
+    shapes = {"length": verdict.length.shape, "unit": verdict.unit.shape, "drawn": drawn.shape}
+    for name, shape in shapes.items():
         if tuple(shape) != tuple(wanted[name]):
             return f"{name} has the shape {list(shape)}, not {list(wanted[name])}"
     if verdict.unit.dtype != draft.units.dtype:
@@ -96,7 +93,7 @@ def _no_path(draft: Draft, distribution: Distribution, verdict: Verdict) -> str:
 
 
 def _chances(draft: Draft, distribution: Categorical, verdict: Verdict) -> Tensor:
-    """Probability, where each stands, of the units that are emitted; 1 elsewhere: `[batch, depth + 1]`."""
+    """The probability of every emitted unit at its place, 1 at places without one: `[batch, depth + 1]`."""
     nodes = torch.nn.functional.pad(verdict.path.clamp(min=0), (1, 0))  # the node that each emitted unit follows
     path = take_nodes(draft.units, nodes[:, 1:])
     slot = torch.arange(nodes.shape[1])

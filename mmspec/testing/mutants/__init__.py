@@ -1,4 +1,4 @@
-"""The published bugs, each put back by name: a suite that does not see them proves nothing."""
+"""Published bugs of speculative decoding, each put back by name: tests must see every one of them."""
 
 from mmspec.testing.mutants import cascade, commit, continuous, noise, reporting, siblings, window
 from mmspec.testing.mutants.mutant import Mutant

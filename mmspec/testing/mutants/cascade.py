@@ -19,7 +19,7 @@ from mmspec.testing.mutants.mutant import Mutant, replacing
 
 
 class _Resampling(Rejection):
-    """Rejection whose refused units are drawn from p itself, not from what q left of it."""
+    """Rejection that replaces refused units by draws from p itself, not from the residual."""
 
     def accept(self, draft: Draft, scores: Scores, round: Round) -> Verdict:
         noise, distribution = round.fresh(draft.nodes), scores.distribution
@@ -44,13 +44,13 @@ MUTANTS = (
     Mutant(
         "middle-resamples-from-its-own-distribution",
         "after a refusal the inner decoder draws from the middle distribution, not from the residual, and reports that",
-        "TriForce's Middle_Spec (text.md § 2.4): total variation 0.05",
+        "TriForce (arXiv 2404.11912), the middle level of the released code; measured total variation 0.05",
         replacing(CascadeDrafter, "propose", _resampling),
     ),
     Mutant(
         "outer-noise-inside-under-block",
-        "the inner decoder draws by the outer call's positions under a rule that looks past its stopping point",
-        "couplings.md § 2: block through reused draft noise alone, χ²/df 6.4",
+        "the inner decoder draws with noise by the outer call's positions, which `block` uses past its stopping point",
+        "block verification (arXiv 2403.10444) with draft noise that is reused; measured χ²/df 6.4",
         replacing(core, "_source", lambda original: lambda noise: OffsetSource(noise.round)),
     ),
 )

@@ -1,4 +1,4 @@
-"""Bugs of bookkeeping: what is emitted, kept in a cache, or shown to the drafter after a round."""
+"""Bugs of bookkeeping: what is emitted, committed to a cache, or shown to the drafter after a round."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -13,8 +13,9 @@ from mmspec.core.drafters.growth import Scratch
 from mmspec.core.rules import rule
 from mmspec.core.state import State
 from mmspec.core.types import Draft, Step, Verdict
-from mmspec.testing.history import HistoryTarget, Memory
 from mmspec.testing.mutants.mutant import Mutant, replacing
+from mmspec.testing.toys.cache import UnitsCache
+from mmspec.testing.toys.history import HistoryTarget
 
 
 def _no_bonus(original: Callable) -> Callable:
@@ -43,20 +44,20 @@ def _ends_at_the_last(original: Callable) -> Callable:
 
 
 def _one_short(original: Callable) -> Callable:
-    def commit(self: HistoryTarget, cache: Memory, path: Tensor, count: Tensor) -> None:
+    def commit(self: HistoryTarget, cache: UnitsCache, path: Tensor, count: Tensor) -> None:
         original(self, cache, path, count - (count > 1).long())
 
     return commit
 
 
 def _by_slot(original: Callable) -> Callable:
-    def commit(self: HistoryTarget, cache: Memory, path: Tensor, count: Tensor) -> None:
+    def commit(self: HistoryTarget, cache: UnitsCache, path: Tensor, count: Tensor) -> None:
         original(self, cache, torch.arange(1, path.shape[1] + 1).expand_as(path), count)
 
     return commit
 
 
-def _all_that_was_fed(original: Callable) -> Callable:
+def _every_unit_read(original: Callable) -> Callable:
     def follow(self: Scratch, step: Step) -> tuple[Tensor, Tensor]:
         path = torch.arange(1, self.fed.nodes).expand(len(step.count), -1)
         return path, torch.where(step.count > 0, self.fed.nodes, 0)
@@ -76,31 +77,31 @@ MUTANTS = (
     Mutant(
         "bonus-dropped-on-full-accept",
         "a fully accepted draft of k units emits k, not k + 1",
-        "loops that stop at the draft's end (design § 1: the bonus is counted)",
+        "loops that stop at the draft's end; speculative sampling (arXiv 2211.17192) emits one more unit",
         replacing(rule, "walk_where", _no_bonus),
     ),
     Mutant(
         "end-inside-the-accepted-path-ignored",
         "only a round's last unit is compared with the end of sequence",
-        "text.md § 0.2, rule 6: Spec-Bench and others emit past it",
+        "several methods in Spec-Bench (arXiv 2401.07851) emit units past the end of sequence",
         replacing(State, "append", _ends_at_the_last),
     ),
     Mutant(
         "commit-one-short",
         "the last accepted node is not kept by the target",
-        "off-by-one at crop (core.md § G.5, test 3)",
+        "an off-by-one when the key-value cache is cropped after a round",
         replacing(HistoryTarget, "commit", _one_short),
     ),
     Mutant(
         "path-not-gathered",
         "commit keeps the first slots of the tree instead of the accepted path's",
-        "text.md § 0.2, rule 7: the accepted path must be compacted",
+        "tree verification without compaction of the cache; SpecInfer (arXiv 2305.09781) compacts it",
         replacing(HistoryTarget, "commit", _by_slot),
     ),
     Mutant(
         "target-position-by-index",
         "the target sees a node at length + index instead of length + depth",
-        "text.md § 0.2, rule 7",
+        "tree verification with position ids by index; SpecInfer (arXiv 2305.09781) counts depth",
         replacing(
             HistoryTarget,
             "position",
@@ -109,14 +110,14 @@ MUTANTS = (
     ),
     Mutant(
         "observe-skipped-after-an-empty-round",
-        "the drafter does not hear of rounds without a draft, and goes on from a stale state",
-        "TensorRT-LLM #16888 (framework.md), vLLM #52942 (core.md § A.4)",
+        "`observe` is not called after rounds without a draft, and the drafter continues from a stale state",
+        "TensorRT-LLM issue 16888, vLLM issue 52942",
         replacing(DraftModel, "observe", _not_after_empty),
     ),
     Mutant(
         "rejected-units-stay-in-the-draft-cache",
-        "the draft model commits all that it was fed, so that it drafts after units that were refused",
-        "text.md § 4.3: `rollback(n)`; caches cropped with the wrong sign",
-        replacing(Scratch, "follow", _all_that_was_fed),
+        "the draft model commits every unit that it read, so that it drafts after units that were refused",
+        "draft caches that are cropped with the wrong sign, or not at all",
+        replacing(Scratch, "follow", _every_unit_read),
     ),
 )

@@ -1,4 +1,4 @@
-"""Bugs of continuous tokens: what the published code of continuous speculative decoding adds to an exact test."""
+"""Bugs of continuous tokens: what the published continuous speculative decoding changes in an exact rule."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -14,7 +14,7 @@ from mmspec.core.noise import Noise
 from mmspec.core.philox import PhiloxNoise
 from mmspec.core.state import State
 from mmspec.core.types import Step
-from mmspec.testing.mutants.mutant import Mutant, replacing
+from mmspec.testing.mutants.mutant import CSD, SJD, Mutant, replacing
 
 TRIES = 100
 
@@ -78,37 +78,37 @@ MUTANTS = (
     Mutant(
         "sigma-factor-in-the-acceptance",
         "the density ratio of the last step is multiplied by the ratio of an earlier step's standard deviations",
-        "continuous speculative decoding, the paper (arXiv 2411.11925; visual.md § 2.2 (a)): KS .145",
+        f"{CSD}, the paper; measured KS distance 0.145",
         replacing(mixture_coupling, "_by_density", _with_factor(1)),
     ),
     Mutant(
         "inverse-sigma-factor-in-the-acceptance",
-        "the same factor, upside down",
-        "continuous speculative decoding, the released code (visual.md § 2.2, 3): KS .097",
+        "the inverse of that factor",
+        f"{CSD}, the released code; measured KS distance 0.097",
         replacing(mixture_coupling, "_by_density", _with_factor(-1)),
     ),
     Mutant(
         "tempered-acceptance",
         "the exponent of the acceptance is divided by 42, the residual is not",
-        "continuous speculative decoding, the released code (visual.md § 2.2, 1)",
+        f"{CSD}, the released code",
         replacing(chain, "mirror", _tempered),
     ),
     Mutant(
         "mean-drafted-as-a-draw",
-        "what is drafted is the mean of the last step, and its distribution says that it was drawn around it",
-        "continuous speculative decoding, the released code (visual.md § 2.2, 2)",
+        "the mean of the last step is drafted, and reported as a draw from the distribution around it",
+        f"{CSD}, the released code",
         replacing(Trajectory, "draw", _means_for_draws),
     ),
     Mutant(
         "stale-means-in-the-denoising-window",
-        "a token that was kept is coupled with the means of its first draw, not of the pass's",
-        "couplings.md § 11",
+        "a token that was kept is coupled with the means of its first draw, not with those of the last pass",
+        f"{SJD} carried over to denoising chains: q must be that of the last pass",
         replacing(Jacobi, "observe", _stale_means),
     ),
     Mutant(
         "residual-capped-at-zeros",
-        "a residual that a hundred tries did not hit is left as zeros",
-        "continuous speculative decoding, the released code (visual.md § 2.2, 4)",
+        "a residual draw that is not found in a hundred tries becomes zeros",
+        f"{CSD}, the released code",
         replacing(mixture_coupling, "_residual", _zeros_after_a_hundred),
     ),
 )

@@ -1,10 +1,15 @@
-"""What a mutant is: a published bug, put back into the core for the length of a `with` block."""
+"""A mutant: a published bug, put back into the core for the length of a `with` block."""
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 from unittest import mock
+
+SJD = "speculative Jacobi decoding (arXiv 2410.01699)"
+SCD = "speculative coupled decoding (arXiv 2510.24211)"
+CSD = "continuous speculative decoding (arXiv 2411.11925)"
+RSD = "RSD (arXiv 2402.14160) and Sequoia (arXiv 2402.12374)"
 
 
 @dataclass(frozen=True)
@@ -12,9 +17,9 @@ class Mutant:
     """A bug that the suite must see.
 
     Attributes:
-        name: What it is called.
+        name: The mutant's name.
         summary: What goes wrong.
-        source: Who published or shipped it.
+        source: The paper or software that has the bug.
         apply: `with mutant.apply(): …` runs the core with the bug.
     """
 
@@ -36,14 +41,13 @@ def replacing(owner: Any, name: str, make: Callable[[Callable], Any]) -> Callabl
 
 
 def both(*contexts: Callable[[], AbstractContextManager[None]]) -> Callable[[], AbstractContextManager[None]]:
-    """Several of them at once."""
+    """A context in which several bugs are in the core at once."""
 
     @contextmanager
     def apply() -> Iterator[None]:
-        if not contexts:
-            yield
-            return
-        with contexts[0](), both(*contexts[1:])():
+        with ExitStack() as stack:
+            for context in contexts:
+                stack.enter_context(context())
             yield
 
     return apply

@@ -1,4 +1,4 @@
-"""Bugs of addressing: noise that is shared where it must be fresh, or fresh where it must be shared."""
+"""Bugs of noise: it is shared where it must be fresh, or fresh where it must be shared."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -14,12 +14,12 @@ from mmspec.core.philox import PhiloxNoise, PhiloxSource
 from mmspec.core.rules import Block, Rejection
 from mmspec.core.state import State
 from mmspec.core.types import Draft, Scores, Step, Verdict
-from mmspec.testing.mutants.mutant import Mutant, both, replacing
+from mmspec.testing.mutants.mutant import SCD, Mutant, both, replacing
 
 
 @dataclass(frozen=True)
 class _ByPosition:
-    """A source whose fresh noise is not: node i of a round has the numbers of position emitted + i."""
+    """A source without fresh noise: node i of a round has the numbers of position emitted + i."""
 
     key: Tensor
 
@@ -43,7 +43,7 @@ def _keyed_by_position(rule: type) -> Callable[[], Any]:
 
 @dataclass(frozen=True)
 class _Borrowed:
-    """Draft noise that is the target's own, under a rule that must not see it."""
+    """The target's noise as draft noise, under a rule that must not share it."""
 
     round: Round
     shared: bool = False
@@ -68,12 +68,12 @@ class _OneStream:
 
 def _shared_accept(original: Callable) -> Callable:
     def accept(self: Any, draft: Draft, scores: Scores, round: Round) -> Verdict:
-        class Mixed(Round):
+        class Shared(Round):
             def fresh(self, count: int) -> Any:
                 position = round.source.by_position(round.emitted, round.host_emitted, count - 1)
                 return _OneStream(position, round.fresh(count))
 
-        return original(self, draft, scores, Mixed(round.source, round.emitted, round.host_emitted))
+        return original(self, draft, scores, Shared(round.source, round.emitted, round.host_emitted))
 
     return accept
 
@@ -122,20 +122,20 @@ def _by_place(original: Callable) -> Any:
 MUTANTS = (
     Mutant(
         "noise-by-position-under-block",
-        "coins and drafts of `block` are addressed by position, so that a rejected round's numbers decide again",
-        "couplings.md § 2: χ²/df 9.6 on an exact joint; any engine with one stream per (request, position)",
+        "coins and drafts of `block` are addressed by position, so that the numbers of a rejected round are used again",
+        "block verification (arXiv 2403.10444) with one stream per request and position; measured χ²/df 9.6",
         _keyed_by_position(Block),
     ),
     Mutant(
         "noise-by-position-under-coupled-redraws",
         "a Jacobi window under rejection whose coins and residuals are addressed by position",
-        "couplings.md § 2: χ²/df 8.2 on an exact joint",
+        f"{SCD} with one stream per request and position; measured χ²/df 8.2",
         _keyed_by_position(Rejection),
     ),
     Mutant(
         "shared-noise-under-rejection",
         "the draft is drawn with the target's noise, and rejection draws its residual with it again",
-        "couplings.md § 3: a serving engine shipped and fixed it in 2026",
+        "a serving engine that mixed Gumbel sharing (arXiv 2408.07978) with rejection, fixed in 2026",
         both(
             replacing(Rejection, "draft_noise", lambda original: lambda self, round: _Borrowed(round)),
             replacing(Rejection, "accept", _shared_accept),
@@ -144,7 +144,7 @@ MUTANTS = (
     Mutant(
         "one-gumbel-row-for-redraw-and-residual",
         "a window is redrawn by shared noise, then verified by rejection whose residual has that same noise",
-        "Gumbel sharing mixed with an accept test (couplings.md § 3, visual.md § 1.3)",
+        f"{SCD}: Gumbel sharing followed by an acceptance test",
         both(
             replacing(Rejection, "accept", _shared_accept),
             replacing(Jacobi, "observe", _redrawn_by_position),
@@ -153,31 +153,31 @@ MUTANTS = (
     Mutant(
         "one-gumbel-row-while-warming-up",
         "the first three units share the noise of one position",
-        "Lumina's released Gumbel sharing (visual.md § 1.3): no shift while units come one by one",
+        f"{SCD}, the released code for Lumina-mGPT: no shift while units come one by one",
         replacing(PhiloxSource, "by_position", _one_row_at_first),
     ),
     Mutant(
         "draft-noise-once-per-call",
         "the noise that chooses the siblings is drawn once and used in every round: only joints show it",
-        "Sequoia's released code (text.md § 0.2, rule 4)",
+        "Sequoia (arXiv 2402.12374), the released code",
         replacing(DraftNoise, "level", _once_per_call),
     ),
     Mutant(
         "positions-by-index-instead-of-depth",
         "the draw at a tree's node uses the noise of position length + index",
-        "text.md § 0.2, rule 7: position = length + depth",
+        "tree verification with positions by index; SpecInfer (arXiv 2305.09781) counts depth",
         replacing(Round, "by_position", _by_index),
     ),
     Mutant(
         "noise-by-place-in-the-batch",
         "a row's seed is mixed with its place, so that its output depends on its batch",
-        "text.md § 5, P7: draws by row of the batch",
+        "serving engines that draw by the row of the batch",
         replacing(PhiloxSource, "seeded", _by_place),
     ),
     Mutant(
         "uniform-that-can-be-zero",
         "a uniform of exactly 0 makes an exponential of 0: a unit of probability 0 can win the race",
-        "the usual `word * 2**-32` (design § 3.1: uniforms in the open interval)",
+        "the usual `word * 2**-32`, which contains 0; uniforms must lie in the open interval",
         replacing(core, "uniform_of", lambda original: lambda words: words.float() * 2.0**-32),
     ),
 )

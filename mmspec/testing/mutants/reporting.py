@@ -1,6 +1,4 @@
-"""Bugs of reporting: a distribution that is not the one the units were drawn from, or not the one that they must
-follow.
-"""
+"""Bugs of reporting: the reported distribution is not that of the draw, or not the one that units must follow."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -21,14 +19,14 @@ from mmspec.testing.mutants.mutant import Mutant, replacing
 
 @dataclass(frozen=True)
 class _Misreported:
-    """Drawn from one distribution, reported as another."""
+    """Draws from one distribution, and is reported as another."""
 
     real: Any
-    told: Categorical
+    reported: Categorical
 
     @staticmethod
     def cat(distributions: "Sequence[_Misreported]") -> Categorical:
-        return Categorical.cat([distribution.told for distribution in distributions])
+        return Categorical.cat([distribution.reported for distribution in distributions])
 
     def draw(self, noise: Noise) -> Tensor:
         return self.real.draw(noise)
@@ -40,7 +38,7 @@ class _Misreported:
         return self
 
     def confidence(self) -> Tensor:
-        return self.told.confidence()
+        return self.reported.confidence()
 
 
 def _raw_q(original: Callable) -> Any:
@@ -95,8 +93,8 @@ def _trim_by_own_q(original: Callable) -> Callable:
 
 def _broken_distributions_stay(original: Callable) -> Callable:
     def rooted(self: Draft, root: Tensor, room: Tensor) -> Draft:
-        made = original(replace(self, distribution=None), root, room)
-        return replace(made, distribution=self.distribution) if self.units.shape[1] else made
+        draft = original(replace(self, distribution=None), root, room)
+        return replace(draft, distribution=self.distribution) if self.units.shape[1] else draft
 
     return rooted
 
@@ -105,37 +103,37 @@ MUTANTS = (
     Mutant(
         "raw-q",
         "the drafter samples from its warped distribution and reports the output softmax",
-        "transformers #47932 (text.md § 0.2, rule 1)",
+        "transformers issue 47932",
         replacing(DraftModel, "_warp", _raw_q),
     ),
     Mutant(
         "argmax-reported-as-softmax",
         "the draft is the likeliest unit, its distribution is reported as if it had been sampled",
-        "ML-recurrent-drafter #6, jaymody #3 (core.md § A.3): TV 0.13",
+        "ml-recurrent-drafter issue 6 (ReDrafter, arXiv 2403.09919); measured total variation 0.13",
         replacing(DraftModel, "_warp", _argmax_as_softmax),
     ),
     Mutant(
         "unwarped-bonus",
         "the unit after a fully accepted draft comes from the output softmax",
-        "SWIFT, Falcon, EAGLE in Spec-Bench (text.md § 0.2, rule 2)",
+        "the code of SWIFT (arXiv 2410.06916), and of EAGLE (arXiv 2401.15077) in Spec-Bench",
         replacing(Warp, "__call__", _unwarped_bonus),
     ),
     Mutant(
         "history-of-the-root-at-every-node",
         "a repetition penalty looks at the known units only, not at the path to the node",
-        "engines with relaxed penalties (core.md § A.3)",
+        "serving engines that apply penalties once per draft",
         replacing(core, "_ids", _root_history),
     ),
     Mutant(
         "trim-by-own-q",
         "sampled nodes are dropped by their own q(x), then verified by rejection",
-        "couplings.md § 5: mean TV 0.148; confidence heads that see the unit",
+        "draft lengths by a confidence that has seen the drawn unit; measured mean total variation 0.148",
         replacing(Confidence, "trim", _trim_by_own_q),
     ),
     Mutant(
         "unit-of-no-distribution-as-a-proposal",
-        "a draft model may say nothing that it knows; the unit of its NaN softmax, or of no mass, is verified",
-        "this core's own `block`, and any rule where distributions have no mass: TV 0.07 to 0.45",
+        "all units of a draft model are forbidden; the unit of its NaN softmax, or of no mass, is verified",
+        "the first version of `block` in this core; measured total variation 0.07 to 0.45",
         replacing(Draft, "rooted", _broken_distributions_stay),
     ),
 )

@@ -1,4 +1,4 @@
-"""Bugs of trees: one node and several draws, siblings out of their order, residuals that do not sum to 1."""
+"""Bugs of trees: several draws at one node, siblings out of order, residuals that do not sum to 1."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -13,7 +13,7 @@ from mmspec.core.drafters.shapes import beam, branching
 from mmspec.core.noise import Round, Substream
 from mmspec.core.rules import Match, RecursiveRejection, recursive_rejection, walk, walk_where
 from mmspec.core.types import Draft, Scores, Verdict
-from mmspec.testing.mutants.mutant import Mutant, both, replacing
+from mmspec.testing.mutants.mutant import RSD, Mutant, both, replacing
 
 
 def _per_row_draws(original: Callable) -> Callable:
@@ -26,7 +26,7 @@ def _per_row_draws(original: Callable) -> Callable:
 
 
 def _coin_per_parent(original: Callable) -> Callable:
-    """Children claim consecutive pieces of [0, 1) by their p; equal ones claim theirs twice."""
+    """Children take consecutive pieces of [0, 1) of length p; equal children take two."""
 
     def accept(self: Any, draft: Draft, scores: Scores, round: Round) -> Verdict:
         distribution, index, noise = scores.distribution, draft.index, round.fresh(draft.nodes)
@@ -67,7 +67,7 @@ def _resorted(original: Callable) -> Callable:
 
 
 def _as_if_replaced(original: Callable) -> Callable:
-    """For trees of one level: every sibling is said to come from the first one's distribution."""
+    """For trees of one level: every sibling is reported with the first one's distribution."""
 
     def accept(self: Any, draft: Draft, scores: Scores, round: Round) -> Verdict:
         if draft.distribution is not None:
@@ -81,8 +81,8 @@ def _as_if_replaced(original: Callable) -> Callable:
 
 def _not_renormalised(original: Callable) -> Callable:
     def distribution_of(distribution: Categorical, parent: Tensor, rank: Tensor, children: Tensor) -> Categorical:
-        made = original(distribution, parent, rank, children).probs
-        return Categorical(torch.where(made > 0, take_nodes(distribution.probs, parent), 0.0))
+        probs = original(distribution, parent, rank, children).probs
+        return Categorical(torch.where(probs > 0, take_nodes(distribution.probs, parent), 0.0))
 
     return distribution_of
 
@@ -104,20 +104,20 @@ def _best_of_the_sampled(original: Callable) -> Callable:
 MUTANTS = (
     Mutant(
         "per-row-draws-on-a-shared-node",
-        "every candidate row draws for itself at a node that it shares with others, and the luckiest wins",
-        "Medusa's nucleus mode, REST (text.md § 0.2, rule 3)",
+        "at a node that several candidate paths share, each path draws for itself, and the longest match wins",
+        "Medusa's nucleus mode (arXiv 2401.10774), REST (arXiv 2311.08252)",
         replacing(Match, "accept", _per_row_draws),
     ),
     Mutant(
         "equal-siblings-claim-twice",
-        "one coin a parent, and a sibling that occurs twice gets its probability twice",
-        "target-only verification of trees that are not made of distinct siblings (core.md § G.4)",
+        "one coin per parent, and a sibling that occurs twice is accepted with twice its probability",
+        "target-only verification of trees whose siblings may be equal",
         replacing(Match, "accept", _coin_per_parent),
     ),
     Mutant(
         "deepest-of-equal-siblings",
         "of equal siblings the one that leads deeper is followed: the better of two draws",
-        "SpecInfer-style trees walked by comparing units; this core's own first version",
+        "trees as in SpecInfer (arXiv 2305.09781), walked by comparing units; the first version of this core",
         replacing(
             recursive_rejection,
             "walk_where",
@@ -127,27 +127,27 @@ MUTANTS = (
     Mutant(
         "siblings-resorted-by-q",
         "siblings drawn without replacement are tried in the order of q, not of their draw",
-        "couplings.md § 5: mean TV 0.206; EAGLE-2's reranking under sampled siblings",
+        "EAGLE-2's reranking (arXiv 2406.16858) with sampled siblings; measured mean total variation 0.206",
         replacing(RecursiveRejection, "accept", _resorted),
     ),
     Mutant(
         "without-replacement-reported-as-with",
-        "siblings are drawn from what the earlier ones left, and reported with the whole q",
-        "RSD and Sequoia without their second line (text.md § 0.1, A4)",
+        "siblings are drawn without replacement, and all are reported with the whole q",
+        f"{RSD} without the update of q after a refused sibling",
         replacing(RecursiveRejection, "accept", _as_if_replaced),
     ),
     Mutant(
         "residual-without-renormalising",
-        "the second sibling is held against (p - q)+ as it is, not against its normalised form",
-        "text.md § 0.1, A4: p' = norm(max(p' - q', 0))",
+        "the second sibling is tested against (p - q)+ before normalisation",
+        f"{RSD}, which have p' = norm(max(p' - q', 0))",
         replacing(
             RecursiveRejection, "_residual", lambda original: staticmethod(lambda rest, q: (rest - q).clamp(min=0))
         ),
     ),
     Mutant(
         "sibling-distribution-without-renormalising",
-        "a later sibling's distribution is q with its earlier siblings at 0, as it stands: it does not sum to 1",
-        "text.md § 0.1, A4: drawn without replacement, q' = norm(q')",
+        "a later sibling's distribution is q with its earlier siblings at 0, not normalised",
+        f"{RSD}, which have q' = norm(q')",
         both(
             replacing(branching, "distribution_of", _not_renormalised),
             replacing(beam, "distribution_of", _not_renormalised),
@@ -156,7 +156,7 @@ MUTANTS = (
     Mutant(
         "rerank-of-sampled-siblings",
         "of siblings sampled without replacement those with the largest q are verified, by recursive rejection",
-        "couplings.md § 5: EAGLE-2's rerank is exact under `match` and for point masses only",
+        "EAGLE-2's reranking (arXiv 2406.16858), which is exact under `match` and for point masses only",
         replacing(Growth, "finish", _best_of_the_sampled),
     ),
 )

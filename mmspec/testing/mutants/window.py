@@ -1,4 +1,4 @@
-"""Bugs of Jacobi windows: what is kept from the last pass is not what its distribution says."""
+"""Bugs of Jacobi windows: units that are kept from the last pass are reported with another distribution."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -13,13 +13,11 @@ from mmspec.core.noise import Noise, Round, Substream
 from mmspec.core.rules import Rejection
 from mmspec.core.state import State
 from mmspec.core.types import Draft, Scores, Step, Verdict
-from mmspec.testing.mutants.mutant import Mutant, both, replacing
+from mmspec.testing.mutants.mutant import SCD, SJD, Mutant, both, replacing
 
 
 def _keep_old_distribution(state: State, step: Step, kept: Tensor) -> None:
-    """After `observe`: slots that stand for `kept [batch, node - 1]` drafted units get the distribution of their
-    draft back.
-    """
+    """After `observe`: slots of the drafted units `kept [batch, node - 1]` get the distribution of their draft."""
     window, draft, distribution = state.memory, step.draft, step.scores.distribution
     if window.distribution is None or draft.nodes == 1:
         return
@@ -52,7 +50,7 @@ def _stale_q_of_accepted(original: Callable) -> Callable:
 def _shortest_of_four(original: Callable) -> Callable:
     def accept(self: Rejection, draft: Draft, scores: Scores, round: Round) -> Verdict:
         verdict = original(self, draft, scores, round)
-        # Four rows in turn stand for a batch; a finished one, which has no draft, cuts nobody.
+        # Four rows in turn stand for a batch; a finished row has no draft and does not count.
         length = torch.where(draft.valid[:, 1:].any(1), verdict.length, draft.nodes)
         shortest = torch.minimum(length.unflatten(0, (-1, 4)).amin(1).repeat_interleave(4), verdict.length)
         return replace(verdict, length=shortest, unit=take_nodes(verdict.drawn, shortest[:, None])[:, 0])
@@ -104,13 +102,13 @@ MUTANTS = (
     Mutant(
         "stale-q-after-partial-commit",
         "units that were kept right of the first rejection keep the distribution of their first draw, not the pass's",
-        "Lumina's released coupled Jacobi (visual.md § 1.3): χ²/df 8.6",
+        f"{SCD}, the released code for Lumina-mGPT; measured χ²/df 8.6",
         replacing(Jacobi, "observe", _stale_q),
     ),
     Mutant(
         "batch-minimum-truncation-with-stale-q",
         "all rows are cut to the shortest accepted length; what longer rows had accepted keeps its old distribution",
-        "the official speculative Jacobi decoding at batch > 1 (visual.md § 1.2, defect 1)",
+        f"{SJD}, the released code at batch sizes above 1",
         both(
             replacing(Rejection, "accept", _shortest_of_four),
             replacing(Jacobi, "observe", _stale_q_of_accepted),
@@ -119,25 +117,25 @@ MUTANTS = (
     Mutant(
         "independent-redraw-committed-at-first-mismatch",
         "at the first mismatch an independent draw from p is emitted instead of the residual's",
-        "Cosmos without maximal coupling (visual.md § 1.3): χ²/df 48",
+        f"{SCD}, the released code for Cosmos without maximal coupling; measured χ²/df 48",
         replacing(Categorical, "couple", _independent_redraw),
     ),
     Mutant(
         "epsilon-in-the-residual",
         "1e-10 is added to the residual before it is normalised, so that units of probability 0 may come out",
-        "Cosmos (visual.md § 1.3): a leak of 6e-6 over 64,000 codes",
+        f"{SCD}, the released code for Cosmos; a leak of 6e-6 over 64,000 codes",
         replacing(Categorical, "residual", _with_a_little_more),
     ),
     Mutant(
         "stale-mean-in-the-continuous-window",
         "a Gaussian window is coupled with the mean of the pass before the one that drew the unit",
-        "couplings.md § 11",
+        f"{SJD} carried over to Gaussian tokens: q must be that of the last pass",
         replacing(Jacobi, "observe", _stale_mean),
     ),
     Mutant(
         "distribution-of-the-slot-to-the-left",
         "the window's units move with the commit, their distributions lag by one slot",
-        "visual.md § 1.3: Gumbel rows that are not shifted with the window",
+        f"{SCD}, the released code: Gumbel rows that are not shifted with the window",
         replacing(Jacobi, "observe", _shifted),
     ),
 )

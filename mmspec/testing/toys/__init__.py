@@ -1,1 +1,1 @@
-"""Five toy modalities, each a target with a drafter or two, each with a distribution that is known in closed form."""
+"""Toy targets and drafters, small enough for exact joints in closed form."""

@@ -1,7 +1,7 @@
 """A drafter whose distributions are degenerate at some nodes: broken (NaN), empty (no mass), or all mass on one unit.
 
-A draft model of a small vocabulary drafts so where all its units are forbidden, or all but one. What a node becomes is
-decided by a generator of its own, never by the node's unit, so that exact rules stay exact.
+A draft model of a small vocabulary drafts so where all of its units are forbidden, or all but one. A generator of its
+own decides which nodes are spoiled, independently of their units, so that exact rules stay exact.
 """
 
 from collections.abc import Sequence
@@ -34,10 +34,10 @@ class DegenerateDrafts:
     """Passes calls on to a drafter, and spoils some of its nodes.
 
     Args:
-        drafter: Drafts that have no distribution, and units that are point masses, stay as they are.
-        kinds: What distributions become. Continuous ones have no ids to put mass on: they are broken, whatever kind.
-        share: Of the nodes that are spoiled.
-        seed: Of the choice.
+        drafter: The drafter. Drafts without a distribution, and point masses, stay as they are.
+        kinds: What distributions become. Continuous ones have no ids to put mass on and become broken.
+        share: The share of nodes that are spoiled.
+        seed: The seed of the generator.
     """
 
     def __init__(self, drafter: Drafter, kinds: Sequence[Kind] = KINDS, share: float = 0.4, seed: int = 0) -> None:
@@ -71,7 +71,7 @@ class DegenerateDrafts:
     def _spoiled(
         self, distribution: Distribution, units: Tensor, where: Tensor, kind: Kind
     ) -> tuple[Distribution, Tensor]:
-        """The distribution and the units of a draft that is of that kind at the nodes `where [batch, node]`."""
+        """A draft's distribution and units, spoiled in that way at the nodes `where [batch, node]`."""
         if isinstance(distribution, PointMass):
             return distribution, units
         if isinstance(distribution, Mixed):
@@ -80,20 +80,22 @@ class DegenerateDrafts:
         if not isinstance(distribution, Categorical):
             wide = where.reshape(*where.shape, *(1,) * (units.dim() - 2))
             return _broken(distribution, where), units.masked_fill(wide, torch.nan)
-        slot = torch.zeros_like(units)  # what the argmax of a race without a winner is
+        slot = torch.zeros_like(units)  # the argmax of a race without a winner
         if kind == "one unit":
             slot = torch.randint(distribution.probs.shape[-1], units.shape, generator=self._chance)
-        made = {
+        probs = {
             "broken": torch.full_like(distribution.probs, torch.nan),
             "empty": torch.zeros_like(distribution.probs),
             "one unit": torch.zeros_like(distribution.probs).scatter(-1, slot[..., None], 1.0),
         }[kind]
         ids = slot if distribution.ids is None else distribution.ids.gather(-1, slot[..., None])[..., 0]
-        return replace(distribution, probs=where_nodes(where, made, distribution.probs)), torch.where(where, ids, units)
+        return replace(distribution, probs=where_nodes(where, probs, distribution.probs)), torch.where(
+            where, ids, units
+        )
 
 
 def _broken(distribution: Any, where: Tensor) -> Distribution:
-    """A continuous distribution that is none at the nodes `where [batch, node]`."""
+    """A continuous distribution with NaN in it at the nodes `where [batch, node]`."""
     field = {Gaussian: "mean", GaussianMixture: "weights", Trajectory: "draws"}[type(distribution)]
     values = getattr(distribution, field)
     broken: Distribution = replace(

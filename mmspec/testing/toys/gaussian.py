@@ -1,4 +1,4 @@
-"""Toy continuous image: a grid of Gaussian tokens whose means are linear in the tokens to the left and above."""
+"""Toy continuous picture: a grid of Gaussian tokens whose means are linear in the tokens to the left and above."""
 
 from dataclasses import dataclass
 
@@ -11,25 +11,18 @@ from mmspec.core.noise import Noise
 from mmspec.core.state import State
 from mmspec.core.types import Draft, Prefill, TargetOutput
 from mmspec.testing.oracles import linear_joint
-
-
-@dataclass
-class Memory:
-    """`tokens [batch, capacity, dim]`: committed tokens, then scratch; `length [batch]`: how many are committed."""
-
-    tokens: Tensor
-    length: Tensor
+from mmspec.testing.toys.cache import UnitsCache
 
 
 class GaussianTarget:
-    """x ~ N(bias + left · x_left + above · x_above, sigma² I); nothing stands outside of the grid.
+    """x ~ N(bias + left · x_left + above · x_above, sigma² I); neighbours outside of the grid count as zero.
 
     Args:
         width: Tokens per row of the grid.
         left: `[dim, dim]`.
         above: `[dim, dim]`.
         bias: `[dim]`.
-        sigma: One number, as the coupling needs it.
+        sigma: One number for all tokens, as the reflection coupling needs it.
     """
 
     offers = frozenset({"continuous", "grow", "truncate"})
@@ -49,28 +42,28 @@ class GaussianTarget:
         return cls(width, left, above, torch.randn(dim, generator=generator), sigma)
 
     def start(self, inputs: int, limit: int, width: int) -> Prefill:
-        """`inputs`: how many rows. No token is given."""
+        """`inputs`: how many rows. The prompt has no tokens."""
         tokens = torch.zeros(inputs, limit + width, len(self.bias))
         zero = torch.zeros(inputs, dtype=torch.int64)
-        cache = Memory(tokens, zero)
+        cache = UnitsCache(units=tokens, length=zero, width=width)
         return Prefill(cache, self._output(cache, tokens[:, :1], zero[:, None]), tokens[:, :0], zero)
 
-    def verify(self, cache: Memory, draft: Draft, first: int = 0) -> TargetOutput:
+    def verify(self, cache: UnitsCache, draft: Draft, first: int = 0) -> TargetOutput:
         assert draft.index.is_chain
         place = cache.length[:, None] + torch.arange(draft.nodes)
-        cache.tokens.scatter_(1, place[..., None].expand_as(draft.units), draft.units)
+        cache.units.scatter_(1, place[..., None].expand_as(draft.units), draft.units)
         return self._output(cache, draft.units[:, first:], place[:, first:] + 1)
 
-    def commit(self, cache: Memory, path: Tensor, count: Tensor) -> None:
-        cache.length = cache.length + count  # a chain's accepted nodes stand where they belong
+    def commit(self, cache: UnitsCache, path: Tensor, count: Tensor) -> None:
+        cache.length = cache.length + count  # the accepted nodes of a chain are in their places already
 
-    def truncate(self, cache: Memory, length: Tensor) -> None:
+    def truncate(self, cache: UnitsCache, length: Tensor) -> None:
         cache.length = length
 
-    def _output(self, cache: Memory, before: Tensor, place: Tensor) -> TargetOutput:
+    def _output(self, cache: UnitsCache, before: Tensor, place: Tensor) -> TargetOutput:
         """Distributions at `place [batch, node]`; `before [batch, node, dim]` are the tokens that precede them."""
         left = torch.where((place % self.width == 0)[..., None], 0.0, before)
-        up = take_nodes(cache.tokens, (place - self.width).clamp(min=0))
+        up = take_nodes(cache.units, (place - self.width).clamp(min=0))
         above = torch.where((place < self.width)[..., None], 0.0, up)
         return TargetOutput(distribution=Gaussian(self.bias + left @ self.left.T + above @ self.above.T, self.sigma))
 
@@ -89,10 +82,10 @@ class GaussianTarget:
 
 @dataclass(frozen=True)
 class RepeatLeft:
-    """A genuine Gaussian draft for new slots of a Jacobi window: the mean of the last slot that was drawn.
+    """A Gaussian draft for new slots of a Jacobi window: its mean is that of the last slot that was drawn.
 
     Attributes:
-        sigma: The target's: reflection needs one covariance on both sides.
+        sigma: The target's sigma: reflection needs the same covariance on both sides.
     """
 
     sigma: float
@@ -102,8 +95,8 @@ class RepeatLeft:
     def fill(self, state: State, window: Window, noise: Noise) -> tuple[Tensor, Distribution | None]:
         mean = state.root[:, None]
         if isinstance(window.distribution, Gaussian):
-            held = window.drawn.sum(1, keepdim=True)  # drawn slots come first
-            last = take_nodes(window.distribution.mean, (held - 1).clamp(min=0))
-            mean = torch.where((held > 0)[..., None], last, mean)
+            drawn = window.drawn.sum(1, keepdim=True)  # drawn slots come first
+            last = take_nodes(window.distribution.mean, (drawn - 1).clamp(min=0))
+            mean = torch.where((drawn > 0)[..., None], last, mean)
         distribution = Gaussian(mean.expand_as(window.units), self.sigma)
         return distribution.draw(noise), distribution

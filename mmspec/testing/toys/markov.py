@@ -8,18 +8,19 @@ from torch import Tensor
 
 from mmspec.core.distributions import take_nodes
 from mmspec.core.types import Draft, Prefill, TargetOutput
+from mmspec.testing.toys.cache import rooted_path
 
 
 @dataclass
-class Memory:
-    """`before [batch]`: the unit before the root; `draft`: what the last pass scored."""
+class MarkovCache:
+    """`before [batch]`: the unit before the root; `draft`: the draft that the last pass scored."""
 
     before: Tensor
     draft: Draft | None = None
 
 
 class MarkovTarget:
-    """p(next | previous, current) from a table; the whole context of a node is its own unit and its parent's.
+    """p(next | previous, current) from a table: a node's context is its own unit and its parent's.
 
     Args:
         table: `[vocab, vocab, vocab]` logits.
@@ -37,21 +38,20 @@ class MarkovTarget:
         return cls(torch.randn(vocab, vocab, vocab, generator=torch.Generator().manual_seed(seed)) * sharpness)
 
     def start(self, inputs: Any, limit: int, width: int) -> Prefill:
-        """`inputs [batch, prompt]` int64, prompt at least 2."""
+        """`inputs [batch, prompt]` int64, at least two units."""
         output = TargetOutput(logits=self.table[inputs[:, -2], inputs[:, -1]][:, None])
-        return Prefill(Memory(inputs[:, -1]), output, inputs, torch.zeros(len(inputs), dtype=torch.int64))
+        return Prefill(MarkovCache(inputs[:, -1]), output, inputs, torch.zeros(len(inputs), dtype=torch.int64))
 
-    def verify(self, cache: Memory, draft: Draft, first: int = 0) -> TargetOutput:
+    def verify(self, cache: MarkovCache, draft: Draft, first: int = 0) -> TargetOutput:
         cache.draft = draft
         parent = torch.cat([cache.before[:, None], take_nodes(draft.units, draft.index.parent[:, 1:])], 1)
         return TargetOutput(logits=self.table[parent, draft.units][:, first:])
 
-    def commit(self, cache: Memory, path: Tensor, count: Tensor) -> None:
+    def commit(self, cache: MarkovCache, path: Tensor, count: Tensor) -> None:
         assert cache.draft is not None
-        nodes = torch.cat([torch.zeros_like(count)[:, None], path.clamp(min=0)], 1)
-        last = nodes.gather(1, (count - 1).clamp(min=0)[:, None])
+        last = rooted_path(path).gather(1, (count - 1).clamp(min=0)[:, None])
         kept = cache.draft.units.gather(1, last)[:, 0]
         cache.before = torch.where(count > 0, kept, cache.before)
 
-    def truncate(self, cache: Memory, length: Tensor) -> None:
+    def truncate(self, cache: MarkovCache, length: Tensor) -> None:
         raise NotImplementedError("a Markov chain keeps one unit only")

@@ -1,7 +1,7 @@
 """Drafters for discrete toys, from an order-2 table of their own: a chain, and trees with siblings of every kind.
 
-They look at the last two known units only, so they fit any discrete toy. A table unlike the target's makes a bad
-drafter.
+They look at the last two known units only, so that they fit every discrete toy. A table unlike the target's makes a
+bad drafter.
 """
 
 from typing import Any, Literal
@@ -17,7 +17,7 @@ from mmspec.core.types import Draft, Step
 
 
 def last_two(state: State) -> tuple[Tensor, Tensor]:
-    """The unit before the root, and the root: `[batch]` each. A root with nothing before it stands for both."""
+    """The unit before the root, and the root: `[batch]` each. Without a unit before the root, the root is both."""
     return state.history.gather(1, (state.known - 2).clamp(min=0)[:, None])[:, 0], state.root
 
 

@@ -1,14 +1,15 @@
-"""Small decoders of transformers built from their configurations: what a host must take, and what it must refuse."""
+"""Small decoders of transformers built from their configurations: those that a host must take, and those it refuses."""
 
 from transformers import PreTrainedModel
 
+from mmspec.testing.tiny_models import noisy
 from tests.support.zoo.accounting import MISSING, SAME, unaccounted
 from tests.support.zoo.dense import DENSE
 from tests.support.zoo.encoders import ENCODERS
 from tests.support.zoo.experts import EXPERTS
 from tests.support.zoo.halves import HALVES
 from tests.support.zoo.latent import LATENTS
-from tests.support.zoo.recipe import CONTEXT, VOCAB, WINDOW, Recipe, noisy
+from tests.support.zoo.recipe import CONTEXT, VOCAB, WINDOW, Recipe
 from tests.support.zoo.recurrent import RECURRENT
 from tests.support.zoo.refused import MEANS, REFUSED, SAYS, Refused
 from tests.support.zoo.windows import WINDOWS

@@ -1,21 +1,15 @@
-"""How a small model is made of a recipe: a configuration, random weights that decide, a drafter that is a little wrong.
+"""A recipe of a small model: a configuration, and the factors of its random weights (`mmspec.testing.tiny_models`)."""
 
-Weights as models initialise them give flat scores and a text that repeats its last token. Here matrices are scaled
-until attention and experts decide what comes next, the embedding stays small beside them, input and output embeddings
-are not tied, and whatever starts out constant (norms, biases, sinks, gates, corrections of a router) is made random, so
-that a host that forgets one of them writes another text.
-"""
-
-import copy
 import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import Tensor
-from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
+from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+from mmspec.testing.tiny_models import random_model
 
 VOCAB, CONTEXT, WINDOW = 131, 512, 12
 
@@ -77,47 +71,14 @@ class Recipe:
 
     def model(self, seed: int = 0) -> PreTrainedModel:
         """The model: float32, in evaluation mode, without an end-of-sequence token; the caller's seed is kept."""
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed + self.salt)
-            model = AutoModelForCausalLM.from_config(
-                self.configuration(), dtype=torch.float32, trust_remote_code=False
-            ).eval()
-            enliven(model, self.gain, self.head, self.embedding)
-            for name, weight in model.state_dict().items():
-                for part, factor in self.factors.items():
-                    weight.mul_(factor if part in name else 1)
-        model.generation_config.eos_token_id = None
-        model.generation_config.pad_token_id = 0
-        return model
-
-
-@torch.no_grad()
-def enliven(model: PreTrainedModel, gain: float, head: float, embedding: float) -> None:
-    """Scale matrices and make constants random, from torch's generator."""
-    outer = {id(end.weight) for end in (model.get_input_embeddings(), model.get_output_embeddings()) if end is not None}
-    for name, weight in model.state_dict(keep_vars=True).items():
-        if not weight.is_floating_point() or weight.numel() == 0 or id(weight) in outer:
-            continue
-        if "sink" in name:
-            weight.copy_(torch.randn_like(weight))
-        elif _constant(weight):
-            weight.add_(torch.randn_like(weight) * 0.1)
-        elif weight.dim() > 1:
-            weight.mul_(gain)
-    model.get_input_embeddings().weight.mul_(embedding)
-    if model.get_output_embeddings() is not None:
-        model.get_output_embeddings().weight.mul_(head)
-
-
-def noisy(model: PreTrainedModel, amount: float) -> PreTrainedModel:
-    """A good drafter: a copy whose weights are off by `amount` of their own spread."""
-    other = copy.deepcopy(model)
-    generator = torch.Generator().manual_seed(99)
-    with torch.no_grad():
-        for weight in other.parameters():
-            if weight.numel() > 1 and weight.is_floating_point():
-                weight.add_(torch.randn(weight.shape, generator=generator) * amount * weight.std())
-    return other
+        return random_model(
+            self.configuration(),
+            seed=seed + self.salt,
+            gain=self.gain,
+            head=self.head,
+            embedding=self.embedding,
+            factors=self.factors,
+        )
 
 
 @torch.no_grad()
@@ -134,7 +95,3 @@ def scaled(model: PreTrainedModel, spread: float = SPREAD) -> PreTrainedModel:
             wide = 1.0 if id(weight) in tables else spread
             weight.copy_(torch.randn(weight.shape, generator=generator) * wide)
     return model
-
-
-def _constant(weight: Tensor) -> bool:
-    return bool((weight == weight.flatten()[0]).all())

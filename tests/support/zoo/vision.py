@@ -13,7 +13,8 @@ from einops import rearrange, repeat
 from torch import Tensor
 from transformers import AutoModelForImageTextToText, PreTrainedModel
 
-from tests.support.zoo.recipe import Recipe, enliven
+from mmspec.testing.tiny_models import random_model
+from tests.support.zoo.recipe import Recipe
 
 START, END, IMAGE, VIDEO = 124, 125, 126, 127
 """Ids of the vocabulary that stand for a picture's borders and patches; texts use the ids below."""
@@ -47,16 +48,15 @@ class VisionRecipe:
 
     def model(self, seed: int = 0) -> PreTrainedModel:
         """The model: float32, in evaluation mode, without an end-of-sequence token; the caller's seed is kept."""
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed + self.recipe.salt)
-            configuration = self.recipe.configuration()
-            model = AutoModelForImageTextToText.from_config(
-                configuration, dtype=torch.float32, trust_remote_code=False
-            ).eval()
-            enliven(model, self.recipe.gain, self.recipe.head, self.recipe.embedding)
-        model.generation_config.eos_token_id = None
-        model.generation_config.pad_token_id = 0
-        return model
+        recipe = self.recipe
+        return random_model(
+            recipe.configuration(),
+            seed=seed + recipe.salt,
+            gain=recipe.gain,
+            head=recipe.head,
+            embedding=recipe.embedding,
+            auto=AutoModelForImageTextToText,
+        )
 
     def inputs(self, batch: int, seed: int = 0) -> dict[str, Tensor]:
         """Arguments of `generate`: a text, a picture and a text in every row; rows of several lengths."""

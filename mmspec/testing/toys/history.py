@@ -1,34 +1,22 @@
-"""A toy target whose distribution depends on every unit before it and on where each stands: a stale or shifted cache
-shows.
-
-Its cache is the sequence itself, so that it can be truncated: it serves as a draft model, too.
+"""A toy target whose distribution depends on every unit before it and on each unit's position: a stale or shifted cache
+shows. Its cache is the sequence itself and can be truncated, so that the target serves as a draft model, too.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from mmspec.core.types import Draft, Prefill, TargetOutput
+from mmspec.testing.toys.cache import UnitsCache
 
 CONTEXTS = 61
 POSITIONS = 256
 
 
-@dataclass
-class Memory:
-    """`units [batch, capacity + 1]` (the last column is scratch), `length [batch]`, widest draft, last draft."""
-
-    units: Tensor
-    length: Tensor
-    width: int
-    draft: Draft | None = None
-
-
 class HistoryTarget:
-    """p(next | all units so far): a table over a position-weighted sum of them.
+    """p(next | all units so far): a table, indexed by a position-weighted sum of the units.
 
     Args:
         table: `[61, vocab]` logits.
@@ -47,7 +35,7 @@ class HistoryTarget:
         return cls(torch.randn(CONTEXTS, vocab, generator=torch.Generator().manual_seed(seed)) * sharpness)
 
     def near(self, seed: int, mix: float = 0.5) -> "HistoryTarget":
-        """A worse model of the same units: logits mixed with another table's; `mix` 0 is this model."""
+        """A worse model of the same units: logits mixed with those of another table; `mix` 0 is this model."""
         other = HistoryTarget.random(self.table.shape[1], seed)
         return HistoryTarget((1 - mix) * self.table + mix * other.table)
 
@@ -64,18 +52,18 @@ class HistoryTarget:
         return distribution
 
     def start(self, inputs: Any, limit: int, width: int) -> Prefill:
-        """`inputs`: a prompt `[batch, prompt]`, or that and its left padding `[batch]`."""
+        """`inputs`: a prompt `[batch, prompt]`, or a tuple of it and its left padding `[batch]`."""
         prompt, pads = inputs if isinstance(inputs, tuple) else (inputs, torch.zeros(len(inputs), dtype=torch.int64))
         length = prompt.shape[1] - pads
         slot = torch.arange(prompt.shape[1])
         packed = prompt.gather(1, (pads[:, None] + slot).clamp(max=prompt.shape[1] - 1))
         units = torch.cat([packed, prompt.new_zeros(len(prompt), limit + width + 1)], 1)
         row = self._sum(units, length) % CONTEXTS
-        return Prefill(Memory(units, length, width), TargetOutput(logits=self.table[row][:, None]), prompt, pads)
+        cache = UnitsCache(units=units, length=length, width=width)
+        return Prefill(cache, TargetOutput(logits=self.table[row][:, None]), prompt, pads)
 
-    def verify(self, cache: Memory, draft: Draft, first: int = 0) -> TargetOutput:
-        assert draft.nodes <= cache.width, f"{draft.nodes} nodes in a cache that was made for {cache.width}"
-        cache.draft = draft
+    def verify(self, cache: UnitsCache, draft: Draft, first: int = 0) -> TargetOutput:
+        cache.remember(draft)
         return TargetOutput(logits=self.after(cache.units, cache.length, draft)[:, first:])
 
     def after(self, units: Tensor, length: Tensor, draft: Draft) -> Tensor:
@@ -85,18 +73,13 @@ class HistoryTarget:
         return self.table[(self._sum(units, length)[:, None] + path) % CONTEXTS]
 
     def position(self, length: Tensor, draft: Draft) -> Tensor:
-        """Where every node stands: `[batch, node]`."""
+        """The position of every node: `[batch, node]`."""
         return length[:, None] + draft.index.depth
 
-    def commit(self, cache: Memory, path: Tensor, count: Tensor) -> None:
-        assert cache.draft is not None
-        nodes = torch.cat([torch.zeros_like(count)[:, None], path.clamp(min=0)], 1)
-        slot = torch.arange(nodes.shape[1])
-        where = torch.where(slot < count[:, None], cache.length[:, None] + slot, cache.units.shape[1] - 1)
-        cache.units.scatter_(1, where, cache.draft.units.gather(1, nodes))
-        cache.length = cache.length + count
+    def commit(self, cache: UnitsCache, path: Tensor, count: Tensor) -> None:
+        cache.commit(path, count)
 
-    def truncate(self, cache: Memory, length: Tensor) -> None:
+    def truncate(self, cache: UnitsCache, length: Tensor) -> None:
         assert (length <= cache.length).all(), "cannot keep more than there is"
         cache.length = length
 

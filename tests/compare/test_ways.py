@@ -1,4 +1,4 @@
-"""The three ways of a call, on a tiny model in this process."""
+"""The three ways to run a call, on a tiny model in this process."""
 
 import copy
 import dataclasses
@@ -13,7 +13,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM, T5Config, T5ForConditionalGeneration
 
 from mmspec.compare.hook import after_import
-from mmspec.compare.recording import Call, save
+from mmspec.compare.recording import RecordedCall, save
 from mmspec.compare.ways import Judging, Speculating, named
 
 GENERATE = LlamaForCausalLM.generate
@@ -30,13 +30,13 @@ def model() -> LlamaForCausalLM:
     return model
 
 
-def call(number: int = 1) -> Call:
-    return Call(number, "LlamaForCausalLM", True, 3, "")
+def call(number: int = 1) -> RecordedCall:
+    return RecordedCall(number, "LlamaForCausalLM", True, 3, "")
 
 
 @pytest.mark.parametrize("sample", [False, True])
 def test_judging_tells_near_ties_from_wrong_tokens(model, tmp_path: Path, sample: bool) -> None:
-    def judged(ids: torch.Tensor) -> Call:
+    def judged(ids: torch.Tensor) -> RecordedCall:
         save(tmp_path, [], {1: ids})
         torch.manual_seed(5)
         one = call()
@@ -71,7 +71,7 @@ def test_judging_hands_the_script_what_it_asked_for(model, tmp_path: Path) -> No
 
 def test_speculating_leaves_the_model_and_what_it_refuses_alone(model) -> None:
     way = Speculating({"method": "prompt-lookup", "k": 2}, [])
-    way.meet(model)
+    way.prepare(model)
     assert "generate" not in model.__dict__
     one, two = call(), call(2)
     given = {"inputs": PROMPT, "max_new_tokens": 9, "do_sample": False}
@@ -99,7 +99,7 @@ def test_a_model_that_cannot_be_enabled_is_left_alone_with_the_reason(model) -> 
         (T5ForConditionalGeneration(T5Config(**sizes)), {"method": "plain"}, "is an encoder–decoder", True),
     ):
         way, one = Speculating(how, []), call()
-        way.meet(live)
+        way.prepare(live)
         way.run(GENERATE, live, {"inputs": PROMPT, "max_new_tokens": 2, "do_sample": False}, one)
         assert reason in one.left_alone and one.documented == documented
 
@@ -124,7 +124,7 @@ def test_the_hook_waits_for_an_import(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_a_model_that_the_script_lets_go_goes(model) -> None:
     """And what is kept with it is in no copy and in no file of it."""
     way, own = Speculating({"method": "prompt-lookup"}, []), copy.deepcopy(model)
-    way.meet(own)
+    way.prepare(own)
     assert own in way._handles and model not in way._handles
     other, file = copy.deepcopy(own), io.BytesIO()
     torch.save(own, file)

@@ -1,22 +1,22 @@
-"""Toy of a GIVT: every token is a mixture of Gaussians around what the token before says."""
+"""Toy of GIVT (arXiv 2312.02116): every token is a mixture of Gaussians whose means depend on the token before."""
 
 import torch
 from torch import Tensor
 
 from mmspec.core.distributions import GaussianMixture
 from mmspec.core.types import Draft, Prefill, TargetOutput
-from mmspec.testing.toys.gaussian import Memory
+from mmspec.testing.toys.cache import UnitsCache
 
 
 class MixtureTarget:
-    """x_i ~ sum_k w_k N(b_k + A x_{i-1}, s_{i,k}² I), where s_{i,k} alternates with i: scales differ between slots.
+    """x_i ~ sum_k w_k N(b_k + A x_{i-1}, s_{i,k}² I), where s_{i,k} alternates with i.
 
     Args:
         weights: `[component]`.
         offsets: `[component, dim]`: b.
         gain: `[dim, dim]`: A.
-        sigmas: `[2, component]`: of even and of odd tokens.
-        coupling: As in the distribution.
+        sigmas: `[2, component]`: standard deviations of even and of odd tokens.
+        coupling: The coupling of `GaussianMixture`.
     """
 
     offers = frozenset({"continuous", "grow", "truncate"})
@@ -39,23 +39,24 @@ class MixtureTarget:
         return cls(weights / weights.sum(), offsets, mix, torch.stack([sigmas, 1.3 * sigmas]), coupling)
 
     def start(self, inputs: int, limit: int, width: int) -> Prefill:
-        """`inputs`: how many rows. No token is given."""
+        """`inputs`: how many rows. The prompt has no tokens."""
         zero = torch.zeros(inputs, dtype=torch.int64)
         tokens = torch.zeros(inputs, 1, self.offsets.shape[1])
-        return Prefill(Memory(tokens, zero), self._output(tokens, zero[:, None]), tokens[:, :0], zero)
+        cache = UnitsCache(units=tokens, length=zero, width=width)
+        return Prefill(cache, self._output(tokens, zero[:, None]), tokens[:, :0], zero)
 
-    def verify(self, cache: Memory, draft: Draft, first: int = 0) -> TargetOutput:
+    def verify(self, cache: UnitsCache, draft: Draft, first: int = 0) -> TargetOutput:
         place = cache.length[:, None] + torch.arange(draft.nodes)
         return self._output(draft.units[:, first:], place[:, first:] + 1)
 
-    def commit(self, cache: Memory, path: Tensor, count: Tensor) -> None:
+    def commit(self, cache: UnitsCache, path: Tensor, count: Tensor) -> None:
         cache.length = cache.length + count
 
-    def truncate(self, cache: Memory, length: Tensor) -> None:
+    def truncate(self, cache: UnitsCache, length: Tensor) -> None:
         cache.length = length
 
     def normalised(self, tokens: Tensor) -> Tensor:
-        """Tokens `[rows, length, dim]` as numbers that are independent standard normals: `[rows, length · dim]`.
+        """Tokens `[rows, length, dim]` as independent standard normal numbers: `[rows, length · dim]`.
 
         Each coordinate is mapped by its conditional distribution function, given all before it (Rosenblatt, 1952).
         """

@@ -1,4 +1,4 @@
-"""Toy picture: the grid of codes with what image drafters and rules ask of a target, and its exact joints.
+"""Toy picture: a grid of codes with a codebook, which image drafters and rules need, and its exact joints.
 
 ```python
 target, warp = PictureTarget.random(3, 3, seed=3), Warp.sampling(top_k=2, guidance=2.0)
@@ -21,7 +21,7 @@ KIND = 1
 
 
 class PictureTarget(GridTarget):
-    """`GridTarget` with what image drafters and rules ask for.
+    """`GridTarget` with a codebook.
 
     Attributes:
         grid: Codes per row.

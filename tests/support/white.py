@@ -1,4 +1,4 @@
-"""Are many numbers a row independent standard normals? Cheap enough for the joints of wide tokens."""
+"""Are rows of many numbers independent standard normals? Cheap enough for joints of wide tokens."""
 
 import torch
 from torch import Tensor
@@ -13,10 +13,10 @@ def whitened(rows: Tensor, mean: Tensor, covariance: Tensor) -> Tensor:
 
 
 def white_p_value(rows: Tensor) -> float:
-    """p-value of `rows [rows, n]` float64 as independent standard normals, corrected for the number of tests.
+    """p-value of `rows [rows, n]` float64 under independent standard normals, corrected for the number of tests.
 
-    Kolmogorov-Smirnov of every coordinate, of sums of neighbours and of differences half a row apart; χ² of all
-    covariances.
+    Kolmogorov-Smirnov tests of every coordinate, of sums of neighbours and of differences half a row apart; a χ² test
+    of all covariances.
     """
     from scipy.stats import chi2
 

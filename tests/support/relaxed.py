@@ -1,7 +1,7 @@
-"""What a relaxed rule's unit must follow, at one node, by loops over the vocabulary in float64.
+"""The exact distribution of a relaxed rule's unit at one node, by loops over the vocabulary in float64.
 
 A draft x ~ q is kept with probability a(x) = min(1, P(G_x) / Q_x); a refused one leaves norm((p - q)+), or, with the
-mass of its group moved onto it first, norm((p' - q)+). A point mass is the case of a one-hot q.
+mass of its group moved onto it first, norm((p' - q)+). A point mass is a one-hot q.
 """
 
 from collections.abc import Sequence
@@ -12,13 +12,13 @@ from torch import Tensor
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """Of one node.
+class ClosedForm:
+    """A relaxed rule at one node.
 
     Attributes:
-        distribution: Of the unit that comes out, `[vocab]`.
-        tv: Its total variation from p.
-        excess_acceptance: Probability of keeping the draft, less that of rejection.
+        distribution: Probabilities of the emitted unit, `[vocab]`.
+        tv: Their total variation from p.
+        excess_acceptance: Probability that the draft is accepted, minus that of rejection sampling.
     """
 
     distribution: Tensor
@@ -26,14 +26,14 @@ class Outcome:
     excess_acceptance: float
 
 
-def outcome(p: Tensor, q: Tensor, groups: Sequence[set[int]], *, by_group: bool, paper: bool = False) -> Outcome:
-    """The closed form.
+def outcome(p: Tensor, q: Tensor, groups: Sequence[set[int]], *, by_group: bool, paper: bool = False) -> ClosedForm:
+    """The rule at one node, in closed form.
 
     Args:
         p: The target's distribution, `[vocab]`.
-        q: The draft's.
-        groups: Of every unit; each contains its unit.
-        by_group: Q is q(G), not q(x).
+        q: The draft's distribution.
+        groups: The group of every unit, which contains the unit.
+        by_group: Whether Q is q(G) instead of q(x).
         paper: The mass of a group is moved onto its unit before the residual is taken.
     """
     p, q = p.double(), q.double()
@@ -47,7 +47,7 @@ def outcome(p: Tensor, q: Tensor, groups: Sequence[set[int]], *, by_group: bool,
         distribution[x] += q[x] * chance
         distribution += q[x] * (1 - chance) * _left(p, q, x, group, paper)
         excess_acceptance += float(q[x] * chance - torch.minimum(p[x], q[x]))
-    return Outcome(distribution, float((distribution - p).abs().sum() / 2), excess_acceptance)
+    return ClosedForm(distribution, float((distribution - p).abs().sum() / 2), excess_acceptance)
 
 
 def _left(p: Tensor, q: Tensor, x: int, group: list[int], paper: bool) -> Tensor:
@@ -60,7 +60,7 @@ def _left(p: Tensor, q: Tensor, x: int, group: list[int], paper: bool) -> Tensor
 
 
 def ranked_groups(p: Tensor, size: int, difference: float, distance: float, codebook: Tensor) -> list[set[int]]:
-    """GSD: of every unit, its neighbours in the order of p that are near in probability and in embedding."""
+    """Groups of GSD (arXiv 2508.07747): neighbours in the order of p that are near in probability and in embedding."""
     order, half = p.argsort(stable=True).tolist(), size // 2
     groups = []
     for x in range(len(p)):
@@ -76,7 +76,7 @@ def _near(p: Tensor, x: int, y: int, difference: float, distance: float, codeboo
 
 
 def nearest_groups(p: Tensor, k: int, delta: float, lam: float | None, codebook: Tensor) -> list[set[int]]:
-    """LANTERN: of every unit, the codes nearest to it, as many as their mass stays within the bound."""
+    """Groups of LANTERN (arXiv 2410.03355): the nearest codes, as long as their mass stays within the bound."""
     groups = []
     for x in range(len(p)):
         bound = delta if lam is None else (lam - 1) * float(p[x])

@@ -7,34 +7,35 @@ from torch import Tensor
 
 from mmspec.core.distributions import DenoisingChain, Gaussian
 from mmspec.core.types import Draft, Prefill, TargetOutput
-from mmspec.testing.toys.gaussian import GaussianTarget, Memory
+from mmspec.testing.toys.cache import UnitsCache
+from mmspec.testing.toys.gaussian import GaussianTarget
 
 
 @dataclass
 class LinearHead:
-    """x_{t+1} ~ N(carried x_t + told c, sigma_t²): the token is N(c, `spread`²) where `told` is as `of` makes it.
+    """x_{t+1} ~ N(carried x_t + added c, sigma_t²): the token is N(c, `spread`²) with the `added` of `LinearHead.of`.
 
     Attributes:
         dim: Numbers of a token.
         carried: How much of the state is kept at each step.
-        told: How much of the condition `c [m, dim]` is added.
+        added: How much of the condition `c [m, dim]` is added.
         sigmas: `[steps]`.
-        carry: `[steps]` float: what drafts are told of it; 0 hides it.
+        carry: `[steps]` float: `carried` as drafts may use it; 0 hides it.
         calls: Evaluations so far, of all nodes together.
     """
 
     dim: int
     carried: float
-    told: float
+    added: float
     sigmas: Tensor
     carry: Tensor
     calls: int = 0
 
     @classmethod
     def of(cls, dim: int, steps: int = 4, carried: float = 0.6, sigma: float = 0.5, carry: bool = True) -> "LinearHead":
-        """Steps of one sigma; the token's mean is the condition."""
-        told = 1 / sum(carried**step for step in range(steps))
-        return cls(dim, carried, told, torch.full((steps,), sigma), torch.full((steps,), carried * carry))
+        """Steps of equal sigma; the token's mean is the condition."""
+        added = 1 / sum(carried**step for step in range(steps))
+        return cls(dim, carried, added, torch.full((steps,), sigma), torch.full((steps,), carried * carry))
 
     @property
     def spread(self) -> float:
@@ -46,14 +47,14 @@ class LinearHead:
 
     def mean(self, x: Tensor, step: int, condition: Tensor) -> Tensor:
         self.calls += 1
-        return self.carried * x + self.told * condition
+        return self.carried * x + self.added * condition
 
 
 class ChainTarget:
-    """The grid of `GaussianTarget`, its means as conditions of a denoising head.
+    """The grid of `GaussianTarget`, with its means as conditions of a denoising head.
 
     Args:
-        grid: Says each token's condition; its own sigma is the head's `spread`, so that its joint is this target's.
+        grid: Gives each token's condition; its sigma becomes the head's `spread`, so that its joint is this target's.
         head: The denoising head.
     """
 
@@ -66,21 +67,21 @@ class ChainTarget:
 
     @classmethod
     def random(cls, width: int, head: LinearHead, seed: int, gain: float = 0.6) -> "ChainTarget":
-        """As `GaussianTarget.random`."""
+        """A random grid, as `GaussianTarget.random` makes it."""
         return cls(GaussianTarget.random(width, head.dim, seed, gain), head)
 
     def start(self, inputs: int, limit: int, width: int) -> Prefill:
-        """`inputs`: how many rows. No token is given."""
+        """`inputs`: how many rows. The prompt has no tokens."""
         started = self.grid.start(inputs, limit, width)
         return replace(started, output=self._output(started.output))
 
-    def verify(self, cache: Memory, draft: Draft, first: int = 0) -> TargetOutput:
+    def verify(self, cache: UnitsCache, draft: Draft, first: int = 0) -> TargetOutput:
         return self._output(self.grid.verify(cache, draft, first))
 
-    def commit(self, cache: Memory, path: Tensor, count: Tensor) -> None:
+    def commit(self, cache: UnitsCache, path: Tensor, count: Tensor) -> None:
         self.grid.commit(cache, path, count)
 
-    def truncate(self, cache: Memory, length: Tensor) -> None:
+    def truncate(self, cache: UnitsCache, length: Tensor) -> None:
         self.grid.truncate(cache, length)
 
     def joint(self, length: int) -> tuple[Tensor, Tensor]:

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from mmspec import shipped
 from mmspec.cli.app import build
 from mmspec.compare import children
-from mmspec.compare.recording import Call, save
+from mmspec.compare.recording import RecordedCall, save
 from mmspec.registry import installed
 
 HONEST = """
@@ -192,7 +192,7 @@ def test_runs_take_turns_and_a_failure_is_whose_it_is(
     def child(command: list[str], out, err, environment) -> int:
         task = json.loads(Path(command[-1]).read_text())
         ran.append("plain" if task["enable"] is None else "ours")
-        save(Path(task["folder"]), [Call(1, "Llama", True, 1, "", 1.0)], {1: torch.tensor([[1, 2]])})
+        save(Path(task["folder"]), [RecordedCall(1, "Llama", True, 1, "", 1.0)], {1: torch.tensor([[1, 2]])})
         err.write(b"Traceback: out of order\n" if ran[-1] == fails else b"a warning\n")
         return int(ran[-1] == fails)
 
@@ -264,7 +264,7 @@ def test_what_a_script_leaves_running_ends_with_it(started, tmp_path: Path) -> N
 def test_a_call_that_only_transformers_can_do_is_no_pass(script, monkeypatch: pytest.MonkeyPatch) -> None:
     def child(command: list[str], out, err, environment) -> int:
         task = json.loads(Path(command[-1]).read_text())
-        calls = [Call(number, "Llama", True, 1, "", 1.0) for number in (1, 2)]
+        calls = [RecordedCall(number, "Llama", True, 1, "", 1.0) for number in (1, 2)]
         if task["enable"] is not None:
             calls[1].left_alone = "no such thing"
         save(Path(task["folder"]), calls, {1: torch.tensor([[1, 2]]), 2: torch.tensor([[1, 2]])})

@@ -8,19 +8,18 @@ import torch
 from torch import Tensor
 
 from mmspec.core.drafters.draft_model import DraftModel
-from mmspec.core.drafters.initialisations import EarlierUnit, LeftUnit, RandomUnit
+from mmspec.core.drafters.initialisations import EarlierUnit, RandomUnit
 from mmspec.core.drafters.jacobi import Jacobi
-from mmspec.core.drafters.shapes import Beam, Branching, Rerank
 from mmspec.core.protocols import Drafter, Target
 from mmspec.core.rules import Block, Match, RecursiveRejection, Rejection, Rule
 from mmspec.core.warp import Warp
+from mmspec.testing.conformance.benches import GUIDANCE, VOCAB, Bench, grid, markov, modelled
 from mmspec.testing.toys.grid import GridTarget
 from mmspec.testing.toys.markov import MarkovTarget
 from mmspec.testing.toys.markov_drafters import MarkovChain, MarkovTree
-from mmspec.testing.toys.recurrence import RecurrenceTarget
+from tests.support.toys.recurrence import RecurrenceTarget
 
-VOCAB = 3
-GUIDANCE = 2.0
+__all__ = ["CASES", "GUIDANCE", "RULES", "VOCAB", "Case", "grid_case", "markov_case", "recurrence_case"]
 
 RULES: dict[str, tuple[type[Rule], ...]] = {
     "chain": (Match, Rejection, Block, RecursiveRejection),
@@ -37,10 +36,10 @@ class Case:
 
     Attributes:
         target: The target.
-        prompt: Inputs for that many rows, all alike.
+        prompt: Inputs for a number of rows, all alike.
         next_distribution: Probabilities `[vocab]` of the unit after those emitted, at temperature 1.
-        drafters: By name; names open with the shape of the draft.
-        warp: What `next_distribution` assumes.
+        drafters: Drafters by name; each name begins with the shape of the draft.
+        warp: The warp that `next_distribution` assumes.
     """
 
     target: Target
@@ -56,19 +55,30 @@ class Case:
                 yield name, make, rule
 
 
+def _case(bench: Bench, drafters: dict[str, Callable[[], Drafter]]) -> Case:
+    """A bench of the conformance kit, its row 0 again and again, with more drafters."""
+    assert bench.next_distribution is not None
+    return Case(bench.target, lambda rows: bench.prompt([0] * rows), bench.next_distribution, drafters, bench.warp)
+
+
 def markov_case() -> Case:
     """Order-2 text; drafters from a table close to the target's, and from its opposite."""
-    target = MarkovTarget.random(VOCAB, seed=0)
+    target: Any = markov().target
     near = (target.table + MarkovTarget.random(VOCAB, seed=1).table) / 2
-    prompt = torch.tensor([[0, 1]])
-    probs = target.table.softmax(-1)
+    return _case(markov(), _tabled(near, -2 * target.table) | dict(modelled(MarkovTarget(near))))
 
-    def next_distribution(units: tuple[int, ...]) -> Tensor:
-        before, at = (0, 1, *units)[-2:]
-        return probs[before, at]
 
-    drafters = _tabled(near, -2 * target.table) | _modelled(MarkovTarget(near))
-    return Case(target, lambda rows: prompt.expand(rows, 2), next_distribution, drafters, Warp())
+def grid_case() -> Case:
+    """Codes two wide, under guidance; Jacobi windows, and a smaller model."""
+    target: Any = grid().target
+    small = GridTarget(2, (target.table + GridTarget.random(2, VOCAB, seed=1).table) / 2)
+    bad = GridTarget(2, -2 * target.table)
+    more: dict[str, Callable[[], Drafter]] = {
+        "window above": lambda: Jacobi(EarlierUnit(2)),
+        "window independent": lambda: Jacobi(EarlierUnit(2), independent=True),
+        "chain model bad": lambda: DraftModel(bad),
+    }
+    return _case(grid(), dict(grid().drafters) | dict(modelled(small)) | more)
 
 
 def recurrence_case() -> Case:
@@ -83,38 +93,8 @@ def recurrence_case() -> Case:
         assert logits is not None
         return logits[0, 0].softmax(-1)
 
-    drafters = _tabled(table, -2 * table) | _modelled(target.near(5))
+    drafters = _tabled(table, -2 * table) | dict(modelled(target.near(5)))
     return Case(target, lambda rows: prompt.expand(rows, 3), next_distribution, drafters, Warp())
-
-
-def grid_case() -> Case:
-    """Codes two wide, under guidance; Jacobi windows, and a smaller model."""
-    target, other = GridTarget.random(2, VOCAB, seed=3), GridTarget.random(2, VOCAB, seed=1)
-    small = GridTarget(2, (target.table + other.table) / 2)
-    bad = GridTarget(2, -2 * target.table)
-    windows: dict[str, Callable[[], Drafter]] = {
-        "window random": lambda: Jacobi(RandomUnit(VOCAB)),
-        "window left": lambda: Jacobi(LeftUnit()),
-        "window above": lambda: Jacobi(EarlierUnit(2)),
-        "window independent": lambda: Jacobi(EarlierUnit(2), independent=True),
-    }
-    drafters = windows | _modelled(small) | {"chain model bad": lambda: DraftModel(bad)}
-    return Case(
-        target,
-        lambda rows: torch.ones(rows, dtype=torch.int64),
-        lambda units: target.next_logits(1, units, GUIDANCE).softmax(-1),
-        drafters,
-        Warp(guidance=GUIDANCE),
-    )
-
-
-def _modelled(small: Target) -> dict[str, Callable[[], Drafter]]:
-    return {
-        "chain model": lambda: DraftModel(small),
-        "tree branching": lambda: DraftModel(small, Branching((3, 2, 1))),
-        "tree beam": lambda: DraftModel(small, Beam(3)),
-        "reranked": lambda: DraftModel(small, Rerank(frontier=2, children=3, nodes=6)),
-    }
 
 
 def _tabled(table: Tensor, bad: Tensor) -> dict[str, Callable[[], Drafter]]:

@@ -1,4 +1,4 @@
-"""Guesses of what the player does next."""
+"""Drafters of a player's actions."""
 
 from typing import Any
 
@@ -11,11 +11,11 @@ from mmspec.core.types import Draft, Step
 
 
 class RepeatAction:
-    """The same action, again and again.
+    """A chain of one action.
 
     Args:
-        action: An action's id (one that the player never takes makes a drafter that is always wrong); None repeats the
-            player's last one.
+        action: The id to draft (one that the player never takes makes a drafter that is always wrong); None repeats
+            the player's last action.
     """
 
     offers = frozenset({"chain"})

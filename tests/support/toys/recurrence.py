@@ -1,8 +1,8 @@
 """Toy state-space model: two layers of a diagonal linear recurrence, read out as a distribution over units.
 
-A tree goes through in one pass without a state per node: a node's state is a^(depth + 1) S plus the inputs of its
-ancestors, each decayed by its distance. A commit rolls the one committed state along the accepted path, from the inputs
-that the pass left behind: no stored states, no second pass.
+A tree is scored in one pass without a state per node: a node's state is a^(depth + 1) S plus the inputs of its
+ancestors, each decayed by its distance. A commit moves the committed state along the accepted path, from the inputs
+that the pass kept: no stored states, no second pass.
 """
 
 from dataclasses import dataclass
@@ -13,15 +13,16 @@ from torch import Tensor
 from mmspec.core.distributions import take_nodes
 from mmspec.core.tree import TreeIndex
 from mmspec.core.types import Draft, Prefill, TargetOutput
+from mmspec.testing.toys.cache import rooted_path
 
 
 @dataclass
-class Memory:
-    """What a call knows.
+class RecurrenceCache:
+    """The state of a call.
 
     Attributes:
         state: `[batch, layer, width]`, after all committed units.
-        inputs: `[batch, node, layer, width]`: what each node of the last pass fed into each layer.
+        inputs: `[batch, node, layer, width]`: the input of each node of the last pass to each layer.
     """
 
     state: Tensor
@@ -32,10 +33,10 @@ class RecurrenceTarget:
     """h' = a · h + B u, layer upon layer (tanh between them), logits = C h.
 
     Args:
-        decay: `[layer, width]`, in (0, 1).
-        embedding: `[vocab, width]`: B u of the first layer.
-        mixing: `[width, width]`: from the first layer's states to the second's inputs.
-        readout: `[vocab, width]`.
+        decay: `[layer, width]`: a, in (0, 1).
+        embedding: `[vocab, width]`: B u of the first layer, by unit.
+        mixing: `[width, width]`: B of the second layer, from the first layer's states to the second's inputs.
+        readout: `[vocab, width]`: C.
     """
 
     offers = frozenset({"discrete", "tree", "grow"})
@@ -64,7 +65,7 @@ class RecurrenceTarget:
     def start(self, inputs: Tensor, limit: int, width: int) -> Prefill:
         """`inputs [batch, prompt]` int64, -1 as padding on the left."""
         pads = (inputs < 0).sum(1)
-        cache = Memory(
+        cache = RecurrenceCache(
             torch.zeros(len(inputs), *self.decay.shape), self.decay[None, :0].expand(len(inputs), -1, -1, -1)
         )
         index = TreeIndex.chain(inputs.shape[1])
@@ -72,21 +73,21 @@ class RecurrenceTarget:
         cache.state = states[:, -1]
         return Prefill(cache, TargetOutput(logits=states[:, -1:, 1] @ self.readout.T), inputs.clamp(min=0), pads)
 
-    def verify(self, cache: Memory, draft: Draft, first: int = 0) -> TargetOutput:
+    def verify(self, cache: RecurrenceCache, draft: Draft, first: int = 0) -> TargetOutput:
         states = self._pass(cache, draft.units, draft.index)
         return TargetOutput(logits=states[:, first:, 1] @ self.readout.T)
 
-    def commit(self, cache: Memory, path: Tensor, count: Tensor) -> None:
-        nodes = torch.cat([torch.zeros_like(count)[:, None], path.clamp(min=0)], 1)
+    def commit(self, cache: RecurrenceCache, path: Tensor, count: Tensor) -> None:
+        nodes = rooted_path(path)
         inputs = take_nodes(cache.inputs, nodes)  # [batch, step, layer, width]
         ago = count[:, None] - 1 - torch.arange(nodes.shape[1])  # steps until the last kept node
         weights = self._power(ago.clamp(min=0)) * (ago >= 0)[..., None, None]
         cache.state = self._power(count) * cache.state + (weights * inputs).sum(1)
 
-    def truncate(self, cache: Memory, length: Tensor) -> None:
+    def truncate(self, cache: RecurrenceCache, length: Tensor) -> None:
         raise NotImplementedError("a recurrence keeps its last state only; it cannot go back")
 
-    def _pass(self, cache: Memory, units: Tensor, index: TreeIndex) -> Tensor:
+    def _pass(self, cache: RecurrenceCache, units: Tensor, index: TreeIndex) -> Tensor:
         """States of all nodes in both layers, `[batch, node, layer, width]`; leaves the inputs in the cache."""
         distance = (index.depth[:, :, None] - index.depth[:, None]).clamp(min=0)
         reach = self._power(distance) * index.ancestor[..., None, None]  # [tree, node, ancestor, layer, width]

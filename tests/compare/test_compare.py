@@ -1,4 +1,4 @@
-"""What recordings say together, on recordings made up: every outcome, every exit code, medians."""
+"""The comparison of recordings that the test writes: every kind of finding, every exit code, medians."""
 
 import json
 from collections.abc import Callable
@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from mmspec.compare.children import Runs
-from mmspec.compare.compare import differing, to_judge
-from mmspec.compare.recording import CALLS, STDOUT, Call, Recording, save
-from mmspec.compare.verdict import Verdict, judge
+from mmspec.compare.comparison import Comparison, compare
+from mmspec.compare.findings import differing, to_judge
+from mmspec.compare.recording import CALLS, STDOUT, RecordedCall, Recording, save
 
 IDS = [[1, 2, 3, 4, 5], [1, 2, 6, 7, 8]]
 Make = Callable[..., Recording]
@@ -28,9 +28,9 @@ def record(tmp_path: Path) -> Make:
         made += 1
         folder = tmp_path / str(made)
         folder.mkdir()
-        calls = [Call(number, "Llama", number == 1, 2, "began", seconds) for number in range(1, len(ids) + 1)]
+        calls = [RecordedCall(number, "Llama", number == 1, 2, "began", seconds) for number in range(1, len(ids) + 1)]
         for number, fields in (change or {}).items():
-            calls[number - 1] = Call(**{**asdict(calls[number - 1]), **fields})
+            calls[number - 1] = RecordedCall(**{**asdict(calls[number - 1]), **fields})
         save(folder, calls, {n: torch.tensor(each) for n, each in enumerate(ids, 1) if each is not None})
         (folder / STDOUT).write_text(stdout)
         return Recording(folder)
@@ -38,30 +38,30 @@ def record(tmp_path: Path) -> Make:
     return make
 
 
-def said(plain: Recording, ours: Recording, again: Recording | None = None) -> Verdict:
+def said(plain: Recording, ours: Recording, again: Recording | None = None) -> Comparison:
     assert differing(plain, ours) == (again is not None)
-    return judge(Runs([plain], [ours], again))
+    return compare(Runs([plain], [ours], again))
 
 
-def kinds(verdict: Verdict) -> list[str]:
-    return [line.outcome.kind for line in verdict.lines]
+def kinds(comparison: Comparison) -> list[str]:
+    return [call.finding.kind for call in comparison.calls]
 
 
 def test_equal_runs(record: Make) -> None:
-    verdict = said(record(IDS, IDS, seconds=3), record(IDS, IDS, seconds=2, change={1: {"emitted": 9, "passes": 4}}))
-    assert verdict.code == 0 and kinds(verdict) == ["same", "same"]
-    assert verdict.speedup() == 1.5 and verdict.acceptance_length == 2.25
-    assert verdict.lines[0].shape == "2 × 3"
+    comparison = said(record(IDS, IDS, seconds=3), record(IDS, IDS, seconds=2, change={1: {"emitted": 9, "passes": 4}}))
+    assert comparison.code == 0 and kinds(comparison) == ["same", "same"]
+    assert comparison.speedup() == 1.5 and comparison.acceptance_length == 2.25
+    assert comparison.calls[0].shape == "2 × 3"
 
 
 def test_a_wrong_token(record: Make) -> None:
     ours = record([[1, 2, 3, 4, 5], [1, 2, 6, 9, 8]])
     again = record(IDS, change={1: {"judged": True, "wrong": "margin 3"}})
-    verdict = said(record(IDS), ours, again)
-    assert verdict.code == 1 and kinds(verdict) == ["wrong"]
-    assert verdict.lines[0].outcome.text == "row 1, new token 1: 7 plainly, 9 with mmspec; margin 3"
+    comparison = said(record(IDS), ours, again)
+    assert comparison.code == 1 and kinds(comparison) == ["wrong"]
+    assert comparison.calls[0].finding.text == "row 1, new token 1: 7 plainly, 9 with mmspec; margin 3"
     unjudged = said(record(IDS), ours, record(IDS))
-    assert unjudged.code == 1 and "not known" in unjudged.lines[0].outcome.text
+    assert unjudged.code == 1 and "not known" in unjudged.calls[0].finding.text
 
 
 def test_a_near_tie_and_what_follows_from_it(record: Make) -> None:
@@ -70,9 +70,9 @@ def test_a_near_tie_and_what_follows_from_it(record: Make) -> None:
     plain, ours = record(IDS, [[6, 7, 1]], stdout="7\n"), record(other, later, stdout="9\n")
     again = record(IDS, [[6, 7, 1]], stdout="7\n", change={1: {"judged": True, "near_ties": [(1, 1, 2e-6)]}})
     assert to_judge(plain, ours) == [1]
-    verdict = said(plain, ours, again)
-    assert verdict.code == 3 and kinds(verdict) == ["near-tie", "follows"] and verdict.printed.kind == "follows"
-    assert "margin 2.0e-06" in verdict.lines[0].outcome.text
+    comparison = said(plain, ours, again)
+    assert comparison.code == 3 and kinds(comparison) == ["near-tie", "follows"] and comparison.stdout.kind == "follows"
+    assert "margin 2.0e-06" in comparison.calls[0].finding.text
 
 
 def test_another_beginning_is_wrong_where_nothing_led_to_it(record: Make) -> None:
@@ -89,42 +89,42 @@ def test_other_calls(record: Make, ids: Any) -> None:
 
 def test_another_shape_and_another_exception_are_differences(record: Make) -> None:
     shorter = [row[:4] for row in IDS]
-    verdict = said(record(IDS), record(shorter), record(IDS))
-    assert verdict.code == 1 and "3 new tokens plainly, 2 with mmspec" in verdict.lines[0].outcome.text
+    comparison = said(record(IDS), record(shorter), record(IDS))
+    assert comparison.code == 1 and "3 new tokens plainly, 2 with mmspec" in comparison.calls[0].finding.text
     raised = record(None, change={1: {"raised": "ValueError"}})
-    verdict = said(record(IDS), raised, record(IDS))
-    assert verdict.code == 1 and "a result plainly, ValueError with mmspec" in verdict.lines[0].outcome.text
+    comparison = said(record(IDS), raised, record(IDS))
+    assert comparison.code == 1 and "a result plainly, ValueError with mmspec" in comparison.calls[0].finding.text
     alike = said(raised, record(None, change={1: {"raised": "ValueError"}}))
     assert alike.code == 2 and kinds(alike) == ["left alone"], "nothing was generated, so nothing was compared"
 
 
 def test_a_script_that_does_not_repeat_itself_proves_nothing(record: Make) -> None:
-    verdict = said(record(IDS), record([[1, 2, 0, 0, 0]] * 2), record([[1, 2, 9, 9, 9]] * 2))
-    assert verdict.code == 2 and kinds(verdict) == ["unsteady"]
+    comparison = said(record(IDS), record([[1, 2, 0, 0, 0]] * 2), record([[1, 2, 9, 9, 9]] * 2))
+    assert comparison.code == 2 and kinds(comparison) == ["unsteady"]
 
 
 def test_all_calls_left_alone_prove_nothing(record: Make) -> None:
-    verdict = said(record(IDS), record(IDS, change={1: {"left_alone": "num_beams=2", "documented": True}}))
-    assert verdict.code == 2 and verdict.speedup() is None and kinds(verdict) == ["left alone"]
+    comparison = said(record(IDS), record(IDS, change={1: {"left_alone": "num_beams=2", "documented": True}}))
+    assert comparison.code == 2 and comparison.speedup() is None and kinds(comparison) == ["left alone"]
 
 
 def test_what_was_left_alone_is_not_counted_as_equal(record: Make) -> None:
     beams = {"left_alone": "num_beams=2", "documented": True}
-    verdict = said(record(IDS, IDS), record(IDS, IDS, change={2: beams}))
-    assert verdict.code == 4 and kinds(verdict) == ["same", "left alone"]
-    assert verdict.tally() == "1 calls equal, 0 differ, 0 not supported, 1 left alone (num_beams=2)"
+    comparison = said(record(IDS, IDS), record(IDS, IDS, change={2: beams}))
+    assert comparison.code == 4 and kinds(comparison) == ["same", "left alone"]
+    assert comparison.tally() == "1 calls equal, 0 differ, 0 not supported, 1 left alone (num_beams=2)"
     cannot = {"left_alone": "no such thing"}
-    verdict = said(record(IDS, IDS, IDS), record(IDS, IDS, IDS, change={2: beams, 3: cannot}))
-    assert verdict.code == 1 and kinds(verdict) == ["same", "left alone", "not supported"]
-    assert "1 not supported (no such thing), 1 left alone" in verdict.tally()
+    comparison = said(record(IDS, IDS, IDS), record(IDS, IDS, IDS, change={2: beams, 3: cannot}))
+    assert comparison.code == 1 and kinds(comparison) == ["same", "left alone", "not supported"]
+    assert "1 not supported (no such thing), 1 left alone" in comparison.tally()
 
 
 def test_a_call_that_is_not_supported_is_no_pass_behind_a_near_tie_either(record: Make) -> None:
     other, later = [[1, 2, 3, 4, 5], [1, 2, 6, 9, 8]], [[6, 9, 1]]
     plain, ours = record(IDS, [[6, 7, 1]]), record(other, later, change={2: {"left_alone": "no such thing"}})
     again = record(IDS, [[6, 7, 1]], change={1: {"judged": True, "near_ties": [(1, 1, 2e-6)]}})
-    verdict = said(plain, ours, again)
-    assert verdict.code == 1 and kinds(verdict) == ["near-tie", "not supported"]
+    comparison = said(plain, ours, again)
+    assert comparison.code == 1 and kinds(comparison) == ["near-tie", "not supported"]
 
 
 @pytest.mark.parametrize(
@@ -139,18 +139,18 @@ def test_a_call_that_is_not_supported_is_no_pass_behind_a_near_tie_either(record
     ],
 )
 def test_printed_lines(record: Make, ours: str, again: str, kind: str, words: str) -> None:
-    verdict = said(record(IDS, stdout="a\nb\n"), record(IDS, stdout=ours), record(IDS, stdout=again))
-    assert verdict.printed.kind == kind and words in verdict.printed.text
-    assert verdict.code == {"same": 0, "wrong": 1, "unsteady": 2}[kind]
+    comparison = said(record(IDS, stdout="a\nb\n"), record(IDS, stdout=ours), record(IDS, stdout=again))
+    assert comparison.stdout.kind == kind and words in comparison.stdout.text
+    assert comparison.code == {"same": 0, "wrong": 1, "unsteady": 2}[kind]
 
 
 def test_seconds_are_medians_and_the_run_that_differs_is_the_one_that_is_shown(record: Make) -> None:
     other = [[1, 2, 3, 4, 5], [1, 2, 6, 9, 8]]
     plain = [record(IDS, IDS, seconds=seconds) for seconds in (9, 4, 5)]
     ours = [record(IDS, IDS, seconds=2), record(IDS, other, seconds=1), record(IDS, IDS, seconds=2)]
-    verdict = judge(Runs(plain, ours, record(IDS, IDS, change={2: {"judged": True, "wrong": "so"}})))
-    assert kinds(verdict) == ["same", "wrong"] and verdict.speedup() == verdict.speedup(warm=True) == 2.5
-    assert [line.plain_s for line in verdict.lines] == [5, 5]
+    comparison = compare(Runs(plain, ours, record(IDS, IDS, change={2: {"judged": True, "wrong": "so"}})))
+    assert kinds(comparison) == ["same", "wrong"] and comparison.speedup() == comparison.speedup(warm=True) == 2.5
+    assert [call.plain_s for call in comparison.calls] == [5, 5]
 
 
 def test_recordings_are_no_pickles(record: Make) -> None:

@@ -1,0 +1,83 @@
+"""What a promise is: a function that measures something on a component, and which components have to pass it."""
+
+import unittest
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+Measure = Callable[[Any], str]
+When = Callable[[Any], bool]
+NOTHING = "-"
+"""Stands for the number where nothing was measured."""
+
+
+class Untried(unittest.SkipTest):
+    """A promise cannot be tried; the message says what is missing. unittest and pytest treat it as a skip."""
+
+
+class Broken(AssertionError):
+    """A promise is broken.
+
+    Args:
+        reason: What went wrong.
+        number: What was measured.
+    """
+
+    def __init__(self, reason: str, number: str = NOTHING) -> None:
+        super().__init__(f"{reason} ({number})" if number != NOTHING else reason)
+        self.reason, self.number = reason, number
+
+
+@dataclass(frozen=True)
+class Promise:
+    """A named check that is not tied to a component yet.
+
+    Attributes:
+        name: The function's name, with hyphens.
+        text: What is promised, in one line.
+        kinds: The kinds of component that make the promise.
+        when: Whether a component of these kinds makes it; sees the manifest only.
+        measure: Measures the promise on a subject: returns the number, or raises `Broken` or `Untried`.
+    """
+
+    name: str
+    text: str
+    kinds: tuple[str, ...]
+    when: When
+    measure: Measure
+
+
+DECLARED: list[Promise] = []
+"""Every promise whose module has been imported."""
+
+
+def promise(*kinds: str, when: When = lambda component: True) -> Callable[[Measure], Measure]:
+    """Declare a function as a promise; users see its name and the first line of its docstring.
+
+    Args:
+        *kinds: The kinds of component that make the promise.
+        when: Whether one of them makes it; sees the manifest only.
+    """
+
+    def add(measure: Measure) -> Measure:
+        assert measure.__doc__, f"{measure.__name__} does not say what it promises"
+        text = measure.__doc__.strip().splitlines()[0]
+        DECLARED.append(Promise(measure.__name__.replace("_", "-"), text, kinds, when, measure))
+        return measure
+
+    return add
+
+
+def is_exact(component: Any) -> bool:
+    """Whether a rule or a method says that its output follows the target's distribution."""
+    return component.exactness in ("invariant", "lossless")
+
+
+def claims(*exactness: str) -> When:
+    """Whether a component claims one of these exactness words."""
+    return lambda component: component.exactness in exactness
+
+
+def offers(word: str) -> When:
+    """Whether a component offers a word."""
+    return lambda component: word in component.offers

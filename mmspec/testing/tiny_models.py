@@ -1,0 +1,135 @@
+"""Tiny models of transformers with random weights, made from a configuration; nothing is downloaded.
+
+Weights as models initialise them give flat scores and a text that repeats its last token. Here matrices are scaled
+until attention and experts decide what comes next, the embedding stays small beside them, and whatever starts out
+constant (norms, biases, sinks, gates, corrections of a router) is made random: a host that forgets one of them writes
+another text.
+
+The conformance kit tries the target `transformers`, and drafters with a model of their own, on a Llama of seven tokens:
+few enough that the exact joint of several tokens can be computed.
+"""
+
+import copy
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedConfig, PreTrainedModel
+
+from mmspec.hosts.target import TransformersTarget
+from mmspec.testing.conformance.example import Example
+
+VOCAB = 7
+SIZES: Mapping[str, Any] = dict(
+    vocab_size=VOCAB,
+    hidden_size=16,
+    intermediate_size=24,
+    num_hidden_layers=2,
+    num_attention_heads=2,
+    num_key_value_heads=1,
+    head_dim=8,
+    max_position_embeddings=512,
+    pad_token_id=0,
+    bos_token_id=1,
+    eos_token_id=None,
+    tie_word_embeddings=False,
+)
+"""Configuration values of the kit's models."""
+
+
+def random_model(
+    config: PreTrainedConfig,
+    *,
+    seed: int = 0,
+    gain: float = 8.0,
+    head: float = 16.0,
+    embedding: float = 1.0,
+    factors: Mapping[str, float] | None = None,
+    auto: Any = AutoModelForCausalLM,
+) -> PreTrainedModel:
+    """A model in float32, in evaluation mode, without an end-of-sequence token; torch's generator is left as it was.
+
+    Args:
+        config: The configuration.
+        seed: The seed of the weights.
+        gain: Factor of the weight matrices; higher is sharper and more chaotic.
+        head: Factor of the output embedding; higher gives larger scores, with larger rounding errors.
+        embedding: Factor of the input embedding; higher makes a text follow its last token.
+        factors: Further factors, by a part of the weight's name.
+        auto: The auto class of transformers that makes the model.
+    """
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        torch.manual_seed(seed)
+        model: PreTrainedModel = auto.from_config(config, dtype=torch.float32, trust_remote_code=False).eval()
+        _enliven(model, gain, head, embedding)
+        for name, weight in model.state_dict().items():
+            for part, factor in (factors or {}).items():
+                weight.mul_(factor if part in name else 1)
+    model.generation_config.eos_token_id = None
+    model.generation_config.pad_token_id = 0
+    return model
+
+
+def _enliven(model: PreTrainedModel, gain: float, head: float, embedding: float) -> None:
+    """Scale matrices and make constants random, from torch's generator."""
+    outer = {id(end.weight) for end in (model.get_input_embeddings(), model.get_output_embeddings()) if end is not None}
+    for name, weight in model.state_dict(keep_vars=True).items():
+        if not weight.is_floating_point() or weight.numel() == 0 or id(weight) in outer:
+            continue
+        if "sink" in name:
+            weight.copy_(torch.randn_like(weight))
+        elif bool((weight == weight.flatten()[0]).all()):
+            weight.add_(torch.randn_like(weight) * 0.1)
+        elif weight.dim() > 1:
+            weight.mul_(gain)
+    model.get_input_embeddings().weight.mul_(embedding)
+    if model.get_output_embeddings() is not None:
+        model.get_output_embeddings().weight.mul_(head)
+
+
+def noisy(model: PreTrainedModel, amount: float) -> PreTrainedModel:
+    """A good draft model: a copy whose weights are off by `amount` of their own standard deviation."""
+    other = copy.deepcopy(model)
+    generator = torch.Generator().manual_seed(99)
+    with torch.no_grad():
+        for weight in other.parameters():
+            if weight.numel() > 1 and weight.is_floating_point():
+                weight.add_(torch.randn(weight.shape, generator=generator) * amount * weight.std())
+    return other
+
+
+@cache
+def llama() -> Any:
+    """The Llama of the conformance kit."""
+    return random_model(LlamaConfig(**SIZES), head=8.0)
+
+
+@cache
+def small() -> Any:
+    """A good draft model for `llama()`."""
+    return noisy(llama(), 0.1)
+
+
+def prompt(rows: Sequence[int]) -> dict[str, Tensor]:
+    """Texts of several lengths that repeat themselves, padded on the left."""
+    lengths = [10 - 3 * (row % 3) for row in rows]
+    longest = max(lengths)
+    ids = torch.zeros(len(rows), longest, dtype=torch.int64)
+    for i, (row, length) in enumerate(zip(rows, lengths, strict=True)):
+        generator = torch.Generator().manual_seed(row % 64)
+        text = torch.randint(VOCAB, (5,), generator=generator).repeat(2)
+        ids[i, longest - length :] = text[:length]
+    return again(ids, longest - torch.tensor(lengths))
+
+
+def again(units: Tensor, pads: Tensor) -> dict[str, Tensor]:
+    """Units `[batch, known]` behind `pads [batch]` of padding, as a prompt."""
+    return {"input_ids": units, "attention_mask": (torch.arange(units.shape[1]) >= pads[:, None]).long()}
+
+
+@cache
+def transformers() -> Example:
+    """The example of the target `transformers`."""
+    return Example(target=TransformersTarget(llama()), prompt=prompt, again=again)
