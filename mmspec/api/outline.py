@@ -4,7 +4,7 @@ from mmspec.api.pipeline import saved_as
 from mmspec.hosts.loading import unloaded
 from mmspec.hosts.outline import Outline, outline, outlined, place_of
 from mmspec.hosts.pipeline_index import INDEX, index_of
-from mmspec.hosts.stored import refuse_claims
+from mmspec.hosts.weight_files import refuse_config
 
 
 def outline_of(name: str) -> Outline:
@@ -22,5 +22,5 @@ def outline_of(name: str) -> Outline:
     pipeline = saved_as(saved)
     part = pipeline.target_module
     known = index_of(saved, pipeline).parts[part]
-    refuse_claims(saved / part, {})
+    refuse_config(saved / part, {})
     return outlined(lambda: unloaded(known, str(saved / part)), saved)

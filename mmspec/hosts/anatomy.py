@@ -18,7 +18,7 @@ from transformers.cache_utils import (
 )
 
 from mmspec.core.refusal import OutOfScopeError
-from mmspec.hosts.dispatch import mixers, swapped, undeclared
+from mmspec.hosts.dispatch import called_functions, mixers, replaced_forwards
 from mmspec.hosts.tree_op import TreeOp
 
 _RECURRENT = (
@@ -136,7 +136,7 @@ def _refuse(model: Any, ops: Mapping[str, TreeOp]) -> None:
 
 def _refuse_recurrent(model: Any, kind: str, ops: Mapping[str, TreeOp]) -> None:
     """What stands in the way of computing its recurrent layers over a tree."""
-    replaced = swapped(model)
+    replaced = replaced_forwards(model)
     if replaced:
         raise ValueError(
             f"{kind!r}: the forward of {replaced[0]} was replaced, as use_kernels=True does; its operations cannot be "
@@ -144,7 +144,7 @@ def _refuse_recurrent(model: Any, kind: str, ops: Mapping[str, TreeOp]) -> None:
         )
     if model.__dict__.get("_compiled_call_impl") is not None:
         raise ValueError(f"{kind!r} is recurrent and was compiled in place; its operations cannot be run over a tree")
-    declared, others = undeclared(model, ops)
+    declared, others = called_functions(model, ops)
     if not declared:
         raise ValueError(
             f"{kind!r} is recurrent, and no plugin says what its operations are over a tree: {', '.join(others)}. A "

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from transformers import AttentionInterface
 
-from mmspec.hosts.masks import NAME, Pass, current
+from mmspec.hosts.masks import NAME, PassGeometry, current
 
 _IGNORED = frozenset(
     {
@@ -116,14 +116,14 @@ _locks: "WeakKeyDictionary[torch.nn.Module, threading.RLock]" = WeakKeyDictionar
 _making = threading.Lock()
 
 
-def holding(model: torch.nn.Module) -> threading.RLock:
+def model_lock(model: torch.nn.Module) -> threading.RLock:
     """The lock of a model: which attention is on is the model's own state, so that threads share it one by one."""
     with _making:
         return _locks.setdefault(model, threading.RLock())
 
 
 @contextmanager
-def tree_attention(config: Any, geometry: Pass) -> Iterator[None]:
+def tree_attention(config: Any, geometry: PassGeometry) -> Iterator[None]:
     """Inside the block, the layers that read `config` attend through `packed_attention` over `geometry`."""
     before, token = config._attn_implementation_internal, current.set(geometry)
     config._attn_implementation_internal = NAME

@@ -13,7 +13,7 @@ from torch import Tensor
 from mmspec.core.state import State
 from mmspec.core.types import Draft, Started, TargetOutput
 from mmspec.hosts.slot_cache import SlotCache
-from mmspec.hosts.target import Memory, TransformersTarget
+from mmspec.hosts.target import TransformersTarget, TransformersTargetCache
 
 
 class BudgetedTarget:
@@ -39,9 +39,9 @@ class BudgetedTarget:
     @torch.no_grad()
     def start(self, inputs: State, limit: int, width: int) -> Started:
         """Continue after the root of the outer call `inputs`."""
-        outer: Memory = inputs.cache
+        outer: TransformersTargetCache = inputs.cache
         slots = self._shrunk(outer.slots, limit + width + 1)
-        memory = Memory(slots, outer.mask)
+        memory = TransformersTargetCache(slots, outer.mask)
         root = Draft.alone(inputs.root)
         output = self.target.verify(memory, root)
         self.target.commit(memory, root.index.parent[:, 1:].expand(inputs.rows, -1), torch.ones_like(inputs.emitted))
@@ -50,13 +50,13 @@ class BudgetedTarget:
         order = torch.arange(known, device=behind.device) - behind[:, None]
         return Started(memory, output, inputs.history.gather(1, order.clamp(min=0)), inputs.pads + behind)
 
-    def verify(self, cache: Memory, draft: Draft, first: int = 0) -> TargetOutput:
+    def verify(self, cache: TransformersTargetCache, draft: Draft, first: int = 0) -> TargetOutput:
         return self.target.verify(cache, draft, first)
 
-    def commit(self, cache: Memory, path: Tensor, count: Tensor) -> None:
+    def commit(self, cache: TransformersTargetCache, path: Tensor, count: Tensor) -> None:
         self.target.commit(cache, path, count)
 
-    def truncate(self, cache: Memory, length: Tensor) -> None:
+    def truncate(self, cache: TransformersTargetCache, length: Tensor) -> None:
         self.target.truncate(cache, length)
 
     def _shrunk(self, whole: SlotCache, more: int) -> SlotCache:

@@ -62,7 +62,7 @@ def sites(model: nn.Module, ops: Mapping[str, TreeOp]) -> Sites:
 
 
 @contextmanager
-def folding(sites: Sites, ops: Mapping[str, TreeOp], cache: SlotCache, index: TreeIndex) -> Iterator[None]:
+def dispatched(sites: Sites, ops: Mapping[str, TreeOp], cache: SlotCache, index: TreeIndex) -> Iterator[None]:
     """Inside the block, the operations at `sites` run over a tree and read the states of `cache`."""
     branches = Branches(index)
 
@@ -83,7 +83,7 @@ def mixers(model: nn.Module) -> list[nn.Module]:
     return [module for module in model.modules() if _folds(module)]
 
 
-def undeclared(model: nn.Module, ops: Mapping[str, TreeOp]) -> tuple[list[str], list[str]]:
+def called_functions(model: nn.Module, ops: Mapping[str, TreeOp]) -> tuple[list[str], list[str]]:
     """Functions of their own module that a model's recurrent layers call: those that `ops` has, and all others."""
     found: set[str] = set()
     kinds: set[Any] = {type(module) for module in mixers(model)}
@@ -93,7 +93,7 @@ def undeclared(model: nn.Module, ops: Mapping[str, TreeOp]) -> tuple[list[str], 
     return sorted(found & set(ops)), sorted(found - set(ops))
 
 
-def swapped(model: nn.Module) -> list[str]:
+def replaced_forwards(model: nn.Module) -> list[str]:
     """Recurrent layers whose forward was replaced, as a kernels hub does: their operations cannot be reached.
 
     A forward that accelerate wraps is still the layer's own.

@@ -12,19 +12,19 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.utils import cached_file
 
 from mmspec import shipped
-from mmspec.hosts.code import config_of, processor_of, refusing_code, tokenizer_of
 from mmspec.hosts.devices import refuse_device
 from mmspec.hosts.pipeline_index import INDEX
-from mmspec.hosts.stored import (
+from mmspec.hosts.remote_code import config_of, processor_of, refusing_code, tokenizer_of
+from mmspec.hosts.weight_files import (
     ADAPTER,
     CONFIG,
     ENDS,
     STEMS,
     differences,
-    refuse_claims,
-    refuse_misfit,
-    stored_in,
-    strangers,
+    refuse_config,
+    refuse_mismatch,
+    stored_tensors,
+    unexpected_keys,
     weight_files,
 )
 from mmspec.registry.printable import shown
@@ -78,20 +78,20 @@ def load_checked(kind: Any, place: str, what: str, how: dict[str, Any], more: bo
         ValueError: Its files are damaged or others than its config says; keys and shapes are named.
     """
     folder = fetched(place)
-    stored = stored_in(folder)
+    stored = stored_tensors(folder)
     if not stored:
         files = " and no ".join(stem + ENDS[0] for stem in STEMS)
         raise ValueError(f"{what} cannot be loaded: there is no {files} in {folder}")
-    config = refuse_claims(folder, stored)
+    config = refuse_config(folder, stored)
     # Only so all misfits are listed, not the first one raised.
     how = {**how, "use_safetensors": True, "output_loading_info": True, "ignore_mismatched_sizes": True}
     with refusing_code(what), torch.device("meta"):
         outlined = unloaded(kind, place)
-    refuse_misfit(outlined, config, stored, what)
+    refuse_mismatch(outlined, config, stored, what)
     with refusing_code(what):
         model, info = kind.from_pretrained(place, **how)
     other = [f"{key}: {list(there)}, not {list(here)}" for key, there, here in info["mismatched_keys"]]
-    unexpected = [] if more else strangers(model, info["unexpected_keys"], config, stored)
+    unexpected = [] if more else unexpected_keys(model, info["unexpected_keys"], config, stored)
     if wrong := differences(missing=info["missing_keys"], of_another_shape=other, unexpected=unexpected):
         raise ValueError(f"the weights of {what} do not fit their {type(model).__name__}: {wrong}")
     return model.eval()

@@ -21,7 +21,7 @@ NAME = "mmspec"
 
 
 @dataclass
-class Pass:
+class PassGeometry:
     """Geometry of one pass over tree nodes that are written behind the committed units.
 
     Attributes:
@@ -96,7 +96,7 @@ class Pass:
         return self._repeated[-1][2]
 
 
-current: ContextVar[Pass | None] = ContextVar("mmspec_pass", default=None)
+current: ContextVar[PassGeometry | None] = ContextVar("mmspec_pass", default=None)
 
 
 def tree_mask(mask_function: Callable[..., Tensor], local_size: int | None = None, **kwargs: Any) -> Tensor | None:

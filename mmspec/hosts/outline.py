@@ -14,10 +14,10 @@ import transformers
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from mmspec import shipped
-from mmspec.hosts.code import config_of, refusing_code
 from mmspec.hosts.hub import refuse_unreachable
 from mmspec.hosts.loading import PREFIX
-from mmspec.hosts.stored import CONFIG, refuse_claims
+from mmspec.hosts.remote_code import config_of, refusing_code
+from mmspec.hosts.weight_files import CONFIG, refuse_config
 from mmspec.registry.printable import shown
 
 SMALL = 50_000_000
@@ -53,7 +53,7 @@ def outline(name: str) -> Outline:
     place = place_of(name)
     try:
         if (place / CONFIG).is_file():
-            refuse_claims(place, {})
+            refuse_config(place, {})
         refuse_unreachable(str(place))
         config = config_of(str(place))
     except (OSError, ValueError) as error:

@@ -16,10 +16,10 @@ from torch import Tensor
 
 from mmspec.core.tree import TreeIndex
 from mmspec.hosts.anatomy import Anatomy
-from mmspec.hosts.attention import holding, tree_attention
-from mmspec.hosts.dispatch import Sites, folding, sites
+from mmspec.hosts.attention import model_lock, tree_attention
+from mmspec.hosts.dispatch import Sites, dispatched, sites
 from mmspec.hosts.linear import Kernels, kernels, narrow
-from mmspec.hosts.masks import Pass
+from mmspec.hosts.masks import PassGeometry
 from mmspec.hosts.slot_cache import SlotCache
 
 Manner = Literal["interface", "explicit"]
@@ -72,14 +72,14 @@ class Passes:
         cache.open(first, nodes)
         alone = nodes == 1 and index.is_chain and cache.start is not None and cache.holes is None
         holes = None if cache.holes is None else cache.holes[:, : cache.visible]
-        geometry = Pass(cache.length, index.ancestor[:, first:], index.depth, cache.visible, alone, holes)
+        geometry = PassGeometry(cache.length, index.ancestor[:, first:], index.depth, cache.visible, alone, holes)
         arguments: dict[str, Any] = {cache_name(self.anatomy.model): cache, "use_cache": True}
-        if names(self.anatomy.model, "logits_to_keep"):
+        if names_argument(self.anatomy.model, "logits_to_keep"):
             arguments["logits_to_keep"] = keep
-        if accepts(self.anatomy.model, "position_ids"):
+        if accepts_argument(self.anatomy.model, "position_ids"):
             arguments["position_ids"] = self._positions(cache, index.depth[:, first:], valid)
-        recurrent = folding(self.sites, self.anatomy.ops, cache, index) if cache.recurrent else nullcontext()
-        with holding(self.anatomy.model), narrow(self.kernels, ids.numel()), recurrent:
+        recurrent = dispatched(self.sites, self.anatomy.ops, cache, index) if cache.recurrent else nullcontext()
+        with model_lock(self.anatomy.model), narrow(self.kernels, ids.numel()), recurrent:
             if self.manner == "explicit":
                 mask = self._mask(geometry)
                 logits: Tensor = self.anatomy.model(input_ids=ids, attention_mask=mask, **arguments).logits
@@ -98,7 +98,7 @@ class Passes:
         # Rows that ended at the context's end still pass along, one position further on, with nobody reading them.
         return positions.clamp(max=self.anatomy.context - 1)
 
-    def _mask(self, geometry: Pass) -> Tensor:
+    def _mask(self, geometry: PassGeometry) -> Tensor:
         """As the model's own attention wants it: a predicate, or a term that is added to scores."""
         if self.anatomy.config._attn_implementation != "eager":
             return geometry.tree
@@ -108,16 +108,16 @@ class Passes:
 
 def cache_name(model: Any) -> str:
     """What the model's forward calls its cache."""
-    return "cache_params" if names(model, "cache_params") else "past_key_values"
+    return "cache_params" if names_argument(model, "cache_params") else "past_key_values"
 
 
-def accepts(model: Any, argument: str) -> bool:
+def accepts_argument(model: Any, argument: str) -> bool:
     """Whether the model's forward names an argument, or passes on what it does not name."""
     kind: Any = type(model)
-    return names(model, argument) or _arguments(kind)[1]
+    return names_argument(model, argument) or _arguments(kind)[1]
 
 
-def names(model: Any, argument: str) -> bool:
+def names_argument(model: Any, argument: str) -> bool:
     """Whether the model's forward names an argument; `generate` passes positions to such models only."""
     kind: Any = type(model)
     return argument in _arguments(kind)[0]

@@ -2,7 +2,7 @@
 
 Plain ids go through our own passes, in chunks, no chunk computing more logits than are needed. Whatever else a prompt
 may hold (images, embeddings, holes in its mask, an earlier turn's cache) goes through the model's own prefill, exactly
-as transformers runs it (`mmspec.hosts.stock_loop`), and the keys that it leaves are taken over.
+as transformers runs it (`mmspec.hosts.stock_generate`), and the keys that it leaves are taken over.
 """
 
 from collections.abc import Mapping
@@ -17,12 +17,12 @@ from mmspec.core.tree import TreeIndex
 from mmspec.hosts.passes import Passes
 from mmspec.hosts.prompt import padding
 from mmspec.hosts.slot_cache import SlotCache
-from mmspec.hosts.tree_op import Kept
+from mmspec.hosts.tree_op import KeptNodes
 
 CHUNK = 512
 """Units per pass of a prefill."""
 
-FOLDED = 64
+RECURRENT_CHUNK = 64
 """The same of models with recurrent layers, whose operations compare every two units of a pass."""
 
 PLAIN = frozenset({"input_ids", "attention_mask", "position_ids", "use_cache", "logits_to_keep", "generation_config"})
@@ -32,7 +32,7 @@ PLAIN = frozenset({"input_ids", "attention_mask", "position_ids", "use_cache", "
 def is_plain(inputs: Mapping[str, Any], mask: Tensor) -> bool:
     """Whether ids and their padding are all there is: nothing else given, no holes, no positions of the user's own."""
     cache = inputs.get("past_key_values")
-    if cache is not None and filled(cache):
+    if cache is not None and holds_units(cache):
         return False
     if any(value is not None for name, value in inputs.items() if name not in PLAIN | {"past_key_values"}):
         return False
@@ -44,7 +44,7 @@ def is_plain(inputs: Mapping[str, Any], mask: Tensor) -> bool:
     return positions.shape == mask.shape and bool((positions == _counted(mask))[mask.bool()].all())
 
 
-def filled(cache: Cache) -> bool:
+def holds_units(cache: Cache) -> bool:
     """Whether a cache of transformers holds anything."""
     states = (getattr(layer, "has_previous_state", None) for layer in cache.layers)
     if any(isinstance(each, dict) and any(each.values()) for each in states):
@@ -53,7 +53,7 @@ def filled(cache: Cache) -> bool:
     return bool(keys) and cache.get_seq_length() > 0
 
 
-def chunked(passes: Passes, cache: SlotCache, ids: Tensor, mask: Tensor) -> Tensor:
+def prefill_chunks(passes: Passes, cache: SlotCache, ids: Tensor, mask: Tensor) -> Tensor:
     """Fill `cache` from ids `[batch, prompt]`, padded on the left; logits after every row's last: `[batch, vocab]`.
 
     What a cache holds already stays in front. Recurrent states take in what a row has, and no padding.
@@ -64,7 +64,7 @@ def chunked(passes: Passes, cache: SlotCache, ids: Tensor, mask: Tensor) -> Tens
     aligned = ids.gather(1, ((mask.shape[1] - lengths)[:, None] + order).clamp(max=ids.shape[1] - 1))
     last = lengths - 1
     result: Tensor | None = None
-    size = FOLDED if cache.recurrent else CHUNK
+    size = RECURRENT_CHUNK if cache.recurrent else CHUNK
     for first in range(0, aligned.shape[1], size):
         chunk = aligned[:, first : first + size]
         inside = (last >= first) & (last < first + chunk.shape[1])
@@ -74,14 +74,14 @@ def chunked(passes: Passes, cache: SlotCache, ids: Tensor, mask: Tensor) -> Tens
         own = logits.gather(1, place[:, None, None].expand(-1, 1, logits.shape[-1]))[:, 0]
         result = own if result is None else torch.where(inside[:, None], own, result)
         nodes = torch.arange(chunk.shape[1], device=ids.device).expand(len(ids), -1)
-        cache.roll(Kept(nodes, (lengths - first).clamp(0, chunk.shape[1])))
+        cache.roll(KeptNodes(nodes, (lengths - first).clamp(0, chunk.shape[1])))
         cache.length = cache.length + chunk.shape[1]
     assert result is not None
     cache.length = held + lengths
     return result
 
 
-def continued(passes: Passes, cache: SlotCache, ids: Tensor, given: Cache, mask: Tensor) -> tuple[Tensor, Tensor]:
+def continue_from(passes: Passes, cache: SlotCache, ids: Tensor, given: Cache, mask: Tensor) -> tuple[Tensor, Tensor]:
     """Go on from an earlier turn's cache in our own passes: for recurrent layers.
 
     Not every model of transformers goes on from a state with more than one token (the Mamba-1 family begins at zero).
@@ -106,7 +106,7 @@ def continued(passes: Passes, cache: SlotCache, ids: Tensor, given: Cache, mask:
     if not bool(new.all()) or not new.shape[1]:
         raise ValueError("behind an earlier turn's cache there must be new units, and no padding among them")
     adopt(cache, given, mask[:, :past], _counted(mask)[:, past])
-    return chunked(passes, cache, ids[:, ids.shape[1] - new.shape[1] :], new), mask
+    return prefill_chunks(passes, cache, ids[:, ids.shape[1] - new.shape[1] :], new), mask
 
 
 def adopt(cache: SlotCache, filled: Cache, mask: Tensor, following: Tensor) -> None:

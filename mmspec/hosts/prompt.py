@@ -23,7 +23,7 @@ def read(inputs: Mapping[str, Any], vocab: int | None) -> tuple[Tensor, Tensor]:
         if embeds is None:
             raise ValueError("a prompt is needed: input_ids or inputs_embeds")
         ids = torch.zeros(len(embeds), 0, dtype=torch.int64, device=embeds.device)
-    ids = whole_ids(ids)
+    ids = integer_ids(ids)
     given = inputs.get("attention_mask")
     mask = torch.ones_like(ids) if given is None else given.long()
     if mask.dim() != 2 or len(mask) != len(ids):
@@ -40,7 +40,7 @@ def read(inputs: Mapping[str, Any], vocab: int | None) -> tuple[Tensor, Tensor]:
     return ids, mask
 
 
-def whole_ids(ids: Tensor) -> Tensor:
+def integer_ids(ids: Tensor) -> Tensor:
     """Ids of any integer type as int64, which is what is emitted, and what transformers' own steps make of them.
 
     Raises:

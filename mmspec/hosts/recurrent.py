@@ -12,11 +12,11 @@ from typing import Any
 from torch import Tensor
 from transformers.cache_utils import LinearAttentionCacheLayerMixin
 
-from mmspec.hosts.tree_op import Branches, Kept, TreeOp
+from mmspec.hosts.tree_op import Branches, KeptNodes, TreeOp
 
 
 @dataclass
-class Fold:
+class OperationState:
     """One operation of one layer.
 
     Attributes:
@@ -35,7 +35,7 @@ class RecurrentLayer(LinearAttentionCacheLayerMixin):
 
     def __init__(self) -> None:
         super().__init__()
-        self.folds: dict[tuple[str, int], Fold] = {}
+        self.operations: dict[tuple[str, int], OperationState] = {}
         self._calls: Counter[str] = Counter()
 
     def open(self) -> None:
@@ -44,15 +44,15 @@ class RecurrentLayer(LinearAttentionCacheLayerMixin):
 
     def run(self, op: TreeOp, branches: Branches, args: Any, kwargs: Any) -> Any:
         """The next operation of the layer in this pass: what the model's own function would return."""
-        fold = self.folds.setdefault((op.kind, self._calls[op.kind]), Fold())
+        fold = self.operations.setdefault((op.kind, self._calls[op.kind]), OperationState())
         self._calls[op.kind] += 1
         out, stash = op.forward(branches, fold.state, *args, **kwargs)
         fold.op, fold.stash = op, stash
         return out
 
-    def commit(self, kept: Kept) -> None:
+    def commit(self, kept: KeptNodes) -> None:
         """Roll every state over the kept nodes of the last pass."""
-        for fold in self.folds.values():
+        for fold in self.operations.values():
             assert fold.op is not None and fold.stash is not None, "a commit without a pass"
             rolled = fold.op.commit(fold.state, fold.stash, kept)
             if fold.state is None:
@@ -63,18 +63,18 @@ class RecurrentLayer(LinearAttentionCacheLayerMixin):
 
     def copy(self, other: "RecurrentLayer") -> None:
         """Begin where another cache stands."""
-        self.folds = {key: Fold(fold.op, _copied(fold.state)) for key, fold in other.folds.items()}
+        self.operations = {key: OperationState(fold.op, _copied(fold.state)) for key, fold in other.operations.items()}
 
     def put(self, kind: str, states: dict[int, Tensor | None]) -> None:
         """Take over states that transformers made."""
         for number, state in states.items():
             if state is not None:
                 kept = state.float() if kind == "recurrent" else state
-                self.folds[kind, number] = Fold(None, kept.clone())
+                self.operations[kind, number] = OperationState(None, kept.clone())
 
     def states(self, kind: str) -> dict[int, Tensor]:
         """Committed states of a kind, by their order."""
-        found = {number: fold.state for (own, number), fold in self.folds.items() if own == kind}
+        found = {number: fold.state for (own, number), fold in self.operations.items() if own == kind}
         return {number: state for number, state in found.items() if state is not None}
 
     # What follows is asked of transformers' own layers; ours is written by commits alone.

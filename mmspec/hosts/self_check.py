@@ -3,7 +3,7 @@
 A wrong mask, a distance measured in slots (ALiBi), a position taken from the cache's length, a grid of positions: all
 are silent, and all show here; of recurrent layers a commit is looked at too. The tolerance is relative to the model's
 own noise between a one-token and an N-token pass; above it the model is refused, with the number. That a model is sound
-is remembered for as long as it lives and stays what it is (`mmspec.hosts.remembered`); that it failed is not: memory
+is remembered for as long as it lives and stays what it is (`mmspec.hosts.fingerprint`); that it failed is not: memory
 may have run out, a weight may be mended.
 """
 
@@ -19,14 +19,14 @@ from transformers import GenerationMixin
 from mmspec.core.memory import out_of_memory
 from mmspec.core.tree import TreeIndex
 from mmspec.hosts.anatomy import Anatomy
-from mmspec.hosts.attention import holding
-from mmspec.hosts.dispatch import undeclared
-from mmspec.hosts.passes import MANNERS, Manner, Passes, names
+from mmspec.hosts.attention import model_lock
+from mmspec.hosts.dispatch import called_functions
+from mmspec.hosts.fingerprint import ResultsByModel, arithmetic, rounding
+from mmspec.hosts.passes import MANNERS, Manner, Passes, names_argument
 from mmspec.hosts.prefill import PLAIN
-from mmspec.hosts.remembered import Remembered, arithmetic, rounding
+from mmspec.hosts.reference_paths import ReferencePaths
 from mmspec.hosts.slot_cache import SlotCache
-from mmspec.hosts.stock_loop import StockLoop, jumps
-from mmspec.hosts.whole_paths import Paths
+from mmspec.hosts.stock_generate import StockGenerate, position_jump
 
 STEPS = 3
 """Of the model's own `generate` that are compared."""
@@ -55,8 +55,8 @@ class Finding:
     trouble: str = ""
 
 
-_sound: Remembered[Finding] = Remembered()
-_alike: Remembered[bool] = Remembered()
+_sound: ResultsByModel[Finding] = ResultsByModel()
+_alike: ResultsByModel[bool] = ResultsByModel()
 """Kinds of prompts after which the model's own steps and ours were the same."""
 
 
@@ -71,7 +71,7 @@ def checked(anatomy: Anatomy, whole: nn.Module | None = None) -> Passes:
         ValueError: No way gives the logits of whole paths; the message has the numbers.
     """
     model = anatomy.model
-    with holding(model):
+    with model_lock(model):
         notes = _sound.of(model if whole is None else whole)
         key = (type(model), arithmetic(model), tuple((name, type(op)) for name, op in anatomy.ops.items()))
         finding = notes.get(key) or examine(anatomy)
@@ -92,7 +92,7 @@ def examine(anatomy: Anatomy) -> Finding:
     """Compare; see the module."""
     with _untouched(anatomy.model):
         try:
-            paths = Paths(anatomy)
+            paths = ReferencePaths(anatomy)
             noise, scale = paths.noise(), float(paths.chains[0].abs().max())
             strange, off = _own_steps(anatomy, paths)
         except Exception as error:
@@ -119,7 +119,7 @@ def examine(anatomy: Anatomy) -> Finding:
     return Finding(None, worst, tolerance, "" if worst < float("inf") else trouble)
 
 
-def compare_calls(passes: Passes, cache: SlotCache, loop: StockLoop, inputs: Mapping[str, Any]) -> None:
+def compare_calls(passes: Passes, cache: SlotCache, loop: StockGenerate, inputs: Mapping[str, Any]) -> None:
     """After the first prompt of its kind, compare the model's own next steps with ours, which commit nothing.
 
     What a prompt holds beside ids may come back in every step (a mask of pictures that are seen from all layers): then
@@ -161,7 +161,7 @@ def compare_calls(passes: Passes, cache: SlotCache, loop: StockLoop, inputs: Map
         notes[kind] = True
 
 
-def _own_steps(anatomy: Anatomy, paths: Paths) -> tuple[str, float]:
+def _own_steps(anatomy: Anatomy, paths: ReferencePaths) -> tuple[str, float]:
     """The model's own `generate` over the chain: what is strange about its positions, and how far logits are off."""
     model = anatomy.model
     if not isinstance(model, GenerationMixin):
@@ -169,7 +169,7 @@ def _own_steps(anatomy: Anatomy, paths: Paths) -> tuple[str, float]:
     strange = _on_a_grid(anatomy, paths)
     if strange:
         return strange, 0.0
-    loop, logits, places = StockLoop(anatomy, paths.ids[None], {}), [], []
+    loop, logits, places = StockGenerate(anatomy, paths.ids[None], {}), [], []
     for unit in paths.drafted[:STEPS]:
         loop.step(unit[None])
         logits.append(loop.logits[0].float())
@@ -180,21 +180,21 @@ def _own_steps(anatomy: Anatomy, paths: Paths) -> tuple[str, float]:
     positions = torch.cat(places, -1)
     if bool((positions[..., 0] != len(paths.ids)).any()):
         return f"its own generate puts token {len(paths.ids)} at position {positions[..., 0].flatten().tolist()}", off
-    return jumps(positions), off
+    return position_jump(positions), off
 
 
-def _on_a_grid(anatomy: Anatomy, paths: Paths) -> str:
+def _on_a_grid(anatomy: Anatomy, paths: ReferencePaths) -> str:
     """What is strange about positions of pictures to come, where the model's forward makes positions by itself."""
-    if not names(anatomy.model, "image_grid_thw"):
+    if not names_argument(anatomy.model, "image_grid_thw"):
         return ""
     grid = torch.tensor([[1, 2, 2]], device=paths.ids.device)
     try:
-        loop = StockLoop(anatomy, paths.ids[None], {"image_grid_thw": grid})
+        loop = StockGenerate(anatomy, paths.ids[None], {"image_grid_thw": grid})
         positions = loop.ahead()
     except Exception as error:  # it reads pictures, and none came with the grid
         _told(error)
         return ""
-    return jumps(positions) if positions is not None and loop.counts else ""
+    return position_jump(positions) if positions is not None and loop.counts else ""
 
 
 def _told(error: Exception) -> str:
@@ -208,7 +208,7 @@ def _undeclared(anatomy: Anatomy) -> str:
     """Where recurrent layers are wrong: what no plugin says of them."""
     if not anatomy.ops:
         return ""
-    known, others = undeclared(anatomy.model, anatomy.ops)
+    known, others = called_functions(anatomy.model, anatomy.ops)
     return (
         f"; of the functions that its recurrent layers call, plugins declare {', '.join(known)} over a tree "
         f"(mmspec_tree_ops), and not {', '.join(others) or 'any other'}"

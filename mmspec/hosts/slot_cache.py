@@ -15,7 +15,7 @@ from torch import Tensor
 from transformers.cache_utils import Cache, CacheLayerMixin, DynamicLayer, LinearAttentionCacheLayerMixin
 
 from mmspec.hosts.recurrent import RecurrentLayer
-from mmspec.hosts.tree_op import Branches, Kept, TreeOp
+from mmspec.hosts.tree_op import Branches, KeptNodes, TreeOp
 
 BLOCK = 64
 
@@ -143,10 +143,10 @@ class SlotCache(Cache):
             source = torch.where(kept, self.length[:, None] + path.clamp(min=0), destination)
             for layer in self.owning:
                 layer.write(destination, *layer.read(source))
-        self.roll(Kept.along(path, count))
+        self.roll(KeptNodes.along(path, count))
         self.length = self.length + count
 
-    def roll(self, kept: Kept) -> None:
+    def roll(self, kept: KeptNodes) -> None:
         """Take the kept nodes of the last pass into every recurrent state; keys stay where they are."""
         for layer in self.recurrent.values():
             layer.commit(kept)

@@ -17,20 +17,20 @@ from mmspec.core.tree import TreeIndex
 from mmspec.core.types import Draft, Started, TargetOutput
 from mmspec.hosts import prefill, prompt
 from mmspec.hosts.anatomy import Anatomy
-from mmspec.hosts.attention import holding
+from mmspec.hosts.attention import model_lock
 from mmspec.hosts.export import export, refuse_foreign
 from mmspec.hosts.linear import renew
 from mmspec.hosts.passes import cache_name
 from mmspec.hosts.self_check import checked, compare_calls
 from mmspec.hosts.slot_cache import BLOCK, SlotCache
-from mmspec.hosts.stock_loop import StockLoop
-from mmspec.hosts.training import refuse_training
+from mmspec.hosts.stock_generate import StockGenerate
+from mmspec.hosts.train_mode import refuse_training
 from mmspec.hosts.tree_op import TreeOp
 from mmspec.registry.warn import warn
 
 
 @dataclass
-class Memory:
+class TransformersTargetCache:
     """One call's memory.
 
     Attributes:
@@ -101,27 +101,27 @@ class TransformersTarget:
         plain = prefill.is_plain(given, mask)
         if plain:
             slots = self._slots(mask, limit, width)
-            logits = prefill.chunked(self.passes, slots, ids, mask)
-        elif self.anatomy.ops and earlier is not None and prefill.filled(earlier):
+            logits = prefill.prefill_chunks(self.passes, slots, ids, mask)
+        elif self.anatomy.ops and earlier is not None and prefill.holds_units(earlier):
             slots = self._slots(mask, limit, width)
-            logits, mask = prefill.continued(self.passes, slots, ids, earlier, mask)
+            logits, mask = prefill.continue_from(self.passes, slots, ids, earlier, mask)
         else:
-            with holding(self.model):
-                loop = StockLoop(self.anatomy, ids, given)
+            with model_lock(self.model):
+                loop = StockGenerate(self.anatomy, ids, given)
                 following = loop.following()
             logits, mask = loop.logits, loop.mask
             slots = self._slots(mask, limit, width)
             prefill.adopt(slots, loop.cache, mask, following)
             if not self.drafting:  # of whom nothing is promised
-                with holding(self.model):
+                with model_lock(self.model):
                     compare_calls(self.passes, slots, loop, given)
-        memory = Memory(slots, mask, earlier, plain)
+        memory = TransformersTargetCache(slots, mask, earlier, plain)
         return Started(
             memory, TargetOutput(logits=logits[:, None]), ids, prompt.padding(mask[:, mask.shape[1] - ids.shape[1] :])
         )
 
     @torch.inference_mode()  # a tenth less than no_grad, where a pass costs what its small operations cost
-    def verify(self, cache: Memory, draft: Draft, first: int = 0) -> TargetOutput:
+    def verify(self, cache: TransformersTargetCache, draft: Draft, first: int = 0) -> TargetOutput:
         slots = cache.slots
         slots.scratch = not draft.index.is_chain
         if first and slots.recurrent:  # what a state has taken in is not kept node by node: the draft begins anew
@@ -130,16 +130,16 @@ class TransformersTarget:
         return TargetOutput(logits=self.passes(slots, draft.units[:, first:], draft.index, first=first, valid=valid))
 
     @torch.inference_mode()
-    def commit(self, cache: Memory, path: Tensor, count: Tensor) -> None:
+    def commit(self, cache: TransformersTargetCache, path: Tensor, count: Tensor) -> None:
         cache.slots.commit(path, count)
 
-    def truncate(self, cache: Memory, length: Tensor) -> None:
+    def truncate(self, cache: TransformersTargetCache, length: Tensor) -> None:
         if cache.slots.recurrent:
             raise NotImplementedError("a recurrent layer keeps its last state only; it cannot go back")
         cache.slots.length = length
 
     @torch.no_grad()
-    def export(self, cache: Memory, sequences: Tensor, emitted: Tensor) -> Cache | None:
+    def export(self, cache: TransformersTargetCache, sequences: Tensor, emitted: Tensor) -> Cache | None:
         """The call's cache as transformers returns it: everything but the last column of `sequences`.
 
         Args:
@@ -174,14 +174,14 @@ class TransformersTarget:
             into = DynamicCache(config=self.model.config)
         return export(cache.slots, into, cache.mask, cache.mask.shape[1] + longest - 1)
 
-    def _again(self, cache: Memory, sequences: Tensor, lengths: Tensor) -> SlotCache:
+    def _again(self, cache: TransformersTargetCache, sequences: Tensor, lengths: Tensor) -> SlotCache:
         """A cache of the first `lengths [batch]` units of every row, padding not counted."""
         longest = int(lengths.max())
         order = torch.arange(longest, device=sequences.device)
         last = prompt.padding(cache.mask) + lengths
         ids = sequences.gather(1, ((last - longest)[:, None] + order).clamp(min=0))
         slots = self._slots(cache.mask, sequences.shape[1], 1)
-        prefill.chunked(self.passes, slots, ids, (order >= longest - lengths[:, None]).long())
+        prefill.prefill_chunks(self.passes, slots, ids, (order >= longest - lengths[:, None]).long())
         return slots
 
     @staticmethod
@@ -192,7 +192,7 @@ class TransformersTarget:
     def _nothing(self, ids: Tensor, limit: int, width: int) -> Started:
         """The start of a call whose prompt has no text: what is emitted is all that is ever read."""
         mask = torch.ones_like(ids)
-        memory = Memory(self._slots(mask, limit, width), mask)
+        memory = TransformersTargetCache(self._slots(mask, limit, width), mask)
         logits = torch.zeros(len(ids), 1, self.anatomy.vocab, dtype=torch.float32, device=ids.device)
         return Started(memory, TargetOutput(logits=logits), ids, mask.sum(1))
 
@@ -202,7 +202,7 @@ class TransformersTarget:
         return SlotCache(self.anatomy.layers(), len(mask), longest + limit + width, mask.device)
 
     def _refuse_cache(self, given: Cache | None) -> None:
-        if given is not None and prefill.filled(given):
+        if given is not None and prefill.holds_units(given):
             refuse_foreign(cache_name(self.model), given)
         recurrent = [i for i, layer in enumerate(self.anatomy.layers()) if hasattr(layer, "recurrent_states")]
         layers = () if given is None else given.layers

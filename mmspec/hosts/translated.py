@@ -20,7 +20,7 @@ from mmspec.hosts.vocabulary import VocabularyMap
 
 
 @dataclass(frozen=True)
-class Spelled:
+class TranslatedDraft:
     """A draft in both numberings.
 
     Attributes:
@@ -37,7 +37,7 @@ class Spelled:
 
 
 @dataclass
-class Memory:
+class TranslatedTargetCache:
     """One call's memory.
 
     Attributes:
@@ -50,7 +50,7 @@ class Memory:
     cache: Any
     length: Tensor
     longest: int
-    spelled: Spelled | None = None
+    spelled: TranslatedDraft | None = None
 
 
 class TranslatedTarget:
@@ -97,10 +97,10 @@ class TranslatedTarget:
         started = self.target.start(
             {"input_ids": pieces, "attention_mask": there}, more, width * self.vocabulary.longest
         )
-        memory = Memory(started.cache, length, longest)
+        memory = TranslatedTargetCache(started.cache, length, longest)
         return Started(memory, self._translated(started.output), ids, (mask.cumsum(1) == 0).sum(1))
 
-    def verify(self, cache: Memory, draft: Draft, first: int = 0) -> TargetOutput:
+    def verify(self, cache: TranslatedTargetCache, draft: Draft, first: int = 0) -> TargetOutput:
         if first:
             assert cache.spelled is not None
             spelled = self._grown(cache.spelled, draft, first)
@@ -113,7 +113,7 @@ class TranslatedTarget:
         output = self.target.verify(cache.cache, spelled.draft, inner)
         return self._translated(output if first or spelled.even else output.take(spelled.last))
 
-    def commit(self, cache: Memory, path: Tensor, count: Tensor) -> None:
+    def commit(self, cache: TranslatedTargetCache, path: Tensor, count: Tensor) -> None:
         spelled = cache.spelled
         assert spelled is not None
         if not spelled.even:
@@ -121,7 +121,7 @@ class TranslatedTarget:
         self.target.commit(cache.cache, path, count)
         cache.length = cache.length + count
 
-    def truncate(self, cache: Memory, length: Tensor) -> None:
+    def truncate(self, cache: TranslatedTargetCache, length: Tensor) -> None:
         raise NotImplementedError("a translated cache does not know where the larger target's units begin in it")
 
     def _translated(self, output: TargetOutput) -> TargetOutput:
@@ -142,7 +142,7 @@ class TranslatedTarget:
         spelled = ids.new_zeros(len(ids), longest + 1).scatter_(1, place.flatten(1), table.spelling[ids].flatten(1))
         return spelled[:, :longest], length
 
-    def _spell(self, draft: Draft, length: Tensor) -> tuple[Spelled, int]:
+    def _spell(self, draft: Draft, length: Tensor) -> tuple[TranslatedDraft, int]:
         """A draft in pieces, and the longest row's `length`.
 
         Node i takes as many columns as its longest spelling in any row; where a row needs fewer, the rest is invalid.
@@ -159,7 +159,7 @@ class TranslatedTarget:
         if sum(widths) == draft.nodes:
             units = table.spelling[draft.units, 0]
             nodes = torch.arange(draft.nodes, device=device).expand_as(units)
-            return Spelled(replace(draft, units=units), nodes, pieces, even=True), longest
+            return TranslatedDraft(replace(draft, units=units), nodes, pieces, even=True), longest
         total = sum(widths)
         begin = columns.cumsum(0) - columns
         owner = torch.arange(draft.nodes, device=device).repeat_interleave(columns, output_size=total)
@@ -172,9 +172,9 @@ class TranslatedTarget:
         index = TreeIndex.chain(total, device) if chained else TreeIndex.dynamic(parent)
         units = table.spelling[draft.units[:, owner], piece].clamp(min=0)
         valid = draft.valid[:, owner] & (piece < pieces[:, owner])
-        return Spelled(Draft(units, index, valid), last, pieces, even=False), longest
+        return TranslatedDraft(Draft(units, index, valid), last, pieces, even=False), longest
 
-    def _grown(self, before: Spelled, draft: Draft, first: int) -> Spelled:
+    def _grown(self, before: TranslatedDraft, draft: Draft, first: int) -> TranslatedDraft:
         """The nodes from `first` on, one piece each, behind what was spelled already."""
         units = torch.cat([before.draft.units, self.vocabulary.spelling[draft.units[:, first:], 0]], 1)
         valid = torch.cat([before.draft.valid, draft.valid[:, first:]], 1)
@@ -189,9 +189,9 @@ class TranslatedTarget:
         else:
             parent = _on(last, draft.index.parent)[:, first:]
             index = TreeIndex.dynamic(torch.cat([before.draft.index.parent.expand(rows, -1), parent], 1))
-        return Spelled(Draft(units, index, valid), last, pieces, before.even)
+        return TranslatedDraft(Draft(units, index, valid), last, pieces, before.even)
 
-    def _pieces_of(self, spelled: Spelled, path: Tensor, count: Tensor) -> tuple[Tensor, Tensor]:
+    def _pieces_of(self, spelled: TranslatedDraft, path: Tensor, count: Tensor) -> tuple[Tensor, Tensor]:
         """A path of nodes, root not counted, as the path of their pieces, the root's first not counted."""
         nodes = torch.nn.functional.pad(path.clamp(min=0), (1, 0))
         kept = torch.arange(nodes.shape[1], device=nodes.device) < count[:, None]

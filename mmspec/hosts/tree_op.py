@@ -24,7 +24,7 @@ class Branches:
 
     def __init__(self, index: TreeIndex) -> None:
         self.index = index
-        self._above: dict[int, Tensor] = {}
+        self._windows: dict[int, Tensor] = {}
 
     @property
     def parent(self) -> Tensor:
@@ -40,7 +40,7 @@ class Branches:
     def _sums(self) -> Tensor:
         return self.ancestor.double()
 
-    def cumulate(self, x: Tensor) -> Tensor:
+    def path_sums(self, x: Tensor) -> Tensor:
         """Sums of `x [batch, node, …]` over every node's path, itself included: float64.
 
         Decays are made of differences of such sums, and in float32 the difference of two long sums is mostly rounding.
@@ -48,11 +48,11 @@ class Branches:
         sums: Tensor = self._sums.to(x.device) @ x.flatten(2).double()
         return sums.reshape(x.shape)
 
-    def between(self, total: Tensor) -> Tensor:
+    def path_decay(self, total: Tensor) -> Tensor:
         """What is left at node i of what node j fed in: exp(total_i - total_j) if j is i or an ancestor, else 0.
 
         Args:
-            total: `[batch, node, …]` float64: log-decays, summed over paths (`cumulate`).
+            total: `[batch, node, …]` float64: log-decays, summed over paths (`path_sums`).
 
         Returns:
             `[batch, node i, node j, …]` float32.
@@ -63,19 +63,19 @@ class Branches:
         # Masked before the exponential: of nodes on two branches the difference may be large, and inf · 0 is no zero.
         return gap.masked_fill(~ancestor, float("-inf")).exp()
 
-    def above(self, width: int) -> Tensor:
+    def path_windows(self, width: int) -> Tensor:
         """The node itself and what stands before it on its path: `[batch, node, width]`, or `[1, …]`.
 
         -1 is the unit before the root, -2 the one before that, and so on.
         """
-        if width not in self._above:
+        if width not in self._windows:
             parent = self.parent
             steps = [torch.arange(parent.shape[1], device=parent.device).expand_as(parent)]
             for _ in range(width - 1):
                 last = steps[-1]
                 steps.append(torch.where(last >= 0, parent.gather(1, last.clamp(min=0)), last - 1))
-            self._above[width] = torch.stack(steps, 2)
-        return self._above[width]
+            self._windows[width] = torch.stack(steps, 2)
+        return self._windows[width]
 
     @cached_property
     def levels(self) -> list[tuple[Tensor, Tensor]]:
@@ -98,7 +98,7 @@ class Branches:
 
 
 @dataclass(frozen=True)
-class Kept:
+class KeptNodes:
     """The nodes that a commit keeps.
 
     Attributes:
@@ -110,9 +110,9 @@ class Kept:
     count: Tensor
 
     @staticmethod
-    def along(path: Tensor, count: Tensor) -> "Kept":
+    def along(path: Tensor, count: Tensor) -> "KeptNodes":
         """From the arguments of `Target.commit`."""
-        return Kept(torch.nn.functional.pad(path.clamp(min=0), (1, 0)), count)
+        return KeptNodes(torch.nn.functional.pad(path.clamp(min=0), (1, 0)), count)
 
     @cached_property
     def mask(self) -> Tensor:
@@ -169,7 +169,7 @@ class TreeOp(Protocol):
         """
         ...
 
-    def commit(self, state: Tensor | None, stash: Any, kept: Kept, /) -> Tensor:
+    def commit(self, state: Tensor | None, stash: Any, kept: KeptNodes, /) -> Tensor:
         """The state after the kept nodes, a tensor of its own.
 
         Args:

@@ -1,7 +1,7 @@
 """`mmspec demo ssm`: the shipped hybrid writes Python and Shakespeare, plainly and speculatively, in one run."""
 
 from mmspec.kits.text.bench.settings import DRAFTER
-from mmspec.kits.text.writing import METHODS, write
+from mmspec.kits.text.demo import METHODS, write
 
 TARGET = "mmspec/ssm-5m"
 

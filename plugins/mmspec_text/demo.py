@@ -1,6 +1,6 @@
 """`mmspec demo text`: the shipped models write Python and Shakespeare, plainly and speculatively, in one run."""
 
-from mmspec.kits.text.writing import write
+from mmspec.kits.text.demo import write
 
 TARGET = "mmspec/text-14m"
 

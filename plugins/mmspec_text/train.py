@@ -17,7 +17,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 from mmspec.files import save_whole
 from mmspec.kits.text import corpus as texts
 from mmspec.kits.text import held_out as pieces
-from mmspec.kits.text.language import facts_of, held_out_streams, ship, stream, windows
+from mmspec.kits.text.training import facts_of, held_out_streams, ship, stream, windows
 from mmspec.training.loop import LoopOptions, fit
 from mmspec.training.losses import distillation, next_token
 from mmspec.training.work import claimed, damaged, digest

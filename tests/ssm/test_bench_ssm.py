@@ -85,7 +85,7 @@ def test_rounds_of_a_benchmark_keep_nothing(hybrid: BambaForCausalLM) -> None:
 
     def held() -> list[torch.Tensor]:
         layers = cache.slots.recurrent.values()
-        return [cache.slots.length, *(fold.state.clone() for layer in layers for fold in layer.folds.values())]
+        return [cache.slots.length, *(fold.state.clone() for layer in layers for fold in layer.operations.values())]
 
     before = held()
     for parents in ((), (-1, -1, 0, 2), (-1, 0, 1)):

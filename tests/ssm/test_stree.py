@@ -9,7 +9,7 @@ import mmspec
 from mmspec.compare.equality import assert_same, stock
 from mmspec.core.drafters.static_tree import likeliest_tree
 from mmspec_ssm.drafters import stree as module
-from mmspec_ssm.drafters.static import Static
+from mmspec_ssm.drafters.static import StaticShape
 from mmspec_ssm.drafters.stree import Stree, StreeOptions, expected
 from mmspec_ssm.target import recurrent
 from tests.support.zoo import build, noisy
@@ -30,7 +30,7 @@ def prompts() -> dict[str, torch.Tensor]:
 
 def test_the_shape_is_the_likeliest_tree_and_budgets_cut_levels() -> None:
     parents, ranks = likeliest_tree(RATES, 4, 12)
-    shape = Static(parents, ranks)
+    shape = StaticShape(parents, ranks)
     assert shape.levels(9) == 4 and shape.width(9) == 12 and shape.parents(9) == parents
     assert shape.widest == 3 and shape.levels(2) == 2
     top = shape.parents(2)

@@ -96,5 +96,5 @@ def _seconds(trees: dict[int, Round], chains: dict[int, Round], device: str) -> 
 
 def _bytes(cache: Any) -> int:
     """Bytes of one state of every recurrent layer."""
-    states = [fold.state for layer in cache.recurrent.values() for fold in layer.folds.values()]
+    states = [operation.state for layer in cache.recurrent.values() for operation in layer.operations.values()]
     return sum(state.numel() * state.element_size() for state in states)

@@ -17,7 +17,7 @@ from mmspec.core.drafters.shapes.siblings import distribution_of, race
 
 
 @dataclass(frozen=True)
-class Static:
+class StaticShape:
     """See the module.
 
     Attributes:
@@ -78,7 +78,7 @@ class Static:
 
 
 @lru_cache(maxsize=64)
-def _places(shape: Static, depth: int, device: torch.device) -> tuple[Tensor, Tensor]:
+def _places(shape: StaticShape, depth: int, device: torch.device) -> tuple[Tensor, Tensor]:
     """Of the nodes at a depth: their parents' places in the level above, and their ranks."""
     above = shape._by_depth[depth - 2] if depth > 1 else [-1]
     nodes = shape._by_depth[depth - 1]

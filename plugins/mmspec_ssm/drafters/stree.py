@@ -18,7 +18,7 @@ from mmspec.core.drafters.draft_model import DraftModel
 from mmspec.core.drafters.static_tree import likeliest_tree
 from mmspec.core.protocols import Target
 from mmspec.hosts.draft_models import drafting_target
-from mmspec_ssm.drafters.static import Static
+from mmspec_ssm.drafters.static import StaticShape
 
 SIZES = (2, 4, 8, 12, 16, 24, 32)
 """Nodes of a pass, root included, that are tried."""
@@ -72,9 +72,9 @@ class Stree(DraftModel):
         if self.options.nodes is None:
             self.shape = self._tree(self._measured(target))
 
-    def _tree(self, nodes: int) -> Static:
+    def _tree(self, nodes: int) -> StaticShape:
         rates = self.options.rates[:1] if self.options.shape == "chain" else self.options.rates
-        return Static(*likeliest_tree(rates, self.options.depth, nodes))
+        return StaticShape(*likeliest_tree(rates, self.options.depth, nodes))
 
     def _measured(self, target: Target) -> int:
         """Drafted nodes of the tree that is expected to bring most units a second."""
@@ -89,7 +89,7 @@ class Stree(DraftModel):
         return max(SIZES, key=pays) - 1
 
 
-def expected(tree: Static, rates: tuple[float, ...]) -> float:
+def expected(tree: StaticShape, rates: tuple[float, ...]) -> float:
     """Units that a round emits, if a child of rank r is right with `rates[r]`."""
     reached: list[float] = []
     for parent, rank in zip(tree.tree, tree.ranks, strict=True):

@@ -10,9 +10,9 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from mmspec.hosts.tree_op import Branches, Kept
+from mmspec.hosts.tree_op import Branches, KeptNodes
 from mmspec_ssm.ops.delta import corrections, prepared
-from mmspec_ssm.ops.roll import Fed, began, roll
+from mmspec_ssm.ops.roll import NodeInputs, roll_state, zero_state
 
 
 class ChannelDelta:
@@ -32,18 +32,18 @@ class ChannelDelta:
         beta: Tensor,
         use_qk_l2norm_in_kernel: bool = False,
         **kwargs: Any,
-    ) -> tuple[tuple[Tensor, Tensor], Fed]:
+    ) -> tuple[tuple[Tensor, Tensor], NodeInputs]:
         """Fold `query`, `key`, `value` and log-decays `g`, `[batch, node, head, width]`; `beta` has no width."""
         q, k, v = prepared(query, key, value, use_qk_l2norm_in_kernel)
-        total = branches.cumulate(g.float())
-        state = began(Fed(total, k, v)) if state is None else state
-        weighted = branches.between(total) * k[:, None]  # [batch, i, j, head, key]
+        total = branches.path_sums(g.float())
+        state = zero_state(NodeInputs(total, k, v)) if state is None else state
+        weighted = branches.path_decay(total) * k[:, None]  # [batch, i, j, head, key]
         alike, asked = (torch.einsum("bihk,bijhk->bhij", left, weighted) for left in (k, q))
         seen, read = (torch.einsum("bihk,bhkv->bihv", left * total.float().exp(), state) for left in (k, q))
         delta = corrections(alike, beta.float(), v - seen)
         out = read + torch.einsum("bhij,bjhv->bihv", asked, delta)
-        return (out.to(query.dtype), state), Fed(total, k, delta)
+        return (out.to(query.dtype), state), NodeInputs(total, k, delta)
 
-    def commit(self, state: Tensor | None, stash: Fed, kept: Kept, /) -> Tensor:
+    def commit(self, state: Tensor | None, stash: NodeInputs, kept: KeptNodes, /) -> Tensor:
         """The state after the kept nodes: `[batch, head, key width, value width]`."""
-        return roll(state, stash, kept)
+        return roll_state(state, stash, kept)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from transformers.activations import ACT2FN
 
-from mmspec.hosts.tree_op import Branches, Kept
+from mmspec.hosts.tree_op import Branches, KeptNodes
 
 
 class Convolution:
@@ -35,7 +35,7 @@ class Convolution:
         width = weight.shape[-1]
         before = hidden_states.new_zeros(batch, channels, width) if state is None else state
         inputs = torch.cat([before, hidden_states], 2)
-        place = (branches.above(width) + width).to(inputs.device).expand(batch, -1, -1)  # [batch, node, width]
+        place = (branches.path_windows(width) + width).to(inputs.device).expand(batch, -1, -1)  # [batch, node, width]
         window = inputs.gather(2, place.reshape(batch, 1, -1).expand(-1, channels, -1))
         window = window.reshape(batch, channels, -1, width)
         out = (window.float() * weight.flip(-1).float()[:, None]).sum(-1)
@@ -45,7 +45,7 @@ class Convolution:
             out = ACT2FN[activation](out)
         return out.to(hidden_states.dtype), (hidden_states, before)
 
-    def commit(self, state: Tensor | None, stash: tuple[Tensor, Tensor], kept: Kept, /) -> Tensor:
+    def commit(self, state: Tensor | None, stash: tuple[Tensor, Tensor], kept: KeptNodes, /) -> Tensor:
         """The last inputs of every row: `[batch, channel, width]`."""
         hidden_states, before = stash
         accepted = kept.take(hidden_states.transpose(1, 2)).transpose(1, 2)

@@ -11,8 +11,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from mmspec.hosts.tree_op import Branches, Kept
-from mmspec_ssm.ops.roll import Fed, began, roll
+from mmspec.hosts.tree_op import Branches, KeptNodes
+from mmspec_ssm.ops.roll import NodeInputs, roll_state, zero_state
 
 EPSILON = 1e-6
 """Of the norm of queries and keys, as flash-linear-attention has it."""
@@ -35,24 +35,24 @@ class GatedDelta:
         beta: Tensor,
         use_qk_l2norm_in_kernel: bool = False,
         **kwargs: Any,
-    ) -> tuple[tuple[Tensor, Tensor], Fed]:
+    ) -> tuple[tuple[Tensor, Tensor], NodeInputs]:
         """Fold `query`, `key` `[batch, node, key head, width]`; `value` `[batch, node, head, width]`.
 
         `g` and `beta` are `[batch, node, head]`.
         """
         q, k, v = prepared(query, key, value, use_qk_l2norm_in_kernel)
-        total = branches.cumulate(g.float())
-        state = began(Fed(total, k, v)) if state is None else state
-        weight = branches.between(total).permute(0, 3, 1, 2)  # [batch, head, i, j]
+        total = branches.path_sums(g.float())
+        state = zero_state(NodeInputs(total, k, v)) if state is None else state
+        weight = branches.path_decay(total).permute(0, 3, 1, 2)  # [batch, head, i, j]
         alike, asked = (torch.einsum("bihk,bjhk->bhij", left, k) * weight for left in (k, q))
         seen, read = (torch.einsum("bihk,bhkv->bihv", left * total.float().exp()[..., None], state) for left in (k, q))
         delta = corrections(alike, beta.float(), v - seen)
         out = read + torch.einsum("bhij,bjhv->bihv", asked, delta)
-        return (out.to(query.dtype), state), Fed(total, k, delta)
+        return (out.to(query.dtype), state), NodeInputs(total, k, delta)
 
-    def commit(self, state: Tensor | None, stash: Fed, kept: Kept, /) -> Tensor:
+    def commit(self, state: Tensor | None, stash: NodeInputs, kept: KeptNodes, /) -> Tensor:
         """The state after the kept nodes: `[batch, head, key width, value width]`."""
-        return roll(state, stash, kept)
+        return roll_state(state, stash, kept)
 
 
 def prepared(query: Tensor, key: Tensor, value: Tensor, norm: bool) -> tuple[Tensor, Tensor, Tensor]:

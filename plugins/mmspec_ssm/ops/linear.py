@@ -11,8 +11,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from mmspec.hosts.tree_op import Branches, Kept
-from mmspec_ssm.ops.roll import Fed, began, roll
+from mmspec.hosts.tree_op import Branches, KeptNodes
+from mmspec_ssm.ops.roll import NodeInputs, roll_state, zero_state
 
 
 class GatedLinear:
@@ -31,17 +31,17 @@ class GatedLinear:
         g: Tensor,
         scale: float | None = None,
         **kwargs: Any,
-    ) -> tuple[tuple[Tensor, Tensor], Fed]:
+    ) -> tuple[tuple[Tensor, Tensor], NodeInputs]:
         """Fold `q`, `k`, `v` `[batch, node, head, width]` with log-decays `g` like `k`."""
         query = q.float() * (q.shape[-1] ** -0.5 if scale is None else scale)
-        fed = Fed(branches.cumulate(g.float()), k.float(), v.float())
-        state = began(fed) if state is None else state
-        weighted = branches.between(fed.total) * fed.keys[:, None]  # [batch, i, j, head, key]
+        fed = NodeInputs(branches.path_sums(g.float()), k.float(), v.float())
+        state = zero_state(fed) if state is None else state
+        weighted = branches.path_decay(fed.total) * fed.keys[:, None]  # [batch, i, j, head, key]
         asked = torch.einsum("bihk,bijhk->bhij", query, weighted)
         read = torch.einsum("bihk,bhkv->bihv", query * fed.total.float().exp(), state)
         out = read + torch.einsum("bhij,bjhv->bihv", asked, fed.values)
         return (out.to(q.dtype), state), fed
 
-    def commit(self, state: Tensor | None, stash: Fed, kept: Kept, /) -> Tensor:
+    def commit(self, state: Tensor | None, stash: NodeInputs, kept: KeptNodes, /) -> Tensor:
         """The state after the kept nodes: `[batch, head, key width, value width]`."""
-        return roll(state, stash, kept)
+        return roll_state(state, stash, kept)

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from mmspec.hosts.tree_op import Kept
+from mmspec.hosts.tree_op import KeptNodes
 
 
 @dataclass(frozen=True)
-class Fed:
+class NodeInputs:
     """What every node of a pass fed into its state; float32 but for the sums.
 
     Attributes:
@@ -28,7 +28,7 @@ class Fed:
     values: Tensor
 
 
-def roll(state: Tensor | None, fed: Fed, kept: Kept) -> Tensor:
+def roll_state(state: Tensor | None, fed: NodeInputs, kept: KeptNodes) -> Tensor:
     """The state `[batch, head, key, value]` after the kept nodes."""
     last = kept.last(fed.total)
     gap = (last[:, None] - fed.total).float()
@@ -49,7 +49,7 @@ def _outer(keys: Tensor, values: Tensor) -> Tensor:
     return torch.einsum("bsghk,bsgv->bghkv", keys, values)
 
 
-def began(fed: Fed) -> Tensor:
+def zero_state(fed: NodeInputs) -> Tensor:
     """The state before anything was fed: zero, `[batch, head, key, value]`."""
     batch, _, heads, key = fed.keys.shape
     return fed.keys.new_zeros(batch, heads, key, fed.values.shape[-1])

@@ -14,11 +14,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from mmspec.hosts.tree_op import Branches, Kept
+from mmspec.hosts.tree_op import Branches, KeptNodes
 
 
 @dataclass(frozen=True)
-class Scanned:
+class ScanInputs:
     """What every node of a pass fed into its state.
 
     Attributes:
@@ -55,7 +55,7 @@ class SelectiveScan:
         delta_softplus: bool = False,
         return_last_state: bool = False,
         **kwargs: Any,
-    ) -> tuple[Any, Scanned]:
+    ) -> tuple[Any, ScanInputs]:
         """Scan `hidden_states [batch, channel, node]`; `B`, `C` are `[batch, size, node]`."""
         dt = dt if delta_bias is None else dt + delta_bias.to(dt.dtype)[..., None]
         dt = F.softplus(dt) if delta_softplus else dt
@@ -66,9 +66,9 @@ class SelectiveScan:
         y = scan(branches, state, step, step * x, A.float(), b, c).transpose(1, 2)
         y = y if D is None else y + hidden_states * D[:, None]
         y = (y if z is None else y * F.silu(z)).to(hidden_states.dtype)
-        return ((y, state) if return_last_state else y), Scanned(branches.cumulate(step), step * x, b, A.float())
+        return ((y, state) if return_last_state else y), ScanInputs(branches.path_sums(step), step * x, b, A.float())
 
-    def commit(self, state: Tensor | None, stash: Scanned, kept: Kept, /) -> Tensor:
+    def commit(self, state: Tensor | None, stash: ScanInputs, kept: KeptNodes, /) -> Tensor:
         """The state after the kept nodes: `[batch, channel, size]`."""
         last = kept.last(stash.total)
         beyond = ~kept.mask.to(last.device)[..., None]

@@ -11,8 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from mmspec.hosts.tree_op import Branches, Kept
-from mmspec_ssm.ops.roll import Fed, began, roll
+from mmspec.hosts.tree_op import Branches, KeptNodes
+from mmspec_ssm.ops.roll import NodeInputs, roll_state, zero_state
 
 
 class Ssd:
@@ -38,28 +38,28 @@ class Ssd:
         return_final_states: bool = False,
         z: Tensor | None = None,
         **kwargs: Any,
-    ) -> tuple[Any, Fed]:
+    ) -> tuple[Any, NodeInputs]:
         """Scan `hidden_states [batch, node, head, width]`; `B`, `C` are `[batch, node, group, size]`."""
         x, b, c = hidden_states.float(), B.float(), C.float()
         dt = dt if dt_bias is None else dt + dt_bias.to(dt.dtype)
         dt = (F.softplus(dt) if dt_softplus else dt).clamp(*dt_limit).float()
-        fed = Fed(branches.cumulate(dt * A.float()), x * dt[..., None], b)
-        state = began(fed) if state is None else state
+        fed = NodeInputs(branches.path_sums(dt * A.float()), x * dt[..., None], b)
+        state = zero_state(fed) if state is None else state
         y = scan(branches, state, fed, c)
         y = y if D is None else y + D.float()[:, None] * x
         y = y if z is None else y * F.silu(z.float())
         return ((y, state) if return_final_states else y), fed
 
-    def commit(self, state: Tensor | None, stash: Fed, kept: Kept, /) -> Tensor:
+    def commit(self, state: Tensor | None, stash: NodeInputs, kept: KeptNodes, /) -> Tensor:
         """The state after the kept nodes: `[batch, head, width, size]`."""
-        return roll(state, stash, kept)
+        return roll_state(state, stash, kept)
 
 
-def scan(branches: Branches, state: Tensor, fed: Fed, c: Tensor) -> Tensor:
+def scan(branches: Branches, state: Tensor, fed: NodeInputs, c: Tensor) -> Tensor:
     """y `[batch, node, head, width]` of what was fed and of the state, read out with `c [batch, node, group, size]`."""
     groups = c.shape[2]  # heads of a group share b and c: nothing is repeated for them
     pairs = torch.einsum("bigs,bjgs->bijg", c, fed.values)[..., None]
-    weight = branches.between(fed.total).unflatten(3, (groups, -1))
+    weight = branches.path_decay(fed.total).unflatten(3, (groups, -1))
     inside = torch.einsum("bijgh,bjghw->bighw", pairs * weight, fed.keys.unflatten(2, (groups, -1)))
     begun = torch.einsum("bigs,bghws->bighw", c, state.unflatten(1, (groups, -1)))
     return (inside.flatten(2, 3) + begun.flatten(2, 3) * fed.total.float().exp()[..., None]).contiguous()

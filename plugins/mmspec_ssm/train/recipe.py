@@ -15,7 +15,7 @@ from transformers import BambaConfig, BambaForCausalLM, PreTrainedTokenizerBase
 
 from mmspec.hosts.loading import load_model, load_tokenizer
 from mmspec.kits.text.corpus import Corpus
-from mmspec.kits.text.language import stream, windows
+from mmspec.kits.text.training import stream, windows
 from mmspec.training.loop import LoopOptions, fit
 from mmspec.training.losses import distillation, next_token
 

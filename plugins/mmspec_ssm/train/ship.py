@@ -5,7 +5,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from mmspec.kits.text.corpus import Corpus
-from mmspec.kits.text.language import facts_of, held_out_streams, ship
+from mmspec.kits.text.training import facts_of, held_out_streams, ship
 from mmspec.training.work import claimed, digest
 from mmspec_ssm.train.recipe import SsmRecipe, train
 

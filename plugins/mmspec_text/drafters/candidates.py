@@ -25,7 +25,7 @@ from mmspec.core.protocols import Target
 from mmspec.core.state import State
 from mmspec.core.types import Draft, Step
 
-Make = Callable[[State, Any], CandidateGenerator]
+GeneratorFactory = Callable[[State, Any], CandidateGenerator]
 """From a call (as it stands) and its inputs to a generator for it."""
 
 _COUNTS = ("num_assistant_tokens", "num_output_tokens")
@@ -56,7 +56,7 @@ class CandidatesOptions:
 
 
 @dataclass
-class Memory:
+class CandidatesMemory:
     """A call's generator.
 
     Attributes:
@@ -87,7 +87,7 @@ class Candidates:
     offers = frozenset({"chain"})
     needs = frozenset({"discrete"})
 
-    def __init__(self, make: Make) -> None:
+    def __init__(self, make: GeneratorFactory) -> None:
         self.make = make
         self._vocab = 0
 
@@ -98,7 +98,7 @@ class Candidates:
     def width(self, k: int) -> int:
         return k
 
-    def start(self, state: State, inputs: Any) -> Memory:
+    def start(self, state: State, inputs: Any) -> CandidatesMemory:
         if state.rows > 1:
             raise ValueError(
                 f"transformers' candidate generators take one row at a time, got {state.rows}; "
@@ -107,10 +107,10 @@ class Candidates:
         generator = self.make(state, inputs)
         if generator.requires_model_outputs:
             raise ValueError(f"{type(generator).__name__} reads the target's own outputs, which it is not shown here")
-        return Memory(generator, inputs)
+        return CandidatesMemory(generator, inputs)
 
     def propose(self, state: State, k: int, noise: DraftNoise) -> Draft:
-        memory: Memory = state.memory
+        memory: CandidatesMemory = state.memory
         if memory.stale:
             memory.generator, memory.stale = self.make(state, memory.inputs), False
         memory.asked = False
@@ -120,7 +120,7 @@ class Candidates:
         return Draft.chain(drafted.clamp(min=0, max=self._vocab - 1), valid=(drafted >= 0) & (drafted < self._vocab))
 
     def observe(self, state: State, step: Step) -> None:
-        memory: Memory = state.memory
+        memory: CandidatesMemory = state.memory
         memory.stale = memory.stale or not memory.asked
         if memory.asked and step.scores.logits is not None:
             count = int(step.count)
@@ -160,7 +160,7 @@ class TextCandidates(Candidates):
             )
 
 
-def prompt_lookup(max_ngram: int = 2) -> Make:
+def prompt_lookup(max_ngram: int = 2) -> GeneratorFactory:
     """transformers' prompt lookup: the first occurrence of the longest n-gram."""
 
     def make(state: State, inputs: Any) -> CandidateGenerator:
@@ -173,7 +173,7 @@ def prompt_lookup(max_ngram: int = 2) -> Make:
     return make
 
 
-def assistant(model: Any) -> Make:
+def assistant(model: Any) -> GeneratorFactory:
     """A smaller model with the target's tokenizer."""
 
     def make(state: State, inputs: Any) -> CandidateGenerator:
@@ -184,7 +184,7 @@ def assistant(model: Any) -> Make:
     return make
 
 
-def cross_tokenizer(model: Any, tokenizer: Any, assistant_tokenizer: Any) -> Make:
+def cross_tokenizer(model: Any, tokenizer: Any, assistant_tokenizer: Any) -> GeneratorFactory:
     """A smaller model with a tokenizer of its own.
 
     Args:
@@ -232,7 +232,7 @@ def _greedy(state: State) -> GenerationConfig:
     )
 
 
-def _maker(options: CandidatesOptions, model: Any) -> Make:
+def _maker(options: CandidatesOptions, model: Any) -> GeneratorFactory:
     from mmspec.hosts.loading import load_tokenizer
 
     if options.kind == "prompt-lookup":

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from mmspec.core.drafters.draft_model import DraftModel
 from mmspec.core.protocols import Target
-from mmspec_text.drafters.small_model import SmallModelOptions, load, speaking
+from mmspec_text.drafters.small_model import SmallModelOptions, in_target_ids, load_small_model
 
 
 @dataclass(frozen=True)
@@ -30,9 +30,9 @@ class TextDraftModel(DraftModel):
     example = "mmspec_text.example:draft_model"
 
     def __init__(self, options: DraftModelOptions = DraftModelOptions()) -> None:
-        self.options, self._small = options, load(options, "draft-model")
+        self.options, self._small = options, load_small_model(options, "draft-model")
         super().__init__(self._small)
 
     def bind(self, target: Target) -> None:
-        self.model = speaking(self._small, target, self.options)
+        self.model = in_target_ids(self._small, target, self.options)
         super().bind(target)

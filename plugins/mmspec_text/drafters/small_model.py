@@ -27,7 +27,7 @@ class SmallModelOptions:
     )
 
 
-def load(options: SmallModelOptions, drafter: str) -> TransformersTarget:
+def load_small_model(options: SmallModelOptions, drafter: str) -> TransformersTarget:
     """The small model as a target of its own; of a prompt it reads the text, and images if it can see.
 
     Args:
@@ -42,7 +42,7 @@ def load(options: SmallModelOptions, drafter: str) -> TransformersTarget:
     return drafting_target(options.model)
 
 
-def speaking(small: TransformersTarget, target: Target, options: SmallModelOptions) -> Target:
+def in_target_ids(small: TransformersTarget, target: Target, options: SmallModelOptions) -> Target:
     """The small model in the target's ids.
 
     Args:

@@ -20,8 +20,8 @@ from mmspec.core.noise import DraftNoise
 from mmspec.core.protocols import Target
 from mmspec.core.state import State
 from mmspec.core.types import Draft, Step
-from mmspec_text.drafters.suffix_corpus import Corpus, read_corpus
-from mmspec_text.drafters.suffix_statistics import Recent, Seen, Statistics, longest_of
+from mmspec_text.drafters.suffix_corpus import SuffixArray, read_corpus
+from mmspec_text.drafters.suffix_statistics import NgramCounts, RecentCounts, Statistics, longest_of
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class SuffixOptions:
 
 
 @dataclass
-class Row:
+class SuffixRow:
     """What is known of one row of a call.
 
     Attributes:
@@ -62,7 +62,7 @@ class Row:
     """
 
     text: list[int]
-    counts: Seen
+    counts: NgramCounts
 
 
 class Suffix:
@@ -81,10 +81,10 @@ class Suffix:
     def __init__(self, options: SuffixOptions = SuffixOptions()) -> None:
         self.options = options
         self._sizes = options.min_match, options.max_match
-        self._earlier = Recent(options.remember, *self._sizes) if options.remember else None
+        self._earlier = RecentCounts(options.remember, *self._sizes) if options.remember else None
         self._corpus = None
         if options.corpus is not None:
-            self._corpus = Corpus(read_corpus(options.corpus, options.tokenizer), *self._sizes)
+            self._corpus = SuffixArray(read_corpus(options.corpus, options.tokenizer), *self._sizes)
 
     def bind(self, target: Target) -> None:
         assert target.vocab is not None
@@ -97,11 +97,11 @@ class Suffix:
     def width(self, k: int) -> int:
         return k
 
-    def start(self, state: State, inputs: Any) -> list[Row]:
+    def start(self, state: State, inputs: Any) -> list[SuffixRow]:
         prompts = state.history[:, : state.given].tolist()
         rows = []
         for prompt, pads in zip(prompts, state.host_pads, strict=True):
-            rows.append(Row(prompt[pads:], Seen(*self._sizes)))
+            rows.append(SuffixRow(prompt[pads:], NgramCounts(*self._sizes)))
             rows[-1].counts.extend([], prompt[pads:])
         return rows
 
@@ -130,7 +130,7 @@ class Suffix:
                 self._earlier.extend(row.text, new)
             row.text += new
 
-    def _continue(self, row: Row, k: int) -> list[tuple[int, float]]:
+    def _continue(self, row: SuffixRow, k: int) -> list[tuple[int, float]]:
         """Up to `k` units with the log probability of the path down to each."""
         sources: list[Statistics] = [s for s in (row.counts, self._earlier, self._corpus) if s is not None]
         text, drafted, survival = row.text[-self.options.max_match :], [], 1.0

@@ -19,8 +19,8 @@ BREAK = -1
 """Stands between documents; no n-gram goes across."""
 
 
-class Corpus:
-    """Answers like `Seen`, for a text that does not change.
+class SuffixArray:
+    """Answers like `NgramCounts`, for a text that does not change.
 
     Args:
         ids: Unit ids, or documents of them.

@@ -1,6 +1,6 @@
 """What followed what in texts that grow: the unit after every n-gram, counted unit by unit.
 
-`Seen` counts, `Recent` counts and forgets. Like `suffix_corpus.Corpus` they answer one question: after the longest
+`NgramCounts` counts, `RecentCounts` counts and forgets. Like `suffix_corpus.SuffixArray` they answer one question: after the longest
 suffix of a text that was followed by anything before, what came how often?
 """
 
@@ -39,7 +39,7 @@ class Statistics(Protocol):
         ...
 
 
-class Seen:
+class NgramCounts:
     """Counts of what came after every n-gram of `shortest` to `longest` units.
 
     Args:
@@ -78,24 +78,24 @@ class Seen:
         return Guess(unit, found[unit], sum(found.values()), matched)
 
 
-class Recent:
-    """`Seen` that forgets: of two generations, the older is dropped when the younger has grown up.
+class RecentCounts:
+    """`NgramCounts` that forgets: of two generations, the older is dropped when the younger has grown up.
 
     Args:
         capacity: Most units that are remembered; about half of them always are.
-        shortest: As in `Seen`.
-        longest: As in `Seen`.
+        shortest: As in `NgramCounts`.
+        longest: As in `NgramCounts`.
     """
 
     def __init__(self, capacity: int, shortest: int, longest: int) -> None:
         self._grown = max(1, capacity // 2)
-        self._young = Seen(shortest, longest)
-        self._old = Seen(shortest, longest)
+        self._young = NgramCounts(shortest, longest)
+        self._old = NgramCounts(shortest, longest)
 
     def extend(self, before: Sequence[int], units: Sequence[int]) -> None:
-        """As in `Seen`."""
+        """As in `NgramCounts`."""
         if self._young.units >= self._grown:
-            self._old, self._young = self._young, Seen(self._young.shortest, self._young.longest)
+            self._old, self._young = self._young, NgramCounts(self._young.shortest, self._young.longest)
         self._young.extend(before, units)
 
     def guess(self, text: Sequence[int]) -> Guess | None:

@@ -11,13 +11,13 @@ from torch import Tensor
 from mmspec.bench.race import Run, race
 from mmspec.bench.rows import row_of
 from mmspec.core.report import Report
-from mmspec.kits.text.bench.contestants import Call, Ours
+from mmspec.kits.text.bench.contestants import GenerateCall, OurMethod
 from mmspec.kits.text.bench.settings import BATCHED, BenchOptions, Subject, batch
 from mmspec.report.result import PLAIN, Row
 
 
 def batch_rows(
-    call: Call,
+    call: GenerateCall,
     subject: Subject,
     methods: Mapping[str, Mapping[str, Any]],
     pieces: Sequence[Tensor],
@@ -30,8 +30,8 @@ def batch_rows(
     seconds of the batch's rows one after the other.
     """
     inputs = batch(pieces, options.batch, str(call.model.device))
-    ours = {PLAIN: Ours(call, {"method": PLAIN})}
-    ours |= {m: Ours(call, {"method": m, **o, "policy": "goodput"}) for m, o in methods.items() if m in BATCHED}
+    ours = {PLAIN: OurMethod(call, {"method": PLAIN})}
+    ours |= {m: OurMethod(call, {"method": m, **o, "policy": "goodput"}) for m, o in methods.items() if m in BATCHED}
     alone = {f"{name}, alone": _OneByOne(contestant) for name, contestant in ours.items()}
     tracks = race({**ours, **alone}, [inputs], options.repeats, tick=tick)
     rows = []
@@ -49,7 +49,7 @@ def batch_rows(
 class _OneByOne:
     """The rows of a batch, each alone and without its padding."""
 
-    def __init__(self, contestant: Ours) -> None:
+    def __init__(self, contestant: OurMethod) -> None:
         self._contestant = contestant
 
     def __call__(self, inputs: Mapping[str, Tensor]) -> Run:

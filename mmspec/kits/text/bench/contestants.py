@@ -39,7 +39,7 @@ GRIDS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
 
 
 @dataclass(frozen=True)
-class Call:
+class GenerateCall:
     """How `generate` is called: the same for everybody.
 
     Attributes:
@@ -70,7 +70,7 @@ class Call:
 
 
 @dataclass
-class Ours:
+class OurMethod:
     """One of our methods. A call is the drafter's first: nothing is remembered from task to task.
 
     Attributes:
@@ -79,7 +79,7 @@ class Ours:
         plain_of: Receives what was written, by prompt; for the oracle.
     """
 
-    call: Call
+    call: GenerateCall
     options: Mapping[str, Any]
     plain_of: dict[tuple[int, ...], list[int]] | None = None
 
@@ -93,7 +93,7 @@ class Ours:
 
 
 @dataclass
-class Theirs:
+class StockGenerate:
     """A way of transformers' own.
 
     Attributes:
@@ -101,7 +101,7 @@ class Theirs:
         more: What is added to the arguments.
     """
 
-    call: Call
+    call: GenerateCall
     more: Mapping[str, Any] = field(default_factory=dict)
 
     def __call__(self, inputs: Mapping[str, Tensor]) -> Run:
@@ -110,7 +110,7 @@ class Theirs:
 
 
 @dataclass
-class Assisted:
+class AssistedGenerate:
     """transformers' own draft model.
 
     Attributes:
@@ -119,7 +119,7 @@ class Assisted:
         settings: What its generation configuration says for the call; transformers reads them nowhere else.
     """
 
-    call: Call
+    call: GenerateCall
     assistant: Any
     settings: Mapping[str, Any]
 
@@ -140,7 +140,7 @@ def _configured(model: Any, settings: Mapping[str, Any]) -> Iterator[None]:
 
 
 @dataclass(frozen=True)
-class Way:
+class PeerSettings:
     """A peer, before its setting is chosen.
 
     Attributes:
@@ -152,16 +152,16 @@ class Way:
     note: str = ""
 
 
-def peers(call: Call, drafter: Any) -> dict[str, Way]:
+def peers(call: GenerateCall, drafter: Any) -> dict[str, PeerSettings]:
     """transformers' `generate`, with its static cache compiled, its prompt lookup, its assistant."""
     eager, compiled, lookup, assistant = PEERS
-    static = Theirs(call, {"cache_implementation": "static", "compile_config": _compiled()})
+    static = StockGenerate(call, {"cache_implementation": "static", "compile_config": _compiled()})
     return {
-        eager: Way({"": Theirs(call)}),
-        compiled: Way({"": static}, "static cache, compiled"),
-        lookup: Way({name: Theirs(call, more) for name, more in GRIDS[lookup].items()}),
-        assistant: Way(
-            {name: Assisted(call, drafter, more) for name, more in GRIDS[assistant].items()}, "assistant_model"
+        eager: PeerSettings({"": StockGenerate(call)}),
+        compiled: PeerSettings({"": static}, "static cache, compiled"),
+        lookup: PeerSettings({name: StockGenerate(call, more) for name, more in GRIDS[lookup].items()}),
+        assistant: PeerSettings(
+            {name: AssistedGenerate(call, drafter, more) for name, more in GRIDS[assistant].items()}, "assistant_model"
         ),
     }
 
@@ -174,11 +174,13 @@ def _compiled() -> CompileConfig:
     return config
 
 
-def stand_ins(call: Call, truth: dict[tuple[int, ...], list[int]], k: int, rate: float) -> dict[str, Contestant]:
+def stand_ins(
+    call: GenerateCall, truth: dict[tuple[int, ...], list[int]], k: int, rate: float
+) -> dict[str, Contestant]:
     """Oracle, synthetic acceptance, and rounds in which a drafter drafts nothing."""
     oracle, synthetic, empty = STAND_INS
     return {
-        oracle: Ours(call, {"drafter": Oracle(truth), "k": k}),
-        synthetic: Ours(call, {"drafter": Parrot(), "rule": "synthetic", "rate": rate, "k": k}),
-        empty: Ours(call, {"method": "prompt-lookup", "k": k, "policy": Fixed(0)}),
+        oracle: OurMethod(call, {"drafter": Oracle(truth), "k": k}),
+        synthetic: OurMethod(call, {"drafter": Parrot(), "rule": "synthetic", "rate": rate, "k": k}),
+        empty: OurMethod(call, {"method": "prompt-lookup", "k": k, "policy": Fixed(0)}),
     }

@@ -17,8 +17,7 @@ from mmspec.bench.rows import distinct, peer_of, row_of
 from mmspec.bench.tuning import tune
 from mmspec.hosts.loading import load_model, load_tokenizer
 from mmspec.kits.text.bench.batches import batch_rows
-from mmspec.kits.text.bench.contestants import Call, Ours, peers, stand_ins
-from mmspec.kits.text.bench.forced import Forced, forced_all
+from mmspec.kits.text.bench.contestants import GenerateCall, OurMethod, peers, stand_ins
 from mmspec.kits.text.bench.plan import OVERHEAD, calls_of, tokens_of
 from mmspec.kits.text.bench.settings import (
     GIVEN,
@@ -31,6 +30,7 @@ from mmspec.kits.text.bench.settings import (
     prompts,
     texts,
 )
+from mmspec.kits.text.bench.teacher_forcing import TeacherForced, teacher_force_all
 from mmspec.report.result import PLAIN, Limits, Peer, Result, Row
 
 
@@ -59,7 +59,7 @@ class Bench:
     tick: Callable[[], None]
     rows: list[Row] = field(default_factory=list)
     peers: dict[str, Peer] = field(default_factory=dict)
-    forced: dict[str, dict[str, Forced]] = field(default_factory=dict)
+    forced: dict[str, dict[str, TeacherForced]] = field(default_factory=dict)
 
     def run(self) -> Result:
         """Everything; seconds first, since what follows warms the machine up."""
@@ -89,19 +89,19 @@ class Bench:
             },
         )
 
-    def _call(self, temperature: float) -> Call:
-        return Call(self.model, self.options.new, temperature, self.options.seed)
+    def _call(self, temperature: float) -> GenerateCall:
+        return GenerateCall(self.model, self.options.new, temperature, self.options.seed)
 
     def once(self) -> Run:
         """One call of plain decoding."""
         task = prompts(self.pieces["code"], 1, self.device)[0]
-        return Ours(self._call(0.0), {"method": PLAIN})(task)
+        return OurMethod(self._call(0.0), {"method": PLAIN})(task)
 
     def _setting(self, setting: str, pieces: list[Tensor], temperature: float, memory: Mapping[str, Footprint]) -> None:
         """One race; stand-ins run where nothing is drawn, since they are about the loop."""
         call, truth = self._call(temperature), dict[tuple[int, ...], list[int]]()
-        ours: dict[str, Contestant] = {PLAIN: Ours(call, {"method": PLAIN}, truth)}
-        ours |= {name: Ours(call, {"method": name, **options}) for name, options in self.methods.items()}
+        ours: dict[str, Contestant] = {PLAIN: OurMethod(call, {"method": PLAIN}, truth)}
+        ours |= {name: OurMethod(call, {"method": name, **options}) for name, options in self.methods.items()}
         bounds = self.options.whole and not temperature
         others = stand_ins(call, truth, self.options.k, self.options.rate) if bounds else {}
         tasks = prompts(pieces, self.options.prompts, self.device)
@@ -128,12 +128,14 @@ class Bench:
             self.tick()
         return found
 
-    def _led(self, pieces: list[Tensor]) -> dict[str, Forced]:
+    def _led(self, pieces: list[Tensor]) -> dict[str, TeacherForced]:
         """Every method led through held-out text."""
         found = {}
         for name, options in self.methods.items():
             decoder = decoder_for(self.model, **_apart({"method": name, **options}))
-            found[name] = forced_all(decoder, [piece[:, : GIVEN + READ].to(self.device) for piece in pieces], GIVEN)
+            found[name] = teacher_force_all(
+                decoder, [piece[:, : GIVEN + READ].to(self.device) for piece in pieces], GIVEN
+            )
             self.tick()
         return found
 

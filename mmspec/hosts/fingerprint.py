@@ -24,7 +24,7 @@ _REDUCED = {"tf32": 2.0**-10, "bf16": 2.0**-7}
 """Relative errors of float32 products that are allowed to be less."""
 
 
-class Remembered(Generic[Note]):
+class ResultsByModel(Generic[Note]):
     """Notes about models, by what they are about."""
 
     def __init__(self) -> None:

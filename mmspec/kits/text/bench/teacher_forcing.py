@@ -18,7 +18,7 @@ from mmspec.core.warp import Warp
 
 
 @dataclass
-class Forced:
+class TeacherForced:
     """What a drafter hit.
 
     Attributes:
@@ -57,7 +57,7 @@ class Forced:
         self.hits.update(int(index.rank[0, node]) for node in path[1:])
 
 
-def forced(decoder: Decoder, text: Tensor, given: int) -> Forced:
+def teacher_force(decoder: Decoder, text: Tensor, given: int) -> TeacherForced:
     """Lead a decoder through a known text.
 
     Args:
@@ -65,7 +65,7 @@ def forced(decoder: Decoder, text: Tensor, given: int) -> Forced:
         text: `[1, length]` unit ids.
         given: How many of them are the prompt.
     """
-    found = Forced()
+    found = TeacherForced()
     state = decoder.start(text[:, :given], text.shape[1] - given, warp=Warp(sample=False))
     _correct(state, text[:, given])
     while not state.finished:
@@ -82,11 +82,11 @@ def _correct(state: State, first: Tensor) -> None:
     state.history[:, state.given] = first
 
 
-def forced_all(decoder: Decoder, texts: Sequence[Tensor], given: int) -> Forced:
+def teacher_force_all(decoder: Decoder, texts: Sequence[Tensor], given: int) -> TeacherForced:
     """`forced` over several texts, summed."""
-    total = Forced()
+    total = TeacherForced()
     for text in texts:
-        one = forced(decoder, text, given)
+        one = teacher_force(decoder, text, given)
         total.rounds += one.rounds
         total.emitted += one.emitted
         total.nodes += one.nodes

@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
-from mmspec.hosts.code import refusing_code
 from mmspec.hosts.loading import load_checked, refuse_pickles
 from mmspec.hosts.pipeline_index import Index
+from mmspec.hosts.remote_code import refusing_code
 
 
 def load_parts(index: Index, dtype: torch.dtype, without: Collection[str] = ()) -> dict[str, Any]:

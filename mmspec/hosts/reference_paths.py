@@ -14,7 +14,7 @@ from transformers import DynamicCache
 
 from mmspec.core.tree import TreeIndex
 from mmspec.hosts.anatomy import Anatomy
-from mmspec.hosts.passes import Passes, cache_name, names
+from mmspec.hosts.passes import Passes, cache_name, names_argument
 from mmspec.hosts.slot_cache import SlotCache
 
 PARENTS = (-1, 0, 0, 1, 1, 2, 3, 5)
@@ -26,7 +26,7 @@ MISSING = 3
 LONGEST = 96
 
 
-class Paths:
+class ReferencePaths:
     """Logits that unmodified passes over whole paths give.
 
     Args:
@@ -43,7 +43,7 @@ class Paths:
         self.ids, self.drafted = ids, drafted = _ids(anatomy)
         last = _end(anatomy) - len(ids) - len(drafted)
         # As far on as positions go, where they can be said apart from the cache.
-        self.shifts = [0, last] if last > 0 and names(anatomy.model, "position_ids") else [0]
+        self.shifts = [0, last] if last > 0 and names_argument(anatomy.model, "position_ids") else [0]
         self.tree = {leaf: self._whole(ids, drafted[_path(leaf)], 0)[-1] for leaf in LEAVES}
         self.short = self._whole(ids[MISSING:], drafted[_path(LEAVES[-1])], 0)[-1]
         self.chains = [self._whole(ids, drafted, shift)[-len(drafted) :] for shift in self.shifts]
@@ -84,7 +84,7 @@ class Paths:
         cache.shift = cache.shift + shift
         prompts = torch.stack([self.ids, self.ids.roll(-MISSING)])
         passes(cache, prompts, TreeIndex.chain(len(self.ids), self.ids.device))
-        idle = [i for i, layer in cache.recurrent.items() if not layer.folds]
+        idle = [i for i, layer in cache.recurrent.items() if not layer.operations]
         if idle:
             raise ValueError(f"the recurrent layers {idle} ran no operation that a plugin declares")
         path = torch.arange(1, len(self.ids), device=self.ids.device).expand(2, -1)
@@ -107,7 +107,7 @@ class Paths:
 
     def _positions(self, first: int, ids: Tensor, shift: int) -> dict[str, Tensor]:
         """As `generate` passes them, by name only: without, some models count from elsewhere."""
-        if not names(self.anatomy.model, "position_ids"):
+        if not names_argument(self.anatomy.model, "position_ids"):
             return {}
         return {"position_ids": torch.arange(first, first + ids.shape[1], device=ids.device)[None] + shift}
 

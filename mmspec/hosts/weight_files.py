@@ -42,7 +42,7 @@ PACKED = 32
 
 
 @dataclass(frozen=True)
-class Stored:
+class StoredTensor:
     """A tensor in a file.
 
     Attributes:
@@ -81,7 +81,7 @@ def weight_files(folder: Path) -> list[Path]:
     return []
 
 
-def stored_in(folder: Path) -> dict[str, Stored]:
+def stored_tensors(folder: Path) -> dict[str, StoredTensor]:
     """All tensors of a folder's files, of which only headers are read.
 
     Raises:
@@ -93,13 +93,13 @@ def stored_in(folder: Path) -> dict[str, Stored]:
             with safe_open(path, "pt") as file:
                 for key in file.keys():  # noqa: SIM118  it is no mapping
                     part = file.get_slice(key)
-                    found[key] = Stored(str(part.get_dtype()), tuple(part.get_shape()))
+                    found[key] = StoredTensor(str(part.get_dtype()), tuple(part.get_shape()))
         except (SafetensorError, OSError, ValueError) as error:
             raise ValueError(f"the weights of {str(folder)!r} are damaged or truncated: {shown(error)}") from error
     return found
 
 
-def refuse_claims(folder: Path, stored: Mapping[str, Stored]) -> dict[str, Any]:
+def refuse_config(folder: Path, stored: Mapping[str, StoredTensor]) -> dict[str, Any]:
     """Refuse a folder whose config claims more layers than its files have tensors, or leads out of it.
 
     Args:
@@ -127,7 +127,7 @@ def refuse_claims(folder: Path, stored: Mapping[str, Stored]) -> dict[str, Any]:
     return config
 
 
-def refuse_misfit(model: Any, config: Mapping[str, Any], stored: Mapping[str, Stored], what: str) -> None:
+def refuse_mismatch(model: Any, config: Mapping[str, Any], stored: Mapping[str, StoredTensor], what: str) -> None:
     """Refuse files that cannot be the weights of a model that was built without storage.
 
     Args:
@@ -158,8 +158,8 @@ def refuse_misfit(model: Any, config: Mapping[str, Any], stored: Mapping[str, St
             raise ValueError(f"weights of {what} are integers and its config has no quantization_config: {said}")
 
 
-def strangers(
-    model: Any, unexpected: Collection[str], config: Mapping[str, Any], stored: Mapping[str, Stored]
+def unexpected_keys(
+    model: Any, unexpected: Collection[str], config: Mapping[str, Any], stored: Mapping[str, StoredTensor]
 ) -> list[str]:
     """Those of the unexpected keys that a published file of this model would not have.
 
@@ -187,7 +187,7 @@ def _quantised(config: Mapping[str, Any]) -> bool:
         return False
 
 
-def _constant(key: str, tensor: Stored) -> bool:
+def _constant(key: str, tensor: StoredTensor) -> bool:
     """Whether a tensor is a mask or a table, which files of older versions have and models make themselves."""
     mask = MASK.search(key) and len(tensor.shape) == 4 and tensor.shape[:2] == (1, 1)
     return bool(mask or CONSTANT.search(key))

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from transformers import DynamicCache, GenerationConfig
 
 from mmspec.hosts.anatomy import Anatomy
-from mmspec.hosts.passes import accepts, cache_name, names
-from mmspec.hosts.prefill import filled
+from mmspec.hosts.passes import accepts_argument, cache_name, names_argument
+from mmspec.hosts.prefill import holds_units
 
 AHEAD = 8
 """Units of which positions are asked for; a grid of codes shows in the second."""
@@ -26,7 +26,7 @@ _WRITES = ("update", "update_conv_state", "update_recurrent_state")
 """Of a cache: where a forward's first layer has its positions behind it."""
 
 
-class StockLoop:
+class StockGenerate:
     """One call, from its prefill on.
 
     Args:
@@ -50,14 +50,14 @@ class StockLoop:
         self.model, self.ids = model, ids
         cache = known.pop("past_key_values", None)
         known[cache_name(model)] = cache = DynamicCache(config=model.config) if cache is None else cache
-        past = int(cache.get_seq_length()) if filled(cache) else 0
+        past = int(cache.get_seq_length()) if holds_units(cache) else 0
         embeds = known.get("inputs_embeds")
         given = embeds.shape[1] if embeds is not None else ids.shape[1]
         columns = given if given > past else past + given  # the whole conversation, or only what is new in it
         mask = known.get("attention_mask")
         mask = torch.ones(len(ids), columns, dtype=torch.int64, device=ids.device) if mask is None else mask.long()
         known["attention_mask"] = self.mask = mask
-        if "position_ids" not in known and accepts(model, "position_ids"):
+        if "position_ids" not in known and accepts_argument(model, "position_ids"):
             tokens = embeds if embeds is not None and not ids.shape[1] else ids
             known["position_ids"] = model._prepare_position_ids_for_generation(tokens, known)
         known["use_cache"] = True
@@ -76,7 +76,7 @@ class StockLoop:
 
         None where the model has none that could be told apart from its cache.
         """
-        if not accepts(self.model, "position_ids"):
+        if not accepts_argument(self.model, "position_ids"):
             return None
         prepared = self._prepared(self._grown(AHEAD), self.logits.argmax(-1)[:, None].expand(-1, AHEAD))
         positions = self._passed_on(prepared) if self.counts else prepared["position_ids"]
@@ -91,7 +91,7 @@ class StockLoop:
         positions = self.ahead()
         if positions is None:
             return self.mask.sum(1)
-        strange = jumps(positions)
+        strange = position_jump(positions)
         if strange:
             raise ValueError(
                 f"{type(self.model).__name__} cannot verify drafts exactly in this call, so it is refused: {strange}; "
@@ -110,7 +110,7 @@ class StockLoop:
         self.ids, self.logits = torch.cat([self.ids, units[:, None]], 1), out.logits[:, -1]
         self.positions = None if positions is None else self._rows(positions)
 
-    def fork(self) -> "StockLoop":
+    def fork(self) -> "StockGenerate":
         """The same call with a cache of its own, so that steps leave this one as it is."""
         name, other = cache_name(self.model), copy.copy(self)
         other._out = copy.copy(self._out)
@@ -151,7 +151,7 @@ class StockLoop:
         return positions.expand(*positions.shape[:-2], len(self.ids), positions.shape[-1])
 
 
-def jumps(positions: Tensor) -> str:
+def position_jump(positions: Tensor) -> str:
     """What is strange in positions `[batch, unit]` or `[axes, batch, unit]`: "" where they go on by one everywhere."""
     counted = positions[..., :1] + torch.arange(positions.shape[-1], device=positions.device)
     wrong = (positions != counted).any(-1)
@@ -190,7 +190,7 @@ def _watching(model: nn.Module) -> Iterator[list[Tensor]]:
         if isinstance(given, Tensor):
             seen.append(given)
 
-    parts = [part for part in model.modules() if names(part, "position_ids")]
+    parts = [part for part in model.modules() if names_argument(part, "position_ids")]
     hooks = [part.register_forward_pre_hook(look, with_kwargs=True) for part in parts]
     try:
         yield seen
