@@ -1,4 +1,4 @@
-"""Parts of a saved pipeline, one by one: models whose weights are all there, and tokenizers."""
+"""The parts of a saved pipeline: models with all their weights, tokenizers and processors."""
 
 from collections.abc import Collection
 from pathlib import Path
@@ -13,18 +13,17 @@ from mmspec.hosts.remote_code import refusing_code
 
 
 def load_parts(index: Index, dtype: torch.dtype, without: Collection[str] = ()) -> dict[str, Any]:
-    """The parts of a saved pipeline; models in evaluation mode.
+    """The parts of a saved pipeline by name; models are in evaluation mode.
 
     Args:
-        index: What its `model_index.json` says.
-        dtype: Of the weights.
-        without: Parts that are there already.
+        index: The content of its `model_index.json`.
+        dtype: The dtype of the weights.
+        without: Names of parts that are not loaded.
 
     Raises:
-        ValueError: A part is damaged, not complete, or of another size than its configuration; keys and shapes are
-            named.
+        ValueError: A part is damaged, incomplete, or does not fit its config; the message names keys and shapes.
     """
-    made: dict[str, Any] = {}
+    parts: dict[str, Any] = {}
     for part, kind in index.parts.items():
         if part in without:
             continue
@@ -33,29 +32,30 @@ def load_parts(index: Index, dtype: torch.dtype, without: Collection[str] = ()) 
             what = f"there is no folder {part}, its {kind.__name__}"
             raise ValueError(f"the pipeline in {index.folder} is not complete: {what}")
         if kind is None:
-            made[part] = None
+            parts[part] = None
         elif issubclass(kind, torch.nn.Module):
-            made[part] = load_part(kind, folder, dtype)
+            parts[part] = load_part(kind, folder, dtype)
         else:
             with refusing_code(f"the {part} in {index.folder}"):
-                made[part] = kind.from_pretrained(str(folder), trust_remote_code=False)
-    return made
+                parts[part] = kind.from_pretrained(str(folder), trust_remote_code=False)
+    return parts
 
 
 def load_part(kind: Any, folder: Path, dtype: torch.dtype) -> Any:
-    """One model of a pipeline, of diffusers' kind or of transformers'.
+    """One model of a pipeline.
 
     Args:
-        kind: Its class.
-        folder: It has a `config.json` and safetensors files.
-        dtype: Of the weights.
+        kind: The model's class, of diffusers or transformers.
+        folder: A folder with a `config.json` and safetensors files.
+        dtype: The dtype of the weights.
 
     Raises:
-        ValueError: As in `load_parts`; or the weights are a pickle.
+        ValueError: The weights are a pickle, damaged, incomplete, or do not fit the config.
     """
     refuse_pickles(folder)
-    theirs = issubclass(kind, PreTrainedModel)
-    # Without accelerate diffusers takes this way too.
-    how = {"dtype": dtype, "trust_remote_code": False} if theirs else {"torch_dtype": dtype, "low_cpu_mem_usage": False}
-    # transformers' encoders may come from a file that holds a decoder too.
-    return load_checked(kind, str(folder), f"the {kind.__name__} in {folder}", how, more=theirs)
+    how: dict[str, Any] = {"torch_dtype": dtype, "low_cpu_mem_usage": False}  # as diffusers does without accelerate
+    of_transformers = issubclass(kind, PreTrainedModel)
+    if of_transformers:
+        how = {"dtype": dtype, "trust_remote_code": False}
+    # An encoder of transformers may be stored in a file that also holds a decoder.
+    return load_checked(kind, str(folder), f"the {kind.__name__} in {folder}", how, more=of_transformers)

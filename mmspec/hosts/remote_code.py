@@ -1,7 +1,6 @@
-"""Code that comes with a model is never run: the one place where transformers' Auto classes read what is not ours.
+"""Configs, tokenizers and processors of models, read without running code that comes with a model.
 
-`trust_remote_code=False` is said with every call; without it transformers asks on the terminal, and takes a `y` that
-was meant for something else.
+`trust_remote_code=False` is passed in every call; without it transformers asks on the terminal.
 """
 
 from collections.abc import Iterator
@@ -15,17 +14,17 @@ from mmspec.registry.printable import shown
 
 @contextmanager
 def refusing_code(what: str) -> Iterator[None]:
-    """Say in our words what a library makes of a damaged or dangerous folder; its own recommend to run the code.
+    """Turn any error of a loading library into a `ValueError` on one line; the library's may advise to run the code.
 
     Args:
-        what: What is loaded, such as `the model 'x'`.
+        what: The thing that is loaded, such as `the model 'x'`.
 
     Raises:
-        ValueError: Whatever was raised, on one line.
+        ValueError: The block raised an error.
     """
     try:
         yield
-    except Exception as error:  # what a file can make a library raise is nobody's to list
+    except Exception as error:  # a damaged file can make a library raise anything
         if "trust_remote_code" in str(error):
             raise ValueError(
                 f"{shown(what)} needs code of its own (auto_map in its configuration), which mmspec never runs; "
@@ -36,30 +35,30 @@ def refusing_code(what: str) -> Iterator[None]:
 
 
 def config_of(place: str) -> Any:
-    """The config of a model: a folder's, or that of a hub name.
+    """The config of a model in a folder or on the hub.
 
     Raises:
-        ValueError: There is none that transformers can read without running code.
+        ValueError: transformers cannot read a config there without running code.
     """
     with refusing_code(f"the config of {place!r}"):
         return AutoConfig.from_pretrained(place, trust_remote_code=False)
 
 
 def tokenizer_of(place: str) -> Any:
-    """The tokenizer of a model; as in `config_of`.
+    """The tokenizer of a model in a folder or on the hub.
 
     Raises:
-        ValueError: There is none that transformers can read without running code.
+        ValueError: transformers cannot read a tokenizer there without running code.
     """
     with refusing_code(f"the tokenizer of {place!r}"):
         return AutoTokenizer.from_pretrained(place, trust_remote_code=False)
 
 
 def processor_of(place: str) -> Any:
-    """The processor of a model; as in `config_of`.
+    """The processor of a model in a folder or on the hub.
 
     Raises:
-        ValueError: There is none that transformers can read without running code.
+        ValueError: transformers cannot read a processor there without running code.
     """
     with refusing_code(f"the processor of {place!r}"):
         return AutoProcessor.from_pretrained(place, trust_remote_code=False)

@@ -5,7 +5,7 @@ from functools import cache
 from mmspec.testing.conformance import tiny
 from mmspec.testing.conformance.example import Example
 from mmspec_ssm.drafters.stree import StreeOptions
-from mmspec_ssm.target import recurrent
+from mmspec_ssm.target import RecurrentTarget
 from tests.support.zoo.recipe import Recipe
 
 SIZES = dict(
@@ -23,7 +23,7 @@ SIZES = dict(
 def hybrid() -> Example:
     """Of the target `recurrent`: a Mamba-2 layer and one of attention."""
     model = Recipe("bamba", "ssd", SIZES, gain=4.0, head=8.0).model()
-    return Example(target=recurrent(model), prompt=tiny.prompt, again=tiny.again)
+    return Example(target=RecurrentTarget(model), prompt=tiny.prompt, again=tiny.again)
 
 
 def stree() -> list[Example]:

@@ -34,7 +34,7 @@ def mmspec_components() -> Iterator[Component]:
     yield Component(
         name="recurrent",
         kind="target",
-        factory="mmspec_ssm.target:recurrent",
+        factory="mmspec_ssm.target:RecurrentTarget",
         offers=frozenset({"discrete", "tree", "text", "grow"}),
         summary="A decoder of transformers with recurrent layers, alone or beside attention.",
         paper="https://arxiv.org/abs/2405.21060",

@@ -1,17 +1,77 @@
-"""What recipes of language models share: tokens, windows cut from them, held-out loss, the folder that ships."""
+"""Training of language models: token streams, batches, losses, held-out loss, and the folder of the finished model."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from mmspec.files import save_whole
 from mmspec.kits.text.corpus import HELD_OUT_MODULES, HELD_OUT_PROSE, Corpus
-from mmspec.training.losses import next_token
+from mmspec.training.losses import distillation, next_token
+
+Loss = Callable[[nn.Module, Tensor], Tensor]
+"""The scalar loss of a model on ids `[sequences, length]`."""
+
+
+class Sizes(Protocol):
+    """The part of a recipe that decides its batches.
+
+    Attributes:
+        context: The longest sequence, in tokens.
+        batch: Full-length sequences per step.
+        prose_share: The expected share of sequences cut from prose.
+        seed: The seed of the order of sequences.
+    """
+
+    @property
+    def context(self) -> int: ...
+    @property
+    def batch(self) -> int: ...
+    @property
+    def prose_share(self) -> float: ...
+    @property
+    def seed(self) -> int: ...
+
+
+class TrainingText:
+    """The training documents of a corpus as tokens, and the batches cut from them.
+
+    Args:
+        tokenizer: The model's tokenizer.
+        corpus: Text to learn.
+        recipe: The sizes of batches.
+        device: The device of the batches.
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, corpus: Corpus, recipe: Sizes, device: str) -> None:
+        self.recipe = recipe
+        self.code, self.prose = (stream(tokenizer, texts).to(device) for texts in (corpus.code, corpus.prose))
+
+    def __str__(self) -> str:
+        return f"training on {len(self.code):,} tokens of code and {len(self.prose):,} of prose"
+
+    def batch_at(self, step: int, steps: int) -> Tensor:
+        """The batch of a step, `[sequences, length]`: a function of the step alone.
+
+        Args:
+            step: The step.
+            steps: All steps of the stage. Batches of the first three quarters have twice as many sequences of half
+                the length: as many tokens, of more places.
+        """
+        rows, length, g = self.recipe.batch, self.recipe.context, torch.Generator()
+        g.manual_seed(self.recipe.seed * 1_000_003 + step)
+        if step < 0.75 * steps:
+            rows, length = 2 * rows, length // 2
+        sequences = []
+        for _ in range(rows):
+            source = self.prose if torch.rand((), generator=g) < self.recipe.prose_share else self.code
+            start = int(torch.randint(len(source) - length, (), generator=g))
+            sequences.append(source[start : start + length])
+        return torch.stack(sequences)
 
 
 def stream(tokenizer: PreTrainedTokenizerBase, documents: Sequence[str]) -> Tensor:
@@ -21,52 +81,62 @@ def stream(tokenizer: PreTrainedTokenizerBase, documents: Sequence[str]) -> Tens
     return torch.tensor([i for row in rows for i in (end, *row)])
 
 
-def held_out_streams(tokenizer: PreTrainedTokenizerBase, corpus: Corpus) -> dict[str, Tensor]:
-    """What is held out, by kind of text."""
-    return {"code": stream(tokenizer, corpus.held_out_code), "prose": stream(tokenizer, corpus.held_out_prose)}
+def config_arguments(tokenizer: PreTrainedTokenizerBase, context: int) -> dict[str, Any]:
+    """The arguments that configs of all shipped language models have in common."""
+    return dict(
+        vocab_size=len(tokenizer),
+        max_position_embeddings=context,
+        tie_word_embeddings=True,
+        bos_token_id=tokenizer.bos_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+    )
 
 
-def windows(
-    code: Tensor, prose: Tensor, *, rows: int, length: int, prose_share: float, seed: int, short: bool = False
-) -> Tensor:
-    """Windows `[rows, length]` cut at random places; whether one is of prose is drawn window by window.
+def next_token_loss(model: nn.Module, ids: Tensor) -> Tensor:
+    """The next-token loss of a model on ids `[sequences, length]`, in nats per token."""
+    return next_token(model(ids, use_cache=False).logits, ids)
+
+
+def distillation_loss(teacher: nn.Module, hard: float = 0.1) -> Loss:
+    """The loss of a student of `teacher`.
 
     Args:
-        code: A stream.
-        prose: Another.
-        rows: Windows.
-        length: Tokens of each.
-        prose_share: Expected share of windows of prose.
-        seed: Of the draws.
-        short: Twice as many of half the length: as many tokens, of more places.
+        teacher: The teacher; no gradient flows into it.
+        hard: The share of the next-token loss, in [0, 1].
     """
-    g = torch.Generator().manual_seed(seed)
-    rows, length = (2 * rows, length // 2) if short else (rows, length)
-    cut = []
-    for _ in range(rows):
-        source = prose if torch.rand((), generator=g) < prose_share else code
-        start = int(torch.randint(len(source) - length, (), generator=g))
-        cut.append(source[start : start + length])
-    return torch.stack(cut)
+
+    def loss(model: nn.Module, ids: Tensor) -> Tensor:
+        with torch.no_grad():
+            target = teacher(ids, use_cache=False).logits
+        return distillation(model(ids, use_cache=False).logits, target, ids, hard)
+
+    return loss
 
 
 @torch.no_grad()
 def facts_of(
-    model: PreTrainedModel, held_out: Mapping[str, Tensor], context: int, recipe: Mapping[str, Any]
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    corpus: Corpus,
+    context: int,
+    recipe: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """What the card says: parameters, recipe, held-out loss in nats per token.
+    """The facts for the model card: parameters, recipe, held-out loss in nats per token.
 
     Args:
-        model: Trained.
-        held_out: Streams by kind of text; they are read in windows of `context` tokens.
-        context: See there.
-        recipe: Sizes and lengths.
+        model: The trained model.
+        tokenizer: The model's tokenizer.
+        corpus: Its held-out documents are read.
+        context: The held-out text is read in windows of so many tokens.
+        recipe: Sizes and lengths of the recipe.
     """
     model.eval()
     losses = {}
-    for name, ids in held_out.items():
-        cut = ids[: len(ids) // context * context].view(-1, 1, context).to(model.device)
-        losses[name] = round(sum(float(next_token(model(one).logits, one)) for one in cut) / len(cut), 4)
+    for name, documents in (("code", corpus.held_out_code), ("prose", corpus.held_out_prose)):
+        ids = stream(tokenizer, documents)
+        windows = ids[: len(ids) // context * context].view(-1, 1, context).to(model.device)
+        losses[name] = round(sum(float(next_token(model(one).logits, one)) for one in windows) / len(windows), 4)
     return {
         "parameters": sum(p.numel() for p in model.parameters()),
         "held_out_nats_per_token": losses,
@@ -84,15 +154,15 @@ def ship(
     say: Callable[[str], None],
     also: Callable[[Path], None] = lambda folder: None,
 ) -> None:
-    """Write the model in half precision, whole or not at all; the live model stays float32.
+    """Write the finished model in half precision, whole or not at all; the live model stays float32.
 
     Args:
-        model: Trained.
-        tokenizer: Its.
-        folder: Of the finished model; replaced if there is one.
-        facts: Beside the weights.
-        say: Where the last line goes.
-        also: Writes more into the folder.
+        model: The trained model.
+        tokenizer: The model's tokenizer.
+        folder: The folder of the finished model; replaced if it exists.
+        facts: Written beside the weights as `training.json`.
+        say: Receives a line of text.
+        also: Writes further files into the folder.
     """
     half = type(model)(model.config).half()
     half.load_state_dict(model.state_dict())
@@ -104,6 +174,5 @@ def ship(
         (side / "training.json").write_text(json.dumps(facts, indent=2) + "\n")
 
     save_whole(folder, write)
-    say(
-        f"{folder.name}: {facts['parameters']:,} parameters, held-out nats per token {facts['held_out_nats_per_token']}"
-    )
+    losses = facts["held_out_nats_per_token"]
+    say(f"{folder.name}: {facts['parameters']:,} parameters, held-out nats per token {losses}")

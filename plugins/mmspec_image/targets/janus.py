@@ -173,7 +173,8 @@ class JanusTarget:
         reach = self.anatomy.reach
         if reach is not None and longest + limit > reach:
             raise ValueError(
-                f"{longest} tokens of prompt and {limit} codes go beyond position {reach}, and {self.anatomy.why}: "
+                f"{longest} tokens of prompt and {limit} codes go beyond position {reach}, and "
+                f"{self.anatomy.reach_reason}: "
                 "drafts could not be verified exactly; shorten the prompt"
             )
 

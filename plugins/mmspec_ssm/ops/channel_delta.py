@@ -1,8 +1,9 @@
 """Kimi Delta Attention over a tree: the gated delta rule with a decay for every channel (arXiv 2510.26692).
 
-As `mmspec_ssm.ops.delta`, with L_i a vector: it stands inside the inner products, k_i·k_j becoming
-Σ_c k_i[c] k_j[c] e^{L_i[c] - L_j[c]}, and decays the rows of the state. The factored form (k e^L)(k e^{-L})ᵀ overflows
-where gates are strong; for the nodes of a draft the differences themselves fit. Float32, sums in float64.
+The equations are those of `mmspec_ssm.ops.delta` with a vector L_i: the decay is inside the inner products, k_i·k_j
+becomes Σ_c k_i[c] k_j[c] e^{L_i[c] - L_j[c]}, and it decays the rows of the state. The factored form
+(k e^L)(k e^{-L})ᵀ overflows for strong gates, so the differences are computed, which is affordable for the nodes of a
+draft. Numbers are float32, sums along paths float64.
 """
 
 from typing import Any, Literal
@@ -16,7 +17,7 @@ from mmspec_ssm.ops.roll import NodeInputs, roll_state, zero_state
 
 
 class ChannelDelta:
-    """In the place of transformers' `chunk_kimi_delta_attention`."""
+    """The tree operation for transformers' `chunk_kimi_delta_attention`."""
 
     kind: Literal["conv", "recurrent"] = "recurrent"
 
@@ -33,7 +34,9 @@ class ChannelDelta:
         use_qk_l2norm_in_kernel: bool = False,
         **kwargs: Any,
     ) -> tuple[tuple[Tensor, Tensor], NodeInputs]:
-        """Fold `query`, `key`, `value` and log-decays `g`, `[batch, node, head, width]`; `beta` has no width."""
+        """Process `query`, `key`, `value` and log-decays `g` `[batch, node, head, width]`, and `beta`
+        `[batch, node, head]`.
+        """
         q, k, v = prepared(query, key, value, use_qk_l2norm_in_kernel)
         total = branches.path_sums(g.float())
         state = zero_state(NodeInputs(total, k, v)) if state is None else state

@@ -1,8 +1,8 @@
 """Causal depthwise convolution along the paths of a tree (STree, arXiv 2505.14969, § 3.3).
 
-A node's window of `width` inputs is itself, its ancestors, and, above the root, the inputs that the state keeps. The
-state is the last `width` inputs of the row, as transformers keeps it (the window reaches `width - 1` back).
-A commit keeps the last `width` of the state and the accepted inputs.
+A node's window has `width` inputs: those of the node, of its ancestors, and, before the root, those in the state. The
+state is the last `width` inputs of the row, as in transformers (a window reads the last `width - 1` of them).
+A commit keeps the last `width` of the state's and the accepted inputs.
 """
 
 from typing import Any, Literal
@@ -15,7 +15,7 @@ from mmspec.hosts.tree_op import Branches, KeptNodes
 
 
 class Convolution:
-    """In the place of transformers' `causal_conv1d_fn`."""
+    """The tree operation for transformers' `causal_conv1d_fn`."""
 
     kind: Literal["conv", "recurrent"] = "conv"
 
@@ -51,5 +51,5 @@ class Convolution:
         accepted = kept.take(hidden_states.transpose(1, 2)).transpose(1, 2)
         width = before.shape[2]
         order = torch.arange(width, device=before.device)
-        place = kept.count.to(before.device)[:, None] + order  # behind what fell off in front
+        place = kept.count.to(before.device)[:, None] + order  # the first `count` inputs fall off
         return torch.cat([before, accepted], 2).gather(2, place[:, None].expand(-1, before.shape[1], -1))

@@ -1,9 +1,10 @@
 """The gated delta rule over a tree: one triangular system a head (Gated DeltaNet, arXiv 2412.06464).
 
-S_i = e^{g_i} S_parent + k_i ⊗ δ_i, δ_i = β_i (v_i - (e^{g_i} S_parent)ᵀ k_i), o_i = S_iᵀ q_i / √d. What a node adds, δ,
-depends on what its ancestors did: (I + T) δ = R with T_ij = β_i e^{L_i - L_j} k_i·k_j for ancestors j of i, and
-R_i = β_i (v_i - e^{L_i} Sᵀ k_i). Parents stand before children, so that the matrix is unit lower triangular and one
-solve gives every δ, exactly. They hold along any path: a commit adds the kept k_j ⊗ δ_j. Float32, sums in float64.
+S_i = e^{g_i} S_parent + k_i ⊗ δ_i, δ_i = β_i (v_i - (e^{g_i} S_parent)ᵀ k_i), o_i = S_iᵀ q_i / √d. A node's δ depends on its
+ancestors' δ: (I + T) δ = R with T_ij = β_i e^{L_i - L_j} k_i·k_j for ancestors j of i, L the sum of g along
+the path, and R_i = β_i (v_i - e^{L_i} Sᵀ k_i). Parents precede children, so that the matrix is unit lower triangular
+and one solve gives every δ exactly. A node's δ is the same on every path through it, so a commit adds k_j ⊗ δ_j of the
+kept nodes. Numbers are float32, sums along paths float64.
 """
 
 from typing import Any, Literal
@@ -15,11 +16,11 @@ from mmspec.hosts.tree_op import Branches, KeptNodes
 from mmspec_ssm.ops.roll import NodeInputs, roll_state, zero_state
 
 EPSILON = 1e-6
-"""Of the norm of queries and keys, as flash-linear-attention has it."""
+"""Epsilon of the norm of queries and keys, as in flash-linear-attention."""
 
 
 class GatedDelta:
-    """In the place of transformers' `torch_chunk_gated_delta_rule`: one decay a head."""
+    """The tree operation for transformers' `torch_chunk_gated_delta_rule`: one decay per head."""
 
     kind: Literal["conv", "recurrent"] = "recurrent"
 
@@ -36,7 +37,7 @@ class GatedDelta:
         use_qk_l2norm_in_kernel: bool = False,
         **kwargs: Any,
     ) -> tuple[tuple[Tensor, Tensor], NodeInputs]:
-        """Fold `query`, `key` `[batch, node, key head, width]`; `value` `[batch, node, head, width]`.
+        """Process `query`, `key` `[batch, node, key head, width]`; `value` `[batch, node, head, width]`.
 
         `g` and `beta` are `[batch, node, head]`.
         """
@@ -56,7 +57,7 @@ class GatedDelta:
 
 
 def prepared(query: Tensor, key: Tensor, value: Tensor, norm: bool) -> tuple[Tensor, Tensor, Tensor]:
-    """Float32, normed if asked for, queries scaled, and as many heads of queries and keys as of values."""
+    """Queries, keys and values in float32: normed if `norm`, queries scaled, queries and keys repeated to all heads."""
     q, k, v = query.float(), key.float(), value.float()
     if norm:
         q, k = (x * torch.rsqrt((x * x).sum(-1, keepdim=True) + EPSILON) for x in (q, k))
@@ -65,15 +66,15 @@ def prepared(query: Tensor, key: Tensor, value: Tensor, norm: bool) -> tuple[Ten
 
 
 def corrections(alike: Tensor, beta: Tensor, missing: Tensor) -> Tensor:
-    """δ `[batch, node, head, width]`: what every node adds under its key.
+    """δ of every node: `[batch, node, head, width]`.
 
     Args:
-        alike: Decayed k_i·k_j, 0 where j is not on the path of i: `[batch, head, i, j]`.
+        alike: Decayed k_i·k_j: `[batch, head, i, j]`, 0 where j is not on the path of i.
         beta: `[batch, node, head]`.
-        missing: v_i less what the state before the root says to k_i: `[batch, node, head, width]`.
+        missing: v_i minus the readout of the state before the root with k_i: `[batch, node, head, width]`.
     """
     rate = beta.transpose(1, 2)[..., None]
-    # The solver takes the diagonal to be 1, whatever stands there.
+    # The solver does not read the diagonal; it takes it as 1.
     solved = torch.linalg.solve_triangular(
         rate * alike, rate * missing.transpose(1, 2), upper=False, unitriangular=True
     )

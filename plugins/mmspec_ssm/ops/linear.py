@@ -2,8 +2,8 @@
 
 S_i = e^{g_i} S_parent + k_i ⊗ v_i with a decay for every channel of the key, o_i = S_iᵀ q_i, queries scaled. With L the
 sum of g along a node's path, o_i = Σ_j (Σ_c q_i[c] k_j[c] e^{L_i[c] - L_j[c]}) v_j + (q_i e^{L_i}) S over that path.
-Called as flash-linear-attention's `chunk_gla` is; no architecture of transformers calls it yet. Float32, sums in
-float64.
+It has the arguments of flash-linear-attention's `chunk_gla`; no architecture of transformers calls it yet. Numbers are
+float32, sums along paths float64.
 """
 
 from typing import Any, Literal
@@ -16,7 +16,7 @@ from mmspec_ssm.ops.roll import NodeInputs, roll_state, zero_state
 
 
 class GatedLinear:
-    """In the place of flash-linear-attention's `chunk_gla`."""
+    """The tree operation for flash-linear-attention's `chunk_gla`."""
 
     kind: Literal["conv", "recurrent"] = "recurrent"
 
@@ -32,7 +32,7 @@ class GatedLinear:
         scale: float | None = None,
         **kwargs: Any,
     ) -> tuple[tuple[Tensor, Tensor], NodeInputs]:
-        """Fold `q`, `k`, `v` `[batch, node, head, width]` with log-decays `g` like `k`."""
+        """Process `q`, `k`, `v` and log-decays `g` `[batch, node, head, width]`."""
         query = q.float() * (q.shape[-1] ** -0.5 if scale is None else scale)
         fed = NodeInputs(branches.path_sums(g.float()), k.float(), v.float())
         state = zero_state(fed) if state is None else state

@@ -2,7 +2,8 @@
 
 h_i = e^{l_i} h_parent + Δ_i x_i ⊗ B_i with l_i = Δ_i A, y_i = h_i C_i + D x_i. With L the sum of l along a node's path,
 Y = ((C Bᵀ) ⊙ W)(Δ x) + e^L ⊙ (C S) + D x, where W_ij = e^{L_i - L_j} for j on the path of i and 0 elsewhere, masked
-before the exponential. For N nodes that is N² (size + width) a head and no state of any node. Float32, sums in float64.
+before the exponential. For N nodes that takes N² (size + width) operations per head and no state of any node. Numbers
+are float32, sums along paths float64.
 """
 
 from typing import Any, Literal
@@ -16,7 +17,7 @@ from mmspec_ssm.ops.roll import NodeInputs, roll_state, zero_state
 
 
 class Ssd:
-    """In the place of transformers' `mamba2_chunk_scan`."""
+    """The tree operation for transformers' `mamba2_chunk_scan`."""
 
     kind: Literal["conv", "recurrent"] = "recurrent"
 
@@ -56,8 +57,8 @@ class Ssd:
 
 
 def scan(branches: Branches, state: Tensor, fed: NodeInputs, c: Tensor) -> Tensor:
-    """y `[batch, node, head, width]` of what was fed and of the state, read out with `c [batch, node, group, size]`."""
-    groups = c.shape[2]  # heads of a group share b and c: nothing is repeated for them
+    """The readout of every node's state with `c [batch, node, group, size]`: `[batch, node, head, width]`."""
+    groups = c.shape[2]  # heads of a group share b and c, which are not repeated
     pairs = torch.einsum("bigs,bjgs->bijg", c, fed.values)[..., None]
     weight = branches.path_decay(fed.total).unflatten(3, (groups, -1))
     inside = torch.einsum("bijgh,bjghw->bighw", pairs * weight, fed.keys.unflatten(2, (groups, -1)))

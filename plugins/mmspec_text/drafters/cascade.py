@@ -1,8 +1,8 @@
 """The target over a small key cache drafts for the target over the whole one (TriForce, arXiv 2404.11912).
 
-Three levels: a drafter without a model, the target's own weights over `budget` slots, the target. It pays where reading
-the cache is what a pass costs: long texts, large models. On a short text the middle level is the target itself, and
-nothing is gained.
+There are three levels: a drafter without a model, the target's own weights over `budget` slots, the target. It is
+faster if reading the cache dominates the cost of a pass: long texts, large models. On a short text the middle level is
+the target itself, and nothing is gained.
 Knobs: `budget` (more slots are accepted more often and cost more), `inner_k` (drafts for the middle level).
 """
 
@@ -44,10 +44,10 @@ class CascadeOptions:
 
 
 class Cascade:
-    """A decoder over the target's own weights and a budgeted cache, as drafter.
+    """Drafts with a decoder over the target's own weights and a small cache.
 
     Args:
-        options: Sizes.
+        options: The sizes of cache and drafts, and the inner drafter.
     """
 
     offers = CascadeDrafter.offers
@@ -68,7 +68,7 @@ class Cascade:
 
     @property
     def cascade(self) -> CascadeDrafter:
-        """The core's drafter; there once a target is bound."""
+        """The drafter of `mmspec.core`, which exists once a target is bound."""
         assert self._cascade is not None
         return self._cascade
 

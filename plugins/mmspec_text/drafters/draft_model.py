@@ -1,8 +1,8 @@
-"""A smaller language model drafts a chain; the drafting itself is the core's.
+"""A smaller language model drafts a chain (`mmspec.core.drafters.draft_model`).
 
 Speculative sampling (Leviathan et al., arXiv 2211.17192; Chen et al., 2302.01318). Under `match` its draws share the
-target's noise, so that a good drafter agrees at temperature 1 as it does when greedy. A model with another tokenizer
-drafts the tokens that both have (Timor et al., 2502.05202).
+target's noise, so that a good draft model agrees at temperature 1 as often as in greedy decoding. A model with another
+tokenizer drafts the tokens that both vocabularies have (Timor et al., 2502.05202).
 """
 
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ class TextDraftModel(DraftModel):
     """Drafts a chain with a smaller transformers model.
 
     Args:
-        options: Which model.
+        options: The small model and its tokenizers.
 
     Raises:
         ValueError: No model was named, or it cannot be loaded.

@@ -1,4 +1,4 @@
-"""A smaller language model as drafter of trees; the drafting itself is the core's, the shapes are `mmspec.core`'s.
+"""A smaller language model drafts a tree (`mmspec.core.drafters.draft_model`), in one of three shapes.
 
 * `rerank`: EAGLE-2's expand and rerank (arXiv 2406.16858); exact under `match`, where siblings are Gumbel-top-k with
   the target's own noise. The default tree.
@@ -53,7 +53,7 @@ class TextDraftTree(DraftModel):
     """Drafts trees with a smaller transformers model.
 
     Args:
-        options: Which model, which nodes.
+        options: The small model, its tokenizers and the shape of the tree.
 
     Raises:
         ValueError: No model was named, or it cannot be loaded.

@@ -1,4 +1,4 @@
-"""Who runs: our methods through `mmspec.enable`, and transformers' own ways of decoding the same prompts."""
+"""The contestants: our methods through `mmspec.enable`, and transformers' own ways of decoding the same prompts."""
 
 import time
 from collections.abc import Iterator, Mapping
@@ -35,18 +35,18 @@ GRIDS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
         },
     },
 }
-"""Settings of which a peer gets its fastest, by name: arguments of `generate`, or the assistant's configuration."""
+"""Settings of peers, by name: arguments of `generate`, or the assistant's configuration. The fastest one is used."""
 
 
 @dataclass(frozen=True)
 class GenerateCall:
-    """How `generate` is called: the same for everybody.
+    """A call of `generate`, the same for all contestants.
 
     Attributes:
         model: The target.
-        new: Tokens to emit; no end of text, so that all emit the same number.
-        temperature: 0 is greedy.
-        seed: Of torch's generator, before every call.
+        new: The number of tokens to emit; there is no end-of-text token, so that all contestants emit this number.
+        temperature: The temperature; 0 is greedy.
+        seed: The seed of torch's generator, set before every call.
     """
 
     model: Any
@@ -71,12 +71,12 @@ class GenerateCall:
 
 @dataclass
 class OurMethod:
-    """One of our methods. A call is the drafter's first: nothing is remembered from task to task.
+    """One of our methods, enabled anew for every call, so that a drafter remembers nothing of earlier ones.
 
     Attributes:
         call: How `generate` is called.
-        options: Of `mmspec.enable`.
-        plain_of: Receives what was written, by prompt; for the oracle.
+        options: The arguments of `mmspec.enable`.
+        plain_of: Receives prompt and output by prompt, for the oracle; or None.
     """
 
     call: GenerateCall
@@ -94,11 +94,11 @@ class OurMethod:
 
 @dataclass
 class StockGenerate:
-    """A way of transformers' own.
+    """transformers' own `generate`.
 
     Attributes:
         call: How `generate` is called.
-        more: What is added to the arguments.
+        more: Further arguments of `generate`.
     """
 
     call: GenerateCall
@@ -111,12 +111,12 @@ class StockGenerate:
 
 @dataclass
 class AssistedGenerate:
-    """transformers' own draft model.
+    """transformers' own assisted generation.
 
     Attributes:
         call: How `generate` is called.
         assistant: The draft model.
-        settings: What its generation configuration says for the call; transformers reads them nowhere else.
+        settings: Entries of the draft model's generation configuration, from which transformers reads them.
     """
 
     call: GenerateCall
@@ -141,11 +141,11 @@ def _configured(model: Any, settings: Mapping[str, Any]) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class PeerSettings:
-    """A peer, before its setting is chosen.
+    """A peer with all its settings, of which the fastest is to be chosen.
 
     Attributes:
-        ways: By what the settings are called; one, called "", where there is nothing to choose.
-        note: For the reader of the result.
+        ways: Contestants by the names of their settings; a single one named "" if there is nothing to choose.
+        note: A note for the reader of the result.
     """
 
     ways: Mapping[str, Contestant]
@@ -168,16 +168,23 @@ def peers(call: GenerateCall, drafter: Any) -> dict[str, PeerSettings]:
 
 @cache
 def _compiled() -> CompileConfig:
-    """One object for all settings: for another one transformers compiles anew."""
+    """A configuration shared by all settings, because transformers compiles again for another object."""
     config = CompileConfig(fullgraph=False)
-    config._compile_all_devices = True  # by itself it compiles on accelerators only
+    config._compile_all_devices = True  # by default transformers compiles on accelerators only
     return config
 
 
 def stand_ins(
     call: GenerateCall, truth: dict[tuple[int, ...], list[int]], k: int, rate: float
 ) -> dict[str, Contestant]:
-    """Oracle, synthetic acceptance, and rounds in which a drafter drafts nothing."""
+    """Contestants that bound the loop: an oracle, synthetic acceptance, and rounds without drafts.
+
+    Args:
+        call: How `generate` is called.
+        truth: Prompt and plain output by prompt, for the oracle.
+        k: Units drafted per round.
+        rate: The synthetic acceptance rate.
+    """
     oracle, synthetic, empty = STAND_INS
     return {
         oracle: OurMethod(call, {"drafter": Oracle(truth), "k": k}),

@@ -1,8 +1,7 @@
-"""Acceptance on text that is known: the truth is forced, so that drafts are judged on real text.
+"""Acceptance on known text (teacher forcing), so that drafts are compared with real text.
 
-Small models loop when they write on their own, and loops flatter drafters that look things up. Here the target only
-reads: every round the drafter proposes, the known text decides, and what was hit counts. Greedy or not makes no
-difference to a drafter's hits.
+The output of small models has loops, which favour drafters that copy. Here every round is settled by a known text
+instead of the target's choice, and the drafted units that agree with it are counted. The temperature does not matter.
 """
 
 from collections import Counter
@@ -19,14 +18,14 @@ from mmspec.core.warp import Warp
 
 @dataclass
 class TeacherForced:
-    """What a drafter hit.
+    """Counts of drafted units that agree with a known text.
 
     Attributes:
         rounds: Target passes.
-        emitted: Units, the one after the last hit included.
-        nodes: Nodes that were verified, roots included.
-        visits: Nodes on hit paths, roots included, that had children.
-        hits: How often the child of rank 0, 1, … was the truth.
+        emitted: Emitted units, the one after the last accepted one included.
+        nodes: Verified nodes, roots included.
+        visits: Nodes on accepted paths, roots included, that had children.
+        hits: How often the child of rank 0, 1, … agreed with the text.
     """
 
     rounds: int = 0
@@ -42,11 +41,11 @@ class TeacherForced:
 
     @property
     def by_rank(self) -> list[float]:
-        """Chance that the child of rank 0, 1, … is the truth, given that its parent is."""
+        """The chance that the child of rank 0, 1, … agrees with the text, given that its parent does."""
         return [self.hits[r] / self.visits for r in range(max(self.hits, default=-1) + 1)] if self.visits else []
 
     def count(self, step: Step) -> None:
-        """Add a settled round of one row."""
+        """Add a settled round of a call with one row."""
         index, hit = step.draft.index, int(step.verdict.length[0])
         path = [0, *step.verdict.path[0, :hit].tolist()]
         parents = set(index.parent[0, 1:][step.draft.valid[0, 1:].expand(index.nodes - 1)].tolist())
@@ -58,12 +57,12 @@ class TeacherForced:
 
 
 def teacher_force(decoder: Decoder, text: Tensor, given: int) -> TeacherForced:
-    """Lead a decoder through a known text.
+    """Decode with every round settled by a known text.
 
     Args:
-        decoder: Target and drafter; its rule is not asked.
+        decoder: Target and drafter; the rule is not used.
         text: `[1, length]` unit ids.
-        given: How many of them are the prompt.
+        given: The number of units of the prompt.
     """
     found = TeacherForced()
     state = decoder.start(text[:, :given], text.shape[1] - given, warp=Warp(sample=False))
@@ -77,13 +76,13 @@ def teacher_force(decoder: Decoder, text: Tensor, given: int) -> TeacherForced:
 
 
 def _correct(state: State, first: Tensor) -> None:
-    """Prefill emitted a unit of the target's own; the text has another."""
+    """Replace the unit that the prefill emitted by the text's."""
     state.root = first
     state.history[:, state.given] = first
 
 
 def teacher_force_all(decoder: Decoder, texts: Sequence[Tensor], given: int) -> TeacherForced:
-    """`forced` over several texts, summed."""
+    """The counts of `teacher_force`, summed over several texts."""
     total = TeacherForced()
     for text in texts:
         one = teacher_force(decoder, text, given)
