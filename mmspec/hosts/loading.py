@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers import AutoConfig, AutoModelForCausalLM, AutoProcessor, AutoTokenizer, PreTrainedModel
 from transformers.utils import cached_file
 
 from mmspec import shipped
 from mmspec.hosts.devices import refuse_device
 from mmspec.hosts.pipeline_index import INDEX
-from mmspec.hosts.remote_code import config_of, processor_of, refusing_code, tokenizer_of
+from mmspec.hosts.remote_code import read_auto, refusing_code
 from mmspec.hosts.weight_files import (
     ADAPTER,
     CONFIG,
@@ -100,7 +100,7 @@ def load_checked(kind: Any, place: str, what: str, how: dict[str, Any], more: bo
 def unloaded(kind: Any, place: str) -> Any:
     """The model that the config at `place` describes, with random weights; for the arguments see `load_checked`."""
     if kind is AutoModelForCausalLM:
-        return AutoModelForCausalLM.from_config(config_of(place), trust_remote_code=False)
+        return AutoModelForCausalLM.from_config(read_auto(AutoConfig, place), trust_remote_code=False)
     if issubclass(kind, PreTrainedModel):
         return kind(kind.config_class.from_pretrained(place))
     return kind.from_config(kind.load_config(place))
@@ -114,7 +114,7 @@ def load_tokenizer(name: str) -> Any:
     """
     place = name if Path(name).is_dir() else locate(name)  # a folder may hold a tokenizer without weights
     try:
-        return tokenizer_of(place)
+        return read_auto(AutoTokenizer, place)
     except ValueError as error:
         raise ValueError(f"{name!r} has no tokenizer that can be read (tokenizer.json): {shown(error)}") from error
 
@@ -125,7 +125,7 @@ def load_processor(name: str) -> Any:
     Raises:
         ValueError: There is no such model, or it has no readable processor.
     """
-    return processor_of(name if Path(name).is_dir() else locate(name))
+    return read_auto(AutoProcessor, name if Path(name).is_dir() else locate(name))
 
 
 def locate(name: str) -> str:

@@ -11,12 +11,12 @@ from typing import Any
 
 import torch
 import transformers
-from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from mmspec import shipped
 from mmspec.hosts.hub import refuse_unreachable
 from mmspec.hosts.loading import PREFIX
-from mmspec.hosts.remote_code import config_of, refusing_code
+from mmspec.hosts.remote_code import read_auto, refusing_code
 from mmspec.hosts.weight_files import CONFIG, refuse_config
 from mmspec.registry.printable import shown
 
@@ -55,7 +55,7 @@ def outline(name: str) -> Outline:
         if (place / CONFIG).is_file():
             refuse_config(place, {})
         refuse_unreachable(str(place))
-        config = config_of(str(place))
+        config = read_auto(AutoConfig, str(place))
     except (OSError, ValueError) as error:
         known = ", ".join(PREFIX + known for known in shipped.assets())
         raise ValueError(

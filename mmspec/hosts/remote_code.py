@@ -34,31 +34,15 @@ def refusing_code(what: str) -> Iterator[None]:
         raise ValueError(f"{shown(what)} cannot be loaded: {kind}{shown(error)}") from error
 
 
-def config_of(place: str) -> Any:
-    """The config of a model in a folder or on the hub.
+def read_auto(kind: type[AutoConfig] | type[AutoTokenizer] | type[AutoProcessor], place: str) -> Any:
+    """The config, tokenizer or processor of a model in a folder or on the hub.
+
+    Args:
+        kind: transformers' Auto class.
+        place: A folder, or a hub name.
 
     Raises:
-        ValueError: transformers cannot read a config there without running code.
+        ValueError: transformers cannot read it without running code.
     """
-    with refusing_code(f"the config of {place!r}"):
-        return AutoConfig.from_pretrained(place, trust_remote_code=False)
-
-
-def tokenizer_of(place: str) -> Any:
-    """The tokenizer of a model in a folder or on the hub.
-
-    Raises:
-        ValueError: transformers cannot read a tokenizer there without running code.
-    """
-    with refusing_code(f"the tokenizer of {place!r}"):
-        return AutoTokenizer.from_pretrained(place, trust_remote_code=False)
-
-
-def processor_of(place: str) -> Any:
-    """The processor of a model in a folder or on the hub.
-
-    Raises:
-        ValueError: transformers cannot read a processor there without running code.
-    """
-    with refusing_code(f"the processor of {place!r}"):
-        return AutoProcessor.from_pretrained(place, trust_remote_code=False)
+    with refusing_code(f"the {kind.__name__.removeprefix('Auto').lower()} of {place!r}"):
+        return kind.from_pretrained(place, trust_remote_code=False)

@@ -16,6 +16,7 @@ from transformers import BambaConfig, BambaForCausalLM, PreTrainedTokenizerBase
 from mmspec.hosts.loading import load_model, load_tokenizer
 from mmspec.kits.text import corpus as corpora
 from mmspec.kits.text.training import (
+    LanguageRecipe,
     Loss,
     TrainingText,
     config_arguments,
@@ -47,24 +48,15 @@ DECADES = (-3.0, -1.0)
 
 
 @dataclass(frozen=True)
-class SsmRecipe:
+class SsmRecipe(LanguageRecipe):
     """Lengths of the recipe.
 
     Attributes:
-        context: The longest sequence, in tokens.
-        batch: Full-length sequences per step; in the first three quarters of the steps, twice as many of half length.
-        steps: Optimiser steps.
-        prose_share: The expected share of training sequences cut from prose.
         hard: The share of the next-token loss beside distillation; 1 does without the teacher.
-        seed: The seed of initial weights and of the order of sequences.
     """
 
-    context: int = 1024
-    batch: int = 4
     steps: int = 1300
-    prose_share: float = 0.15
     hard: float = 0.1
-    seed: int = 0
 
 
 def train(

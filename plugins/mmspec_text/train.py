@@ -17,6 +17,7 @@ from mmspec.files import save_whole
 from mmspec.kits.text import corpus as corpora
 from mmspec.kits.text import held_out
 from mmspec.kits.text.training import (
+    LanguageRecipe,
     TrainingText,
     config_arguments,
     distillation_loss,
@@ -37,26 +38,16 @@ DRAFTER = dict(
 
 
 @dataclass(frozen=True)
-class TextRecipe:
-    """Sizes and lengths of the text recipe.
+class TextRecipe(LanguageRecipe):
+    """Sizes and lengths of the recipe; `steps` are the target's.
 
     Attributes:
         vocab: The number of tokens of the byte-level BPE.
-        context: The longest sequence, in tokens.
-        batch: Full-length sequences per step; in the first three quarters of the steps, twice as many of half length.
-        steps: Optimiser steps of the target.
         drafter_steps: Optimiser steps of the drafter.
-        prose_share: The expected share of training sequences cut from prose.
-        seed: The seed of initial weights and of the order of sequences.
     """
 
     vocab: int = 4096
-    context: int = 1024
-    batch: int = 4
-    steps: int = 2100
     drafter_steps: int = 900
-    prose_share: float = 0.15
-    seed: int = 0
 
 
 def train(

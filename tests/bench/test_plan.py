@@ -79,8 +79,9 @@ def test_all_benches_have_a_quick_form(name: str, monkeypatch: pytest.MonkeyPatc
         held = dict(zip(run.__code__.co_freevars, (cell.cell_contents for cell in run.__closure__ or ()), strict=True))
         asked.append(held["options"])
 
-    modules = {"text": "text", "ssm": "ssm", "image": "image", "continuous": "continuous", "denoising": "continuous"}
-    place = "mmspec.kits.pictures.bench.command" if name == "video" else f"mmspec_{modules[name]}.bench.command"
+    modules = {"text": "mmspec.kits.text", "ssm": "mmspec.kits.text", "video": "mmspec.kits.pictures"}
+    modules |= {"image": "mmspec_image", "continuous": "mmspec_continuous", "denoising": "mmspec_continuous"}
+    place = f"{modules[name]}.bench.command"
     monkeypatch.setattr(f"{place}.bench", bench)
     for arguments in ([], ["--quick"]):
         made = CliRunner().invoke(build(), ["bench", name, *arguments])

@@ -11,7 +11,7 @@ from transformers import GenerationConfig
 from mmspec.bench.race import Run, Track
 from mmspec.bench.rows import peer_of
 from mmspec.bench.tuning import REPEATS, calls_of, tune
-from mmspec.kits.text.bench.contestants import GRIDS, PEERS, AssistedGenerate, GenerateCall, peers
+from mmspec.kits.text.bench.contestants import GRIDS, PEERS, GenerateCall, PeerGenerate, peers
 
 
 def timed(*seconds: float) -> Callable[[Any], Run]:
@@ -71,7 +71,7 @@ def test_an_assistants_settings_last_for_the_call() -> None:
             raise RuntimeError("stopped")
         return 1.0, []
 
-    contestant = AssistedGenerate(call, assistant, {"num_assistant_tokens": 3})  # type: ignore[arg-type]
+    contestant = PeerGenerate(call, {"assistant_model": assistant}, {"num_assistant_tokens": 3})  # type: ignore[arg-type]
     contestant({})
     with pytest.raises(RuntimeError, match="stopped"):
         contestant({})

@@ -16,16 +16,9 @@ HELD_OUT_MODULES = (
 HELD_OUT_PROSE = 0.05
 """The share of every prose file, at its end, that is held out."""
 
-_SKIPPED_FOLDERS = {
-    "site-packages",
-    "test",
-    "tests",
-    "idle_test",
-    "__pycache__",
-    "lib-dynload",
-    "encodings",
-    "pydoc_data",
-}
+_SKIPPED_FOLDERS = frozenset(
+    ["site-packages", "test", "tests", "idle_test", "__pycache__", "lib-dynload", "encodings", "pydoc_data"]
+)
 _LARGEST = 300_000
 """Files of so many characters or more are left out; they are tables."""
 

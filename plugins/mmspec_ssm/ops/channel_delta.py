@@ -11,7 +11,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from mmspec.hosts.tree_op import Branches, KeptNodes
+from mmspec.hosts.tree_op import Branches
 from mmspec_ssm.ops.delta import corrections, prepared
 from mmspec_ssm.ops.roll import NodeInputs, roll_state, zero_state
 
@@ -47,6 +47,4 @@ class ChannelDelta:
         out = read + torch.einsum("bhij,bjhv->bihv", asked, delta)
         return (out.to(query.dtype), state), NodeInputs(total, k, delta)
 
-    def commit(self, state: Tensor | None, stash: NodeInputs, kept: KeptNodes, /) -> Tensor:
-        """The state after the kept nodes: `[batch, head, key width, value width]`."""
-        return roll_state(state, stash, kept)
+    commit = staticmethod(roll_state)

@@ -1,10 +1,10 @@
 """The gated delta rule over a tree: one triangular system a head (Gated DeltaNet, arXiv 2412.06464).
 
-S_i = e^{g_i} S_parent + k_i ⊗ δ_i, δ_i = β_i (v_i - (e^{g_i} S_parent)ᵀ k_i), o_i = S_iᵀ q_i / √d. A node's δ depends on its
-ancestors' δ: (I + T) δ = R with T_ij = β_i e^{L_i - L_j} k_i·k_j for ancestors j of i, L the sum of g along
-the path, and R_i = β_i (v_i - e^{L_i} Sᵀ k_i). Parents precede children, so that the matrix is unit lower triangular
-and one solve gives every δ exactly. A node's δ is the same on every path through it, so a commit adds k_j ⊗ δ_j of the
-kept nodes. Numbers are float32, sums along paths float64.
+S_i = e^{g_i} S_parent + k_i ⊗ δ_i, δ_i = β_i (v_i - (e^{g_i} S_parent)ᵀ k_i), o_i = S_iᵀ q_i / √d. A node's δ depends on
+its ancestors' δ: (I + T) δ = R with T_ij = β_i e^{L_i - L_j} k_i·k_j for ancestors j of i, L the sum of g along the path,
+and R_i = β_i (v_i - e^{L_i} Sᵀ k_i). Parents precede children, so that the matrix is unit lower triangular and one
+solve gives every δ exactly. A node's δ is the same on every path through it, so a commit adds k_j ⊗ δ_j of the kept
+nodes. Numbers are float32, sums along paths float64.
 """
 
 from typing import Any, Literal
@@ -12,7 +12,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from mmspec.hosts.tree_op import Branches, KeptNodes
+from mmspec.hosts.tree_op import Branches
 from mmspec_ssm.ops.roll import NodeInputs, roll_state, zero_state
 
 EPSILON = 1e-6
@@ -51,9 +51,7 @@ class GatedDelta:
         out = read + torch.einsum("bhij,bjhv->bihv", asked, delta)
         return (out.to(query.dtype), state), NodeInputs(total, k, delta)
 
-    def commit(self, state: Tensor | None, stash: NodeInputs, kept: KeptNodes, /) -> Tensor:
-        """The state after the kept nodes: `[batch, head, key width, value width]`."""
-        return roll_state(state, stash, kept)
+    commit = staticmethod(roll_state)
 
 
 def prepared(query: Tensor, key: Tensor, value: Tensor, norm: bool) -> tuple[Tensor, Tensor, Tensor]:

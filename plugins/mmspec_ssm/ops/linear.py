@@ -11,7 +11,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from mmspec.hosts.tree_op import Branches, KeptNodes
+from mmspec.hosts.tree_op import Branches
 from mmspec_ssm.ops.roll import NodeInputs, roll_state, zero_state
 
 
@@ -42,6 +42,4 @@ class GatedLinear:
         out = read + torch.einsum("bhij,bjhv->bihv", asked, fed.values)
         return (out.to(q.dtype), state), fed
 
-    def commit(self, state: Tensor | None, stash: NodeInputs, kept: KeptNodes, /) -> Tensor:
-        """The state after the kept nodes: `[batch, head, key width, value width]`."""
-        return roll_state(state, stash, kept)
+    commit = staticmethod(roll_state)

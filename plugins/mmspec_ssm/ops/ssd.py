@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from mmspec.hosts.tree_op import Branches, KeptNodes
+from mmspec.hosts.tree_op import Branches
 from mmspec_ssm.ops.roll import NodeInputs, roll_state, zero_state
 
 
@@ -51,9 +51,7 @@ class Ssd:
         y = y if z is None else y * F.silu(z.float())
         return ((y, state) if return_final_states else y), fed
 
-    def commit(self, state: Tensor | None, stash: NodeInputs, kept: KeptNodes, /) -> Tensor:
-        """The state after the kept nodes: `[batch, head, width, size]`."""
-        return roll_state(state, stash, kept)
+    commit = staticmethod(roll_state)
 
 
 def scan(branches: Branches, state: Tensor, fed: NodeInputs, c: Tensor) -> Tensor:

@@ -30,7 +30,7 @@ def run_bench(
     plot: Path | None,
     device: str,
     quick: bool,
-    **options: Any,
+    **sizes: Any,
 ) -> None:
     """Run the benchmark of a language model.
 
@@ -41,13 +41,13 @@ def run_bench(
         plot: Where to draw it, or None.
         device: The device of the models.
         quick: Whether to run the short form.
-        **options: Fields of `BenchOptions`.
+        **sizes: Fields of `BenchOptions`.
     """
     check_output_folders(json, plot)
     from mmspec.kits.text.bench.run import bench as run
     from mmspec.kits.text.bench.settings import BenchOptions
 
-    chosen, amount = subject(), BenchOptions(**options)
+    chosen, options = subject(), BenchOptions(**sizes)
     methods = told(method, chosen.methods)
-    amount = amount.quick if quick else amount
-    bench(chosen.kind, lambda progress: run(chosen, methods, amount, device, progress), json, plot)
+    options = options.quick if quick else options
+    bench(chosen.kind, lambda progress: run(chosen, methods, options, device, progress), json, plot)

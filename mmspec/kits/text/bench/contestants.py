@@ -93,44 +93,30 @@ class OurMethod:
 
 
 @dataclass
-class StockGenerate:
+class PeerGenerate:
     """transformers' own `generate`.
 
     Attributes:
         call: How `generate` is called.
         more: Further arguments of `generate`.
+        settings: Entries of the assistant's generation configuration, from which transformers reads them.
     """
 
     call: GenerateCall
     more: Mapping[str, Any] = field(default_factory=dict)
+    settings: Mapping[str, Any] = field(default_factory=dict)
 
     def __call__(self, inputs: Mapping[str, Tensor]) -> Run:
-        seconds, units = self.call(inputs, **self.more)
-        return Run(seconds, units)
-
-
-@dataclass
-class AssistedGenerate:
-    """transformers' own assisted generation.
-
-    Attributes:
-        call: How `generate` is called.
-        assistant: The draft model.
-        settings: Entries of the draft model's generation configuration, from which transformers reads them.
-    """
-
-    call: GenerateCall
-    assistant: Any
-    settings: Mapping[str, Any]
-
-    def __call__(self, inputs: Mapping[str, Tensor]) -> Run:
-        with _configured(self.assistant, self.settings):
-            seconds, units = self.call(inputs, assistant_model=self.assistant)
-        return Run(seconds, units)
+        with _configured(self.more.get("assistant_model"), self.settings):
+            return Run(*self.call(inputs, **self.more))
 
 
 @contextmanager
 def _configured(model: Any, settings: Mapping[str, Any]) -> Iterator[None]:
+    """Inside the block, the model's generation configuration has these entries."""
+    if not settings:
+        yield
+        return
     own = model.generation_config
     model.generation_config = GenerationConfig.from_dict({**own.to_dict(), **settings})
     try:
@@ -155,13 +141,14 @@ class PeerSettings:
 def peers(call: GenerateCall, drafter: Any) -> dict[str, PeerSettings]:
     """transformers' `generate`, with its static cache compiled, its prompt lookup, its assistant."""
     eager, compiled, lookup, assistant = PEERS
-    static = StockGenerate(call, {"cache_implementation": "static", "compile_config": _compiled()})
+    draft = {"assistant_model": drafter}
+    static = PeerGenerate(call, {"cache_implementation": "static", "compile_config": _compiled()})
     return {
-        eager: PeerSettings({"": StockGenerate(call)}),
+        eager: PeerSettings({"": PeerGenerate(call)}),
         compiled: PeerSettings({"": static}, "static cache, compiled"),
-        lookup: PeerSettings({name: StockGenerate(call, more) for name, more in GRIDS[lookup].items()}),
+        lookup: PeerSettings({name: PeerGenerate(call, more) for name, more in GRIDS[lookup].items()}),
         assistant: PeerSettings(
-            {name: AssistedGenerate(call, drafter, more) for name, more in GRIDS[assistant].items()}, "assistant_model"
+            {name: PeerGenerate(call, draft, entries) for name, entries in GRIDS[assistant].items()}, "assistant_model"
         ),
     }
 

@@ -30,7 +30,7 @@ from mmspec.kits.text.bench.settings import (
     prompts,
     texts,
 )
-from mmspec.kits.text.bench.teacher_forcing import TeacherForced, teacher_force_all
+from mmspec.kits.text.bench.teacher_forcing import TeacherForced, teacher_force
 from mmspec.report.result import PLAIN, Limits, Peer, Result, Row
 
 
@@ -136,9 +136,7 @@ class Bench:
         found = {}
         for name, options in self.methods.items():
             decoder = decoder_for(self.model, **_apart({"method": name, **options}))
-            found[name] = teacher_force_all(
-                decoder, [piece[:, : GIVEN + READ].to(self.device) for piece in pieces], GIVEN
-            )
+            found[name] = teacher_force(decoder, [piece[:, : GIVEN + READ].to(self.device) for piece in pieces], GIVEN)
             self.tick()
         return found
 

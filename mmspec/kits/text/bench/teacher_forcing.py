@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from torch import Tensor
 
 from mmspec.core.decoder import Decoder
-from mmspec.core.state import State
 from mmspec.core.types import Step
 from mmspec.core.warp import Warp
 
@@ -56,39 +55,23 @@ class TeacherForced:
         self.hits.update(int(index.rank[0, node]) for node in path[1:])
 
 
-def teacher_force(decoder: Decoder, text: Tensor, given: int) -> TeacherForced:
+def teacher_force(decoder: Decoder, texts: Sequence[Tensor], given: int) -> TeacherForced:
     """Decode with every round settled by a known text.
 
     Args:
         decoder: Target and drafter; the rule is not used.
-        text: `[1, length]` unit ids.
-        given: The number of units of the prompt.
+        texts: Unit ids, `[1, length]` each.
+        given: The number of units of each text that are the prompt.
     """
     found = TeacherForced()
-    state = decoder.start(text[:, :given], text.shape[1] - given, warp=Warp(sample=False))
-    _correct(state, text[:, given])
-    while not state.finished:
-        at = given + state.host_emitted[0]
-        pending = decoder.speculate(state)
-        found.count(decoder.settle(state, pending, truth=text[:, at : at + pending.draft.index.deepest + 1]))
-        state.sync()
-    return found
-
-
-def _correct(state: State, first: Tensor) -> None:
-    """Replace the unit that the prefill emitted by the text's."""
-    state.root = first
-    state.history[:, state.given] = first
-
-
-def teacher_force_all(decoder: Decoder, texts: Sequence[Tensor], given: int) -> TeacherForced:
-    """The counts of `teacher_force`, summed over several texts."""
-    total = TeacherForced()
     for text in texts:
-        one = teacher_force(decoder, text, given)
-        total.rounds += one.rounds
-        total.emitted += one.emitted
-        total.nodes += one.nodes
-        total.visits += one.visits
-        total.hits.update(one.hits)
-    return total
+        state = decoder.start(text[:, :given], text.shape[1] - given, warp=Warp(sample=False))
+        # The prefill emitted the target's own unit, which the text's replaces.
+        state.root = text[:, given]
+        state.history[:, given] = text[:, given]
+        while not state.finished:
+            at = given + state.host_emitted[0]
+            pending = decoder.speculate(state)
+            found.count(decoder.settle(state, pending, truth=text[:, at : at + pending.draft.index.deepest + 1]))
+            state.sync()
+    return found
