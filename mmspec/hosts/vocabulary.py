@@ -42,12 +42,8 @@ class VocabularyMap:
 
     @staticmethod
     def padded(target: int, draft: int, tokens: int | None = None) -> "VocabularyMap":
-        """A map for one tokenizer whose vocabulary two models padded to different sizes.
-
-        Args:
-            target: The target's size.
-            draft: The draft model's size.
-            tokens: The number of real tokens, if known; ids from there on are padding and are not mapped.
+        """A map for one tokenizer whose vocabulary two models padded to different sizes; ids from `tokens` on, if it is
+        known, are padding and are not mapped.
         """
         ids = torch.arange(target, device="cpu")
         draft_of = torch.where(ids < min(draft, target if tokens is None else tokens), ids, -1)
@@ -127,13 +123,7 @@ def _alphabet() -> dict[str, int]:
 
 
 def _key(token: str, special: bool | None, alphabet: Mapping[str, int] | None) -> Key:
-    """The kind and bytes of a token.
-
-    Args:
-        token: The token as the tokenizer writes it.
-        special: Whether an added token, which is plain text, is special; None for a token of the tokenizer's model.
-        alphabet: The bytes of a byte-level tokenizer's characters; None for other tokenizers.
-    """
+    """The kind and bytes of a token; `special` is None unless it was added to the tokenizer as plain text."""
     if match := _BYTE.fullmatch(token):
         return "byte", bytes.fromhex(match[1])
     if special is not None:

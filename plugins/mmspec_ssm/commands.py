@@ -1,18 +1,20 @@
 """The state-space plugin's commands. Registering them imports nothing heavy; running them does."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from mmspec.cli.groups import group
+from mmspec.kits.text.bench.command import bench_command
 from mmspec.kits.text.train_command import Cards, Device, Out, Prose, Work, run_training
-from mmspec_ssm.bench.command import bench_ssm
 
 
 def add(app: typer.Typer) -> None:
     """Add the commands to the groups that plugins share."""
-    group(app, "bench", "Measure speed, and what it costs: always against plain decoding.").command("ssm")(bench_ssm)
+    summary = "Compare methods, interleaved, with plain decoding and transformers' own; what rounds over trees cost."
+    bench = bench_command(_subject, "mmspec/ssm-5m", summary)
+    group(app, "bench", "Measure speed, and what it costs: always against plain decoding.").command("ssm")(bench)
     group(app, "demo", "Run every demo, or one.", run_all=True).command("ssm")(demo)
     group(app, "train", "Train the small models that mmspec ships.").command("ssm")(train_ssm)
 
@@ -37,15 +39,18 @@ def train_ssm(
     device: Device = "cpu",
 ) -> None:
     """Train a small hybrid of Mamba-2 and attention, distilled from the text target; resumes where it stopped."""
+    from mmspec_ssm.cards import SHIPPED
+    from mmspec_ssm.train import SsmRecipe, train
 
-    def run() -> None:
-        from mmspec.kits.text.cards import write_cards
-        from mmspec_ssm.cards import SHIPPED
-        from mmspec_ssm.train import SsmRecipe, train
+    options = {"steps": steps, "hard": hard}
+    recipe = SsmRecipe(**{name: value for name, value in options.items() if value is not None})
+    run_training(train, recipe, prose, work, out, cards, device, SHIPPED)
 
-        options = {"steps": steps, "hard": hard}
-        recipe = SsmRecipe(**{name: value for name, value in options.items() if value is not None})
-        train(out, work, prose, recipe, device, typer.echo)
-        write_cards(SHIPPED, out, cards)
 
-    run_training(run, work, out, cards)
+def _subject(model: str) -> Any:
+    """What `mmspec bench ssm` measures."""
+    from mmspec.kits.text.bench.settings import Subject
+    from mmspec_ssm.bench.rounds import rounds
+    from mmspec_ssm.bench.settings import METHODS
+
+    return Subject("ssm", model, METHODS, by_nodes=rounds)

@@ -15,7 +15,7 @@ OPS = {
     "mamba2_chunk_scan": "mmspec_ssm.ops.ssd:Ssd",
     "mamba_selective_scan": "mmspec_ssm.ops.selective:SelectiveScan",
     "torch_chunk_gated_delta_rule": "mmspec_ssm.ops.delta:GatedDelta",
-    "chunk_kimi_delta_attention": "mmspec_ssm.ops.channel_delta:ChannelDelta",
+    "chunk_kimi_delta_attention": "mmspec_ssm.ops.delta:GatedDelta",
     "chunk_gla": "mmspec_ssm.ops.linear:GatedLinear",
 }
 """Name of a function that mixers of transformers call → the tree operation that stands for it."""

@@ -88,7 +88,7 @@ def train(
         model = initial_model(recipe, tokenizer).to(device)
         batch_at = partial(text.batch_at, steps=recipe.steps)
         fit(model, batch_at, loss_of(recipe, device), LoopOptions(recipe.steps, 2e-3), work / "model", say)
-        facts = facts_of(model, tokenizer, corpus, recipe.context, asdict(recipe))
+        facts = facts_of(model, tokenizer, corpus, recipe)
         ship(model, tokenizer, out / NAME, facts, say)
 
 

@@ -1,20 +1,22 @@
 """The text plugin's commands. Registering them imports nothing heavy; running them does."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from mmspec.cli.groups import group
+from mmspec.kits.text.bench.command import bench_command
 from mmspec.kits.text.train_command import Cards, Device, Out, Prose, Work, run_training
-from mmspec_text.bench.command import bench_text
 from mmspec_text.generate import generate_text
 
 
 def add(app: typer.Typer) -> None:
     """Add the commands to the groups that plugins share."""
     group(app, "generate", "Generate, speculatively.").command("text")(generate_text)
-    group(app, "bench", "Measure speed, and what it costs: always against plain decoding.").command("text")(bench_text)
+    summary = "Compare methods, interleaved, with plain decoding and transformers' own ways, on code and prose."
+    bench = bench_command(_subject, "mmspec/text-14m", summary)
+    group(app, "bench", "Measure speed, and what it costs: always against plain decoding.").command("text")(bench)
     group(app, "demo", "Run every demo, or one.", run_all=True).command("text")(demo)
     group(app, "train", "Train the small models that mmspec ships.").command("text")(train_text)
 
@@ -36,15 +38,16 @@ def train_text(
     device: Device = "cpu",
 ) -> None:
     """Train a tokenizer, a small Llama and a drafter distilled from it; resumes where it stopped."""
+    from mmspec_text.cards import SHIPPED
+    from mmspec_text.train import TextRecipe, train
 
-    def run() -> None:
-        from mmspec.kits.text.cards import write_cards
-        from mmspec_text.cards import SHIPPED
-        from mmspec_text.train import TextRecipe, train
+    lengths = {"steps": steps, "drafter_steps": drafter_steps}
+    recipe = TextRecipe(**{name: n for name, n in lengths.items() if n is not None})
+    run_training(train, recipe, prose, work, out, cards, device, SHIPPED)
 
-        lengths = {"steps": steps, "drafter_steps": drafter_steps}
-        recipe = TextRecipe(**{name: n for name, n in lengths.items() if n is not None})
-        train(out, work, prose, recipe, device, typer.echo)
-        write_cards(SHIPPED, out, cards)
 
-    run_training(run, work, out, cards)
+def _subject(model: str) -> Any:
+    """What `mmspec bench text` measures."""
+    from mmspec.kits.text.bench.settings import METHODS, Subject
+
+    return Subject("text", model, METHODS)

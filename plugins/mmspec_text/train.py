@@ -73,27 +73,21 @@ def train(
     """
     corpus = corpora.load(prose_files)
     with claimed(work, asdict(recipe) | {"data": digest(corpus.documents)}):
-        _train(corpus, recipe, out, work, device, say)
+        tokenizer = _tokenizer(work / "tokenizer", corpus, recipe)
+        text = TrainingText(tokenizer, corpus, recipe, device)
+        say(str(text))
+        target = _model(TARGET, recipe, tokenizer).to(device)
+        batch_at = partial(text.batch_at, steps=recipe.steps)
+        fit(target, batch_at, next_token_loss, LoopOptions(recipe.steps, 1.5e-3), work / "target", say)
+        facts = facts_of(target, tokenizer, corpus, recipe)
+        ship(target, tokenizer, out / "text-14m", facts, say, also=lambda folder: held_out.write(folder, corpus))
 
-
-def _train(
-    corpus: corpora.Corpus, recipe: TextRecipe, out: Path, work: Path, device: str, say: Callable[[str], None]
-) -> None:
-    tokenizer = _tokenizer(work / "tokenizer", corpus, recipe)
-    text = TrainingText(tokenizer, corpus, recipe, device)
-    say(str(text))
-    target = _model(TARGET, recipe, tokenizer).to(device)
-    batch_at = partial(text.batch_at, steps=recipe.steps)
-    fit(target, batch_at, next_token_loss, LoopOptions(recipe.steps, 1.5e-3), work / "target", say)
-    facts = facts_of(target, tokenizer, corpus, recipe.context, asdict(recipe))
-    ship(target, tokenizer, out / "text-14m", facts, say, also=lambda folder: held_out.write(folder, corpus))
-
-    loss = distillation_loss(target.requires_grad_(False))
-    drafter = _model(DRAFTER, replace(recipe, seed=recipe.seed + 1), tokenizer).to(device)
-    batch_at = partial(text.batch_at, steps=recipe.drafter_steps)
-    fit(drafter, batch_at, loss, LoopOptions(recipe.drafter_steps, 4e-3), work / "drafter", say)
-    facts = facts_of(drafter, tokenizer, corpus, recipe.context, asdict(recipe))
-    ship(drafter, tokenizer, out / "text-1m", facts, say)
+        loss = distillation_loss(target.requires_grad_(False))
+        drafter = _model(DRAFTER, replace(recipe, seed=recipe.seed + 1), tokenizer).to(device)
+        batch_at = partial(text.batch_at, steps=recipe.drafter_steps)
+        fit(drafter, batch_at, loss, LoopOptions(recipe.drafter_steps, 4e-3), work / "drafter", say)
+        facts = facts_of(drafter, tokenizer, corpus, recipe)
+        ship(drafter, tokenizer, out / "text-1m", facts, say)
 
 
 def _tokenizer(folder: Path, corpus: corpora.Corpus, recipe: TextRecipe) -> PreTrainedTokenizerFast:

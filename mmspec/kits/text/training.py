@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -116,33 +116,28 @@ def distillation_loss(teacher: nn.Module, hard: float = 0.1) -> Loss:
 
 @torch.no_grad()
 def facts_of(
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-    corpus: Corpus,
-    context: int,
-    recipe: Mapping[str, Any],
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, corpus: Corpus, recipe: LanguageRecipe
 ) -> dict[str, Any]:
     """The facts for the model card: parameters, recipe, held-out loss in nats per token.
 
     Args:
         model: The trained model.
         tokenizer: The model's tokenizer.
-        corpus: Its held-out documents are read.
-        context: The held-out text is read in windows of so many tokens.
-        recipe: Sizes and lengths of the recipe.
+        corpus: Its held-out documents are read, in windows of the recipe's context.
+        recipe: The recipe.
     """
     model.eval()
     losses = {}
     for name, documents in (("code", corpus.held_out_code), ("prose", corpus.held_out_prose)):
         ids = stream(tokenizer, documents)
-        windows = ids[: len(ids) // context * context].view(-1, 1, context).to(model.device)
+        windows = ids[: len(ids) // recipe.context * recipe.context].view(-1, 1, recipe.context).to(model.device)
         losses[name] = round(sum(float(next_token(model(one).logits, one)) for one in windows) / len(windows), 4)
     return {
         "parameters": sum(p.numel() for p in model.parameters()),
         "held_out_nats_per_token": losses,
         "held_out_modules": list(HELD_OUT_MODULES),
         "held_out_prose_share": HELD_OUT_PROSE,
-        "recipe": dict(recipe),
+        "recipe": asdict(recipe),
     }
 
 

@@ -1,10 +1,14 @@
-"""The gated delta rule over a tree: one triangular system a head (Gated DeltaNet, arXiv 2412.06464).
+"""The gated delta rule over a tree: one triangular system per head.
 
-S_i = e^{g_i} S_parent + k_i ⊗ δ_i, δ_i = β_i (v_i - (e^{g_i} S_parent)ᵀ k_i), o_i = S_iᵀ q_i / √d. A node's δ depends on
-its ancestors' δ: (I + T) δ = R with T_ij = β_i e^{L_i - L_j} k_i·k_j for ancestors j of i, L the sum of g along the path,
-and R_i = β_i (v_i - e^{L_i} Sᵀ k_i). Parents precede children, so that the matrix is unit lower triangular and one
-solve gives every δ exactly. A node's δ is the same on every path through it, so a commit adds k_j ⊗ δ_j of the kept
-nodes. Numbers are float32, sums along paths float64.
+Gated DeltaNet (arXiv 2412.06464) has one decay per head, Kimi Delta Attention (arXiv 2510.26692) one per channel.
+
+S_i = e^{g_i} S_parent + k_i ⊗ δ_i, δ_i = β_i (v_i - (e^{g_i} S_parent)ᵀ k_i), o_i = S_iᵀ q_i / √d. The δ of a node
+depends on its ancestors': (I + T) δ = R with T_ij = β_i e^{L_i - L_j} k_i·k_j for ancestors j of i, L the sum of g on
+the path, and R_i = β_i (v_i - e^{L_i} Sᵀ k_i). Parents precede children, so that the matrix is unit lower triangular
+and one solve gives every δ exactly. A node's δ is the same on every path through it, so a commit adds k_j ⊗ δ_j of the
+kept nodes. With a decay per channel, L_i is a vector: k_i·k_j becomes Σ_c k_i[c] k_j[c] e^{L_i[c] - L_j[c]}, and the
+decay applies to the rows of the state. The factored form (k e^L)(k e^{-L})ᵀ would overflow for strong gates.
+Numbers are float32, sums along paths float64.
 """
 
 from typing import Any, Literal
@@ -20,7 +24,7 @@ EPSILON = 1e-6
 
 
 class GatedDelta:
-    """The tree operation for transformers' `torch_chunk_gated_delta_rule`: one decay per head."""
+    """The tree operation for transformers' `torch_chunk_gated_delta_rule` and `chunk_kimi_delta_attention`."""
 
     kind: Literal["conv", "recurrent"] = "recurrent"
 
@@ -39,14 +43,20 @@ class GatedDelta:
     ) -> tuple[tuple[Tensor, Tensor], NodeInputs]:
         """Process `query`, `key` `[batch, node, key head, width]`; `value` `[batch, node, head, width]`.
 
-        `g` and `beta` are `[batch, node, head]`.
+        Log-decays `g` are `[batch, node, head]`, or `[batch, node, head, width]` for a decay per channel; `beta` is
+        `[batch, node, head]`.
         """
         q, k, v = prepared(query, key, value, use_qk_l2norm_in_kernel)
         total = branches.path_sums(g.float())
         state = zero_state(NodeInputs(total, k, v)) if state is None else state
-        weight = branches.path_decay(total).permute(0, 3, 1, 2)  # [batch, head, i, j]
-        alike, asked = (torch.einsum("bihk,bjhk->bhij", left, k) * weight for left in (k, q))
-        seen, read = (torch.einsum("bihk,bhkv->bihv", left * total.float().exp()[..., None], state) for left in (k, q))
+        decay, since_root = branches.path_decay(total), total.float().exp()
+        if g.dim() == 3:
+            decay, since_root = decay.permute(0, 3, 1, 2), since_root[..., None]  # [batch, head, i, j]
+            alike, asked = (torch.einsum("bihk,bjhk->bhij", left, k) * decay for left in (k, q))
+        else:
+            decayed = decay * k[:, None]  # [batch, i, j, head, key]
+            alike, asked = (torch.einsum("bihk,bijhk->bhij", left, decayed) for left in (k, q))
+        seen, read = (torch.einsum("bihk,bhkv->bihv", left * since_root, state) for left in (k, q))
         delta = corrections(alike, beta.float(), v - seen)
         out = read + torch.einsum("bhij,bjhv->bihv", asked, delta)
         return (out.to(query.dtype), state), NodeInputs(total, k, delta)
