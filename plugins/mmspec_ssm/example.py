@@ -30,5 +30,5 @@ def stree() -> list[Example]:
     """A tree, and a chain."""
     return [
         Example(options=StreeOptions(model=tiny.small(), nodes=7, rates=(0.6, 0.2))),
-        Example(options=StreeOptions(model=tiny.small(), shape="chain")),
+        Example(options=StreeOptions(model=tiny.small(), nodes=7, shape="chain")),
     ]
