@@ -27,7 +27,7 @@ from mmspec.core.rules.match import Match
 from mmspec.core.state import State
 from mmspec.core.torch_noise import TorchSource
 from mmspec.core.warp import Warp
-from mmspec.hosts.prompt import whole_ids
+from mmspec.hosts.prompt import integer_ids
 from mmspec.registry.suggest import unknown
 from mmspec.registry.warn import warn
 
@@ -101,7 +101,7 @@ def decode(
         Ids `[batch, prompt + longest]`, padded as transformers pads them (or `GenerateDecoderOnlyOutput`, where the
         configuration asks for it), and the report.
     """
-    rows, ids = len(ids), whole_ids(ids)
+    rows, ids = len(ids), integer_ids(ids)
     noise = noise_of(decoder, noise, seed)
     source = _source(noise, seed, ids) if config.do_sample else PhiloxSource.seeded(0, rows, ids.device)
     stream = Stream(streamer, ids)

@@ -4,7 +4,7 @@ from mmspec.api.saved import pipeline_class_in
 from mmspec.hosts.loading import unloaded
 from mmspec.hosts.outline import Outline, outline, outlined, place_of
 from mmspec.hosts.pipeline_index import INDEX, index_of
-from mmspec.hosts.stored import refuse_claims
+from mmspec.hosts.weight_files import refuse_config
 
 
 def outline_of(name: str) -> Outline:
@@ -22,5 +22,5 @@ def outline_of(name: str) -> Outline:
     pipeline = pipeline_class_in(folder)
     part = pipeline.target_module
     entry = index_of(folder, pipeline).parts[part]
-    refuse_claims(folder / part, {})
+    refuse_config(folder / part, {})
     return outlined(lambda: unloaded(entry, str(folder / part)), folder)

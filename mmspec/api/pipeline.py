@@ -20,12 +20,11 @@ from mmspec.api.saved import draft_model_of, pipeline_class_in, restored, save_m
 from mmspec.core.decoder import Decoder
 from mmspec.core.drafters.none import NoDraft
 from mmspec.core.policies import Fixed
-from mmspec.hosts.code import refusing_code
 from mmspec.hosts.devices import refuse_device
 from mmspec.hosts.dtypes import dtype_of
 from mmspec.hosts.loading import load_model, locate_pipeline
-from mmspec.hosts.parts import load_parts
 from mmspec.hosts.pipeline_index import INDEX, index_of
+from mmspec.hosts.pipeline_parts import load_parts
 from mmspec.registry import installed
 from mmspec.registry.numbers import integers, whole
 

@@ -11,7 +11,6 @@
   pass at its floor.
 """
 
-import heapq
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -21,6 +20,7 @@ from typing import Any
 
 import torch
 
+from mmspec.core.drafters.static_tree import expected_units, likeliest_tree
 from mmspec.core.protocols import Target
 from mmspec.core.types import Draft
 from mmspec.report.result import Limits, Row
@@ -132,17 +132,7 @@ def _between(nodes: int, seconds: Mapping[int, float]) -> float:
 
 def best_tree(by_rank: Sequence[float], nodes: int) -> float:
     """Units that the best tree of so many nodes, root included, is expected to emit."""
-    chances = sorted((a for a in by_rank if a > 0), reverse=True)
-    expected = 0.0
-    heap = [(-1.0, 0, 0.0)]  # minus a node's path product, its rank, its parent's product; the root has no siblings
-    while heap and nodes:
-        minus, rank, parent = heapq.heappop(heap)
-        expected, nodes = expected - minus, nodes - 1
-        if chances:
-            heapq.heappush(heap, (minus * chances[0], 0, -minus))
-        if parent and rank + 1 < len(chances):
-            heapq.heappush(heap, (-parent * chances[rank + 1], rank + 1, parent))
-    return expected
+    return expected_units(*likeliest_tree(tuple(by_rank), nodes, nodes - 1), by_rank)
 
 
 def best_speedup(by_rank: Sequence[float], floor: Floor, most: int = 64) -> float:

@@ -8,7 +8,7 @@ from mmspec.registry.matching import named
 from mmspec.report.result import PLAIN
 
 
-def told(names: str | None, more: Collection[str] = ()) -> list[str] | None:
+def chosen_methods(names: str | None, more: Collection[str] = ()) -> list[str] | None:
     """The names that a user gave, checked before anything is loaded.
 
     Args:

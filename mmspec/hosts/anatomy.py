@@ -1,6 +1,6 @@
-"""What the host has to know of a live model, and the models that it cannot take: read off the config.
+"""Facts about a live model that the host needs, read from its config, and the models that it refuses because of them.
 
-A model that passes here may still be refused by the self-check; this page names the reasons that are known beforehand.
+A model that passes these checks may still be refused by the self-check (`mmspec.hosts.self_check`).
 """
 
 from collections.abc import Iterator, Mapping
@@ -18,7 +18,7 @@ from transformers.cache_utils import (
 )
 
 from mmspec.core.refusal import OutOfScopeError
-from mmspec.hosts.dispatch import mixers, swapped, undeclared
+from mmspec.hosts.dispatch import called_functions, mixers, replaced_forwards
 from mmspec.hosts.tree_op import TreeOp
 
 _RECURRENT = (
@@ -26,23 +26,26 @@ _RECURRENT = (
     LinearAttentionAndFullAttentionLayer,
     LinearAttentionAndSlidingWindowAttentionLayer,
 )
-_STORING_NOTHING = frozenset({"DummyLayer"})
+_EMPTY_LAYERS = frozenset({"DummyLayer"})
+"""transformers' cache layers that store nothing."""
 
 
 @dataclass(frozen=True)
 class Anatomy:
-    """A decoder as the host sees it.
+    """A decoder-only model as the host sees it.
 
     Attributes:
-        model: The live model, wrappers taken off.
-        config: Of its language part.
-        vocab: Number of token ids.
-        context: Most positions that it was made for; None: no end.
-        reach: Positions beyond which it computes something else than in small steps, so that such calls are refused.
-        why: What happens there.
-        by_slot: Whether it is the cache's slots that count, not positions.
-        table: Whether positions are looked up in a table, which ends at `context`.
-        ops: What the functions of its recurrent layers are over a tree, by name; empty where it has none.
+        model: The live model without its PEFT wrapper.
+        config: The config of the model's language part.
+        vocab: The number of token ids.
+        context: The most positions that the model was made for; None if it has no limit.
+        reach: The position beyond which a pass over several tokens computes something else than one pass per token;
+            calls that go beyond it are refused. None if there is no such position.
+        reach_reason: What happens beyond `reach`, for the error message.
+        reach_in_slots: Whether `reach` counts the cache's slots and not positions.
+        position_table: Whether positions are looked up in an embedding table, which ends at `context`.
+        ops: The tree operations of the model's recurrent layers, by the name of the function that they replace; empty
+            if the model has no recurrent layer.
     """
 
     model: Any
@@ -50,33 +53,33 @@ class Anatomy:
     vocab: int
     context: int | None
     reach: int | None
-    why: str
-    by_slot: bool
-    table: bool
+    reach_reason: str
+    reach_in_slots: bool
+    position_table: bool
     ops: Mapping[str, TreeOp] = field(default_factory=dict)
 
     @classmethod
     def of(cls, model: Any, ops: Mapping[str, TreeOp] | None = None) -> "Anatomy":
-        """Look at a model.
+        """The facts about a model.
 
         Args:
-            model: It.
+            model: The live model.
             ops: The tree operations that plugins declare.
 
         Raises:
-            ValueError: It cannot be speculated over; says why.
+            ValueError: Drafts cannot be verified with this model; the message says why.
         """
         model, ops = unwrapped(model), ops or {}
         _refuse(model, ops)
         config = model.config.get_text_config(decoder=True)
         context = getattr(config, "max_position_embeddings", None)
-        reach, why, by_slot = min(_limits(config), key=lambda limit: limit[0], default=(None, "", False))
+        reach, reason, in_slots = min(_limits(config), key=lambda limit: limit[0], default=(None, "", False))
         table = context is not None and _has_position_table(model)
-        own = ops if recurrent_in(model) else {}
-        return cls(model, config, config.vocab_size, context, reach, why, by_slot, table, own)
+        own_ops = ops if has_recurrent_layers(model) else {}
+        return cls(model, config, config.vocab_size, context, reach, reason, in_slots, table, own_ops)
 
     def layers(self) -> list[Any]:
-        """transformers' own cache layers, empty."""
+        """Empty cache layers as transformers makes them for this model."""
         return list(DynamicCache(config=self.model.config).layers)
 
 
@@ -84,7 +87,7 @@ def unwrapped(model: Any) -> Any:
     """The transformers model inside a PEFT wrapper; its forward includes the adapters.
 
     Raises:
-        ValueError: The wrapper adds units of its own, or hides the model's forward.
+        ValueError: The wrapper adds virtual tokens to the prompt, or it is a `torch.compile` wrapper.
     """
     if hasattr(model, "_orig_mod"):
         raise ValueError(
@@ -99,8 +102,8 @@ def unwrapped(model: Any) -> Any:
     return model.get_base_model()
 
 
-def recurrent_in(model: Any) -> bool:
-    """Whether some layer of a model keeps a state in transformers' cache."""
+def has_recurrent_layers(model: Any) -> bool:
+    """Whether transformers' cache for a model has a layer with a recurrent or convolution state."""
     return any(isinstance(layer, LinearAttentionCacheLayerMixin) for layer in DynamicCache(config=model.config).layers)
 
 
@@ -125,18 +128,18 @@ def _refuse(model: Any, ops: Mapping[str, TreeOp]) -> None:
         )
     if recurrent:
         _refuse_recurrent(model, kind, ops)
-    strange = {
+    unsupported = {
         type(layer).__name__ for layer in layers if type(layer) not in _RECURRENT and not _holds_keys_alone(layer)
     }
-    if strange:
-        raise ValueError(f"{kind!r} keeps more than keys and values ({', '.join(sorted(strange))})")
+    if unsupported:
+        raise ValueError(f"{kind!r} keeps more than keys and values ({', '.join(sorted(unsupported))})")
     if not getattr(config.get_text_config(decoder=True), "vocab_size", None):
         raise ValueError(f"{kind!r} has no vocabulary size in its config")
 
 
 def _refuse_recurrent(model: Any, kind: str, ops: Mapping[str, TreeOp]) -> None:
-    """What stands in the way of computing its recurrent layers over a tree."""
-    replaced = swapped(model)
+    """Refuse a model whose recurrent layers cannot be computed over a tree."""
+    replaced = replaced_forwards(model)
     if replaced:
         raise ValueError(
             f"{kind!r}: the forward of {replaced[0]} was replaced, as use_kernels=True does; its operations cannot be "
@@ -144,34 +147,36 @@ def _refuse_recurrent(model: Any, kind: str, ops: Mapping[str, TreeOp]) -> None:
         )
     if model.__dict__.get("_compiled_call_impl") is not None:
         raise ValueError(f"{kind!r} is recurrent and was compiled in place; its operations cannot be run over a tree")
-    declared, others = undeclared(model, ops)
+    declared, undeclared = called_functions(model, ops)
     if not declared:
         raise ValueError(
-            f"{kind!r} is recurrent, and no plugin says what its operations are over a tree: {', '.join(others)}. A "
-            "plugin declares one with the hook mmspec_tree_ops"
+            f"{kind!r} is recurrent, and no plugin says what its operations are over a tree: {', '.join(undeclared)}. "
+            "A plugin declares one with the hook mmspec_tree_ops"
         )
 
 
 def _has_position_table(model: Any) -> bool:
+    """Whether the language part has an embedding of positions, judged by the names of its embeddings."""
     tables = [name for name, module in model.named_modules() if isinstance(module, torch.nn.Embedding)]
-    own = [name for name in tables if not any(sense in name for sense in ("vision", "visual", "image", "audio"))]
-    return any("pos" in last or last == "wpe" for last in (name.rpartition(".")[2] for name in own))
+    text = [name for name in tables if not any(sense in name for sense in ("vision", "visual", "image", "audio"))]
+    return any("pos" in last or last == "wpe" for last in (name.rpartition(".")[2] for name in text))
 
 
 def _stateful(model: Any) -> bool:
-    """Whether some layer keeps a state that is no cache of keys; hybrids may be built of attention alone."""
+    """Whether some layer keeps a recurrent state; a hybrid architecture may be configured with attention alone."""
     kinds = getattr(model.config.get_text_config(decoder=True), "layer_types", None) or ["unknown"]
     attention = all("attention" in kind and "linear" not in kind for kind in kinds)
     return bool(getattr(model, "_is_stateful", False)) and not attention
 
 
 def _holds_keys_alone(layer: Any) -> bool:
-    """Keys and values, or nothing; an indexed layer is one of keys with something beside them."""
+    """Whether a cache layer holds keys and values, or nothing; an indexed layer holds more beside its keys."""
     keys = isinstance(layer, DynamicLayer) and not hasattr(layer, "update_indexer")
-    return keys or type(layer).__name__ in _STORING_NOTHING
+    return keys or type(layer).__name__ in _EMPTY_LAYERS
 
 
 def _limits(config: Any) -> Iterator[tuple[int, str, bool]]:
+    """Candidates for `Anatomy.reach`, `reach_reason` and `reach_in_slots`."""
     rope = getattr(config, "rope_parameters", None) or {}
     kinds = [rope, *(nested for nested in rope.values() if isinstance(nested, dict))]
     for parameters in kinds:

@@ -1,7 +1,8 @@
-"""Attention for tree passes: query groups packed into the query axis, so that keys are never repeated.
+"""Attention for tree passes: query groups are packed into the query axis, so that keys are never repeated.
 
-Registered with transformers as `mmspec` and switched on for the length of a pass. Soft-caps and sinks are honoured; an
-argument that it does not know is refused: an ignored one would be silently wrong.
+The function is registered with transformers under the name `mmspec` and switched on for the duration of a pass.
+Soft-caps and attention sinks are supported. Unknown arguments are refused, because ignoring one would give wrong
+results without an error.
 """
 
 import threading
@@ -15,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from transformers import AttentionInterface
 
-from mmspec.hosts.masks import NAME, Pass, current
+from mmspec.hosts.masks import NAME, PassGeometry, current
 
 _IGNORED = frozenset(
     {
@@ -23,7 +24,7 @@ _IGNORED = frozenset(
         "output_router_logits", "is_causal", "layer_idx",
     }
 )  # fmt: skip
-"""Arguments that the mask already says, or that attention does not read."""
+"""Arguments whose content is already in the mask, or that attention does not read."""
 
 
 def packed_attention(
@@ -41,25 +42,25 @@ def packed_attention(
     """Scaled dot-product attention under an explicit mask.
 
     Args:
-        module: The attention layer; only its name is read.
+        module: The attention layer; only its class name is read, for error messages.
         query: `[batch, heads, node, width]`.
-        key: `[batch, key heads, slot, width]`; heads of one group are neighbours.
-        value: Like `key`; its width may differ.
-        attention_mask: `[batch, 1, node, slot]` bool; None for one node that sees every slot. A model may make terms
-            that are added to scores of it, `[batch, heads, node, slot]`.
+        key: `[batch, key heads, slot, width]`; the query heads of one group are neighbours.
+        value: `[batch, key heads, slot, value width]`.
+        attention_mask: `[batch, 1, node, slot]` bool; None for one node that sees every slot. A model may have turned
+            it into terms that are added to the scores, `[batch, heads, node, slot]` float.
         dropout: Must be 0.
-        scaling: Factor of the scores.
+        scaling: Factor of the scores; default: `width ** -0.5`.
         softcap: Scores become `softcap · tanh(score / softcap)` (Gemma 2).
-        s_aux: `[heads]` logits of attention sinks: mass that goes nowhere (GPT-OSS).
-        **kwargs: What the mask already says is ignored; anything else is refused.
+        s_aux: `[heads]` logits of attention sinks, which take probability mass and have no value (GPT-OSS).
+        **kwargs: Arguments whose content is already in the mask are ignored.
 
     Returns:
-        `[batch, node, heads, width]` and no weights.
+        The output `[batch, node, heads, value width]`, and None in the place of attention weights.
 
     Raises:
         ValueError: An argument that would change the result is not supported.
     """
-    unknown = {name for name, given in kwargs.items() if given is not None and given is not False} - _IGNORED
+    unknown = {name for name, value in kwargs.items() if value is not None and value is not False} - _IGNORED
     if unknown or dropout or (attention_mask is None and query.shape[2] > 1):
         raise ValueError(
             f"tree attention of {type(module).__name__} cannot honour {sorted(unknown) or 'dropout or a missing mask'}"
@@ -69,7 +70,7 @@ def packed_attention(
     # Plain reshapes: in every layer of every pass, parsing a pattern would cost as much as the attention itself.
     packed = query.reshape(batch, key.shape[1], group * nodes, width)
     mask = attention_mask
-    if mask is not None and mask.shape[1] == heads > 1:  # a mask a head (Doge); packed as its query is
+    if mask is not None and mask.shape[1] == heads > 1:  # one mask per head (Doge); packed as the queries are
         mask = mask.reshape(batch, key.shape[1], group * nodes, mask.shape[-1])
     elif mask is not None and group > 1:
         geometry = current.get()
@@ -90,7 +91,7 @@ def _scored(
     softcap: float | None,
     sinks: Tensor | None,
 ) -> Tensor:
-    """Attention whose scores are changed on the way: no fused kernel takes a soft-cap or a sink."""
+    """Attention with a soft-cap or sinks, which torch's fused kernels do not support."""
     scores = query @ key.transpose(2, 3) * (scaling if scaling is not None else query.shape[-1] ** -0.5)
     if softcap is not None:
         scores = softcap * torch.tanh(scores / softcap)
@@ -103,7 +104,7 @@ def _scored(
 
 
 def _sinks(s_aux: Tensor | None, key_heads: int, group: int, nodes: int) -> Tensor | None:
-    """Sinks of every packed query: `[1, key heads, group · node, 1]`."""
+    """The sink logit of every packed query: `[1, key heads, group · node, 1]`."""
     if s_aux is None:
         return None
     return s_aux.reshape(1, key_heads, group, 1).repeat_interleave(nodes, 2)
@@ -113,17 +114,17 @@ AttentionInterface.register(NAME, packed_attention)
 
 
 _locks: "WeakKeyDictionary[torch.nn.Module, threading.RLock]" = WeakKeyDictionary()
-_making = threading.Lock()
+_locks_lock = threading.Lock()
 
 
-def holding(model: torch.nn.Module) -> threading.RLock:
-    """The lock of a model: which attention is on is the model's own state, so that threads share it one by one."""
-    with _making:
+def model_lock(model: torch.nn.Module) -> threading.RLock:
+    """The lock of a model: the attention function is a field of its config, so only one thread may run a pass."""
+    with _locks_lock:
         return _locks.setdefault(model, threading.RLock())
 
 
 @contextmanager
-def tree_attention(config: Any, geometry: Pass) -> Iterator[None]:
+def tree_attention(config: Any, geometry: PassGeometry) -> Iterator[None]:
     """Inside the block, the layers that read `config` attend through `packed_attention` over `geometry`."""
     before, token = config._attn_implementation_internal, current.set(geometry)
     config._attn_implementation_internal = NAME

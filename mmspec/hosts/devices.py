@@ -1,4 +1,4 @@
-"""Devices that weights can be brought to."""
+"""A check that a device exists, before weights are loaded for it."""
 
 from typing import Any
 
@@ -9,13 +9,13 @@ def refuse_device(device: Any) -> None:
     """Refuse a device that this machine does not have, before anything is loaded for it.
 
     Args:
-        device: As torch takes it: its name, a number of CUDA's, or a `torch.device`.
+        device: The device as torch takes it: a name, a CUDA number, or a `torch.device`.
 
     Raises:
-        ValueError: Names it, and what there is.
+        ValueError: The device does not exist; the message lists those that do.
     """
     try:
         torch.ones(1, device=device).item()  # on `meta` there is nothing to read
     except (RuntimeError, AssertionError, NotImplementedError, TypeError) as error:
-        there = ["cpu", *(f"cuda:{number}" for number in range(torch.cuda.device_count()))]
-        raise ValueError(f"there is no device {device!r}; there is {', '.join(there)}") from error
+        existing = ["cpu", *(f"cuda:{number}" for number in range(torch.cuda.device_count()))]
+        raise ValueError(f"there is no device {device!r}; there is {', '.join(existing)}") from error

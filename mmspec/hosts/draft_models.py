@@ -1,6 +1,5 @@
 """A smaller model as a target of its own, which drafts in another target's call."""
 
-import inspect
 from typing import Any
 
 from mmspec.hosts.loading import load_model
@@ -9,18 +8,18 @@ from mmspec.registry import installed
 
 
 def drafting_target(model: Any) -> TransformersTarget:
-    """The target that some plugin has for a live model, for drafting in the calls of another target.
+    """A draft model as a target: the installed plugins' target for it, in drafting mode.
 
     Args:
         model: A live model, or a name as `load_model` takes it.
 
     Raises:
-        ValueError: It cannot be loaded, or not be speculated over.
+        ValueError: The model cannot be loaded, or drafts cannot be verified with it.
     """
     if isinstance(model, str):
         model = load_model(model)
-    known = installed().target_for(model)  # recurrent models have a target of their own
-    factory = TransformersTarget if known is None else known.load()
-    taking = factory if "drafting" in inspect.signature(factory).parameters else TransformersTarget
-    made: TransformersTarget = taking(model, drafting=True)
-    return made
+    component = installed().target_for(model)  # recurrent models have a target class of their own
+    factory = None if component is None else component.load()
+    if not (isinstance(factory, type) and issubclass(factory, TransformersTarget)):
+        factory = TransformersTarget
+    return factory(model, drafting=True)

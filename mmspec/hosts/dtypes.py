@@ -1,4 +1,4 @@
-"""Kinds of numbers that weights can be loaded in, by name."""
+"""The floating-point dtypes in which weights can be loaded, by name."""
 
 import torch
 
@@ -9,19 +9,23 @@ SHORT = {"fp32": "float32", "fp16": "float16", "half": "float16", "bf16": "bfloa
 
 
 def dtype_of(dtype: str | torch.dtype | None, torch_dtype: str | torch.dtype | None = None) -> torch.dtype:
-    """What was asked for, under either of its two names; float32, where nothing was.
+    """The dtype of weights that a user named; float32 by default.
+
+    Args:
+        dtype: The dtype, by name or torch's own.
+        torch_dtype: The same setting under diffusers' name.
 
     Raises:
-        ValueError: There is no such kind of floating-point numbers, or the two differ.
+        ValueError: There is no such floating-point dtype, or the two arguments differ.
     """
-    given = [_known(each) for each in (dtype, torch_dtype) if each is not None]
-    if len(set(given)) > 1:
+    named = [_dtype(each) for each in (dtype, torch_dtype) if each is not None]
+    if len(set(named)) > 1:
         raise ValueError(f"dtype={dtype} and torch_dtype={torch_dtype} are one setting; give one of them")
-    return given[0] if given else torch.float32
+    return named[0] if named else torch.float32
 
 
-def _known(given: str | torch.dtype) -> torch.dtype:
-    name = str(given).removeprefix("torch.")
+def _dtype(dtype: str | torch.dtype) -> torch.dtype:
+    name = str(dtype).removeprefix("torch.")
     if name not in NAMES:
         raise ValueError(unknown("dtype of weights", name, NAMES, SHORT))
     return NAMES[name]

@@ -1,7 +1,7 @@
-"""The way back: our cache as the DynamicCache that transformers' `generate` would have returned.
+"""Conversion of our cache to the `DynamicCache` that transformers' `generate` would have returned.
 
-And which caches of a user's there is a way from and to: plain ones. Others (static, quantized, offloaded, of encoders
-and decoders, of a user's own class) lay keys out in their own way.
+Only plain `DynamicCache` objects of a user can be read and filled. Static, quantized, offloaded and encoder–decoder
+caches, and a user's own classes, have other layouts and are refused.
 """
 
 from typing import Any
@@ -16,14 +16,14 @@ from mmspec.hosts.slot_cache import SlotCache
 
 
 def refuse_foreign(name: str, cache: Any) -> None:
-    """Refuse a user's cache that is not a plain one.
+    """Refuse a user's cache that is not a plain `DynamicCache`.
 
     Args:
-        name: What the model calls its cache.
+        name: The argument in which the model takes its cache.
         cache: The cache that came with the call.
 
     Raises:
-        OutOfScopeError: Names the kind of cache.
+        OutOfScopeError: The cache is of another kind; the message names it.
     """
     kind = type(cache).__name__
     if type(cache) is not DynamicCache:
@@ -36,21 +36,24 @@ def refuse_foreign(name: str, cache: Any) -> None:
 
 
 def export(cache: SlotCache, into: Cache, mask: Tensor, columns: int) -> Cache:
-    """Append what `into` lacks, so that it holds `columns` columns as transformers lays them out.
+    """Append the missing columns to `into`, so that it holds `columns` columns in transformers' layout.
 
     Args:
-        cache: Ours, every row filled up to its last column.
-        into: A cache of transformers, empty or as the user gave it; windows cut themselves down in it.
-        mask: `[batch, prompt]` 1 where a column of the prompt was a unit.
-        columns: Columns wanted: the prompt's, and all new units but the last.
+        cache: Our cache, every row filled up to its last column.
+        into: A cache of transformers, empty or with an earlier turn; layers with a window keep only the window.
+        mask: `[batch, prompt]` int64: 1 where a column of the prompt is a unit, 0 for padding.
+        columns: The number of columns: the prompt's, and all new units but the last.
+
+    Returns:
+        `into`.
     """
-    held = int(into.get_seq_length()) if cache.owning else 0
-    slots = (torch.arange(columns, device=mask.device) - padding(mask)[:, None])[:, held:]
+    present = int(into.get_seq_length()) if cache.owning else 0
+    slots = (torch.arange(columns, device=mask.device) - padding(mask)[:, None])[:, present:]
     outside = slots[:, None, :, None] < 0
     for index, layer in enumerate(cache.layers):
         if layer in cache.owning:
             keys, values = layer.read(slots.clamp(min=0))
-            empty = outside.to(keys.device)  # padding holds nothing
+            empty = outside.to(keys.device)  # keys and values of padding are zero
             into.update(keys.masked_fill(empty, 0), values.masked_fill(empty, 0), index)
     for number, states in cache.recurrent.items():
         for order, state in states.states("conv").items():

@@ -1,4 +1,4 @@
-"""One quick question to the hub, before its client asks six times and waits in between."""
+"""One quick request to the hub, because its own client retries six times with pauses before it fails."""
 
 import os
 from collections.abc import Callable
@@ -10,18 +10,18 @@ from huggingface_hub import get_hf_file_metadata, hf_hub_url, try_to_load_from_c
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, OfflineModeIsEnabled
 
 SECONDS = 1.5
-"""How long the hub may take to answer, its name's lookup included."""
+"""How long the hub may take to answer, DNS lookup included."""
 CONFIG = "config.json"
 
 
 def refuse_unreachable(name: str) -> None:
-    """Refuse a hub name whose config can be had neither from the cache nor, at one attempt, from the hub.
+    """Refuse a hub name whose config is neither in the local cache nor, at one attempt, on the hub.
 
     Args:
-        name: What may be a hub name; a folder that is there is none.
+        name: A hub name, or an existing path, which is not checked.
 
     Raises:
-        ValueError: Why it cannot be had from the hub.
+        ValueError: The config is not available; the message says why.
     """
     if os.path.exists(name):
         return
@@ -36,12 +36,12 @@ def refuse_unreachable(name: str) -> None:
         raise ValueError(f"it says: {str(error).splitlines()[0]}") from error
     except TimeoutError as error:
         raise ValueError(f"it does not answer within {SECONDS} s") from error
-    except Exception as error:  # whichever library of HTTP the hub's client uses has errors of its own
+    except Exception as error:  # the hub's client may use one of several HTTP libraries
         raise ValueError(f"it cannot be reached: {error}") from error
 
 
 def _within(seconds: float, ask: Callable[[], Any]) -> Any:
-    """An answer, or TimeoutError; a lookup of names has no limit of its own, so it is left behind."""
+    """The result of `ask`, or TimeoutError. DNS lookups have no timeout, so the thread may be left behind."""
     answer: Future[Any] = Future()
 
     def run() -> None:

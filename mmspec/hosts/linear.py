@@ -1,17 +1,17 @@
-"""Linear layers of narrow passes on the CPU: weights laid out once for the passes that decoding makes, where it pays.
+"""Linear layers in passes over few rows on the CPU: weights packed once by oneDNN, where that is faster.
 
-Decoding multiplies large matrices with one row, or a handful. MKL wants whole panels of rows, and lays a matrix out
-anew in every call; oneDNN takes it as it was laid out before, which is what `torch.compile` does with frozen weights.
-Which is faster depends on the machine, the layers and the rows: for all layers of 14 M weights, two threads, one
-machine went from 5.3 to 2.6 ms with 1 row and from 7.1 to 3.1 with 8, while another was faster without up to 3 rows.
-So the two take turns in the passes that decoding makes anyway, until it is known which is faster for layers of these
-shapes, this many rows and threads; no pass is made to find out. The first passes are stock's, so that a process that
-makes few of them lays nothing out. Torch reference: `torch.nn.functional.linear`.
+Decoding multiplies large matrices with one or a few rows. MKL packs a matrix again in every call; oneDNN can use a
+copy that was packed before, which is what `torch.compile` does with frozen weights. Which of the two is faster depends
+on the machine, the layers and the number of rows: for all layers of a model of 14 M weights and two threads, one
+machine went from 5.3 to 2.6 ms with 1 row and from 7.1 to 3.1 ms with 8 rows, while another was slower with packed
+weights up to 3 rows. So the two are timed in turns in the passes that decoding makes anyway, until it is known which
+is faster for these layer shapes, rows and threads. The first passes use torch's own product, so that a process with
+few passes packs nothing. Torch reference: `torch.nn.functional.linear`.
 
-What changes is rounding, as it does from batch to batch. A laid out copy lives as long as its weights do, or until
-`forget`, and is made anew after these were written to: torch counts writes, but not those through `.data`, so that
-`renew` looks at the numbers themselves when a call begins. Only plain float32 `nn.Linear` layers take part, only inside
-a pass, and only where torch has oneDNN and the copies stay below `MOST` bytes together.
+Packed weights change the rounding, as another batch size does. A packed copy lives as long as its weight, or until
+`forget`. It is made again when the weight was written to: torch counts writes, but not those through `.data`, so
+`renew` compares checksums when a call begins. Only plain float32 `nn.Linear` layers take part, only inside a pass, and
+only if torch has oneDNN and the copies of a model stay below `MOST` bytes together.
 """
 
 import time
@@ -29,53 +29,53 @@ from torch import Tensor, nn
 from torch.utils.weak import WeakIdKeyDictionary
 
 ROWS = 256
-"""Most rows of a pass that is called narrow."""
+"""The most rows of a narrow pass, in which packed weights are considered."""
 SMALLEST = 2**14
-"""Weights of the smallest layer for which it pays."""
+"""The fewest weights of a layer that is packed."""
 MOST = 2**31
-"""Bytes of a model's layers up to which memory is given for speed."""
+"""The most bytes of packed copies of one model."""
 PATIENCE = 4
-"""Passes before laid out weights are tried: a layout costs about as much as it saves in twice as many."""
+"""Passes before packed weights are tried: packing costs about as much as it saves in twice as many passes."""
 TRIALS = 3
-"""Passes that each of the two products is timed for."""
+"""The number of passes that each of the two products is timed in."""
 RARELY = 4
-"""Passes to one that the product is tried in which lost where there were other numbers of rows."""
+"""The product that was slower for other numbers of rows is tried in one of so many passes."""
 
 _packed: Any = WeakIdKeyDictionary()
-"""`Packed` by weight: nothing else holds a copy, so that to forget it here gives its memory back."""
+"""`Packed` by weight. This holds the only reference to a copy, so deleting an entry frees its memory."""
 _trials: dict[tuple[Any, ...], dict[int, "Trial"]] = {}
-"""By threads and shapes of layers; then by rows, in powers of two."""
+"""Trials by number of threads and layer shapes, then by the power of two of the number of rows."""
 
 
 @dataclass(frozen=True)
 class Packed:
-    """A weight, laid out.
+    """A packed weight.
 
     Attributes:
-        version: How many writes to the weight torch had counted.
-        place: Where its numbers lay.
-        seen: What tells its numbers from others: their products with a fixed vector.
-        copy: For oneDNN.
+        version: torch's count of writes to the weight when it was packed.
+        address: The address of its numbers.
+        checksum: `[out]`: the products of its rows with a fixed vector.
+        copy: The copy in oneDNN's layout.
     """
 
     version: int
-    place: int
-    seen: Tensor
+    address: int
+    checksum: Tensor
     copy: Tensor
 
-    def is_of(self, weight: Tensor) -> bool:
-        """As far as torch has counted."""
-        return self.version == weight._version and self.place == weight.data_ptr()
+    def matches(self, weight: Tensor) -> bool:
+        """Whether the weight is unchanged as far as torch counts writes."""
+        return self.version == weight._version and self.address == weight.data_ptr()
 
 
 @dataclass
 class Kernel:
-    """One layer's product in narrow passes.
+    """The forward of one layer over packed weights.
 
     Attributes:
         layer: The layer.
-        weight: Its weight when it was last laid out.
-        packed: That, if it is still there.
+        weight: The layer's weight when it was last packed.
+        packed: A weak reference to the packed weight.
     """
 
     layer: nn.Linear
@@ -84,34 +84,34 @@ class Kernel:
 
     def __call__(self, x: Tensor) -> Tensor:
         """`layer(x)` for `x [..., in]`: `[..., out]`."""
-        parameters: Any = self.layer._parameters  # every layer of every pass comes by here
+        parameters: Any = self.layer._parameters  # faster than attributes; every layer of every pass runs this
         weight, bias = parameters["weight"], parameters["bias"]
         packed = self.packed() if self.packed is not None and self.weight is weight else None
-        if packed is None or not packed.is_of(weight):
-            packed = self._lay_out(weight)
+        if packed is None or not packed.matches(weight):
+            packed = self._pack(weight)
         out: Tensor = torch.ops.mkldnn._linear_pointwise(x, packed.copy, bias, "none", [], "")
         return out
 
-    def _lay_out(self, weight: Tensor) -> Packed:
+    def _pack(self, weight: Tensor) -> Packed:
         packed: Packed | None = _packed.get(weight)
-        if packed is None or not packed.is_of(weight):
+        if packed is None or not packed.matches(weight):
             copy = torch.ops.mkldnn._reorder_linear_weight(weight.detach(), None)
-            packed = _packed[weight] = Packed(weight._version, weight.data_ptr(), _seen(weight), copy)
+            packed = _packed[weight] = Packed(weight._version, weight.data_ptr(), _checksum(weight), copy)
         self.weight, self.packed = weight, ref(packed)
         return packed
 
 
 class Kernels(tuple[Kernel, ...]):
-    """Those of one model."""
+    """The kernels of one model's layers."""
 
     @cached_property
     def shapes(self) -> tuple[torch.Size, ...]:
-        """Of their weights; every pass asks."""
+        """The shapes of the layers' weights; cached, because every pass asks for them."""
         return tuple(kernel.layer.weight.shape for kernel in self)
 
 
 def kernels(model: nn.Module) -> Kernels:
-    """Of the layers that can take part; none where it would not pay or is not ours to change."""
+    """Kernels for the layers that can use packed weights; none if the model is compiled or too large."""
     if not _available() or getattr(model, "_compiled_call_impl", None) is not None:
         return Kernels()
     found = [module for module in model.modules() if type(module) is nn.Linear and _plain(module)]
@@ -121,14 +121,16 @@ def kernels(model: nn.Module) -> Kernels:
 
 @dataclass
 class Trial:
-    """Which of the two products is faster, for passes of about so many rows.
+    """The measurement of which product is faster for passes over about so many rows.
+
+    True stands for the product with packed weights, False for torch's own.
 
     Attributes:
-        likely: What won where there were other numbers of rows: ours (True) or stock's; None: nothing is known yet.
-        passes: How many were begun while it was not known here.
-        seconds: Shortest pass so far, by product.
-        timed: Passes that were timed, by product.
-        won: Whether ours is faster; None while it is not known.
+        likely: The faster product for other numbers of rows; None if that is not known yet.
+        passes: The number of passes that began while the result was not known.
+        seconds: The shortest pass so far, by product.
+        timed: The number of timed passes, by product.
+        won: The faster product; None while it is not known.
     """
 
     likely: bool | None = None
@@ -138,7 +140,7 @@ class Trial:
     won: bool | None = None
 
     def turn(self) -> bool:
-        """Whether the pass that begins now is ours."""
+        """Whether the pass that begins now uses packed weights."""
         if self.won is not None:
             return self.won
         self.passes += 1
@@ -147,7 +149,7 @@ class Trial:
         return self.passes > PATIENCE and (self.passes - PATIENCE) % 2 == 1
 
     def note(self, ours: bool, seconds: float) -> None:
-        """A pass is over. A product's first one may have laid weights out, and is not counted."""
+        """Record the time of a pass. A product's first pass may have packed weights, and is not counted."""
         if self.won is not None:
             return
         self.timed[ours] += 1
@@ -159,7 +161,7 @@ class Trial:
 
 @contextmanager
 def narrow(kernels: Kernels, rows: int) -> Iterator[None]:
-    """Inside the block, a pass over so many rows multiplies with laid out weights, if that is faster."""
+    """Inside the block, a pass over `rows` rows uses packed weights if that is faster, or to find out."""
     if not kernels or not 0 < rows <= ROWS:
         yield
         return
@@ -174,11 +176,11 @@ def narrow(kernels: Kernels, rows: int) -> Iterator[None]:
     if trial.won is None:
         trial.note(ours, time.perf_counter() - begun)
         if trial.won is False:
-            forget(kernel.layer.weight for kernel in kernels)  # a model for which it never pays takes no memory
+            forget(kernel.layer.weight for kernel in kernels)  # free the copies that will not be used
 
 
 def trial_of(kernels: Kernels, rows: int) -> Trial:
-    """What is known of passes over about so many rows: up to the next power of two."""
+    """The trial for passes over `rows` rows, rounded up to a power of two."""
     size, others = (rows - 1).bit_length(), _trials.setdefault((torch.get_num_threads(), kernels.shapes), {})
     if size not in others:
         others[size] = Trial()
@@ -203,31 +205,31 @@ def _in_place(kernels: Kernels) -> Iterator[None]:
 
 @torch.no_grad()
 def renew(kernels: Sequence[Kernel]) -> None:
-    """Forget the copies of weights whose numbers changed; to be called when a call begins."""
+    """Drop the packed copies of weights whose numbers changed; targets do this when a call begins."""
     for kernel in kernels:
         weight = kernel.layer.weight
         packed: Packed | None = _packed.get(weight)
-        if packed is not None and not torch.equal(packed.seen, _seen(weight)):
+        if packed is not None and not torch.equal(packed.checksum, _checksum(weight)):
             del _packed[weight]
         if kernel.packed is not None and (weight not in _packed or packed is not kernel.packed()):
             kernel.weight = kernel.packed = None
 
 
 def forget(weights: Iterable[Tensor]) -> None:
-    """Give back the memory of copies; a pass that wants them lays them out anew."""
+    """Free the packed copies of weights; a later pass packs them again if it needs them."""
     for weight in weights:
         _packed.pop(weight, None)
 
 
-def _seen(weight: Tensor) -> Tensor:
-    """Tells nearly all states of a weight apart, for one read of it."""
+def _checksum(weight: Tensor) -> Tensor:
+    """A checksum `[out]` of a weight's numbers, for the price of reading them once."""
     return weight.detach() @ torch.linspace(1, 2, weight.shape[1], dtype=weight.dtype, device=weight.device)
 
 
 def laid_out(model: nn.Module) -> int:
-    """Bytes of the copies that are held of a model's weights now; queries lay nothing out."""
-    held = (_packed.get(weight) for weight in model.parameters())
-    return sum(torch.ops.mkldnn._nbytes(packed.copy) + packed.seen.nbytes for packed in held if packed is not None)
+    """Bytes of the packed copies of a model's weights that exist now; nothing is packed by asking."""
+    copies = (_packed.get(weight) for weight in model.parameters())
+    return sum(torch.ops.mkldnn._nbytes(each.copy) + each.checksum.nbytes for each in copies if each is not None)
 
 
 def _available() -> bool:
@@ -236,7 +238,7 @@ def _available() -> bool:
 
 
 def _plain(layer: nn.Linear) -> bool:
-    """Large enough, float32, on the CPU, with nobody else's forward, and with a count of the writes to its weights."""
+    """Whether a layer is large enough, float32, on the CPU, with its own forward and with counted writes."""
     weight = layer.weight
-    ours = weight.device.type == "cpu" and weight.dtype == torch.float32 and weight.numel() >= SMALLEST
-    return ours and type(weight) is nn.Parameter and not weight.is_inference() and "forward" not in layer.__dict__
+    fits = weight.device.type == "cpu" and weight.dtype == torch.float32 and weight.numel() >= SMALLEST
+    return fits and type(weight) is nn.Parameter and not weight.is_inference() and "forward" not in layer.__dict__

@@ -1,30 +1,30 @@
 """Loading models by name: shipped ones without a network, others as `from_pretrained` does.
 
-Weights are safetensors. Pickles and code that comes with a model are refused, and so are weights that are not all there
-(both libraries would go on with random numbers in their place), or that are more than the model has.
+Weights are safetensors. Pickles and code that comes with a model are refused. So are missing weights (transformers and
+diffusers would continue with random numbers) and weights for which the model has no place.
 """
 
 from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers import AutoConfig, AutoModelForCausalLM, AutoProcessor, AutoTokenizer, PreTrainedModel
 from transformers.utils import cached_file
 
 from mmspec import shipped
-from mmspec.hosts.code import config_of, processor_of, refusing_code, tokenizer_of
 from mmspec.hosts.devices import refuse_device
 from mmspec.hosts.pipeline_index import INDEX
-from mmspec.hosts.stored import (
+from mmspec.hosts.remote_code import read_auto, refusing_code
+from mmspec.hosts.weight_files import (
     ADAPTER,
     CONFIG,
     ENDS,
     STEMS,
     differences,
-    refuse_claims,
-    refuse_misfit,
-    stored_in,
-    strangers,
+    refuse_config,
+    refuse_mismatch,
+    stored_tensors,
+    unexpected_keys,
     weight_files,
 )
 from mmspec.registry.printable import shown
@@ -37,11 +37,11 @@ def load_model(name: str, device: str = "cpu", dtype: torch.dtype = torch.float3
 
     Args:
         name: `mmspec/…` for a shipped model, a folder, or a hub name.
-        device: Where to put it.
-        dtype: Of the weights. Equality with unmodified decoding is promised in float32.
+        device: The device for the weights.
+        dtype: The dtype of the weights. Equality with unmodified decoding is promised in float32.
 
     Raises:
-        ValueError: No such model; its weights are damaged, a pickle, integers, or not those that its config says.
+        ValueError: There is no such model; or its weights are damaged, a pickle, integers, or do not fit its config.
     """
     refuse_device(device)
     return load_as(AutoModelForCausalLM, name, dtype).to(device)
@@ -51,12 +51,12 @@ def load_as(kind: Any, name: str, dtype: torch.dtype) -> Any:
     """A model of transformers, in evaluation mode.
 
     Args:
-        kind: `AutoModelForCausalLM`, or a class of models.
-        name: As of `load_model`.
-        dtype: Of the weights.
+        kind: `AutoModelForCausalLM`, or a model class.
+        name: A name as `load_model` takes it.
+        dtype: The dtype of the weights.
 
     Raises:
-        ValueError: As in `load_model`.
+        ValueError: The model cannot be loaded; see `load_model`.
     """
     place = locate(name)
     if (Path(place) / INDEX).is_file():
@@ -65,78 +65,78 @@ def load_as(kind: Any, name: str, dtype: torch.dtype) -> Any:
 
 
 def load_checked(kind: Any, place: str, what: str, how: dict[str, Any], more: bool = False) -> Any:
-    """A model whose config and files were compared before it is built, and whose weights are all there.
+    """A model with all its weights, built after its config and its files were compared.
 
     Args:
         kind: A class of transformers or diffusers, or `AutoModelForCausalLM`.
         place: A folder, or a hub name.
-        what: What it is called in messages.
-        how: Arguments of its `from_pretrained`.
-        more: Its files may hold weights that it has no use for.
+        what: The model's name in messages.
+        how: The arguments of its `from_pretrained`.
+        more: Whether the files may hold weights for which the model has no place.
 
     Raises:
-        ValueError: Its files are damaged or others than its config says; keys and shapes are named.
+        ValueError: The files are damaged or do not fit the config; the message names keys and shapes.
     """
     folder = fetched(place)
-    stored = stored_in(folder)
+    stored = stored_tensors(folder)
     if not stored:
         files = " and no ".join(stem + ENDS[0] for stem in STEMS)
         raise ValueError(f"{what} cannot be loaded: there is no {files} in {folder}")
-    config = refuse_claims(folder, stored)
-    # Only so all misfits are listed, not the first one raised.
+    config = refuse_config(folder, stored)
+    # With ignore_mismatched_sizes all mismatches are listed; otherwise the first one is raised.
     how = {**how, "use_safetensors": True, "output_loading_info": True, "ignore_mismatched_sizes": True}
     with refusing_code(what), torch.device("meta"):
         outlined = unloaded(kind, place)
-    refuse_misfit(outlined, config, stored, what)
+    refuse_mismatch(outlined, config, stored, what)
     with refusing_code(what):
         model, info = kind.from_pretrained(place, **how)
     other = [f"{key}: {list(there)}, not {list(here)}" for key, there, here in info["mismatched_keys"]]
-    unexpected = [] if more else strangers(model, info["unexpected_keys"], config, stored)
+    unexpected = [] if more else unexpected_keys(model, info["unexpected_keys"], config, stored)
     if wrong := differences(missing=info["missing_keys"], of_another_shape=other, unexpected=unexpected):
         raise ValueError(f"the weights of {what} do not fit their {type(model).__name__}: {wrong}")
     return model.eval()
 
 
 def unloaded(kind: Any, place: str) -> Any:
-    """The model that a config asks for, with random weights; arguments as in `load_checked`."""
+    """The model that the config at `place` describes, with random weights; for the arguments see `load_checked`."""
     if kind is AutoModelForCausalLM:
-        return AutoModelForCausalLM.from_config(config_of(place), trust_remote_code=False)
+        return AutoModelForCausalLM.from_config(read_auto(AutoConfig, place), trust_remote_code=False)
     if issubclass(kind, PreTrainedModel):
         return kind(kind.config_class.from_pretrained(place))
     return kind.from_config(kind.load_config(place))
 
 
 def load_tokenizer(name: str) -> Any:
-    """The tokenizer that belongs to a model.
+    """The tokenizer that is stored with a model.
 
     Raises:
-        ValueError: No such model, or it comes without a tokenizer that can be read.
+        ValueError: There is no such model, or it has no readable tokenizer.
     """
-    place = name if Path(name).is_dir() else locate(name)  # a tokenizer may be stored without weights
+    place = name if Path(name).is_dir() else locate(name)  # a folder may hold a tokenizer without weights
     try:
-        return tokenizer_of(place)
+        return read_auto(AutoTokenizer, place)
     except ValueError as error:
         raise ValueError(f"{name!r} has no tokenizer that can be read (tokenizer.json): {shown(error)}") from error
 
 
 def load_processor(name: str) -> Any:
-    """The processor that belongs to a model.
+    """The processor that is stored with a model.
 
     Raises:
-        ValueError: No such model, or it comes without a processor that can be read.
+        ValueError: There is no such model, or it has no readable processor.
     """
-    return processor_of(name if Path(name).is_dir() else locate(name))
+    return read_auto(AutoProcessor, name if Path(name).is_dir() else locate(name))
 
 
 def locate(name: str) -> str:
-    """The folder of a model, or a hub name; refuses what cannot be loaded before anything is.
+    """The folder of a model, or its hub name, after a check that it can be loaded.
 
     Raises:
-        ValueError: No such model (nearest names), or its weights are a pickle.
+        ValueError: There is no such model (the message lists shipped ones), or its weights are a pickle.
     """
-    here = _here(name)
-    if here is not None:
-        return str(here)
+    folder = _local_folder(name)
+    if folder is not None:
+        return str(folder)
     try:
         cached_file(name, CONFIG)
     except (OSError, ValueError) as error:
@@ -148,20 +148,20 @@ def locate(name: str) -> str:
 
 
 def locate_pipeline(name: str) -> Path | None:
-    """The folder of a whole pipeline, if a name leads to one on this machine.
+    """The folder of a saved pipeline on this machine; None if the name means anything else.
 
     Raises:
         ValueError: There is no shipped model of that name, or weights are a pickle.
     """
-    here = _here(name)
-    return here if here is not None and (here / INDEX).is_file() else None
+    folder = _local_folder(name)
+    return folder if folder is not None and (folder / INDEX).is_file() else None
 
 
 def fetched(place: str) -> Path:
-    """The folder of a model, with its config and its weights in it; what the hub has is fetched, and not read yet.
+    """The folder with a model's config and weights; files on the hub are downloaded, and not read yet.
 
     Raises:
-        ValueError: The hub does not have it, or it has no safetensors.
+        ValueError: The hub does not have the model, or it has no safetensors files.
     """
     if Path(place).is_dir():
         return Path(place)
@@ -176,8 +176,8 @@ def fetched(place: str) -> Path:
     raise ValueError(f"the model {place!r} has no safetensors files")
 
 
-def _here(name: str) -> Path | None:
-    """The folder that a name leads to without a network."""
+def _local_folder(name: str) -> Path | None:
+    """The folder that a name means without a network; None for a hub name."""
     if name.startswith(PREFIX):
         return shipped.asset(name.removeprefix(PREFIX))
     folder = Path(name)
@@ -195,10 +195,10 @@ def _here(name: str) -> Path | None:
 
 
 def refuse_pickles(folder: Path) -> None:
-    """Refuse a folder that has its weights as a pickle only.
+    """Refuse a folder that has its weights only as a pickle.
 
     Raises:
-        ValueError: Names the file.
+        ValueError: There is a pickle and no safetensors file; the message names the pickle.
     """
     if any(folder.glob("*.safetensors")):
         return

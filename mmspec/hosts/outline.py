@@ -1,7 +1,7 @@
-"""A model by its config alone: enough to ask plugins about it, without its weights.
+"""A model built from its config alone, so that plugins can be asked about it without its weights.
 
-Small ones are built with random weights, on which a target's own checks run as on the real ones; large ones without
-storage (device `meta`), about which only what stands in the config can be told.
+A small model gets random weights, so that a target's checks can run it. A large one is built without storage (device
+`meta`), so that only its config and its module tree can be checked.
 """
 
 from collections.abc import Callable
@@ -11,28 +11,28 @@ from typing import Any
 
 import torch
 import transformers
-from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from mmspec import shipped
-from mmspec.hosts.code import config_of, refusing_code
 from mmspec.hosts.hub import refuse_unreachable
 from mmspec.hosts.loading import PREFIX
-from mmspec.hosts.stored import CONFIG, refuse_claims
+from mmspec.hosts.remote_code import read_auto, refusing_code
+from mmspec.hosts.weight_files import CONFIG, refuse_config
 from mmspec.registry.printable import shown
 
 SMALL = 50_000_000
-"""Parameters up to which random weights are made: a second or two on two cores."""
+"""The most parameters of a model that gets random weights: a second or two on two cores."""
 
 
 @dataclass(frozen=True)
 class Outline:
-    """What stands for a model.
+    """A model without its real weights.
 
     Attributes:
-        model: Of the right class and shape; its weights mean nothing.
-        parameters: How many it has.
-        built: Whether there are weights at all, so that it can be run.
-        shipped: The name under which we ship it, without `mmspec/`; or "".
+        model: The model, of the right class and shape.
+        parameters: The number of its parameters.
+        built: Whether it has (random) weights, so that it can be run.
+        shipped: The name under which mmspec ships the model, without `mmspec/`; "" if it does not.
     """
 
     model: Any
@@ -42,31 +42,31 @@ class Outline:
 
 
 def outline(name: str) -> Outline:
-    """The outline of a model; of its files only `config.json` is read.
+    """The outline of a model; only its `config.json` is read.
 
     Args:
         name: `mmspec/…` for a shipped model, a folder, or a hub name.
 
     Raises:
-        ValueError: There is no config that transformers can read, or no class for it.
+        ValueError: transformers can read no config there, or has no class for it.
     """
     place = place_of(name)
     try:
         if (place / CONFIG).is_file():
-            refuse_claims(place, {})
+            refuse_config(place, {})
         refuse_unreachable(str(place))
-        config = config_of(str(place))
+        config = read_auto(AutoConfig, str(place))
     except (OSError, ValueError) as error:
         known = ", ".join(PREFIX + known for known in shipped.assets())
         raise ValueError(
             f"no config of a model at {name!r}: neither a folder with a config.json that transformers can read, nor to "
             f"be had from the hub ({shown(error)}). Shipped: {known or 'none'}"
         ) from error
-    return outlined(lambda: _made(config), place)
+    return outlined(lambda: _from_config(config), place)
 
 
 def place_of(name: str) -> Path:
-    """The folder that a name means; there is none of a hub name."""
+    """The folder that a name means; for a hub name it does not exist."""
     return shipped.asset(name.removeprefix(PREFIX)) if name.startswith(PREFIX) else Path(name)
 
 
@@ -74,11 +74,11 @@ def outlined(make: Callable[[], torch.nn.Module], place: Path) -> Outline:
     """The outline of a model.
 
     Args:
-        make: Makes it, with random weights.
-        place: The folder that it comes from, or that of its whole pipeline.
+        make: Builds the model with random weights.
+        place: The folder of the model, or of the pipeline that it belongs to.
 
     Raises:
-        ValueError: Its config is damaged.
+        ValueError: The config is damaged.
     """
     with refusing_code(f"the model in {place}"), torch.device("meta"):
         model = make()
@@ -90,8 +90,8 @@ def outlined(make: Callable[[], torch.nn.Module], place: Path) -> Outline:
     return Outline(model.eval(), parameters, built, _shipped(place))
 
 
-def _made(config: Any) -> PreTrainedModel:
-    """A causal language model where transformers has one; else what the config says that it was."""
+def _from_config(config: Any) -> PreTrainedModel:
+    """A causal language model if transformers has one for the config; else the class that the config names."""
     try:
         return AutoModelForCausalLM.from_config(config, trust_remote_code=False)
     except ValueError:

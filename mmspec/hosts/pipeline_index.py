@@ -1,7 +1,7 @@
-"""`model_index.json` of a saved pipeline, against what its class says that it takes: the one door of all pipelines.
+"""Reading `model_index.json` of a saved pipeline, checked against the constructor of the pipeline's class.
 
-The file names classes by library, which is a way to have code imported; diffusers before 0.42.1 went it. Here a part is
-one that the pipeline's constructor has, of a class that its annotation admits, and nothing is imported to find out.
+The file names classes by library, so a malicious file can have code imported; diffusers before 0.42.1 did so. Here
+every part must be an argument of the constructor, of a class that its annotation allows, and nothing is imported.
 """
 
 import inspect
@@ -21,23 +21,23 @@ from mmspec.registry.suggest import unknown
 from mmspec.untrusted import read_json
 
 INDEX = "model_index.json"
-"""What a folder of a whole pipeline has."""
+"""The file that makes a folder a saved pipeline."""
 MOST = 1_000_000
-"""Bytes of it."""
+"""The most bytes of that file that are read."""
 FACTS = ("_class_name", "_diffusers_version", "_name_or_path")
-"""Texts that diffusers writes into every index."""
+"""Keys of texts that diffusers writes into every index."""
 LIBRARIES = ("transformers", "diffusers")
-"""Named by their top; any other class is named by its own module."""
+"""Libraries whose classes are named by the top-level package; any other class is named by its own module."""
 
 
 @dataclass(frozen=True)
 class Index:
-    """What a saved pipeline has, checked against its class.
+    """The content of a saved pipeline, checked against its class.
 
     Attributes:
-        folder: Where it is.
-        parts: The class of every part; None of one that is left out.
-        settings: Other arguments of the constructor.
+        folder: The pipeline's folder.
+        parts: The class of every part; None for a part that is left out.
+        settings: The other arguments of the constructor.
     """
 
     folder: Path
@@ -46,10 +46,10 @@ class Index:
 
 
 def class_name_in(folder: Path) -> str:
-    """The name of the class that a saved pipeline says it is.
+    """The class name in a saved pipeline's index.
 
     Raises:
-        ValueError: The index cannot be read, or names none.
+        ValueError: The index cannot be read, or names no class.
     """
     name = read_json(folder / INDEX, MOST).get("_class_name")
     if not isinstance(name, str) or not _plain(name):
@@ -61,30 +61,30 @@ def index_of(folder: Path, pipeline: type, given: Collection[str] = ()) -> Index
     """The index of a saved pipeline.
 
     Args:
-        folder: It has a `model_index.json`.
-        pipeline: The class that it is loaded as; annotations of its constructor say what there can be.
-        given: Parts that are there already, so that the folder may lack them.
+        folder: A folder with a `model_index.json`.
+        pipeline: The pipeline's class; the annotations of its constructor say which parts and settings are allowed.
+        given: Parts that the caller has, so that the folder may lack them.
 
     Raises:
-        ValueError: The index cannot be read, lacks a part, or names anything that the class does not take.
+        ValueError: The index cannot be read, lacks a part, or has an entry that the class does not take.
     """
-    held, place = read_json(folder / INDEX, MOST), folder / INDEX
+    entries, place = read_json(folder / INDEX, MOST), folder / INDEX
     class_name_in(folder)
     takes = dict(inspect.signature(pipeline).parameters)
     hints = typing.get_type_hints(pipeline.__init__)  # type: ignore[misc]
     kinds = {key: _kinds(hints.get(key, Any), (folder / key).is_dir()) for key in takes}
     parts: dict[str, type | None] = {}
     settings: dict[str, Any] = {}
-    for key, value in held.items():
+    for key, value in entries.items():
         if key in FACTS:
             if not isinstance(value, str):
                 raise ValueError(f"{place}: {key} is a text, not {shown(repr(value))}")
         elif key not in takes:
             raise ValueError(f"{place}: {unknown(f'part of a {pipeline.__name__}', shown(key), takes)}")
         elif kinds[key]:
-            parts[key] = _named(place, key, value, kinds[key])
+            parts[key] = _part_class(place, key, value, kinds[key])
         else:
-            settings[key] = _fitting(place, key, value, hints.get(key, Any))
+            settings[key] = _setting(place, key, value, hints.get(key, Any))
     needed = [key for key, taken in takes.items() if taken.default is taken.empty and key not in given]
     lacking = [key for key in needed if key not in settings and parts.get(key) is None]
     if lacking:
@@ -92,19 +92,22 @@ def index_of(folder: Path, pipeline: type, given: Collection[str] = ()) -> Index
     return Index(folder, parts, settings)
 
 
-def _kinds(hint: Any, there: bool) -> tuple[type, ...]:
-    """Classes of a part that an annotation admits, all where it says nothing of a folder; none of a setting."""
-    from diffusers import ModelMixin  # seconds that models of text alone need not wait
+def _kinds(hint: Any, has_folder: bool) -> tuple[type, ...]:
+    """The classes that an annotation allows for a part; empty for a setting.
+
+    An argument without an annotation is a part of any class if the pipeline has a folder of its name.
+    """
+    from diffusers import ModelMixin  # this import takes seconds, which language models alone need not spend
 
     known = (ModelMixin, PreTrainedModel, PreTrainedTokenizerBase, ProcessorMixin)
-    if hint is Any and there:
+    if hint is Any and has_folder:
         return known
     choices = get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
     return tuple(kind for kind in choices if isinstance(kind, type) and issubclass(kind, known))
 
 
-def _named(place: Path, key: str, value: Any, kinds: tuple[type, ...]) -> type | None:
-    """The class of a part, if it is one of those; found where it already is."""
+def _part_class(place: Path, key: str, value: Any, kinds: tuple[type, ...]) -> type | None:
+    """The class that an entry names, if it is a subclass of one of `kinds`; only loaded modules are searched."""
     if value == [None, None]:
         return None
     if not isinstance(value, list) or len(value) != 2 or not all(isinstance(name, str) for name in value):
@@ -113,7 +116,7 @@ def _named(place: Path, key: str, value: Any, kinds: tuple[type, ...]) -> type |
     found = None
     if all(map(_plain, [*library.split("."), name])) and library in sys.modules:
         module = sys.modules[library]
-        # Both libraries import what is asked for; of other modules only what is there already is looked at.
+        # The two libraries import their own classes lazily; of other modules only existing names are read.
         found = getattr(module, name, None) if library in LIBRARIES else vars(module).get(name)
     if not isinstance(found, type) or not issubclass(found, kinds):
         listed = " or ".join(kind.__name__ for kind in kinds)
@@ -122,11 +125,11 @@ def _named(place: Path, key: str, value: Any, kinds: tuple[type, ...]) -> type |
 
 
 def _plain(name: str) -> bool:
-    """Whether a name is one that a class or a module has in public: no path, nothing private."""
+    """Whether a name is a public identifier, and no path."""
     return name.isidentifier() and not name.startswith("_")
 
 
-def _fitting(place: Path, key: str, value: Any, hint: Any) -> Any:
+def _setting(place: Path, key: str, value: Any, hint: Any) -> Any:
     try:
         return TypeAdapter(hint, config=ConfigDict(arbitrary_types_allowed=True)).validate_python(value)
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""What a call's inputs say: ids and their padding, and what a draft model may read of a call that is not its own."""
+"""Reading a call's inputs: ids and padding, and the part of them that a draft model can read."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -8,14 +8,18 @@ from torch import Tensor
 
 
 def read(inputs: Mapping[str, Any], vocab: int | None) -> tuple[Tensor, Tensor]:
-    """Ids `[batch, prompt]` (none of them where a prompt is embeddings), and the mask of units, `[batch, column]`.
+    """The ids and the mask of a prompt.
 
     Args:
-        inputs: As a target's `start` takes them.
-        vocab: Number of token ids.
+        inputs: The inputs as a target's `start` takes them.
+        vocab: The number of token ids.
+
+    Returns:
+        Ids `[batch, prompt]` int64 (`[batch, 0]` for a prompt of embeddings), and the mask `[batch, column]` int64 with
+        1 for units and 0 for padding.
 
     Raises:
-        ValueError: There is nothing to continue, padding is on the right, or an id is no integer or outside the
+        ValueError: The prompt is empty, is padded on the right, or has an id that is no integer or outside the
             vocabulary.
     """
     embeds, ids = inputs.get("inputs_embeds"), inputs.get("input_ids")
@@ -23,9 +27,9 @@ def read(inputs: Mapping[str, Any], vocab: int | None) -> tuple[Tensor, Tensor]:
         if embeds is None:
             raise ValueError("a prompt is needed: input_ids or inputs_embeds")
         ids = torch.zeros(len(embeds), 0, dtype=torch.int64, device=embeds.device)
-    ids = whole_ids(ids)
-    given = inputs.get("attention_mask")
-    mask = torch.ones_like(ids) if given is None else given.long()
+    ids = integer_ids(ids)
+    mask = inputs.get("attention_mask")
+    mask = torch.ones_like(ids) if mask is None else mask.long()
     if mask.dim() != 2 or len(mask) != len(ids):
         raise ValueError(f"the attention mask has the shape {list(mask.shape)} where there are {len(ids)} prompts")
     if ids.dim() != 2 or not len(ids) or (embeds is None and (ids.shape[1] == 0 or not bool(mask.any(1).all()))):
@@ -35,16 +39,16 @@ def read(inputs: Mapping[str, Any], vocab: int | None) -> tuple[Tensor, Tensor]:
     if ids.numel():
         low, high = int(ids.min()), int(ids.max())
         if low < 0 or (vocab is not None and high >= vocab):
-            strange = low if low < 0 else high
-            raise ValueError(f"token id {strange} is outside the model's vocabulary of {vocab}; wrong tokenizer")
+            wrong = low if low < 0 else high
+            raise ValueError(f"token id {wrong} is outside the model's vocabulary of {vocab}; wrong tokenizer")
     return ids, mask
 
 
-def whole_ids(ids: Tensor) -> Tensor:
-    """Ids of any integer type as int64, which is what is emitted, and what transformers' own steps make of them.
+def integer_ids(ids: Tensor) -> Tensor:
+    """Ids of any integer dtype as int64, the dtype that transformers' `generate` returns.
 
     Raises:
-        ValueError: They are no integers.
+        ValueError: The ids are no integers.
     """
     if ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool:
         raise ValueError(f"input_ids must be integers, got {ids.dtype}")
@@ -52,43 +56,43 @@ def whole_ids(ids: Tensor) -> Tensor:
 
 
 def padding(mask: Tensor) -> Tensor:
-    """Padding on the left of every row: `[batch]`. Holes further in keep their place."""
+    """The number of padded columns on the left of every row: `[batch]`. Zeros further in do not count."""
     return (mask.cumsum(1) == 0).sum(1)
 
 
 def for_drafting(inputs: Mapping[str, Any], model: Any, width: int, context: int | None) -> dict[str, Any]:
-    """What a draft model reads of another target's call: ids and their mask, and pictures if it can see.
+    """The part of another target's inputs that a draft model can read: ids and mask, and images if it has vision.
 
     Args:
-        inputs: Of the call.
+        inputs: The inputs of the call.
         model: The draft model.
-        width: Of its embeddings.
-        context: Most units that it can read; of a longer prompt it reads the end.
+        width: The width of its embeddings.
+        context: The most units that it can read; of a longer prompt it reads the end. None: no limit.
 
     Raises:
-        ValueError: There are no ids.
+        ValueError: The inputs have no ids.
     """
     ids, mask = inputs.get("input_ids"), inputs.get("attention_mask")
     if ids is None:
         raise ValueError("a draft model reads token ids: give input_ids, beside inputs_embeds if need be")
     foreign = {"past_key_values", "inputs_embeds", "position_ids"}
-    # `generate` encodes pictures before anyone else sees the call: they can be read by a model of the same width.
-    if not all(_readable(output, width) for output in (inputs.get("mm_encoder_outputs") or {}).values()):
+    # `generate` encodes images before the target sees the call; a model of the same width can read these features.
+    if not all(_has_width(output, width) for output in (inputs.get("mm_encoder_outputs") or {}).values()):
         foreign.add("mm_encoder_outputs")
-    sees = hasattr(model.config, "vision_config")
-    seen = {name: value for name, value in inputs.items() if sees and name not in foreign}
+    has_vision = hasattr(model.config, "vision_config")
+    images = {name: value for name, value in inputs.items() if has_vision and name not in foreign}
     if context is not None and ids.shape[1] > context:
-        seen, ids = {}, ids[:, -context:]
-    # A mask over an earlier turn is longer than the ids that are new; that turn is not read.
+        images, ids = {}, ids[:, -context:]
+    # A mask that covers an earlier turn is longer than the new ids; that turn is not read.
     return {
-        **seen,
+        **images,
         "input_ids": ids,
         "attention_mask": None if mask is None else mask[:, mask.shape[1] - ids.shape[1] :],
     }
 
 
-def _readable(output: Any, width: int) -> bool:
-    """Whether a picture's features are as wide as embeddings of `width`."""
+def _has_width(output: Any, width: int) -> bool:
+    """Whether the features of an image encoder have a given width."""
     features = getattr(output, "pooler_output", None)
     parts = features if isinstance(features, list | tuple) else [features]
     return all(isinstance(part, Tensor) and part.shape[-1] == width for part in parts)

@@ -1,8 +1,8 @@
-"""The recurrent layers of the slot cache: one committed state per operation, rolled over what was accepted.
+"""The recurrent layers of the slot cache: one committed state per operation, advanced over the accepted path.
 
-To a mixer such a layer never has a previous state: whatever the number of nodes, it takes its way for many tokens, and
-the operations on that way, which are ours for the length of a pass, find the state here. So one token is a tree of one
-node, and the ways for single tokens, which differ in detail, are never taken.
+A mixer is told that its layer has no previous state. It therefore takes its code path for many tokens, whatever the
+number of nodes, and the tree operations on that path (`mmspec.hosts.dispatch`) find the state here. A single token is
+a tree of one node; the mixers' separate code paths for single tokens are never used.
 """
 
 from collections import Counter
@@ -12,17 +12,17 @@ from typing import Any
 from torch import Tensor
 from transformers.cache_utils import LinearAttentionCacheLayerMixin
 
-from mmspec.hosts.tree_op import Branches, Kept, TreeOp
+from mmspec.hosts.tree_op import Branches, KeptNodes, TreeOp
 
 
 @dataclass
-class Fold:
-    """One operation of one layer.
+class OperationState:
+    """The state of one operation of one layer.
 
     Attributes:
-        op: How it is computed and rolled on.
-        state: Committed; float32 where it is recurrent. None before the first commit.
-        stash: Of the last pass, until it is committed.
+        op: The tree operation.
+        state: The committed state; float32 if its kind is `recurrent`. None before the first commit.
+        stash: What the operation kept of the last pass, until that pass is committed.
     """
 
     op: TreeOp | None = None
@@ -31,53 +31,53 @@ class Fold:
 
 
 class RecurrentLayer(LinearAttentionCacheLayerMixin):
-    """The operations of one layer, by kind and order: a layer may have several of a kind."""
+    """The operations of one layer by kind and order; a layer may have several of a kind."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.folds: dict[tuple[str, int], Fold] = {}
+        self.operations: dict[tuple[str, int], OperationState] = {}
         self._calls: Counter[str] = Counter()
 
     def open(self) -> None:
-        """A pass begins."""
+        """Begin a pass."""
         self._calls.clear()
 
     def run(self, op: TreeOp, branches: Branches, args: Any, kwargs: Any) -> Any:
-        """The next operation of the layer in this pass: what the model's own function would return."""
-        fold = self.folds.setdefault((op.kind, self._calls[op.kind]), Fold())
+        """Run the layer's next operation of this pass. Returns what the model's own function would return."""
+        operation = self.operations.setdefault((op.kind, self._calls[op.kind]), OperationState())
         self._calls[op.kind] += 1
-        out, stash = op.forward(branches, fold.state, *args, **kwargs)
-        fold.op, fold.stash = op, stash
+        out, stash = op.forward(branches, operation.state, *args, **kwargs)
+        operation.op, operation.stash = op, stash
         return out
 
-    def commit(self, kept: Kept) -> None:
-        """Roll every state over the kept nodes of the last pass."""
-        for fold in self.folds.values():
-            assert fold.op is not None and fold.stash is not None, "a commit without a pass"
-            rolled = fold.op.commit(fold.state, fold.stash, kept)
-            if fold.state is None:
-                fold.state = rolled
+    def commit(self, kept: KeptNodes) -> None:
+        """Advance every state over the kept nodes of the last pass."""
+        for operation in self.operations.values():
+            assert operation.op is not None and operation.stash is not None, "a commit without a pass"
+            state = operation.op.commit(operation.state, operation.stash, kept)
+            if operation.state is None:
+                operation.state = state
             else:
-                fold.state.copy_(rolled)  # in place: its address stays
-            fold.stash = None
+                operation.state.copy_(state)  # in place: its address stays
+            operation.stash = None
 
     def copy(self, other: "RecurrentLayer") -> None:
-        """Begin where another cache stands."""
-        self.folds = {key: Fold(fold.op, _copied(fold.state)) for key, fold in other.folds.items()}
+        """Copy the committed states of another cache's layer."""
+        self.operations = {key: OperationState(each.op, _copied(each.state)) for key, each in other.operations.items()}
 
-    def put(self, kind: str, states: dict[int, Tensor | None]) -> None:
-        """Take over states that transformers made."""
+    def adopt(self, kind: str, states: dict[int, Tensor | None]) -> None:
+        """Copy states of a kind that transformers computed."""
         for number, state in states.items():
             if state is not None:
-                kept = state.float() if kind == "recurrent" else state
-                self.folds[kind, number] = Fold(None, kept.clone())
+                state = state.float() if kind == "recurrent" else state
+                self.operations[kind, number] = OperationState(None, state.clone())
 
     def states(self, kind: str) -> dict[int, Tensor]:
-        """Committed states of a kind, by their order."""
-        found = {number: fold.state for (own, number), fold in self.folds.items() if own == kind}
+        """The committed states of a kind, by their order."""
+        found = {number: each.state for (own, number), each in self.operations.items() if own == kind}
         return {number: state for number, state in found.items() if state is not None}
 
-    # What follows is asked of transformers' own layers; ours is written by commits alone.
+    # The interface of transformers' recurrent layers. Only commits write states, so updates return their input.
 
     def lazy_initialization(self, *args: Any, **kwargs: Any) -> None:
         raise AssertionError("states of mmspec's cache are made by commits")

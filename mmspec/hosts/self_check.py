@@ -1,10 +1,11 @@
-"""Does this very model verify trees? On first use, against unmodified passes over whole paths and its own `generate`.
+"""The self-check: on first use, tree passes of a model are compared with unmodified passes over whole paths.
 
-A wrong mask, a distance measured in slots (ALiBi), a position taken from the cache's length, a grid of positions: all
-are silent, and all show here; of recurrent layers a commit is looked at too. The tolerance is relative to the model's
-own noise between a one-token and an N-token pass; above it the model is refused, with the number. That a model is sound
-is remembered for as long as it lives and stays what it is (`mmspec.hosts.remembered`); that it failed is not: memory
-may have run out, a weight may be mended.
+A wrong mask, a distance measured in slots (ALiBi), a position taken from the cache's length, a grid of positions: none
+of these raises an error, and all of them change logits, which this check sees. It also compares with the model's own
+`generate`, and checks a commit of recurrent layers. The tolerance is relative to the model's own difference between a
+one-token and an N-token pass; above it the model is refused, with the number. A success is remembered as long as the
+model lives and does not change (`mmspec.hosts.fingerprint`); a failure is not, because memory may have run out or a
+weight may be repaired.
 """
 
 from collections.abc import Iterator, Mapping
@@ -19,34 +20,34 @@ from transformers import GenerationMixin
 from mmspec.core.out_of_memory import out_of_memory
 from mmspec.core.tree import TreeIndex
 from mmspec.hosts.anatomy import Anatomy
-from mmspec.hosts.attention import holding
-from mmspec.hosts.dispatch import undeclared
-from mmspec.hosts.passes import MANNERS, Manner, Passes, names
+from mmspec.hosts.attention import model_lock
+from mmspec.hosts.dispatch import called_functions
+from mmspec.hosts.fingerprint import ResultsByModel, arithmetic, rounding
+from mmspec.hosts.passes import MANNERS, Manner, Passes, names_argument
 from mmspec.hosts.prefill import PLAIN
-from mmspec.hosts.remembered import Remembered, arithmetic, rounding
+from mmspec.hosts.reference_paths import ReferencePaths
 from mmspec.hosts.slot_cache import SlotCache
-from mmspec.hosts.stock_loop import StockLoop, jumps
-from mmspec.hosts.whole_paths import Paths
+from mmspec.hosts.stock_generate import StockGenerate, position_jump
 
 STEPS = 3
-"""Of the model's own `generate` that are compared."""
+"""The number of steps of the model's own `generate` that are compared."""
 
 SLACK = 16.0
-"""Times the model's own noise that a tree may differ."""
+"""A tree's logits may differ by so many times the model's own noise."""
 
 CEILING = 1e-3
-"""Of the largest logit: more is no rounding, whatever the model's noise seems to be."""
+"""The largest difference that can be rounding, as a share of the largest logit."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """What the check saw.
+    """The result of the check.
 
     Attributes:
-        manner: How to run the model; None where it is refused.
-        error: Largest difference of logits, of the manner that came closest.
-        tolerance: What would have been allowed.
-        trouble: What is wrong, where it is not that difference.
+        manner: How to run the model; None if it is refused.
+        error: The largest difference of logits, for the manner with the smallest one.
+        tolerance: The largest difference that is allowed.
+        trouble: The reason of the refusal if it is not `error`; else "".
     """
 
     manner: Manner | None
@@ -55,48 +56,49 @@ class Finding:
     trouble: str = ""
 
 
-_sound: Remembered[Finding] = Remembered()
-_alike: Remembered[bool] = Remembered()
-"""Kinds of prompts after which the model's own steps and ours were the same."""
+_sound: ResultsByModel[Finding] = ResultsByModel()
+_checked_calls: ResultsByModel[bool] = ResultsByModel()
+"""The kinds of prompts after which the model's own steps and ours agreed."""
 
 
 def checked(anatomy: Anatomy, whole: nn.Module | None = None) -> Passes:
-    """How to run this model, found out once.
+    """The passes of a model, in the manner that the check found.
 
     Args:
-        anatomy: The model.
-        whole: The live model that this one is a passing view of; None: it is no view.
+        anatomy: The facts about the model.
+        whole: The live model whose weights this one shares, if this one is built for a single call; else None. Results
+            are kept for the live model.
 
     Raises:
-        ValueError: No way gives the logits of whole paths; the message has the numbers.
+        ValueError: No manner gives the logits of whole paths; the message has the numbers.
     """
     model = anatomy.model
-    with holding(model):
-        notes = _sound.of(model if whole is None else whole)
+    with model_lock(model):
+        results = _sound.of(model if whole is None else whole)
         key = (type(model), arithmetic(model), tuple((name, type(op)) for name, op in anatomy.ops.items()))
-        finding = notes.get(key) or examine(anatomy)
+        finding = results.get(key) or examine(anatomy)
         if finding.manner is not None:
-            notes[key] = finding
+            results[key] = finding
             return Passes(anatomy, finding.manner)
     slots = "alibi" in model.config.to_json_string(use_diff=False) or model.config.model_type in ("bloom", "mpt")
     hint = "; it measures distance by cache slot (ALiBi), which a tree breaks" if slots else _undeclared(anatomy)
-    saw = finding.trouble or (
+    trouble = finding.trouble or (
         f"logits of tree nodes differ by {finding.error:.1e} from those of whole paths, where rounding explains "
         f"{finding.tolerance:.1e}"
     )
-    raise ValueError(f"{type(model).__name__} cannot verify drafts exactly, so it is refused: {saw}{hint}")
+    raise ValueError(f"{type(model).__name__} cannot verify drafts exactly, so it is refused: {trouble}{hint}")
 
 
 @torch.no_grad()
 def examine(anatomy: Anatomy) -> Finding:
-    """Compare; see the module."""
-    with _untouched(anatomy.model):
+    """Run the comparison, whatever is remembered of the model."""
+    with _unchanged(anatomy.model):
         try:
-            paths = Paths(anatomy)
+            paths = ReferencePaths(anatomy)
             noise, scale = paths.noise(), float(paths.chains[0].abs().max())
-            strange, off = _own_steps(anatomy, paths)
+            wrong_position, off = _own_steps(anatomy, paths)
         except Exception as error:
-            return Finding(None, trouble=f"its unmodified pass failed ({_told(error)})")
+            return Finding(None, trouble=f"its unmodified pass failed ({_in_a_line(error)})")
         if not bool(paths.chains[0].isfinite().all()):
             return Finding(None, trouble="its own logits are NaN or infinite; check the weights and the dtype")
         eps = rounding(anatomy.model)
@@ -104,14 +106,15 @@ def examine(anatomy: Anatomy) -> Finding:
         if noise > most:
             return Finding(None, noise, most, f"over its cache, its own logits are off by {noise:.1e}")
         tolerance = min(tolerance, most)
-        if strange or off > tolerance:
-            return Finding(None, off, tolerance, strange or f"in its own generate, its logits are off by {off:.1e}")
+        if wrong_position or off > tolerance:
+            trouble = wrong_position or f"in its own generate, its logits are off by {off:.1e}"
+            return Finding(None, off, tolerance, trouble)
         worst, trouble = float("inf"), ""
         for manner in MANNERS:
             try:
                 distance = paths.distance(Passes(anatomy, manner))
             except Exception as error:
-                trouble = trouble or f"its tree pass failed ({_told(error)})"
+                trouble = trouble or f"its tree pass failed ({_in_a_line(error)})"
                 continue
             if distance <= tolerance:
                 return Finding(manner, distance, tolerance)
@@ -119,17 +122,17 @@ def examine(anatomy: Anatomy) -> Finding:
     return Finding(None, worst, tolerance, "" if worst < float("inf") else trouble)
 
 
-def compare_calls(passes: Passes, cache: SlotCache, loop: StockLoop, inputs: Mapping[str, Any]) -> None:
-    """After the first prompt of its kind, compare the model's own next steps with ours, which commit nothing.
+def compare_calls(passes: Passes, cache: SlotCache, stock: StockGenerate, inputs: Mapping[str, Any]) -> None:
+    """After the first prompt of a kind, compare the model's own next steps with our passes, which commit nothing.
 
-    What a prompt holds beside ids may come back in every step (a mask of pictures that are seen from all layers): then
-    positions are right, and the logits are not.
+    A model may read an input beside the ids in every step (a mask of images that all layers see): then positions agree
+    and logits do not.
 
     Args:
-        passes: Ours.
-        cache: Ours, filled.
-        loop: The model's own call behind the same prompt.
-        inputs: Of the call.
+        passes: Runs the model in our way.
+        cache: Our cache, filled.
+        stock: The model's own call behind the same prompt.
+        inputs: The inputs of the call.
 
     Raises:
         ValueError: The logits of every step differ in some row.
@@ -137,18 +140,18 @@ def compare_calls(passes: Passes, cache: SlotCache, loop: StockLoop, inputs: Map
     model = passes.anatomy.model
     none = (value is None or (isinstance(value, Mapping) and not value) for value in inputs.values())
     given = frozenset(name for name, nothing in zip(inputs, none, strict=True) if not nothing)
-    notes, kind = _alike.of(model), (given, bool(loop.mask.all()), passes.manner, arithmetic(model))
-    if kind in notes:
+    results, kind = _checked_calls.of(model), (given, bool(stock.mask.all()), passes.manner, arithmetic(model))
+    if kind in results:
         return
-    theirs, units = [], [loop.logits.argmax(-1)]
-    fork = loop.fork()
+    steps, units = [], [stock.logits.argmax(-1)]
+    fork = stock.fork()
     for _ in range(STEPS):
         fork.step(units[-1])
-        theirs.append(fork.logits)
+        steps.append(fork.logits)
         units.append(fork.logits.argmax(-1))
-    logits = torch.stack(theirs, 1)
+    logits = torch.stack(steps, 1)
     ours = passes(cache, torch.stack(units[:-1], 1), TreeIndex.chain(STEPS, logits.device))
-    apart = (ours.float() - logits.float()).abs().amax(-1).amin(1)  # a router that flips does so in one step
+    apart = (ours.float() - logits.float()).abs().amax(-1).amin(1)  # a router of experts may flip in one step
     most = max(CEILING, SLACK * rounding(model)) * float(logits.abs().max())
     if float(apart.max()) > most:
         prompt = ", ".join(sorted(given - PLAIN)) or "such a mask"
@@ -158,82 +161,84 @@ def compare_calls(passes: Passes, cache: SlotCache, loop: StockLoop, inputs: Map
             f"{most:.1e}; disable() first"
         )
     if bool(apart.isfinite().all()):
-        notes[kind] = True
+        results[kind] = True
 
 
-def _own_steps(anatomy: Anatomy, paths: Paths) -> tuple[str, float]:
-    """The model's own `generate` over the chain: what is strange about its positions, and how far logits are off."""
+def _own_steps(anatomy: Anatomy, paths: ReferencePaths) -> tuple[str, float]:
+    """The model's own `generate` over the chain: what is wrong with its positions ("": nothing), and the largest
+    difference of its logits.
+    """
     model = anatomy.model
     if not isinstance(model, GenerationMixin):
         return "", 0.0
-    strange = _on_a_grid(anatomy, paths)
-    if strange:
-        return strange, 0.0
-    loop, logits, places = StockLoop(anatomy, paths.ids[None], {}), [], []
+    wrong_position = _on_a_grid(anatomy, paths)
+    if wrong_position:
+        return wrong_position, 0.0
+    stock, logits, places = StockGenerate(anatomy, paths.ids[None], {}), [], []
     for unit in paths.drafted[:STEPS]:
-        loop.step(unit[None])
-        logits.append(loop.logits[0].float())
-        places += [] if loop.positions is None else [loop.positions]
+        stock.step(unit[None])
+        logits.append(stock.logits[0].float())
+        places += [] if stock.positions is None else [stock.positions]
     off = float((torch.stack(logits) - paths.chains[0][:STEPS]).abs().max())
     if not places:
         return "", off
     positions = torch.cat(places, -1)
     if bool((positions[..., 0] != len(paths.ids)).any()):
         return f"its own generate puts token {len(paths.ids)} at position {positions[..., 0].flatten().tolist()}", off
-    return jumps(positions), off
+    return position_jump(positions), off
 
 
-def _on_a_grid(anatomy: Anatomy, paths: Paths) -> str:
-    """What is strange about positions of pictures to come, where the model's forward makes positions by itself."""
-    if not names(anatomy.model, "image_grid_thw"):
+def _on_a_grid(anatomy: Anatomy, paths: ReferencePaths) -> str:
+    """What is wrong with positions behind an image grid, if the model's forward computes positions itself; or ""."""
+    if not names_argument(anatomy.model, "image_grid_thw"):
         return ""
     grid = torch.tensor([[1, 2, 2]], device=paths.ids.device)
     try:
-        loop = StockLoop(anatomy, paths.ids[None], {"image_grid_thw": grid})
-        positions = loop.ahead()
-    except Exception as error:  # it reads pictures, and none came with the grid
-        _told(error)
+        stock = StockGenerate(anatomy, paths.ids[None], {"image_grid_thw": grid})
+        positions = stock.ahead()
+    except Exception as error:  # a model that reads images fails, because none came with the grid
+        _in_a_line(error)
         return ""
-    return jumps(positions) if positions is not None and loop.counts else ""
+    return position_jump(positions) if positions is not None and stock.counts else ""
 
 
-def _told(error: Exception) -> str:
-    """An error in a line; that there is no memory left says nothing about a model, and goes on its way."""
+def _in_a_line(error: Exception) -> str:
+    """An error in one line; out-of-memory errors are raised again, because they say nothing about the model."""
     if out_of_memory(error):
         raise error
     return f"{type(error).__name__}: {error}"
 
 
 def _undeclared(anatomy: Anatomy) -> str:
-    """Where recurrent layers are wrong: what no plugin says of them."""
+    """A hint for a model with recurrent layers: the functions for which no plugin declares a tree operation."""
     if not anatomy.ops:
         return ""
-    known, others = undeclared(anatomy.model, anatomy.ops)
+    declared, undeclared = called_functions(anatomy.model, anatomy.ops)
     return (
-        f"; of the functions that its recurrent layers call, plugins declare {', '.join(known)} over a tree "
-        f"(mmspec_tree_ops), and not {', '.join(others) or 'any other'}"
+        f"; of the functions that its recurrent layers call, plugins declare {', '.join(declared)} over a tree "
+        f"(mmspec_tree_ops), and not {', '.join(undeclared) or 'any other'}"
     )
 
 
 def _moved(before: Any, now: Any) -> bool:
-    """Whether a buffer is on another device since: offloading brings a model's parts there together."""
+    """Whether a buffer is on another device now, because offloading moved the model."""
     return isinstance(before, Tensor) and isinstance(now, Tensor) and before.device != now.device
 
 
 @contextmanager
-def _untouched(model: nn.Module) -> Iterator[None]:
-    """Dropout off; afterwards every module has the attributes and buffers that it had.
+def _unchanged(model: nn.Module) -> Iterator[None]:
+    """Inside the block, modules are in evaluation mode; afterwards they have their attributes and buffers back.
 
-    Some remember their last prompt (positions of its pictures), or the frequencies of the longest text so far.
+    Some modules store positions of the last prompt's images, or the frequencies of the longest text so far.
     """
-    held: list[dict[str, Any]] = [own for module in model.modules() for own in (vars(module), module._buffers)]
-    before = [dict(own) for own in held]
+    attributes: list[dict[str, Any]] = [own for module in model.modules() for own in (vars(module), module._buffers)]
+    before = [dict(own) for own in attributes]
     for module in model.modules():
         module.training = False
     try:
         yield
     finally:
-        for own, was in zip(held, before, strict=True):
+        for own, was in zip(attributes, before, strict=True):
             for name in own.keys() - was.keys():
                 del own[name]
             own.update({name: value for name, value in was.items() if not _moved(value, own.get(name))})

@@ -1,10 +1,10 @@
-"""A key-value cache with a length of its own for every row.
+"""A key-value cache in which every row has its own length.
 
-Preallocated, rows left-aligned, no padding ever moved. The nodes of a draft are written behind a row's committed units
-(`length[row] + node`); attention sees what is committed and a node's ancestors; a commit gathers the accepted path to
-the front, in place. Windows are the mask's business: every layer is stored at full length and can be rolled back.
-Layers that read another layer's keys (Gemma 3n, Gemma 4) own no slots. Recurrent layers (`mmspec.hosts.recurrent`) keep
-one state a row; a layer may have both.
+It is preallocated, and rows are left-aligned. The nodes of a draft are written behind a row's committed units
+(`length[row] + node`). Attention sees committed units and a node's ancestors. A commit gathers the accepted path to the
+front, in place. Sliding windows are applied by the mask alone: every layer is stored at full length, so that it can be
+rolled back. Layers that read another layer's keys (Gemma 3n, Gemma 4) own no slots. Recurrent layers
+(`mmspec.hosts.recurrent`) keep one state per row; a layer may have both keys and a state.
 """
 
 from collections.abc import Sequence
@@ -15,9 +15,10 @@ from torch import Tensor
 from transformers.cache_utils import Cache, CacheLayerMixin, DynamicLayer, LinearAttentionCacheLayerMixin
 
 from mmspec.hosts.recurrent import RecurrentLayer
-from mmspec.hosts.tree_op import Branches, Kept, TreeOp
+from mmspec.hosts.tree_op import Branches, KeptNodes, TreeOp
 
 BLOCK = 64
+"""The capacity is a multiple of so many slots."""
 
 
 class SlotLayer(CacheLayerMixin):
@@ -74,24 +75,24 @@ class SlotCache(Cache):
     """The cache of one call.
 
     Args:
-        layers: transformers' own cache layers for the model, empty; those that store keys or states are replaced by
-            ours.
-        rows: Rows of the batch.
-        capacity: Slots needed: prompt, new units and one draft; rounded up to whole blocks.
-        device: Where the model's inputs live.
+        layers: Empty cache layers as transformers makes them for the model; those that store keys or states are
+            replaced by layers of this module.
+        rows: The rows of the batch.
+        capacity: The slots needed for prompt, new units and one draft; rounded up to whole blocks.
+        device: The device of the model's inputs.
 
     Attributes:
-        length: `[batch]` int64: committed units of every row.
-        shift: `[batch]` or `[axes, batch]` int64: position of a unit less its slot. 0 where positions count units; else
-            what image axes, holes in a mask or slots left out made of it.
-        holes: `[batch, capacity]` bool: slots that nobody may see, because the prompt's mask has a hole there; or None.
-            They keep their place: windows and chunks count them, as transformers' do.
-        start: The first slot that the pass at hand writes, where it is known to be the same for all rows; else None.
-        slots: `[batch, node]` int64: where it writes, if there is no such start.
-        visible: How many slots the pass at hand attends over.
-        scratch: Whether the last pass was over a tree, whose accepted nodes must be gathered.
-        recurrent: The recurrent part of every layer that has one, by the layer's number.
-        running: That of the layer that spoke to the cache last.
+        length: `[batch]` int64: the committed units of every row.
+        shift: `[batch]` or `[axes, batch]` int64: the position of a unit minus its slot. It is 0 if positions count
+            units, and not 0 with image axes, holes in the mask, or slots that were left out.
+        holes: `[batch, capacity]` bool: slots that no node may see, because the prompt's mask has a 0 there; or None.
+            Windows and chunks count these slots, as transformers does.
+        start: The first slot that the present pass writes, if it is the same for all rows; else None.
+        slots: `[batch, node]` int64: the slots that the present pass writes, if `start` is None.
+        visible: The number of slots that the present pass attends over.
+        scratch: Whether the last pass was over a tree, so that a commit must gather the accepted nodes.
+        recurrent: The recurrent layers by layer number.
+        running: The recurrent layer that called the cache last in this pass.
     """
 
     def __init__(self, layers: Sequence[Any], rows: int, capacity: int, device: torch.device) -> None:
@@ -103,12 +104,12 @@ class SlotCache(Cache):
         self.start: int | None = None
         self.visible = self.capacity
         self.scratch = False
-        folding = [i for i, own in enumerate(layers) if isinstance(own, LinearAttentionCacheLayerMixin)]
-        self.recurrent = {i: RecurrentLayer() for i in folding}
+        stateful = [i for i, layer in enumerate(layers) if isinstance(layer, LinearAttentionCacheLayerMixin)]
+        self.recurrent = {i: RecurrentLayer() for i in stateful}
         self.running: RecurrentLayer | None = None
         alone = {i: layer for i, layer in self.recurrent.items() if not isinstance(layers[i], DynamicLayer)}
-        ours = [SlotLayer(self) if isinstance(own, DynamicLayer) else own for own in layers]
-        super().__init__(layers=[alone.get(i, own) for i, own in enumerate(ours)])
+        slotted = [SlotLayer(self) if isinstance(layer, DynamicLayer) else layer for layer in layers]
+        super().__init__(layers=[alone.get(i, layer) for i, layer in enumerate(slotted)])
 
     @property
     def owning(self) -> list[SlotLayer]:
@@ -116,47 +117,47 @@ class SlotCache(Cache):
         return [layer for layer in self.layers if isinstance(layer, SlotLayer) and layer.is_initialized]
 
     def open(self, first: int, nodes: int) -> None:
-        """Make ready for a pass over the nodes `first … first + nodes - 1` of a row's draft."""
+        """Begin a pass over the nodes `first … first + nodes - 1` of every row's draft."""
         self.running = None
         for layer in self.recurrent.values():
             layer.open()
-        # On the CPU reading lengths costs nothing and attention shrinks to what is used; elsewhere it would be a host
-        # sync, and shapes that stay the same are worth more.
+        # On the CPU lengths are read, so that attention covers used slots only. On a GPU that would be a host sync.
         if self.length.device.type == "cpu":
             lengths = self.length.tolist()
             used = max(lengths) + first + nodes
             uniform = min(lengths) == max(lengths) and used <= self.capacity
             self.start = lengths[0] + first if uniform else None
-            # One node that sees all there is needs no mask; whole blocks let masks of several passes look alike.
+            # A single node sees all used slots and needs no mask; else whole blocks keep the masks' shapes equal.
             self.visible = used if uniform and nodes == 1 else min(self.capacity, -(-used // BLOCK) * BLOCK)
         if self.start is None:
             slots = self.length[:, None] + torch.arange(first, first + nodes, device=self.length.device)
-            # Nodes that no row may use can lie beyond the end; the last slot holds no committed unit.
+            # Invalid nodes may lie beyond the end; they are written into the last slot, which is never committed.
             self.slots = slots.clamp(max=self.capacity - 1)
 
     def commit(self, path: Tensor, count: Tensor) -> None:
         """Keep node 0 and the first `count - 1` nodes of `path [batch, depth]`; rows with count 0 keep nothing."""
-        if self.scratch and path.shape[1]:  # a chain's nodes stand where they belong already
+        if self.scratch and path.shape[1]:  # the accepted nodes of a chain are in the right slots already
             order = torch.arange(1, path.shape[1] + 1, device=path.device)
             destination = self.length[:, None] + order
             kept = order < count[:, None]
             source = torch.where(kept, self.length[:, None] + path.clamp(min=0), destination)
             for layer in self.owning:
                 layer.write(destination, *layer.read(source))
-        self.roll(Kept.along(path, count))
+        self.commit_states(KeptNodes.along(path, count))
         self.length = self.length + count
 
-    def roll(self, kept: Kept) -> None:
-        """Take the kept nodes of the last pass into every recurrent state; keys stay where they are."""
+    def commit_states(self, kept: KeptNodes) -> None:
+        """Advance every recurrent state over the kept nodes of the last pass; keys are not moved."""
         for layer in self.recurrent.values():
             layer.commit(kept)
 
     def run(self, op: TreeOp, branches: Branches, args: Any, kwargs: Any) -> Any:
-        """A recurrent operation of the layer that spoke last."""
+        """Run a recurrent operation of the layer that called the cache last."""
         assert self.running is not None, "a recurrent operation of a layer that did not ask for its state"
         return self.running.run(op, branches, args, kwargs)
 
-    # What mixers ask, before or between their operations: `mmspec.hosts.recurrent` says why nothing is there.
+    # The interface that transformers' mixers call around their operations; each call says which layer is running.
+    # `mmspec.hosts.recurrent` explains why the answers are "no state".
 
     def get_conv_state(self, layer_idx: int, state_idx: int = 0) -> None:
         self.running = self.recurrent[layer_idx]

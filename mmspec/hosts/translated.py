@@ -1,8 +1,9 @@
-"""A draft model with another vocabulary, as a target in the ids of the one that it drafts for.
+"""A draft model with another vocabulary, as a target in the ids of the larger target.
 
-Its distributions lie on the tokens that both have, so a draft's distribution is one over the target's units, and every
-rule stays exact. What it reads is translated: a node whose token it lacks becomes a chain of pieces, its children hang
-on the last one. Drafted nodes are one piece each, because nothing else is ever drawn.
+Its distributions are over the tokens that both vocabularies have, so a draft's distribution is one over the larger
+target's units, and every rule stays exact. The units that it reads are translated: a node whose token it lacks becomes
+a chain of several of its own tokens (pieces), and the node's children follow the last piece. Drafted nodes are one
+piece each, because only common tokens are drawn.
 """
 
 from collections.abc import Mapping
@@ -20,14 +21,14 @@ from mmspec.hosts.vocabulary import VocabularyMap
 
 
 @dataclass(frozen=True)
-class Spelled:
-    """A draft in both numberings.
+class TranslatedDraft:
+    """A draft in the draft model's ids.
 
     Attributes:
-        draft: In draft ids, rooted: node i of the original is the pieces `last[i] - pieces[i] + 1 … last[i]`.
-        last: `[batch, node]`: where each original node ends.
-        pieces: `[batch, node]`: how many it has.
-        even: Every node is one piece, and stands where it stood.
+        draft: The translated draft, rooted: node i of the original is the pieces `last[i] - pieces[i] + 1 … last[i]`.
+        last: `[batch, node]` int64: the last piece of each original node.
+        pieces: `[batch, node]` int64: the number of its pieces.
+        even: Whether every node is one piece, so that node ids are the same in both drafts.
     """
 
     draft: Draft
@@ -37,31 +38,33 @@ class Spelled:
 
 
 @dataclass
-class Memory:
-    """One call's memory.
+class TranslatedTargetCache:
+    """What the target keeps of one call.
 
     Attributes:
-        cache: The draft model's own.
-        length: `[batch]` pieces in it.
-        longest: The largest of them at the last fresh pass, on the host.
-        spelled: What the last pass was over.
+        cache: The draft model's own cache.
+        vocabulary: The map, on the call's device.
+        length: `[batch]` int64: the committed pieces in the cache.
+        longest: The largest of these lengths when the present draft was begun, on the host.
+        spelled: The translation of the last pass's draft.
     """
 
     cache: Any
+    vocabulary: VocabularyMap
     length: Tensor
     longest: int
-    spelled: Spelled | None = None
+    spelled: TranslatedDraft | None = None
 
 
 class TranslatedTarget:
-    """Speaks the larger target's ids for a model of other ones.
+    """A target in the larger target's ids, over a model with other ids.
 
     Args:
-        target: The draft model; it offers `grow` if it is to draft.
-        vocabulary: The map.
+        target: The draft model; a draft model must offer `grow`.
+        vocabulary: The map from the larger target's ids to the draft model's.
 
     Raises:
-        ValueError: The map was made for another size.
+        ValueError: The map was made for a vocabulary of another size.
     """
 
     def __init__(self, target: Target, vocabulary: VocabularyMap) -> None:
@@ -77,8 +80,16 @@ class TranslatedTarget:
         self.context: int | None = target.context if isinstance(target, Bounded) else None
 
     def start(self, inputs: Any, limit: int, width: int) -> Prefill:
-        """Prefill `inputs`: ids of the larger target `[batch, prompt]`, padded on the left, or a mapping of
-        `input_ids` and `attention_mask`.
+        """Prefill a prompt.
+
+        Args:
+            inputs: Ids of the larger target `[batch, prompt]`, padded on the left, or a mapping with `input_ids` and
+                `attention_mask`.
+            limit: New units of the larger target wanted per row.
+            width: The most nodes of a draft, root included.
+
+        Raises:
+            ValueError: The inputs have no ids.
         """
         given = inputs if isinstance(inputs, Mapping) else {"input_ids": inputs}
         ids = given.get("input_ids")
@@ -86,126 +97,132 @@ class TranslatedTarget:
             raise ValueError("a draft model with another vocabulary reads token ids: give input_ids")
         mask = given.get("attention_mask")
         mask = torch.ones_like(ids) if mask is None else mask[:, -ids.shape[1] :].long()
-        self.vocabulary = self.vocabulary.to(ids.device)
-        pieces, length = self._prompt(ids, mask)
-        behind = pieces.shape[1] - length
-        there = (torch.arange(pieces.shape[1], device=ids.device) >= behind[:, None]).long()
-        # Every unit may take as many slots as the longest spelling; but no more than the model can stand on.
-        longest, more = pieces.shape[1], limit * self.vocabulary.longest
+        vocabulary = self.vocabulary.to(ids.device)
+        pieces, length = _prompt_pieces(vocabulary, ids, mask)
+        pads = pieces.shape[1] - length
+        pieces_mask = (torch.arange(pieces.shape[1], device=ids.device) >= pads[:, None]).long()
+        # Every unit may take as many slots as the longest spelling, within the draft model's context.
+        longest, more = pieces.shape[1], limit * vocabulary.longest
         if self.context is not None:
             more = min(more, max(limit, self.context - longest))
-        started = self.target.start(
-            {"input_ids": pieces, "attention_mask": there}, more, width * self.vocabulary.longest
-        )
-        memory = Memory(started.cache, length, longest)
-        return Prefill(memory, self._translated(started.output), ids, (mask.cumsum(1) == 0).sum(1))
+        inner = {"input_ids": pieces, "attention_mask": pieces_mask}
+        started = self.target.start(inner, more, width * vocabulary.longest)
+        cache = TranslatedTargetCache(started.cache, vocabulary, length, longest)
+        return Prefill(cache, _translated(vocabulary, started.output), ids, (mask.cumsum(1) == 0).sum(1))
 
-    def verify(self, cache: Memory, draft: Draft, first: int = 0) -> TargetOutput:
+    def verify(self, cache: TranslatedTargetCache, draft: Draft, first: int = 0) -> TargetOutput:
         if first:
             assert cache.spelled is not None
-            spelled = self._grown(cache.spelled, draft, first)
+            spelled = _extended(cache.vocabulary, cache.spelled, draft, first)
         else:
-            spelled, cache.longest = self._spell(draft, cache.length)
+            spelled, cache.longest = _spell(cache.vocabulary, draft, cache.length)
         if self.context is not None and cache.longest + spelled.draft.index.deepest >= self.context:
             raise ValueError(f"in its own tokens, the text is longer than the draft model's context of {self.context}")
         inner = cache.spelled.draft.nodes if first and cache.spelled is not None else 0
         cache.spelled = spelled
         output = self.target.verify(cache.cache, spelled.draft, inner)
-        return self._translated(output if first or spelled.even else output.take(spelled.last))
+        return _translated(cache.vocabulary, output if first or spelled.even else output.take(spelled.last))
 
-    def commit(self, cache: Memory, path: Tensor, count: Tensor) -> None:
+    def commit(self, cache: TranslatedTargetCache, path: Tensor, count: Tensor) -> None:
         spelled = cache.spelled
         assert spelled is not None
         if not spelled.even:
-            path, count = self._pieces_of(spelled, path, count)
+            path, count = _pieces_of(cache.vocabulary, spelled, path, count)
         self.target.commit(cache.cache, path, count)
         cache.length = cache.length + count
 
-    def truncate(self, cache: Memory, length: Tensor) -> None:
+    def truncate(self, cache: TranslatedTargetCache, length: Tensor) -> None:
         raise NotImplementedError("a translated cache does not know where the larger target's units begin in it")
 
-    def _translated(self, output: TargetOutput) -> TargetOutput:
-        assert output.logits is not None
-        null = None if output.null is None else self.vocabulary.logits(output.null)
-        return replace(output, logits=self.vocabulary.logits(output.logits), null=null)
 
-    def _prompt(self, ids: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-        """The prompt's pieces `[batch, longest]`, padded on the left, and their number `[batch]`."""
-        table = self.vocabulary
-        pieces = table.length[ids] * mask
-        end = pieces.cumsum(1)
-        length = end[:, -1]
-        longest = int(length.max())
-        order = torch.arange(table.longest, device=ids.device)
-        place = (end - pieces + (longest - length)[:, None])[..., None] + order
-        place = torch.where(order < pieces[..., None], place, longest)  # the last column is scratch
-        spelled = ids.new_zeros(len(ids), longest + 1).scatter_(1, place.flatten(1), table.spelling[ids].flatten(1))
-        return spelled[:, :longest], length
-
-    def _spell(self, draft: Draft, length: Tensor) -> tuple[Spelled, int]:
-        """A draft in pieces, and the longest row's `length`.
-
-        Node i takes as many columns as its longest spelling in any row; where a row needs fewer, the rest is invalid.
-        The number of columns is the shape of the pass, so it is read on the host whenever a draft is begun, and not
-        while it grows.
-        """
-        table, device = self.vocabulary, draft.units.device
-        pieces = table.length[draft.units]
-        columns = torch.where(draft.valid, pieces, 1).amax(0)
-        pieces = torch.where(draft.valid, pieces, columns)
-        alike = (pieces == columns).all().long()
-        widths = torch.cat([columns, alike[None], length.amax()[None]]).tolist()
-        longest, uniform = widths.pop(), bool(widths.pop())
-        if sum(widths) == draft.nodes:
-            units = table.spelling[draft.units, 0]
-            nodes = torch.arange(draft.nodes, device=device).expand_as(units)
-            return Spelled(replace(draft, units=units), nodes, pieces, even=True), longest
-        total = sum(widths)
-        begin = columns.cumsum(0) - columns
-        owner = torch.arange(draft.nodes, device=device).repeat_interleave(columns, output_size=total)
-        order = torch.arange(total, device=device)
-        piece = order - begin[owner]
-        last = begin + pieces - 1
-        above = _on(last, draft.index.parent)
-        parent = torch.where(piece == 0, above[:, owner], order - 1)
-        chained = uniform and draft.index.is_chain
-        index = TreeIndex.chain(total, device) if chained else TreeIndex.dynamic(parent)
-        units = table.spelling[draft.units[:, owner], piece].clamp(min=0)
-        valid = draft.valid[:, owner] & (piece < pieces[:, owner])
-        return Spelled(Draft(units, index, valid), last, pieces, even=False), longest
-
-    def _grown(self, before: Spelled, draft: Draft, first: int) -> Spelled:
-        """The nodes from `first` on, one piece each, behind what was spelled already."""
-        units = torch.cat([before.draft.units, self.vocabulary.spelling[draft.units[:, first:], 0]], 1)
-        valid = torch.cat([before.draft.valid, draft.valid[:, first:]], 1)
-        rows, new = len(units), draft.nodes - first
-        places = torch.arange(before.draft.nodes, before.draft.nodes + new, device=units.device).expand(rows, -1)
-        last = torch.cat([before.last, places], 1)
-        pieces = torch.cat([before.pieces, torch.ones_like(places)], 1)
-        if before.even:
-            index = draft.index
-        elif before.draft.index.is_chain and draft.index.is_chain:
-            index = TreeIndex.chain(units.shape[1], units.device)
-        else:
-            parent = _on(last, draft.index.parent)[:, first:]
-            index = TreeIndex.dynamic(torch.cat([before.draft.index.parent.expand(rows, -1), parent], 1))
-        return Spelled(Draft(units, index, valid), last, pieces, before.even)
-
-    def _pieces_of(self, spelled: Spelled, path: Tensor, count: Tensor) -> tuple[Tensor, Tensor]:
-        """A path of nodes, root not counted, as the path of their pieces, the root's first not counted."""
-        nodes = torch.nn.functional.pad(path.clamp(min=0), (1, 0))
-        kept = torch.arange(nodes.shape[1], device=nodes.device) < count[:, None]
-        pieces = spelled.pieces.gather(1, nodes) * kept
-        end, total = pieces.cumsum(1), spelled.draft.nodes
-        order = torch.arange(self.vocabulary.longest, device=nodes.device)
-        place = (end - pieces)[..., None] + order
-        place = torch.where(order < pieces[..., None], place, total)
-        source = (spelled.last.gather(1, nodes) - pieces + 1)[..., None] + order
-        along = torch.full((len(nodes), total + 1), -1, device=nodes.device)
-        along.scatter_(1, place.flatten(1), source.flatten(1))
-        return along[:, 1:total], end[:, -1]
+def _translated(vocabulary: VocabularyMap, output: TargetOutput) -> TargetOutput:
+    """The draft model's output over the larger target's ids."""
+    assert output.logits is not None
+    null = None if output.null is None else vocabulary.logits(output.null)
+    return replace(output, logits=vocabulary.logits(output.logits), null=null)
 
 
-def _on(last: Tensor, parent: Tensor) -> Tensor:
-    """Where each node hangs: the last piece of its parent `[batch | 1, node]`; -1 at the root."""
+def _prompt_pieces(vocabulary: VocabularyMap, ids: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+    """The prompt's pieces `[batch, longest]`, padded on the left, and their number `[batch]`."""
+    pieces = vocabulary.length[ids] * mask
+    end = pieces.cumsum(1)
+    length = end[:, -1]
+    longest = int(length.max())
+    order = torch.arange(vocabulary.longest, device=ids.device)
+    place = (end - pieces + (longest - length)[:, None])[..., None] + order
+    place = torch.where(order < pieces[..., None], place, longest)  # the last column is scratch
+    spelling = vocabulary.spelling[ids].flatten(1)
+    spelled = ids.new_zeros(len(ids), longest + 1).scatter_(1, place.flatten(1), spelling)
+    return spelled[:, :longest], length
+
+
+def _spell(vocabulary: VocabularyMap, draft: Draft, length: Tensor) -> tuple[TranslatedDraft, int]:
+    """A draft in pieces, and the longest row's `length`.
+
+    Node i takes as many columns as its longest spelling in any row; columns that a row does not need are invalid. The
+    number of columns is the shape of the pass, so it is read on the host when a draft is begun; it is not read again
+    when the draft grows.
+    """
+    device = draft.units.device
+    pieces = vocabulary.length[draft.units]
+    columns = torch.where(draft.valid, pieces, 1).amax(0)
+    pieces = torch.where(draft.valid, pieces, columns)
+    alike = (pieces == columns).all().long()
+    widths = torch.cat([columns, alike[None], length.amax()[None]]).tolist()
+    longest, uniform = widths.pop(), bool(widths.pop())
+    if sum(widths) == draft.nodes:
+        units = vocabulary.spelling[draft.units, 0]
+        nodes = torch.arange(draft.nodes, device=device).expand_as(units)
+        return TranslatedDraft(replace(draft, units=units), nodes, pieces, even=True), longest
+    total = sum(widths)
+    begin = columns.cumsum(0) - columns
+    owner = torch.arange(draft.nodes, device=device).repeat_interleave(columns, output_size=total)
+    order = torch.arange(total, device=device)
+    piece = order - begin[owner]
+    last = begin + pieces - 1
+    parent = torch.where(piece == 0, _parent_pieces(last, draft.index.parent)[:, owner], order - 1)
+    chained = uniform and draft.index.is_chain
+    index = TreeIndex.chain(total, device) if chained else TreeIndex.dynamic(parent)
+    units = vocabulary.spelling[draft.units[:, owner], piece].clamp(min=0)
+    valid = draft.valid[:, owner] & (piece < pieces[:, owner])
+    return TranslatedDraft(Draft(units, index, valid), last, pieces, even=False), longest
+
+
+def _extended(vocabulary: VocabularyMap, before: TranslatedDraft, draft: Draft, first: int) -> TranslatedDraft:
+    """The translation `before`, and behind it the nodes of `draft` from `first` on, one piece each."""
+    units = torch.cat([before.draft.units, vocabulary.spelling[draft.units[:, first:], 0]], 1)
+    valid = torch.cat([before.draft.valid, draft.valid[:, first:]], 1)
+    rows, new = len(units), draft.nodes - first
+    places = torch.arange(before.draft.nodes, before.draft.nodes + new, device=units.device).expand(rows, -1)
+    last = torch.cat([before.last, places], 1)
+    pieces = torch.cat([before.pieces, torch.ones_like(places)], 1)
+    if before.even:
+        index = draft.index
+    elif before.draft.index.is_chain and draft.index.is_chain:
+        index = TreeIndex.chain(units.shape[1], units.device)
+    else:
+        parent = _parent_pieces(last, draft.index.parent)[:, first:]
+        index = TreeIndex.dynamic(torch.cat([before.draft.index.parent.expand(rows, -1), parent], 1))
+    return TranslatedDraft(Draft(units, index, valid), last, pieces, before.even)
+
+
+def _pieces_of(
+    vocabulary: VocabularyMap, spelled: TranslatedDraft, path: Tensor, count: Tensor
+) -> tuple[Tensor, Tensor]:
+    """A path of nodes (without the root) as the path of their pieces (without the root's first), and its count."""
+    nodes = torch.nn.functional.pad(path.clamp(min=0), (1, 0))
+    kept = torch.arange(nodes.shape[1], device=nodes.device) < count[:, None]
+    pieces = spelled.pieces.gather(1, nodes) * kept
+    end, total = pieces.cumsum(1), spelled.draft.nodes
+    order = torch.arange(vocabulary.longest, device=nodes.device)
+    place = (end - pieces)[..., None] + order
+    place = torch.where(order < pieces[..., None], place, total)
+    source = (spelled.last.gather(1, nodes) - pieces + 1)[..., None] + order
+    along = torch.full((len(nodes), total + 1), -1, device=nodes.device)
+    along.scatter_(1, place.flatten(1), source.flatten(1))
+    return along[:, 1:total], end[:, -1]
+
+
+def _parent_pieces(last: Tensor, parent: Tensor) -> Tensor:
+    """The parent of each node's first piece: the last piece of its parent node `[batch | 1, node]`; -1 at the root."""
     return torch.where(parent < 0, -1, last.gather(1, parent.clamp(min=0).expand(len(last), -1)))

@@ -1,7 +1,8 @@
-"""What a plugin gives the host for a recurrent layer: a pass over a tree, and how a state follows the accepted path.
+"""Tree operations: how a plugin computes a recurrent layer over a tree and advances its state along the accepted path.
 
-Both are pure. A pass leaves activations behind, one set a node; a commit rolls the one committed state over the kept
-nodes from these, without a second pass and without a state per node. The cache calls both and is the only writer.
+Both functions are pure. A pass returns activations of every node (the stash); a commit advances the one committed state
+over the kept nodes from these, without a second pass and without a state per node. The cache calls both functions and
+is the only one that writes states.
 """
 
 from dataclasses import dataclass
@@ -16,15 +17,15 @@ from mmspec.core.tree import TreeIndex
 
 
 class Branches:
-    """The tree of one pass, as recurrent operations ask about it; made once a pass, for all layers.
+    """The tree of one pass with the tables that recurrent operations need; all layers of a pass share one object.
 
     Args:
-        index: The tree. Parents stand before their children.
+        index: The tree; parents precede their children.
     """
 
     def __init__(self, index: TreeIndex) -> None:
         self.index = index
-        self._above: dict[int, Tensor] = {}
+        self._windows: dict[int, Tensor] = {}
 
     @property
     def parent(self) -> Tensor:
@@ -40,19 +41,19 @@ class Branches:
     def _sums(self) -> Tensor:
         return self.ancestor.double()
 
-    def cumulate(self, x: Tensor) -> Tensor:
-        """Sums of `x [batch, node, …]` over every node's path, itself included: float64.
+    def path_sums(self, x: Tensor) -> Tensor:
+        """Sums of `x [batch, node, …]` over every node's path from the root, itself included: the same shape, float64.
 
-        Decays are made of differences of such sums, and in float32 the difference of two long sums is mostly rounding.
+        Decays are differences of such sums; in float32 the difference of two long sums is mostly rounding error.
         """
         sums: Tensor = self._sums.to(x.device) @ x.flatten(2).double()
         return sums.reshape(x.shape)
 
-    def between(self, total: Tensor) -> Tensor:
-        """What is left at node i of what node j fed in: exp(total_i - total_j) if j is i or an ancestor, else 0.
+    def path_decay(self, total: Tensor) -> Tensor:
+        """The decay from node j to node i: exp(total_i - total_j) if j is i or an ancestor of i, else 0.
 
         Args:
-            total: `[batch, node, …]` float64: log-decays, summed over paths (`cumulate`).
+            total: `[batch, node, …]` float64: log-decays summed over paths (`path_sums`).
 
         Returns:
             `[batch, node i, node j, …]` float32.
@@ -60,28 +61,28 @@ class Branches:
         gap = (total[:, :, None] - total[:, None]).float()
         ancestor = self.ancestor.to(total.device)
         ancestor = ancestor.reshape(*ancestor.shape, *(1,) * (gap.dim() - 3))
-        # Masked before the exponential: of nodes on two branches the difference may be large, and inf · 0 is no zero.
+        # Masked before the exponential: between branches the difference may be large, and inf · 0 is not 0.
         return gap.masked_fill(~ancestor, float("-inf")).exp()
 
-    def above(self, width: int) -> Tensor:
-        """The node itself and what stands before it on its path: `[batch, node, width]`, or `[1, …]`.
+    def path_windows(self, width: int) -> Tensor:
+        """The ids of the node and its `width - 1` predecessors on its path: `[batch, node, width]`, or `[1, …]`.
 
         -1 is the unit before the root, -2 the one before that, and so on.
         """
-        if width not in self._above:
+        if width not in self._windows:
             parent = self.parent
             steps = [torch.arange(parent.shape[1], device=parent.device).expand_as(parent)]
             for _ in range(width - 1):
                 last = steps[-1]
                 steps.append(torch.where(last >= 0, parent.gather(1, last.clamp(min=0)), last - 1))
-            self._above[width] = torch.stack(steps, 2)
-        return self._above[width]
+            self._windows[width] = torch.stack(steps, 2)
+        return self._windows[width]
 
     @cached_property
     def levels(self) -> list[tuple[Tensor, Tensor]]:
-        """For every depth its nodes, and where in the level above their parents stand; for trees that all rows share.
+        """For every depth its node ids and the places of their parents in the level above; all rows share the tree.
 
-        The root's parent is what there was before it: place 0 of a level of one.
+        The root's parent is place 0 of a level of one entry, the state before the root.
         """
         assert len(self.parent) == 1, "rows have trees of their own"
         parents, place, levels = self.parent[0].tolist(), {-1: 0}, []
@@ -98,25 +99,25 @@ class Branches:
 
 
 @dataclass(frozen=True)
-class Kept:
+class KeptNodes:
     """The nodes that a commit keeps.
 
     Attributes:
-        nodes: `[batch, step]` int64: the root, then the accepted path; anything behind its end.
-        count: `[batch]` int64: how many of them are kept; 0: the row's state stays.
+        nodes: `[batch, step]` int64: the root, then the accepted path; entries behind its end are arbitrary.
+        count: `[batch]` int64: how many of them are kept; with 0 the row's state stays.
     """
 
     nodes: Tensor
     count: Tensor
 
     @staticmethod
-    def along(path: Tensor, count: Tensor) -> "Kept":
-        """From the arguments of `Target.commit`."""
-        return Kept(torch.nn.functional.pad(path.clamp(min=0), (1, 0)), count)
+    def along(path: Tensor, count: Tensor) -> "KeptNodes":
+        """The kept nodes for the arguments of `Target.commit`."""
+        return KeptNodes(torch.nn.functional.pad(path.clamp(min=0), (1, 0)), count)
 
     @cached_property
     def mask(self) -> Tensor:
-        """`[batch, step]` bool."""
+        """`[batch, step]` bool: the entries of `nodes` that are kept."""
         return torch.arange(self.nodes.shape[1], device=self.nodes.device) < self.count[:, None]
 
     def take(self, values: Tensor) -> Tensor:
@@ -124,13 +125,13 @@ class Kept:
         return take_nodes(values, self.nodes.to(values.device))
 
     def last(self, values: Tensor) -> Tensor:
-        """`values [batch, node, …]` at the last kept node, 0 in rows that keep none: `[batch, …]`."""
+        """`values [batch, node, …]` at the last kept node: `[batch, …]`; 0 in rows that keep no node."""
         at, none = self._last
         found = take_nodes(values, at.to(values.device))[:, 0]
         return found.masked_fill(none.to(values.device).reshape(-1, *(1,) * (found.dim() - 1)), 0)
 
     def outside(self, nodes: int) -> Tensor:
-        """Which of so many nodes are not kept: `[batch, node]` bool; found out once for all layers."""
+        """Which of the draft's `nodes` nodes are not kept: `[batch, node]` bool; cached for all layers."""
         if nodes not in self._outside:
             each = self.nodes[..., None] == torch.arange(nodes, device=self.nodes.device)
             self._outside[nodes] = ~(each & self.mask[..., None]).any(1)
@@ -138,7 +139,7 @@ class Kept:
 
     @cached_property
     def _last(self) -> tuple[Tensor, Tensor]:
-        """The last kept node `[batch, 1]`, any where there is none; and where that is."""
+        """The last kept node `[batch, 1]`, and the rows that keep none `[batch]` bool, for which it is arbitrary."""
         return self.nodes.gather(1, (self.count - 1).clamp(min=0)[:, None]), self.count == 0
 
     @cached_property
@@ -150,7 +151,7 @@ class TreeOp(Protocol):
     """A recurrent operation of a model's mixers.
 
     Attributes:
-        kind: Which of transformers' states it folds: `conv` (the latest inputs) or `recurrent`.
+        kind: The state of transformers that it advances: `conv` (the latest inputs) or `recurrent`.
     """
 
     kind: Literal["conv", "recurrent"]
@@ -160,21 +161,21 @@ class TreeOp(Protocol):
 
         Args:
             branches: The tree.
-            state: Committed, as transformers keeps it; None before the first commit: it is zero.
-            *args: As the model's own function for many tokens is called.
-            **kwargs: The same.
+            state: The committed state in transformers' layout; None before the first commit, which stands for zero.
+            *args: The arguments of the model's own function for many tokens.
+            **kwargs: Its keyword arguments.
 
         Returns:
-            What that function returns, and what the commit wants to know of every node.
+            What that function returns, and the stash for the commit.
         """
         ...
 
-    def commit(self, state: Tensor | None, stash: Any, kept: Kept, /) -> Tensor:
-        """The state after the kept nodes, a tensor of its own.
+    def commit(self, state: Tensor | None, stash: Any, kept: KeptNodes, /) -> Tensor:
+        """The state after the kept nodes, as a new tensor.
 
         Args:
-            state: As in the pass.
-            stash: What the pass left behind.
-            kept: The nodes.
+            state: The committed state, as in the pass.
+            stash: The second result of `forward`.
+            kept: The nodes that are kept.
         """
         ...

@@ -1,1 +1,1 @@
-"""Losses and the loop that every plugin's recipe shares."""
+"""What the plugins' training recipes share: the loop, losses, and work folders."""

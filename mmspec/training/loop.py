@@ -1,11 +1,10 @@
-"""One training loop: AdamW, or Muon beside it, warm-up, cosine decay, checkpoints that survive an interrupt.
+"""A training loop with AdamW (and Muon), warm-up, cosine decay, and checkpoints from which a run resumes.
 
-The batch of a step is a function of the step alone, so that a resumed run sees what an uninterrupted one would have
-seen. Checkpoints are written whole or not at all: whenever the run stops, the last one loads.
+The batch of a step is a function of the step alone, so that a resumed run sees the same batches as an uninterrupted
+one. Checkpoints are written whole or not at all: whenever the run stops, the last one can be loaded.
 """
 
 import json
-import math
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -14,29 +13,34 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
 
 from mmspec.training.work import claimed, damaged, load_tensors, save_tensors
 
 CHECKPOINT = "checkpoint.pt"
 LOG = "log.jsonl"
-_CHANGES_NOTHING = ("save_every", "log_every")
+_NOT_OF_THE_RECIPE = ("save_every", "log_every")
+"""Options that may differ when a run resumes."""
+FLOOR = 0.05
+"""The last learning rate, as a share of the peak."""
 
 
 @dataclass(frozen=True)
 class LoopOptions:
-    """What the loop does; what it trains is the recipe's business.
+    """The loop's settings.
 
     Attributes:
-        steps: Optimiser steps in all.
-        learning_rate: Peak, reached after `warmup` steps, decays to a twentieth of itself.
-        warmup: Steps of linear warm-up.
-        weight_decay: Of matrices; vectors (norms, biases) are not decayed.
-        clip: Largest gradient norm.
+        steps: The number of optimiser steps.
+        learning_rate: The peak of the learning rate, reached after `warmup` steps; it decays to 5 % of the peak.
+        warmup: Steps of linear warm-up from 0.
+        weight_decay: The weight decay of matrices; vectors (norms, biases) have none.
+        clip: The largest gradient norm.
         save_every: Steps between checkpoints.
         log_every: Steps between log lines.
-        bf16: Run the forward pass under bfloat16 autocast; weights and optimiser stay float32.
-        hidden: How names of parameters begin whose matrices Muon updates (orthogonal steps, as large as AdamW's:
-            Liu et al., arXiv 2502.16982, § 2.2) and not AdamW; made for hidden layers, not for embeddings.
+        bf16: Whether the forward pass runs under bfloat16 autocast; weights and optimiser stay float32.
+        hidden: The prefix of the parameters whose matrices are updated by Muon and not by AdamW (orthogonal steps of
+            AdamW's size: Liu et al., arXiv 2502.16982, § 2.2). Muon is for hidden layers, not for embeddings.
     """
 
     steps: int
@@ -50,12 +54,20 @@ class LoopOptions:
     hidden: str | None = None
 
 
-def schedule(step: int, options: LoopOptions) -> float:
-    """Learning rate at `step`: linear warm-up, then a cosine down to 5 % of the peak."""
-    if step < options.warmup:
-        return options.learning_rate * (step + 1) / options.warmup
-    progress = (step - options.warmup) / max(1, options.steps - options.warmup)
-    return options.learning_rate * (0.05 + 0.95 * 0.5 * (1 + math.cos(math.pi * progress)))
+def scheduled(optimizer: Optimizer, options: LoopOptions, done: int = 0) -> LRScheduler:
+    """The schedule of an optimiser's learning rate: linear warm-up, then a cosine down to `FLOOR` of the peak.
+
+    Args:
+        optimizer: The optimiser; with `done` steps, as it was when these were done.
+        options: The loop's settings.
+        done: The number of steps that were done before.
+    """
+    from transformers.optimization import get_cosine_with_min_lr_schedule_with_warmup
+
+    schedule: LRScheduler = get_cosine_with_min_lr_schedule_with_warmup(
+        optimizer, options.warmup, options.steps, last_epoch=done - 1, min_lr_rate=FLOOR
+    )
+    return schedule
 
 
 def fit(
@@ -66,23 +78,23 @@ def fit(
     folder: Path,
     say: Callable[[str], None] = print,
 ) -> None:
-    """Train `model` in place, resuming from `folder/checkpoint.pt` where one is.
+    """Train `model` in place, resuming from `folder/checkpoint.pt` if it exists.
 
     Args:
-        model: Float32 parameters, already on their device.
-        batch_at: The batch of a step; must depend on the step alone.
-        loss_of: Scalar loss of the model on a batch.
-        options: The loop's numbers.
+        model: A model with float32 parameters, already on its device.
+        batch_at: Returns the batch of a step, which must depend on the step alone.
+        loss_of: Returns the scalar loss of the model on a batch.
+        options: The loop's settings.
         folder: Holds `checkpoint.pt`, `log.jsonl` and, in `recipe.json`, `options`; made if missing.
-        say: Where progress lines go.
+        say: Receives lines of progress.
 
     Raises:
-        ValueError: `options.hidden` is the beginning of no matrix's name; the folder is another run's, or was begun
-            with other options, or its checkpoint is damaged; the loss or its gradient is not finite any more.
-        KeyboardInterrupt: After the last finished checkpoint; a later call goes on from it.
+        ValueError: `options.hidden` is the prefix of no matrix's name; the folder is another run's, or was begun with
+            other options, or its checkpoint is damaged; the loss or its gradient is not finite any more.
+        KeyboardInterrupt: The user stopped the run; a later call resumes from the last checkpoint.
     """
     optimizers = _optimizers(model, options)
-    recipe = {name: value for name, value in asdict(options).items() if name not in _CHANGES_NOTHING}
+    recipe = {name: value for name, value in asdict(options).items() if name not in _NOT_OF_THE_RECIPE}
     with claimed(folder, recipe):
         _run(model, optimizers, batch_at, loss_of, options, folder, say)
 
@@ -99,21 +111,21 @@ def _run(
     first = _resume(model, optimizers, folder)
     if first:
         say(f"resuming at step {first} of {options.steps}")
+    schedules = [scheduled(optimizer, options, first) for optimizer in optimizers]
     device = next(model.parameters()).device
     model.train()
     started = time.perf_counter()
     for step in range(first, options.steps):
-        for group in (group for optimizer in optimizers for group in optimizer.param_groups):
-            group["lr"] = schedule(step, options)
         with torch.autocast(device.type, torch.bfloat16, enabled=options.bf16):
             loss = loss_of(model, batch_at(step))
         loss.backward()
         norm = nn.utils.clip_grad_norm_(model.parameters(), options.clip)
-        if not torch.isfinite(loss.detach() + norm):  # before the weights take it in
+        if not torch.isfinite(loss.detach() + norm):  # checked before the weights are changed
             raise ValueError(_diverged(step, float(loss.detach()), float(norm), folder))
-        for optimizer in optimizers:
+        for optimizer, schedule in zip(optimizers, schedules, strict=True):
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
+            schedule.step()
         done = step + 1
         if done % options.log_every == 0 or done == options.steps:
             record = {
@@ -129,7 +141,8 @@ def _run(
     model.eval()
 
 
-def _optimizers(model: nn.Module, options: LoopOptions) -> list[torch.optim.Optimizer]:
+def _optimizers(model: nn.Module, options: LoopOptions) -> list[Optimizer]:
+    """AdamW, and Muon if `options.hidden` is set."""
     matrices: list[nn.Parameter] = []
     others: list[nn.Parameter] = []
     for name, p in model.named_parameters():
@@ -169,6 +182,7 @@ def _save(model: nn.Module, optimizers: list[torch.optim.Optimizer], step: int, 
 
 
 def _resume(model: nn.Module, optimizers: list[torch.optim.Optimizer], folder: Path) -> int:
+    """Load the checkpoint, if there is one. Returns the number of steps that were done."""
     path = folder / CHECKPOINT
     if not path.exists():
         return 0

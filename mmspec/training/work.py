@@ -1,8 +1,8 @@
-"""Folders that training keeps its work in: one run at a time, one recipe, and what is damaged is named.
+"""Work folders of training: for one run at a time and for one recipe; damaged files are named.
 
-A folder holds `recipe.json`, what its contents were made with. Whoever comes with another recipe is refused: a stage
-that went on from them, or that was skipped because of them, would be neither recipe's. A run holds a lock on its folder
-while it lasts; the system lets go of it however the run ends.
+A folder holds the recipe of its contents in `recipe.json`. A run with another recipe is refused, because a stage that
+resumed from these contents, or was skipped because of them, would belong to neither recipe. A run holds a lock on its
+folder, which the operating system releases however the run ends.
 """
 
 import hashlib
@@ -24,14 +24,14 @@ RECIPE, LOCK = "recipe.json", ".lock"
 
 @contextmanager
 def claimed(folder: Path, recipe: Mapping[str, Any]) -> Iterator[None]:
-    """Inside of the block the folder is this run's.
+    """Inside the block, the folder belongs to this run.
 
     Args:
-        folder: Made if missing.
-        recipe: Whatever decides what is made there, by name; written beside it.
+        folder: The work folder; made if missing.
+        recipe: Everything that decides the contents, by name; written into the folder.
 
     Raises:
-        ValueError: Another run holds the folder, or it holds work of another recipe; says what differs.
+        ValueError: Another run holds the folder, or it has contents of another recipe; the message says what differs.
     """
     folder.mkdir(parents=True, exist_ok=True)
     with _locked(folder):
@@ -41,17 +41,17 @@ def claimed(folder: Path, recipe: Mapping[str, Any]) -> Iterator[None]:
 
 
 def save_tensors(path: Path, value: Any) -> None:
-    """`torch.save`, whole or not at all; from memory, so that a full disk is an `OSError` and nothing stranger."""
-    held = io.BytesIO()
-    torch.save(value, held)
-    save_whole(path, lambda side: side.write_bytes(held.getbuffer()))
+    """`torch.save`, whole or not at all. It writes from memory, so that a full disk raises a plain `OSError`."""
+    content = io.BytesIO()
+    torch.save(value, content)
+    save_whole(path, lambda side: side.write_bytes(content.getbuffer()))
 
 
 def load_tensors(path: Path) -> Any:
-    """What `save_tensors` wrote.
+    """Load a file of `save_tensors`.
 
     Raises:
-        ValueError: The file is damaged; says which one to delete.
+        ValueError: The file is damaged; the message says which one to delete.
     """
     with damaged(path):
         return torch.load(path, map_location="cpu", weights_only=True)
@@ -59,10 +59,10 @@ def load_tensors(path: Path) -> Any:
 
 @contextmanager
 def damaged(path: Path) -> Iterator[None]:
-    """Whatever goes wrong inside of the block, but for memory and the disk, is the file's fault.
+    """Report every error inside the block, except those of memory and disk, as damage of a file.
 
     Raises:
-        ValueError: Something did; one line that says which file to delete.
+        ValueError: There was an error; the message says which file to delete.
     """
     try:
         yield
@@ -74,44 +74,44 @@ def damaged(path: Path) -> Iterator[None]:
 
 
 def cached(path: Path, of: Iterable[Tensor], make: Callable[[], Tensor]) -> Tensor:
-    """A tensor that takes long to make; made anew where it was made of something else.
+    """A tensor that takes long to compute; it is computed again if its inputs changed.
 
     Args:
-        path: Where it is kept.
-        of: All that it is made of, such as the weights of an encoder and what is encoded.
-        make: Makes it.
+        path: The file with the tensor.
+        of: All inputs, such as the weights of an encoder and the data to encode.
+        make: Computes the tensor.
 
     Raises:
-        ValueError: The file is damaged; says which one to delete.
+        ValueError: The file is damaged; the message says which one to delete.
     """
     now = digest(of)
     if path.is_file():
         kept = load_tensors(path)
         if isinstance(kept, dict) and kept.get("of") == now and isinstance(kept.get("made"), Tensor):
-            made: Tensor = kept["made"]
-            return made
-    made = make()
-    save_tensors(path, {"of": now, "made": made})
-    return made
+            stored: Tensor = kept["made"]
+            return stored
+    computed = make()
+    save_tensors(path, {"of": now, "made": computed})
+    return computed
 
 
 def digest(of: Iterable[Tensor | str]) -> str:
-    """A few letters that say whether tensors and texts are the same as before."""
-    found = hashlib.sha256()
+    """A hash of tensors and texts: 16 hexadecimal digits of SHA-256."""
+    hashed = hashlib.sha256()
     for one in of:
         if isinstance(one, Tensor):
-            found.update(f"{one.dtype} {list(one.shape)}".encode())
-            found.update(one.detach().cpu().flatten().view(torch.uint8).numpy().data)
+            hashed.update(f"{one.dtype} {list(one.shape)}".encode())
+            hashed.update(one.detach().cpu().flatten().view(torch.uint8).numpy().data)
         else:
-            found.update(f"{len(one)} {one}".encode())
-    return found.hexdigest()[:16]
+            hashed.update(f"{len(one)} {one}".encode())
+    return hashed.hexdigest()[:16]
 
 
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
     import fcntl
 
-    with open(folder / LOCK, "a+") as lock:  # it stays: a lock on a file that was removed excludes nobody
+    with open(folder / LOCK, "a+") as lock:  # the file stays: a lock on a removed file excludes no other run
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -125,7 +125,7 @@ def _locked(folder: Path) -> Iterator[None]:
 
 
 def _agree(folder: Path, recipe: dict[str, Any]) -> None:
-    """Write the recipe down where nothing is; refuse another one, and work that says nothing of its own."""
+    """Write the recipe into a new folder; refuse contents of another recipe, or of an unknown one."""
     file = folder / RECIPE
     if not file.is_file():
         if any(folder.glob("*.pt")):

@@ -1,9 +1,7 @@
 """What the cards of the shipped state-space models say."""
 
-from pathlib import Path
-
 from mmspec.kits.text.cards import SOURCES, held_out
-from mmspec.report.cards import Shipped, write
+from mmspec.report.cards import Shipped
 
 SHIPPED = (
     Shipped(
@@ -21,10 +19,3 @@ SHIPPED = (
         measured=held_out,
     ),
 )
-
-
-def write_all(assets: Path, cards: Path) -> None:
-    """Render the cards of the models in `assets`."""
-    cards.mkdir(parents=True, exist_ok=True)
-    for shipped in SHIPPED:
-        write(shipped, assets, cards)

@@ -1,21 +1,56 @@
 """The state-space plugin's commands. Registering them imports nothing heavy; running them does."""
 
+from pathlib import Path
+from typing import Annotated, Any
+
 import typer
 
 from mmspec.cli.groups import group
-from mmspec_ssm.bench.command import bench_ssm
-from mmspec_ssm.train.command import train_ssm
+from mmspec.kits.text.bench.command import bench_command
+from mmspec.kits.text.train_command import Cards, Device, Out, Prose, Work, run_training
 
 
 def add(app: typer.Typer) -> None:
-    """Add our commands to the groups that plugins share."""
-    group(app, "bench", "Measure speed, and what it costs: always against plain decoding.").command("ssm")(bench_ssm)
+    """Add the commands to the groups that plugins share."""
+    summary = "Compare methods, interleaved, with plain decoding and transformers' own; what rounds over trees cost."
+    bench = bench_command(_subject, "mmspec/ssm-5m", summary)
+    group(app, "bench", "Measure speed, and what it costs: always against plain decoding.").command("ssm")(bench)
     group(app, "demo", "Run every demo, or one.", run_all=True).command("ssm")(demo)
     group(app, "train", "Train the small models that mmspec ships.").command("ssm")(train_ssm)
 
 
 def demo() -> None:
     """The shipped hybrid writes Python and Shakespeare, plainly and speculatively, over trees, too."""
-    from mmspec_ssm.demo import demo_ssm
+    from mmspec.kits.text.bench.settings import DRAFTER
+    from mmspec.kits.text.demo import METHODS, run_demo
 
-    demo_ssm()
+    run_demo("mmspec/ssm-5m", {**METHODS, "stree": {"drafter": DRAFTER}})
+
+
+def train_ssm(
+    prose: Prose,
+    out: Out = Path("assets"),
+    cards: Cards = Path("model_cards"),
+    work: Work = Path("runs/ssm"),
+    steps: Annotated[int | None, typer.Option(min=1, help="Optimiser steps.")] = None,
+    hard: Annotated[
+        float | None, typer.Option(min=0, max=1, help="Share of the next-token loss; 1 does without the teacher.")
+    ] = None,
+    device: Device = "cpu",
+) -> None:
+    """Train a small hybrid of Mamba-2 and attention, distilled from the text target; resumes where it stopped."""
+    from mmspec_ssm.cards import SHIPPED
+    from mmspec_ssm.train import SsmRecipe, train
+
+    options = {"steps": steps, "hard": hard}
+    recipe = SsmRecipe(**{name: value for name, value in options.items() if value is not None})
+    run_training(train, recipe, prose, work, out, cards, device, SHIPPED)
+
+
+def _subject(model: str) -> Any:
+    """What `mmspec bench ssm` measures."""
+    from mmspec.kits.text.bench.settings import Subject
+    from mmspec_ssm.bench.rounds import rounds
+    from mmspec_ssm.bench.settings import METHODS
+
+    return Subject("ssm", model, METHODS, by_nodes=rounds)

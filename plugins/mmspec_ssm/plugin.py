@@ -17,14 +17,14 @@ OPS = {
     "mamba2_chunk_scan": "mmspec_ssm.ops.ssd:Ssd",
     "mamba_selective_scan": "mmspec_ssm.ops.selective:SelectiveScan",
     "torch_chunk_gated_delta_rule": "mmspec_ssm.ops.delta:GatedDelta",
-    "chunk_kimi_delta_attention": "mmspec_ssm.ops.channel_delta:ChannelDelta",
+    "chunk_kimi_delta_attention": "mmspec_ssm.ops.delta:GatedDelta",
     "chunk_gla": "mmspec_ssm.ops.linear:GatedLinear",
 }
 """Name of a function that mixers of transformers call → the tree operation that stands for it."""
 
 RECURRENT = TargetSpec(
     name="recurrent",
-    factory="mmspec_ssm.target:recurrent",
+    factory="mmspec_ssm.target:RecurrentTarget",
     offers=offers.RECURRENT,
     summary="A decoder of transformers with recurrent layers, alone or beside attention.",
     paper="https://arxiv.org/abs/2405.21060",

@@ -1,4 +1,4 @@
-"""Recurrent models and hybrids of transformers as targets: the host's own, with the tree operations of all plugins."""
+"""Recurrent and hybrid models of transformers as targets."""
 
 import importlib
 import logging
@@ -7,37 +7,42 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from transformers import DynamicCache
-from transformers.cache_utils import LinearAttentionCacheLayerMixin
 
+from mmspec.hosts.anatomy import has_recurrent_layers
+from mmspec.hosts.offers import RECURRENT
 from mmspec.hosts.target import TransformersTarget
 from mmspec.hosts.tree_op import TreeOp
 from mmspec.registry import installed
 from mmspec.registry.warn import warn
 
 HOOK = "mmspec_tree_ops"
+"""The hook with which plugins declare tree operations."""
 
 
-def recurrent(model: Any, drafting: bool = False) -> TransformersTarget:
-    """The target for a live model.
+class RecurrentTarget(TransformersTarget):
+    """A recurrent or hybrid decoder of transformers, with the tree operations that installed plugins declare.
 
     Args:
-        model: It.
-        drafting: It drafts in another target's call.
+        model: The live model.
+        drafting: Whether the model drafts in another target's calls.
 
     Raises:
-        ValueError: It cannot be speculated over, or two plugins declare one operation; says which.
+        ValueError: Drafts cannot be verified with this model, or two plugins declare one operation.
     """
-    with without_advice():
-        target = TransformersTarget(model, drafting, declared())
-    if target.model.dtype != torch.float32:
-        warn(f"states of recurrent layers are kept in float32, also those of a model in {target.model.dtype}")
-    return target
+
+    offers = RECURRENT
+    example = "mmspec_ssm.example:hybrid"
+
+    def __init__(self, model: Any, drafting: bool = False) -> None:
+        with without_advice():
+            super().__init__(model, drafting, declared())
+        if self.model.dtype != torch.float32:
+            warn(f"states of recurrent layers are kept in float32, also those of a model in {self.model.dtype}")
 
 
 @contextmanager
 def without_advice() -> Iterator[None]:
-    """Without transformers' advice to install faster kernels: inside passes ours stand in those functions' places."""
+    """Suppress transformers' advice to install faster kernels, which passes would not use."""
 
     def unrelated(record: logging.LogRecord) -> bool:
         return "is falling back to its reference PyTorch implementation" not in record.getMessage()
@@ -50,35 +55,32 @@ def without_advice() -> Iterator[None]:
         logger.removeFilter(unrelated)
 
 
-recurrent.example = "mmspec_ssm.example:hybrid"  # type: ignore[attr-defined]
-
-
 def fits(model: Any) -> bool:
-    """Whether the cache that transformers makes for a model has a layer with a state."""
+    """Whether transformers' cache for a model has a layer with a recurrent or convolution state."""
     try:
-        layers = DynamicCache(config=model.config).layers
-    except Exception:  # transformers itself has no cache for it
+        return has_recurrent_layers(model)
+    except Exception:  # transformers has no cache for the model
         return False
-    return any(isinstance(layer, LinearAttentionCacheLayerMixin) for layer in layers)
 
 
 def declared() -> dict[str, TreeOp]:
-    """The operations that installed plugins declare, by the names of the functions that they stand for.
+    """The tree operations that installed plugins declare, by the names of the functions that they replace.
 
     Raises:
         ValueError: Two plugins declare the same name.
     """
     registry, owners, found = installed(), dict[str, str](), dict[str, TreeOp]()
     for plugin in registry.plugins():
-        for given in registry.ask(plugin.name, HOOK) or ():
-            for name, place in given.items():
+        for ops in registry.ask(plugin.name, HOOK) or ():
+            for name, place in ops.items():
                 if name in owners:
                     raise ValueError(f"plugins {owners[name]!r} and {plugin.name!r} both declare {name!r} over a tree")
-                owners[name], found[name] = plugin.name, _made(place)
+                owners[name], found[name] = plugin.name, _loaded(place)
     return found
 
 
-def _made(place: str) -> TreeOp:
+def _loaded(place: str) -> TreeOp:
+    """The operation at `module:Class`."""
     module, _, name = place.partition(":")
     operation: TreeOp = getattr(importlib.import_module(module), name)()
     return operation

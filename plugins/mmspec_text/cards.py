@@ -1,9 +1,7 @@
 """What the cards of the shipped text models say."""
 
-from pathlib import Path
-
 from mmspec.kits.text.cards import SOURCES, held_out
-from mmspec.report.cards import Shipped, write
+from mmspec.report.cards import Shipped
 
 _COMMAND = "mmspec train text --prose tinyshakespeare.txt"
 
@@ -33,10 +31,3 @@ SHIPPED = (
         measured=held_out,
     ),
 )
-
-
-def write_all(assets: Path, cards: Path) -> None:
-    """Render the cards of the models in `assets`."""
-    cards.mkdir(parents=True, exist_ok=True)
-    for shipped in SHIPPED:
-        write(shipped, assets, cards)

@@ -15,7 +15,7 @@ from mmspec.core.drafters.host import HostDrafterAdapter
 from mmspec.core.report import Report
 from mmspec.core.types import Draft
 from mmspec.hosts import linear
-from mmspec.kits.text.bench.forced import forced, forced_all
+from mmspec.kits.text.bench.teacher_forcing import teacher_force
 from mmspec.report.result import Row
 from mmspec.testing.toys.markov import MarkovTarget
 from mmspec.testing.toys.markov_drafters import MarkovTree
@@ -132,11 +132,11 @@ TEXT = torch.tensor([[0, 1, 2, 3, 4, 5, 9, 0, 1, 2]])
 
 
 def test_the_text_decides_and_hits_count():
-    led = forced(Decoder(MarkovTarget.random(10, 0), HostDrafterAdapter(Next()), k=3), TEXT, 2)
+    led = teacher_force(Decoder(MarkovTarget.random(10, 0), HostDrafterAdapter(Next()), k=3), [TEXT], 2)
     # Root 2: hits 3, 4, 5 and is told 9. Root 9: hits 0, 1; there is no room for a third, and 2 is the last unit.
     assert (led.rounds, led.emitted, led.nodes) == (2, 7, 7)
     assert led.acceptance_length == 3.5 and led.hits == {0: 5}
-    both = forced_all(Decoder(MarkovTarget.random(10, 0), HostDrafterAdapter(Next()), k=3), [TEXT, TEXT], 2)
+    both = teacher_force(Decoder(MarkovTarget.random(10, 0), HostDrafterAdapter(Next()), k=3), [TEXT, TEXT], 2)
     assert (both.rounds, both.emitted) == (4, 14)
 
 
@@ -149,6 +149,6 @@ def test_ranks_are_those_of_the_children_that_were_right():
             return Draft.tree(torch.cat([(right + 3) % 10, right], 1), [-1, -1])
 
     target = MarkovTarget.random(10, 0)
-    led = forced(Decoder(target, Pair(target.table), k=2), TEXT, 2)
+    led = teacher_force(Decoder(target, Pair(target.table), k=2), [TEXT], 2)
     assert set(led.hits) == {1} and led.by_rank[0] == 0 and led.by_rank[1] == led.hits[1] / led.visits
     assert led.visits == led.rounds - 1, "the last round has no room for a draft"

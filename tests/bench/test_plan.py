@@ -79,7 +79,8 @@ def test_all_benches_have_a_quick_form(name: str, monkeypatch: pytest.MonkeyPatc
         held = dict(zip(run.__code__.co_freevars, (cell.cell_contents for cell in run.__closure__ or ()), strict=True))
         asked.append(held["options"])
 
-    place = f"mmspec_{name}.bench.command" if name in ("text", "ssm") else "mmspec.kits.pictures.bench.command"
+    kit = "text" if name in ("text", "ssm") else "pictures"
+    place = f"mmspec.kits.{kit}.bench.command"
     monkeypatch.setattr(f"{place}.bench", bench)
     for arguments in ([], ["--quick"]):
         made = CliRunner().invoke(build(), ["bench", name, *arguments])

@@ -11,7 +11,7 @@ from transformers import GenerationConfig
 from mmspec.bench.race import Run, Track
 from mmspec.bench.rows import peer_of
 from mmspec.bench.tuning import REPEATS, calls_of, tune
-from mmspec.kits.text.bench.contestants import GRIDS, PEERS, Assisted, Call, peers
+from mmspec.kits.text.bench.contestants import GRIDS, PEERS, GenerateCall, PeerGenerate, peers
 
 
 def timed(*seconds: float) -> Callable[[Any], Run]:
@@ -53,7 +53,7 @@ def test_the_choice_is_written() -> None:
 
 
 def test_prompt_lookup_and_the_assistant_have_grids_and_seven_tokens_are_in() -> None:
-    made = peers(Call(None, 8, 0.0, 0), None)
+    made = peers(GenerateCall(None, 8, 0.0, 0), None)
     assert tuple(made) == PEERS
     assert {name: len(peer.ways) for name, peer in made.items() if len(peer.ways) > 1} == {
         name: len(grid) for name, grid in GRIDS.items()
@@ -71,7 +71,7 @@ def test_an_assistants_settings_last_for_the_call() -> None:
             raise RuntimeError("stopped")
         return 1.0, []
 
-    contestant = Assisted(call, assistant, {"num_assistant_tokens": 3})  # type: ignore[arg-type]
+    contestant = PeerGenerate(call, {"assistant_model": assistant}, {"num_assistant_tokens": 3})  # type: ignore[arg-type]
     contestant({})
     with pytest.raises(RuntimeError, match="stopped"):
         contestant({})

@@ -10,7 +10,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from mmspec.hosts.tree_op import TreeOp
-from mmspec_ssm.ops.channel_delta import ChannelDelta
 from mmspec_ssm.ops.conv import Convolution
 from mmspec_ssm.ops.delta import GatedDelta
 from mmspec_ssm.ops.linear import GatedLinear
@@ -163,7 +162,7 @@ def cases() -> dict[str, Case]:
             GatedDelta(), (HEADS, KEY, VALUE), lambda n: _folded(n, 2), {"use_qk_l2norm_in_kernel": True}, _delta
         ),
         "channel-wise gated delta": Case(
-            ChannelDelta(),
+            GatedDelta(),
             (HEADS, KEY, VALUE),
             lambda n: _folded(n, HEADS, KEY),
             {"use_qk_l2norm_in_kernel": True},

@@ -14,16 +14,16 @@ from mmspec.cli.app import build
 from mmspec.hosts.loading import load_tokenizer
 from mmspec.kits.text.bench import run
 from mmspec.report.result import Result
+from mmspec_ssm import train
 from mmspec_ssm.bench import rounds as module
 from mmspec_ssm.bench.rounds import Round, rounds
 from mmspec_ssm.bench.settings import METHODS
-from mmspec_ssm.target import recurrent
-from mmspec_ssm.train import recipe
-from mmspec_ssm.train.recipe import TEACHER, SsmRecipe, made_model
+from mmspec_ssm.target import RecurrentTarget
+from mmspec_ssm.train import TEACHER, SsmRecipe, initial_model
 
 CHAIN = "stree (chain of 7)"
 SMALL: dict[str, Any] = dict(
-    recipe.SIZES, hidden_size=16, intermediate_size=16, num_hidden_layers=2, attn_layer_indices=[1]
+    train.SIZES, hidden_size=16, intermediate_size=16, num_hidden_layers=2, attn_layer_indices=[1]
 ) | dict(num_attention_heads=2, num_key_value_heads=1, mamba_n_heads=2, mamba_d_head=16, mamba_d_state=4)
 STATE = 4 * (2 * 16 * 4 + (32 + 2 * 4) * 4)
 """Bytes of its one recurrent layer: heads × width × size, and the convolution's last inputs."""
@@ -32,8 +32,8 @@ STATE = 4 * (2 * 16 * 4 + (32 + 2 * 4) * 4)
 @pytest.fixture(scope="module")
 def hybrid() -> BambaForCausalLM:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(recipe, "SIZES", SMALL)
-        return made_model(SsmRecipe(), load_tokenizer(TEACHER)).eval()
+        patch.setattr(train, "SIZES", SMALL)
+        return initial_model(SsmRecipe(), load_tokenizer(TEACHER)).eval()
 
 
 def test_it_measures_and_writes(hybrid: BambaForCausalLM, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -73,19 +73,19 @@ def test_it_measures_and_writes(hybrid: BambaForCausalLM, tmp_path: Path, monkey
 def test_rounds_are_measured_from_one_node_on(hybrid: BambaForCausalLM, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "SIZES", (1, 4))
     monkeypatch.setattr(module, "REPEATS", 2)
-    found = rounds(recurrent(hybrid), torch.arange(2, 12)[None])
+    found = rounds(RecurrentTarget(hybrid), torch.arange(2, 12)[None])
     assert found["tree / one node"]["1"] == 1 and all(set(by) == {"1", "4"} for by in found.values())
     assert found["N states, MB"] == {"1": round(STATE / 1e6, 4), "4": round(4 * STATE / 1e6, 4)}
     assert 0 < found["memory of a round, MB"]["1"] < found["memory of a round, MB"]["4"]
 
 
 def test_rounds_of_a_benchmark_keep_nothing(hybrid: BambaForCausalLM) -> None:
-    target, prompt = recurrent(hybrid), torch.arange(2, 12)[None]
+    target, prompt = RecurrentTarget(hybrid), torch.arange(2, 12)[None]
     cache = target.start(prompt, 1, 8).cache
 
     def held() -> list[torch.Tensor]:
         layers = cache.slots.recurrent.values()
-        return [cache.slots.length, *(fold.state.clone() for layer in layers for fold in layer.folds.values())]
+        return [cache.slots.length, *(fold.state.clone() for layer in layers for fold in layer.operations.values())]
 
     before = held()
     for parents in ((), (-1, -1, 0, 2), (-1, 0, 1)):

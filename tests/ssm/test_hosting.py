@@ -19,7 +19,7 @@ from mmspec.hosts.target import TransformersTarget
 from mmspec.registry import hookimpl, installed
 from mmspec_ssm.ops.ssd import Ssd
 from mmspec_ssm.plugin import OPS
-from mmspec_ssm.target import declared, recurrent, without_advice
+from mmspec_ssm.target import RecurrentTarget, declared, without_advice
 from tests.support.zoo import build
 
 
@@ -52,7 +52,7 @@ def test_the_modules_functions_are_the_original_objects(bamba: Any) -> None:
         assert same(functions(bamba), before)
     mmspec.disable(bamba)
     assert same(functions(bamba), before)
-    target = recurrent(bamba)
+    target = RecurrentTarget(bamba)
     started = target.start(prompts(), 4, 1)
     with pytest.raises(RuntimeError):
         target.verify(started.cache, Draft.alone(torch.zeros(5, dtype=torch.int64)))  # five rows of two
@@ -76,7 +76,7 @@ def test_another_thread_gets_transformers_own_functions(bamba: Any, monkeypatch:
         thread.join()
         return forward(*args, **kwargs)
 
-    target = recurrent(bamba)
+    target = RecurrentTarget(bamba)
     started = target.start(prompts(), 4, 1)
     monkeypatch.setattr(Ssd, "forward", beside)
     target.verify(started.cache, Draft.alone(torch.tensor([5, 6])))
@@ -88,7 +88,7 @@ def test_another_thread_gets_transformers_own_functions(bamba: Any, monkeypatch:
 def test_the_ways_for_single_tokens_are_never_taken(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A round without a draft is a tree of one node: the same operations, no state of transformers' own."""
     model = build(name)
-    target = recurrent(model)
+    target = RecurrentTarget(model)
     module = sys.modules[type(model).__module__]
     singles = [own for own in vars(module) if own.endswith("_update") or "recurrent_gated" in own]
     assert len(singles) >= 2
@@ -104,7 +104,7 @@ def test_the_ways_for_single_tokens_are_never_taken(name: str, monkeypatch: pyte
 def test_states_are_float32_and_stay_where_they_are(bamba: Any) -> None:
     """Of a model in half precision, too; commits write in place."""
     with pytest.warns(UserWarning, match=r"kept in float32, also those of a model in torch\.bfloat16"):
-        target = recurrent(copy.deepcopy(bamba).to(torch.bfloat16))
+        target = RecurrentTarget(copy.deepcopy(bamba).to(torch.bfloat16))
     started = target.start(prompts(), 4, 1)
     layers = started.cache.slots.recurrent
     places = {i: layer.states("recurrent")[0].data_ptr() for i, layer in layers.items()}
@@ -119,10 +119,10 @@ def test_a_third_party_adds_an_architecture(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.delitem(OPS, "mamba2_chunk_scan")
     model = build("mamba2", seed=3)
     with pytest.raises(ValueError, match=r"not .*mamba2_chunk_scan"):
-        recurrent(model)
+        RecurrentTarget(model)
     monkeypatch.delitem(OPS, "causal_conv1d_fn")
     with pytest.raises(ValueError, match=r"causal_conv1d_fn.*mamba2_chunk_scan.* hook mmspec_tree_ops"):
-        recurrent(model)
+        RecurrentTarget(model)
 
     class Acme:
         @hookimpl
@@ -138,7 +138,7 @@ def test_a_third_party_adds_an_architecture(monkeypatch: pytest.MonkeyPatch) -> 
 
     installed().register(Acme(), "acme")
     try:
-        assert "tree" in recurrent(model).offers
+        assert "tree" in RecurrentTarget(model).offers
         monkeypatch.setitem(OPS, "mamba2_chunk_scan", "mmspec_ssm.ops.ssd:Ssd")
         with pytest.raises(ValueError, match="'ssm' and 'acme' both declare 'mamba2_chunk_scan'"):
             declared()
@@ -165,7 +165,7 @@ def test_a_forward_that_a_kernels_hub_replaced_is_refused() -> None:
     mixer = model.backbone.layers[1].mixer
     mixer.forward = lambda *args, **kwargs: None
     with pytest.raises(ValueError, match=r"forward of backbone\.layers\.1\.mixer was replaced, as use_kernels=True"):
-        recurrent(model)
+        RecurrentTarget(model)
 
 
 def test_a_whole_module_in_the_place_of_a_mixer_is_refused() -> None:
@@ -176,14 +176,14 @@ def test_a_whole_module_in_the_place_of_a_mixer_is_refused() -> None:
     model = build("bamba", seed=5)
     model.model.layers[2].mamba = Fused()
     with pytest.raises(ValueError, match=r"recurrent layers \[2\] ran no operation that a plugin declares"):
-        recurrent(model)
+        RecurrentTarget(model)
 
 
 def test_a_model_that_was_compiled_in_place_is_refused() -> None:
     model = build("bamba")
     model.compile()
     with pytest.raises(ValueError, match="was compiled in place"):
-        recurrent(model)
+        RecurrentTarget(model)
 
 
 def test_a_model_without_the_plugin_is_refused(bamba: Any) -> None:
@@ -202,7 +202,7 @@ def test_a_cache_without_states_is_refused(bamba: Any) -> None:
 
 
 def test_recurrent_targets_do_not_offer_to_forget(bamba: Any) -> None:
-    target = recurrent(bamba)
+    target = RecurrentTarget(bamba)
     component = installed().target_for(bamba)
     assert component is not None and target.offers == component.offers == {"discrete", "tree", "text", "grow"}
     started = target.start(prompts(), 4, 1)
@@ -254,7 +254,7 @@ def test_transformers_goes_on_from_zero_and_we_do_not() -> None:
         stocks = model(ids[:, 8:], cache_params=cache, use_cache=True).logits[0]
     fault = (stocks - whole).abs().amax(-1)
     assert float(fault[1:].max()) > 1e-3, "transformers was mended: say so, and drop the warning from the README"
-    target = recurrent(model)
+    target = RecurrentTarget(model)
     started = target.start(ids[:, :8], 8, 4)
     draft = Draft.chain(ids[:, 9:]).rooted(ids[:, 8], torch.tensor([9]))
     ours = target.verify(started.cache, draft).logits

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from mmspec.core.tree import TreeIndex
-from mmspec.hosts.tree_op import Branches, Kept
+from mmspec.hosts.tree_op import Branches, KeptNodes
 
 ROWS = 3
 STATIC = (-1, 0, 0, 1, 1, 2, 3, 5, 6, 0)
@@ -41,11 +41,11 @@ def path(parents: list[int], node: int) -> list[int]:
     return [*(path(parents, parents[node]) if node else []), node]
 
 
-def kept(paths: list[list[int]]) -> Kept:
+def kept(paths: list[list[int]]) -> KeptNodes:
     """Rows keep whole paths from the root, or nothing."""
     longest = max(1, *(len(p) for p in paths))
     beyond = [p[1:] + [-1] * (longest - max(1, len(p))) for p in paths]
-    return Kept.along(torch.tensor(beyond, dtype=torch.int64), torch.tensor([len(p) for p in paths]))
+    return KeptNodes.along(torch.tensor(beyond, dtype=torch.int64), torch.tensor([len(p) for p in paths]))
 
 
 def assert_tree(case: Any, parents: list[list[int]], state: Tensor | None, before: Tensor) -> dict[str, Tensor]:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from mmspec.core.types import Draft
 from mmspec.hosts.target import TransformersTarget
-from mmspec_ssm.target import recurrent
+from mmspec_ssm.target import RecurrentTarget
 from tests.support.zoo import RECURRENT
 
 FAST = ["mamba2", "bamba", "mamba", "falcon_mamba", "jamba", "falcon_h1"]
@@ -28,7 +28,7 @@ def target_of(name: str) -> TransformersTarget:
     zoo = RECURRENT[name]
     config = {**zoo.config, **({"num_hidden_layers": 2} if name in FAST else {})}
     recipe = dataclasses.replace(zoo, config=config, gain=min(zoo.gain, 2.0), head=2.0, embedding=1.0)
-    return recurrent(recipe.model())
+    return RecurrentTarget(recipe.model())
 
 
 def ids_of(*shape: int) -> Tensor:

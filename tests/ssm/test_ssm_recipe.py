@@ -18,9 +18,8 @@ from mmspec.kits.text import corpus
 from mmspec.registry import installed
 from mmspec.training import loop
 from mmspec.training.loop import LoopOptions
-from mmspec_ssm.train import recipe as module
-from mmspec_ssm.train import ship
-from mmspec_ssm.train.recipe import TEACHER, SsmRecipe, made_model
+from mmspec_ssm import train as module
+from mmspec_ssm.train import NAME, TEACHER, SsmRecipe, initial_model
 
 LARGEST = 12e6
 """Bytes of what is shipped."""
@@ -37,7 +36,7 @@ SMALL: dict[str, Any] = dict(
 
 
 def test_the_shipped_model_fits_its_budget() -> None:
-    model = made_model(SsmRecipe(), load_tokenizer(TEACHER))
+    model = initial_model(SsmRecipe(), load_tokenizer(TEACHER))
     parameters = sum(p.numel() for p in model.parameters())
     assert 4.5e6 < parameters - model.get_input_embeddings().weight.numel() < 5.5e6
     tokenizer = (shipped.asset("text-14m") / "tokenizer.json").stat().st_size
@@ -48,7 +47,7 @@ def test_the_shipped_model_fits_its_budget() -> None:
 
 def test_heads_begin_with_memories_of_many_lengths(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "SIZES", SMALL)
-    mixer = made_model(RECIPE, load_tokenizer(TEACHER)).model.layers[0].mamba
+    mixer = initial_model(RECIPE, load_tokenizer(TEACHER)).model.layers[0].mamba
     steps = softplus(mixer.dt_bias)
     torch.testing.assert_close(steps, torch.tensor([1e-3, 0.1]))
     decay = (-mixer.A_log.exp() * steps).exp()
@@ -60,12 +59,13 @@ def test_heads_begin_with_memories_of_many_lengths(monkeypatch: pytest.MonkeyPat
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]:
     """`run(name, say)`: the whole recipe with a tiny model, a checkpoint and a line after every step; returns `out`."""
     monkeypatch.setattr(module, "SIZES", SMALL)
+    monkeypatch.setattr(corpus, "load", lambda files: TEXT)
     monkeypatch.setattr(
         module, "LoopOptions", lambda steps, rate: LoopOptions(steps, rate, warmup=1, save_every=1, log_every=1)
     )
 
     def once(name: str, say: Callable[[str], None] = lambda line: None) -> Path:
-        ship.train_and_ship(TEXT, RECIPE, tmp_path / name, tmp_path / name / "work", "cpu", say)
+        module.train(tmp_path / name, tmp_path / name / "work", [], RECIPE, "cpu", say)
         return tmp_path / name
 
     return once
@@ -78,17 +78,17 @@ def test_an_interrupted_run_ships_what_a_whole_one_does(run: Callable[..., Path]
 
     with pytest.raises(KeyboardInterrupt):
         run("broken", interrupt)
-    assert not (tmp_path / "broken" / ship.NAME).exists()
+    assert not (tmp_path / "broken" / NAME).exists()
     lines: list[str] = []
     broken, whole = run("broken", lines.append), run("whole")
     assert "resuming at step 2 of 4" in lines and not list(tmp_path.rglob("*.part*"))
-    models = [AutoModelForCausalLM.from_pretrained(out / ship.NAME) for out in (broken, whole)]
+    models = [AutoModelForCausalLM.from_pretrained(out / NAME) for out in (broken, whole)]
     trained = torch.load(whole / "work" / "model" / loop.CHECKPOINT, weights_only=True)["model"]
     for (name, ours), theirs in zip(models[0].state_dict().items(), models[1].state_dict().values(), strict=True):
         assert ours.dtype == torch.float16 and torch.equal(ours, theirs) and torch.equal(ours, trained[name].half())
-    tokenizer = AutoTokenizer.from_pretrained(whole / ship.NAME)
+    tokenizer = AutoTokenizer.from_pretrained(whole / NAME)
     assert len(tokenizer) == models[0].config.vocab_size and tokenizer.padding_side == "left"
-    facts = json.loads((whole / ship.NAME / "training.json").read_text())
+    facts = json.loads((whole / NAME / "training.json").read_text())
     assert facts["parameters"] == sum(p.numel() for p in models[0].parameters())
     assert set(facts["held_out_nats_per_token"]) == {"code", "prose"} and facts["recipe"]["steps"] == 4
     target = installed().target_for(models[0])
@@ -97,11 +97,11 @@ def test_an_interrupted_run_ships_what_a_whole_one_does(run: Callable[..., Path]
 
 def test_the_teacher_is_asked_unless_the_loss_is_hard(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "SIZES", SMALL)
-    model = made_model(RECIPE, load_tokenizer(TEACHER))
+    model = initial_model(RECIPE, load_tokenizer(TEACHER))
     ids = torch.arange(2, 34).view(2, 16)
-    soft = module._loss(RECIPE, "cpu")(model, ids)
+    soft = module.loss_of(RECIPE, "cpu")(model, ids)
     monkeypatch.setattr(module, "load_model", None)  # calling it would fail
-    hard = module._loss(SsmRecipe(hard=1.0), "cpu")(model, ids)
+    hard = module.loss_of(SsmRecipe(hard=1.0), "cpu")(model, ids)
     assert soft.isfinite() and hard.isfinite() and (soft - hard).detach().abs() > 1e-3
     soft.backward()
     assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
@@ -116,12 +116,11 @@ def test_the_command_hands_its_options_on_and_says_how_to_resume(
         calls.append(args)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(ship, "train_and_ship", interrupted)
-    monkeypatch.setattr(corpus, "load", lambda files: files)
+    monkeypatch.setattr(module, "train", interrupted)
     prose = tmp_path / "prose.txt"
     prose.write_text("Once.")
     places = ["--prose", str(prose), "--out", str(tmp_path / "out"), "--work", str(tmp_path / "work")]
     made = CliRunner().invoke(build(), ["train", "ssm", *places, "--steps", "7", "--hard", "1"])
     assert made.exit_code == 130 and "same command again to resume" in made.output
-    assert calls[0][:4] == ([prose], SsmRecipe(steps=7, hard=1.0), tmp_path / "out", tmp_path / "work")
+    assert calls[0][:4] == (tmp_path / "out", tmp_path / "work", [prose], SsmRecipe(steps=7, hard=1.0))
     assert CliRunner().invoke(build(), ["train", "ssm", *places, "--hard", "2"]).exit_code == 2

@@ -7,11 +7,11 @@ import torch
 
 import mmspec
 from mmspec.compare.equality import assert_same, stock
-from mmspec.core.drafters.static_tree import likeliest_tree
+from mmspec.core.drafters.static_tree import expected_units, likeliest_tree
 from mmspec_ssm.drafters import stree as module
-from mmspec_ssm.drafters.static import Static
-from mmspec_ssm.drafters.stree import Stree, StreeOptions, expected
-from mmspec_ssm.target import recurrent
+from mmspec_ssm.drafters.static import StaticShape
+from mmspec_ssm.drafters.stree import Stree, StreeOptions
+from mmspec_ssm.target import RecurrentTarget
 from tests.support.zoo import build, noisy
 
 RATES = (0.6, 0.2, 0.1)
@@ -30,12 +30,13 @@ def prompts() -> dict[str, torch.Tensor]:
 
 def test_the_shape_is_the_likeliest_tree_and_budgets_cut_levels() -> None:
     parents, ranks = likeliest_tree(RATES, 4, 12)
-    shape = Static(parents, ranks)
+    shape = StaticShape(parents, ranks)
     assert shape.levels(9) == 4 and shape.width(9) == 12 and shape.parents(9) == parents
     assert shape.widest == 3 and shape.levels(2) == 2
     top = shape.parents(2)
     assert top == parents[: len(top)] and shape.width(2) == len(top) == shape.fed(3)
-    assert expected(shape, RATES) == pytest.approx(1 + sum(_chance(parents, ranks, node) for node in range(12)))
+    chances = (_chance(parents, ranks, node) for node in range(12))
+    assert expected_units(parents, ranks, RATES) == pytest.approx(1 + sum(chances))
 
 
 def _chance(parents: tuple[int, ...], ranks: tuple[int, ...], node: int) -> float:
@@ -79,13 +80,13 @@ def test_the_size_is_what_the_machine_says(
         return {n: 0.0 if target is drafter.model else seconds(n) for n in sizes}
 
     monkeypatch.setattr(module, "pass_seconds", measured)
-    drafter.bind(recurrent(hybrid))
+    drafter.bind(RecurrentTarget(hybrid))
     assert drafter.width(8) == nodes
 
 
 def test_the_size_is_really_measured(hybrid: Any) -> None:
     drafter = Stree(StreeOptions(model=hybrid))
-    drafter.bind(recurrent(hybrid))
+    drafter.bind(RecurrentTarget(hybrid))
     assert drafter.width(8) + 1 in module.SIZES
 
 

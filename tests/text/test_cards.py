@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from mmspec import shipped
+from mmspec.kits.text.cards import write_cards
 from mmspec.report.cards import described, from_facts, render
-from mmspec_text.cards import SHIPPED, write_all
+from mmspec_text.cards import SHIPPED
 
 FACTS = {
     "parameters": 1234567,
@@ -35,7 +36,7 @@ def test_all_cards_are_written(tmp_path: Path) -> None:
     for model in SHIPPED:
         (tmp_path / "assets" / model.name).mkdir(parents=True)
         (tmp_path / "assets" / model.name / "training.json").write_text(json.dumps(FACTS))
-    write_all(tmp_path / "assets", tmp_path / "cards")
+    write_cards(SHIPPED, tmp_path / "assets", tmp_path / "cards")
     assert {path.stem for path in (tmp_path / "cards").iterdir()} == {model.name for model in SHIPPED}
 
 

@@ -13,7 +13,7 @@ import mmspec
 from mmspec.hosts import loading
 from mmspec.hosts.loading import fetched, load_model
 from mmspec.hosts.outline import outline
-from mmspec.hosts.stored import Stored, refuse_misfit, stored_in, strangers
+from mmspec.hosts.weight_files import StoredTensor, refuse_mismatch, stored_tensors, unexpected_keys
 
 WEIGHTS = "model.safetensors"
 UP = "model.layers.1.mlp.up_proj.weight"
@@ -129,7 +129,7 @@ def test_what_published_files_have_beside_their_weights_is_no_misfit(
     assert same(tmp_path / "tied", tied, prompts(2)), "a head that is the embedding once more"
     target.save_pretrained(tmp_path / "shards", max_shard_size="50KB")
     assert len(list((tmp_path / "shards").glob("*.safetensors"))) > 2
-    assert len(stored_in(tmp_path / "shards")) == 21 and same(tmp_path / "shards", target, prompts(2))
+    assert len(stored_tensors(tmp_path / "shards")) == 21 and same(tmp_path / "shards", target, prompts(2))
 
 
 def test_old_masks_of_truth_values_are_no_integer_weights(tmp_path: Path) -> None:
@@ -144,19 +144,19 @@ def test_old_masks_of_truth_values_are_no_integer_weights(tmp_path: Path) -> Non
 
 def test_integers_of_a_quantised_file_are_meant(target: Any) -> None:
     said = {"quantization_config": {"quant_method": "bitsandbytes", "load_in_4bit": True}}
-    packed = {name: Stored("U8", (weights.numel() // 2, 1)) for name, weights in target.named_parameters()}
+    packed = {name: StoredTensor("U8", (weights.numel() // 2, 1)) for name, weights in target.named_parameters()}
     with torch.device("meta"):
         model = type(target)(target.config)
-    refuse_misfit(model, said, packed, "it")
+    refuse_mismatch(model, said, packed, "it")
     for other in ({}, {"quantization_config": {}}, {"quantization_config": {"quant_method": "made-up"}}):
         with pytest.raises(ValueError, match="are integers and its config has no quantization_config"):
-            refuse_misfit(model, other, packed, "it")
+            refuse_mismatch(model, other, packed, "it")
 
 
 def test_the_text_half_of_a_model_that_sees_is_no_misfit_and_a_dropped_layer_of_it_is(target: Any) -> None:
     eyes, layer = "vision_model.layers.0.weight", "model.layers.7.mlp.up_proj.weight"
-    assert strangers(target, [eyes, layer], {"vision_config": {}, "text_config": {}}, {}) == [layer]
-    assert strangers(target, [eyes, layer], {"text_config": {}}, {}) == [eyes, layer]
+    assert unexpected_keys(target, [eyes, layer], {"vision_config": {}, "text_config": {}}, {}) == [layer]
+    assert unexpected_keys(target, [eyes, layer], {"text_config": {}}, {}) == [eyes, layer]
 
 
 def test_a_drafter_that_is_not_whole_is_refused_by_enable(target: Any, saved: Path) -> None:

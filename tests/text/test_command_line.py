@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 from mmspec import cli
 from mmspec.cli.app import build
 from mmspec.hosts.loading import load_model, load_tokenizer
-from mmspec.kits.text import writing as demo
+from mmspec.kits.text import demo
 from mmspec_text.drafters.prompt_lookup import PromptLookup
 
 PROMPT = "the cat and the dog and the "

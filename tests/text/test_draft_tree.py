@@ -46,10 +46,10 @@ def test_a_reranked_tree_under_recursive_rejection_is_refused(target: Any, good:
 
 
 def test_options_become_shapes() -> None:
-    made = DraftTreeOptions(width=4, nodes=9, spread=0.5).made()
+    made = DraftTreeOptions(width=4, nodes=9, spread=0.5).build_shape()
     assert made == Rerank(frontier=4, children=4, nodes=9, spread=0.5)
-    assert DraftTreeOptions(shape="branching", branching=(4, 2)).made() == Branching((4, 2))
-    assert DraftTreeOptions(shape="beam", width=3).made() == Beam(3)
+    assert DraftTreeOptions(shape="branching", branching=(4, 2)).build_shape() == Branching((4, 2))
+    assert DraftTreeOptions(shape="beam", width=3).build_shape() == Beam(3)
 
 
 @pytest.mark.parametrize(

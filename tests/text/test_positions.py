@@ -11,8 +11,8 @@ import mmspec
 from mmspec.compare.equality import stock
 from mmspec.hosts import self_check
 from mmspec.hosts.anatomy import Anatomy
-from mmspec.hosts.self_check import StockLoop
-from mmspec.hosts.stock_loop import AHEAD, jumps
+from mmspec.hosts.self_check import StockGenerate
+from mmspec.hosts.stock_generate import AHEAD, position_jump
 from mmspec.kits.text.pipeline import TextPipeline
 from tests.support.zoo import REFUSED, build
 from tests.support.zoo.recipe import scaled
@@ -77,10 +77,10 @@ def test_asking_ahead_changes_no_cache() -> None:
     recipe = VISION["exaone4_5"]
     model, inputs = recipe.model(), recipe.inputs(3)
     columns = inputs["input_ids"].shape[1]
-    loop = StockLoop(Anatomy.of(model), inputs["input_ids"], {k: v for k, v in inputs.items() if k != "input_ids"})
+    loop = StockGenerate(Anatomy.of(model), inputs["input_ids"], {k: v for k, v in inputs.items() if k != "input_ids"})
     positions = loop.ahead()
     assert loop.counts and loop.cache.get_seq_length() == columns
-    assert positions is not None and positions.shape == (3, AHEAD) and not jumps(positions)
+    assert positions is not None and positions.shape == (3, AHEAD) and not position_jump(positions)
     assert (positions == columns + torch.arange(AHEAD)).all(), "padding was not counted"
     assert not any(part._forward_pre_hooks for part in model.modules())
     fork, unit = loop.fork(), loop.logits.argmax(-1)
@@ -93,10 +93,10 @@ def test_asking_ahead_changes_no_cache() -> None:
 
 def test_own_steps_are_compared_once_for_a_kind_of_prompt(monkeypatch: pytest.MonkeyPatch) -> None:
     recipe, steps = VISION["qwen2_vl"], []
-    right = StockLoop.step
+    right = StockGenerate.step
     model = recipe.model()
     with mmspec.enable(model, "prompt-lookup"):
-        monkeypatch.setattr(StockLoop, "step", lambda self, units: (steps.append(len(units)), right(self, units)))
+        monkeypatch.setattr(StockGenerate, "step", lambda self, units: (steps.append(len(units)), right(self, units)))
         for batch in (3, 3, 2):
             model.generate(**recipe.inputs(batch), **CALL)
     assert steps == [3] * self_check.STEPS
@@ -104,10 +104,12 @@ def test_own_steps_are_compared_once_for_a_kind_of_prompt(monkeypatch: pytest.Mo
 
 def test_what_jumps_is_said() -> None:
     counted = torch.arange(5)
-    assert not jumps(counted[None]) and not jumps(counted.expand(3, 2, -1) + torch.tensor([1, 5, 9])[:, None, None])
+    assert not position_jump(counted[None]) and not position_jump(
+        counted.expand(3, 2, -1) + torch.tensor([1, 5, 9])[:, None, None]
+    )
     still = torch.stack([counted, counted * 0, counted])[:, None]
-    assert "(0, 0, 0), (1, 0, 1), (2, 0, 2)" in jumps(still)
-    assert "7, 7, 8" in jumps(torch.stack([counted, torch.tensor([7, 7, 8, 9, 10])]))
+    assert "(0, 0, 0), (1, 0, 1), (2, 0, 2)" in position_jump(still)
+    assert "7, 7, 8" in position_jump(torch.stack([counted, torch.tensor([7, 7, 8, 9, 10])]))
 
 
 def test_a_model_that_steps_otherwise_is_refused(make_llama: Callable) -> None:

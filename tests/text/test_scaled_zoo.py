@@ -12,7 +12,7 @@ import mmspec
 from mmspec.compare.equality import assert_same, stock
 from mmspec.hosts import target
 from mmspec.hosts.passes import Passes
-from mmspec.hosts.stock_loop import StockLoop
+from mmspec.hosts.stock_generate import StockGenerate
 from mmspec.hosts.target import TransformersTarget
 from tests.support.zoo import ARCHITECTURES, RECURRENT, build
 from tests.support.zoo.recipe import SPREAD, scaled
@@ -97,8 +97,8 @@ def test_a_wrong_position_is_seen(name: str, prompts: Callable, monkeypatch: pyt
 def test_a_root_in_a_wrong_place_is_seen_in_the_call(prompts: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
     """Behind a picture positions are the call's own: a shift that is off by one is no matter of the model."""
     model, inputs = made("qwen2_vl", prompts)
-    right = StockLoop.following
-    monkeypatch.setattr(StockLoop, "following", lambda self: right(self) + 1)
+    right = StockGenerate.following
+    monkeypatch.setattr(StockGenerate, "following", lambda self: right(self) + 1)
     with (
         mmspec.enable(model, "prompt-lookup"),
         pytest.raises(

@@ -19,8 +19,8 @@ import mmspec
 from mmspec.compare.equality import assert_same
 from mmspec.hosts.loading import load_tokenizer
 from mmspec_text.drafters.suffix import Suffix, SuffixOptions
-from mmspec_text.drafters.suffix_corpus import Corpus
-from mmspec_text.drafters.suffix_statistics import Recent, Seen
+from mmspec_text.drafters.suffix_corpus import SuffixArray
+from mmspec_text.drafters.suffix_statistics import NgramCounts, RecentCounts
 
 ENDS = [17, 40, 41, 63, 77, 90, 91, 92, 101, 120]
 TOKENIZER = "mmspec/text-1m"
@@ -58,7 +58,7 @@ def test_counts_of_a_growing_text(shortest: int, longest: int) -> None:
     random.seed(shortest * 10 + longest)
     found = missed = 0
     for _ in range(60):
-        vocab, seen, text = random.choice([2, 3, 6, 30]), Seen(shortest, longest), list[int]()
+        vocab, seen, text = random.choice([2, 3, 6, 30]), NgramCounts(shortest, longest), list[int]()
         for _ in range(random.randint(1, 8)):
             new = [random.randrange(vocab) for _ in range(random.randint(0, 9))]
             seen.extend(text, new)
@@ -76,7 +76,7 @@ def test_corpus(shortest: int, longest: int) -> None:
     for trial in range(40):
         ids = random.sample(range(100_000), random.choice([2, 3, 6, 30]))
         documents = [random.choices(ids, k=random.randint(1, 40)) for _ in range(random.randint(1, 4))]
-        corpus = Corpus(documents if trial % 2 else documents[0], shortest, longest)
+        corpus = SuffixArray(documents if trial % 2 else documents[0], shortest, longest)
         assert corpus.largest == max(max(d) for d in (documents if trial % 2 else documents[:1]))
         for _ in range(10):
             text = random.choices([*ids, 5], k=random.randint(0, 7))
@@ -88,17 +88,17 @@ def test_corpus(shortest: int, longest: int) -> None:
 
 def test_ids_beyond_16_bits_stay_apart() -> None:
     """70,000 and 4,464 are the same number in 16 bits: REST's published index takes one for the other."""
-    corpus = Corpus([70_000, 1, 4_464, 2, 70_000, 1, 200_000, 131_072 + 9], 1, 4)
+    corpus = SuffixArray([70_000, 1, 4_464, 2, 70_000, 1, 200_000, 131_072 + 9], 1, 4)
     assert corpus.guess([70_000]).unit == 1 and corpus.guess([4_464]).unit == 2
     assert corpus.guess([200_000]).unit == 131_081 and corpus.guess([131_081]) is None
     torch.manual_seed(0)
     big = torch.randint(65_536, 150_000, (50_000,))
-    corpus, place = Corpus(big, 1, 8), 31_000
+    corpus, place = SuffixArray(big, 1, 8), 31_000
     assert corpus.guess(big[place - 5 : place].tolist()).unit == int(big[place])
 
 
 def test_a_large_corpus_of_one_token() -> None:
-    guess = Corpus(np.zeros(20_000, np.int64), 1, 16).guess([0] * 30)
+    guess = SuffixArray(np.zeros(20_000, np.int64), 1, 16).guess([0] * 30)
     assert (guess.unit, guess.count, guess.matched) == (0, 20_000 - 16, 16)
 
 
@@ -183,7 +183,7 @@ def test_earlier_calls_are_remembered_if_asked(target: Any, prompts: Callable) -
 
 
 def test_recent_forgets_by_generations() -> None:
-    recent = Recent(20, 1, 3)
+    recent = RecentCounts(20, 1, 3)
     recent.extend([], [1, 2])
     for i in range(5):
         recent.extend([], [50 + i] * 5)

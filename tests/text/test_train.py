@@ -17,8 +17,9 @@ from transformers import LlamaForCausalLM
 
 from mmspec.hosts.loading import load_model, load_tokenizer
 from mmspec.kits.text import corpus
+from mmspec.kits.text.training import TrainingText
 from mmspec.training import loop
-from mmspec.training.loop import LoopOptions, fit, schedule
+from mmspec.training.loop import LoopOptions, fit, scheduled
 from mmspec.training.losses import distillation, next_token
 from mmspec_text import train
 
@@ -168,16 +169,16 @@ def test_an_interrupt_while_a_checkpoint_is_written_keeps_the_one_before(
 
 
 def test_what_is_held_out_is_not_trained_on(run: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: dict[int, Tensor] = {}
-    batch = train._batch
+    seen: list[Tensor] = []
+    batch = TrainingText.batch_at
 
-    def watching(streams: list[Tensor], *args: Any, **kwargs: Any) -> Tensor:
-        seen.update(enumerate(streams))
-        return batch(streams, *args, **kwargs)
+    def watching(text: TrainingText, *args: Any, **kwargs: Any) -> Tensor:
+        seen[:] = text.code, text.prose
+        return batch(text, *args, **kwargs)
 
-    monkeypatch.setattr(train, "_batch", watching)
+    monkeypatch.setattr(TrainingText, "batch_at", watching)
     out = run("whole")
-    texts = [load_tokenizer(str(out / "text-14m")).decode(stream) for stream in seen.values()]
+    texts = [load_tokenizer(str(out / "text-14m")).decode(stream) for stream in seen]
     assert "def first(x)" in texts[0] and "class Decoder" in texts[0] and "To be or not to be" in texts[1]
     for text in texts:
         assert "zebra" not in text.lower() and "quokka" not in text
@@ -229,11 +230,17 @@ def test_losses_are_their_formulas() -> None:
 
 def test_the_schedule() -> None:
     options = LoopOptions(steps=100, learning_rate=2.0, warmup=10)
-    rates = [schedule(step, options) for step in range(101)]
-    assert rates[:10] == pytest.approx([0.2 * (i + 1) for i in range(10)])
-    assert rates[10] == max(rates) == 2.0 and rates[100] == pytest.approx(0.1) == min(rates)
+    optimizer = torch.optim.SGD([torch.zeros(1)], lr=options.learning_rate)
+    schedule, rates = scheduled(optimizer, options), list[float]()
+    for _ in range(101):
+        rates += schedule.get_last_lr()
+        optimizer.step()
+        schedule.step()
+    assert rates[:10] == pytest.approx([0.2 * i for i in range(10)])
+    assert rates[10] == max(rates) == 2.0 and rates[100] == pytest.approx(0.1) == min(rates[1:])
     assert all(a > b for a, b in itertools.pairwise(rates[10:]))
     assert rates[55] == pytest.approx(2.0 * (0.05 + 0.95 / 2))  # half-way down the cosine
+    assert scheduled(optimizer, options, done=37).get_last_lr() == pytest.approx([rates[37]])
 
 
 def test_the_loop_learns_and_clips(tmp_path: Path) -> None:

@@ -141,19 +141,18 @@ def text(monkeypatch: pytest.MonkeyPatch) -> Any:
     from mmspec.kits.text.corpus import Corpus
     from mmspec_text import train
 
-    monkeypatch.setattr(train.texts, "load", lambda files: Corpus(["a"], ["b"], ["c"], ["d"]))
+    monkeypatch.setattr(train.corpora, "load", lambda files: Corpus(["a"], ["b"], ["c"], ["d"]))
     monkeypatch.setattr(train, "_tokenizer", stopped)
     return lambda work, steps: train.train(work, work, [], replace(train.TextRecipe(), steps=steps))
 
 
 def ssm(monkeypatch: pytest.MonkeyPatch) -> Any:
     from mmspec.kits.text.corpus import Corpus
-    from mmspec_ssm.train import ship
-    from mmspec_ssm.train.recipe import SsmRecipe
+    from mmspec_ssm import train
 
-    monkeypatch.setattr(ship, "train", stopped)
-    corpus = Corpus(["a"], ["b"], ["c"], ["d"])
-    return lambda work, steps: ship.train_and_ship(corpus, SsmRecipe(steps=steps), work, work, "cpu", print)
+    monkeypatch.setattr(train.corpora, "load", lambda files: Corpus(["a"], ["b"], ["c"], ["d"]))
+    monkeypatch.setattr(train, "load_tokenizer", stopped)
+    return lambda work, steps: train.train(work, work, [], train.SsmRecipe(steps=steps))
 
 
 def image(monkeypatch: pytest.MonkeyPatch) -> Any:

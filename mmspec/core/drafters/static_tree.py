@@ -7,6 +7,7 @@ and again is optimal (the paper's dynamic programme finds the same trees).
 """
 
 import heapq
+from collections.abc import Sequence
 from functools import lru_cache
 
 
@@ -44,3 +45,33 @@ def likeliest_tree(rates: tuple[float, ...], depth: int, nodes: int) -> tuple[tu
     taken.sort(key=lambda path: (len(path), path))
     place = {path: i for i, path in enumerate(taken)} | {(): -1}
     return tuple(place[path[:-1]] for path in taken), tuple(path[-1] for path in taken)
+
+
+def expected_units(parents: Sequence[int], ranks: Sequence[int], rates: Sequence[float]) -> float:
+    """The units that a round over a tree is expected to emit: 1, and the sum over its nodes of their path products.
+
+    Args:
+        parents: Parents of the drafted nodes, -1 for the root.
+        ranks: The rank of every node among its siblings.
+        rates: Chance of each rank.
+    """
+    reached: list[float] = []
+    for parent, rank in zip(parents, ranks, strict=True):
+        reached.append(rates[rank] * (reached[parent] if parent >= 0 else 1.0))
+    return 1.0 + sum(reached)
+
+
+def levels_of(parents: Sequence[int]) -> list[list[int]]:
+    """The drafted nodes of every level of a tree, from depth 1 on.
+
+    Args:
+        parents: Parents of the drafted nodes, -1 for the root.
+    """
+    depths = {-1: 0}
+    levels: list[list[int]] = []
+    for node, parent in enumerate(parents):
+        depths[node] = depths[parent] + 1
+        if depths[node] > len(levels):
+            levels.append([])
+        levels[depths[node] - 1].append(node)
+    return levels

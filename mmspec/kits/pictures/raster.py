@@ -14,7 +14,7 @@ from transformers.cache_utils import DynamicLayer
 from mmspec.core.tree import TreeIndex
 from mmspec.core.types import Draft
 from mmspec.hosts.linear import Kernels, kernels, narrow, renew
-from mmspec.hosts.masks import Pass
+from mmspec.hosts.masks import PassGeometry
 from mmspec.hosts.offload import awake, hooks_of
 from mmspec.hosts.slot_cache import SlotCache
 from mmspec.kits.pictures.conditions import Condition
@@ -136,7 +136,7 @@ class Raster:
         """
         nodes = x.shape[1]
         slots.open(first, nodes)
-        geometry = Pass(slots.length, index.ancestor[:, first:], index.depth, slots.visible)
+        geometry = PassGeometry(slots.length, index.ancestor[:, first:], index.depth, slots.visible)
         alone = nodes == 1 and index.is_chain and slots.start is not None and slots.holes is None
         mask = None if alone else _seen(geometry, slots, first, nodes)
         position = slots.length[:, None] + index.depth[:, first:]
@@ -145,8 +145,8 @@ class Raster:
         return self.model.run(x, position, mask, slots.layers)
 
 
-def _seen(geometry: Pass, slots: SlotCache, first: int, nodes: int) -> Tensor:
-    """The tree mask without padding of captions; a node always attends to itself, so that no row is empty."""
+def _seen(geometry: PassGeometry, slots: SlotCache, first: int, nodes: int) -> Tensor:
+    """The tree without padding of captions; a node always sees itself, or its row would be empty."""
     if slots.holes is None:
         return geometry.tree
     slot = torch.arange(slots.visible, device=slots.length.device)

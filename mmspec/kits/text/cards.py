@@ -1,8 +1,10 @@
-"""What the cards of shipped language models share: what they learned from, and how well."""
+"""What the cards of shipped language models share: training data, a table of held-out losses, writing the files."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+from mmspec.report.cards import Shipped, write
 from mmspec.report.views import View
 
 SOURCES = (
@@ -12,8 +14,25 @@ SOURCES = (
 
 
 def held_out(facts: Mapping[str, Any]) -> View:
-    """Held-out loss, and what was held out."""
+    """A table of held-out losses, with a note on the held-out text.
+
+    Args:
+        facts: The model's `training.json`.
+    """
     rows = [(name, f"{value:.3f}") for name, value in facts["held_out_nats_per_token"].items()]
     modules = ", ".join(facts["held_out_modules"])
     note = f"Held out: {modules}, and the last {facts['held_out_prose_share']:.0%} of the prose."
     return View("Held-out loss", ("text", "nats per token"), rows, note)
+
+
+def write_cards(shipped: Sequence[Shipped], assets: Path, cards: Path) -> None:
+    """Render the cards of models.
+
+    Args:
+        shipped: The descriptions of the models.
+        assets: Folder with the models.
+        cards: Folder that receives the cards; made if missing.
+    """
+    cards.mkdir(parents=True, exist_ok=True)
+    for model in shipped:
+        write(model, assets, cards)

@@ -1,4 +1,4 @@
-"""The text that the shipped language models learn: Python's standard library and a book of plays.
+"""The text that the shipped language models learn: Python's standard library, and prose from files.
 
 The standard library's source (PSF licence) is on every machine that runs Python. Tests, generated tables and vendored
 packages are left out. The held-out modules are fixed by name, so that every run holds out the same ones.
@@ -14,19 +14,13 @@ HELD_OUT_MODULES = (
     "email/message.py", "importlib/util.py", "concurrent/futures/thread.py", "unittest/suite.py", "wsgiref/handlers.py",
 )  # fmt: skip
 HELD_OUT_PROSE = 0.05
-"""Share of every prose file, counted from its end, that is held out."""
+"""The share of every prose file, at its end, that is held out."""
 
-_SKIPPED_FOLDERS = {
-    "site-packages",
-    "test",
-    "tests",
-    "idle_test",
-    "__pycache__",
-    "lib-dynload",
-    "encodings",
-    "pydoc_data",
-}
+_SKIPPED_FOLDERS = frozenset(
+    ["site-packages", "test", "tests", "idle_test", "__pycache__", "lib-dynload", "encodings", "pydoc_data"]
+)
 _LARGEST = 300_000
+"""Files of so many characters or more are left out; they are tables."""
 
 
 @dataclass(frozen=True)
@@ -48,8 +42,8 @@ def load(prose_files: list[Path], stdlib: Path | None = None) -> Corpus:
     """Read the corpus.
 
     Args:
-        prose_files: Plain-text files, UTF-8.
-        stdlib: Root of the standard library; default: that of the running interpreter.
+        prose_files: Plain-text files in UTF-8.
+        stdlib: The root of the standard library; default: that of the running interpreter.
 
     Raises:
         ValueError: A prose file is missing, or has no blank line where its held-out part should begin.

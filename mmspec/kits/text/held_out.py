@@ -1,8 +1,7 @@
-"""Held-out text that ships beside the text target: what benchmarks of language models take their prompts from, and
-lead decoders through.
+"""Held-out text for benchmarks of language models, stored beside the shipped text target.
 
-Pieces of files that the models never saw: Python's standard library (Python Software Foundation License 2.0) and
-Shakespeare (public domain).
+It has pieces of documents that the models were not trained on: Python's standard library (Python Software Foundation
+License 2.0) and Shakespeare (public domain).
 """
 
 import json
@@ -17,7 +16,7 @@ _CODE_FROM, _CODE_LENGTH, _PROSE_LENGTH = 600, 2600, 2200
 
 
 def write(folder: Path, corpus: Corpus) -> None:
-    """Cut pieces of the held-out documents, whole lines, into `folder`."""
+    """Write pieces of the held-out documents, in whole lines, into `folder`."""
     code = [_lines(text[_CODE_FROM : _CODE_FROM + _CODE_LENGTH]) for text in corpus.held_out_code]
     prose = "\n\n".join(corpus.held_out_prose)
     step = max(1, (len(prose) - _PROSE_LENGTH) // PIECES)
@@ -35,5 +34,5 @@ def read(model: str = "text-14m") -> dict[str, list[str]]:
 
 
 def _lines(piece: str) -> str:
-    """Without the lines that the cut went through."""
+    """The piece without its first and last line, which are cut."""
     return "".join(piece.splitlines(keepends=True)[1:-1])

@@ -23,11 +23,11 @@ from mmspec.registry.numbers import integers
 
 @dataclass
 class TextPipelineOutput(BaseOutput):
-    """What a call wrote.
+    """The output of a call.
 
     Attributes:
         texts: The continuations, without their prompts and without special tokens.
-        ids: Their tokens, the end token included: one tensor `[new]` a prompt.
+        ids: Their tokens, the end-of-text token included: one tensor `[new]` per prompt.
         report: Counts and times.
     """
 
@@ -65,13 +65,13 @@ class TextPipeline(Pipeline):
         """Load model and tokenizer.
 
         Args:
-            name: As in `mmspec.Pipeline.from_pretrained`.
-            model: Instead of the one at `name`.
-            tokenizer: Instead of the one at `name`.
-            device: Where to put a model that is loaded.
-            dtype: Of its weights, by name or torch's own; default: float32.
-            torch_dtype: The same, as diffusers calls it.
-            **how: As in `use`; by default as it was saved.
+            name: The name or folder, as in `mmspec.Pipeline.from_pretrained`.
+            model: A live model to use instead of the one at `name`.
+            tokenizer: A live tokenizer to use instead of the one at `name`.
+            device: The device for a model that is loaded.
+            dtype: The dtype of its weights, by name or torch's own; default: float32.
+            torch_dtype: The same setting under diffusers' name.
+            **how: The arguments of `use`; default: those that were saved with the pipeline.
 
         Raises:
             ValueError: There is no such model or dtype, or an argument of `use` is wrong.
@@ -105,16 +105,16 @@ class TextPipeline(Pipeline):
 
         Args:
             prompt: A text, or several.
-            max_new_tokens: Most tokens per prompt.
+            max_new_tokens: The most new tokens per prompt.
             temperature: Higher is more varied; 0 is greedy.
             top_k: Draw from the `top_k` likeliest tokens; lower is safer, 0 keeps all.
             top_p: Draw from the likeliest tokens that have this mass together; lower is safer, 1 keeps all.
-            min_p: Drop tokens less likely than this share of the likeliest; higher is safer, 0 keeps all.
-            seed: One, or one a prompt. A prompt's continuation does not depend on the method or on its batch.
-            generator: Instead of `seed`: a `torch.Generator`, or one a prompt.
-            k: Units to draft per round; default: what `use` was told.
-            streamer: One of transformers' streamers; one prompt only.
-            return_dict: Return the output object, or else a tuple of its fields.
+            min_p: Drop tokens less likely than this share of the likeliest one; higher is safer, 0 keeps all.
+            seed: A seed, or one per prompt. A prompt's continuation does not depend on the method or on the batch.
+            generator: A `torch.Generator`, or one per prompt, instead of `seed`.
+            k: Units to draft per round; default: that of `use`.
+            streamer: A streamer of transformers; for one prompt only.
+            return_dict: Whether to return the output object and not a tuple of its fields.
 
         Raises:
             ValueError: The prompt is empty or a number is out of its range.
@@ -136,11 +136,11 @@ class TextPipeline(Pipeline):
         )
         stream.end()
         texts = [self.tokenizer.decode(units, skip_special_tokens=True) for units in output.units]
-        made = TextPipelineOutput(texts, output.units, output.report)
-        return made if return_dict else (made.texts, made.ids, made.report)
+        result = TextPipelineOutput(texts, output.units, output.report)
+        return result if return_dict else (result.texts, result.ids, result.report)
 
     def _inputs(self, prompt: str | Sequence[str]) -> dict[str, Tensor]:
-        """Prompts as ids `[batch, prompt]`, padded on the left, and their mask; a padding token is not needed."""
+        """Ids `[batch, prompt]` of prompts, padded on the left, and their mask; no padding token is needed."""
         prompts = [prompt] if isinstance(prompt, str) else list(prompt) if isinstance(prompt, Iterable) else []
         if not prompts or not all(isinstance(p, str) for p in prompts):
             raise ValueError(f"a prompt is a text, or a list of at least one text, not {prompt!r}")

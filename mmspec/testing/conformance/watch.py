@@ -12,6 +12,7 @@ from torch import Tensor
 
 from mmspec.core.capabilities import Advising
 from mmspec.core.distributions import Categorical, Mixed, PointMass
+from mmspec.core.guard import form_error
 from mmspec.core.noise import DraftNoise
 from mmspec.core.protocols import Drafter, Target
 from mmspec.core.state import State

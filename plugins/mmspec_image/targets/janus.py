@@ -17,11 +17,11 @@ from transformers.modeling_utils import PreTrainedModel
 from mmspec.core.types import Draft, Prefill, TargetOutput
 from mmspec.hosts import prefill, prompt
 from mmspec.hosts.anatomy import Anatomy
-from mmspec.hosts.attention import holding
+from mmspec.hosts.attention import model_lock
 from mmspec.hosts.passes import Passes
 from mmspec.hosts.self_check import checked
 from mmspec.hosts.slot_cache import SlotCache
-from mmspec.hosts.training import refuse_training
+from mmspec.hosts.train_mode import refuse_training
 from mmspec.kits.pictures.halves import Halves
 from mmspec_image.plugin import JANUS
 
@@ -123,8 +123,8 @@ class JanusTarget:
         given = mask.sum(1)
         self._refuse_length(int(given.max()), limit)
         slots = SlotCache(self.anatomy.layers(), len(ids), int(given.max()) + limit + width, ids.device)
-        with holding(self.model):
-            logits = prefill.chunked(words, slots, ids, mask)
+        with model_lock(self.model):
+            logits = prefill.prefill_chunks(words, slots, ids, mask)
         memory = Halves(slots, rows, given)
         none = torch.zeros(rows, 0, dtype=torch.int64, device=ids.device)
         return Prefill(memory, memory.output(logits[:, None]), none, none.sum(1))
@@ -133,7 +133,7 @@ class JanusTarget:
     def verify(self, cache: Halves, draft: Draft, first: int = 0) -> TargetOutput:
         cache.slots.scratch = not draft.index.is_chain
         units, index = cache.physical(draft.units[:, first:]), cache.index(draft.index)
-        with holding(self.model):
+        with model_lock(self.model):
             return cache.output(self._codes(cache.slots, units, index, first=first))
 
     @torch.inference_mode()
@@ -160,7 +160,7 @@ class JanusTarget:
         assert self.vocab is not None
         config = inner.language_model.config
         words, codes = (replace(self.anatomy, model=r, config=config, vocab=self.vocab) for r in decoders)
-        with holding(self.model):
+        with model_lock(self.model):
             manner = checked(codes, whole=self.model).manner
         return Passes(words, manner), Passes(codes, manner)
 
@@ -174,7 +174,8 @@ class JanusTarget:
         reach = self.anatomy.reach
         if reach is not None and longest + limit > reach:
             raise ValueError(
-                f"{longest} tokens of prompt and {limit} codes go beyond position {reach}, and {self.anatomy.why}: "
+                f"{longest} tokens of prompt and {limit} codes go beyond position {reach}, and "
+                f"{self.anatomy.reach_reason}: "
                 "drafts could not be verified exactly; shorten the prompt"
             )
 

@@ -1,8 +1,8 @@
-"""What a round over a tree of N nodes costs, beside a round over a chain of as many and beside a pass over one node.
+"""The cost of a round over a tree of N nodes, compared with a chain of N nodes and with a single node.
 
-All sizes take turns. Rounds commit, but keep no node: that costs what keeping some does, and so all begin alike.
-Memory is the most that a round allocates; what it does without stands beside it: a state for every node, as somebody
-keeps who does not know yet which path will be accepted.
+All sizes take turns. Rounds commit with no node kept, which costs the same, so that all rounds begin at the same state.
+Memory is the most that a round allocates, beside the memory of one state per node, which a method without tree
+operations would need.
 """
 
 import statistics
@@ -26,42 +26,42 @@ WARM_UP = 3
 
 
 class Round:
-    """Rounds of one shape, again and again from the same place.
+    """A round over a tree, which can be repeated from the same state.
 
     Args:
-        target: Whose passes they are.
-        memory: Of its call.
-        root: `[1]`, a unit.
-        parents: Of the drafted nodes.
+        target: The target.
+        cache: The cache of a call.
+        root: `[1]`: the root's unit.
+        parents: The parents of the drafted nodes.
     """
 
-    def __init__(self, target: TransformersTarget, memory: Any, root: Tensor, parents: Sequence[int]) -> None:
-        self._target, self._memory = target, memory
+    def __init__(self, target: TransformersTarget, cache: Any, root: Tensor, parents: Sequence[int]) -> None:
+        self._target, self._cache = target, cache
         units = root[:, None].expand(-1, len(parents)).contiguous()
         self._draft = Draft.tree(units, parents).rooted(root, torch.full_like(root, len(parents)))
         self._path = root.new_zeros(1, self._draft.index.deepest)
         self._none = root.new_zeros(1)
 
     def verify(self) -> None:
-        """The pass."""
-        self._target.verify(self._memory, self._draft)
+        """Run the pass."""
+        self._target.verify(self._cache, self._draft)
 
     def commit(self) -> None:
-        """The commit of that pass."""
-        self._target.commit(self._memory, self._path, self._none)
+        """Commit nothing of that pass."""
+        self._target.commit(self._cache, self._path, self._none)
 
     def whole(self) -> None:
-        """Both."""
+        """Run the pass and its commit."""
         self.verify()
         self.commit()
 
 
 def rounds(target: TransformersTarget, prompt: Tensor) -> dict[str, dict[str, float]]:
-    """Numbers of rounds, by what they are, then by N.
+    """Measurements of rounds by name, then by N.
 
     Args:
-        target: With recurrent layers.
-        prompt: `[1, length]`, what all rounds follow.
+        target: A target with recurrent layers.
+        prompt: `[1, length]`: the prompt of all rounds.
     """
     started, device, options = target.start(prompt, 1, max(SIZES)), str(prompt.device), StreeOptions()
 
@@ -84,7 +84,7 @@ def rounds(target: TransformersTarget, prompt: Tensor) -> dict[str, dict[str, fl
 
 
 def _seconds(trees: dict[int, Round], chains: dict[int, Round], device: str) -> list[dict[int, list[float]]]:
-    """Seconds of passes over trees, of their commits, and of passes over chains: by N, every repeat."""
+    """Seconds of passes over trees, of their commits, and of passes over chains, for every N and repeat."""
     seconds: list[dict[int, list[float]]] = [{n: [] for n in trees} for _ in range(3)]
     for repeat in range(WARM_UP + REPEATS):
         for n in trees:
@@ -96,5 +96,5 @@ def _seconds(trees: dict[int, Round], chains: dict[int, Round], device: str) -> 
 
 def _bytes(cache: Any) -> int:
     """Bytes of one state of every recurrent layer."""
-    states = [fold.state for layer in cache.recurrent.values() for fold in layer.folds.values()]
+    states = [operation.state for layer in cache.recurrent.values() for operation in layer.operations.values()]
     return sum(state.numel() * state.element_size() for state in states)

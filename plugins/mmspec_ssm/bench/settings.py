@@ -1,4 +1,4 @@
-"""What runs beside the methods that benchmarks of language models share: our own, and its tree beside its chain."""
+"""The methods of the benchmark: those of all language models, STree, and STree's tree and chain of the same size."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -8,7 +8,7 @@ from mmspec.kits.text.bench.settings import METHODS as SHARED
 
 LEVELS = 8
 SAME = 7
-"""Nodes that tree and chain draft where they are compared."""
+"""The drafted nodes of the tree and the chain that are compared."""
 
 _STREE = {"method": "stree", "drafter": DRAFTER, "k": LEVELS}
 METHODS: Mapping[str, Mapping[str, Any]] = {

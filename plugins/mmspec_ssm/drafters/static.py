@@ -1,6 +1,6 @@
-"""The shape of a tree that was chosen before anything is known of the text: all rows and all rounds share it.
+"""A shape for a given tree (`mmspec.core.drafters.static_tree`), which all rows and all rounds share.
 
-Masks and paths of one tree are made once. Children are drawn without replacement by Gumbel-top-k, as in `branching`.
+Masks and paths of the tree are made once. Children are drawn without replacement by Gumbel-top-k, as in `branching`.
 Exact under `recursive-rejection` and `match`.
 Knob: the tree. A smaller budget cuts its lower levels off.
 """
@@ -14,15 +14,16 @@ from torch import Tensor
 from mmspec.core.distributions import Categorical
 from mmspec.core.drafters.shapes.shape import Frontier, Level
 from mmspec.core.drafters.shapes.siblings import distribution_of, race
+from mmspec.core.drafters.static_tree import levels_of
 
 
 @dataclass(frozen=True)
-class Static:
-    """See the module.
+class StaticShape:
+    """The shape.
 
     Attributes:
         tree: Parents of the drafted nodes, -1 for the root; levels follow one another.
-        ranks: Which child of its parent every node is, from 0 on.
+        ranks: The rank of every node among its siblings, from 0 on.
     """
 
     tree: tuple[int, ...]
@@ -36,13 +37,13 @@ class Static:
         return 1 + max(self.ranks)
 
     def levels(self, k: int) -> int:
-        return min(k, len(self._by_depth))
+        return min(k, len(self.by_level))
 
     def width(self, k: int) -> int:
-        return sum(len(level) for level in self._by_depth[:k])
+        return sum(len(level) for level in self.by_level[:k])
 
     def fed(self, k: int) -> int:
-        return sum(len(level) for level in self._by_depth[: self.levels(k) - 1])
+        return sum(len(level) for level in self.by_level[: self.levels(k) - 1])
 
     def parents(self, k: int) -> tuple[int, ...]:
         return self.tree[: self.width(k)]
@@ -65,22 +66,15 @@ class Static:
         return None
 
     @cached_property
-    def _by_depth(self) -> list[list[int]]:
-        """Nodes of every level."""
-        levels: list[list[int]] = []
-        depths = {-1: -1}
-        for node, parent in enumerate(self.tree):
-            depths[node] = depths[parent] + 1
-            if depths[node] == len(levels):
-                levels.append([])
-            levels[depths[node]].append(node)
-        return levels
+    def by_level(self) -> list[list[int]]:
+        """The nodes of every level."""
+        return levels_of(self.tree)
 
 
 @lru_cache(maxsize=64)
-def _places(shape: Static, depth: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Of the nodes at a depth: their parents' places in the level above, and their ranks."""
-    above = shape._by_depth[depth - 2] if depth > 1 else [-1]
-    nodes = shape._by_depth[depth - 1]
+def _places(shape: StaticShape, depth: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """For the nodes at a depth: their parents' places in the level above, and their ranks."""
+    above = shape.by_level[depth - 2] if depth > 1 else [-1]
+    nodes = shape.by_level[depth - 1]
     parents = [above.index(shape.tree[node]) for node in nodes]
     return torch.tensor(parents, device=device), torch.tensor([shape.ranks[node] for node in nodes], device=device)

@@ -1,9 +1,9 @@
-"""STree: a static tree by a small model, as large as the hardware verifies for next to nothing.
+"""STree: a static tree by a small model, of the size that pays on the hardware.
 
-Wu et al., arXiv 2505.14969, for state-space models and hybrids. The tree is the best one for its size where acceptance
-depends on a child's rank only (Sequoia, arXiv 2402.12374, § 4.1); its size is the one whose expected units a second are
-most, from what passes of the target of several sizes take on this machine and what the small model takes for a level.
-Guarantee: exact under `match` and `recursive-rejection`, whatever the size: what is measured can cost time, no more.
+Wu et al., arXiv 2505.14969, for state-space models and hybrids. The tree is the best one for its size if acceptance
+depends on a child's rank only (Sequoia, arXiv 2402.12374, § 4.1). Its size maximises expected units per second, from
+the measured time of target passes of several sizes and of a level of the small model.
+Guarantee: exact under `match` and `recursive-rejection` for every size; the measurement affects speed only.
 Knobs: `nodes` (a number instead of measuring), `rates` (how good the small model is, by rank), `shape="chain"`.
 """
 
@@ -14,16 +14,19 @@ import torch
 from pydantic import Field
 
 from mmspec.bench.limits import pass_seconds
+from mmspec.core.capabilities import RunsModel
 from mmspec.core.drafters.draft_model import DraftModel
-from mmspec.core.drafters.static_tree import likeliest_tree
+from mmspec.core.drafters.static_tree import expected_units, likeliest_tree
 from mmspec.core.protocols import Target
 from mmspec.hosts.draft_models import drafting_target
-from mmspec_ssm.drafters.static import Static
+from mmspec_ssm.drafters.static import StaticShape
 
 SIZES = (2, 4, 8, 12, 16, 24, 32)
-"""Nodes of a pass, root included, that are tried."""
+"""Sizes of passes that are measured: nodes, root included."""
 REPEATS = 3
+"""Repeats of the measurement."""
 PROMPT = 8
+"""Tokens of its prompt."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +56,7 @@ class Stree(DraftModel):
     """Drafts a static tree with a smaller model.
 
     Args:
-        options: Which model, which tree.
+        options: The small model and the tree.
 
     Raises:
         ValueError: No model was named, or it cannot be loaded.
@@ -72,31 +75,25 @@ class Stree(DraftModel):
         if self.options.nodes is None:
             self.shape = self._tree(self._measured(target))
 
-    def _tree(self, nodes: int) -> Static:
+    def _tree(self, nodes: int) -> StaticShape:
         rates = self.options.rates[:1] if self.options.shape == "chain" else self.options.rates
-        return Static(*likeliest_tree(rates, self.options.depth, nodes))
+        return StaticShape(*likeliest_tree(rates, self.options.depth, nodes))
 
     def _measured(self, target: Target) -> int:
-        """Drafted nodes of the tree that is expected to bring most units a second."""
+        """The drafted nodes of the tree with the most expected units per second."""
         prompt = torch.zeros(1, PROMPT, dtype=torch.int64, device=_device(target))
         whole = pass_seconds(target, prompt, SIZES, REPEATS)
         level = pass_seconds(self.model, prompt, (1,), REPEATS)[1]
 
-        def pays(size: int) -> float:
+        def units_per_second(size: int) -> float:
             tree = self._tree(size - 1)
-            return expected(tree, self.options.rates) / (whole[size] + level * tree.levels(self.options.depth))
+            units = expected_units(tree.tree, tree.ranks, self.options.rates)
+            return units / (whole[size] + level * tree.levels(self.options.depth))
 
-        return max(SIZES, key=pays) - 1
-
-
-def expected(tree: Static, rates: tuple[float, ...]) -> float:
-    """Units that a round emits, if a child of rank r is right with `rates[r]`."""
-    reached: list[float] = []
-    for parent, rank in zip(tree.tree, tree.ranks, strict=True):
-        reached.append(rates[rank] * (reached[parent] if parent >= 0 else 1.0))
-    return 1 + sum(reached)
+        return max(SIZES, key=units_per_second) - 1
 
 
 def _device(target: Target) -> torch.device:
-    device: torch.device = getattr(getattr(target, "model", None), "device", torch.device("cpu"))
-    return device
+    """The device of a target's weights; the CPU for a target that runs no model."""
+    weight = next(target.model.parameters(), None) if isinstance(target, RunsModel) else None
+    return torch.device("cpu") if weight is None else weight.device

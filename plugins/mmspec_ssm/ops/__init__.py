@@ -1,1 +1,1 @@
-"""Recurrent operations over trees, one file each; `mmspec.hosts.tree_op` says what such an operation is."""
+"""Recurrent operations over trees (`mmspec.hosts.tree_op`), one file each."""

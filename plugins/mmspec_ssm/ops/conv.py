@@ -1,8 +1,8 @@
 """Causal depthwise convolution along the paths of a tree (STree, arXiv 2505.14969, § 3.3).
 
-A node's window of `width` inputs is itself, its ancestors, and, above the root, the inputs that the state keeps. The
-state is the last `width` inputs of the row, as transformers keeps it (the window reaches `width - 1` back).
-A commit keeps the last `width` of the state and the accepted inputs.
+A node's window has `width` inputs: those of the node, of its ancestors, and, before the root, those in the state. The
+state is the last `width` inputs of the row, as in transformers (a window reads the last `width - 1` of them).
+A commit keeps the last `width` of the state's and the accepted inputs.
 """
 
 from typing import Any, Literal
@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 from transformers.activations import ACT2FN
 
-from mmspec.hosts.tree_op import Branches, Kept
+from mmspec.hosts.tree_op import Branches, KeptNodes
 
 
 class Convolution:
-    """In the place of transformers' `causal_conv1d_fn`."""
+    """The tree operation for transformers' `causal_conv1d_fn`."""
 
     kind: Literal["conv", "recurrent"] = "conv"
 
@@ -35,7 +35,7 @@ class Convolution:
         width = weight.shape[-1]
         before = hidden_states.new_zeros(batch, channels, width) if state is None else state
         inputs = torch.cat([before, hidden_states], 2)
-        place = (branches.above(width) + width).to(inputs.device).expand(batch, -1, -1)  # [batch, node, width]
+        place = (branches.path_windows(width) + width).to(inputs.device).expand(batch, -1, -1)  # [batch, node, width]
         window = inputs.gather(2, place.reshape(batch, 1, -1).expand(-1, channels, -1))
         window = window.reshape(batch, channels, -1, width)
         out = (window.float() * weight.flip(-1).float()[:, None]).sum(-1)
@@ -45,11 +45,11 @@ class Convolution:
             out = ACT2FN[activation](out)
         return out.to(hidden_states.dtype), (hidden_states, before)
 
-    def commit(self, state: Tensor | None, stash: tuple[Tensor, Tensor], kept: Kept, /) -> Tensor:
+    def commit(self, state: Tensor | None, stash: tuple[Tensor, Tensor], kept: KeptNodes, /) -> Tensor:
         """The last inputs of every row: `[batch, channel, width]`."""
         hidden_states, before = stash
         accepted = kept.take(hidden_states.transpose(1, 2)).transpose(1, 2)
         width = before.shape[2]
         order = torch.arange(width, device=before.device)
-        place = kept.count.to(before.device)[:, None] + order  # behind what fell off in front
+        place = kept.count.to(before.device)[:, None] + order  # the first `count` inputs fall off
         return torch.cat([before, accepted], 2).gather(2, place[:, None].expand(-1, before.shape[1], -1))

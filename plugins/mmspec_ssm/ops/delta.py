@@ -1,9 +1,14 @@
-"""The gated delta rule over a tree: one triangular system a head (Gated DeltaNet, arXiv 2412.06464).
+"""The gated delta rule over a tree: one triangular system per head.
 
-S_i = e^{g_i} S_parent + k_i ⊗ δ_i, δ_i = β_i (v_i - (e^{g_i} S_parent)ᵀ k_i), o_i = S_iᵀ q_i / √d. What a node adds, δ,
-depends on what its ancestors did: (I + T) δ = R with T_ij = β_i e^{L_i - L_j} k_i·k_j for ancestors j of i, and
-R_i = β_i (v_i - e^{L_i} Sᵀ k_i). Parents stand before children, so that the matrix is unit lower triangular and one
-solve gives every δ, exactly. They hold along any path: a commit adds the kept k_j ⊗ δ_j. Float32, sums in float64.
+Gated DeltaNet (arXiv 2412.06464) has one decay per head, Kimi Delta Attention (arXiv 2510.26692) one per channel.
+
+S_i = e^{g_i} S_parent + k_i ⊗ δ_i, δ_i = β_i (v_i - (e^{g_i} S_parent)ᵀ k_i), o_i = S_iᵀ q_i / √d. The δ of a node
+depends on its ancestors': (I + T) δ = R with T_ij = β_i e^{L_i - L_j} k_i·k_j for ancestors j of i, L the sum of g on
+the path, and R_i = β_i (v_i - e^{L_i} Sᵀ k_i). Parents precede children, so that the matrix is unit lower triangular
+and one solve gives every δ exactly. A node's δ is the same on every path through it, so a commit adds k_j ⊗ δ_j of the
+kept nodes. With a decay per channel, L_i is a vector: k_i·k_j becomes Σ_c k_i[c] k_j[c] e^{L_i[c] - L_j[c]}, and the
+decay applies to the rows of the state. The factored form (k e^L)(k e^{-L})ᵀ would overflow for strong gates.
+Numbers are float32, sums along paths float64.
 """
 
 from typing import Any, Literal
@@ -11,15 +16,15 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from mmspec.hosts.tree_op import Branches, Kept
-from mmspec_ssm.ops.roll import Fed, began, roll
+from mmspec.hosts.tree_op import Branches
+from mmspec_ssm.ops.roll import NodeInputs, roll_state, zero_state
 
 EPSILON = 1e-6
-"""Of the norm of queries and keys, as flash-linear-attention has it."""
+"""Epsilon of the norm of queries and keys, as in flash-linear-attention."""
 
 
 class GatedDelta:
-    """In the place of transformers' `torch_chunk_gated_delta_rule`: one decay a head."""
+    """The tree operation for transformers' `torch_chunk_gated_delta_rule` and `chunk_kimi_delta_attention`."""
 
     kind: Literal["conv", "recurrent"] = "recurrent"
 
@@ -35,28 +40,32 @@ class GatedDelta:
         beta: Tensor,
         use_qk_l2norm_in_kernel: bool = False,
         **kwargs: Any,
-    ) -> tuple[tuple[Tensor, Tensor], Fed]:
-        """Fold `query`, `key` `[batch, node, key head, width]`; `value` `[batch, node, head, width]`.
+    ) -> tuple[tuple[Tensor, Tensor], NodeInputs]:
+        """Process `query`, `key` `[batch, node, key head, width]`; `value` `[batch, node, head, width]`.
 
-        `g` and `beta` are `[batch, node, head]`.
+        Log-decays `g` are `[batch, node, head]`, or `[batch, node, head, width]` for a decay per channel; `beta` is
+        `[batch, node, head]`.
         """
         q, k, v = prepared(query, key, value, use_qk_l2norm_in_kernel)
-        total = branches.cumulate(g.float())
-        state = began(Fed(total, k, v)) if state is None else state
-        weight = branches.between(total).permute(0, 3, 1, 2)  # [batch, head, i, j]
-        alike, asked = (torch.einsum("bihk,bjhk->bhij", left, k) * weight for left in (k, q))
-        seen, read = (torch.einsum("bihk,bhkv->bihv", left * total.float().exp()[..., None], state) for left in (k, q))
+        total = branches.path_sums(g.float())
+        state = zero_state(NodeInputs(total, k, v)) if state is None else state
+        decay, since_root = branches.path_decay(total), total.float().exp()
+        if g.dim() == 3:
+            decay, since_root = decay.permute(0, 3, 1, 2), since_root[..., None]  # [batch, head, i, j]
+            alike, asked = (torch.einsum("bihk,bjhk->bhij", left, k) * decay for left in (k, q))
+        else:
+            decayed = decay * k[:, None]  # [batch, i, j, head, key]
+            alike, asked = (torch.einsum("bihk,bijhk->bhij", left, decayed) for left in (k, q))
+        seen, read = (torch.einsum("bihk,bhkv->bihv", left * since_root, state) for left in (k, q))
         delta = corrections(alike, beta.float(), v - seen)
         out = read + torch.einsum("bhij,bjhv->bihv", asked, delta)
-        return (out.to(query.dtype), state), Fed(total, k, delta)
+        return (out.to(query.dtype), state), NodeInputs(total, k, delta)
 
-    def commit(self, state: Tensor | None, stash: Fed, kept: Kept, /) -> Tensor:
-        """The state after the kept nodes: `[batch, head, key width, value width]`."""
-        return roll(state, stash, kept)
+    commit = staticmethod(roll_state)
 
 
 def prepared(query: Tensor, key: Tensor, value: Tensor, norm: bool) -> tuple[Tensor, Tensor, Tensor]:
-    """Float32, normed if asked for, queries scaled, and as many heads of queries and keys as of values."""
+    """Queries, keys and values in float32: normed if `norm`, queries scaled, queries and keys repeated to all heads."""
     q, k, v = query.float(), key.float(), value.float()
     if norm:
         q, k = (x * torch.rsqrt((x * x).sum(-1, keepdim=True) + EPSILON) for x in (q, k))
@@ -65,15 +74,15 @@ def prepared(query: Tensor, key: Tensor, value: Tensor, norm: bool) -> tuple[Ten
 
 
 def corrections(alike: Tensor, beta: Tensor, missing: Tensor) -> Tensor:
-    """δ `[batch, node, head, width]`: what every node adds under its key.
+    """δ of every node: `[batch, node, head, width]`.
 
     Args:
-        alike: Decayed k_i·k_j, 0 where j is not on the path of i: `[batch, head, i, j]`.
+        alike: Decayed k_i·k_j: `[batch, head, i, j]`, 0 where j is not on the path of i.
         beta: `[batch, node, head]`.
-        missing: v_i less what the state before the root says to k_i: `[batch, node, head, width]`.
+        missing: v_i minus the readout of the state before the root with k_i: `[batch, node, head, width]`.
     """
     rate = beta.transpose(1, 2)[..., None]
-    # The solver takes the diagonal to be 1, whatever stands there.
+    # The solver does not read the diagonal; it takes it as 1.
     solved = torch.linalg.solve_triangular(
         rate * alike, rate * missing.transpose(1, 2), upper=False, unitriangular=True
     )

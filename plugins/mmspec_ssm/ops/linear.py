@@ -2,8 +2,8 @@
 
 S_i = e^{g_i} S_parent + k_i ⊗ v_i with a decay for every channel of the key, o_i = S_iᵀ q_i, queries scaled. With L the
 sum of g along a node's path, o_i = Σ_j (Σ_c q_i[c] k_j[c] e^{L_i[c] - L_j[c]}) v_j + (q_i e^{L_i}) S over that path.
-Called as flash-linear-attention's `chunk_gla` is; no architecture of transformers calls it yet. Float32, sums in
-float64.
+It has the arguments of flash-linear-attention's `chunk_gla`; no architecture of transformers calls it yet. Numbers are
+float32, sums along paths float64.
 """
 
 from typing import Any, Literal
@@ -11,12 +11,12 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from mmspec.hosts.tree_op import Branches, Kept
-from mmspec_ssm.ops.roll import Fed, began, roll
+from mmspec.hosts.tree_op import Branches
+from mmspec_ssm.ops.roll import NodeInputs, roll_state, zero_state
 
 
 class GatedLinear:
-    """In the place of flash-linear-attention's `chunk_gla`."""
+    """The tree operation for flash-linear-attention's `chunk_gla`."""
 
     kind: Literal["conv", "recurrent"] = "recurrent"
 
@@ -31,17 +31,15 @@ class GatedLinear:
         g: Tensor,
         scale: float | None = None,
         **kwargs: Any,
-    ) -> tuple[tuple[Tensor, Tensor], Fed]:
-        """Fold `q`, `k`, `v` `[batch, node, head, width]` with log-decays `g` like `k`."""
+    ) -> tuple[tuple[Tensor, Tensor], NodeInputs]:
+        """Process `q`, `k`, `v` and log-decays `g` `[batch, node, head, width]`."""
         query = q.float() * (q.shape[-1] ** -0.5 if scale is None else scale)
-        fed = Fed(branches.cumulate(g.float()), k.float(), v.float())
-        state = began(fed) if state is None else state
-        weighted = branches.between(fed.total) * fed.keys[:, None]  # [batch, i, j, head, key]
+        fed = NodeInputs(branches.path_sums(g.float()), k.float(), v.float())
+        state = zero_state(fed) if state is None else state
+        weighted = branches.path_decay(fed.total) * fed.keys[:, None]  # [batch, i, j, head, key]
         asked = torch.einsum("bihk,bijhk->bhij", query, weighted)
         read = torch.einsum("bihk,bhkv->bihv", query * fed.total.float().exp(), state)
         out = read + torch.einsum("bhij,bjhv->bihv", asked, fed.values)
         return (out.to(q.dtype), state), fed
 
-    def commit(self, state: Tensor | None, stash: Fed, kept: Kept, /) -> Tensor:
-        """The state after the kept nodes: `[batch, head, key width, value width]`."""
-        return roll(state, stash, kept)
+    commit = staticmethod(roll_state)

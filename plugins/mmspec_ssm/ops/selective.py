@@ -1,10 +1,11 @@
 """Mamba's selective scan over a tree, level by level (arXiv 2312.00752, algorithm 2).
 
-h_i = e^{Δ_i A} h_parent + Δ_i B_i x_i with a decay for every channel and entry of the state: no product of matrices
-says that, so the recurrence goes down the tree, as many steps as it is deep. The states of a level live until the next
-one is done. A commit needs none of them: the decay over a path is e^{A ΣΔ}, so that
+h_i = e^{Δ_i A} h_parent + Δ_i B_i x_i with a decay for every channel and entry of the state. This is no matrix product,
+so the recurrence is computed level by level, and the states of a level are kept until the next one is done. A commit
+needs none of them: the decay over a path is e^{A ΣΔ}, so that
 S ← e^{A T_last} S + Σ_j e^{A (T_last - T_j)} Δ_j x_j B_j over the kept nodes, with T the sum of Δ along the path.
-transformers' own function begins at zero whatever state there is; this one does not. Float32, sums in float64.
+transformers' own function always begins at zero; this one begins at the state. Numbers are float32, sums along paths
+float64.
 """
 
 from dataclasses import dataclass
@@ -14,12 +15,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from mmspec.hosts.tree_op import Branches, Kept
+from mmspec.hosts.tree_op import Branches, KeptNodes
 
 
 @dataclass(frozen=True)
-class Scanned:
-    """What every node of a pass fed into its state.
+class ScanInputs:
+    """The inputs of every node of a pass to the state.
 
     Attributes:
         total: Δ summed along the path, float64: `[batch, node, channel]`.
@@ -35,7 +36,7 @@ class Scanned:
 
 
 class SelectiveScan:
-    """In the place of transformers' `mamba_selective_scan`."""
+    """The tree operation for transformers' `mamba_selective_scan`."""
 
     kind: Literal["conv", "recurrent"] = "recurrent"
 
@@ -55,20 +56,20 @@ class SelectiveScan:
         delta_softplus: bool = False,
         return_last_state: bool = False,
         **kwargs: Any,
-    ) -> tuple[Any, Scanned]:
+    ) -> tuple[Any, ScanInputs]:
         """Scan `hidden_states [batch, channel, node]`; `B`, `C` are `[batch, size, node]`."""
         dt = dt if delta_bias is None else dt + delta_bias.to(dt.dtype)[..., None]
         dt = F.softplus(dt) if delta_softplus else dt
         step = dt.float().transpose(1, 2)
-        x, b, c = (given.float().transpose(1, 2) for given in (hidden_states, B, C))
+        x, b, c = (each.float().transpose(1, 2) for each in (hidden_states, B, C))
         if state is None:
             state = x.new_zeros(*x.shape[::2], A.shape[1])
         y = scan(branches, state, step, step * x, A.float(), b, c).transpose(1, 2)
         y = y if D is None else y + hidden_states * D[:, None]
         y = (y if z is None else y * F.silu(z)).to(hidden_states.dtype)
-        return ((y, state) if return_last_state else y), Scanned(branches.cumulate(step), step * x, b, A.float())
+        return ((y, state) if return_last_state else y), ScanInputs(branches.path_sums(step), step * x, b, A.float())
 
-    def commit(self, state: Tensor | None, stash: Scanned, kept: Kept, /) -> Tensor:
+    def commit(self, state: Tensor | None, stash: ScanInputs, kept: KeptNodes, /) -> Tensor:
         """The state after the kept nodes: `[batch, channel, size]`."""
         last = kept.last(stash.total)
         beyond = ~kept.mask.to(last.device)[..., None]
@@ -80,20 +81,20 @@ class SelectiveScan:
 
 
 def scan(branches: Branches, state: Tensor, step: Tensor, fed: Tensor, a: Tensor, b: Tensor, c: Tensor) -> Tensor:
-    """y `[batch, node, channel]`: what `c` reads out of every node's state.
+    """The readout of every node's state with `c`: `[batch, node, channel]`.
 
     Args:
         branches: The tree.
-        state: `[batch, channel, size]` before the root.
-        step: Δ, `[batch, node, channel]`.
-        fed: Δ x, the same.
+        state: `[batch, channel, size]`: the state before the root.
+        step: Δ: `[batch, node, channel]`.
+        fed: Δ x: `[batch, node, channel]`.
         a: `[channel, size]`.
         b: `[batch, node, size]`.
-        c: The same.
+        c: `[batch, node, size]`.
     """
     if len(branches.parent) == 1:
         return _by_level(branches, state, step, fed, a, b, c)
-    # Rows have trees of their own: all nodes take a step at once, as often as the tree is deep.
+    # Every row has its own tree: all nodes are computed at once, as often as the tree has levels.
     decay, added = (step[..., None] * a).exp(), fed[..., None] * b[:, :, None]
     above = branches.parent.to(step.device)
     at = above.clamp(min=0)[..., None, None].expand_as(added)

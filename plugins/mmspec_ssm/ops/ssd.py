@@ -2,7 +2,8 @@
 
 h_i = e^{l_i} h_parent + Δ_i x_i ⊗ B_i with l_i = Δ_i A, y_i = h_i C_i + D x_i. With L the sum of l along a node's path,
 Y = ((C Bᵀ) ⊙ W)(Δ x) + e^L ⊙ (C S) + D x, where W_ij = e^{L_i - L_j} for j on the path of i and 0 elsewhere, masked
-before the exponential. For N nodes that is N² (size + width) a head and no state of any node. Float32, sums in float64.
+before the exponential. For N nodes that takes N² (size + width) operations per head and no state of any node. Numbers
+are float32, sums along paths float64.
 """
 
 from typing import Any, Literal
@@ -11,12 +12,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from mmspec.hosts.tree_op import Branches, Kept
-from mmspec_ssm.ops.roll import Fed, began, roll
+from mmspec.hosts.tree_op import Branches
+from mmspec_ssm.ops.roll import NodeInputs, roll_state, zero_state
 
 
 class Ssd:
-    """In the place of transformers' `mamba2_chunk_scan`."""
+    """The tree operation for transformers' `mamba2_chunk_scan`."""
 
     kind: Literal["conv", "recurrent"] = "recurrent"
 
@@ -38,28 +39,26 @@ class Ssd:
         return_final_states: bool = False,
         z: Tensor | None = None,
         **kwargs: Any,
-    ) -> tuple[Any, Fed]:
+    ) -> tuple[Any, NodeInputs]:
         """Scan `hidden_states [batch, node, head, width]`; `B`, `C` are `[batch, node, group, size]`."""
         x, b, c = hidden_states.float(), B.float(), C.float()
         dt = dt if dt_bias is None else dt + dt_bias.to(dt.dtype)
         dt = (F.softplus(dt) if dt_softplus else dt).clamp(*dt_limit).float()
-        fed = Fed(branches.cumulate(dt * A.float()), x * dt[..., None], b)
-        state = began(fed) if state is None else state
+        fed = NodeInputs(branches.path_sums(dt * A.float()), x * dt[..., None], b)
+        state = zero_state(fed) if state is None else state
         y = scan(branches, state, fed, c)
         y = y if D is None else y + D.float()[:, None] * x
         y = y if z is None else y * F.silu(z.float())
         return ((y, state) if return_final_states else y), fed
 
-    def commit(self, state: Tensor | None, stash: Fed, kept: Kept, /) -> Tensor:
-        """The state after the kept nodes: `[batch, head, width, size]`."""
-        return roll(state, stash, kept)
+    commit = staticmethod(roll_state)
 
 
-def scan(branches: Branches, state: Tensor, fed: Fed, c: Tensor) -> Tensor:
-    """y `[batch, node, head, width]` of what was fed and of the state, read out with `c [batch, node, group, size]`."""
-    groups = c.shape[2]  # heads of a group share b and c: nothing is repeated for them
+def scan(branches: Branches, state: Tensor, fed: NodeInputs, c: Tensor) -> Tensor:
+    """The readout of every node's state with `c [batch, node, group, size]`: `[batch, node, head, width]`."""
+    groups = c.shape[2]  # heads of a group share b and c, which are not repeated
     pairs = torch.einsum("bigs,bjgs->bijg", c, fed.values)[..., None]
-    weight = branches.between(fed.total).unflatten(3, (groups, -1))
+    weight = branches.path_decay(fed.total).unflatten(3, (groups, -1))
     inside = torch.einsum("bijgh,bjghw->bighw", pairs * weight, fed.keys.unflatten(2, (groups, -1)))
     begun = torch.einsum("bigs,bghws->bighw", c, state.unflatten(1, (groups, -1)))
     return (inside.flatten(2, 3) + begun.flatten(2, 3) * fed.total.float().exp()[..., None]).contiguous()

@@ -1,9 +1,9 @@
-"""transformers' own candidate generators as drafters: its prompt lookup, assistants, those with another tokenizer.
+"""transformers' own candidate generators as drafters: prompt lookup, assistants, assistants with another tokenizer.
 
-Assisted generation (Gante, 2023) and its form for different tokenizers (Timor et al., arXiv 2502.05202, at the level
-of strings): an assistant's text is decoded and encoded again.
-Guarantee: whatever a generator proposes is a point mass here, so that nothing rests on its probabilities; assistants
-draft greedily, and torch's generator is left as it was. One row only, as in transformers.
+Assisted generation (Gante, 2023), and its form for different tokenizers (string-level exact match, Timor et al., arXiv
+2502.05202), which decodes an assistant's text and encodes it again.
+Guarantee: drafts are point masses, so that exactness does not depend on a generator's probabilities; assistants draft
+greedily, and the state of torch's generator is restored. One row only, as in transformers.
 """
 
 from collections.abc import Callable
@@ -26,10 +26,11 @@ from mmspec.core.state import State
 from mmspec.core.types import Draft, Step
 from mmspec_text.plugin import CANDIDATES
 
-Make = Callable[[State, Any], CandidateGenerator]
-"""From a call (as it stands) and its inputs to a generator for it."""
+GeneratorFactory = Callable[[State, Any], CandidateGenerator]
+"""Makes the generator of a call from its present state and its inputs."""
 
 _COUNTS = ("num_assistant_tokens", "num_output_tokens")
+"""Attributes of generators that say how many tokens they propose."""
 
 
 @dataclass(frozen=True)
@@ -57,14 +58,14 @@ class CandidatesOptions:
 
 
 @dataclass
-class Memory:
-    """A call's generator.
+class CandidatesMemory:
+    """What the drafter keeps of one call.
 
     Attributes:
-        generator: Made for this call.
-        inputs: What the call was started with.
-        asked: Whether it proposed in the round at hand.
-        stale: It missed a round: what it remembers of its last candidates is no longer the end of the text.
+        generator: The call's generator.
+        inputs: The inputs of the call.
+        asked: Whether the generator proposed candidates in the present round.
+        stale: Whether a round passed without the generator, so that its cache is not at the end of the text.
     """
 
     generator: CandidateGenerator
@@ -74,7 +75,7 @@ class Memory:
 
 
 class Candidates:
-    """Drafts what a candidate generator of transformers proposes.
+    """Drafts the candidates of a candidate generator of transformers.
 
     Args:
         make: Makes the generator of a call.
@@ -87,7 +88,7 @@ class Candidates:
 
     needs, offers = CANDIDATES.needs, CANDIDATES.offers
 
-    def __init__(self, make: Make) -> None:
+    def __init__(self, make: GeneratorFactory) -> None:
         self.make = make
         self._vocab = 0
 
@@ -98,7 +99,7 @@ class Candidates:
     def width(self, k: int) -> int:
         return k
 
-    def start(self, state: State, inputs: Any) -> Memory:
+    def start(self, state: State, inputs: Any) -> CandidatesMemory:
         if state.rows > 1:
             raise ValueError(
                 f"transformers' candidate generators take one row at a time, got {state.rows}; "
@@ -107,10 +108,10 @@ class Candidates:
         generator = self.make(state, inputs)
         if generator.requires_model_outputs:
             raise ValueError(f"{type(generator).__name__} reads the target's own outputs, which it is not shown here")
-        return Memory(generator, inputs)
+        return CandidatesMemory(generator, inputs)
 
     def propose(self, state: State, k: int, noise: DraftNoise) -> Draft:
-        memory: Memory = state.memory
+        memory: CandidatesMemory = state.memory
         if memory.stale:
             memory.generator, memory.stale = self.make(state, memory.inputs), False
         memory.asked = False
@@ -120,7 +121,7 @@ class Candidates:
         return Draft.chain(drafted.clamp(min=0, max=self._vocab - 1), valid=(drafted >= 0) & (drafted < self._vocab))
 
     def observe(self, state: State, step: Step) -> None:
-        memory: Memory = state.memory
+        memory: CandidatesMemory = state.memory
         memory.stale = memory.stale or not memory.asked
         if memory.asked and step.scores.logits is not None:
             count = int(step.count)
@@ -130,10 +131,10 @@ class Candidates:
 
 
 class TextCandidates(Candidates):
-    """`Candidates` from options.
+    """`Candidates` with a generator that options describe.
 
     Args:
-        options: Which generator, and what it needs.
+        options: The kind of generator, and its model and tokenizers.
 
     Raises:
         ValueError: A model or a tokenizer cannot be loaded.
@@ -147,21 +148,21 @@ class TextCandidates(Candidates):
             from mmspec.hosts.loading import load_model
 
             model = load_model(model)
-        super().__init__(_maker(options, model))
+        super().__init__(_factory(options, model))
         self._shares_ids = options.kind == "assistant"
-        self._ids = model.config.get_text_config().vocab_size if model is not None else 0
+        self._assistant_vocab = model.config.get_text_config().vocab_size if model is not None else 0
 
     def bind(self, target: Target) -> None:
         super().bind(target)
-        if self._shares_ids and self._ids < self._vocab:
+        if self._shares_ids and self._assistant_vocab < self._vocab:
             raise ValueError(
-                f"the assistant has {self._ids} token ids and the target {self._vocab}; an assistant with another "
-                "tokenizer is kind='cross-tokenizer'"
+                f"the assistant has {self._assistant_vocab} token ids and the target {self._vocab}; an assistant with "
+                "another tokenizer is kind='cross-tokenizer'"
             )
 
 
-def prompt_lookup(max_ngram: int = 2) -> Make:
-    """transformers' prompt lookup: the first occurrence of the longest n-gram."""
+def prompt_lookup(max_ngram: int = 2) -> GeneratorFactory:
+    """transformers' prompt lookup, which copies from the first occurrence of the longest n-gram."""
 
     def make(state: State, inputs: Any) -> CandidateGenerator:
         return PromptLookupCandidateGenerator(
@@ -173,43 +174,42 @@ def prompt_lookup(max_ngram: int = 2) -> Make:
     return make
 
 
-def assistant(model: Any) -> Make:
+def assistant(model: Any) -> GeneratorFactory:
     """A smaller model with the target's tokenizer."""
 
     def make(state: State, inputs: Any) -> CandidateGenerator:
         text = known_text(state)
-        given = {"attention_mask": torch.ones_like(text)}
-        return AssistedCandidateGenerator(text, model, _greedy(state), given)
+        return AssistedCandidateGenerator(text, model, _greedy(state), {"attention_mask": torch.ones_like(text)})
 
     return make
 
 
-def cross_tokenizer(model: Any, tokenizer: Any, assistant_tokenizer: Any) -> Make:
+def cross_tokenizer(model: Any, tokenizer: Any, assistant_tokenizer: Any) -> GeneratorFactory:
     """A smaller model with a tokenizer of its own.
 
     Args:
         model: The assistant.
-        tokenizer: The target's.
-        assistant_tokenizer: The assistant's.
+        tokenizer: The target's tokenizer.
+        assistant_tokenizer: The assistant's tokenizer.
     """
 
     def make(state: State, inputs: Any) -> CandidateGenerator:
         text = known_text(state)
-        given = {"attention_mask": torch.ones_like(text)}
+        inputs = {"attention_mask": torch.ones_like(text)}
         return AssistedCandidateGeneratorDifferentTokenizers(
-            text, model, tokenizer, assistant_tokenizer, _greedy(state), given
+            text, model, tokenizer, assistant_tokenizer, _greedy(state), inputs
         )
 
     return make
 
 
 def known_text(state: State) -> Tensor:
-    """Prompt without padding, and output: `[1, length]`."""
+    """The prompt without padding and the output of a call of one row: `[1, length]`."""
     return state.history[:, state.host_pads[0] : state.prompt_length + state.host_emitted[0]]
 
 
 def _ask(generator: CandidateGenerator, text: Tensor, k: int) -> Tensor:
-    """Text and candidates; at most `k` are asked for, and the generator's own number is left to its own schedule."""
+    """The text with at most `k` candidates; the number of the generator's own schedule is restored afterwards."""
     counts = {name: getattr(generator, name) for name in _COUNTS if hasattr(generator, name)}
     for name, own in counts.items():
         setattr(generator, name, k if name == "num_output_tokens" else min(int(own), k))
@@ -232,7 +232,7 @@ def _greedy(state: State) -> GenerationConfig:
     )
 
 
-def _maker(options: CandidatesOptions, model: Any) -> Make:
+def _factory(options: CandidatesOptions, model: Any) -> GeneratorFactory:
     from mmspec.hosts.loading import load_tokenizer
 
     if options.kind == "prompt-lookup":

@@ -1,22 +1,19 @@
 """The target over a small key cache drafts for the target over the whole one (TriForce, arXiv 2404.11912).
 
-Three levels: a drafter without a model, the target's own weights over `budget` slots, the target. It pays where reading
-the cache is what a pass costs: long texts, large models. On a short text the middle level is the target itself, and
-nothing is gained.
+There are three levels: a drafter without a model, the target's own weights over `budget` slots, the target. It is
+faster if reading the cache dominates the cost of a pass: long texts, large models. On a short text the middle level is
+the target itself, and nothing is gained.
 Knobs: `budget` (more slots are accepted more often and cost more), `inner_k` (drafts for the middle level).
 """
 
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
 from mmspec.core.decoder import Decoder
 from mmspec.core.drafters.cascade import CascadeDrafter
-from mmspec.core.noise import DraftNoise
 from mmspec.core.protocols import Drafter, Target
-from mmspec.core.state import State
-from mmspec.core.types import Draft, Step
 from mmspec.hosts.budget import BudgetedTarget
 from mmspec.hosts.target import TransformersTarget
 from mmspec_text.drafters.prompt_lookup import PromptLookup
@@ -44,42 +41,23 @@ class CascadeOptions:
     )
 
 
-class Cascade:
-    """A decoder over the target's own weights and a budgeted cache, as drafter.
+class Cascade(CascadeDrafter):
+    """Drafts with a decoder over the target's own weights and a small cache.
 
     Args:
-        options: Sizes.
+        options: The sizes of cache and drafts, and the inner drafter.
     """
 
     needs, offers = CASCADE.needs, CASCADE.offers
     example = "mmspec_text.example:cascade"
 
     def __init__(self, options: CascadeOptions = CascadeOptions()) -> None:
-        self.options = options
-        self._cascade: CascadeDrafter | None = None
+        self.options = options  # the decoder is built when the target is known
 
     def bind(self, target: Target) -> None:
         if not isinstance(target, TransformersTarget):
             raise ValueError(f"cascade needs a key cache that it can cut down; {type(target).__name__} has none")
         middle = BudgetedTarget(target, self.options.budget, self.options.sinks)
         inner: Drafter = _INNER[self.options.inner]()
-        self._cascade = CascadeDrafter(Decoder(middle, inner, k=self.options.inner_k))
-        self._cascade.bind(target)
-
-    @property
-    def cascade(self) -> CascadeDrafter:
-        """The core's drafter; there once a target is bound."""
-        assert self._cascade is not None
-        return self._cascade
-
-    def width(self, k: int) -> int:
-        return k
-
-    def start(self, state: State, inputs: Any) -> Any:
-        return self.cascade.start(state, inputs)
-
-    def propose(self, state: State, k: int, noise: DraftNoise) -> Draft:
-        return self.cascade.propose(state, k, noise)
-
-    def observe(self, state: State, step: Step) -> None:
-        self.cascade.observe(state, step)
+        super().__init__(Decoder(middle, inner, k=self.options.inner_k))
+        super().bind(target)

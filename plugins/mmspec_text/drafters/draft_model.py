@@ -1,15 +1,15 @@
-"""A smaller language model drafts a chain; the drafting itself is the core's.
+"""A smaller language model drafts a chain (`mmspec.core.drafters.draft_model`).
 
 Speculative sampling (Leviathan et al., arXiv 2211.17192; Chen et al., 2302.01318). Under `match` its draws share the
-target's noise, so that a good drafter agrees at temperature 1 as it does when greedy. A model with another tokenizer
-drafts the tokens that both have (Timor et al., 2502.05202).
+target's noise, so that a good draft model agrees at temperature 1 as often as in greedy decoding. A model with another
+tokenizer drafts the tokens that both vocabularies have (Timor et al., 2502.05202).
 """
 
 from dataclasses import dataclass
 
 from mmspec.core.drafters.draft_model import DraftModel
 from mmspec.core.protocols import Target
-from mmspec_text.drafters.small_model import SmallModelOptions, load, speaking
+from mmspec_text.drafters.small_model import SmallModelOptions, in_target_ids, load_small_model
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class TextDraftModel(DraftModel):
     """Drafts a chain with a smaller transformers model.
 
     Args:
-        options: Which model.
+        options: The small model and its tokenizers.
 
     Raises:
         ValueError: No model was named, or it cannot be loaded.
@@ -30,9 +30,9 @@ class TextDraftModel(DraftModel):
     example = "mmspec_text.example:draft_model"
 
     def __init__(self, options: DraftModelOptions = DraftModelOptions()) -> None:
-        self.options, self._small = options, load(options, "draft-model")
+        self.options, self._small = options, load_small_model(options, "draft-model")
         super().__init__(self._small)
 
     def bind(self, target: Target) -> None:
-        self.model = speaking(self._small, target, self.options)
+        self.model = in_target_ids(self._small, target, self.options)
         super().bind(target)

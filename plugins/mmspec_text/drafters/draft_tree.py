@@ -1,4 +1,4 @@
-"""A smaller language model as drafter of trees; the drafting itself is the core's, the shapes are `mmspec.core`'s.
+"""A smaller language model drafts a tree (`mmspec.core.drafters.draft_model`), in one of three shapes.
 
 * `rerank`: EAGLE-2's expand and rerank (arXiv 2406.16858); exact under `match`, where siblings are Gumbel-top-k with
   the target's own noise. The default tree.
@@ -14,7 +14,7 @@ from pydantic import Field
 from mmspec.core.drafters.draft_model import DraftModel
 from mmspec.core.drafters.shapes import Beam, Branching, Rerank, Shape
 from mmspec.core.protocols import Target
-from mmspec_text.drafters.small_model import SmallModelOptions, load, speaking
+from mmspec_text.drafters.small_model import SmallModelOptions, in_target_ids, load_small_model
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class DraftTreeOptions(SmallModelOptions):
         if not self.branching:
             raise ValueError("branching lists children per depth, as in [4, 2, 1]; got none")
 
-    def made(self) -> Shape:
+    def build_shape(self) -> Shape:
         """The shape that these options describe."""
         if self.shape == "branching":
             return Branching(self.branching)
@@ -53,7 +53,7 @@ class TextDraftTree(DraftModel):
     """Drafts trees with a smaller transformers model.
 
     Args:
-        options: Which model, which nodes.
+        options: The small model, its tokenizers and the shape of the tree.
 
     Raises:
         ValueError: No model was named, or it cannot be loaded.
@@ -62,12 +62,12 @@ class TextDraftTree(DraftModel):
     example = "mmspec_text.example:draft_tree"
 
     def __init__(self, options: DraftTreeOptions = DraftTreeOptions()) -> None:
-        self.options, self._small = options, load(options, "draft-tree")
-        super().__init__(self._small, options.made())
+        self.options, self._small = options, load_small_model(options, "draft-tree")
+        super().__init__(self._small, options.build_shape())
         self.advice = (
             "; shape=branching and shape=beam keep their distribution and fit" if options.shape == "rerank" else ""
         )
 
     def bind(self, target: Target) -> None:
-        self.model = speaking(self._small, target, self.options)
+        self.model = in_target_ids(self._small, target, self.options)
         super().bind(target)

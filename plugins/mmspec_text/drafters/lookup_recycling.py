@@ -1,7 +1,7 @@
-"""Prompt lookup, and token recycling where it finds nothing: no model, no training, for every text.
+"""Prompt lookup, and token recycling for rows where it finds nothing: no model and no training.
 
-Saxena's prompt lookup and token recycling (arXiv 2408.08696), see their own files; `Fallback` puts them together. A
-copy is long and often right, a tree of successors is always at hand.
+Saxena's prompt lookup (`prompt_lookup.py`) and token recycling (arXiv 2408.08696, `token_recycling.py`), combined by
+`mmspec.core.drafters.fallback`. A copy is long and often right; a tree of successors is always available.
 Guarantee and knobs: those of the two.
 """
 
@@ -30,15 +30,15 @@ class LookupRecyclingOptions(TokenRecyclingOptions):
         self.lookup()
 
     def lookup(self) -> PromptLookupOptions:
-        """The part that is prompt lookup's; checks it."""
+        """The options of prompt lookup, checked."""
         return PromptLookupOptions(max_ngram=self.max_ngram, min_ngram=self.min_ngram)
 
 
 class LookupRecycling(Fallback):
-    """See the module.
+    """Drafts with prompt lookup, else with token recycling.
 
     Args:
-        options: Of both.
+        options: The options of both.
     """
 
     example = "mmspec_text.example:recycling"

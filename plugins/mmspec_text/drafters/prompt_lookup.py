@@ -1,8 +1,8 @@
 """Prompt lookup: copy what followed the most recent occurrence of the latest n-gram.
 
 Saxena's prompt lookup decoding and LLMA (arXiv 2304.04487), batched and on the device: every row is compared with its
-own tail at all positions at once, the longest matching n-gram wins, the most recent one among equals. A copy that runs
-into the present goes on periodically, so that a loop is drafted in full.
+own tail at all positions at once; the longest matching n-gram wins, the most recent one among equals. A copy that
+reaches the end of the text continues periodically, so that a loop is drafted in full.
 Drafts are point masses. Knobs: a larger `max_ngram` prefers longer agreement; a larger `min_ngram` drafts less often.
 """
 
@@ -37,10 +37,10 @@ class PromptLookupOptions:
 
 
 class PromptLookup:
-    """Looks drafts up in the row's own history.
+    """Copies drafts from the row's own history.
 
     Args:
-        options: Lengths of n-grams.
+        options: The lengths of n-grams.
     """
 
     needs, offers = PROMPT_LOOKUP.needs, PROMPT_LOOKUP.offers
@@ -49,7 +49,7 @@ class PromptLookup:
         self.options = options
 
     def bind(self, target: Target) -> None:
-        """Fits every discrete target."""
+        """Accept every discrete target."""
 
     def width(self, k: int) -> int:
         return k
@@ -69,10 +69,10 @@ class PromptLookup:
         return Draft.chain(history.gather(1, source.clamp(max=seen - 1)), valid=found.expand(-1, k))
 
     def observe(self, state: State, step: Step) -> None:
-        """Nothing to learn: the history is the memory."""
+        """Do nothing: drafts depend on the history alone."""
 
     def _matched(self, history: Tensor, last: Tensor, pads: Tensor) -> Tensor:
-        """At every position, how many units up to it equal the tail: `[batch, seen]` int64, 0 … max_ngram."""
+        """How many units up to every position equal the end of the text: `[batch, seen]` int64, 0 … max_ngram."""
         order = torch.arange(history.shape[1], device=history.device)
         run = (order < last[:, None]) & (order >= pads[:, None])
         length = torch.zeros_like(history)

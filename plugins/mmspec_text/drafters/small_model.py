@@ -1,4 +1,4 @@
-"""The small model of a drafter: found, loaded, and taught the target's vocabulary where its own differs."""
+"""The small model of a drafter: loaded, and translated to the target's vocabulary if its own differs."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,7 +13,7 @@ from mmspec.hosts.vocabulary import VocabularyMap
 
 @dataclass(frozen=True)
 class SmallModelOptions:
-    """Which small model, and how its words are understood."""
+    """Options that say which small model drafts, and how its tokens are mapped to the target's."""
 
     model: Any = field(
         default=None, metadata={"help": "the smaller model: a shipped name, a folder, a hub name or a live model"}
@@ -27,12 +27,12 @@ class SmallModelOptions:
     )
 
 
-def load(options: SmallModelOptions, drafter: str) -> TransformersTarget:
-    """The small model as a target of its own; of a prompt it reads the text, and images if it can see.
+def load_small_model(options: SmallModelOptions, drafter: str) -> TransformersTarget:
+    """The small model as a target; of a prompt it reads the text, and images if it has vision.
 
     Args:
-        options: Which.
-        drafter: Who asks.
+        options: The options that name the model.
+        drafter: The drafter's name, for messages.
 
     Raises:
         ValueError: No model was named, or it cannot be loaded.
@@ -42,37 +42,37 @@ def load(options: SmallModelOptions, drafter: str) -> TransformersTarget:
     return drafting_target(options.model)
 
 
-def speaking(small: TransformersTarget, target: Target, options: SmallModelOptions) -> Target:
-    """The small model in the target's ids.
+def in_target_ids(small: TransformersTarget, target: Target, options: SmallModelOptions) -> Target:
+    """The small model in the target's ids, on the target's device if this drafter loaded it.
 
     Args:
-        small: It.
-        target: The larger one.
-        options: The tokenizers.
+        small: The small model.
+        target: The larger target.
+        options: The options that name the tokenizers.
 
     Raises:
-        ValueError: The vocabularies differ, and tokenizers to map them by are neither given nor stored with the models.
+        ValueError: The vocabularies differ, and the tokenizers are neither given nor stored with the models.
     """
     if isinstance(options.model, str) and isinstance(target, TransformersTarget):
         small.model.to(target.model.device)
     if options.tokenizer is None and options.assistant_tokenizer is None and small.vocab == target.vocab:
         return small
-    ours, theirs = options.tokenizer, options.assistant_tokenizer
-    ours = _live(ours) if ours is not None else _stored(target)
-    if ours is None:
+    tokenizer = _stored_tokenizer(target) if options.tokenizer is None else _live(options.tokenizer)
+    if tokenizer is None:
         raise ValueError(
             f"the draft model has {small.vocab} unit ids and the target {target.vocab}: name the target's tokenizer "
             "(tokenizer=) and the draft model's (assistant_tokenizer=), and their tokens are mapped"
         )
-    theirs = _live(theirs) if theirs is not None else _stored(small)
-    if theirs is None:
+    own = options.assistant_tokenizer
+    draft_tokenizer = _stored_tokenizer(small) if own is None else _live(own)
+    if draft_tokenizer is None:
         raise ValueError("the draft model was not loaded from a folder with a tokenizer; give assistant_tokenizer=")
     assert target.vocab is not None and small.vocab is not None
-    return TranslatedTarget(small, VocabularyMap.between(ours, theirs, target.vocab, small.vocab))
+    return TranslatedTarget(small, VocabularyMap.between(tokenizer, draft_tokenizer, target.vocab, small.vocab))
 
 
-def _stored(target: Target) -> Any:
-    """The tokenizer that is stored with a live model; None where it has no home, or none there."""
+def _stored_tokenizer(target: Target) -> Any:
+    """The tokenizer that is stored with a live model; None if the model was not loaded from a place that has one."""
     name = target.model.config._name_or_path if isinstance(target, TransformersTarget) else ""
     try:
         return load_tokenizer(name) if name else None

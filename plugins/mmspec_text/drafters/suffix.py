@@ -1,9 +1,9 @@
-"""Suffix decoding: the most frequent continuation of the longest suffix that occurred before, again and again.
+"""Suffix decoding: a draft is the most frequent continuation of the longest suffix that occurred before.
 
 SuffixDecoding (Oliaro et al., arXiv 2411.04975), as a chain. Counts come from the row's own prompt and output, from the
-output of earlier calls if they are to be remembered, and from a corpus if one is named; the source that knows the
-longest suffix speaks. A draft goes on until the estimated probability of the whole path falls below a threshold (there:
-a speculation length in proportion to the match, and a tree).
+output of earlier calls (`remember`), and from a corpus (`corpus`); the source that knows the longest suffix is used.
+The draft ends when the estimated probability of its whole path falls below a threshold (the paper drafts a tree whose
+length is in proportion to the match).
 Guarantee: drafts are point masses; exact under every rule that takes chains of them.
 Knobs: a higher `threshold` drafts less and is accepted more often; a larger `min_match` drafts less often; a larger
 `max_match` tells contexts apart better and costs memory.
@@ -20,8 +20,8 @@ from mmspec.core.noise import DraftNoise
 from mmspec.core.protocols import Target
 from mmspec.core.state import State
 from mmspec.core.types import Draft, Step
-from mmspec_text.drafters.suffix_corpus import Corpus, read_corpus
-from mmspec_text.drafters.suffix_statistics import Recent, Seen, Statistics, longest_of
+from mmspec_text.drafters.suffix_corpus import SuffixArray, read_corpus
+from mmspec_text.drafters.suffix_statistics import NgramCounts, RecentCounts, Statistics, longest_of
 from mmspec_text.plugin import SUFFIX
 
 
@@ -54,20 +54,20 @@ class SuffixOptions:
 
 
 @dataclass
-class Row:
-    """What is known of one row of a call.
+class SuffixRow:
+    """The text and counts of one row of a call.
 
     Attributes:
-        text: Prompt and output, padding removed.
-        counts: Of its n-grams.
+        text: Prompt and output without padding.
+        counts: The counts of its n-grams.
     """
 
     text: list[int]
-    counts: Seen
+    counts: NgramCounts
 
 
 class Suffix:
-    """Drafts from counts.
+    """Drafts from counts of n-grams.
 
     Args:
         options: Lengths, threshold, corpus.
@@ -81,10 +81,10 @@ class Suffix:
     def __init__(self, options: SuffixOptions = SuffixOptions()) -> None:
         self.options = options
         self._sizes = options.min_match, options.max_match
-        self._earlier = Recent(options.remember, *self._sizes) if options.remember else None
+        self._earlier = RecentCounts(options.remember, *self._sizes) if options.remember else None
         self._corpus = None
         if options.corpus is not None:
-            self._corpus = Corpus(read_corpus(options.corpus, options.tokenizer), *self._sizes)
+            self._corpus = SuffixArray(read_corpus(options.corpus, options.tokenizer), *self._sizes)
 
     def bind(self, target: Target) -> None:
         assert target.vocab is not None
@@ -97,11 +97,11 @@ class Suffix:
     def width(self, k: int) -> int:
         return k
 
-    def start(self, state: State, inputs: Any) -> list[Row]:
+    def start(self, state: State, inputs: Any) -> list[SuffixRow]:
         prompts = state.history[:, : state.prompt_length].tolist()
         rows = []
         for prompt, pads in zip(prompts, state.host_pads, strict=True):
-            rows.append(Row(prompt[pads:], Seen(*self._sizes)))
+            rows.append(SuffixRow(prompt[pads:], NgramCounts(*self._sizes)))
             rows[-1].counts.extend([], prompt[pads:])
         return rows
 
@@ -116,10 +116,10 @@ class Suffix:
         return Draft.chain(table[..., 0].long(), valid=table[..., 1].isfinite(), score=table[..., 1].float())
 
     def observe(self, state: State, step: Step) -> None:
-        """Nothing to do: what was emitted reaches the host with the sync that follows, and is counted by `propose`."""
+        """Do nothing: emitted units are on the host after the sync that follows, and `propose` counts them."""
 
     def _catch_up(self, state: State) -> None:
-        """Count what was emitted since the last draft; one read of the device for all rows."""
+        """Count the units that were emitted since the last draft, with one read of the device for all rows."""
         seen = [
             len(row.text) + pads - state.prompt_length for row, pads in zip(state.memory, state.host_pads, strict=True)
         ]
@@ -132,8 +132,8 @@ class Suffix:
                 self._earlier.extend(row.text, new)
             row.text += new
 
-    def _continue(self, row: Row, k: int) -> list[tuple[int, float]]:
-        """Up to `k` units with the log probability of the path down to each."""
+    def _continue(self, row: SuffixRow, k: int) -> list[tuple[int, float]]:
+        """Up to `k` units, each with the log probability of the path up to it."""
         sources: list[Statistics] = [s for s in (row.counts, self._earlier, self._corpus) if s is not None]
         text, drafted, survival = row.text[-self.options.max_match :], [], 1.0
         while len(drafted) < k:

@@ -1,7 +1,7 @@
-"""A corpus as a suffix array: all its places, sorted by what stands there, so that an n-gram is a range of them.
+"""A corpus as a suffix array: all its positions, sorted by the units from there on, so that an n-gram is a range.
 
-The retrieval of REST (arXiv 2311.08252), whose published index keeps tokens in 16 bits and so confuses those above
-65,535; here they are int32. Prefix doubling sorts by 1, 2, 4, … units and stops at what can be asked for.
+This is the retrieval of REST (arXiv 2311.08252), whose published index stores tokens in 16 bits and so confuses tokens
+above 65,535; here they are int32. Prefix doubling sorts by 1, 2, 4, … units up to the longest n-gram.
 """
 
 import json
@@ -16,19 +16,19 @@ from safetensors.numpy import load_file
 from mmspec_text.drafters.suffix_statistics import Guess
 
 BREAK = -1
-"""Stands between documents; no n-gram goes across."""
+"""The id between documents; no n-gram crosses it."""
 
 
-class Corpus:
-    """Answers like `Seen`, for a text that does not change.
+class SuffixArray:
+    """Counts (`Statistics`) of a corpus that does not change.
 
     Args:
-        ids: Unit ids, or documents of them.
-        shortest: Units of the shortest n-gram that may be asked for.
-        longest: Units of the longest.
+        ids: Unit ids, or a list of documents of unit ids.
+        shortest: The length of the shortest n-gram.
+        longest: The length of the longest n-gram.
 
     Raises:
-        ValueError: There are no ids, or one is no id.
+        ValueError: The corpus is empty, or an entry is no id.
     """
 
     def __init__(self, ids: Sequence[int] | Sequence[Sequence[int]], shortest: int, longest: int) -> None:
@@ -43,7 +43,7 @@ class Corpus:
         """See `Statistics`; among equally frequent continuations, the smallest id."""
         low, high = self.shortest, min(self.longest, len(text))
         best: Guess | None = None
-        while low <= high:  # a suffix that is followed has shorter ones that are
+        while low <= high:  # if a suffix occurs, all shorter ones occur
             middle = (low + high + 1) // 2
             guess = self._after(text[-middle:])
             if guess is None:
@@ -53,6 +53,7 @@ class Corpus:
         return best
 
     def _after(self, gram: Sequence[int]) -> Guess | None:
+        """The most frequent unit after an n-gram; None if the corpus does not have it."""
         first, last = 0, len(self._order)
         for offset, unit in enumerate(gram):
             shown = self._ids[offset:]
@@ -69,14 +70,14 @@ class Corpus:
 
 
 def read_corpus(source: Any, tokenizer: Any) -> Any:
-    """Ids of a corpus as users name it: ids themselves, a file of ids (`.json`, `.safetensors`), or a text file.
+    """The ids of a corpus.
 
     Args:
-        source: The corpus.
-        tokenizer: Live, or a model's name; for text.
+        source: The ids themselves, a file of ids (`.json`, `.safetensors`), or a text file.
+        tokenizer: The tokenizer for a text file: live, or a model's name.
 
     Raises:
-        ValueError: It cannot be read; says why, and what can.
+        ValueError: The corpus cannot be read.
     """
     if not isinstance(source, (str, Path)):
         return source
@@ -107,7 +108,7 @@ def _only(tensors: dict[str, Any]) -> Any:
 
 
 def _flat(ids: Any) -> np.ndarray:
-    """One row of int32, documents apart."""
+    """The documents in one array of int32, each followed by `BREAK`."""
     nested = isinstance(ids, (list, tuple)) and any(isinstance(document, (list, tuple)) for document in ids)
     documents = [np.asarray(document) for document in ids] if nested else [np.asarray(ids)]
     for document in documents:
@@ -117,13 +118,13 @@ def _flat(ids: Any) -> np.ndarray:
             raise ValueError(f"token ids are 0 … 2**31 - 1, the corpus has {document.min()} … {document.max()}")
     if not any(len(document) for document in documents):
         raise ValueError("the corpus is empty")
-    apart = [piece for document in documents for piece in (document.astype(np.int32), np.array([BREAK], np.int32))]
-    return np.concatenate(apart)
+    pieces = [piece for document in documents for piece in (document.astype(np.int32), np.array([BREAK], np.int32))]
+    return np.concatenate(pieces)
 
 
 def _sorted_places(ids: np.ndarray, longest: int) -> np.ndarray:
-    """Places of `ids`, sorted by the first `longest` units that stand there. int32, `[len(ids)]`."""
-    rank = np.unique(ids, return_inverse=True)[1].astype(np.int64) + 1  # 0: beyond the end
+    """All positions in `ids`, sorted by the first `longest` units from there on: `[len(ids)]` int32."""
+    rank = np.unique(ids, return_inverse=True)[1].astype(np.int64) + 1  # 0 stands for the end
     order, known = np.argsort(rank, kind="stable"), 1
     while known < longest:
         later = np.zeros_like(rank)

@@ -1,7 +1,7 @@
-"""What followed what in texts that grow: the unit after every n-gram, counted unit by unit.
+"""Counts of the unit after every n-gram, in texts that grow unit by unit.
 
-`Seen` counts, `Recent` counts and forgets. Like `suffix_corpus.Corpus` they answer one question: after the longest
-suffix of a text that was followed by anything before, what came how often?
+`NgramCounts` counts everything, `RecentCounts` forgets old texts. Like `suffix_corpus.SuffixArray` they answer one
+question: after the longest suffix of a text that occurred before, which unit followed how often?
 """
 
 from collections.abc import Sequence
@@ -14,10 +14,10 @@ class Guess:
     """The most frequent continuation of a suffix.
 
     Attributes:
-        unit: What followed most often.
-        count: How often.
-        total: How often anything followed.
-        matched: Length of the suffix.
+        unit: The unit that followed most often.
+        count: How often it followed.
+        total: How often any unit followed.
+        matched: The length of the suffix.
     """
 
     unit: int
@@ -27,24 +27,24 @@ class Guess:
 
     @property
     def chance(self) -> float:
-        """Its probability, with one occurrence set aside for what was never seen (PPM's method A)."""
+        """The unit's probability, with one occurrence reserved for unseen units (PPM's method A)."""
         return self.count / (self.total + 1)
 
 
 class Statistics(Protocol):
-    """Counts that can be asked."""
+    """A source of counts."""
 
     def guess(self, text: Sequence[int]) -> Guess | None:
-        """What follows the longest known suffix of `text`; None where even the shortest is unknown."""
+        """What follows the longest known suffix of `text`; None if even the shortest suffix is unknown."""
         ...
 
 
-class Seen:
-    """Counts of what came after every n-gram of `shortest` to `longest` units.
+class NgramCounts:
+    """Counts of the units after every n-gram of `shortest` to `longest` units.
 
     Args:
-        shortest: Units of the shortest n-gram.
-        longest: Units of the longest n-gram; memory grows with it.
+        shortest: The length of the shortest n-gram.
+        longest: The length of the longest n-gram; memory grows with it.
     """
 
     def __init__(self, shortest: int, longest: int) -> None:
@@ -54,12 +54,12 @@ class Seen:
         self._after: dict[tuple[int, ...], dict[int, int]] = {}
 
     def extend(self, before: Sequence[int], units: Sequence[int]) -> None:
-        """A text went on: `units` came after `before`, of which the end is read."""
+        """Count `units`, which came after `before`, of which only the end is read."""
         tail = tuple(before[-self.longest :])
         for unit in units:
             for length in range(self.shortest, len(tail) + 1):
                 counts = self._after.setdefault(tail[-length:], {})
-                counts[unit] = counts.pop(unit, 0) + 1  # the latest stands last
+                counts[unit] = counts.pop(unit, 0) + 1  # moved to the end: the latest is last
             tail = (*tail, unit)[-self.longest :]
         self.units += len(units)
 
@@ -78,28 +78,28 @@ class Seen:
         return Guess(unit, found[unit], sum(found.values()), matched)
 
 
-class Recent:
-    """`Seen` that forgets: of two generations, the older is dropped when the younger has grown up.
+class RecentCounts:
+    """Counts in two generations: when the younger one is full, it replaces the older one, which is dropped.
 
     Args:
-        capacity: Most units that are remembered; about half of them always are.
-        shortest: As in `Seen`.
-        longest: As in `Seen`.
+        capacity: The most units that are remembered; the latest half of them always is.
+        shortest: The length of the shortest n-gram.
+        longest: The length of the longest n-gram.
     """
 
     def __init__(self, capacity: int, shortest: int, longest: int) -> None:
         self._grown = max(1, capacity // 2)
-        self._young = Seen(shortest, longest)
-        self._old = Seen(shortest, longest)
+        self._young = NgramCounts(shortest, longest)
+        self._old = NgramCounts(shortest, longest)
 
     def extend(self, before: Sequence[int], units: Sequence[int]) -> None:
-        """As in `Seen`."""
+        """Count `units`, which came after `before`, of which only the end is read."""
         if self._young.units >= self._grown:
-            self._old, self._young = self._young, Seen(self._young.shortest, self._young.longest)
+            self._old, self._young = self._young, NgramCounts(self._young.shortest, self._young.longest)
         self._young.extend(before, units)
 
     def guess(self, text: Sequence[int]) -> Guess | None:
-        """See `Statistics`; the generation that knows the longer suffix speaks, the younger of equals."""
+        """See `Statistics`; the generation that knows the longer suffix answers, the younger one of equals."""
         return longest_of([self._young, self._old], text)
 
 

@@ -1,12 +1,12 @@
-"""Token recycling: the likeliest successors of every token, as the target saw them last, drafted as a static tree.
+"""Token recycling: the likeliest successors of every token in the target's latest scores, drafted as a static tree.
 
 Luo et al., arXiv 2408.08696. A matrix M `[vocab, width]` holds for each token the top `width` of the target's scores
 after it, from the last pass in which the token was a node, accepted or not. The draft is a tree of fixed shape: a node
-is M[its parent's token, its rank], level by level, gathers only. What a pass computes for refused nodes is used too.
-Guarantee: drafts are point masses, siblings are distinct; exact under every rule that takes trees of them.
-Differences from the published code: tokens that no pass has scored propose nothing (there: token 0); a token that
-stands at several nodes takes the last one's scores, rows in order (there: whichever write comes last); the prompt is
-used; the tree is the best one for the measured chance of every rank (there: a template).
+is M[its parent's token, its rank], level by level, with gathers only. Scores of refused nodes are used too.
+Guarantee: drafts are point masses and siblings are distinct; exact under every rule that takes trees of point masses.
+Differences from the published code: tokens that no pass has scored propose nothing (published: token 0); a token at
+several nodes takes the last one's scores, rows in order (published: the order is undefined); the prompt is used; the
+tree is the best one for the measured chance of every rank (published: a template).
 Knobs: more `nodes` accept more and cost more per pass; a larger `width` lets the tree grow broader; `k` is its depth.
 
 `RATES` was measured on `mmspec/text-14m`: depth 2, all eight children of every node of the accepted path, 120 new
@@ -22,7 +22,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from mmspec.core.drafters.static_tree import likeliest_tree
+from mmspec.core.drafters.static_tree import levels_of, likeliest_tree
 from mmspec.core.noise import DraftNoise
 from mmspec.core.protocols import Target
 from mmspec.core.state import State
@@ -30,7 +30,7 @@ from mmspec.core.types import Draft, Step
 from mmspec_text.plugin import TOKEN_RECYCLING
 
 RATES = (0.345, 0.097, 0.039, 0.029, 0.027, 0.018, 0.016, 0.014)
-"""Chance that the child of a rank is the accepted one, where all eight are known."""
+"""The chance that the child of a rank is accepted, for nodes with all eight children."""
 
 
 @dataclass(frozen=True)
@@ -46,10 +46,10 @@ class TokenRecyclingOptions:
 
 
 class TokenRecycling:
-    """Drafts a tree from what the target scored before; what it learned serves later calls too.
+    """Drafts a tree from the target's earlier scores, those of earlier calls included.
 
     Args:
-        options: Size of the tree and of the memory.
+        options: The sizes of the tree and of M.
     """
 
     needs, offers = TOKEN_RECYCLING.needs, TOKEN_RECYCLING.offers
@@ -62,15 +62,15 @@ class TokenRecycling:
 
     @property
     def matrix(self) -> Tensor:
-        """M: `[vocab, width]` int32, likeliest first; -1 where nothing is known."""
+        """M: `[vocab, width]` int32, likeliest first; -1 for unknown successors."""
         return self._rows[:-1]
 
     def bind(self, target: Target) -> None:
         assert target.vocab is not None
         width = min(self.options.width, target.vocab)
         self._rates = tuple(_rate(rank) for rank in range(width))
-        with torch.inference_mode(False):  # calls inside and outside of inference mode write to it
-            # One more row than ids: writes that do not count go there, so that no shape depends on data.
+        with torch.inference_mode(False):  # calls inside and outside of inference mode write to M
+            # One more row than ids takes the masked writes, so that no shape depends on data.
             self._rows = torch.full((target.vocab + 1, width), -1, dtype=torch.int32, device="cpu")
 
     def width(self, k: int) -> int:
@@ -86,16 +86,15 @@ class TokenRecycling:
     def propose(self, state: State, k: int, noise: DraftNoise) -> Draft:
         parents, ranks = self._tree(k)
         units = state.root[:, None]
-        # A level's parents all stand in the level before it; in `units`, the root is node 0.
-        for above, rank in _levels(parents, ranks, units.device):
-            parent = units[:, above]
+        for above, rank in _level_tables(parents, ranks, units.device):
+            parent = units[:, above]  # in `units`, the root is node 0
             successor = self._rows[parent.clamp(min=0), rank].long()
             units = torch.cat([units, torch.where(parent >= 0, successor, -1)], 1)
         units = units[:, 1:]
         return Draft.tree(units.clamp(min=0), parents, valid=units >= 0)
 
     def observe(self, state: State, step: Step) -> None:
-        """Every scored node's token gets the top of its scores; the last of equal tokens counts."""
+        """Write the top of every scored node's scores into M; the last node of equal tokens counts."""
         logits = step.scores.logits
         if logits is None:
             return
@@ -105,7 +104,7 @@ class TokenRecycling:
         self._write(step.draft.units.flatten(), successors.flatten(0, 1), scored.flatten())
 
     def _seed(self, state: State) -> None:
-        """What followed a token in the prompt, last, is the one successor of a token that was never scored."""
+        """Give tokens of the prompt that were never scored one successor: the one of their last occurrence."""
         seen = state.history[:, : state.prompt_length + 1]
         order = torch.arange(state.prompt_length, device=seen.device)
         token, successor = seen[:, :-1].flatten(), seen[:, 1:].flatten()
@@ -114,7 +113,7 @@ class TokenRecycling:
         self._write(token, torch.cat([successor[:, None], nothing], 1), fresh)
 
     def _write(self, tokens: Tensor, successors: Tensor, wanted: Tensor) -> None:
-        """M[tokens] = successors where `wanted`; `[n]`, `[n, width]`, `[n]`. The last of equal tokens wins, always."""
+        """M[tokens] = successors where `wanted`; `[n]`, `[n, width]`, `[n]`. The last of equal tokens always wins."""
         scratch = len(self._rows) - 1
         tokens = torch.where(wanted, tokens, scratch)
         order = torch.arange(len(tokens), device=tokens.device)
@@ -126,21 +125,17 @@ class TokenRecycling:
 
 
 def _rate(rank: int) -> float:
-    """How often the child of a rank is the accepted one; beyond what was measured, ever less."""
+    """The chance that the child of a rank is accepted; beyond the measured ranks it falls like 1 / rank."""
     return RATES[rank] if rank < len(RATES) else RATES[-1] * len(RATES) / (rank + 1)
 
 
 @lru_cache(maxsize=64)
-def _levels(
+def _level_tables(
     parents: tuple[int, ...], ranks: tuple[int, ...], device: torch.device
-) -> tuple[tuple[Tensor, Tensor], ...]:
-    """For every level: its nodes' parents, the root counted as node 0, and their ranks."""
-    depths: list[int] = []
-    for parent in parents:
-        depths.append(1 if parent < 0 else depths[parent] + 1)
-    levels = []
-    for depth in range(1, max(depths, default=0) + 1):
-        nodes = [i for i, d in enumerate(depths) if d == depth]
-        above = torch.tensor([parents[i] + 1 for i in nodes], device=device)
-        levels.append((above, torch.tensor([ranks[i] for i in nodes], device=device)))
-    return tuple(levels)
+) -> list[tuple[Tensor, Tensor]]:
+    """For every level of the tree its nodes' parents, with the root as node 0, and their ranks."""
+
+    def table(numbers: list[int]) -> Tensor:
+        return torch.tensor(numbers, device=device)
+
+    return [(table([parents[i] + 1 for i in nodes]), table([ranks[i] for i in nodes])) for nodes in levels_of(parents)]

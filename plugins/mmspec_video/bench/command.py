@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from mmspec.bench.command import Quick
-from mmspec.bench.methods import told
+from mmspec.bench.methods import chosen_methods
 from mmspec_video.bench.settings import MODELS, BenchOptions
 
 DEFAULT = BenchOptions()
@@ -35,7 +35,7 @@ def bench_video(
     from mmspec.kits.pictures.bench.command import bench, refuse
 
     refuse(2, json, plot)
-    methods = told(method)
+    methods = chosen_methods(method)
     from mmspec_video.bench.run import bench_video as run
 
     options = BenchOptions(repeats=repeats, clips=clips, frames=frames, ahead=ahead, seed=seed)

@@ -9,7 +9,7 @@ import typer
 
 from mmspec.bench import command
 from mmspec.bench.command import Progress
-from mmspec.bench.methods import told
+from mmspec.bench.methods import chosen_methods
 from mmspec.kits.pictures.bench.options import BenchOptions
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def bench_model(
         ValueError: An argument is wrong.
     """
     refuse(options.drawn, json, plot)
-    methods = told(method)
+    methods = chosen_methods(method)
     from mmspec.kits.pictures.bench.run import bench_pictures
 
     subject_of, options = resolve_name(subject), options.quick if quick else options

@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from mmspec.hosts.stored import differences
+from mmspec.hosts.weight_files import differences
 from mmspec.registry.printable import shown
 
 WRAPPERS = ("model", "module", "state_dict")

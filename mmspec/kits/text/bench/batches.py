@@ -1,4 +1,4 @@
-"""A batch against its rows one by one: the same prompts, the same method, zero drafts allowed."""
+"""A batch compared with its rows one by one: the same prompts and method, under a policy that may draft nothing."""
 
 import statistics
 from collections.abc import Callable, Mapping, Sequence
@@ -11,45 +11,54 @@ from torch import Tensor
 from mmspec.bench.race import Run, race
 from mmspec.bench.rows import row_of
 from mmspec.core.report import Report
-from mmspec.kits.text.bench.contestants import Call, Ours
+from mmspec.kits.text.bench.contestants import GenerateCall, OurMethod
 from mmspec.kits.text.bench.settings import BATCHED, BenchOptions, Subject, batch
 from mmspec.report.result import PLAIN, Row
 
 
 def batch_rows(
-    call: Call,
+    call: GenerateCall,
     subject: Subject,
     methods: Mapping[str, Mapping[str, Any]],
     pieces: Sequence[Tensor],
     options: BenchOptions,
     tick: Callable[[], None],
 ) -> list[Row]:
-    """Rows of one batch of prompts of several lengths.
+    """Result rows for one batch of prompts of several lengths.
 
-    Their quality holds `same_as_alone`, the share of rows equal to the row decoded alone; `alone_repeats_s` has the
-    seconds of the batch's rows one after the other.
+    Args:
+        call: How `generate` is called.
+        subject: The benchmark.
+        methods: Our methods with their options; those in `BATCHED` take part.
+        pieces: Held-out texts.
+        options: The size of the benchmark.
+        tick: Called after every call.
+
+    Returns:
+        One row per method. Its quality holds `same_as_alone`, the share of rows of the batch whose output equals that
+        of the row alone; `alone_repeats_s` has the seconds of the batch's rows one after the other.
     """
     inputs = batch(pieces, options.batch, str(call.model.device))
-    ours = {PLAIN: Ours(call, {"method": PLAIN})}
-    ours |= {m: Ours(call, {"method": m, **o, "policy": "goodput"}) for m, o in methods.items() if m in BATCHED}
-    alone = {f"{name}, alone": _OneByOne(contestant) for name, contestant in ours.items()}
-    tracks = race({**ours, **alone}, [inputs], options.repeats, tick=tick)
+    batched = {PLAIN: OurMethod(call, {"method": PLAIN})}
+    batched |= {m: OurMethod(call, {"method": m, **o, "policy": "goodput"}) for m, o in methods.items() if m in BATCHED}
+    alone = {f"{name}, alone": _OneByOne(contestant) for name, contestant in batched.items()}
+    tracks = race({**batched, **alone}, [inputs], options.repeats, tick=tick)
     rows = []
-    for name in ours:
+    for name in batched:
         together, apart = tracks[name], tracks[f"{name}, alone"]
         equal = [torch.equal(a, b) for a, b in zip(together.median[0].units, apart.median[0].units, strict=True)]
         quality = {"same_as_alone": statistics.mean(equal)}
         how: dict[str, Any] = {"method": name, "setting": "code, greedy", "batch": len(equal), "quality": quality}
-        given = {} if name == PLAIN else {**subject.methods.get(name, {}), "policy": "goodput"}
+        own = {} if name == PLAIN else {**subject.methods.get(name, {}), "policy": "goodput"}
         row = row_of(together, tracks[PLAIN], **how)
-        rows.append(replace(row, options=given, alone_repeats_s=apart.repeats_s))
+        rows.append(replace(row, options=own, alone_repeats_s=apart.repeats_s))
     return rows
 
 
 class _OneByOne:
-    """The rows of a batch, each alone and without its padding."""
+    """A contestant that decodes the rows of a batch one by one, without their padding."""
 
-    def __init__(self, contestant: Ours) -> None:
+    def __init__(self, contestant: OurMethod) -> None:
         self._contestant = contestant
 
     def __call__(self, inputs: Mapping[str, Tensor]) -> Run:

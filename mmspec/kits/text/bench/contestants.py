@@ -1,4 +1,4 @@
-"""Who runs: our methods through `mmspec.enable`, and transformers' own ways of decoding the same prompts."""
+"""The contestants: our methods through `mmspec.enable`, and transformers' own ways of decoding the same prompts."""
 
 import time
 from collections.abc import Iterator, Mapping
@@ -35,18 +35,18 @@ GRIDS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
         },
     },
 }
-"""Settings of which a peer gets its fastest, by name: arguments of `generate`, or the assistant's configuration."""
+"""Settings of peers, by name: arguments of `generate`, or the assistant's configuration. The fastest one is used."""
 
 
 @dataclass(frozen=True)
-class Call:
-    """How `generate` is called: the same for everybody.
+class GenerateCall:
+    """A call of `generate`, the same for all contestants.
 
     Attributes:
         model: The target.
-        new: Tokens to emit; no end of text, so that all emit the same number.
-        temperature: 0 is greedy.
-        seed: Of torch's generator, before every call.
+        new: The number of tokens to emit; there is no end-of-text token, so that all contestants emit this number.
+        temperature: The temperature; 0 is greedy.
+        seed: The seed of torch's generator, set before every call.
     """
 
     model: Any
@@ -70,16 +70,16 @@ class Call:
 
 
 @dataclass
-class Ours:
-    """One of our methods. A call is the drafter's first: nothing is remembered from task to task.
+class OurMethod:
+    """One of our methods, enabled anew for every call, so that a drafter remembers nothing of earlier ones.
 
     Attributes:
         call: How `generate` is called.
-        options: Of `mmspec.enable`.
-        plain_of: Receives what was written, by prompt; for the oracle.
+        options: The arguments of `mmspec.enable`.
+        plain_of: Receives prompt and output by prompt, for the oracle; or None.
     """
 
-    call: Call
+    call: GenerateCall
     options: Mapping[str, Any]
     plain_of: dict[tuple[int, ...], list[int]] | None = None
 
@@ -93,44 +93,30 @@ class Ours:
 
 
 @dataclass
-class Theirs:
-    """A way of transformers' own.
+class PeerGenerate:
+    """transformers' own `generate`.
 
     Attributes:
         call: How `generate` is called.
-        more: What is added to the arguments.
+        more: Further arguments of `generate`.
+        settings: Entries of the assistant's generation configuration, from which transformers reads them.
     """
 
-    call: Call
+    call: GenerateCall
     more: Mapping[str, Any] = field(default_factory=dict)
+    settings: Mapping[str, Any] = field(default_factory=dict)
 
     def __call__(self, inputs: Mapping[str, Tensor]) -> Run:
-        seconds, units = self.call(inputs, **self.more)
-        return Run(seconds, units)
-
-
-@dataclass
-class Assisted:
-    """transformers' own draft model.
-
-    Attributes:
-        call: How `generate` is called.
-        assistant: The draft model.
-        settings: What its generation configuration says for the call; transformers reads them nowhere else.
-    """
-
-    call: Call
-    assistant: Any
-    settings: Mapping[str, Any]
-
-    def __call__(self, inputs: Mapping[str, Tensor]) -> Run:
-        with _configured(self.assistant, self.settings):
-            seconds, units = self.call(inputs, assistant_model=self.assistant)
-        return Run(seconds, units)
+        with _configured(self.more.get("assistant_model"), self.settings):
+            return Run(*self.call(inputs, **self.more))
 
 
 @contextmanager
 def _configured(model: Any, settings: Mapping[str, Any]) -> Iterator[None]:
+    """Inside the block, the model's generation configuration has these entries."""
+    if not settings:
+        yield
+        return
     own = model.generation_config
     model.generation_config = GenerationConfig.from_dict({**own.to_dict(), **settings})
     try:
@@ -140,45 +126,55 @@ def _configured(model: Any, settings: Mapping[str, Any]) -> Iterator[None]:
 
 
 @dataclass(frozen=True)
-class Way:
-    """A peer, before its setting is chosen.
+class PeerSettings:
+    """A peer with all its settings, of which the fastest is to be chosen.
 
     Attributes:
-        ways: By what the settings are called; one, called "", where there is nothing to choose.
-        note: For the reader of the result.
+        ways: Contestants by the names of their settings; a single one named "" if there is nothing to choose.
+        note: A note for the reader of the result.
     """
 
     ways: Mapping[str, Contestant]
     note: str = ""
 
 
-def peers(call: Call, drafter: Any) -> dict[str, Way]:
+def peers(call: GenerateCall, drafter: Any) -> dict[str, PeerSettings]:
     """transformers' `generate`, with its static cache compiled, its prompt lookup, its assistant."""
     eager, compiled, lookup, assistant = PEERS
-    static = Theirs(call, {"cache_implementation": "static", "compile_config": _compiled()})
+    draft = {"assistant_model": drafter}
+    static = PeerGenerate(call, {"cache_implementation": "static", "compile_config": _compiled()})
     return {
-        eager: Way({"": Theirs(call)}),
-        compiled: Way({"": static}, "static cache, compiled"),
-        lookup: Way({name: Theirs(call, more) for name, more in GRIDS[lookup].items()}),
-        assistant: Way(
-            {name: Assisted(call, drafter, more) for name, more in GRIDS[assistant].items()}, "assistant_model"
+        eager: PeerSettings({"": PeerGenerate(call)}),
+        compiled: PeerSettings({"": static}, "static cache, compiled"),
+        lookup: PeerSettings({name: PeerGenerate(call, more) for name, more in GRIDS[lookup].items()}),
+        assistant: PeerSettings(
+            {name: PeerGenerate(call, draft, entries) for name, entries in GRIDS[assistant].items()}, "assistant_model"
         ),
     }
 
 
 @cache
 def _compiled() -> CompileConfig:
-    """One object for all settings: for another one transformers compiles anew."""
+    """A configuration shared by all settings, because transformers compiles again for another object."""
     config = CompileConfig(fullgraph=False)
-    config._compile_all_devices = True  # by itself it compiles on accelerators only
+    config._compile_all_devices = True  # by default transformers compiles on accelerators only
     return config
 
 
-def stand_ins(call: Call, truth: dict[tuple[int, ...], list[int]], k: int, rate: float) -> dict[str, Contestant]:
-    """Oracle, synthetic acceptance, and rounds in which a drafter drafts nothing."""
+def stand_ins(
+    call: GenerateCall, truth: dict[tuple[int, ...], list[int]], k: int, rate: float
+) -> dict[str, Contestant]:
+    """Contestants that bound the loop: an oracle, synthetic acceptance, and rounds without drafts.
+
+    Args:
+        call: How `generate` is called.
+        truth: Prompt and plain output by prompt, for the oracle.
+        k: Units drafted per round.
+        rate: The synthetic acceptance rate.
+    """
     oracle, synthetic, empty = STAND_INS
     return {
-        oracle: Ours(call, {"drafter": Oracle(truth), "k": k}),
-        synthetic: Ours(call, {"drafter": Parrot(), "rule": "synthetic", "rate": rate, "k": k}),
-        empty: Ours(call, {"method": "prompt-lookup", "k": k, "policy": Fixed(0)}),
+        oracle: OurMethod(call, {"drafter": Oracle(truth), "k": k}),
+        synthetic: OurMethod(call, {"drafter": Parrot(), "rule": "synthetic", "rate": rate, "k": k}),
+        empty: OurMethod(call, {"method": "prompt-lookup", "k": k, "policy": Fixed(0)}),
     }

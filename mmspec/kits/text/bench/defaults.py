@@ -1,4 +1,4 @@
-"""How much a benchmark of language models does; apart, since the command line reads it before anything heavy comes."""
+"""The default sizes of a benchmark of language models, in a file that the command line can import quickly."""
 
 PROMPTS = 4
 NEW = 96

@@ -1,4 +1,4 @@
-"""How much a benchmark of language models does: calls for its bar, generated tokens for its duration."""
+"""The work of a benchmark of language models: calls for the progress bar, generated tokens for the estimated time."""
 
 from collections.abc import Collection
 
@@ -7,17 +7,17 @@ from mmspec.kits.text.bench.contestants import GRIDS, PEERS, STAND_INS
 from mmspec.kits.text.bench.settings import BATCHED, READ, SHARE, TEMPERATURES, BenchOptions
 
 OVERHEAD = 1.15
-"""Seconds of a whole benchmark / those of as many tokens of plain decoding: compiling, profiling, limits; two machines
-had 1.0 and 1.2."""
+"""Seconds of a whole benchmark / seconds of as many tokens of plain decoding: compiling, profiling and limits add time,
+drafts save some. Two machines had 1.0 and 1.2."""
 
 
 def calls_of(methods: Collection[str], options: BenchOptions, kinds: int) -> int:
-    """How often the bar moves.
+    """The number of calls.
 
     Args:
-        methods: Names of ours, plain decoding left out.
-        options: How much.
-        kinds: Of text.
+        methods: The names of our methods without plain decoding.
+        options: The size of the benchmark.
+        kinds: The number of kinds of text.
     """
     each = (1 + options.repeats) * options.prompts
     raced = kinds * sum(each * _racers(methods, options, t) + _tried(options) for t in TEMPERATURES)
@@ -26,7 +26,7 @@ def calls_of(methods: Collection[str], options: BenchOptions, kinds: int) -> int
 
 
 def tokens_of(methods: Collection[str], options: BenchOptions, kinds: int) -> int:
-    """Tokens that are generated, or read where the truth is forced; arguments as in `calls_of`."""
+    """The number of tokens that are generated, or read under teacher forcing; for the arguments see `calls_of`."""
     each = (1 + options.repeats) * options.prompts
     raced = kinds * sum(each * _racers(methods, options, t) + _tried(options) for t in TEMPERATURES)
     batches = 2 * (1 + options.repeats) * _batched(methods, options) * options.batch
@@ -39,10 +39,10 @@ def _racers(methods: Collection[str], options: BenchOptions, temperature: float)
 
 
 def _tried(options: BenchOptions) -> int:
-    """Calls that choose the peers' settings."""
+    """The number of calls that choose the peers' settings."""
     return tuning.calls_of(sum(map(len, GRIDS.values())), min(SHARE, options.prompts))
 
 
 def _batched(methods: Collection[str], options: BenchOptions) -> int:
-    """Who is tried on a batch."""
+    """The number of methods that are tried on a batch."""
     return 1 + len(set(BATCHED) & set(methods)) if options.batch else 0

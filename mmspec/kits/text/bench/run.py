@@ -1,4 +1,4 @@
-"""Language models: every method and transformers itself, interleaved, on code and prose, greedy and sampled."""
+"""The benchmark of language models: all methods and transformers itself in turns, greedy and sampled."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -17,8 +17,7 @@ from mmspec.bench.rows import peer_of, row_of
 from mmspec.bench.tuning import tune
 from mmspec.hosts.loading import load_model, load_tokenizer
 from mmspec.kits.text.bench.batches import batch_rows
-from mmspec.kits.text.bench.contestants import Call, Ours, peers, stand_ins
-from mmspec.kits.text.bench.forced import Forced, forced_all
+from mmspec.kits.text.bench.contestants import GenerateCall, OurMethod, peers, stand_ins
 from mmspec.kits.text.bench.plan import OVERHEAD, calls_of, tokens_of
 from mmspec.kits.text.bench.repetition import distinct
 from mmspec.kits.text.bench.settings import (
@@ -32,6 +31,7 @@ from mmspec.kits.text.bench.settings import (
     prompts,
     texts,
 )
+from mmspec.kits.text.bench.teacher_forcing import TeacherForced, teacher_force
 from mmspec.report.result import PLAIN, Limits, Peer, Result, Row
 
 
@@ -40,14 +40,17 @@ class Bench:
     """One benchmark under way.
 
     Attributes:
-        subject: What is benchmarked.
+        subject: The subject.
         model: The target.
         drafter: The draft model.
-        methods: Our methods with their options, live draft models in them.
+        methods: Our methods with their options; draft models in them are live.
         pieces: Held-out texts by kind.
-        options: How much.
-        device: Where.
+        options: The size of the benchmark.
+        device: The device of the models.
         tick: Called after every call.
+        rows: The rows of the result so far.
+        peers: The peers' rows so far.
+        forced: The counts under teacher forcing, by kind of text and method.
     """
 
     subject: Subject
@@ -60,10 +63,10 @@ class Bench:
     tick: Callable[[], None]
     rows: list[Row] = field(default_factory=list)
     peers: dict[str, Peer] = field(default_factory=dict)
-    forced: dict[str, dict[str, Forced]] = field(default_factory=dict)
+    forced: dict[str, dict[str, TeacherForced]] = field(default_factory=dict)
 
     def run(self) -> Result:
-        """Everything; seconds first, since what follows warms the machine up."""
+        """Run everything. Speed comes before teacher forcing and limits, which warm the machine up."""
         memory = self._memory() if self.options.whole else {}
         for kind, pieces in self.pieces.items():
             for temperature in TEMPERATURES:
@@ -90,37 +93,37 @@ class Bench:
             },
         )
 
-    def _call(self, temperature: float) -> Call:
-        return Call(self.model, self.options.new, temperature, self.options.seed)
+    def _call(self, temperature: float) -> GenerateCall:
+        return GenerateCall(self.model, self.options.new, temperature, self.options.seed)
 
     def once(self) -> Run:
-        """One call of plain decoding."""
+        """Run one call of plain decoding."""
         task = prompts(self.pieces["code"], 1, self.device)[0]
-        return Ours(self._call(0.0), {"method": PLAIN})(task)
+        return OurMethod(self._call(0.0), {"method": PLAIN})(task)
 
     def _setting(self, setting: str, pieces: list[Tensor], temperature: float, memory: Mapping[str, Footprint]) -> None:
-        """One race; stand-ins run where nothing is drawn, since they are about the loop."""
+        """Run one race. Stand-ins take part in the greedy setting only, because they measure the loop."""
         call, truth = self._call(temperature), dict[tuple[int, ...], list[int]]()
-        ours: dict[str, Contestant] = {PLAIN: Ours(call, {"method": PLAIN}, truth)}
-        ours |= {name: Ours(call, {"method": name, **options}) for name, options in self.methods.items()}
+        racers: dict[str, Contestant] = {PLAIN: OurMethod(call, {"method": PLAIN}, truth)}
+        racers |= {name: OurMethod(call, {"method": name, **options}) for name, options in self.methods.items()}
         bounds = self.options.whole and not temperature
         others = stand_ins(call, truth, self.options.k, self.options.rate) if bounds else {}
         tasks = prompts(pieces, self.options.prompts, self.device)
         ways = peers(call, self.drafter)
         tuned = {name: tune(way.ways, tasks[:SHARE], self.tick) for name, way in ways.items()}
-        theirs = {name: found.way for name, found in tuned.items()}
-        tracks = race({**ours, **others, **theirs}, tasks, self.options.repeats, optional=theirs, tick=self.tick)
-        for name in (*ours, *others):
+        stock = {name: found.way for name, found in tuned.items()}
+        tracks = race({**racers, **others, **stock}, tasks, self.options.repeats, optional=stock, tick=self.tick)
+        for name in (*racers, *others):
             how: dict[str, Any] = {"setting": setting, "method": name}
             how |= {"quality": {"distinct_3": distinct(tracks[name].median, 3)}}
-            options = self.subject.methods.get(name, {}) if name in ours else {"k": self.options.k}
+            options = self.subject.methods.get(name, {}) if name in racers else {"k": self.options.k}
             how |= {"options": options, "memory": memory.get(name), "mode": name if name in others else "real"}
             self.rows.append(row_of(tracks[name], tracks[PLAIN], **how))
         for name, way in ways.items():
             self.peers[f"{setting} / {name}"] = peer_of(tracks[name], setting, way.note, tuned=tuned[name])
 
     def _memory(self) -> dict[str, Footprint]:
-        """What models and one call take, by method."""
+        """The memory of models and of one call, by method."""
         task, call, found = prompts(self.pieces["code"], 1, self.device)[0], self._call(0.0), {}
         for name, options in {PLAIN: {}, **self.methods}.items():
             models = [self.model, *([self.drafter] if "drafter" in options else [])]
@@ -129,12 +132,12 @@ class Bench:
             self.tick()
         return found
 
-    def _led(self, pieces: list[Tensor]) -> dict[str, Forced]:
-        """Every method led through held-out text."""
+    def _led(self, pieces: list[Tensor]) -> dict[str, TeacherForced]:
+        """The counts of every method under teacher forcing on held-out text."""
         found = {}
         for name, options in self.methods.items():
             decoder = decoder_for(self.model, **_apart({"method": name, **options}))
-            found[name] = forced_all(decoder, [piece[:, : GIVEN + READ].to(self.device) for piece in pieces], GIVEN)
+            found[name] = teacher_force(decoder, [piece[:, : GIVEN + READ].to(self.device) for piece in pieces], GIVEN)
             self.tick()
         return found
 
@@ -166,21 +169,21 @@ def bench(
     device: str,
     progress: Callable[[Plan], Callable[[], None]],
 ) -> Result:
-    """Load target and draft model, and run.
+    """Load target and draft model, and run the benchmark.
 
     Args:
-        subject: What is benchmarked.
-        methods: Which of our methods; None for all that `subject` lists.
-        options: How much.
-        device: Where.
-        progress: Given what is ahead, returns what is called after each call.
+        subject: The subject.
+        methods: The names of our methods; None for all that `subject` lists.
+        options: The size of the benchmark.
+        device: The device of the models.
+        progress: Given the plan, returns the function that is called after each call.
     """
     model, drafter = load_model(subject.target, device), load_model(subject.drafter, device)
     wanted = [name for name in (subject.methods if methods is None else methods) if name != PLAIN]
-    asked = {name: dict(subject.methods.get(name, {})) for name in wanted}
-    live = {name: o | ({"drafter": drafter} if "drafter" in o else {}) for name, o in asked.items()}
-    for name, given in live.items():  # names and options are checked before anything is timed
-        decoder_for(model, **_apart({"method": name, **given}))
+    listed = {name: dict(subject.methods.get(name, {})) for name in wanted}
+    live = {name: o | ({"drafter": drafter} if "drafter" in o else {}) for name, o in listed.items()}
+    for name, own in live.items():  # names and options are checked before anything is timed
+        decoder_for(model, **_apart({"method": name, **own}))
     pieces = texts(load_tokenizer(subject.target))
     run = Bench(subject, model, drafter, live, pieces, options, device, lambda: None)
     run.tick = progress(_plan(run))
@@ -188,7 +191,7 @@ def bench(
 
 
 def _plan(run: Bench) -> Plan:
-    """What is ahead, from one call of plain decoding."""
+    """The plan of the benchmark, with times estimated from one call of plain decoding."""
     options, kinds = run.options, len(run.pieces)
 
     def work(options: BenchOptions) -> float:
@@ -199,13 +202,13 @@ def _plan(run: Bench) -> Plan:
 
 
 def _apart(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Arguments of `decoder_for`, which takes a component's options as a mapping."""
+    """The arguments of `decoder_for`, which takes component options in a mapping of their own."""
     own = {name: options[name] for name in ("method", "drafter", "rule", "k", "policy") if name in options}
     return own | {"options": {name: value for name, value in options.items() if name not in own}}
 
 
 def _read(model: Any) -> int:
-    """Bytes of the matrices that a pass reads: all but an embedding that is not the output layer too."""
+    """Bytes of the weights that a pass reads: all except an input embedding that is not tied to the output layer."""
     table = model.get_input_embeddings().weight
     tied = model.get_output_embeddings() is not None and model.get_output_embeddings().weight is table
     return sum(p.numel() * p.element_size() for p in model.parameters() if tied or p is not table)

@@ -1,4 +1,4 @@
-"""What is decoded, by whom and how much, unless the command line says otherwise."""
+"""The settings of a benchmark: subject, methods, sizes, prompts."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -11,14 +11,14 @@ from mmspec.kits.text import held_out
 from mmspec.kits.text.bench.defaults import BATCH, NEW, PROMPTS, QUICK_NEW, QUICK_PROMPTS, QUICK_REPEATS, REPEATS
 
 DRAFTER = "mmspec/text-1m"
-"""The draft model that every shipped language model has: they share a tokenizer."""
+"""The draft model of all shipped language models, which share its tokenizer."""
 TEMPERATURES = (0.0, 0.8)
 GIVEN = 160
 """Tokens of a prompt."""
 READ = 240
-"""Tokens of a text through which decoders are led."""
+"""Tokens of a text under teacher forcing, behind the prompt."""
 SHARE = 1
-"""Prompts of a setting on which peers choose their settings."""
+"""The number of prompts on which peers choose their settings."""
 
 METHODS: Mapping[str, Mapping[str, Any]] = {
     "prompt-lookup": {"k": 7},
@@ -30,48 +30,44 @@ METHODS: Mapping[str, Mapping[str, Any]] = {
     "cascade": {"k": 6, "budget": 128},
     "auto": {},
 }
-"""Options that two cores like; a method that is not listed runs with its own."""
+"""Methods with options that are fast on two cores; a method that is not listed runs with its defaults."""
 BATCHED = ("prompt-lookup", "suffix", "auto")
 """Methods that are tried on a batch, under the policy `goodput`, which may choose not to draft."""
 
 
-def _nothing(target: Any, text: Tensor) -> dict[str, dict[str, float]]:
-    return {}
-
-
 @dataclass(frozen=True)
 class Subject:
-    """What is benchmarked.
+    """The subject of a benchmark.
 
     Attributes:
-        kind: As in `Result`.
+        kind: The kind of the result, as in `Result`.
         target: The model's name.
-        methods: Those that run unless the user names some, with their options. What is called otherwise than its method
-            names that as `method`; an option `drafter` is replaced by the live draft model.
+        methods: The default methods by label, with their options. An option `method` names the method if the label does
+            not; an option `drafter` is replaced by the live draft model.
         drafter: The draft model's name.
-        by_nodes: Given the target and a prompt `[1, length]`, further numbers of passes, as in `Limits`.
+        by_nodes: Returns further numbers of passes, as in `Limits`, for the target and a prompt `[1, length]`.
     """
 
     kind: str
     target: str
     methods: Mapping[str, Mapping[str, Any]]
     drafter: str = DRAFTER
-    by_nodes: Callable[[Any, Tensor], dict[str, dict[str, float]]] = _nothing
+    by_nodes: Callable[[Any, Tensor], dict[str, dict[str, float]]] = lambda target, prompt: {}
 
 
 @dataclass(frozen=True)
 class BenchOptions:
-    """How long a benchmark takes.
+    """The size of a benchmark.
 
     Attributes:
-        prompts: Prompts of each kind of text.
+        prompts: The number of prompts of each kind of text.
         new: Tokens of each output.
         repeats: Counted repeats.
         batch: Rows of the batch that is compared with its rows alone; 0 leaves it out.
-        seed: Of torch's generator, before every call.
-        k: Units drafted by the oracle, and in the synthetic and empty rounds.
-        rate: Synthetic acceptance.
-        whole: Whether memory, bounds, texts whose truth is forced and limits are measured, beside speed.
+        seed: The seed of torch's generator, set before every call.
+        k: Units drafted by the oracle, and with synthetic acceptance.
+        rate: The synthetic acceptance rate.
+        whole: Whether memory, bounds, teacher forcing and limits are measured beside speed.
     """
 
     prompts: int = PROMPTS
@@ -85,13 +81,13 @@ class BenchOptions:
 
     @property
     def quick(self) -> "BenchOptions":
-        """All methods on fewer and shorter texts, for their speed alone."""
+        """The short form: all methods on fewer and shorter texts, speed alone."""
         prompts, new = min(self.prompts, QUICK_PROMPTS), min(self.new, QUICK_NEW)
         return replace(self, prompts=prompts, new=new, repeats=min(self.repeats, QUICK_REPEATS), batch=0, whole=False)
 
 
 def named(text: str, temperature: float) -> str:
-    """What a setting is called."""
+    """The name of a setting."""
     return f"{text}, {f'T = {temperature:g}' if temperature else 'greedy'}"
 
 
@@ -104,7 +100,7 @@ def texts(tokenizer: Any) -> dict[str, list[Tensor]]:
 
 
 def prompts(pieces: Sequence[Tensor], count: int, device: str) -> list[dict[str, Tensor]]:
-    """The first tokens of so many texts, one row each."""
+    """The first tokens of the first `count` texts, one prompt each."""
     return [_inputs([piece[0, :GIVEN]], device) for piece in pieces[:count]]
 
 
@@ -114,6 +110,7 @@ def batch(pieces: Sequence[Tensor], rows: int, device: str) -> dict[str, Tensor]
 
 
 def _inputs(rows: Sequence[Tensor], device: str) -> dict[str, Tensor]:
+    """Ids and mask of rows, padded on the left."""
     longest = max(map(len, rows))
     ids = torch.stack([torch.nn.functional.pad(row, (longest - len(row), 0)) for row in rows])
     mask = torch.stack([torch.arange(longest) >= longest - len(row) for row in rows]).long()

@@ -1,11 +1,11 @@
-"""What the self-check compares with: unmodified passes over whole paths of one tree and one chain.
+"""The reference of the self-check: unmodified passes over whole paths of one tree and one chain.
 
-The tree has siblings at three depths, so that neither slots nor node order agree with depth, and a second row that is
-shorter, because rows of a batch have lengths of their own.
+The tree has siblings at three depths, so that neither slots nor node ids agree with depth. A second row is shorter,
+because rows of a batch have different lengths.
 """
 
 from collections.abc import Iterator
-from functools import cache as remembered
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -14,27 +14,28 @@ from transformers import DynamicCache
 
 from mmspec.core.tree import TreeIndex
 from mmspec.hosts.anatomy import Anatomy
-from mmspec.hosts.passes import Passes, cache_name, names
+from mmspec.hosts.passes import Passes, cache_name, names_argument
 from mmspec.hosts.slot_cache import SlotCache
 
 PARENTS = (-1, 0, 0, 1, 1, 2, 3, 5)
 LEAVES = (4, 6, 7)
 PROMPT = 24
 MISSING = 3
-"""By how much the second row is shorter."""
+"""The second row is shorter by so many units."""
 
 LONGEST = 96
+"""The longest prompt: attention windows that are larger are not crossed."""
 
 
-class Paths:
-    """Logits that unmodified passes over whole paths give.
+class ReferencePaths:
+    """Logits of unmodified passes over whole paths.
 
     Args:
-        anatomy: The model.
+        anatomy: The facts about the model.
 
     Attributes:
         ids: The prompt, `[prompt]`.
-        drafted: What is drafted behind it, `[node]`.
+        drafted: The drafted units behind it, `[node]`.
         chains: Logits of `drafted` as a chain, `[node, vocab]`, at every shift of the positions.
     """
 
@@ -42,19 +43,22 @@ class Paths:
         self.anatomy = anatomy
         self.ids, self.drafted = ids, drafted = _ids(anatomy)
         last = _end(anatomy) - len(ids) - len(drafted)
-        # As far on as positions go, where they can be said apart from the cache.
-        self.shifts = [0, last] if last > 0 and names(anatomy.model, "position_ids") else [0]
+        # The second shift is as large as the context allows, if the model takes positions as an argument.
+        self.shifts = [0, last] if last > 0 and names_argument(anatomy.model, "position_ids") else [0]
         self.tree = {leaf: self._whole(ids, drafted[_path(leaf)], 0)[-1] for leaf in LEAVES}
         self.short = self._whole(ids[MISSING:], drafted[_path(LEAVES[-1])], 0)[-1]
         self.chains = [self._whole(ids, drafted, shift)[-len(drafted) :] for shift in self.shifts]
 
     def noise(self) -> float:
-        """The model's own: a whole pass against one token over a cache; from a state, errors come and go."""
+        """The model's own difference between a pass over the whole chain and a pass over one token with a cache.
+
+        For recurrent layers all drafted tokens are compared, because their errors vary from token to token.
+        """
         alone = self._cached(len(self.drafted) if self.anatomy.ops else 1)
         return float((alone - self.chains[0][-len(alone) :]).abs().max())
 
     def distance(self, passes: Passes) -> float:
-        """Largest difference of tree and chains in `passes`."""
+        """The largest difference between the logits of `passes` over tree and chains and the reference."""
         index = TreeIndex.static(PARENTS, self.ids.device)
         cache, logits = self._drafted(passes, index, 0)
         off = max(float((logits[0, leaf] - whole).abs().max()) for leaf, whole in self.tree.items())
@@ -67,7 +71,7 @@ class Paths:
         return off if off == off else float("inf")
 
     def _committed(self, passes: Passes, cache: SlotCache) -> float:
-        """Largest difference after a tree's path was committed in the first row and nothing in the second."""
+        """The largest difference after a commit of one path in the first row and of nothing in the second."""
         kept = _path(LEAVES[0])
         cache.scratch = True
         count = torch.tensor([len(kept), 0], device=self.ids.device)
@@ -79,12 +83,12 @@ class Paths:
         return max(float(distance.abs().max()) for distance in distances)
 
     def _drafted(self, passes: Passes, index: TreeIndex, shift: int) -> tuple[SlotCache, Tensor]:
-        """Logits `[2, node, vocab]`: after the prompt, and beside it after a shorter one; and the cache behind them."""
+        """A cache with the prompt and a shorter one, and logits `[2, node, vocab]` of a draft behind each of them."""
         cache = SlotCache(self.anatomy.layers(), 2, len(self.ids) + 2 * index.nodes, self.ids.device)
         cache.shift = cache.shift + shift
         prompts = torch.stack([self.ids, self.ids.roll(-MISSING)])
         passes(cache, prompts, TreeIndex.chain(len(self.ids), self.ids.device))
-        idle = [i for i, layer in cache.recurrent.items() if not layer.folds]
+        idle = [i for i, layer in cache.recurrent.items() if not layer.operations]
         if idle:
             raise ValueError(f"the recurrent layers {idle} ran no operation that a plugin declares")
         path = torch.arange(1, len(self.ids), device=self.ids.device).expand(2, -1)
@@ -92,12 +96,13 @@ class Paths:
         return cache, passes(cache, self.drafted.expand(2, -1), index).float()
 
     def _whole(self, prompt: Tensor, drafted: Tensor, shift: int) -> Tensor:
+        """Logits `[unit, vocab]` of one unmodified pass without a cache."""
         ids = torch.cat([prompt, drafted])[None]
         logits: Tensor = self.anatomy.model(input_ids=ids, use_cache=False, **self._positions(0, ids, shift)).logits
         return logits[0].float()
 
     def _cached(self, last: int) -> Tensor:
-        """Logits after the last tokens of the whole chain, each alone over a cache of transformers: `[last, vocab]`."""
+        """Logits of the last tokens of the chain, one pass per token with a cache of transformers: `[last, vocab]`."""
         ids, cache = torch.cat([self.ids, self.drafted])[None], DynamicCache(config=self.anatomy.model.config)
         logits, first = [], ids.shape[1] - last
         for begin, chunk in ((0, ids[:, :first]), *((i, ids[:, i : i + 1]) for i in range(first, ids.shape[1]))):
@@ -106,19 +111,20 @@ class Paths:
         return torch.stack(logits[1:])
 
     def _positions(self, first: int, ids: Tensor, shift: int) -> dict[str, Tensor]:
-        """As `generate` passes them, by name only: without, some models count from elsewhere."""
-        if not names(self.anatomy.model, "position_ids"):
+        """The positions as an argument, as `generate` passes them; empty if the model does not name it."""
+        if not names_argument(self.anatomy.model, "position_ids"):
             return {}
         return {"position_ids": torch.arange(first, first + ids.shape[1], device=ids.device)[None] + shift}
 
 
-@remembered
+@lru_cache
 def _path(leaf: int) -> list[int]:
+    """The nodes from the root to a node."""
     return ([] if leaf == 0 else _path(PARENTS[leaf])) + [leaf]
 
 
 def _ids(anatomy: Anatomy) -> tuple[Tensor, Tensor]:
-    """Random tokens, from a generator of their own: the caller's seed is the caller's."""
+    """Random tokens of prompt and draft; torch's global generator is not used."""
     config = anatomy.config
     sizes = [getattr(config, name, None) for name in ("sliding_window", "attention_chunk_size")]
     widest = max((size for size in sizes if isinstance(size, int) and size + 8 <= LONGEST), default=0)
@@ -134,12 +140,12 @@ def _ids(anatomy: Anatomy) -> tuple[Tensor, Tensor]:
 
 
 def _end(anatomy: Anatomy) -> int:
-    """Positions that may be used; 0: no end is known."""
+    """The number of positions that may be used; 0 if there is no limit."""
     return min((end for end in (anatomy.context, anatomy.reach) if end is not None), default=0)
 
 
 def _special(config: dict[str, Any]) -> Iterator[int]:
-    """Ids with a role: an image placeholder must not stand in a prompt without an image."""
+    """Ids of special tokens: an image placeholder must not occur in a prompt without an image."""
     for name, value in config.items():
         if isinstance(value, dict):
             yield from _special(value)

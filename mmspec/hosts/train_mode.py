@@ -1,7 +1,7 @@
-"""Models in `train()` mode: what works otherwise there than in `eval()`, and cannot be the same under speculation.
+"""Refusal of models in `train()` mode whose layers compute something else than in `eval()` mode.
 
-Dropout draws for every unit of a pass, and a pass over a draft has other units than one of transformers' own steps.
-What does nothing in `train()` mode does no harm there: such models are taken.
+Dropout draws for every unit of a pass, and a pass over a draft has other units than transformers' own step. Models in
+`train()` mode without such layers are accepted.
 """
 
 from typing import Any
@@ -12,24 +12,24 @@ from torch.nn.modules.dropout import _DropoutNd
 from transformers import PreTrainedConfig
 
 _RANDOM = ("drop", "jitter")
-"""Parts of the names of attributes that a layer reads as a rate, where it calls a function and has no module for it."""
+"""Attributes whose name has one of these parts are rates of layers that call a dropout function."""
 
 _CONFIGURED = ("attention_dropout", "hidden_dropout", "layerdrop")
-"""Rates that some layers read from their configuration."""
+"""Rates that some layers read from their config."""
 
 
 def refuse_training(model: nn.Module, role: str = "model") -> None:
-    """Refuse a model that is not what it would be in `eval()` mode.
+    """Refuse a model that computes something else than in `eval()` mode.
 
     Args:
         model: The live model.
-        role: What the message calls it.
+        role: The model's role, for the message.
 
     Raises:
-        ValueError: Names the first layer that works otherwise.
+        ValueError: A layer computes something else; the message names the first one.
     """
     for name, module in model.named_modules():
-        why = _otherwise(module) if module.training else ""
+        why = _difference(module) if module.training else ""
         if why:
             where = f"its {name}" if name else f"{type(module).__name__}"
             raise ValueError(
@@ -38,8 +38,8 @@ def refuse_training(model: nn.Module, role: str = "model") -> None:
             )
 
 
-def _otherwise(module: Any) -> str:
-    """What a module in training does; empty where that is what it does in evaluation."""
+def _difference(module: Any) -> str:
+    """What a module does only in training mode; "" if nothing."""
     if isinstance(module, _DropoutNd):
         return f"drops units at random (p={module.p})" if module.p else ""
     if isinstance(module, _BatchNorm):

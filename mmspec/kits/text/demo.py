@@ -1,4 +1,4 @@
-"""Demos of language models: they write Python and Shakespeare, plainly and speculatively, in one run."""
+"""`mmspec demo` of language models: they write Python and Shakespeare, plainly and speculatively, in one run."""
 
 import statistics
 import time
@@ -24,26 +24,32 @@ METHODS: Mapping[str, Mapping[str, Any]] = {
     "prompt-lookup": {"k": 6},
     "draft-model": {"drafter": "mmspec/text-1m", "k": 4},
 }
-"""What every demo shows, with options; a draft model by its name."""
+"""The methods of every demo with their options; a draft model is given by its name."""
 COLUMNS = ("method", "exactness", "acceptance length", "seconds", "speed-up over plain")
 NEW_TOKENS, REPEATS, SHOWN_LINES = 120, 3, 8
 
 
 @dataclass
-class Row:
-    """One method on one prompt: what it wrote, how long each repeat took."""
+class Timed:
+    """One method on one prompt.
+
+    Attributes:
+        ids: Prompt and output, `[1, length]`.
+        seconds: The seconds of each repeat.
+        report: The report of the last call; None for transformers' own `generate`.
+    """
 
     ids: Tensor
     seconds: list[float]
     report: Report | None
 
 
-def write(target: str, methods: Mapping[str, Mapping[str, Any]] = METHODS) -> None:
+def run_demo(target: str, methods: Mapping[str, Mapping[str, Any]] = METHODS) -> None:
     """Print, for each prompt and method, the first lines, acceptance length and speed-up over plain.
 
     Args:
         target: The model's name.
-        methods: With their options, as `METHODS`.
+        methods: The methods with their options, as in `METHODS`.
     """
     logging.disable_progress_bar()
     console = terminal.terminal()
@@ -64,13 +70,13 @@ def write(target: str, methods: Mapping[str, Mapping[str, Any]] = METHODS) -> No
 
 def _race(
     model: Any, methods: dict[str, dict[str, Any]], inputs: dict[str, Tensor], sampling: dict[str, Any]
-) -> dict[str, Row]:
-    """All methods, interleaved, the first round not counted; transformers' own generate runs beside them."""
-    rows: dict[str, Row] = {}
+) -> dict[str, Timed]:
+    """Run all methods and transformers' own `generate` in turns; the first repeat is not counted."""
+    rows: dict[str, Timed] = {}
     for repeat in range(REPEATS + 1):
         for name, options in {"transformers": None, **methods}.items():
             ids, seconds, report = _run(model, name, options, inputs, sampling)
-            row = rows.setdefault(name, Row(ids, [], report))
+            row = rows.setdefault(name, Timed(ids, [], report))
             if repeat:
                 row.seconds.append(seconds)
     return rows
@@ -91,8 +97,8 @@ def _run(
         return *once(), spec.report
 
 
-def _by_text(rows: dict[str, Row]) -> list[tuple[list[str], Tensor]]:
-    """Who wrote what: names of equal texts together."""
+def _by_text(rows: dict[str, Timed]) -> list[tuple[list[str], Tensor]]:
+    """The different texts, each with the names of the methods that wrote it."""
     texts: list[tuple[list[str], Tensor]] = []
     for name, row in rows.items():
         for names, ids in texts:
@@ -104,7 +110,7 @@ def _by_text(rows: dict[str, Row]) -> list[tuple[list[str], Tensor]]:
     return texts
 
 
-def _numbers(rows: dict[str, Row]) -> Iterator[tuple[str, ...]]:
+def _numbers(rows: dict[str, Timed]) -> Iterator[tuple[str, ...]]:
     plain = statistics.median(rows["plain"].seconds)
     for name, row in rows.items():
         seconds = statistics.median(row.seconds)

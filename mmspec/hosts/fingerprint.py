@@ -1,7 +1,4 @@
-"""What was found out about a live model: for as long as it lives, and stays what it was when that was found.
-
-Only numbers and words belong here, nothing that leads back to the model: the notes would keep it alive.
-"""
+"""Fingerprints of live models, and results of checks that are valid as long as the fingerprint stays the same."""
 
 from collections.abc import Hashable, Mapping
 from typing import Any, Generic, TypeVar
@@ -12,26 +9,29 @@ from torch import Tensor, nn
 
 from mmspec.hosts.offload import hooks_of
 
-Note = TypeVar("Note")
+Result = TypeVar("Result")
 
 _BACKENDS: Mapping[str, Any] = {
     "cuda": torch.backends.cuda.matmul,
     "cpu": torch.backends.mkldnn.matmul,  # type: ignore[attr-defined]
 }
-"""What multiplies float32 matrices, by kind of device."""
+"""torch's settings for float32 matrix products, by kind of device."""
 
 _REDUCED = {"tf32": 2.0**-10, "bf16": 2.0**-7}
-"""Relative errors of float32 products that are allowed to be less."""
+"""Relative errors of float32 products with reduced internal precision."""
 
 
-class Remembered(Generic[Note]):
-    """Notes about models, by what they are about."""
+class ResultsByModel(Generic[Result]):
+    """Results about live models, by a key of the caller's choice.
+
+    Results must not refer to their model: the reference would keep it alive.
+    """
 
     def __init__(self) -> None:
-        self._models: WeakKeyDictionary[nn.Module, tuple[Hashable, dict[Hashable, Note]]] = WeakKeyDictionary()
+        self._models: WeakKeyDictionary[nn.Module, tuple[Hashable, dict[Hashable, Result]]] = WeakKeyDictionary()
 
-    def of(self, model: nn.Module) -> dict[Hashable, Note]:
-        """Notes about a model with the weights that it has now; all others about it are forgotten."""
+    def of(self, model: nn.Module) -> dict[Hashable, Result]:
+        """The results for a model with its present weights; those for earlier weights are deleted."""
         weights = _weights(model)
         known = self._models.get(model)
         if known is None or known[0] != weights:
@@ -40,7 +40,7 @@ class Remembered(Generic[Note]):
 
 
 def arithmetic(model: Any) -> Hashable:
-    """What decides, beside the weights, what a live model computes here and now."""
+    """Everything beside the weights that decides what a live model computes at present."""
     return (
         model.config.to_json_string(use_diff=False),
         model.config.get_text_config(decoder=True)._attn_implementation,
@@ -57,9 +57,9 @@ def arithmetic(model: Any) -> Hashable:
 
 
 def rounding(model: Any) -> float:
-    """Relative error of one operation of a live model, here and now.
+    """The relative error of one operation of a live model at present.
 
-    Norms and softmaxes are computed in float32 in models of any dtype.
+    It is at least that of float32, in which models of any dtype compute norms and softmaxes.
     """
     backend = _BACKENDS.get(torch.device(model.device).type)
     reduced = _REDUCED.get(backend.fp32_precision, 0.0) if backend is not None else 0.0
@@ -72,18 +72,18 @@ def _autocast(model: Any) -> torch.dtype | None:
 
 
 def _weights(model: nn.Module) -> int:
-    """Tells the weights from those before them: by their places, and the writes that torch has counted.
+    """A fingerprint of the weights: their addresses, and the writes that torch has counted.
 
-    Where hooks move weights from device to device, places say nothing.
+    Addresses are left out if hooks move the weights between devices.
     """
     moving = bool(hooks_of(model))
-    return hash(tuple((_writes(weight), 0 if moving else _place(weight)) for weight in model.parameters()))
+    return hash(tuple((_writes(weight), 0 if moving else _address(weight)) for weight in model.parameters()))
 
 
 def _writes(weight: Tensor) -> int:
     return 0 if weight.is_inference() else weight._version
 
 
-def _place(weight: Tensor) -> int:
-    """Of kinds of tensors that are not torch's own, quantised ones say, the object stands for its place."""
+def _address(weight: Tensor) -> int:
+    """The address of a weight's numbers; for tensor subclasses, such as quantised weights, that of the object."""
     return weight.data_ptr() if type(weight) is nn.Parameter else id(weight)

@@ -1,0 +1,231 @@
+"""Checks of a folder of weights before a model is built: the headers of its files, and its config.
+
+A config may be wrong or malicious. Ten million layers would be ten million Python objects before the first missing
+weight is noticed, and a width of 10⁹ needs more memory than any machine has; so the config is compared with the files.
+"""
+
+import re
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+
+from mmspec.registry.printable import shown
+from mmspec.untrusted import read_json
+
+CONFIG = "config.json"
+STEMS = ("model", "diffusion_pytorch_model")
+"""File names of weights without suffix: transformers', diffusers'."""
+ENDS = (".safetensors", ".safetensors.index.json")
+"""Suffixes of the weights, and of the list of their shards."""
+ADAPTER = "adapter_config.json"
+COUNTS = re.compile(r"(^|_)(layers?|blocks|depth)$")
+"""Keys of a config that count modules."""
+KERNELS = ("attn_implementation", "_attn_implementation", "experts_implementation", "_experts_implementation")
+"""Keys of a config whose value may be the name of a repository, from which transformers fetches a kernel."""
+ELSEWHERE = "transformers_weights"
+"""Key of a config that names other weights than those beside it."""
+FEW = 1000
+"""So many layers are always allowed: they are cheap to build, and some configs count layers that the model lacks."""
+CONSTANT = re.compile(r"(^|\.)(masked_bias|inv_freq|(cos|sin)_cached|position_ids)$")
+MASK = re.compile(r"(^|\.)att(n|ention)\.bias$")
+"""Keys of constants. A mask that matches the second is `[1, 1, position, position]`; a bias has one dimension."""
+TEXT_CONFIGS = ("text_config", "quantization_config")
+"""Nested configs of a model of text alone."""
+SPARE = 2**28
+"""Numbers that a model may have beyond those in its files: masks and tables of positions."""
+PACKED = 32
+"""The most weights that one number of a quantised file stands for."""
+
+
+@dataclass(frozen=True)
+class StoredTensor:
+    """The header of a tensor in a file.
+
+    Attributes:
+        dtype: The dtype's name in safetensors, such as `F32`.
+        shape: The shape.
+    """
+
+    dtype: str
+    shape: tuple[int, ...]
+
+    @property
+    def is_integer(self) -> bool:
+        """Whether its numbers are integers or booleans."""
+        return self.dtype == "BOOL" or self.dtype[0] in "IU"
+
+
+def weight_files(folder: Path) -> list[Path]:
+    """The weight files in a folder that transformers or diffusers would read; [] if there are none.
+
+    Raises:
+        ValueError: An index cannot be read, or names a file outside the folder.
+    """
+    for stem in STEMS:
+        whole, index = (folder / f"{stem}{end}" for end in ENDS)
+        if whole.is_file():
+            return [whole]
+        if index.is_file():
+            named = read_json(index).get("weight_map")
+            if not isinstance(named, dict) or not all(isinstance(name, str) for name in named.values()):
+                raise ValueError(f"{index} has no weight_map from keys to files")
+            shards = sorted(set(named.values()))
+            wrong = [name for name in shards if Path(name).name != name or not name.endswith(".safetensors")]
+            if wrong:
+                raise ValueError(f"{index} names {shown(repr(wrong[0]))}, which is no safetensors file of its folder")
+            return [folder / name for name in shards]
+    return []
+
+
+def stored_tensors(folder: Path) -> dict[str, StoredTensor]:
+    """The headers of all tensors in a folder's weight files, by key.
+
+    Raises:
+        ValueError: A file is missing, damaged or truncated.
+    """
+    found = {}
+    for path in weight_files(folder):
+        try:
+            with safe_open(path, "pt") as file:
+                for key in file.keys():  # noqa: SIM118  (the file is no mapping)
+                    part = file.get_slice(key)
+                    found[key] = StoredTensor(str(part.get_dtype()), tuple(part.get_shape()))
+        except (SafetensorError, OSError, ValueError) as error:
+            raise ValueError(f"the weights of {str(folder)!r} are damaged or truncated: {shown(error)}") from error
+    return found
+
+
+def refuse_config(folder: Path, stored: Mapping[str, StoredTensor]) -> dict[str, Any]:
+    """Refuse a folder whose config asks for more layers than its files have tensors, or refers to other repositories.
+
+    Args:
+        folder: A folder with a `config.json`.
+        stored: The tensors in its files; empty if only the config is checked.
+
+    Returns:
+        The config's entries.
+
+    Raises:
+        ValueError: An entry is refused, or the folder holds an adapter; the message names the key.
+    """
+    if (folder / ADAPTER).is_file():
+        raise ValueError(
+            f"{str(folder)!r} holds an adapter ({ADAPTER}), whose base model is wherever the file says; load the base "
+            "model yourself, add the adapter, and give the live model"
+        )
+    config = read_json(folder / CONFIG)
+    for key, value in _entries(config):
+        if COUNTS.search(key) and isinstance(value, int | float) and value > max(FEW, len(stored)):
+            most = f", and its files hold {len(stored)} tensors" if stored else f"; {FEW} is the most without weights"
+            raise ValueError(f"the config of {str(folder)!r} says {shown(key)} = {shown(value)}{most}")
+        if (key in KERNELS and "/" in str(value)) or key == ELSEWHERE:
+            raise ValueError(f"the config of {str(folder)!r} leads elsewhere: {shown(key)} = {shown(repr(value))}")
+    return config
+
+
+def refuse_mismatch(model: Any, config: Mapping[str, Any], stored: Mapping[str, StoredTensor], what: str) -> None:
+    """Refuse files that cannot be the weights of a model.
+
+    Args:
+        model: The model of transformers or diffusers, built on the device `meta`.
+        config: The config's entries.
+        stored: The tensors in the files.
+        what: The model's name in messages, as in `the model 'x'`.
+
+    Raises:
+        ValueError: The model has many more numbers than the files, or weights are integers.
+    """
+    quantised = _quantised(config)
+    present = sum(prod(tensor.shape) for tensor in stored.values())
+    most = present * (PACKED if quantised else 2)  # twice: tied weights may be counted twice
+    weights = sum(tensor.numel() for tensor in model.parameters())
+    others = sum(tensor.numel() for tensor in model.buffers())
+    if max(weights - most, others - present) > SPARE:  # a smaller difference is listed by key after the model is built
+        raise ValueError(
+            f"the config of {what} asks for {weights:,} weights and {others:,} other numbers, and its files hold "
+            f"{present:,}"
+        )
+    buffers = {key for key, _ in model.named_buffers()}
+    ignored = [re.compile(pattern) for pattern in model._keys_to_ignore_on_load_unexpected or ()]
+    for key, tensor in stored.items():
+        allowed = quantised or not tensor.is_integer or _constant(key, tensor)
+        if not (allowed or any(_same(key, own) for own in buffers) or any(each.search(key) for each in ignored)):
+            entry = f"{shown(key)} is {tensor.dtype}"
+            raise ValueError(f"weights of {what} are integers and its config has no quantization_config: {entry}")
+
+
+def unexpected_keys(
+    model: Any, unexpected: Collection[str], config: Mapping[str, Any], stored: Mapping[str, StoredTensor]
+) -> list[str]:
+    """The unexpected keys that a published file of this model would not have.
+
+    Constants are left out, and so are the vision and audio parts of a model of which only the language part is loaded.
+
+    Args:
+        model: The loaded model.
+        unexpected: Keys in the files for which the model has no place.
+        config: The config's entries.
+        stored: The tensors in the files.
+    """
+    found = [key for key in unexpected if key not in stored or not _constant(key, stored[key])]
+    nested = [key for key, value in config.items() if isinstance(value, dict) and key.endswith("_config")]
+    if all(key in TEXT_CONFIGS for key in nested):
+        return found
+    parts = {_part(key) for key, _ in model.named_parameters()}
+    return [key for key in found if _part(key) in parts]
+
+
+def _quantised(config: Mapping[str, Any]) -> bool:
+    """Whether the config names a quantisation method that transformers supports."""
+    from transformers.quantizers.auto import AutoHfQuantizer
+
+    method = config.get("quantization_config")
+    try:
+        return isinstance(method, dict) and bool(AutoHfQuantizer.supports_quant_method(method))
+    except (ValueError, TypeError):  # the entry names no method
+        return False
+
+
+def _constant(key: str, tensor: StoredTensor) -> bool:
+    """Whether a tensor is a mask or a table, which models compute themselves and older files contain."""
+    mask = MASK.search(key) and len(tensor.shape) == 4 and tensor.shape[:2] == (1, 1)
+    return bool(mask or CONSTANT.search(key))
+
+
+def _part(key: str) -> str:
+    """The first two names of a key, such as `model.layers`."""
+    return ".".join(key.split(".")[:2])
+
+
+def differences(**keys: Collection[str]) -> str:
+    """A text that lists missing, unexpected or otherwise wrong keys, three of each kind; "" if there are none.
+
+    Args:
+        **keys: The keys by what is wrong with them, with underscores for spaces.
+    """
+    parts = []
+    for what, wrong in keys.items():
+        listed = ", ".join(sorted(wrong)[:3]) + ", …" * (len(wrong) > 3)
+        parts += [f"{len(wrong)} keys {what.replace('_', ' ')} ({shown(listed)})"] if wrong else []
+    return "; ".join(parts)
+
+
+def _same(key: str, own: str) -> bool:
+    """Whether two keys are equal, up to the prefix of a base model."""
+    return key == own or key.endswith(f".{own}") or own.endswith(f".{key}")
+
+
+def _entries(config: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """All keys and values of a config and of its nested configs."""
+    nested: list[Any] = [config]
+    while nested:
+        value = nested.pop()
+        if isinstance(value, Mapping):
+            yield from value.items()
+            nested += value.values()
+        elif isinstance(value, list):
+            nested += value

@@ -1,0 +1,54 @@
+"""`mmspec bench` commands of language models."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from mmspec.bench.command import Quick, bench, check_output_folders
+from mmspec.bench.methods import chosen_methods
+from mmspec.kits.text.bench.defaults import BATCH, NEW, PROMPTS, REPEATS
+
+if TYPE_CHECKING:
+    from mmspec.kits.text.bench.settings import Subject
+
+
+def bench_command(subject: "Callable[[str], Subject]", target: str, summary: str) -> Callable[..., None]:
+    """The command that benchmarks a language model.
+
+    Args:
+        subject: Returns the subject for a model's name; called after the output folders were checked.
+        target: The default model.
+        summary: The first line of the command's help.
+    """
+
+    def command(
+        method: Annotated[str | None, typer.Option(help="Methods, joined by commas; default: all.")] = None,
+        json: Annotated[Path | None, typer.Option(help="Where to write the result; raw repeats included.")] = None,
+        plot: Annotated[
+            Path | None, typer.Option(help="Where to draw it (.png, .svg); needs the extra `bench`.")
+        ] = None,
+        device: Annotated[str, typer.Option(help="cpu, cuda, …")] = "cpu",
+        repeats: Annotated[
+            int, typer.Option(min=1, max=1000, help="Counted repeats; the raw seconds of each are kept.")
+        ] = REPEATS,
+        prompts: Annotated[int, typer.Option(min=1, max=10, help="Prompts of each kind of text.")] = PROMPTS,
+        new_tokens: Annotated[int, typer.Option(min=8, max=512, help="Tokens of each output.")] = NEW,
+        batch: Annotated[int, typer.Option(min=0, max=10, help="Rows of the batch; 0 leaves batches out.")] = BATCH,
+        seed: Annotated[int, typer.Option(help="Of torch's generator, before every call.")] = 0,
+        quick: Quick = False,
+        model: Annotated[str, typer.Option(help="A model of this kind with the shipped tokenizer.")] = target,
+    ) -> None:
+        check_output_folders(json, plot)
+        from mmspec.kits.text.bench.run import bench as run
+        from mmspec.kits.text.bench.settings import BenchOptions
+
+        chosen = subject(model)
+        options = BenchOptions(prompts=prompts, new=new_tokens, repeats=repeats, batch=batch, seed=seed)
+        options = options.quick if quick else options
+        methods = chosen_methods(method, chosen.methods)
+        bench(chosen.kind, lambda progress: run(chosen, methods, options, device, progress), json, plot)
+
+    command.__doc__ = summary
+    return command
