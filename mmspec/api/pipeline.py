@@ -25,6 +25,7 @@ from mmspec.hosts.dtypes import dtype_of
 from mmspec.hosts.loading import load_model, locate_pipeline
 from mmspec.hosts.pipeline_index import INDEX, index_of
 from mmspec.hosts.pipeline_parts import load_parts
+from mmspec.hosts.remote_code import refusing_code
 from mmspec.registry import installed
 from mmspec.registry.numbers import integers, whole
 

@@ -120,11 +120,10 @@ class Suffix:
 
     def _catch_up(self, state: State) -> None:
         """Count the units that were emitted since the last draft, with one read of the device for all rows."""
-        seen = [
-            len(row.text) + pads - state.prompt_length for row, pads in zip(state.memory, state.host_pads, strict=True)
-        ]
+        start = state.prompt_length
+        seen = [len(row.text) + pads - start for row, pads in zip(state.memory, state.host_pads, strict=True)]
         first = min(seen)
-        emitted = state.history[:, state.prompt_length + first : state.prompt_length + max(state.host_emitted)].tolist()
+        emitted = state.history[:, start + first : start + max(state.host_emitted)].tolist()
         for row, known, now, units in zip(state.memory, seen, state.host_emitted, emitted, strict=True):
             new = units[known - first : max(now, known) - first]
             row.counts.extend(row.text, new)
