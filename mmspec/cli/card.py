@@ -59,13 +59,13 @@ def _measured(result: Path, output: Path) -> dict[Path, str]:
     """The benchmark beside a card, and the card; of a model that is not shipped only the section on speed."""
     from mmspec.report.cards import described, facts_of, render, render_measured, speed_section
     from mmspec.report.numbers import fill
-    from mmspec.report.result import Result
+    from mmspec.report.trust import load_result
     from mmspec.shipped import folder
 
     if output.suffix != ".md":
         raise ValueError(f"a card is a Markdown file, FILE.md, not {output.name!r}")
     document = _read(result)
-    bench = Result.load(result)
+    bench = load_result(result)
     beside = output.with_suffix(".bench.json")
     known = [model for model in described() if (model.name, f"mmspec/{model.name}") == (output.stem, bench.model)]
     if known:

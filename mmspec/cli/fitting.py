@@ -20,6 +20,7 @@ from mmspec.registry import MethodSpec, Pairing, Registry, TargetSpec, installed
 from mmspec.registry.matching import HOME
 from mmspec.report.result import Result
 from mmspec.report.terminal import line, table, terminal
+from mmspec.report.trust import load_result
 
 
 @dataclass(frozen=True)
@@ -186,7 +187,7 @@ def _tried(method: str, seen: Outline, required: list[str]) -> tuple[str, str]:
 
 def _measured(name: str) -> Result | None:
     path = shipped.folder("model_cards") / f"{name}.bench.json" if name else None
-    return Result.load(path) if path and path.is_file() else None
+    return load_result(path) if path and path.is_file() else None
 
 
 def _expected(result: Result | None, method: str) -> list[Expected]:

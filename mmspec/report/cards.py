@@ -16,6 +16,7 @@ from mmspec.files import save_text
 from mmspec.report.escape import escaped
 from mmspec.report.result import Result
 from mmspec.report.table import in_markdown
+from mmspec.report.trust import load_result
 from mmspec.report.views import View
 from mmspec.shipped import folder
 
@@ -130,7 +131,7 @@ def write(shipped: Shipped, assets: Path, cards: Path) -> Path:
 def from_facts(shipped: Shipped, assets: Path, cards: Path) -> str:
     """The text that `write` writes."""
     bench = cards / _bench_of(shipped.name)
-    return render(shipped, facts_of(shipped, assets), Result.load(bench) if bench.is_file() else None)
+    return render(shipped, facts_of(shipped, assets), load_result(bench) if bench.is_file() else None)
 
 
 def facts_of(shipped: Shipped, assets: Path) -> dict[str, Any]:

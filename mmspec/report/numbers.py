@@ -22,6 +22,7 @@ from mmspec.report import bounds, table, views
 from mmspec.report.escape import escaped
 from mmspec.report.result import PLAIN, Result, Row, speedup_of
 from mmspec.report.summary import summary
+from mmspec.report.trust import load_result
 
 OPEN, CLOSE = "<!-- bench: {} -->", "<!-- /bench -->"
 _BLOCK = re.compile(r"<!-- bench: ([^\n]*?) -->(.*?)<!-- /bench -->", re.DOTALL)
@@ -61,7 +62,7 @@ def fill(text: str, folder: Path, at_hand: Mapping[str, Result] | None = None) -
         if file not in results:
             if not (folder / file).is_file():
                 raise ValueError(f"the numbers <{match[1]}> come from {folder / file}, which does not exist")
-            results[file] = Result.load(folder / file)
+            results[file] = load_result(folder / file)
         return block(match[1], results[file])
 
     return _BLOCK.sub(written, text)

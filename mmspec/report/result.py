@@ -180,17 +180,6 @@ class Result:
         """Write JSON; the file is written whole or not at all."""
         save_text(path, json.dumps(asdict(self), indent=1, allow_nan=False) + "\n")
 
-    @staticmethod
-    def load(path: Path) -> "Result":
-        """Read and validate a document that `save` wrote.
-
-        Raises:
-            ValueError: The file is not such a document; names the place.
-        """
-        from mmspec.report.trust import checked
-
-        return checked(Path(path).read_bytes(), str(path))
-
     @property
     def settings(self) -> list[str]:
         """Names of the settings, in the order of the rows."""

@@ -7,6 +7,7 @@ text holds a control character. Text that Markdown would misread is accepted her
 
 from collections.abc import Iterator
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
@@ -15,6 +16,15 @@ from mmspec.registry.fields import NAME
 from mmspec.registry.printable import printable, refuse_control
 from mmspec.report.result import Peer, Result, Row
 from mmspec.report.views import plain_of, real
+
+
+def load_result(path: Path) -> Result:
+    """Read and validate a document that `Result.save` wrote.
+
+    Raises:
+        ValueError: The file is not such a document; names the place.
+    """
+    return checked(Path(path).read_bytes(), str(path))
 
 
 def checked(document: bytes, name: str) -> Result:

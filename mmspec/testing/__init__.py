@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     from mmspec.testing.conformance.run import check_component as check_component
     from mmspec.testing.conformance.run import checks_of as checks_of
 
-_MODULES = {
-    "Example": "example",
-    "Outcome": "check",
-    "check_component": "run",
-    "checks_of": "run",
-    "parametrize_checks": "parametrize",
+_HOMES = {
+    "Example": "mmspec.testing.conformance.example",
+    "Outcome": "mmspec.testing.conformance.check",
+    "check_component": "mmspec.testing.conformance.run",
+    "checks_of": "mmspec.testing.conformance.run",
+    "parametrize_checks": "mmspec.testing.conformance.parametrize",
 }
-__getattr__, __dir__ = lazily(__name__, {name: f"mmspec.testing.conformance.{home}" for name, home in _MODULES.items()})
+__getattr__, __dir__ = lazily(__name__, _HOMES)

@@ -17,6 +17,7 @@ from mmspec.kits.pictures.bench.options import BenchOptions as PictureOptions
 from mmspec.kits.text.bench.plan import calls_of, tokens_of
 from mmspec.kits.text.bench.settings import METHODS, BenchOptions
 from mmspec.report.result import Limits, Result
+from mmspec.report.trust import load_result
 from mmspec_continuous.bench.denoising import DenoisingOptions
 from mmspec_ssm.bench.settings import METHODS as SSM_METHODS
 from mmspec_video.bench.settings import BenchOptions as VideoOptions
@@ -68,7 +69,7 @@ def test_it_is_said_before_anything_else(capsys: pytest.CaptureFixture[str], tmp
         return result
 
     command.bench("text", run, tmp_path / "r.json", None)
-    assert Result.load(tmp_path / "r.json") == result
+    assert load_result(tmp_path / "r.json") == result
 
 
 @pytest.mark.parametrize("name", ["text", "ssm", "image", "continuous", "denoising", "video"])

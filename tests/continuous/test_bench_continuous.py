@@ -22,6 +22,7 @@ from mmspec.kits.pictures.models.captions import CaptionEncoder
 from mmspec.kits.pictures.quality import Features, write_quality
 from mmspec.report import table, views
 from mmspec.report.result import Limits, Result
+from mmspec.report.trust import load_result
 from mmspec_continuous.bench import run as bench
 from mmspec_continuous.bench.baselines import NOISELESS, baselines
 from mmspec_continuous.bench.head import HeadClock, HeadTimedSampler, TargetWithHead
@@ -217,7 +218,7 @@ def test_it_is_shown_and_kept(result: Result, tmp_path: Path) -> None:
     for words in ("tokens/s", "head ms", "backbone ms", "What the pictures are like", "⚠ lossy", "sigma_0 = 0.3"):
         assert words in text
     result.save(tmp_path / "r.json")
-    assert table.markdown(Result.load(tmp_path / "r.json")) == text
+    assert table.markdown(load_result(tmp_path / "r.json")) == text
     ours = ("reflection", "set-parallel", "reflection, window 8", TEMPERED)
     assert set(result.limits.F_pipe) == {f"{GUIDED} / {name}" for name in ours}
     assert result.limits.v_of_n["1"] == 1

@@ -26,6 +26,7 @@ from mmspec.report import table, views
 from mmspec.report.cards import render_measured
 from mmspec.report.numbers import fill
 from mmspec.report.result import Limits, Result
+from mmspec.report.trust import load_result
 from mmspec_image.bench import loops as loops_module
 from mmspec_image.bench import run as bench
 from mmspec_image.bench.loops import LOOPS, loops
@@ -229,7 +230,7 @@ def test_it_is_shown_carded_and_quoted(result: Result, tmp_path: Path) -> None:
     assert others[0][quality.header.index("frechet")].count("–") == 1 and "⚠ lossy" in text
     assert "Frechet: distance to the training pictures" in quality.note
     result.save(tmp_path / "r.json")
-    assert table.markdown(Result.load(tmp_path / "r.json")) == text and "codes/s" in render_measured(result, "tiny")
+    assert table.markdown(load_result(tmp_path / "r.json")) == text and "codes/s" in render_measured(result, "tiny")
     quoted = fill(f'<!-- bench: r.json measure "{GUIDED}" gs-sjd step_compression --><!-- /bench -->', tmp_path)
     assert f">{result.row(GUIDED, 'gs-sjd').quality['step_compression']:.2f}<" in quoted
     with pytest.raises(ValueError, match="did you mean 'frechet'"):

@@ -102,11 +102,11 @@ def test_training_tells_pictures_by_their_captions_and_goes_on_where_it_stopped(
     pictures = Pictures(images.contiguous(), [names[i % 6] for i in range(120)])
     tokenizer = caption_tokenizer(names, 60, 4)
     lines: list[str] = []
-    features = train_features(pictures, tokenizer, tmp_path, say=lines.append, recipe=FeatureRecipe(steps=60, batch=12))
+    features = train_features(pictures, tokenizer, tmp_path, say=lines.append, recipe=FeatureRecipe(steps=90, batch=12))
     assert recognised(features, pictures, tokenizer, among=1) == 1
     quality = write_quality(tmp_path, features, pixels(pictures.images))
     words = tokenizer(pictures.captions, padding="max_length", return_tensors="pt")
     ids, mask, shown = words["input_ids"], words["attention_mask"], pixels(pictures.images)
     assert quality.caption_score(shown, ids, mask) > 0.5 > quality.caption_score(shown, ids.roll(1, 0), mask.roll(1, 0))
-    again = train_features(pictures, tokenizer, tmp_path, say=lines.append, recipe=FeatureRecipe(steps=60, batch=12))
-    assert lines[-1] == "resuming at step 60 of 60" and recognised(again, pictures, tokenizer, among=1) == 1
+    again = train_features(pictures, tokenizer, tmp_path, say=lines.append, recipe=FeatureRecipe(steps=90, batch=12))
+    assert lines[-1] == "resuming at step 90 of 90" and recognised(again, pictures, tokenizer, among=1) == 1

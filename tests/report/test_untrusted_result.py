@@ -13,6 +13,7 @@ from mmspec.report import table
 from mmspec.report.cards import render_measured
 from mmspec.report.numbers import fill
 from mmspec.report.result import Result
+from mmspec.report.trust import load_result
 
 PLACES: dict[str, Callable[[dict[str, Any], str], object]] = {
     "the model": lambda d, text: d.update(model=text),
@@ -45,7 +46,7 @@ def document(result: Result, tmp_path: Path) -> dict[str, Any]:
 
 def loaded(document: dict[str, Any], folder: Path) -> Result:
     (folder / "r.json").write_text(json.dumps(document))
-    return Result.load(folder / "r.json")
+    return load_result(folder / "r.json")
 
 
 @pytest.mark.parametrize("place", PLACES)

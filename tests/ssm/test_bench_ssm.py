@@ -13,7 +13,7 @@ from mmspec.bench.limits import Floor
 from mmspec.cli.app import build
 from mmspec.hosts.loading import load_tokenizer
 from mmspec.kits.text.bench import run
-from mmspec.report.result import Result
+from mmspec.report.trust import load_result
 from mmspec_ssm import train
 from mmspec_ssm.bench import rounds as module
 from mmspec_ssm.bench.rounds import Round, rounds
@@ -55,7 +55,7 @@ def test_it_measures_and_writes(hybrid: BambaForCausalLM, tmp_path: Path, monkey
     files = ["--model", str(tmp_path / "model"), "--json", str(tmp_path / "r.json")]
     made = CliRunner().invoke(build(), ["bench", "ssm", *small, *files, "--method", f"prompt-lookup,{CHAIN}"])
     assert made.exit_code == 0, made.exception
-    result = Result.load(tmp_path / "r.json")
+    result = load_result(tmp_path / "r.json")
     assert result.kind == "ssm" and len(result.settings) == 4
     for setting in result.settings:
         for name in ("plain", "prompt-lookup", CHAIN):
