@@ -51,9 +51,9 @@ docs: $(READY)
 # Two distributions of one version: the code (mmspec), and the shipped models with their cards (mmspec-models).
 wheels: $(READY)
 	$(BIN)/python -m build --wheel --no-isolation --outdir dist .
-	$(BIN)/python -m build --wheel --no-isolation --outdir dist models
+	$(BIN)/python -m build --wheel --no-isolation --outdir dist assets
 	du -h dist/*.whl
 
 clean:
-	rm -rf .venv .venv-clients build dist models/build models/dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
+	rm -rf .venv .venv-clients build dist assets/build assets/dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
 	find mmspec plugins tests -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -11,7 +11,7 @@ from pathlib import Path
 from mmspec.registry.suggest import unknown
 
 MODELS = "mmspec_models"
-"""The package that the second distribution installs; it holds files and no code."""
+"""The namespace package that the second distribution installs: files, no code."""
 MISSING = "the shipped models are not installed: pip install 'mmspec[models]'"
 _TREE = Path(__file__).resolve().parent.parent
 
@@ -52,7 +52,7 @@ def asset(name: str) -> Path:
 
 def _places() -> Iterator[Path]:
     """The source tree, then the installed distribution."""
-    if (_TREE / "models" / "pyproject.toml").is_file():
+    if (_TREE / "assets" / "pyproject.toml").is_file():
         yield _TREE
     spec = find_spec(MODELS)
     yield from map(Path, (spec and spec.submodule_search_locations) or ())

@@ -7,7 +7,7 @@ import venv
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-CODE, MODELS = ROOT, ROOT / "models"
+CODE, MODELS = ROOT, ROOT / "assets"
 
 
 class Environment:

@@ -1,1 +1,0 @@
-"""The models that ship with mmspec, and their cards: files only, which `mmspec.shipped` finds."""
