@@ -52,8 +52,8 @@ def _check(registry: Registry, name: str, kind: str) -> None:
     if not _NAME.fullmatch(name) or name.startswith(("mmspec-", "mmspec_")):
         hint = f"; did you mean {wanted!r}?" if _NAME.fullmatch(wanted) else ""
         raise ValueError(f"a plugin's name is lower-case words joined by '-', without 'mmspec-', not {name!r}{hint}")
-    ours = [plugin.name for plugin in registry.plugins() if plugin.distribution == "mmspec"]
-    if name in ours:
+    ours = [plugin.name for plugin in registry.plugins() if plugin.distribution == "mmspec"] + ["models"]
+    if name in ours:  # `mmspec-models` is the distribution of the shipped models
         raise ValueError(f"the name {name!r} is mmspec's own, as are {', '.join(o for o in ours if o != name)}")
     owners = [c.owner for c in registry.components(kind) if c.name == name.replace("_", "-")]
     if owners:

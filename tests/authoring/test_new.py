@@ -82,6 +82,7 @@ def test_installed_it_is_found_and_its_own_test_passes(tmp_path: Path, mmspec) -
         (["9"], "lower-case words"),
         (["text"], "'text' is mmspec's own"),
         (["core"], "'core' is mmspec's own"),
+        (["models"], "'models' is mmspec's own"),
         (["suffix"], "a drafter of plugin 'text' is called 'suffix'"),
         (["match", "--kind", "rule"], "a rule of plugin 'core' is called 'match'"),
         (["taken"], "is there already"),
