@@ -1,132 +1,19 @@
-"""What the continuous plugin offers, for the registry and for its own classes. Imports no torch; the factories do."""
+"""The hooks of the continuous plugin. Imports no torch; the factories do."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from mmspec.registry import DefaultMethod, DrafterSpec, MethodSpec, RuleSpec, Spec, TargetSpec, hookimpl
+from mmspec.registry import Spec, hookimpl
 from mmspec_continuous.denoising.manifest import DENOISING
+from mmspec_continuous.specs import CONTINUOUS_AR, DRAFTERS, METHODS, RULES
 
 if TYPE_CHECKING:
     import typer
 
-REFLECTION, CSPD = "https://arxiv.org/abs/2501.05370", "https://arxiv.org/abs/2411.11925"
-"""Papers."""
 TARGETS = {"mmspec_continuous.models.continuous_ar": "continuous-ar"}
 """Modules of models to their targets."""
-
-CONTINUOUS_AR = TargetSpec(
-    name="continuous-ar",
-    factory="mmspec_continuous.targets.continuous:ContinuousTarget",
-    offers=frozenset({"continuous", "window", "grow", "truncate"}),
-    summary="Causal AR over continuous tokens, with a denoising or a mixture head.",
-    paper="https://arxiv.org/abs/2406.11838",
-    pipeline="mmspec_continuous.pipeline:ContinuousTextToImagePipeline",
-    default_methods=(DefaultMethod(method="reflection", k=16),),
-)
-# Named apart from other plugins' discrete drafters, so that a name alone is enough to say which.
-CONTINUOUS_JACOBI = DrafterSpec(
-    name="continuous-jacobi",
-    factory="mmspec_continuous.drafters.jacobi:ContinuousJacobi",
-    needs=frozenset({"redraw", "continuous"}),
-    offers=frozenset({"chain", "window", "q"}),
-    summary="The target's own last pass over a window of tokens; no model, no training.",
-    paper="https://arxiv.org/abs/2410.01699",
-    options="mmspec_continuous.drafters.jacobi:JacobiOptions",
-)
-CONTINUOUS_DRAFT_MODEL = DrafterSpec(
-    name="continuous-draft-model",
-    factory="mmspec_continuous.drafters.draft_model:ContinuousDraftModel",
-    needs=frozenset({"continuous"}),
-    offers=frozenset({"chain", "q"}),
-    summary="A smaller model of the family, of the same tokens and denoising steps.",
-    paper=REFLECTION,
-    options="mmspec_continuous.drafters.draft_model:DraftModelOptions",
-)
-CONTINUOUS_SETS = DrafterSpec(
-    name="continuous-sets",
-    factory="mmspec_continuous.drafters.sets:ContinuousSets",
-    needs=frozenset({"redraw", "continuous"}),
-    offers=frozenset({"chain", "window", "q", "sets"}),
-    words={"sets": "The drafter's window holds two sets of tokens, the first of which the last pass decided."},
-    summary="A window whose first half the last pass decided; for set-parallel.",
-    paper=CSPD,
-    options="mmspec_continuous.drafters.sets:SetsOptions",
-)
-TEMPERED = RuleSpec(
-    name="tempered",
-    factory="mmspec_continuous.rules.tempered:Tempered",
-    needs=frozenset({"continuous", "chain"}),
-    offers=frozenset({"redraw"}),
-    exactness="lossy",
-    summary="Test the last denoising step only, its exponent divided by tau.",
-    paper=CSPD,
-    options="mmspec_continuous.rules.tempered:TemperedOptions",
-)
-SET_PARALLEL = RuleSpec(
-    name="set-parallel",
-    factory="mmspec_continuous.rules.set_parallel:SetParallel",
-    needs=frozenset({"continuous", "sets"}),
-    offers=frozenset({"redraw"}),
-    exactness="lossy",
-    summary="Judge every token once; it stands whatever becomes of those before it.",
-    paper=CSPD,
-)
-DENOISE_AHEAD = RuleSpec(
-    name="denoise-ahead",
-    factory="mmspec_continuous.rules.denoise_ahead:DenoiseAhead",
-    needs=frozenset({"continuous", "chain"}),
-    offers=frozenset({"redraw"}),
-    exactness="lossless",
-    summary="Rejection; free draws take several denoising steps per call of the head.",
-    paper=REFLECTION,
-    options="mmspec_continuous.rules.denoise_ahead:AheadOptions",
-)
-DRAFTERS = (CONTINUOUS_JACOBI, CONTINUOUS_DRAFT_MODEL, CONTINUOUS_SETS)
-RULES = (TEMPERED, SET_PARALLEL, DENOISE_AHEAD)
-METHODS = (
-    MethodSpec(
-        name="reflection",
-        drafter="continuous-jacobi",
-        rule="rejection",
-        exactness="lossless",
-        summary="Jacobi windows of continuous tokens, coupled by reflection at every step.",
-        paper=REFLECTION,
-    ),
-    MethodSpec(
-        name="draft-reflection",
-        drafter="continuous-draft-model",
-        rule="rejection",
-        exactness="lossless",
-        summary="A smaller model drafts tokens, coupled by reflection at every step.",
-        paper=REFLECTION,
-    ),
-    MethodSpec(
-        name="denoise-ahead",
-        rule="denoise-ahead",
-        exactness="lossless",
-        summary="Plain tokens, each in fewer calls of the denoising head.",
-        paper=REFLECTION,
-    ),
-    MethodSpec(
-        name="cspd",
-        drafter="continuous-draft-model",
-        rule="tempered",
-        exactness="lossy",
-        defaults={"prefill": 0.05},
-        summary="Continuous speculative decoding as published: a tempered test, not exact.",
-        paper=CSPD,
-    ),
-    MethodSpec(
-        name="set-parallel",
-        drafter="continuous-sets",
-        rule="set-parallel",
-        exactness="lossy",
-        summary="Sets of tokens, each drawn in one pass after drafts: another sampler.",
-        paper=CSPD,
-    ),
-)
 
 
 @hookimpl

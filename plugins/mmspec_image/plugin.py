@@ -1,110 +1,18 @@
-"""What the image plugin offers, for the registry and for its own classes. Imports no torch; the factories do."""
+"""The hooks of the image plugin. Imports no torch; the factories do."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from mmspec.registry import DefaultMethod, DrafterSpec, MethodSpec, RuleSpec, Spec, TargetSpec, hookimpl
+from mmspec.registry import Spec, hookimpl
+from mmspec_image.specs import GROUPED, JACOBI, JANUS, LLAMAGEN, METHODS, RELAXED
 
 if TYPE_CHECKING:
     import typer
 
 TARGETS = {"mmspec_image.models.llamagen": "llamagen", "mmspec_image.models.janus": "janus"}
 """Modules of models to their targets."""
-
-LLAMAGEN = TargetSpec(
-    name="llamagen",
-    factory="mmspec_image.targets.llamagen:LlamaGenTarget",
-    offers=frozenset({"discrete", "tree", "window", "grow", "truncate", "codebook"}),
-    summary="LlamaGen: VQ codes of a picture in raster order, with guidance.",
-    paper="https://arxiv.org/abs/2406.06525",
-    pipeline="mmspec_image.pipeline:TextToImagePipeline",
-    default_methods=(DefaultMethod(method="gs-sjd", k=16),),
-)
-JANUS = TargetSpec(
-    name="janus",
-    factory="mmspec_image.targets.janus:JanusTarget",
-    offers=frozenset({"discrete", "tree", "window", "grow", "truncate", "codebook"}),
-    summary="Janus of transformers, for pictures: codes in raster order, with guidance.",
-    paper="https://arxiv.org/abs/2501.17811",
-    pipeline="mmspec_image.janus_pipeline:JanusPipeline",
-    default_methods=(DefaultMethod(method="gs-sjd", k=16),),
-)
-JACOBI = DrafterSpec(
-    name="jacobi",
-    factory="mmspec_image.drafters.jacobi:ImageJacobi",
-    needs=frozenset({"redraw", "discrete"}),
-    offers=frozenset({"chain", "window", "q"}),
-    summary="The target's own last pass over a window of codes; no model, no training.",
-    paper="https://arxiv.org/abs/2410.01699",
-    options="mmspec_image.drafters.jacobi:JacobiOptions",
-)
-GROUPED = RuleSpec(
-    name="grouped",
-    factory="mmspec_image.rules.grouped:Grouped",
-    needs=frozenset({"discrete", "chain", "codebook"}),
-    offers=frozenset({"redraw"}),
-    exactness="lossy",
-    summary="Accept a draft for the mass of codes next to it in the order of p.",
-    paper="https://arxiv.org/abs/2508.07747",
-    options="mmspec_image.rules.grouped:GroupedOptions",
-)
-RELAXED = RuleSpec(
-    name="relaxed",
-    factory="mmspec_image.rules.relaxed:Relaxed",
-    needs=frozenset({"discrete", "chain", "codebook"}),
-    offers=frozenset({"redraw"}),
-    exactness="lossy",
-    summary="Accept a draft for the mass of codes that look like it.",
-    paper="https://arxiv.org/abs/2410.03355",
-    options="mmspec_image.rules.relaxed:RelaxedOptions",
-)
-METHODS = (
-    MethodSpec(
-        name="gs-sjd",
-        drafter="jacobi",
-        needs=frozenset({"codebook"}),
-        exactness="invariant",
-        summary="Jacobi windows with shared noise: the plain picture for that seed, faster.",
-        paper="https://arxiv.org/abs/2510.24211",
-    ),
-    MethodSpec(
-        name="mc-sjd",
-        drafter="jacobi",
-        rule="rejection",
-        needs=frozenset({"codebook"}),
-        exactness="lossless",
-        summary="Jacobi windows, redrawn by maximal coupling.",
-        paper="https://arxiv.org/abs/2510.24211",
-    ),
-    MethodSpec(
-        name="sjd",
-        drafter="jacobi",
-        rule="rejection",
-        needs=frozenset({"codebook"}),
-        exactness="lossless",
-        defaults={"redraw": "independent"},
-        summary="Speculative Jacobi decoding as first published: windows drawn anew.",
-        paper="https://arxiv.org/abs/2410.01699",
-    ),
-    MethodSpec(
-        name="gsd",
-        drafter="jacobi",
-        rule="grouped",
-        exactness="lossy",
-        summary="Jacobi windows, accepted by groups of codes.",
-        paper="https://arxiv.org/abs/2508.07747",
-    ),
-    MethodSpec(
-        name="lantern",
-        drafter="jacobi",
-        rule="relaxed",
-        exactness="lossy",
-        summary="Jacobi windows, accepted for codes that look alike.",
-        paper="https://arxiv.org/abs/2410.03355",
-    ),
-)
 
 
 @hookimpl

@@ -1,13 +1,12 @@
-"""What the state-space plugin offers, for the registry and for its own classes. Imports no torch; the factories do."""
+"""The hooks of the ssm plugin. Imports no torch; the factories do."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from mmspec.hosts import offers
-from mmspec.kits.text.manifest import DEFAULT_METHODS
-from mmspec.registry import DrafterSpec, MethodSpec, Spec, TargetSpec, hookimpl, hookspec
+from mmspec.registry import Spec, hookimpl, hookspec
+from mmspec_ssm.specs import METHODS, RECURRENT, STREE
 
 if TYPE_CHECKING:
     import typer
@@ -21,34 +20,6 @@ OPS = {
     "chunk_gla": "mmspec_ssm.ops.linear:GatedLinear",
 }
 """Name of a function that mixers of transformers call → the tree operation that stands for it."""
-
-RECURRENT = TargetSpec(
-    name="recurrent",
-    factory="mmspec_ssm.target:RecurrentTarget",
-    offers=offers.RECURRENT,
-    summary="A decoder of transformers with recurrent layers, alone or beside attention.",
-    paper="https://arxiv.org/abs/2405.21060",
-    pipeline="mmspec.kits.text.pipeline:TextPipeline",
-    default_methods=DEFAULT_METHODS,
-)
-STREE = DrafterSpec(
-    name="stree",
-    factory="mmspec_ssm.drafters.stree:Stree",
-    offers=frozenset({"tree", "q"}),
-    summary="A smaller model's static tree, as large as pays on this machine; or a chain.",
-    paper="https://arxiv.org/abs/2505.14969",
-    options="mmspec_ssm.drafters.stree:StreeOptions",
-)
-METHODS = (
-    MethodSpec(
-        name="stree",
-        drafter="stree",
-        needs=frozenset({"text"}),
-        exactness="invariant",
-        summary="A static tree of hardware-aware size by a smaller model, for any text target.",
-        paper="https://arxiv.org/abs/2505.14969",
-    ),
-)
 
 
 @hookimpl

@@ -24,7 +24,7 @@ from mmspec.core.types import Draft
 from mmspec.hosts.loading import fetched, locate_pipeline
 from mmspec.hosts.pipeline_parts import load_part
 from mmspec_continuous.models.continuous_ar import CausalContinuousAR
-from mmspec_continuous.plugin import CONTINUOUS_DRAFT_MODEL
+from mmspec_continuous.specs import CONTINUOUS_DRAFT_MODEL
 from mmspec_continuous.targets.continuous import ContinuousTarget
 
 SAME = {

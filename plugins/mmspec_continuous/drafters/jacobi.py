@@ -15,7 +15,7 @@ from mmspec.core.drafters.jacobi import Jacobi
 from mmspec.core.drafters.neighbours import EarlierDistribution, LeftDistribution
 from mmspec.core.protocols import Target
 from mmspec.kits.pictures.capabilities import Gridded
-from mmspec_continuous.plugin import CONTINUOUS_JACOBI
+from mmspec_continuous.specs import CONTINUOUS_JACOBI
 
 
 @dataclass(frozen=True)

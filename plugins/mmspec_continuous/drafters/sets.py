@@ -18,7 +18,7 @@ from mmspec.core.noise import DraftNoise
 from mmspec.core.state import State
 from mmspec.core.types import Draft
 from mmspec_continuous.drafters.jacobi import ContinuousJacobi, JacobiOptions
-from mmspec_continuous.plugin import CONTINUOUS_SETS
+from mmspec_continuous.specs import CONTINUOUS_SETS
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from mmspec.core.noise import DraftNoise, Round
 from mmspec.core.rules import Rejection
 from mmspec.core.rules.rule import walk_where
 from mmspec.core.types import Draft, Scores, Verdict
-from mmspec_continuous.plugin import SET_PARALLEL
+from mmspec_continuous.specs import SET_PARALLEL
 
 
 class SetParallel:

@@ -31,9 +31,9 @@ from mmspec.core.noise import DraftNoise, Round, Substream
 from mmspec.core.protocols import Target
 from mmspec.core.rules.rule import walk, walk_where
 from mmspec.core.types import Draft, Scores, Verdict
-from mmspec_continuous.plugin import TEMPERED
 from mmspec_continuous.rules.heads import refuse_mixtures
 from mmspec_continuous.rules.last_step import LastStep, up_to_last_step
+from mmspec_continuous.specs import TEMPERED
 
 POWERS = {"none": 0, "paper": 1, "released": -1}
 """Power of the paper's factor F, by option."""

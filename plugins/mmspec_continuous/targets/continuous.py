@@ -15,7 +15,7 @@ from mmspec.kits.pictures.raster import Raster
 from mmspec_continuous.conditions import Guided
 from mmspec_continuous.models.continuous_ar import CausalContinuousAR
 from mmspec_continuous.models.denoiser import Denoiser
-from mmspec_continuous.plugin import CONTINUOUS_AR
+from mmspec_continuous.specs import CONTINUOUS_AR
 
 
 @dataclass

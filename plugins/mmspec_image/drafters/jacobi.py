@@ -20,7 +20,7 @@ from mmspec.core.noise import Noise
 from mmspec.core.protocols import Target
 from mmspec.core.state import State
 from mmspec.kits.pictures.capabilities import Gridded
-from mmspec_image.plugin import JACOBI
+from mmspec_image.specs import JACOBI
 
 
 @dataclass(frozen=True)

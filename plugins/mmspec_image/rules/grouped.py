@@ -18,10 +18,10 @@ from torch import Tensor
 
 from mmspec.core.noise import DraftNoise, Round
 from mmspec.core.types import Draft, Scores, Verdict
-from mmspec_image.plugin import GROUPED
 from mmspec_image.rules.bias import excess, signed
 from mmspec_image.rules.groups import Group, Groups, apart
 from mmspec_image.rules.relax import relax
+from mmspec_image.specs import GROUPED
 
 
 @dataclass(frozen=True)

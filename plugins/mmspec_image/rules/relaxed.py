@@ -18,10 +18,10 @@ from torch import Tensor
 
 from mmspec.core.noise import DraftNoise, Round
 from mmspec.core.types import Draft, Scores, Verdict
-from mmspec_image.plugin import RELAXED
 from mmspec_image.rules.bias import WIDEST, excess, gain
 from mmspec_image.rules.groups import Group, Groups, apart
 from mmspec_image.rules.relax import relax
+from mmspec_image.specs import RELAXED
 
 FEW = 1 << 18
 """Most products of vocabulary and neighbours for which the bias of a node is computed over the vocabulary."""

@@ -23,7 +23,7 @@ from mmspec.hosts.self_check import checked
 from mmspec.hosts.slot_cache import SlotCache
 from mmspec.hosts.train_mode import refuse_training
 from mmspec.kits.pictures.halves import Halves
-from mmspec_image.plugin import JANUS
+from mmspec_image.specs import JANUS
 
 
 @dataclass(frozen=True)

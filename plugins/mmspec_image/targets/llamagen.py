@@ -9,7 +9,7 @@ from mmspec.kits.pictures.conditions import Condition
 from mmspec.kits.pictures.halves import Halves
 from mmspec.kits.pictures.raster import Raster
 from mmspec_image.models.llamagen import LlamaGenTransformer
-from mmspec_image.plugin import LLAMAGEN
+from mmspec_image.specs import LLAMAGEN
 
 
 class LlamaGenTarget:

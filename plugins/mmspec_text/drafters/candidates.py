@@ -24,7 +24,7 @@ from mmspec.core.noise import DraftNoise
 from mmspec.core.protocols import Target
 from mmspec.core.state import State
 from mmspec.core.types import Draft, Step
-from mmspec_text.plugin import CANDIDATES
+from mmspec_text.specs import CANDIDATES
 
 GeneratorFactory = Callable[[State, Any], CandidateGenerator]
 """Makes the generator of a call from its present state and its inputs."""

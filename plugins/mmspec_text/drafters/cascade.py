@@ -18,7 +18,7 @@ from mmspec.hosts.budget import BudgetedTarget
 from mmspec.hosts.target import TransformersTarget
 from mmspec_text.drafters.prompt_lookup import PromptLookup
 from mmspec_text.drafters.token_recycling import TokenRecycling
-from mmspec_text.plugin import CASCADE
+from mmspec_text.specs import CASCADE
 
 _INNER: dict[str, type] = {"token-recycling": TokenRecycling, "prompt-lookup": PromptLookup}
 

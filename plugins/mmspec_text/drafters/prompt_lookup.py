@@ -17,7 +17,7 @@ from mmspec.core.noise import DraftNoise
 from mmspec.core.protocols import Target
 from mmspec.core.state import State
 from mmspec.core.types import Draft, Step
-from mmspec_text.plugin import PROMPT_LOOKUP
+from mmspec_text.specs import PROMPT_LOOKUP
 
 
 @dataclass(frozen=True)

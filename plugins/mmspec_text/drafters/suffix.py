@@ -22,7 +22,7 @@ from mmspec.core.state import State
 from mmspec.core.types import Draft, Step
 from mmspec_text.drafters.suffix_corpus import SuffixArray, read_corpus
 from mmspec_text.drafters.suffix_statistics import NgramCounts, RecentCounts, Statistics, longest_of
-from mmspec_text.plugin import SUFFIX
+from mmspec_text.specs import SUFFIX
 
 
 @dataclass(frozen=True)

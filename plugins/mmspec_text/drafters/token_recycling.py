@@ -27,7 +27,7 @@ from mmspec.core.noise import DraftNoise
 from mmspec.core.protocols import Target
 from mmspec.core.state import State
 from mmspec.core.types import Draft, Step
-from mmspec_text.plugin import TOKEN_RECYCLING
+from mmspec_text.specs import TOKEN_RECYCLING
 
 RATES = (0.345, 0.097, 0.039, 0.029, 0.027, 0.018, 0.016, 0.014)
 """The chance that the child of a rank is accepted, for nodes with all eight children."""

@@ -21,7 +21,7 @@ from mmspec.core.noise import DraftNoise
 from mmspec.core.protocols import Target
 from mmspec.core.state import State
 from mmspec.core.types import Draft, Step
-from mmspec_video.plugin import ACTION_MODEL
+from mmspec_video.specs import ACTION_MODEL
 
 TRUST = 8.0
 """Factor by which a position's vote grows with every further action that agrees."""

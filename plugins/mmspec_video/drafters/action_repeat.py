@@ -11,7 +11,7 @@ from mmspec.core.noise import DraftNoise
 from mmspec.core.protocols import Target
 from mmspec.core.state import State
 from mmspec.core.types import Draft, Step
-from mmspec_video.plugin import ACTION_REPEAT
+from mmspec_video.specs import ACTION_REPEAT
 
 
 class ActionRepeat:

@@ -13,7 +13,7 @@ from typing import Literal
 from mmspec.core.drafters.initialisations import EarlierUnit, LeftUnit, RandomUnit
 from mmspec.core.drafters.jacobi import Initialisation, Jacobi
 from mmspec.core.protocols import Target
-from mmspec_video.plugin import FRAME_JACOBI
+from mmspec_video.specs import FRAME_JACOBI
 from mmspec_video.targets.capabilities import FrameLayout
 
 

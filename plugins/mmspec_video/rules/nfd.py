@@ -20,7 +20,7 @@ from mmspec.core.noise import DraftNoise, Round
 from mmspec.core.protocols import Target
 from mmspec.core.rules import Match
 from mmspec.core.types import Draft, Scores, Verdict
-from mmspec_video.plugin import NFD
+from mmspec_video.specs import NFD
 from mmspec_video.targets.capabilities import Denoising
 from mmspec_video.targets.joint import Joint
 

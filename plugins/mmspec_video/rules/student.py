@@ -26,7 +26,7 @@ from mmspec.core.rules import Match
 from mmspec.core.types import Draft, Scores, Verdict
 from mmspec_video.models.next_frame import NextFrameDiT
 from mmspec_video.models.students import student_of
-from mmspec_video.plugin import STUDENT
+from mmspec_video.specs import STUDENT
 from mmspec_video.targets.capabilities import Denoising
 from mmspec_video.targets.checked import Check
 

@@ -20,8 +20,8 @@ from mmspec.core.types import Draft, Prefill, TargetOutput
 from mmspec.hosts.offload import awake
 from mmspec_video.deviation import distance
 from mmspec_video.models.keys import Pair, select_frames
-from mmspec_video.plugin import FRAMES
 from mmspec_video.sampling import Sampler
+from mmspec_video.specs import FRAMES
 from mmspec_video.targets.cache import FramePrompt, FramesCache
 from mmspec_video.targets.checked import Check, CheckedDenoiser
 from mmspec_video.targets.denoiser import Cache, Denoiser, FrameModel, StoppedError

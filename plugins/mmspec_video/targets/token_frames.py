@@ -14,7 +14,7 @@ from mmspec.kits.pictures.conditions import Condition
 from mmspec.kits.pictures.halves import Halves
 from mmspec.kits.pictures.raster import Raster
 from mmspec_video.models.token_world import TokenWorldModel
-from mmspec_video.plugin import TOKEN_FRAMES
+from mmspec_video.specs import TOKEN_FRAMES
 
 
 @dataclass(frozen=True)

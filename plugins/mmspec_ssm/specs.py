@@ -1,0 +1,33 @@
+"""What the components of the ssm plugin are; its classes read their facts here. Imports no torch."""
+
+from mmspec.hosts import offers
+from mmspec.kits.text.manifest import DEFAULT_METHODS
+from mmspec.registry import DrafterSpec, MethodSpec, TargetSpec
+
+RECURRENT = TargetSpec(
+    name="recurrent",
+    factory="mmspec_ssm.target:RecurrentTarget",
+    offers=offers.RECURRENT,
+    summary="A decoder of transformers with recurrent layers, alone or beside attention.",
+    paper="https://arxiv.org/abs/2405.21060",
+    pipeline="mmspec.kits.text.pipeline:TextPipeline",
+    default_methods=DEFAULT_METHODS,
+)
+STREE = DrafterSpec(
+    name="stree",
+    factory="mmspec_ssm.drafters.stree:Stree",
+    offers=frozenset({"tree", "q"}),
+    summary="A smaller model's static tree, as large as pays on this machine; or a chain.",
+    paper="https://arxiv.org/abs/2505.14969",
+    options="mmspec_ssm.drafters.stree:StreeOptions",
+)
+METHODS = (
+    MethodSpec(
+        name="stree",
+        drafter="stree",
+        needs=frozenset({"text"}),
+        exactness="invariant",
+        summary="A static tree of hardware-aware size by a smaller model, for any text target.",
+        paper="https://arxiv.org/abs/2505.14969",
+    ),
+)

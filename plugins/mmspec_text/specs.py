@@ -1,0 +1,162 @@
+"""What the components of the text plugin are; its classes read their facts here. Imports no torch."""
+
+from mmspec.hosts import offers
+from mmspec.kits.text.manifest import DEFAULT_METHODS
+from mmspec.registry import DrafterSpec, MethodSpec, TargetSpec
+
+TRANSFORMERS = TargetSpec(
+    name="transformers",
+    factory="mmspec.hosts.target:TransformersTarget",
+    offers=offers.ATTENTION,
+    summary="A decoder of transformers with key-value attention, images in its prompt too.",
+    pipeline="mmspec.kits.text.pipeline:TextPipeline",
+    default_methods=DEFAULT_METHODS,
+)
+PROMPT_LOOKUP = DrafterSpec(
+    name="prompt-lookup",
+    factory="mmspec_text.drafters.prompt_lookup:PromptLookup",
+    needs=frozenset({"discrete"}),
+    offers=frozenset({"chain"}),
+    summary="Copies what followed the last occurrence of the latest n-gram; no model.",
+    paper="https://github.com/apoorvumang/prompt-lookup-decoding",
+    options="mmspec_text.drafters.prompt_lookup:PromptLookupOptions",
+)
+SUFFIX = DrafterSpec(
+    name="suffix",
+    factory="mmspec_text.drafters.suffix:Suffix",
+    needs=frozenset({"discrete"}),
+    offers=frozenset({"chain"}),
+    summary="What followed the longest suffix most often, in the text or a corpus; no model.",
+    paper="https://arxiv.org/abs/2411.04975",
+    options="mmspec_text.drafters.suffix:SuffixOptions",
+)
+TOKEN_RECYCLING = DrafterSpec(
+    name="token-recycling",
+    factory="mmspec_text.drafters.token_recycling:TokenRecycling",
+    needs=frozenset({"discrete"}),
+    offers=frozenset({"tree"}),
+    summary="A tree of the successors that the target itself last ranked highest; no model.",
+    paper="https://arxiv.org/abs/2408.08696",
+    options="mmspec_text.drafters.token_recycling:TokenRecyclingOptions",
+)
+LOOKUP_RECYCLING = DrafterSpec(
+    name="lookup-recycling",
+    factory="mmspec_text.drafters.lookup_recycling:LookupRecycling",
+    needs=frozenset({"discrete"}),
+    offers=frozenset({"tree"}),
+    summary="Prompt lookup, and token recycling for rows where it finds nothing.",
+    paper="https://arxiv.org/abs/2408.08696",
+    options="mmspec_text.drafters.lookup_recycling:LookupRecyclingOptions",
+)
+CANDIDATES = DrafterSpec(
+    name="candidates",
+    factory="mmspec_text.drafters.candidates:TextCandidates",
+    needs=frozenset({"discrete"}),
+    offers=frozenset({"chain"}),
+    summary="transformers' own candidate generators, cross-tokenizer assistants too; one row.",
+    paper="https://arxiv.org/abs/2502.05202",
+    options="mmspec_text.drafters.candidates:CandidatesOptions",
+)
+DRAFT_MODEL = DrafterSpec(
+    name="draft-model",
+    factory="mmspec_text.drafters.draft_model:TextDraftModel",
+    offers=frozenset({"chain", "q"}),
+    summary="A smaller language model drafts a chain; other tokenizers are mapped.",
+    paper="https://arxiv.org/abs/2211.17192",
+    options="mmspec_text.drafters.draft_model:DraftModelOptions",
+)
+DRAFT_TREE = DrafterSpec(
+    name="draft-tree",
+    factory="mmspec_text.drafters.draft_tree:TextDraftTree",
+    offers=frozenset({"tree", "q"}),
+    summary="A smaller language model drafts a tree: reranked, branching, or a beam.",
+    paper="https://arxiv.org/abs/2406.16858",
+    options="mmspec_text.drafters.draft_tree:DraftTreeOptions",
+)
+CASCADE = DrafterSpec(
+    name="cascade",
+    factory="mmspec_text.drafters.cascade:Cascade",
+    needs=frozenset({"discrete"}),
+    offers=frozenset({"chain", "q"}),
+    summary="The target itself over a small key cache drafts, and is drafted for in turn.",
+    paper="https://arxiv.org/abs/2404.11912",
+    options="mmspec_text.drafters.cascade:CascadeOptions",
+)
+DRAFTERS = (
+    PROMPT_LOOKUP,
+    SUFFIX,
+    TOKEN_RECYCLING,
+    LOOKUP_RECYCLING,
+    CANDIDATES,
+    DRAFT_MODEL,
+    DRAFT_TREE,
+    CASCADE,
+)
+METHODS = (
+    MethodSpec(
+        name="auto",
+        drafter="lookup-recycling",
+        exactness="invariant",
+        summary="What a given draft model or the card calls for; else drafts without a model.",
+    ),
+    MethodSpec(
+        name="plain",
+        exactness="invariant",
+        summary="One unit a pass, no drafts: what every other method is compared with.",
+    ),
+    MethodSpec(
+        name="prompt-lookup",
+        drafter="prompt-lookup",
+        exactness="invariant",
+        summary="Drafts copied from the text so far; good where the output repeats the input.",
+        paper="https://github.com/apoorvumang/prompt-lookup-decoding",
+    ),
+    MethodSpec(
+        name="suffix",
+        drafter="suffix",
+        exactness="invariant",
+        summary="Statistics of the text so far, of earlier calls and of a corpus of your own.",
+        paper="https://arxiv.org/abs/2411.04975",
+    ),
+    MethodSpec(
+        name="token-recycling",
+        drafter="token-recycling",
+        exactness="invariant",
+        summary="A tree of recycled candidates; needs no model and gets better as it goes.",
+        paper="https://arxiv.org/abs/2408.08696",
+    ),
+    MethodSpec(
+        name="draft-model",
+        drafter="draft-model",
+        needs=frozenset({"text"}),
+        exactness="invariant",
+        summary="Drafts by a smaller model that sees the target's own noise.",
+        paper="https://arxiv.org/abs/2408.07978",
+    ),
+    MethodSpec(
+        name="draft-tree",
+        drafter="draft-tree",
+        needs=frozenset({"text"}),
+        exactness="invariant",
+        summary="A smaller model's best nodes, expanded and reranked as in EAGLE-2.",
+        paper="https://arxiv.org/abs/2406.16858",
+    ),
+    MethodSpec(
+        name="rsd",
+        drafter="draft-tree",
+        rule="recursive-rejection",
+        needs=frozenset({"text"}),
+        exactness="lossless",
+        defaults={"shape": "beam"},
+        summary="Recursive speculative decoding: a stochastic beam, verified sibling by sibling.",
+        paper="https://arxiv.org/abs/2402.14160",
+    ),
+    MethodSpec(
+        name="cascade",
+        drafter="cascade",
+        needs=frozenset({"text"}),
+        exactness="invariant",
+        summary="Three levels, for long texts: no model, a small key cache, the whole one.",
+        paper="https://arxiv.org/abs/2404.11912",
+    ),
+)
