@@ -40,6 +40,7 @@ class Case:
         method: The method.
         k: Units to draft.
         options: Its options; models among them are moved, too.
+        drafter: A drafter instead of the method's.
         warp: How scores become a distribution.
     """
 
@@ -48,12 +49,23 @@ class Case:
     method: str
     k: int = 4
     options: dict[str, Any] = field(default_factory=dict)
+    drafter: Any = None
     warp: Warp = field(default_factory=lambda: Warp.sampling(0.8, top_k=5))
 
     def decoder(self, place: Callable[[nn.Module], nn.Module]) -> Decoder:
         """The decoder over copies of the models."""
         copies = {name: _copied(value, place) for name, value in self.options.items()}
-        return decoder_for(_copied(self.model, place), self.method, k=self.k, policy="fixed", options=copies)
+        return decoder_for(
+            _copied(self.model, place), self.method, k=self.k, drafter=self.drafter, policy="fixed", options=copies
+        )
+
+
+class Repeats:
+    """A drafter in plain Python: the text goes on as it began."""
+
+    def propose(self, tokens: list[list[int]], k: int) -> list[list[int]]:
+        """The first units of every row."""
+        return [row[: k - b] for b, row in enumerate(tokens)]
 
 
 def text() -> dict[str, Case]:
@@ -71,8 +83,9 @@ def text() -> dict[str, Case]:
         "cascade": {"budget": 16, "sinks": 2},
     }
     cases = {name: Case(llama, prompt, name, options=options) for name, options in methods.items()}
+    cases["a drafter in Python"] = Case(llama, prompt, "auto", drafter=Repeats())
     history = Warp([RepetitionPenaltyLogitsProcessor(1.3), NoRepeatNGramLogitsProcessor(3)])
-    for name in ("prompt-lookup", "token-recycling"):
+    for name in ("prompt-lookup", "token-recycling", "auto"):
         cases[f"{name}, history processors"] = Case(llama, prompt, name, warp=history)
     return cases
 
