@@ -59,26 +59,62 @@ def _length_by_length(processor: Processor, logits: Tensor, draft: Draft, prefix
     device, index, listed = logits.device, draft.index, range(draft.nodes)[nodes]
     every = [(b, i) for b in range(len(logits)) for i in range(len(listed))]
     depths = _depths_on_host(draft, len(logits))
-    known = on_device(prefix.known, device)
-    length_of = known[:, None] + index.depth[:, nodes]
-    paths = _units_of_paths(draft)[:, nodes]
+    histories = _Histories(draft, prefix, nodes)
+    length_of = histories.known[:, None] + index.depth[:, nodes]
     result = logits.clone()
     for length in range(min(prefix.known), max(prefix.known) + index.deepest + 1):
-        members = (
-            every if depths is None else [(b, i) for b, i in every if prefix.known[b] + depths[b][listed[i]] == length]
-        )
+        members = every
+        if depths is not None:
+            members = [(b, i) for b, i in every if prefix.known[b] + depths[b][listed[i]] == length]
         if not members:
             continue
         row, node = on_device(members, device).unbind(1)
-        place = torch.arange(length, device=device)
-        beyond = (place - known[row, None]).clamp(0, paths.shape[2] - 1)
-        inside = place.clamp(max=prefix.history.shape[1] - 1)  # refused nodes may be deeper than there is room
-        ids = torch.where(place < known[row, None], prefix.history[row][:, inside], paths[row, node].gather(1, beyond))
-        scores = processor(ids, logits[row, node])
+        scores = processor(histories.ids(row, node, length), logits[row, node])
         if depths is None:
             scores = torch.where((length_of[row, node] == length)[:, None], scores, result[row, node])
         result[row, node] = scores
     return result
+
+
+def _row_by_row(processor: Processor, logits: Tensor, draft: Draft, prefix: Prefix, nodes: slice) -> Tensor:
+    """One call per history length and sibling of that length.
+
+    A processor may identify rows by their index in the batch (for its padding, or its constraint). So every call has
+    all rows in order; rows without a node of that length repeat another node, and that result is dropped.
+    """
+    rows, listed, device = len(logits), range(draft.nodes)[nodes], logits.device
+    depths = _depths_on_host(draft, rows) or draft.index.depth.expand(rows, -1).tolist()
+    calls: dict[tuple[int, int], dict[int, int]] = defaultdict(dict)
+    for b in range(rows):
+        siblings: Counter[int] = Counter()
+        for i, node in enumerate(listed):
+            length = prefix.known[b] + depths[b][node]
+            calls[length, siblings[length]][b] = i
+            siblings[length] += 1
+    histories = _Histories(draft, prefix, nodes)
+    result, every = torch.empty_like(logits), torch.arange(rows, device=logits.device)
+    for (length, _), members in calls.items():
+        nodes_of = on_device([members.get(b, 0) for b in range(rows)], device)
+        scores = processor(histories.ids(every, nodes_of, length), logits[every, nodes_of])
+        row_index, node_index = on_device(list(members.items()), device).unbind(1)
+        result[row_index, node_index] = scores[row_index]
+    return result
+
+
+class _Histories:
+    """The ids before every node of a draft."""
+
+    def __init__(self, draft: Draft, prefix: Prefix, nodes: slice) -> None:
+        self.known = on_device(prefix.known, draft.units.device)
+        self._history = prefix.history
+        self._paths = _units_of_paths(draft)[:, nodes]
+
+    def ids(self, row: Tensor, node: Tensor, length: int) -> Tensor:
+        """Known units of rows `row [n]`, then the paths to `node [n]`: `[n, length]`; arbitrary behind their end."""
+        place, known = torch.arange(length, device=row.device), self.known[row, None]
+        path = self._paths[row, node].gather(1, (place - known).clamp(0, self._paths.shape[2] - 1))
+        inside = place.clamp(max=self._history.shape[1] - 1)  # refused nodes may be deeper than there is room
+        return torch.where(place < known, self._history[row][:, inside], path)
 
 
 def _depths_on_host(draft: Draft, rows: int) -> list[list[int]] | None:
@@ -103,39 +139,3 @@ def _units_of_paths(draft: Draft) -> Tensor:
     at = torch.zeros(*column.shape[:2], index.deepest + 1, dtype=torch.int64, device=each.device)
     at = at.scatter_(2, column.clamp(max=index.deepest), each)[..., : max(index.deepest, 1)]
     return draft.units.gather(1, at.expand(rows, -1, -1).flatten(1)).reshape(rows, nodes, -1)
-
-
-def _row_by_row(processor: Processor, logits: Tensor, draft: Draft, prefix: Prefix, nodes: slice) -> Tensor:
-    """One call per history length and sibling of that length.
-
-    A processor may identify rows by their index in the batch (for its padding, or its constraint). So every call has
-    all rows in order; rows without a node of that length repeat another node, and that result is dropped.
-    """
-    rows = len(logits)
-    listed = range(draft.nodes)[nodes]
-    depths = draft.index.depth.expand(rows, -1).tolist()
-    calls: dict[tuple[int, int], dict[int, int]] = defaultdict(dict)
-    for b in range(rows):
-        siblings: Counter[int] = Counter()
-        for i, node in enumerate(listed):
-            length = prefix.known[b] + depths[b][node]
-            calls[length, siblings[length]][b] = i
-            siblings[length] += 1
-    result = torch.empty_like(logits)
-    every = torch.arange(rows, device=logits.device)
-    for (length, _), members in calls.items():
-        nodes_of = [members.get(b, 0) for b in range(rows)]
-        ids = torch.stack([_ids(draft, prefix, b, listed[i], length) for b, i in enumerate(nodes_of)])
-        scores = processor(ids, logits[every, torch.tensor(nodes_of, device=logits.device)])
-        row_index, node_index = (torch.tensor(m, device=logits.device) for m in (list(members), list(members.values())))
-        result[row_index, node_index] = scores[row_index]
-    return result
-
-
-def _ids(draft: Draft, prefix: Prefix, row: int, node: int, length: int) -> Tensor:
-    """Known units of a row and the path from the root (exclusive) to a node, cut or padded to `length`."""
-    tree_row = row if len(draft.index.ancestor) > 1 else 0
-    above = draft.index.ancestor[tree_row, node].clone()
-    above[0] = False
-    ids = torch.cat([prefix.history[row, : prefix.known[row]], draft.units[row][above]])[:length]
-    return torch.nn.functional.pad(ids, (0, length - len(ids)))

@@ -18,7 +18,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from transformers import MambaConfig
-from transformers.generation import NoRepeatNGramLogitsProcessor, RepetitionPenaltyLogitsProcessor
+from transformers.generation import (
+    NoRepeatNGramLogitsProcessor,
+    PrefixConstrainedLogitsProcessor,
+    RepetitionPenaltyLogitsProcessor,
+)
 
 from mmspec.api.build import decoder_for
 from mmspec.core.decoder import Decoder
@@ -60,6 +64,16 @@ class Case:
         )
 
 
+class Allowed:
+    """A constraint that tells rows apart: a row may not use its own number."""
+
+    speculative = "history"
+
+    def __call__(self, row: int, ids: Tensor) -> list[int]:
+        """The ids that may follow."""
+        return [each for each in range(tiny_models.VOCAB) if each != row]
+
+
 class Repeats:
     """A drafter in plain Python: the text goes on as it began."""
 
@@ -85,6 +99,8 @@ def text() -> dict[str, Case]:
     cases = {name: Case(llama, prompt, name, options=options) for name, options in methods.items()}
     cases["a drafter in Python"] = Case(llama, prompt, "auto", drafter=Repeats())
     history = Warp([RepetitionPenaltyLogitsProcessor(1.3), NoRepeatNGramLogitsProcessor(3)])
+    allowed = PrefixConstrainedLogitsProcessor(Allowed(), 1)
+    cases["token-recycling, a constraint"] = Case(llama, prompt, "token-recycling", warp=Warp([allowed]))
     for name in ("prompt-lookup", "token-recycling", "auto"):
         cases[f"{name}, history processors"] = Case(llama, prompt, name, warp=history)
     return cases
