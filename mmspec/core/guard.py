@@ -82,7 +82,8 @@ def checked(draft: Any, state: State, vocab: int | None) -> Draft:
         raise ValueError(f"{nodes} nodes were drafted, and width() had said {state.width - 1} at most")
     if not nodes:
         return draft
-    draft = draft if draft.index.is_chain else _with_valid_parents(draft)
+    made = draft.index.is_chain or draft.index.listed is not None  # such trees are right by construction
+    draft = draft if made else _with_valid_parents(draft)
     return draft if vocab is None else _in_vocabulary(draft, vocab)
 
 

@@ -37,6 +37,10 @@ _KNOWN = dict.fromkeys(
 )  # fmt: skip
 
 
+_KNOWS_ROWS = ("EncoderRepetitionPenaltyLogitsProcessor", "EncoderNoRepeatNGramLogitsProcessor", _CONSTRAINED)
+"""Those of transformers that hold something for every row of the batch."""
+
+
 @runtime_checkable
 class SpeculativeProcessor(Protocol):
     """A processor, or a `prefix_allowed_tokens_fn`, that declares itself pure.
@@ -60,6 +64,17 @@ def drafts_forbidden_by(processors: Iterable[Any]) -> tuple[str, ...]:
 def is_elementwise(processor: Any) -> bool:
     """Whether a processor does not read the ids."""
     return _kind(processor) == ELEMENTWISE
+
+
+def knows_rows(processor: Any) -> bool:
+    """Whether a processor may tell rows of the batch apart by their index: then it gets all of them, in order."""
+    cls = type(processor)
+    if cls.__module__ != _HOME or cls.__name__ in _KNOWS_ROWS:
+        return True
+    # The length of every row's prompt, as a tensor.
+    return cls.__name__ == "RepetitionPenaltyLogitsProcessor" and not isinstance(
+        processor.prompt_ignore_length, int | None
+    )
 
 
 def _kind(processor: Any) -> str | None:

@@ -11,6 +11,8 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
+from mmspec.core.transfer import moved
+
 
 @dataclass(frozen=True)
 class TreeIndex:
@@ -24,6 +26,7 @@ class TreeIndex:
         deepest: Upper bound of `depth`, known on the host.
         widest: Upper bound of the number of siblings, known on the host.
         is_chain: Whether every node's parent is its predecessor.
+        listed: `parent` on the host, where all rows share one tree; None: each row has its own.
     """
 
     parent: Tensor
@@ -33,6 +36,7 @@ class TreeIndex:
     deepest: int
     widest: int
     is_chain: bool
+    listed: tuple[int, ...] | None = None
 
     @staticmethod
     def chain(nodes: int, device: torch.device | str = "cpu") -> "TreeIndex":
@@ -76,13 +80,15 @@ class TreeIndex:
 
 @lru_cache(maxsize=256)
 def _static(parents: tuple[int, ...], device: torch.device) -> TreeIndex:
-    index = TreeIndex.dynamic(torch.tensor([parents], device=device))
+    # Computed on the host, so that a new shape does not wait for the device.
+    index = TreeIndex.dynamic(torch.tensor([parents], device="cpu"))
     return TreeIndex(
-        index.parent,
-        index.depth,
-        index.ancestor,
-        index.rank,
+        moved(index.parent, device),
+        moved(index.depth, device),
+        moved(index.ancestor, device),
+        moved(index.rank, device),
         deepest=int(index.depth.max()),
         widest=int(index.rank.max()) + 1,
         is_chain=parents == tuple(range(-1, len(parents) - 1)),
+        listed=parents,
     )

@@ -5,41 +5,19 @@ for all nodes; pure functions of the history run once per history length, each n
 keep state between calls: they run as in transformers, once per step, which allows no drafts.
 """
 
-from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from mmspec.core.distributions import Categorical, PointMass
+from mmspec.core.history import Prefix as Prefix
+from mmspec.core.history import Processor as Processor
+from mmspec.core.history import with_histories
 from mmspec.core.processors import drafts_forbidden_by, is_elementwise
 from mmspec.core.types import Draft, Scores, TargetOutput
 from mmspec.registry.numbers import integers, numbers
-
-
-class Processor(Protocol):
-    """transformers' `LogitsProcessor`."""
-
-    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        """Scores `[rows, vocab]` after `input_ids [rows, length]`."""
-        ...
-
-
-@dataclass(frozen=True)
-class Prefix:
-    """The known units of every row, which a path through the draft continues.
-
-    Attributes:
-        history: `[batch, capacity]` ids.
-        known: Number of known ids of each row, the root included, on the host.
-        emitted: `[batch]` int64: number of emitted ids among them, on the device.
-    """
-
-    history: Tensor
-    known: Sequence[int]
-    emitted: Tensor
 
 
 @dataclass(frozen=True)
@@ -130,7 +108,7 @@ class Warp:
                 if is_elementwise(processor):
                     logits = _at_once(processor, logits, prefix)
                 else:
-                    logits = _by_history(processor, logits, draft, prefix, nodes)
+                    logits = with_histories(processor, logits, draft, prefix, nodes)
         if self.forced is not None:
             logits = _only(self.forced_at(prefix.emitted[:, None] + draft.index.depth[:, nodes]), logits)
         if self.sample:
@@ -169,39 +147,3 @@ def _at_once(processor: Processor, logits: Tensor, prefix: Prefix) -> Tensor:
     """Run an element-wise processor on all nodes; it reads no ids, but its shape checks want one column of them."""
     flat = logits.flatten(0, 1)
     return processor(prefix.history[:1, :1].expand(len(flat), 1), flat).reshape(logits.shape)
-
-
-def _by_history(processor: Processor, logits: Tensor, draft: Draft, prefix: Prefix, nodes: slice) -> Tensor:
-    """Run a processor on every node with its own history: one call per history length and sibling of that length.
-
-    A processor may identify rows by their index in the batch (for its padding, or its constraint). So every call has
-    all rows in order; rows without a node of that length repeat another node, and that result is dropped.
-    """
-    rows = len(logits)
-    listed = range(draft.nodes)[nodes]
-    depths = draft.index.depth.expand(rows, -1).tolist()
-    calls: dict[tuple[int, int], dict[int, int]] = defaultdict(dict)
-    for b in range(rows):
-        siblings: Counter[int] = Counter()
-        for i, node in enumerate(listed):
-            length = prefix.known[b] + depths[b][node]
-            calls[length, siblings[length]][b] = i
-            siblings[length] += 1
-    result = torch.empty_like(logits)
-    every = torch.arange(rows, device=logits.device)
-    for (length, _), members in calls.items():
-        nodes_of = [members.get(b, 0) for b in range(rows)]
-        ids = torch.stack([_ids(draft, prefix, b, listed[i], length) for b, i in enumerate(nodes_of)])
-        scores = processor(ids, logits[every, torch.tensor(nodes_of, device=logits.device)])
-        row_index, node_index = (torch.tensor(m, device=logits.device) for m in (list(members), list(members.values())))
-        result[row_index, node_index] = scores[row_index]
-    return result
-
-
-def _ids(draft: Draft, prefix: Prefix, row: int, node: int, length: int) -> Tensor:
-    """Known units of a row and the path from the root (exclusive) to a node, cut or padded to `length`."""
-    tree_row = row if len(draft.index.ancestor) > 1 else 0
-    above = draft.index.ancestor[tree_row, node].clone()
-    above[0] = False
-    ids = torch.cat([prefix.history[row, : prefix.known[row]], draft.units[row][above]])[:length]
-    return torch.nn.functional.pad(ids, (0, length - len(ids)))

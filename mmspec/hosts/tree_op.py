@@ -6,14 +6,27 @@ is the only one that writes states.
 """
 
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor
 
 from mmspec.core.distributions import take_nodes
+from mmspec.core.transfer import on_device
 from mmspec.core.tree import TreeIndex
+
+
+@lru_cache(maxsize=256)
+def _levels(parents: tuple[int, ...], device: torch.device) -> list[tuple[Tensor, Tensor]]:
+    place, levels = {-1: 0}, []
+    level = [node for node, parent in enumerate(parents) if parent < 0]
+    while level:
+        hanging = [place[parents[node]] for node in level]
+        levels.append((on_device(level, device), on_device(hanging, device)))
+        place = {node: order for order, node in enumerate(level)}
+        level = [node for node, parent in enumerate(parents) if parent in place]
+    return levels
 
 
 class Branches:
@@ -78,24 +91,17 @@ class Branches:
             self._windows[width] = torch.stack(steps, 2)
         return self._windows[width]
 
-    @cached_property
-    def levels(self) -> list[tuple[Tensor, Tensor]]:
-        """For every depth its node ids and the places of their parents in the level above; all rows share the tree.
+    @property
+    def levels(self) -> list[tuple[Tensor, Tensor]] | None:
+        """For every depth its node ids and the places of their parents in the level above.
 
-        The root's parent is place 0 of a level of one entry, the state before the root.
+        The root's parent is place 0 of a level of one entry, the state before the root. None: rows have trees of their
+        own, or the host would have to wait for the tree.
         """
-        assert len(self.parent) == 1, "rows have trees of their own"
-        parents, place, levels = self.parent[0].tolist(), {-1: 0}, []
-        level = [node for node, parent in enumerate(parents) if parent < 0]
-        while level:
-            hanging = [place[parents[node]] for node in level]
-            levels.append((self._ids(level), self._ids(hanging)))
-            place = {node: order for order, node in enumerate(level)}
-            level = [node for node, parent in enumerate(parents) if parent in place]
-        return levels
-
-    def _ids(self, nodes: list[int]) -> Tensor:
-        return torch.tensor(nodes, device=self.parent.device)
+        listed = self.index.listed
+        if listed is None and len(self.parent) == 1 and self.parent.device.type == "cpu":
+            listed = tuple(self.parent[0].tolist())
+        return None if listed is None else _levels(listed, self.parent.device)
 
 
 @dataclass(frozen=True)

@@ -4,13 +4,16 @@ A `HostDrafter` gets lists of unit ids and returns lists. Its proposals are poin
 takes chains.
 """
 
+from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 import torch
 
+from mmspec.core.drafters.emitted import EmittedUnits
 from mmspec.core.noise import DraftNoise
 from mmspec.core.protocols import Target
 from mmspec.core.state import State
+from mmspec.core.transfer import on_device
 from mmspec.core.types import Draft, Step
 
 
@@ -26,6 +29,19 @@ class HostDrafter(Protocol):
             k: Most ids per row; fewer, or none, are allowed.
         """
         ...
+
+
+@dataclass
+class HostMemory:
+    """The memory of one call.
+
+    Attributes:
+        texts: Prompt and output of every row, padding removed.
+        emitted: What the call emits.
+    """
+
+    texts: list[list[int]]
+    emitted: EmittedUnits
 
 
 class HostDrafterAdapter:
@@ -49,23 +65,26 @@ class HostDrafterAdapter:
     def width(self, k: int) -> int:
         return k
 
-    def start(self, state: State, inputs: Any) -> Any:
-        return None
+    def start(self, state: State, inputs: Any) -> HostMemory:
+        prompts = state.history[:, : state.prompt_length].tolist()
+        texts = [prompt[pads:] for prompt, pads in zip(prompts, state.host_pads, strict=True)]
+        return HostMemory(texts, EmittedUnits(state))
 
     def propose(self, state: State, k: int, noise: DraftNoise) -> Draft:
-        history, pads = state.history.tolist(), state.pads.tolist()
-        tokens = [row[p : state.prompt_length + n] for row, p, n in zip(history, pads, state.host_emitted, strict=True)]
+        memory: HostMemory = state.memory
+        for text, new in zip(memory.texts, memory.emitted.read(state), strict=True):
+            text += new
+        known = [state.prompt_length - p + n for p, n in zip(state.host_pads, state.host_emitted, strict=True)]
+        tokens = [text[:n] for text, n in zip(memory.texts, known, strict=True)]
         drafts = [list(d)[:k] for d in self.author.propose(tokens, k)]
         self._refuse(drafts, state.rows)
-        width = max(map(len, drafts))
-        padded = torch.tensor([d + [0] * (width - len(d)) for d in drafts], device=state.root.device).long()
-        lengths = torch.tensor([len(d) for d in drafts], device=state.root.device)
-        return Draft.chain(
-            padded.reshape(state.rows, width), valid=torch.arange(width, device=lengths.device) < lengths[:, None]
-        )
+        width, device = max(map(len, drafts)), state.root.device
+        padded = on_device([d + [0] * (width - len(d)) for d in drafts], device, torch.int64)
+        valid = on_device([[i < len(d) for i in range(width)] for d in drafts], device, torch.bool)
+        return Draft.chain(padded.reshape(state.rows, width), valid=valid.reshape(state.rows, width))
 
     def observe(self, state: State, step: Step) -> None:
-        pass
+        state.memory.emitted.observe(state, step)
 
     def _refuse(self, drafts: list[list[int]], rows: int) -> None:
         if len(drafts) != rows:

@@ -15,6 +15,7 @@ from mmspec.core.distributions import Categorical
 from mmspec.core.drafters.shapes.shape import Frontier, Level
 from mmspec.core.drafters.shapes.siblings import distribution_of, race
 from mmspec.core.drafters.static_tree import levels_of
+from mmspec.core.transfer import on_device
 
 
 @dataclass(frozen=True)
@@ -77,4 +78,4 @@ def _places(shape: StaticShape, depth: int, device: torch.device) -> tuple[Tenso
     above = shape.by_level[depth - 2] if depth > 1 else [-1]
     nodes = shape.by_level[depth - 1]
     parents = [above.index(shape.tree[node]) for node in nodes]
-    return torch.tensor(parents, device=device), torch.tensor([shape.ranks[node] for node in nodes], device=device)
+    return on_device(parents, device), on_device([shape.ranks[node] for node in nodes], device)

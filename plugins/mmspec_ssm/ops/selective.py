@@ -92,8 +92,8 @@ def scan(branches: Branches, state: Tensor, step: Tensor, fed: Tensor, a: Tensor
         b: `[batch, node, size]`.
         c: `[batch, node, size]`.
     """
-    if len(branches.parent) == 1:
-        return _by_level(branches, state, step, fed, a, b, c)
+    if branches.levels is not None:
+        return _by_level(branches.levels, state, step, fed, a, b, c)
     # Every row has its own tree: all nodes are computed at once, as often as the tree has levels.
     decay, added = (step[..., None] * a).exp(), fed[..., None] * b[:, :, None]
     above = branches.parent.to(step.device)
@@ -105,9 +105,11 @@ def scan(branches: Branches, state: Tensor, step: Tensor, fed: Tensor, a: Tensor
     return torch.einsum("bncs,bns->bnc", states, c)
 
 
-def _by_level(branches: Branches, state: Tensor, step: Tensor, fed: Tensor, a: Tensor, b: Tensor, c: Tensor) -> Tensor:
+def _by_level(
+    levels: list[tuple[Tensor, Tensor]], state: Tensor, step: Tensor, fed: Tensor, a: Tensor, b: Tensor, c: Tensor
+) -> Tensor:
     out, states = torch.empty_like(fed), state[:, None]
-    for nodes, parents in branches.levels:
+    for nodes, parents in levels:
         decay = (step[:, nodes, :, None] * a).exp()
         states = decay * states[:, parents] + fed[:, nodes, :, None] * b[:, nodes, None]
         out[:, nodes] = torch.einsum("bncs,bns->bnc", states, c[:, nodes])

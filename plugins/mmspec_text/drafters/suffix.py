@@ -16,9 +16,11 @@ from typing import Annotated, Any
 import torch
 from pydantic import Field
 
+from mmspec.core.drafters.emitted import EmittedUnits
 from mmspec.core.noise import DraftNoise
 from mmspec.core.protocols import Target
 from mmspec.core.state import State
+from mmspec.core.transfer import on_device
 from mmspec.core.types import Draft, Step
 from mmspec_text.drafters.suffix_corpus import SuffixArray, read_corpus
 from mmspec_text.drafters.suffix_statistics import NgramCounts, RecentCounts, Statistics, longest_of
@@ -66,6 +68,19 @@ class SuffixRow:
     counts: NgramCounts
 
 
+@dataclass
+class SuffixMemory:
+    """The memory of one call.
+
+    Attributes:
+        rows: Text and counts of every row.
+        emitted: What the call emits.
+    """
+
+    rows: list[SuffixRow]
+    emitted: EmittedUnits
+
+
 class Suffix:
     """Drafts from counts of n-grams.
 
@@ -97,39 +112,34 @@ class Suffix:
     def width(self, k: int) -> int:
         return k
 
-    def start(self, state: State, inputs: Any) -> list[SuffixRow]:
+    def start(self, state: State, inputs: Any) -> SuffixMemory:
         prompts = state.history[:, : state.prompt_length].tolist()
         rows = []
         for prompt, pads in zip(prompts, state.host_pads, strict=True):
             rows.append(SuffixRow(prompt[pads:], NgramCounts(*self._sizes)))
             rows[-1].counts.extend([], prompt[pads:])
-        return rows
+        return SuffixMemory(rows, EmittedUnits(state))
 
     def propose(self, state: State, k: int, noise: DraftNoise) -> Draft:
-        self._catch_up(state)
-        drafts = [
-            [] if done else self._continue(row, k) for row, done in zip(state.memory, state.host_done, strict=True)
-        ]
+        rows = self._caught_up(state)
+        drafts = [[] if done else self._continue(row, k) for row, done in zip(rows, state.host_done, strict=True)]
         width = max(map(len, drafts))
         filled = [draft + [(0, -math.inf)] * (width - len(draft)) for draft in drafts]
-        table = torch.tensor(filled, dtype=torch.float64, device=state.root.device).reshape(state.rows, width, 2)
+        table = on_device(filled, state.root.device, torch.float64).reshape(state.rows, width, 2)
         return Draft.chain(table[..., 0].long(), valid=table[..., 1].isfinite(), score=table[..., 1].float())
 
     def observe(self, state: State, step: Step) -> None:
-        """Do nothing: emitted units are on the host after the sync that follows, and `propose` counts them."""
+        state.memory.emitted.observe(state, step)
 
-    def _catch_up(self, state: State) -> None:
-        """Count the units that were emitted since the last draft, with one read of the device for all rows."""
-        start = state.prompt_length
-        seen = [len(row.text) + pads - start for row, pads in zip(state.memory, state.host_pads, strict=True)]
-        first = min(seen)
-        emitted = state.history[:, start + first : start + max(state.host_emitted)].tolist()
-        for row, known, now, units in zip(state.memory, seen, state.host_emitted, emitted, strict=True):
-            new = units[known - first : max(now, known) - first]
+    def _caught_up(self, state: State) -> list[SuffixRow]:
+        """The rows, with the units counted that were emitted since the last draft."""
+        memory: SuffixMemory = state.memory
+        for row, new in zip(memory.rows, memory.emitted.read(state), strict=True):
             row.counts.extend(row.text, new)
             if self._earlier is not None:
                 self._earlier.extend(row.text, new)
             row.text += new
+        return memory.rows
 
     def _continue(self, row: SuffixRow, k: int) -> list[tuple[int, float]]:
         """Up to `k` units, each with the log probability of the path up to it."""

@@ -26,6 +26,7 @@ from mmspec.core.drafters.static_tree import levels_of, likeliest_tree
 from mmspec.core.noise import DraftNoise
 from mmspec.core.protocols import Target
 from mmspec.core.state import State
+from mmspec.core.transfer import on_device
 from mmspec.core.types import Draft, Step
 from mmspec_text.specs import TOKEN_RECYCLING
 
@@ -134,8 +135,8 @@ def _level_tables(
     parents: tuple[int, ...], ranks: tuple[int, ...], device: torch.device
 ) -> list[tuple[Tensor, Tensor]]:
     """For every level of the tree its nodes' parents, with the root as node 0, and their ranks."""
-
-    def table(numbers: list[int]) -> Tensor:
-        return torch.tensor(numbers, device=device)
-
-    return [(table([parents[i] + 1 for i in nodes]), table([ranks[i] for i in nodes])) for nodes in levels_of(parents)]
+    levels = levels_of(parents)
+    return [
+        (on_device([parents[i] + 1 for i in level], device), on_device([ranks[i] for i in level], device))
+        for level in levels
+    ]
