@@ -10,10 +10,10 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten
 
-from mmspec.core.distributions import Categorical, Distribution, Mixed, PointMass
-from mmspec.core.noise import Round
+from mmspec.core.distributions import Categorical, Distribution, Mixed, PointMass, couple, dense
+from mmspec.core.noise import Round, Substream
 from mmspec.core.philox import PhiloxSource
-from mmspec.core.rules import RecursiveRejection, walk_where
+from mmspec.core.rules import Block, RecursiveRejection, Rejection, parts, walk_where
 from mmspec.core.tree import TreeIndex
 from mmspec.core.types import Draft, Scores
 from mmspec.testing.mutants.siblings import at_every_node
@@ -79,6 +79,50 @@ def test_recursive_rejection_walks_as_if_all_nodes_were_decided_at_once(tree: st
         assert torch.equal(verdict.drawn[on_path], right.drawn[on_path])
         lengths |= set(verdict.length.tolist())
     assert len(lengths) > 1 and (kind == "points" or max(lengths) > 0)
+
+
+def block_at_once(draft: Draft, scores: Scores, round: Round) -> tuple[Tensor, Tensor]:
+    """Where block verification stops, and the unit drawn there, with residuals of all nodes."""
+    p, noise = scores.distribution.probs, round.fresh(draft.nodes)  # type: ignore[attr-defined]
+    q, follows = dense(draft.distribution, draft.drafted, VOCAB), draft.valid[:, 1:]
+    x = draft.drafted[..., None]
+    total = (p[:, :-1].gather(-1, x) / q.gather(-1, x))[..., 0].log().cumsum(1)
+    weight = torch.nn.functional.pad((total - total.clamp(min=0).cummax(1).values).exp(), (1, 0), value=1.0)
+    residual = (weight[:, :-1, None] * p[:, :-1] - q).clamp(min=0)
+    s = residual.sum(-1)
+    inner = s / (s + 1 - weight[:, :-1]).clamp(min=torch.finfo(s.dtype).tiny)
+    h = torch.cat([torch.where(follows, inner, weight[:, :-1]), weight[:, -1:]], 1)
+    stops = (noise.substream(Substream.COIN).uniform() <= h) & draft.valid
+    stops[:, 0] = True
+    leaf = torch.where(stops, torch.arange(draft.nodes), 0).amax(1)
+    weights = torch.cat([torch.where((follows & (s > 0))[..., None], residual, p[:, :-1]), p[:, -1:]], 1)
+    drawn = Categorical(weights).draw(noise.substream(Substream.RESIDUAL))
+    return leaf, drawn.gather(1, leaf[:, None])[:, 0]
+
+
+def rejection_at_once(draft: Draft, scores: Scores, round: Round) -> Tensor:
+    """The coupled redraw at every node of a chain."""
+    free, last = scores.distribution.draw(round.fresh(draft.nodes)), draft.nodes - 1
+    parents = scores.distribution.take(draft.index.parent[:, 1:])
+    coupled = couple(parents, draft.distribution, draft.drafted, round.fresh(last))
+    return torch.cat([torch.where(draft.valid[:, 1:], coupled, free[:, :last]), free[:, last:]], 1)
+
+
+@pytest.mark.parametrize("numbers", [1, 2 * ROWS * VOCAB, 2**22])  # one node, two nodes, all nodes at a time
+@pytest.mark.parametrize("kind", ["dense", "sparse", "points", "mixed"])
+def test_chains_are_decided_in_parts_as_at_once(kind: str, numbers: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parts, "NUMBERS", numbers)
+    lengths = set[int]()
+    for seed in range(3):
+        draft, scores, round = case(TREES["chain"], kind, seed)
+        # Behind an invalid node of a chain there is no valid one.
+        draft = replace(draft, valid=draft.valid.long().cumprod(1).bool() | (seed == 0))
+        verdict = Block().accept(draft, scores, round)
+        leaf, unit = block_at_once(draft, scores, round)
+        assert torch.equal(verdict.length, leaf) and torch.equal(verdict.unit, unit)
+        lengths |= set(leaf.tolist())
+        assert torch.equal(Rejection().accept(draft, scores, round).drawn, rejection_at_once(draft, scores, round))
+    assert len(lengths) > 1
 
 
 class Traffic(TorchDispatchMode):
@@ -147,3 +191,9 @@ def test_recursive_rejection_over_a_large_tree_holds_and_moves_little() -> None:
     parents = [-1, *((node - 1) // 4 for node in range(1, 64))]
     traffic = weight_of(RecursiveRejection(), 8, parents)
     assert traffic.moved < 8e9 and traffic.peak < 1e8, (traffic.moved / 1e9, traffic.peak / 1e9)
+
+
+@pytest.mark.parametrize(("rule", "moved"), [(Rejection(), 80e9), (Block(), 8e9)])
+def test_long_chains_are_held_in_parts(rule: Any, moved: float) -> None:
+    traffic = weight_of(rule, 8, list(range(-1, 63)))
+    assert traffic.moved < moved and traffic.peak < 2e8, (traffic.moved / 1e9, traffic.peak / 1e9)

@@ -102,9 +102,9 @@ def dense(draft: Distribution | None, units: Tensor, size: int) -> Tensor:
     raise TypeError(f"this rule needs a categorical draft, got {type(draft).__name__}")
 
 
-def dense_at(draft: Distribution | None, units: Tensor, size: int, node: int) -> Tensor:
-    """`dense` at one node, `[batch, 1, size]`: the other nodes are not made dense, and dense ones are not copied."""
+def dense_at(draft: Distribution | None, units: Tensor, size: int, nodes: slice) -> Tensor:
+    """`dense` at some nodes, `[batch, n, size]`: the others are not made dense, and dense ones are not copied."""
     if isinstance(draft, Categorical) and draft.ids is None:
-        return draft.probs[:, node : node + 1]
-    index = torch.full((1, 1), node, dtype=torch.int64, device=units.device)
-    return dense(draft if draft is None else draft.take(index), units[:, node : node + 1], size)
+        return draft.probs[:, nodes]
+    index = torch.arange(units.shape[1], device=units.device)[None, nodes]
+    return dense(draft if draft is None else draft.take(index), units[:, nodes], size)

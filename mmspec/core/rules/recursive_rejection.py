@@ -39,20 +39,22 @@ class RecursiveRejection:
         coin, on_cpu = noise.substream(Substream.COIN).uniform(), draft.units.device.type == "cpu"
         here = torch.zeros_like(draft.units[:, :1])  # [batch, 1]: the node that the walk has reached
         length, drawn = here, torch.zeros_like(draft.units)
-        rest = dense_at(distribution, draft.units, distribution.size, 0)  # [batch, 1, vocab]: r there
+        size = distribution.size
+        rest = dense_at(distribution, draft.units, size, slice(0, 1))  # [batch, 1, vocab]: r there
         # Nodes follow their parents, and siblings each other in the order of their draw: so one visit a node is enough.
         for child in range(1, draft.nodes):
             tried = (draft.index.parent[:, child, None] == here) & draft.valid[:, child, None]
             if on_cpu and not tried.any():  # on a GPU this would be a host sync
                 continue
             x = draft.units[:, child, None]
-            q = dense_at(draft.distribution, draft.drafted, distribution.size, child - 1)
+            q = dense_at(draft.distribution, draft.drafted, size, slice(child - 1, child))
             p_x, q_x = (values.gather(-1, x[..., None])[..., 0] for values in (rest, q))
             # Units are not compared: of equal siblings only the accepted one may be followed. Following whichever leads
             # deeper would pick the better of two draws.
             kept = tried & (coin[:, child, None] * q_x < p_x)
             rest = torch.where((tried & ~kept)[..., None], self._residual(rest, q), rest)
-            rest = torch.where(kept[..., None], dense_at(distribution, draft.units, distribution.size, child), rest)
+            p = dense_at(distribution, draft.units, size, slice(child, child + 1))
+            rest = torch.where(kept[..., None], p, rest)
             drawn = torch.where(kept, drawn.scatter(1, here, x), drawn)
             here, length = torch.where(kept, child, here), length + kept
         last = Categorical(rest).draw(noise.substream(Substream.RESIDUAL).at(here))
