@@ -2,7 +2,7 @@
 
 transformers prepares a call (processors, criteria, padding, limits); this module decodes it and returns what
 transformers would return. `use_cache=False` and `cache_implementation="static"` have no effect: drafts are verified on
-mmspec's own cache, which is preallocated.
+mmspec's own cache, which grows as it is filled.
 """
 
 from collections.abc import Callable, Mapping, Sequence

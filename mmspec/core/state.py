@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from mmspec.core.distributions.distribution import take_nodes, where_nodes
+from mmspec.core.history import begun, with_room
 from mmspec.core.noise import Round, Source
 from mmspec.core.nonfinite import NOWHERE, first_nonfinite, nonfinite_message
 from mmspec.core.report import Report
@@ -25,7 +26,7 @@ class State:
 
     Attributes:
         cache: The target's cache of this call (from `Target.start`); only the target reads it.
-        history: `[batch, prompt + limit + 1, *unit]`: prompt and emitted units; the last column is scratch.
+        history: `[batch, column, *unit]`: prompt, emitted units, room for more; the last column is scratch.
         prompt_length: Length of the prompt in `history`, the same for all rows (shorter prompts are padded on the
             left).
         pads: `[batch]` int64: how many of the prompt's units are padding.
@@ -70,6 +71,7 @@ class State:
     k: int = 0
     drafting: bool = True
     _nonfinite: Tensor | None = None
+    _unsynced: int = 0
 
     @classmethod
     def begin(
@@ -87,7 +89,7 @@ class State:
         """The state after prefill: the prompt is known, nothing is emitted, the root is the prompt's last unit."""
         prompt, pads = started.prompt, started.pads
         rows, prompt_length = prompt.shape[:2]
-        history = torch.cat([prompt, prompt.new_zeros(rows, limit + 1, *prompt.shape[2:])], 1)
+        history = begun(prompt, limit)
         zero = torch.zeros_like(pads)
         return cls(
             cache=started.cache,
@@ -159,6 +161,9 @@ class State:
 
     def append(self, draft: Draft, verdict: Verdict, most: int | None = None) -> Tensor:
         """Emit the accepted path and one more unit, up to an end unit, the limit or `most`: counts, `[batch]`."""
+        self._unsynced += verdict.path.shape[1] + 1
+        most_emitted = max(self.host_emitted) + self._unsynced
+        self.history = with_room(self.history, self.prompt_length, most_emitted, self.limit)
         if not verdict.path.shape[1]:
             return self._append_one(verdict.unit)
         slot = torch.arange(verdict.path.shape[1] + 1, device=self.emitted.device)
@@ -217,6 +222,7 @@ class State:
                 fault = nonfinite_message(self.step, row, position, emitted[row])
                 raise ValueError(f"row {row}: {fault}; check the weights, the dtype and the logits processors")
         self.host_emitted, self.host_done = emitted, [bool(d) for d in done]
+        self._unsynced = 0
         self._update_report()
 
     def stop(self, row: int, count: int) -> None:

@@ -47,7 +47,10 @@ class TorchNoise:
 
 
 class TorchSource:
-    """Stock sampling's blocks, buffered.
+    """Stock sampling's blocks.
+
+    Of a block a row keeps its own numbers, while they are near its next position. Of every block that is still needed
+    the generator's state is kept, so that rows that are far behind can make it again.
 
     Args:
         generator: The generator that stock sampling would use.
@@ -59,17 +62,26 @@ class TorchSource:
         self._generator = generator
         self._rows = rows
         self._device = device
-        self._blocks: list[Tensor] = []
         self._states: list[Tensor] = [generator.get_state()]
+        """The state before the block `_dropped`, and after every later block."""
+        self._before: dict[int, Tensor] = {}
+        """The state before a block, where it is not that after the block before, because others drew in between."""
         self._dropped = 0
+        self._kept: list[dict[int, Tensor]] = [{} for _ in range(rows)]
+        """Every row's numbers of some positions, `[size]` each."""
+        self._first = [0] * rows
+        self._span = 1
         self._sheltering = False
         self._fresh = PhiloxSource.seeded(generator.initial_seed() & (2**63 - 1), rows, device)
 
     def begin(self, host_emitted: Sequence[int]) -> None:
         surplus = max(0, min(host_emitted) - self._dropped)
-        surplus = min(surplus, len(self._blocks))
-        del self._blocks[:surplus], self._states[:surplus]
+        surplus = min(surplus, len(self._states) - 1)
+        del self._states[:surplus]
         self._dropped += surplus
+        self._before = {position: state for position, state in self._before.items() if position >= self._dropped}
+        self._first = list(host_emitted)
+        self._forget()
 
     def by_position(self, emitted: Tensor, host_emitted: Sequence[int], deepest: int) -> TorchNoise:
         return TorchNoise(self, host_emitted, deepest)
@@ -79,18 +91,16 @@ class TorchSource:
 
     def blocks(self, host_emitted: Sequence[int], deepest: int, size: int) -> Tensor:
         """`[batch, deepest + 1, size]`: row b's slice of the blocks `host_emitted[b] … host_emitted[b] + deepest`."""
-        for _ in range(max(host_emitted) + deepest + 1 - self._dropped - len(self._blocks)):
-            # `multinomial` draws in the dtype of its probabilities, which is float32 whatever torch's default.
-            block = torch.empty(self._rows, size, dtype=torch.float32, device=self._device)
-            if self._sheltering:
-                self._generator.set_state(self._states[-1])
-            self._blocks.append(block.exponential_(1, generator=self._generator))
-            self._states.append(self._generator.get_state())
-        first = [e - self._dropped for e in host_emitted]
-        if min(first) == max(first):
-            return torch.stack(self._blocks[first[0] : first[0] + deepest + 1], 1)
-        rows = [torch.stack([b[i] for b in self._blocks[f : f + deepest + 1]]) for i, f in enumerate(first)]
-        return torch.stack(rows)
+        self._first = [min(first, now) for first, now in zip(self._first, host_emitted, strict=True)]
+        ends = [now + deepest + 1 for now in host_emitted]
+        self._span = max(self._span, *(end - first for end, first in zip(ends, self._first, strict=True)))
+        while self._drawn < max(ends):
+            self._keep(self._drawn, self._next(size))
+        wanted = [(row, p) for row, now in enumerate(host_emitted) for p in range(now, now + deepest + 1)]
+        for row, position in wanted:
+            if position not in self._kept[row]:
+                self._keep(position, self._again(position, size))
+        return torch.stack([self._kept[row][p] for row, p in wanted]).view(self._rows, deepest + 1, size)
 
     @contextmanager
     def sheltered(self) -> Iterator[None]:
@@ -108,7 +118,49 @@ class TorchSource:
 
     def finish(self, steps: int) -> None:
         # If no block was drawn ahead, what others drew after the last block stays drawn, as in stock decoding.
-        if self._dropped <= steps < self._dropped + len(self._blocks):
-            keep = steps - self._dropped
-            del self._blocks[keep:], self._states[keep + 1 :]
+        if self._dropped <= steps < self._drawn:
+            del self._states[steps - self._dropped + 1 :]
+            self._before = {position: state for position, state in self._before.items() if position < steps}
+            self._forget(steps)
             self._generator.set_state(self._states[-1])
+
+    @property
+    def _drawn(self) -> int:
+        """The number of blocks that were drawn from the generator."""
+        return self._dropped + len(self._states) - 1
+
+    def _next(self, size: int) -> Tensor:
+        """The next block `[batch, size]`."""
+        if self._sheltering:
+            self._generator.set_state(self._states[-1])
+        elif self.disturbed:
+            self._before[self._drawn] = self._generator.get_state()
+        block = self._block(size)
+        self._states.append(self._generator.get_state())
+        return block
+
+    def _again(self, position: int, size: int) -> Tensor:
+        """A block that was drawn before; the generator is left where it is."""
+        now = self._generator.get_state()
+        self._generator.set_state(self._before.get(position, self._states[position - self._dropped]))
+        block = self._block(size)
+        self._generator.set_state(now)
+        return block
+
+    def _block(self, size: int) -> Tensor:
+        # `multinomial` draws in the dtype of its probabilities, which is float32 whatever torch's default.
+        block = torch.empty(self._rows, size, dtype=torch.float32, device=self._device)
+        return block.exponential_(1, generator=self._generator)
+
+    def _keep(self, position: int, block: Tensor) -> None:
+        """Give a block to the rows that need it soon: a second span beside the first, for rows that are close."""
+        near = [row for row, first in enumerate(self._first) if first <= position < first + 2 * self._span]
+        for row in near:
+            # A view would keep the whole block, which only pays if every row has one.
+            self._kept[row][position] = block[row] if len(near) == self._rows else block[row].clone()
+
+    def _forget(self, end: int | None = None) -> None:
+        """Drop the numbers of positions that no row will need, or that would be drawn anew."""
+        for row, first in enumerate(self._first):
+            last = first + 2 * self._span if end is None else end
+            self._kept[row] = {p: numbers for p, numbers in self._kept[row].items() if first <= p < last}

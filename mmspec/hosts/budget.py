@@ -66,6 +66,7 @@ class BudgetedTarget:
         latest = (order >= self.sinks) * (whole.length - kept)[:, None]
         source = (order + latest).clamp(max=whole.capacity - 1)
         slots = SlotCache(self.target.anatomy.layers(), len(kept), self.budget + more, kept.device)
+        slots.reserve(self.budget + more)
         for small, large in zip(slots.layers, whole.layers, strict=True):
             if large in whole.owning:
                 keys, values = large.read(source)
@@ -73,7 +74,7 @@ class BudgetedTarget:
                 small.write(order.expand(len(kept), -1), keys, values)
         for number, layer in whole.recurrent.items():
             slots.recurrent[number].copy(layer)
-        slots.length = kept
+        slots.length, slots.longest = kept, min(whole.longest, self.budget)
         if whole.holes is not None:
             holes = whole.holes.gather(1, source)
             slots.holes = torch.nn.functional.pad(holes, (0, slots.capacity - self.budget))

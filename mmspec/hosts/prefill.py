@@ -85,6 +85,7 @@ def prefill_chunks(passes: Passes, cache: SlotCache, ids: Tensor, mask: Tensor) 
         nodes = torch.arange(chunk.shape[1], device=ids.device).expand(len(ids), -1)
         cache.commit_states(KeptNodes(nodes, (lengths - first).clamp(0, chunk.shape[1])))
         cache.length = cache.length + chunk.shape[1]
+        cache.longest += chunk.shape[1]
     assert result is not None
     cache.length = present + lengths
     return result
@@ -133,8 +134,9 @@ def adopt(cache: SlotCache, filled: Cache, mask: Tensor, following: Tensor) -> N
         ValueError: A layer holds other keys than those of the text.
     """
     columns, pads = mask.shape[1], padding(mask)
+    cache.reserve(columns + 1)
     slots = torch.arange(columns, device=mask.device) - pads[:, None]
-    slots = torch.where(slots < 0, cache.capacity - 1, slots)  # the last slot is never read
+    slots = torch.where(slots < 0, cache.capacity - 1, slots)  # overwritten before it is read
     # A cache that was made without a config has no layers for those that only read others' keys.
     for layer, source in zip(cache.layers, filled.layers, strict=False):
         if getattr(source, "keys", None) is None or not source.keys.numel():
@@ -147,14 +149,15 @@ def adopt(cache: SlotCache, filled: Cache, mask: Tensor, following: Tensor) -> N
             )
         layer.lazy_initialization(source.keys, source.values)
         layer.write(slots[:, columns - stored :], source.keys, source.values)
-    cache.length = columns - pads
+    cache.length, cache.longest = columns - pads, columns
     cache.shift = following - cache.length
     holes = torch.zeros(len(mask), cache.capacity, dtype=torch.bool, device=mask.device)
     holes = holes.scatter_(1, slots, mask == 0)
+    holes[:, -1] = False  # it took the padding, and will be a unit's slot when the cache grows
     for number, recurrent in cache.recurrent.items():
         recurrent.adopt("conv", filled.layers[number].conv_states)
         recurrent.adopt("recurrent", filled.layers[number].recurrent_states)
-    cache.holes = holes if bool(holes[:, : cache.capacity - 1].any()) else None
+    cache.holes = holes if bool(holes.any()) else None
 
 
 def _counted(mask: Tensor) -> Tensor:

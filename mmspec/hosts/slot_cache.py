@@ -1,10 +1,11 @@
 """A key-value cache in which every row has its own length.
 
-It is preallocated, and rows are left-aligned. The nodes of a draft are written behind a row's committed units
-(`length[row] + node`). Attention sees committed units and a node's ancestors. A commit gathers the accepted path to the
-front, in place. Sliding windows are applied by the mask alone: every layer is stored at full length, so that it can be
-rolled back. Layers that read another layer's keys (Gemma 3n, Gemma 4) own no slots. Recurrent layers
-(`mmspec.hosts.recurrent`) keep one state per row; a layer may have both keys and a state.
+Rows are left-aligned. The nodes of a draft are written behind a row's committed units (`length[row] + node`). Attention
+sees committed units and a node's ancestors. A commit gathers the accepted path to the front, in place. Slots are
+allocated as rows become longer, in whole blocks and at least twice as many as before, so that a call that may become
+long and does not needs little memory. Sliding windows are applied by the mask alone: every layer is stored at full
+length, so that it can be rolled back. Layers that read another layer's keys (Gemma 3n, Gemma 4) own no slots. Recurrent
+layers (`mmspec.hosts.recurrent`) keep one state per row; a layer may have both keys and a state.
 """
 
 from collections.abc import Sequence
@@ -18,7 +19,7 @@ from mmspec.hosts.recurrent import RecurrentLayer
 from mmspec.hosts.tree_op import Branches, KeptNodes, TreeOp
 
 BLOCK = 64
-"""The capacity is a multiple of so many slots."""
+"""Slots are allocated, and attended over, in multiples of so many."""
 
 
 class SlotLayer(CacheLayerMixin):
@@ -37,6 +38,10 @@ class SlotLayer(CacheLayerMixin):
         self.keys = key_states.new_zeros(batch, heads, self.owner.capacity, width)
         self.values = value_states.new_zeros(batch, heads, self.owner.capacity, value_states.shape[-1])
         self.is_initialized = True
+
+    def grow(self, capacity: int) -> None:
+        """Copy keys and values into larger tensors."""
+        self.keys, self.values = _longer(self.keys, capacity), _longer(self.values, capacity)
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
         if not self.is_initialized:
@@ -68,7 +73,7 @@ class SlotLayer(CacheLayerMixin):
         return self.owner.visible
 
     def get_max_length(self) -> int:
-        return self.owner.capacity
+        return self.owner.most
 
 
 class SlotCache(Cache):
@@ -78,10 +83,14 @@ class SlotCache(Cache):
         layers: Empty cache layers as transformers makes them for the model; those that store keys or states are
             replaced by layers of this module.
         rows: The rows of the batch.
-        capacity: The slots needed for prompt, new units and one draft; rounded up to whole blocks.
+        most: The slots needed for prompt, new units and one draft; rounded up to whole blocks.
         device: The device of the model's inputs.
 
     Attributes:
+        most: The slots that are never exceeded.
+        capacity: The slots that are allocated now.
+        free_to_read: Whether lengths are read in every pass: on the CPU, where that is no host sync.
+        longest: No row has more committed units, on the host. Who makes rows longer raises it.
         length: `[batch]` int64: the committed units of every row.
         shift: `[batch]` or `[axes, batch]` int64: the position of a unit minus its slot. It is 0 if positions count
             units, and not 0 with image axes, holes in the mask, or slots that were left out.
@@ -95,14 +104,16 @@ class SlotCache(Cache):
         running: The recurrent layer that called the cache last in this pass.
     """
 
-    def __init__(self, layers: Sequence[Any], rows: int, capacity: int, device: torch.device) -> None:
-        self.capacity = -(-capacity // BLOCK) * BLOCK
+    def __init__(self, layers: Sequence[Any], rows: int, most: int, device: torch.device) -> None:
+        self.most, self.capacity = _blocks(most), 0
+        self.free_to_read = device.type == "cpu"
+        self.longest = 0
         self.length = torch.zeros(rows, dtype=torch.int64, device=device)
         self.shift = torch.zeros(rows, dtype=torch.int64, device=device)
         self.holes: Tensor | None = None
         self.slots = self.length[:, None]
         self.start: int | None = None
-        self.visible = self.capacity
+        self.visible = 0
         self.scratch = False
         stateful = [i for i, layer in enumerate(layers) if isinstance(layer, LinearAttentionCacheLayerMixin)]
         self.recurrent = {i: RecurrentLayer() for i in stateful}
@@ -121,18 +132,36 @@ class SlotCache(Cache):
         self.running = None
         for layer in self.recurrent.values():
             layer.open()
-        # On the CPU lengths are read, so that attention covers used slots only. On a GPU that would be a host sync.
-        if self.length.device.type == "cpu":
+        self.start = None
+        if self.free_to_read:
             lengths = self.length.tolist()
-            used = max(lengths) + first + nodes
-            uniform = min(lengths) == max(lengths) and used <= self.capacity
+            self.longest = max(lengths)
+            used = self.longest + first + nodes
+            uniform = min(lengths) == self.longest and used <= self.most
             self.start = lengths[0] + first if uniform else None
             # A single node sees all used slots and needs no mask; else whole blocks keep the masks' shapes equal.
-            self.visible = used if uniform and nodes == 1 else min(self.capacity, -(-used // BLOCK) * BLOCK)
+            self.visible = used if uniform and nodes == 1 else min(self.most, _blocks(used))
+        elif self.longest + first + nodes > self.visible:
+            # The bound left the blocks in use: lengths are read, which is a host sync. One block more than needed is
+            # made visible, so that this does not happen again before a block's worth of units was committed.
+            if self.visible:  # before the first pass the bound is close
+                self.longest = int(self.length.max())
+            self.visible = min(self.most, _blocks(self.longest + first + nodes) + BLOCK)
+        self.reserve(self.visible)
         if self.start is None:
             slots = self.length[:, None] + torch.arange(first, first + nodes, device=self.length.device)
             # Invalid nodes may lie beyond the end; they are written into the last slot, which is never committed.
-            self.slots = slots.clamp(max=self.capacity - 1)
+            self.slots = slots.clamp(max=self.most - 1)
+
+    def reserve(self, slots: int) -> None:
+        """Allocate at least so many slots (never more than `most`)."""
+        if slots <= self.capacity:
+            return
+        self.capacity = min(self.most, max(_blocks(slots), 2 * self.capacity))
+        for layer in self.owning:
+            layer.grow(self.capacity)
+        if self.holes is not None:
+            self.holes = torch.nn.functional.pad(self.holes, (0, self.capacity - self.holes.shape[1]))
 
     def commit(self, path: Tensor, count: Tensor) -> None:
         """Keep node 0 and the first `count - 1` nodes of `path [batch, depth]`; rows with count 0 keep nothing."""
@@ -145,6 +174,7 @@ class SlotCache(Cache):
                 layer.write(destination, *layer.read(source))
         self.commit_states(KeptNodes.along(path, count))
         self.length = self.length + count
+        self.longest += path.shape[1] + 1
 
     def commit_states(self, kept: KeptNodes) -> None:
         """Advance every recurrent state over the kept nodes of the last pass; keys are not moved."""
@@ -182,3 +212,16 @@ class SlotCache(Cache):
     @property
     def is_linear(self) -> list[bool]:
         return [isinstance(layer, RecurrentLayer) for layer in self.layers]
+
+
+def _blocks(slots: int) -> int:
+    """So many slots, rounded up to whole blocks."""
+    return -(-slots // BLOCK) * BLOCK
+
+
+def _longer(states: Tensor, capacity: int) -> Tensor:
+    """States `[batch, heads, slots, width]` with more slots, which are 0."""
+    with torch.inference_mode(False):  # a cache that grew in a pass is written outside of inference mode, too
+        longer = states.new_zeros(*states.shape[:2], capacity, states.shape[3])
+    longer.narrow(2, 0, states.shape[2]).copy_(states)
+    return longer

@@ -102,3 +102,66 @@ def test_only_dense_races_can_use_it():
 
 def test_the_default_generator_is_torchs():
     assert default_generator(torch.device("cpu")) is torch.default_generator
+
+
+def held(source: TorchSource) -> int:
+    """The numbers that a source keeps, each counted once."""
+    storages = {
+        t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() // 4 for k in source._kept for t in k.values()
+    }
+    return sum(storages.values())
+
+
+def test_memory_follows_the_depth_and_not_the_spread_of_the_rows():
+    rows, size, depth = 3, 11, 4
+    source = TorchSource(torch.Generator().manual_seed(6), rows, torch.device("cpu"))
+    theirs = torch.Generator().manual_seed(6)
+    expected = [torch.empty(rows, size).exponential_(1, generator=theirs) for _ in range(420)]
+    at, most = [0] * rows, 0
+    for round in range(100):
+        source.begin(at)
+        got = source.blocks(at, depth, size)
+        most = max(most, held(source))
+        for row, first in enumerate(at):
+            assert torch.equal(got[row], torch.stack([expected[first + d][row] for d in range(depth + 1)]))
+        at = [at[0] + 1, at[1] + 1 + round % 2, at[2] + 4]
+    assert max(at) - min(at) == 300 and most <= 2 * rows * 2 * (depth + 1) * size
+    source.begin(at)
+    source.blocks(at, depth, size)
+    source.finish(402)
+    assert torch.equal(source._generator.get_state(), state_after(6, 402, rows, size))
+
+
+def state_after(seed: int, blocks: int, rows: int, size: int) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    for _ in range(blocks):
+        torch.empty(rows, size).exponential_(1, generator=generator)
+    return generator.get_state()
+
+
+def test_rows_that_keep_step_make_no_block_twice(monkeypatch):
+    source, made = TorchSource(torch.Generator(), 2, torch.device("cpu")), []
+    again = source._again
+    monkeypatch.setattr(source, "_again", lambda position, size: made.append(position) or again(position, size))
+    at = [0, 0]
+    for step in range(20):
+        source.begin(at)
+        for depth in range(4):  # a draft model reads positions one by one
+            source.blocks([n + depth for n in at], 0, 7)
+        source.blocks(at, 4, 7)
+        at = [at[0] + 1 + step % 3, at[1] + 1 + (step + 1) % 3]
+    assert made == []
+
+
+def test_a_block_after_numbers_of_others_is_made_again_as_it_was():
+    generator = torch.Generator().manual_seed(2)
+    source = TorchSource(generator, 2, torch.device("cpu"))
+    source.begin([0, 0])
+    blocks = []
+    for _ in range(40):
+        blocks.append(source.blocks([len(blocks)] * 2, 0, 5)[:, 0])
+        torch.rand(3, generator=generator)  # a criterion draws
+    before = generator.get_state()
+    assert torch.equal(source.blocks([0, 38], 1, 5)[0], torch.stack([blocks[0][0], blocks[1][0]]))
+    assert torch.equal(source.blocks([20, 20], 9, 5), torch.stack(blocks[20:30], 1))
+    assert torch.equal(generator.get_state(), before)

@@ -262,7 +262,7 @@ def test_transformers_goes_on_from_zero_and_we_do_not() -> None:
 
 
 def test_static_caches_change_nothing(bamba: Any) -> None:
-    """`cache_implementation="static"`: our cache is preallocated anyway."""
+    """`cache_implementation="static"` has no effect: drafts are verified on our own cache."""
     ids = prompts()["input_ids"][:1]
     call = dict(do_sample=False, max_new_tokens=8)
     expected = stock(bamba, {"input_ids": ids}, 0, **call)

@@ -7,7 +7,7 @@ from mmspec.core.distributions.distribution import Distribution, finite_nodes, t
 from mmspec.core.distributions.external import External
 from mmspec.core.distributions.gaussian import Gaussian
 from mmspec.core.distributions.head import Head, PredictsClean
-from mmspec.core.distributions.mixed import Mixed, couple, dense, drawn_part
+from mmspec.core.distributions.mixed import Mixed, couple, dense, dense_at, drawn_part
 from mmspec.core.distributions.mixture import GaussianMixture
 from mmspec.core.distributions.point_mass import PointMass
 from mmspec.core.distributions.reflection import reflect
@@ -30,6 +30,7 @@ __all__ = [
     "Trajectory",
     "couple",
     "dense",
+    "dense_at",
     "drawn_part",
     "finite_nodes",
     "reflect",

@@ -100,3 +100,11 @@ def dense(draft: Distribution | None, units: Tensor, size: int) -> Tensor:
     if isinstance(draft, Mixed):
         return where_nodes(draft.random, dense(draft.distribution, units, size), one_hot)
     raise TypeError(f"this rule needs a categorical draft, got {type(draft).__name__}")
+
+
+def dense_at(draft: Distribution | None, units: Tensor, size: int, nodes: slice) -> Tensor:
+    """`dense` at some nodes, `[batch, n, size]`: the others are not made dense, and dense ones are not copied."""
+    if isinstance(draft, Categorical) and draft.ids is None:
+        return draft.probs[:, nodes]
+    index = torch.arange(units.shape[1], device=units.device)[None, nodes]
+    return dense(draft if draft is None else draft.take(index), units[:, nodes], size)

@@ -7,12 +7,15 @@ Guarantee: `lossless`, and never fewer units in expectation than `rejection`. Co
 by position would bias the output; the noise is fresh in every round.
 """
 
+from functools import partial
+
 import torch
 from torch import Tensor
 
-from mmspec.core.distributions import Categorical, PointMass, dense, take_nodes
+from mmspec.core.distributions import Categorical, PointMass, dense, dense_at, take_nodes
 from mmspec.core.manifest import BLOCK
 from mmspec.core.noise import DraftNoise, Round, Substream
+from mmspec.core.rules.parts import parts
 from mmspec.core.rules.rule import path_to, walk
 from mmspec.core.types import Draft, Scores, Verdict
 
@@ -33,28 +36,36 @@ class Block:
             # In the substream of residuals, so that a row's draw does not depend on whether another row has a draft.
             return walk(draft, distribution.draw(noise.substream(Substream.RESIDUAL)))
         assert isinstance(distribution, Categorical)
-        q = dense(draft.distribution, draft.drafted, distribution.size)
-        follows = draft.valid[:, 1:]  # [batch, node - 1]: node i has a child
-        weight = self._weights(draft, distribution, q)  # [batch, node]
-        scaled = weight[:, :-1, None] * distribution.probs[:, :-1]
-        residual = (scaled - q).clamp(min=0)
-        s = residual.sum(-1)
+        size, last, follows = distribution.size, draft.nodes - 1, draft.valid[:, 1:]  # node i < last has a child
+        proposals = partial(dense_at, draft.distribution, draft.drafted, size)
+        pieces, x = parts(len(draft.units), last, size), draft.drafted[..., None]
+        q_x = torch.cat([proposals(part).gather(-1, x[:, part]) for part in pieces], 1)[..., 0]
+        weight = self._weights(distribution.probs[:, :-1].gather(-1, x)[..., 0], q_x)  # [batch, node]
+        s = torch.cat(
+            [_residual(weight[:, part], distribution.probs[:, part], proposals(part)).sum(-1) for part in pieces], 1
+        )
         inner = s / (s + 1 - weight[:, :-1]).clamp(min=torch.finfo(s.dtype).tiny)
         h = torch.cat([torch.where(follows, inner, weight[:, :-1]), weight[:, -1:]], 1)
         stops = (noise.substream(Substream.COIN).uniform() <= h) & draft.valid
         stops[:, 0] = True
         order = torch.arange(draft.nodes, device=h.device)
         leaf = torch.where(stops, order, 0).amax(1)
-        inner_weights = torch.where((follows & (s > 0))[..., None], residual, distribution.probs[:, :-1])
-        weights = torch.cat([inner_weights, distribution.probs[:, -1:]], 1)
-        drawn = Categorical(weights).draw(noise.substream(Substream.RESIDUAL))
-        return Verdict(path_to(draft, leaf), leaf, take_nodes(drawn, leaf[:, None])[:, 0], drawn)
+        at, inside = leaf[:, None], leaf[:, None].clamp(max=last - 1)
+        p = take_nodes(distribution.probs, at)
+        q = dense(draft.distribution.take(inside), draft.drafted.gather(1, inside), size)
+        left = (at < last) & follows.gather(1, inside) & (s.gather(1, inside) > 0)
+        weights = torch.where(left[..., None], _residual(weight.gather(1, at), p, q), p)
+        unit = Categorical(weights).draw(noise.substream(Substream.RESIDUAL).at(at))
+        return Verdict(path_to(draft, leaf), leaf, unit[:, 0], unit.expand(-1, draft.nodes))
 
     @staticmethod
-    def _weights(draft: Draft, distribution: Categorical, q: Tensor) -> Tensor:
+    def _weights(p_x: Tensor, q_x: Tensor) -> Tensor:
         """w at every node: a running product capped at 1, as a closed form over cumulative logs."""
-        x = draft.drafted[..., None]
-        ratio = (distribution.probs[:, :-1].gather(-1, x) / q.gather(-1, x))[..., 0].log()
-        total = ratio.cumsum(1)
+        total = (p_x / q_x).log().cumsum(1)
         capped = total - total.clamp(min=0).cummax(1).values
         return torch.cat([torch.ones_like(capped[:, :1]), capped.exp()], 1)
+
+
+def _residual(weight: Tensor, p: Tensor, q: Tensor) -> Tensor:
+    """(w p - q)+ of `weight [batch, node]`, not normalised."""
+    return (weight[..., None] * p - q).clamp(min=0)

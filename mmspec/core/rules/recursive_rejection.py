@@ -5,21 +5,21 @@ order in which they were drawn, starting with r = p; child k is accepted with pr
 becomes the normalised (r - q_k)+; if no child is accepted, the unit is drawn from the last r. `draft.distribution` is
 the distribution that each sibling was really drawn from: without replacement, q without its earlier siblings,
 renormalised.
-Guarantee: `lossless`. All nodes at once, one pass over the vocabulary per sibling rank.
+Guarantee: `lossless`. The walk visits the nodes in order and holds one residual a row: memory does not grow with trees.
 """
 
 import torch
 from torch import Tensor
 
-from mmspec.core.distributions import Categorical, PointMass, dense, take_nodes
+from mmspec.core.distributions import Categorical, PointMass, dense_at
 from mmspec.core.manifest import RECURSIVE_REJECTION
 from mmspec.core.noise import DraftNoise, Round, SpreadNoise, Substream
-from mmspec.core.rules.rule import walk, walk_where
+from mmspec.core.rules.rule import path_to, walk
 from mmspec.core.types import Draft, Scores, Verdict
 
 
 class RecursiveRejection:
-    """See the module. No knobs."""
+    """See the module. No knobs. `verdict.drawn` is meaningful on the accepted path only."""
 
     exactness: str = RECURSIVE_REJECTION.exactness
     needs, offers = RECURSIVE_REJECTION.needs, RECURSIVE_REJECTION.offers
@@ -36,39 +36,34 @@ class RecursiveRejection:
             # In the substream of residuals, so that a row's draw does not depend on whether another row has a draft.
             return walk(draft, distribution.draw(shared.substream(Substream.RESIDUAL)))
         assert isinstance(distribution, Categorical)
-        rest = distribution.on(None)  # [batch, node, vocab]: r at every node
-        proposals = dense(draft.distribution, draft.drafted, distribution.size)
-        coin = noise.substream(Substream.COIN).uniform()
-        taken = torch.zeros(draft.valid.shape, dtype=torch.bool, device=rest.device)
-        edge = torch.zeros_like(taken)
-        drawn = torch.zeros_like(draft.units)
-        for rank in range(draft.index.widest):
-            child = self._child(draft, rank)  # [batch, node]: node id, 0 if there is none
-            exists = child > 0
-            q = take_nodes(proposals, (child - 1).clamp(min=0))
-            x = draft.units.gather(1, child)
-            kept = coin.gather(1, child) * q.gather(-1, x[..., None])[..., 0] < rest.gather(-1, x[..., None])[..., 0]
-            kept &= exists & ~taken
-            drawn = torch.where(kept, x, drawn)
-            taken |= kept
-            edge |= torch.zeros_like(edge).scatter_(1, torch.where(kept, child, 0), True)
-            rest = torch.where(exists[..., None], self._residual(rest, q), rest)
-        last = Categorical(rest).draw(noise.substream(Substream.RESIDUAL))
-        # Units are not compared: of equal siblings only the accepted one may be followed. Following whichever leads
-        # deeper would pick the better of two draws.
-        return walk_where(draft, edge[:, 1:], torch.where(taken, drawn, last))
+        coin, on_cpu = noise.substream(Substream.COIN).uniform(), draft.units.device.type == "cpu"
+        here = torch.zeros_like(draft.units[:, :1])  # [batch, 1]: the node that the walk has reached
+        length, drawn = here, torch.zeros_like(draft.units)
+        size = distribution.size
+        rest = dense_at(distribution, draft.units, size, slice(0, 1))  # [batch, 1, vocab]: r there
+        # Nodes follow their parents, and siblings each other in the order of their draw: so one visit a node is enough.
+        for child in range(1, draft.nodes):
+            tried = (draft.index.parent[:, child, None] == here) & draft.valid[:, child, None]
+            if on_cpu and not tried.any():  # on a GPU this would be a host sync
+                continue
+            x = draft.units[:, child, None]
+            q = dense_at(draft.distribution, draft.drafted, size, slice(child - 1, child))
+            p_x, q_x = (values.gather(-1, x[..., None])[..., 0] for values in (rest, q))
+            # Units are not compared: of equal siblings only the accepted one may be followed. Following whichever leads
+            # deeper would pick the better of two draws.
+            kept = tried & (coin[:, child, None] * q_x < p_x)
+            rest = torch.where((tried & ~kept)[..., None], self._residual(rest, q), rest)
+            p = dense_at(distribution, draft.units, size, slice(child, child + 1))
+            rest = torch.where(kept[..., None], p, rest)
+            drawn = torch.where(kept, drawn.scatter(1, here, x), drawn)
+            here, length = torch.where(kept, child, here), length + kept
+        last = Categorical(rest).draw(noise.substream(Substream.RESIDUAL).at(here))
+        return Verdict(path_to(draft, here[:, 0]), length[:, 0], last[:, 0], drawn.scatter(1, here, last))
 
     @staticmethod
     def _residual(rest: Tensor, q: Tensor) -> Tensor:
         """The residual after a refused child: the normalised (r - q)+, or r itself if rounding leaves nothing."""
         residual = (rest - q).clamp(min=0)
-        total = residual.sum(-1, keepdim=True)
+        # A sum to a single number is cut among threads, and is rounded otherwise than that of a row among others.
+        total = residual.expand(-1, 2, -1).sum(-1, keepdim=True)[:, :1]
         return torch.where(total > 0, residual / total, rest)
-
-    @staticmethod
-    def _child(draft: Draft, rank: int) -> Tensor:
-        """Every node's valid child of that rank, or 0: `[batch, node]`."""
-        index, rows = draft.index, len(draft.units)
-        is_child = index.parent[:, None] == torch.arange(draft.nodes, device=draft.units.device)[:, None]
-        is_child = (is_child & (index.rank == rank)[:, None]).expand(rows, -1, -1) & draft.valid[:, None]
-        return torch.where(is_child.any(-1), is_child.int().argmax(-1), 0)

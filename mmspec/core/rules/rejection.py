@@ -10,9 +10,10 @@ Guarantee: `lossless`. Noise is fresh in every round, because the redraws look p
 import torch
 from torch import Tensor
 
-from mmspec.core.distributions import CouplesAtOnce, Distribution, couple, drawn_part, where_nodes
+from mmspec.core.distributions import Categorical, CouplesAtOnce, Distribution, couple, drawn_part, where_nodes
 from mmspec.core.manifest import REJECTION
 from mmspec.core.noise import DraftNoise, Round
+from mmspec.core.rules.parts import parts
 from mmspec.core.rules.rule import walk
 from mmspec.core.types import Draft, Scores, Verdict
 
@@ -43,7 +44,14 @@ class Rejection:
             if proposal is None:
                 return distribution.draw(noise)
             return distribution.draw_coupled(proposal, draft.drafted, follows, noise)
-        drawn = distribution.draw(noise)
-        parents = distribution.take(draft.index.parent[:, 1:])
-        coupled = couple(parents, draft.distribution, draft.drafted, round.fresh(last))
-        return torch.cat([where_nodes(follows, coupled, drawn[:, :last]), drawn[:, last:]], 1)
+        size = distribution.size if isinstance(distribution, Categorical) else 1
+        drawn, order = list[Tensor](), torch.arange(draft.nodes, device=draft.units.device)[None]
+        for part in parts(len(draft.units), last, size):
+            nodes = order[:, part]
+            target, fresh = distribution.take(nodes), noise.at(nodes)
+            coupled = couple(target, draft.distribution.take(nodes), draft.drafted[:, part], fresh)
+            if draft.units.device.type == "cpu" and follows[:, part].all():  # on a GPU this would be a host sync
+                drawn.append(coupled)
+            else:
+                drawn.append(where_nodes(follows[:, part], coupled, target.draw(fresh)))
+        return torch.cat([*drawn, distribution.take(order[:, last:]).draw(noise.at(order[:, last:]))], 1)

@@ -76,10 +76,11 @@ class Raster:
             self._kernels = kernels(self._module) if ours else Kernels()
             renew(self._kernels)
             slots = self._slots(len(given), given.shape[1] + limit + width, given.device)
+            slots.reserve(given.shape[1])
             slots.holes = None if mask is None else _holes(mask, slots.capacity)
             index = TreeIndex.chain(given.shape[1], given.device)
             hidden = self._pass(slots, given, index, 0)
-            slots.length = slots.length + given.shape[1]
+            slots.length, slots.longest = slots.length + given.shape[1], given.shape[1]
             return Halves(slots, rows, slots.length), self.score(hidden[:, -1:])
 
     def verify(self, cache: Halves, draft: Draft, first: int = 0) -> Tensor:
@@ -111,7 +112,9 @@ class Raster:
             if given.shape[:2] != (rows, self.model.config.cls_token_num):
                 raise ValueError(f"what guidance leads away from is {list(null.shape)}, for {rows} rows")
             x = torch.cat([given, self.model.embed(units)], 1)
+            slots.reserve(x.shape[1])
             fresh = self._slots(rows, slots.capacity, given.device)
+            fresh.reserve(slots.capacity)
             holes = None if null_mask is None else _holes(null_mask, fresh.capacity)
             fresh.holes = holes
             self._pass(fresh, x, TreeIndex.chain(x.shape[1], given.device), 0)
@@ -127,8 +130,8 @@ class Raster:
         assert isinstance(self.model, nn.Module)
         return self.model
 
-    def _slots(self, rows: int, capacity: int, device: torch.device) -> SlotCache:
-        return SlotCache([DynamicLayer() for _ in self.model.layers], rows, capacity, device)
+    def _slots(self, rows: int, most: int, device: torch.device) -> SlotCache:
+        return SlotCache([DynamicLayer() for _ in self.model.layers], rows, most, device)
 
     def _pass(self, slots: SlotCache, x: Tensor, index: TreeIndex, first: int) -> Tensor:
         """Hidden states of embedded nodes `[row, node, dim]`; keys and values are written behind the committed

@@ -39,7 +39,10 @@ class Rounds:
         """Units so far, `[row, cell, *unit]`; where there is none yet, -1 among codes and NaN among vectors."""
         written = state.history[:, state.prompt_length : state.prompt_length + self.of.shape[1]]
         missing = float("nan") if written.is_floating_point() else -1
-        return where_nodes(self.of >= 0, written, torch.full_like(written, missing))
+        units = written.new_full((*self.of.shape, *written.shape[2:]), missing)
+        begun = written.shape[1]  # the history may have no room yet for cells that are far ahead
+        units[:, :begun] = where_nodes(self.of[:, :begun] >= 0, written, units[:, :begun])
+        return units
 
 
 def completed(units: Tensor, there: Tensor, grid: int) -> Tensor:

@@ -7,11 +7,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mmspec.core.distributions import Categorical, take_nodes
+from mmspec.core.distributions import Categorical, dense, take_nodes
 from mmspec.core.drafters.growth import Growth
 from mmspec.core.drafters.shapes import beam, branching
 from mmspec.core.noise import Round, Substream
-from mmspec.core.rules import Match, RecursiveRejection, recursive_rejection, walk, walk_where
+from mmspec.core.rules import Match, RecursiveRejection, walk, walk_where
 from mmspec.core.types import Draft, Scores, Verdict
 from mmspec.testing.mutants.mutant import RSD, Mutant, both, replacing
 
@@ -101,6 +101,40 @@ def _best_of_the_sampled(original: Callable) -> Callable:
     return finish
 
 
+def at_every_node(draft: Draft, scores: Scores, round: Round) -> tuple[Tensor, Tensor]:
+    """Recursive rejection at all nodes at once: accepted edges `[batch, node - 1]`, and units drawn `[batch, node]`."""
+    distribution, index, rows = scores.distribution, draft.index, len(draft.units)
+    assert isinstance(distribution, Categorical)
+    noise, rest = round.fresh(draft.nodes), distribution.on(None)
+    proposals = dense(draft.distribution, draft.drafted, distribution.size)
+    coin = noise.substream(Substream.COIN).uniform()
+    taken, edge = torch.zeros_like(draft.valid), torch.zeros_like(draft.valid)
+    drawn = torch.zeros_like(draft.units)
+    for rank in range(index.widest):
+        below = index.parent[:, None] == torch.arange(draft.nodes)[:, None]
+        below = (below & (index.rank == rank)[:, None]).expand(rows, -1, -1) & draft.valid[:, None]
+        child = torch.where(below.any(-1), below.int().argmax(-1), 0)  # [batch, node]: 0 if there is none
+        q, x = take_nodes(proposals, (child - 1).clamp(min=0)), draft.units.gather(1, child)
+        p_x, q_x = (values.gather(-1, x[..., None])[..., 0] for values in (rest, q))
+        kept = (coin.gather(1, child) * q_x < p_x) & (child > 0) & ~taken
+        drawn, taken = torch.where(kept, x, drawn), taken | kept
+        edge |= torch.zeros_like(edge).scatter_(1, torch.where(kept, child, 0), True)
+        residual = (rest - q).clamp(min=0)
+        total = residual.sum(-1, keepdim=True)
+        rest = torch.where((child > 0)[..., None] & (total > 0), residual / total, rest)
+    last = Categorical(rest).draw(noise.substream(Substream.RESIDUAL))
+    return edge[:, 1:], torch.where(taken, drawn, last)
+
+
+def _by_units(original: Callable) -> Callable:
+    def accept(self: Any, draft: Draft, scores: Scores, round: Round) -> Verdict:
+        if draft.nodes == 1 or draft.distribution is None:
+            return original(self, draft, scores, round)
+        return walk(draft, at_every_node(draft, scores, round)[1])
+
+    return accept
+
+
 MUTANTS = (
     Mutant(
         "per-row-draws-on-a-shared-node",
@@ -118,11 +152,7 @@ MUTANTS = (
         "deepest-of-equal-siblings",
         "of equal siblings the one that leads deeper is followed: the better of two draws",
         "trees as in SpecInfer (arXiv 2305.09781), walked by comparing units; the first version of this core",
-        replacing(
-            recursive_rejection,
-            "walk_where",
-            lambda original: lambda draft, edge, drawn: walk(draft, drawn),
-        ),
+        replacing(RecursiveRejection, "accept", _by_units),
     ),
     Mutant(
         "siblings-resorted-by-q",

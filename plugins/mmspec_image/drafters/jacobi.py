@@ -18,6 +18,7 @@ from mmspec.core.drafters.initialisations import EarlierUnit, LeftUnit, RandomUn
 from mmspec.core.drafters.jacobi import Initialisation, Jacobi, Window
 from mmspec.core.noise import Noise
 from mmspec.core.protocols import Target
+from mmspec.core.report import Report
 from mmspec.core.state import State
 from mmspec.kits.pictures.capabilities import Gridded
 from mmspec_image.specs import JACOBI
@@ -65,7 +66,7 @@ class PreviousImage:
 
     def __init__(self, grid_width: int) -> None:
         self._above = EarlierUnit(grid_width)
-        self._now: tuple[Tensor, int] | None = None  # history of this call, and where its codes begin
+        self._now: tuple[Report, Tensor, int] | None = None  # of this call; its history, and where its codes begin
         self._last: Tensor | None = None
 
     reach = 0
@@ -80,10 +81,10 @@ class PreviousImage:
         return last.gather(1, place.clamp(max=last.shape[1] - 1)), None
 
     def _turn_to(self, state: State) -> None:
-        """Notice a new call: a call writes one history from its beginning to its end."""
-        if self._now is None or self._now[0] is not state.history:
-            self._last = None if self._now is None else self._now[0][:, self._now[1] : -1]
-            self._now = state.history, state.prompt_length
+        """Notice a new call: a call has one report from its beginning to its end."""
+        if self._now is not None and self._now[0] is not state.report:
+            self._last = self._now[1][:, self._now[2] : -1]
+        self._now = state.report, state.history, state.prompt_length
 
 
 class ImageJacobi(Jacobi):
