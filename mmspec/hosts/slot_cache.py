@@ -80,6 +80,7 @@ class SlotCache(Cache):
         rows: The rows of the batch.
         capacity: The slots needed for prompt, new units and one draft; rounded up to whole blocks.
         device: The device of the model's inputs.
+        fixed: Whether the shapes of passes must not depend on how far the rows are.
 
     Attributes:
         length: `[batch]` int64: the committed units of every row.
@@ -95,7 +96,10 @@ class SlotCache(Cache):
         running: The recurrent layer that called the cache last in this pass.
     """
 
-    def __init__(self, layers: Sequence[Any], rows: int, capacity: int, device: torch.device) -> None:
+    def __init__(
+        self, layers: Sequence[Any], rows: int, capacity: int, device: torch.device, fixed: bool = False
+    ) -> None:
+        self.fixed = fixed
         self.capacity = -(-capacity // BLOCK) * BLOCK
         self.length = torch.zeros(rows, dtype=torch.int64, device=device)
         self.shift = torch.zeros(rows, dtype=torch.int64, device=device)
@@ -128,7 +132,8 @@ class SlotCache(Cache):
             uniform = min(lengths) == max(lengths) and used <= self.capacity
             self.start = lengths[0] + first if uniform else None
             # A single node sees all used slots and needs no mask; else whole blocks keep the masks' shapes equal.
-            self.visible = used if uniform and nodes == 1 else min(self.capacity, -(-used // BLOCK) * BLOCK)
+            blocks = self.capacity if self.fixed else min(self.capacity, -(-used // BLOCK) * BLOCK)
+            self.visible = used if uniform and nodes == 1 else blocks
         if self.start is None:
             slots = self.length[:, None] + torch.arange(first, first + nodes, device=self.length.device)
             # Invalid nodes may lie beyond the end; they are written into the last slot, which is never committed.
