@@ -35,14 +35,12 @@ class Forcing(Protocol):
 
 @runtime_checkable
 class OneShape(Protocol):
-    """A target whose passes can all have one shape, so that a node's scores do not depend on what others hold.
-
-    Attributes:
-        prefers_one_shape: Whether width costs little there, and widths round differently: on CUDA in half precision.
-    """
+    """A target whose passes can all have one shape, so that a node's scores do not depend on what others hold."""
 
     @property
-    def prefers_one_shape(self) -> bool: ...
+    def prefers_one_shape(self) -> bool:
+        """Whether width costs little there, and widths round differently: on CUDA in half precision."""
+        ...
 
     def start_fixed(self, inputs: Any, limit: int, width: int) -> Prefill:
         """`start` for a call whose passes after the prefill all have `width` nodes.
