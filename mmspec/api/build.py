@@ -13,7 +13,9 @@ from mmspec.api.mistakes import ARGUMENTS, MEANT
 from mmspec.core.capabilities import DraftsWithModel, RunsModel, TargetAware, Wrapper
 from mmspec.core.decoder import Decoder
 from mmspec.core.drafters.host import HostDrafter, HostDrafterAdapter
-from mmspec.core.policies import Policy
+from mmspec.core.drafters.none import NoDraft
+from mmspec.core.one_shape import Shape
+from mmspec.core.policies import Fixed, Policy
 from mmspec.core.protocols import Drafter
 from mmspec.core.refusal import OutOfScopeError
 from mmspec.core.rules import Rule
@@ -34,6 +36,7 @@ def decoder_for(
     rule: Any = None,
     k: int | None = None,
     policy: str | Policy | None = None,
+    shape: Shape = None,
     options: Mapping[str, Any] | None = None,
     beside: Sequence[str] = (),
 ) -> Decoder:
@@ -46,6 +49,7 @@ def decoder_for(
         rule: A rule's name or object.
         k: Units to draft per round.
         policy: `fixed`, `confidence`, `goodput`, or an object.
+        shape: Nodes of the passes, as in `Decoder`.
         options: Flat option values of drafter, rule and policy.
         beside: Further arguments that the caller takes, for an error's suggestions about an unknown option.
 
@@ -91,7 +95,16 @@ def decoder_for(
         policy=policies.make(policy, k, built.get("policy")),
         name=choice.method if live is None else type(drafter).__name__,
         why=choice.why,
+        shape=shape,
     )
+
+
+def rebound(decoder: Decoder, k: int) -> Decoder:
+    """The same decoder with drafter and rule bound again, and with another `k`."""
+    policy = None if isinstance(decoder.policy, Fixed) else decoder.policy
+    drafter = None if isinstance(decoder.drafter, NoDraft) else decoder.drafter
+    said: dict[str, Any] = {"name": decoder.name, "why": decoder.why, "shape": decoder.shape}
+    return Decoder(decoder.target, drafter, decoder.rule, k=k, policy=policy, **said)
 
 
 def models_of(decoder: Decoder) -> list[nn.Module]:

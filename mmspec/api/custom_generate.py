@@ -10,6 +10,7 @@ from mmspec.api.generation import runner
 from mmspec.api.mistakes import UNCALLED
 from mmspec.api.stopping import with_stop_strings
 from mmspec.core.decoder import Decoder
+from mmspec.core.one_shape import Shape
 
 BESIDE = ("seed", "noise", "streamer", "tokenizer")
 """Arguments of `custom_generate` beside those of `Pipeline.use`; for suggestions in error messages."""
@@ -24,6 +25,7 @@ def custom_generate(
     policy: Any = None,
     seed: int | None = None,
     noise: str | None = None,
+    shape: Shape = None,
     streamer: Any = None,
     tokenizer: Any = None,
     **options: Any,
@@ -43,6 +45,7 @@ def custom_generate(
         policy: As in `mmspec.enable`.
         seed: As in `mmspec.enable`.
         noise: As in `mmspec.enable`.
+        shape: As in `mmspec.enable`.
         streamer: A streamer.
         tokenizer: The model's tokenizer, for `generate(stop_strings=…)`. Stop strings must be an argument of
             `generate`: transformers refuses those of a generation configuration before this function is called. With
@@ -67,7 +70,7 @@ def custom_generate(
         options["tokenizer"] = tokenizer
 
     def decoder_of(model: Any) -> Decoder:
-        parts = {"drafter": drafter, "rule": rule, "k": k, "policy": policy}
+        parts = {"drafter": drafter, "rule": rule, "k": k, "policy": policy, "shape": shape}
         return decoder_for(model, method, **parts, options=options, beside=BESIDE)
 
     run = runner(decoder_of, lambda report: None, noise=noise, seed=seed, streamer=streamer)

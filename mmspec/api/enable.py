@@ -18,6 +18,7 @@ from mmspec.api.mistakes import refuse_non_models
 from mmspec.api.refusals import refuse_arguments, refuse_inputs, refuse_settings
 from mmspec.api.stopping import with_stop_strings
 from mmspec.core.decoder import Decoder
+from mmspec.core.one_shape import Shape
 from mmspec.core.report import Report
 from mmspec.hosts.linear import forget
 from mmspec.registry import installed
@@ -119,6 +120,7 @@ def enable(
     policy: Any = None,
     seed: int | None = None,
     noise: str | None = None,
+    shape: Shape = None,
     **options: Any,
 ) -> Enabled:
     """Let a live transformers model speculate in `generate`, or a live diffusers pipeline in its call.
@@ -139,6 +141,14 @@ def enable(
             stopping criterion or a streamer that does so ends the drafts of its call. The output is then the unmodified
             model's if it draws at every token from the first on (a streamer: not for the prompt); else it is a sample
             of the same distribution.
+        shape: Nodes of the passes after the prefill. `any`: as many as are drafted; in half precision texts may then
+            part from plain decoding at near-ties. `one`: one number for the whole call; under `match` the output then
+            equals to the bit that of `enable(model, "plain", shape=N)` with the same rows, where N is the width that
+            `report` names. A number: this width, so that `plain` can stand for a method. Default: `one` on CUDA in half
+            precision, else `any`, since on a CPU width costs time. Equality with the unmodified model is promised in
+            float32 only. Mixtures of experts whose products depend on how many tokens an expert gets cannot keep it;
+            on a GPU, trees keep it as far as attention does not depend on the slots in which keys lie; recurrent
+            layers keep it up to the rounding of their float32 states.
         **options: Options of drafter, rule and policy.
 
     Returns:
@@ -158,12 +168,12 @@ def enable(
     refuse_non_models(model)
     fitting = installed().adapters_for(model)
     if fitting:
-        others = {"drafter": drafter, "rule": rule, "policy": policy, "seed": seed, "noise": noise}
+        others = {"drafter": drafter, "rule": rule, "policy": policy, "seed": seed, "noise": noise, "shape": shape}
         handle: Enabled = adapters.enabled(model, fitting, method, k, others, options)
         return handle
     if "generate" in getattr(model, "__dict__", {}):
         raise ValueError("this model's generate is already replaced; call disable() first")
-    parts = {"drafter": drafter, "rule": rule, "k": k, "policy": policy}
+    parts = {"drafter": drafter, "rule": rule, "k": k, "policy": policy, "shape": shape}
     decoder = decoder_for(model, method, **parts, options=options, beside=("seed", "noise"))
     enabled = Enabled(model, decoder, seed, noise_of(decoder, noise, seed))
     model.__dict__["generate"] = enabled.generate

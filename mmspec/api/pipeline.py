@@ -15,11 +15,10 @@ from diffusers import DiffusionPipeline
 from huggingface_hub import hf_hub_download, snapshot_download
 from torch import Generator
 
-from mmspec.api.build import decoder_for
+from mmspec.api.build import decoder_for, rebound
 from mmspec.api.saved import draft_model_of, pipeline_class_in, restored, save_method
 from mmspec.core.decoder import Decoder
-from mmspec.core.drafters.none import NoDraft
-from mmspec.core.policies import Fixed
+from mmspec.core.one_shape import Shape
 from mmspec.hosts.devices import refuse_device
 from mmspec.hosts.dtypes import dtype_of
 from mmspec.hosts.loading import load_model, locate_pipeline
@@ -134,6 +133,7 @@ class Pipeline(DiffusionPipeline):
         rule: Any = None,
         k: int | None = None,
         policy: Any = None,
+        shape: Shape = None,
         **options: Any,
     ) -> Self:
         """Choose the method, and replace an earlier choice; arguments as in `mmspec.enable`.
@@ -141,7 +141,7 @@ class Pipeline(DiffusionPipeline):
         Raises:
             ValueError: A name, an option or the combination is wrong.
         """
-        parts = {"drafter": drafter, "rule": rule, "k": k, "policy": policy, "options": options}
+        parts = {"drafter": drafter, "rule": rule, "k": k, "policy": policy, "shape": shape, "options": options}
         self._decoder = decoder_for(getattr(self, self.target_module), method, beside=LOADING, **parts)
         self._use_arguments = {"method": method, **parts}
         self._bound_device = self._execution_device
@@ -173,9 +173,9 @@ class Pipeline(DiffusionPipeline):
         """
         decoder = self._decoder if self._decoder is not None else self.use(**self._saved_arguments()).decoder()
         if self._bound_device != self._execution_device:  # drafter and rule may hold tensors of the target
-            decoder = self._decoder = _rebound(decoder, decoder.k)
+            decoder = self._decoder = rebound(decoder, decoder.k)
             self._bound_device = self._execution_device
-        return decoder if k is None or whole("k", k) == decoder.k else _rebound(decoder, k)
+        return decoder if k is None or whole("k", k) == decoder.k else rebound(decoder, k)
 
     def _saved_arguments(self) -> dict[str, Any]:
         """The saved arguments of `use`, for a pipeline that diffusers loaded."""
@@ -229,13 +229,6 @@ def seeds_for(rows: int, seed: Seed, generator: Generators, each: str = "prompt"
     if not isinstance(generator, Sequence) or not all(isinstance(g, Generator) for g in generator):
         raise ValueError(f"generator is a torch.Generator, or one a {each}, not {generator!r}")
     return [_drawn(g) for g in _one_per_row(list(generator), rows, "generators", each)]
-
-
-def _rebound(decoder: Decoder, k: int) -> Decoder:
-    """The same decoder with drafter and rule bound again, and with another `k`."""
-    policy = None if isinstance(decoder.policy, Fixed) else decoder.policy
-    drafter = None if isinstance(decoder.drafter, NoDraft) else decoder.drafter
-    return Decoder(decoder.target, drafter, decoder.rule, k=k, policy=policy, name=decoder.name, why=decoder.why)
 
 
 def _one_per_row(values: list[Any], rows: int, what: str, each: str) -> list[Any]:

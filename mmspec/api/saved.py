@@ -15,6 +15,7 @@ from torch import nn
 
 from mmspec import shipped
 from mmspec.core.capabilities import DraftsWithModel, RunsModel, Wrapper
+from mmspec.core.one_shape import NAMES
 from mmspec.files import save_text
 from mmspec.hosts.loading import PREFIX
 from mmspec.hosts.pipeline_index import class_name_in
@@ -25,7 +26,7 @@ from mmspec.registry.warn import warn
 FILE = "speculation.json"
 DRAFTER = "drafter"
 """The folder of a saved draft model."""
-KEYS = ("method", "drafter", "rule", "k", "policy", "options")
+KEYS = ("method", "drafter", "rule", "k", "policy", "shape", "options")
 LONGEST = 2**16
 """Most bytes of the file."""
 FILES = ("model", "tokenizer", "assistant_tokenizer", "corpus")
@@ -130,6 +131,7 @@ def _checked(settings: Any, folder: Path) -> dict[str, Any]:
     k, drafter, policy = settings.get("k"), settings.get("drafter"), settings.get("policy")
     if k is not None and (isinstance(k, bool) or not isinstance(k, int) or not 0 <= k < LONGEST):
         raise ValueError(f"k is {k!r}")
+    _refuse_shape(settings.get("shape"))
     if policy is not None and not (isinstance(policy, str) and _WORD.fullmatch(policy)):
         raise ValueError(f"the policy is {policy!r}, which has no name")
     if drafter is not None and not _is_named(drafter) and not (drafter == DRAFTER and (folder / DRAFTER).is_dir()):
@@ -141,6 +143,12 @@ def _checked(settings: Any, folder: Path) -> dict[str, Any]:
         if not _WORD.fullmatch(name) or name.rpartition(".")[2] in FILES or not _is_plain(value):
             raise ValueError(f"the option {name!r} is no number and no choice")
     return dict(settings)
+
+
+def _refuse_shape(shape: Any) -> None:
+    number = isinstance(shape, int) and not isinstance(shape, bool) and 1 <= shape < LONGEST
+    if shape is not None and shape not in NAMES and not number:
+        raise ValueError(f"the shape is {shape!r}, neither {' nor '.join(NAMES)} nor a number of nodes")
 
 
 def _is_component(kind: str, name: Any) -> bool:

@@ -8,6 +8,7 @@ from typing import Any, Protocol, runtime_checkable
 from torch import Tensor, nn
 
 from mmspec.core.protocols import Target
+from mmspec.core.types import Prefill
 
 
 @runtime_checkable
@@ -30,6 +31,24 @@ class Forcing(Protocol):
     """
 
     forced: Tensor | None
+
+
+@runtime_checkable
+class OneShape(Protocol):
+    """A target whose passes can all have one shape, so that a node's scores do not depend on what others hold."""
+
+    @property
+    def prefers_one_shape(self) -> bool:
+        """Whether width costs little there, and widths round differently: on CUDA in half precision."""
+        ...
+
+    def start_fixed(self, inputs: Any, limit: int, width: int) -> Prefill:
+        """`start` for a call whose passes after the prefill all have `width` nodes.
+
+        No shape inside a pass may depend on how far the rows are, and no kernel on measured times; how much the cache
+        holds depends on prompt, limit and width only.
+        """
+        ...
 
 
 @runtime_checkable

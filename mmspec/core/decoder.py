@@ -13,11 +13,12 @@ from typing import Any
 from torch import Tensor
 
 from mmspec.core.capabilities import Bounded, Forcing, TargetAware, TargetWrapping
-from mmspec.core.distributions import PointMass, take_nodes
 from mmspec.core.drafters.none import NoDraft
 from mmspec.core.fit import refuse_misfits, repeatable
 from mmspec.core.guard import contained, draft_or_none
 from mmspec.core.noise import Source
+from mmspec.core.one_shape import Shape, checked_shape, longest_draft, one_width, started, verified
+from mmspec.core.pending import Pending, with_truth
 from mmspec.core.philox import PhiloxSource
 from mmspec.core.policies import Fixed, Policy
 from mmspec.core.processors import drafts_forbidden_by
@@ -29,14 +30,6 @@ from mmspec.core.state import State
 from mmspec.core.types import Draft, Scores, Step
 from mmspec.core.warp import Warp
 from mmspec.registry.numbers import whole
-
-
-@dataclass(frozen=True)
-class Pending:
-    """A round that is drafted and verified, not settled: the rooted draft, and the target's scores at its nodes."""
-
-    draft: Draft
-    scores: Scores
 
 
 @dataclass(frozen=True)
@@ -58,9 +51,14 @@ class Decoder:
         policy: Decides the budget of each round; default: always `k`.
         name: The name of this combination in reports.
         why: Why it was chosen, if the user did not ask for it by name.
+        shape: Nodes of the passes after the prefill. `any`: as many as the draft has. `one`: always as many as the
+            widest draft, so that in half precision, too, the output equals to the bit that of plain decoding with the
+            same rows and width (`report.shape`). A number: always so many; without a drafter this is plain decoding at
+            the width of a method. None: `one` where the target prefers it, on CUDA in half precision, else `any`.
 
     Raises:
-        ValueError: The three cannot be verified exactly together; the error names the missing words.
+        ValueError: The three cannot be verified exactly together; the error names the missing words. Or they cannot
+            keep to one shape, or drafts have more nodes than `shape`.
 
     Example:
         `Decoder(target, drafter, k=8).generate(prompt, limit=200, seed=0).units`
@@ -76,6 +74,7 @@ class Decoder:
         policy: Policy | None = None,
         name: str | None = None,
         why: str = "",
+        shape: Shape = "any",
     ) -> None:
         k = whole("k", k)
         self.target = target
@@ -85,12 +84,18 @@ class Decoder:
         self.policy: Policy = policy if policy is not None else Fixed(self.k)
         self.name = name or type(self.drafter).__name__
         self.why = why
+        self.shape = checked_shape(shape)
         refuse_misfits(self.target, self.drafter, self.rule)
         if isinstance(self.rule, TargetWrapping):
             self.target = self.rule.wrap(target)
         self.drafter.bind(self.target)
         if isinstance(self.rule, TargetAware):
             self.rule.bind(self.target)
+        self.one_width()  # refuses a shape that cannot be kept
+
+    def one_width(self) -> int | None:
+        """Nodes of every pass after the prefill; None if passes may have any number of nodes."""
+        return one_width(self.shape, self.target, self.drafter, self.rule, self.k)
 
     def start(
         self,
@@ -119,18 +124,20 @@ class Decoder:
             raise ValueError(f"limit must be at least 1, got {limit}")
         report = Report(self.name, self.rule.exactness, repeatable=repeatable(self.rule, self.policy))
         context = self.target.context if isinstance(self.target, Bounded) else None
-        k = min(self.k, limit - 1, context or limit)  # no draft is longer than any of these
-        width = self.drafter.width(k) + 1
+        report.width = self.one_width()  # the same for every limit
+        k = longest_draft(self.target, self.k, limit if report.width is None else None)
+        width = report.width or self.drafter.width(k) + 1
         with report.phase("prefill"):
-            started = self.target.start(inputs, limit, width)
+            prefill = started(self.target, inputs, limit, width, report.width is not None)
         if source is None:
-            source = PhiloxSource.seeded(seed, len(started.prompt), started.prompt.device)
+            source = PhiloxSource.seeded(seed, len(prefill.prompt), prefill.prompt.device)
         warp = warp if warp is not None else Warp()
         if warp.forced is None and isinstance(self.target, Forcing):
             warp = replace(warp, forced=self.target.forced)
-        state = State.begin(started, limit, context, ends, source, warp, report, width, k)
+        state = State.begin(prefill, limit, context, ends, source, warp, report, width, k)
+        state.fixed = report.width is not None
         draft = Draft.alone(state.root)
-        scores = state.warp(started.output, draft, state.prefix)
+        scores = state.warp(prefill.output, draft, state.prefix)
         self._emit(state, draft, scores)
         state.sync()
         with contained(state, f"drafter {self.name}", fatal=True, may_refuse=True):
@@ -144,9 +151,9 @@ class Decoder:
             proposed = self._propose(state)
             draft = Draft.alone(state.root) if proposed is None else proposed.rooted(state.root, state.room)
         with state.report.phase("verify"):
-            output = self.target.verify(state.cache, draft)
+            output, nodes = verified(self.target, state, draft)
             scores = state.warp(output, draft, state.prefix)
-        return Pending(draft, scores)
+        return Pending(draft, scores, nodes)
 
     def settle(self, state: State, pending: Pending, truth: Tensor | None = None) -> Step:
         """Accept (or compare with a truth that came later), commit, and let the drafter observe.
@@ -159,12 +166,12 @@ class Decoder:
         """
         draft, scores, most = pending.draft, pending.scores, None
         if truth is not None:
-            draft, scores = _with_truth(draft, scores, truth)
+            draft, scores = with_truth(draft, scores, truth)
             most = truth.shape[1]
         active = ~state.done
         step = self._emit(state, draft, scores, most)
         # Accepted nodes behind an end unit were not emitted, so they do not count.
-        state.report.count(draft.valid, step.verdict.length.minimum(step.count), active)
+        state.report.count(draft.valid, step.verdict.length.minimum(step.count), active, pending.nodes)
         state.report.add_bias(draft, step.verdict, step.count)
         self.target.commit(state.cache, step.verdict.path, step.count)
         if state.drafting:
@@ -237,13 +244,3 @@ class Decoder:
         state.note_nonfinite(draft, scores, verdict)
         state.step = Step(draft, scores, verdict, state.append(draft, verdict, most))
         return state.step
-
-
-def _with_truth(draft: Draft, scores: Scores, truth: Tensor) -> tuple[Draft, Scores]:
-    """Draft and scores of a round whose truth is known: at depth d all mass is on `truth[:, d]`.
-
-    Nodes may match any unit of the truth, the last one too: it becomes the new root, and was already verified.
-    """
-    depth = draft.index.depth.expand(len(truth), -1).clamp(max=truth.shape[1] - 1)
-    distribution = PointMass(take_nodes(truth, depth))
-    return draft.shallower(truth.shape[1] + 1), replace(scores, distribution=distribution, finite=distribution.finite())

@@ -35,6 +35,7 @@ class Report:
         sizes: Number of passes by number of nodes, root and padding included.
         seconds: Wall time by phase.
         faults: How often the drafter or the policy failed; such rounds ran without a draft.
+        width: Nodes of every pass after the prefill, if that is one number for the whole call; None: any number.
         repeatable: Whether the same call with the same seed gives the same output. False if drafts change what is
             drawn and their lengths follow measured times (a lossless rule with the policy `goodput`).
     """
@@ -50,6 +51,7 @@ class Report:
     seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PHASES, 0.0))
     faults: int = 0
     repeatable: bool = True
+    width: int | None = None
     _drafted: Tensor | None = None
     _accepted: Tensor | None = None
     _bias_sums: Tensor | None = None
@@ -63,15 +65,16 @@ class Report:
         finally:  # a pass that raised took time, too
             self.seconds[name] += time.perf_counter() - began
 
-    def count(self, valid: Tensor, length: Tensor, active: Tensor) -> None:
+    def count(self, valid: Tensor, length: Tensor, active: Tensor, nodes: int | None = None) -> None:
         """Add one round, without a host sync.
 
         Args:
             valid: `[batch, node]` bool of the rooted draft.
             length: `[batch]` accepted nodes.
             active: `[batch]` bool: rows that were not done.
+            nodes: Nodes of the pass; default: those of the draft.
         """
-        self.sizes[valid.shape[1]] += 1
+        self.sizes[valid.shape[1] if nodes is None else nodes] += 1
         if valid.shape[1] == 1:  # no draft, nothing to count
             return
         depth = torch.arange(1, valid.shape[1], device=valid.device)
@@ -121,6 +124,13 @@ class Report:
         return self.rounds + self.inner_passes
 
     @property
+    def shape(self) -> str:
+        """What equality with plain decoding holds for an invariant rule, in half precision, too."""
+        if self.width is None:
+            return "with plain up to near-ties, which passes of different widths round differently"
+        return f"to the bit with plain of width {self.width}"
+
+    @property
     def acceptance_length(self) -> float:
         """Emitted units per target pass after prefill."""
         return (self.emitted - self.rows) / self.row_rounds if self.row_rounds else 0.0
@@ -134,6 +144,7 @@ class Report:
         spent = ", ".join(f"{name} {self.seconds[name]:.2f} s" for name in PHASES)
         inner = f" ({self.equivalent_passes} equivalent: drafts read the same weights)" if self.inner_passes else ""
         more = "" if self.bias is None else f"; {self.bias}"
+        more += "" if self.width is None else f"; {self.shape}"
         more += "" if self.repeatable else "; not repeatable: draft lengths follow the clock"
         return (
             f"{self.method} ({self.exactness}): {self.emitted} units in {self.rounds} passes{inner}, "

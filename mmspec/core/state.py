@@ -47,6 +47,7 @@ class State:
         width: Most nodes of a draft that the cache was made for, the root included.
         k: Most units per path of a draft: `width` is that of drafts with this budget.
         drafting: Whether the rest of the call may have drafts.
+        fixed: Whether every pass has `width` nodes.
     """
 
     cache: Any
@@ -70,6 +71,7 @@ class State:
     width: int = 1
     k: int = 0
     drafting: bool = True
+    fixed: bool = False
     _nonfinite: Tensor | None = None
     _unsynced: int = 0
 

@@ -72,6 +72,21 @@ class TreeIndex:
         rank = ((parent[:, :, None] == parent[:, None]) & earlier).sum(-1)
         return TreeIndex(parent, reach.sum(-1) - 1, reach, rank, deepest, max(1, nodes - 1), nodes <= 2)
 
+    def padded(self, nodes: int) -> "TreeIndex":
+        """The tree with further nodes behind its own, `nodes` in all: a longer chain, or more children of the root."""
+        if self.is_chain:
+            return TreeIndex.chain(nodes, self.parent.device)
+        missing = nodes - self.nodes
+        order = torch.arange(nodes, device=self.parent.device)
+        added = order[self.nodes :].expand(len(self.parent), -1)
+        ancestor = torch.nn.functional.pad(self.ancestor, (0, missing, 0, missing))
+        new = (order >= self.nodes)[:, None] & ((order == order[:, None]) | (order == 0))
+        parent = torch.cat([self.parent, torch.zeros_like(added)], 1)
+        depth = torch.cat([self.depth, torch.ones_like(added)], 1)
+        widest = self.widest + missing  # behind all siblings, so that no rank is given twice
+        rank = torch.cat([self.rank, self.widest + added - self.nodes], 1)
+        return TreeIndex(parent, depth, ancestor | new, rank, max(1, self.deepest), widest, False)
+
     @property
     def nodes(self) -> int:
         """Number of nodes, the root included."""

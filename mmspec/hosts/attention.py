@@ -66,6 +66,9 @@ def packed_attention(
             f"tree attention of {type(module).__name__} cannot honour {sorted(unknown) or 'dropout or a missing mask'}"
         )
     batch, heads, nodes, width = query.shape
+    geometry, dtype = current.get(), query.dtype
+    if geometry is not None and geometry.exact:
+        query, key, value = query.double(), key.double(), value.double()
     group = heads // key.shape[1]
     # Plain reshapes: in every layer of every pass, parsing a pattern would cost as much as the attention itself.
     packed = query.reshape(batch, key.shape[1], group * nodes, width)
@@ -73,13 +76,12 @@ def packed_attention(
     if mask is not None and mask.shape[1] == heads > 1:  # one mask per head (Doge); packed as the queries are
         mask = mask.reshape(batch, key.shape[1], group * nodes, mask.shape[-1])
     elif mask is not None and group > 1:
-        geometry = current.get()
         mask = mask.repeat(1, 1, group, 1) if geometry is None else geometry.repeated(mask, group)
     if softcap is None and s_aux is None:
         out = F.scaled_dot_product_attention(packed, key, value, attn_mask=mask, scale=scaling)
     else:
         out = _scored(packed, key, value, mask, scaling, softcap, _sinks(s_aux, key.shape[1], group, nodes))
-    return out.reshape(batch, heads, nodes, -1).transpose(1, 2).contiguous(), None
+    return out.reshape(batch, heads, nodes, -1).transpose(1, 2).contiguous().to(dtype), None
 
 
 def _scored(
@@ -99,7 +101,7 @@ def _scored(
         scores = scores.masked_fill(~mask, float("-inf")) if mask.dtype == torch.bool else scores + mask
     if sinks is not None:
         scores = torch.cat([scores, sinks.to(scores.dtype).expand(len(scores), -1, -1, -1)], -1)
-    weights = scores.softmax(-1, dtype=torch.float32).to(query.dtype)
+    weights = scores.softmax(-1, dtype=torch.promote_types(scores.dtype, torch.float32)).to(query.dtype)
     return weights[..., : key.shape[2]] @ value
 
 

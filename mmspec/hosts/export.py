@@ -9,8 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor
 from transformers import Cache, DynamicCache
+from transformers.cache_utils import LinearAttentionCacheLayerMixin
 
 from mmspec.core.refusal import OutOfScopeError
+from mmspec.hosts.anatomy import Anatomy
+from mmspec.hosts.prefill import holds_units
 from mmspec.hosts.prompt import padding
 from mmspec.hosts.slot_cache import SlotCache
 
@@ -33,6 +36,31 @@ def refuse_foreign(name: str, cache: Any) -> None:
         )
     if cache.offloading:
         raise OutOfScopeError(f"{name} is a {kind} that offloads: pass one without offloading=True, or none")
+
+
+def refuse_cache(anatomy: Anatomy, name: str, given: Cache | None) -> None:
+    """Refuse a user's cache that cannot be continued, or has no place for the model's states.
+
+    Args:
+        anatomy: The model.
+        name: The argument in which the model takes its cache.
+        given: The cache that came with the call, or None.
+
+    Raises:
+        ValueError: Says what to pass instead.
+    """
+    if given is not None and holds_units(given):
+        refuse_foreign(name, given)
+    if given is None:
+        return
+    stateful = [isinstance(layer, LinearAttentionCacheLayerMixin) for layer in given.layers]
+    needed = [isinstance(layer, LinearAttentionCacheLayerMixin) for layer in anatomy.layers()]
+    if all(i < len(stateful) and stateful[i] for i, need in enumerate(needed) if need):
+        return
+    raise ValueError(
+        f"{name} is a {type(given).__name__} without a place for this model's states; make it "
+        "with DynamicCache(config=model.config)"
+    )
 
 
 def export(cache: SlotCache, into: Cache, mask: Tensor, columns: int) -> Cache:

@@ -31,6 +31,8 @@ class PassGeometry:
         visible: The number of slots that attention covers.
         alone: Whether every row has one node, which sees every visible slot.
         holes: `[batch, visible]` bool: committed slots that are masked for every node; or None.
+        exact: Whether attention sums in float64: a node of a tree has gaps between the slots of its path, which change
+            the order of sums; rounded to the model's dtype, sums in float64 do not show it.
     """
 
     length: Tensor
@@ -39,6 +41,7 @@ class PassGeometry:
     visible: int
     alone: bool = False
     holes: Tensor | None = None
+    exact: bool = False
     _repeated: list[tuple[Tensor, int, Tensor]] = field(default_factory=list)
 
     @cached_property

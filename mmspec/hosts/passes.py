@@ -75,14 +75,17 @@ class Passes:
         cache.open(first, nodes)
         alone = nodes == 1 and index.is_chain and cache.start is not None and cache.holes is None
         holes = None if cache.holes is None else cache.holes[:, : cache.visible]
-        geometry = PassGeometry(cache.length, index.ancestor[:, first:], index.depth, cache.visible, alone, holes)
+        exact = cache.fixed and nodes > 1 and ids.device.type == "cpu"  # elsewhere float64 costs too much
+        seen = index.ancestor[:, first:], index.depth, cache.visible
+        geometry = PassGeometry(cache.length, *seen, alone, holes, exact)
         arguments: dict[str, Any] = {cache_name(self.anatomy.model): cache, "use_cache": True}
         if names_argument(self.anatomy.model, "logits_to_keep"):
             arguments["logits_to_keep"] = keep
         if accepts_argument(self.anatomy.model, "position_ids"):
             arguments["position_ids"] = self._positions(cache, index.depth[:, first:], valid)
         recurrent = dispatched(self.sites, self.anatomy.ops, cache, index) if cache.recurrent else nullcontext()
-        with model_lock(self.anatomy.model), narrow(self.kernels, ids.numel()), recurrent:
+        packed = narrow(self.kernels, 0 if cache.fixed else ids.numel())  # which it chooses by measured times
+        with model_lock(self.anatomy.model), packed, recurrent:
             if self.manner == "explicit":
                 mask = self._mask(geometry)
                 logits: Tensor = self.anatomy.model(input_ids=ids, attention_mask=mask, **arguments).logits

@@ -85,6 +85,7 @@ class SlotCache(Cache):
         rows: The rows of the batch.
         most: The slots needed for prompt, new units and one draft; rounded up to whole blocks.
         device: The device of the model's inputs.
+        fixed: Whether the shapes of passes must not depend on how far the rows are.
 
     Attributes:
         most: The slots that are never exceeded.
@@ -104,7 +105,8 @@ class SlotCache(Cache):
         running: The recurrent layer that called the cache last in this pass.
     """
 
-    def __init__(self, layers: Sequence[Any], rows: int, most: int, device: torch.device) -> None:
+    def __init__(self, layers: Sequence[Any], rows: int, most: int, device: torch.device, fixed: bool = False) -> None:
+        self.fixed = fixed
         self.most, self.capacity = _blocks(most), 0
         self.free_to_read = device.type == "cpu"
         self.longest = 0
@@ -140,7 +142,10 @@ class SlotCache(Cache):
             uniform = min(lengths) == self.longest and used <= self.most
             self.start = lengths[0] + first if uniform else None
             # A single node sees all used slots and needs no mask; else whole blocks keep the masks' shapes equal.
-            self.visible = used if uniform and nodes == 1 else min(self.most, _blocks(used))
+            blocks = self.most if self.fixed else min(self.most, _blocks(used))
+            self.visible = used if uniform and nodes == 1 else blocks
+        elif self.fixed:
+            self.visible = self.most
         elif self.longest + first + nodes > self.visible:
             # The bound left the blocks in use: lengths are read, which is a host sync. One block more than needed is
             # made visible, so that this does not happen again before a block's worth of units was committed.

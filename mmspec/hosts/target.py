@@ -12,14 +12,14 @@ from typing import Any
 import torch
 from torch import Tensor
 from transformers import Cache, DynamicCache, PreTrainedModel
-from transformers.cache_utils import LinearAttentionCacheLayerMixin
 
 from mmspec.core.tree import TreeIndex
 from mmspec.core.types import Draft, Prefill, TargetOutput
 from mmspec.hosts import prefill, prompt
 from mmspec.hosts.anatomy import Anatomy
 from mmspec.hosts.attention import model_lock
-from mmspec.hosts.export import export, refuse_foreign
+from mmspec.hosts.devices import half_on_gpu
+from mmspec.hosts.export import export, refuse_cache
 from mmspec.hosts.linear import renew
 from mmspec.hosts.offers import ATTENTION, RECURRENT
 from mmspec.hosts.passes import Passes, cache_name
@@ -80,7 +80,6 @@ class TransformersTarget:
         """The live model."""
         return self.anatomy.model
 
-    @torch.no_grad()
     def start(self, inputs: Any, limit: int, width: int) -> Prefill:
         """Prefill a prompt.
 
@@ -94,6 +93,18 @@ class TransformersTarget:
         Raises:
             ValueError: The prompt is empty, does not fit, or cannot be continued exactly.
         """
+        return self._begin(inputs, limit, width)
+
+    def start_fixed(self, inputs: Any, limit: int, width: int) -> Prefill:
+        return self._begin(inputs, limit, width, fixed=True)
+
+    @property
+    def prefers_one_shape(self) -> bool:
+        return half_on_gpu(self.model)
+
+    @torch.no_grad()
+    def _begin(self, inputs: Any, limit: int, width: int, fixed: bool = False) -> Prefill:
+        """`start`, with a cache whose passes have one shape if `fixed`."""
         refuse_training(self.model, "draft model" if self.drafting else "model")
         given = dict(inputs) if isinstance(inputs, Mapping) else {"input_ids": inputs}
         if given.get("cache_params") is not None:  # the argument of models without keys
@@ -107,20 +118,20 @@ class TransformersTarget:
         ids, mask = prompt.read(given, self.vocab)
         self._refuse_length(int(mask.sum(1).max()), limit, width)
         earlier = given.get("past_key_values")
-        self._refuse_cache(earlier)
+        refuse_cache(self.anatomy, cache_name(self.model), earlier)
         plain = prefill.is_plain(given, mask)
         if plain:
-            slots = self._slots(mask, limit, width)
+            slots = self._slots(mask, limit, width, fixed)
             logits = prefill.prefill_chunks(passes, slots, ids, mask)
         elif self.anatomy.ops and earlier is not None and prefill.holds_units(earlier):
-            slots = self._slots(mask, limit, width)
+            slots = self._slots(mask, limit, width, fixed)
             logits, mask = prefill.continue_from(passes, slots, ids, earlier, mask)
         else:
             with model_lock(self.model):
                 stock = StockGenerate(self.anatomy, ids, given)
                 following = stock.following()
             logits, mask = stock.logits, stock.mask
-            slots = self._slots(mask, limit, width)
+            slots = self._slots(mask, limit, width, fixed)
             prefill.adopt(slots, stock.cache, mask, following)
             if not self.drafting:  # a draft model need not be exact
                 with model_lock(self.model):
@@ -202,24 +213,10 @@ class TransformersTarget:
         logits = torch.zeros(len(ids), 1, self.anatomy.vocab, dtype=torch.float32, device=ids.device)
         return Prefill(cache, TargetOutput(logits=logits), ids, mask.sum(1))
 
-    def _slots(self, mask: Tensor, limit: int, width: int) -> SlotCache:
+    def _slots(self, mask: Tensor, limit: int, width: int, fixed: bool = False) -> SlotCache:
         longest = int((mask.shape[1] - prompt.padding(mask)).max()) if mask.shape[1] else 0
         self._refuse_length(longest, limit, width)
-        return SlotCache(self.anatomy.layers(), len(mask), longest + limit + width, mask.device)
-
-    def _refuse_cache(self, given: Cache | None) -> None:
-        if given is not None and prefill.holds_units(given):
-            refuse_foreign(cache_name(self.model), given)
-        if given is None:
-            return
-        stateful = [isinstance(layer, LinearAttentionCacheLayerMixin) for layer in given.layers]
-        needed = [isinstance(layer, LinearAttentionCacheLayerMixin) for layer in self.anatomy.layers()]
-        if all(i < len(stateful) and stateful[i] for i, need in enumerate(needed) if need):
-            return
-        raise ValueError(
-            f"{cache_name(self.model)} is a {type(given).__name__} without a place for this model's states; make it "
-            "with DynamicCache(config=model.config)"
-        )
+        return SlotCache(self.anatomy.layers(), len(mask), longest + limit + width, mask.device, fixed)
 
     def _refuse_length(self, longest: int, limit: int, width: int) -> None:
         if self.drafting:  # beyond its context a draft model drafts nothing; the call itself is possible

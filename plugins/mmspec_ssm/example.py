@@ -23,5 +23,5 @@ def stree() -> list[Example]:
     """A tree and a chain of fixed sizes; a measured size would make drafts depend on the speed of the machine."""
     return [
         Example(options=StreeOptions(model=tiny.small(), nodes=7, rates=(0.6, 0.2))),
-        Example(options=StreeOptions(model=tiny.small(), nodes=7, shape="chain")),
+        Example(options=StreeOptions(model=tiny.small(), nodes=7, form="chain")),
     ]

@@ -29,9 +29,9 @@ def draft_model() -> Example:
 def draft_tree() -> list[Example]:
     """Every shape of tree."""
     return [
-        Example(options=DraftTreeOptions(model=small(), shape="rerank", width=3, nodes=8)),
-        Example(options=DraftTreeOptions(model=small(), shape="branching", branching=(2, 2, 1))),
-        Example(options=DraftTreeOptions(model=small(), shape="beam", width=3)),
+        Example(options=DraftTreeOptions(model=small(), form="rerank", width=3, nodes=8)),
+        Example(options=DraftTreeOptions(model=small(), form="branching", branching=(2, 2, 1))),
+        Example(options=DraftTreeOptions(model=small(), form="beam", width=3)),
     ]
 
 

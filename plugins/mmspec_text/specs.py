@@ -147,7 +147,7 @@ METHODS = (
         rule="recursive-rejection",
         needs=frozenset({"text"}),
         exactness="lossless",
-        defaults={"shape": "beam"},
+        defaults={"form": "beam"},
         summary="Recursive speculative decoding: a stochastic beam, verified sibling by sibling.",
         paper="https://arxiv.org/abs/2402.14160",
     ),

@@ -64,7 +64,7 @@ def test_it_measures_and_writes(hybrid: BambaForCausalLM, tmp_path: Path, monkey
         for refused in ("prompt lookup", "assistant"):
             peer = result.peers[f"{setting} / generate, {refused}"]
             assert not peer.repeats_s and "stateful" in peer.note, "transformers does not speculate over states"
-    assert result.row("code, greedy", CHAIN).options["shape"] == "chain"
+    assert result.row("code, greedy", CHAIN).options["form"] == "chain"
     assert {row.method for row in result.rows if row.batch == 2} == {"plain", "prompt-lookup"}
     assert set(result.limits.by_nodes["tree / chain"]) == {str(n) for n in module.SIZES}
     assert "Rounds over N nodes" in made.output and "commit / tree" in made.output
@@ -95,7 +95,7 @@ def test_rounds_of_a_benchmark_keep_nothing(hybrid: BambaForCausalLM) -> None:
 
 def test_tree_and_chain_are_compared_at_the_same_size() -> None:
     tree, chain = (METHODS[f"stree ({shape} of 7)"] for shape in ("tree", "chain"))
-    assert {**tree, "shape": "chain"} == chain and METHODS["stree"].get("nodes") is None
+    assert {**tree, "form": "chain"} == chain and METHODS["stree"].get("nodes") is None
 
 
 def test_a_file_without_a_folder_is_refused(tmp_path: Path) -> None:

@@ -49,7 +49,7 @@ def test_greedy_text_is_transformers_own(hybrid: Any, rule: str, shape: str) -> 
     """With a recurrent drafter that is right often enough that trees are walked."""
     call = dict(do_sample=False, max_new_tokens=16)
     run = stock(hybrid, prompts(), 0, **call)
-    options = dict(rates=RATES, nodes=10, shape=shape)
+    options = dict(rates=RATES, nodes=10, form=shape)
     with mmspec.enable(hybrid, "stree", drafter=noisy(hybrid, 0.02), rule=rule, k=4, **options) as enabled:
         assert_same(hybrid.generate(**prompts(), **call), run)
     assert enabled.report is not None and enabled.report.acceptance_length > 1.5

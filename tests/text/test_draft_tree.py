@@ -10,7 +10,7 @@ from mmspec.compare.equality import assert_same
 from mmspec.core.drafters.shapes import Beam, Branching, Rerank
 from mmspec_text.drafters.draft_tree import DraftTreeOptions, TextDraftTree
 
-SHAPES = [{}, {"width": 2, "nodes": 5}, {"shape": "branching", "branching": [3, 1, 2]}, {"shape": "beam", "width": 3}]
+SHAPES = [{}, {"width": 2, "nodes": 5}, {"form": "branching", "branching": [3, 1, 2]}, {"form": "beam", "width": 3}]
 
 
 @pytest.mark.parametrize("options", SHAPES)
@@ -32,7 +32,7 @@ def test_a_small_model_of_another_mind_changes_nothing(
     assert_same(mine.ids, theirs(target, inputs, 0, **call), mine.state)
 
 
-@pytest.mark.parametrize("options", [{}, {"shape": "branching"}])
+@pytest.mark.parametrize("options", [{}, {"form": "branching"}])
 def test_rsd_samples(target: Any, good: Any, prompts: Callable, ours: Callable, options: dict) -> None:
     how = {"method": "rsd", "model": good, "k": 3, "noise": "philox", "width": 3, **options}
     mine = ours(target, prompts(3), 0, how, max_new_tokens=24, do_sample=True)
@@ -40,22 +40,22 @@ def test_rsd_samples(target: Any, good: Any, prompts: Callable, ours: Callable, 
 
 
 def test_a_reranked_tree_under_recursive_rejection_is_refused(target: Any, good: Any) -> None:
-    says = r"TextDraftTree with RecursiveRejection .* nothing offers rerank .*shape=branching and shape=beam keep"
+    says = r"TextDraftTree with RecursiveRejection .* nothing offers rerank .*form=branching and form=beam keep"
     with pytest.raises(ValueError, match=says):
-        mmspec.enable(target, "rsd", model=good, shape="rerank")
+        mmspec.enable(target, "rsd", model=good, form="rerank")
 
 
 def test_options_become_shapes() -> None:
     made = DraftTreeOptions(width=4, nodes=9, spread=0.5).build_shape()
     assert made == Rerank(frontier=4, children=4, nodes=9, spread=0.5)
-    assert DraftTreeOptions(shape="branching", branching=(4, 2)).build_shape() == Branching((4, 2))
-    assert DraftTreeOptions(shape="beam", width=3).build_shape() == Beam(3)
+    assert DraftTreeOptions(form="branching", branching=(4, 2)).build_shape() == Branching((4, 2))
+    assert DraftTreeOptions(form="beam", width=3).build_shape() == Beam(3)
 
 
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"shape": "star"}, "'rerank' or 'branching' or 'beam'"),
+        ({"form": "star"}, "'rerank' or 'branching' or 'beam'"),
         ({"width": 0}, "allowed is int >= 1"),
         ({"spread": 0}, "allowed is float > 0"),
         ({"branching": []}, "branching lists children per depth"),

@@ -57,13 +57,14 @@ class Raster:
         self._kernels: Kernels = Kernels()
 
     @torch.no_grad()
-    def start(self, inputs: Condition, limit: int, width: int) -> tuple[Halves, Tensor]:
+    def start(self, inputs: Condition, limit: int, width: int, fixed: bool = False) -> tuple[Halves, Tensor]:
         """Prefill a condition.
 
         Args:
             inputs: The condition.
             limit: Units wanted per row.
             width: Most nodes of a draft, root included.
+            fixed: Whether all passes after this one have `width` nodes and must have one shape.
 
         Returns:
             The call's cache, and scores after the condition, `[physical, 1, …]`: the conditional half first.
@@ -76,6 +77,7 @@ class Raster:
             self._kernels = kernels(self._module) if ours else Kernels()
             renew(self._kernels)
             slots = self._slots(len(given), given.shape[1] + limit + width, given.device)
+            slots.fixed = fixed
             slots.reserve(given.shape[1])
             slots.holes = None if mask is None else _holes(mask, slots.capacity)
             index = TreeIndex.chain(given.shape[1], given.device)
@@ -89,7 +91,8 @@ class Raster:
         with awake(self._module), torch.inference_mode():
             index = cache.index(draft.index)
             units = self.model.embed(cache.physical(draft.units[:, first:]))
-            with narrow(self._kernels, units.shape[0] * units.shape[1]):
+            # Which kernel is used depends on measured times.
+            with narrow(self._kernels, 0 if cache.slots.fixed else units.shape[0] * units.shape[1]):
                 return self.score(self._pass(cache.slots, units, index, first))
 
     def renew_null(self, cache: Halves, null: Tensor, null_mask: Tensor | None, units: Tensor) -> None:

@@ -18,6 +18,7 @@ from mmspec.core.types import Draft, Prefill, TargetOutput
 from mmspec.hosts import prefill, prompt
 from mmspec.hosts.anatomy import Anatomy
 from mmspec.hosts.attention import model_lock
+from mmspec.hosts.devices import half_on_gpu
 from mmspec.hosts.passes import Passes
 from mmspec.hosts.self_check import checked
 from mmspec.hosts.slot_cache import SlotCache
@@ -104,7 +105,6 @@ class JanusTarget:
         """The VQ's entries, `[vocab, width]`: relaxed rules compare codes by them."""
         return nn.functional.normalize(self.model.model.vqmodel.quantize.embedding.weight.detach(), dim=-1)
 
-    @torch.no_grad()
     def start(self, inputs: JanusPrompt, limit: int, width: int) -> Prefill:
         """Prefill a prompt; no code is given.
 
@@ -112,6 +112,17 @@ class JanusTarget:
             ValueError: More codes are asked for than a picture has; the prompt is empty, too long, padded elsewhere
                 than on the left, or has an unknown id; or the model's null prompt is not known.
         """
+        return self._begin(inputs, limit, width)
+
+    def start_fixed(self, inputs: JanusPrompt, limit: int, width: int) -> Prefill:
+        return self._begin(inputs, limit, width, fixed=True)
+
+    @property
+    def prefers_one_shape(self) -> bool:
+        return half_on_gpu(self.model)
+
+    @torch.no_grad()
+    def _begin(self, inputs: JanusPrompt, limit: int, width: int, fixed: bool = False) -> Prefill:
         if limit > self.context:
             raise ValueError(f"a picture of this model has {self.context} codes, {limit} were asked for")
         refuse_training(self.model.model.language_model)
@@ -122,7 +133,8 @@ class JanusTarget:
         words, self._codes = self._passes()
         given = mask.sum(1)
         self._refuse_length(int(given.max()), limit)
-        slots = SlotCache(self.anatomy.layers(), len(ids), int(given.max()) + limit + width, ids.device)
+        capacity = int(given.max()) + limit + width
+        slots = SlotCache(self.anatomy.layers(), len(ids), capacity, ids.device, fixed)
         with model_lock(self.model):
             logits = prefill.prefill_chunks(words, slots, ids, mask)
         memory = Halves(slots, rows, given)

@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from mmspec.core.types import Draft, Prefill, TargetOutput
+from mmspec.hosts.devices import half_on_gpu
 from mmspec.hosts.offload import awake, hooks_of
 from mmspec.kits.pictures.conditions import Condition
 from mmspec.kits.pictures.halves import Halves
@@ -47,9 +48,19 @@ class LlamaGenTarget:
         Raises:
             ValueError: More codes are asked for than a picture has.
         """
+        return self._begin(inputs, limit, width)
+
+    def start_fixed(self, inputs: Condition, limit: int, width: int) -> Prefill:
+        return self._begin(inputs, limit, width, fixed=True)
+
+    @property
+    def prefers_one_shape(self) -> bool:
+        return half_on_gpu(self.model)
+
+    def _begin(self, inputs: Condition, limit: int, width: int, fixed: bool = False) -> Prefill:
         if limit > self.context:
             raise ValueError(f"a picture of this model has {self.context} codes, {limit} were asked for")
-        cache, logits = self.raster.start(inputs, limit, width)
+        cache, logits = self.raster.start(inputs, limit, width, fixed)
         none = torch.zeros(cache.rows, 0, dtype=torch.int64, device=logits.device)
         return Prefill(cache, cache.output(logits), none, none.sum(1))
 

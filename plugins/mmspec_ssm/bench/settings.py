@@ -15,5 +15,5 @@ METHODS: Mapping[str, Mapping[str, Any]] = {
     **SHARED,
     "stree": _STREE,
     f"stree (tree of {SAME})": {**_STREE, "nodes": SAME},
-    f"stree (chain of {SAME})": {**_STREE, "nodes": SAME, "shape": "chain"},
+    f"stree (chain of {SAME})": {**_STREE, "nodes": SAME, "form": "chain"},
 }

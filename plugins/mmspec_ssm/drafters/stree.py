@@ -4,7 +4,7 @@ Wu et al., arXiv 2505.14969, for state-space models and hybrids. The tree is the
 depends on a child's rank only (Sequoia, arXiv 2402.12374, § 4.1). Its size maximises expected units per second, from
 the measured time of target passes of several sizes and of a level of the small model.
 Guarantee: exact under `match` and `recursive-rejection` for every size; the measurement affects speed only.
-Knobs: `nodes` (a number instead of measuring), `rates` (how good the small model is, by rank), `shape="chain"`.
+Knobs: `nodes` (a number instead of measuring), `rates` (how good the small model is, by rank), `form="chain"`.
 """
 
 from dataclasses import dataclass, field
@@ -36,7 +36,7 @@ class StreeOptions:
     model: Any = field(
         default=None, metadata={"help": "the smaller model: a shipped name, a folder, a hub name or a live model"}
     )
-    shape: Literal["tree", "chain"] = field(default="tree", metadata={"help": "a static tree, or a chain"})
+    form: Literal["tree", "chain"] = field(default="tree", metadata={"help": "a static tree, or a chain"})
     nodes: Annotated[int, Field(ge=1, le=255)] | None = field(
         default=None, metadata={"help": "tokens per draft; by default as many as pay on this machine, measured once"}
     )
@@ -76,7 +76,7 @@ class Stree(DraftModel):
             self.shape = self._tree(self._measured(target))
 
     def _tree(self, nodes: int) -> StaticShape:
-        rates = self.options.rates[:1] if self.options.shape == "chain" else self.options.rates
+        rates = self.options.rates[:1] if self.options.form == "chain" else self.options.rates
         return StaticShape(*likeliest_tree(rates, self.options.depth, nodes))
 
     def _measured(self, target: Target) -> int:

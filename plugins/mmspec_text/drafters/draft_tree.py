@@ -21,7 +21,7 @@ from mmspec_text.drafters.small_model import SmallModelOptions, in_target_ids, l
 class DraftTreeOptions(SmallModelOptions):
     """Options of `draft-tree`."""
 
-    shape: Literal["rerank", "branching", "beam"] = field(
+    form: Literal["rerank", "branching", "beam"] = field(
         default="rerank", metadata={"help": "which nodes to draft; rerank needs the rule match, the others fit any"}
     )
     width: Annotated[int, Field(ge=1, le=64)] = field(
@@ -44,9 +44,9 @@ class DraftTreeOptions(SmallModelOptions):
 
     def build_shape(self) -> Shape:
         """The shape that these options describe."""
-        if self.shape == "branching":
+        if self.form == "branching":
             return Branching(self.branching)
-        return Beam(self.width) if self.shape == "beam" else Rerank(self.width, self.width, self.nodes, self.spread)
+        return Beam(self.width) if self.form == "beam" else Rerank(self.width, self.width, self.nodes, self.spread)
 
 
 class TextDraftTree(DraftModel):
@@ -65,7 +65,7 @@ class TextDraftTree(DraftModel):
         self.options, self._small = options, load_small_model(options, "draft-tree")
         super().__init__(self._small, options.build_shape())
         self.advice = (
-            "; shape=branching and shape=beam keep their distribution and fit" if options.shape == "rerank" else ""
+            "; form=branching and form=beam keep their distribution and fit" if options.form == "rerank" else ""
         )
 
     def bind(self, target: Target) -> None:

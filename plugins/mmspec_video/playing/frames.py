@@ -12,7 +12,8 @@ from contextlib import suppress
 import torch
 from torch import Tensor
 
-from mmspec.core.decoder import Decoder, Pending
+from mmspec.core.decoder import Decoder
+from mmspec.core.pending import Pending
 from mmspec.core.policies import Fixed
 from mmspec.core.report import Report
 from mmspec.core.state import State

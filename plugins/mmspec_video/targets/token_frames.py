@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from mmspec.core.types import Draft, Prefill, TargetOutput
+from mmspec.hosts.devices import half_on_gpu
 from mmspec.kits.pictures.conditions import Condition
 from mmspec.kits.pictures.halves import Halves
 from mmspec.kits.pictures.raster import Raster
@@ -59,6 +60,16 @@ class TokenFramesTarget:
         Raises:
             ValueError: Prompt and new units exceed the model's context.
         """
+        return self._begin(inputs, limit, width)
+
+    def start_fixed(self, inputs: TokenPrompt, limit: int, width: int) -> Prefill:
+        return self._begin(inputs, limit, width, fixed=True)
+
+    @property
+    def prefers_one_shape(self) -> bool:
+        return half_on_gpu(self.model)
+
+    def _begin(self, inputs: TokenPrompt, limit: int, width: int, fixed: bool = False) -> Prefill:
         units = self.units(inputs)
         if units.shape[1] + limit > self.context:
             given, most = inputs.frames.shape[1], self.model.config.frames
@@ -66,7 +77,7 @@ class TokenFramesTarget:
                 f"this model sees {most} frames at once: {given} given ones and {limit} new units are more than its "
                 f"{self.context} units"
             )
-        cache, logits = self.raster.start(Condition(units, guided=False), limit, width)
+        cache, logits = self.raster.start(Condition(units, guided=False), limit, width, fixed)
         return Prefill(cache, cache.output(logits), units, torch.zeros_like(units[:, 0]))
 
     def units(self, prompt: TokenPrompt) -> Tensor:

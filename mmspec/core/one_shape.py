@@ -1,0 +1,112 @@
+"""One shape per call: every pass after the prefill has the same number of nodes, from the first round to the last.
+
+In half precision a pass over one node and a pass over nine round differently, so that texts part at near-ties. Where
+every pass has one width and the same rows, what a node's scores are does not depend on what the other nodes hold, nor
+on how many of them are right: the output equals that of plain decoding at that width, to the bit. Rounds without a
+draft, the last rounds of a text and rows that ended are padded too. A drafter's own passes may have any shape.
+
+Padding exists in the target's pass only: drafter, rule and policy see the draft as it was proposed.
+"""
+
+from dataclasses import replace
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from mmspec.core.capabilities import Bounded, OneShape
+from mmspec.core.protocols import Drafter, Target
+from mmspec.core.rules.rule import Rule
+from mmspec.core.state import State
+from mmspec.core.types import Draft, Prefill, TargetOutput
+from mmspec.registry.numbers import whole
+from mmspec.registry.suggest import unknown
+
+Shape = Literal["any", "one"] | int | None
+"""Nodes of a call's passes: `any` number, `one` number, that number itself, or None (what suits the target)."""
+NAMES = ("any", "one")
+
+
+def checked_shape(shape: Shape) -> Shape:
+    """The shape, if there is such a shape.
+
+    Raises:
+        ValueError: It is no known name, and no number of nodes.
+    """
+    if isinstance(shape, str) and shape not in NAMES:
+        raise ValueError(unknown("shape", shape, NAMES) + ", or a number of nodes")
+    if shape is None or isinstance(shape, str):
+        return shape
+    if whole("shape", shape) < 1:
+        raise ValueError("shape counts the nodes of a pass, the root included: at least 1")
+    return int(shape)
+
+
+def longest_draft(target: Target, k: int, limit: int | None = None) -> int:
+    """Most units per path of a draft of budget `k`: none is longer than the context, or than a call's limit allows."""
+    context = target.context if isinstance(target, Bounded) else None
+    bounds = (k, context, None if limit is None else limit - 1)
+    return min(bound for bound in bounds if bound is not None)
+
+
+def one_width(shape: Shape, target: Target, drafter: Drafter, rule: Rule, k: int) -> int | None:
+    """Nodes of every pass, root and padding included; None if passes may have any number of nodes.
+
+    Args:
+        shape: As in `Decoder`.
+        target: The target.
+        drafter: The drafter, bound.
+        rule: The rule.
+        k: Budget of a round.
+
+    Raises:
+        ValueError: One shape was asked for, and target or rule cannot keep its promise, or drafts have more nodes.
+    """
+    able = isinstance(target, OneShape)
+    exact = rule.exactness == "invariant"
+    if shape == "any" or (shape is None and not (exact and isinstance(target, OneShape) and target.prefers_one_shape)):
+        return None
+    if not able:
+        raise ValueError(f"{type(target).__name__} cannot run all passes with one number of nodes; use shape='any'")
+    if not exact:
+        raise ValueError(
+            f"shape={shape!r} promises plain decoding's output, and under {type(rule).__name__} the output depends on "
+            "the drafts; use the rule 'match', or shape='any'"
+        )
+    nodes = drafter.width(longest_draft(target, k)) + 1
+    if not isinstance(shape, int):
+        return nodes
+    if nodes > shape:
+        raise ValueError(
+            f"drafts of k={k} have {nodes} nodes, the root included, and shape={shape} has room for {shape}; "
+            f"use shape={nodes}, or a smaller k"
+        )
+    return shape
+
+
+def started(target: Target, inputs: Any, limit: int, width: int, fixed: bool) -> Prefill:
+    """The target's prefill, for a call with one shape if `fixed`; other arguments as in `Target.start`."""
+    if not fixed:
+        return target.start(inputs, limit, width)
+    assert isinstance(target, OneShape)
+    return target.start_fixed(inputs, limit, width)
+
+
+def verified(target: Target, state: State, draft: Draft) -> tuple[TargetOutput, int]:
+    """The output at the nodes of a rooted draft, and the number of nodes that the pass had."""
+    if not state.fixed or draft.nodes == state.width:
+        return target.verify(state.cache, draft), draft.nodes
+    output = target.verify(state.cache, padded(draft, state.width))
+    return output.take(torch.arange(draft.nodes, device=state.emitted.device)[None]), state.width
+
+
+def padded(draft: Draft, nodes: int) -> Draft:
+    """A rooted draft with invalid nodes behind its own, `nodes` in all: a chain stays a chain. For verification only.
+
+    Padding repeats the root's unit, which every target can embed.
+    """
+    missing = nodes - draft.nodes
+    units = torch.cat([draft.units, draft.units[:, :1].expand(-1, missing, *draft.units.shape[2:])], 1)
+    valid: Tensor = pad(draft.valid, (0, missing), value=False)
+    return replace(draft, units=units, valid=valid, index=draft.index.padded(nodes), distribution=None, score=None)
