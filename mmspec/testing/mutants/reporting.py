@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mmspec.core import warp as core
+from mmspec.core import history_processors
 from mmspec.core.distributions import Categorical, PointMass, where_nodes
 from mmspec.core.drafters.draft_model import DraftModel
 from mmspec.core.noise import Noise
@@ -74,9 +74,11 @@ def _unwarped_bonus(original: Callable) -> Callable:
 
 
 def _root_history(original: Callable) -> Callable:
-    def ids(draft: Draft, prefix: Prefix, row: int, node: int, length: int) -> Tensor:
-        known = prefix.history[row, : prefix.known[row]]
-        return torch.cat([known, known[-1:].expand(max(0, length - len(known)))])[:length]
+    def ids(self: Any, row: Tensor, node: Tensor, length: int) -> Tensor:
+        histories = original(self, row, node, length)
+        known = self.known[row, None]
+        behind = torch.arange(length, device=row.device) >= known
+        return torch.where(behind, histories.gather(1, known - 1), histories)
 
     return ids
 
@@ -102,7 +104,7 @@ def _broken_distributions_stay(original: Callable) -> Callable:
 MUTANTS = (
     Mutant(
         "raw-q",
-        "the drafter samples from its warped distribution and reports the output softmax",
+        "the drafter samples from its warped distribution and reports the unprocessed softmax",
         "transformers issue 47932",
         replacing(DraftModel, "_warp", _raw_q),
     ),
@@ -114,7 +116,7 @@ MUTANTS = (
     ),
     Mutant(
         "unwarped-bonus",
-        "the unit after a fully accepted draft comes from the output softmax",
+        "the unit after a fully accepted draft comes from the unprocessed softmax",
         "the code of SWIFT (arXiv 2410.06916), and of EAGLE (arXiv 2401.15077) in Spec-Bench",
         replacing(Warp, "__call__", _unwarped_bonus),
     ),
@@ -122,7 +124,7 @@ MUTANTS = (
         "history-of-the-root-at-every-node",
         "a repetition penalty looks at the known units only, not at the path to the node",
         "serving engines that apply penalties once per draft",
-        replacing(core, "_ids", _root_history),
+        replacing(history_processors._Histories, "ids", _root_history),
     ),
     Mutant(
         "trim-by-own-q",
