@@ -78,9 +78,18 @@ class Anatomy:
         own_ops = ops if has_recurrent_layers(model) else {}
         return cls(model, config, config.vocab_size, context, reach, reason, in_slots, table, own_ops)
 
+    @property
+    def has_experts(self) -> bool:
+        """Whether layers choose among experts: such products may round by how many units an expert gets."""
+        return any(getattr(self.config, name, None) for name in _EXPERTS)
+
     def layers(self) -> list[Any]:
         """Empty cache layers as transformers makes them for this model."""
         return list(DynamicCache(config=self.model.config).layers)
+
+
+_EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
+"""Settings of transformers that count a layer's experts."""
 
 
 def unwrapped(model: Any) -> Any:

@@ -96,6 +96,8 @@ class TransformersTarget:
         return self._begin(inputs, limit, width)
 
     def start_fixed(self, inputs: Any, limit: int, width: int) -> Prefill:
+        if self.anatomy.has_experts:
+            warn("expert layers may round by how many units an expert gets: one shape promises nothing to the bit here")
         return self._begin(inputs, limit, width, fixed=True)
 
     @property
