@@ -66,9 +66,10 @@ def teacher_force(decoder: Decoder, texts: Sequence[Tensor], given: int) -> Teac
     found = TeacherForced()
     for text in texts:
         state = decoder.start(text[:, :given], text.shape[1] - given, warp=Warp(sample=False))
-        # The prefill emitted the target's own unit, which the text's replaces.
+        # The prefill emitted the target's own unit, which the text's replaces; the drafter begins again with it.
         state.root = text[:, given]
         state.history[:, given] = text[:, given]
+        state.memory = decoder.drafter.start(state, text[:, :given])
         while not state.finished:
             at = given + state.host_emitted[0]
             pending = decoder.speculate(state)
