@@ -32,7 +32,7 @@ def checked_shape(shape: Shape) -> Shape:
     """The shape, if there is such a shape.
 
     Raises:
-        ValueError: It is no known name, and no number of nodes.
+        ValueError: The shape is neither a known name nor a number of nodes.
     """
     if isinstance(shape, str) and shape not in NAMES:
         raise ValueError(unknown("shape", shape, NAMES) + ", or a number of nodes")

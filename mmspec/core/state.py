@@ -1,7 +1,6 @@
 """One call's rows: their units, how far each row is, and the noise it draws from.
 
-Device tensors are authoritative; `host_emitted` and `host_done` are copies on the host, refreshed by the one host sync
-of a round (`sync`).
+Device tensors are authoritative; `host_emitted` and `host_done` are copies, refreshed by a round's one host sync.
 """
 
 from collections.abc import Sequence
@@ -13,11 +12,12 @@ from torch import Tensor
 
 from mmspec.core.distributions.distribution import take_nodes, where_nodes
 from mmspec.core.history import begun, with_room
+from mmspec.core.history_processors import Prefix
 from mmspec.core.noise import Round, Source
 from mmspec.core.nonfinite import NOWHERE, first_nonfinite, nonfinite_message
 from mmspec.core.report import Report
 from mmspec.core.types import Draft, Prefill, Scores, Step, Verdict
-from mmspec.core.warp import Prefix, Warp
+from mmspec.core.warp import Warp
 
 
 @dataclass

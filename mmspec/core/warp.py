@@ -12,9 +12,7 @@ import torch
 from torch import Tensor
 
 from mmspec.core.distributions import Categorical, PointMass
-from mmspec.core.history_processors import Prefix as Prefix
-from mmspec.core.history_processors import Processor as Processor
-from mmspec.core.history_processors import with_histories
+from mmspec.core.history_processors import Prefix, Processor, with_histories
 from mmspec.core.processors import drafts_forbidden_by, is_elementwise
 from mmspec.core.types import Draft, Scores, TargetOutput
 from mmspec.registry.numbers import integers, numbers

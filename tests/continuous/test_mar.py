@@ -137,7 +137,7 @@ def test_unknown_tokens_have_no_influence_and_known_ones_do(tiny):
 def test_tokens_become_latents(tiny):
     tokens = torch.randn(2, CELLS, TOKEN)
     patches = tokens.mT.unflatten(2, (4, 4))  # a channel, and in it the patch's rows and columns
-    assert torch.equal(tiny.unpatchify(tokens), F.pixel_shuffle(patches, 2))
+    assert torch.equal(mar_sampling.unpatchify(tiny, tokens), F.pixel_shuffle(patches, 2))
 
 
 @pytest.mark.parametrize("steps", [2, 10, 100])

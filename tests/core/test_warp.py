@@ -7,8 +7,9 @@ import torch
 from transformers import NoRepeatNGramLogitsProcessor, RepetitionPenaltyLogitsProcessor, TopKLogitsWarper
 
 from mmspec.core.distributions import Categorical, PointMass
+from mmspec.core.history_processors import Prefix
 from mmspec.core.types import Draft, TargetOutput
-from mmspec.core.warp import Prefix, Warp
+from mmspec.core.warp import Warp
 
 VOCAB, ROWS = 11, 4
 PARENTS = [-1, 0, 0, -1, 3, 2]

@@ -6,6 +6,7 @@ becomes the normalised (r - q_k)+; if no child is accepted, the unit is drawn fr
 the distribution that each sibling was really drawn from: without replacement, q without its earlier siblings,
 renormalised.
 Guarantee: `lossless`. The walk visits the nodes in order and holds one residual a row: memory does not grow with trees.
+The price is a Python loop of small steps over the nodes, which a device has to be given one after another.
 """
 
 import torch

@@ -13,9 +13,10 @@ from mmspec.core.drafters.draft_model import DraftModel
 from mmspec.core.drafters.initialisations import LeftUnit, RandomUnit
 from mmspec.core.drafters.jacobi import Jacobi
 from mmspec.core.drafters.shapes import Beam, Branching, Rerank
+from mmspec.core.history_processors import Prefix
 from mmspec.core.protocols import Drafter, Target
 from mmspec.core.types import Draft, Prefill, TargetOutput
-from mmspec.core.warp import Prefix, Warp
+from mmspec.core.warp import Warp
 from mmspec.testing.conformance.example import Example
 from mmspec.testing.toys.gaussian import GaussianTarget, RepeatLeft
 from mmspec.testing.toys.grid import GridTarget

@@ -10,10 +10,11 @@ from torch import Tensor
 from mmspec.core import history_processors
 from mmspec.core.distributions import Categorical, PointMass, where_nodes
 from mmspec.core.drafters.draft_model import DraftModel
+from mmspec.core.history_processors import Prefix
 from mmspec.core.noise import Noise
 from mmspec.core.policies import Confidence
 from mmspec.core.types import Draft, Scores, TargetOutput
-from mmspec.core.warp import Prefix, Warp
+from mmspec.core.warp import Warp
 from mmspec.testing.mutants.mutant import Mutant, replacing
 
 

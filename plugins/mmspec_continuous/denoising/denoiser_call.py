@@ -41,7 +41,7 @@ class DenoiserCall:
         """Take apart a call that was made for a batch of `rows`.
 
         Raises:
-            UnsupportedCall: It has no timestep, or its states are not copies of the batch.
+            UnsupportedCall: The call has no timestep, or its states are not copies of the batch.
         """
         bound = signature.bind(*args, **kwargs)
         first = next(iter(bound.arguments), "")

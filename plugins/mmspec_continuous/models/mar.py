@@ -189,11 +189,6 @@ class MARTransformer(ModelMixin, ConfigMixin):
         """The head's conditions of all cells, `[batch, cell, dim]`; arguments as of `encode`."""
         return self.decode(self.encode(tokens, unknown, condition), unknown)
 
-    def unpatchify(self, tokens: Tensor) -> Tensor:
-        """Scaled latents `[batch, channel, row, column]` of tokens `[batch, cell, dim]`."""
-        side, patch = round(self.cells**0.5), self.config.patch_size
-        return rearrange(tokens, "b (h w) (c p q) -> b c (h p) (w q)", h=side, w=side, p=patch, q=patch)
-
     def _seen(self, unknown: Tensor) -> Tensor:
         """`[batch, buffer + cell]` bool: positions that the encoder sees."""
         seen = ~unknown.bool()

@@ -37,7 +37,7 @@ def structural_similarity() -> Callable[..., Any]:
     """The function of scikit-image.
 
     Raises:
-        ValueError: It is not installed.
+        ValueError: scikit-image is not installed.
     """
     try:
         from skimage.metrics import structural_similarity as similarity

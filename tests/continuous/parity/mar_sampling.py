@@ -12,6 +12,7 @@ from itertools import pairwise
 from typing import Literal, get_args
 
 import torch
+from einops import rearrange
 from torch import Tensor
 
 from mmspec.api.pipeline import Generators, Seed, seeds_for
@@ -22,6 +23,12 @@ from mmspec_continuous.models.ddpm import Respaced, respaced
 from mmspec_continuous.models.mar import MARTransformer
 
 Growth = Literal["linear", "constant"]
+
+
+def unpatchify(model: MARTransformer, tokens: Tensor) -> Tensor:
+    """Scaled latents `[batch, channel, row, column]` of tokens `[batch, cell, dim]`."""
+    side, patch = round(model.cells**0.5), model.config.patch_size
+    return rearrange(tokens, "b (h w) (c p q) -> b c (h p) (w q)", h=side, w=side, p=patch, q=patch)
 
 
 def unknown_counts(cells: int, num_iter: int) -> list[int]:
@@ -140,7 +147,7 @@ def sample(
     seed: Seed = None,
     generator: Generators = None,
 ) -> Tensor:
-    """Tokens of pictures: `[batch, cell, token_dim]` float32; `model.unpatchify` makes latents of them.
+    """Tokens of pictures: `[batch, cell, token_dim]` float32; `unpatchify` makes latents of them.
 
     Args:
         model: The model.
