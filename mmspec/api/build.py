@@ -11,6 +11,7 @@ from mmspec.api import policies
 from mmspec.api.choice import AUTO, PLAIN, Choice, choose, with_model
 from mmspec.api.mistakes import ARGUMENTS, MEANT
 from mmspec.core.capabilities import DraftsWithModel, RunsModel, TargetAware, Wrapper
+from mmspec.core.capture import Compile
 from mmspec.core.decoder import Decoder
 from mmspec.core.drafters.host import HostDrafter, HostDrafterAdapter
 from mmspec.core.drafters.none import NoDraft
@@ -37,6 +38,7 @@ def decoder_for(
     k: int | None = None,
     policy: str | Policy | None = None,
     shape: Shape = None,
+    compile: Compile = None,
     options: Mapping[str, Any] | None = None,
     beside: Sequence[str] = (),
 ) -> Decoder:
@@ -50,6 +52,7 @@ def decoder_for(
         k: Units to draft per round.
         policy: `fixed`, `confidence`, `goodput`, or an object.
         shape: Nodes of the passes, as in `Decoder`.
+        compile: Whether rounds are captured, as in `Decoder`.
         options: Flat option values of drafter, rule and policy.
         beside: Further arguments that the caller takes, for an error's suggestions about an unknown option.
 
@@ -96,6 +99,7 @@ def decoder_for(
         name=choice.method if live is None else type(drafter).__name__,
         why=choice.why,
         shape=shape,
+        compile=compile,
     )
 
 
@@ -103,7 +107,7 @@ def rebound(decoder: Decoder, k: int) -> Decoder:
     """The same decoder with drafter and rule bound again, and with another `k`."""
     policy = None if isinstance(decoder.policy, Fixed) else decoder.policy
     drafter = None if isinstance(decoder.drafter, NoDraft) else decoder.drafter
-    said: dict[str, Any] = {"name": decoder.name, "why": decoder.why, "shape": decoder.shape}
+    said: dict[str, Any] = {"name": decoder.name, "why": decoder.why, "shape": decoder.shape, "compile": decoder.compile}
     return Decoder(decoder.target, drafter, decoder.rule, k=k, policy=policy, **said)
 
 

@@ -3,12 +3,15 @@
 The core asks `isinstance(object, Capability)`. A class has a capability if it has the members; nothing is inherited.
 """
 
+from collections.abc import Hashable
+from contextlib import AbstractContextManager
 from typing import Any, Protocol, runtime_checkable
 
 from torch import Tensor, nn
 
 from mmspec.core.protocols import Target
-from mmspec.core.types import Prefill
+from mmspec.core.tree import TreeIndex
+from mmspec.core.types import Draft, Prefill, TargetOutput
 
 
 @runtime_checkable
@@ -47,6 +50,47 @@ class OneShape(Protocol):
 
         No shape inside a pass may depend on how far the rows are, and no kernel on measured times; how much the cache
         holds depends on prompt, limit and width only.
+        """
+        ...
+
+
+class CapturedPass(Protocol):
+    """A target's pass of one shape over a cache of its own. Torch can trace `verify` and `commit`: no host sync."""
+
+    def load(self, cache: Any) -> None:
+        """Copy a call's cache into this pass's own, in place; the call goes on with this one."""
+        ...
+
+    def ready(self) -> AbstractContextManager[None]:
+        """A block in which `verify` and `commit` may run, be traced or be replayed."""
+        ...
+
+    def verify(self, draft: Draft) -> TargetOutput:
+        """`Target.verify` over the pass's own cache."""
+        ...
+
+    def commit(self, path: Tensor, count: Tensor) -> None:
+        """`Target.commit` over the pass's own cache."""
+        ...
+
+
+@runtime_checkable
+class Capturable(Protocol):
+    """A target whose pass of one shape can be captured: compiled, and on CUDA held in one graph."""
+
+    def capture_key(self, cache: Any) -> Hashable:
+        """What the caches of two calls must share for one captured pass to serve both."""
+        ...
+
+    def captured_pass(self, cache: Any, index: TreeIndex | None) -> CapturedPass:
+        """A new captured pass for calls like the one that has `cache`.
+
+        Args:
+            cache: The call's cache; it is not changed.
+            index: The tree of every pass; None: each pass brings its own.
+
+        Raises:
+            ValueError: The pass cannot be captured; says why.
         """
         ...
 

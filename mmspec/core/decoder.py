@@ -13,17 +13,19 @@ from typing import Any
 from torch import Tensor
 
 from mmspec.core.capabilities import Bounded, Forcing, TargetAware, TargetWrapping
+from mmspec.core.capture import Captures, Compile, checked_compile
 from mmspec.core.drafters.none import NoDraft
 from mmspec.core.fit import refuse_misfits, repeatable
 from mmspec.core.guard import contained, draft_or_none
 from mmspec.core.noise import Source
-from mmspec.core.one_shape import Shape, checked_shape, longest_draft, one_width, started, verified
+from mmspec.core.one_shape import Shape, able, checked_shape, longest_draft, one_width, started, verified
 from mmspec.core.pending import Pending, with_truth
 from mmspec.core.philox import PhiloxSource
 from mmspec.core.policies import Fixed, Policy
 from mmspec.core.processors import drafts_forbidden_by
 from mmspec.core.protocols import Drafter, Target
 from mmspec.core.report import Report
+from mmspec.core.round import decided
 from mmspec.core.rules.match import Match
 from mmspec.core.rules.rule import Rule
 from mmspec.core.state import State
@@ -75,6 +77,7 @@ class Decoder:
         name: str | None = None,
         why: str = "",
         shape: Shape = "any",
+        compile: Compile = None,
     ) -> None:
         k = whole("k", k)
         self.target = target
@@ -84,7 +87,8 @@ class Decoder:
         self.policy: Policy = policy if policy is not None else Fixed(self.k)
         self.name = name or type(self.drafter).__name__
         self.why = why
-        self.shape = checked_shape(shape)
+        self.compile = checked_compile(compile)
+        self.shape = checked_shape("one" if shape is None and self.compile and able(target, self.rule) else shape)
         refuse_misfits(self.target, self.drafter, self.rule)
         if isinstance(self.rule, TargetWrapping):
             self.target = self.rule.wrap(target)
@@ -92,6 +96,7 @@ class Decoder:
         if isinstance(self.rule, TargetAware):
             self.rule.bind(self.target)
         self.one_width()  # refuses a shape that cannot be kept
+        self.captures = Captures(self.target, self.rule, self.compile)
 
     def one_width(self) -> int | None:
         """Nodes of every pass after the prefill; None if passes may have any number of nodes."""
@@ -146,14 +151,7 @@ class Decoder:
 
     def speculate(self, state: State) -> Pending:
         """Draft and verify. Nothing is committed, so this may run before the last round's truth is known."""
-        state.source.begin(state.round().host_emitted)
-        with state.report.phase("draft"):
-            proposed = self._propose(state)
-            draft = Draft.alone(state.root) if proposed is None else proposed.rooted(state.root, state.room)
-        with state.report.phase("verify"):
-            output, nodes = verified(self.target, state, draft)
-            scores = state.warp(output, draft, state.prefix)
-        return Pending(draft, scores, nodes)
+        return self._verified(state, self._drafted(state))
 
     def settle(self, state: State, pending: Pending, truth: Tensor | None = None) -> Step:
         """Accept (or compare with a truth that came later), commit, and let the drafter observe.
@@ -174,9 +172,7 @@ class Decoder:
         state.report.count(draft.valid, step.verdict.length.minimum(step.count), active, pending.nodes)
         state.report.add_bias(draft, step.verdict, step.count)
         self.target.commit(state.cache, step.verdict.path, step.count)
-        if state.drafting:
-            with contained(state, f"drafter {self.name}", fatal=True):
-                self.drafter.observe(state, step)
+        self._observe(state, step)
         return step
 
     def advance(self, state: State, truth: Tensor | None = None, pending: Pending | None = None) -> None:
@@ -190,14 +186,13 @@ class Decoder:
         began, before = time.perf_counter(), state.host_emitted
         state.report.rounds += 1
         state.report.row_rounds += sum(not done for done in state.host_done)
-        pending = pending if pending is not None else self.speculate(state)
+        deepest = self._round(state, truth, pending)
         with state.report.phase("rest"):
-            self.settle(state, pending, truth)
             state.sync()
         furthest_behind_first = sorted(range(state.rows), key=before.__getitem__)
         emitted = [state.host_emitted[row] - before[row] for row in furthest_behind_first]
         with contained(state, f"policy {type(self.policy).__name__}"):
-            self.policy.observe(pending.draft.index.deepest, emitted, time.perf_counter() - began)
+            self.policy.observe(deepest, emitted, time.perf_counter() - began)
 
     def rounds(self, inputs: Any, limit: int, **options: Any) -> Iterator[State]:
         """The loop: the call's state after prefill, and after every round until all rows are done; as in `start`."""
@@ -223,6 +218,41 @@ class Decoder:
                 on_step(state)
         return Output(state.output(), state.report)
 
+    def _round(self, state: State, truth: Tensor | None, pending: Pending | None) -> int:
+        """A round without its sync, captured or not: the depth of its draft."""
+        if pending is None:
+            proposed = self._drafted(state)
+            captured = self.captures.round_for(state, proposed) if truth is None and state.fixed else None
+            if captured is not None:
+                with state.report.phase("verify"):
+                    state.step = captured(state, proposed)
+                with state.report.phase("rest"):
+                    self._observe(state, state.step)
+                return proposed.index.deepest
+            pending = self._verified(state, proposed)
+        with state.report.phase("rest"):
+            self.settle(state, pending, truth)
+        return pending.draft.index.deepest
+
+    def _drafted(self, state: State) -> Draft:
+        """The round's draft, not rooted; empty if nothing was proposed."""
+        state.source.begin(state.round().host_emitted)
+        with state.report.phase("draft"):
+            proposed = self._propose(state)
+        return Draft.empty(state.root) if proposed is None else proposed
+
+    def _verified(self, state: State, proposed: Draft) -> Pending:
+        with state.report.phase("verify"):
+            draft = proposed.rooted(state.root, state.room)
+            output, nodes = verified(self.target, state, draft)
+            scores = state.warp(output, draft, state.prefix)
+        return Pending(draft, scores, nodes)
+
+    def _observe(self, state: State, step: Step) -> None:
+        if state.drafting:
+            with contained(state, f"drafter {self.name}", fatal=True):
+                self.drafter.observe(state, step)
+
     def _propose(self, state: State) -> Draft | None:
         """What the drafter proposes and the policy keeps; None if that is nothing."""
         if not self.k or not state.drafting or drafts_forbidden_by(state.warp.processors):
@@ -240,7 +270,7 @@ class Decoder:
 
     def _emit(self, state: State, draft: Draft, scores: Scores, most: int | None = None) -> Step:
         """Let the rule decide, and append what it accepted to the rows: at most `most` units each."""
-        verdict = self.rule.accept(draft, scores, state.round())
-        state.note_nonfinite(draft, scores, verdict)
-        state.step = Step(draft, scores, verdict, state.append(draft, verdict, most))
+        state.reserve(draft.index.deepest + 1)
+        live, state.step = decided(state.live, draft, scores, self.rule, state.round(), most)
+        state.take(live)
         return state.step

@@ -50,6 +50,11 @@ def longest_draft(target: Target, k: int, limit: int | None = None) -> int:
     return min(bound for bound in bounds if bound is not None)
 
 
+def able(target: Target, rule: Rule) -> bool:
+    """Whether calls can keep to one shape, and its promise holds."""
+    return isinstance(target, OneShape) and rule.exactness == "invariant"
+
+
 def one_width(shape: Shape, target: Target, drafter: Drafter, rule: Rule, k: int) -> int | None:
     """Nodes of every pass, root and padding included; None if passes may have any number of nodes.
 

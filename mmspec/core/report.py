@@ -20,6 +20,13 @@ from mmspec.core.types import Draft, Verdict
 PHASES = ("prefill", "draft", "verify", "rest")
 
 
+def tallied(valid: Tensor, length: Tensor, active: Tensor) -> tuple[Tensor, Tensor]:
+    """Drafted nodes of a round, and accepted ones by depth `[node - 1]`; arguments as in `Report.count`."""
+    depth = torch.arange(1, valid.shape[1], device=valid.device)
+    accepted = ((length[:, None] >= depth) & active[:, None]).sum(0)
+    return (valid[:, 1:] & active[:, None]).sum(), accepted
+
+
 @dataclass
 class Report:
     """Filled by the decoder; read after the call.
@@ -36,6 +43,7 @@ class Report:
         seconds: Wall time by phase.
         faults: How often the drafter or the policy failed; such rounds ran without a draft.
         width: Nodes of every pass after the prefill, if that is one number for the whole call; None: any number.
+        compiled: Whether captured rounds ran.
         repeatable: Whether the same call with the same seed gives the same output. False if drafts change what is
             drawn and their lengths follow measured times (a lossless rule with the policy `goodput`).
     """
@@ -52,6 +60,7 @@ class Report:
     faults: int = 0
     repeatable: bool = True
     width: int | None = None
+    compiled: bool = False
     _drafted: Tensor | None = None
     _accepted: Tensor | None = None
     _bias_sums: Tensor | None = None
@@ -75,11 +84,11 @@ class Report:
             nodes: Nodes of the pass; default: those of the draft.
         """
         self.sizes[valid.shape[1] if nodes is None else nodes] += 1
-        if valid.shape[1] == 1:  # no draft, nothing to count
-            return
-        depth = torch.arange(1, valid.shape[1], device=valid.device)
-        accepted = ((length[:, None] >= depth) & active[:, None]).sum(0)
-        drafted = (valid[:, 1:] & active[:, None]).sum()
+        if valid.shape[1] > 1:  # else there was no draft, and there is nothing to count
+            self.add(*tallied(valid, length, active))
+
+    def add(self, drafted: Tensor, accepted: Tensor) -> None:
+        """Add one round's tallies."""
         self._drafted = drafted if self._drafted is None else self._drafted + drafted
         self._accepted = accepted if self._accepted is None else _add(self._accepted, accepted)
 

@@ -10,13 +10,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mmspec.core.distributions.distribution import take_nodes, where_nodes
 from mmspec.core.history import begun, with_room
 from mmspec.core.history_processors import Prefix
+from mmspec.core.live import Live
 from mmspec.core.noise import Round, Source
-from mmspec.core.nonfinite import NOWHERE, first_nonfinite, nonfinite_message
+from mmspec.core.nonfinite import NOWHERE, nonfinite_message
 from mmspec.core.report import Report
-from mmspec.core.types import Draft, Prefill, Scores, Step, Verdict
+from mmspec.core.types import Prefill, Step
 from mmspec.core.warp import Warp
 
 
@@ -33,6 +33,7 @@ class State:
         emitted: `[batch]` int64: units emitted so far, the root included.
         root: `[batch, *unit]`: the last known unit; the target's cache does not hold it yet.
         done: `[batch]` bool: rows that are finished.
+        nonfinite: `[batch]` int64: the first new unit whose scores were not finite, or `nonfinite.NOWHERE`.
         limit: Units wanted per row.
         ends: `[n]` int64: unit ids that end a row.
         source: The call's noise.
@@ -48,6 +49,8 @@ class State:
         k: Most units per path of a draft: `width` is that of drafts with this budget.
         drafting: Whether the rest of the call may have drafts.
         fixed: Whether every pass has `width` nodes.
+        captured: The captured round that runs this call (`mmspec.core.capture`); None: the eager loop does.
+        eager: Whether it is settled that the eager loop runs this call.
     """
 
     cache: Any
@@ -57,6 +60,7 @@ class State:
     emitted: Tensor
     root: Tensor
     done: Tensor
+    nonfinite: Tensor
     limit: int
     ends: Tensor
     source: Source
@@ -72,7 +76,8 @@ class State:
     k: int = 0
     drafting: bool = True
     fixed: bool = False
-    _nonfinite: Tensor | None = None
+    captured: Any = None
+    eager: bool = False
     _unsynced: int = 0
 
     @classmethod
@@ -101,6 +106,7 @@ class State:
             emitted=zero,
             root=history[:, max(prompt_length - 1, 0)],
             done=zero.bool(),
+            nonfinite=torch.full_like(pads, NOWHERE),
             limit=limit,
             ends=ends_of(ends, prompt.device),
             source=source,
@@ -132,10 +138,7 @@ class State:
     @property
     def room(self) -> Tensor:
         """How deep each row may draft, within limit (the bonus unit excluded) and context: `[batch]`; 0 if done."""
-        room = self.limit - self.emitted - 1
-        if self.context is not None:
-            room = torch.minimum(room, self.context - self.known + self.pads)
-        return torch.where(self.done, 0, room.clamp(min=0))
+        return self.live.room
 
     @property
     def most_room(self) -> int:
@@ -161,53 +164,31 @@ class State:
         host_emitted = [slowest if done else n for n, done in zip(self.host_emitted, self.host_done, strict=True)]
         return Round(self.source, self.emitted, host_emitted)
 
-    def append(self, draft: Draft, verdict: Verdict, most: int | None = None) -> Tensor:
-        """Emit the accepted path and one more unit, up to an end unit, the limit or `most`: counts, `[batch]`."""
-        self._unsynced += verdict.path.shape[1] + 1
+    @property
+    def live(self) -> Live:
+        """What a round changes."""
+        return Live(
+            self.history,
+            self.emitted,
+            self.root,
+            self.done,
+            self.nonfinite,
+            self.pads,
+            self.prompt_length,
+            self.limit,
+            self.ends,
+            self.context,
+        )
+
+    def take(self, live: Live) -> None:
+        """Go on from `live`, this call's rows after a round."""
+        self.emitted, self.root, self.done, self.nonfinite = live.emitted, live.root, live.done, live.nonfinite
+
+    def reserve(self, units: int) -> None:
+        """Make room in the history for at most so many units more per row; called before they are appended."""
+        self._unsynced += units
         most_emitted = max(self.host_emitted) + self._unsynced
         self.history = with_room(self.history, self.prompt_length, most_emitted, self.limit)
-        if not verdict.path.shape[1]:
-            return self._append_one(verdict.unit)
-        slot = torch.arange(verdict.path.shape[1] + 1, device=self.emitted.device)
-        path = take_nodes(draft.units, verdict.path.clamp(min=0))
-        last = verdict.unit[:, None]
-        new = where_nodes(slot < verdict.length[:, None], torch.cat([path, last], 1), last)
-        count = torch.minimum(verdict.length + 1, self.limit - self.emitted)
-        count = count if most is None else count.clamp(max=most)
-        count = torch.where(self.done, 0, count)
-        if len(self.ends):
-            ends = torch.isin(new, self.ends) & (slot < count[:, None])
-            first = torch.where(ends.any(1), ends.int().argmax(1), len(slot))
-            self.done |= first < len(slot)
-            count = torch.minimum(count, first + 1)
-        self._write(new, slot < count[:, None], self.known[:, None] + slot)
-        latest = take_nodes(new, (count - 1).clamp(min=0)[:, None])[:, 0]
-        return self._advance(latest, count > 0, count)
-
-    def _append_one(self, unit: Tensor) -> Tensor:
-        """`append` for rounds without a draft, at a fraction of the cost: every active row emits one unit."""
-        active = ~self.done
-        self._write(unit[:, None], active[:, None], self.known[:, None])
-        if len(self.ends):
-            self.done = self.done | torch.isin(unit, self.ends)
-        return self._advance(unit, active, active.long())
-
-    def _write(self, new: Tensor, kept: Tensor, where: Tensor) -> None:
-        """Write units at `where`; those that are not kept go to the scratch column."""
-        where = torch.where(kept, where, self.history.shape[1] - 1)
-        shape = (*where.shape, *(1,) * (new.dim() - 2))
-        self.history.scatter_(1, where.reshape(shape).expand_as(new), new)
-
-    def _advance(self, latest: Tensor, active: Tensor, count: Tensor) -> Tensor:
-        self.root = torch.where(active.reshape(-1, *(1,) * (latest.dim() - 1)), latest, self.root)
-        self.emitted = self.emitted + count
-        self.done = self.done | (self.emitted >= self.limit)
-        return count
-
-    def note_nonfinite(self, draft: Draft, scores: Scores, verdict: Verdict) -> None:
-        """Remember, on the device, the first position of every row that is not finite; `sync` raises."""
-        where = first_nonfinite(draft, scores, verdict, self.emitted, self.done)
-        self._nonfinite = where if self._nonfinite is None else torch.minimum(self._nonfinite, where)
 
     def sync(self) -> None:
         """The one host sync of a round: how many units every row has, and whether it is done.
@@ -217,8 +198,7 @@ class State:
         Raises:
             ValueError: Scores were NaN or all -inf, or a latent was not finite; names row and position.
         """
-        assert self._nonfinite is not None
-        emitted, done, nonfinite = torch.stack([self.emitted, self.done.long(), self._nonfinite]).tolist()
+        emitted, done, nonfinite = torch.stack([self.emitted, self.done.long(), self.nonfinite]).tolist()
         for row, position in enumerate(nonfinite):
             if position != NOWHERE:
                 fault = nonfinite_message(self.step, row, position, emitted[row])
@@ -242,7 +222,8 @@ class State:
 
     def output(self) -> list[Tensor]:
         """The emitted units of every row: `[emitted, *unit]` each."""
-        return [self.history[b, self.prompt_length : self.prompt_length + n] for b, n in enumerate(self.host_emitted)]
+        rows = [self.history[b, self.prompt_length : self.prompt_length + n] for b, n in enumerate(self.host_emitted)]
+        return [row.clone() for row in rows] if self.captured is not None else rows  # buffers serve later calls, too
 
 
 def ends_of(ends: int | Sequence[int] | None, device: torch.device) -> Tensor:

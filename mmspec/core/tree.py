@@ -77,6 +77,8 @@ class TreeIndex:
         if self.is_chain:
             return TreeIndex.chain(nodes, self.parent.device)
         missing = nodes - self.nodes
+        if self.listed is not None:
+            return _static((*self.listed, *(0,) * missing), self.parent.device)
         order = torch.arange(nodes, device=self.parent.device)
         added = order[self.nodes :].expand(len(self.parent), -1)
         ancestor = torch.nn.functional.pad(self.ancestor, (0, missing, 0, missing))

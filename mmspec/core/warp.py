@@ -88,12 +88,7 @@ class Warp:
         """
         if output.distribution is not None:
             return Scores(output.distribution, output.distribution.finite(), output.hidden, output.auxiliary)
-        assert output.logits is not None
-        logits = output.logits.float()
-        if output.null is not None and self.guidance is not None:
-            null = output.null.float()
-            logits = null + self.guidance * (logits - null)
-        unprocessed = logits
+        logits = unprocessed = self._guided(output)
         if self.processors and logits.is_inference() and not torch.is_inference_mode_enabled():
             logits = logits.clone()  # a processor may write in place, as it may in transformers
         stateful = drafts_forbidden_by(self.processors)
@@ -104,11 +99,38 @@ class Warp:
         else:
             for processor in self.processors:
                 if is_elementwise(processor):
-                    logits = _at_once(processor, logits, prefix)
+                    logits = _at_once(processor, logits, prefix.history)
                 else:
                     logits = with_histories(processor, logits, draft, prefix, nodes)
+        return self._scores(output, logits, unprocessed, prefix.emitted[:, None] + draft.index.depth[:, nodes])
+
+    def elementwise(self, output: TargetOutput, draft: Draft, history: Tensor, emitted: Tensor) -> Scores:
+        """The same for all nodes of a draft, where every processor is element-wise; torch can trace it.
+
+        Args:
+            output: Output of a pass over `draft`'s nodes; it has logits.
+            draft: The rooted draft.
+            history: `[batch, column]` ids.
+            emitted: `[batch]` int64: number of emitted ids.
+        """
+        logits = unprocessed = self._guided(output)
+        for processor in self.processors:
+            logits = _at_once(processor, logits, history)
+        return self._scores(output, logits, unprocessed, emitted[:, None] + draft.index.depth)
+
+    def _guided(self, output: TargetOutput) -> Tensor:
+        """Logits after guidance, float32."""
+        assert output.logits is not None
+        logits = output.logits.float()
+        if output.null is None or self.guidance is None:
+            return logits
+        null = output.null.float()
+        return null + self.guidance * (logits - null)
+
+    def _scores(self, output: TargetOutput, logits: Tensor, unprocessed: Tensor, position: Tensor) -> Scores:
+        """Distributions of processed logits; nodes draw the emitted units of index `position [batch, node]`."""
         if self.forced is not None:
-            logits = _only(self.forced_at(prefix.emitted[:, None] + draft.index.depth[:, nodes]), logits)
+            logits = _only(self.forced_at(position), logits)
         if self.sample:
             distribution = Categorical.of_logits(logits)
             return Scores(distribution, distribution.finite(), output.hidden, output.auxiliary, logits, unprocessed)
@@ -141,7 +163,7 @@ def _only(units: Tensor, logits: Tensor) -> Tensor:
     return torch.where((units < 0)[..., None], logits, one)
 
 
-def _at_once(processor: Processor, logits: Tensor, prefix: Prefix) -> Tensor:
+def _at_once(processor: Processor, logits: Tensor, history: Tensor) -> Tensor:
     """Run an element-wise processor on all nodes; it reads no ids, but its shape checks want one column of them."""
     flat = logits.flatten(0, 1)
-    return processor(prefix.history[:1, :1].expand(len(flat), 1), flat).reshape(logits.shape)
+    return processor(history[:1, :1].expand(len(flat), 1), flat).reshape(logits.shape)

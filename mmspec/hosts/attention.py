@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from transformers import AttentionInterface
 
-from mmspec.hosts.masks import NAME, PassGeometry, current
+from mmspec.hosts.masks import NAME, present
 
 _IGNORED = frozenset(
     {
@@ -66,7 +66,7 @@ def packed_attention(
             f"tree attention of {type(module).__name__} cannot honour {sorted(unknown) or 'dropout or a missing mask'}"
         )
     batch, heads, nodes, width = query.shape
-    geometry, dtype = current.get(), query.dtype
+    geometry, dtype = present(), query.dtype
     if geometry is not None and geometry.exact:
         query, key, value = query.double(), key.double(), value.double()
     group = heads // key.shape[1]
@@ -126,12 +126,11 @@ def model_lock(model: torch.nn.Module) -> threading.RLock:
 
 
 @contextmanager
-def tree_attention(config: Any, geometry: PassGeometry) -> Iterator[None]:
-    """Inside the block, the layers that read `config` attend through `packed_attention` over `geometry`."""
-    before, token = config._attn_implementation_internal, current.set(geometry)
+def tree_attention(config: Any) -> Iterator[None]:
+    """Inside the block, the layers that read `config` attend through `packed_attention`."""
+    before = config._attn_implementation_internal
     config._attn_implementation_internal = NAME
     try:
         yield
     finally:
         config._attn_implementation_internal = before
-        current.reset(token)

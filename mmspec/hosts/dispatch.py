@@ -14,9 +14,9 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
+import torch
 from torch import nn
 
-from mmspec.core.tree import TreeIndex
 from mmspec.hosts.slot_cache import SlotCache
 from mmspec.hosts.tree_op import Branches, TreeOp
 
@@ -25,13 +25,15 @@ Sites = Sequence[tuple[dict[str, Any], str]]
 """Pairs of a module's globals and one name in them."""
 
 _running: ContextVar[Run | None] = ContextVar("mmspec_recurrent", default=None)
+_traced: list[Run] = []
+"""What runs the operations of the pass that torch traces now: a context variable cannot be traced."""
 _lock = threading.Lock()
 _STATE_UPDATES = frozenset({"update_conv_state", "update_recurrent_state"})
 """Methods of a cache that only recurrent layers call."""
 
 
 class _PatchedName:
-    """A name in a module while it is bound to a dispatcher.
+    """A name in a module that is bound to a dispatcher during passes.
 
     Args:
         names: The module's globals.
@@ -44,14 +46,18 @@ class _PatchedName:
 
         @functools.wraps(original)
         def dispatch(*args: Any, **kwargs: Any) -> Any:
-            run = _running.get()
+            traced = torch.compiler.is_compiling()
+            run = (_traced[-1] if _traced else None) if traced else _running.get()
             return original(*args, **kwargs) if run is None else run(name, args, kwargs)
 
         self.dispatch = dispatch
 
 
 _patched: dict[tuple[int, str], _PatchedName] = {}
-"""The names that are bound to a dispatcher now, by the id of the module's globals and the name."""
+"""The names that were ever bound to a dispatcher, by the id of the module's globals and the name.
+
+A name gets the same dispatcher in every pass, which compiled code checks.
+"""
 
 
 def sites(model: nn.Module, ops: Mapping[str, TreeOp]) -> Sites:
@@ -62,19 +68,31 @@ def sites(model: nn.Module, ops: Mapping[str, TreeOp]) -> Sites:
 
 
 @contextmanager
-def dispatched(sites: Sites, ops: Mapping[str, TreeOp], cache: SlotCache, index: TreeIndex) -> Iterator[None]:
-    """Inside the block, the functions at `sites` run over the tree `index` and read the states of `cache`."""
-    branches = Branches(index)
-
-    def run(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        return cache.run(ops[name], branches, args, kwargs)
-
-    token = _running.set(run)
+def dispatched(sites: Sites) -> Iterator[None]:
+    """Inside the block, the names at `sites` are bound to dispatchers."""
     _enter(sites)
     try:
         yield
     finally:
         _leave(sites)
+
+
+@contextmanager
+def running(ops: Mapping[str, TreeOp], cache: SlotCache, branches: Branches) -> Iterator[None]:
+    """Inside the block, which torch may trace, dispatchers run over the tree and read the states of `cache`."""
+
+    def run(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return cache.run(ops[name], branches, args, kwargs)
+
+    if torch.compiler.is_compiling():
+        _traced.append(run)
+        yield
+        _traced.pop()
+        return
+    token = _running.set(run)
+    try:
+        yield
+    finally:
         _running.reset(token)
 
 
@@ -106,9 +124,9 @@ def _enter(sites: Sites) -> None:
     with _lock:
         for names, name in sites:
             patched = _patched.get((id(names), name))
-            if patched is None:
+            if patched is None or (not patched.passes and names[name] is not patched.original):
                 patched = _patched[id(names), name] = _PatchedName(names, name)
-                names[name] = patched.dispatch
+            names[name] = patched.dispatch
             patched.passes += 1
 
 
@@ -119,7 +137,6 @@ def _leave(sites: Sites) -> None:
             patched.passes -= 1
             if not patched.passes:
                 names[name] = patched.original
-                del _patched[id(names), name]
 
 
 def _is_mixer(module: nn.Module) -> bool:

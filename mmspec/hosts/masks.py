@@ -5,16 +5,18 @@ transformers calls a mask function for every kind of layer and passes it the kin
 on cache slots, and intersects it with the tree. So every pattern that transformers can express holds in a tree.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor
 from transformers import AttentionMaskInterface
 from transformers.masking_utils import causal_mask_function
+
+from mmspec.core.once import once
 
 NAME = "mmspec"
 
@@ -44,39 +46,39 @@ class PassGeometry:
     exact: bool = False
     _repeated: list[tuple[Tensor, int, Tensor]] = field(default_factory=list)
 
-    @cached_property
+    @once
     def tree(self) -> Tensor:
         """`[batch, 1, node, visible]` bool: slots of committed units, of a node's ancestors and of the node itself."""
         rows, nodes = len(self.length), self.ancestor.shape[1]
         related = self.ancestor.expand(rows, -1, -1).gather(2, self._node[:, None].expand(-1, nodes, -1))
         return (self._committed[:, None] | (related & self._inside[:, None]))[:, None]
 
-    @cached_property
+    @once
     def query(self) -> Tensor:
         """The position of every node of the pass: `[batch, node]`."""
         return self.length[:, None] + self.depth[:, -self.ancestor.shape[1] :]
 
-    @cached_property
+    @once
     def key(self) -> Tensor:
         """The position of the unit or node in every slot: `[batch, visible]`."""
         drafted = self.length[:, None] + self.depth.expand(len(self.length), -1).gather(1, self._node)
         return torch.where(self._inside, drafted, self._slot.expand(len(self.length), -1))
 
-    @cached_property
+    @once
     def _slot(self) -> Tensor:
         return torch.arange(self.visible, device=self.length.device)
 
-    @cached_property
+    @once
     def _committed(self) -> Tensor:
         committed = self._slot < self.length[:, None]
         return committed if self.holes is None else committed & ~self.holes
 
-    @cached_property
+    @once
     def _node(self) -> Tensor:
         """The id of the node in every slot, clamped to the nodes of the draft: `[batch, visible]`."""
         return (self._slot - self.length[:, None]).clamp(0, self.depth.shape[1] - 1)
 
-    @cached_property
+    @once
     def _inside(self) -> Tensor:
         """`[batch, visible]` bool: slots of the draft's nodes."""
         relative = self._slot - self.length[:, None]
@@ -92,6 +94,8 @@ class PassGeometry:
 
     def repeated(self, mask: Tensor, group: int) -> Tensor:
         """A mask of this pass, repeated for every query of a group; cached, because layers of one kind share it."""
+        if torch.compiler.is_compiling():  # the compiler finds what layers share
+            return mask.repeat(1, 1, group, 1)
         for known, size, result in self._repeated:
             if known is mask and size == group:
                 return result
@@ -99,12 +103,38 @@ class PassGeometry:
         return self._repeated[-1][2]
 
 
-current: ContextVar[PassGeometry | None] = ContextVar("mmspec_pass", default=None)
+_current: ContextVar[PassGeometry | None] = ContextVar("mmspec_pass", default=None)
+"""The geometry of the pass that runs in this context."""
+
+_traced: list[PassGeometry] = []
+"""The geometry of the pass that torch traces now: a context variable cannot be traced."""
+
+
+def present() -> PassGeometry | None:
+    """The geometry of the pass that runs, or is traced, here; None outside of passes."""
+    if torch.compiler.is_compiling():
+        return _traced[-1] if _traced else None
+    return _current.get()
+
+
+@contextmanager
+def presented(geometry: PassGeometry) -> Iterator[None]:
+    """Inside the block, which torch may trace, `present` is `geometry`."""
+    if torch.compiler.is_compiling():
+        _traced.append(geometry)
+        yield
+        _traced.pop()
+        return
+    token = _current.set(geometry)
+    try:
+        yield
+    finally:
+        _current.reset(token)
 
 
 def tree_mask(mask_function: Callable[..., Tensor], local_size: int | None = None, **kwargs: Any) -> Tensor | None:
     """The mask function that transformers calls for every kind of layer; None if a node sees every slot."""
-    geometry = current.get()
+    geometry = present()
     assert geometry is not None, "the attention 'mmspec' is used outside a pass of mmspec"
     if geometry.alone and (mask_function is causal_mask_function or geometry.visible <= (local_size or 0)):
         return None

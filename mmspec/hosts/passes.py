@@ -6,21 +6,24 @@ self-check finds out which one works for a model.
 """
 
 import inspect
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
+from mmspec.core.once import once
 from mmspec.core.tree import TreeIndex
 from mmspec.hosts.anatomy import Anatomy
 from mmspec.hosts.attention import model_lock, tree_attention
-from mmspec.hosts.dispatch import Sites, dispatched, sites
+from mmspec.hosts.dispatch import Sites, dispatched, running, sites
 from mmspec.hosts.linear import Kernels, kernels, narrow
-from mmspec.hosts.masks import PassGeometry
+from mmspec.hosts.masks import PassGeometry, presented
 from mmspec.hosts.slot_cache import SlotCache
+from mmspec.hosts.tree_op import Branches
 
 Manner = Literal["interface", "explicit"]
 MANNERS: tuple[Manner, ...] = ("interface", "explicit")
@@ -38,15 +41,30 @@ class Passes:
     anatomy: Anatomy
     manner: Manner
 
-    @cached_property
+    @once
     def kernels(self) -> Kernels:
         """The kernels over packed weights for passes over few rows."""
         return kernels(self.anatomy.model)
 
-    @cached_property
+    @once
     def sites(self) -> Sites:
         """The places where recurrent layers look up their operations."""
         return sites(self.anatomy.model, self.anatomy.ops)
+
+    @once
+    def cache_argument(self) -> str:
+        """The argument in which the model's forward takes its cache."""
+        return cache_name(self.anatomy.model)
+
+    @once
+    def keeps_logits(self) -> bool:
+        """Whether the model computes only the logits that are asked for."""
+        return names_argument(self.anatomy.model, "logits_to_keep")
+
+    @once
+    def takes_positions(self) -> bool:
+        """Whether the model's forward takes positions."""
+        return accepts_argument(self.anatomy.model, "position_ids")
 
     def __call__(
         self,
@@ -74,26 +92,46 @@ class Passes:
         nodes = ids.shape[1]
         cache.open(first, nodes)
         alone = nodes == 1 and index.is_chain and cache.start is not None and cache.holes is None
-        holes = None if cache.holes is None else cache.holes[:, : cache.visible]
-        exact = cache.fixed and nodes > 1 and ids.device.type == "cpu"  # elsewhere float64 costs too much
-        seen = index.ancestor[:, first:], index.depth, cache.visible
-        geometry = PassGeometry(cache.length, *seen, alone, holes, exact)
-        arguments: dict[str, Any] = {cache_name(self.anatomy.model): cache, "use_cache": True}
-        if names_argument(self.anatomy.model, "logits_to_keep"):
-            arguments["logits_to_keep"] = keep
-        if accepts_argument(self.anatomy.model, "position_ids"):
-            arguments["position_ids"] = self._positions(cache, index.depth[:, first:], valid)
-        recurrent = dispatched(self.sites, self.anatomy.ops, cache, index) if cache.recurrent else nullcontext()
+        geometry = self.geometry(cache, index, first, alone)
+        arguments = self.arguments(cache, index.depth[:, first:], valid, keep)
         packed = narrow(self.kernels, 0 if cache.fixed else ids.numel())  # which it chooses by measured times
-        with model_lock(self.anatomy.model), packed, recurrent:
-            if self.manner == "explicit":
-                mask = self._mask(geometry)
-                logits: Tensor = self.anatomy.model(input_ids=ids, attention_mask=mask, **arguments).logits
-            else:
-                with tree_attention(self.anatomy.config, geometry):
-                    logits = self.anatomy.model(input_ids=ids, **arguments).logits
+        with self.ready(), packed:
+            logits = self.forward(cache, ids, geometry, arguments, Branches(index))
         all_came = isinstance(keep, Tensor) and "logits_to_keep" not in arguments
         return logits[:, keep] if all_came else logits
+
+    def geometry(self, cache: SlotCache, index: TreeIndex, first: int, alone: bool) -> PassGeometry:
+        """The geometry of a pass over the nodes from `first` on; `alone` as in the class."""
+        holes = None if cache.holes is None else cache.holes[:, : cache.visible]
+        nodes = index.nodes - first
+        exact = cache.fixed and nodes > 1 and cache.length.device.type == "cpu"  # elsewhere float64 costs too much
+        return PassGeometry(cache.length, index.ancestor[:, first:], index.depth, cache.visible, alone, holes, exact)
+
+    def arguments(self, cache: SlotCache, depth: Tensor, valid: Tensor | None, keep: Tensor | int) -> dict[str, Any]:
+        """The arguments of the model's forward beside ids and mask, for nodes at `depth [batch, node]`."""
+        arguments: dict[str, Any] = {self.cache_argument: cache, "use_cache": True}
+        if self.keeps_logits:
+            arguments["logits_to_keep"] = keep
+        if self.takes_positions:
+            arguments["position_ids"] = self._positions(cache, depth, valid)
+        return arguments
+
+    @contextmanager
+    def ready(self) -> Iterator[None]:
+        """Inside the block `forward` runs: the model attends through our attention, its operations through ours."""
+        ours = tree_attention(self.anatomy.config) if self.manner == "interface" else nullcontext()
+        with model_lock(self.anatomy.model), ours, dispatched(self.sites):
+            yield
+
+    def forward(
+        self, cache: SlotCache, ids: Tensor, geometry: PassGeometry, arguments: dict[str, Any], branches: Branches
+    ) -> Tensor:
+        """The model's logits; torch can trace it. `branches` is the tree, for recurrent layers."""
+        if self.manner == "explicit":
+            arguments = {**arguments, "attention_mask": self._mask(geometry)}
+        with presented(geometry), running(self.anatomy.ops, cache, branches):
+            logits: Tensor = self.anatomy.model(input_ids=ids, **arguments).logits
+        return logits
 
     def _positions(self, cache: SlotCache, depth: Tensor, valid: Tensor | None) -> Tensor:
         """Position ids of nodes at `depth`: `[batch, node]`, or `[axes, batch, node]`."""

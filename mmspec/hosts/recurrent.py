@@ -65,6 +65,16 @@ class RecurrentLayer(LinearAttentionCacheLayerMixin):
         """Copy the committed states of another cache's layer."""
         self.operations = {key: OperationState(each.op, _copied(each.state)) for key, each in other.operations.items()}
 
+    def load(self, other: "RecurrentLayer") -> None:
+        """`copy`, in place where there is a state already."""
+        for key, each in other.operations.items():
+            own = self.operations.get(key)
+            if own is None or own.state is None or each.state is None:
+                with torch.inference_mode(False):
+                    self.operations[key] = OperationState(each.op, _copied(each.state))
+            else:
+                own.state.copy_(each.state)
+
     def adopt(self, kind: str, states: dict[int, Tensor | None]) -> None:
         """Copy states of a kind that transformers computed."""
         for number, state in states.items():

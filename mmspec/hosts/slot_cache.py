@@ -43,6 +43,14 @@ class SlotLayer(CacheLayerMixin):
         """Copy keys and values into larger tensors."""
         self.keys, self.values = _longer(self.keys, capacity), _longer(self.values, capacity)
 
+    def load(self, other: "SlotLayer") -> None:
+        """Copy the keys and values of another layer, which has at most as many slots."""
+        if not self.is_initialized:
+            with torch.inference_mode(False):
+                self.lazy_initialization(other.keys, other.values)
+        self.keys.narrow(2, 0, other.keys.shape[2]).copy_(other.keys)
+        self.values.narrow(2, 0, other.values.shape[2]).copy_(other.values)
+
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
@@ -154,9 +162,19 @@ class SlotCache(Cache):
             self.visible = min(self.most, _blocks(self.longest + first + nodes) + BLOCK)
         self.reserve(self.visible)
         if self.start is None:
-            slots = self.length[:, None] + torch.arange(first, first + nodes, device=self.length.device)
-            # Invalid nodes may lie beyond the end; they are written into the last slot, which is never committed.
-            self.slots = slots.clamp(max=self.most - 1)
+            self._place(first, nodes)
+
+    def open_static(self, nodes: int) -> None:
+        """`open` for a pass whose shapes do not depend on lengths: it attends over all slots, and torch can trace it."""
+        self.running = None
+        for layer in self.recurrent.values():
+            layer.open()
+        self._place(0, nodes)
+
+    def _place(self, first: int, nodes: int) -> None:
+        slots = self.length[:, None] + torch.arange(first, first + nodes, device=self.length.device)
+        # Invalid nodes may lie beyond the end; they are written into the last slot, which is never committed.
+        self.slots = slots.clamp(max=self.most - 1)
 
     def reserve(self, slots: int) -> None:
         """Allocate at least so many slots (never more than `most`)."""
@@ -170,6 +188,12 @@ class SlotCache(Cache):
 
     def commit(self, path: Tensor, count: Tensor) -> None:
         """Keep node 0 and the first `count - 1` nodes of `path [batch, depth]`; rows with count 0 keep nothing."""
+        self.keep(path, count)
+        self.length = self.length + count
+        self.longest += path.shape[1] + 1
+
+    def keep(self, path: Tensor, count: Tensor) -> None:
+        """`commit` without the lengths."""
         if self.scratch and path.shape[1]:  # the accepted nodes of a chain are in the right slots already
             order = torch.arange(1, path.shape[1] + 1, device=path.device)
             destination = self.length[:, None] + order
@@ -178,8 +202,26 @@ class SlotCache(Cache):
             for layer in self.owning:
                 layer.write(destination, *layer.read(source))
         self.commit_states(KeptNodes.along(path, count))
-        self.length = self.length + count
-        self.longest += path.shape[1] + 1
+
+    def load(self, other: "SlotCache") -> None:
+        """Copy what another cache of the same layers holds into this one, in place where this one holds something.
+
+        Args:
+            other: A cache with as many rows, and at most as many slots.
+        """
+        pairs = [(mine, its) for mine, its in zip(self.layers, other.layers, strict=True)]
+        self.reserve(self.most)
+        for mine, its in pairs:
+            if isinstance(mine, SlotLayer) and isinstance(its, SlotLayer) and its.is_initialized:
+                mine.load(its)
+        for number, layer in self.recurrent.items():
+            layer.load(other.recurrent[number])
+        self.length.copy_(other.length)
+        self.shift = _written(self.shift, other.shift)
+        if other.holes is not None:
+            padded = torch.nn.functional.pad(other.holes, (0, self.most - other.holes.shape[1]))
+            self.holes = _written(self.holes, padded)
+        self.start, self.visible = None, self.most
 
     def commit_states(self, kept: KeptNodes) -> None:
         """Advance every recurrent state over the kept nodes of the last pass; keys are not moved."""
@@ -230,3 +272,11 @@ def _longer(states: Tensor, capacity: int) -> Tensor:
         longer = states.new_zeros(*states.shape[:2], capacity, states.shape[3])
     longer.narrow(2, 0, states.shape[2]).copy_(states)
     return longer
+
+
+def _written(mine: Tensor | None, values: Tensor) -> Tensor:
+    """`values` in a tensor of ours: the one that there is if it has their shape, so that its address stays."""
+    if mine is None or mine.shape != values.shape:
+        with torch.inference_mode(False):
+            return values.clone()
+    return mine.copy_(values)

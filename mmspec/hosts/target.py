@@ -5,7 +5,7 @@ attention pattern of a model comes from transformers' masks, and the self-check 
 goes through the model exactly.
 """
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +18,7 @@ from mmspec.core.types import Draft, Prefill, TargetOutput
 from mmspec.hosts import prefill, prompt
 from mmspec.hosts.anatomy import Anatomy
 from mmspec.hosts.attention import model_lock
+from mmspec.hosts.captured_pass import CapturedTransformersPass, bucket, same_shape
 from mmspec.hosts.devices import half_on_gpu
 from mmspec.hosts.export import export, refuse_cache
 from mmspec.hosts.linear import renew
@@ -156,6 +157,14 @@ class TransformersTarget:
     @torch.inference_mode()
     def commit(self, cache: TransformersTargetCache, path: Tensor, count: Tensor) -> None:
         cache.slots.commit(path, count)
+
+    def capture_key(self, cache: TransformersTargetCache) -> Hashable:
+        return same_shape(cache.slots)
+
+    def captured_pass(self, cache: TransformersTargetCache, index: TreeIndex | None) -> CapturedTransformersPass:
+        slots = cache.slots
+        own = SlotCache(self.anatomy.layers(), len(slots.length), bucket(slots.most), slots.length.device, fixed=True)
+        return CapturedTransformersPass(cache.passes, own, index)
 
     def truncate(self, cache: TransformersTargetCache, length: Tensor) -> None:
         if cache.slots.recurrent:

@@ -6,13 +6,14 @@ is the only one that writes states.
 """
 
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor
 
 from mmspec.core.distributions import take_nodes
+from mmspec.core.once import once
 from mmspec.core.transfer import on_device
 from mmspec.core.tree import TreeIndex
 
@@ -50,7 +51,7 @@ class Branches:
         """`[batch, node, node]` bool, or `[1, node, node]`: `[b, i, j]`: j is i or an ancestor of i."""
         return self.index.ancestor
 
-    @cached_property
+    @once
     def _sums(self) -> Tensor:
         return self.ancestor.double()
 
@@ -121,7 +122,7 @@ class KeptNodes:
         """The kept nodes for the arguments of `Target.commit`."""
         return KeptNodes(torch.nn.functional.pad(path.clamp(min=0), (1, 0)), count)
 
-    @cached_property
+    @once
     def mask(self) -> Tensor:
         """`[batch, step]` bool: the entries of `nodes` that are kept."""
         return torch.arange(self.nodes.shape[1], device=self.nodes.device) < self.count[:, None]
@@ -143,12 +144,12 @@ class KeptNodes:
             self._outside[nodes] = ~(each & self.mask[..., None]).any(1)
         return self._outside[nodes]
 
-    @cached_property
+    @once
     def _last(self) -> tuple[Tensor, Tensor]:
         """The last kept node `[batch, 1]`, and the rows that keep none `[batch]` bool, for which it is arbitrary."""
         return self.nodes.gather(1, (self.count - 1).clamp(min=0)[:, None]), self.count == 0
 
-    @cached_property
+    @once
     def _outside(self) -> dict[int, Tensor]:
         return {}
 

@@ -1,0 +1,101 @@
+"""What a round changes: the rows' units and how far each row is, as tensors alone.
+
+The functions are pure but for the history, which is written in place. They have no host sync and no shape that depends
+on data, so that the eager loop and a captured round share them.
+"""
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from mmspec.core.distributions.distribution import take_nodes, where_nodes
+from mmspec.core.nonfinite import first_nonfinite
+from mmspec.core.types import Draft, Scores, Verdict
+
+
+@dataclass(frozen=True)
+class Live:
+    """The rows of a call between two rounds; a captured round holds the numbers on the device, too.
+
+    Attributes:
+        history: `[batch, column, *unit]`: prompt, emitted units, room for more; the last column is scratch.
+        emitted: `[batch]` int64: units emitted so far, the root included.
+        root: `[batch, *unit]`: the last known unit.
+        done: `[batch]` bool: rows that are finished.
+        nonfinite: `[batch]` int64: the first new unit whose scores were not finite, or `nonfinite.NOWHERE`.
+        pads: `[batch]` int64: how many of the prompt's units are padding.
+        prompt_length: Units of the prompt in `history`, padding included; a number, or int64 without axes.
+        limit: Units wanted per row; likewise.
+        ends: `[n]` int64: unit ids that end a row.
+        context: Most units of a row, prompt included; None: no bound.
+    """
+
+    history: Tensor
+    emitted: Tensor
+    root: Tensor
+    done: Tensor
+    nonfinite: Tensor
+    pads: Tensor
+    prompt_length: Tensor | int
+    limit: Tensor | int
+    ends: Tensor
+    context: int | None = None
+
+    @property
+    def known(self) -> Tensor:
+        """Known units of `history`, the prompt and its padding included: `[batch]` int64."""
+        return self.emitted + self.prompt_length
+
+    @property
+    def room(self) -> Tensor:
+        """How deep each row may draft, within limit (the bonus unit excluded) and context: `[batch]`; 0 if done."""
+        room = self.limit - self.emitted - 1
+        if self.context is not None:
+            room = torch.minimum(room, self.context - self.known + self.pads)
+        return torch.where(self.done, 0, room.clamp(min=0))
+
+    def checked(self, draft: Draft, scores: Scores, verdict: Verdict) -> "Live":
+        """The first position of every row that is not finite is remembered."""
+        where = first_nonfinite(draft, scores, verdict, self.emitted, self.done)
+        return replace(self, nonfinite=torch.minimum(self.nonfinite, where))
+
+    def appended(self, draft: Draft, verdict: Verdict, most: int | None = None) -> tuple["Live", Tensor]:
+        """Emit the accepted path and one more unit, up to an end unit, the limit or `most`: rows, counts `[batch]`."""
+        if not verdict.path.shape[1]:
+            return self._appended_one(verdict.unit)
+        slot = torch.arange(verdict.path.shape[1] + 1, device=self.emitted.device)
+        path = take_nodes(draft.units, verdict.path.clamp(min=0))
+        last = verdict.unit[:, None]
+        new = where_nodes(slot < verdict.length[:, None], torch.cat([path, last], 1), last)
+        count = torch.minimum(verdict.length + 1, self.limit - self.emitted)
+        count = count if most is None else count.clamp(max=most)
+        count = torch.where(self.done, 0, count)
+        done = self.done
+        if len(self.ends):
+            ends = torch.isin(new, self.ends) & (slot < count[:, None])
+            first = torch.where(ends.any(1), ends.int().argmax(1), len(slot))
+            done = done | (first < len(slot))
+            count = torch.minimum(count, first + 1)
+        self._write(new, slot < count[:, None], self.known[:, None] + slot)
+        latest = take_nodes(new, (count - 1).clamp(min=0)[:, None])[:, 0]
+        return self._advanced(latest, count > 0, count, done), count
+
+    def _appended_one(self, unit: Tensor) -> tuple["Live", Tensor]:
+        """`appended` for rounds without a draft, at a fraction of the cost: every active row emits one unit."""
+        active, done = ~self.done, self.done
+        self._write(unit[:, None], active[:, None], self.known[:, None])
+        if len(self.ends):
+            done = done | torch.isin(unit, self.ends)
+        return self._advanced(unit, active, active.long(), done), active.long()
+
+    def _write(self, new: Tensor, kept: Tensor, where: Tensor) -> None:
+        """Write units at `where`; those that are not kept go to the scratch column."""
+        where = torch.where(kept, where, self.history.shape[1] - 1)
+        shape = (*where.shape, *(1,) * (new.dim() - 2))
+        self.history.scatter_(1, where.reshape(shape).expand_as(new), new)
+
+    def _advanced(self, latest: Tensor, active: Tensor, count: Tensor, done: Tensor) -> "Live":
+        root = torch.where(active.reshape(-1, *(1,) * (latest.dim() - 1)), latest, self.root)
+        emitted = self.emitted + count
+        return replace(self, root=root, emitted=emitted, done=done | (emitted >= self.limit))

@@ -1,0 +1,75 @@
+"""A round as a function: rows, draft and scores in; rows after the round and what was decided out.
+
+The eager loop (`mmspec.core.decoder`) and captured rounds (`mmspec.core.captured`) call the same function.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from mmspec.core.live import Live
+from mmspec.core.noise import Noise, Round, Substream
+from mmspec.core.rules.rule import Rule
+from mmspec.core.types import Draft, Scores, Step
+
+
+def decided(
+    live: Live, draft: Draft, scores: Scores, rule: Rule, round: Round, most: int | None = None
+) -> tuple[Live, Step]:
+    """Accept, and append what was accepted to the rows.
+
+    Args:
+        live: The rows.
+        draft: The rooted draft.
+        scores: The target's distributions at its nodes.
+        rule: Decides which nodes are accepted.
+        round: The round's noise.
+        most: Most units that a row may emit; None: no bound.
+
+    Returns:
+        The rows after the round, and the round itself.
+    """
+    verdict = rule.accept(draft, scores, round)
+    after, count = live.checked(draft, scores, verdict).appended(draft, verdict, most)
+    return after, Step(draft, scores, verdict, count)
+
+
+@dataclass(frozen=True)
+class DrawnNoise:
+    """Noise by position that was drawn before the round: Exp(1) of consecutive positions, `[batch, position, size]`.
+
+    Only the exponential race of a dense distribution can read it.
+    """
+
+    numbers: Tensor
+
+    def substream(self, substream: Substream) -> "DrawnNoise":
+        if substream is not Substream.UNIT:
+            raise ValueError("noise that was drawn before the round has one substream, that of units")
+        return self
+
+    def at(self, index: Tensor) -> Noise:
+        raise ValueError("noise that was drawn before the round is addressed by position alone")
+
+    def exponential(self, size: int) -> Tensor:
+        return self.numbers[..., :size]
+
+    def exponential_at(self, ids: Tensor) -> Tensor:
+        raise ValueError("noise that was drawn before the round needs a dense distribution")
+
+    def uniform(self) -> Tensor:
+        raise ValueError("noise that was drawn before the round has exponentials only")
+
+    def normal(self, *unit: int) -> Tensor:
+        raise ValueError("noise that was drawn before the round has exponentials only")
+
+
+@dataclass(frozen=True)
+class DrawnSource:
+    """A source with the numbers of one round, `[batch, deepest + 1, size]`; what only calls need raises."""
+
+    numbers: Tensor
+
+    def by_position(self, emitted: Tensor, host_emitted: Any, deepest: int) -> Noise:
+        return DrawnNoise(self.numbers[:, : deepest + 1])

@@ -1,0 +1,66 @@
+"""The pass of a transformers model as functions of tensors, over a cache of its own: `core.capabilities.CapturedPass`.
+
+Nothing in it depends on how far the rows are, so that torch traces it once and a CUDA graph can hold it.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mmspec.core.tree import TreeIndex
+from mmspec.core.types import Draft, TargetOutput
+from mmspec.hosts.passes import Passes
+from mmspec.hosts.slot_cache import SlotCache
+from mmspec.hosts.tree_op import Branches
+
+
+class CapturedTransformersPass:
+    """A pass over as many nodes as the round has.
+
+    Args:
+        passes: Runs the model.
+        slots: An empty cache that becomes this pass's own.
+        index: The tree of every pass; None: each pass brings its own.
+    """
+
+    def __init__(self, passes: Passes, slots: SlotCache, index: TreeIndex | None) -> None:
+        self.passes, self.slots, self.index = passes, slots, index
+        self._branches = None if index is None else Branches(index)
+
+    def load(self, cache: Any) -> None:
+        """Copy a call's cache into this one; the call goes on with this one."""
+        self.slots.load(cache.slots)
+        cache.slots = self.slots
+
+    @contextmanager
+    def ready(self) -> Iterator[None]:
+        with self.passes.ready():
+            yield
+
+    def verify(self, draft: Draft) -> TargetOutput:
+        slots, index = self.slots, draft.index
+        slots.scratch = not index.is_chain
+        slots.open_static(draft.nodes)
+        geometry = self.passes.geometry(slots, index, 0, False)
+        arguments = self.passes.arguments(slots, index.depth, draft.valid, 0)
+        branches = self._branches if self._branches is not None else Branches(index)
+        return TargetOutput(logits=self.passes.forward(slots, draft.units, geometry, arguments, branches))
+
+    def commit(self, path: Tensor, count: Tensor) -> None:
+        self.slots.keep(path, count)
+        self.slots.length.add_(count)
+
+
+def bucket(slots: int) -> int:
+    """So many slots, rounded up to a power of two: few buckets, so that few rounds are compiled."""
+    return max(256, 1 << (slots - 1).bit_length())
+
+
+def same_shape(slots: SlotCache) -> tuple[Any, ...]:
+    """What two caches must share for one captured pass to serve both."""
+    first = next(iter(slots.owning), None)
+    held = None if first is None else (first.keys.dtype, first.keys.device)
+    return len(slots.length), bucket(slots.most), slots.holes is None, slots.shift.shape, held, torch.get_default_dtype()
