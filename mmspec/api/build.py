@@ -107,7 +107,12 @@ def rebound(decoder: Decoder, k: int) -> Decoder:
     """The same decoder with drafter and rule bound again, and with another `k`."""
     policy = None if isinstance(decoder.policy, Fixed) else decoder.policy
     drafter = None if isinstance(decoder.drafter, NoDraft) else decoder.drafter
-    said: dict[str, Any] = {"name": decoder.name, "why": decoder.why, "shape": decoder.shape, "compile": decoder.compile}
+    said: dict[str, Any] = {
+        "name": decoder.name,
+        "why": decoder.why,
+        "shape": decoder.shape,
+        "compile": decoder.compile,
+    }
     return Decoder(decoder.target, drafter, decoder.rule, k=k, policy=policy, **said)
 
 

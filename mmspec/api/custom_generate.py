@@ -9,6 +9,7 @@ from mmspec.api.build import decoder_for
 from mmspec.api.generation import runner
 from mmspec.api.mistakes import UNCALLED
 from mmspec.api.stopping import with_stop_strings
+from mmspec.core.capture import Compile
 from mmspec.core.decoder import Decoder
 from mmspec.core.one_shape import Shape
 
@@ -26,6 +27,7 @@ def custom_generate(
     seed: int | None = None,
     noise: str | None = None,
     shape: Shape = None,
+    compile: Compile = None,
     streamer: Any = None,
     tokenizer: Any = None,
     **options: Any,
@@ -46,6 +48,7 @@ def custom_generate(
         seed: As in `mmspec.enable`.
         noise: As in `mmspec.enable`.
         shape: As in `mmspec.enable`.
+        compile: As in `mmspec.enable`. The returned function keeps what it compiled: use it again.
         streamer: A streamer.
         tokenizer: The model's tokenizer, for `generate(stop_strings=…)`. Stop strings must be an argument of
             `generate`: transformers refuses those of a generation configuration before this function is called. With
@@ -69,9 +72,17 @@ def custom_generate(
     if tokenizer is not None and "assistant_tokenizer" in options:
         options["tokenizer"] = tokenizer
 
+    parts = {"drafter": drafter, "rule": rule, "k": k, "policy": policy, "shape": shape, "compile": compile}
+    compiled = dict[int, tuple[Any, Decoder]]()
+
     def decoder_of(model: Any) -> Decoder:
-        parts = {"drafter": drafter, "rule": rule, "k": k, "policy": policy, "shape": shape}
-        return decoder_for(model, method, **parts, options=options, beside=BESIDE)
+        kept = compiled.get(id(model))
+        if kept is not None:
+            return kept[1]
+        decoder = decoder_for(model, method, **parts, options=options, beside=BESIDE)
+        if decoder.compile:
+            compiled[id(model)] = model, decoder  # the model, too, so that its id stays its own
+        return decoder
 
     run = runner(decoder_of, lambda report: None, noise=noise, seed=seed, streamer=streamer)
 

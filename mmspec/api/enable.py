@@ -17,6 +17,7 @@ from mmspec.api.generation import noise_of, runner
 from mmspec.api.mistakes import refuse_non_models
 from mmspec.api.refusals import refuse_arguments, refuse_inputs, refuse_settings
 from mmspec.api.stopping import with_stop_strings
+from mmspec.core.capture import Compile
 from mmspec.core.decoder import Decoder
 from mmspec.core.one_shape import Shape
 from mmspec.core.report import Report
@@ -121,6 +122,7 @@ def enable(
     seed: int | None = None,
     noise: str | None = None,
     shape: Shape = None,
+    compile: Compile = None,
     **options: Any,
 ) -> Enabled:
     """Let a live transformers model speculate in `generate`, or a live diffusers pipeline in its call.
@@ -149,6 +151,11 @@ def enable(
             float32 only. Mixtures of experts whose products depend on how many tokens an expert gets cannot keep it;
             on a GPU, trees keep it as far as attention does not depend on the slots in which keys lie; recurrent
             layers keep it up to the rounding of their float32 states.
+        compile: Whether rounds are captured: compiled as one function, and on CUDA replayed as one graph. True: where
+            that is possible; what cannot be captured runs as without it, with a warning that says why. `auto`: where it
+            is faster on this machine, measured in the first call of every shape. Compiled rounds have one shape; a text
+            equals that of the compiled `plain` of its width to the bit, and that of rounds that are not compiled up to
+            near-ties. The first call of a shape compiles for seconds to minutes.
         **options: Options of drafter, rule and policy.
 
     Returns:
@@ -168,12 +175,13 @@ def enable(
     refuse_non_models(model)
     fitting = installed().adapters_for(model)
     if fitting:
-        others = {"drafter": drafter, "rule": rule, "policy": policy, "seed": seed, "noise": noise, "shape": shape}
+        others = {"drafter": drafter, "rule": rule, "policy": policy, "seed": seed, "noise": noise}
+        others |= {"shape": shape, "compile": compile}
         handle: Enabled = adapters.enabled(model, fitting, method, k, others, options)
         return handle
     if "generate" in getattr(model, "__dict__", {}):
         raise ValueError("this model's generate is already replaced; call disable() first")
-    parts = {"drafter": drafter, "rule": rule, "k": k, "policy": policy, "shape": shape}
+    parts = {"drafter": drafter, "rule": rule, "k": k, "policy": policy, "shape": shape, "compile": compile}
     decoder = decoder_for(model, method, **parts, options=options, beside=("seed", "noise"))
     enabled = Enabled(model, decoder, seed, noise_of(decoder, noise, seed))
     model.__dict__["generate"] = enabled.generate

@@ -6,7 +6,7 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase, ProcessorMixin
 
-ARGUMENTS = ("method", "drafter", "rule", "k", "policy", "shape")
+ARGUMENTS = ("method", "drafter", "rule", "k", "policy", "shape", "compile")
 """Arguments of `enable`, `custom_generate` and `Pipeline.use` beside the options of drafter, rule and policy."""
 
 MEANT = {

@@ -17,6 +17,7 @@ from torch import Generator
 
 from mmspec.api.build import decoder_for, rebound
 from mmspec.api.saved import draft_model_of, pipeline_class_in, restored, save_method
+from mmspec.core.capture import Compile
 from mmspec.core.decoder import Decoder
 from mmspec.core.one_shape import Shape
 from mmspec.hosts.devices import refuse_device
@@ -134,6 +135,7 @@ class Pipeline(DiffusionPipeline):
         k: int | None = None,
         policy: Any = None,
         shape: Shape = None,
+        compile: Compile = None,
         **options: Any,
     ) -> Self:
         """Choose the method, and replace an earlier choice; arguments as in `mmspec.enable`.
@@ -141,7 +143,8 @@ class Pipeline(DiffusionPipeline):
         Raises:
             ValueError: A name, an option or the combination is wrong.
         """
-        parts = {"drafter": drafter, "rule": rule, "k": k, "policy": policy, "shape": shape, "options": options}
+        parts = {"drafter": drafter, "rule": rule, "k": k, "policy": policy, "shape": shape, "compile": compile}
+        parts["options"] = options
         self._decoder = decoder_for(getattr(self, self.target_module), method, beside=LOADING, **parts)
         self._use_arguments = {"method": method, **parts}
         self._bound_device = self._execution_device

@@ -15,6 +15,7 @@ from torch import nn
 
 from mmspec import shipped
 from mmspec.core.capabilities import DraftsWithModel, RunsModel, Wrapper
+from mmspec.core.capture import checked_compile
 from mmspec.core.one_shape import NAMES
 from mmspec.files import save_text
 from mmspec.hosts.loading import PREFIX
@@ -26,7 +27,7 @@ from mmspec.registry.warn import warn
 FILE = "speculation.json"
 DRAFTER = "drafter"
 """The folder of a saved draft model."""
-KEYS = ("method", "drafter", "rule", "k", "policy", "shape", "options")
+KEYS = ("method", "drafter", "rule", "k", "policy", "shape", "compile", "options")
 LONGEST = 2**16
 """Most bytes of the file."""
 FILES = ("model", "tokenizer", "assistant_tokenizer", "corpus")
@@ -67,7 +68,9 @@ def save_method(folder: Path, arguments: Mapping[str, Any], drafter: Any) -> Non
     """
     file = folder / FILE
     file.unlink(missing_ok=True)
-    chosen = {key: value for key, value in arguments.items() if value not in (None, {}, "auto")}
+    chosen = {
+        key: value for key, value in arguments.items() if value not in (None, {}) and (key, value) != ("method", "auto")
+    }
     if not chosen:
         return
     model, named = draft_model_of(drafter), chosen.get("drafter")
@@ -132,6 +135,7 @@ def _checked(settings: Any, folder: Path) -> dict[str, Any]:
     if k is not None and (isinstance(k, bool) or not isinstance(k, int) or not 0 <= k < LONGEST):
         raise ValueError(f"k is {k!r}")
     _refuse_shape(settings.get("shape"))
+    checked_compile(settings.get("compile"))
     if policy is not None and not (isinstance(policy, str) and _WORD.fullmatch(policy)):
         raise ValueError(f"the policy is {policy!r}, which has no name")
     if drafter is not None and not _is_named(drafter) and not (drafter == DRAFTER and (folder / DRAFTER).is_dir()):

@@ -100,7 +100,7 @@ class Captures:
         except Exception as error:
             if strict():
                 raise
-            self._refused = True
+            self._refused, state.captured = True, None
             self._shapes.clear()  # frees what the buffers hold
             warn(f"rounds are not captured, and run eagerly: {_in_a_line(error)}")
         state.eager = state.captured is None
@@ -154,7 +154,8 @@ class Captures:
     def _eager_round(self, state: State, plan: Plan) -> Scores:
         """A round that changes nothing, by the eager loop's parts."""
         live = replace(state.live, done=torch.ones_like(state.done), history=state.history.clone())
-        index = TreeIndex.chain(plan.nodes, state.emitted.device) if plan.index is None else plan.index
+        star = TreeIndex.static([-1] + [0] * (plan.nodes - 1), state.emitted.device)
+        index = star if plan.index is None else plan.index
         units = state.root[:, None].expand(-1, plan.nodes)
         draft = Draft(units, index, torch.ones_like(units, dtype=torch.bool))
         output = self.target.verify(state.cache, draft)
@@ -204,14 +205,20 @@ def _bucket(columns: int) -> int:
 
 def _warp_key(warp: Warp) -> Hashable:
     """What a plan bakes in of a warp. Processors of one class with equal settings are the same."""
-    settings = tuple((type(p), *((name, _frozen(value)) for name, value in sorted(vars(p).items()))) for p in warp.processors)
+    settings = tuple(
+        (type(p), *((name, _frozen(value)) for name, value in sorted(vars(p).items()))) for p in warp.processors
+    )
     return settings, warp.sample, warp.guidance, None if warp.forced is None else _frozen(warp.forced)
 
 
 def _frozen(value: Any) -> Hashable:
+    """A processor's setting as a key; objects that are not plain data are told apart by who they are."""
     if isinstance(value, Tensor):
-        return tuple(value.shape), tuple(value.flatten().tolist())
-    return value if isinstance(value, int | float | str | None) else id(value)
+        return str(value.dtype), tuple(value.shape), tuple(value.flatten().tolist())
+    if isinstance(value, list | tuple):
+        return tuple(map(_frozen, value))
+    plain = isinstance(value, int | float | str | None | torch.device | torch.dtype)
+    return value if plain else id(value)
 
 
 def _in_a_line(error: Exception) -> str:

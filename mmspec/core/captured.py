@@ -88,7 +88,7 @@ class CapturedRound:
         done = self.live.done.clone()
         self.live.done.fill_(True)
         self.units[:] = self.live.root[:, None]
-        self.parent.copy_(torch.arange(-1, self.plan.nodes - 1, device=done.device).expand_as(self.parent))
+        self.parent[:, 1:] = 0
         try:
             yield
         finally:

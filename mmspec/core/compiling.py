@@ -8,6 +8,9 @@ import torch
 
 Result = TypeVar("Result")
 
+BACKEND = "inductor"
+"""torch's compiler. `eager` only traces, so that tests of what can be traced take no compiler."""
+
 WARM_RUNS = 3
 """Runs before a graph is recorded: libraries choose algorithms and allocate workspaces in the first ones."""
 
@@ -25,9 +28,11 @@ class Compiled(Generic[Result]):
         assert isinstance(method, MethodType)
         own: Any = method.__func__
         # torch counts recompilations by code object: a copy keeps those of one plan from another's.
-        function = FunctionType(own.__code__.replace(), own.__globals__, own.__name__, own.__defaults__, own.__closure__)
+        function = FunctionType(
+            own.__code__.replace(), own.__globals__, own.__name__, own.__defaults__, own.__closure__
+        )
         self._function: Callable[[], Result] = torch.compile(
-            MethodType(function, method.__self__), fullgraph=True, dynamic=False
+            MethodType(function, method.__self__), fullgraph=True, dynamic=False, backend=BACKEND
         )
         self._device = device
         self._graph: torch.cuda.CUDAGraph | None = None

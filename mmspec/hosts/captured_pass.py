@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from mmspec.core.tree import TreeIndex
@@ -37,6 +36,8 @@ class CapturedTransformersPass:
 
     @contextmanager
     def ready(self) -> Iterator[None]:
+        # Eager passes may have run over the same cache; traced code holds to these two.
+        self.slots.start, self.slots.visible = None, self.slots.most
         with self.passes.ready():
             yield
 
@@ -52,15 +53,3 @@ class CapturedTransformersPass:
     def commit(self, path: Tensor, count: Tensor) -> None:
         self.slots.keep(path, count)
         self.slots.length.add_(count)
-
-
-def bucket(slots: int) -> int:
-    """So many slots, rounded up to a power of two: few buckets, so that few rounds are compiled."""
-    return max(256, 1 << (slots - 1).bit_length())
-
-
-def same_shape(slots: SlotCache) -> tuple[Any, ...]:
-    """What two caches must share for one captured pass to serve both."""
-    first = next(iter(slots.owning), None)
-    held = None if first is None else (first.keys.dtype, first.keys.device)
-    return len(slots.length), bucket(slots.most), slots.holes is None, slots.shift.shape, held, torch.get_default_dtype()

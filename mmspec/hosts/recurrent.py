@@ -9,6 +9,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor
 from transformers.cache_utils import LinearAttentionCacheLayerMixin
 
@@ -60,6 +61,7 @@ class RecurrentLayer(LinearAttentionCacheLayerMixin):
             else:
                 operation.state.copy_(state)  # in place: its address stays
             operation.stash = None
+        self._calls.clear()
 
     def copy(self, other: "RecurrentLayer") -> None:
         """Copy the committed states of another cache's layer."""

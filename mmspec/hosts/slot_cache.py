@@ -20,6 +20,8 @@ from mmspec.hosts.tree_op import Branches, KeptNodes, TreeOp
 
 BLOCK = 64
 """Slots are allocated, and attended over, in multiples of so many."""
+SMALLEST_BUCKET = 256
+"""The fewest slots of a captured pass."""
 
 
 class SlotLayer(CacheLayerMixin):
@@ -111,10 +113,12 @@ class SlotCache(Cache):
         scratch: Whether the last pass was over a tree, so that a commit must gather the accepted nodes.
         recurrent: The recurrent layers by layer number.
         running: The recurrent layer that called the cache last in this pass.
+        in_place: Whether every tensor keeps its address, because a captured pass reads it.
     """
 
     def __init__(self, layers: Sequence[Any], rows: int, most: int, device: torch.device, fixed: bool = False) -> None:
         self.fixed = fixed
+        self.in_place = False
         self.most, self.capacity = _blocks(most), 0
         self.free_to_read = device.type == "cpu"
         self.longest = 0
@@ -165,7 +169,7 @@ class SlotCache(Cache):
             self._place(first, nodes)
 
     def open_static(self, nodes: int) -> None:
-        """`open` for a pass whose shapes do not depend on lengths: it attends over all slots, and torch can trace it."""
+        """`open` for a pass over all slots, whose shapes do not depend on lengths; torch can trace it."""
         self.running = None
         for layer in self.recurrent.values():
             layer.open()
@@ -189,8 +193,15 @@ class SlotCache(Cache):
     def commit(self, path: Tensor, count: Tensor) -> None:
         """Keep node 0 and the first `count - 1` nodes of `path [batch, depth]`; rows with count 0 keep nothing."""
         self.keep(path, count)
-        self.length = self.length + count
+        self.set_length(self.length + count)
         self.longest += path.shape[1] + 1
+
+    def set_length(self, length: Tensor) -> None:
+        """Let every row have its first `length [batch]` units."""
+        if self.in_place:
+            self.length.copy_(length)
+        else:
+            self.length = length
 
     def keep(self, path: Tensor, count: Tensor) -> None:
         """`commit` without the lengths."""
@@ -202,6 +213,29 @@ class SlotCache(Cache):
             for layer in self.owning:
                 layer.write(destination, *layer.read(source))
         self.commit_states(KeptNodes.along(path, count))
+
+    def empty_bucket(self, layers: Sequence[Any]) -> "SlotCache":
+        """An empty cache for the same rows, with slots for all calls of this one's bucket.
+
+        Args:
+            layers: As in the class.
+        """
+        with torch.inference_mode(False):
+            own = SlotCache(layers, len(self.length), self.bucket, self.length.device, fixed=True)
+        own.in_place = True
+        return own
+
+    @property
+    def bucket(self) -> int:
+        """The slots, rounded up to a power of two: few buckets, so that few passes are captured."""
+        return max(SMALLEST_BUCKET, 1 << (self.most - 1).bit_length())
+
+    @property
+    def captured_shape(self) -> tuple[Any, ...]:
+        """What two caches of a model share if one captured pass can serve both."""
+        first = next(iter(self.owning), None)
+        held = None if first is None else (first.keys.dtype, first.keys.device)
+        return len(self.length), self.bucket, self.holes is None, self.shift.shape, held
 
     def load(self, other: "SlotCache") -> None:
         """Copy what another cache of the same layers holds into this one, in place where this one holds something.

@@ -18,7 +18,7 @@ from mmspec.core.types import Draft, Prefill, TargetOutput
 from mmspec.hosts import prefill, prompt
 from mmspec.hosts.anatomy import Anatomy
 from mmspec.hosts.attention import model_lock
-from mmspec.hosts.captured_pass import CapturedTransformersPass, bucket, same_shape
+from mmspec.hosts.captured_pass import CapturedTransformersPass
 from mmspec.hosts.devices import half_on_gpu
 from mmspec.hosts.export import export, refuse_cache
 from mmspec.hosts.linear import renew
@@ -159,17 +159,15 @@ class TransformersTarget:
         cache.slots.commit(path, count)
 
     def capture_key(self, cache: TransformersTargetCache) -> Hashable:
-        return same_shape(cache.slots)
+        return cache.slots.captured_shape
 
     def captured_pass(self, cache: TransformersTargetCache, index: TreeIndex | None) -> CapturedTransformersPass:
-        slots = cache.slots
-        own = SlotCache(self.anatomy.layers(), len(slots.length), bucket(slots.most), slots.length.device, fixed=True)
-        return CapturedTransformersPass(cache.passes, own, index)
+        return CapturedTransformersPass(cache.passes, cache.slots.empty_bucket(self.anatomy.layers()), index)
 
     def truncate(self, cache: TransformersTargetCache, length: Tensor) -> None:
         if cache.slots.recurrent:
             raise NotImplementedError("a recurrent layer keeps its last state only; it cannot go back")
-        cache.slots.length = length
+        cache.slots.set_length(length)
 
     @torch.no_grad()
     def export(self, cache: TransformersTargetCache, sequences: Tensor, emitted: Tensor) -> Cache | None:
@@ -189,7 +187,7 @@ class TransformersTarget:
             if not cache.plain:
                 return None
             cache.slots = self._recomputed(cache, sequences, reached)
-        cache.slots.length = reached  # rows that were cut have more committed units
+        cache.slots.set_length(reached)  # rows that were cut have more committed units
         longest = int(emitted.max())
         ends = sequences.shape[1] - longest + emitted  # the column behind a row's last unit
         order = torch.arange(max(1, longest - int(emitted.min())), device=sequences.device)

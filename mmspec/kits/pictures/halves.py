@@ -59,4 +59,4 @@ class Halves:
 
     def truncate(self, length: Tensor) -> None:
         """A target's `truncate`: `length [rows]` counts units."""
-        self.slots.length = self.physical(length) + self.given
+        self.slots.set_length(self.physical(length) + self.given)

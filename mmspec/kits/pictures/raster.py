@@ -133,15 +133,32 @@ class Raster:
         assert isinstance(self.model, nn.Module)
         return self.model
 
+    def layers(self) -> list[DynamicLayer]:
+        """Empty cache layers for the model."""
+        return [DynamicLayer() for _ in self.model.layers]
+
+    def refuse_capture(self) -> None:
+        """Refuse what a captured pass could not run.
+
+        Raises:
+            ValueError: The weights are offloaded.
+        """
+        if hooks_of(self._module):
+            raise ValueError("offloaded weights move in every pass, which cannot be captured")
+
     def _slots(self, rows: int, most: int, device: torch.device) -> SlotCache:
-        return SlotCache([DynamicLayer() for _ in self.model.layers], rows, most, device)
+        return SlotCache(self.layers(), rows, most, device)
 
     def _pass(self, slots: SlotCache, x: Tensor, index: TreeIndex, first: int) -> Tensor:
         """Hidden states of embedded nodes `[row, node, dim]`; keys and values are written behind the committed
         slots.
         """
+        slots.open(first, x.shape[1])
+        return self.hidden(slots, x, index, first)
+
+    def hidden(self, slots: SlotCache, x: Tensor, index: TreeIndex, first: int) -> Tensor:
+        """Hidden states of a pass over slots that are opened for it; torch can trace it."""
         nodes = x.shape[1]
-        slots.open(first, nodes)
         geometry = PassGeometry(slots.length, index.ancestor[:, first:], index.depth, slots.visible)
         alone = nodes == 1 and index.is_chain and slots.start is not None and slots.holes is None
         mask = None if alone else _seen(geometry, slots, first, nodes)

@@ -5,6 +5,7 @@ unconditional half of guidance reads the prompt with everything but begin-of-tex
 padding, or a negative prompt.
 """
 
+from collections.abc import Hashable
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any
@@ -14,15 +15,18 @@ from torch import Tensor, nn
 from transformers import JanusForConditionalGeneration
 from transformers.modeling_utils import PreTrainedModel
 
+from mmspec.core.tree import TreeIndex
 from mmspec.core.types import Draft, Prefill, TargetOutput
 from mmspec.hosts import prefill, prompt
 from mmspec.hosts.anatomy import Anatomy
 from mmspec.hosts.attention import model_lock
+from mmspec.hosts.captured_pass import CapturedTransformersPass
 from mmspec.hosts.devices import half_on_gpu
 from mmspec.hosts.passes import Passes
 from mmspec.hosts.self_check import checked
 from mmspec.hosts.slot_cache import SlotCache
 from mmspec.hosts.train_mode import refuse_training
+from mmspec.kits.pictures.captured_pass import CapturedHalves
 from mmspec.kits.pictures.halves import Halves
 from mmspec_image.specs import JANUS
 
@@ -151,6 +155,14 @@ class JanusTarget:
     @torch.inference_mode()
     def commit(self, cache: Halves, path: Tensor, count: Tensor) -> None:
         cache.commit(path, count)
+
+    def capture_key(self, cache: Halves) -> Hashable:
+        return cache.slots.captured_shape
+
+    def captured_pass(self, cache: Halves, index: TreeIndex | None) -> CapturedHalves:
+        slots = cache.slots.empty_bucket(self.anatomy.layers())
+        inner = CapturedTransformersPass(self._codes, slots, index)
+        return CapturedHalves(inner, Halves(slots, cache.rows, cache.given))
 
     def truncate(self, cache: Halves, length: Tensor) -> None:
         cache.truncate(length)

@@ -1,11 +1,15 @@
 """LlamaGen (arXiv 2406.06525) as a target; under guidance one logical row is two physical rows with one verdict."""
 
+from collections.abc import Hashable
+
 import torch
 from torch import Tensor
 
+from mmspec.core.tree import TreeIndex
 from mmspec.core.types import Draft, Prefill, TargetOutput
 from mmspec.hosts.devices import half_on_gpu
 from mmspec.hosts.offload import awake, hooks_of
+from mmspec.kits.pictures.captured_pass import CapturedHalves, CapturedRaster
 from mmspec.kits.pictures.conditions import Condition
 from mmspec.kits.pictures.halves import Halves
 from mmspec.kits.pictures.raster import Raster
@@ -78,6 +82,14 @@ class LlamaGenTarget:
     @torch.inference_mode()
     def commit(self, cache: Halves, path: Tensor, count: Tensor) -> None:
         cache.commit(path, count)
+
+    def capture_key(self, cache: Halves) -> Hashable:
+        return cache.slots.captured_shape
+
+    def captured_pass(self, cache: Halves, index: TreeIndex | None) -> CapturedHalves:
+        self.raster.refuse_capture()
+        slots = cache.slots.empty_bucket(self.raster.layers())
+        return CapturedHalves(CapturedRaster(self.raster, slots), Halves(slots, cache.rows, cache.given))
 
     def truncate(self, cache: Halves, length: Tensor) -> None:
         cache.truncate(length)

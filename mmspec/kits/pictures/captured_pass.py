@@ -1,0 +1,79 @@
+"""Captured passes of targets with guidance: a captured pass over physical rows, and the halves around it."""
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
+from typing import Any
+
+from torch import Tensor
+
+from mmspec.core.capabilities import CapturedPass
+from mmspec.core.types import Draft, TargetOutput
+from mmspec.hosts.slot_cache import SlotCache
+from mmspec.kits.pictures.halves import Halves
+from mmspec.kits.pictures.raster import Raster
+
+
+class CapturedHalves:
+    """A captured pass of logical rows: each is one physical row, or two under guidance.
+
+    Args:
+        inner: The pass over physical rows.
+        halves: The cache of a call, with the inner pass's own slots.
+    """
+
+    def __init__(self, inner: CapturedPass, halves: Halves) -> None:
+        self.inner, self.halves = inner, halves
+
+    def load(self, cache: Halves) -> None:
+        self.inner.load(cache)
+
+    def ready(self) -> AbstractContextManager[None]:
+        return self.inner.ready()
+
+    def verify(self, draft: Draft) -> TargetOutput:
+        halves = self.halves
+        physical = replace(
+            draft,
+            units=halves.physical(draft.units),
+            valid=halves.physical(draft.valid),
+            index=halves.index(draft.index),
+        )
+        logits = self.inner.verify(physical).logits
+        assert logits is not None
+        return halves.output(logits)
+
+    def commit(self, path: Tensor, count: Tensor) -> None:
+        self.inner.commit(self.halves.physical(path), self.halves.physical(count))
+
+
+class CapturedRaster:
+    """The pass of a raster transformer over physical rows.
+
+    Args:
+        raster: Runs the transformer.
+        slots: An empty cache that becomes this pass's own.
+    """
+
+    def __init__(self, raster: Raster, slots: SlotCache) -> None:
+        self.raster, self.slots = raster, slots
+
+    def load(self, cache: Any) -> None:
+        self.slots.load(cache.slots)
+        cache.slots = self.slots
+
+    @contextmanager
+    def ready(self) -> Iterator[None]:
+        self.slots.start, self.slots.visible = None, self.slots.most
+        yield
+
+    def verify(self, draft: Draft) -> TargetOutput:
+        slots, raster = self.slots, self.raster
+        slots.scratch = not draft.index.is_chain
+        slots.open_static(draft.nodes)
+        hidden = raster.hidden(slots, raster.model.embed(draft.units), draft.index, 0)
+        return TargetOutput(logits=raster.score(hidden))
+
+    def commit(self, path: Tensor, count: Tensor) -> None:
+        self.slots.keep(path, count)
+        self.slots.length.add_(count)
