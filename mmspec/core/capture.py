@@ -5,6 +5,7 @@ in the meantime gets a plan of its own. What cannot be captured is decoded by th
 why.
 """
 
+import gc
 import time
 import weakref
 from collections.abc import Callable, Hashable
@@ -84,6 +85,11 @@ class Captures:
         self._own_trees = False
         self._refused = False
 
+    @property
+    def rounds(self) -> list[CapturedRound]:
+        """Every round that was captured."""
+        return [lent.round for shape in self._shapes.values() for lent in shape.lent]
+
     def round_for(self, state: State, draft: Draft) -> CapturedRound | None:
         """The captured round that takes this round's draft (not rooted); None: the eager loop goes on.
 
@@ -118,6 +124,8 @@ class Captures:
         shape = self._shapes.setdefault((key, self.target.capture_key(state.cache)), _Shape())
         if shape.slower:
             return None
+        if all(lent.busy for lent in shape.lent) and shape.lent:
+            gc.collect()  # calls that ended may be part of a cycle
         free = next((lent for lent in shape.lent if not lent.busy), None)
         if free is None:
             captured = self._captured(state, tree, columns)
@@ -200,7 +208,7 @@ def _give_back(lent: _Lent) -> None:
 
 def _bucket(columns: int) -> int:
     """So many columns, rounded up to a power of two."""
-    return 1 << (columns - 1).bit_length()
+    return max(256, 1 << (columns - 1).bit_length())
 
 
 def _warp_key(warp: Warp) -> Hashable:

@@ -260,8 +260,8 @@ class Decoder:
         drafter, policy, budget = f"drafter {self.name}", f"policy {type(self.policy).__name__}", 0
         with contained(state, policy):
             budget = min(index(self.policy.budget()), self.k)  # caches were made for k
-            # Captured rounds have one tree up to the end of the text; nodes beyond it are refused on the device.
-            budget = min(budget, state.most_room) if state.captured is None else budget * (state.most_room > 0)
+            # A call of one shape has one tree up to the end of the text; nodes beyond it are refused on the device.
+            budget = budget * (state.most_room > 0) if state.fixed else min(budget, state.most_room)
         if budget <= 0:
             return None
         noise, vocab = self.rule.draft_noise(state.round()), self.target.vocab

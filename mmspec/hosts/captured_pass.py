@@ -28,6 +28,8 @@ class CapturedTransformersPass:
     def __init__(self, passes: Passes, slots: SlotCache, index: TreeIndex | None) -> None:
         self.passes, self.slots, self.index = passes, slots, index
         self._branches = None if index is None else Branches(index)
+        if self._branches is not None and slots.recurrent:
+            assert self._branches.levels is not None  # listed now, on the host; torch would trace it in every pass
 
     def load(self, cache: Any) -> None:
         """Copy a call's cache into this one; the call goes on with this one."""

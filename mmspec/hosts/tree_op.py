@@ -92,7 +92,7 @@ class Branches:
             self._windows[width] = torch.stack(steps, 2)
         return self._windows[width]
 
-    @property
+    @once
     def levels(self) -> list[tuple[Tensor, Tensor]] | None:
         """For every depth its node ids and the places of their parents in the level above.
 
@@ -100,7 +100,8 @@ class Branches:
         own, or the host would have to wait for the tree.
         """
         listed = self.index.listed
-        if listed is None and len(self.parent) == 1 and self.parent.device.type == "cpu":
+        readable = self.parent.device.type == "cpu" and not torch.compiler.is_compiling()
+        if listed is None and len(self.parent) == 1 and readable:
             listed = tuple(self.parent[0].tolist())
         return None if listed is None else _levels(listed, self.parent.device)
 

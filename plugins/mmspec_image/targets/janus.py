@@ -7,12 +7,12 @@ padding, or a negative prompt.
 
 from collections.abc import Hashable
 from dataclasses import dataclass, replace
-from types import SimpleNamespace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from transformers import JanusForConditionalGeneration
+from transformers.modeling_outputs import CausalLMOutput
 from transformers.modeling_utils import PreTrainedModel
 
 from mmspec.core.tree import TreeIndex
@@ -75,7 +75,7 @@ class CodeDecoder(nn.Module):
         embeds = self.embed(input_ids)
         hidden = self.body(inputs_embeds=embeds, position_ids=position_ids, **how).last_hidden_state
         kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
-        return SimpleNamespace(logits=self.head(hidden[:, kept]))
+        return CausalLMOutput(logits=self.head(hidden[:, kept]))
 
 
 class JanusTarget:

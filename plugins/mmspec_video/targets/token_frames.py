@@ -93,4 +93,4 @@ class TokenFramesTarget:
         cache.commit(path, count)
 
     def truncate(self, cache: Halves, length: Tensor) -> None:
-        cache.slots.length = length
+        cache.slots.set_length(length)

@@ -1,0 +1,52 @@
+"""Captured rounds beside the eager loop: both decode the same call, round by round."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from mmspec.core import compiling
+from mmspec.core.decoder import Decoder
+from mmspec.core.state import State
+
+
+@pytest.fixture(autouse=True)
+def _traced_alone(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Rounds are traced and run by torch itself, unless a test is about the compiler."""
+    if "inductor" not in request.fixturenames:
+        monkeypatch.setattr(compiling, "BACKEND", "eager")
+    yield
+    torch._dynamo.reset()
+
+
+@pytest.fixture
+def inductor() -> None:
+    """Rounds are really compiled."""
+
+
+def rows_of(state: State) -> list[Tensor]:
+    """What a round changes, without the room behind a row's units."""
+    live = state.live
+    history = [live.history[row, : state.prompt_length + n] for row, n in enumerate(state.host_emitted)]
+    return [*history, live.emitted, live.root, live.done, live.nonfinite]
+
+
+def lockstep(eager: Decoder, captured: Decoder, inputs: Any, limit: int, **options: Any) -> int:
+    """Decode one call with both, and compare rows, drafts and verdicts after every round: the number of rounds."""
+    rounds = 0
+    both = zip(eager.rounds(inputs, limit, **options), captured.rounds(inputs, limit, **options), strict=True)
+    for one, other in both:
+        for expected, found in zip(rows_of(one), rows_of(other), strict=True):
+            assert torch.equal(expected, found)
+        if rounds:
+            assert one.step is not None and other.step is not None and other.report.compiled
+            assert torch.equal(one.step.count, other.step.count)
+            assert torch.equal(one.step.verdict.length, other.step.verdict.length)
+            nodes = one.step.draft.nodes
+            assert torch.equal(one.step.draft.valid, other.step.draft.valid[:, :nodes])
+        rounds += 1
+    assert one.report.accepted == other.report.accepted and one.report.drafted == other.report.drafted
+    assert one.report.emitted == other.report.emitted and other.captured is not None
+    return rounds
