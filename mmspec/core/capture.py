@@ -109,8 +109,9 @@ class Captures:
             self._refused, state.captured = True, None
             self._shapes.clear()  # frees what the buffers hold
             warn(f"rounds are not captured, and run eagerly: {_in_a_line(error)}")
-        state.eager = state.captured is None
-        return state.captured
+        captured = state.captured
+        state.eager = captured is None
+        return captured
 
     def _begun(self, state: State, draft: Draft) -> CapturedRound | None:
         if not isinstance(self.target, Capturable) or self.target.vocab is None:

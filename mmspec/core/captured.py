@@ -99,8 +99,10 @@ class CapturedRound:
         live = self.live
         known = state.prompt_length + max(state.host_emitted)
         live.history[:, :known].copy_(state.history[:, :known])
-        for name in ("emitted", "root", "done", "nonfinite", "pads", "ends"):
-            getattr(live, name).copy_(getattr(state, name))
+        now = state.live
+        pairs = [(live.emitted, now.emitted), (live.root, now.root), (live.done, now.done), (live.pads, now.pads)]
+        for mine, its in [*pairs, (live.nonfinite, now.nonfinite), (live.ends, now.ends)]:
+            mine.copy_(its)
         for number, value in ((live.prompt_length, state.prompt_length), (live.limit, state.limit)):
             assert isinstance(number, Tensor)
             number.fill_(value)

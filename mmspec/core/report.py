@@ -137,7 +137,7 @@ class Report:
         """What equality with plain decoding holds for an invariant rule, in half precision, too."""
         if self.width is None:
             return "with plain up to near-ties, which passes of different widths round differently"
-        return f"to the bit with plain of width {self.width}"
+        return f"to the bit with {'compiled ' if self.compiled else ''}plain of width {self.width}"
 
     @property
     def acceptance_length(self) -> float:

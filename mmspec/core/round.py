@@ -3,8 +3,9 @@
 The eager loop (`mmspec.core.decoder`) and captured rounds (`mmspec.core.captured`) call the same function.
 """
 
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any
 
 from torch import Tensor
 
@@ -67,9 +68,21 @@ class DrawnNoise:
 
 @dataclass(frozen=True)
 class DrawnSource:
-    """A source with the numbers of one round, `[batch, deepest + 1, size]`; what only calls need raises."""
+    """A source of one round: numbers by position, `[batch, deepest + 1, size]`, that were drawn before it."""
 
     numbers: Tensor
 
-    def by_position(self, emitted: Tensor, host_emitted: Any, deepest: int) -> Noise:
+    def begin(self, host_emitted: Sequence[int]) -> None:
+        """Does nothing: the numbers are those of one round."""
+
+    def by_position(self, emitted: Tensor, host_emitted: Sequence[int], deepest: int) -> DrawnNoise:
         return DrawnNoise(self.numbers[:, : deepest + 1])
+
+    def fresh(self, emitted: Tensor, first: int, count: int) -> Noise:
+        raise ValueError("a captured round has noise by position only, which is that of the rule 'match'")
+
+    def sheltered(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def finish(self, steps: int) -> None:
+        """Does nothing: the call's own source ends the call."""

@@ -10,6 +10,7 @@ from transformers import Gemma3TextConfig, LlamaConfig, MistralConfig
 import mmspec
 from mmspec.api.build import decoder_for
 from mmspec.core import capture
+from mmspec.core.captured import CapturedRound
 from mmspec.core.decoder import Decoder
 from mmspec.core.types import Draft
 from mmspec.core.warp import Warp
@@ -242,6 +243,19 @@ def test_a_captured_pass_with_wrong_scores_is_not_used(model: Any, monkeypatch: 
     assert not output.report.compiled
 
 
+def test_out_of_memory_frees_the_plans_and_runs_eagerly(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(self: Any) -> None:
+        raise torch.OutOfMemoryError("there is no memory for the graph")
+
+    monkeypatch.setattr(CapturedRound, "warm", full)
+    eager, captured = both(model, "prompt-lookup")
+    with pytest.warns(UserWarning, match="run eagerly: OutOfMemoryError: there is no memory for the graph"):
+        output = captured.generate(ragged(), 12, seed=1)
+    assert not captured.captures.rounds and not output.report.compiled
+    expected = eager.generate(ragged(), 12, seed=1).units
+    assert all(torch.equal(a, b) for a, b in zip(expected, output.units, strict=True))
+
+
 def test_auto_keeps_the_faster(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     for times, compiled in (((2.0, 1.0), True), ((1.0, 2.0), False)):
         left, real = list(times), capture._timed
@@ -272,7 +286,9 @@ def test_compiled_texts_equal_the_compiled_plain(inductor: None) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("method", [m for m in METHODS if m != "plain"])
-def test_compiled_texts_of_every_method_equal_the_compiled_plain(small: Any, method: str, dtype: torch.dtype) -> None:
+def test_compiled_texts_of_every_method_equal_the_compiled_plain(
+    small: Any, inductor: None, method: str, dtype: torch.dtype
+) -> None:
     half = random_model(LlamaConfig(**WIDE), gain=4.0).to(dtype)
     compiled = both(half, method, small.to(dtype))[1]
     plain = decoder_for(half, "plain", shape=compiled.one_width(), compile=True)

@@ -43,12 +43,20 @@ def emitted(state: State) -> list[list[int]]:
     return [row[2 : 2 + n].tolist() for row, n in zip(state.history, state.emitted.tolist(), strict=True)]
 
 
+def append(state: State, drafted: Draft, decided: Verdict, most: int | None = None) -> torch.Tensor:
+    """What a round appends: the counts."""
+    state.reserve(drafted.index.deepest + 1)
+    live, count = state.live.appended(drafted, decided, most)
+    state.take(live)
+    return count
+
+
 CHAIN = draft([[1, 2, 3], [4, 5, 6], [7, 8, 1]])
 
 
 def test_path_and_one_more_unit():
     state = started(limit=20)
-    count = state.append(CHAIN, verdict([3, 0, 2], [8, 7, 6]))
+    count = append(state, CHAIN, verdict([3, 0, 2], [8, 7, 6]))
     assert count.tolist() == [4, 1, 3]
     assert emitted(state) == [[0, 1, 2, 3, 8], [0, 7], [0, 7, 8, 6]]
     assert state.root.tolist() == [8, 7, 6] and state.known.tolist() == [7, 4, 6]
@@ -59,14 +67,14 @@ def test_a_tree_emits_its_path_and_not_its_first_nodes():
     state = started(limit=20)
     tree = Draft(torch.tensor([[0, 1, 2, 3, 4]] * 3), TreeIndex.static([-1, 0, 0, 2, 2]), torch.ones(3, 5).bool())
     path = torch.tensor([[2, 4], [1, -1], [-1, -1]])
-    state.append(tree, Verdict(path, torch.tensor([2, 1, 0]), torch.tensor([5, 6, 7]), tree.units))
+    append(state, tree, Verdict(path, torch.tensor([2, 1, 0]), torch.tensor([5, 6, 7]), tree.units))
     assert emitted(state) == [[0, 2, 4, 5], [0, 1, 6], [0, 7]]
 
 
 @pytest.mark.parametrize(("ends", "expected"), [(2, [[0, 1, 2], [0, 7], [0, 7, 8, 6]]), ([8, 7], None)])
 def test_an_end_inside_the_path_ends_the_row(ends, expected):
     state = started(limit=20, ends=ends)
-    count = state.append(CHAIN, verdict([3, 0, 2], [8, 7, 6]))
+    count = append(state, CHAIN, verdict([3, 0, 2], [8, 7, 6]))
     expected = expected or [[0, 1, 2, 3, 8], [0, 7], [0, 7]]
     assert emitted(state) == expected
     assert count.tolist() == [len(row) - 1 for row in expected]
@@ -76,10 +84,10 @@ def test_an_end_inside_the_path_ends_the_row(ends, expected):
 
 def test_finished_rows_are_frozen():
     state = started(limit=20, ends=2)
-    state.append(CHAIN, verdict([3, 0, 2], [8, 7, 6]))
+    append(state, CHAIN, verdict([3, 0, 2], [8, 7, 6]))
     before = emitted(state)[0]
     for _ in range(3):
-        count = state.append(CHAIN, verdict([1, 1, 0], [3, 3, 3]))
+        count = append(state, CHAIN, verdict([1, 1, 0], [3, 3, 3]))
         assert count[0] == 0 and state.room[0] == 0
     assert emitted(state)[0] == before and state.root[0] == 2
     assert state.emitted.tolist() == [3, 8, 7]
@@ -87,14 +95,14 @@ def test_finished_rows_are_frozen():
 
 def test_the_limit_cuts_and_ends():
     state = started(limit=3)
-    count = state.append(CHAIN, verdict([3, 0, 1], [8, 7, 6]))
+    count = append(state, CHAIN, verdict([3, 0, 1], [8, 7, 6]))
     assert count.tolist() == [2, 1, 2] and emitted(state) == [[0, 1, 2], [0, 7], [0, 7, 6]]
     assert state.done.tolist() == [True, False, True]
 
 
 def test_most_units_of_a_round():
     state = started(limit=20)
-    assert state.append(CHAIN, verdict([3, 0, 2], [8, 7, 6]), 2).tolist() == [2, 1, 2]
+    assert append(state, CHAIN, verdict([3, 0, 2], [8, 7, 6]), 2).tolist() == [2, 1, 2]
     assert emitted(state) == [[0, 1, 2], [0, 7], [0, 7, 8]]
 
 

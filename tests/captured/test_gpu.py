@@ -1,0 +1,79 @@
+"""Captured rounds on CUDA: one graph a plan, equal to the eager loop, whatever the lengths and however rows end."""
+
+from typing import Any
+
+import pytest
+import torch
+from transformers import LlamaConfig
+
+from mmspec.api.build import decoder_for
+from mmspec.core.decoder import Decoder
+from mmspec.core.warp import Warp
+from mmspec.testing.tiny_models import SIZES, random_model
+
+pytestmark = pytest.mark.gpu
+METHODS: dict[str, dict[str, Any]] = {
+    "prompt-lookup": {"k": 7},
+    "suffix": {"k": 7},
+    "token-recycling": {"k": 4},
+    "cascade": {"k": 5},
+}
+
+
+@pytest.fixture
+def inductor() -> None:
+    """Graphs hold compiled rounds."""
+
+
+@pytest.fixture(scope="module", params=[torch.float32, torch.bfloat16], ids=str)
+def model(request: pytest.FixtureRequest) -> Any:
+    return random_model(LlamaConfig(**{**SIZES, "vocab_size": 61}), gain=4.0).to("cuda", request.param)
+
+
+def prompts(length: int = 20) -> dict[str, Any]:
+    torch.manual_seed(1)
+    ids = torch.randint(2, 61, (3, 5), device="cpu").repeat(1, length // 5)
+    mask = torch.ones_like(ids)
+    mask[1, : length // 2] = 0
+    return {"input_ids": (ids * mask).cuda(), "attention_mask": mask.cuda()}
+
+
+def pair(model: Any, method: str) -> tuple[Decoder, Decoder]:
+    decoder = decoder_for(model, method, compile=True, **METHODS[method])
+    return decoder, decoder_for(model, "plain", shape=decoder.one_width(), compile=True)
+
+
+def equal(found: Any, expected: Any) -> bool:
+    return all(torch.equal(a, b) for a, b in zip(found.units, expected.units, strict=True))
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_drafts_do_not_change_the_text(model: Any, inductor: None, method: str) -> None:
+    decoder, plain = pair(model, method)
+    for seed in range(4):
+        found, expected = (d.generate(prompts(), 48, seed=seed, warp=Warp.sampling(0.9)) for d in (decoder, plain))
+        assert found.report.compiled and expected.report.compiled and equal(found, expected)
+
+
+def test_the_bucket_changes_with_the_length(model: Any, inductor: None) -> None:
+    decoder, plain = pair(model, "prompt-lookup")
+    for length in (20, 300, 40, 600):
+        assert equal(*(d.generate(prompts(length), 32, seed=length) for d in (decoder, plain)))
+    assert len(decoder.captures.rounds) == 3
+
+
+def test_a_batch_that_shrinks_to_nothing(model: Any, inductor: None) -> None:
+    decoder, plain = pair(model, "prompt-lookup")
+    for ends in ([7], list(range(0, 61, 3)), list(range(61))):
+        assert equal(*(d.generate(prompts(), 48, seed=5, ends=ends) for d in (decoder, plain)))
+
+
+def test_a_thousand_rounds_of_one_graph(model: Any, inductor: None) -> None:
+    decoder, plain = pair(model, "prompt-lookup")
+    rounds = 0
+    for seed in range(60):
+        found = decoder.generate(prompts(), 40 - seed % 9, seed=seed)
+        rounds += found.report.rounds
+        if seed % 10 == 0:
+            assert equal(found, plain.generate(prompts(), 40 - seed % 9, seed=seed))
+    assert rounds >= 1000 and len(decoder.captures.rounds) == 1
