@@ -6,10 +6,11 @@ why.
 """
 
 import gc
-import time
+import threading
 import weakref
-from collections.abc import Callable, Hashable
-from dataclasses import dataclass, field, replace
+from collections.abc import Hashable
+from copy import copy
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import torch
@@ -17,15 +18,14 @@ from torch import Tensor
 from tqdm import tqdm
 
 from mmspec.core.capabilities import Capturable
+from mmspec.core.capture_check import eager_round, refuse_difference, rounding, timed
 from mmspec.core.captured import CapturedRound, Plan
-from mmspec.core.noise import Round
 from mmspec.core.processors import is_elementwise
 from mmspec.core.protocols import Target
-from mmspec.core.round import decided
 from mmspec.core.rules.rule import Rule
 from mmspec.core.state import State
 from mmspec.core.tree import TreeIndex
-from mmspec.core.types import Draft, Scores
+from mmspec.core.types import Draft
 from mmspec.core.warp import Warp
 from mmspec.registry.suggest import unknown
 from mmspec.registry.switches import strict
@@ -34,11 +34,8 @@ from mmspec.registry.warn import warn
 Compile = Literal["auto"] | bool | None
 """Whether rounds are captured: None or False: no. True: yes, where possible. `auto`: where that is faster."""
 
-TIMED_RUNS = 5
-"""Rounds of either kind that `auto` times."""
-
-SLACK = 16.0
-"""A captured pass may differ from the eager one by so many units of rounding, as a share of the largest logit."""
+MOST = 16
+"""Shapes whose captured rounds are kept."""
 
 
 def checked_compile(compile: Any) -> Compile:
@@ -84,6 +81,7 @@ class Captures:
         self._shapes: dict[Hashable, _Shape] = {}
         self._own_trees = False
         self._refused = False
+        self._lock = threading.Lock()
 
     @property
     def rounds(self) -> list[CapturedRound]:
@@ -101,106 +99,83 @@ class Captures:
         if captured is None and (state.eager or self.compile is None or self._refused):
             return None
         self._own_trees = self._own_trees or captured is not None
-        try:
-            state.captured = self._begun(state, draft)
-        except Exception as error:
-            if strict():
-                raise
-            self._refused, state.captured = True, None
-            self._shapes.clear()  # frees what the buffers hold
-            warn(f"rounds are not captured, and run eagerly: {_in_a_line(error)}")
-        captured = state.captured
-        state.eager = captured is None
+        captured = self._begun(state, draft)
+        state.captured, state.eager = captured, captured is None
+        state.report.compiled = captured is not None
         return captured
 
     def _begun(self, state: State, draft: Draft) -> CapturedRound | None:
-        if not isinstance(self.target, Capturable) or self.target.vocab is None:
-            raise ValueError(f"the pass of {type(self.target).__name__} cannot be captured")
+        """A captured round with the call loaded; None, with a warning, if there can be none."""
         reading = [type(p).__name__ for p in state.warp.processors if not is_elementwise(p)]
         if reading:
-            raise ValueError(f"{', '.join(reading)} read the history on the host")
-        tree = None if self._own_trees else _tree(draft, state.width)
+            warn(f"this call is not captured, and runs eagerly: {', '.join(reading)} read the history on the host")
+            return None
+        before = copy(state.cache), state.history, state.pads, state.ends, state.live
+        try:
+            captured = self._lent(state, draft)
+        except Exception as error:
+            if strict():
+                raise
+            self._refused, captured = True, None
+            self._shapes.clear()  # frees what the buffers hold
+            warn(f"rounds are not captured, and run eagerly: {_in_a_line(error)}")
+        if captured is None:
+            state.cache, state.history, state.pads, state.ends = before[:4]
+            state.take(before[4])
+        return captured
+
+    def _lent(self, state: State, draft: Draft) -> CapturedRound | None:
+        """A captured round for this call alone; None if the eager loop is faster and that matters."""
+        if not isinstance(self.target, Capturable) or self.target.vocab is None:
+            raise ValueError(f"the pass of {type(self.target).__name__} cannot be captured")
+        tree = None if self._own_trees else draft.index.padded(state.width).listed
         columns = _bucket(state.prompt_length + state.limit + 1)
-        key = (tree, state.width, state.k, columns, len(state.ends), state.context, _warp_key(state.warp))
-        shape = self._shapes.setdefault((key, self.target.capture_key(state.cache)), _Shape())
+        call = (tree, state.width, state.k, columns, len(state.ends), state.context, _warp_key(state.warp))
+        shape = self._shape((call, self.target.capture_key(state.cache)))
         if shape.slower:
             return None
-        if all(lent.busy for lent in shape.lent) and shape.lent:
-            gc.collect()  # calls that ended may be part of a cycle
-        free = next((lent for lent in shape.lent if not lent.busy), None)
-        if free is None:
+        with self._lock:
+            if shape.lent and all(lent.busy for lent in shape.lent):
+                gc.collect()  # calls that ended may be part of a cycle
+            free = next((lent for lent in shape.lent if not lent.busy), None)
+            if free is not None:
+                free.busy = True
+        if free is not None:
+            free.round.load(state)
+        else:
             captured = self._captured(state, tree, columns)
             if captured is None:
                 shape.slower = True
                 return None
-            free = _Lent(captured)
+            free = _Lent(captured, True)
             shape.lent.append(free)
-        else:
-            free.round.load(state)
-        free.busy = True
         weakref.finalize(state, _give_back, free)
-        state.report.compiled = True
         return free.round
+
+    def _shape(self, key: Hashable) -> _Shape:
+        """What is known of a shape, as the latest one; the oldest ones beyond `MOST` are forgotten."""
+        with self._lock:
+            shape = self._shapes[key] = self._shapes.pop(key, _Shape())
+            while len(self._shapes) > MOST:
+                del self._shapes[next(iter(self._shapes))]
+        return shape
 
     def _captured(self, state: State, tree: tuple[int, ...] | None, columns: int) -> CapturedRound | None:
         """A new captured round, loaded; None if the eager round is faster and that matters."""
-        assert isinstance(self.target, Capturable) and self.target.vocab is not None
+        target = self.target
+        assert isinstance(target, Capturable) and target.vocab is not None
         index = None if tree is None else TreeIndex.static(tree, state.emitted.device)
         deepest = min(state.width - 1, max(state.k, 1)) if index is None else index.deepest
-        plan = Plan(state.rows, state.width, deepest, index, self.target.vocab, state.warp, self.rule)
-        eager, expected = _timed(lambda: self._eager_round(state, plan))
-        captured = CapturedRound(plan, self.target.captured_pass(state.cache, index), columns, state)
+        plan = Plan(state.rows, state.width, deepest, index, target.vocab, state.warp, self.rule)
+        eager, expected = timed(lambda: eager_round(target, state, plan))
+        captured = CapturedRound(plan, target.captured_pass(state.cache, index), columns, state)
         captured.load(state)
         with tqdm(total=1, desc="compiling the round", leave=False, disable=None) as bar:
             captured.warm()
             bar.update()
-        compiled, found = _timed(captured.idle)
-        _refuse_difference(expected, found)
-        if self.compile == "auto" and eager <= compiled:
-            return None
-        return captured
-
-    def _eager_round(self, state: State, plan: Plan) -> Scores:
-        """A round that changes nothing, by the eager loop's parts."""
-        live = replace(state.live, done=torch.ones_like(state.done), history=state.history.clone())
-        star = TreeIndex.static([-1] + [0] * (plan.nodes - 1), state.emitted.device)
-        index = star if plan.index is None else plan.index
-        units = state.root[:, None].expand(-1, plan.nodes)
-        draft = Draft(units, index, torch.ones_like(units, dtype=torch.bool))
-        output = self.target.verify(state.cache, draft)
-        scores = state.warp.elementwise(output, draft, state.history, state.emitted)
-        _, step = decided(live, draft, scores, self.rule, Round(state.source, state.emitted, state.host_emitted))
-        self.target.commit(state.cache, step.verdict.path, step.count)
-        return scores
-
-
-def _timed(run: Callable[[], Scores]) -> tuple[float, Scores]:
-    """The shortest of some runs in seconds, and the result."""
-    best = float("inf")
-    for _ in range(TIMED_RUNS):
-        began = time.perf_counter()
-        scores = run()
-        float(scores.finite.sum())  # waits for the device
-        best = min(best, time.perf_counter() - began)
-    return best, scores
-
-
-def _refuse_difference(expected: Scores, found: Scores) -> None:
-    """Refuse a captured pass whose scores at the root are not those of the eager pass.
-
-    Raises:
-        ValueError: They differ by more than rounding.
-    """
-    assert expected.unprocessed is not None and found.unprocessed is not None
-    eager, captured = expected.unprocessed[:, 0], found.unprocessed[:, 0]
-    scale, apart = float(eager.abs().max()), float((eager - captured).abs().max())
-    if not apart <= max(1e-3, SLACK * float(torch.finfo(torch.bfloat16).eps)) * scale:
-        raise ValueError(f"the captured pass differs from the eager one by {apart:.1e}, where logits reach {scale:.1e}")
-
-
-def _tree(draft: Draft, nodes: int) -> tuple[int, ...] | None:
-    """Parents of the tree that a round's draft has, padded to `nodes`; None: rows or rounds have trees of their own."""
-    return draft.index.padded(nodes).listed
+        compiled, found = timed(captured.idle)
+        refuse_difference(expected, found, rounding(target))
+        return None if self.compile == "auto" and eager <= compiled else captured
 
 
 def _give_back(lent: _Lent) -> None:

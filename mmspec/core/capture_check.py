@@ -1,0 +1,76 @@
+"""Before a captured round is used: whether its pass agrees with the eager one, and which of the two rounds is faster.
+
+Both are measured on rounds that change nothing: all rows are done, and every node repeats the root.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+import torch
+
+from mmspec.core.capabilities import RunsModel
+from mmspec.core.captured import Plan
+from mmspec.core.noise import Round
+from mmspec.core.protocols import Target
+from mmspec.core.round import decided
+from mmspec.core.state import State
+from mmspec.core.tree import TreeIndex
+from mmspec.core.types import Draft, Scores
+
+RUNS = 5
+"""Rounds of either kind that are timed."""
+
+SLACK = 16.0
+"""Logits may differ by so many units of rounding, as a share of the largest one."""
+
+LEAST = 1e-3
+"""The least difference that is refused, as a share of the largest logit."""
+
+
+def eager_round(target: Target, state: State, plan: Plan) -> Scores:
+    """A round of the eager loop's parts."""
+    live = replace(state.live, done=torch.ones_like(state.done), history=state.history.clone())
+    star = TreeIndex.static([-1] + [0] * (plan.nodes - 1), state.emitted.device)
+    units = state.root[:, None].expand(-1, plan.nodes)
+    draft = Draft(units, plan.index or star, torch.ones_like(units, dtype=torch.bool))
+    output = target.verify(state.cache, draft)
+    scores = state.warp.elementwise(output, draft, state.history, state.emitted)
+    _, step = decided(live, draft, scores, plan.rule, Round(state.source, state.emitted, state.host_emitted))
+    target.commit(state.cache, step.verdict.path, step.count)
+    return scores
+
+
+def timed(run: Callable[[], Scores]) -> tuple[float, Scores]:
+    """The shortest of some runs in seconds, and the scores of the last one."""
+    best = float("inf")
+    for _ in range(RUNS):
+        began = time.perf_counter()
+        scores = run()
+        bool(scores.finite.any())  # waits for the device
+        best = min(best, time.perf_counter() - began)
+    return best, scores
+
+
+def rounding(target: Target) -> float:
+    """The rounding unit of a target's weights; float32's if it has none."""
+    first = next(target.model.parameters(), None) if isinstance(target, RunsModel) else None
+    return float(torch.finfo(torch.float32 if first is None else first.dtype).eps)
+
+
+def refuse_difference(expected: Scores, found: Scores, eps: float) -> None:
+    """Refuse a captured pass whose scores at the root are not those of the eager pass.
+
+    Args:
+        expected: The eager pass's scores.
+        found: The captured pass's.
+        eps: The rounding unit of the model's weights.
+
+    Raises:
+        ValueError: They differ by more than rounding.
+    """
+    assert expected.unprocessed is not None and found.unprocessed is not None
+    eager, captured = expected.unprocessed[:, 0], found.unprocessed[:, 0]
+    scale, apart = float(eager.abs().max()), float((eager - captured).abs().max())
+    if not apart <= max(LEAST, SLACK * eps) * scale:
+        raise ValueError(f"the captured pass differs from the eager one by {apart:.1e}, where logits reach {scale:.1e}")
