@@ -1,0 +1,128 @@
+"""Whole calls in turns: plain decoding, drafts that are accepted at a given rate, and transformers' own `generate`."""
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from mmspec.bench.core.sections import Clock, run_section
+from mmspec.bench.core.subject import VARIANTS, Subject
+from mmspec.bench.generate import GenerateCall, PeerGenerate, compiled
+from mmspec.bench.limits import synchronize
+from mmspec.bench.race import Contestant, Run, relay
+from mmspec.bench.stand_ins import StaticTree
+from mmspec.core.decoder import Decoder
+from mmspec.core.rules.synthetic import Synthetic, SyntheticOptions
+from mmspec.core.warp import Warp
+
+DRAFTED = (7, 15)
+"""Units of the drafted chains: with the root, 8 and 16 nodes."""
+RATE = 0.8
+"""Chance of every drafted unit to be accepted, if the one before it was."""
+LOOKUP = 10
+"""`prompt_lookup_num_tokens` of transformers' prompt lookup: its documentation's value."""
+COMPILING = 4.0
+"""Share of time for the warm-up of a contestant that compiles; that of the others is 1."""
+
+TURNS = "turns"
+TURNING = 2.0
+"""Share of time for all contestants in turns."""
+
+
+@dataclass
+class Call:
+    """A call of our loop, greedy.
+
+    Attributes:
+        decoder: The decoder.
+        new: Units to emit.
+        device: Where its model is.
+    """
+
+    decoder: Decoder
+    new: int
+    device: str
+
+    def __call__(self, prompt: Any) -> Run:
+        synchronize(self.device)
+        began = time.perf_counter()
+        output = self.decoder.generate(prompt, self.new, warp=Warp(sample=False))
+        synchronize(self.device)
+        return Run(time.perf_counter() - began, output.units, output.report)
+
+
+@dataclass
+class Race:
+    """The contestants of a shape.
+
+    Attributes:
+        subject: The shape.
+        ready: Contestants that came through their warm-up.
+    """
+
+    subject: Subject
+    ready: dict[str, Contestant] = field(default_factory=dict)
+
+    def run(self, clock: Clock) -> None:
+        """Warm up every contestant in a section of its own; those that could be warmed up run in turns.
+
+        They run in turns before those that compile are warmed up, and again with these: compilation may take all time.
+        """
+        if self.subject.workload.truth is not None:  # its units come from a player, whom no contestant waits for
+            return
+        ways = self.contestants()
+        slow = [name for name in ways if "compiled" in name]
+        quick = dict.fromkeys((name for name in ways if name not in slow), 1.0)
+        last = {**dict.fromkeys(slow, COMPILING), TURNS: TURNING} if slow else {}
+        for name, own in clock.shares({**quick, f"first {TURNS}": TURNING, **last}):
+            about = {"shape": self.subject.shape.name}
+            if name.endswith(TURNS):
+                run_section(self.subject.lines, "race", own.left(), self._turns, **about)
+            else:
+                warm_up = partial(self._warm_up, name, ways[name])
+                run_section(self.subject.lines, "race", own.left(), warm_up, **about, contestant=name)
+
+    def contestants(self) -> Mapping[str, Contestant]:
+        """All contestants by name, those that compile last."""
+        subject, where = self.subject, str(self.subject.device)
+        new = subject.sizes.new
+        found: dict[str, Contestant] = {}
+        for variant, options in VARIANTS.items():
+            found[f"plain, {variant}"] = Call(subject.decoder(**options), new, where)
+            for drafted in DRAFTED:
+                rule = Synthetic(SyntheticOptions(rate=RATE))
+                decoder = subject.decoder(StaticTree(drafted, drafted), rule, k=drafted, **options)
+                found[f"synthetic, {drafted + 1} nodes, {variant}"] = Call(decoder, new, where)
+        if subject.shape.generates:
+            call = GenerateCall(subject.workload.model, new, 0.0, 0)
+            stock = {
+                "generate": PeerGenerate(call),
+                "generate, prompt lookup": PeerGenerate(call, {"prompt_lookup_num_tokens": LOOKUP}),
+            }
+            stock |= {"generate, compiled": compiled(call)} if subject.sizes.compiles else {}
+            found |= {name: partial(_generate, way) for name, way in stock.items()}
+        return found
+
+    def _prompt(self) -> Any:
+        return self.subject.workload.prompt(1, self.subject.sizes.contexts[0])
+
+    def _warm_up(self, name: str, way: Contestant) -> None:
+        way(self._prompt())
+        self.ready[name] = way
+
+    def _turns(self) -> None:
+        names = list(self.ready)
+        for repeat in range(self.subject.sizes.races if names else 0):
+            first = repeat % len(names)
+            order = {name: self.ready[name] for name in names[first:] + names[:first]}
+            for name, track in relay(order, [[self._prompt()]], []).items():
+                (run,) = track.every
+                each = run.seconds / run.emitted
+                length = None if run.report is None else round(run.report.acceptance_length, 3)
+                figures = {"ms_per_unit": round(1e3 * each, 4), "acceptance_length": length}
+                self.subject.say("race", contestant=name, repeat=repeat, **figures)
+
+
+def _generate(way: PeerGenerate, ids: Any) -> Run:
+    return way({"input_ids": ids, "attention_mask": ids.new_ones(ids.shape)})
