@@ -3,6 +3,7 @@
 import io
 import json
 import time
+import weakref
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 import torch
 
 from mmspec.bench.core import run as running
+from mmspec.bench.core import subject as subject_module
 from mmspec.bench.core.counting import count
 from mmspec.bench.core.plot import points_of
 from mmspec.bench.core.races import Race
@@ -81,6 +83,37 @@ def test_the_contestants_take_turns(measured: list[dict[str, Any]]) -> None:
     assert by_name["plain, eager"]["acceptance_length"] == 1
     assert by_name["synthetic, 8 nodes, eager"]["acceptance_length"] > 1.5
     assert by_name["generate"]["acceptance_length"] is None
+
+
+def test_a_measured_model_is_freed_before_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a GPU two of them would not fit."""
+    (shape,) = chosen_shapes("llama-1b")
+    seen: list[weakref.ref[Any]] = []
+    make = type(shape).workload
+
+    def watched(self: Any, *how: Any) -> Workload:
+        assert all(model() is None for model in seen)
+        made = make(self, *how)
+        seen.append(weakref.ref(made.model))
+        return made
+
+    monkeypatch.setattr(type(shape), "workload", watched)
+    monkeypatch.setattr(running, "SMALL", replace(SMALL, nodes=(1, 8), rows=(1,), contexts=(16,), repeats=1, races=1))
+    lines = Lines()
+    with torch.no_grad():
+        running.run([shape, replace(shape, name="the same")], CPU, FREE, lines)
+    assert len(seen) == 2 and not [line for line in lines.found if "failed" in line]
+
+
+def test_a_contestant_that_cannot_be_made_harms_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = Lines()
+    subject = small_subject("llama-1b", lines, races=1)
+    monkeypatch.setitem(subject_module.VARIANTS, "wrong", {"shape": "round"})  # type: ignore[arg-type]
+    with torch.no_grad():
+        Race(subject).run(Clock.of(FREE))
+    failed = [line["contestant"] for line in lines.of("race") if "failed" in line]
+    assert failed == ["plain, wrong", "synthetic, 8 nodes, wrong", "synthetic, 16 nodes, wrong"]
+    assert sum("ms_per_unit" in line for line in lines.of("race")) == 5
 
 
 def test_points_of_the_roofline(measured: list[dict[str, Any]]) -> None:
@@ -247,7 +280,8 @@ def test_a_compiled_peer_takes_part_after_the_first_turns() -> None:
         subject = small_subject("llama-1b", lines, compiles=True, races=1)
         Race(subject).run(Clock.of(FREE))
     names = [line["contestant"] for line in lines.of("race")]
-    assert len(names) == 11 and names[-1] == "generate, compiled" and "generate, compiled" not in names[:5]
+    assert [line["repeat"] for line in lines.of("race")] == [0] * 5 + [1] * 6
+    assert "generate, compiled" in names[5:] and "generate, compiled" not in names[:5]
 
 
 @pytest.mark.gpu

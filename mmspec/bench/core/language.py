@@ -37,6 +37,6 @@ def language(device: torch.device, dtype: torch.dtype, *, config: str, **numbers
 
 def _slot(config: Any) -> int:
     """Keys and values of one unit over all layers; a recurrent state does not grow with the context."""
-    if config.model_type == "mamba2":
+    if not hasattr(config, "num_key_value_heads"):
         return 0
     return int(2 * config.num_hidden_layers * config.num_key_value_heads * config.head_dim)

@@ -1,7 +1,7 @@
 """Whole calls in turns: plain decoding, drafts that are accepted at a given rate, and transformers' own `generate`."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -24,7 +24,6 @@ LOOKUP = 10
 """`prompt_lookup_num_tokens` of transformers' prompt lookup: its documentation's value."""
 COMPILING = 4.0
 """Share of time for the warm-up of a contestant that compiles; that of the others is 1."""
-
 TURNS = "turns"
 TURNING = 2.0
 """Share of time for all contestants in turns."""
@@ -59,10 +58,12 @@ class Race:
     Attributes:
         subject: The shape.
         ready: Contestants that came through their warm-up.
+        repeats: Repeats so far.
     """
 
     subject: Subject
     ready: dict[str, Contestant] = field(default_factory=dict)
+    repeats: int = 0
 
     def run(self, clock: Clock) -> None:
         """Warm up every contestant in a section of its own; those that could be warmed up run in turns.
@@ -83,38 +84,40 @@ class Race:
                 warm_up = partial(self._warm_up, name, ways[name])
                 run_section(self.subject.lines, "race", own.left(), warm_up, **about, contestant=name)
 
-    def contestants(self) -> Mapping[str, Contestant]:
-        """All contestants by name, those that compile last."""
-        subject, where = self.subject, str(self.subject.device)
-        new = subject.sizes.new
-        found: dict[str, Contestant] = {}
-        for variant, options in VARIANTS.items():
-            found[f"plain, {variant}"] = Call(subject.decoder(**options), new, where)
+    def contestants(self) -> Mapping[str, Callable[[], Contestant]]:
+        """What makes each contestant, by name."""
+        found: dict[str, Callable[[], Contestant]] = {}
+        for variant in VARIANTS:
+            found[f"plain, {variant}"] = partial(self._ours, variant, 0)
             for drafted in DRAFTED:
-                rule = Synthetic(SyntheticOptions(rate=RATE))
-                decoder = subject.decoder(StaticTree(drafted, drafted), rule, k=drafted, **options)
-                found[f"synthetic, {drafted + 1} nodes, {variant}"] = Call(decoder, new, where)
-        if subject.shape.generates:
-            call = GenerateCall(subject.workload.model, new, 0.0, 0)
-            stock = {
-                "generate": PeerGenerate(call),
-                "generate, prompt lookup": PeerGenerate(call, {"prompt_lookup_num_tokens": LOOKUP}),
-            }
-            stock |= {"generate, compiled": compiled(call)} if subject.sizes.compiles else {}
-            found |= {name: partial(_generate, way) for name, way in stock.items()}
+                found[f"synthetic, {drafted + 1} nodes, {variant}"] = partial(self._ours, variant, drafted)
+        if self.subject.shape.generates:
+            call = GenerateCall(self.subject.workload.model, self.subject.sizes.new, 0.0, 0)
+            found["generate"] = partial(_stock, PeerGenerate(call))
+            found["generate, prompt lookup"] = partial(_stock, PeerGenerate(call, {"prompt_lookup_num_tokens": LOOKUP}))
+            if self.subject.sizes.compiles:
+                found["generate, compiled"] = partial(_stock, compiled(call))
         return found
+
+    def _ours(self, variant: str, drafted: int) -> Contestant:
+        """Plain decoding, or chains of so many units that are accepted at `RATE`."""
+        parts = (StaticTree(drafted, drafted), Synthetic(SyntheticOptions(rate=RATE))) if drafted else ()
+        decoder = self.subject.decoder(*parts, k=drafted, **VARIANTS[variant])
+        return Call(decoder, self.subject.sizes.new, str(self.subject.device))
 
     def _prompt(self) -> Any:
         return self.subject.workload.prompt(1, self.subject.sizes.contexts[0])
 
-    def _warm_up(self, name: str, way: Contestant) -> None:
+    def _warm_up(self, name: str, make: Callable[[], Contestant]) -> None:
+        way = make()
         way(self._prompt())
         self.ready[name] = way
 
     def _turns(self) -> None:
         names = list(self.ready)
-        for repeat in range(self.subject.sizes.races if names else 0):
-            first = repeat % len(names)
+        for _ in range(self.subject.sizes.races if names else 0):
+            first, repeat = self.repeats % len(names), self.repeats
+            self.repeats += 1
             order = {name: self.ready[name] for name in names[first:] + names[:first]}
             for name, track in relay(order, [[self._prompt()]], []).items():
                 (run,) = track.every
@@ -124,5 +127,6 @@ class Race:
                 self.subject.say("race", contestant=name, repeat=repeat, **figures)
 
 
-def _generate(way: PeerGenerate, ids: Any) -> Run:
-    return way({"input_ids": ids, "attention_mask": ids.new_ones(ids.shape)})
+def _stock(way: PeerGenerate) -> Contestant:
+    """A contestant that is given ids without padding."""
+    return lambda ids: way({"input_ids": ids, "attention_mask": ids.new_ones(ids.shape)})

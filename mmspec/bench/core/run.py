@@ -16,6 +16,7 @@ from mmspec.bench.machine import describe, versions
 
 SECTIONS = {"make": 2.0, "passes": 3.0, "rounds": 3.0, "race": 4.0}
 """The sections of a shape, in their order, with their shares of its time."""
+STEPS = {"passes": passes, "rounds": rounds}
 MACHINE_SHARE = 0.1
 """The largest share of the time for the machine's limits."""
 
@@ -42,13 +43,19 @@ def run(shapes: Sequence[Shape], device: torch.device, seconds: float, lines: Li
 
     with torch.no_grad():
         run_section(lines, "machine", MACHINE_SHARE * clock.left(), machine)
-        for name, own in clock.shares(dict.fromkeys((shape.name for shape in shapes), 1.0)) if limits else ():
-            shape = next(shape for shape in shapes if shape.name == name)
-            measure(shape, SMALL if small else Sizes(), limits[0], device, dtype, lines, own, small)
-            gc.collect()
-            if not small:
-                torch.cuda.empty_cache()
+        by_name = {shape.name: shape for shape in shapes}
+        for name, own in clock.shares(dict.fromkeys(by_name, 1.0)) if limits else ():
+            measure(by_name[name], SMALL if small else Sizes(), limits[0], device, dtype, lines, own, small)
+            free(device)
     lines.say("done", deadline=seconds)
+
+
+def free(device: torch.device) -> None:
+    """Give the memory of a shape back: its models, and graphs that were compiled for them."""
+    torch.compiler.reset()
+    gc.collect()
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
 
 
 def measure(
@@ -77,6 +84,4 @@ def measure(
         elif made and section == "race":  # it has sections of its own
             Race(made[0]).run(own)
         elif made:
-            run_section(
-                lines, section, own.left(), partial({"passes": passes, "rounds": rounds}[section], made[0]), **about
-            )
+            run_section(lines, section, own.left(), partial(STEPS[section], made[0]), **about)

@@ -1,7 +1,8 @@
 """What a pass has to read and to compute, and the least time for that on a machine whose limits were measured."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -38,8 +39,7 @@ def measure_machine(device: torch.device, dtype: torch.dtype, small: bool) -> Ma
         for _ in range(100):
             one.add_(1)
 
-    def fastest(work: object) -> float:
-        assert callable(work)
+    def fastest(work: Callable[[], Any]) -> float:
         return min(timed(work, where) for _ in range(REPEATS))
 
     moved = 2 * source.numel() * source.element_size()
@@ -80,7 +80,7 @@ class Work:
         routed = [weight for name, weight in model.named_parameters() if "experts." in name]
         shared = list(_read(model, {id(weight) for weight in routed}))
         operations = 2 * (sum(w.numel() for w in shared) + chosen * sum(w.numel() for w in routed))
-        size = next(model.parameters()).element_size()
+        size = (workload.autocast or next(model.parameters()).dtype).itemsize
         return cls(
             shared=sum(w.numel() * w.element_size() for w in shared),
             routed=sum(w.numel() * w.element_size() for w in routed),
