@@ -7,6 +7,7 @@ library makes on a CPU only, where they cost nothing, so that waits on a CPU are
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
@@ -62,6 +63,7 @@ def _profiled(work: Callable[[], Any]) -> Counts:
     return Counts(calls(LAUNCHES), max(0, calls(WAITS) - _profilers_own_waits()))
 
 
+@cache
 def _profilers_own_waits() -> int:
     """The waits that the profiler adds when it stops, counted over no work at all."""
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA], acc_events=True) as profile:

@@ -1,6 +1,7 @@
 """Passes of the target, and rounds of the loop, by nodes, rows and context: time, floor, launches, waits."""
 
 from functools import partial
+from itertools import product
 from typing import Any
 
 import torch
@@ -9,7 +10,6 @@ from mmspec.bench.core.counting import count
 from mmspec.bench.core.subject import VARIANTS, Subject
 from mmspec.bench.stand_ins import StaticTree
 from mmspec.core.capabilities import OneShape
-from mmspec.core.decoder import Decoder
 from mmspec.core.out_of_memory import out_of_memory
 from mmspec.core.types import Draft
 
@@ -57,32 +57,21 @@ def passes(subject: Subject) -> None:
 
 def rounds(subject: Subject) -> None:
     """Whole rounds of the loop at the smallest context: beside `ms`, launches, waits, and the time outside the pass."""
-    for rows, context in subject.calls(subject.sizes.contexts[:1]):
-        for nodes in subject.sizes.nodes:
-            for variant, options in VARIANTS.items():
-                parts = (drafter(subject, nodes),) if nodes > 1 else ()
-                decoder = subject.decoder(*parts, k=parts[0].depth if parts else 0, **options)
-                try:
-                    figures = _round(subject, decoder, rows, context)
-                except Exception as error:
-                    if not out_of_memory(error):
-                        raise
-                    subject.say(
-                        "skipped", rows=rows, nodes=nodes, context=context, variant=variant, why="out of memory"
-                    )
-                    continue
-                bare = _pass_of(subject, rows, nodes, context)
-                outside = {f"outside_{name}": round(figures[name] - bare[name], 4) for name in OUTSIDE if bare}
-                subject.say(
-                    "round",
-                    variant=variant,
-                    rows=rows,
-                    nodes=nodes,
-                    context=context,
-                    **figures,
-                    **outside,
-                    floor_ms=_ms(subject.work.floor(subject.machine, rows, nodes, context)),
-                )
+    calls = list(subject.calls(subject.sizes.contexts[:1]))
+    # One variant after the other: a slow one takes no time from those before it.
+    for variant, (rows, context), nodes in product(VARIANTS, calls, subject.sizes.nodes):
+        size = {"rows": rows, "nodes": nodes, "context": context}
+        try:
+            figures = _round(subject, variant, **size)
+        except Exception as error:
+            if not out_of_memory(error):
+                raise
+            subject.say("skipped", variant=variant, **size, why="out of memory")
+            continue
+        bare = _pass_of(subject, **size)
+        outside = {f"outside_{name}": round(figures[name] - bare[name], 4) for name in OUTSIDE if bare}
+        floor = _ms(subject.work.floor(subject.machine, **size))
+        subject.say("round", variant=variant, **size, **figures, **outside, floor_ms=floor)
 
 
 def drafter(subject: Subject, nodes: int) -> StaticTree:
@@ -90,8 +79,10 @@ def drafter(subject: Subject, nodes: int) -> StaticTree:
     return StaticTree(nodes - 1, DEPTH if subject.trees else nodes - 1)
 
 
-def _round(subject: Subject, decoder: Decoder, rows: int, context: int) -> dict[str, float]:
+def _round(subject: Subject, variant: str, rows: int, nodes: int, context: int) -> dict[str, float]:
     """Time and counts of a round of one call."""
+    parts = (drafter(subject, nodes),) if nodes > 1 else ()
+    decoder = subject.decoder(*parts, k=parts[0].depth if parts else 0, **VARIANTS[variant])
     truth = None if subject.workload.truth is None else subject.workload.truth(rows)
     most = WARM_UP + COUNTED + subject.sizes.repeats
     limit = 2 + most * (decoder.k + 1)  # no round is cut short by the end of the call, whatever is accepted

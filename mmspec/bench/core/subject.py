@@ -17,7 +17,10 @@ from mmspec.core.decoder import Decoder
 from mmspec.report.result import PLAIN
 
 VARIANTS: Mapping[str, Mapping[str, Any]] = {"eager": {}}
-"""The ways to run a round, as arguments of `Decoder`; another way is one more entry, and is measured everywhere."""
+"""The ways to run a round, as arguments of `Decoder`; another way is one more entry, and is measured everywhere.
+
+In races one with `compiled` in its name gets more time to warm up, after the first turns of the others.
+"""
 
 SPARE = 0.8
 """The share of a GPU's free memory that caches may take; the rest is for the scores and for what passes compute."""
