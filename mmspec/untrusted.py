@@ -10,6 +10,25 @@ LARGEST = 32_000_000
 """Most bytes of a JSON file; the index of the largest published model has a tenth of it."""
 
 
+def read_json_lines(path: Path, most: int = LARGEST) -> list[dict[str, Any]]:
+    """The objects that a file holds, one of JSON a line; empty lines are left out.
+
+    Args:
+        path: The file.
+        most: Most bytes that are read.
+
+    Raises:
+        ValueError: As in `read_json`.
+    """
+    try:
+        values = [json.loads(line) for line in _text(path, most).splitlines() if line.strip()]
+    except (OSError, ValueError, RecursionError) as error:
+        raise ValueError(f"{shown(path)} cannot be read: {shown(error)}") from error
+    if not all(isinstance(value, dict) for value in values):
+        raise ValueError(f"{shown(path)} cannot be read: every line holds an object")
+    return values
+
+
 def read_json(path: Path, most: int = LARGEST) -> dict[str, Any]:
     """The object that a JSON file holds.
 
@@ -21,13 +40,17 @@ def read_json(path: Path, most: int = LARGEST) -> dict[str, Any]:
         ValueError: It cannot be read, is too large or too deep, or holds something else.
     """
     try:
-        with path.open("rb") as file:
-            text = file.read(most + 1)
-        if len(text) > most:
-            raise ValueError(f"it has more than {most:,} bytes")
-        value = json.loads(text.decode())
+        value = json.loads(_text(path, most))
     except (OSError, ValueError, RecursionError) as error:
         raise ValueError(f"{shown(path)} cannot be read: {shown(error)}") from error
     if not isinstance(value, dict):
         raise ValueError(f"{shown(path)} cannot be read: it holds a {type(value).__name__}, not an object")
     return value
+
+
+def _text(path: Path, most: int) -> str:
+    with path.open("rb") as file:
+        text = file.read(most + 1)
+    if len(text) > most:
+        raise ValueError(f"it has more than {most:,} bytes")
+    return text.decode()

@@ -90,12 +90,14 @@ def decoder_for(
     built: dict[str, Any] = {
         part: build(declared, routed[part], part) for part, declared in parts.items() if declared is not None
     }
+    proposes = live if live is not None else _instance(pairing.drafter, built.get("drafter"))
+    widths = {} if proposes is None else {"width": proposes.width}
     return Decoder(
         target.load()(model),
-        live if live is not None else _instance(pairing.drafter, built.get("drafter")),
+        proposes,
         rule if ruled else _instance(pairing.rule, built.get("rule")),
         k=k,
-        policy=policies.make(policy, k, built.get("policy")),
+        policy=policies.make(policy, k, built.get("policy"), **widths),
         name=choice.method if live is None else type(drafter).__name__,
         why=choice.why,
         shape=shape,

@@ -1,5 +1,6 @@
 """Speculation-length policies by name."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
@@ -34,10 +35,19 @@ def options_of(policy: str | Policy | None) -> type | None:
     return POLICIES[policy] if isinstance(policy, str) else None
 
 
-def make(policy: str | Policy | None, k: int, options: Any) -> Policy | None:
-    """The policy itself; None is left to the decoder."""
+def make(
+    policy: str | Policy | None, k: int, options: Any, width: Callable[[int], int] = lambda depth: depth
+) -> Policy | None:
+    """The policy itself; None is left to the decoder.
+
+    Args:
+        policy: Its name, or an object.
+        k: Most units to draft.
+        options: The options of that name.
+        width: Drafted nodes of a depth; called after the drafter was bound.
+    """
     if not isinstance(policy, str):
         return policy
     if policy == "goodput":
-        return Goodput(k, options)
+        return Goodput(k, options, width=width)
     return Confidence(k, options.threshold) if policy == "confidence" else Fixed(k)

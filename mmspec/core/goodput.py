@@ -11,21 +11,29 @@ drafter proposes nothing in a round, that round emits one unit and costs its tim
 The policy learns while it decodes. A first call warms up with drafts of middle depth and a few plain rounds, and goes
 deeper if the estimates promise more. Other depths are probed more rarely while they lose.
 
+With a table of costs (`costs`, measured by `mmspec bench core`) plain rounds need no warm-up, and the table caps the
+drafts of every load: units(d) / (d + 1) never grows with d, so a depth whose (d + 1) / seconds(d) is not above that of
+every shallower one can never be the best, whatever is accepted. It is neither used nor probed.
+
 Decisions depend on settled rounds only, so every rule stays exact; under `match` the output cannot change. The
-candidates are few and fixed: nothing recompiles.
+candidates are few and fixed: nothing recompiles. With `buckets`, they are 0, and the depths that fill passes of these
+sizes.
 Knobs: `gain` (higher changes depth less often), `probe` (higher probes other depths less often), `memory` (higher is
 steadier and follows a text more slowly).
 """
 
-from bisect import bisect_left
-from collections import Counter, deque
-from collections.abc import Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
 from statistics import median_low
 from typing import Annotated, ClassVar
 
 from pydantic import Field
 
+from mmspec.core.load import Load
+from mmspec.core.step_costs import StepCosts
 from mmspec.core.types import Draft
 
 WARM_UP_VISITS = 3
@@ -35,9 +43,6 @@ SHORTEST_WAIT = 4
 """Rounds until another depth is probed for the first time; later `probe` rounds, and more while it loses."""
 LONGEST_WAIT = 4
 """Most rounds between two probes of a depth, in multiples of `probe`."""
-
-RECENT = 9
-"""Rounds of a depth over which its median is taken."""
 
 
 @dataclass(frozen=True)
@@ -54,50 +59,12 @@ class GoodputOptions:
     memory: Annotated[int, Field(ge=1)] = field(
         default=32, metadata={"help": "rounds that acceptance remembers; higher is steadier and slower to follow"}
     )
-
-
-@dataclass
-class Load:
-    """Measurements of rounds with about the same number of rows.
-
-    Attributes:
-        visits: Depths that the warm-up still has to visit.
-        seconds: Recent wall times by depth; empty if only the first round was seen, which may have compiled.
-        silent: Recent wall times of rounds in which the drafter was asked and proposed nothing.
-        depth: The depth in use; None during the warm-up.
-        rounds: Rounds since the warm-up.
-        probed: The round in which each depth was last probed.
-        wait: Rounds from one probe of a depth to the next.
-    """
-
-    visits: list[int]
-    seconds: dict[int, deque[float]] = field(default_factory=dict)
-    silent: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT))
-    depth: int | None = None
-    rounds: int = 0
-    probed: Counter[int] = field(default_factory=Counter)
-    wait: dict[int, int] = field(default_factory=dict)
-
-    def time(self, depth: int, seconds: float) -> None:
-        """Note a round's wall time."""
-        if depth not in self.seconds:
-            self.seconds[depth] = deque(maxlen=RECENT)
-        else:
-            self.seconds[depth].append(seconds)
-
-    def cost(self, depth: int) -> float:
-        """Seconds of a round of that depth: measured, or interpolated between measured depths."""
-        # Disturbances only add time, hence the lower median.
-        known = sorted((d, median_low(times)) for d, times in self.seconds.items() if times)
-        if not known:
-            return 1.0
-        at = bisect_left(known, (depth, 0.0))
-        if len(known) == 1 or at == 0:
-            return known[0][1]
-        at = min(at, len(known) - 1)  # beyond the largest measured depth, extrapolate
-        (low, below), (high, above) = known[at - 1], known[at]
-        line = below + (above - below) * (depth - low) / (high - low)
-        return max(line, min(below, above))  # noisy measurements may extrapolate to a negative time
+    buckets: tuple[Annotated[int, Field(ge=1)], ...] = field(
+        default=(), metadata={"help": "nodes of passes, root included, that drafts shall fill; empty: powers of two"}
+    )
+    costs: str = field(
+        default="", metadata={"help": "file of `mmspec bench core` for this model, whose rounds say what drafts cost"}
+    )
 
 
 class Goodput:
@@ -105,36 +72,60 @@ class Goodput:
 
     Args:
         k: Most units to draft.
-        options: Hysteresis, probing, memory.
+        options: Hysteresis, probing, memory, buckets; a file of costs is read if `costs` is None.
+        costs: The table of costs; None: that of the options, if they name one.
+        width: Drafted nodes of a depth; default: those of a chain. It is first called when a budget is asked for.
 
     Attributes:
-        depths: The candidates: 0, the powers of two below `k`, and `k`.
         clocked: Budgets depend on measured times.
+
+    Raises:
+        ValueError: The file of costs cannot be read, or holds none.
     """
 
     clocked: ClassVar[bool] = True
 
-    def __init__(self, k: int, options: GoodputOptions = GoodputOptions()) -> None:
+    def __init__(
+        self,
+        k: int,
+        options: GoodputOptions = GoodputOptions(),
+        costs: StepCosts | None = None,
+        width: Callable[[int], int] = lambda depth: depth,
+    ) -> None:
         self.options = options
-        self.depths: list[int] = sorted({0, k, *(2**i for i in range(k.bit_length()) if 2**i < k)})
+        self._k, self._width = k, width
+        self._costs = StepCosts.read(Path(options.costs)) if costs is None and options.costs else costs
         self._tried, self._taken = [0.0], [0.0]  # by depth, discounted counts
         self._loads: dict[int, Load] = {}
         self._keep = 1 - 1 / options.memory
         self._asked = self._silent = 0.0
-        self._middle = self.depths[len(self.depths) // 2]
-        self._next = self._middle
+        self._next: int | None = None
+
+    @cached_property
+    def depths(self) -> list[int]:
+        """The candidates, before a table caps them: 0, `k` and the powers of two below, or depths that fill buckets."""
+        if not self.options.buckets:
+            return sorted({0, self._k, *(2**i for i in range(self._k.bit_length()) if 2**i < self._k)})
+        every = range(self._k + 1)
+        filled = (bisect_right(every, size - 1, key=self._width) - 1 for size in self.options.buckets)
+        return sorted({0, *(depth for depth in filled if depth > 0)})
 
     def budget(self) -> int:
+        if self._next is None:
+            self._next = _middle(self.depths)
         return self._next
 
     def trim(self, draft: Draft) -> Draft:
         return draft
 
     def observe(self, depth: int, emitted: Sequence[int], seconds: float) -> None:
-        load = self._loads.setdefault(len(emitted).bit_length(), Load(self._warm_up()))
+        asked_for, rows = self.budget(), len(emitted)
+        if rows.bit_length() not in self._loads:
+            self._loads[rows.bit_length()] = self._new_load(rows)
+        load = self._loads[rows.bit_length()]
         active = [n for n in emitted if n]
         behind = active[: (len(active) + 1) // 2]
-        asked = self._next > 0
+        asked = asked_for > 0
         self._count(depth, behind)
         if asked:
             self._asked = self._keep * self._asked + 1
@@ -144,8 +135,8 @@ class Goodput:
             load.silent.append(seconds)
         else:
             load.time(depth, seconds)
-        if load.depth is not None and self._next != load.depth and behind:
-            self._set_wait(load, won=sum(behind) / len(behind) > seconds * self.goodput(load, load.depth))
+        if load.depth is not None and asked_for != load.depth and behind:
+            self._set_wait(load, asked_for, won=sum(behind) / len(behind) > seconds * self.goodput(load, load.depth))
         self._next = self._plan(load)
 
     def goodput(self, load: Load, depth: int) -> float:
@@ -169,9 +160,22 @@ class Goodput:
         beyond = depth - known  # depths without data: a geometric series
         return expected + reached * (beyond if chance == 1 else chance * (1 - chance**beyond) / (1 - chance))
 
-    def _warm_up(self) -> list[int]:
-        """Visit the middle depth and 0; deeper drafts are tried only if the estimates promise more."""
-        return [self._middle] * (WARM_UP_VISITS - 1) + [0] * WARM_UP_VISITS  # the current round is the first visit
+    def _new_load(self, rows: int) -> Load:
+        """A load whose warm-up begins: the middle depth and 0, since deeper drafts are tried only if they promise more.
+
+        The current round is the first visit.
+        """
+        if self._costs is None:
+            return Load(self.depths, [_middle(self.depths)] * (WARM_UP_VISITS - 1) + [0] * WARM_UP_VISITS)
+
+        def table(depth: int, costs: StepCosts = self._costs) -> float:
+            return costs(rows, self._width(depth) + 1)
+
+        kept: list[int] = []
+        for depth in self.depths:  # 0 is the first
+            if all((depth + 1) / table(depth) > (d + 1) / table(d) for d in kept):
+                kept.append(depth)
+        return Load(kept, [_middle(kept)] * (WARM_UP_VISITS - 1), table)
 
     def _count(self, depth: int, emitted: Sequence[int]) -> None:
         """Depth d was tried in rows that accepted depth d - 1, and accepted in rows that emitted more than d units."""
@@ -187,7 +191,7 @@ class Goodput:
     def _plan(self, load: Load) -> int:
         if load.visits:
             return load.visits.pop(0)
-        goodput = {d: self.goodput(load, d) for d in self.depths}
+        goodput = {d: self.goodput(load, d) for d in load.depths}
         best = max(goodput, key=goodput.__getitem__)
         if load.depth is None or goodput[best] > (1 + self.options.gain) * goodput[load.depth]:
             load.depth = best
@@ -196,8 +200,8 @@ class Goodput:
 
     def _depth_or_probe(self, load: Load, depth: int) -> int:
         """The depth in use; or, if a probe is due, one of its neighbours or 0."""
-        at, shortest = self.depths.index(depth), min(SHORTEST_WAIT, self.options.probe)
-        others = {*self.depths[max(0, at - 1) : at + 2], 0} - {depth}
+        at, shortest = load.depths.index(depth), min(SHORTEST_WAIT, self.options.probe)
+        others = {*load.depths[max(0, at - 1) : at + 2], 0} - {depth}
         overdue = {d: load.rounds - load.probed[d] - load.wait.get(d, shortest) for d in sorted(others)}
         other = max(overdue, key=overdue.__getitem__, default=depth)
         if other == depth or overdue[other] < 0:
@@ -205,8 +209,12 @@ class Goodput:
         load.probed[other] = load.rounds
         return other
 
-    def _set_wait(self, load: Load, won: bool) -> None:
-        """Probe the current depth again sooner if the probe beat the depth in use, else later."""
-        wait, shortest = load.wait.get(self._next, 0), min(SHORTEST_WAIT, self.options.probe)
+    def _set_wait(self, load: Load, depth: int, won: bool) -> None:
+        """Probe a depth again sooner if its probe beat the depth in use, else later."""
+        wait, shortest = load.wait.get(depth, 0), min(SHORTEST_WAIT, self.options.probe)
         longer = max(2 * wait, self.options.probe)
-        load.wait[self._next] = max(shortest, wait // 2) if won else min(longer, LONGEST_WAIT * self.options.probe)
+        load.wait[depth] = max(shortest, wait // 2) if won else min(longer, LONGEST_WAIT * self.options.probe)
+
+
+def _middle(depths: list[int]) -> int:
+    return depths[len(depths) // 2]

@@ -62,7 +62,7 @@ def refuse(path: Path) -> None:
     """
     if path.suffix not in SUFFIXES:
         raise ValueError(f"a plot is a {' or '.join(SUFFIXES)} file, not {path.name!r}")
-    _canvas()
+    canvas()
 
 
 def figure(result: Result) -> "Figure":
@@ -74,7 +74,7 @@ def figure(result: Result) -> "Figure":
     bars = list(bars_of(result))
     settings = list(dict.fromkeys(bar.setting for bar in bars))
     names = list(dict.fromkeys((bar.name, bar.ours) for bar in bars))
-    drawn = _canvas()(figsize=(min(14.0, max(6.0, 0.45 * len(bars) + 2)), 4.5), layout="constrained")
+    drawn = canvas()(figsize=(min(14.0, max(6.0, 0.45 * len(bars) + 2)), 4.5), layout="constrained")
     axes = drawn.subplots()
     width = 0.84 / max(1, len(names))
     for place, (name, ours) in enumerate(names):
@@ -92,7 +92,7 @@ def figure(result: Result) -> "Figure":
     return drawn
 
 
-def _canvas() -> "type[Figure]":
+def canvas() -> "type[Figure]":
     """Matplotlib's class of figures, imported on first use."""
     try:
         from matplotlib.figure import Figure

@@ -59,3 +59,11 @@ def mmspec_shipped_models() -> Iterable[Any]:
     from mmspec_ssm.cards import SHIPPED
 
     return SHIPPED
+
+
+@hookimpl
+def mmspec_bench_shapes() -> Iterable[Any]:
+    """The shapes of `mmspec bench core`."""
+    from mmspec_ssm.shapes import SHAPES
+
+    return SHAPES

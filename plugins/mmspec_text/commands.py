@@ -5,6 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
+from mmspec.bench.core.command import core
 from mmspec.cli.groups import group
 from mmspec.kits.text.bench.command import bench_command
 from mmspec.kits.text.train_command import Cards, Device, Out, Prose, Work, run_training
@@ -16,7 +17,9 @@ def add(app: typer.Typer) -> None:
     group(app, "generate", "Generate, speculatively.").command("text")(generate_text)
     summary = "Compare methods, interleaved, with plain decoding and transformers' own ways, on code and prose."
     bench = bench_command(_subject, "mmspec/text-14m", summary)
-    group(app, "bench", "Measure speed, and what it costs: always against plain decoding.").command("text")(bench)
+    benches = group(app, "bench", "Measure speed, and what it costs: always against plain decoding.")
+    benches.command("text")(bench)
+    benches.command("core")(core)
     group(app, "demo", "Run every demo, or one.", run_all=True).command("text")(demo)
     group(app, "train", "Train the small models that mmspec ships.").command("text")(train_text)
 

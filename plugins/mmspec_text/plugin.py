@@ -39,3 +39,11 @@ def mmspec_shipped_models() -> Iterable[Any]:
     from mmspec_text.cards import SHIPPED
 
     return SHIPPED
+
+
+@hookimpl
+def mmspec_bench_shapes() -> Iterable[Any]:
+    """The shapes of `mmspec bench core`."""
+    from mmspec_text.shapes import SHAPES
+
+    return SHAPES

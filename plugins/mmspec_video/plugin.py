@@ -48,6 +48,14 @@ def mmspec_shipped_models() -> Iterable[Any]:
 
 
 @hookimpl
+def mmspec_bench_shapes() -> Iterable[Any]:
+    """The shapes of `mmspec bench core`."""
+    from mmspec_video.shapes import SHAPES
+
+    return SHAPES
+
+
+@hookimpl
 def mmspec_parity_runners() -> Mapping[str, Any]:
     """Runners of our parity fixtures."""
     from mmspec_video.parity import ARCHITECTURES

@@ -8,10 +8,11 @@ import pytest
 import torch
 from transformers import GenerationConfig
 
+from mmspec.bench.generate import GenerateCall, PeerGenerate
 from mmspec.bench.race import Run, Track
 from mmspec.bench.rows import peer_of
 from mmspec.bench.tuning import REPEATS, calls_of, tune
-from mmspec.kits.text.bench.contestants import GRIDS, PEERS, GenerateCall, PeerGenerate, peers
+from mmspec.kits.text.bench.contestants import GRIDS, PEERS, peers
 
 
 def timed(*seconds: float) -> Callable[[Any], Run]:

@@ -1,7 +1,10 @@
 """The policy `goodput`, on simulated rounds with given costs and acceptance by depth; no clock is read."""
 
+import json
 import random
 from collections import Counter
+from itertools import pairwise
+from pathlib import Path
 
 import pytest
 import torch
@@ -12,6 +15,7 @@ from mmspec.core.decoder import Decoder
 from mmspec.core.drafters.draft_model import DraftModel
 from mmspec.core.goodput import Goodput, GoodputOptions
 from mmspec.core.rules import Rejection
+from mmspec.core.step_costs import StepCosts
 from mmspec.testing.oracles import exact_joint
 from mmspec.testing.statistics import assert_follows
 from mmspec.testing.toys.history import HistoryTarget
@@ -292,3 +296,170 @@ def test_the_decoder_tells_who_is_behind():
         order = sorted(range(4), key=before.__getitem__)
         assert emitted == [now[row] - before[row] for row in order]
     assert any(len(set(before)) > 1 for before in seen), "the rows must part"
+
+
+FLAT = {1: 5.0, 8: 5.1, 16: 5.3, 32: 5.8, 64: 7.0}
+"""A GPU with one row: 64 nodes cost little more than one."""
+STEEP = {1: 6.0, 8: 13.0, 16: 26.0, 32: 52.0, 64: 104.0}
+"""The same with 64 rows: from 8 nodes on arithmetic takes longer than reading the weights."""
+BUCKETS = (1, 8, 16, 32, 64)
+
+
+def table():
+    rows = {1: FLAT, 8: {n: 5.0 + 0.08 * max(0, n - 16) for n in BUCKETS}, 64: STEEP}
+    return StepCosts({(r, n): ms / 1e3 for r, costs in rows.items() for n, ms in costs.items()})
+
+
+def rounded(costs, rows, slower=1.0):
+    """Seconds of a round of a depth, when passes have the sizes of buckets."""
+
+    def seconds(depth):
+        size = next(n for n in BUCKETS if n > depth)
+        return slower * costs(rows, size)
+
+    return seconds
+
+
+def bucketed(costs=None, k=63, **options):
+    return Goodput(k, GoodputOptions(buckets=BUCKETS, **options), costs=table() if costs is None else costs)
+
+
+def test_drafts_fill_the_buckets():
+    policy = bucketed()
+    assert policy.depths == [0, 7, 15, 31, 63]
+    assert bucketed(k=5).depths == [0, 5] and bucketed(k=7).depths == [0, 7] and bucketed(k=20).depths == [0, 7, 15, 20]
+    budgets = run(policy, rounded(table(), 1), lambda d: 0.9)
+    assert set(budgets) <= {0, 7, 15, 31, 63}, "nothing recompiles"
+
+
+def test_buckets_count_the_nodes_of_trees():
+    assert Goodput(20, GoodputOptions(buckets=(1, 8, 16)), width=lambda depth: 2 * depth).depths == [0, 3, 7]
+    policy = Goodput(4, GoodputOptions(buckets=(1, 8)), width=lambda depth: 63 * (depth > 0))
+    assert policy.depths == [0], "trees of 64 nodes fit no pass of 8"
+
+
+def test_the_table_caps_rows_times_nodes():
+    """With 64 rows 8 nodes are the most that can pay: beyond, seconds grow with the nodes, and units no faster."""
+    few, many = bucketed(), bucketed()
+    budgets = run(few, rounded(table(), 1), lambda d: 0.99)
+    assert favourite(budgets) == 63
+    budgets = run(many, rounded(table(), 64), lambda d: 0.99, rows=64)
+    assert favourite(budgets) == 7 and max(budgets[1:]) == 7, "deeper drafts are not even probed"
+
+
+@pytest.mark.parametrize(("rate", "best"), [(0.4, 0), (0.9, 7)])
+def test_at_64_rows_speculation_is_off_where_it_does_not_pay(rate, best):
+    """8 nodes cost 2.2 plain rounds; a chain of 7 emits 1.7 units at a rate of 0.4, and 5.7 at 0.9."""
+    budgets = run(bucketed(), rounded(table(), 64), lambda d: rate, rows=64, rounds=2000)
+    assert favourite(budgets) == best
+    assert budgets[500:].count(best) > 0.9 * len(budgets[500:])
+
+
+def test_where_no_depth_can_pay_none_is_probed():
+    """A round of two nodes costs twice a plain one: even drafts that are all right gain nothing."""
+    costs = StepCosts({(1, n): float(n) for n in (1, 2, 4, 8)})
+    budgets = run(Goodput(4, costs=costs), lambda d: d + 1.0, lambda d: 1.0)
+    assert set(budgets[1:]) == {0}
+
+
+def test_a_table_replaces_the_warm_up_of_plain_rounds():
+    policy, slow = bucketed(), rounded(table(), 1, slower=3.0)
+    budgets = run(policy, slow, lambda d: 0.95, rounds=8)
+    assert 0 not in budgets[:4] and 63 in budgets[:4], "it is three times as slow here, which changes nothing"
+
+
+def test_a_table_of_a_faster_machine_serves_a_slower_one():
+    """Every round takes three times as long: depths that were not measured yet must not look cheap for that."""
+    budgets = run(bucketed(), rounded(table(), 1, slower=3.0), lambda d: 0.5, rounds=6)
+    assert budgets == [15, 15, 15, 7, 7, 7], "no probe is due yet"
+
+
+def test_a_table_of_another_machine_is_overruled_by_what_is_measured():
+    """The table says that drafts are nearly free; here each node costs half a plain round."""
+    policy = Goodput(8, costs=StepCosts({(1, 1): 1.0, (1, 16): 1.01}))
+    assert favourite(run(policy, lambda d: 1 + 0.5 * d, lambda d: 0.3)) == 0
+
+
+def test_hysteresis_holds_with_a_table():
+    """Depths 7 and 15 are within the gain of each other: noise does not make it change to and fro."""
+    costs = StepCosts({(1, 1): 1.0, (1, 8): 1.0, (1, 16): 1.0 * 16 / 8 * 0.98})
+    policy = Goodput(15, GoodputOptions(buckets=(1, 8, 16), gain=0.1, probe=10**6), costs=costs)
+    budgets = run(policy, lambda d: {0: 1.0, 7: 1.0, 15: 1.96}[d], lambda d: 1.0, noise=0.01, rounds=300)
+    changes = sum(a != b for a, b in pairwise(budgets[20:]))
+    assert changes <= 4
+
+
+def test_between_measured_rows_and_nodes_the_table_is_linear():
+    costs = StepCosts({(1, 1): 1.0, (1, 3): 2.0, (8, 1): 8.0, (8, 3): 16.0})
+    assert costs(1, 2) == 1.5 and costs(8, 2) == 12.0
+    assert costs(1, 5) == 3.0, "beyond the largest size the line goes on"
+    assert costs(2, 1) == pytest.approx(2.0) and costs(15, 1) == pytest.approx(15.0)
+
+
+def write(path, *lines):
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return str(path)
+
+
+def a_round(**changed):
+    return {"section": "round", "shape": "a", "rows": 1, "nodes": 1, "ms": 2.0} | changed
+
+
+def test_a_table_is_what_the_bench_writes(tmp_path):
+    """Lines of other sections, and sizes that could not be measured, are passed over; the fastest way counts."""
+    file = write(
+        tmp_path / "core.jsonl",
+        {"section": "machine", "bytes_per_second": 1.0},
+        a_round(variant="eager"),
+        a_round(variant="compiled", ms=1.0),
+        a_round(nodes=8, ms=1.5),
+        {"section": "pass", "shape": "b", "rows": 1, "nodes": 1, "ms": 9.0},
+        {"section": "round", "shape": "b", "stopped": "no time left"},
+    )
+    policy = Goodput(7, GoodputOptions(costs=file))
+    assert policy._costs.seconds == {(1, 1): 1e-3, (1, 8): 1.5e-3}
+    policy.observe(policy.budget(), [1], 1.0)
+    (load,) = policy._loads.values()
+    assert load.cost(7) == 1.5e-3 and load.depths == [0, 1, 2, 4, 7]
+
+
+@pytest.mark.parametrize(
+    ("lines", "says"),
+    [
+        ([], "no table of costs: rounds of 1 node are missing for any rows"),
+        ([a_round(nodes=8)], r"rounds of 1 node are missing for \[1\] rows"),
+        ([a_round(), a_round(shape="b")], "has rounds of a, b; measure one shape alone"),
+        ([a_round(ms=0)], "rows, nodes and seconds are positive"),
+        ([a_round(ms=float("nan"))], "rows, nodes and seconds are positive"),
+        ([a_round(rows=True)], "not True, 1 and 2.0"),
+        ([a_round(ms="fast")], "not 1, 1 and 'fast'"),
+        ([[1]], "every line holds an object"),
+    ],
+)
+def test_a_damaged_table_is_refused(tmp_path, lines, says):
+    with pytest.raises(ValueError, match=says):
+        StepCosts.read(Path(write(tmp_path / "x.jsonl", *lines)))
+
+
+def test_a_file_that_is_none(tmp_path):
+    with pytest.raises(ValueError, match="cannot be read"):
+        Goodput(4, GoodputOptions(costs=str(tmp_path / "gone.jsonl")))
+
+
+def test_a_call_with_a_table_and_buckets(tmp_path):
+    """Through the names that users give; the output stays plain's."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    sizes = dict(vocab_size=32, hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2)
+    model = LlamaForCausalLM(LlamaConfig(**sizes)).eval()
+    file = write(tmp_path / "core.jsonl", *(a_round(rows=r, nodes=n) for r in (1, 8) for n in (1, 8, 16)))
+    options = {"buckets": [1, 8, 16], "costs": file}
+    decoder = decoder_for(model, "token-recycling", k=6, policy="goodput", options=options)
+    prompt = torch.tensor([[1, 5, 7, 5, 7]])
+    output = decoder.generate(prompt, 30, seed=1)
+    plain = decoder_for(model, "plain").generate(prompt, 30, seed=1)
+    assert torch.equal(output.units[0], plain.units[0]) and output.report.faults == 0
+    most = max(decoder.drafter.width(depth) + 1 for depth in decoder.policy.depths)
+    assert 0 in decoder.policy.depths and most <= 16
+    with pytest.raises(ValueError, match="'buckets\\[0\\]' is 0"):
+        decoder_for(model, "token-recycling", policy="goodput", options={"buckets": [0]})

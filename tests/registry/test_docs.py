@@ -44,12 +44,13 @@ def test_every_protocol_that_authors_implement_is_in_the_reference() -> None:
     assert owners >= {"Target", "Drafter", "HostDrafter", "Rule", "Distribution", "Policy", "Noise", "Draft", "Round"}
 
 
-def test_there_are_five_hooks_each_with_a_line_of_documentation() -> None:
+def test_there_are_six_hooks_each_with_a_line_of_documentation() -> None:
     assert [h.name for h in HOOKS] == [
         "mmspec_components",
         "mmspec_target_for",
         "mmspec_commands",
         "mmspec_shipped_models",
+        "mmspec_bench_shapes",
         "mmspec_parity_runners",
     ]
     assert all(ast.get_docstring(h).count("\n") == 0 for h in HOOKS)

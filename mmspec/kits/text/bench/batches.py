@@ -8,10 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mmspec.bench.generate import GenerateCall
 from mmspec.bench.race import Run, race
 from mmspec.bench.rows import row_of
 from mmspec.core.report import Report
-from mmspec.kits.text.bench.contestants import GenerateCall, OurMethod
+from mmspec.kits.text.bench.contestants import OurMethod
 from mmspec.kits.text.bench.settings import BATCHED, BenchOptions, Subject, batch
 from mmspec.report.result import PLAIN, Row
 

@@ -1,18 +1,13 @@
 """The contestants: our methods through `mmspec.enable`, and transformers' own ways of decoding the same prompts."""
 
-import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, field
-from functools import cache
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import Tensor
-from transformers import CompileConfig, GenerationConfig
 
 import mmspec
-from mmspec.bench.limits import synchronize
+from mmspec.bench.generate import GenerateCall, PeerGenerate, compiled
 from mmspec.bench.race import Contestant, Run
 from mmspec.bench.stand_ins import Oracle, Parrot
 from mmspec.core.policies import Fixed
@@ -38,37 +33,6 @@ GRIDS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
 """Settings of peers, by name: arguments of `generate`, or the assistant's configuration. The fastest one is used."""
 
 
-@dataclass(frozen=True)
-class GenerateCall:
-    """A call of `generate`, the same for all contestants.
-
-    Attributes:
-        model: The target.
-        new: The number of tokens to emit; there is no end-of-text token, so that all contestants emit this number.
-        temperature: The temperature; 0 is greedy.
-        seed: The seed of torch's generator, set before every call.
-    """
-
-    model: Any
-    new: int
-    temperature: float
-    seed: int
-
-    def __call__(self, inputs: Mapping[str, Tensor], **more: Any) -> tuple[float, list[Tensor]]:
-        """Seconds, and the new tokens of every row."""
-        device = str(self.model.device)
-        sampling = {"do_sample": True, "temperature": self.temperature, "top_k": 0} if self.temperature else {}
-        torch.manual_seed(self.seed)
-        synchronize(device)
-        began = time.perf_counter()
-        ids = self.model.generate(
-            **inputs, max_new_tokens=self.new, eos_token_id=None, **{"do_sample": False, **sampling, **more}
-        )
-        synchronize(device)
-        seconds = time.perf_counter() - began
-        return seconds, list(ids[:, inputs["input_ids"].shape[1] :].cpu())
-
-
 @dataclass
 class OurMethod:
     """One of our methods, enabled anew for every call, so that a drafter remembers nothing of earlier ones.
@@ -92,39 +56,6 @@ class OurMethod:
         return Run(seconds, units, spec.report)
 
 
-@dataclass
-class PeerGenerate:
-    """transformers' own `generate`.
-
-    Attributes:
-        call: How `generate` is called.
-        more: Further arguments of `generate`.
-        settings: Entries of the assistant's generation configuration, from which transformers reads them.
-    """
-
-    call: GenerateCall
-    more: Mapping[str, Any] = field(default_factory=dict)
-    settings: Mapping[str, Any] = field(default_factory=dict)
-
-    def __call__(self, inputs: Mapping[str, Tensor]) -> Run:
-        with _configured(self.more.get("assistant_model"), self.settings):
-            return Run(*self.call(inputs, **self.more))
-
-
-@contextmanager
-def _configured(model: Any, settings: Mapping[str, Any]) -> Iterator[None]:
-    """Inside the block, the model's generation configuration has these entries."""
-    if not settings:
-        yield
-        return
-    own = model.generation_config
-    model.generation_config = GenerationConfig.from_dict({**own.to_dict(), **settings})
-    try:
-        yield
-    finally:
-        model.generation_config = own
-
-
 @dataclass(frozen=True)
 class PeerSettings:
     """A peer with all its settings, of which the fastest is to be chosen.
@@ -140,25 +71,16 @@ class PeerSettings:
 
 def peers(call: GenerateCall, drafter: Any) -> dict[str, PeerSettings]:
     """transformers' `generate`, with its static cache compiled, its prompt lookup, its assistant."""
-    eager, compiled, lookup, assistant = PEERS
+    eager, static, lookup, assistant = PEERS
     draft = {"assistant_model": drafter}
-    static = PeerGenerate(call, {"cache_implementation": "static", "compile_config": _compiled()})
     return {
         eager: PeerSettings({"": PeerGenerate(call)}),
-        compiled: PeerSettings({"": static}, "static cache, compiled"),
+        static: PeerSettings({"": compiled(call)}, "static cache, compiled"),
         lookup: PeerSettings({name: PeerGenerate(call, more) for name, more in GRIDS[lookup].items()}),
         assistant: PeerSettings(
             {name: PeerGenerate(call, draft, entries) for name, entries in GRIDS[assistant].items()}, "assistant_model"
         ),
     }
-
-
-@cache
-def _compiled() -> CompileConfig:
-    """A configuration shared by all settings, because transformers compiles again for another object."""
-    config = CompileConfig(fullgraph=False)
-    config._compile_all_devices = True  # by default transformers compiles on accelerators only
-    return config
 
 
 def stand_ins(

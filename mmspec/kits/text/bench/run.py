@@ -8,6 +8,7 @@ from torch import Tensor
 
 import mmspec
 from mmspec.api.build import decoder_for
+from mmspec.bench.generate import GenerateCall
 from mmspec.bench.limits import best_speedup, best_tree, limits_of, loop_efficiency, measure_floor, pass_seconds
 from mmspec.bench.machine import describe, versions
 from mmspec.bench.memory import Footprint, footprint
@@ -17,7 +18,7 @@ from mmspec.bench.rows import peer_of, row_of
 from mmspec.bench.tuning import tune
 from mmspec.hosts.loading import load_model, load_tokenizer
 from mmspec.kits.text.bench.batches import batch_rows
-from mmspec.kits.text.bench.contestants import GenerateCall, OurMethod, peers, stand_ins
+from mmspec.kits.text.bench.contestants import OurMethod, peers, stand_ins
 from mmspec.kits.text.bench.plan import OVERHEAD, calls_of, tokens_of
 from mmspec.kits.text.bench.repetition import distinct
 from mmspec.kits.text.bench.settings import (

@@ -1,0 +1,45 @@
+"""`mmspec bench core`: the speed of the loop on models of published sizes, against the limits of the machine."""
+
+import json
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from mmspec.bench.command import check_output_folders
+
+DEADLINE = 540.0
+
+
+def core(
+    shapes: Annotated[str | None, typer.Option(help="Shapes, joined by commas; default: all.")] = None,
+    out: Annotated[
+        Path | None, typer.Option("-o", "--out", help="Where to write the figures, one line of JSON each.")
+    ] = None,
+    plot: Annotated[
+        Path | None, typer.Option(help="Where to draw the roofline (.png, .svg); needs the extra `bench`.")
+    ] = None,
+    deadline: Annotated[float, typer.Option(min=1, max=86400, help="Seconds for everything.")] = DEADLINE,
+    device: Annotated[str | None, typer.Option(help="cpu, cuda, …; default: cuda where there is one.")] = None,
+) -> None:
+    """Measure passes, rounds and calls on models of published sizes with random weights; on a CPU, on stand-ins."""
+    check_output_folders(out, plot)
+    from mmspec.bench.core.shape import chosen_shapes
+
+    chosen = chosen_shapes(shapes)
+    import torch
+    from transformers.utils import logging
+
+    from mmspec.bench.core.run import run
+    from mmspec.bench.core.sections import Lines
+
+    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    logging.set_verbosity_error()
+    with nullcontext() if out is None else out.open("w", encoding="utf-8") as file:
+        lines = Lines(file, lambda line: typer.echo(json.dumps(line, allow_nan=False)))
+        run(chosen, torch.device(device), deadline, lines)
+    if plot is not None:
+        from mmspec.bench.core.plot import save
+
+        save(lines.found, plot)

@@ -1,0 +1,93 @@
+"""Shapes: models of published sizes with random weights, whose speed is that of the published weights.
+
+Plugins list their shapes in the hook `mmspec_bench_shapes`, as data. A shape's module is imported when it is measured.
+"""
+
+import importlib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from mmspec.registry import Registry, installed
+from mmspec.registry.suggest import unknown
+
+HOOK = "mmspec_bench_shapes"
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A live model, and how it is called.
+
+    Attributes:
+        model: The model; some plugin has a target for it.
+        prompt: Makes a prompt of so many rows with so many units of context.
+        slot: Numbers that the cache holds per unit of context and row.
+        units: Positions that the network computes per node: 2 under guidance, the cells of a frame, …
+        passes: Passes of the network per pass of the target: the steps of a denoiser.
+        autocast: The dtype of the network's products where the weights stay in float32; None: that of the weights.
+        truth: The next units of so many rows, `[row, 1]`, where they come from outside (a player's actions).
+    """
+
+    model: nn.Module
+    prompt: Callable[[int, int], Any]
+    slot: int
+    units: int = 1
+    passes: int = 1
+    autocast: torch.dtype | None = None
+    truth: Callable[[int], Tensor] | None = None
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A model of a published size.
+
+    Attributes:
+        name: Name of the shape.
+        make: `module:function`, which makes the workload from a device, a dtype and the numbers.
+        numbers: Arguments of `make`: the configuration of the published size.
+        small: Changes of `numbers` for a stand-in of the same architecture that a CPU runs in seconds.
+        contexts: Units of context; None: those of the benchmark.
+        nodes: Nodes of a pass; None: those of the benchmark.
+        generates: Whether transformers' own `generate` runs the model.
+    """
+
+    name: str
+    make: str
+    numbers: Mapping[str, Any]
+    small: Mapping[str, Any]
+    contexts: tuple[int, ...] | None = None
+    nodes: tuple[int, ...] | None = None
+    generates: bool = True
+
+    def workload(self, device: torch.device, dtype: torch.dtype, small: bool) -> Workload:
+        """The model with random weights, made on the device in the dtype."""
+        module, _, name = self.make.partition(":")
+        make = getattr(importlib.import_module(module), name)
+        workload: Workload = make(device, dtype, **{**self.numbers, **(self.small if small else {})})
+        return workload
+
+
+def known_shapes(registry: Registry | None = None) -> dict[str, Shape]:
+    """The shapes of all plugins by name, in the order of loading."""
+    registry = installed() if registry is None else registry
+    answers: Iterable[Iterable[Shape]] = (
+        shapes for plugin in registry.plugins() for shapes in registry.ask(plugin.name, HOOK) or ()
+    )
+    return {shape.name: shape for shapes in answers for shape in shapes}
+
+
+def chosen_shapes(names: str | None) -> list[Shape]:
+    """The shapes that a user named, joined by commas; None: all.
+
+    Raises:
+        ValueError: There is no such shape; names the nearest.
+    """
+    known = known_shapes()
+    wanted = list(known) if names is None else names.split(",")
+    for name in wanted:
+        if name not in known:
+            raise ValueError(unknown("shape", name, known))
+    return [known[name] for name in wanted]

@@ -1,0 +1,106 @@
+"""Passes of the target, and rounds of the loop, by nodes, rows and context: time, floor, launches, waits."""
+
+from functools import partial
+from itertools import product
+from typing import Any
+
+import torch
+
+from mmspec.bench.core.counting import count
+from mmspec.bench.core.subject import VARIANTS, Subject
+from mmspec.bench.stand_ins import StaticTree
+from mmspec.core.capabilities import OneShape
+from mmspec.core.out_of_memory import out_of_memory
+from mmspec.core.types import Draft
+
+DEPTH = 8
+"""Most units per path of a tree: what real methods draft."""
+OUTSIDE = ("ms", "launches")
+"""Figures of a round of which the bare pass's are subtracted: what is left is outside of the model."""
+COUNTED = 1
+"""Rounds that are counted, after those of the warm-up and before those that are timed."""
+WARM_UP = 2
+
+
+def passes(subject: Subject) -> None:
+    """Bare passes of the target: `ms`, the floor, and how many times the floor that is."""
+    if not isinstance(subject.target, OneShape):
+        return
+    target: Any = subject.target
+    sizes = subject.sizes
+    most = max(sizes.nodes)
+    for rows, context in subject.calls(sizes.contexts):
+        started = target.start_fixed(subject.workload.prompt(rows, context), 1, most)
+        root = torch.zeros(rows, dtype=torch.int64, device=subject.device)
+        room = torch.full_like(root, most)
+        for nodes in sizes.nodes:
+            draft = Draft.alone(root)
+            if nodes > 1:
+                drafted = root[:, None].expand(-1, nodes - 1)
+                draft = Draft.tree(drafted, drafter(subject, nodes).parents).rooted(root, room)
+            what = {"rows": rows, "nodes": nodes, "context": context}
+            try:
+                seconds = subject.seconds(partial(target.verify, started.cache, draft))
+            except Exception as error:
+                if not out_of_memory(error):
+                    raise
+                subject.say("skipped", **what, why="out of memory")
+                break
+            floor = subject.work.floor(subject.machine, **what)
+            computed, read = subject.work.computed(rows, nodes), subject.work.read(**what)
+            figures = {"ms": _ms(seconds), "floor_ms": _ms(floor), "times_floor": round(seconds / floor, 3)}
+            if context == min(sizes.contexts):  # a pass launches the same kernels at every context
+                figures["launches"] = count(partial(target.verify, started.cache, draft), subject.device).launches
+            subject.say("pass", **what, **figures, operations=computed, bytes=read)
+        del started
+
+
+def rounds(subject: Subject) -> None:
+    """Whole rounds of the loop at the smallest context: beside `ms`, launches, waits, and the time outside the pass."""
+    calls = list(subject.calls(subject.sizes.contexts[:1]))
+    # One variant after the other: a slow one takes no time from those before it.
+    for variant, (rows, context), nodes in product(VARIANTS, calls, subject.sizes.nodes):
+        size = {"rows": rows, "nodes": nodes, "context": context}
+        try:
+            figures = _round(subject, variant, **size)
+        except Exception as error:
+            if not out_of_memory(error):
+                raise
+            subject.say("skipped", variant=variant, **size, why="out of memory")
+            continue
+        bare = _pass_of(subject, **size)
+        outside = {f"outside_{name}": round(figures[name] - bare[name], 4) for name in OUTSIDE if bare}
+        floor = _ms(subject.work.floor(subject.machine, **size))
+        subject.say("round", variant=variant, **size, **figures, **outside, floor_ms=floor)
+
+
+def drafter(subject: Subject, nodes: int) -> StaticTree:
+    """Drafts that have so many nodes with the root: a tree, or a chain where the target verifies no trees."""
+    return StaticTree(nodes - 1, DEPTH if subject.trees else nodes - 1)
+
+
+def _round(subject: Subject, variant: str, rows: int, nodes: int, context: int) -> dict[str, float]:
+    """Time and counts of a round of one call."""
+    parts = (drafter(subject, nodes),) if nodes > 1 else ()
+    decoder = subject.decoder(*parts, k=parts[0].depth if parts else 0, **VARIANTS[variant])
+    truth = None if subject.workload.truth is None else subject.workload.truth(rows)
+    most = WARM_UP + COUNTED + subject.sizes.repeats
+    limit = 2 + most * (decoder.k + 1)  # no round is cut short by the end of the call, whatever is accepted
+    with subject.autocast():
+        state = decoder.start(subject.workload.prompt(rows, context), limit)
+        advance = partial(decoder.advance, state, truth)
+        for _ in range(WARM_UP):
+            advance()
+        counts = count(advance, subject.device)
+        seconds = subject.seconds(advance, warm_up=0)
+    return {"ms": _ms(seconds), "launches": counts.launches, "waits": counts.waits}
+
+
+def _pass_of(subject: Subject, rows: int, nodes: int, context: int) -> dict[str, float] | None:
+    """The line of the bare pass of the same size; None if it was not measured."""
+    size = {"shape": subject.shape.name, "rows": rows, "nodes": nodes, "context": context}
+    return next((line for line in subject.lines.of("pass") if size.items() <= line.items()), None)
+
+
+def _ms(seconds: float) -> float:
+    return round(1e3 * seconds, 4)

@@ -1,0 +1,123 @@
+"""A shape under measurement, and the sizes at which it is measured."""
+
+import statistics
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from mmspec.api.build import decoder_for
+from mmspec.bench.core.sections import Lines
+from mmspec.bench.core.shape import Shape, Workload
+from mmspec.bench.core.work import Machine, Work
+from mmspec.bench.limits import timed
+from mmspec.core.decoder import Decoder
+from mmspec.report.result import PLAIN
+
+VARIANTS: Mapping[str, Mapping[str, Any]] = {"eager": {}}
+"""The ways to run a round, as arguments of `Decoder`; another way is one more entry, and is measured everywhere.
+
+In races one with `compiled` in its name gets more time to warm up, after the first turns of the others.
+"""
+
+SPARE = 0.8
+"""The share of a GPU's free memory that caches may take; the rest is for the scores and for what passes compute."""
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """What is measured.
+
+    Attributes:
+        nodes: Nodes of passes and rounds.
+        rows: Rows of the batch.
+        contexts: Units of context, the smallest first; rounds and races run at the smallest.
+        repeats: Measured passes or rounds, of which the median counts.
+        new: Units that a contestant of the race emits.
+        races: Repeats of the race.
+        compiles: Whether `generate` takes part compiled, too, which takes minutes on a CPU.
+    """
+
+    nodes: tuple[int, ...] = (1, 8, 16, 32, 64, 128)
+    rows: tuple[int, ...] = (1, 8, 64)
+    contexts: tuple[int, ...] = (512, 4096, 32768)
+    repeats: int = 10
+    new: int = 64
+    races: int = 3
+    compiles: bool = True
+
+    def of(self, shape: Shape) -> "Sizes":
+        """These sizes, as far as a shape has them."""
+        return replace(self, nodes=shape.nodes or self.nodes, contexts=shape.contexts or self.contexts)
+
+
+SMALL = Sizes(nodes=(1, 8, 16), rows=(1, 2), contexts=(32, 96), repeats=3, new=16, races=2, compiles=False)
+"""What a CPU measures of stand-ins."""
+
+
+@dataclass
+class Subject:
+    """A shape under measurement.
+
+    Attributes:
+        shape: The shape.
+        workload: Its live model.
+        sizes: What is measured.
+        machine: The limits of the device.
+        device: The device.
+        lines: The figures.
+    """
+
+    shape: Shape
+    workload: Workload
+    sizes: Sizes
+    machine: Machine
+    device: torch.device
+    lines: Lines
+
+    def __post_init__(self) -> None:
+        self.work = Work.of(self.workload)
+        self.target: Any = decoder_for(self.workload.model, PLAIN).target
+
+    @property
+    def trees(self) -> bool:
+        """Whether the target verifies trees."""
+        return "tree" in self.target.offers
+
+    def say(self, section: str, **figures: Any) -> None:
+        """Add a line about this shape."""
+        self.lines.say(section, shape=self.shape.name, **figures)
+
+    def calls(self, contexts: tuple[int, ...]) -> Iterator[tuple[int, int]]:
+        """Rows and context of every call that fits the memory, the smallest calls first."""
+        pairs = ((rows, context) for context in contexts for rows in self.sizes.rows)
+        for rows, context in sorted(pairs, key=lambda pair: pair[0] * pair[1]):
+            needed, free = self.work.memory(rows, context), self._free()
+            if needed > SPARE * free:
+                lacking = f"a cache of {needed / 1e9:.1f} GB does not fit {SPARE:.0%} of {free / 1e9:.1f} free GB"
+                self.say("skipped", rows=rows, context=context, why=lacking)
+            else:
+                yield rows, context
+
+    def seconds(self, work: Callable[[], Any], warm_up: int = 2) -> float:
+        """Median wall seconds of a piece of work, the device's work included."""
+        for _ in range(warm_up):
+            work()
+        return statistics.median(timed(work, str(self.device)) for _ in range(self.sizes.repeats))
+
+    def autocast(self) -> AbstractContextManager[Any]:
+        """What the network's passes run in."""
+        wanted = self.workload.autocast
+        return nullcontext() if wanted is None else torch.autocast(self.device.type, wanted)
+
+    def decoder(self, *parts: Any, **options: Any) -> Decoder:
+        """A decoder of the target; passes have one shape where the target can."""
+        return Decoder(self.target, *parts, shape="any" if self.workload.truth else "one", **options)
+
+    def _free(self) -> float:
+        if self.device.type != "cuda":
+            return float("inf")
+        torch.cuda.empty_cache()
+        return float(torch.cuda.mem_get_info(self.device)[0])

@@ -1,0 +1,118 @@
+"""What a pass has to read and to compute, and the least time for that on a machine whose limits were measured."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from mmspec.bench.core.shape import Workload
+from mmspec.bench.limits import timed
+
+REPEATS = 7
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Limits of a device, measured in the same run as everything that they are compared with.
+
+    Attributes:
+        bandwidth: Bytes per second of a copy, bytes read and written both counted.
+        arithmetic: Floating-point operations per second of a large matrix product in the weights' dtype.
+        launch: Seconds to launch one small kernel, the mean of many.
+    """
+
+    bandwidth: float
+    arithmetic: float
+    launch: float
+
+
+def measure_machine(device: torch.device, dtype: torch.dtype, small: bool) -> Machine:
+    """The fastest of some copies and matrix products; they are larger on a GPU, where small ones take no time."""
+    where = str(device)
+    source = torch.ones(2 ** (24 if small else 30), device=device, dtype=dtype)
+    copy, square = torch.empty_like(source), torch.randn(*(2 * (512 if small else 8192,)), device=device, dtype=dtype)
+    product, one = torch.empty_like(square), torch.zeros(1, device=device)
+
+    def many() -> None:
+        for _ in range(100):
+            one.add_(1)
+
+    def fastest(work: Callable[[], Any]) -> float:
+        return min(timed(work, where) for _ in range(REPEATS))
+
+    moved = 2 * source.numel() * source.element_size()
+    return Machine(
+        bandwidth=moved / fastest(lambda: copy.copy_(source)),
+        arithmetic=2 * square.shape[0] ** 3 / fastest(lambda: torch.mm(square, square, out=product)),
+        launch=fastest(many) / 100,
+    )
+
+
+@dataclass(frozen=True)
+class Work:
+    """What passes of a model read and compute.
+
+    Attributes:
+        shared: Bytes of weights that every pass reads.
+        routed: Bytes of all experts; 0 without experts.
+        chosen: Share of the experts that one unit chooses.
+        operations: Floating-point operations per unit, attention to the context left out.
+        slot: Bytes of the cache per unit of context and row.
+        units: Positions that the network computes per node.
+        passes: Passes of the network per pass of the target.
+    """
+
+    shared: float
+    routed: float
+    chosen: float
+    operations: float
+    slot: float
+    units: int
+    passes: int
+
+    @classmethod
+    def of(cls, workload: Workload) -> "Work":
+        """The work of a workload, from its weights: two operations per weight and unit; a lookup is free."""
+        model, config = workload.model, getattr(workload.model, "config", None)
+        chosen = getattr(config, "num_experts_per_tok", 1) / getattr(config, "num_experts", 1)
+        routed = [weight for name, weight in model.named_parameters() if "experts." in name]
+        shared = list(_read(model, {id(weight) for weight in routed}))
+        operations = 2 * (sum(w.numel() for w in shared) + chosen * sum(w.numel() for w in routed))
+        size = (workload.autocast or next(model.parameters()).dtype).itemsize
+        return cls(
+            shared=sum(w.numel() * w.element_size() for w in shared),
+            routed=sum(w.numel() * w.element_size() for w in routed),
+            chosen=chosen,
+            operations=operations,
+            slot=workload.slot * size,
+            units=workload.units,
+            passes=workload.passes,
+        )
+
+    def read(self, rows: int, nodes: int, context: int) -> float:
+        """Bytes that a pass reads; of the experts, the share that so many units are expected to choose."""
+        missed = (1 - self.chosen) ** (rows * nodes * self.units)
+        return self.passes * (self.shared + self.routed * (1 - missed) + rows * context * self.slot)
+
+    def computed(self, rows: int, nodes: int) -> float:
+        """Floating-point operations of a pass."""
+        return self.passes * self.operations * rows * nodes * self.units
+
+    def floor(self, machine: Machine, rows: int, nodes: int, context: int) -> float:
+        """Seconds that a pass takes at least."""
+        return max(self.read(rows, nodes, context) / machine.bandwidth, self.computed(rows, nodes) / machine.arithmetic)
+
+    def memory(self, rows: int, context: int) -> float:
+        """Bytes of the cache of a call."""
+        return rows * context * self.slot
+
+
+def _read(model: nn.Module, but: set[int]) -> Iterator[Tensor]:
+    """Weights that every pass reads: no experts, and no table of embeddings that is not the output layer's, too."""
+    tables = {id(part.weight) for part in model.modules() if isinstance(part, nn.Embedding)}
+    products = {id(part.weight) for part in model.modules() if isinstance(part, nn.Linear)}
+    for weight in model.parameters():
+        if id(weight) not in but and (id(weight) not in tables or id(weight) in products):
+            yield weight
