@@ -64,7 +64,7 @@ def sites(model: nn.Module, ops: Mapping[str, TreeOp]) -> Sites:
 @contextmanager
 def dispatched(sites: Sites, ops: Mapping[str, TreeOp], cache: SlotCache, index: TreeIndex) -> Iterator[None]:
     """Inside the block, the functions at `sites` run over the tree `index` and read the states of `cache`."""
-    branches = Branches(index)
+    branches = Branches.of(index)
 
     def run(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return cache.run(ops[name], branches, args, kwargs)
