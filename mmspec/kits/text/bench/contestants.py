@@ -111,6 +111,31 @@ class PeerGenerate:
             return Run(*self.call(inputs, **self.more))
 
 
+@dataclass
+class CompiledGenerate:
+    """transformers' own `generate` with a static cache and compiled steps.
+
+    Attributes:
+        call: How `generate` is called.
+        config: How steps are compiled.
+    """
+
+    call: GenerateCall
+    config: CompileConfig
+
+    def __call__(self, inputs: Mapping[str, Tensor]) -> Run:
+        """A run of it.
+
+        Raises:
+            ValueError: transformers ran its steps without compiling them, which is no error there.
+        """
+        run = Run(*self.call(inputs, cache_implementation="static", compile_config=self.config))
+        model = self.call.model
+        if "_compiled_call" not in vars(model):  # where transformers keeps the compiled step
+            raise ValueError(f"transformers does not compile {type(model).__name__} with a static cache")
+        return run
+
+
 @contextmanager
 def _configured(model: Any, settings: Mapping[str, Any]) -> Iterator[None]:
     """Inside the block, the model's generation configuration has these entries."""
@@ -142,10 +167,9 @@ def peers(call: GenerateCall, drafter: Any) -> dict[str, PeerSettings]:
     """transformers' `generate`, with its static cache compiled, its prompt lookup, its assistant."""
     eager, compiled, lookup, assistant = PEERS
     draft = {"assistant_model": drafter}
-    static = PeerGenerate(call, {"cache_implementation": "static", "compile_config": _compiled()})
     return {
         eager: PeerSettings({"": PeerGenerate(call)}),
-        compiled: PeerSettings({"": static}, "static cache, compiled"),
+        compiled: PeerSettings({"": CompiledGenerate(call, _compiled())}, "static cache, compiled"),
         lookup: PeerSettings({name: PeerGenerate(call, more) for name, more in GRIDS[lookup].items()}),
         assistant: PeerSettings(
             {name: PeerGenerate(call, draft, entries) for name, entries in GRIDS[assistant].items()}, "assistant_model"
