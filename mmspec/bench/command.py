@@ -1,6 +1,7 @@
 """What all benchmark commands share: output folders are checked first; then a progress bar, tables, and the files."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -47,6 +48,7 @@ def bench(name: str, run: Callable[[Progress], "Result"], json: Path | None, plo
     from transformers.utils import logging
 
     from mmspec.report.table import show
+    from mmspec.report.views import vs_best
 
     logging.set_verbosity_error()
     logging.disable_progress_bar()
@@ -58,7 +60,7 @@ def bench(name: str, run: Callable[[Progress], "Result"], json: Path | None, plo
 
     result = run(progress)
     if json is not None:
-        result.save(json)
+        replace(result, vs_best=vs_best(result)).save(json)
     show(result)
     if plot is not None:
         from mmspec.report.plot import save

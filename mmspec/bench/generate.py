@@ -65,9 +65,34 @@ class PeerGenerate:
             return Run(*self.call(inputs, **self.more))
 
 
-def compiled(call: GenerateCall) -> PeerGenerate:
+@dataclass
+class CompiledGenerate:
+    """transformers' own `generate` with a static cache and compiled steps.
+
+    Attributes:
+        call: How `generate` is called.
+        config: How steps are compiled.
+    """
+
+    call: GenerateCall
+    config: CompileConfig
+
+    def __call__(self, inputs: Mapping[str, Tensor]) -> Run:
+        """A run of it.
+
+        Raises:
+            ValueError: transformers ran its steps without compiling them, which is no error there.
+        """
+        run = Run(*self.call(inputs, cache_implementation="static", compile_config=self.config))
+        model = self.call.model
+        if "_compiled_call" not in vars(model):  # where transformers keeps the compiled step
+            raise ValueError(f"transformers does not compile {type(model).__name__} with a static cache")
+        return run
+
+
+def compiled(call: GenerateCall) -> CompiledGenerate:
     """`generate` with its static cache, compiled."""
-    return PeerGenerate(call, {"cache_implementation": "static", "compile_config": _compiled()})
+    return CompiledGenerate(call, _compiled())
 
 
 @contextmanager
@@ -86,7 +111,11 @@ def _configured(model: Any, settings: Mapping[str, Any]) -> Iterator[None]:
 
 @cache
 def _compiled() -> CompileConfig:
-    """A configuration shared by all settings, because transformers compiles again for another object."""
+    """A configuration shared by all settings, because transformers compiles again for another object.
+
+    Weights are not frozen (inductor's `freezing`): the static cache's own length would be frozen with them, and the
+    second call reads out of bounds.
+    """
     config = CompileConfig(fullgraph=False)
     config._compile_all_devices = True  # by default transformers compiles on accelerators only
     return config

@@ -96,7 +96,7 @@ class Passes:
         arguments = self.arguments(cache, index.depth[:, first:], valid, keep)
         packed = narrow(self.kernels, 0 if cache.fixed else ids.numel())  # which it chooses by measured times
         with self.ready(), packed:
-            logits = self.forward(cache, ids, geometry, arguments, Branches(index))
+            logits = self.forward(cache, ids, geometry, arguments, Branches.of(index))
         all_came = isinstance(keep, Tensor) and "logits_to_keep" not in arguments
         return logits[:, keep] if all_came else logits
 

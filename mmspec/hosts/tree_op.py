@@ -39,7 +39,12 @@ class Branches:
 
     def __init__(self, index: TreeIndex) -> None:
         self.index = index
-        self._windows: dict[int, Tensor] = {}
+        self._columns: dict[int, Tensor] = {}
+
+    @staticmethod
+    def of(index: TreeIndex) -> "Branches":
+        """The branches of a tree. A tree that all rows share has one object in all passes, so that tables are kept."""
+        return Branches(index) if index.listed is None else _kept(index.listed, index.parent.device)
 
     @property
     def parent(self) -> Tensor:
@@ -54,6 +59,10 @@ class Branches:
     @once
     def _sums(self) -> Tensor:
         return self.ancestor.double()
+
+    @once
+    def _apart(self) -> Tensor:
+        return ~self.ancestor
 
     def path_sums(self, x: Tensor) -> Tensor:
         """Sums of `x [batch, node, …]` over every node's path from the root, itself included: the same shape, float64.
@@ -73,24 +82,26 @@ class Branches:
             `[batch, node i, node j, …]` float32.
         """
         gap = (total[:, :, None] - total[:, None]).float()
-        ancestor = self.ancestor.to(total.device)
-        ancestor = ancestor.reshape(*ancestor.shape, *(1,) * (gap.dim() - 3))
+        apart = self._apart.to(total.device)
+        apart = apart.reshape(*apart.shape, *(1,) * (gap.dim() - 3))
         # Masked before the exponential: between branches the difference may be large, and inf · 0 is not 0.
-        return gap.masked_fill(~ancestor, float("-inf")).exp()
+        return gap.masked_fill_(apart, float("-inf")).exp_()
 
-    def path_windows(self, width: int) -> Tensor:
-        """The ids of the node and its `width - 1` predecessors on its path: `[batch, node, width]`, or `[1, …]`.
+    def columns(self, width: int) -> Tensor:
+        """Where the window of every node is, if a row's last `width` inputs before the root precede those of the nodes.
 
-        -1 is the unit before the root, -2 the one before that, and so on.
+        Returns:
+            Columns `[batch, width, node]`, or `[1, …]`: of the node itself, of its parent, and so on; cached for all
+            layers.
         """
-        if width not in self._windows:
+        if width not in self._columns:
             parent = self.parent
             steps = [torch.arange(parent.shape[1], device=parent.device).expand_as(parent)]
-            for _ in range(width - 1):
+            for _ in range(width - 1):  # -1 is the input before the root, -2 the one before that, and so on
                 last = steps[-1]
                 steps.append(torch.where(last >= 0, parent.gather(1, last.clamp(min=0)), last - 1))
-            self._windows[width] = torch.stack(steps, 2)
-        return self._windows[width]
+            self._columns[width] = torch.stack(steps, 1) + width
+        return self._columns[width]
 
     @once
     def levels(self) -> list[tuple[Tensor, Tensor]] | None:
@@ -104,6 +115,11 @@ class Branches:
         if listed is None and len(self.parent) == 1 and readable:
             listed = tuple(self.parent[0].tolist())
         return None if listed is None else _levels(listed, self.parent.device)
+
+
+@lru_cache(maxsize=256)
+def _kept(parents: tuple[int, ...], device: torch.device) -> Branches:
+    return Branches(TreeIndex.static(parents, device))
 
 
 @dataclass(frozen=True)
@@ -144,6 +160,24 @@ class KeptNodes:
             each = self.nodes[..., None] == torch.arange(nodes, device=self.nodes.device)
             self._outside[nodes] = ~(each & self.mask[..., None]).any(1)
         return self._outside[nodes]
+
+    def columns(self, width: int) -> Tensor:
+        """Where the last `width` inputs of every row are, if the last ones before the root precede those of the nodes.
+
+        Returns:
+            `[batch, width]` columns; cached for all layers.
+        """
+        if width not in self._columns:
+            nodes = self.nodes + width
+            before = torch.arange(width, device=nodes.device).expand(len(nodes), -1)
+            # The first `count` inputs fall off.
+            place = self.count[:, None] + torch.arange(width, device=nodes.device)
+            self._columns[width] = torch.cat([before, nodes], 1).gather(1, place)
+        return self._columns[width]
+
+    @once
+    def _columns(self) -> dict[int, Tensor]:
+        return {}
 
     @once
     def _last(self) -> tuple[Tensor, Tensor]:

@@ -2,7 +2,8 @@
 
 A document holds several settings (`"code, greedy"`); every row holds the repeats of plain decoding that ran interleaved
 with its own. Speed-up is the median over repeats of plain seconds / own seconds; it is computed where it is shown and
-never stored. Documents are not trusted: `mmspec.report.trust` validates them.
+never stored. The one ratio in a document, `vs_best`, is for programs that read it, and must be what the repeats give.
+Documents are not trusted: `mmspec.report.trust` validates them.
 """
 
 import json
@@ -112,6 +113,19 @@ class Peer:
 
 
 @dataclass(frozen=True)
+class VsBest:
+    """Our speed in a setting as a multiple of the best other way's.
+
+    Attributes:
+        way: Name of the fastest peer; `plain` where no other software, and no faster loop of ours, decodes the same.
+        times: Median of the paired ratios of seconds, by method, plain decoding included; real drafts, batch 1.
+    """
+
+    way: str
+    times: dict[str, FiniteFloat]
+
+
+@dataclass(frozen=True)
 class Limits:
     """What the hardware and the drafts would allow.
 
@@ -158,6 +172,7 @@ class Result:
         how: How the benchmark was run, in sentences.
         floor: Values of `quality` for plain decoding with other seeds, by setting and name: the variation by chance.
         notes: Explanations of names in `quality`.
+        vs_best: Speed against the best other way, by setting (`mmspec.report.views.vs_best`).
     """
 
     kind: str
@@ -175,6 +190,7 @@ class Result:
     how: str = ""
     floor: dict[str, dict[str, list[FiniteFloat]]] = field(default_factory=dict)
     notes: dict[str, str] = field(default_factory=dict)
+    vs_best: dict[str, VsBest] = field(default_factory=dict)
 
     def save(self, path: Path) -> None:
         """Write JSON; the file is written whole or not at all."""

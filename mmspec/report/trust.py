@@ -1,8 +1,8 @@
 """Validation of a benchmark's JSON before anything of it is shown, since the file is not trusted.
 
-Seconds are positive and finite, paired lists of repeats have equal lengths, peers belong to settings that exist, and no
-text holds a control character. Text that Markdown would misread is accepted here and escaped where Markdown is written
-(`mmspec.report.escape`).
+Seconds are positive and finite, paired lists of repeats have equal lengths, peers belong to settings that exist, stored
+ratios follow from the repeats, and no text holds a control character. Text that Markdown would misread is accepted here
+and escaped where Markdown is written (`mmspec.report.escape`).
 """
 
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ from pydantic import TypeAdapter, ValidationError
 from mmspec.registry.fields import NAME
 from mmspec.registry.printable import printable, refuse_control
 from mmspec.report.result import Peer, Result, Row
-from mmspec.report.views import plain_of, real
+from mmspec.report.views import plain_of, real, vs_best
 
 
 def load_result(path: Path) -> Result:
@@ -76,6 +76,8 @@ def _refuse_unpaired(result: Result) -> None:
         _refuse_unpaired_row(row)
     for key, peer in result.peers.items():
         _refuse_unpaired_peer(result, key, peer)
+    if result.vs_best and result.vs_best != vs_best(result):
+        raise ValueError("its vs_best is not what its repeats give; no ratio is typed by hand")
 
 
 def _refuse_unpaired_row(row: Row) -> None:

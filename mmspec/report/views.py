@@ -8,7 +8,7 @@ import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from mmspec.report.result import PLAIN, Peer, Result, Row, ratios_of, speedup_of
+from mmspec.report.result import PLAIN, Peer, Result, Row, VsBest, ratios_of, speedup_of
 
 WARNING = "⚠"
 SLOWER = "slower"
@@ -75,6 +75,16 @@ def base_of(result: Result, setting: str) -> tuple[str, list[float]]:
         return PLAIN, plain
     fastest = max(times, key=lambda name: speedup_of(plain, times[name]))
     return fastest, times[fastest]
+
+
+def vs_best(result: Result) -> dict[str, VsBest]:
+    """Our speed in every setting as a multiple of the best other way's, for `Result.vs_best`."""
+    found = {}
+    for setting in result.settings:
+        way, seconds = base_of(result, setting)
+        times = {row.method: round(speedup_of(seconds, row.repeats_s), 4) for row in real(result, setting)}
+        found[setting] = VsBest(way, times)
+    return found
 
 
 def plain_of(result: Result, setting: str) -> list[float]:

@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import GenerationConfig
+import transformers
+from transformers import CompileConfig, GenerationConfig
 
-from mmspec.bench.generate import GenerateCall, PeerGenerate
-from mmspec.bench.race import Run, Track
+from mmspec.bench.generate import CompiledGenerate, GenerateCall, PeerGenerate
+from mmspec.bench.race import Run, Track, race
 from mmspec.bench.rows import peer_of
 from mmspec.bench.tuning import REPEATS, calls_of, tune
 from mmspec.kits.text.bench.contestants import GRIDS, PEERS, peers
@@ -77,3 +78,41 @@ def test_an_assistants_settings_last_for_the_call() -> None:
     with pytest.raises(RuntimeError, match="stopped"):
         contestant({})
     assert seen == [3, 3] and assistant.generation_config is own and own.num_assistant_tokens == 20
+
+
+def test_a_peer_that_was_not_compiled_is_not_called_compiled() -> None:
+    """transformers runs eagerly, with a warning alone, where it cannot compile."""
+    model = SimpleNamespace()
+
+    def call(inputs: Any, **more: Any) -> tuple[float, list[torch.Tensor]]:
+        assert more["cache_implementation"] == "static" and more["compile_config"] is config
+        return 1.0, [torch.zeros(2)]
+
+    call.model = model  # type: ignore[attr-defined]
+    config = CompileConfig()
+    contestant = CompiledGenerate(call, config)  # type: ignore[arg-type]
+    tracks = race({"compiled": contestant}, [{}], 1, optional={"compiled"})
+    peer = peer_of(tracks["compiled"], "code, greedy")
+    assert not peer.repeats_s and "transformers does not compile SimpleNamespace" in peer.note
+    model._compiled_call = call
+    assert contestant({}).emitted == 2
+
+
+@pytest.mark.slow  # tracing every architecture takes a while
+@pytest.mark.parametrize("kind", ["Mamba", "Mamba2", "Bamba"])
+def test_transformers_compiles_recurrent_models_on_this_machine(kind: str) -> None:
+    sizes = dict(vocab_size=64, hidden_size=32, num_hidden_layers=2)
+    own: dict[str, dict[str, Any]] = {
+        "Mamba": dict(state_size=8),
+        "Mamba2": dict(num_heads=4, head_dim=16, state_size=8, n_groups=1, chunk_size=16),
+        "Bamba": dict(intermediate_size=32, attn_layer_indices=[1], num_attention_heads=2, num_key_value_heads=1)
+        | dict(mamba_n_heads=4, mamba_d_head=16, mamba_d_state=8),
+    }
+    config = getattr(transformers, f"{kind}Config")(**sizes, **own[kind])
+    model = getattr(transformers, f"{kind}ForCausalLM")(config).eval()
+    traced = CompileConfig(backend="eager", mode=None)
+    traced._compile_all_devices = True
+    task = {"input_ids": torch.arange(1, 13)[None], "attention_mask": torch.ones(1, 12, dtype=torch.int64)}
+    call = GenerateCall(model, 6, 0.0, 0)
+    eager, compiled = PeerGenerate(call)(task), CompiledGenerate(call, traced)(task)
+    assert torch.equal(eager.units[0], compiled.units[0])

@@ -43,10 +43,10 @@ CEILINGS: dict[str, tuple[int, int]] = {
     "prompt-lookup, bamba": (1, 395),
     "token-recycling, bamba": (1, 400),
     "stree, bamba": (1, 1340),
-    "plain, mamba": (1, 305),
-    "prompt-lookup, mamba": (1, 450),
-    "token-recycling, mamba": (1, 450),
-    "stree, mamba": (1, 1390),
+    "plain, mamba": (1, 300),
+    "prompt-lookup, mamba": (1, 440),
+    "token-recycling, mamba": (1, 440),
+    "stree, mamba": (1, 1380),
 }
 """Most waits, and most launches outside of models, of any round."""
 

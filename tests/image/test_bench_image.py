@@ -4,6 +4,7 @@ import statistics
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -30,7 +31,7 @@ from mmspec.report.trust import load_result
 from mmspec_image.bench import loops as loops_module
 from mmspec_image.bench import run as bench
 from mmspec_image.bench.loops import LOOPS, loops
-from mmspec_image.bench.plain_loop import step
+from mmspec_image.bench.plain_loop import StaticLayer, plain_loop, step
 from mmspec_image.bench.run import SETTINGS, CodeSubject
 from mmspec_image.models.llamagen import LlamaGenTransformer
 from mmspec_image.pipeline import TextToImagePipeline
@@ -184,13 +185,39 @@ def test_plain_loops_draw_from_the_same_distribution(folder: Path, quick: pytest
     assert made.subject.tried(("sjd",), 12, whole=True) == {"sjd": {"method": "sjd", "k": 12}}
 
 
+def test_the_static_loop_allocates_once_and_all_its_steps_have_one_shape(folder: Path) -> None:
+    made = _bench(folder, BenchOptions())
+    model, shapes, caches = made.judge.pipe.transformer, set(), set()
+
+    def watched(model: Any, x: torch.Tensor, position: torch.Tensor, seen: torch.Tensor, layers: Any) -> torch.Tensor:
+        shapes.add((tuple(x.shape), tuple(position.shape), tuple(seen.shape)))
+        caches.add(tuple(layer.keys.data_ptr() for layer in layers))
+        assert all(isinstance(layer, StaticLayer) and layer.keys.shape[2] == seen.shape[-1] for layer in layers)
+        assert not seen[..., int(position) + 1 :].any() and seen[..., int(position)].all()
+        return step(model, x, position, seen, layers)
+
+    task = made.tasks(SETTINGS[0], [0])[0]
+    plain_loop(model, task.condition, 2.0, 1.0, torch.Generator().manual_seed(0), static=True, then=watched)
+    rows, slots = 2, 8 + model.cells - 1
+    assert shapes == {((rows, 1, 32), (1, 1), (rows, 1, 1, slots))} and len(caches) == 1
+
+
+@pytest.mark.slow  # compiling takes half a minute
+def test_the_compiled_loop_draws_the_same_codes(folder: Path) -> None:
+    made = _bench(folder, BenchOptions())
+    for setting in SETTINGS:
+        task = made.tasks(setting, [0])[0]
+        drawn = [loop(task).units[0] for loop in loops(made.judge.pipe.transformer, setting).values()]
+        assert len(drawn) == 3 and all(torch.equal(codes, drawn[0]) for codes in drawn)
+
+
 def test_loops_of_ours_are_called_ours_and_the_fastest_is_what_counts(result: Result) -> None:
     for setting in (GUIDED, FREE):
         assert views.peers_of(result, setting) == list(LOOPS)
         for name in LOOPS:
             peer = result.peers[f"{setting} / {name}"]
             assert peer.ours and peer.note.startswith("a plain loop of ours")
-    assert "LlamaGen's loop" not in table.markdown(result)
+    assert not any(words in table.markdown(result) for words in ("LlamaGen's loop", "LlamaGen's own"))
 
 
 def test_quick_tries_all_methods_and_leaves_out_what_is_no_speed(folder: Path, quick: pytest.MonkeyPatch) -> None:

@@ -4,16 +4,18 @@ import copy
 import json
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from mmspec.report import table
+from mmspec.report import table, views
 from mmspec.report.cards import render_measured
 from mmspec.report.numbers import fill
 from mmspec.report.result import Result
 from mmspec.report.trust import load_result
+from mmspec.report.views import vs_best
 
 PLACES: dict[str, Callable[[dict[str, Any], str], object]] = {
     "the model": lambda d, text: d.update(model=text),
@@ -148,3 +150,18 @@ def test_no_speed_is_taken_from_the_document(document: dict[str, Any], tmp_path:
     text = '<!-- bench: r.json speedup "code, greedy" prompt-lookup plain --><!-- /bench -->'
     assert ">1.60<" in fill(text, tmp_path) and "99.0" not in table.markdown(result)
     assert result.row("code, greedy", "prompt-lookup").speedup == pytest.approx(1.6)
+
+
+def test_the_ratios_against_the_best_way_are_those_of_the_repeats(result: Result, tmp_path: Path) -> None:
+    kept = replace(result, vs_best=vs_best(result))
+    code = kept.vs_best["code, greedy"]
+    assert code.way == "prompt lookup" and code.times == {
+        row.method: round(result.against(row, "prompt lookup"), 4) for row in views.real(result, "code, greedy")
+    }
+    assert code.times["plain"] == pytest.approx(0.7273) and kept.vs_best["prose, T = 0.8"].way == "generate"
+    kept.save(tmp_path / "r.json")
+    assert load_result(tmp_path / "r.json").vs_best == kept.vs_best
+    document = json.loads((tmp_path / "r.json").read_text())
+    document["vs_best"]["code, greedy"]["times"]["plain"] = 1.5
+    with pytest.raises(ValueError, match="vs_best is not what its repeats give"):
+        loaded(document, tmp_path)

@@ -64,6 +64,8 @@ def test_it_measures_and_writes(hybrid: BambaForCausalLM, tmp_path: Path, monkey
         for refused in ("prompt lookup", "assistant"):
             peer = result.peers[f"{setting} / generate, {refused}"]
             assert not peer.repeats_s and "stateful" in peer.note, "transformers does not speculate over states"
+        best = result.vs_best[setting]
+        assert best.way in {"generate", "plain"} and set(best.times) == {"plain", "prompt-lookup", CHAIN}
     assert result.row("code, greedy", CHAIN).options["form"] == "chain"
     assert {row.method for row in result.rows if row.batch == 2} == {"plain", "prompt-lookup"}
     assert set(result.limits.by_nodes["tree / chain"]) == {str(n) for n in module.SIZES}

@@ -113,12 +113,26 @@ def test_siblings_do_not_see_one_another(case: Any) -> None:
 
 
 def test_what_is_left_behind_is_no_more_than_what_was_fed(case: Any) -> None:
-    """A node leaves its activations for the commit, not its state (and the convolution a row's old window)."""
-    inputs = case.inputs(10)
-    _, stash = case.over_tree(branches_of(ragged(10, 1)), None, inputs)
-    parts = stash if isinstance(stash, tuple) else vars(stash).values()
-    left = sum(x.numel() for x in parts if (x.dim() > 2 and x.shape[:2] == (ROWS, 10)) or x.shape[::2] == (ROWS, 10))
-    assert 0 < left <= sum(x.numel() for x in inputs.values())
+    """A further node leaves its activations for the commit, not its state."""
+
+    def sizes(nodes: int) -> tuple[int, int]:
+        inputs = case.inputs(nodes)
+        _, stash = case.over_tree(branches_of(ragged(nodes, 1)), None, inputs)
+        parts = stash if isinstance(stash, tuple) else vars(stash).values()
+        return sum(x.numel() for x in parts), sum(x.numel() for x in inputs.values())
+
+    (less, fed), (more, fed_more) = sizes(10), sizes(20)
+    assert 0 < more - less <= fed_more - fed
+
+
+def test_a_shared_tree_keeps_its_tables_and_rows_of_their_own_do_not() -> None:
+    shared = Branches.of(TreeIndex.static(STATIC))
+    assert Branches.of(TreeIndex.static(STATIC)) is shared and shared.columns(4) is shared.columns(4)
+    assert Branches.of(TreeIndex.static(CHAIN)) is not shared
+    own = TreeIndex.dynamic(torch.tensor(ragged(10, 3)))
+    assert Branches.of(own) is not Branches.of(own)
+    window = [[5, 2, 0, -1], [9, 0, -1, -2], [0, -1, -2, -3]]
+    assert [(shared.columns(4)[0, :, node] - 4).tolist() for node in (5, 9, 0)] == window
 
 
 def test_weak_gates_behind_strong_ones(case: Any) -> None:

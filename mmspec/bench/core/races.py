@@ -8,7 +8,7 @@ from typing import Any
 
 from mmspec.bench.core.sections import Clock, run_section
 from mmspec.bench.core.subject import VARIANTS, Subject
-from mmspec.bench.generate import GenerateCall, PeerGenerate, compiled
+from mmspec.bench.generate import CompiledGenerate, GenerateCall, PeerGenerate, compiled
 from mmspec.bench.limits import synchronize
 from mmspec.bench.race import Contestant, Run, relay
 from mmspec.bench.stand_ins import StaticTree

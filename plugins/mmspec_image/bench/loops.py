@@ -13,13 +13,13 @@ from mmspec_image.bench.plain_loop import compiled_step, plain_loop, step
 from mmspec_image.models.llamagen import LlamaGenTransformer
 
 LOOPS = {
-    "plain loop, growing cache": (False, False, "keys in a cache that grows"),
-    "plain loop, static cache": (
+    "loop with a growing cache": (False, False, "keys in a cache that grows"),
+    "loop with a static cache, as LlamaGen's code does": (
         True,
         False,
-        "keys in a masked cache of full length, as LlamaGen's own code keeps them",
+        "keys in a cache of full length under a mask, both allocated once a call and read by index",
     ),
-    "plain loop, compiled": (True, True, "the same, its steps compiled by torch"),
+    "loop with a static cache, compiled": (True, True, "the same, its steps compiled by torch"),
 }
 """Whether each loop has a static cache, whether it is compiled, and what is special about it."""
 

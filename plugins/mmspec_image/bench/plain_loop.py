@@ -1,7 +1,8 @@
 """A plain sampling loop over LlamaGen's weights in torch, as LlamaGen's repository samples.
 
-Guidance in one batch, softmax, a multinomial draw. The cache of keys and values grows, or has its full length with a
-mask: only the second has steps of one shape, which `torch.compile` needs.
+Guidance in one batch, softmax, a multinomial draw. In LlamaGen's code a call allocates keys and values of full length
+and a causal mask over all positions; a step writes its keys by index and reads its row of the mask. The loop with a
+static cache does the same. Its steps have one shape, which `torch.compile` needs. The other loop's cache grows.
 """
 
 from collections.abc import Callable, Sequence
@@ -85,13 +86,12 @@ def plain_loop(
     mask = None if mask is None else mask.bool()
     length, halves = given.shape[1], 2 if condition.guided else 1
     total = length + model.cells - 1  # the last code is not read
+    seen = visible(len(given), total, length, mask, given.device)
     position = torch.arange(length, device=given.device)[None]
     layers = _slots(model, given, total, position[0]) if static else [DynamicLayer() for _ in model.layers]
-    readable = torch.ones(len(given), length, dtype=torch.bool, device=given.device) if mask is None else mask
-    readable = F.pad(readable, (0, total - length), value=True)
-    seen = visible(len(given), length, length, mask, given.device)
-    logits = step(model, given, position, F.pad(seen, (0, total - length)) if static else seen, layers)
+    logits = step(model, given, position, seen[:, :, :length, : total if static else length], layers)
     codes: list[Tensor] = []
+    position = position[:, -1:]
     while True:
         if condition.guided:
             with_it, without = logits.chunk(2)
@@ -99,14 +99,14 @@ def plain_loop(
         codes.append(torch.multinomial(F.softmax(logits / temperature, -1), 1, generator=generator))
         if len(codes) == model.cells:
             return torch.cat(codes, 1)
-        position = torch.full((1, 1), length + len(codes) - 1, device=given.device)
+        position = position + 1
         if static:
-            before = torch.arange(total, device=given.device) <= position
-            rows: Tensor | None = (readable & before)[:, None, None]
+            rows: Tensor | None = seen.index_select(2, position[0])
             for layer in layers:
                 layer.at = position[0]
         else:
-            rows = None if mask is None else readable[:, None, None, : length + len(codes)]
+            slots = length + len(codes)
+            rows = None if mask is None else seen[:, :, slots - 1 : slots, :slots]
         logits = then(model, model.embed(codes[-1].repeat(halves, 1)), position, rows, layers)
 
 

@@ -29,27 +29,24 @@ class Convolution:
         bias: Tensor | None = None,
         activation: str | None = None,
         **kwargs: Any,
-    ) -> tuple[Tensor, Tensor]:
+    ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
         """Convolve `hidden_states [batch, channel, node]` with `weight [channel, width]`."""
         batch, channels, _ = hidden_states.shape
         width = weight.shape[-1]
         before = hidden_states.new_zeros(batch, channels, width) if state is None else state
         inputs = torch.cat([before, hidden_states], 2)
-        place = (branches.path_windows(width) + width).to(inputs.device).expand(batch, -1, -1)  # [batch, node, width]
-        window = inputs.gather(2, place.reshape(batch, 1, -1).expand(-1, channels, -1))
-        window = window.reshape(batch, channels, -1, width)
-        out = (window.float() * weight.flip(-1).float()[:, None]).sum(-1)
+        columns = branches.columns(width).to(inputs.device).flatten(1)[:, None].expand(batch, channels, -1)
+        # The window is the third axis, not the last: sums over it run along the nodes, several times as fast.
+        window = inputs.gather(2, columns).view(batch, channels, width, -1)
+        out = (window.float() * weight.flip(-1).float()[..., None]).sum(2)
         if bias is not None:
-            out = out + bias.float()[:, None]
+            out += bias.float()[:, None]
         if activation is not None:
             out = ACT2FN[activation](out)
-        return out.to(hidden_states.dtype), (hidden_states, before)
+        return out.to(hidden_states.dtype), (inputs, before)
 
     def commit(self, state: Tensor | None, stash: tuple[Tensor, Tensor], kept: KeptNodes, /) -> Tensor:
         """The last inputs of every row: `[batch, channel, width]`."""
-        hidden_states, before = stash
-        accepted = kept.take(hidden_states.transpose(1, 2)).transpose(1, 2)
-        width = before.shape[2]
-        order = torch.arange(width, device=before.device)
-        place = kept.count.to(before.device)[:, None] + order  # the first `count` inputs fall off
-        return torch.cat([before, accepted], 2).gather(2, place[:, None].expand(-1, before.shape[1], -1))
+        inputs, before = stash
+        columns = kept.columns(before.shape[2]).to(inputs.device)
+        return inputs.gather(2, columns[:, None].expand(-1, inputs.shape[1], -1))

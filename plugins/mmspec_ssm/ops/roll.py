@@ -34,12 +34,12 @@ def roll_state(state: Tensor | None, fed: NodeInputs, kept: KeptNodes) -> Tensor
     gap = (last[:, None] - fed.total).float()
     outside = kept.outside(gap.shape[1]).to(gap.device)
     # Nodes that are not kept get weight 0, which takes fewer operations than to gather the others.
-    weight = gap.masked_fill(outside.reshape(*outside.shape, *(1,) * (gap.dim() - 2)), float("-inf")).exp()
+    weight = gap.masked_fill_(outside.reshape(*outside.shape, *(1,) * (gap.dim() - 2)), float("-inf")).exp_()
     if weight.dim() == 3:
         weight, last = weight[..., None], last[..., None]
     keys = (fed.keys * weight).unflatten(2, (fed.values.shape[2], -1))
     added = _outer(keys, fed.values).flatten(1, 2)
-    return added if state is None else torch.addcmul(added, last.float().exp()[..., None], state)
+    return added if state is None else added.addcmul_(last.float().exp()[..., None], state)
 
 
 def _outer(keys: Tensor, values: Tensor) -> Tensor:

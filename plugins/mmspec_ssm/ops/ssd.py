@@ -8,7 +8,6 @@ are float32, sums along paths float64.
 
 from typing import Any, Literal
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -56,9 +55,18 @@ class Ssd:
 
 def scan(branches: Branches, state: Tensor, fed: NodeInputs, c: Tensor) -> Tensor:
     """The readout of every node's state with `c [batch, node, group, size]`: `[batch, node, head, width]`."""
-    groups = c.shape[2]  # heads of a group share b and c, which are not repeated
-    pairs = torch.einsum("bigs,bjgs->bijg", c, fed.values)[..., None]
-    weight = branches.path_decay(fed.total).unflatten(3, (groups, -1))
-    inside = torch.einsum("bijgh,bjghw->bighw", pairs * weight, fed.keys.unflatten(2, (groups, -1)))
-    begun = torch.einsum("bigs,bghws->bighw", c, state.unflatten(1, (groups, -1)))
-    return (inside.flatten(2, 3) + begun.flatten(2, 3) * fed.total.float().exp()[..., None]).contiguous()
+    batch, nodes, groups, _ = c.shape
+    heads, width, _ = state.shape[1:]
+    # Heads of a group share b and c, which are not repeated. Products are `bmm`, since einsum's overhead is larger.
+    asked = _rows(c)
+    pairs = asked.bmm(fed.values.permute(0, 2, 3, 1).flatten(0, 1))[:, None]  # [batch × group, 1, i, j]
+    weight = branches.path_decay(fed.total).permute(0, 3, 1, 2).reshape(batch * groups, -1, nodes, nodes)
+    inside = (pairs * weight).flatten(0, 1).bmm(_rows(fed.keys)).view(batch, heads, nodes, width).transpose(1, 2)
+    begun = asked.bmm(state.reshape(batch * groups, -1, state.shape[3]).mT)  # [batch × group, i, head × width]
+    begun = begun.view(batch, groups, nodes, -1).transpose(1, 2).reshape(batch, nodes, heads, width)
+    return (inside + begun * fed.total.float().exp()[..., None]).contiguous()
+
+
+def _rows(x: Tensor) -> Tensor:
+    """`x [batch, node, group, width]` with one batch of all groups, for `bmm`: `[batch × group, node, width]`."""
+    return x.transpose(1, 2).flatten(0, 1)
