@@ -16,6 +16,7 @@ from mmspec.core.history_processors import Prefix
 from mmspec.core.noise import Round, Source
 from mmspec.core.nonfinite import NOWHERE, first_nonfinite, nonfinite_message
 from mmspec.core.report import Report
+from mmspec.core.transfer import on_device
 from mmspec.core.types import Draft, Prefill, Scores, Step, Verdict
 from mmspec.core.warp import Warp
 
@@ -43,7 +44,7 @@ class State:
         step: The last settled round; after prefill, that of a draft of the root alone.
         host_emitted: `emitted`, on the host.
         host_done: `done`, on the host.
-        host_pads: `pads`, on the host.
+        host_pads: `pads`, on the host; empty before the first sync.
         width: Most nodes of a draft that the cache was made for, the root included.
         k: Most units per path of a draft: `width` is that of drafts with this budget.
         drafting: Whether the rest of the call may have drafts.
@@ -109,7 +110,6 @@ class State:
             context=context,
             host_emitted=[0] * rows,
             host_done=[False] * rows,
-            host_pads=pads.tolist(),
             width=width,
             k=k,
         )
@@ -218,7 +218,9 @@ class State:
             ValueError: Scores were NaN or all -inf, or a latent was not finite; names row and position.
         """
         assert self._nonfinite is not None
-        emitted, done, nonfinite = torch.stack([self.emitted, self.done.long(), self._nonfinite]).tolist()
+        wanted = [self.emitted, self.done.long(), self._nonfinite, *(() if self.host_pads else (self.pads,))]
+        emitted, done, nonfinite, *pads = torch.stack(wanted).tolist()
+        self.host_pads = pads[0] if pads else self.host_pads
         for row, position in enumerate(nonfinite):
             if position != NOWHERE:
                 fault = nonfinite_message(self.step, row, position, emitted[row])
@@ -248,4 +250,4 @@ class State:
 def ends_of(ends: int | Sequence[int] | None, device: torch.device) -> Tensor:
     """End units as a tensor: none, one or several."""
     listed = [] if ends is None else [ends] if isinstance(ends, int) else list(ends)
-    return torch.tensor(listed, dtype=torch.int64, device=device)
+    return on_device(listed, device, torch.int64)
