@@ -10,13 +10,17 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import torch
+from tokenizers import Tokenizer
+from tokenizers.decoders import ByteLevel
+from tokenizers.models import BPE
 from torch import Tensor, nn
-from transformers import LlamaConfig, MambaConfig
+from transformers import LlamaConfig, MambaConfig, PreTrainedTokenizerFast
 from transformers.generation import (
     NoRepeatNGramLogitsProcessor,
     PrefixConstrainedLogitsProcessor,
     RepetitionPenaltyLogitsProcessor,
     StoppingCriteria,
+    StopStringCriteria,
 )
 
 from mmspec.api.build import decoder_for
@@ -165,6 +169,14 @@ class Long(StoppingCriteria):
         return torch.full_like(input_ids[:, 0], input_ids.shape[1] >= LIMIT + 6, dtype=torch.bool)
 
 
+def letters() -> PreTrainedTokenizerFast:
+    """A tokenizer whose token ids stand for letters."""
+    vocabulary = {letter: number for number, letter in enumerate("abcdefg")}
+    made = Tokenizer(BPE(vocabulary, []))
+    made.decoder = ByteLevel()
+    return PreTrainedTokenizerFast(tokenizer_object=made)
+
+
 def copied(value: Any, place: Place) -> Any:
     """A copy of a model, moved; anything else as it is."""
     return place(copy.deepcopy(value)) if isinstance(value, nn.Module) else value
@@ -187,7 +199,8 @@ def text() -> dict[str, Runnable]:
     cases: dict[str, Runnable] = {name: Case(llama, prompt, name, options=given) for name, given in methods.items()}
     cases["a drafter in Python"] = Case(llama, prompt, "auto", drafter=lambda place: Repeats())
     cases["draft-model, another vocabulary"] = Case(llama, prompt, "draft-model", drafter=translated)
-    cases["prompt-lookup, a stopping criterion"] = Case(llama, prompt, "prompt-lookup", criterion=Long())
+    for name, criterion in (("a stopping criterion", Long()), ("stop strings", StopStringCriteria(letters(), ["bcd"]))):
+        cases[f"prompt-lookup, {name}"] = Case(llama, prompt, "prompt-lookup", criterion=criterion)
     history = Warp([RepetitionPenaltyLogitsProcessor(1.3), NoRepeatNGramLogitsProcessor(3)])
     allowed = PrefixConstrainedLogitsProcessor(Allowed(), 1)
     cases["token-recycling, a constraint"] = Case(llama, prompt, "token-recycling", warp=Warp([allowed]))

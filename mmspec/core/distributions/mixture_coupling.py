@@ -5,7 +5,8 @@
 (Thorisson, 2000; Gerber and Lee, 2020). P(y = x) >= (1 - slack)(1 - TV(p, q)). Where p and q are almost equal, x is
 rarely refused, but then almost all proposals fall outside the residual: the slack bounds the expected number of
 proposals by 1 / slack. Proposals are made in blocks, each twice as long as the one before, with one host read a block;
-all are for refused nodes only, except that off the CPU the first block is for all nodes. There is no cut-off: the loop runs until every node has its draw.
+they are for refused nodes only, except that off the CPU the first block is for all nodes. There is no cut-off: the
+loop runs until every node has its draw.
 
 `common`: the component of x is drawn from its posterior and coupled maximally with the target's component. If the two
 are the same component, x is reflected between its two Gaussians at q's scale; where p's scale differs, the result is
