@@ -185,11 +185,12 @@ def test_nothing_of_a_discarded_frame_remains(dit, cache):
                 assert ours.shape == theirs.shape
                 close(ours, theirs)
             if tree is not None:  # what is left hangs on the action that came, and all else is blank
-                below = (tree.lineage == tree.root[:, None, None]).any(-1)
-                assert (tree.available <= below).all() and (tree.keyed <= tree.available).all()
-                assert not tree.frames[~tree.available].any() and not any(
-                    k[~tree.keyed].any() for k, _ in tree.keys or ()
-                )
+                below = [
+                    [root in line for line in lines] for root, lines in zip(tree.root, tree.lineage, strict=True)
+                ]
+                below, available, keyed = map(torch.tensor, (below, tree.available, tree.keyed))
+                assert (available <= below).all() and (keyed <= available).all()
+                assert not tree.frames[~available].any() and not any(k[~keyed].any() for k, _ in tree.keys or ())
 
 
 def test_hits_are_made_once_and_misses_are_the_only_waste(dit):
@@ -207,7 +208,7 @@ def test_hits_are_made_once_and_misses_are_the_only_waste(dit):
 def standing(cache):
     """The root's frames `[row, …]` where they are available, so that no pass is needed; else None."""
     tree = cache.tree
-    return None if tree is None or not tree.rooted.all() else take_nodes(tree.frames, tree.root[:, None])[:, 0]
+    return None if tree is None or not all(tree.rooted) else take_nodes(tree.frames, tree.places([tree.root]).T)[:, 0]
 
 
 def test_a_hit_stands_ready_and_a_miss_does_not(dit):
