@@ -47,7 +47,7 @@ def continuous() -> dict[str, Runnable]:
     }
     for method in ("plain", "reflection"):
         plain = continuous_example.captions([0, 1])
-        cases[f"{method}, mixtures"] = Case(mixed, plain, method, warp=warp, limit=LIMIT)
+        cases[f"{method}, mixtures"] = Case(mixed, plain, method, warp=warp, limit=2 * LIMIT)
     return cases
 
 

@@ -1,8 +1,8 @@
 """Runs methods on the CPU and on the logical device: `python -m tests.support.device_run [group or case …]`.
 
-One line of JSON for every case: whether the outputs are equal, the drafter's faults, and for every round how often the
-host waited and how many kernels were launched outside of models. A process of its own, as the logical device changes
-torch.
+One line of JSON for every case: whether the outputs are equal, the drafter's faults, the accepted units on either, and
+for every round how often the host waited and how many kernels were launched outside of models. A process of its own, as
+the logical device changes torch.
 """
 
 from tests.support import logical_device as logical  # isort: skip # before the library, whose functions it replaces
@@ -51,6 +51,7 @@ def run(case: Runnable) -> dict[str, Any]:
         "same": all(_equal(a, b) for a, b in zip(outputs, expected.output(), strict=True)),
         "faults": call.report.faults + expected.report.faults,
         "accepted": accepted,
+        "accepted_on_cpu": expected.report.accepted,
         "waits": waits,
         "launches": launches,
         "places": places,

@@ -185,9 +185,7 @@ def test_nothing_of_a_discarded_frame_remains(dit, cache):
                 assert ours.shape == theirs.shape
                 close(ours, theirs)
             if tree is not None:  # what is left hangs on the action that came, and all else is blank
-                below = [
-                    [root in line for line in lines] for root, lines in zip(tree.root, tree.lineage, strict=True)
-                ]
+                below = [[root in line for line in lines] for root, lines in zip(tree.root, tree.lineage, strict=True)]
                 below, available, keyed = map(torch.tensor, (below, tree.available, tree.keyed))
                 assert (available <= below).all() and (keyed <= available).all()
                 assert not tree.frames[~available].any() and not any(k[~keyed].any() for k, _ in tree.keys or ())
