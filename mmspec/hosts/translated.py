@@ -129,8 +129,8 @@ class TranslatedTarget:
     def _begun(self, cache: TranslatedTargetCache, draft: Draft) -> TranslatedDraft:
         """A new draft in pieces.
 
-        The number of pieces is the shape of the pass. Off the CPU, reading it is a wait, and a few nodes more cost
-        little: there every node gets the columns of the longest spelling, unless that might exceed the context.
+        How many is the shape of the pass. Off the CPU, reading it is a wait, and a few nodes more cost little: there
+        every node gets the columns of the longest spelling, unless that might exceed the context.
         """
         vocabulary = cache.vocabulary
         widths = [vocabulary.longest] * draft.nodes
@@ -174,7 +174,7 @@ def _prompt_pieces(vocabulary: VocabularyMap, ids: Tensor, mask: Tensor) -> tupl
 
 
 def _columns(vocabulary: VocabularyMap, draft: Draft, length: Tensor) -> tuple[list[int], bool, int]:
-    """Read on the host: every node's longest spelling in any row; whether rows need the same; the longest `length`."""
+    """Every node's longest spelling in any row; whether all rows need these columns; the longest `length`."""
     pieces = vocabulary.length[draft.units]
     columns = torch.where(draft.valid, pieces, 1).amax(0)
     alike = (torch.where(draft.valid, pieces, columns) == columns).all().long()
@@ -191,19 +191,17 @@ def _spell(vocabulary: VocabularyMap, draft: Draft, widths: list[int], uniform: 
         widths: Columns of every node, enough for all rows; a row's unneeded ones are invalid.
         uniform: Whether every row needs all columns of its valid nodes.
     """
-    device = draft.units.device
+    device, total = draft.units.device, sum(widths)
     columns = on_device(widths, device, torch.int64)
     pieces = torch.where(draft.valid, vocabulary.length[draft.units], columns)
-    if sum(widths) == draft.nodes:
+    if total == draft.nodes:
         units = vocabulary.spelling[draft.units, 0]
         nodes = torch.arange(draft.nodes, device=device).expand_as(units)
         return TranslatedDraft(replace(draft, units=units), nodes, pieces, even=True)
-    total = sum(widths)
     begin = columns.cumsum(0) - columns
     owner = on_device([node for node, width in enumerate(widths) for _ in range(width)], device)
-    order = torch.arange(total, device=device)
+    order, last = torch.arange(total, device=device), begin + pieces - 1
     piece = order - begin[owner]
-    last = begin + pieces - 1
     parent = torch.where(piece == 0, _parent_pieces(last, draft.index.parent)[:, owner], order - 1)
     chained = uniform and draft.index.is_chain
     index = TreeIndex.chain(total, device) if chained else TreeIndex.dynamic(parent)

@@ -7,6 +7,7 @@ on frames: `tests.support.device_latents`.
 import copy
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol
 
 import torch
@@ -38,10 +39,8 @@ from mmspec_ssm import example as ssm
 
 LIMIT = 10
 
-Place = Callable[[nn.Module], nn.Module]
-"""Moves a model to where a case runs."""
-Send = Callable[[Any], Any]
-"""Moves inputs there."""
+Place, Send = Callable[[nn.Module], nn.Module], Callable[[Any], Any]
+"""Move a model, and inputs, to where a case runs."""
 
 
 class Call(Protocol):
@@ -199,6 +198,8 @@ def text() -> dict[str, Runnable]:
     cases: dict[str, Runnable] = {name: Case(llama, prompt, name, options=given) for name, given in methods.items()}
     cases["a drafter in Python"] = Case(llama, prompt, "auto", drafter=lambda place: Repeats())
     cases["draft-model, another vocabulary"] = Case(llama, prompt, "draft-model", drafter=translated)
+    short = partial(translated, context=28)
+    cases["draft-model, another vocabulary and a short context"] = Case(llama, prompt, "draft-model", drafter=short)
     for name, criterion in (("a stopping criterion", Long()), ("stop strings", StopStringCriteria(letters(), ["bcd"]))):
         cases[f"prompt-lookup, {name}"] = Case(llama, prompt, "prompt-lookup", criterion=criterion)
     history = Warp([RepetitionPenaltyLogitsProcessor(1.3), NoRepeatNGramLogitsProcessor(3)])
@@ -209,16 +210,15 @@ def text() -> dict[str, Runnable]:
     return cases
 
 
-def translated(place: Place) -> DraftModel:
+def translated(place: Place, context: int = 512) -> DraftModel:
     """A draft model that lacks two of the target's tokens, which it spells in one and two of its own."""
-    small = tiny_models.random_model(LlamaConfig(**{**tiny_models.SIZES, "vocab_size": 6}), seed=5, head=8.0)
+    sizes = {**tiny_models.SIZES, "vocab_size": 6, "max_position_embeddings": context}
+    small = tiny_models.random_model(LlamaConfig(**sizes), seed=5, head=8.0)
     pieces = [[1], [2], [3, 4], [0], [4], [1], [5]]
     listed = torch.tensor([[*each, -1][:2] for each in pieces])
     lengths = torch.tensor([len(each) for each in pieces])
-    ours = torch.tensor([-1, 2, -1, 0, 4, 1, 5])
-    return DraftModel(
-        TranslatedTarget(TransformersTarget(copied(small, place)), VocabularyMap(ours, listed, lengths, 6))
-    )
+    table = VocabularyMap(torch.tensor([-1, 2, -1, 0, 4, 1, 5]), listed, lengths, 6)
+    return DraftModel(TranslatedTarget(TransformersTarget(copied(small, place)), table))
 
 
 def images() -> dict[str, Runnable]:

@@ -10,6 +10,7 @@ import torch
 from mmspec.core.decoder import Decoder
 from mmspec.core.distributions import take_nodes
 from mmspec.core.philox import PhiloxNoise, PhiloxSource
+from mmspec.core.types import Draft
 from mmspec_video.drafters.action_model import ActionModel, ActionModelOptions
 from mmspec_video.drafters.action_repeat import ActionRepeat
 from mmspec_video.models.oasis import OasisDiT
@@ -36,6 +37,15 @@ class Wrong(ActionRepeat):
     def propose(self, state, k, noise):
         draft = super().propose(state, k, noise)
         return replace(draft, units=torch.full_like(draft.units, 3))
+
+
+class OwnTrees(ActionRepeat):
+    """Every other row guesses two repeats, the others a repeat or another action: the device knows the trees."""
+
+    def propose(self, state, k, noise):
+        odd = (torch.arange(state.rows) % 2)[:, None]
+        units = torch.cat([state.root[:, None], (state.root[:, None] + odd) % ACTIONS], 1)
+        return Draft.tree(units, torch.cat([torch.full_like(odd, -1), -odd], 1))
 
 
 def opening(model, rows=1, seed=7, action=None):
@@ -159,6 +169,15 @@ def test_rows_of_a_batch_equal_plain_whatever_was_guessed(oasis, cache):
     for truth in (1, 3):
         together, _ = play(oasis, traces, DRAFTERS["branches"](), 3, cache, truth)
         close(together, alone, 1e-4)
+
+
+@pytest.mark.parametrize("cache", ["exact", "streaming", "none"])
+def test_rows_with_trees_of_their_own(dit, cache):
+    traces = [TRACES["repeats"], TRACES["repeats"], TRACES["alternates"], TRACES["alternates"]]
+    alone, _ = play(dit, traces, cache=cache)
+    together, state = play(dit, traces, OwnTrees(), 2, cache)
+    close(together, alone, 1e-4)
+    assert 0 < state.report.accepted < state.report.drafted
 
 
 @pytest.mark.parametrize("cache", ["exact", "streaming"])
