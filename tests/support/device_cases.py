@@ -1,6 +1,6 @@
 """What runs on the logical device: methods of the text, image and recurrent plugins on tiny models.
 
-Imported after the device has replaced functions of torch. Methods on latents and frames: `tests.support.device_latents`.
+Imported after the device has replaced functions of torch. On latents and frames: `tests.support.device_latents`.
 """
 
 import copy
