@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from mmspec.core.state import State
+from mmspec.core.transfer import on_device
 
 
 class StepScores:
@@ -37,7 +38,7 @@ class StepScores:
             raise ValueError("this target yields distributions, not logits: there are no scores to return")
         counts = [max(0, now - len(row)) for now, row in zip(state.host_emitted, self._rows, strict=True)]
         places = [(row, slot) for row, count in enumerate(counts) for slot in range(count)]
-        rows, slots = torch.tensor(places, dtype=torch.int64, device=scores.device).reshape(-1, 2).T
+        rows, slots = on_device(places, scores.device, torch.int64).reshape(-1, 2).T
         nodes = torch.nn.functional.pad(state.step.verdict.path.clamp(min=0), (1, 0))[rows, slots]
         emitted = scores[rows, nodes]  # a copy, so that the round's scores can be freed
         for row, new in zip(self._rows, emitted.split(counts), strict=True):

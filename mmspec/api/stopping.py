@@ -1,5 +1,8 @@
 """transformers' stopping criteria with several tokens per round: every criterion sees what it sees in transformers.
 
+The host waits for what they say once per token, as a criterion may count its calls and must not be asked after the end;
+for stop strings, which judge each row by its own tokens alone, it waits once per round.
+
 Rows run ahead of each other. A criterion is called for new token t once all open rows have it: once per token, in
 order, with ids `[batch, prompt + t]` in which rows that ended are padded. This adds no rounds, as a call lasts as long
 as its slowest row anyway. Rows that turn out to have stopped earlier are cut there.
@@ -51,6 +54,11 @@ def with_stop_strings(criteria: Sequence[Any] | None, strings: str | list[str] |
     return extended
 
 
+_STATELESS = (StopStringCriteria,)
+"""Criteria that decide about a row by its own tokens and have no state, so that one may ask them about several tokens
+before it knows what they say about the first; subclasses may have one."""
+
+
 class StoppingMonitor:
     """Calls the criteria that the loop does not apply itself, and ends rows.
 
@@ -65,6 +73,7 @@ class StoppingMonitor:
         self._criteria = StoppingCriteriaList(c for c in criteria if type(c) not in _IN_LOOP)
         # As transformers does: without an end token, rows that stopped go on until all have.
         self._pads_rows = any(hasattr(c, "eos_token_id") for c in criteria)
+        self._together = all(type(c) in _STATELESS for c in self._criteria)
         self._pad = pad
         self._step_scores = scores
         self._seen_scores: tuple[Tensor, ...] | None = None if scores is None else ()
@@ -78,15 +87,22 @@ class StoppingMonitor:
         while not all(self._over):
             # Computed for every token: a row that is cut here may have been the last open one.
             going = [n for n, done in zip(state.host_emitted, state.host_done, strict=True) if not done]
-            count = self._seen + 1
-            if count > min(going, default=max(state.host_emitted)):
+            known = min(going, default=max(state.host_emitted))
+            if known <= self._seen:
                 return
-            if self._step_scores is not None:
-                new = self._step_scores.at(count - 1, state.host_emitted)
-                self._seen_scores = (*(self._seen_scores or ()), new)
-            stops = self._criteria(self._ids(state, count), self._seen_scores).reshape(state.rows).tolist()
-            self._end_rows(state, stops, count)
-            self._seen = count
+            counts = range(self._seen + 1, (known if self._together else self._seen + 1) + 1)
+            asked = torch.stack([self._asked(state, count) for count in counts]).tolist()
+            for count, stops in zip(counts, asked, strict=True):
+                if not all(self._over):
+                    self._end_rows(state, stops, count)
+            self._seen = counts[-1]
+
+    def _asked(self, state: State, count: int) -> Tensor:
+        """What the criteria say about new token `count`: `[batch]` bool."""
+        if self._step_scores is not None:
+            new = self._step_scores.at(count - 1, state.host_emitted)
+            self._seen_scores = (*(self._seen_scores or ()), new)
+        return self._criteria(self._ids(state, count), self._seen_scores).reshape(state.rows)
 
     def _end_rows(self, state: State, stops: list[bool], count: int) -> None:
         """End the rows of `stops` with their new token `count`."""

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from mmspec.core.noise import Noise, Substream, unmoved
+from mmspec.core.transfer import on_device
 
 _MASK = 0xFFFFFFFF
 _ROUNDS = 10
@@ -189,8 +190,8 @@ class PhiloxSource:
             seeds, index = list(seed), torch.zeros(rows, dtype=torch.int64, device=device)
         if len(seeds) != rows:
             raise ValueError(f"{len(seeds)} seeds for {rows} rows; give one integer, or one seed a row")
-        low = torch.tensor([s & _MASK for s in seeds], dtype=torch.int64, device=device)
-        high = torch.tensor([(s >> 32) & _MASK for s in seeds], dtype=torch.int64, device=device)
+        low = on_device([s & _MASK for s in seeds], index.device, torch.int64)
+        high = on_device([(s >> 32) & _MASK for s in seeds], index.device, torch.int64)
         zero = torch.zeros_like(index)
         words = philox((index, zero, zero + int(Substream.KEY), zero), (low, high))
         return cls(torch.stack(words[:2], -1))

@@ -16,6 +16,7 @@ from mmspec.core.live import Live
 from mmspec.core.noise import Round, Source
 from mmspec.core.nonfinite import NOWHERE, nonfinite_message
 from mmspec.core.report import Report
+from mmspec.core.transfer import on_device
 from mmspec.core.types import Prefill, Step
 from mmspec.core.warp import Warp
 
@@ -44,7 +45,7 @@ class State:
         step: The last settled round; after prefill, that of a draft of the root alone.
         host_emitted: `emitted`, on the host.
         host_done: `done`, on the host.
-        host_pads: `pads`, on the host.
+        host_pads: `pads`, on the host; empty before the first sync.
         width: Most nodes of a draft that the cache was made for, the root included.
         k: Most units per path of a draft: `width` is that of drafts with this budget.
         drafting: Whether the rest of the call may have drafts.
@@ -115,7 +116,6 @@ class State:
             context=context,
             host_emitted=[0] * rows,
             host_done=[False] * rows,
-            host_pads=pads.tolist(),
             width=width,
             k=k,
         )
@@ -198,7 +198,9 @@ class State:
         Raises:
             ValueError: Scores were NaN or all -inf, or a latent was not finite; names row and position.
         """
-        emitted, done, nonfinite = torch.stack([self.emitted, self.done.long(), self.nonfinite]).tolist()
+        wanted = [self.emitted, self.done.long(), self.nonfinite, *(() if self.host_pads else (self.pads,))]
+        emitted, done, nonfinite, *pads = torch.stack(wanted).tolist()
+        self.host_pads = pads[0] if pads else self.host_pads
         for row, position in enumerate(nonfinite):
             if position != NOWHERE:
                 fault = nonfinite_message(self.step, row, position, emitted[row])
@@ -229,4 +231,4 @@ class State:
 def ends_of(ends: int | Sequence[int] | None, device: torch.device) -> Tensor:
     """End units as a tensor: none, one or several."""
     listed = [] if ends is None else [ends] if isinstance(ends, int) else list(ends)
-    return torch.tensor(listed, dtype=torch.int64, device=device)
+    return on_device(listed, device, torch.int64)

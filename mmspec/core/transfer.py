@@ -19,7 +19,7 @@ def on_device(numbers: Sequence[Any], device: torch.device, dtype: torch.dtype |
 
 
 def moved(values: Tensor, device: torch.device) -> Tensor:
-    """A tensor of the host on a device."""
-    if device.type in _SHARED:
+    """A tensor on a device; one that is on a device already goes to it directly."""
+    if device.type in _SHARED or values.device.type != "cpu":
         return values.to(device)
     return values.pin_memory().to(device, non_blocking=True)

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from mmspec.core.capabilities import Bounded
 from mmspec.core.protocols import Target
+from mmspec.core.transfer import on_device
 from mmspec.core.tree import TreeIndex
 from mmspec.core.types import Draft, Prefill, TargetOutput
 from mmspec.hosts.vocabulary import VocabularyMap
@@ -45,7 +46,8 @@ class TranslatedTargetCache:
         cache: The draft model's own cache.
         vocabulary: The map, on the call's device.
         length: `[batch]` int64: the committed pieces in the cache.
-        longest: The largest of these lengths when the present draft was begun, on the host.
+        longest: No row has more of them, on the host; the largest length itself where it was read for the last draft.
+        width: Most nodes of a draft, the root included.
         spelled: The translation of the last pass's draft.
     """
 
@@ -53,6 +55,7 @@ class TranslatedTargetCache:
     vocabulary: VocabularyMap
     length: Tensor
     longest: int
+    width: int
     spelled: TranslatedDraft | None = None
 
 
@@ -107,7 +110,7 @@ class TranslatedTarget:
             more = min(more, max(limit, self.context - longest))
         inner = {"input_ids": pieces, "attention_mask": pieces_mask}
         started = self.target.start(inner, more, width * vocabulary.longest)
-        cache = TranslatedTargetCache(started.cache, vocabulary, length, longest)
+        cache = TranslatedTargetCache(started.cache, vocabulary, length, longest, width)
         return Prefill(cache, _translated(vocabulary, started.output), ids, (mask.cumsum(1) == 0).sum(1))
 
     def verify(self, cache: TranslatedTargetCache, draft: Draft, first: int = 0) -> TargetOutput:
@@ -115,7 +118,7 @@ class TranslatedTarget:
             assert cache.spelled is not None
             spelled = _extended(cache.vocabulary, cache.spelled, draft, first)
         else:
-            spelled, cache.longest = _spell(cache.vocabulary, draft, cache.length)
+            spelled = self._begun(cache, draft)
         if self.context is not None and cache.longest + spelled.draft.index.deepest >= self.context:
             raise ValueError(f"in its own tokens, the text is longer than the draft model's context of {self.context}")
         inner = cache.spelled.draft.nodes if first and cache.spelled is not None else 0
@@ -123,13 +126,27 @@ class TranslatedTarget:
         output = self.target.verify(cache.cache, spelled.draft, inner)
         return _translated(cache.vocabulary, output if first or spelled.even else output.take(spelled.last))
 
+    def _begun(self, cache: TranslatedTargetCache, draft: Draft) -> TranslatedDraft:
+        """A new draft in pieces.
+
+        How many is the shape of the pass. Off the CPU, reading it is a wait, and a few nodes more cost little: there
+        every node gets the columns of the longest spelling, unless that might exceed the context.
+        """
+        vocabulary = cache.vocabulary
+        widths = [vocabulary.longest] * draft.nodes
+        room = None if self.context is None else self.context - cache.longest - sum(widths) - cache.width
+        if draft.units.device.type != "cpu" and (room is None or room > 0):
+            return _spell(vocabulary, draft, widths, vocabulary.longest == 1)
+        widths, uniform, cache.longest = _columns(vocabulary, draft, cache.length)
+        return _spell(vocabulary, draft, widths, uniform)
+
     def commit(self, cache: TranslatedTargetCache, path: Tensor, count: Tensor) -> None:
         spelled = cache.spelled
         assert spelled is not None
         if not spelled.even:
             path, count = _pieces_of(cache.vocabulary, spelled, path, count)
         self.target.commit(cache.cache, path, count)
-        cache.length = cache.length + count
+        cache.length, cache.longest = cache.length + count, cache.longest + path.shape[1] + 1
 
     def truncate(self, cache: TranslatedTargetCache, length: Tensor) -> None:
         raise NotImplementedError("a translated cache does not know where the larger target's units begin in it")
@@ -156,36 +173,41 @@ def _prompt_pieces(vocabulary: VocabularyMap, ids: Tensor, mask: Tensor) -> tupl
     return spelled[:, :longest], length
 
 
-def _spell(vocabulary: VocabularyMap, draft: Draft, length: Tensor) -> tuple[TranslatedDraft, int]:
-    """A draft in pieces, and the longest row's `length`.
-
-    Node i takes as many columns as its longest spelling in any row; columns that a row does not need are invalid. The
-    number of columns is the shape of the pass, so it is read on the host when a draft is begun; it is not read again
-    when the draft grows.
-    """
-    device = draft.units.device
+def _columns(vocabulary: VocabularyMap, draft: Draft, length: Tensor) -> tuple[list[int], bool, int]:
+    """Every node's longest spelling in any row; whether all rows need these columns; the longest `length`."""
     pieces = vocabulary.length[draft.units]
     columns = torch.where(draft.valid, pieces, 1).amax(0)
-    pieces = torch.where(draft.valid, pieces, columns)
-    alike = (pieces == columns).all().long()
-    widths = torch.cat([columns, alike[None], length.amax()[None]]).tolist()
-    longest, uniform = widths.pop(), bool(widths.pop())
-    if sum(widths) == draft.nodes:
+    alike = (torch.where(draft.valid, pieces, columns) == columns).all().long()
+    *widths, uniform, longest = torch.cat([columns, alike[None], length.amax()[None]]).tolist()
+    return widths, bool(uniform), longest
+
+
+def _spell(vocabulary: VocabularyMap, draft: Draft, widths: list[int], uniform: bool) -> TranslatedDraft:
+    """A draft in pieces.
+
+    Args:
+        vocabulary: The map.
+        draft: The draft, rooted.
+        widths: Columns of every node, enough for all rows; a row's unneeded ones are invalid.
+        uniform: Whether every row needs all columns of its valid nodes.
+    """
+    device, total = draft.units.device, sum(widths)
+    columns = on_device(widths, device, torch.int64)
+    pieces = torch.where(draft.valid, vocabulary.length[draft.units], columns)
+    if total == draft.nodes:
         units = vocabulary.spelling[draft.units, 0]
         nodes = torch.arange(draft.nodes, device=device).expand_as(units)
-        return TranslatedDraft(replace(draft, units=units), nodes, pieces, even=True), longest
-    total = sum(widths)
+        return TranslatedDraft(replace(draft, units=units), nodes, pieces, even=True)
     begin = columns.cumsum(0) - columns
-    owner = torch.arange(draft.nodes, device=device).repeat_interleave(columns, output_size=total)
-    order = torch.arange(total, device=device)
+    owner = on_device([node for node, width in enumerate(widths) for _ in range(width)], device)
+    order, last = torch.arange(total, device=device), begin + pieces - 1
     piece = order - begin[owner]
-    last = begin + pieces - 1
     parent = torch.where(piece == 0, _parent_pieces(last, draft.index.parent)[:, owner], order - 1)
     chained = uniform and draft.index.is_chain
     index = TreeIndex.chain(total, device) if chained else TreeIndex.dynamic(parent)
     units = vocabulary.spelling[draft.units[:, owner], piece].clamp(min=0)
     valid = draft.valid[:, owner] & (piece < pieces[:, owner])
-    return TranslatedDraft(Draft(units, index, valid), last, pieces, even=False), longest
+    return TranslatedDraft(Draft(units, index, valid), last, pieces, even=False)
 
 
 def _extended(vocabulary: VocabularyMap, before: TranslatedDraft, draft: Draft, first: int) -> TranslatedDraft:

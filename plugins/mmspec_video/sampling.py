@@ -110,12 +110,12 @@ class OasisSampler:
         return noise.clamp(-self.most, self.most)
 
     def advance(self, x: Tensor, out: Tensor, step: int, noise: Tensor | None) -> Tensor:
-        kept = self.kept[int(self.time(step))].to(x)
+        kept = self.kept[int(self.time(step))].to(x.dtype)  # one number, on the host: no copy
         frame = kept.sqrt() * x - (1 - kept).sqrt() * out
         if step == self.steps - 1:
             return frame
         implied = ((1 / kept).sqrt() * x - frame) / (1 / kept - 1).sqrt()
-        after = self.kept[int(self.time(step + 1))].to(x)
+        after = self.kept[int(self.time(step + 1))].to(x.dtype)
         return after.sqrt() * frame + (1 - after).sqrt() * implied
 
     @cached_property

@@ -1,7 +1,8 @@
-"""Every method of the text, image and recurrent plugins on the logical device: what it waits for, what it launches.
+"""Every method of every plugin on the logical device: what it waits for, what it launches.
 
-The outputs equal the CPU's, no operation mixes devices, and no round waits or launches more than the table says. The
-table only gets smaller: who makes a method wait less, or launch less, writes the new number.
+The outputs equal the CPU's, no operation mixes devices, and no round waits or launches more than the table says: one
+wait a round, or the reason beside the number. The table only gets smaller: who makes a method wait less, or launch
+less, writes the new number.
 """
 
 import json
@@ -11,8 +12,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from mmspec.registry import installed
 
 ROOT = Path(__file__).parents[2]
@@ -21,32 +20,57 @@ CEILINGS: dict[str, tuple[int, int]] = {
     "auto": (1, 500),
     "plain": (1, 215),
     "prompt-lookup": (1, 360),
-    "suffix": (1, 330),
+    "suffix": (1, 320),
     "token-recycling": (1, 370),
     "draft-model": (1, 1260),
     "draft-tree": (1, 1460),
-    "rsd": (1, 2400),
-    "cascade": (7, 1370),
+    "rsd": (1, 2340),
+    "cascade": (4, 1350),  # each pass of the middle level says how much is left to draft
     "a drafter in Python": (1, 320),
-    "auto, history processors": (1, 920),
-    "token-recycling, a constraint": (33, 820),  # transformers' processor itself waits in every call
+    "draft-model, another vocabulary": (1, 1520),
+    "draft-model, another vocabulary and a short context": (3, 1330),  # near its end, shapes are read twice
+    "prompt-lookup, a stopping criterion": (
+        3,
+        380,
+    ),  # a user's criterion must not be asked about a token behind the end
+    "prompt-lookup, stop strings": (4, 400),  # in the first round, transformers moves its two tables; later 2
+    "token-recycling, a constraint": (29, 750),  # transformers' processor itself waits for every row of every call
     "prompt-lookup, history processors": (1, 610),
-    "token-recycling, history processors": (1, 730),
-    "plain, llamagen": (1, 310),
-    "gs-sjd, llamagen": (1, 460),
-    "mc-sjd, llamagen": (1, 1210),
-    "sjd, llamagen": (1, 1390),
-    "gsd, llamagen": (1, 1860),
-    "lantern, llamagen": (1, 1810),
-    "gs-sjd, janus": (1, 490),
-    "plain, bamba": (1, 255),
-    "prompt-lookup, bamba": (1, 395),
+    "token-recycling, history processors": (1, 700),
+    "auto, history processors": (1, 890),
+    "plain, llamagen": (1, 240),
+    "gs-sjd, llamagen": (1, 380),
+    "mc-sjd, llamagen": (1, 1100),
+    "sjd, llamagen": (1, 1280),
+    "gsd, llamagen": (1, 1780),
+    "lantern, llamagen": (1, 1720),
+    "gs-sjd, janus": (1, 360),
+    "plain, bamba": (1, 250),
+    "prompt-lookup, bamba": (1, 390),
     "token-recycling, bamba": (1, 400),
-    "stree, bamba": (1, 1340),
+    "stree, bamba": (1, 1330),
     "plain, mamba": (1, 300),
     "prompt-lookup, mamba": (1, 440),
     "token-recycling, mamba": (1, 440),
     "stree, mamba": (1, 1380),
+    "plain, latents": (1, 270),
+    "reflection, latents": (1, 830),
+    "draft-reflection, latents": (1, 1700),
+    "denoise-ahead, latents": (2, 660),  # each call of the head with drafts says which chains are finished
+    "cspd, latents": (1, 2200),
+    "set-parallel, latents": (1, 880),
+    "plain, mixtures": (1, 270),
+    "reflection, mixtures": (3, 1850),  # each block of proposals says which nodes still wait: there is no cut-off
+    "plain, codes": (1, 230),
+    "frame-gs-sjd, codes": (1, 370),
+    "plain, frames": (1, 580),
+    "branch-prediction, frames": (
+        4,
+        1390,
+    ),  # sync, commit, and two drafts: which frames exist decides what the network makes
+    "branch-prediction, oasis": (4, 1430),  # the same
+    "nfd, frames": (4, 1170),  # sync, commit, a draft, and the measured distances
+    "student, frames": (7, 2600),  # as above, and which of a level's frames the teacher accepts, for three levels
 }
 """Most waits, and most launches outside of models, of any round."""
 
@@ -109,11 +133,13 @@ def test_no_method_waits_or_launches_more_than_its_ceiling() -> None:
     assert found.keys() == CEILINGS.keys()
     wrong = {name: excess(figures, *CEILINGS[name]) for name, figures in found.items()}
     assert not any(wrong.values()), "\n".join(f"{name}: {fault}" for name, fault in wrong.items() if fault)
-    drafting = [figures for name, figures in found.items() if not name.startswith(("plain", "prompt-lookup"))]
-    assert all(figures["accepted"] for figures in drafting)  # drafts are right now and then
+    for name, figures in found.items():
+        # Only a CPU compacts empty drafts, so that `auto` changes drafters in other rounds there.
+        assert name.startswith("auto") or figures["accepted"] == figures["accepted_on_cpu"], name
+        drafting = not name.startswith(("plain", "prompt-lookup", "denoise-ahead"))
+        assert figures["accepted"] or not drafting, f"no draft of {name} was right"
 
 
-@pytest.mark.parametrize("owner", ["text", "image", "ssm"])
-def test_every_method_is_in_the_table(owner: str) -> None:
-    methods = {spec.name for spec in installed().components("method") if spec.owner == owner}
+def test_every_method_is_in_the_table() -> None:
+    methods = {spec.name for spec in installed().components("method")}
     assert methods <= {name.split(",")[0] for name in CEILINGS}

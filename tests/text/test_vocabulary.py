@@ -19,6 +19,7 @@ from mmspec.core.drafters.shapes import Branching
 from mmspec.core.rules import Block, Match, RecursiveRejection, Rejection
 from mmspec.core.types import Draft
 from mmspec.core.warp import Warp
+from mmspec.hosts import translated as translated_target
 from mmspec.hosts.loading import load_model
 from mmspec.hosts.target import TransformersTarget
 from mmspec.hosts.translated import TranslatedTarget
@@ -223,6 +224,25 @@ def test_rows_of_unequal_spellings_share_columns():
     for row, pieces in enumerate(([2, 4, 1, 3], [4, 1, 3, 0], [1, 4])):
         assert inner.units[row, inner.valid[row]].tolist() == pieces
         assert inner.index.depth[row, inner.valid[row]].tolist() == list(range(len(pieces)))
+
+
+def test_columns_that_no_row_needs_change_nothing():
+    """Off the CPU nobody reads how many columns a draft needs: every node gets those of the longest spelling."""
+    units = torch.tensor([[0, 1, 2], [1, 2, 0], [3, 0, 2]])
+    draft = Draft.tree(units[:, 1:], [-1, -1]).rooted(units[:, 0], torch.tensor([1, 1, 0]))
+    widths, uniform, longest = translated_target._columns(TABLE, draft, torch.tensor([4, 6, 5]))
+    assert longest == 6
+    needed = translated_target._spell(TABLE, draft, widths, uniform)
+    roomy = translated_target._spell(TABLE, draft, [3] * 3, False)
+    assert roomy.draft.nodes == 9 > needed.draft.nodes
+    for row, node in draft.valid.nonzero().tolist():
+        paths = []
+        for spelled in (needed, roomy):
+            inner, last = spelled.draft, int(spelled.last[row, node])
+            on_path = inner.index.ancestor.expand(3, -1, -1)[row, last]
+            assert inner.valid[row, on_path].all() and spelled.pieces[row, node] == len(PIECES[units[row, node]])
+            paths.append(inner.units[row, on_path].tolist())
+        assert paths[0] == paths[1] == [*PIECES[units[row, 0]], *(PIECES[units[row, node]] if node else [])]
 
 
 PADDED = VocabularyMap.padded(4, 5, tokens=3)

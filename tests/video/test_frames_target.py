@@ -10,6 +10,7 @@ import torch
 from mmspec.core.decoder import Decoder
 from mmspec.core.distributions import take_nodes
 from mmspec.core.philox import PhiloxNoise, PhiloxSource
+from mmspec.core.types import Draft
 from mmspec_video.drafters.action_model import ActionModel, ActionModelOptions
 from mmspec_video.drafters.action_repeat import ActionRepeat
 from mmspec_video.models.oasis import OasisDiT
@@ -36,6 +37,15 @@ class Wrong(ActionRepeat):
     def propose(self, state, k, noise):
         draft = super().propose(state, k, noise)
         return replace(draft, units=torch.full_like(draft.units, 3))
+
+
+class OwnTrees(ActionRepeat):
+    """Every other row guesses two repeats, the others a repeat or another action: the device knows the trees."""
+
+    def propose(self, state, k, noise):
+        odd = (torch.arange(state.rows) % 2)[:, None]
+        units = torch.cat([state.root[:, None], (state.root[:, None] + odd) % ACTIONS], 1)
+        return Draft.tree(units, torch.cat([torch.full_like(odd, -1), -odd], 1))
 
 
 def opening(model, rows=1, seed=7, action=None):
@@ -161,6 +171,15 @@ def test_rows_of_a_batch_equal_plain_whatever_was_guessed(oasis, cache):
         close(together, alone, 1e-4)
 
 
+@pytest.mark.parametrize("cache", ["exact", "streaming", "none"])
+def test_rows_with_trees_of_their_own(dit, cache):
+    traces = [TRACES["repeats"], TRACES["repeats"], TRACES["alternates"], TRACES["alternates"]]
+    alone, _ = play(dit, traces, cache=cache)
+    together, state = play(dit, traces, OwnTrees(), 2, cache)
+    close(together, alone, 1e-4)
+    assert 0 < state.report.accepted < state.report.drafted
+
+
 @pytest.mark.parametrize("cache", ["exact", "streaming"])
 def test_nothing_of_a_discarded_frame_remains(dit, cache):
     """After every round the window holds what plain play leaves behind, whatever was guessed."""
@@ -185,11 +204,10 @@ def test_nothing_of_a_discarded_frame_remains(dit, cache):
                 assert ours.shape == theirs.shape
                 close(ours, theirs)
             if tree is not None:  # what is left hangs on the action that came, and all else is blank
-                below = (tree.lineage == tree.root[:, None, None]).any(-1)
-                assert (tree.available <= below).all() and (tree.keyed <= tree.available).all()
-                assert not tree.frames[~tree.available].any() and not any(
-                    k[~tree.keyed].any() for k, _ in tree.keys or ()
-                )
+                below = [[root in line for line in lines] for root, lines in zip(tree.root, tree.lineage, strict=True)]
+                below, available, keyed = map(torch.tensor, (below, tree.available, tree.keyed))
+                assert (available <= below).all() and (keyed <= available).all()
+                assert not tree.frames[~available].any() and not any(k[~keyed].any() for k, _ in tree.keys or ())
 
 
 def test_hits_are_made_once_and_misses_are_the_only_waste(dit):
@@ -207,7 +225,7 @@ def test_hits_are_made_once_and_misses_are_the_only_waste(dit):
 def standing(cache):
     """The root's frames `[row, …]` where they are available, so that no pass is needed; else None."""
     tree = cache.tree
-    return None if tree is None or not tree.rooted.all() else take_nodes(tree.frames, tree.root[:, None])[:, 0]
+    return None if tree is None or not all(tree.rooted) else take_nodes(tree.frames, tree.places([tree.root]).T)[:, 0]
 
 
 def test_a_hit_stands_ready_and_a_miss_does_not(dit):

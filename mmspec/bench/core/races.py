@@ -127,6 +127,6 @@ class Race:
                 self.subject.say("race", contestant=name, repeat=repeat, **figures)
 
 
-def _stock(way: PeerGenerate) -> Contestant:
+def _stock(way: PeerGenerate | CompiledGenerate) -> Contestant:
     """A contestant that is given ids without padding."""
     return lambda ids: way({"input_ids": ids, "attention_mask": ids.new_ones(ids.shape)})

@@ -7,7 +7,7 @@ newest prediction is always kept, also if it was made for a state that was refus
 Guarantee: the trajectory follows the chain exactly. Noise is addressed by step: the noise of steps behind a refused
 one influenced nothing that is kept, so it is used again.
 Knob: `ahead`, steps drafted per call (larger: fewer sequential calls, and more evaluations that are discarded; it pays
-where a call for many states costs about as much as a call for one). One host read per call.
+where a call for many states costs about as much as a call for one). One host read per call that has drafts.
 """
 
 import torch
@@ -16,6 +16,7 @@ from torch import Tensor
 from mmspec.core.distributions.head import PredictsClean
 from mmspec.core.distributions.reflection import reflect
 from mmspec.core.distributions.trajectory import Schedule
+from mmspec.core.transfer import on_device
 
 
 def denoised_ahead(
@@ -33,9 +34,9 @@ def denoised_ahead(
     """
     chains = _Chains(head, schedule, condition, normals, log_coins)
     chains.advance(0)  # there is no prediction yet
-    while len(chains.rows):
-        chains.advance(min(ahead, chains.most))
-    return torch.cat([chains.states, chains.means], 1)
+    while chains.left:
+        chains.advance(min(ahead, max(chains.left) - 1))
+    return torch.cat([chains.states[:, :-1], chains.means[:, :-1]], 1)
 
 
 class _Chains:
@@ -46,13 +47,14 @@ class _Chains:
     ) -> None:
         self.head, self.steps = head, schedule.steps
         self.condition, self.log_coins = condition, log_coins
-        self.sigmas = torch.tensor(schedule.sigmas, dtype=normals.dtype, device=normals.device)
+        self.sigmas = on_device(schedule.sigmas, normals.device, normals.dtype)
         self.scaled_noise = normals[:, 1:] * self.sigmas[:, None]
-        self.states, self.means = normals.clone(), torch.empty_like(normals[:, 1:])
+        # The last entry of both is scratch: it takes what is not kept, so that no shape depends on data.
+        self.states, self.means = torch.cat([normals, normals[:, :1]], 1), torch.empty_like(normals)
         self.clean = torch.empty_like(normals[:, 0])
         self.at = torch.zeros(len(normals), dtype=torch.int64, device=normals.device)  # each chain's step
         self.rows = torch.arange(len(normals), device=normals.device)  # chains that are not finished
-        self.most = self.steps - 1  # most steps that can be drafted for any chain
+        self.left = [self.steps] * len(normals)  # each unfinished chain's steps that are left, on the host
 
     def advance(self, width: int) -> None:
         """Draft `width` steps, call the head, keep the accepted steps and one more."""
@@ -68,12 +70,19 @@ class _Chains:
         y = torch.cat([coupled, means[:, -1:] + self.scaled_noise[rows, last]], 1)
         accepted = (coupled == x[:, 1:]).all(-1) & (first + level[1:] < self.steps)
         count = 1 + accepted.cumprod(1).sum(1, keepdim=True)
-        row, at = (level < count).nonzero(as_tuple=True)
-        self.states[self.rows[row], steps[row, at] + 1] = y[row, at]
-        self.means[self.rows[row], steps[row, at]] = means[row, at]
+        kept = level < count
+        self.states[rows, torch.where(kept, steps + 1, self.steps + 1)] = y
+        self.means[rows, torch.where(kept, steps, self.steps)] = means
         newest = torch.arange(len(x), device=rows.device), self._newest(count[:, 0], width)
         self.clean[self.rows] = self.head.clean(x[newest], steps[newest], means[newest])
-        self._move_to((first + count)[:, 0])
+        self.at[self.rows] = (first + count)[:, 0]
+        # Without drafts, every chain took one step, and the host need not wait for the count.
+        taken = count[:, 0].tolist() if width else [1] * len(self.left)
+        left = [steps - new for steps, new in zip(self.left, taken, strict=True)]
+        going = [place for place, steps in enumerate(left) if steps]
+        if len(going) < len(left):  # chains that are finished leave
+            self.rows = self.rows[on_device(going, rows.device, torch.int64)]
+        self.left = [left[place] for place in going]
 
     def _drafted(self, rows: Tensor, steps: Tensor) -> tuple[Tensor, Tensor]:
         """States to evaluate, `[row, level, dim]`, and the means that all but the first were drawn around."""
@@ -89,10 +98,3 @@ class _Chains:
     def _newest(count: Tensor, width: int) -> Tensor:
         """The level whose prediction is kept: the refused state's. Later levels saw noise that will be used again."""
         return count.clamp(max=width)
-
-    def _move_to(self, at: Tensor) -> None:
-        """Set the unfinished chains' steps, and drop the chains that are finished."""
-        self.at[self.rows] = at
-        left = self.steps - at
-        self.rows = self.rows[left > 0]
-        self.most = max(int(left.max()) - 1, 0)

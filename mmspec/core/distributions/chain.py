@@ -31,6 +31,7 @@ from mmspec.core.distributions.head import Head, PredictsClean
 from mmspec.core.distributions.reflection import mirror
 from mmspec.core.distributions.trajectory import Schedule, Trajectory, unrolled
 from mmspec.core.noise import Noise, Substream
+from mmspec.core.transfer import on_device
 
 NextState = Callable[[int, Tensor, float], Tensor]
 """The next state, given the step, its mean and its sigma."""
@@ -154,7 +155,7 @@ class DenoisingChain:
 
     def _scaled_noise(self, normals: Tensor) -> Sequence[Tensor]:
         """What every step adds to its mean, of normals `[batch, node, steps + 1, dim]`."""
-        sigmas = torch.tensor(self.schedule.sigmas, dtype=normals.dtype, device=normals.device)
+        sigmas = on_device(self.schedule.sigmas, normals.device, normals.dtype)
         return (normals[:, :, 1:] * sigmas[:, None]).unbind(2)
 
     @staticmethod
@@ -162,7 +163,7 @@ class DenoisingChain:
         # As `reflect`, but everything that is known before the head runs is computed once for all steps.
         states, means = draft.states[:, :, 1:].unbind(2), draft.means.unbind(2)
         offsets = (draft.states[:, :, 1:] - draft.means).unbind(2)
-        sigmas = torch.tensor(draft.schedule.sigmas, dtype=torch.float32, device=draft.draws.device)
+        sigmas = on_device(draft.schedule.sigmas, draft.draws.device, torch.float32)
         bounds = (noise.substream(Substream.COIN).exponential(draft.schedule.steps) * sigmas * sigmas)[
             ..., None
         ].unbind(2)

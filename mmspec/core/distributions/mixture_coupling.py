@@ -4,8 +4,9 @@
 (p - (1 - slack) q)+, by rejection sampling: a proposal y ~ p is taken with probability (1 - (1 - slack) q(y) / p(y))+
 (Thorisson, 2000; Gerber and Lee, 2020). P(y = x) >= (1 - slack)(1 - TV(p, q)). Where p and q are almost equal, x is
 rarely refused, but then almost all proposals fall outside the residual: the slack bounds the expected number of
-proposals by 1 / slack. Proposals are made in blocks, for refused nodes only, each block twice as long as the one
-before, with one host read a block. There is no cut-off: the loop runs until every node has its draw.
+proposals by 1 / slack. Proposals are made in blocks, each twice as long as the one before, with one host read a block;
+they are for refused nodes only, except that off the CPU the first block is for all nodes. There is no cut-off: the
+loop runs until every node has its draw.
 
 `common`: the component of x is drawn from its posterior and coupled maximally with the target's component. If the two
 are the same component, x is reflected between its two Gaussians at q's scale; where p's scale differs, the result is
@@ -77,26 +78,32 @@ def _by_density(
     """
     at = x[:, :, None]
     log_ratio = (p.log_density(at) - q.log_density(at))[..., 0].clamp(max=math.log1p(-slack))
-    refused = (nodes & ~(log_coin < log_ratio)).nonzero(as_tuple=True)
+    refused = nodes & ~(log_coin < log_ratio)
     # Every node has a key of its own, so that a row's draw does not depend on which other rows were refused.
-    key = seeds[refused].view(torch.int32).long() & 0xFFFFFFFF
-    return x.index_put(refused, _residual(p.at(*refused), q.at(*refused), key, slack).to(x.dtype))
+    key = seeds.view(torch.int32).long() & 0xFFFFFFFF
+    return _with_residual(p, q, x, refused, key, slack)
 
 
-def _residual(p: MixtureDensity, q: MixtureDensity, key: Tensor, slack: float) -> Tensor:
-    """Draws from the normalised (p - (1 - slack) q)+ at nodes `[n, 1]` with keys `[n, 2]`: `[n, dim]`."""
-    result = torch.empty_like(p.means[:, 0, 0])
-    waiting, block, size = torch.arange(len(key), device=key.device), 0, FIRST_BLOCK
+def _with_residual(
+    p: MixtureDensity, q: MixtureDensity, x: Tensor, refused: Tensor, key: Tensor, slack: float
+) -> Tensor:
+    """x, and where `refused [batch, node]` draws from the normalised (p - (1 - slack) q)+; keys `[batch, node, 2]`."""
+    result, refused, key = x.flatten(0, 1).clone(), refused.flatten(), key.flatten(0, 1)
+    # Off the CPU, finding the refused nodes is a wait; proposals for all nodes cost less.
+    waiting = refused.nonzero()[:, 0] if x.device.type == "cpu" else torch.arange(len(key), device=x.device)
+    block, size = 0, FIRST_BLOCK
     while len(waiting):
         zero = torch.zeros_like(waiting)
         noise = PhiloxNoise(key[waiting], zero[:1, None], zero[:, None] + block)
         exponentials = noise.exponential(size * (p.numbers + 1)).unflatten(-1, (size, -1))
-        target, draft = p.at(waiting, zero), q.at(waiting, zero)
+        row, node = waiting // x.shape[1], waiting % x.shape[1]
+        target, draft = p.at(row, node), q.at(row, node)
         y = target.drawn(exponentials[..., 1:])
         log_spent = math.log1p(-slack) + draft.log_density(y) - target.log_density(y)
         # A draft whose density is NaN takes nothing away from p.
         taken = (-exponentials[..., 0] > log_spent.nan_to_num(nan=-torch.inf))[:, 0]
-        hit, first = taken.any(-1), taken.int().argmax(-1)
-        result[waiting[hit]] = y[hit, 0, first[hit]]
-        waiting, block, size = waiting[~hit], block + 1, min(2 * size, LARGEST_BLOCK)
-    return result
+        hit, wanted = taken.any(-1), refused[waiting]
+        first = y[:, 0].gather(1, taken.int().argmax(-1)[:, None, None].expand(-1, 1, y.shape[-1]))[:, 0]
+        result[waiting] = torch.where((hit & wanted)[:, None], first.to(x.dtype), result[waiting])
+        waiting, block, size = waiting[wanted & ~hit], block + 1, min(2 * size, LARGEST_BLOCK)
+    return result.view_as(x)

@@ -15,6 +15,7 @@ from torch import Tensor
 from mmspec.core.distributions.distribution import Distribution, finite_nodes, take_nodes
 from mmspec.core.distributions.head import Head
 from mmspec.core.noise import Noise
+from mmspec.core.transfer import moved, on_device
 
 
 @dataclass(frozen=True)
@@ -153,10 +154,10 @@ class Trajectory:
         """
         steps, device = self.schedule.steps, self.draws.device
         schedule = self.schedule.sigmas, self.schedule.carry
-        sigmas, carry = (torch.tensor(s, dtype=torch.float32, device=device)[:, None] for s in schedule)
+        sigmas, carry = (on_device(s, device, torch.float32)[:, None] for s in schedule)
         normals = noise.normal(steps + 1, self.draws.shape[-1])
         change = torch.cat([normals[:, :, :1], self.means + sigmas * normals[:, :, 1:]], 2) - self.states
-        total = _carried(self.schedule.carry).to(device) @ change
+        total = moved(_carried(self.schedule.carry), device) @ change
         return torch.cat([self.states + total, self.means + carry * total[:, :, :-1]], 2)
 
     def couple(self, draft: Distribution, x: Tensor, noise: Noise) -> Tensor:

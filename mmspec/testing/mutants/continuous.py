@@ -63,15 +63,19 @@ def _stale_means(original: Callable) -> Callable:
 
 
 def _zeros_after_a_hundred(original: Callable) -> Callable:
-    def residual(p: MixtureDensity, q: MixtureDensity, key: Tensor, slack: float) -> Tensor:
+    def with_residual(
+        p: MixtureDensity, q: MixtureDensity, x: Tensor, refused: Tensor, key: Tensor, slack: float
+    ) -> Tensor:
+        where = refused.nonzero(as_tuple=True)
+        p, q, key = p.at(*where), q.at(*where), key[where]
         zero = torch.zeros_like(key[:, :1])
         e = PhiloxNoise(key, zero[:1], zero).exponential(TRIES * (p.numbers + 1)).unflatten(-1, (TRIES, -1))
         y = p.drawn(e[..., 1:])
         taken = (-e[..., 0] > q.log_density(y) - p.log_density(y))[:, 0]
         first = y[torch.arange(len(y)), 0, taken.int().argmax(-1)]
-        return torch.where(taken.any(-1, keepdim=True), first, 0.0)
+        return x.index_put(where, torch.where(taken.any(-1, keepdim=True), first, 0.0).to(x.dtype))
 
-    return residual
+    return with_residual
 
 
 MUTANTS = (
@@ -109,6 +113,6 @@ MUTANTS = (
         "residual-capped-at-zeros",
         "a residual draw that is not found in a hundred tries becomes zeros",
         f"{CSD}, the released code",
-        replacing(mixture_coupling, "_residual", _zeros_after_a_hundred),
+        replacing(mixture_coupling, "_with_residual", _zeros_after_a_hundred),
     ),
 )

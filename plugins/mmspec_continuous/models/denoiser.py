@@ -21,6 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mmspec.core.distributions import DenoisingChain, Head
+from mmspec.core.transfer import moved
 
 EDGE = 0.99
 """The chain begins at this share of the cosine's quarter: at 1, alpha-bar would be 0, and a step divides by it."""
@@ -116,7 +117,8 @@ class Denoiser(nn.Module):
         """
         if null is None:
             return condition
-        scales = torch.as_tensor(scale, dtype=torch.float32, device=condition.device).reshape(-1, 1, 1, 1)
+        given = scale if isinstance(scale, Tensor) else torch.tensor(scale, device="cpu")
+        scales = moved(given, condition.device).float().reshape(-1, 1, 1, 1)
         return torch.cat([torch.stack([condition, null], 2), scales.expand(*condition.shape[:2], 2, 1)], -1)
 
     def distribution(
@@ -165,4 +167,4 @@ def _modulated(x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
 
 def _at(values: Tensor, step: int | Tensor) -> float | Tensor:
     """The entry of `values [steps]` at one step, or its entries at `step [m]`: `[m, 1]`."""
-    return float(values[step]) if isinstance(step, int) else values.to(step.device)[step, None]
+    return float(values[step]) if isinstance(step, int) else moved(values, step.device)[step, None]

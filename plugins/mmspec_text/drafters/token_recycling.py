@@ -26,7 +26,7 @@ from mmspec.core.drafters.static_tree import levels_of, likeliest_tree
 from mmspec.core.noise import DraftNoise
 from mmspec.core.protocols import Target
 from mmspec.core.state import State
-from mmspec.core.transfer import on_device
+from mmspec.core.transfer import moved, on_device
 from mmspec.core.types import Draft, Step
 from mmspec_text.specs import TOKEN_RECYCLING
 
@@ -79,7 +79,7 @@ class TokenRecycling:
 
     def start(self, state: State, inputs: Any) -> Any:
         with torch.inference_mode(False):
-            self._rows = self._rows.to(state.root.device)
+            self._rows = moved(self._rows, state.root.device)
         if state.step is not None:
             self.observe(state, state.step)
         self._seed(state)

@@ -10,6 +10,7 @@ from diffusers import ConfigMixin, ModelMixin
 from diffusers.configuration_utils import register_to_config
 from torch import Tensor, nn
 
+from mmspec.core.transfer import moved
 from mmspec.kits.pictures.models.official import Source, from_official
 from mmspec.kits.pictures.models.rope import turn
 from mmspec_video.models.keys import FrameKeys, LayerKeys, positions_and_mask
@@ -183,7 +184,7 @@ class OasisDiT(ModelMixin, ConfigMixin):
         """
         position, seen = positions_and_mask(x, position, seen, keys)
         condition = self.t_embedder(time) + self.external_cond(actions.to(self.external_cond.weight.dtype))
-        self.pixels = self.pixels.to(x.device)
+        self.pixels = moved(self.pixels, x.device)
         times = time_rotary(position, self.config.hidden_size // self.config.num_heads)
         x = self.x_embedder(x)
         for i, block in enumerate(self.blocks):

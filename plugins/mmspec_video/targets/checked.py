@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from mmspec.core.noise import Substream
+from mmspec.core.transfer import moved
 from mmspec_video.deviation import Deviation, distance
 from mmspec_video.models.keys import Pair
 from mmspec_video.models.next_frame import NextFrameDiT
@@ -67,17 +68,17 @@ class CheckedDenoiser:
 
         Returns:
             Frames `[row, channel, height, width]`; `[row]` bool: which of them are the student's; `[row]`: the gaps of
-            the student's frames.
+            the student's frames. The last two are on the host, which decides whether the teacher makes frames.
         """
         teachers, students = self._split(window)
         drafted = self.student.frame(students, action, key, until)
-        gap = distance(self._denoised(teachers, drafted, action, key), drafted)
+        gap = distance(self._denoised(teachers, drafted, action, key), drafted).cpu()
         accepted = gap < self.check.tolerance
         if bool(accepted.all()):
             return drafted, accepted, gap
         if not bool(accepted.any()):  # plain decoding's batch, so that sums are equal bit for bit
             return self.teacher.frame(teachers, action, key, until), accepted, gap
-        rejected = (~accepted).nonzero()[:, 0]
+        rejected = moved((~accepted).nonzero()[:, 0], drafted.device)
         own = self.teacher.frame(teachers.rows(rejected), action[rejected], key[rejected], until)
         return drafted.index_copy(0, rejected, own), accepted, gap
 

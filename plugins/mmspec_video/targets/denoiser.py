@@ -9,6 +9,7 @@ from torch import Tensor
 
 from mmspec.core.noise import Substream
 from mmspec.core.philox import PhiloxNoise
+from mmspec.core.transfer import moved
 from mmspec_video.models.keys import FrameKeys, Pair, causal
 from mmspec_video.sampling import Sampler
 from mmspec_video.targets.window import Window
@@ -179,7 +180,7 @@ class Denoiser:
     def _read(self, actions: Tensor) -> Tensor:
         """What the model reads of actions: their ids, or their vectors."""
         vectors = self.model.vectors
-        return actions if vectors is None else vectors.to(actions.device)[actions]
+        return actions if vectors is None else moved(vectors, actions.device)[actions]
 
 
 def _causal(filled: Tensor) -> Tensor:

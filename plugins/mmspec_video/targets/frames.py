@@ -2,8 +2,8 @@
 
 `speculate` makes the frame of the root (the last known action) and, ahead of time, the frames of guessed actions;
 `settle(…, truth=actions)` keeps what the player confirmed. A frame depends on the frames before it, its action and the
-noise of its number, so it is the same frame whenever it was made. A frame takes many passes of the network, so a host
-sync between frames costs little, and it saves making frames that are already available.
+noise of its number, so it is the same frame whenever it was made. The host knows which frames are available, so that
+they are not made again: it reads every draft once, and every commit behind one.
 Lossy rules have frames made in another way (`denoising_with`): those of a draft jointly, or by a student.
 """
 
@@ -16,6 +16,7 @@ from torch import Tensor
 
 from mmspec.core.distributions import External, PointMass, take_nodes
 from mmspec.core.philox import PhiloxSource
+from mmspec.core.transfer import on_device
 from mmspec.core.types import Draft, Prefill, TargetOutput
 from mmspec.hosts.offload import awake
 from mmspec_video.deviation import distance
@@ -26,7 +27,7 @@ from mmspec_video.targets.cache import FramePrompt, FramesCache
 from mmspec_video.targets.checked import Check, CheckedDenoiser
 from mmspec_video.targets.denoiser import Cache, Denoiser, FrameModel, StoppedError
 from mmspec_video.targets.joint import Joint, joint_frames
-from mmspec_video.targets.tree import FrameTree, levels
+from mmspec_video.targets.tree import Flags, FrameTree, Nodes
 from mmspec_video.targets.window import Window
 
 
@@ -93,49 +94,52 @@ class FramesTarget:
         Raises:
             StoppedError: `cache.until` returned True; frames that were available before this pass still are.
         """
-        index, shape = draft.index, self.model.frame_shape
-        if cache.tree is None or draft.nodes > 1 or not bool(cache.tree.rooted.all()):
-            tree = FrameTree.of(draft.units, index, shape, cache.window.frames).reusing(cache.tree, index)
+        if cache.tree is None or draft.nodes > 1 or not all(cache.tree.rooted):
+            tree = FrameTree.of(draft, self.model.frame_shape, cache.window.frames).reusing(cache.tree)
             with self._awake():
                 if self.joint is not None and draft.nodes > 1:
                     self._make_jointly(cache, tree, draft, self.joint)
                 else:
-                    for depth, level, own in levels(draft):
-                        wanted = draft.valid.gather(1, level) & own
-                        if bool((wanted & ~tree.available.gather(1, level)).any()):
-                            self._make(cache, tree, level, wanted, depth)
+                    for depth, level, wanted in tree.levels():
+                        new = tree.missing(level, wanted)
+                        if any(map(any, new)):
+                            self._make(cache, tree, level, new, depth)
             cache.tree = tree
         frames = cache.tree.frames
         if frames.shape[1] != draft.nodes:  # the root alone, at the top of a larger tree
-            frames = take_nodes(frames, cache.tree.root[:, None])
+            frames = take_nodes(frames, cache.tree.places([[root] for root in cache.tree.root]))
         return TargetOutput(distribution=External(draft.units[:, first:]), auxiliary=frames[:, first:])
 
     @torch.no_grad()
     def commit(self, cache: FramesCache, path: Tensor, count: Tensor) -> None:
-        tree, longest = cache.tree, int(count.max())
+        tree = cache.tree
         assert tree is not None, "a commit without a pass"
+        # Behind a root alone no host has to know which rows are finished.
+        read = torch.cat([count[:, None], path], 1).tolist() if path.shape[1] else [[1]] * len(path)
+        longest = max(taken for taken, *_ in read)
         # The node of every committed unit, from the root on; -1 where a unit was not drafted.
-        top = tree.root[:, None].clamp(min=0)
-        nodes = torch.nn.functional.pad(torch.cat([top, path], 1), (0, 1), value=-1)
-        kept = nodes[:, :longest].clamp(min=0)
-        keys = None
+        nodes = [[max(root, 0), *drafted, -1] for root, (_, *drafted) in zip(tree.root, read, strict=True)]
+        kept, keys = [[max(node, 0) for node in row[:longest]] for row in nodes], None
         if self._keeps_keys(cache.window, longest):
             with self._awake():
                 for depth in range(longest):
-                    self._compute_keys(cache, tree, kept[:, depth : depth + 1], depth)
-            keys = None if tree.keys is None else select_frames(tree.keys, kept)
-        frames, actions = take_nodes(tree.frames, kept), tree.units.gather(1, kept)
+                    self._compute_keys(cache, tree, [row[depth : depth + 1] for row in kept], depth)
+            keys = None if tree.keys is None else select_frames(tree.keys, tree.places(kept))
+        frames, actions = take_nodes(tree.frames, tree.places(kept)), tree.units.gather(1, tree.places(kept))
         expire = self.denoiser.cache == "exact"
         cache.window = cache.window.extended(frames, actions, keys, count, longest, self.most, expire)
-        root = torch.where(count > 0, nodes.gather(1, count[:, None])[:, 0], -1)
-        cache.tree = tree.subtree(root) if bool((root >= 0).any()) else None
+        root = [row[taken] if taken else -1 for row, (taken, *_) in zip(nodes, read, strict=True)]
+        cache.tree = tree.subtree(root) if max(root) >= 0 else None
 
     def truncate(self, cache: FramesCache, length: Tensor) -> None:
         raise NotImplementedError("denoised frames cannot be taken back")
 
     def ready(self, cache: FramesCache) -> Tensor:
         """`[row]`: number of available frames from the root's on; of a chain, how far ahead they reach."""
-        return torch.zeros_like(cache.window.number) if cache.tree is None else cache.tree.available.sum(1)
+        number = cache.window.number
+        if cache.tree is None:
+            return torch.zeros_like(number)
+        return on_device([sum(made) for made in cache.tree.available], number.device, torch.int64)
 
     @contextmanager
     def _awake(self) -> Iterator[None]:
@@ -145,68 +149,82 @@ class FramesTarget:
                 self.check.student.to(self.model.device)
             yield
 
-    def _make(self, cache: FramesCache, tree: FrameTree, level: Tensor, wanted: Tensor, depth: int) -> None:
-        """Make the wanted frames of one level."""
+    def _make(self, cache: FramesCache, tree: FrameTree, level: Nodes, new: Flags, depth: int) -> None:
+        """Make the frames of one level; those that are not `new` are not kept."""
         if cache.until is not None and cache.until():  # before the window's keys, which are a pass, too
             raise StoppedError
-        window, denoiser = self._before(cache, tree, level, depth), self._denoiser()
-        units, key = tree.units.gather(1, level).flatten(), cache.key.repeat_interleave(level.shape[1], 0)
-        new = wanted & ~tree.available.gather(1, level)
-        altered, gap = torch.zeros_like(new), None
+        window, denoiser, many = self._before(cache, tree, level, depth), self._denoiser(), len(level[0])
+        units, key = tree.units.gather(1, tree.places(level)).flatten(), cache.key.repeat_interleave(many, 0)
+        made, gap = torch.tensor(new, device="cpu"), None
+        altered = torch.zeros_like(made)
         if isinstance(denoiser, CheckedDenoiser):
             frames, students, gap = denoiser.frame(window, units, key, cache.until)
-            altered = new & students.unflatten(0, level.shape)
+            altered = made & students.view_as(made)
         else:
             frames = denoiser.frame(window, units, key, cache.until)
         if cache.deviation is not None:
-            cache.deviation.count(new, altered, gap)
-        cache.denoised += int(new.sum())
-        tree.put(level, frames.unflatten(0, level.shape), wanted)
+            cache.deviation.count(made, altered, gap)
+        cache.denoised += int(made.sum())
+        tree.put(level, frames.unflatten(0, (-1, many)), new)
 
     def _make_jointly(self, cache: FramesCache, tree: FrameTree, draft: Draft, joint: Joint) -> None:
         """Make all missing frames of a draft in the passes of one."""
-        new = draft.valid & ~tree.available
-        if not bool(new.any()):
+        every = [list(range(draft.nodes))] * len(tree.root)
+        new = tree.missing(every, tree.valid)
+        if not any(map(any, new)):
             return
-        index, every = draft.index, torch.arange(draft.nodes, device=new.device).expand(len(new), -1)
-        window = self._before(cache, tree, every[:, :1], 0)
-        frames = joint_frames(self.denoiser, window, tree, index, cache.key, cache.until)
+        window = self._before(cache, tree, [row[:1] for row in every], 0)
+        frames = joint_frames(self.denoiser, window, tree, draft.index, cache.key, cache.until)
         # A frame whose parent was finished before is plain decoding's.
-        altered = new & (index.depth > 0) & ~tree.available.gather(1, tree.parent.clamp(min=0))
-        cache.denoised += int(new.sum())
-        tree.put(every, frames, draft.valid)
+        rows = zip(new, tree.lineage, tree.available, strict=True)
+        altered = [
+            [n and len(line) > 1 and not made[line[-2]] for n, line in zip(row, lines, strict=True)]
+            for row, lines, made in rows
+        ]
+        tree.put(every, frames, new)
         assert cache.deviation is not None
-        cache.deviation.count(new, altered)
-        for depth, level, own in levels(draft) if joint.measure else ():
-            measured = (altered.gather(1, level) & own).flatten()
-            if bool(measured.any()):
-                window, units = self._before(cache, tree, level, depth), tree.units.gather(1, level).flatten()
-                plain = self.denoiser.frame(window, units, cache.key.repeat_interleave(level.shape[1], 0))
-                cache.deviation.measure(distance(take_nodes(tree.frames, level).flatten(0, 1), plain)[measured])
+        made = torch.tensor(new, device="cpu")
+        cache.denoised += int(made.sum())
+        cache.deviation.count(made, torch.tensor(altered, device="cpu"))
+        for distances in self._off(cache, tree, altered) if joint.measure else ():
+            cache.deviation.measure(distances)
 
-    def _compute_keys(self, cache: FramesCache, tree: FrameTree, nodes: Tensor, depth: int) -> None:
-        """Compute the keys of nodes `[row, m]` at one depth, if some are missing."""
-        if self.denoiser.cache == "none" or bool(tree.keyed.gather(1, nodes).all()):
+    def _off(self, cache: FramesCache, tree: FrameTree, altered: Flags) -> Sequence[Tensor]:
+        """Distances of altered frames from plain decoding's behind the same frames, level by level, on the host."""
+        distances = list[Tensor]()
+        for depth, level, wanted in tree.levels():
+            rows = zip(level, wanted, altered, strict=True)
+            chosen = [want and of[n] for row, wants, of in rows for n, want in zip(row, wants, strict=True)]
+            if any(chosen):
+                window, at, many = self._before(cache, tree, level, depth), tree.places(level), len(level[0])
+                units, key = tree.units.gather(1, at).flatten(), cache.key.repeat_interleave(many, 0)
+                off = distance(take_nodes(tree.frames, at).flatten(0, 1), self.denoiser.frame(window, units, key))
+                distances.append(off[tree.places([[i for i, is_one in enumerate(chosen) if is_one]])[0]])
+        return torch.cat(distances).cpu().split([len(each) for each in distances]) if distances else ()
+
+    def _compute_keys(self, cache: FramesCache, tree: FrameTree, nodes: Nodes, depth: int) -> None:
+        """Compute the keys of nodes at one depth, if some are missing."""
+        if self.denoiser.cache == "none" or all(map(all, tree.has_keys(nodes))):
             return
-        window = self._before(cache, tree, nodes, depth)
-        frames, units = take_nodes(tree.frames, nodes).flatten(0, 1), tree.units.gather(1, nodes).flatten()
+        window, at = self._before(cache, tree, nodes, depth), tree.places(nodes)
+        frames, units = take_nodes(tree.frames, at).flatten(0, 1), tree.units.gather(1, at).flatten()
         pairs = self._denoiser().keys_of(window, frames, units)
-        shape = nodes.shape
+        shape = at.shape
         tree.put_keys(nodes, [(k[:, 0].unflatten(0, shape), v[:, 0].unflatten(0, shape)) for k, v in pairs])
 
-    def _before(self, cache: FramesCache, tree: FrameTree, nodes: Tensor, depth: int) -> Window:
-        """The window of the frames of nodes `[row, m]` at one depth: `row · m` rows."""
+    def _before(self, cache: FramesCache, tree: FrameTree, nodes: Nodes, depth: int) -> Window:
+        """The window of the frames of nodes `[row][m]` at one depth: `row · m` rows."""
         keeps = self._keeps_keys(cache.window, depth)
         if keeps or not depth:
             cache.window = self._denoiser().keyed(cache.window)
-        window, many = cache.window, nodes.shape[1]
+        window, many = cache.window, len(nodes[0])
         if not depth:
             return window.repeated(many)
-        ancestors = tree.path(nodes, depth)  # [row, m, depth]
-        path, keys = ancestors.flatten(1, 2), None
+        ancestors, keys = tree.path(nodes, depth), None
+        path = tree.places([[node for line in row for node in line] for row in ancestors])
         if keeps:
             for above in range(depth):
-                self._compute_keys(cache, tree, ancestors[..., above], above)
+                self._compute_keys(cache, tree, [[line[above] for line in row] for row in ancestors], above)
             keys = None if tree.keys is None else _unfolded(select_frames(tree.keys, path), depth)
         frames = take_nodes(tree.frames, path).unflatten(1, (many, depth)).flatten(0, 1)
         actions = tree.units.gather(1, path).unflatten(1, (many, depth)).flatten(0, 1)

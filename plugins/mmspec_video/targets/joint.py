@@ -60,18 +60,18 @@ def joint_frames(
     number = window.number[:, None] + index.depth
     window = replace(denoiser, cache="exact").keyed(window)
     seen = _seen(window, index, number, denoiser.model.window)
-    keys = key.repeat_interleave(number.shape[1], 0)
+    keys, available = key.repeat_interleave(number.shape[1], 0), tree.flags(tree.available)
 
     def noise(step: int) -> Tensor:
         return denoiser.noise(keys, number.flatten(), step).unflatten(0, number.shape)
 
     def predict(x: Tensor, time: float) -> Tensor:
-        x = where_nodes(tree.available, tree.frames, x)
+        x = where_nodes(available, tree.frames, x)
         now = torch.full(number.shape, time, dtype=torch.float32, device=x.device)
-        now = torch.where(tree.available, denoiser.sampler.context_time, now)
+        now = torch.where(available, denoiser.sampler.context_time, now)
         return denoiser.predict_after(window, x, now, tree.units, number, seen)
 
-    return where_nodes(tree.available, tree.frames, denoise(denoiser.sampler, noise, predict, until))
+    return where_nodes(available, tree.frames, denoise(denoiser.sampler, noise, predict, until))
 
 
 def _seen(window: Window, index: TreeIndex, number: Tensor, most: int) -> Tensor:

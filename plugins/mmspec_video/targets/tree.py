@@ -1,4 +1,8 @@
-"""The tree of frames that were made since the last commit: the root's frame, and those of guessed actions below it."""
+"""The tree of frames that were made since the last commit: the root's frame, and those of guessed actions below it.
+
+Frames and keys are on the device. What there is of them is known on the host, which decides what the network computes:
+it reads a draft's actions once, and waits for nothing else here.
+"""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -7,9 +11,14 @@ import torch
 from torch import Tensor
 
 from mmspec.core.distributions import take_nodes, where_nodes
-from mmspec.core.tree import TreeIndex
+from mmspec.core.transfer import on_device
 from mmspec.core.types import Draft
 from mmspec_video.models.keys import Pair, select_frames
+
+Nodes = Sequence[Sequence[int]]
+"""Nodes of every row, on the host: `[row][m]`."""
+Flags = list[list[bool]]
+"""What holds for every node: `[row][node]`."""
 
 
 @dataclass
@@ -18,113 +27,150 @@ class FrameTree:
 
     Attributes:
         units: `[row, node]` int64: the actions.
-        parent: `[row, node]` int64, -1 at the root.
-        lineage: `[row, node, depth]` int64: the nodes from the root to this one; later entries have no meaning.
+        actions: The same on the host, `[row][node]`; that of the root may be missing (-1).
+        valid: Nodes whose frames are wanted.
+        lineage: `[row][node]`: the nodes from the root to this one.
         frames: `[row, node, channel, height, width]`, 0 where no frame is available.
-        available: `[row, node]` bool: the frame was made.
-        keyed: `[row, node]` bool: the frame's keys were computed, too.
+        available: The frame was made.
+        keyed: The frame's keys were computed, too.
         keys: Keys and values of all nodes, layer by layer: `[row, node, cell, head, width]`; None: none were computed.
-        root: `[row]` int64: the node that is the root now; -1: the root's frame is not in the tree.
+        root: `[row]`: the node that is the root now; -1: the root's frame is not in the tree.
     """
 
     units: Tensor
-    parent: Tensor
-    lineage: Tensor
+    actions: list[list[int]]
+    valid: Flags
+    lineage: list[list[list[int]]]
     frames: Tensor
-    available: Tensor
-    keyed: Tensor
+    available: Flags
+    keyed: Flags
     keys: Sequence[Pair] | None
-    root: Tensor
+    root: list[int]
 
     @property
-    def rooted(self) -> Tensor:
-        """Whether the root's frame is available: `[row]` bool."""
-        return self.available.gather(1, self.root[:, None].clamp(min=0))[:, 0] & (self.root >= 0)
+    def rooted(self) -> list[bool]:
+        """Whether the root's frame is available, for every row."""
+        return [root >= 0 and made[root] for root, made in zip(self.root, self.available, strict=True)]
 
     @classmethod
-    def of(cls, units: Tensor, index: TreeIndex, shape: Sequence[int], like: Tensor) -> "FrameTree":
+    def of(cls, draft: Draft, shape: Sequence[int], like: Tensor) -> "FrameTree":
         """A tree without frames; they will have shape `shape`, and dtype and device of `like`."""
-        rows, nodes = units.shape
-        parent = index.parent.expand(rows, -1)
-        lineage = torch.zeros(rows, nodes, index.deepest + 1, dtype=torch.int64, device=units.device)
-        own = torch.arange(nodes, device=units.device).expand(rows, -1)
-        for depth in range(1, index.deepest + 1):
-            above = take_nodes(lineage, parent.clamp(min=0))
-            above[..., depth] = own
-            lineage = where_nodes((index.depth == depth).expand(rows, -1), above, lineage)
-        nothing = torch.zeros_like(units, dtype=torch.bool)
+        rows, nodes = draft.units.shape
+        actions, valid, parents = [[-1]] * rows, [[True]] * rows, [[-1]] * rows
+        if nodes > 1:
+            index = draft.index
+            unread = () if index.listed is not None else (index.parent.expand(rows, -1),)
+            actions, flags, *read = torch.stack([draft.units, draft.valid.long(), *unread]).tolist()
+            valid = [[bool(flag) for flag in row] for row in flags]
+            parents = read[0] if index.listed is None else [list(index.listed)] * rows
+        lineage = [_lineages(row) for row in parents]
+        nothing = [[False] * nodes for _ in range(rows)]
         frames = like.new_zeros(rows, nodes, *shape)
-        return cls(units, parent, lineage, frames, nothing, nothing.clone(), None, torch.zeros_like(units[:, 0]))
+        keyed = [list(row) for row in nothing]
+        return cls(draft.units, actions, valid, lineage, frames, nothing, keyed, None, [0] * rows)
 
-    def reusing(self, old: "FrameTree | None", index: TreeIndex) -> "FrameTree":
-        """This tree (`index`) with the frames and keys that `old` has for the same actions."""
+    def reusing(self, old: "FrameTree | None") -> "FrameTree":
+        """This tree with the frames and keys that `old` has for the same actions."""
         if old is None:
             return self
-        same = self._same(old, index)
-        found, at = same >= 0, same.clamp(min=0)
-        keys = None if old.keys is None else select_frames(old.keys, at)
-        return replace(
-            self,
-            frames=where_nodes(found, take_nodes(old.frames, at), self.frames),
-            available=found & old.available.gather(1, at),
-            keyed=found & old.keyed.gather(1, at),
-            keys=keys,
-        )
+        same = [self._same(old, row) for row in range(len(self.root))]
+        at = self.places([[max(node, 0) for node in row] for row in same])
 
-    def _same(self, old: "FrameTree", index: TreeIndex) -> Tensor:
-        """`[row, node]`: the old node with the same path of actions; -1: none."""
-        same = torch.where(index.depth == 0, old.root[:, None], -1)
-        for depth in range(1, index.deepest + 1):
-            above = same.gather(1, self.parent.clamp(min=0))[..., None]
-            equal = (old.parent[:, None] == above) & (above >= 0) & old.available[:, None]
-            equal = equal & (old.units[:, None] == self.units[..., None])  # [row, node, old node]
-            found = torch.where(equal.any(-1), equal.int().argmax(-1), -1)
-            same = torch.where(index.depth == depth, found, same)
+        def found(flags: Flags) -> Flags:
+            return [[node >= 0 and had[node] for node in row] for row, had in zip(same, flags, strict=True)]
+
+        frames = where_nodes(self.flags([[node >= 0 for node in row] for row in same]), take_nodes(old.frames, at),
+                             self.frames)  # fmt: skip
+        keys = None if old.keys is None else select_frames(old.keys, at)
+        return replace(self, frames=frames, available=found(old.available), keyed=found(old.keyed), keys=keys)
+
+    def _same(self, old: "FrameTree", row: int) -> list[int]:
+        """For every node of a row the old node with the same path of actions; -1: none."""
+        known = {
+            (line[-2], old.actions[row][node]): node
+            for node, line in reversed(list(enumerate(old.lineage[row])))
+            if len(line) > 1 and old.available[row][node]
+        }
+        same = [old.root[row]]
+        for node, line in enumerate(self.lineage[row][1:], 1):
+            same.append(known.get((same[line[-2]], self.actions[row][node]), -1))
         return same
 
-    def path(self, nodes: Tensor, depth: int) -> Tensor:
-        """The ancestors `[row, m, depth]` of `nodes [row, m]` at one depth, the root first."""
-        return take_nodes(self.lineage, nodes)[..., :depth]
+    def levels(self) -> Iterator[tuple[int, Nodes, Flags]]:
+        """Each depth, the nodes that some row has there (the same list for every row), and which of them are wanted."""
+        for depth in range(max(len(line) for row in self.lineage for line in row)):
+            there = [[len(line) == depth + 1 for line in row] for row in self.lineage]
+            level = [node for node, own in enumerate(zip(*there, strict=True)) if any(own)]
+            wanted = [[own[n] and valid[n] for n in level] for own, valid in zip(there, self.valid, strict=True)]
+            yield depth, [level] * len(there), wanted
 
-    def put(self, nodes: Tensor, frames: Tensor, new: Tensor) -> None:
-        """Store frames `[row, m, …]` of `nodes [row, m]` where `new [row, m]`; available frames are kept."""
-        new = new & ~self.available.gather(1, nodes)
-        frames = where_nodes(new, frames, take_nodes(self.frames, nodes))
-        self.frames = _scattered(self.frames, nodes, frames)
-        self.available = self.available.scatter(1, nodes, self.available.gather(1, nodes) | new)
+    def missing(self, nodes: Nodes, wanted: Flags) -> Flags:
+        """Which of the wanted `nodes` have no frame."""
+        rows = zip(nodes, wanted, self.available, strict=True)
+        return [[want and not made[n] for n, want in zip(row, wants, strict=True)] for row, wants, made in rows]
 
-    def put_keys(self, nodes: Tensor, pairs: Sequence[Pair]) -> None:
-        """Store keys `[row, m, …]` of `nodes [row, m]` that have none yet."""
+    def path(self, nodes: Nodes, depth: int) -> list[list[list[int]]]:
+        """The ancestors `[row][m][depth]` of `nodes` at one depth, the root first."""
+        rows = zip(nodes, self.lineage, strict=True)
+        return [[[*lines[n], *[0] * depth][:depth] for n in row] for row, lines in rows]
+
+    def put(self, nodes: Nodes, frames: Tensor, new: Flags) -> None:
+        """Store frames `[row, m, …]` of `nodes` where they are `new`."""
+        at = self.places(nodes)
+        self.frames = _scattered(self.frames, at, where_nodes(self.flags(new), frames, take_nodes(self.frames, at)))
+        for made, row, which in zip(self.available, nodes, new, strict=True):
+            for node, stored in zip(row, which, strict=True):
+                made[node] |= stored
+
+    def has_keys(self, nodes: Nodes) -> Flags:
+        """Which of `nodes` have keys."""
+        return [[keyed[n] for n in row] for row, keyed in zip(nodes, self.keyed, strict=True)]
+
+    def put_keys(self, nodes: Nodes, pairs: Sequence[Pair]) -> None:
+        """Store keys `[row, m, …]` of `nodes` that have none yet."""
         rows, count = self.units.shape
         if self.keys is None:
             self.keys = [(_blank(key, rows, count), _blank(value, rows, count)) for key, value in pairs]
-        kept = self.keyed.gather(1, nodes)
+        kept, at = self.flags(self.has_keys(nodes)), self.places(nodes)
 
         def put(old: Tensor, new: Tensor) -> Tensor:
-            return _scattered(old, nodes, where_nodes(kept, take_nodes(old, nodes), new))
+            return _scattered(old, at, where_nodes(kept, take_nodes(old, at), new))
 
         both = zip(self.keys, pairs, strict=True)
         self.keys = [(put(old[0], new[0]), put(old[1], new[1])) for old, new in both]
-        self.keyed = self.keyed.scatter(1, nodes, True)
+        for keyed, row in zip(self.keyed, nodes, strict=True):
+            for node in row:
+                keyed[node] = True
 
-    def subtree(self, node: Tensor) -> "FrameTree":
-        """The subtree at `node [row]` (-1: empty); all other frames and keys are removed."""
-        reach = (self.lineage == node[:, None, None]).any(-1) & (node >= 0)[:, None]
-        available, keyed, keys = self.available & reach, self.keyed & reach, self.keys
+    def subtree(self, root: list[int]) -> "FrameTree":
+        """The subtree at a node of every row (-1: empty); all other frames and keys are removed."""
+
+        def below(flags: Flags) -> Flags:
+            rows = zip(flags, self.lineage, root, strict=True)
+            return [[f and top in line for f, line in zip(row, lines, strict=True)] for row, lines, top in rows]
+
+        available, keyed, keys = below(self.available), below(self.keyed), self.keys
         if keys is not None:
-            keys = [(_only(key, keyed), _only(value, keyed)) for key, value in keys]
-        return replace(
-            self, frames=_only(self.frames, available), available=available, keyed=keyed, keys=keys, root=node
-        )
+            left = self.flags(keyed)
+            keys = [(_only(key, left), _only(value, left)) for key, value in keys]
+        frames = _only(self.frames, self.flags(available))
+        return replace(self, frames=frames, available=available, keyed=keyed, keys=keys, root=root)
+
+    def places(self, nodes: Nodes) -> Tensor:
+        """Nodes on the device: `[row, m]` int64."""
+        return on_device(nodes, self.units.device, torch.int64)
+
+    def flags(self, flags: Flags) -> Tensor:
+        """Flags on the device: `[row, m]` bool."""
+        return on_device(flags, self.units.device, torch.bool)
 
 
-def levels(draft: Draft) -> Iterator[tuple[int, Tensor, Tensor]]:
-    """Each depth of a rooted draft, the nodes `[row, m]` that some row has there, and which of them each row has."""
-    rows = len(draft.units)
-    for depth in range(draft.index.deepest + 1):
-        at_depth = (draft.index.depth == depth).expand(rows, -1)
-        level = at_depth.any(0).nonzero()[:, 0].expand(rows, -1)
-        yield depth, level, at_depth.gather(1, level)
+def _lineages(parents: Sequence[int]) -> list[list[int]]:
+    """The nodes from the root to each node, of parents (-1 at the root)."""
+    lines = list[list[int]]()
+    for node, parent in enumerate(parents):
+        lines.append([*(lines[parent] if parent >= 0 else ()), node])
+    return lines
 
 
 def _only(values: Tensor, nodes: Tensor) -> Tensor:

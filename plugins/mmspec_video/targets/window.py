@@ -44,13 +44,16 @@ class Window:
         """Every row `times` times, copies of a row together."""
         if times == 1:
             return self
-        return self.rows(torch.arange(len(self.number), device=self.number.device).repeat_interleave(times))
+        every = torch.arange(len(self.number), device=self.number.device).repeat_interleave(times)
+        return self._taken(every, self.fullest)
 
     def rows(self, rows: Tensor) -> "Window":
         """The rows `[n]` of the window."""
+        return self._taken(rows, int(self.filled[rows].sum(1).max()))
+
+    def _taken(self, rows: Tensor, fullest: int) -> "Window":
         filled = self.filled[rows]
         keys = None if self.keys is None else [(k[rows], v[rows]) for k, v in self.keys]
-        fullest = int(filled.sum(1).max())
         return Window(self.frames[rows], self.actions[rows], filled, self.number[rows], fullest, keys)
 
     def extended(

@@ -1,0 +1,250 @@
+"""What runs on the logical device: methods of the text, image and recurrent plugins on tiny models.
+
+Imported after the device has replaced functions of torch. On latents and frames: `tests.support.device_latents`.
+"""
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Protocol
+
+import torch
+from tokenizers import Tokenizer
+from tokenizers.decoders import ByteLevel
+from tokenizers.models import BPE
+from torch import Tensor, nn
+from transformers import LlamaConfig, MambaConfig, PreTrainedTokenizerFast
+from transformers.generation import (
+    NoRepeatNGramLogitsProcessor,
+    PrefixConstrainedLogitsProcessor,
+    RepetitionPenaltyLogitsProcessor,
+    StoppingCriteria,
+    StopStringCriteria,
+)
+
+from mmspec.api.build import decoder_for
+from mmspec.api.stopping import StoppingMonitor
+from mmspec.core.decoder import Decoder
+from mmspec.core.drafters.draft_model import DraftModel
+from mmspec.core.report import Report
+from mmspec.core.warp import Warp
+from mmspec.hosts.target import TransformersTarget
+from mmspec.hosts.translated import TranslatedTarget
+from mmspec.hosts.vocabulary import VocabularyMap
+from mmspec.testing import tiny_models
+from mmspec_image import example as image
+from mmspec_ssm import example as ssm
+
+LIMIT = 10
+
+Place, Send = Callable[[nn.Module], nn.Module], Callable[[Any], Any]
+"""Move a model, and inputs, to where a case runs."""
+
+
+class Call(Protocol):
+    """A call under way, one round at a time."""
+
+    @property
+    def finished(self) -> bool:
+        """Whether no round is left."""
+        ...
+
+    @property
+    def report(self) -> Report:
+        """Counts and times."""
+        ...
+
+    def advance(self) -> None:
+        """One round."""
+        ...
+
+    def output(self) -> list[Tensor]:
+        """The units of every row, or the frames."""
+        ...
+
+
+class Runnable(Protocol):
+    """A case."""
+
+    def begin(self, place: Place, send: Send) -> Call:
+        """Begin a call over copies of the models."""
+        ...
+
+
+@dataclass(frozen=True)
+class Case:
+    """A method on a tiny model.
+
+    Attributes:
+        model: The target's model.
+        prompt: The inputs of two rows, of several lengths.
+        method: The method.
+        k: Units to draft.
+        options: Its options; models among them are moved, too.
+        drafter: Makes a drafter instead of the method's, and moves its models.
+        warp: How scores become a distribution.
+        criterion: A stopping criterion.
+        limit: Units wanted.
+    """
+
+    model: nn.Module
+    prompt: Any
+    method: str
+    k: int = 4
+    options: dict[str, Any] = field(default_factory=dict)
+    drafter: Callable[[Place], Any] = lambda place: None
+    warp: Warp = field(default_factory=lambda: Warp.sampling(0.8, top_k=5))
+    criterion: StoppingCriteria | None = None
+    limit: int = LIMIT
+
+    def begin(self, place: Place, send: Send) -> "Units":
+        """Begin a call over copies of the models."""
+        options = {name: copied(value, place) for name, value in self.options.items()}
+        decoder = decoder_for(
+            copied(self.model, place),
+            self.method,
+            k=self.k,
+            drafter=self.drafter(place),
+            policy="fixed",
+            options=options,
+        )
+        return Units(decoder, send(self.prompt), self)
+
+
+class Units:
+    """A call of a decoder."""
+
+    def __init__(self, decoder: Decoder, prompt: Any, case: Case) -> None:
+        self.decoder = decoder
+        self.state = decoder.start(prompt, case.limit, seed=3, warp=case.warp)
+        criteria = [] if case.criterion is None else [case.criterion]
+        self._monitor = StoppingMonitor(criteria, self.state.rows, 0, None)
+
+    @property
+    def finished(self) -> bool:
+        """Whether all rows are done."""
+        return self.state.finished
+
+    @property
+    def report(self) -> Report:
+        """The call's."""
+        return self.state.report
+
+    def advance(self) -> None:
+        """One round, and the criterion for its units."""
+        self.decoder.advance(self.state)
+        self._monitor.step(self.state)
+
+    def output(self) -> list[Tensor]:
+        """The units of every row."""
+        return self.state.output()
+
+
+class Allowed:
+    """A constraint that tells rows apart: a row may not use its own number."""
+
+    speculative = "history"
+
+    def __call__(self, row: int, ids: Tensor) -> list[int]:
+        """The ids that may follow."""
+        return [each for each in range(tiny_models.VOCAB) if each != row]
+
+
+class Repeats:
+    """A drafter in plain Python: the text goes on as it began."""
+
+    def propose(self, tokens: list[list[int]], k: int) -> list[list[int]]:
+        """The first units of every row."""
+        return [row[: k - b] for b, row in enumerate(tokens)]
+
+
+class Long(StoppingCriteria):
+    """Ends rows whose text is long."""
+
+    def __call__(self, input_ids: Tensor, scores: Any, **kwargs: Any) -> Tensor:
+        """Which rows end: `[batch]` bool."""
+        return torch.full_like(input_ids[:, 0], input_ids.shape[1] >= LIMIT + 6, dtype=torch.bool)
+
+
+def letters() -> PreTrainedTokenizerFast:
+    """A tokenizer whose token ids stand for letters."""
+    vocabulary = {letter: number for number, letter in enumerate("abcdefg")}
+    made = Tokenizer(BPE(vocabulary, []))
+    made.decoder = ByteLevel()
+    return PreTrainedTokenizerFast(tokenizer_object=made)
+
+
+def copied(value: Any, place: Place) -> Any:
+    """A copy of a model, moved; anything else as it is."""
+    return place(copy.deepcopy(value)) if isinstance(value, nn.Module) else value
+
+
+def text() -> dict[str, Runnable]:
+    """The methods of the text plugin, history processors, a criterion."""
+    llama, small, prompt = tiny_models.llama(), tiny_models.small(), tiny_models.prompt([0, 1])
+    methods: dict[str, dict[str, Any]] = {
+        "auto": {},
+        "plain": {},
+        "prompt-lookup": {},
+        "suffix": {},
+        "token-recycling": {},
+        "draft-model": {"model": small},
+        "draft-tree": {"model": small, "nodes": 8},
+        "rsd": {"model": small},
+        "cascade": {"budget": 16, "sinks": 2},
+    }
+    cases: dict[str, Runnable] = {name: Case(llama, prompt, name, options=given) for name, given in methods.items()}
+    cases["a drafter in Python"] = Case(llama, prompt, "auto", drafter=lambda place: Repeats())
+    cases["draft-model, another vocabulary"] = Case(llama, prompt, "draft-model", drafter=translated)
+    short = partial(translated, context=28)
+    cases["draft-model, another vocabulary and a short context"] = Case(llama, prompt, "draft-model", drafter=short)
+    for name, criterion in (("a stopping criterion", Long()), ("stop strings", StopStringCriteria(letters(), ["bcd"]))):
+        cases[f"prompt-lookup, {name}"] = Case(llama, prompt, "prompt-lookup", criterion=criterion)
+    history = Warp([RepetitionPenaltyLogitsProcessor(1.3), NoRepeatNGramLogitsProcessor(3)])
+    allowed = PrefixConstrainedLogitsProcessor(Allowed(), 1)
+    cases["token-recycling, a constraint"] = Case(llama, prompt, "token-recycling", warp=Warp([allowed]))
+    for name in ("prompt-lookup", "token-recycling", "auto"):
+        cases[f"{name}, history processors"] = Case(llama, prompt, name, warp=history)
+    return cases
+
+
+def translated(place: Place, context: int = 512) -> DraftModel:
+    """A draft model that lacks two of the target's tokens, which it spells in one and two of its own."""
+    sizes = {**tiny_models.SIZES, "vocab_size": 6, "max_position_embeddings": context}
+    small = tiny_models.random_model(LlamaConfig(**sizes), seed=5, head=8.0)
+    pieces = [[1], [2], [3, 4], [0], [4], [1], [5]]
+    listed = torch.tensor([[*each, -1][:2] for each in pieces])
+    lengths = torch.tensor([len(each) for each in pieces])
+    table = VocabularyMap(torch.tensor([-1, 2, -1, 0, 4, 1, 5]), listed, lengths, 6)
+    return DraftModel(TranslatedTarget(TransformersTarget(copied(small, place)), table))
+
+
+def images() -> dict[str, Runnable]:
+    """The methods of the image plugin on LlamaGen, and one on Janus."""
+    models = {"llamagen": image.llamagen(), "janus": image.janus()}
+    warp = Warp.sampling(1.0, top_k=5, guidance=2.0)
+    methods = [("llamagen", name) for name in ("plain", "gs-sjd", "mc-sjd", "sjd", "gsd", "lantern")]
+    return {
+        f"{method}, {name}": Case(models[name].target.model, models[name].prompt([0, 1]), method, warp=warp)
+        for name, method in [*methods, ("janus", "gs-sjd")]
+    }
+
+
+def recurrent() -> dict[str, Runnable]:
+    """Methods on a hybrid with a Mamba-2 layer, and on a Mamba-1."""
+    sizes = dict(vocab_size=tiny_models.VOCAB, hidden_size=16, state_size=4, num_hidden_layers=2, conv_kernel=3)
+    mamba = tiny_models.random_model(MambaConfig(**sizes, pad_token_id=0, eos_token_id=None), gain=4.0, head=8.0)
+    models = {"bamba": ssm.hybrid().target.model, "mamba": mamba}
+    small, prompt = tiny_models.small(), tiny_models.prompt([0, 1])
+    methods: dict[str, dict[str, Any]] = {
+        "plain": {},
+        "prompt-lookup": {},
+        "token-recycling": {},
+        "stree": {"model": small, "nodes": 7, "rates": (0.6, 0.2)},
+    }
+    return {
+        f"{method}, {name}": Case(model, prompt, method, options=options)
+        for name, model in models.items()
+        for method, options in methods.items()
+    }
