@@ -222,28 +222,29 @@ class Decoder:
         """A round without its sync, captured or not: the depth of its draft."""
         if pending is None:
             proposed = self._drafted(state)
-            captured = self.captures.round_for(state, proposed) if truth is None and state.fixed else None
-            if captured is not None:
-                with state.report.phase("verify"):
-                    state.step = captured(state, proposed)
-                with state.report.phase("rest"):
-                    self._observe(state, state.step)
-                return proposed.index.deepest
+            if self.compile and state.fixed and truth is None:
+                draft = Draft.empty(state.root) if proposed is None else proposed
+                captured = self.captures.round_for(state, draft)
+                if captured is not None:
+                    with state.report.phase("verify"):
+                        state.step = captured(state, draft)
+                    with state.report.phase("rest"):
+                        self._observe(state, state.step)
+                    return draft.index.deepest
             pending = self._verified(state, proposed)
         with state.report.phase("rest"):
             self.settle(state, pending, truth)
         return pending.draft.index.deepest
 
-    def _drafted(self, state: State) -> Draft:
-        """The round's draft, not rooted; empty if nothing was proposed."""
+    def _drafted(self, state: State) -> Draft | None:
+        """The round's draft, not rooted; None if nothing was proposed."""
         state.source.begin(state.round().host_emitted)
         with state.report.phase("draft"):
-            proposed = self._propose(state)
-        return Draft.empty(state.root) if proposed is None else proposed
+            return self._propose(state)
 
-    def _verified(self, state: State, proposed: Draft) -> Pending:
+    def _verified(self, state: State, proposed: Draft | None) -> Pending:
         with state.report.phase("verify"):
-            draft = proposed.rooted(state.root, state.room)
+            draft = Draft.alone(state.root) if proposed is None else proposed.rooted(state.root, state.room)
             output, nodes = verified(self.target, state, draft)
             scores = state.warp(output, draft, state.prefix)
         return Pending(draft, scores, nodes)
