@@ -113,6 +113,16 @@ def test_no_method_waits_or_launches_more_than_its_ceiling() -> None:
     assert all(figures["accepted"] for figures in drafting)  # drafts are right now and then
 
 
+def test_a_device_without_float64() -> None:
+    """What sums in float64 elsewhere runs, and its output is the CPU's."""
+    names = ("suffix", "gsd, llamagen", "plain, bamba", "prompt-lookup, mamba")
+    lines = child("-W", "ignore", "-m", "tests.support.device_run", "--without-float64", *names).splitlines()
+    found = {figures.pop("name"): figures for figures in map(json.loads, lines)}
+    assert found.keys() == set(names)
+    wrong = {name: excess(figures, *CEILINGS[name]) for name, figures in found.items()}
+    assert not any(wrong.values()), wrong
+
+
 @pytest.mark.parametrize("owner", ["text", "image", "ssm"])
 def test_every_method_is_in_the_table(owner: str) -> None:
     methods = {spec.name for spec in installed().components("method") if spec.owner == owner}

@@ -1,4 +1,4 @@
-"""Runs methods on the CPU and on the logical device: `python -m tests.support.device_run [case …]`.
+"""Runs methods on the CPU and on the logical device: `python -m tests.support.device_run [--without-float64] [case …]`.
 
 One line of JSON for every case: whether the outputs are equal, the drafter's faults, and for every round how often the
 host waited and how many kernels were launched outside of models. A process of its own, as the logical device changes
@@ -25,6 +25,7 @@ from transformers.generation import (
 )
 
 from mmspec.api.build import decoder_for
+from mmspec.core import widest
 from mmspec.core.decoder import Decoder
 from mmspec.core.warp import Warp
 from mmspec.testing import tiny_models
@@ -136,10 +137,10 @@ def recurrent() -> dict[str, Case]:
     }
 
 
-def run(case: Case) -> dict[str, Any]:
-    """The figures of a case."""
+def run(case: Case, float64: bool = True) -> dict[str, Any]:
+    """The figures of a case, on a device with or without float64."""
     expected = case.decoder(lambda model: model).generate(case.prompt, LIMIT, seed=3, warp=case.warp)
-    with logical.Meter() as meter:
+    with logical.Meter(float64) as meter:
         decoder = case.decoder(moved)
         state = decoder.start(sent(case.prompt), LIMIT, seed=3, warp=case.warp)
         waits, launches, places = [], [], dict[str, int]()
@@ -195,13 +196,17 @@ def _copied(value: Any, place: Callable[[nn.Module], nn.Module]) -> Any:
 
 
 def main(*names: str) -> None:
-    """Print the figures of all cases, or of those named."""
+    """Print the figures of all cases, or of those named; after `--without-float64`, on a device that has none."""
     torch.manual_seed(0)
+    float64 = "--without-float64" not in names
+    names = tuple(name for name in names if not name.startswith("--"))
+    if not float64:
+        widest._WITHOUT_FLOAT64.add(logical.DEVICE.type)
     for name, case in {**text(), **images(), **recurrent()}.items():
         if names and name not in names:
             continue
         try:
-            figures = run(case)
+            figures = run(case, float64)
         except Exception:
             figures = {"error": traceback.format_exc()}
         print(json.dumps({"name": name, **figures}), flush=True)
