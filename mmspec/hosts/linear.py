@@ -163,10 +163,7 @@ class Trial:
 
 @contextmanager
 def narrow(kernels: Kernels, rows: int) -> Iterator[None]:
-    """Inside the block, a pass over `rows` rows uses packed weights if that is faster, or to find out.
-
-    Under autocast it uses none: layers get inputs of other dtypes, and their products round in autocast's.
-    """
+    """Inside the block, a pass over few rows uses packed weights if that is faster, or to find out; not in autocast."""
     if not kernels or not 0 < rows <= ROWS or torch.is_autocast_enabled("cpu"):
         yield
         return

@@ -18,6 +18,7 @@ from mmspec.core.tree import TreeIndex
 from mmspec.hosts.anatomy import Anatomy
 from mmspec.hosts.attention import model_lock, tree_attention
 from mmspec.hosts.dispatch import Sites, dispatched, sites
+from mmspec.hosts.experts import Experts
 from mmspec.hosts.linear import Kernels, kernels, narrow
 from mmspec.hosts.masks import PassGeometry
 from mmspec.hosts.slot_cache import SlotCache
@@ -44,6 +45,11 @@ class Passes:
         return kernels(self.anatomy.model)
 
     @cached_property
+    def experts(self) -> Experts:
+        """The expert layers whose products can be chosen."""
+        return Experts.of(self.anatomy.model)
+
+    @cached_property
     def sites(self) -> Sites:
         """The places where recurrent layers look up their operations."""
         return sites(self.anatomy.model, self.anatomy.ops)
@@ -57,6 +63,7 @@ class Passes:
         first: int = 0,
         valid: Tensor | None = None,
         keep: Tensor | int = 0,
+        decoding: bool = False,
     ) -> Tensor:
         """Run the nodes from `first` on. Their keys are written into the slots behind the committed units.
 
@@ -67,6 +74,7 @@ class Passes:
             first: The id of the first node in `ids`; always 0 if the model has recurrent layers.
             valid: `[batch, node]` bool; invalid nodes get the root's position, so that none lies beyond the context.
             keep: The nodes whose logits are wanted, as transformers' `logits_to_keep`.
+            decoding: Whether the prompt is behind: stock decoding then multiplies with experts in another way.
 
         Returns:
             Logits `[batch, node, vocab]`.
@@ -85,7 +93,8 @@ class Passes:
             arguments["position_ids"] = self._positions(cache, index.depth[:, first:], valid)
         recurrent = dispatched(self.sites, self.anatomy.ops, cache, index) if cache.recurrent else nullcontext()
         packed = narrow(self.kernels, 0 if cache.fixed else ids.numel())  # which it chooses by measured times
-        with model_lock(self.anatomy.model), packed, recurrent:
+        routed = self.experts.decoding(ids.numel(), ids.device.type, cache.fixed) if decoding else nullcontext()
+        with model_lock(self.anatomy.model), packed, recurrent, routed:
             if self.manner == "explicit":
                 mask = self._mask(geometry)
                 logits: Tensor = self.anatomy.model(input_ids=ids, attention_mask=mask, **arguments).logits

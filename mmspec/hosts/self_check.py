@@ -8,13 +8,12 @@ model lives and does not change (`mmspec.hosts.fingerprint`); a failure is not, 
 weight may be repaired.
 """
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from transformers import GenerationMixin
 
 from mmspec.core.out_of_memory import out_of_memory
@@ -29,6 +28,7 @@ from mmspec.hosts.prefill import PLAIN
 from mmspec.hosts.reference_paths import ReferencePaths
 from mmspec.hosts.slot_cache import SlotCache
 from mmspec.hosts.stock_generate import StockGenerate, position_jump
+from mmspec.hosts.unchanged import unchanged
 
 STEPS = 3
 """The number of steps of the model's own `generate` that are compared."""
@@ -99,7 +99,7 @@ def checked(anatomy: Anatomy, whole: nn.Module | None = None) -> Passes:
 @torch.no_grad()
 def examine(anatomy: Anatomy) -> Finding:
     """Run the comparison, whatever is remembered of the model."""
-    with _unchanged(anatomy.model):
+    with unchanged(anatomy.model):
         first = finding = _compare(anatomy, 0)
         for draw in range(1, DRAWS if anatomy.has_experts else 1):
             if finding.manner is not None:
@@ -235,27 +235,3 @@ def _undeclared(anatomy: Anatomy) -> str:
         f"; of the functions that its recurrent layers call, plugins declare {', '.join(declared)} over a tree "
         f"(mmspec_tree_ops), and not {', '.join(undeclared) or 'any other'}"
     )
-
-
-def _moved(before: Any, now: Any) -> bool:
-    """Whether a buffer is on another device now, because offloading moved the model."""
-    return isinstance(before, Tensor) and isinstance(now, Tensor) and before.device != now.device
-
-
-@contextmanager
-def _unchanged(model: nn.Module) -> Iterator[None]:
-    """Inside the block, modules are in evaluation mode; afterwards they have their attributes and buffers back.
-
-    Some modules store positions of the last prompt's images, or the frequencies of the longest text so far.
-    """
-    attributes: list[dict[str, Any]] = [own for module in model.modules() for own in (vars(module), module._buffers)]
-    before = [dict(own) for own in attributes]
-    for module in model.modules():
-        module.training = False
-    try:
-        yield
-    finally:
-        for own, was in zip(attributes, before, strict=True):
-            for name in own.keys() - was.keys():
-                del own[name]
-            own.update({name: value for name, value in was.items() if not _moved(value, own.get(name))})

@@ -96,9 +96,10 @@ class TransformersTarget:
         return self._begin(inputs, limit, width)
 
     def start_fixed(self, inputs: Any, limit: int, width: int) -> Prefill:
-        if self.anatomy.has_experts:
+        prefill = self._begin(inputs, limit, width, fixed=True)
+        if self.anatomy.has_experts and not prefill.cache.passes.experts.batched(len(prefill.prompt) * width):
             warn("expert layers may round by how many units an expert gets: one shape promises nothing to the bit here")
-        return self._begin(inputs, limit, width, fixed=True)
+        return prefill
 
     @property
     def prefers_one_shape(self) -> bool:
@@ -151,7 +152,8 @@ class TransformersTarget:
             assert whole.logits is not None
             return TargetOutput(logits=whole.logits[:, first:])
         valid = None if draft.index.nodes == 1 else draft.valid[:, first:]
-        return TargetOutput(logits=cache.passes(slots, draft.units[:, first:], draft.index, first=first, valid=valid))
+        units = draft.units[:, first:]
+        return TargetOutput(logits=cache.passes(slots, units, draft.index, first=first, valid=valid, decoding=True))
 
     @torch.inference_mode()
     def commit(self, cache: TransformersTargetCache, path: Tensor, count: Tensor) -> None:

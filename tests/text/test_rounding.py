@@ -96,7 +96,7 @@ def see_siblings(monkeypatch: pytest.MonkeyPatch) -> None:
     def wrong(geometry: PassGeometry) -> Tensor:
         order = torch.arange(geometry.ancestor.shape[1])
         geometry.ancestor = geometry.ancestor | (order <= order[:, None])
-        return tree(geometry)  # type: ignore[no-any-return]
+        return tree(geometry)
 
     monkeypatch.setattr(PassGeometry, "tree", property(wrong))
 
