@@ -41,7 +41,7 @@ def notices_late(device: torch.device, cache: Any, returned: bool) -> bool:
         cache: The call's cache.
         returned: Whether the caller gets the cache.
     """
-    check = getattr(utils, "DeferredStopCheck", None)  # not in all versions of transformers that are supported
+    check = vars(utils).get("DeferredStopCheck")  # not in all versions of transformers that are supported
     return check is not None and check.is_supported(device, cache, returned, is_assistant=False)
 
 

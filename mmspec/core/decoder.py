@@ -20,7 +20,7 @@ from mmspec.core.noise import Source
 from mmspec.core.one_shape import Shape, checked_shape, longest_draft, one_width, started, verified
 from mmspec.core.pending import Pending, with_truth
 from mmspec.core.philox import PhiloxSource
-from mmspec.core.policies import Fixed, Policy
+from mmspec.core.policies import Fixed, Policy, Trimming
 from mmspec.core.processors import drafts_forbidden_by
 from mmspec.core.protocols import Drafter, Target
 from mmspec.core.report import Report
@@ -229,13 +229,15 @@ class Decoder:
             return None
         drafter, policy, budget = f"drafter {self.name}", f"policy {type(self.policy).__name__}", 0
         with contained(state, policy):
-            budget = min(index(self.policy.budget()), self.k, state.most_room)  # caches were made for k
+            budget = min(index(self.policy.budget()), self.k, state.most_room, state.depth.most)  # caches: made for k
         if budget <= 0:
             return None
         noise, vocab = self.rule.draft_noise(state.round()), self.target.vocab
         draft = draft_or_none(lambda: self.drafter.propose(state, budget, noise), state, drafter, vocab)
         if draft is not None:
             draft = draft_or_none(partial(self.policy.trim, draft), state, policy, vocab)
+        if draft is not None and isinstance(self.policy, Trimming) and self.policy.trims:
+            state.depth.note(draft, state.done)
         return None if draft is None or not draft.units.shape[1] else draft.compact()
 
     def _emit(self, state: State, draft: Draft, scores: Scores, most: int | None = None) -> Step:

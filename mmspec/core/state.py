@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 
 from mmspec.core.distributions.distribution import take_nodes, where_nodes
-from mmspec.core.history import begun, with_room
+from mmspec.core.history import begun, ends_of, with_room
 from mmspec.core.history_processors import Prefix
+from mmspec.core.kept_depth import KeptDepth
 from mmspec.core.noise import Round, Source
 from mmspec.core.nonfinite import NOWHERE, first_nonfinite, nonfinite_message
 from mmspec.core.report import Report
@@ -46,6 +47,7 @@ class State:
         host_pads: `pads`, on the host.
         width: Most nodes of a draft that the cache was made for, the root included.
         k: Most units per path of a draft: `width` is that of drafts with this budget.
+        depth: How deep the next draft may be, after what a policy kept of the last one.
         drafting: Whether the rest of the call may have drafts.
         fixed: Whether every pass has `width` nodes.
     """
@@ -72,6 +74,7 @@ class State:
     k: int = 0
     drafting: bool = True
     fixed: bool = False
+    depth: KeptDepth = field(default_factory=lambda: KeptDepth(0, 0))
     _nonfinite: Tensor | None = None
     _unsynced: int = 0
 
@@ -112,6 +115,7 @@ class State:
             host_pads=pads.tolist(),
             width=width,
             k=k,
+            depth=KeptDepth(k, k),
         )
 
     @property
@@ -218,13 +222,15 @@ class State:
             ValueError: Scores were NaN or all -inf, or a latent was not finite; names row and position.
         """
         assert self._nonfinite is not None
-        emitted, done, nonfinite = torch.stack([self.emitted, self.done.long(), self._nonfinite]).tolist()
+        numbers = [self.emitted, self.done.long(), self._nonfinite, *self.depth.wanted()]
+        emitted, done, nonfinite, *kept = torch.stack(numbers).tolist()
         for row, position in enumerate(nonfinite):
             if position != NOWHERE:
                 fault = nonfinite_message(self.step, row, position, emitted[row])
                 raise ValueError(f"row {row}: {fault}; check the weights, the dtype and the logits processors")
         self.host_emitted, self.host_done = emitted, [bool(d) for d in done]
         self._unsynced = 0
+        self.depth.arrived(kept)
         self._update_report()
 
     def stop(self, row: int, count: int) -> None:
@@ -243,9 +249,3 @@ class State:
     def output(self) -> list[Tensor]:
         """The emitted units of every row: `[emitted, *unit]` each."""
         return [self.history[b, self.prompt_length : self.prompt_length + n] for b, n in enumerate(self.host_emitted)]
-
-
-def ends_of(ends: int | Sequence[int] | None, device: torch.device) -> Tensor:
-    """End units as a tensor: none, one or several."""
-    listed = [] if ends is None else [ends] if isinstance(ends, int) else list(ends)
-    return torch.tensor(listed, dtype=torch.int64, device=device)

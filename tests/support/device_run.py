@@ -27,6 +27,7 @@ from transformers.generation import (
 from mmspec.api.build import decoder_for
 from mmspec.core import widest
 from mmspec.core.decoder import Decoder
+from mmspec.core.policies import Confidence
 from mmspec.core.warp import Warp
 from mmspec.testing import tiny_models
 from mmspec_image import example as image
@@ -47,6 +48,7 @@ class Case:
         options: Its options; models among them are moved, too.
         drafter: A drafter instead of the method's.
         warp: How scores become a distribution.
+        policy: How many units are drafted.
     """
 
     model: nn.Module
@@ -56,12 +58,13 @@ class Case:
     options: dict[str, Any] = field(default_factory=dict)
     drafter: Any = None
     warp: Warp = field(default_factory=lambda: Warp.sampling(0.8, top_k=5))
+    policy: Any = "fixed"
 
     def decoder(self, place: Callable[[nn.Module], nn.Module]) -> Decoder:
         """The decoder over copies of the models."""
         copies = {name: _copied(value, place) for name, value in self.options.items()}
         return decoder_for(
-            _copied(self.model, place), self.method, k=self.k, drafter=self.drafter, policy="fixed", options=copies
+            _copied(self.model, place), self.method, k=self.k, drafter=self.drafter, policy=self.policy, options=copies
         )
 
 
@@ -98,6 +101,9 @@ def text() -> dict[str, Case]:
         "cascade": {"budget": 16, "sinks": 2},
     }
     cases = {name: Case(llama, prompt, name, options=options) for name, options in methods.items()}
+    cases["draft-model, confidence"] = Case(
+        llama, prompt, "draft-model", options={"model": small}, policy=Confidence(4, 0.3)
+    )
     cases["a drafter in Python"] = Case(llama, prompt, "auto", drafter=Repeats())
     history = Warp([RepetitionPenaltyLogitsProcessor(1.3), NoRepeatNGramLogitsProcessor(3)])
     allowed = PrefixConstrainedLogitsProcessor(Allowed(), 1)
@@ -152,10 +158,12 @@ def run(case: Case, float64: bool = True) -> dict[str, Any]:
             for (what, place), times in meter.waits.items():
                 places[f"{what}, {place}"] = max(times, places.get(f"{what}, {place}", 0))
         units, accepted = [row.tolist() for row in state.output()], state.report.accepted
+        nodes = list(state.report.sizes.elements())
     return {
         "same": units == [row.tolist() for row in expected.units],
         "faults": state.report.faults + expected.report.faults,
         "accepted": accepted,
+        "nodes": nodes,
         "waits": waits,
         "launches": launches,
         "places": places,
