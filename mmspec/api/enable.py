@@ -148,9 +148,9 @@ def enable(
             equals to the bit that of `enable(model, "plain", shape=N)` with the same rows, where N is the width that
             `report` names. A number: this width, so that `plain` can stand for a method. Default: `one` on CUDA in half
             precision, else `any`, since on a CPU width costs time. Equality with the unmodified model is promised in
-            float32 only. Mixtures of experts whose products depend on how many tokens an expert gets cannot keep it;
-            on a GPU, trees keep it as far as attention does not depend on the slots in which keys lie; recurrent
-            layers keep it up to the rounding of their float32 states.
+            float32 only. Mixtures of experts that transformers cannot run with batched products cannot keep it; on a
+            GPU, trees keep it as far as attention does not depend on the slots in which keys lie; recurrent layers keep
+            it up to the rounding of their float32 states.
         compile: Whether rounds are captured: compiled as one function, and on CUDA replayed as one graph. True: where
             that is possible; what cannot be captured runs as without it, with a warning that says why. `auto`: where it
             is faster on this machine, measured in the first call of every shape. Compiled rounds have one shape; a text

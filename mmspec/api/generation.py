@@ -15,7 +15,7 @@ from transformers.generation import GenerateDecoderOnlyOutput
 
 from mmspec.api.refusals import CACHE_ARGUMENTS, refuse_inputs, refuse_settings
 from mmspec.api.step_scores import StepScores
-from mmspec.api.stopping import StoppingMonitor, end_ids, limit_of
+from mmspec.api.stopping import StoppingMonitor, end_ids, limit_of, notices_late
 from mmspec.api.streaming import Stream
 from mmspec.core.capabilities import Exporting
 from mmspec.core.decoder import Decoder
@@ -103,18 +103,19 @@ def decode(
     """
     rows, ids = len(ids), integer_ids(ids)
     noise = noise_of(decoder, noise, seed)
-    source = _source(noise, seed, ids) if config.do_sample else PhiloxSource.seeded(0, rows, ids.device)
+    as_dict, limit = config.return_dict_in_generate, limit_of(criteria, ids.shape[1], config.max_length)
+    late = limit if notices_late(ids.device, _cache_in(extra), as_dict or _has_user_cache(extra)) else None
+    source = _source(noise, seed, ids, late) if config.do_sample else PhiloxSource.seeded(0, rows, ids.device)
     stream = Stream(streamer, ids)
     # Without a padding token in the configuration, transformers prepares the first end token as one.
     pad = 0 if config._pad_token_tensor is None else int(config._pad_token_tensor)
-    as_dict = config.return_dict_in_generate
     scores = StepScores(True, rows, pad) if as_dict and config.output_scores else None
     logits = StepScores(False, rows, pad) if as_dict and config.output_logits else None
     # The order matters: criteria read the scores, and the stream shows rows up to where the criteria cut them.
     observers = [o for o in (scores, logits, StoppingMonitor(criteria, rows, pad, scores), stream) if o is not None]
     rounds = decoder.rounds(
         {**extra, "input_ids": ids, "generation_config": config},
-        limit_of(criteria, ids.shape[1], config.max_length),
+        limit,
         source=source,
         warp=Warp(tuple(processors), sample=bool(config.do_sample), pad=pad),
         ends=end_ids(criteria),
@@ -207,9 +208,9 @@ def _padded(ids: Tensor, units: Sequence[Tensor], pad: int) -> Tensor:
     return torch.cat([ids, result], 1)
 
 
-def _source(noise: str, seed: int | None, ids: Tensor) -> Source:
-    """The noise source of a call that samples."""
+def _source(noise: str, seed: int | None, ids: Tensor, late: int | None) -> Source:
+    """The noise source of a call that samples; `late` as in `TorchSource`."""
     if noise == "torch":
-        return TorchSource(default_generator(ids.device), len(ids), ids.device)
+        return TorchSource(default_generator(ids.device), len(ids), ids.device, late)
     drawn = int(torch.randint(2**62, (), device="cpu")) if seed is None else seed
     return PhiloxSource.seeded(drawn, len(ids), ids.device)

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from transformers import EosTokenCriteria, MaxLengthCriteria, StoppingCriteriaList, StopStringCriteria
+from transformers.generation import utils
 
 from mmspec.api.step_scores import StepScores
 from mmspec.core.state import State
@@ -33,6 +34,18 @@ def limit_of(criteria: Sequence[Any], prompt: int, max_length: int) -> int:
     """
     lengths = [c.max_length for c in criteria if type(c) is MaxLengthCriteria]
     return max(1, ceil(min(lengths, default=max_length)) - prompt)  # transformers, too, checks after the first token
+
+
+def notices_late(device: torch.device, cache: Any, returned: bool) -> bool:
+    """Whether stock `generate` notices one step late that all rows have ended, as it does on Apple's GPUs.
+
+    Args:
+        device: The device of the ids.
+        cache: The call's cache.
+        returned: Whether the caller gets the cache.
+    """
+    check = vars(utils).get("DeferredStopCheck")  # not in all versions of transformers that are supported
+    return check is not None and check.is_supported(device, cache, returned, is_assistant=False)
 
 
 def end_ids(criteria: Sequence[Any]) -> list[int]:

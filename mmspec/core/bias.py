@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from mmspec.core.types import Draft, Verdict
+from mmspec.core.widest import widest
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,7 @@ class Bias:
 
 
 def bias_sums(draft: Draft, verdict: Verdict, count: Tensor) -> Tensor:
-    """One round's sums, without a host sync, `[3]` float64: total variation, excess acceptance, decided nodes.
+    """One round's sums, without a host sync, `[3]`: total variation, excess acceptance, decided nodes.
 
     Args:
         draft: The rooted draft.
@@ -43,10 +44,10 @@ def bias_sums(draft: Draft, verdict: Verdict, count: Tensor) -> Tensor:
         count: `[batch]` units emitted, after truncation.
     """
     assert verdict.tv is not None and verdict.excess_acceptance is not None
-    emitted = verdict.emitted(count)
+    emitted, wide = verdict.emitted(count), widest(count.device)
     spare = torch.zeros(len(count), draft.nodes + 1, dtype=torch.bool, device=count.device)
     parent = torch.where(draft.valid[:, 1:], draft.index.parent[:, 1:], draft.nodes)
     decided = spare.scatter(1, parent, True)[:, :-1] & emitted
     return torch.stack(
-        [(values * emitted).sum(dtype=torch.float64) for values in (verdict.tv, verdict.excess_acceptance, decided)]
+        [(values * emitted).sum(dtype=wide) for values in (verdict.tv, verdict.excess_acceptance, decided)]
     )

@@ -82,11 +82,12 @@ class Capturable(Protocol):
         """What the caches of two calls must share for one captured pass to serve both."""
         ...
 
-    def captured_pass(self, cache: Any, index: TreeIndex | None) -> CapturedPass:
+    def captured_pass(self, cache: Any, nodes: int, index: TreeIndex | None) -> CapturedPass:
         """A new captured pass for calls like the one that has `cache`.
 
         Args:
             cache: The call's cache; it is not changed.
+            nodes: Nodes of every pass, root and padding included.
             index: The tree of every pass; None: each pass brings its own.
 
         Raises:

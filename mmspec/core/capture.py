@@ -168,7 +168,7 @@ class Captures:
         deepest = min(state.width - 1, max(state.k, 1)) if index is None else index.deepest
         plan = Plan(state.rows, state.width, deepest, index, target.vocab, state.warp, self.rule)
         eager, expected = timed(lambda: eager_round(target, state, plan))
-        captured = CapturedRound(plan, target.captured_pass(state.cache, index), columns, state)
+        captured = CapturedRound(plan, target.captured_pass(state.cache, plan.nodes, index), columns, state)
         captured.load(state)
         with tqdm(total=1, desc="compiling the round", leave=False, disable=None) as bar:
             captured.warm()

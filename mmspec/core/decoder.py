@@ -21,7 +21,7 @@ from mmspec.core.noise import Source
 from mmspec.core.one_shape import Shape, able, checked_shape, longest_draft, one_width, started, verified
 from mmspec.core.pending import Pending, with_truth
 from mmspec.core.philox import PhiloxSource
-from mmspec.core.policies import Fixed, Policy
+from mmspec.core.policies import Fixed, Policy, Trimming
 from mmspec.core.processors import drafts_forbidden_by
 from mmspec.core.protocols import Drafter, Target
 from mmspec.core.report import Report
@@ -260,7 +260,7 @@ class Decoder:
             return None
         drafter, policy, budget = f"drafter {self.name}", f"policy {type(self.policy).__name__}", 0
         with contained(state, policy):
-            budget = min(index(self.policy.budget()), self.k)  # caches were made for k
+            budget = min(index(self.policy.budget()), self.k, state.depth.most)  # caches were made for k
             # A call of one shape has one tree up to the end of the text; nodes beyond it are refused on the device.
             budget = budget * (state.most_room > 0) if state.fixed else min(budget, state.most_room)
         if budget <= 0:
@@ -269,6 +269,8 @@ class Decoder:
         draft = draft_or_none(lambda: self.drafter.propose(state, budget, noise), state, drafter, vocab)
         if draft is not None:
             draft = draft_or_none(partial(self.policy.trim, draft), state, policy, vocab)
+        if draft is not None and isinstance(self.policy, Trimming) and self.policy.trims:
+            state.depth.note(draft, state.done)
         return None if draft is None or not draft.units.shape[1] else draft.compact()
 
     def _emit(self, state: State, draft: Draft, scores: Scores, most: int | None = None) -> Step:

@@ -1,7 +1,11 @@
 """The tensor of a call's units: it has room for what comes soon, not for all that a large limit would allow."""
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
+
+from mmspec.core.transfer import on_device
 
 ROOM = 2**16
 """Units a row for which there is room at first; a call that fills them gets twice as many, and so on."""
@@ -21,3 +25,9 @@ def with_room(history: Tensor, prompt: int, new: int, limit: int) -> Tensor:
     larger = torch.cat([history, history.new_zeros(len(history), more, *history.shape[2:])], 1)
     larger[:, prompt + room] = 0  # it was the last one
     return larger
+
+
+def ends_of(ends: int | Sequence[int] | None, device: torch.device) -> Tensor:
+    """End units as a tensor: none, one or several."""
+    listed = [] if ends is None else [ends] if isinstance(ends, int) else list(ends)
+    return on_device(listed, device, torch.int64)

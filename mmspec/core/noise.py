@@ -181,6 +181,8 @@ def default_generator(device: torch.device) -> torch.Generator:
     if device.type == "cuda":
         index = device.index if device.index is not None else torch.cuda.current_device()
         return torch.cuda.default_generators[index]
+    if device.type == "mps":
+        return torch.mps._get_default_mps_generator()
     return torch.default_generator
 
 

@@ -2,10 +2,13 @@
 
 import torch
 
-_CPU_MESSAGE = "can't allocate memory"
-"""Part of the `RuntimeError` that torch's CPU allocator raises."""
+_MESSAGES = ("can't allocate memory", "out of memory", "CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_FAILED")
+"""Parts of the `RuntimeError` that torch raises elsewhere than in CUDA's allocator: on the CPU, on Apple's GPUs, in a
+CUDA call, in the libraries of CUDA."""
 
 
 def out_of_memory(error: BaseException) -> bool:
     """Whether an error says that there is no memory left, on any device."""
-    return isinstance(error, MemoryError | torch.OutOfMemoryError) or _CPU_MESSAGE in str(error)
+    if isinstance(error, MemoryError | torch.OutOfMemoryError):
+        return True
+    return isinstance(error, RuntimeError) and any(message in str(error) for message in _MESSAGES)

@@ -42,6 +42,13 @@ class Clocked(Protocol):
     clocked: ClassVar[bool]
 
 
+@runtime_checkable
+class Trimming(Protocol):
+    """A policy that refuses nodes. Off the CPU budgets follow how many it kept in the round before."""
+
+    trims: ClassVar[bool]
+
+
 @dataclass(frozen=True)
 class Fixed:
     """Always `k` units.
@@ -70,7 +77,11 @@ class Confidence:
         k: Most units to draft.
         threshold: Smallest confidence, in (0, 1): higher drafts less. The confidence of a node is the product of the
             largest probabilities down to its own distribution: known before its own unit is drawn.
+
+    On a GPU refused nodes are verified, too, and bound the next draft (`mmspec.core.kept_depth`).
     """
+
+    trims: ClassVar[bool] = True
 
     k: int
     threshold: float = 0.3

@@ -40,7 +40,8 @@ class Report:
         emitted: Units emitted, summed over rows, the prefill's included.
         rows: Rows of the batch.
         sizes: Number of passes by number of nodes, root and padding included.
-        seconds: Wall time by phase.
+        seconds: Wall time by phase. On a GPU these are times to issue work, not to run it: the host waits in the phase
+            `rest` of a round, where it reads how many units there are. Only their sum is the device's time.
         faults: How often the drafter or the policy failed; such rounds ran without a draft.
         width: Nodes of every pass after the prefill, if that is one number for the whole call; None: any number.
         compiled: Whether captured rounds ran.
@@ -67,7 +68,7 @@ class Report:
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Add the wall time of the block to a phase. On CUDA this is the time to launch kernels, not to run them."""
+        """Add the wall time of the block to a phase; on a GPU, the time to launch its kernels, not to run them."""
         began = time.perf_counter()
         try:
             yield

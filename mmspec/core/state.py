@@ -10,13 +10,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mmspec.core.history import begun, with_room
+from mmspec.core.history import begun, ends_of, with_room
 from mmspec.core.history_processors import Prefix
+from mmspec.core.kept_depth import KeptDepth
 from mmspec.core.live import Live
 from mmspec.core.noise import Round, Source
 from mmspec.core.nonfinite import NOWHERE, nonfinite_message
 from mmspec.core.report import Report
-from mmspec.core.transfer import on_device
 from mmspec.core.types import Prefill, Step
 from mmspec.core.warp import Warp
 
@@ -48,6 +48,7 @@ class State:
         host_pads: `pads`, on the host; empty before the first sync.
         width: Most nodes of a draft that the cache was made for, the root included.
         k: Most units per path of a draft: `width` is that of drafts with this budget.
+        depth: How deep the next draft may be, after what a policy kept of the last one.
         drafting: Whether the rest of the call may have drafts.
         fixed: Whether every pass has `width` nodes.
         captured: The captured round that runs this call (`mmspec.core.capture`); None: the eager loop does.
@@ -79,6 +80,7 @@ class State:
     fixed: bool = False
     captured: Any = None
     eager: bool = False
+    depth: KeptDepth = field(default_factory=lambda: KeptDepth(0, 0))
     _unsynced: int = 0
 
     @classmethod
@@ -118,6 +120,7 @@ class State:
             host_done=[False] * rows,
             width=width,
             k=k,
+            depth=KeptDepth(k, k),
         )
 
     @property
@@ -198,15 +201,18 @@ class State:
         Raises:
             ValueError: Scores were NaN or all -inf, or a latent was not finite; names row and position.
         """
-        wanted = [self.emitted, self.done.long(), self.nonfinite, *(() if self.host_pads else (self.pads,))]
-        emitted, done, nonfinite, *pads = torch.stack(wanted).tolist()
-        self.host_pads = pads[0] if pads else self.host_pads
+        first = () if self.host_pads else (self.pads,)
+        wanted = [self.emitted, self.done.long(), self.nonfinite, *first, *self.depth.wanted()]
+        emitted, done, nonfinite, *more = torch.stack(wanted).tolist()
+        if first:
+            self.host_pads = more.pop(0)
         for row, position in enumerate(nonfinite):
             if position != NOWHERE:
                 fault = nonfinite_message(self.step, row, position, emitted[row])
                 raise ValueError(f"row {row}: {fault}; check the weights, the dtype and the logits processors")
         self.host_emitted, self.host_done = emitted, [bool(d) for d in done]
         self._unsynced = 0
+        self.depth.arrived(more)
         self._update_report()
 
     def stop(self, row: int, count: int) -> None:
@@ -226,9 +232,3 @@ class State:
         """The emitted units of every row: `[emitted, *unit]` each."""
         rows = [self.history[b, self.prompt_length : self.prompt_length + n] for b, n in enumerate(self.host_emitted)]
         return [row.clone() for row in rows] if self.captured is not None else rows  # buffers serve later calls, too
-
-
-def ends_of(ends: int | Sequence[int] | None, device: torch.device) -> Tensor:
-    """End units as a tensor: none, one or several."""
-    listed = [] if ends is None else [ends] if isinstance(ends, int) else list(ends)
-    return on_device(listed, device, torch.int64)

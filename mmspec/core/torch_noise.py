@@ -4,6 +4,9 @@
 decoding step. This source draws these blocks in order, keeps them while they are needed, and at the end leaves the
 generator where stock decoding would leave it: `model.generate(do_sample=True)` gives the same tokens for the same
 `torch.manual_seed` with and without speculation, and so does everything that is sampled after it.
+
+Equal draws need equal probabilities: top-p sums them in an order that on CUDA depends on the shape, so that a unit at
+the edge of the nucleus may fall on either side there, as at a near-tie.
 """
 
 from collections.abc import Iterator, Sequence
@@ -56,10 +59,14 @@ class TorchSource:
         generator: The generator that stock sampling would use.
         rows: Rows of the batch, finished ones included: stock sampling draws for them, too.
         device: Device of the blocks.
+        late: The most steps of the call, if stock sampling notices one step late that all rows have ended, and draws
+            one block more; else None.
     """
 
-    def __init__(self, generator: torch.Generator, rows: int, device: torch.device) -> None:
+    def __init__(self, generator: torch.Generator, rows: int, device: torch.device, late: int | None = None) -> None:
         self._generator = generator
+        self._late = late
+        self._size = 0
         self._rows = rows
         self._device = device
         self._states: list[Tensor] = [generator.get_state()]
@@ -90,7 +97,17 @@ class TorchSource:
         return self._fresh.fresh(emitted, first, count)
 
     def blocks(self, host_emitted: Sequence[int], deepest: int, size: int) -> Tensor:
-        """`[batch, deepest + 1, size]`: row b's slice of the blocks `host_emitted[b] … host_emitted[b] + deepest`."""
+        """`[batch, deepest + 1, size]`: row b's slice of the blocks `host_emitted[b] … host_emitted[b] + deepest`.
+
+        Raises:
+            RuntimeError: A CUDA graph is being captured.
+        """
+        if self._device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+            raise RuntimeError(
+                "noise='torch' reads the generator's state, which is impossible while a CUDA graph is captured: draw "
+                "its blocks outside of the graph, or use noise='philox'"
+            )
+        self._size = size
         self._first = [min(first, now) for first, now in zip(self._first, host_emitted, strict=True)]
         ends = [now + deepest + 1 for now in host_emitted]
         self._span = max(self._span, *(end - first for end, first in zip(ends, self._first, strict=True)))
@@ -117,6 +134,10 @@ class TorchSource:
         return not torch.equal(self._generator.get_state(), self._states[-1])
 
     def finish(self, steps: int) -> None:
+        if self._late is not None and self._size and steps:
+            steps = min(steps + 1, self._late)
+            while self._drawn < steps:
+                self._next(self._size)
         # If no block was drawn ahead, what others drew after the last block stays drawn, as in stock decoding.
         if self._dropped <= steps < self._drawn:
             del self._states[steps - self._dropped + 1 :]

@@ -81,7 +81,7 @@ class Anatomy:
     @property
     def has_experts(self) -> bool:
         """Whether layers choose among experts: such products may round by how many units an expert gets."""
-        return any(getattr(self.config, name, None) for name in _EXPERTS)
+        return _counts_experts(self.config.to_dict())
 
     def layers(self) -> list[Any]:
         """Empty cache layers as transformers makes them for this model."""
@@ -90,6 +90,12 @@ class Anatomy:
 
 _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 """Settings of transformers that count a layer's experts."""
+
+
+def _counts_experts(settings: Mapping[str, Any]) -> bool:
+    """Whether a configuration, or a part of it (DBRX), has experts."""
+    inner = [value for value in settings.values() if isinstance(value, dict)]
+    return any(settings.get(name) for name in _EXPERTS) or any(map(_counts_experts, inner))
 
 
 def unwrapped(model: Any) -> Any:
@@ -154,8 +160,6 @@ def _refuse_recurrent(model: Any, kind: str, ops: Mapping[str, TreeOp]) -> None:
             f"{kind!r}: the forward of {replaced[0]} was replaced, as use_kernels=True does; its operations cannot be "
             "run over a tree. Load the model without it"
         )
-    if model.__dict__.get("_compiled_call_impl") is not None:
-        raise ValueError(f"{kind!r} is recurrent and was compiled in place; its operations cannot be run over a tree")
     declared, undeclared = called_functions(model, ops)
     if not declared:
         raise ValueError(

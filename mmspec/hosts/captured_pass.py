@@ -17,16 +17,17 @@ from mmspec.hosts.tree_op import Branches
 
 
 class CapturedTransformersPass:
-    """A pass over as many nodes as the round has.
+    """A pass over a fixed number of nodes.
 
     Args:
         passes: Runs the model.
         slots: An empty cache that becomes this pass's own.
+        nodes: Nodes of every pass.
         index: The tree of every pass; None: each pass brings its own.
     """
 
-    def __init__(self, passes: Passes, slots: SlotCache, index: TreeIndex | None) -> None:
-        self.passes, self.slots, self.index = passes, slots, index
+    def __init__(self, passes: Passes, slots: SlotCache, nodes: int, index: TreeIndex | None) -> None:
+        self.passes, self.slots, self.nodes = passes, slots, nodes
         self._branches = None if index is None else Branches.of(index)
         if self._branches is not None and slots.recurrent:
             assert self._branches.levels is not None  # listed now, on the host; torch would trace it in every pass
@@ -40,7 +41,9 @@ class CapturedTransformersPass:
     def ready(self) -> Iterator[None]:
         # Eager passes may have run over the same cache; traced code holds to these two.
         self.slots.start, self.slots.visible = None, self.slots.most
-        with self.passes.ready():
+        passes, slots = self.passes, self.slots
+        units = len(slots.length) * self.nodes
+        with passes.ready(), passes.experts.decoding(units, slots.length.device.type, True):
             yield
 
     def verify(self, draft: Draft) -> TargetOutput:

@@ -7,6 +7,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
+from mmspec.hosts.autocast import autocast_dtype
 from mmspec.hosts.offload import hooks_of
 
 Result = TypeVar("Result")
@@ -50,7 +51,7 @@ def arithmetic(model: Any) -> Hashable:
         model.__dict__.get("hf_quantizer") is not None,
         any(vars(module).get("_compiled_call_impl") is not None for module in model.modules()),
         torch.get_default_dtype(),
-        _autocast(model),
+        autocast_dtype(model),
         *(backend.fp32_precision for backend in _BACKENDS.values()),
         torch.backends.cudnn.fp32_precision,
     )
@@ -63,12 +64,8 @@ def rounding(model: Any) -> float:
     """
     backend = _BACKENDS.get(torch.device(model.device).type)
     reduced = _REDUCED.get(backend.fp32_precision, 0.0) if backend is not None else 0.0
-    return max(reduced, *(torch.finfo(dtype).eps for dtype in (model.dtype, torch.float32, _autocast(model)) if dtype))
-
-
-def _autocast(model: Any) -> torch.dtype | None:
-    kind = torch.device(model.device).type
-    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
+    dtypes = (model.dtype, torch.float32, autocast_dtype(model))
+    return max(reduced, *(torch.finfo(dtype).eps for dtype in dtypes if dtype))
 
 
 def _weights(model: nn.Module) -> int:

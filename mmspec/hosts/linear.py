@@ -28,6 +28,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.weak import WeakIdKeyDictionary
 
+from mmspec.hosts.autocast import without_autocast
+
 ROWS = 256
 """The most rows of a narrow pass, in which packed weights are considered."""
 SMALLEST = 2**14
@@ -161,8 +163,8 @@ class Trial:
 
 @contextmanager
 def narrow(kernels: Kernels, rows: int) -> Iterator[None]:
-    """Inside the block, a pass over `rows` rows uses packed weights if that is faster, or to find out."""
-    if not kernels or not 0 < rows <= ROWS:
+    """Inside the block, a pass over few rows uses packed weights if that is faster, or to find out; not in autocast."""
+    if not kernels or not 0 < rows <= ROWS or torch.is_autocast_enabled("cpu"):
         yield
         return
     trial = trial_of(kernels, rows)
@@ -223,7 +225,9 @@ def forget(weights: Iterable[Tensor]) -> None:
 
 def _checksum(weight: Tensor) -> Tensor:
     """A checksum `[out]` of a weight's numbers, for the price of reading them once."""
-    return weight.detach() @ torch.linspace(1, 2, weight.shape[1], dtype=weight.dtype, device=weight.device)
+    along = torch.linspace(1, 2, weight.shape[1], dtype=weight.dtype, device=weight.device)
+    with without_autocast(weight.device):  # a call may begin inside autocast
+        return weight.detach() @ along
 
 
 def laid_out(model: nn.Module) -> int:

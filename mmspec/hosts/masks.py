@@ -93,8 +93,11 @@ class PassGeometry:
         return self.tree & pattern(batch, head, self.query[:, None, :, None], self.key[:, None, None, :])
 
     def repeated(self, mask: Tensor, group: int) -> Tensor:
-        """A mask of this pass, repeated for every query of a group; cached, because layers of one kind share it."""
-        if torch.compiler.is_compiling():  # the compiler finds what layers share
+        """A mask of this pass, repeated for every query of a group; cached, because layers of one kind share it.
+
+        A layer on another device gets a copy of the mask for itself, which no other layer will bring: it is not kept.
+        """
+        if mask.device != self.length.device or torch.compiler.is_compiling():  # the compiler finds what layers share
             return mask.repeat(1, 1, group, 1)
         for known, size, result in self._repeated:
             if known is mask and size == group:

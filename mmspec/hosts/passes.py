@@ -20,6 +20,7 @@ from mmspec.core.tree import TreeIndex
 from mmspec.hosts.anatomy import Anatomy
 from mmspec.hosts.attention import model_lock, tree_attention
 from mmspec.hosts.dispatch import Sites, dispatched, running, sites
+from mmspec.hosts.experts import Experts
 from mmspec.hosts.linear import Kernels, kernels, narrow
 from mmspec.hosts.masks import PassGeometry, presented
 from mmspec.hosts.slot_cache import SlotCache
@@ -45,6 +46,11 @@ class Passes:
     def kernels(self) -> Kernels:
         """The kernels over packed weights for passes over few rows."""
         return kernels(self.anatomy.model)
+
+    @once
+    def experts(self) -> Experts:
+        """The expert layers whose products can be chosen."""
+        return Experts.of(self.anatomy.model)
 
     @once
     def sites(self) -> Sites:
@@ -75,6 +81,7 @@ class Passes:
         first: int = 0,
         valid: Tensor | None = None,
         keep: Tensor | int = 0,
+        decoding: bool = False,
     ) -> Tensor:
         """Run the nodes from `first` on. Their keys are written into the slots behind the committed units.
 
@@ -85,6 +92,7 @@ class Passes:
             first: The id of the first node in `ids`; always 0 if the model has recurrent layers.
             valid: `[batch, node]` bool; invalid nodes get the root's position, so that none lies beyond the context.
             keep: The nodes whose logits are wanted, as transformers' `logits_to_keep`.
+            decoding: Whether the prompt is behind: stock decoding then multiplies with experts in another way.
 
         Returns:
             Logits `[batch, node, vocab]`.
@@ -95,7 +103,8 @@ class Passes:
         geometry = self.geometry(cache, index, first, alone)
         arguments = self.arguments(cache, index.depth[:, first:], valid, keep)
         packed = narrow(self.kernels, 0 if cache.fixed else ids.numel())  # which it chooses by measured times
-        with self.ready(), packed:
+        routed = self.experts.decoding(ids.numel(), ids.device.type, cache.fixed) if decoding else nullcontext()
+        with self.ready(), packed, routed:
             logits = self.forward(cache, ids, geometry, arguments, Branches.of(index))
         all_came = isinstance(keep, Tensor) and "logits_to_keep" not in arguments
         return logits[:, keep] if all_came else logits

@@ -3,6 +3,9 @@
 A mixer is told that its layer has no previous state. It therefore takes its code path for many tokens, whatever the
 number of nodes, and the tree operations on that path (`mmspec.hosts.dispatch`) find the state here. A single token is
 a tree of one node; the mixers' separate code paths for single tokens are never used.
+
+Operations say themselves in which dtype they compute, so autocast is off in them, as it is in the fused kernels of
+recurrent layers.
 """
 
 from collections import Counter
@@ -13,6 +16,7 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import LinearAttentionCacheLayerMixin
 
+from mmspec.hosts.autocast import without_autocast
 from mmspec.hosts.tree_op import Branches, KeptNodes, TreeOp
 
 
@@ -47,7 +51,8 @@ class RecurrentLayer(LinearAttentionCacheLayerMixin):
         """Run the layer's next operation of this pass. Returns what the model's own function would return."""
         operation = self.operations.setdefault((op.kind, self._calls[op.kind]), OperationState())
         self._calls[op.kind] += 1
-        out, stash = op.forward(branches, operation.state, *args, **kwargs)
+        with without_autocast(branches.ancestor.device):
+            out, stash = op.forward(branches, operation.state, *args, **kwargs)
         operation.op, operation.stash = op, stash
         return out
 
@@ -55,7 +60,8 @@ class RecurrentLayer(LinearAttentionCacheLayerMixin):
         """Advance every state over the kept nodes of the last pass."""
         for operation in self.operations.values():
             assert operation.op is not None and operation.stash is not None, "a commit without a pass"
-            state = operation.op.commit(operation.state, operation.stash, kept)
+            with without_autocast(kept.nodes.device):
+                state = operation.op.commit(operation.state, operation.stash, kept)
             if operation.state is None:
                 operation.state = state
             else:

@@ -32,6 +32,7 @@ class ReferencePaths:
 
     Args:
         anatomy: The facts about the model.
+        draw: Which random prompt and draft.
 
     Attributes:
         ids: The prompt, `[prompt]`.
@@ -39,9 +40,9 @@ class ReferencePaths:
         chains: Logits of `drafted` as a chain, `[node, vocab]`, at every shift of the positions.
     """
 
-    def __init__(self, anatomy: Anatomy) -> None:
+    def __init__(self, anatomy: Anatomy, draw: int = 0) -> None:
         self.anatomy = anatomy
-        self.ids, self.drafted = ids, drafted = _ids(anatomy)
+        self.ids, self.drafted = ids, drafted = _ids(anatomy, draw)
         last = _end(anatomy) - len(ids) - len(drafted)
         # The second shift is as large as the context allows, if the model takes positions as an argument.
         self.shifts = [0, last] if last > 0 and names_argument(anatomy.model, "position_ids") else [0]
@@ -123,7 +124,7 @@ def _path(leaf: int) -> list[int]:
     return ([] if leaf == 0 else _path(PARENTS[leaf])) + [leaf]
 
 
-def _ids(anatomy: Anatomy) -> tuple[Tensor, Tensor]:
+def _ids(anatomy: Anatomy, draw: int) -> tuple[Tensor, Tensor]:
     """Random tokens of prompt and draft; torch's global generator is not used."""
     config = anatomy.config
     sizes = [getattr(config, name, None) for name in ("sliding_window", "attention_chunk_size")]
@@ -131,7 +132,7 @@ def _ids(anatomy: Anatomy) -> tuple[Tensor, Tensor]:
     length = max(PROMPT, widest + 8)
     if _end(anatomy):
         length = max(MISSING + 1, min(length, _end(anatomy) - len(PARENTS)))
-    generator = torch.Generator().manual_seed(0)
+    generator = torch.Generator().manual_seed(draw)
     special = set(_special(anatomy.model.config.to_dict()))
     plain = torch.tensor(sorted(set(range(anatomy.vocab)) - special) or [0], device="cpu")
     chosen = torch.randint(len(plain), (length + len(PARENTS),), generator=generator, device="cpu")

@@ -97,9 +97,10 @@ class TransformersTarget:
         return self._begin(inputs, limit, width)
 
     def start_fixed(self, inputs: Any, limit: int, width: int) -> Prefill:
-        if self.anatomy.has_experts:
+        prefill = self._begin(inputs, limit, width, fixed=True)
+        if self.anatomy.has_experts and not prefill.cache.passes.experts.batched(len(prefill.prompt) * width):
             warn("expert layers may round by how many units an expert gets: one shape promises nothing to the bit here")
-        return self._begin(inputs, limit, width, fixed=True)
+        return prefill
 
     @property
     def prefers_one_shape(self) -> bool:
@@ -152,7 +153,8 @@ class TransformersTarget:
             assert whole.logits is not None
             return TargetOutput(logits=whole.logits[:, first:])
         valid = None if draft.index.nodes == 1 else draft.valid[:, first:]
-        return TargetOutput(logits=cache.passes(slots, draft.units[:, first:], draft.index, first=first, valid=valid))
+        units = draft.units[:, first:]
+        return TargetOutput(logits=cache.passes(slots, units, draft.index, first=first, valid=valid, decoding=True))
 
     @torch.inference_mode()
     def commit(self, cache: TransformersTargetCache, path: Tensor, count: Tensor) -> None:
@@ -161,8 +163,10 @@ class TransformersTarget:
     def capture_key(self, cache: TransformersTargetCache) -> Hashable:
         return cache.slots.captured_shape
 
-    def captured_pass(self, cache: TransformersTargetCache, index: TreeIndex | None) -> CapturedTransformersPass:
-        return CapturedTransformersPass(cache.passes, cache.slots.empty_bucket(self.anatomy.layers()), index)
+    def captured_pass(
+        self, cache: TransformersTargetCache, nodes: int, index: TreeIndex | None
+    ) -> CapturedTransformersPass:
+        return CapturedTransformersPass(cache.passes, cache.slots.empty_bucket(self.anatomy.layers()), nodes, index)
 
     def truncate(self, cache: TransformersTargetCache, length: Tensor) -> None:
         if cache.slots.recurrent:

@@ -16,6 +16,7 @@ from mmspec.core.distributions import take_nodes
 from mmspec.core.once import once
 from mmspec.core.transfer import on_device
 from mmspec.core.tree import TreeIndex
+from mmspec.core.widest import widest
 
 
 @lru_cache(maxsize=256)
@@ -58,25 +59,26 @@ class Branches:
 
     @once
     def _sums(self) -> Tensor:
-        return self.ancestor.double()
+        return self.ancestor.to(widest(self.ancestor.device))
 
     @once
     def _apart(self) -> Tensor:
         return ~self.ancestor
 
     def path_sums(self, x: Tensor) -> Tensor:
-        """Sums of `x [batch, node, …]` over every node's path from the root, itself included: the same shape, float64.
+        """Sums of `x [batch, node, …]` over every node's path from the root, itself included: the same shape.
 
-        Decays are differences of such sums; in float32 the difference of two long sums is mostly rounding error.
+        Decays are differences of such sums; in float32 the difference of two long sums is mostly rounding error, so the
+        sums are float64. On a device without float64 they are float32, and the self-check says whether that suffices.
         """
-        sums: Tensor = self._sums.to(x.device) @ x.flatten(2).double()
+        sums: Tensor = self._sums.to(x.device) @ x.flatten(2).to(widest(x.device))
         return sums.reshape(x.shape)
 
     def path_decay(self, total: Tensor) -> Tensor:
         """The decay from node j to node i: exp(total_i - total_j) if j is i or an ancestor of i, else 0.
 
         Args:
-            total: `[batch, node, …]` float64: log-decays summed over paths (`path_sums`).
+            total: `[batch, node, …]`: log-decays summed over paths (`path_sums`).
 
         Returns:
             `[batch, node i, node j, …]` float32.

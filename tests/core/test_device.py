@@ -23,6 +23,7 @@ CEILINGS: dict[str, tuple[int, int]] = {
     "suffix": (1, 320),
     "token-recycling": (1, 370),
     "draft-model": (1, 1260),
+    "draft-model, confidence": (1, 1280),
     "draft-tree": (1, 1460),
     "rsd": (1, 2340),
     "cascade": (4, 1350),  # each pass of the middle level says how much is left to draft
@@ -100,6 +101,26 @@ with Meter() as meter:
 """
 
 
+BAD = """
+import torch
+from tests.support.device_run import logical, moved, sent, text
+torch.manual_seed(0)
+for name in ("plain", "prompt-lookup", "draft-model"):
+    case = text()[name]
+    with logical.Meter():
+        decoder = case.decoder(moved)
+        broken = case.prompt["input_ids"][1, -1]
+        decoder.target.model.model.embed_tokens.weight.data.inner[int(broken)] = float("nan")
+        case.prompt["input_ids"][0][case.prompt["input_ids"][0] == broken] = (broken + 1) % 7
+        try:
+            decoder.generate(sent(case.prompt), 4, warp=case.warp)
+        except ValueError as error:
+            assert "row 1: the target's scores of new unit 0 are NaN" in str(error), error
+        else:
+            raise AssertionError("numbers that are none were decoded")
+"""
+
+
 def child(*arguments: str) -> str:
     """What a process with our code prints; the device changes torch, so that it has a process of its own."""
     path = os.pathsep.join(map(str, (ROOT, ROOT / "plugins", os.environ.get("PYTHONPATH", ""))))
@@ -127,6 +148,10 @@ def test_the_device_itself() -> None:
     child("-c", DEVICE)
 
 
+def test_scores_that_are_no_numbers_are_named_there() -> None:
+    child("-W", "ignore", "-c", BAD)
+
+
 def test_no_method_waits_or_launches_more_than_its_ceiling() -> None:
     lines = child("-W", "ignore", "-m", "tests.support.device_run").splitlines()
     found = {figures.pop("name"): figures for figures in map(json.loads, lines)}
@@ -138,6 +163,18 @@ def test_no_method_waits_or_launches_more_than_its_ceiling() -> None:
         assert name.startswith("auto") or figures["accepted"] == figures["accepted_on_cpu"], name
         drafting = not name.startswith(("plain", "prompt-lookup", "denoise-ahead"))
         assert figures["accepted"] or not drafting, f"no draft of {name} was right"
+    wide, unsure = (found[name]["nodes"][:2] for name in ("draft-model", "draft-model, confidence"))
+    assert wide == [5, 5] and unsure[0] == 5 > unsure[1], "budgets follow what the policy kept"
+
+
+def test_a_device_without_float64() -> None:
+    """What sums in float64 elsewhere runs, and its output is the CPU's."""
+    names = ("suffix", "gsd, llamagen", "plain, bamba", "prompt-lookup, mamba")
+    lines = child("-W", "ignore", "-m", "tests.support.device_run", "--without-float64", *names).splitlines()
+    found = {figures.pop("name"): figures for figures in map(json.loads, lines)}
+    assert found.keys() == set(names)
+    wrong = {name: excess(figures, *CEILINGS[name]) for name, figures in found.items()}
+    assert not any(wrong.values()), wrong
 
 
 def test_every_method_is_in_the_table() -> None:

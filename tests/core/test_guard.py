@@ -183,7 +183,13 @@ def test_a_drafter_may_refuse_a_call() -> None:
 @pytest.mark.parametrize("where", ["start", "propose", "observe"])
 @pytest.mark.parametrize(
     "error",
-    [torch.OutOfMemoryError("no more"), MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory: you")],
+    [
+        torch.OutOfMemoryError("no more"),
+        MemoryError(),
+        RuntimeError("DefaultCPUAllocator: can't allocate memory: you"),
+        RuntimeError("MPS backend out of memory (MPS allocated: 1 GB)"),
+        RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+    ],
 )
 def test_memory_that_is_not_there_is_no_drafters_fault(where: str, error: Exception) -> None:
     with pytest.raises(type(error)):

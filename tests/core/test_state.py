@@ -6,8 +6,9 @@ import torch
 from mmspec.core.decoder import Decoder
 from mmspec.core.drafters.draft_model import DraftModel
 from mmspec.core.drafters.host import HostDrafterAdapter
+from mmspec.core.history import ends_of
 from mmspec.core.philox import PhiloxSource
-from mmspec.core.state import State, ends_of
+from mmspec.core.state import State
 from mmspec.core.tree import TreeIndex
 from mmspec.core.types import Draft, TargetOutput, Verdict
 from mmspec.testing.toys.history import HistoryTarget

@@ -179,11 +179,25 @@ def test_a_whole_module_in_the_place_of_a_mixer_is_refused() -> None:
         RecurrentTarget(model)
 
 
-def test_a_model_that_was_compiled_in_place_is_refused() -> None:
-    model = build("bamba")
-    model.compile()
-    with pytest.raises(ValueError, match="was compiled in place"):
-        RecurrentTarget(model)
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["in place", "its forward"])
+def test_a_compiled_model(how: str) -> None:
+    """Graphs hold the operations that stood in the module when they were made; other operations make other graphs."""
+    plain = MambaForCausalLM(
+        MambaConfig(vocab_size=31, hidden_size=16, state_size=4, num_hidden_layers=1, conv_kernel=3, eos_token_id=None)
+    ).eval()
+    model: Any = copy.deepcopy(plain)
+    if how == "in place":
+        model.compile(backend="eager")
+    else:
+        model.forward = torch.compile(model.forward, backend="eager")
+    ids = torch.tensor([[5, 6, 7, 5, 6]])
+    call = dict(max_new_tokens=6, do_sample=False, pad_token_id=0)
+    expected = plain.generate(ids, **call)
+    assert torch.equal(model.generate(ids, **call), expected)
+    with mmspec.enable(model, "prompt-lookup", k=2):
+        assert torch.equal(model.generate(ids, **call), expected)
+    assert torch.equal(model.generate(ids, **call), expected)
 
 
 def test_a_model_without_the_plugin_is_refused(bamba: Any) -> None:

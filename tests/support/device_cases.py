@@ -27,6 +27,7 @@ from mmspec.api.build import decoder_for
 from mmspec.api.stopping import StoppingMonitor
 from mmspec.core.decoder import Decoder
 from mmspec.core.drafters.draft_model import DraftModel
+from mmspec.core.policies import Confidence
 from mmspec.core.report import Report
 from mmspec.core.warp import Warp
 from mmspec.hosts.target import TransformersTarget
@@ -86,6 +87,7 @@ class Case:
         warp: How scores become a distribution.
         criterion: A stopping criterion.
         limit: Units wanted.
+        policy: How many units are drafted.
     """
 
     model: nn.Module
@@ -97,6 +99,7 @@ class Case:
     warp: Warp = field(default_factory=lambda: Warp.sampling(0.8, top_k=5))
     criterion: StoppingCriteria | None = None
     limit: int = LIMIT
+    policy: Any = "fixed"
 
     def begin(self, place: Place, send: Send) -> "Units":
         """Begin a call over copies of the models."""
@@ -106,7 +109,7 @@ class Case:
             self.method,
             k=self.k,
             drafter=self.drafter(place),
-            policy="fixed",
+            policy=self.policy,
             options=options,
         )
         return Units(decoder, send(self.prompt), self)
@@ -195,6 +198,8 @@ def text() -> dict[str, Runnable]:
         "cascade": {"budget": 16, "sinks": 2},
     }
     cases: dict[str, Runnable] = {name: Case(llama, prompt, name, options=given) for name, given in methods.items()}
+    options = {"model": small}
+    cases["draft-model, confidence"] = Case(llama, prompt, "draft-model", options=options, policy=Confidence(4, 0.3))
     cases["a drafter in Python"] = Case(llama, prompt, "auto", drafter=lambda place: Repeats())
     cases["draft-model, another vocabulary"] = Case(llama, prompt, "draft-model", drafter=translated)
     short = partial(translated, context=28)

@@ -1,5 +1,7 @@
 """Runs methods on the CPU and on the logical device: `python -m tests.support.device_run [group or case …]`.
 
+After `--without-float64` the device has none.
+
 One line of JSON for every case: whether the outputs are equal, the drafter's faults, the accepted units on either, and
 for every round how often the host waited and how many kernels were launched outside of models. A process of its own, as
 the logical device changes torch.
@@ -17,6 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from mmspec.core import widest
 from tests.support.device_cases import Runnable, images, recurrent, text
 from tests.support.device_latents import codes, continuous, frames
 
@@ -31,12 +34,12 @@ GROUPS: Mapping[str, Callable[[], dict[str, Runnable]]] = {
 """The cases, by modality."""
 
 
-def run(case: Runnable) -> dict[str, Any]:
-    """The figures of a case."""
+def run(case: Runnable, float64: bool = True) -> dict[str, Any]:
+    """The figures of a case, on a device with or without float64."""
     expected = case.begin(lambda model: model, lambda inputs: inputs)
     while not expected.finished:
         expected.advance()
-    with logical.Meter() as meter:
+    with logical.Meter(float64) as meter:
         call = case.begin(moved, sent)
         waits, launches, places = [], [], dict[str, int]()
         while not call.finished:
@@ -51,6 +54,7 @@ def run(case: Runnable) -> dict[str, Any]:
         "same": all(_equal(a, b) for a, b in zip(outputs, expected.output(), strict=True)),
         "faults": call.report.faults + expected.report.faults,
         "accepted": accepted,
+        "nodes": list(call.report.sizes.elements()),
         "accepted_on_cpu": expected.report.accepted,
         "waits": waits,
         "launches": launches,
@@ -95,12 +99,16 @@ def _entered(by: int) -> None:
 def main(*wanted: str) -> None:
     """Print the figures of all cases, or of those that are named, by group or one by one."""
     torch.manual_seed(0)
+    float64 = "--without-float64" not in wanted
+    wanted = tuple(name for name in wanted if not name.startswith("--"))
+    if not float64:
+        widest._WITHOUT_FLOAT64.add(logical.DEVICE.type)
     for group, cases in GROUPS.items():
         for name, case in cases().items():
             if wanted and name not in wanted and group not in wanted:
                 continue
             try:
-                figures = run(case)
+                figures = run(case, float64)
             except Exception:
                 figures = {"error": traceback.format_exc()}
             print(json.dumps({"name": name, **figures}), flush=True)

@@ -3,6 +3,7 @@
 What it finds without a GPU:
 
 * an operation over tensors of both devices, which raises as it does on CUDA;
+* what a device without float64 cannot run, if it is one (`Meter(float64=False)`);
 * everything for which the host waits: a value that it reads, a copy to the host, a copy of pageable memory to the
   device, a shape that depends on data;
 * every operation that is not a view: on CUDA each is the launch of at least one kernel.
@@ -86,6 +87,9 @@ class OnDevice(Tensor):
 class Meter(TorchDispatchMode):
     """Inside this block the device exists, and is metered.
 
+    Args:
+        float64: Whether the device has float64; Apple's GPUs have not.
+
     Attributes:
         waits: What the host waited for: (what, place in our code) → how often.
         launches: Operations that launch kernels outside of models, by place in our code.
@@ -94,8 +98,9 @@ class Meter(TorchDispatchMode):
 
     current: "Meter | None" = None
 
-    def __init__(self) -> None:
+    def __init__(self, float64: bool = True) -> None:
         super().__init__()
+        self.float64 = float64
         self.in_model = 0
         self._under_way: list[tuple[Tensor, Tensor]] = []
         self.reset()
@@ -154,6 +159,8 @@ class Meter(TorchDispatchMode):
         def wrapped(value: Any) -> Any:
             if not isinstance(value, Tensor) or isinstance(value, OnDevice) or to_host:
                 return value
+            if value.dtype == torch.float64 and not self.float64:
+                raise TypeError(f"the device has no float64, and {base} makes it at {_place()}")
             return known[id(value)] if id(value) in known else OnDevice(value)
 
         return type(out)(map(wrapped, out)) if isinstance(out, (tuple, list)) else wrapped(out)

@@ -142,3 +142,18 @@ def test_a_bad_score_that_nobody_needs_harms_no_one(target: Any, prompts: Callab
         torch.manual_seed(0)
         ids = target.generate(**prompts(3), **CALL, logits_processor=[Spoil(14 + 6, 1, float("nan"))])
     assert_same(ids, run, torch.get_rng_state())
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+def test_a_batch_that_shrinks_to_nothing(
+    target: Any, prompts: Callable, theirs: Callable, ours: Callable, spec: dict, at_once: bool
+) -> None:
+    """All rows end with their first token, or one after the other before the limit."""
+    texts = theirs(target, prompts(3), 0, do_sample=False, max_new_tokens=9).ids[:, -9:]
+    ends = sorted({int(row[0 if at_once else 7 - b]) for b, row in enumerate(texts)})
+    call = dict(do_sample=False, max_new_tokens=40, eos_token_id=ends)
+    run = theirs(target, prompts(3), 0, **call)
+    mine = ours(target, prompts(3), 0, spec, **call)
+    assert_same(mine.ids, run, mine.state)
+    assert mine.ids.shape[1] < 14 + 40 and not mine.report.faults
+    assert (mine.report.rounds == 0) == at_once

@@ -6,14 +6,13 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import LogitsProcessor, MixtralConfig
+from transformers import LogitsProcessor
 
 import mmspec
 from mmspec.api.build import decoder_for
 from mmspec.core.decoder import Decoder
 from mmspec.core.warp import Warp
 from mmspec.hosts.loading import load_model, load_tokenizer
-from mmspec.testing.tiny_models import SIZES, random_model
 
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 METHODS: dict[str, dict[str, Any]] = {
@@ -178,10 +177,3 @@ def test_a_saved_pipeline_keeps_its_shape(tmp_path: Any) -> None:
         file.write_text(f'{{"method": "suffix", "shape": {damaged}}}')
         with pytest.raises(ValueError, match="the shape is"):
             mmspec.Pipeline.from_pretrained(tmp_path)
-
-
-def test_a_model_with_experts_says_that_one_shape_promises_nothing() -> None:
-    model = random_model(MixtralConfig(**SIZES, num_local_experts=4, num_experts_per_tok=2))
-    ids = torch.tensor([[1, 2, 3]])
-    with mmspec.enable(model, "prompt-lookup", k=2, shape="one"), pytest.warns(UserWarning, match="expert layers"):
-        model.generate(ids, max_new_tokens=4, do_sample=False)

@@ -11,6 +11,7 @@ from transformers import AutoModelForCausalLM
 
 import mmspec
 from mmspec.compare.equality import assert_same, stock
+from mmspec.hosts.masks import PassGeometry
 
 CALL = dict(do_sample=True, top_k=0, max_new_tokens=20)
 
@@ -80,3 +81,14 @@ def test_threads_share_a_model_one_by_one(make_llama: Callable, prompts: Callabl
             thread.join()
     assert len(made) == 12 and all(torch.equal(ids, right) for ids in made)
     assert torch.equal(model.generate(**inputs, **call), right)
+
+
+def test_masks_that_move_with_a_layer_are_not_kept() -> None:
+    """Every layer on another device brings a copy of its own: kept ones would fill memory, and never be found again."""
+    geometry = PassGeometry(torch.tensor([3]), torch.ones(1, 2, 2, dtype=torch.bool).tril(), torch.arange(2)[None], 64)
+    mask = geometry.tree
+    assert geometry.repeated(mask, 4) is geometry.repeated(mask, 4)
+    for _ in range(5):
+        moved = geometry.repeated(mask.to("meta"), 4)
+        assert moved.device.type == "meta" and moved.shape == (1, 1, 8, 64)
+    assert len(geometry._repeated) == 1

@@ -15,6 +15,7 @@ from torch import Tensor
 from mmspec.core.distributions import DenoisingChain, Distribution, Gaussian
 from mmspec.core.distributions.trajectory import Trajectory
 from mmspec.core.noise import Noise, Substream
+from mmspec.core.widest import widest
 
 REACH = 8.0
 """Integrals are cut off at this many standard deviations."""
@@ -70,7 +71,8 @@ class LastStep:
             Total variation between the rule's and the target's last step, and the rule's probability of accepting the
             draft less that of an exact rule: `[batch, node]` each.
         """
-        distance = self._line()[1].double()
+        distance = self._line()[1]
+        distance = distance.to(widest(distance.device))
         middle = distance / 2
         at, weight = zip(
             _midpoints(torch.full_like(distance, -REACH), middle.clamp(max=REACH)),

@@ -31,6 +31,7 @@ from mmspec.core.noise import DraftNoise, Round, Substream
 from mmspec.core.protocols import Target
 from mmspec.core.rules.rule import walk, walk_where
 from mmspec.core.types import Draft, Scores, Verdict
+from mmspec.core.widest import widest
 from mmspec_continuous.rules.heads import refuse_mixtures
 from mmspec_continuous.rules.last_step import LastStep, up_to_last_step
 from mmspec_continuous.specs import TEMPERED
@@ -110,7 +111,8 @@ class Tempered:
         if not self.options.measure:
             return verdict
         if step is None or reached is None:
-            nothing = torch.zeros(verdict.drawn.shape[:2], dtype=torch.float64, device=verdict.drawn.device)
+            device = verdict.drawn.device
+            nothing = torch.zeros(verdict.drawn.shape[:2], dtype=widest(device), device=device)
             return replace(verdict, tv=nothing, excess_acceptance=nothing)
         tv, excess_acceptance = (
             torch.nn.functional.pad(torch.where(reached, values, 0.0), (0, 1))  # NaN where nothing was drafted

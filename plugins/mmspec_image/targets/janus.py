@@ -159,9 +159,9 @@ class JanusTarget:
     def capture_key(self, cache: Halves) -> Hashable:
         return cache.slots.captured_shape
 
-    def captured_pass(self, cache: Halves, index: TreeIndex | None) -> CapturedHalves:
+    def captured_pass(self, cache: Halves, nodes: int, index: TreeIndex | None) -> CapturedHalves:
         slots = cache.slots.empty_bucket(self.anatomy.layers())
-        inner = CapturedTransformersPass(self._codes, slots, index)
+        inner = CapturedTransformersPass(self._codes, slots, nodes, index)
         return CapturedHalves(inner, Halves(slots, cache.rows, cache.given))
 
     def truncate(self, cache: Halves, length: Tensor) -> None:

@@ -86,7 +86,7 @@ class LlamaGenTarget:
     def capture_key(self, cache: Halves) -> Hashable:
         return cache.slots.captured_shape
 
-    def captured_pass(self, cache: Halves, index: TreeIndex | None) -> CapturedHalves:
+    def captured_pass(self, cache: Halves, nodes: int, index: TreeIndex | None) -> CapturedHalves:
         self.raster.refuse_capture()
         slots = cache.slots.empty_bucket(self.raster.layers())
         return CapturedHalves(CapturedRaster(self.raster, slots), Halves(slots, cache.rows, cache.given))

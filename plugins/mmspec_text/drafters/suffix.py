@@ -125,8 +125,12 @@ class Suffix:
         drafts = [[] if done else self._continue(row, k) for row, done in zip(rows, state.host_done, strict=True)]
         width = max(map(len, drafts))
         filled = [draft + [(0, -math.inf)] * (width - len(draft)) for draft in drafts]
-        table = on_device(filled, state.root.device, torch.float64).reshape(state.rows, width, 2)
-        return Draft.chain(table[..., 0].long(), valid=table[..., 1].isfinite(), score=table[..., 1].float())
+        units, scores = (
+            on_device([[pair[part] for pair in draft] for draft in filled], state.root.device, dtype)
+            for part, dtype in enumerate((torch.int64, torch.float32))
+        )
+        units, scores = (each.reshape(state.rows, width) for each in (units, scores))
+        return Draft.chain(units, valid=scores.isfinite(), score=scores)
 
     def observe(self, state: State, step: Step) -> None:
         state.memory.emitted.observe(state, step)

@@ -1,0 +1,48 @@
+"""How deep the next draft may be, after what a policy kept of the last one: where reading that number is a wait.
+
+On the CPU refused nodes are cut from a draft before it is verified. Elsewhere reading how many are kept would be a
+wait. There the number comes with the round's one sync, and bounds the *next* draft: one node deeper than what was kept,
+or twice as deep if all was. So a draft model makes fewer passes while it is unsure. Under a fixed width passes of the
+target stay as wide as they are.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from mmspec.core.types import Draft
+
+
+@dataclass
+class KeptDepth:
+    """The bound of one call.
+
+    Attributes:
+        k: The largest bound.
+        most: Most units per path of the next draft.
+    """
+
+    k: int
+    most: int
+    _asked: int = 0
+    _kept: Tensor | None = None
+
+    def note(self, draft: Draft, done: Tensor) -> None:
+        """Remember, on the device, how deep a draft is that a policy trimmed, in rows that are not `done [batch]`.
+
+        The draft is not rooted yet. On the CPU nothing is remembered.
+        """
+        if draft.units.device.type != "cpu" and draft.units.shape[1]:
+            kept = (draft.index.depth[:, 1:] * draft.valid).amax(1)
+            self._kept, self._asked = torch.where(done, 0, kept), draft.index.deepest
+
+    def wanted(self) -> list[Tensor]:
+        """What the next sync has to read for `arrived`: `[batch]` int64, or nothing."""
+        return [] if self._kept is None else [self._kept]
+
+    def arrived(self, read: list[list[int]]) -> None:
+        """Set the bound by what a sync read."""
+        for kept in read:
+            deepest, self._kept = max(kept), None
+            self.most = min(self.k, 2 * self._asked if deepest >= self._asked else deepest + 1)
