@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from mmspec.core import kernels
 from mmspec.core.noise import Noise, Substream, unmoved
 
 _MASK = 0xFFFFFFFF
@@ -69,20 +70,36 @@ class PhiloxNoise:
         return replace(self, address=self.address.expand(rows, -1).gather(1, index.expand(rows, -1)))
 
     def exponential(self, size: int) -> Tensor:
+        if kernels.available(self.key.device):
+            return self._in_one_launch(size, exponential=True)
         return -torch.log1p(-uniform_of(self._words(size)))
 
     def exponential_at(self, ids: Tensor) -> Tensor:
+        if kernels.available(self.key.device):
+            from mmspec.core.kernels.random import exponentials_at
+
+            return exponentials_at(ids, self.key, self.address, self.round, int(self.current))
         words = torch.stack(self._blocks(ids // 4), -1)
         return -torch.log1p(-uniform_of(words.gather(-1, (ids % 4)[..., None])[..., 0]))
 
     def uniform(self) -> Tensor:
-        return uniform_of(self._words(1)[..., 0])
+        return self._uniforms(1)[..., 0]
 
     def normal(self, *unit: int) -> Tensor:
         count = int(torch.Size(unit).numel())
-        pairs = uniform_of(self._words(2 * count)).unflatten(-1, (count, 2))
+        pairs = self._uniforms(2 * count).unflatten(-1, (count, 2))
         radius = torch.sqrt(-2 * torch.log(pairs[..., 0]))  # Box and Muller (1958)
         return (radius * torch.cos(2 * torch.pi * pairs[..., 1])).reshape(*pairs.shape[:2], *unit)
+
+    def _uniforms(self, count: int) -> Tensor:
+        if kernels.available(self.key.device):
+            return self._in_one_launch(count, exponential=False)
+        return uniform_of(self._words(count))
+
+    def _in_one_launch(self, count: int, exponential: bool) -> Tensor:
+        from mmspec.core.kernels.random import numbers
+
+        return numbers(self.key, self.address, self.round, int(self.current), count, exponential)
 
     def _words(self, count: int) -> Tensor:
         block = torch.arange((count + 3) // 4, device=self.key.device)

@@ -7,7 +7,7 @@ Guarantee: y ~ p exactly; P(y = x) = 1 - TV(p, q), the most that any coupling re
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -24,16 +24,21 @@ class Categorical:
         probs: `[batch, node, size]` float32, normalised.
         ids: `[batch, node, size]` int64 unit ids of a sparse distribution; None if `size` is the vocabulary.
         vocab: Vocabulary size of a sparse distribution; dense ones do not need it.
+        logits: `[batch, node, size]`, if `probs` was made as their softmax: kernels draw from these. It is not copied
+            by `replace`, so that it cannot contradict other `probs`.
     """
 
     probs: Tensor
     ids: Tensor | None = None
     vocab: int = 0
+    logits: Tensor | None = field(default=None, init=False, compare=False, repr=False)
 
     @staticmethod
     def of_logits(logits: Tensor) -> "Categorical":
         """Dense distribution of `logits [batch, node, vocab]`, in float32."""
-        return Categorical(torch.softmax(logits.float(), -1))
+        made = Categorical(torch.softmax(logits.float(), -1))
+        object.__setattr__(made, "logits", logits)
+        return made
 
     @staticmethod
     def cat(distributions: "Sequence[Categorical]") -> "Categorical":

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from mmspec.core.distributions import Categorical, PointMass, dense_at
+from mmspec.core.kernels.fused import siblings_tried
 from mmspec.core.manifest import RECURSIVE_REJECTION
 from mmspec.core.noise import DraftNoise, Round, SpreadNoise, Substream
 from mmspec.core.rules.rule import path_to, walk
@@ -36,6 +37,9 @@ class RecursiveRejection:
             shared = noise if index.is_chain else SpreadNoise(round.fresh(index.deepest + 1), index.depth)
             # In the substream of residuals, so that a row's draw does not depend on whether another row has a draft.
             return walk(draft, distribution.draw(shared.substream(Substream.RESIDUAL)))
+        fused = siblings_tried(draft, distribution, round)
+        if fused is not None:  # the same in one launch
+            return fused
         assert isinstance(distribution, Categorical)
         coin, on_cpu = noise.substream(Substream.COIN).uniform(), draft.units.device.type == "cpu"
         here = torch.zeros_like(draft.units[:, :1])  # [batch, 1]: the node that the walk has reached

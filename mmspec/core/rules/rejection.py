@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from mmspec.core.distributions import Categorical, CouplesAtOnce, Distribution, couple, drawn_part, where_nodes
+from mmspec.core.kernels.fused import coupled_and_walked
 from mmspec.core.manifest import REJECTION
 from mmspec.core.noise import DraftNoise, Round
 from mmspec.core.rules.parts import parts
@@ -29,6 +30,9 @@ class Rejection:
 
     def accept(self, draft: Draft, scores: Scores, round: Round) -> Verdict:
         assert draft.index.is_chain
+        fused = coupled_and_walked(draft, scores.distribution, round)
+        if fused is not None:  # the same in two launches
+            return fused
         drawn = self._drawn(draft, scores.distribution, round)
         return walk(draft, drawn, scores.distribution.units(drawn))
 
