@@ -30,15 +30,11 @@ def philox(counter: Sequence[Tensor], key: Sequence[Tensor]) -> tuple[Tensor, Te
     k0, k1 = key
     for _ in range(_ROUNDS):
         p0, p1 = c0 * 0xD2511F53, c2 * 0xCD9E8D57
-        c0, c1, c2, c3 = (
-            ((p1 >> 32) & _MASK) ^ c1 ^ k0,
-            p1 & _MASK,
-            ((p0 >> 32) & _MASK) ^ c3 ^ k1,
-            p0 & _MASK,
-        )
+        # Lower words may keep bits above theirs until the next round masks them: only factors must be clean.
+        c0, c1, c2, c3 = ((p1 >> 32) ^ c1 ^ k0) & _MASK, p1, ((p0 >> 32) ^ c3 ^ k1) & _MASK, p0
         k0, k1 = (k0 + 0x9E3779B9) & _MASK, (k1 + 0xBB67AE85) & _MASK
     shape = torch.broadcast_shapes(c0.shape, c1.shape, c2.shape, c3.shape)
-    return c0.expand(shape), c1.expand(shape), c2.expand(shape), c3.expand(shape)
+    return c0.expand(shape), (c1 & _MASK).expand(shape), c2.expand(shape), (c3 & _MASK).expand(shape)
 
 
 def uniform_of(words: Tensor) -> Tensor:
@@ -54,20 +50,24 @@ class PhiloxNoise:
         key: `[batch, 2]` int64, two 32-bit words per row.
         address: `[batch, node]` int64 (or `[1, node]`): positions or node ids.
         round: `[batch, 1]` int64: 0 for noise by position, the round's own number for fresh noise.
-        current: The substream in use.
+        current: The substream in use; `[batch, node]` int64 where nodes use different ones.
     """
 
     key: Tensor
     address: Tensor
     round: Tensor
-    current: Substream = Substream.UNIT
+    current: Substream | Tensor = Substream.UNIT
 
     def substream(self, substream: Substream) -> "PhiloxNoise":
         return replace(self, current=substream)
 
+    def where(self, mask: Tensor, substream: Substream) -> "PhiloxNoise":
+        now = self.current if isinstance(self.current, Tensor) else int(self.current)
+        return replace(self, current=torch.where(mask, int(substream), now))
+
     def at(self, index: Tensor) -> "PhiloxNoise":
-        rows = max(len(self.address), len(index))
-        return replace(self, address=self.address.expand(rows, -1).gather(1, index.expand(rows, -1)))
+        current = _picked(self.current, index) if isinstance(self.current, Tensor) else self.current
+        return replace(self, address=_picked(self.address, index), current=current)
 
     def exponential(self, size: int) -> Tensor:
         if kernels.available(self.key.device):
@@ -78,7 +78,7 @@ class PhiloxNoise:
         if kernels.available(self.key.device):
             from mmspec.core.kernels.random import exponentials_at
 
-            return exponentials_at(ids, self.key, self.address, self.round, int(self.current))
+            return exponentials_at(ids, self.key, self.address, self.round, self.current)
         words = torch.stack(self._blocks(ids // 4), -1)
         return -torch.log1p(-uniform_of(words.gather(-1, (ids % 4)[..., None])[..., 0]))
 
@@ -99,16 +99,25 @@ class PhiloxNoise:
     def _in_one_launch(self, count: int, exponential: bool) -> Tensor:
         from mmspec.core.kernels.random import numbers
 
-        return numbers(self.key, self.address, self.round, int(self.current), count, exponential)
+        return numbers(self.key, self.address, self.round, self.current, count, exponential)
 
     def _words(self, count: int) -> Tensor:
         block = torch.arange((count + 3) // 4, device=self.key.device)
         return torch.stack(self._blocks(block[None, None]), -1).flatten(-2)[..., :count]
 
     def _blocks(self, block: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        substream = torch.full((), int(self.current), dtype=torch.int64, device=self.key.device)
+        if isinstance(self.current, Tensor):
+            substream = self.current[..., None]
+        else:
+            substream = torch.full((), int(self.current), dtype=torch.int64, device=self.key.device)
         counter = (block, self.address[..., None], substream, self.round[..., None])
         return philox(counter, (self.key[:, 0, None, None], self.key[:, 1, None, None]))
+
+
+def _picked(values: Tensor, index: Tensor) -> Tensor:
+    """Values `[batch, node]` (or `[1, node]`) at `index [batch, m]` (or `[1, m]`)."""
+    rows = max(len(values), len(index))
+    return values.expand(rows, -1).gather(1, index.expand(rows, -1))
 
 
 @dataclass(frozen=True)
@@ -151,6 +160,9 @@ class BufferedNoise:
 
     def substream(self, substream: Substream) -> Noise:
         return self if substream == self.noise.current else self.noise.substream(substream)
+
+    def where(self, mask: Tensor, substream: Substream) -> Noise:
+        return self.noise.where(mask, substream)
 
     def at(self, index: Tensor) -> Noise:
         return self.noise.at(index)

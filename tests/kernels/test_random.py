@@ -15,9 +15,11 @@ def noise(device: torch.device, shared: bool, rows: int = 3, nodes: int = 2) -> 
 
 
 @pytest.mark.parametrize("shared", [False, True])
-@pytest.mark.parametrize("size", [1, 3, 500, 2051])
-def test_numbers(device, reference, shared, size):
+@pytest.mark.parametrize(("size", "mixed"), [(1, False), (3, True), (500, False), (2051, False)])
+def test_numbers(device, reference, shared, size, mixed):
     at = noise(device, shared)
+    if mixed:
+        at = at.where(torch.tensor([[True, False]], device=device), Substream.UNIT)
     ids = torch.randint(0, size, (3, 2, 5), device=device)
     found = at.exponential(size), at.exponential_at(ids), at.uniform(), at.normal(3)
     with reference():

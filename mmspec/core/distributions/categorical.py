@@ -66,15 +66,28 @@ class Categorical:
     def draw(self, noise: Noise) -> Tensor:
         return self._unit(self.race(noise).argmax(-1))
 
-    def couple(self, draft: Distribution, x: Tensor, noise: Noise) -> Tensor:
+    def couple(self, draft: Distribution, x: Tensor, noise: Noise, follows: Tensor | None = None) -> Tensor:
+        """As in `Distribution`.
+
+        Args:
+            draft: What the drafted units were drawn from.
+            x: The drafted units, `[batch, node]`.
+            noise: Fresh in every round.
+            follows: `[batch, node]` bool: nodes that are coupled; the others draw freely, and noise over the vocabulary
+                is computed once for both. None: all nodes are coupled.
+        """
         if not isinstance(draft, Categorical):
             raise TypeError(f"a categorical target cannot be coupled with a {type(draft).__name__} draft")
         p, q = self.of(x), draft.of(x)
         keep = noise.substream(Substream.COIN).uniform() * q < p
         residual = self.residual(draft)
         # Equal distributions leave no residual: x is kept then, except for rounding, which falls back to p.
-        weights = torch.where(residual.sum(-1, keepdim=True) > 0, residual, self.probs)
-        race = weights / self._exponential(noise.substream(Substream.RESIDUAL))
+        left = residual.sum(-1) > 0
+        if follows is None:
+            free = noise.substream(Substream.RESIDUAL)
+        else:
+            keep, left, free = keep & follows, left & follows, noise.where(follows, Substream.RESIDUAL)
+        race = torch.where(left[..., None], residual, self.probs) / self._exponential(free)
         return torch.where(keep, x, self._unit(race.argmax(-1)))
 
     def residual(self, draft: "Categorical") -> Tensor:

@@ -62,23 +62,28 @@ def coin(seed, address, substream, round):
 
 @triton.jit
 def _numbers(
-    out, key, address, round, count, nodes, address_stride, substream, EXPONENTIAL: tl.constexpr, SIZE: tl.constexpr
-):
+    out, key, address, round, stream, count, nodes, address_stride,
+    EACH: tl.constexpr, EXPONENTIAL: tl.constexpr, SIZE: tl.constexpr,
+):  # fmt: skip
     node, first = tl.program_id(0), tl.program_id(1) * SIZE
     row = node // nodes
     at = tl.load(address + row * address_stride + node % nodes)
+    substream = tl.load(stream + node).to(tl.uint32) if EACH else stream
     u = uniforms(seed_of(key, row), first, at, substream, tl.load(round + row), SIZE)
     unit = first + tl.arange(0, SIZE)
     tl.store(out + node.to(tl.int64) * count + unit, exponential_of(u) if EXPONENTIAL else u, mask=unit < count)
 
 
 @triton.jit
-def _exponentials_at(out, ids, key, address, round, count, nodes, address_stride, substream, SIZE: tl.constexpr):
+def _exponentials_at(
+    out, ids, key, address, round, stream, count, nodes, address_stride, EACH: tl.constexpr, SIZE: tl.constexpr
+):
     node, first = tl.program_id(0), tl.program_id(1) * SIZE
     row, place = node // nodes, first + tl.arange(0, SIZE)
     here = place < count
     unit = tl.load(ids + node.to(tl.int64) * count + place, mask=here, other=0)
     zero = tl.zeros_like(unit).to(tl.uint32)
+    substream = tl.load(stream + node).to(tl.uint32) if EACH else stream
     at = tl.load(address + row * address_stride + node % nodes).to(tl.uint32)
     w0, w1, w2, w3 = tl.philox(
         seed_of(key, row),
@@ -92,20 +97,20 @@ def _exponentials_at(out, ids, key, address, round, count, nodes, address_stride
     tl.store(out + node.to(tl.int64) * count + place, exponential_of(uniform_of(word)), mask=here)
 
 
-def numbers(key: Tensor, address: Tensor, round: Tensor, substream: int, count: int, exponential: bool) -> Tensor:
-    """Uniforms, or Exp(1): `[batch, node, count]` float32; key, address and round as in `PhiloxNoise`."""
+def numbers(key: Tensor, address: Tensor, round: Tensor, stream: int | Tensor, count: int, exponential: bool) -> Tensor:
+    """Uniforms, or Exp(1): `[batch, node, count]` float32; key, address, round and substream as in `PhiloxNoise`."""
     out, grid, size = _made(key, address, count)
-    place = _placed(key, address, round)
-    _numbers[grid](out, *place, count, *_stride(address), substream, EXPONENTIAL=exponential, SIZE=size)
+    place, each = _placed(key, address, round, stream), isinstance(stream, Tensor)
+    _numbers[grid](out, *place, count, *_stride(address), EACH=each, EXPONENTIAL=exponential, SIZE=size)
     return out
 
 
-def exponentials_at(ids: Tensor, key: Tensor, address: Tensor, round: Tensor, substream: int) -> Tensor:
+def exponentials_at(ids: Tensor, key: Tensor, address: Tensor, round: Tensor, stream: int | Tensor) -> Tensor:
     """Exp(1) of the unit ids `[batch, node, k]`: the same numbers that `numbers` has for them."""
     out, grid, size = _made(key, address, ids.shape[2])
     ids = ids.expand(out.shape).contiguous()
-    place = _placed(key, address, round)
-    _exponentials_at[grid](out, ids, *place, ids.shape[2], *_stride(address), substream, SIZE=size)
+    place, each = _placed(key, address, round, stream), isinstance(stream, Tensor)
+    _exponentials_at[grid](out, ids, *place, ids.shape[2], *_stride(address), EACH=each, SIZE=size)
     return out
 
 
@@ -117,8 +122,12 @@ def _made(key: Tensor, address: Tensor, count: int) -> tuple[Tensor, tuple[int, 
     return out, (rows * nodes, triton.cdiv(count, size)), size
 
 
-def _placed(key: Tensor, address: Tensor, round: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    return key.contiguous(), address.contiguous(), round.expand(len(key), 1).contiguous()
+def _placed(
+    key: Tensor, address: Tensor, round: Tensor, stream: int | Tensor
+) -> tuple[Tensor, Tensor, Tensor, int | Tensor]:
+    rows, nodes = len(key), address.shape[1]
+    stream = stream.expand(rows, nodes).contiguous() if isinstance(stream, Tensor) else int(stream)
+    return key.contiguous(), address.contiguous(), round.expand(rows, 1).contiguous(), stream
 
 
 def _stride(address: Tensor) -> tuple[int, int]:
