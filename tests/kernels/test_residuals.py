@@ -7,7 +7,7 @@ import torch
 
 from mmspec.core.distributions import Categorical, Mixed, PointMass
 from mmspec.core.kernels import fused
-from mmspec.core.rules import RecursiveRejection, Rejection
+from mmspec.core.rules import Block, RecursiveRejection, Rejection
 from tests.kernels.cases import Case, same
 
 KERNELS = {Rejection: fused.coupled_and_walked, RecursiveRejection: fused.siblings_tried}
@@ -29,10 +29,12 @@ def drafted(given: Case, sharp: float = 1.0, points: bool = False) -> Case:
 
 @pytest.fixture
 def small_parts(device, monkeypatch):
-    from mmspec.core.kernels import coupling, siblings
+    from mmspec.core.kernels import block, coupling, siblings
 
     monkeypatch.setattr(coupling, "SPAN", 128)
     monkeypatch.setattr(coupling, "BLOCK", 64)
+    monkeypatch.setattr(block, "SPAN", 128)
+    monkeypatch.setattr(block, "BLOCK", 64)
     monkeypatch.setattr(siblings, "BLOCK", 64)
 
 
@@ -51,6 +53,20 @@ def test_verdicts(reference, small_parts, make, rule, shape):
         lengths |= set(found.length.tolist())
         refused += int((found.length == 0).sum())
     assert max(lengths) > 1 and refused
+
+
+@pytest.mark.parametrize("vocab", [5, 37, 300])
+def test_block_verification(reference, small_parts, make, vocab):
+    lengths = set()
+    for sharp in (0.5, 2.0):
+        given = drafted(make("chain", nodes=7, vocab=vocab, rows=5), sharp)
+        assert fused.block_residuals(given.draft, given.scores.distribution, given.round) is not None
+        found = Block().accept(given.draft, given.scores, given.round)
+        with reference():
+            assert fused.block_residuals(given.draft, given.scores.distribution, given.round) is None
+            same(found, Block().accept(given.draft, given.scores, given.round))
+        lengths |= set(found.length.tolist())
+    assert len(lengths) > 2
 
 
 def test_mixed_windows_couple_their_random_units_only(reference, small_parts, make):
@@ -90,7 +106,7 @@ def test_cases_that_are_not_covered(make, rule):
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("rule", KERNELS)
+@pytest.mark.parametrize("rule", [*KERNELS, Block])
 def test_verdicts_over_a_large_vocabulary(reference, make, rule):
     given = drafted(make("chain", rows=8, nodes=9, vocab=128_256), 0.5)
     found = rule().accept(given.draft, given.scores, given.round)

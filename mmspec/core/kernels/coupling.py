@@ -59,18 +59,17 @@ def _couple(
     tl.store(units + program * PARTS + part, tl.where(keep, x, winner))
 
 
-def couple(p: Tensor, q: Tensor, drafted: Tensor, follows: Tensor, key: Tensor, emitted: Tensor) -> Winners:
+def couple(p: Tensor, q: Tensor, key: Tensor, emitted: Tensor, drafted: Tensor, follows: Tensor) -> Winners:
     """The races of all nodes of a chain, with noise that is fresh in every round.
 
     Args:
         p: `[batch, node, vocab]` float32, the target's probabilities.
         q: `[batch, node - 1, vocab]` float32: what each drafted unit was drawn from.
-        drafted: `[batch, node - 1]` int64.
-        follows: `[batch, node - 1]` bool: whether a node's draw is coupled with its drafted child.
         key: `[batch, 2]` int64, as in `PhiloxSource`.
         emitted: `[batch]` int64: the units emitted before the round.
+        drafted: `[batch, node - 1]` int64.
+        follows: `[batch, node - 1]` bool: whether a node's draw is coupled with its drafted child.
     """
-    p, q = (each if each.stride(2) == 1 else each.contiguous() for each in (p, q))
     rows, nodes, vocab = p.shape
     parts = triton.cdiv(vocab, SPAN)
     values = torch.empty(rows, nodes, parts, dtype=torch.float32, device=p.device)

@@ -76,7 +76,6 @@ def try_siblings(draft: Draft, p: Tensor, q: Tensor, key: Tensor, emitted: Tenso
         key: `[batch, 2]` int64, as in `PhiloxSource`.
         emitted: `[batch]` int64: the units emitted before the round.
     """
-    p, q = (each if each.stride(2) == 1 else each.contiguous() for each in (p, q))
     rows, nodes, vocab = p.shape
     index, device = draft.index, p.device
     scratch = torch.empty(rows, 2, vocab, dtype=torch.float32, device=device)
