@@ -11,10 +11,8 @@ from mmspec.core import kernels
 
 
 @pytest.fixture(autouse=True)
-def asked_anew():
-    kernels.why_not.cache_clear()
-    yield
-    kernels.why_not.cache_clear()
+def asked_anew(monkeypatch):
+    monkeypatch.setattr(kernels, "_answers", {})
 
 
 def test_reasons(monkeypatch):
@@ -41,3 +39,17 @@ def test_triton_is_not_imported_where_no_kernel_runs():
     )
     environment = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
     subprocess.run([sys.executable, "-c", code], check=True, env=environment)
+
+
+def test_torch_traces_the_question(monkeypatch):
+    """Compiled code asks once, while it is traced."""
+    monkeypatch.setattr(kernels, "_answers", {("cpu", None): ""})
+
+    @torch.compile(fullgraph=True, backend="eager")
+    def asking(x):
+        return x + 1 if kernels.available(x.device) else x * 2
+
+    assert asking(torch.full((1,), 3.0)).item() == 4
+    monkeypatch.setattr(kernels, "_answers", {("cpu", None): "no"})
+    torch.compiler.reset()
+    assert asking(torch.full((1,), 3.0)).item() == 6

@@ -10,7 +10,6 @@ runs the kernels on the CPU, a thousand times slower, for tests.
 """
 
 import os
-from functools import cache
 from importlib.util import find_spec
 
 import torch
@@ -24,7 +23,6 @@ def available(device: torch.device) -> bool:
     return not why_not(device.type, device.index)
 
 
-@cache
 def why_not(kind: str, index: int | None = None) -> str:
     """Why kernels do not run on a device, in one sentence; "" if they do.
 
@@ -32,6 +30,16 @@ def why_not(kind: str, index: int | None = None) -> str:
         kind: The device's type, as in `torch.device.type`.
         index: Its number; None: the current one.
     """
+    if (kind, index) not in _answers:
+        _answers[kind, index] = _looked_up(kind, index)
+    return _answers[kind, index]
+
+
+_answers: dict[tuple[str, int | None], str] = {}
+"""Answers given so far. A dictionary, because torch reads one while it traces, and traces through `functools.cache`."""
+
+
+def _looked_up(kind: str, index: int | None) -> str:
     if kind == "cpu" and os.environ.get("TRITON_INTERPRET") != "1":
         return "the CPU runs the torch references: Triton's kernels need CUDA."
     if kind not in ("cpu", "cuda"):
