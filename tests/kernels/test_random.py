@@ -28,6 +28,7 @@ def test_numbers(device, reference, shared, size, mixed):
     for kernel, torchs in zip(found[:2], right[:2], strict=True):
         assert ((kernel - torchs).abs() <= 4e-7 * torchs).all()
     assert torch.equal(found[1], found[0].gather(-1, ids))
+    assert at.at(ids[:, :0, 0]).exponential(size).shape == (3, 0, size)
 
 
 def test_exponentials_of_the_smallest_and_largest_uniforms(device):

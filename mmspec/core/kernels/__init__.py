@@ -10,9 +10,11 @@ runs the kernels on the CPU, a thousand times slower, for tests.
 """
 
 import os
+from contextlib import AbstractContextManager, nullcontext
 from importlib.util import find_spec
 
 import torch
+from torch import Tensor
 
 OLDEST = (7, 0)
 """The least compute capability for which Triton compiles."""
@@ -21,6 +23,11 @@ OLDEST = (7, 0)
 def available(device: torch.device) -> bool:
     """Whether kernels run on a device; the answer does not change while the process lives."""
     return not why_not(device.type, device.index)
+
+
+def beside(tensor: Tensor) -> AbstractContextManager[object]:
+    """A block in which Triton launches on the tensor's device; it launches on the current one, whatever it is given."""
+    return torch.cuda.device(tensor.device) if tensor.is_cuda else nullcontext()
 
 
 def why_not(kind: str, index: int | None = None) -> str:

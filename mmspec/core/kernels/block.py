@@ -10,6 +10,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from mmspec.core.kernels import beside
 from mmspec.core.kernels.coupling import RESIDUAL, residual_value
 from mmspec.core.kernels.race import BLOCK, SPAN, better
 from mmspec.core.kernels.random import exponentials, seed_of
@@ -78,10 +79,11 @@ class Residuals:
         """The sum of every residual, `[batch, node - 1]`, given w, `weight [batch, node - 1]`."""
         rows, edges, vocab = self.q.shape
         sums, settings = _cut(vocab, self.p.device, rows, edges)
-        _masses[(rows * edges, settings["PARTS"])](
-            self.p, self.q, weight.contiguous(), sums, vocab, edges, *self.p.stride()[:2], *self.q.stride()[:2],
-            **settings,
-        )  # fmt: skip
+        with beside(self.p):
+            _masses[(rows * edges, settings["PARTS"])](
+                self.p, self.q, weight.contiguous(), sums, vocab, edges, *self.p.stride()[:2], *self.q.stride()[:2],
+                **settings,
+            )  # fmt: skip
         return sums.sum(-1)
 
     def draw(self, weight: Tensor, leaf: Tensor, follows: Tensor) -> Tensor:
@@ -89,10 +91,11 @@ class Residuals:
         vocab = self.p.shape[2]
         values, settings = _cut(vocab, self.p.device, len(leaf))
         units = torch.empty(values.shape, dtype=torch.int64, device=values.device)
-        _race_at[(len(leaf), settings["PARTS"])](
-            self.p, self.q, weight.contiguous(), leaf.contiguous(), follows.contiguous(), self.key.contiguous(),
-            self.emitted.contiguous(), values, units, vocab, *self.p.stride()[:2], *self.q.stride()[:2], **settings,
-        )  # fmt: skip
+        with beside(self.p):
+            _race_at[(len(leaf), settings["PARTS"])](
+                self.p, self.q, weight.contiguous(), leaf.contiguous(), follows.contiguous(), self.key.contiguous(),
+                self.emitted.contiguous(), values, units, vocab, *self.p.stride()[:2], *self.q.stride()[:2], **settings,
+            )  # fmt: skip
         return units.gather(1, values.argmax(-1, keepdim=True))[:, 0]
 
 

@@ -12,6 +12,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from mmspec.core.kernels import beside
 from mmspec.core.transfer import on_device
 
 _WORDS = {1: tl.int8, 2: tl.int16, 4: tl.int32, 8: tl.int64}
@@ -48,10 +49,11 @@ def move_accepted(states: Sequence[Tensor], length: Tensor, path: Tensor, count:
         moved = [each for each in states if each.element_size() == size]
         table = _table(tuple(_entry(each) for each in moved), length.device)
         most_heads, widest = max(each.shape[1] for each in moved), max(each.shape[3] for each in moved)
-        _move[(len(path), most_heads, len(moved))](
-            table, length.contiguous(), path.contiguous(), count.contiguous(), path.shape[1],
-            WORD=_WORDS[size], FIELDS=table.shape[1], WIDTH=triton.next_power_of_2(widest),
-        )  # fmt: skip
+        with beside(length):
+            _move[(len(path), most_heads, len(moved))](
+                table, length.contiguous(), path.contiguous(), count.contiguous(), path.shape[1],
+                WORD=_WORDS[size], FIELDS=table.shape[1], WIDTH=triton.next_power_of_2(widest),
+            )  # fmt: skip
 
 
 def _entry(states: Tensor) -> tuple[int, ...]:

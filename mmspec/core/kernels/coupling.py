@@ -9,6 +9,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from mmspec.core.kernels import beside
 from mmspec.core.kernels.race import BLOCK, SPAN, Winners, better
 from mmspec.core.kernels.random import coin, exponentials, seed_of
 from mmspec.core.noise import Substream
@@ -74,9 +75,10 @@ def couple(p: Tensor, q: Tensor, key: Tensor, emitted: Tensor, drafted: Tensor, 
     parts = triton.cdiv(vocab, SPAN)
     values = torch.empty(rows, nodes, parts, dtype=torch.float32, device=p.device)
     units = torch.empty(rows, nodes, parts, dtype=torch.int64, device=p.device)
-    _couple[(rows * nodes, parts)](
-        p, q, drafted.contiguous(), follows.contiguous(), key.contiguous(), emitted.contiguous(), values, units,
-        vocab, nodes, *p.stride()[:2], *q.stride()[:2],
-        PARTS=parts, SPAN=SPAN, BLOCK=min(BLOCK, max(4, triton.next_power_of_2(vocab))),
-    )  # fmt: skip
+    with beside(p):
+        _couple[(rows * nodes, parts)](
+            p, q, drafted.contiguous(), follows.contiguous(), key.contiguous(), emitted.contiguous(), values, units,
+            vocab, nodes, *p.stride()[:2], *q.stride()[:2],
+            PARTS=parts, SPAN=SPAN, BLOCK=min(BLOCK, max(4, triton.next_power_of_2(vocab))),
+        )  # fmt: skip
     return Winners(values, units)

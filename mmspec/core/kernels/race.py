@@ -12,6 +12,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from mmspec.core.kernels import beside
 from mmspec.core.kernels.random import exponentials, seed_of
 
 SPAN, BLOCK = 8192, 1024
@@ -78,8 +79,9 @@ def race(logits: Tensor, key: Tensor, emitted: Tensor, depth: Tensor) -> Winners
     units = torch.empty(rows, nodes, parts, dtype=torch.int64, device=logits.device)
     block = min(BLOCK, max(4, triton.next_power_of_2(vocab)))
     strides = *logits.stride()[:2], nodes if len(depth) > 1 else 0
-    _race[(rows * nodes, parts)](
-        logits, key.contiguous(), emitted.contiguous(), depth.contiguous(), values, units, vocab, nodes, *strides,
-        PARTS=parts, SPAN=SPAN, BLOCK=block,
-    )  # fmt: skip
+    with beside(logits):
+        _race[(rows * nodes, parts)](
+            logits, key.contiguous(), emitted.contiguous(), depth.contiguous(), values, units, vocab, nodes, *strides,
+            PARTS=parts, SPAN=SPAN, BLOCK=block,
+        )  # fmt: skip
     return Winners(values, units)

@@ -8,6 +8,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from mmspec.core.kernels import beside
+
 BLOCK = 1024
 """Numbers that a program computes."""
 
@@ -100,17 +102,23 @@ def _exponentials_at(
 def numbers(key: Tensor, address: Tensor, round: Tensor, stream: int | Tensor, count: int, exponential: bool) -> Tensor:
     """Uniforms, or Exp(1): `[batch, node, count]` float32; key, address, round and substream as in `PhiloxNoise`."""
     out, grid, size = _made(key, address, count)
+    if not out.numel():  # a launch of no programs is an error
+        return out
     place, each = _placed(key, address, round, stream), isinstance(stream, Tensor)
-    _numbers[grid](out, *place, count, *_stride(address), EACH=each, EXPONENTIAL=exponential, SIZE=size)
+    with beside(key):
+        _numbers[grid](out, *place, count, *_stride(address), EACH=each, EXPONENTIAL=exponential, SIZE=size)
     return out
 
 
 def exponentials_at(ids: Tensor, key: Tensor, address: Tensor, round: Tensor, stream: int | Tensor) -> Tensor:
     """Exp(1) of the unit ids `[batch, node, k]`: the same numbers that `numbers` has for them."""
     out, grid, size = _made(key, address, ids.shape[2])
+    if not out.numel():
+        return out
     ids = ids.expand(out.shape).contiguous()
     place, each = _placed(key, address, round, stream), isinstance(stream, Tensor)
-    _exponentials_at[grid](out, ids, *place, ids.shape[2], *_stride(address), EACH=each, SIZE=size)
+    with beside(key):
+        _exponentials_at[grid](out, ids, *place, ids.shape[2], *_stride(address), EACH=each, SIZE=size)
     return out
 
 

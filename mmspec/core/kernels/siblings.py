@@ -9,6 +9,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from mmspec.core.kernels import beside
 from mmspec.core.kernels.coupling import COIN, RESIDUAL
 from mmspec.core.kernels.race import better
 from mmspec.core.kernels.random import coin, exponentials, seed_of
@@ -82,10 +83,11 @@ def try_siblings(draft: Draft, p: Tensor, q: Tensor, key: Tensor, emitted: Tenso
     drawn = torch.zeros(rows, nodes, dtype=torch.int64, device=device)
     path = torch.full((rows, index.deepest), -1, device=device)
     length, last = torch.empty(2, rows, dtype=torch.int64, device=device)
-    _siblings[(rows,)](
-        p, q, draft.units.contiguous(), index.parent.contiguous(), draft.valid.contiguous(), key.contiguous(),
-        emitted.contiguous(), scratch, drawn, path, length, last, vocab, nodes, index.deepest,
-        nodes if len(index.parent) > 1 else 0, *p.stride()[:2], *q.stride()[:2],
-        BLOCK=min(BLOCK, max(4, triton.next_power_of_2(vocab))), num_warps=WARPS,
-    )  # fmt: skip
+    with beside(p):
+        _siblings[(rows,)](
+            p, q, draft.units.contiguous(), index.parent.contiguous(), draft.valid.contiguous(), key.contiguous(),
+            emitted.contiguous(), scratch, drawn, path, length, last, vocab, nodes, index.deepest,
+            nodes if len(index.parent) > 1 else 0, *p.stride()[:2], *q.stride()[:2],
+            BLOCK=min(BLOCK, max(4, triton.next_power_of_2(vocab))), num_warps=WARPS,
+        )  # fmt: skip
     return Verdict(path, length, last, drawn)

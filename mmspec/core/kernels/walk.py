@@ -7,6 +7,7 @@ import torch
 import triton
 import triton.language as tl
 
+from mmspec.core.kernels import beside
 from mmspec.core.kernels.race import Winners
 from mmspec.core.types import Draft, Verdict
 
@@ -56,9 +57,10 @@ def walk(draft: Draft, winners: Winners) -> Verdict:
     path = torch.full((rows, index.deepest), -1, device=device)
     length, last = torch.empty(2, rows, dtype=torch.int64, device=device)
     tree = (each.contiguous() for each in (index.parent, index.depth, index.ancestor))
-    _walk[(rows,)](
-        *winners, draft.units.contiguous(), draft.valid.contiguous(), *tree, drawn, path, length, last,
-        nodes, index.deepest, nodes if len(index.parent) > 1 else 0,
-        PARTS=parts, STEPS=max(1, index.deepest.bit_length()), SIZE=max(16, triton.next_power_of_2(nodes)),
-    )  # fmt: skip
+    with beside(winners.value):
+        _walk[(rows,)](
+            *winners, draft.units.contiguous(), draft.valid.contiguous(), *tree, drawn, path, length, last,
+            nodes, index.deepest, nodes if len(index.parent) > 1 else 0,
+            PARTS=parts, STEPS=max(1, index.deepest.bit_length()), SIZE=max(16, triton.next_power_of_2(nodes)),
+        )  # fmt: skip
     return Verdict(path, length, last, drawn)
