@@ -27,14 +27,19 @@ def philox(counter: Sequence[Tensor], key: Sequence[Tensor]) -> tuple[Tensor, Te
     Words are int64 with 32 bits in use. The 64-bit product of two words wraps to the right bit pattern in int64.
     """
     c0, c1, c2, c3 = counter
-    k0, k1 = key
-    for _ in range(_ROUNDS):
+    k0, k1 = (_round_keys(word, step) for word, step in zip(key, (0x9E3779B9, 0xBB67AE85), strict=True))
+    for round in range(_ROUNDS):
         p0, p1 = c0 * 0xD2511F53, c2 * 0xCD9E8D57
         # Lower words may keep bits above theirs until the next round masks them: only factors must be clean.
-        c0, c1, c2, c3 = ((p1 >> 32) ^ c1 ^ k0) & _MASK, p1, ((p0 >> 32) ^ c3 ^ k1) & _MASK, p0
-        k0, k1 = (k0 + 0x9E3779B9) & _MASK, (k1 + 0xBB67AE85) & _MASK
+        c0, c1, c2, c3 = ((p1 >> 32) ^ c1 ^ k0[round]) & _MASK, p1, ((p0 >> 32) ^ c3 ^ k1[round]) & _MASK, p0
     shape = torch.broadcast_shapes(c0.shape, c1.shape, c2.shape, c3.shape)
     return c0.expand(shape), (c1 & _MASK).expand(shape), c2.expand(shape), (c3 & _MASK).expand(shape)
+
+
+def _round_keys(word: Tensor, step: int) -> tuple[Tensor, ...]:
+    """A key word in every round, all at once: one launch a round would cost as much as the rounds themselves."""
+    steps = torch.arange(0, _ROUNDS * step, step, device=word.device)
+    return ((word[..., None] + steps) & _MASK).unbind(-1)
 
 
 def uniform_of(words: Tensor) -> Tensor:

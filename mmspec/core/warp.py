@@ -111,7 +111,7 @@ class Warp:
             logits = _only(self.forced_at(prefix.emitted[:, None] + draft.index.depth[:, nodes]), logits)
         if self.sample:
             distribution = Categorical.of_logits(logits)
-            finite = logits.amax(-1).isfinite()  # as `distribution.finite()`, which would need the softmax
+            finite = logits.amax(-1).abs() < torch.inf  # as `distribution.finite()`, which would need the softmax
             return Scores(distribution, finite, output.hidden, output.auxiliary, logits, unprocessed)
         best = logits.max(-1)
         points, finite = PointMass(best.indices), best.values.isfinite()
