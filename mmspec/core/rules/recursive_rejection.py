@@ -47,12 +47,13 @@ class RecursiveRejection:
         coin, on_cpu = noise.substream(Substream.COIN).uniform(), draft.units.device.type == "cpu"
         index, size, order = draft.index, distribution.size, torch.arange(draft.nodes, device=draft.units.device)
         here = torch.zeros_like(draft.units[:, :1])  # [batch, 1]: the node that the walk has reached
-        tried, length, drawn = here, here, torch.zeros_like(draft.units)
+        tried, drawn = here, torch.zeros_like(draft.units)
+        parent = torch.where(draft.valid, index.parent, -1)  # of no node, for nodes that are not valid
         rest = dense_at(distribution, draft.units, size, slice(0, 1))  # [batch, 1, vocab]: r there
         for _ in range(_longest_walk(index)):
             # Nodes follow their parents, and siblings each other in the order of their draw: the next child to try is
             # the first one behind the last that was tried.
-            open = (index.parent == here) & (order > tried) & draft.valid
+            open = (parent == here) & (order > tried)
             trying = open.any(1, keepdim=True)
             if on_cpu and not trying.any():  # on a GPU this would be a host sync
                 break
@@ -67,9 +68,10 @@ class RecursiveRejection:
             rest = torch.where((trying & ~kept)[..., None], self._residual(rest, q), rest)
             rest = torch.where(kept[..., None], distribution.take(child).on(None), rest)
             drawn = torch.where(kept, drawn.scatter(1, here, x), drawn)
-            here, tried, length = torch.where(kept, child, here), torch.where(trying, child, tried), length + kept
+            here, tried = torch.where(kept, child, here), torch.where(trying, child, tried)
         last = Categorical(rest).draw(noise.substream(Substream.RESIDUAL).at(here))
-        return Verdict(path_to(draft, here[:, 0]), length[:, 0], last[:, 0], drawn.scatter(1, here, last))
+        length = index.depth.expand(len(here), -1).gather(1, here)[:, 0]
+        return Verdict(path_to(draft, here[:, 0]), length, last[:, 0], drawn.scatter(1, here, last))
 
     @staticmethod
     def _residual(rest: Tensor, q: Tensor) -> Tensor:
