@@ -7,7 +7,7 @@ WORKERS ?= 2
 # One thread a worker: two pytest workers with a thread pool each are slower than two without.
 THREADS := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 
-.PHONY: install demo test test-all test-clients fuzz lint types docs wheels clean
+.PHONY: install demo test test-all test-kernels test-clients fuzz lint types docs wheels clean
 
 install: $(READY)
 
@@ -24,6 +24,11 @@ test: $(READY)
 
 test-all: $(READY)
 	$(THREADS) $(BIN)/python -m pytest -n $(WORKERS) -m "not clients and not fuzz" --timeout=3600
+
+# Triton's kernels, in its interpreter; without the extra these tests skip.
+test-kernels: $(READY)
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev,kernels]'
+	TRITON_INTERPRET=1 $(THREADS) $(BIN)/python -m pytest -n $(WORKERS) tests/kernels
 
 # Other people's software brings a hundred packages, so it has an environment of its own.
 test-clients: pyproject.toml constraints.txt tests/clients/constraints.txt

@@ -30,6 +30,7 @@ def doctor() -> None:
         typer.echo(f"{name:14}{_version(name)}")
     typer.echo(f"{'python':14}{platform.python_version()} on {platform.platform()}")
     typer.echo(f"{'device':14}{_device()}")
+    typer.echo(f"{'kernels':14}{_kernels()}")
     problems = [f"plugin {p.name}: {p.error}" for p in installed().plugins() if p.error]
     typer.echo(f"{'plugins':14}{', '.join(p.name for p in installed().plugins() if p.status == 'ok')}")
     for line, problem in _models():
@@ -53,6 +54,15 @@ def _device() -> str:
 
     names = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
     return f"{', '.join(names) or 'cpu'}; {torch.get_num_threads()} torch threads on {os.cpu_count()} cores"
+
+
+def _kernels() -> str:
+    """What runs the rules: Triton's kernels, or why they do not run."""
+    import torch
+
+    from mmspec.core.kernels import why_not
+
+    return why_not("cuda" if torch.cuda.is_available() else "cpu") or "Triton's, where they cover a case"
 
 
 def _models() -> Iterator[tuple[str, str | None]]:

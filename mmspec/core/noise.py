@@ -40,6 +40,10 @@ class Noise(Protocol):
         """The same addresses in another substream."""
         ...
 
+    def where(self, mask: Tensor, substream: Substream) -> "Noise":
+        """The same addresses, in another substream at the nodes of `mask [batch, node]`."""
+        ...
+
     def at(self, index: Tensor) -> "Noise":
         """The noise at the nodes `index [batch, m]` (or `[1, m]`): `[batch, m]` addresses."""
         ...
@@ -70,6 +74,9 @@ class SpreadNoise:
 
     def substream(self, substream: Substream) -> "SpreadNoise":
         return replace(self, noise=self.noise.substream(substream))
+
+    def where(self, mask: Tensor, substream: Substream) -> Noise:
+        return self.noise.at(self.index).where(mask, substream)  # nodes of one address may want different substreams
 
     def at(self, index: Tensor) -> "SpreadNoise":
         rows = max(len(self.index), len(index))

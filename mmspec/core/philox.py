@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from mmspec.core import kernels
 from mmspec.core.noise import Noise, Substream, unmoved
 from mmspec.core.transfer import on_device
 
@@ -27,18 +28,19 @@ def philox(counter: Sequence[Tensor], key: Sequence[Tensor]) -> tuple[Tensor, Te
     Words are int64 with 32 bits in use. The 64-bit product of two words wraps to the right bit pattern in int64.
     """
     c0, c1, c2, c3 = counter
-    k0, k1 = key
-    for _ in range(_ROUNDS):
+    k0, k1 = (_round_keys(word, step) for word, step in zip(key, (0x9E3779B9, 0xBB67AE85), strict=True))
+    for round in range(_ROUNDS):
         p0, p1 = c0 * 0xD2511F53, c2 * 0xCD9E8D57
-        c0, c1, c2, c3 = (
-            ((p1 >> 32) & _MASK) ^ c1 ^ k0,
-            p1 & _MASK,
-            ((p0 >> 32) & _MASK) ^ c3 ^ k1,
-            p0 & _MASK,
-        )
-        k0, k1 = (k0 + 0x9E3779B9) & _MASK, (k1 + 0xBB67AE85) & _MASK
+        # Lower words may keep bits above theirs until the next round masks them: only factors must be clean.
+        c0, c1, c2, c3 = ((p1 >> 32) ^ c1 ^ k0[round]) & _MASK, p1, ((p0 >> 32) ^ c3 ^ k1[round]) & _MASK, p0
     shape = torch.broadcast_shapes(c0.shape, c1.shape, c2.shape, c3.shape)
-    return c0.expand(shape), c1.expand(shape), c2.expand(shape), c3.expand(shape)
+    return c0.expand(shape), (c1 & _MASK).expand(shape), c2.expand(shape), (c3 & _MASK).expand(shape)
+
+
+def _round_keys(word: Tensor, step: int) -> tuple[Tensor, ...]:
+    """A key word in every round, all at once: one launch a round would cost as much as the rounds themselves."""
+    steps = torch.arange(0, _ROUNDS * step, step, device=word.device)
+    return ((word[..., None] + steps) & _MASK).unbind(-1)
 
 
 def uniform_of(words: Tensor) -> Tensor:
@@ -54,45 +56,74 @@ class PhiloxNoise:
         key: `[batch, 2]` int64, two 32-bit words per row.
         address: `[batch, node]` int64 (or `[1, node]`): positions or node ids.
         round: `[batch, 1]` int64: 0 for noise by position, the round's own number for fresh noise.
-        current: The substream in use.
+        current: The substream in use; `[batch, node]` int64 where nodes use different ones.
     """
 
     key: Tensor
     address: Tensor
     round: Tensor
-    current: Substream = Substream.UNIT
+    current: Substream | Tensor = Substream.UNIT
 
     def substream(self, substream: Substream) -> "PhiloxNoise":
         return replace(self, current=substream)
 
+    def where(self, mask: Tensor, substream: Substream) -> "PhiloxNoise":
+        now = self.current if isinstance(self.current, Tensor) else int(self.current)
+        return replace(self, current=torch.where(mask, int(substream), now))
+
     def at(self, index: Tensor) -> "PhiloxNoise":
-        rows = max(len(self.address), len(index))
-        return replace(self, address=self.address.expand(rows, -1).gather(1, index.expand(rows, -1)))
+        current = _picked(self.current, index) if isinstance(self.current, Tensor) else self.current
+        return replace(self, address=_picked(self.address, index), current=current)
 
     def exponential(self, size: int) -> Tensor:
+        if kernels.available(self.key.device):
+            return self._in_one_launch(size, exponential=True)
         return -torch.log1p(-uniform_of(self._words(size)))
 
     def exponential_at(self, ids: Tensor) -> Tensor:
+        if kernels.available(self.key.device):
+            from mmspec.core.kernels.random import exponentials_at
+
+            return exponentials_at(ids, self.key, self.address, self.round, self.current)
         words = torch.stack(self._blocks(ids // 4), -1)
         return -torch.log1p(-uniform_of(words.gather(-1, (ids % 4)[..., None])[..., 0]))
 
     def uniform(self) -> Tensor:
-        return uniform_of(self._words(1)[..., 0])
+        return self._uniforms(1)[..., 0]
 
     def normal(self, *unit: int) -> Tensor:
         count = int(torch.Size(unit).numel())
-        pairs = uniform_of(self._words(2 * count)).unflatten(-1, (count, 2))
+        pairs = self._uniforms(2 * count).unflatten(-1, (count, 2))
         radius = torch.sqrt(-2 * torch.log(pairs[..., 0]))  # Box and Muller (1958)
         return (radius * torch.cos(2 * torch.pi * pairs[..., 1])).reshape(*pairs.shape[:2], *unit)
+
+    def _uniforms(self, count: int) -> Tensor:
+        if kernels.available(self.key.device):
+            return self._in_one_launch(count, exponential=False)
+        return uniform_of(self._words(count))
+
+    def _in_one_launch(self, count: int, exponential: bool) -> Tensor:
+        from mmspec.core.kernels.random import numbers
+
+        return numbers(self.key, self.address, self.round, self.current, count, exponential)
 
     def _words(self, count: int) -> Tensor:
         block = torch.arange((count + 3) // 4, device=self.key.device)
         return torch.stack(self._blocks(block[None, None]), -1).flatten(-2)[..., :count]
 
     def _blocks(self, block: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        substream = torch.full((), int(self.current), dtype=torch.int64, device=self.key.device)
+        if isinstance(self.current, Tensor):
+            substream = self.current[..., None]
+        else:
+            substream = torch.full((), int(self.current), dtype=torch.int64, device=self.key.device)
         counter = (block, self.address[..., None], substream, self.round[..., None])
         return philox(counter, (self.key[:, 0, None, None], self.key[:, 1, None, None]))
+
+
+def _picked(values: Tensor, index: Tensor) -> Tensor:
+    """Values `[batch, node]` (or `[1, node]`) at `index [batch, m]` (or `[1, m]`)."""
+    rows = max(len(values), len(index))
+    return values.expand(rows, -1).gather(1, index.expand(rows, -1))
 
 
 @dataclass(frozen=True)
@@ -135,6 +166,9 @@ class BufferedNoise:
 
     def substream(self, substream: Substream) -> Noise:
         return self if substream == self.noise.current else self.noise.substream(substream)
+
+    def where(self, mask: Tensor, substream: Substream) -> Noise:
+        return self.noise.where(mask, substream)
 
     def at(self, index: Tensor) -> Noise:
         return self.noise.at(index)

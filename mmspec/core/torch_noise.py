@@ -33,6 +33,9 @@ class TorchNoise:
             raise ValueError("torch's generator has one stream: only the rule 'match' can use noise='torch'")
         return self
 
+    def where(self, mask: Tensor, substream: Substream) -> "TorchNoise":
+        return self.substream(substream)
+
     def at(self, index: Tensor) -> SpreadNoise:
         return SpreadNoise(self, index)
 

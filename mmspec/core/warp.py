@@ -133,7 +133,8 @@ class Warp:
             logits = _only(self.forced_at(position), logits)
         if self.sample:
             distribution = Categorical.of_logits(logits)
-            return Scores(distribution, distribution.finite(), output.hidden, output.auxiliary, logits, unprocessed)
+            finite = logits.amax(-1).abs() < torch.inf  # as `distribution.finite()`, which would need the softmax
+            return Scores(distribution, finite, output.hidden, output.auxiliary, logits, unprocessed)
         best = logits.max(-1)
         points, finite = PointMass(best.indices), best.values.isfinite()
         return Scores(points, finite, output.hidden, output.auxiliary, logits, unprocessed)

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import Cache, CacheLayerMixin, DynamicLayer, LinearAttentionCacheLayerMixin
 
+from mmspec.core import kernels
 from mmspec.hosts.recurrent import RecurrentLayer
 from mmspec.hosts.tree_op import Branches, KeptNodes, TreeOp
 
@@ -205,7 +206,8 @@ class SlotCache(Cache):
 
     def keep(self, path: Tensor, count: Tensor) -> None:
         """`commit` without the lengths."""
-        if self.scratch and path.shape[1]:  # the accepted nodes of a chain are in the right slots already
+        # The accepted nodes of a chain are in the right slots already.
+        if self.scratch and path.shape[1] and not moved_at_once(self.owning, self.length, path, count):
             order = torch.arange(1, path.shape[1] + 1, device=path.device)
             destination = self.length[:, None] + order
             kept = order < count[:, None]
@@ -293,6 +295,22 @@ class SlotCache(Cache):
     @property
     def is_linear(self) -> list[bool]:
         return [isinstance(layer, RecurrentLayer) for layer in self.layers]
+
+
+def moved_at_once(layers: Sequence[SlotLayer], length: Tensor, path: Tensor, count: Tensor) -> bool:
+    """Move the accepted path of all layers to the front in one launch, where a kernel can; whether it did.
+
+    Not inside traced code, which would not know what the kernel writes.
+    """
+    states = [states for layer in layers for states in (layer.keys, layer.values)]
+    if not kernels.available(path.device) or any(each.device != path.device for each in states):
+        return False
+    if not states or torch.compiler.is_compiling():
+        return False
+    from mmspec.core.kernels.commit import move_accepted
+
+    move_accepted(states, length, path, count)
+    return True
 
 
 def _blocks(slots: int) -> int:

@@ -7,7 +7,7 @@ Guarantee: y ~ p exactly; P(y = x) = 1 - TV(p, q), the most that any coupling re
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -24,16 +24,21 @@ class Categorical:
         probs: `[batch, node, size]` float32, normalised.
         ids: `[batch, node, size]` int64 unit ids of a sparse distribution; None if `size` is the vocabulary.
         vocab: Vocabulary size of a sparse distribution; dense ones do not need it.
+        logits: `[batch, node, size]`, if `probs` was made as their softmax: kernels draw from these. It is not copied
+            by `replace`, so that it cannot contradict other `probs`.
     """
 
     probs: Tensor
     ids: Tensor | None = None
     vocab: int = 0
+    logits: Tensor | None = field(default=None, init=False, compare=False, repr=False)
 
     @staticmethod
     def of_logits(logits: Tensor) -> "Categorical":
         """Dense distribution of `logits [batch, node, vocab]`, in float32."""
-        return Categorical(torch.softmax(logits.float(), -1))
+        made = Categorical(torch.softmax(logits.float(), -1))
+        object.__setattr__(made, "logits", logits)
+        return made
 
     @staticmethod
     def cat(distributions: "Sequence[Categorical]") -> "Categorical":
@@ -61,15 +66,28 @@ class Categorical:
     def draw(self, noise: Noise) -> Tensor:
         return self._unit(self.race(noise).argmax(-1))
 
-    def couple(self, draft: Distribution, x: Tensor, noise: Noise) -> Tensor:
+    def couple(self, draft: Distribution, x: Tensor, noise: Noise, follows: Tensor | None = None) -> Tensor:
+        """As in `Distribution`.
+
+        Args:
+            draft: What the drafted units were drawn from.
+            x: The drafted units, `[batch, node]`.
+            noise: Fresh in every round.
+            follows: `[batch, node]` bool: nodes that are coupled; the others draw freely, and noise over the vocabulary
+                is computed once for both. None: all nodes are coupled.
+        """
         if not isinstance(draft, Categorical):
             raise TypeError(f"a categorical target cannot be coupled with a {type(draft).__name__} draft")
         p, q = self.of(x), draft.of(x)
         keep = noise.substream(Substream.COIN).uniform() * q < p
         residual = self.residual(draft)
         # Equal distributions leave no residual: x is kept then, except for rounding, which falls back to p.
-        weights = torch.where(residual.sum(-1, keepdim=True) > 0, residual, self.probs)
-        race = weights / self._exponential(noise.substream(Substream.RESIDUAL))
+        left = residual.sum(-1) > 0
+        if follows is None:
+            free = noise.substream(Substream.RESIDUAL)
+        else:
+            keep, left, free = keep & follows, left & follows, noise.where(follows, Substream.RESIDUAL)
+        race = torch.where(left[..., None], residual, self.probs) / self._exponential(free)
         return torch.where(keep, x, self._unit(race.argmax(-1)))
 
     def residual(self, draft: "Categorical") -> Tensor:

@@ -7,6 +7,7 @@ least (1 - TV) / (1 + TV); that of a point mass x is p(x).
 Guarantee: `invariant`. Needs discrete units; drafters may choose, drop and reorder siblings for any reason.
 """
 
+from mmspec.core.kernels.fused import drawn_and_walked
 from mmspec.core.manifest import MATCH
 from mmspec.core.noise import DraftNoise, Round
 from mmspec.core.rules.rule import walk
@@ -23,5 +24,8 @@ class Match:
         return DraftNoise(round, shared=True)
 
     def accept(self, draft: Draft, scores: Scores, round: Round) -> Verdict:
+        fused = drawn_and_walked(draft, scores.distribution, round)
+        if fused is not None:  # the same in two launches
+            return fused
         drawn = scores.distribution.draw(round.by_position(draft.index))
         return walk(draft, drawn, scores.distribution.units(drawn))

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from mmspec.core.distributions import Categorical, CouplesAtOnce, Distribution, couple, drawn_part, where_nodes
+from mmspec.core.kernels.fused import coupled_and_walked
 from mmspec.core.manifest import REJECTION
 from mmspec.core.noise import DraftNoise, Round
 from mmspec.core.rules.parts import parts
@@ -29,6 +30,9 @@ class Rejection:
 
     def accept(self, draft: Draft, scores: Scores, round: Round) -> Verdict:
         assert draft.index.is_chain
+        fused = coupled_and_walked(draft, scores.distribution, round)
+        if fused is not None:  # the same in two launches
+            return fused
         drawn = self._drawn(draft, scores.distribution, round)
         return walk(draft, drawn, scores.distribution.units(drawn))
 
@@ -39,19 +43,18 @@ class Rejection:
         if not last or draft.distribution is None:
             return distribution.draw(noise)
         follows = draft.valid[:, 1:]  # an invalid child is no proposal: its parent draws freely
+        if not isinstance(distribution, CouplesAtOnce | Categorical):
+            nodes = torch.arange(last, device=draft.units.device)[None]
+            coupled = couple(distribution.take(nodes), draft.distribution, draft.drafted, noise.at(nodes))
+            free = distribution.draw(noise)
+            return torch.cat([where_nodes(follows, coupled, free[:, :last]), free[:, last:]], 1)
+        proposal, follows = drawn_part(draft.distribution, follows)
+        if proposal is None:
+            return distribution.draw(noise)
         if isinstance(distribution, CouplesAtOnce):
-            proposal, follows = drawn_part(draft.distribution, follows)
-            if proposal is None:
-                return distribution.draw(noise)
             return distribution.draw_coupled(proposal, draft.drafted, follows, noise)
-        size = distribution.size if isinstance(distribution, Categorical) else 1
         drawn, order = list[Tensor](), torch.arange(draft.nodes, device=draft.units.device)[None]
-        for part in parts(len(draft.units), last, size):
-            nodes = order[:, part]
-            target, fresh = distribution.take(nodes), noise.at(nodes)
-            coupled = couple(target, draft.distribution.take(nodes), draft.drafted[:, part], fresh)
-            if draft.units.device.type == "cpu" and follows[:, part].all():  # on a GPU this would be a host sync
-                drawn.append(coupled)
-            else:
-                drawn.append(where_nodes(follows[:, part], coupled, target.draw(fresh)))
+        for part in parts(len(draft.units), last, distribution.size):
+            at, x = order[:, part], draft.drafted[:, part]
+            drawn.append(distribution.take(at).couple(proposal.take(at), x, noise.at(at), follows[:, part]))
         return torch.cat([*drawn, distribution.take(order[:, last:]).draw(noise.at(order[:, last:]))], 1)

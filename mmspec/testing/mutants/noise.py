@@ -62,6 +62,9 @@ class _OneStream:
     def substream(self, substream: Substream) -> Noise:
         return self.fresh.substream(substream) if substream is Substream.COIN else self.position
 
+    def where(self, mask: Tensor, substream: Substream) -> Noise:
+        return self.position
+
     def at(self, index: Tensor) -> Any:
         return replace(self, position=self.position.at(index), fresh=self.fresh.at(index))
 

@@ -59,9 +59,9 @@ def _shortest_of_four(original: Callable) -> Callable:
 
 
 def _independent_redraw(original: Callable) -> Callable:
-    def couple(self: Categorical, draft: Any, x: Tensor, noise: Noise) -> Tensor:
+    def couple(self: Categorical, draft: Any, x: Tensor, noise: Noise, follows: Tensor) -> Tensor:
         keep = noise.substream(Substream.COIN).uniform() * draft.of(x) < self.of(x)
-        return torch.where(keep, x, self.draw(noise.substream(Substream.RESIDUAL)))
+        return torch.where(keep & follows, x, self.draw(noise.where(follows, Substream.RESIDUAL)))
 
     return couple
 

@@ -1,0 +1,87 @@
+"""A draw at every node from logits: an exponential race, argmax of softmax(logits) / E, without the softmax.
+
+Reference: `Categorical.draw` of `Categorical.of_logits`. The race is run as argmax(logits - log E), which is the same
+up to rounding. Logits are read once, in float32, bfloat16 or float16. How the vocabulary is cut depends on its size
+only, so that a node's draw depends neither on the other nodes nor on their number.
+"""
+
+from typing import NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from mmspec.core.kernels import beside
+from mmspec.core.kernels.random import exponentials, seed_of
+
+SPAN, BLOCK = 8192, 1024
+"""Units of the vocabulary that one program takes, and at a time."""
+
+
+class Winners(NamedTuple):
+    """The best of every part of the vocabulary.
+
+    Attributes:
+        value: `[batch, node, part]` float32; -inf where a part has no unit of positive probability, NaN where the
+            node's distribution is not valid.
+        unit: `[batch, node, part]` int64.
+    """
+
+    value: Tensor
+    unit: Tensor
+
+
+@triton.jit
+def better(value, unit, top, winner):
+    """The best of a block, `value` of the ids `unit`, against the best so far; the smallest id among equals."""
+    most = tl.max(value, 0)
+    first = tl.min(tl.where(value == most, unit, 2147483647), 0)
+    wins = most > top
+    return tl.where(wins, most, top), tl.where(wins, first, winner)
+
+
+@triton.jit
+def _race(
+    logits, key, emitted, depth, values, units, vocab, nodes, row_stride, node_stride, depth_stride,
+    PARTS: tl.constexpr, SPAN: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    program, part = tl.program_id(0), tl.program_id(1)
+    row, node = program // nodes, program % nodes
+    seed = seed_of(key, row)
+    position = tl.load(emitted + row) + tl.load(depth + row * depth_stride + node)
+    start = logits + row.to(tl.int64) * row_stride + node * node_stride
+    top, winner, broken = -float("inf"), 0, 0
+    for first in range(part * SPAN, tl.minimum(part * SPAN + SPAN, vocab), BLOCK):
+        unit = first + tl.arange(0, BLOCK)
+        x = tl.load(start + unit, mask=unit < vocab, other=-float("inf")).to(tl.float32)
+        wrong = (x != x) | (x == float("inf"))  # no softmax has a value for these
+        broken += tl.sum(wrong.to(tl.int32), 0)
+        e = exponentials(seed, first, position, 0, tl.zeros_like(position), BLOCK)
+        top, winner = better(tl.where(wrong, -float("inf"), x - tl.log(e)), unit, top, winner)
+    tl.store(values + program * PARTS + part, tl.where(broken > 0, float("nan"), top))
+    tl.store(units + program * PARTS + part, winner)
+
+
+def race(logits: Tensor, key: Tensor, emitted: Tensor, depth: Tensor) -> Winners:
+    """The race by position, `[batch, node]`, in one launch.
+
+    Args:
+        logits: `[batch, node, vocab]`, after all processors and the temperature.
+        key: `[batch, 2]` int64, as in `PhiloxSource`.
+        emitted: `[batch]` int64: the position of the root's draw.
+        depth: `[batch, node]` int64, or `[1, node]`.
+    """
+    logits = logits if logits.stride(2) == 1 else logits.contiguous()
+    rows, nodes, vocab = logits.shape
+    parts = triton.cdiv(vocab, SPAN)
+    values = torch.empty(rows, nodes, parts, dtype=torch.float32, device=logits.device)
+    units = torch.empty(rows, nodes, parts, dtype=torch.int64, device=logits.device)
+    block = min(BLOCK, max(4, triton.next_power_of_2(vocab)))
+    strides = *logits.stride()[:2], nodes if len(depth) > 1 else 0
+    with beside(logits):
+        _race[(rows * nodes, parts)](
+            logits, key.contiguous(), emitted.contiguous(), depth.contiguous(), values, units, vocab, nodes, *strides,
+            PARTS=parts, SPAN=SPAN, BLOCK=block,
+        )  # fmt: skip
+    return Winners(values, units)
