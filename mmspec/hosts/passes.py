@@ -33,10 +33,12 @@ class Passes:
     Attributes:
         anatomy: The facts about the model.
         manner: How masks reach its attention.
+        rings: Whether layers with a window may keep a ring: each of them is given the mask of its window.
     """
 
     anatomy: Anatomy
     manner: Manner
+    rings: bool = False
 
     @cached_property
     def kernels(self) -> Kernels:
@@ -77,7 +79,7 @@ class Passes:
         holes = None if cache.holes is None else cache.holes[:, : cache.visible]
         exact = cache.fixed and nodes > 1 and ids.device.type == "cpu"  # elsewhere float64 costs too much
         seen = index.ancestor[:, first:], index.depth, cache.visible
-        geometry = PassGeometry(cache.length, *seen, alone, holes, exact)
+        geometry = PassGeometry(cache.length, *seen, alone, holes, exact, cache.rings)
         arguments: dict[str, Any] = {cache_name(self.anatomy.model): cache, "use_cache": True}
         if names_argument(self.anatomy.model, "logits_to_keep"):
             arguments["logits_to_keep"] = keep
