@@ -84,9 +84,12 @@ class SlotLayer(CacheLayerMixin):
         return keys, self.values.gather(2, at.expand(-1, self.values.shape[1], -1, self.values.shape[-1]))
 
     def fill(self, slots: Tensor, key_states: Tensor, value_states: Tensor) -> None:
-        """Put states of a prompt into an empty layer; slots below 0 are padding."""
+        """Put states of a prompt into an empty layer; slots below 0 are padding.
+
+        Of a layer with a window transformers holds the window, less than a ring: no two slots lie at one place.
+        """
         self.lazy_initialization(key_states, value_states)
-        # The last slot is written anew before it is read.
+        # The last place is written anew before it is read.
         self.write(torch.where(slots < 0, self.places - 1, slots), key_states, value_states)
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
@@ -125,15 +128,6 @@ class RingLayer(SlotLayer):
             return
         slots = torch.arange(start, start + nodes, device=key_states.device)
         self.write(slots.expand(len(key_states), -1), key_states, value_states)
-
-    def fill(self, slots: Tensor, key_states: Tensor, value_states: Tensor) -> None:
-        if self.places < self.ring:  # no slot reaches around the ring
-            super().fill(slots, key_states, value_states)
-            return
-        self.lazy_initialization(key_states, value_states)
-        # As many columns as places: the slots of padding, too, lie at places of their own.
-        kept = slice(-self.ring, None)
-        self.write(slots[:, kept], key_states[:, :, kept], value_states[:, :, kept])
 
 
 def in_blocks(slots: int) -> int:
