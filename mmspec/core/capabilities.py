@@ -3,6 +3,7 @@
 The core asks `isinstance(object, Capability)`. A class has a capability if it has the members; nothing is inherited.
 """
 
+from collections.abc import Sequence
 from typing import Any, Protocol, runtime_checkable
 
 from torch import Tensor, nn
@@ -47,6 +48,20 @@ class OneShape(Protocol):
 
         No shape inside a pass may depend on how far the rows are, and no kernel on measured times; how much the cache
         holds depends on prompt, limit and width only.
+        """
+        ...
+
+
+@runtime_checkable
+class LengthAware(Protocol):
+    """A target whose passes cover as much of its cache as rows are long; where asking the device would be a wait."""
+
+    def synced(self, cache: Any, emitted: Sequence[int]) -> None:
+        """Take the lengths from the loop's host sync; called after each of them.
+
+        Args:
+            cache: The target's cache of the call.
+            emitted: The units that every row has emitted. No row has committed more of them.
         """
         ...
 

@@ -16,14 +16,17 @@ ROLL_BACK = 4
 """So many drafts may be taken back."""
 
 
-def rings(layers: Sequence[Any], chunk: int, width: int) -> dict[int, int]:
-    """The places of a ring for every window among a model's cache layers.
+def rings(layers: Sequence[Any], given: Cache | None, chunk: int, width: int) -> dict[int, int]:
+    """The places of a ring for every window among a model's cache layers; none if a call needs all of their units.
 
     Args:
         layers: Empty cache layers as transformers makes them.
+        given: The cache that came with the call, or None.
         chunk: The most units of a prefill pass.
         width: The most nodes of a draft.
     """
+    if not _suffice(given, layers):
+        return {}
     slack = max(chunk, ROLL_BACK * width)
     return {window: in_blocks(window + slack) for window in windows(layers)}
 
@@ -33,13 +36,8 @@ def windows(layers: Sequence[Any]) -> set[int]:
     return {layer.sliding_window for layer in layers if isinstance(layer, DynamicSlidingWindowLayer)}
 
 
-def suffice(given: Cache | None, layers: Sequence[Any]) -> bool:
-    """Whether the cache that a call will return needs no more of a layer with a window than the window.
-
-    Args:
-        given: The cache that came with the call, or None.
-        layers: Empty cache layers as transformers makes them for the model.
-    """
+def _suffice(given: Cache | None, layers: Sequence[Any]) -> bool:
+    """Whether the cache that a call will return needs no more of a layer with a window than the window."""
     if given is None or type(given) is not DynamicCache:  # the call returns a cache that we make
         return True
     windowed = [number for number, layer in enumerate(layers) if isinstance(layer, DynamicSlidingWindowLayer)]

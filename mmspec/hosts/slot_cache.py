@@ -44,6 +44,8 @@ class SlotCache(Cache):
         capacity: The slots that are allocated now.
         free_to_read: Whether lengths are read in every pass: on the CPU, where that is no host sync.
         longest: No row has more committed units, on the host. Who makes rows longer raises it.
+        unsure: `longest` is too large by at most so many units.
+        begun: The units that every row had when its prompt was in the cache, on the host.
         length: `[batch]` int64: the committed units of every row.
         shift: `[batch]` or `[axes, batch]` int64: the position of a unit minus its slot. It is 0 if positions count
             units, and not 0 with image axes, holes in the mask, or slots that were left out.
@@ -71,7 +73,8 @@ class SlotCache(Cache):
         self.most, self.capacity = in_blocks(most), 0
         self.rings = {window: ring for window, ring in rings.items() if ring < self.most}
         self.free_to_read = device.type == "cpu"
-        self.longest = 0
+        self.longest, self.unsure = 0, 0
+        self.begun = [0] * rows
         self.length = torch.zeros(rows, dtype=torch.int64, device=device)
         self.shift = torch.zeros(rows, dtype=torch.int64, device=device)
         self.end = self.length
@@ -119,11 +122,9 @@ class SlotCache(Cache):
         elif self.fixed:
             self.visible = self.most
         elif self.longest + first + nodes > self.visible:
-            # The bound left the blocks in use: lengths are read, which is a host sync. One block more than needed is
-            # made visible, so that this does not happen again before a block's worth of units was committed.
-            if self.visible:  # before the first pass the bound is close
-                self.longest = int(self.length.max())
-            self.visible = min(self.most, in_blocks(self.longest + first + nodes) + BLOCK)
+            if self.unsure >= BLOCK:  # a host sync, where nobody told the lengths
+                self.longest, self.unsure = int(self.length.max()), 0
+            self.visible = max(self.visible, min(self.most, in_blocks(self.longest + first + nodes)))
         self.reserve(self.visible)
         if self.rings:
             self.end = torch.maximum(self.end, self.length + first + nodes)
@@ -154,6 +155,11 @@ class SlotCache(Cache):
         self.commit_states(KeptNodes.along(path, count))
         self.length = self.length + count
         self.longest += path.shape[1] + 1
+        self.unsure += path.shape[1] + 1
+
+    def synced(self, emitted: Sequence[int]) -> None:
+        """Take the lengths that the loop read: no row has committed more than what it began with and has emitted."""
+        self.longest, self.unsure = max(b + new for b, new in zip(self.begun, emitted, strict=True)), 0
 
     def roll_back(self, length: Tensor) -> None:
         """Forget the committed units behind `length [batch]`.

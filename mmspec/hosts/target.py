@@ -5,7 +5,7 @@ attention pattern of a model comes from transformers' masks, and the self-check 
 goes through the model exactly.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -64,8 +64,7 @@ class TransformersTarget:
     """
 
     offers = ATTENTION
-    keep_all = False
-    """Whether layers with a window keep all units of a call, and not the latest ones in a ring."""
+    keep_all = False  # whether layers with a window keep all units of a call, and not the latest ones in a ring
 
     def __init__(self, model: PreTrainedModel, drafting: bool = False, ops: Mapping[str, TreeOp] | None = None) -> None:
         self.anatomy = Anatomy.of(model, ops)
@@ -141,6 +140,7 @@ class TransformersTarget:
             if not self.drafting:  # a draft model need not be exact
                 with model_lock(self.model):
                     compare_calls(passes, slots, stock, given)
+        slots.begun = slots.length.tolist()
         cache = TransformersTargetCache(slots, passes, mask, earlier, plain)
         pads = prompt.padding(mask[:, mask.shape[1] - ids.shape[1] :])
         return Prefill(cache, TargetOutput(logits=logits[:, None]), ids, pads)
@@ -160,6 +160,9 @@ class TransformersTarget:
     @torch.inference_mode()
     def commit(self, cache: TransformersTargetCache, path: Tensor, count: Tensor) -> None:
         cache.slots.commit(path, count)
+
+    def synced(self, cache: TransformersTargetCache, emitted: Sequence[int]) -> None:
+        cache.slots.synced(emitted)
 
     def truncate(self, cache: TransformersTargetCache, length: Tensor) -> None:
         if cache.slots.recurrent:
@@ -205,31 +208,28 @@ class TransformersTarget:
         order = torch.arange(longest, device=sequences.device)
         last = prompt.padding(cache.mask) + lengths
         ids = sequences.gather(1, ((last - longest)[:, None] + order).clamp(min=0))
-        slots = self._slots(cache.mask, sequences.shape[1], 1)
+        slots = self._slots(cache.mask, sequences.shape[1], 1, False, {})
         prefill.prefill_chunks(cache.passes, slots, ids, (order >= longest - lengths[:, None]).long())
         return slots
 
     def _start_empty(self, passes: Passes, ids: Tensor, limit: int, width: int) -> Prefill:
         """Start a draft model in a call whose prompt has no ids; it will read the emitted units only."""
         mask = torch.ones_like(ids)
-        slots = self._slots(mask, limit, width, kept=self._rings(passes, None, 0, width))
+        slots = self._slots(mask, limit, width, False, self._rings(passes, None, 0, width))
         cache = TransformersTargetCache(slots, passes, mask)
         logits = torch.zeros(len(ids), 1, self.anatomy.vocab, dtype=torch.float32, device=ids.device)
         return Prefill(cache, TargetOutput(logits=logits), ids, mask.sum(1))
 
-    def _slots(
-        self, mask: Tensor, limit: int, width: int, fixed: bool = False, kept: Mapping[int, int] | None = None
-    ) -> SlotCache:
+    def _slots(self, mask: Tensor, limit: int, width: int, fixed: bool, kept: Mapping[int, int]) -> SlotCache:
         longest = int((mask.shape[1] - prompt.padding(mask)).max()) if mask.shape[1] else 0
         self._refuse_length(longest, limit, width)
-        return SlotCache(self.anatomy.layers(), len(mask), longest + limit + width, mask.device, fixed, kept or {})
+        return SlotCache(self.anatomy.layers(), len(mask), longest + limit + width, mask.device, fixed, kept)
 
     def _rings(self, passes: Passes, given: Cache | None, fed: int, width: int) -> dict[int, int]:
-        """The rings of a call whose prompt has `fed` columns; none if something needs all units of every layer."""
-        layers = self.anatomy.layers()
-        if self.keep_all or not passes.rings or not rings.suffice(given, layers):
+        """The rings of a call whose prompt has `fed` columns."""
+        if self.keep_all or not passes.rings:
             return {}
-        return rings.rings(layers, min(prefill.CHUNK, fed), width)
+        return rings.rings(self.anatomy.layers(), given, min(prefill.CHUNK, fed), width)
 
     def _refuse_length(self, longest: int, limit: int, width: int) -> None:
         if self.drafting:  # beyond its context a draft model drafts nothing; the call itself is possible

@@ -5,6 +5,7 @@ unconditional half of guidance reads the prompt with everything but begin-of-tex
 padding, or a negative prompt.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any
@@ -137,6 +138,7 @@ class JanusTarget:
         slots = SlotCache(self.anatomy.layers(), len(ids), capacity, ids.device, fixed)
         with model_lock(self.model):
             logits = prefill.prefill_chunks(words, slots, ids, mask)
+        slots.begun = given.tolist()
         memory = Halves(slots, rows, given)
         none = torch.zeros(rows, 0, dtype=torch.int64, device=ids.device)
         return Prefill(memory, memory.output(logits[:, None]), none, none.sum(1))
@@ -151,6 +153,9 @@ class JanusTarget:
     @torch.inference_mode()
     def commit(self, cache: Halves, path: Tensor, count: Tensor) -> None:
         cache.commit(path, count)
+
+    def synced(self, cache: Halves, emitted: Sequence[int]) -> None:
+        cache.synced(emitted)
 
     def truncate(self, cache: Halves, length: Tensor) -> None:
         cache.truncate(length)

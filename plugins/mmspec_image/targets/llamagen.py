@@ -1,5 +1,7 @@
 """LlamaGen (arXiv 2406.06525) as a target; under guidance one logical row is two physical rows with one verdict."""
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -78,6 +80,9 @@ class LlamaGenTarget:
     @torch.inference_mode()
     def commit(self, cache: Halves, path: Tensor, count: Tensor) -> None:
         cache.commit(path, count)
+
+    def synced(self, cache: Halves, emitted: Sequence[int]) -> None:
+        cache.synced(emitted)
 
     def truncate(self, cache: Halves, length: Tensor) -> None:
         cache.truncate(length)
