@@ -25,7 +25,7 @@ CEILINGS: dict[str, tuple[int, int]] = {
     "token-recycling": (1, 370),
     "draft-model": (1, 1260),
     "draft-tree": (1, 1460),
-    "rsd": (1, 2400),
+    "rsd": (1, 2350),
     "cascade": (7, 1370),
     "a drafter in Python": (1, 320),
     "auto, history processors": (1, 920),
