@@ -3,7 +3,7 @@
 The core asks `isinstance(object, Capability)`. A class has a capability if it has the members; nothing is inherited.
 """
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol, runtime_checkable
 
@@ -92,6 +92,20 @@ class Capturable(Protocol):
 
         Raises:
             ValueError: The pass cannot be captured; says why.
+        """
+        ...
+
+
+@runtime_checkable
+class LengthAware(Protocol):
+    """A target whose passes cover as much of its cache as rows are long; where asking the device would be a wait."""
+
+    def synced(self, cache: Any, emitted: Sequence[int]) -> None:
+        """Take the lengths from the loop's host sync; called after each of them.
+
+        Args:
+            cache: The target's cache of the call.
+            emitted: The units that every row has emitted. No row has committed more of them.
         """
         ...
 

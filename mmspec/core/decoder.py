@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import Tensor
 
-from mmspec.core.capabilities import Bounded, Forcing, TargetAware, TargetWrapping
+from mmspec.core.capabilities import Bounded, Forcing, LengthAware, TargetAware, TargetWrapping
 from mmspec.core.capture import Captures, Compile, checked_compile
 from mmspec.core.drafters.none import NoDraft
 from mmspec.core.fit import refuse_misfits, repeatable
@@ -189,6 +189,8 @@ class Decoder:
         deepest = self._round(state, truth, pending)
         with state.report.phase("rest"):
             state.sync()
+            if isinstance(self.target, LengthAware):
+                self.target.synced(state.cache, state.host_emitted)
         furthest_behind_first = sorted(range(state.rows), key=before.__getitem__)
         emitted = [state.host_emitted[row] - before[row] for row in furthest_behind_first]
         with contained(state, f"policy {type(self.policy).__name__}"):

@@ -50,6 +50,9 @@ class DrawnNoise:
             raise ValueError("noise that was drawn before the round has one substream, that of units")
         return self
 
+    def where(self, mask: Tensor, substream: Substream) -> Noise:
+        return self.substream(substream)  # which says that there is no other
+
     def at(self, index: Tensor) -> Noise:
         raise ValueError("noise that was drawn before the round is addressed by position alone")
 

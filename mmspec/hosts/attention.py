@@ -69,6 +69,8 @@ def packed_attention(
     geometry, dtype = present(), query.dtype
     if geometry is not None and geometry.exact:
         query, key, value = query.double(), key.double(), value.double()
+        if attention_mask is not None and attention_mask.is_floating_point():  # terms that the model made of the mask
+            attention_mask = attention_mask.double()
     group = heads // key.shape[1]
     # Plain reshapes: in every layer of every pass, parsing a pattern would cost as much as the attention itself.
     packed = query.reshape(batch, key.shape[1], group * nodes, width)

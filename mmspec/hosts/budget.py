@@ -32,6 +32,7 @@ class BudgetedTarget:
         if not 0 <= sinks < budget:
             raise ValueError(f"sinks must be at least 0 and fewer than the budget of {budget} slots, got {sinks}")
         self.target, self.budget, self.sinks = target, budget, sinks
+        target.keep_all = True  # the sinks, too
         self.offers = target.offers | {"live"}
         self.vocab = target.vocab
         self.context = target.context

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from mmspec.core.tree import TreeIndex
 from mmspec.core.types import Draft, TargetOutput
+from mmspec.hosts.buffer_cache import BufferCache
 from mmspec.hosts.passes import Passes
-from mmspec.hosts.slot_cache import SlotCache
 from mmspec.hosts.tree_op import Branches
 
 
@@ -26,7 +26,7 @@ class CapturedTransformersPass:
         index: The tree of every pass; None: each pass brings its own.
     """
 
-    def __init__(self, passes: Passes, slots: SlotCache, nodes: int, index: TreeIndex | None) -> None:
+    def __init__(self, passes: Passes, slots: BufferCache, nodes: int, index: TreeIndex | None) -> None:
         self.passes, self.slots, self.nodes = passes, slots, nodes
         self._branches = None if index is None else Branches.of(index)
         if self._branches is not None and slots.recurrent:
@@ -39,9 +39,8 @@ class CapturedTransformersPass:
 
     @contextmanager
     def ready(self) -> Iterator[None]:
-        # Eager passes may have run over the same cache; traced code holds to these two.
-        self.slots.start, self.slots.visible = None, self.slots.most
         passes, slots = self.passes, self.slots
+        slots.hold_still()
         units = len(slots.length) * self.nodes
         with passes.ready(), passes.experts.decoding(units, slots.length.device.type, True):
             yield
@@ -56,5 +55,4 @@ class CapturedTransformersPass:
         return TargetOutput(logits=self.passes.forward(slots, draft.units, geometry, arguments, branches))
 
     def commit(self, path: Tensor, count: Tensor) -> None:
-        self.slots.keep(path, count)
-        self.slots.length.add_(count)
+        self.slots.commit_static(path, count)

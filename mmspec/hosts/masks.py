@@ -5,10 +5,10 @@ transformers calls a mask function for every kind of layer and passes it the kin
 on cache slots, and intersects it with the tree. So every pattern that transformers can express holds in a tree.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -33,6 +33,8 @@ class PassGeometry:
         visible: The number of slots that attention covers.
         alone: Whether every row has one node, which sees every visible slot.
         holes: `[batch, visible]` bool: committed slots that are masked for every node; or None.
+        rings: The places of a ring for every window whose layers keep one (`mmspec.hosts.slot_layer`).
+        ring: The places of the ring that this geometry is about, so that slots lie around it; 0: slots lie in order.
         exact: Whether attention sums in float64: a node of a tree has gaps between the slots of its path, which change
             the order of sums; rounded to the model's dtype, sums in float64 do not show it.
     """
@@ -44,7 +46,10 @@ class PassGeometry:
     alone: bool = False
     holes: Tensor | None = None
     exact: bool = False
+    rings: Mapping[int, int] = field(default_factory=dict)
+    ring: int = 0
     _repeated: list[tuple[Tensor, int, Tensor]] = field(default_factory=list)
+    _around: "dict[int, PassGeometry]" = field(default_factory=dict)
 
     @once
     def tree(self) -> Tensor:
@@ -66,12 +71,22 @@ class PassGeometry:
 
     @once
     def _slot(self) -> Tensor:
-        return torch.arange(self.visible, device=self.length.device)
+        """The slot at every place that attention covers: `[1, visible]`, or `[batch, visible]` around a ring."""
+        place = torch.arange(self.visible, device=self.length.device)[None]
+        if not self.ring:
+            return place
+        last = self.length[:, None] + self.depth.shape[1] - 1
+        return last - (last - place) % self.ring  # the latest slot at a place; below 0 if there was none
 
     @once
     def _committed(self) -> Tensor:
         committed = self._slot < self.length[:, None]
-        return committed if self.holes is None else committed & ~self.holes
+        if self.ring:
+            committed = committed & (self._slot >= 0)
+        if self.holes is None:
+            return committed
+        here = self._slot.expand(len(self.length), -1).clamp(0, self.holes.shape[1] - 1)
+        return committed & ~(self.holes.gather(1, here) if self.ring else self.holes)
 
     @once
     def _node(self) -> Tensor:
@@ -91,6 +106,15 @@ class PassGeometry:
         batch = torch.arange(len(self.length), device=self.length.device)[:, None, None, None]
         head = torch.zeros_like(batch)
         return self.tree & pattern(batch, head, self.query[:, None, :, None], self.key[:, None, None, :])
+
+    def around(self, window: int | None) -> "PassGeometry":
+        """The geometry of the layers with a window: another one if their slots lie around a ring, and reach around."""
+        ring = 0 if window is None else self.rings.get(window, 0)
+        if not 0 < ring < self.visible:
+            return self
+        if ring not in self._around:
+            self._around[ring] = replace(self, visible=ring, ring=ring, _repeated=[], _around={})
+        return self._around[ring]
 
     def repeated(self, mask: Tensor, group: int) -> Tensor:
         """A mask of this pass, repeated for every query of a group; cached, because layers of one kind share it.
@@ -141,7 +165,7 @@ def tree_mask(mask_function: Callable[..., Tensor], local_size: int | None = Non
     assert geometry is not None, "the attention 'mmspec' is used outside a pass of mmspec"
     if geometry.alone and (mask_function is causal_mask_function or geometry.visible <= (local_size or 0)):
         return None
-    return geometry.within(mask_function)
+    return geometry.around(local_size).within(mask_function)
 
 
 AttentionMaskInterface.register(NAME, tree_mask)

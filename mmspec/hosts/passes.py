@@ -37,10 +37,12 @@ class Passes:
     Attributes:
         anatomy: The facts about the model.
         manner: How masks reach its attention.
+        rings: Whether layers with a window may keep a ring: each of them is given the mask of its window.
     """
 
     anatomy: Anatomy
     manner: Manner
+    rings: bool = False
 
     @once
     def kernels(self) -> Kernels:
@@ -114,7 +116,9 @@ class Passes:
         holes = None if cache.holes is None else cache.holes[:, : cache.visible]
         nodes = index.nodes - first
         exact = cache.fixed and nodes > 1 and cache.length.device.type == "cpu"  # elsewhere float64 costs too much
-        return PassGeometry(cache.length, index.ancestor[:, first:], index.depth, cache.visible, alone, holes, exact)
+        return PassGeometry(
+            cache.length, index.ancestor[:, first:], index.depth, cache.visible, alone, holes, exact, cache.rings
+        )
 
     def arguments(self, cache: SlotCache, depth: Tensor, valid: Tensor | None, keep: Tensor | int) -> dict[str, Any]:
         """The arguments of the model's forward beside ids and mask, for nodes at `depth [batch, node]`."""

@@ -84,11 +84,23 @@ def prefill_chunks(passes: Passes, cache: SlotCache, ids: Tensor, mask: Tensor) 
         result = own if result is None else torch.where(inside[:, None], own, result)
         nodes = torch.arange(chunk.shape[1], device=ids.device).expand(len(ids), -1)
         cache.commit_states(KeptNodes(nodes, (lengths - first).clamp(0, chunk.shape[1])))
-        cache.length = cache.length + chunk.shape[1]
+        end = first + chunk.shape[1]
+        # A ring would lose a shorter row's units if the passes behind its end went on writing there.
+        cache.length = present + (lengths.clamp(max=end) if cache.rings else end)
         cache.longest += chunk.shape[1]
     assert result is not None
     cache.length = present + lengths
     return result
+
+
+def append(passes: Passes, cache: SlotCache, units: Tensor, count: Tensor) -> None:
+    """Append the first `count [batch]` of the units `[batch, n]` to rows that may differ in length."""
+    cache.scratch = False
+    for first in range(0, units.shape[1], cache.most_nodes):
+        piece = units[:, first : first + cache.most_nodes]
+        order, left = torch.arange(piece.shape[1], device=units.device), (count - first).clamp(0, piece.shape[1])
+        passes(cache, piece, TreeIndex.chain(piece.shape[1], units.device), valid=order < left[:, None])
+        cache.commit(order[1:].expand(len(piece), -1), left)
 
 
 def continue_from(passes: Passes, cache: SlotCache, ids: Tensor, given: Cache, mask: Tensor) -> tuple[Tensor, Tensor]:
@@ -136,7 +148,6 @@ def adopt(cache: SlotCache, filled: Cache, mask: Tensor, following: Tensor) -> N
     columns, pads = mask.shape[1], padding(mask)
     cache.reserve(columns + 1)
     slots = torch.arange(columns, device=mask.device) - pads[:, None]
-    slots = torch.where(slots < 0, cache.capacity - 1, slots)  # overwritten before it is read
     # A cache that was made without a config has no layers for those that only read others' keys.
     for layer, source in zip(cache.layers, filled.layers, strict=False):
         if getattr(source, "keys", None) is None or not source.keys.numel():
@@ -147,13 +158,15 @@ def adopt(cache: SlotCache, filled: Cache, mask: Tensor, following: Tensor) -> N
                 f"drafts cannot be verified behind this prompt: a layer keeps {stored} keys for {columns} tokens, as "
                 "layers do that look at pictures; disable() first"
             )
-        layer.lazy_initialization(source.keys, source.values)
-        layer.write(slots[:, columns - stored :], source.keys, source.values)
+        layer.fill(slots[:, columns - stored :], source.keys, source.values)
     cache.length, cache.longest = columns - pads, columns
     cache.shift = following - cache.length
+    if cache.rings:
+        cache.end = cache.length
+    last = cache.capacity - 1
     holes = torch.zeros(len(mask), cache.capacity, dtype=torch.bool, device=mask.device)
-    holes = holes.scatter_(1, slots, mask == 0)
-    holes[:, -1] = False  # it took the padding, and will be a unit's slot when the cache grows
+    holes = holes.scatter_(1, torch.where(slots < 0, last, slots), mask == 0)
+    holes[:, last] = False  # it took the padding, and will be a unit's slot when the cache grows
     for number, recurrent in cache.recurrent.items():
         recurrent.adopt("conv", filled.layers[number].conv_states)
         recurrent.adopt("recurrent", filled.layers[number].recurrent_states)

@@ -12,10 +12,13 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache
 
+from mmspec.core.out_of_memory import out_of_memory
 from mmspec.core.tree import TreeIndex
 from mmspec.hosts.anatomy import Anatomy
-from mmspec.hosts.passes import Passes, cache_name, names_argument
+from mmspec.hosts.passes import Manner, Passes, cache_name, names_argument
+from mmspec.hosts.rings import windows
 from mmspec.hosts.slot_cache import SlotCache
+from mmspec.hosts.slot_layer import BLOCK, in_blocks
 
 PARENTS = (-1, 0, 0, 1, 1, 2, 3, 5)
 LEAVES = (4, 6, 7)
@@ -59,7 +62,11 @@ class ReferencePaths:
         return float((alone - self.chains[0][-len(alone) :]).abs().max())
 
     def distance(self, passes: Passes) -> float:
-        """The largest difference between the logits of `passes` over tree and chains and the reference."""
+        """The largest difference between the logits of `passes` over tree and chains and the reference.
+
+        If `passes` may have rings, windowed layers keep rings that hold the whole text, and attention covers more
+        slots than they have: a layer that is given another mask than that of its window fails.
+        """
         index = TreeIndex.static(PARENTS, self.ids.device)
         cache, logits = self._drafted(passes, index, 0)
         off = max(float((logits[0, leaf] - whole).abs().max()) for leaf, whole in self.tree.items())
@@ -70,6 +77,17 @@ class ReferencePaths:
         if cache.recurrent:
             off = max(off, self._committed(passes, cache))
         return off if off == off else float("inf")
+
+    def allow_rings(self, manner: Manner, tolerance: float) -> bool:
+        """Whether the model has layers with a window, each of which is given the mask of its window."""
+        if manner != "interface" or not windows(self.anatomy.layers()):
+            return False
+        try:
+            return self.distance(Passes(self.anatomy, manner, rings=True)) <= tolerance
+        except Exception as error:  # masks and keys do not fit together
+            if out_of_memory(error):
+                raise
+            return False
 
     def _committed(self, passes: Passes, cache: SlotCache) -> float:
         """The largest difference after a commit of one path in the first row and of nothing in the second."""
@@ -85,7 +103,10 @@ class ReferencePaths:
 
     def _drafted(self, passes: Passes, index: TreeIndex, shift: int) -> tuple[SlotCache, Tensor]:
         """A cache with the prompt and a shorter one, and logits `[2, node, vocab]` of a draft behind each of them."""
-        cache = SlotCache(self.anatomy.layers(), 2, len(self.ids) + 2 * index.nodes, self.ids.device)
+        layers, most = self.anatomy.layers(), len(self.ids) + 2 * index.nodes
+        kept = dict.fromkeys(windows(layers), in_blocks(most)) if passes.rings else {}
+        more = BLOCK if kept else 0
+        cache = SlotCache(layers, 2, most + more, self.ids.device, bool(kept), kept)
         cache.shift = cache.shift + shift
         prompts = torch.stack([self.ids, self.ids.roll(-MISSING)])
         passes(cache, prompts, TreeIndex.chain(len(self.ids), self.ids.device))

@@ -53,12 +53,14 @@ class Finding:
         error: The largest difference of logits, for the manner with the smallest one.
         tolerance: The largest difference that is allowed.
         trouble: The reason of the refusal if it is not `error`; else "".
+        rings: Whether layers with a window may keep a ring.
     """
 
     manner: Manner | None
     error: float = 0.0
     tolerance: float = 0.0
     trouble: str = ""
+    rings: bool = False
 
 
 _sound: ResultsByModel[Finding] = ResultsByModel()
@@ -84,7 +86,7 @@ def checked(anatomy: Anatomy, whole: nn.Module | None = None) -> Passes:
         finding = results.get(key) or examine(anatomy)
         if finding.manner is not None:
             results[key] = finding
-            return Passes(anatomy, finding.manner)
+            return Passes(anatomy, finding.manner, finding.rings)
     slots = "alibi" in model.config.to_json_string(use_diff=False) or model.config.model_type in ("bloom", "mpt")
     hint = "; it measures distance by cache slot (ALiBi), which a tree breaks" if slots else _undeclared(anatomy)
     if autocast_dtype(model) is not None:
@@ -134,7 +136,7 @@ def _compare(anatomy: Anatomy, draw: int) -> Finding:
             trouble = trouble or f"its tree pass failed ({_in_a_line(error)})"
             continue
         if distance <= tolerance:
-            return Finding(manner, distance, tolerance)
+            return Finding(manner, distance, tolerance, rings=paths.allow_rings(manner, tolerance))
         worst = min(worst, distance)
     return Finding(None, worst, tolerance, "" if worst < float("inf") else trouble)
 

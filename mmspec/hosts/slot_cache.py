@@ -3,88 +3,28 @@
 Rows are left-aligned. The nodes of a draft are written behind a row's committed units (`length[row] + node`). Attention
 sees committed units and a node's ancestors. A commit gathers the accepted path to the front, in place. Slots are
 allocated as rows become longer, in whole blocks and at least twice as many as before, so that a call that may become
-long and does not needs little memory. Sliding windows are applied by the mask alone: every layer is stored at full
-length, so that it can be rolled back. Layers that read another layer's keys (Gemma 3n, Gemma 4) own no slots. Recurrent
-layers (`mmspec.hosts.recurrent`) keep one state per row; a layer may have both keys and a state.
+long and does not needs little memory. Layers with a window may keep the latest slots in a ring
+(`mmspec.hosts.slot_layer`). Layers that read another layer's keys (Gemma 3n, Gemma 4) own no slots. Recurrent layers
+(`mmspec.hosts.recurrent`) keep one state per row; a layer may have both keys and a state.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import torch
 from torch import Tensor
-from transformers.cache_utils import Cache, CacheLayerMixin, DynamicLayer, LinearAttentionCacheLayerMixin
+from transformers.cache_utils import (
+    Cache,
+    DynamicLayer,
+    DynamicSlidingWindowLayer,
+    LinearAttentionCacheLayerMixin,
+)
 
 from mmspec.core import kernels
 from mmspec.hosts.recurrent import RecurrentLayer
+from mmspec.hosts.slot_layer import BLOCK, RingLayer, SlotLayer, in_blocks
 from mmspec.hosts.tree_op import Branches, KeptNodes, TreeOp
-
-BLOCK = 64
-"""Slots are allocated, and attended over, in multiples of so many."""
-SMALLEST_BUCKET = 256
-"""The fewest slots of a captured pass."""
-
-
-class SlotLayer(CacheLayerMixin):
-    """Keys and values of one layer: `[batch, heads, slots, width]`."""
-
-    is_compileable = True
-    is_sliding = False
-    is_croppable = False
-
-    def __init__(self, owner: "SlotCache") -> None:
-        super().__init__()
-        self.owner = owner
-
-    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
-        batch, heads, _, width = key_states.shape
-        self.keys = key_states.new_zeros(batch, heads, self.owner.capacity, width)
-        self.values = value_states.new_zeros(batch, heads, self.owner.capacity, value_states.shape[-1])
-        self.is_initialized = True
-
-    def grow(self, capacity: int) -> None:
-        """Copy keys and values into larger tensors."""
-        self.keys, self.values = _longer(self.keys, capacity), _longer(self.values, capacity)
-
-    def load(self, other: "SlotLayer") -> None:
-        """Copy the keys and values of another layer, which has at most as many slots."""
-        if not self.is_initialized:
-            with torch.inference_mode(False):
-                self.lazy_initialization(other.keys, other.values)
-        self.keys.narrow(2, 0, other.keys.shape[2]).copy_(other.keys)
-        self.values.narrow(2, 0, other.values.shape[2]).copy_(other.values)
-
-    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
-        if not self.is_initialized:
-            self.lazy_initialization(key_states, value_states)
-        owner = self.owner
-        if owner.start is not None:
-            self.keys.narrow(2, owner.start, key_states.shape[2]).copy_(key_states)
-            self.values.narrow(2, owner.start, key_states.shape[2]).copy_(value_states)
-        else:
-            self.write(owner.slots, key_states, value_states)
-        return self.keys.narrow(2, 0, owner.visible), self.values.narrow(2, 0, owner.visible)
-
-    def write(self, slots: Tensor, key_states: Tensor, value_states: Tensor) -> None:
-        """Put states `[batch, heads, n, width]` into slots `[batch, n]`."""
-        at = slots.to(self.keys.device)[:, None, :, None]  # a model may be spread over devices, layer by layer
-        self.keys.scatter_(2, at.expand_as(key_states), key_states)
-        self.values.scatter_(2, at.expand_as(value_states), value_states)
-
-    def read(self, slots: Tensor) -> tuple[Tensor, Tensor]:
-        """Keys and values of slots `[batch, n]`: `[batch, heads, n, width]` each."""
-        at = slots.to(self.keys.device)[:, None, :, None]
-        keys = self.keys.gather(2, at.expand(-1, self.keys.shape[1], -1, self.keys.shape[-1]))
-        return keys, self.values.gather(2, at.expand(-1, self.values.shape[1], -1, self.values.shape[-1]))
-
-    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        return self.owner.visible, 0
-
-    def get_seq_length(self) -> int:
-        return self.owner.visible
-
-    def get_max_length(self) -> int:
-        return self.owner.most
 
 
 class SlotCache(Cache):
@@ -97,12 +37,16 @@ class SlotCache(Cache):
         most: The slots needed for prompt, new units and one draft; rounded up to whole blocks.
         device: The device of the model's inputs.
         fixed: Whether the shapes of passes must not depend on how far the rows are.
+        rings: The places of a ring for every window (`mmspec.hosts.rings`); a layer whose window has none
+            keeps all slots, and so does one whose ring would be as long as the call.
 
     Attributes:
         most: The slots that are never exceeded.
         capacity: The slots that are allocated now.
         free_to_read: Whether lengths are read in every pass: on the CPU, where that is no host sync.
         longest: No row has more committed units, on the host. Who makes rows longer raises it.
+        unsure: `longest` is too large by at most so many units.
+        begun: The units that every row had when its prompt was in the cache, on the host.
         length: `[batch]` int64: the committed units of every row.
         shift: `[batch]` or `[axes, batch]` int64: the position of a unit minus its slot. It is 0 if positions count
             units, and not 0 with image axes, holes in the mask, or slots that were left out.
@@ -111,20 +55,30 @@ class SlotCache(Cache):
         start: The first slot that the present pass writes, if it is the same for all rows; else None.
         slots: `[batch, node]` int64: the slots that the present pass writes, if `start` is None.
         visible: The number of slots that the present pass attends over.
+        end: `[batch]` int64: the slot behind the last one that any pass wrote; counted where there are rings.
         scratch: Whether the last pass was over a tree, so that a commit must gather the accepted nodes.
         recurrent: The recurrent layers by layer number.
         running: The recurrent layer that called the cache last in this pass.
-        in_place: Whether every tensor keeps its address, because a captured pass reads it.
     """
 
-    def __init__(self, layers: Sequence[Any], rows: int, most: int, device: torch.device, fixed: bool = False) -> None:
+    def __init__(
+        self,
+        layers: Sequence[Any],
+        rows: int,
+        most: int,
+        device: torch.device,
+        fixed: bool = False,
+        rings: Mapping[int, int] = MappingProxyType({}),
+    ) -> None:
         self.fixed = fixed
-        self.in_place = False
-        self.most, self.capacity = _blocks(most), 0
+        self.most, self.capacity = in_blocks(most), 0
+        self.rings = {window: ring for window, ring in rings.items() if ring < self.most}
         self.free_to_read = device.type == "cpu"
-        self.longest = 0
+        self.longest, self.unsure = 0, 0
+        self.begun = [0] * rows
         self.length = torch.zeros(rows, dtype=torch.int64, device=device)
         self.shift = torch.zeros(rows, dtype=torch.int64, device=device)
+        self.end = self.length
         self.holes: Tensor | None = None
         self.slots = self.length[:, None]
         self.start: int | None = None
@@ -134,13 +88,22 @@ class SlotCache(Cache):
         self.recurrent = {i: RecurrentLayer() for i in stateful}
         self.running: RecurrentLayer | None = None
         alone = {i: layer for i, layer in self.recurrent.items() if not isinstance(layers[i], DynamicLayer)}
-        slotted = [SlotLayer(self) if isinstance(layer, DynamicLayer) else layer for layer in layers]
+        slotted = [self._slotted(layer) if isinstance(layer, DynamicLayer) else layer for layer in layers]
         super().__init__(layers=[alone.get(i, layer) for i, layer in enumerate(slotted)])
+
+    def _slotted(self, layer: DynamicLayer) -> SlotLayer:
+        window = layer.sliding_window if isinstance(layer, DynamicSlidingWindowLayer) else None
+        return RingLayer(self, self.rings[window]) if window in self.rings else SlotLayer(self)
 
     @property
     def owning(self) -> list[SlotLayer]:
         """The layers that hold keys."""
         return [layer for layer in self.layers if isinstance(layer, SlotLayer) and layer.is_initialized]
+
+    @property
+    def most_nodes(self) -> int:
+        """The most nodes of a pass: what rings hold beside their windows."""
+        return min((ring - window for window, ring in self.rings.items()), default=self.most)
 
     def open(self, first: int, nodes: int) -> None:
         """Begin a pass over the nodes `first … first + nodes - 1` of every row's draft."""
@@ -155,28 +118,26 @@ class SlotCache(Cache):
             uniform = min(lengths) == self.longest and used <= self.most
             self.start = lengths[0] + first if uniform else None
             # A single node sees all used slots and needs no mask; else whole blocks keep the masks' shapes equal.
-            blocks = self.most if self.fixed else min(self.most, _blocks(used))
+            blocks = self.most if self.fixed else min(self.most, in_blocks(used))
             self.visible = used if uniform and nodes == 1 else blocks
         elif self.fixed:
             self.visible = self.most
         elif self.longest + first + nodes > self.visible:
-            # The bound left the blocks in use: lengths are read, which is a host sync. One block more than needed is
-            # made visible, so that this does not happen again before a block's worth of units was committed.
-            if self.visible:  # before the first pass the bound is close
-                self.longest = int(self.length.max())
-            self.visible = min(self.most, _blocks(self.longest + first + nodes) + BLOCK)
+            if self.unsure >= BLOCK:  # a host sync, where nobody told the lengths
+                self.longest, self.unsure = int(self.length.max()), 0
+            self.visible = max(self.visible, min(self.most, in_blocks(self.longest + first + nodes)))
         self.reserve(self.visible)
+        if self.rings:
+            self.reach(first + nodes)
         if self.start is None:
-            self._place(first, nodes)
+            self.place(first, nodes)
 
-    def open_static(self, nodes: int) -> None:
-        """`open` for a pass over all slots, whose shapes do not depend on lengths; torch can trace it."""
-        self.running = None
-        for layer in self.recurrent.values():
-            layer.open()
-        self._place(0, nodes)
+    def reach(self, nodes: int) -> None:
+        """Passes have written so many slots behind the committed ones."""
+        self.end = torch.maximum(self.end, self.length + nodes)
 
-    def _place(self, first: int, nodes: int) -> None:
+    def place(self, first: int, nodes: int) -> None:
+        """Let the pass write behind the committed slots, where that is not the same for all rows."""
         slots = self.length[:, None] + torch.arange(first, first + nodes, device=self.length.device)
         # Invalid nodes may lie beyond the end; they are written into the last slot, which is never committed.
         self.slots = slots.clamp(max=self.most - 1)
@@ -185,9 +146,9 @@ class SlotCache(Cache):
         """Allocate at least so many slots (never more than `most`)."""
         if slots <= self.capacity:
             return
-        self.capacity = min(self.most, max(_blocks(slots), 2 * self.capacity))
+        self.capacity = min(self.most, max(in_blocks(slots), 2 * self.capacity))
         for layer in self.owning:
-            layer.grow(self.capacity)
+            layer.grow()
         if self.holes is not None:
             self.holes = torch.nn.functional.pad(self.holes, (0, self.capacity - self.holes.shape[1]))
 
@@ -196,13 +157,11 @@ class SlotCache(Cache):
         self.keep(path, count)
         self.set_length(self.length + count)
         self.longest += path.shape[1] + 1
+        self.unsure += path.shape[1] + 1
 
     def set_length(self, length: Tensor) -> None:
-        """Let every row have its first `length [batch]` units."""
-        if self.in_place:
-            self.length.copy_(length)
-        else:
-            self.length = length
+        """Let every row have its first `length [batch]` slots."""
+        self.length = length
 
     def keep(self, path: Tensor, count: Tensor) -> None:
         """`commit` without the lengths."""
@@ -216,48 +175,23 @@ class SlotCache(Cache):
                 layer.write(destination, *layer.read(source))
         self.commit_states(KeptNodes.along(path, count))
 
-    def empty_bucket(self, layers: Sequence[Any]) -> "SlotCache":
-        """An empty cache for the same rows, with slots for all calls of this one's bucket.
+    def synced(self, emitted: Sequence[int]) -> None:
+        """Take the lengths that the loop read: no row has committed more than what it began with and has emitted."""
+        self.longest, self.unsure = max(b + new for b, new in zip(self.begun, emitted, strict=True)), 0
 
-        Args:
-            layers: As in the class.
+    def roll_back(self, length: Tensor) -> None:
+        """Forget the committed units behind `length [batch]`.
+
+        Raises:
+            ValueError: A layer with a window has dropped slots that the window of the next unit reaches.
         """
-        with torch.inference_mode(False):
-            own = SlotCache(layers, len(self.length), self.bucket, self.length.device, fixed=True)
-        own.in_place = True
-        return own
-
-    @property
-    def bucket(self) -> int:
-        """The slots, rounded up to a power of two: few buckets, so that few passes are captured."""
-        return max(SMALLEST_BUCKET, 1 << (self.most - 1).bit_length())
-
-    @property
-    def captured_shape(self) -> tuple[Any, ...]:
-        """What two caches of a model share if one captured pass can serve both."""
-        first = next(iter(self.owning), None)
-        held = None if first is None else (first.keys.dtype, first.keys.device)
-        return len(self.length), self.bucket, self.holes is None, self.shift.shape, held
-
-    def load(self, other: "SlotCache") -> None:
-        """Copy what another cache of the same layers holds into this one, in place where this one holds something.
-
-        Args:
-            other: A cache with as many rows, and at most as many slots.
-        """
-        pairs = [(mine, its) for mine, its in zip(self.layers, other.layers, strict=True)]
-        self.reserve(self.most)
-        for mine, its in pairs:
-            if isinstance(mine, SlotLayer) and isinstance(its, SlotLayer) and its.is_initialized:
-                mine.load(its)
-        for number, layer in self.recurrent.items():
-            layer.load(other.recurrent[number])
-        self.length.copy_(other.length)
-        self.shift = _written(self.shift, other.shift)
-        if other.holes is not None:
-            padded = torch.nn.functional.pad(other.holes, (0, self.most - other.holes.shape[1]))
-            self.holes = _written(self.holes, padded)
-        self.start, self.visible = None, self.most
+        for window, ring in self.rings.items():
+            if bool(((length - window + 1).clamp(min=0) < self.end - ring).any()):
+                raise ValueError(
+                    f"a call cannot go back to {length.tolist()} units: layers with a window of {window} keep {ring} "
+                    f"units, and passes have reached {self.end.tolist()}"
+                )
+        self.set_length(length)
 
     def commit_states(self, kept: KeptNodes) -> None:
         """Advance every recurrent state over the kept nodes of the last pass; keys are not moved."""
@@ -311,24 +245,3 @@ def moved_at_once(layers: Sequence[SlotLayer], length: Tensor, path: Tensor, cou
 
     move_accepted(states, length, path, count)
     return True
-
-
-def _blocks(slots: int) -> int:
-    """So many slots, rounded up to whole blocks."""
-    return -(-slots // BLOCK) * BLOCK
-
-
-def _longer(states: Tensor, capacity: int) -> Tensor:
-    """States `[batch, heads, slots, width]` with more slots, which are 0."""
-    with torch.inference_mode(False):  # a cache that grew in a pass is written outside of inference mode, too
-        longer = states.new_zeros(*states.shape[:2], capacity, states.shape[3])
-    longer.narrow(2, 0, states.shape[2]).copy_(states)
-    return longer
-
-
-def _written(mine: Tensor | None, values: Tensor) -> Tensor:
-    """`values` in a tensor of ours: the one that there is if it has their shape, so that its address stays."""
-    if mine is None or mine.shape != values.shape:
-        with torch.inference_mode(False):
-            return values.clone()
-    return mine.copy_(values)

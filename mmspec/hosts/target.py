@@ -5,7 +5,7 @@ attention pattern of a model comes from transformers' masks, and the self-check 
 goes through the model exactly.
 """
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,9 +15,10 @@ from transformers import Cache, DynamicCache, PreTrainedModel
 
 from mmspec.core.tree import TreeIndex
 from mmspec.core.types import Draft, Prefill, TargetOutput
-from mmspec.hosts import prefill, prompt
+from mmspec.hosts import prefill, prompt, rings
 from mmspec.hosts.anatomy import Anatomy
 from mmspec.hosts.attention import model_lock
+from mmspec.hosts.buffer_cache import BufferCache, captured_shape
 from mmspec.hosts.captured_pass import CapturedTransformersPass
 from mmspec.hosts.devices import half_on_gpu
 from mmspec.hosts.export import export, refuse_cache
@@ -25,7 +26,8 @@ from mmspec.hosts.linear import renew
 from mmspec.hosts.offers import ATTENTION, RECURRENT
 from mmspec.hosts.passes import Passes, cache_name
 from mmspec.hosts.self_check import checked, compare_calls
-from mmspec.hosts.slot_cache import BLOCK, SlotCache
+from mmspec.hosts.slot_cache import SlotCache
+from mmspec.hosts.slot_layer import BLOCK
 from mmspec.hosts.stock_generate import StockGenerate
 from mmspec.hosts.train_mode import refuse_training
 from mmspec.hosts.tree_op import TreeOp
@@ -65,6 +67,7 @@ class TransformersTarget:
     """
 
     offers = ATTENTION
+    keep_all = False  # whether layers with a window keep all units of a call, and not the latest ones in a ring
 
     def __init__(self, model: PreTrainedModel, drafting: bool = False, ops: Mapping[str, TreeOp] | None = None) -> None:
         self.anatomy = Anatomy.of(model, ops)
@@ -124,22 +127,24 @@ class TransformersTarget:
         earlier = given.get("past_key_values")
         refuse_cache(self.anatomy, cache_name(self.model), earlier)
         plain = prefill.is_plain(given, mask)
+        kept = self._rings(passes, earlier, mask.shape[1], width)
         if plain:
-            slots = self._slots(mask, limit, width, fixed)
+            slots = self._slots(mask, limit, width, fixed, kept)
             logits = prefill.prefill_chunks(passes, slots, ids, mask)
         elif self.anatomy.ops and earlier is not None and prefill.holds_units(earlier):
-            slots = self._slots(mask, limit, width, fixed)
+            slots = self._slots(mask, limit, width, fixed, kept)
             logits, mask = prefill.continue_from(passes, slots, ids, earlier, mask)
         else:
             with model_lock(self.model):
                 stock = StockGenerate(self.anatomy, ids, given)
                 following = stock.following()
             logits, mask = stock.logits, stock.mask
-            slots = self._slots(mask, limit, width, fixed)
+            slots = self._slots(mask, limit, width, fixed, kept)
             prefill.adopt(slots, stock.cache, mask, following)
             if not self.drafting:  # a draft model need not be exact
                 with model_lock(self.model):
                     compare_calls(passes, slots, stock, given)
+        slots.begun = slots.length.tolist()
         cache = TransformersTargetCache(slots, passes, mask, earlier, plain)
         pads = prompt.padding(mask[:, mask.shape[1] - ids.shape[1] :])
         return Prefill(cache, TargetOutput(logits=logits[:, None]), ids, pads)
@@ -147,6 +152,7 @@ class TransformersTarget:
     @torch.inference_mode()  # a tenth faster than no_grad for small models
     def verify(self, cache: TransformersTargetCache, draft: Draft, first: int = 0) -> TargetOutput:
         slots = cache.slots
+        assert draft.index.nodes <= slots.most_nodes, "a draft is wider than the call was begun for"
         slots.scratch = not draft.index.is_chain
         if first and slots.recurrent:  # recurrent layers keep no state per node, so that all nodes run again
             whole = self.verify(cache, draft)
@@ -161,17 +167,21 @@ class TransformersTarget:
         cache.slots.commit(path, count)
 
     def capture_key(self, cache: TransformersTargetCache) -> Hashable:
-        return cache.slots.captured_shape
+        return captured_shape(cache.slots)
 
     def captured_pass(
         self, cache: TransformersTargetCache, nodes: int, index: TreeIndex | None
     ) -> CapturedTransformersPass:
-        return CapturedTransformersPass(cache.passes, cache.slots.empty_bucket(self.anatomy.layers()), nodes, index)
+        slots = BufferCache(self.anatomy.layers(), cache.slots)
+        return CapturedTransformersPass(cache.passes, slots, nodes, index)
+
+    def synced(self, cache: TransformersTargetCache, emitted: Sequence[int]) -> None:
+        cache.slots.synced(emitted)
 
     def truncate(self, cache: TransformersTargetCache, length: Tensor) -> None:
         if cache.slots.recurrent:
             raise NotImplementedError("a recurrent layer keeps its last state only; it cannot go back")
-        cache.slots.set_length(length)
+        cache.slots.roll_back(length)
 
     @torch.no_grad()
     def export(self, cache: TransformersTargetCache, sequences: Tensor, emitted: Tensor) -> Cache | None:
@@ -191,7 +201,7 @@ class TransformersTarget:
             if not cache.plain:
                 return None
             cache.slots = self._recomputed(cache, sequences, reached)
-        cache.slots.set_length(reached)  # rows that were cut have more committed units
+        cache.slots.roll_back(reached)  # rows that were cut have more committed units
         longest = int(emitted.max())
         ends = sequences.shape[1] - longest + emitted  # the column behind a row's last unit
         order = torch.arange(max(1, longest - int(emitted.min())), device=sequences.device)
@@ -200,10 +210,7 @@ class TransformersTarget:
         units = sequences.gather(1, columns.clamp(max=sequences.shape[1] - 1))
         wanted = longest - emitted
         if bool((wanted > 0).any()):
-            index = TreeIndex.chain(units.shape[1], units.device)
-            cache.slots.scratch = False
-            cache.passes(cache.slots, units, index, valid=order < wanted[:, None])
-            cache.slots.commit(order[1:].expand(len(units), -1), wanted)
+            prefill.append(cache.passes, cache.slots, units, wanted)
         into = cache.given
         if type(into) is not DynamicCache:
             into = DynamicCache(config=self.model.config)
@@ -215,21 +222,28 @@ class TransformersTarget:
         order = torch.arange(longest, device=sequences.device)
         last = prompt.padding(cache.mask) + lengths
         ids = sequences.gather(1, ((last - longest)[:, None] + order).clamp(min=0))
-        slots = self._slots(cache.mask, sequences.shape[1], 1)
+        slots = self._slots(cache.mask, sequences.shape[1], 1, False, {})
         prefill.prefill_chunks(cache.passes, slots, ids, (order >= longest - lengths[:, None]).long())
         return slots
 
     def _start_empty(self, passes: Passes, ids: Tensor, limit: int, width: int) -> Prefill:
         """Start a draft model in a call whose prompt has no ids; it will read the emitted units only."""
         mask = torch.ones_like(ids)
-        cache = TransformersTargetCache(self._slots(mask, limit, width), passes, mask)
+        slots = self._slots(mask, limit, width, False, self._rings(passes, None, 0, width))
+        cache = TransformersTargetCache(slots, passes, mask)
         logits = torch.zeros(len(ids), 1, self.anatomy.vocab, dtype=torch.float32, device=ids.device)
         return Prefill(cache, TargetOutput(logits=logits), ids, mask.sum(1))
 
-    def _slots(self, mask: Tensor, limit: int, width: int, fixed: bool = False) -> SlotCache:
+    def _slots(self, mask: Tensor, limit: int, width: int, fixed: bool, kept: Mapping[int, int]) -> SlotCache:
         longest = int((mask.shape[1] - prompt.padding(mask)).max()) if mask.shape[1] else 0
         self._refuse_length(longest, limit, width)
-        return SlotCache(self.anatomy.layers(), len(mask), longest + limit + width, mask.device, fixed)
+        return SlotCache(self.anatomy.layers(), len(mask), longest + limit + width, mask.device, fixed, kept)
+
+    def _rings(self, passes: Passes, given: Cache | None, fed: int, width: int) -> dict[int, int]:
+        """The rings of a call whose prompt has `fed` columns."""
+        if self.keep_all or not passes.rings:
+            return {}
+        return rings.rings(self.anatomy.layers(), given, min(prefill.CHUNK, fed), width)
 
     def _refuse_length(self, longest: int, limit: int, width: int) -> None:
         if self.drafting:  # beyond its context a draft model drafts nothing; the call itself is possible

@@ -100,10 +100,35 @@ with Meter() as meter:
     assert meter.waits.total() == 6, meter.waits
 """
 
+LONG = """
+from tests.support import device_run as run
+from tests.support.device_cases import Case
+from mmspec.hosts.slot_layer import BLOCK
+from mmspec.testing import tiny_models
+
+case = Case(tiny_models.llama(), tiny_models.prompt([0, 1]), "draft-model", options={"model": tiny_models.small()})
+expected = case.decoder(lambda model: model).generate(case.prompt, BLOCK + 20, seed=3, warp=case.warp)
+with run.logical.Meter() as meter:
+    decoder, seen = case.decoder(run.moved), set()
+    state = decoder.start(run.sent(case.prompt), BLOCK + 20, seed=3, warp=case.warp)
+    while not state.finished:
+        meter.reset()
+        decoder.advance(state)
+        assert meter.waits.total() == 1, meter.waits
+        for slots in (state.cache.slots, state.memory.cache.slots):
+            assert not slots.free_to_read
+            unused = slots.visible - int(slots.length.inner.max())
+            assert unused < BLOCK + 2 * state.width, (unused, state.host_emitted)
+        seen.add(state.cache.slots.visible)
+    assert [row.tolist() for row in state.output()] == [row.tolist() for row in expected.units]
+    assert seen == {BLOCK, 2 * BLOCK}, seen
+"""
+
 
 BAD = """
 import torch
-from tests.support.device_run import logical, moved, sent, text
+from tests.support.device_run import logical, moved, sent
+from tests.support.device_cases import text
 torch.manual_seed(0)
 for name in ("plain", "prompt-lookup", "draft-model"):
     case = text()[name]
@@ -150,6 +175,10 @@ def test_the_device_itself() -> None:
 
 def test_scores_that_are_no_numbers_are_named_there() -> None:
     child("-W", "ignore", "-c", BAD)
+
+
+def test_long_calls_read_what_rows_have_and_wait_once_a_round() -> None:
+    child("-W", "ignore", "-c", LONG)
 
 
 def test_no_method_waits_or_launches_more_than_its_ceiling() -> None:

@@ -102,9 +102,12 @@ class Case:
     policy: Any = "fixed"
 
     def begin(self, place: Place, send: Send) -> "Units":
-        """Begin a call over copies of the models."""
+        return Units(self.decoder(place), send(self.prompt), self)
+
+    def decoder(self, place: Place) -> Decoder:
+        """The decoder over copies of the models."""
         options = {name: copied(value, place) for name, value in self.options.items()}
-        decoder = decoder_for(
+        return decoder_for(
             copied(self.model, place),
             self.method,
             k=self.k,
@@ -112,7 +115,6 @@ class Case:
             policy=self.policy,
             options=options,
         )
-        return Units(decoder, send(self.prompt), self)
 
 
 class Units:

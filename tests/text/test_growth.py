@@ -68,8 +68,8 @@ def test_growth_changes_nothing_and_slots_double(target: Any, free: bool, monkey
         assert slots.longest >= int(slots.length.max())
         unused.append(slots.visible - int(slots.length.max()))
     assert all(torch.equal(mine, right) for mine, right in zip(state.output(), kept, strict=True))
-    assert sorted(set(sizes)) == ([64, 128, 256] if free else [128, 256])
-    assert max(unused) <= (1 if free else 2) * BLOCK, "attention covers blocks that no row has reached"
+    assert sorted(set(sizes)) == [64, 128, 256]
+    assert max(unused) <= BLOCK + 2 * state.width, "attention covers blocks that no row has reached"
     assert visible == sorted(visible)
 
 

@@ -71,7 +71,7 @@ def take_nodes(values: Tensor, nodes: Tensor) -> Tensor:
     if values.dim() == 2:
         return values.gather(1, nodes.expand(rows, -1))
     # Whole nodes are copied at once, many times faster than `gather` with an index for every number.
-    index = nodes if rows == 1 else nodes + count * torch.arange(rows, device=nodes.device)[:, None]
+    index = nodes if rows == 1 else nodes + torch.arange(0, rows * count, count, device=nodes.device)[:, None]
     return values.flatten(0, 1).index_select(0, index.flatten()).view(rows, nodes.shape[1], *values.shape[2:])
 
 

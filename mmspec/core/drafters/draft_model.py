@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mmspec.core.capabilities import Bounded
+from mmspec.core.capabilities import Bounded, LengthAware
 from mmspec.core.distributions import take_nodes
 from mmspec.core.drafters.growth import Growth, Scratch
 from mmspec.core.drafters.shapes import Chain, Frontier, Shape
@@ -86,6 +86,8 @@ class DraftModel:
         levels = self.shape.levels(min(k, self._context(state)))
         if levels < 1:
             return Draft.empty(state.root)
+        if isinstance(self.model, LengthAware):
+            self.model.synced(memory.cache, state.host_emitted)
         growth = Growth(self.shape, k, state.root, state.room)
         output, scored = self._catch_up(state, memory)
         carried = None

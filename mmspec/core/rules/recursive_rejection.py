@@ -13,6 +13,7 @@ from functools import lru_cache
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from mmspec.core.distributions import Categorical, PointMass, dense, dense_at
 from mmspec.core.kernels.fused import siblings_tried
@@ -45,33 +46,30 @@ class RecursiveRejection:
             return fused
         assert isinstance(distribution, Categorical)
         coin, on_cpu = noise.substream(Substream.COIN).uniform(), draft.units.device.type == "cpu"
-        index, size, order = draft.index, distribution.size, torch.arange(draft.nodes, device=draft.units.device)
+        index, size, (first, sibling) = draft.index, distribution.size, _tables(draft)
+        coin[:, 0] = torch.inf  # node 0 is nobody's child: it stands for "no child is left", and is not kept
         here = torch.zeros_like(draft.units[:, :1])  # [batch, 1]: the node that the walk has reached
-        tried, drawn = here, torch.zeros_like(draft.units)
-        parent = torch.where(draft.valid, index.parent, -1)  # of no node, for nodes that are not valid
+        child = first[:, :1]  # the next one to try there
         rest = dense_at(distribution, draft.units, size, slice(0, 1))  # [batch, 1, vocab]: r there
         for _ in range(_longest_walk(index)):
-            # Nodes follow their parents, and siblings each other in the order of their draw: the next child to try is
-            # the first one behind the last that was tried.
-            open = (parent == here) & (order > tried)
-            trying = open.any(1, keepdim=True)
-            if on_cpu and not trying.any():  # on a GPU this would be a host sync
+            if on_cpu and not child.any():  # on a GPU this would be a host sync
                 break
-            child = open.int().argmax(1, keepdim=True)
-            before = (child - 1).clamp(min=0)  # among the drafted nodes
-            x, proposal = draft.units.gather(1, child), draft.distribution.take(before)
-            q = dense(proposal, draft.drafted.gather(1, before), size)
+            x = draft.units.gather(1, child)
+            q = dense(draft.distribution.take((child - 1).clamp(min=0)), x, size)
             p_x, q_x = (values.gather(-1, x[..., None])[..., 0] for values in (rest, q))
             # Units are not compared: of equal siblings only the accepted one may be followed. Following whichever leads
             # deeper would pick the better of two draws.
-            kept = trying & (coin.gather(1, child) * q_x < p_x)
-            rest = torch.where((trying & ~kept)[..., None], self._residual(rest, q), rest)
+            kept = coin.gather(1, child) * q_x < p_x
+            rest = torch.where(((child > 0) ^ kept)[..., None], self._residual(rest, q), rest)
             rest = torch.where(kept[..., None], distribution.take(child).on(None), rest)
-            drawn = torch.where(kept, drawn.scatter(1, here, x), drawn)
-            here, tried = torch.where(kept, child, here), torch.where(trying, child, tried)
+            here = torch.where(kept, child, here)
+            child = torch.where(kept, first.gather(1, child), sibling.gather(1, child))
         last = Categorical(rest).draw(noise.substream(Substream.RESIDUAL).at(here))
-        length = index.depth.expand(len(here), -1).gather(1, here)[:, 0]
-        return Verdict(path_to(draft, here[:, 0]), length, last[:, 0], drawn.scatter(1, here, last))
+        path, length = path_to(draft, here[:, 0]), index.depth.expand(len(here), -1).gather(1, here)[:, 0]
+        # A unit was drawn at its parent; those that were not accepted go behind the nodes, and are cut off.
+        at = torch.where(path < 0, draft.nodes, index.parent.expand(len(here), -1).gather(1, path.clamp(min=0)))
+        drawn = pad(torch.zeros_like(draft.units), (0, 1)).scatter(1, at, draft.units.gather(1, path.clamp(min=0)))
+        return Verdict(path, length, last[:, 0], drawn[:, :-1].scatter(1, here, last))
 
     @staticmethod
     def _residual(rest: Tensor, q: Tensor) -> Tensor:
@@ -80,6 +78,17 @@ class RecursiveRejection:
         # A sum to a single number is cut among threads, and is rounded otherwise than that of a row among others.
         total = residual.expand(-1, 2, -1).sum(-1, keepdim=True)[:, :1]
         return torch.where(total > 0, residual / total, rest)
+
+
+def _tables(draft: Draft) -> tuple[Tensor, Tensor]:
+    """Every node's first valid child, and its next valid sibling: `[batch, node]`, 0 if there is none.
+
+    Nodes follow their parents, and siblings each other in the order of their draw.
+    """
+    parent, order = draft.index.parent, torch.arange(draft.nodes, device=draft.units.device)
+    child = (parent[:, None] == order[:, None]) & draft.valid[:, None]  # [batch, node, other]
+    sibling = (parent[:, None] == parent[..., None]) & (order > order[:, None]) & draft.valid[:, None]
+    return child.int().argmax(-1), sibling.int().argmax(-1)
 
 
 def _longest_walk(index: TreeIndex) -> int:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from mmspec.core.capabilities import CapturedPass
 from mmspec.core.types import Draft, TargetOutput
-from mmspec.hosts.slot_cache import SlotCache
+from mmspec.hosts.buffer_cache import BufferCache
 from mmspec.kits.pictures.halves import Halves
 from mmspec.kits.pictures.raster import Raster
 
@@ -55,7 +55,7 @@ class CapturedRaster:
         slots: An empty cache that becomes this pass's own.
     """
 
-    def __init__(self, raster: Raster, slots: SlotCache) -> None:
+    def __init__(self, raster: Raster, slots: BufferCache) -> None:
         self.raster, self.slots = raster, slots
 
     def load(self, cache: Any) -> None:
@@ -64,7 +64,7 @@ class CapturedRaster:
 
     @contextmanager
     def ready(self) -> Iterator[None]:
-        self.slots.start, self.slots.visible = None, self.slots.most
+        self.slots.hold_still()
         yield
 
     def verify(self, draft: Draft) -> TargetOutput:
@@ -75,5 +75,4 @@ class CapturedRaster:
         return TargetOutput(logits=raster.score(hidden))
 
     def commit(self, path: Tensor, count: Tensor) -> None:
-        self.slots.keep(path, count)
-        self.slots.length.add_(count)
+        self.slots.commit_static(path, count)

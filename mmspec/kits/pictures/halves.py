@@ -3,6 +3,7 @@
 Both halves read the same units and keep the same accepted path. The slots before the first unit hold the condition.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from torch import Tensor
@@ -56,6 +57,10 @@ class Halves:
     def commit(self, path: Tensor, count: Tensor) -> None:
         """A target's `commit`: `path [rows, depth]`, `count [rows]`."""
         self.slots.commit(self.physical(path), self.physical(count))
+
+    def synced(self, emitted: Sequence[int]) -> None:
+        """A target's `synced`."""
+        self.slots.synced([*emitted] * (len(self.slots.length) // self.rows))
 
     def truncate(self, length: Tensor) -> None:
         """A target's `truncate`: `length [rows]` counts units."""

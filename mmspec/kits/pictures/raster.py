@@ -83,6 +83,7 @@ class Raster:
             index = TreeIndex.chain(given.shape[1], given.device)
             hidden = self._pass(slots, given, index, 0)
             slots.length, slots.longest = slots.length + given.shape[1], given.shape[1]
+            slots.begun = [given.shape[1]] * len(given)
             return Halves(slots, rows, slots.length), self.score(hidden[:, -1:])
 
     def verify(self, cache: Halves, draft: Draft, first: int = 0) -> Tensor:

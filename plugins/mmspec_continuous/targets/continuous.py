@@ -1,5 +1,6 @@
 """`CausalContinuousAR` as a target: one pass with, and under guidance one without, the caption scores a draft."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -120,6 +121,9 @@ class ContinuousTarget:
     @torch.inference_mode()
     def commit(self, cache: ContinuousCache, path: Tensor, count: Tensor) -> None:
         cache.halves.commit(path, count)
+
+    def synced(self, cache: ContinuousCache, emitted: Sequence[int]) -> None:
+        cache.halves.synced(emitted)
 
     def truncate(self, cache: ContinuousCache, length: Tensor) -> None:
         cache.halves.truncate(length)

@@ -5,7 +5,7 @@ unconditional half of guidance reads the prompt with everything but begin-of-tex
 padding, or a negative prompt.
 """
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -20,6 +20,7 @@ from mmspec.core.types import Draft, Prefill, TargetOutput
 from mmspec.hosts import prefill, prompt
 from mmspec.hosts.anatomy import Anatomy
 from mmspec.hosts.attention import model_lock
+from mmspec.hosts.buffer_cache import BufferCache, captured_shape
 from mmspec.hosts.captured_pass import CapturedTransformersPass
 from mmspec.hosts.devices import half_on_gpu
 from mmspec.hosts.passes import Passes
@@ -141,6 +142,7 @@ class JanusTarget:
         slots = SlotCache(self.anatomy.layers(), len(ids), capacity, ids.device, fixed)
         with model_lock(self.model):
             logits = prefill.prefill_chunks(words, slots, ids, mask)
+        slots.begun = given.tolist()
         memory = Halves(slots, rows, given)
         none = torch.zeros(rows, 0, dtype=torch.int64, device=ids.device)
         return Prefill(memory, memory.output(logits[:, None]), none, none.sum(1))
@@ -157,12 +159,15 @@ class JanusTarget:
         cache.commit(path, count)
 
     def capture_key(self, cache: Halves) -> Hashable:
-        return cache.slots.captured_shape
+        return captured_shape(cache.slots)
 
     def captured_pass(self, cache: Halves, nodes: int, index: TreeIndex | None) -> CapturedHalves:
-        slots = cache.slots.empty_bucket(self.anatomy.layers())
+        slots = BufferCache(self.anatomy.layers(), cache.slots)
         inner = CapturedTransformersPass(self._codes, slots, nodes, index)
         return CapturedHalves(inner, Halves(slots, cache.rows, cache.given))
+
+    def synced(self, cache: Halves, emitted: Sequence[int]) -> None:
+        cache.synced(emitted)
 
     def truncate(self, cache: Halves, length: Tensor) -> None:
         cache.truncate(length)

@@ -1,12 +1,13 @@
 """LlamaGen (arXiv 2406.06525) as a target; under guidance one logical row is two physical rows with one verdict."""
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 
 import torch
 from torch import Tensor
 
 from mmspec.core.tree import TreeIndex
 from mmspec.core.types import Draft, Prefill, TargetOutput
+from mmspec.hosts.buffer_cache import BufferCache, captured_shape
 from mmspec.hosts.devices import half_on_gpu
 from mmspec.hosts.offload import awake, hooks_of
 from mmspec.kits.pictures.captured_pass import CapturedHalves, CapturedRaster
@@ -84,12 +85,15 @@ class LlamaGenTarget:
         cache.commit(path, count)
 
     def capture_key(self, cache: Halves) -> Hashable:
-        return cache.slots.captured_shape
+        return captured_shape(cache.slots)
 
     def captured_pass(self, cache: Halves, nodes: int, index: TreeIndex | None) -> CapturedHalves:
         self.raster.refuse_capture()
-        slots = cache.slots.empty_bucket(self.raster.layers())
+        slots = BufferCache(self.raster.layers(), cache.slots)
         return CapturedHalves(CapturedRaster(self.raster, slots), Halves(slots, cache.rows, cache.given))
+
+    def synced(self, cache: Halves, emitted: Sequence[int]) -> None:
+        cache.synced(emitted)
 
     def truncate(self, cache: Halves, length: Tensor) -> None:
         cache.truncate(length)

@@ -1,0 +1,151 @@
+"""Keys and values of one layer in the slots of a cache: all slots of a row, or the latest ones in a ring.
+
+A layer whose window is shorter than the call needs the slots of its window and those that passes write, no others. They
+lie in a ring: slot `s` of a row is at place `s % ring`. A pass sees the whole ring, and its mask
+(`mmspec.hosts.masks`) knows which slot is at which place, so that no key is ever moved.
+"""
+
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+from transformers.cache_utils import CacheLayerMixin
+
+BLOCK = 64
+"""Slots are allocated, and attended over, in multiples of so many."""
+
+
+class Slots(Protocol):
+    """What a layer reads of its cache (`mmspec.hosts.slot_cache.SlotCache`)."""
+
+    most: int
+    capacity: int
+    visible: int
+    start: int | None
+    slots: Tensor
+
+
+class SlotLayer(CacheLayerMixin):
+    """Keys and values of one layer: `[batch, heads, slots, width]`."""
+
+    is_compileable = True
+    is_sliding = False
+    is_croppable = False
+
+    def __init__(self, owner: Slots) -> None:
+        super().__init__()
+        self.owner = owner
+
+    @property
+    def places(self) -> int:
+        """The slots that the layer holds when the cache has allocated what it has."""
+        return self.owner.capacity
+
+    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
+        batch, heads, _, width = key_states.shape
+        self.keys = key_states.new_zeros(batch, heads, self.places, width)
+        self.values = value_states.new_zeros(batch, heads, self.places, value_states.shape[-1])
+        self.is_initialized = True
+
+    def grow(self) -> None:
+        """Copy keys and values into larger tensors, after the cache's capacity was raised."""
+        if self.places > self.keys.shape[2]:
+            self.keys, self.values = _longer(self.keys, self.places), _longer(self.values, self.places)
+
+    def load(self, other: "SlotLayer") -> None:
+        """Copy the keys and values of another layer of this kind, which has at most as many places."""
+        if not self.is_initialized:
+            with torch.inference_mode(False):
+                self.lazy_initialization(other.keys, other.values)
+        self.keys.narrow(2, 0, other.keys.shape[2]).copy_(other.keys)
+        self.values.narrow(2, 0, other.values.shape[2]).copy_(other.values)
+
+    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+        if not self.is_initialized:
+            self.lazy_initialization(key_states, value_states)
+        if self.owner.start is None:
+            self.write(self.owner.slots, key_states, value_states)
+        else:
+            self._write_run(self.owner.start, key_states, value_states)
+        visible = min(self.owner.visible, self.places)
+        return self.keys.narrow(2, 0, visible), self.values.narrow(2, 0, visible)
+
+    def _write_run(self, start: int, key_states: Tensor, value_states: Tensor) -> None:
+        """Put states into consecutive slots, the same of every row."""
+        self.keys.narrow(2, start, key_states.shape[2]).copy_(key_states)
+        self.values.narrow(2, start, key_states.shape[2]).copy_(value_states)
+
+    def place(self, slots: Tensor) -> Tensor:
+        """Where slots lie; a model may be spread over devices, layer by layer."""
+        return slots.to(self.keys.device)
+
+    def write(self, slots: Tensor, key_states: Tensor, value_states: Tensor) -> None:
+        """Put states `[batch, heads, n, width]` into slots `[batch, n]`."""
+        at = self.place(slots)[:, None, :, None]
+        self.keys.scatter_(2, at.expand_as(key_states), key_states)
+        self.values.scatter_(2, at.expand_as(value_states), value_states)
+
+    def read(self, slots: Tensor) -> tuple[Tensor, Tensor]:
+        """Keys and values of slots `[batch, n]`: `[batch, heads, n, width]` each."""
+        at = self.place(slots)[:, None, :, None]
+        keys = self.keys.gather(2, at.expand(-1, self.keys.shape[1], -1, self.keys.shape[-1]))
+        return keys, self.values.gather(2, at.expand(-1, self.values.shape[1], -1, self.values.shape[-1]))
+
+    def fill(self, slots: Tensor, key_states: Tensor, value_states: Tensor) -> None:
+        """Put states of a prompt into an empty layer; slots below 0 are padding.
+
+        Of a layer with a window transformers holds the window, less than a ring: no two slots lie at one place.
+        """
+        self.lazy_initialization(key_states, value_states)
+        # The last place is written anew before it is read.
+        self.write(torch.where(slots < 0, self.places - 1, slots), key_states, value_states)
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        return self.owner.visible, 0
+
+    def get_seq_length(self) -> int:
+        return self.owner.visible
+
+    def get_max_length(self) -> int:
+        return self.owner.most
+
+
+class RingLayer(SlotLayer):
+    """The latest slots of every row: `[batch, heads, ring, width]`.
+
+    Args:
+        owner: The cache.
+        ring: The number of places, at least the window and the slots that a pass or a roll-back can touch behind it.
+    """
+
+    def __init__(self, owner: Slots, ring: int) -> None:
+        super().__init__(owner)
+        self.ring = ring
+
+    @property
+    def places(self) -> int:
+        return min(self.owner.capacity, self.ring)
+
+    def place(self, slots: Tensor) -> Tensor:
+        return super().place(slots) % self.ring
+
+    def _write_run(self, start: int, key_states: Tensor, value_states: Tensor) -> None:
+        first, nodes = start % self.ring, key_states.shape[2]
+        if first + nodes <= self.ring:
+            super()._write_run(first, key_states, value_states)
+            return
+        slots = torch.arange(start, start + nodes, device=key_states.device)
+        self.write(slots.expand(len(key_states), -1), key_states, value_states)
+
+
+def in_blocks(slots: int) -> int:
+    """So many slots, rounded up to whole blocks."""
+    return -(-slots // BLOCK) * BLOCK
+
+
+def _longer(states: Tensor, capacity: int) -> Tensor:
+    """States `[batch, heads, slots, width]` with more slots, which are 0."""
+    with torch.inference_mode(False):  # a cache that grew in a pass is written outside of inference mode, too
+        longer = states.new_zeros(*states.shape[:2], capacity, states.shape[3])
+    longer.narrow(2, 0, states.shape[2]).copy_(states)
+    return longer
