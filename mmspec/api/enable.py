@@ -67,6 +67,14 @@ class Enabled:
         run = runner(lambda model: self._decoder, self._set_report, **how)
         return type(self._model).generate(self._model, **{**arguments, "custom_generate": run})
 
+    @property
+    def width(self) -> int | None:
+        """Nodes of every pass after the prefill; None: any number.
+
+        Under one shape the output equals to the bit that of `enable(model, "plain", shape=width)`.
+        """
+        return self._decoder.one_width()
+
     def __repr__(self) -> str:
         kind, k = type(self._model).__name__, self._decoder.k
         on = "" if self._model.__dict__.get("generate") == self.generate else ", disabled"

@@ -19,7 +19,7 @@ from mmspec.core.report import Report
 from mmspec.report.equality import Equality, load, save
 from mmspec.report.result import PLAIN
 
-DTYPES = ("bfloat16", "float16")
+Shape = Literal["one", "any"]
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Cell:
 
     name: str
     dtype: str
-    shape: Literal["one", "any"]
+    shape: Shape
     setting: str
     batch: int
     outputs: int
@@ -143,9 +143,9 @@ def _run(subject: Subject, decoder: Decoder, cell: Cell) -> tuple[list[Tensor], 
 def _first(ours: Tensor, plain: Tensor) -> int:
     """The first unit that differs, where one output has no more units than the other: its end; -1: they are equal."""
     shared = min(len(ours), len(plain))
-    different = (ours[:shared] != plain[:shared]).flatten(1).any(1) if ours.dim() > 1 else ours[:shared] != plain[:shared]
-    if bool(different.any()):
-        return int(different.int().argmax())
+    different = (ours[:shared] != plain[:shared]).nonzero()
+    if len(different):
+        return int(different[0, 0])
     return -1 if len(ours) == len(plain) else shared
 
 

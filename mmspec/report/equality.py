@@ -30,7 +30,7 @@ class Equality:
         model: Name of the target.
         method: Name of the method.
         dtype: Of the weights.
-        shape: `one` (all passes have `width` nodes, plain decoding's too) or `any` (plain decoding has one node a pass).
+        shape: `one` (all passes have `width` nodes, those of plain decoding too), or `any` (those have one node).
         width: Nodes of every pass; None under `any`.
         setting: How units are drawn: `"T = 0.8"`.
         batch: Rows decoded together.
@@ -122,9 +122,10 @@ def note(cells: Sequence[Equality]) -> str:
     each = sorted({round(cell.units / cell.outputs) for cell in cells})
     versions = ", ".join(f"{name} {version}" for name, version in first.versions.items())
     return (
-        f"{first.model} on {first.device}; {versions}; {' or '.join(map(str, each))} units a {first.piece}. Equal: every "
-        f"unit, with the same seed and rows, is that of plain decoding. Shape one: plain decoding has the width of the "
-        f"method in every pass; shape any: one node a pass, and the method as many as it drafts."
+        f"{first.model} on {first.device}; {versions}; {' or '.join(map(str, each))} units a {first.piece}. Equal: "
+        "every unit, with the same seed and rows, is that of plain decoding. Shape one: all passes have the method's "
+        "width, those of plain decoding too. Shape any: plain decoding has one node a pass, and the method as many as "
+        "it drafts."
     )
 
 

@@ -19,6 +19,6 @@ METHODS: Mapping[str, Mapping[str, Any]] = {
 }
 ONE_SHAPE: Mapping[str, Mapping[str, Any]] = {
     "stree": {"drafter": DRAFTER, "k": LEVELS, "nodes": SAME},
-    **{name: SHARED[name] for name in ("prompt-lookup", "suffix", "token-recycling", "auto")},
+    **{name: SHARED[name] for name in ("prompt-lookup", "auto")},
 }
 """The methods of `mmspec bench one-shape ssm`."""

@@ -11,7 +11,7 @@ from mmspec.bench.methods import chosen_methods
 from mmspec_video.bench.settings import MODELS, BenchOptions
 
 DEFAULT = BenchOptions()
-CLIPS, FRAMES = 16, 16
+CLIPS, FRAMES = 8, 8
 """Clips of a window, and their new frames, in `one_shape_video`."""
 
 

@@ -5,12 +5,11 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-import torch
 from torch import Tensor
 
 import mmspec
 from mmspec.api.build import decoder_for
-from mmspec.bench.one_shape import Cell
+from mmspec.bench.one_shape import Cell, Shape
 from mmspec.core.decoder import Decoder
 from mmspec.core.report import Report
 from mmspec.report.result import PLAIN
@@ -28,7 +27,7 @@ SETTING = "T = 1"
 
 def cells(dtypes: Sequence[str], clips: int) -> list[Cell]:
     """A cell per dtype, shape and window."""
-    shapes: tuple[Any, ...] = ("one", "any")
+    shapes: tuple[Shape, ...] = ("one", "any")
     return [
         Cell(f"{METHOD}, window {k}", dtype, shape, SETTING, 1, clips, {"method": METHOD, "k": k})
         for dtype in dtypes

@@ -9,7 +9,7 @@ from torch import Tensor
 
 import mmspec
 from mmspec.api.build import decoder_for
-from mmspec.bench.one_shape import Cell
+from mmspec.bench.one_shape import Cell, Shape
 from mmspec.core.decoder import Decoder
 from mmspec.core.report import Report
 from mmspec.kits.pictures.bench.contestants import PictureSampler
@@ -24,7 +24,7 @@ def cells(
 ) -> list[Cell]:
     """A cell per dtype, shape and window, of `outputs` pictures in batches."""
     whole = -(-outputs // batch) * batch
-    shapes: tuple[Any, ...] = ("one", "any")
+    shapes: tuple[Shape, ...] = ("one", "any")
     return [
         Cell(windowed(method, window), dtype, shape, setting.name, batch, whole, {"method": method, "k": window})
         for dtype in dtypes

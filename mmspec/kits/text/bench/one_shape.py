@@ -1,4 +1,4 @@
-"""The promise of one shape on language models: held-out prompts, every method, batches, temperatures, half precision."""
+"""The promise of one shape on language models: every method, batches, temperatures, half precision."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from mmspec.api.build import decoder_for
-from mmspec.bench.one_shape import Cell
+from mmspec.bench.one_shape import Cell, Shape
 from mmspec.core.decoder import Decoder
 from mmspec.core.report import Report
 from mmspec.core.warp import Warp
@@ -32,15 +32,16 @@ def cells(methods: Mapping[str, Mapping[str, Any]], dtypes: Sequence[str], outpu
         outputs: Texts of a cell.
         any_shape: Texts of a cell under shape any.
     """
-    found = []
-    for dtype in dtypes:
-        for shape, wanted in (("one", outputs), ("any", any_shape)):
-            for name, options in methods.items() if wanted else ():
-                for batch in BATCHES:
-                    whole = -(-wanted // batch) * batch
-                    settings = (f"T = {temperature:g}" for temperature in TEMPERATURES)
-                    found += [Cell(name, dtype, shape, setting, batch, whole, options) for setting in settings]
-    return found
+    shapes: tuple[tuple[Shape, int], ...] = (("one", outputs), ("any", any_shape))
+    return [
+        Cell(name, dtype, shape, f"T = {temperature:g}", batch, -(-wanted // batch) * batch, options)
+        for dtype in dtypes
+        for shape, wanted in shapes
+        for name, options in methods.items()
+        for batch in BATCHES
+        for temperature in TEMPERATURES
+        if wanted
+    ]
 
 
 @dataclass(frozen=True)
