@@ -113,7 +113,9 @@ def view(cells: Sequence[Equality]) -> View:
         rows.append((method, str(batch), setting, widths, *(_share(group, *column) for column in columns)))
     total = ("all", "", "", "", *(_share(cells, *column) for column in columns))
     header = ("method", "batch", "setting", "width", *(f"{dtype}, shape {shape}" for dtype, shape in columns))
-    return View(f"{cells[0].piece.capitalize()}s equal to plain decoding", header, [*rows, total], note(cells))
+    return View(
+        f"{cells[0].piece.capitalize()}s equal to plain decoding, to the bit", header, [*rows, total], note(cells)
+    )
 
 
 def note(cells: Sequence[Equality]) -> str:
