@@ -19,6 +19,7 @@ from mmspec.report.views import View
 
 SUFFIX = ".one-shape.jsonl"
 """How the name of such a document beside a card ends."""
+ANY = " Shape any: plain decoding has one node a pass, and the method as many as it drafts."
 Rows = Annotated[int, Field(ge=1, le=2**31)]
 
 
@@ -126,8 +127,7 @@ def note(cells: Sequence[Equality]) -> str:
     return (
         f"{first.model} on {first.device}; {versions}; {' or '.join(map(str, each))} units a {first.piece}. Equal: "
         "every unit, with the same seed and rows, is that of plain decoding. Shape one: all passes have the method's "
-        "width, those of plain decoding too. Shape any: plain decoding has one node a pass, and the method as many as "
-        "it drafts."
+        "width, those of plain decoding too." + (ANY if "any" in {cell.shape for cell in cells} else "")
     )
 
 
