@@ -156,7 +156,7 @@ def enable(
             precision, else `any`, since on a CPU width costs time. Equality with the unmodified model is promised in
             float32 only. Mixtures of experts may round by how many tokens an expert gets, and promise nothing (a
             warning says what was measured); on a GPU, trees keep it as far as attention does not depend on the slots in
-            which keys lie; recurrent layers keep it up to the rounding of their float32 states.
+            which keys lie; recurrent layers keep it up to the rounding of their float32 states, with such a warning.
         **options: Options of drafter, rule and policy.
 
     Returns:
