@@ -12,6 +12,11 @@ if TYPE_CHECKING:
     from mmspec.compare.comparison import ComparedCall, Comparison
     from mmspec.compare.findings import Finding
 
+HALF = (
+    "half precision: equality with transformers' generate is promised in float32 only, since passes of another width "
+    "round differently; --reference plain compares with plain decoding of the same shape, to the bit"
+)
+
 
 def verify(
     context: typer.Context,
@@ -24,6 +29,9 @@ def verify(
     policy: Annotated[str | None, typer.Option(help="How many to draft: fixed, confidence, goodput.")] = None,
     opt: Annotated[list[str] | None, typer.Option(help="key=value of drafter, rule or policy; repeatable.")] = None,
     repeats: Annotated[int, typer.Option(min=1, max=1000, help="Runs of each kind, in turn; seconds are medians.")] = 1,
+    reference: Annotated[
+        str, typer.Option(help="generate: of transformers (float32 only); plain: of the method's shape (any dtype).")
+    ] = "generate",
 ) -> None:
     """Run a script without and with mmspec, and compare every output.
 
@@ -33,25 +41,38 @@ def verify(
     as equal: "left alone", where the refusal is documented (beam search, encoder–decoders, …) or the call raises either
     way; else "not supported", which is a failure.
 
+    What equals what: with `--reference generate`, unmodified transformers, up to near-ties, in float32 only. With
+    `--reference plain`, mmspec's plain decoding of the same shape (all passes of both have one width, and the same
+    rows): to the bit, in every dtype; the seconds are then no speed-up, since width costs plain decoding time.
+    Pipelines of pictures and frames are not reached; `mmspec bench one-shape` compares theirs.
+
     Exit code 0: all calls equal. 1: an output is wrong, a call that transformers can do is not supported, or the script
-    fails with mmspec only. 2: nothing can be said: the script fails by itself, does not repeat itself, or has no call
-    that mmspec decodes. 3: texts part at near-ties only, where rounding decides. 4: all calls that mmspec decodes are
-    equal, and it leaves others alone. 130, 143: it was stopped, and the script with it.
+    fails with mmspec only. 2: nothing can be said: the script fails by itself, does not repeat itself, has no call that
+    mmspec decodes, or its ids differ from those of transformers in half precision. 3: texts part at near-ties only,
+    where rounding decides. 4: all calls that mmspec decodes are equal, and it leaves others alone. 130, 143: it was
+    stopped, and the script with it.
     """
-    from mmspec.compare.children import Script, ScriptFailed
+    from mmspec.compare.children import PLAIN, REFERENCES, Script, ScriptFailed
     from mmspec.compare.comparison import NOTHING, WRONG, compare
     from mmspec.compare.group import signals_end
     from mmspec.registry import installed
     from mmspec.registry.matching import named
     from mmspec.registry.options import parse
+    from mmspec.registry.suggest import unknown
 
     if not script.is_file():
         raise ValueError(f"there is no script {script}")
     found = named(installed(), method)
     how = {"method": method, "drafter": drafter, "rule": rule, "k": num_speculative_tokens, "policy": policy}
+    if reference not in REFERENCES:
+        raise ValueError(unknown("reference", reference, REFERENCES))
+    if reference == PLAIN:
+        if found.exactness != "invariant":
+            raise ValueError(f"{method!r} promises the distribution, not the path: no plain decoding has its output")
+        how["shape"] = "one"
     plugins = context.find_root().params.get("plugin") or []
     with signals_end(), tempfile.TemporaryDirectory(prefix="mmspec-verify-") as work:
-        task = Script(script, args or [], how | parse(opt or []), plugins, Path(work))
+        task = Script(script, args or [], how | parse(opt or []), plugins, Path(work), reference)
         try:
             comparison = compare(task.run(repeats, lambda line: typer.echo(line, err=True)))
         except ScriptFailed as failure:
@@ -89,13 +110,19 @@ def _summary(comparison: "Comparison", exactness: str | None) -> list[str]:
         methods = sorted({(call.ours.method, call.ours.why) for call in comparison.decoded if call.ours})
         plain_s = sum(call.plain_s for call in comparison.decoded)
         ours_s = sum(call.ours_s for call in comparison.decoded)
+        plainly = "with plain of the same width" if comparison.widths else "plainly"
         texts += [
             "method: " + "; ".join(why or name for name, why in methods),
-            f"generate: {plain_s:.3f} s plainly, {ours_s:.3f} s with mmspec: {speedup:.2f}×"
+            f"generate: {plain_s:.3f} s {plainly}, {ours_s:.3f} s with mmspec: {speedup:.2f}×"
             + (" (slower than plain)" if speedup < 1 else "")
             + (f", {warm:.2f}× without first calls" if warm is not None else "")
             + f"; acceptance length {comparison.acceptance_length:.2f}",
         ]
+    if comparison.widths:
+        widths = " and ".join(map(str, comparison.widths))
+        texts += [f"compared: to the bit with plain of width {widths}, in the dtype of the weights"]
+    if comparison.half:
+        texts += [HALF]
     if exactness == "lossless" and comparison.code:
         texts += [
             "this method promises the distribution, not the path: a sampled text is another one, a greedy one is not"
@@ -103,12 +130,19 @@ def _summary(comparison: "Comparison", exactness: str | None) -> list[str]:
     return [*texts, _last(comparison)]
 
 
+def _why_nothing(comparison: "Comparison") -> str:
+    if not comparison.decoded:
+        return "nothing compared"
+    unsteady = "unsteady" in {comparison.stdout.kind, *(call.finding.kind for call in comparison.calls)}
+    return "the script does not repeat itself" if unsteady else "ids differ in half precision; try --reference plain"
+
+
 def _last(comparison: "Comparison") -> str:
     wrong = "wrong" in {comparison.stdout.kind, *(call.finding.kind for call in comparison.calls)}
     heading = (
         "EQUAL, byte for byte",
         "NOT EQUAL" if wrong else "NOT SUPPORTED",
-        "NOTHING CAN BE SAID: " + ("the script does not repeat itself" if comparison.decoded else "nothing compared"),
+        f"NOTHING CAN BE SAID: {_why_nothing(comparison)}",
         "EQUAL UP TO NEAR-TIES, where rounding decides",
         "EQUAL BUT FOR WHAT WAS LEFT ALONE",
     )[comparison.code]

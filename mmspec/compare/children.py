@@ -6,10 +6,14 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from mmspec.compare import findings, group
 from mmspec.compare.recording import CALLS, STDERR, STDOUT, Recording
+
+Reference = Literal["generate", "plain"]
+PLAIN: Reference = "plain"
+REFERENCES: tuple[Reference, ...] = ("generate", PLAIN)
 
 
 class ScriptFailed(RuntimeError):
@@ -19,10 +23,11 @@ class ScriptFailed(RuntimeError):
         speculating: Whether mmspec was enabled.
         code: The exit code.
         trace: The end of what it wrote to stderr.
+        how: How it was run, for the message.
     """
 
-    def __init__(self, speculating: bool, code: int, trace: str) -> None:
-        super().__init__(f"the script failed {'with mmspec' if speculating else 'without mmspec'} (exit code {code})")
+    def __init__(self, speculating: bool, code: int, trace: str, how: str) -> None:
+        super().__init__(f"the script failed {how} (exit code {code})")
         self.speculating = speculating
         self.code = code
         self.trace = trace
@@ -33,9 +38,9 @@ class Runs:
     """All runs of a script.
 
     Attributes:
-        plain: Runs without mmspec, at least one.
+        plain: Runs without mmspec, or with its plain decoding, at least one.
         ours: As many runs with mmspec.
-        again: A last run without mmspec, which judges the differences; None if there are none.
+        again: A last plain run, which judges the differences; None if there are none.
     """
 
     plain: list[Recording]
@@ -58,6 +63,7 @@ class Script:
         how: Arguments of `mmspec.enable`.
         plugins: Files of one-file plugins.
         work: An empty folder for recordings.
+        reference: What "plain" is: `generate` of unmodified transformers, or mmspec's `plain` of the method's width.
     """
 
     file: Path
@@ -65,6 +71,7 @@ class Script:
     how: Mapping[str, Any]
     plugins: Sequence[Path]
     work: Path
+    reference: Reference = "generate"
 
     def run(self, repeats: int, say: Callable[[str], None]) -> Runs:
         """Run it without and with mmspec, in turn, `repeats` times each.
@@ -81,28 +88,37 @@ class Script:
         ours: list[Recording] = []
         for turn in range(1, repeats + 1):
             of = f" {turn} of {repeats}" if repeats > 1 else ""
-            say(f"without mmspec{of} …")
-            plain.append(self._record(f"plain-{turn}"))
+            say(f"{self._plainly}{of} …")
+            plain.append(self._record(f"plain-{turn}", plainly=True))
             if not plain[0].calls:
                 raise ValueError(f"{self.file} makes no generate call on a model of transformers; nothing to compare")
             say(f"with mmspec{of} …")
-            ours.append(self._record(f"ours-{turn}", enable=self.how))
+            ours.append(self._record(f"ours-{turn}"))
         runs = Runs(plain, ours, None)
         if not findings.differing(plain[0], runs.different):
             return runs
-        say("without mmspec once more, to judge the differences …")
+        say(f"{self._plainly} once more, to judge the differences …")
+        if self.reference == PLAIN:  # passes of one width leave no near-tie to judge: does the script repeat itself?
+            return Runs(plain, ours, self._record("again", plainly=True))
         judge = {"folder": str(runs.different.folder), "numbers": findings.to_judge(plain[0], runs.different)}
-        return Runs(plain, ours, self._record("again", judge=judge))
+        return Runs(plain, ours, self._record("again", plainly=True, judge=judge))
 
-    def _record(self, name: str, enable: Mapping[str, Any] | None = None, judge: Any = None) -> Recording:
+    @property
+    def _plainly(self) -> str:
+        return "with mmspec, plainly" if self.reference == PLAIN else "without mmspec"
+
+    def _record(self, name: str, plainly: bool = False, judge: Any = None) -> Recording:
+        """One run: plainly, as `reference` says, or with the method."""
+        stock = plainly and self.reference != PLAIN
         folder = self.work / name
         folder.mkdir()
         task = {
             "script": str(self.file.resolve()),
             "args": list(self.args),
             "folder": str(folder),
-            "enable": None if enable is None else dict(enable),
+            "enable": None if stock else dict(self.how),
             "plugins": [str(plugin.resolve()) for plugin in self.plugins],
+            "plainly": plainly,
             "judge": judge,
         }
         task_file = folder / "task.json"
@@ -114,5 +130,6 @@ class Script:
             code = group.run(command, out, err, environment)
         recording = Recording(folder)
         if code or not (folder / CALLS).is_file():
-            raise ScriptFailed(enable is not None, code, recording.stderr[-4000:])
+            how = self._plainly if plainly else "with mmspec"
+            raise ScriptFailed(not plainly, code, recording.stderr[-4000:], how)
         return recording

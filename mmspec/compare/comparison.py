@@ -55,6 +55,16 @@ class Comparison:
         return [call for call in self.calls if call.counts]
 
     @property
+    def half(self) -> bool:
+        """Whether mmspec decoded a call of a model in half precision without one shape, equal or not."""
+        return any(call.ours.half and not call.ours.width for call in self.decoded if call.ours)
+
+    @property
+    def widths(self) -> list[int]:
+        """Nodes of every pass, of the calls that ran under one shape; each number once."""
+        return sorted({call.ours.width for call in self.decoded if call.ours and call.ours.width})
+
+    @property
     def acceptance_length(self) -> float:
         """Units emitted per row and target pass after prefill, over the calls that mmspec decoded."""
         calls = [call.ours for call in self.decoded if call.ours is not None]
@@ -66,14 +76,15 @@ class Comparison:
         """Exit code: 0 only if every output is equal.
 
         1: something is wrong, or mmspec cannot do a call that transformers can. 2: nothing can be said: mmspec decoded
-        no call, or the script does not repeat itself. 3: ids differ at near-ties only, and after these. Rounding may
+        no call, the script does not repeat itself, or ids differ in half precision, in which nothing promises those of
+        transformers. 3: ids differ at near-ties only, and after these. Rounding may
         decide a near-tie either way, so that no method is at fault; but the outputs are not equal, so it is not 0
         either. 4: all that mmspec decoded is equal, and some calls were left alone.
         """
         kinds = {call.finding.kind for call in self.calls} | {self.stdout.kind}
         if kinds & {"wrong", "not supported"}:
             return WRONG
-        if "unsteady" in kinds or not self.decoded:
+        if kinds & {"unsteady", "half"} or not self.decoded:
             return NOTHING
         if kinds & {"near-tie", "follows"}:
             return NEAR_TIES

@@ -13,10 +13,11 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 #: `follows`: the call began differently, because an earlier one had differed. `unsteady`: two plain runs differ, too.
-#: `left alone`: mmspec refuses the call as documented, or it raises either way. `not supported`: mmspec refuses it, and
-#: transformers decodes it. Of these two, the ids are transformers' own in both runs, and prove nothing.
-Kind = Literal["same", "near-tie", "follows", "wrong", "unsteady", "left alone", "not supported"]
-_DIFFERENT: frozenset[Kind] = frozenset({"near-tie", "follows", "wrong", "unsteady"})
+#: `half`: the ids are not those of transformers, which in half precision nothing promises: another width rounds
+#: differently. `left alone`: mmspec refuses the call as documented, or it raises either way. `not supported`: mmspec
+#: refuses it, and transformers decodes it. Of these two, the ids are transformers' own in both runs, and prove nothing.
+Kind = Literal["same", "near-tie", "half", "follows", "wrong", "unsteady", "left alone", "not supported"]
+_DIFFERENT: frozenset[Kind] = frozenset({"near-tie", "half", "follows", "wrong", "unsteady"})
 
 
 @dataclass(frozen=True)
@@ -129,12 +130,16 @@ def _difference(plain: Recording, ours: Recording, again: Recording | None, numb
         return Finding(
             "follows" if differs else "wrong", f"{where}; {why}" + (", as calls before differ" if differs else "")
         )
+    if other.half and not other.width:
+        return Finding("half", f"{where}; the weights are in half precision")
     judged = again.calls[number - 1]
     if judged.wrong:
         return Finding("wrong", judged.wrong if judged.wrong.startswith("row ") else f"{where}; {judged.wrong}")
     if judged.near_ties:
         ties = ", ".join(f"row {row}, new token {at}: margin {margin:.1e}" for row, at, margin in judged.near_ties)
         return Finding("near-tie", f"{where}; a near-tie ({ties})")
+    if other.width and other.width == one.width:
+        return Finding("wrong", f"{where}; all passes of both have {one.width} nodes, so that no rounding explains it")
     return Finding("wrong", f"{where}; whether this is a near-tie is not known")
 
 

@@ -34,6 +34,8 @@ class RecordedCall:
         near_ties: Row, new token and margin of every near-tie at which other ids differ from this call's.
         wrong: The first wrong token of these other ids, in words; "" if there is none.
         judged: Whether other ids were compared with this call's.
+        width: Nodes of every pass, if mmspec decoded the call under one shape; else 0.
+        half: Whether the model's weights are in half precision.
     """
 
     number: int
@@ -52,6 +54,8 @@ class RecordedCall:
     near_ties: list[tuple[int, int, float]] = field(default_factory=list)
     wrong: str = ""
     judged: bool = False
+    width: int = 0
+    half: bool = False
 
 
 def save(folder: Path, calls: list[RecordedCall], ids: Mapping[int, "Tensor"]) -> None:

@@ -78,6 +78,7 @@ class Recorder:
             first = model not in self._known_models
             self._known_models.add(model)
             call = RecordedCall(len(self.calls) + 1, type(model).__name__, first, columns, _generators())
+            call.half = _half(model)
             self.calls.append(call)
         return call
 
@@ -113,6 +114,11 @@ def _print(error: Exception, script: str) -> None:
     while trace is not None and trace.tb_frame.f_code.co_filename != script:
         trace = trace.tb_next
     traceback.print_exception(type(error), error, trace or error.__traceback__)
+
+
+def _half(model: Any) -> bool:
+    """Whether weights are in half precision."""
+    return any(weight.is_floating_point() and weight.element_size() < 4 for weight in model.parameters())
 
 
 def _generators() -> str:

@@ -1,4 +1,7 @@
-"""Three ways to run a `generate` call of a script: plainly, with mmspec, and plainly while judging other ids."""
+"""Three ways to run a `generate` call of a script: plainly, with mmspec, and plainly while judging other ids.
+
+Plainly is with unmodified transformers, or (`--reference plain`) with mmspec's plain decoding of a method's width.
+"""
 
 import contextlib
 import inspect
@@ -69,10 +72,12 @@ class Speculating:
     Args:
         how: Arguments of `mmspec.enable`.
         plugins: Files of one-file plugins.
+        plainly: Decode plainly, in passes of the width that the method of `how` has: the reference of one shape.
     """
 
-    def __init__(self, how: Mapping[str, Any], plugins: Sequence[str]) -> None:
+    def __init__(self, how: Mapping[str, Any], plugins: Sequence[str], plainly: bool = False) -> None:
         self._how = how
+        self._plainly = plainly
         self._plugins = list(plugins)
         self._handles = _PerModel()
 
@@ -105,6 +110,7 @@ class Speculating:
                 report = handle.report
                 call.method, call.why = handle.method, handle.why
                 call.emitted, call.passes = report.emitted - report.rows, report.row_rounds
+                call.width = report.width or 0
                 return answer
         call.left_alone, call.documented = str(handle), isinstance(handle, OutOfScopeError)
         return original(model, **arguments)
@@ -112,12 +118,16 @@ class Speculating:
     def _enabled(self, model: Any) -> Any:
         """A handle that is called directly: the model's `generate` stays the recorded one."""
         import mmspec
+        from mmspec.api.choice import PLAIN
         from mmspec.core.refusal import OutOfScopeError
 
         if type(model).generate is not _mixin().generate:
             raise OutOfScopeError(f"{type(model).__name__} has a generate of its own")
         handle = mmspec.enable(model, **self._how)
         handle.disable()
+        if self._plainly:
+            handle = mmspec.enable(model, PLAIN, shape=handle.width)
+            handle.disable()
         return handle
 
 
@@ -170,14 +180,14 @@ def named(args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
 def way_of(task: Mapping[str, Any]) -> Way:
     """The way that a task asks for."""
     if task["enable"] is not None:
-        return Speculating(task["enable"], task["plugins"])
+        return Speculating(task["enable"], task["plugins"], task["plainly"])
     if task["judge"] is not None:
         return Judging(Path(task["judge"]["folder"]), task["judge"]["numbers"])
     return Plain()
 
 
 def read_task(file: Path) -> dict[str, Any]:
-    """The task that the parent wrote: `script`, `args`, `folder`, `enable`, `plugins`, `judge`."""
+    """The task that the parent wrote: `script`, `args`, `folder`, `enable`, `plugins`, `plainly`, `judge`."""
     task: dict[str, Any] = json.loads(file.read_text())
     return task
 

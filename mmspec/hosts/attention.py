@@ -79,6 +79,8 @@ def packed_attention(
         mask = mask.reshape(batch, key.shape[1], group * nodes, mask.shape[-1])
     elif mask is not None and group > 1:
         mask = mask.repeat(1, 1, group, 1) if geometry is None else geometry.repeated(mask, group)
+    if mask is not None and geometry is not None and geometry.exact and mask.is_floating_point():
+        mask = mask.double()
     if softcap is None and s_aux is None:
         out = F.scaled_dot_product_attention(packed, key, value, attn_mask=mask, scale=scaling)
     else:

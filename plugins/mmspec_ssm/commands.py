@@ -5,8 +5,9 @@ from typing import Annotated, Any
 
 import typer
 
+from mmspec.bench import one_shape_command
 from mmspec.cli.groups import group
-from mmspec.kits.text.bench.command import bench_command
+from mmspec.kits.text.bench.command import bench_command, one_shape
 from mmspec.kits.text.train_command import Cards, Device, Out, Prose, Work, run_training
 
 
@@ -15,6 +16,7 @@ def add(app: typer.Typer) -> None:
     summary = "Compare methods, interleaved, with plain decoding and transformers' own; what rounds over trees cost."
     bench = bench_command(_subject, "mmspec/ssm-5m", summary)
     group(app, "bench", "Measure speed, and what it costs: always against plain decoding.").command("ssm")(bench)
+    one_shape_command.add(app, "ssm", one_shape(_one_shape_methods, "mmspec/ssm-5m"))
     group(app, "demo", "Run every demo, or one.", run_all=True).command("ssm")(demo)
     group(app, "train", "Train the small models that mmspec ships.").command("ssm")(train_ssm)
 
@@ -54,3 +56,10 @@ def _subject(model: str) -> Any:
     from mmspec_ssm.bench.settings import METHODS
 
     return Subject("ssm", model, METHODS, by_nodes=rounds)
+
+
+def _one_shape_methods() -> dict[str, Any]:
+    """What `mmspec bench one-shape ssm` compares with plain decoding; STree's tree has one size on every machine."""
+    from mmspec_ssm.bench.settings import ONE_SHAPE
+
+    return ONE_SHAPE

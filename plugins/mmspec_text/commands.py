@@ -5,9 +5,10 @@ from typing import Annotated, Any
 
 import typer
 
+from mmspec.bench import one_shape_command
 from mmspec.bench.core.command import core
 from mmspec.cli.groups import group
-from mmspec.kits.text.bench.command import bench_command
+from mmspec.kits.text.bench.command import bench_command, one_shape
 from mmspec.kits.text.train_command import Cards, Device, Out, Prose, Work, run_training
 from mmspec_text.generate import generate_text
 
@@ -20,6 +21,7 @@ def add(app: typer.Typer) -> None:
     benches = group(app, "bench", "Measure speed, and what it costs: always against plain decoding.")
     benches.command("text")(bench)
     benches.command("core")(core)
+    one_shape_command.add(app, "text", one_shape(_one_shape_methods, "mmspec/text-14m"))
     group(app, "demo", "Run every demo, or one.", run_all=True).command("text")(demo)
     group(app, "train", "Train the small models that mmspec ships.").command("text")(train_text)
 
@@ -54,3 +56,10 @@ def _subject(model: str) -> Any:
     from mmspec.kits.text.bench.settings import METHODS, Subject
 
     return Subject("text", model, METHODS)
+
+
+def _one_shape_methods() -> dict[str, Any]:
+    """What `mmspec bench one-shape text` compares with plain decoding: every method whose output is plain's."""
+    from mmspec.kits.text.bench.settings import METHODS
+
+    return {name: options for name, options in METHODS.items() if name != "rsd"}

@@ -157,3 +157,24 @@ def test_recordings_are_no_pickles(record: Make) -> None:
     folder = record(IDS, None).folder
     assert len(json.loads((folder / CALLS).read_text())) == 2
     assert {file.suffix for file in folder.iterdir()} == {".json", ".safetensors", ""}
+
+
+def test_in_half_precision_other_ids_than_those_of_transformers_prove_nothing(record: Make) -> None:
+    other = [[1, 2, 3, 4, 5], [1, 2, 6, 9, 8]]
+    half = {1: {"half": True}}
+    comparison = said(record(IDS, change=half), record(other, change=half), record(IDS, change=half))
+    assert comparison.code == 2 and kinds(comparison) == ["half"] and comparison.half
+    assert "row 1, new token 1" in comparison.calls[0].finding.text
+    equal = said(record(IDS, change=half), record(IDS, change=half))
+    assert equal.code == 0 and equal.half and not equal.widths
+
+
+def test_passes_of_one_width_excuse_no_difference(record: Make) -> None:
+    one = {1: {"half": True, "width": 9}}
+    comparison = said(record(IDS, change=one), record([IDS[1], IDS[1]], change=one), record(IDS, change=one))
+    assert comparison.code == 1 and kinds(comparison) == ["wrong"] and not comparison.half
+    assert "all passes of both have 9 nodes" in comparison.calls[0].finding.text
+    equal = said(record(IDS, change=one), record(IDS, change=one))
+    assert equal.code == 0 and equal.widths == [9]
+    restless = said(record(IDS, change=one), record([IDS[1], IDS[1]], change=one), record([IDS[0]] * 2, change=one))
+    assert kinds(restless) == ["unsteady"]

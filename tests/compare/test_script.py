@@ -157,6 +157,8 @@ def test_mistakes_are_told(script, tmp_path: Path) -> None:
         (("verify", script("print('hello')")), "makes no generate call"),
         (("verify", tmp_path / "none.py"), "there is no script"),
         (("verify", script("1"), "--method", "prompt-lokup"), "did you mean 'prompt-lookup'"),
+        (("verify", script("1"), "--reference", "plane"), "did you mean 'plain'"),
+        (("verify", script("1"), "--reference", "plain", "--method", "rsd"), "promises the distribution, not the path"),
     ):
         run = mmspec(*arguments)
         assert isinstance(run.exception, ValueError) and message in str(run.exception)
@@ -275,3 +277,46 @@ def test_a_call_that_only_transformers_can_do_is_no_pass(script, monkeypatch: py
     assert run.exit_code == 1 and "not supported: no such thing" in run.stdout
     wanted = "NOT SUPPORTED: 1 calls equal, 0 differ, 1 not supported (no such thing), 0 left alone; stdout same"
     assert run.stdout.splitlines()[-1] == wanted
+
+
+@pytest.mark.parametrize("same", [True, False])
+def test_the_reference_plain_runs_mmspec_both_times(script, monkeypatch: pytest.MonkeyPatch, same: bool) -> None:
+    ran = []
+
+    def child(command: list[str], out, err, environment) -> int:
+        task = json.loads(Path(command[-1]).read_text())
+        assert task["enable"]["shape"] == "one" and task["enable"]["method"] == "suffix" and task["judge"] is None
+        ran.append("plain" if task["plainly"] else "ours")
+        ids = torch.tensor([[1, 2 if same or task["plainly"] else 3]])
+        save(Path(task["folder"]), [RecordedCall(1, "Llama", True, 1, "", 1.0, half=True, width=9)], {1: ids})
+        return 0
+
+    monkeypatch.setattr(children.group, "run", child)
+    run = mmspec("verify", script("1"), "--method", "suffix", "--reference", "plain")
+    assert ran == ["plain", "ours", *([] if same else ["plain"])] and run.exit_code == (0 if same else 1)
+    assert "compared: to the bit with plain of width 9" in run.stdout and "half precision" not in run.stdout
+    assert "all passes of both have 9 nodes" in run.stdout or same
+    assert "with mmspec, plainly" in run.stderr and "without mmspec" not in run.stderr
+
+
+def test_half_precision_says_what_is_promised(script, monkeypatch: pytest.MonkeyPatch) -> None:
+    def child(command: list[str], out, err, environment) -> int:
+        task = json.loads(Path(command[-1]).read_text())
+        ids = torch.tensor([[1, 3 if task["enable"] else 2]])
+        save(Path(task["folder"]), [RecordedCall(1, "Llama", True, 1, "", 1.0, half=True)], {1: ids})
+        return 0
+
+    monkeypatch.setattr(children.group, "run", child)
+    run = mmspec("verify", script("1"))
+    assert run.exit_code == 2 and "promised in float32 only" in run.stdout
+    assert run.stdout.splitlines()[-1].startswith("NOTHING CAN BE SAID: ids differ in half precision")
+
+
+@pytest.mark.slow
+def test_a_bfloat16_script_equals_plain_of_one_shape_and_a_planted_method_does_not(script, planted: Path) -> None:
+    half = SMALL.replace("float32", "bfloat16")
+    arguments = ("verify", script(half), "--reference", "plain")
+    honest = mmspec(*arguments, "--method", "suffix", "--", shipped.asset("text-1m"))
+    assert honest.exit_code == 0 and "EQUAL, byte for byte: 2 calls equal" in honest.stdout, honest.output
+    lying = mmspec("--plugin", planted, *arguments, "--method", "planted", "--", shipped.asset("text-1m"))
+    assert lying.exit_code == 1 and "NOT EQUAL" in lying.stdout, lying.output

@@ -133,3 +133,23 @@ def test_a_model_that_the_script_lets_go_goes(model) -> None:
     del own
     gc.collect()
     assert left() is None
+
+
+def test_plainly_is_plain_decoding_of_the_width_of_the_method(model) -> None:
+    """In bfloat16, where passes of other widths would write another text."""
+    half, given = copy.deepcopy(model).to(torch.bfloat16), {"inputs": PROMPT, "max_new_tokens": 24, "do_sample": True}
+    how = {"method": "prompt-lookup", "k": 4, "shape": "one"}
+    found = []
+    for plainly in (True, False):
+        way, one = Speculating(how, [], plainly), call()
+        way.prepare(half)
+        torch.manual_seed(3)
+        found.append((way.run(GENERATE, half, dict(given), one), one.method, one.width))
+        assert not one.left_alone
+    assert [rest for _, *rest in found] == [["plain", 5], ["prompt-lookup", 5]]
+    assert torch.equal(found[0][0], found[1][0])
+    way = Speculating({**how, "rule": "rejection", "drafter": None}, [], plainly=True)
+    way.prepare(half)
+    refused = call()
+    way.run(GENERATE, half, dict(given), refused)
+    assert "the output depends on the drafts" in refused.left_alone or "needs" in refused.left_alone

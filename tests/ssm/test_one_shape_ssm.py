@@ -20,9 +20,10 @@ def test_texts_equal_plain_of_one_width(batch: int) -> None:
     )
     outputs = []
     for method, how in (("suffix", {"k": 8, "shape": "one"}), ("plain", {"shape": 9})):
-        with warnings.catch_warnings(), mmspec.enable(model, method, seed=1, **how) as spec:
-            warnings.simplefilter("ignore")
+        with warnings.catch_warnings(record=True) as told, mmspec.enable(model, method, seed=1, **how) as spec:
+            warnings.simplefilter("always")
             ids = model.generate(**inputs, max_new_tokens=48, do_sample=True, top_k=0, temperature=0.8)
             outputs.append(ids)
+            assert any("no promise to the bit" in str(warning.message) for warning in told)
             assert spec.report is not None and set(spec.report.sizes) == {9}
     assert torch.equal(*outputs)

@@ -19,6 +19,8 @@ from mmspec_image.models.llamagen import LlamaGenTransformer
 from mmspec_image.targets.llamagen import LlamaGenTarget
 
 WINDOWS = (4, 8, 12, 16, 24, 32, 64)
+ONE_SHAPE_WINDOWS = (8, 16, 32)
+"""The windows at which pictures are compared with plain decoding of the same width."""
 SWEPT = "gs-sjd"
 """The method that is tried at every window; the others share one window, so that they compare."""
 NARROW = 4

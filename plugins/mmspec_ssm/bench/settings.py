@@ -17,3 +17,8 @@ METHODS: Mapping[str, Mapping[str, Any]] = {
     f"stree (tree of {SAME})": {**_STREE, "nodes": SAME},
     f"stree (chain of {SAME})": {**_STREE, "nodes": SAME, "form": "chain"},
 }
+ONE_SHAPE: Mapping[str, Mapping[str, Any]] = {
+    "stree": {"drafter": DRAFTER, "k": LEVELS, "nodes": SAME},
+    **{name: SHARED[name] for name in ("prompt-lookup", "auto")},
+}
+"""The methods of `mmspec bench one-shape ssm`."""

@@ -63,7 +63,8 @@ class TokenPlay:
         self.frames, self.actions = frames, actions
         self._given = frames.shape[1]
         self._warp = warp if warp is not None else Warp()
-        self.report = Report(method=decoder.name, exactness=decoder.rule.exactness, rows=len(frames))
+        width = decoder.one_width()
+        self.report = Report(decoder.name, decoder.rule.exactness, rows=len(frames), width=width)
         self._state: State | None = None
         self._first = self._new = 0  # numbers of the first frame of the current sequence, and of its first new frame
 

@@ -101,15 +101,15 @@ def texts(tokenizer: Any) -> dict[str, list[Tensor]]:
 
 def prompts(pieces: Sequence[Tensor], count: int, device: str) -> list[dict[str, Tensor]]:
     """The first tokens of the first `count` texts, one prompt each."""
-    return [_inputs([piece[0, :GIVEN]], device) for piece in pieces[:count]]
+    return [left_padded([piece[0, :GIVEN]], device) for piece in pieces[:count]]
 
 
 def batch(pieces: Sequence[Tensor], rows: int, device: str) -> dict[str, Tensor]:
     """Prompts of several lengths in one batch, padded on the left."""
-    return _inputs([piece[0, : GIVEN - 7 * i] for i, piece in enumerate(pieces[:rows])], device)
+    return left_padded([piece[0, : GIVEN - 7 * i] for i, piece in enumerate(pieces[:rows])], device)
 
 
-def _inputs(rows: Sequence[Tensor], device: str) -> dict[str, Tensor]:
+def left_padded(rows: Sequence[Tensor], device: str) -> dict[str, Tensor]:
     """Ids and mask of rows, padded on the left."""
     longest = max(map(len, rows))
     ids = torch.stack([torch.nn.functional.pad(row, (longest - len(row), 0)) for row in rows])

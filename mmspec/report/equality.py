@@ -1,0 +1,137 @@
+"""Measured equality: of how many outputs a method's is plain decoding's, to the bit, in half precision.
+
+A document has a line of JSON for every cell: a method in a dtype, a setting and a batch. It is validated before
+anything of it is shown, as the result of a benchmark is.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, TypeAdapter, ValidationError
+
+from mmspec.files import save_text
+from mmspec.registry.printable import printable, refuse_control
+from mmspec.report.result import Amount, Count
+from mmspec.report.views import View
+
+SUFFIX = ".one-shape.jsonl"
+"""How the name of such a document beside a card ends."""
+ANY = " Shape any: plain decoding has one node a pass, and the method as many as it drafts."
+Rows = Annotated[int, Field(ge=1, le=2**31)]
+
+
+@dataclass(frozen=True)
+class Equality:
+    """One cell.
+
+    Attributes:
+        model: Name of the target.
+        method: Name of the method.
+        dtype: Of the weights.
+        shape: `one` (all passes have `width` nodes, those of plain decoding too), or `any` (those have one node).
+        width: Nodes of every pass; None under `any`.
+        setting: How units are drawn: `"T = 0.8"`.
+        batch: Rows decoded together.
+        outputs: Outputs that were compared.
+        equal: Those that are plain decoding's, unit by unit.
+        units: Units of all outputs.
+        acceptance_length: Emitted units per row and pass after prefill.
+        apart: Of outputs that differ: the number of the output, and the first unit that is another one.
+        options: Options of the method.
+        piece: Word for one output.
+        device: The processor and its threads, or the GPU, in words.
+        versions: Versions of mmspec, torch, transformers and Python.
+    """
+
+    model: str
+    method: str
+    dtype: str
+    shape: Literal["one", "any"]
+    width: Rows | None
+    setting: str
+    batch: Rows
+    outputs: Rows
+    equal: Count
+    units: Count
+    acceptance_length: Amount
+    apart: list[tuple[Count, Count]] = field(default_factory=list)
+    options: dict[str, Any] = field(default_factory=dict)
+    piece: str = "text"
+    device: str = ""
+    versions: dict[str, str] = field(default_factory=dict)
+
+
+def save(path: Path, cells: Sequence[Equality]) -> None:
+    """Write a document; the file is written whole or not at all."""
+    save_text(path, "".join(json.dumps(asdict(cell), ensure_ascii=False) + "\n" for cell in cells))
+
+
+def load(path: Path) -> list[Equality]:
+    """Read and validate a document that `save` wrote.
+
+    Raises:
+        ValueError: The file is not such a document; names the line.
+    """
+    reader, cells = TypeAdapter(Equality), list[Equality]()
+    for number, line in enumerate(path.read_bytes().splitlines(), 1):
+        try:
+            cells.append(reader.validate_json(line))
+            _refuse(cells[-1])
+        except ValidationError as error:
+            first = error.errors()[0]
+            place = ".".join(str(part) for part in first["loc"]) or "the cell"
+            problem = f"{printable(place)}: {printable(first['msg'])}"
+            raise ValueError(f"{path}, line {number}, is no cell of `mmspec bench one-shape`: {problem}") from None
+        except ValueError as error:
+            raise ValueError(f"{path}, line {number}, is no cell of `mmspec bench one-shape`: {error}") from None
+    if not cells:
+        raise ValueError(f"{path} has no cells of `mmspec bench one-shape`")
+    return cells
+
+
+def _refuse(cell: Equality) -> None:
+    for text in (cell.model, cell.method, cell.dtype, cell.setting, cell.piece, cell.device, *cell.versions.values()):
+        refuse_control(text, f"the text {printable(text)!r}")
+    for text in (*cell.options, *cell.versions, *map(str, cell.options.values())):
+        refuse_control(text, f"the text {printable(text)!r}")
+    if cell.equal + len(cell.apart) != cell.outputs:
+        raise ValueError(f"{cell.equal} outputs equal and {len(cell.apart)} apart are not {cell.outputs}")
+    if (cell.width is None) != (cell.shape == "any"):
+        raise ValueError("one shape has a width, and any shape has none")
+
+
+def view(cells: Sequence[Equality]) -> View:
+    """A table: methods by batch and setting, equal outputs of all outputs by dtype and shape."""
+    columns = list(dict.fromkeys((cell.dtype, cell.shape) for cell in cells))
+    names = list(dict.fromkeys((cell.method, cell.batch, cell.setting) for cell in cells))
+    rows = []
+    for method, batch, setting in names:
+        group = [cell for cell in cells if (cell.method, cell.batch, cell.setting) == (method, batch, setting)]
+        widths = ", ".join(dict.fromkeys(str(cell.width) for cell in group if cell.width))
+        rows.append((method, str(batch), setting, widths, *(_share(group, *column) for column in columns)))
+    total = ("all", "", "", "", *(_share(cells, *column) for column in columns))
+    header = ("method", "batch", "setting", "width", *(f"{dtype}, shape {shape}" for dtype, shape in columns))
+    return View(
+        f"{cells[0].piece.capitalize()}s equal to plain decoding, to the bit", header, [*rows, total], note(cells)
+    )
+
+
+def note(cells: Sequence[Equality]) -> str:
+    """What was compared with what, and where."""
+    first = cells[0]
+    each = sorted({round(cell.units / cell.outputs) for cell in cells})
+    versions = ", ".join(f"{name} {version}" for name, version in first.versions.items())
+    return (
+        f"{first.model} on {first.device}; {versions}; {' or '.join(map(str, each))} units a {first.piece}. Equal: "
+        "every unit, with the same seed and rows, is that of plain decoding. Shape one: all passes have the method's "
+        "width, those of plain decoding too." + (ANY if "any" in {cell.shape for cell in cells} else "")
+    )
+
+
+def _share(cells: Sequence[Equality], dtype: str, shape: str) -> str:
+    counted = [cell for cell in cells if (cell.dtype, cell.shape) == (dtype, shape)]
+    outputs = sum(cell.outputs for cell in counted)
+    return f"{sum(cell.equal for cell in counted)} of {outputs}" if outputs else ""
