@@ -48,7 +48,7 @@ def custom_generate(
         seed: As in `mmspec.enable`.
         noise: As in `mmspec.enable`.
         shape: As in `mmspec.enable`.
-        compile: As in `mmspec.enable`. The returned function keeps what it compiled: use it again.
+        compile: As in `mmspec.enable`.
         streamer: A streamer.
         tokenizer: The model's tokenizer, for `generate(stop_strings=…)`. Stop strings must be an argument of
             `generate`: transformers refuses those of a generation configuration before this function is called. With
@@ -73,16 +73,9 @@ def custom_generate(
         options["tokenizer"] = tokenizer
 
     parts = {"drafter": drafter, "rule": rule, "k": k, "policy": policy, "shape": shape, "compile": compile}
-    compiled = dict[int, tuple[Any, Decoder]]()
 
     def decoder_of(model: Any) -> Decoder:
-        kept = compiled.get(id(model))
-        if kept is not None:
-            return kept[1]
-        decoder = decoder_for(model, method, **parts, options=options, beside=BESIDE)
-        if decoder.compile:
-            compiled[id(model)] = model, decoder  # the model, too, so that its id stays its own
-        return decoder
+        return decoder_for(model, method, **parts, options=options, beside=BESIDE)
 
     run = runner(decoder_of, lambda report: None, noise=noise, seed=seed, streamer=streamer)
 

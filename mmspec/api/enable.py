@@ -164,7 +164,7 @@ def enable(
             that is possible; what cannot be captured runs as without it, with a warning that says why. `auto`: where it
             is faster on this machine, measured in the first call of every shape. Compiled rounds have one shape; a text
             equals that of the compiled `plain` of its width to the bit, and that of rounds that are not compiled up to
-            near-ties. The first call of a shape compiles for seconds to minutes.
+            near-ties. The first call of a shape compiles for seconds to minutes; the model keeps what was compiled.
         **options: Options of drafter, rule and policy.
 
     Returns:

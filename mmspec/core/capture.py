@@ -1,16 +1,10 @@
-"""Captured rounds of a decoder: which calls get one, which plans exist, and what happens where none is possible.
+"""Which calls of a decoder run on a captured round, and what happens where none is possible.
 
-A plan serves one call at a time. It is lent to a call until the call's state is gone; a second call of the same shape
-in the meantime gets a plan of its own. What cannot be captured is decoded by the eager loop, with one warning that says
-why.
+What cannot be captured is decoded by the eager loop, with one warning that says why.
 """
 
-import gc
-import threading
-import weakref
 from collections.abc import Hashable
 from copy import copy
-from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import torch
@@ -19,6 +13,7 @@ from tqdm import tqdm
 
 from mmspec.core.capabilities import Capturable
 from mmspec.core.capture_check import eager_round, refuse_difference, rounding, timed
+from mmspec.core.capture_pool import pool_of
 from mmspec.core.captured import CapturedRound, Plan
 from mmspec.core.processors import is_elementwise
 from mmspec.core.protocols import Target
@@ -34,9 +29,6 @@ from mmspec.registry.warn import warn
 Compile = Literal["auto"] | bool | None
 """Whether rounds are captured: None or False: no. True: yes, where possible. `auto`: where that is faster."""
 
-MOST = 16
-"""Shapes whose captured rounds are kept."""
-
 
 def checked_compile(compile: Any) -> Compile:
     """The argument, if it means something.
@@ -51,22 +43,6 @@ def checked_compile(compile: Any) -> Compile:
     return "auto"
 
 
-@dataclass
-class _Lent:
-    """A captured round and whether a call has it."""
-
-    round: CapturedRound
-    busy: bool = False
-
-
-@dataclass
-class _Shape:
-    """What is known of calls of one shape: their rounds; `slower`, if the eager loop won the timing."""
-
-    lent: list[_Lent] = field(default_factory=list)
-    slower: bool = False
-
-
 class Captures:
     """The captured rounds of a decoder.
 
@@ -78,15 +54,9 @@ class Captures:
 
     def __init__(self, target: Target, rule: Rule, compile: Compile) -> None:
         self.target, self.rule, self.compile = target, rule, compile
-        self._shapes: dict[Hashable, _Shape] = {}
+        self.pool = pool_of(target, rule)
         self._own_trees = False
         self._refused = False
-        self._lock = threading.Lock()
-
-    @property
-    def rounds(self) -> list[CapturedRound]:
-        """Every round that was captured."""
-        return [lent.round for shape in self._shapes.values() for lent in shape.lent]
 
     def round_for(self, state: State, draft: Draft) -> CapturedRound | None:
         """The captured round that takes this round's draft (not rooted); None: the eager loop goes on.
@@ -117,7 +87,7 @@ class Captures:
             if strict():
                 raise
             self._refused, captured = True, None
-            self._shapes.clear()  # frees what the buffers hold
+            self.pool.clear()
             warn(f"rounds are not captured, and run eagerly: {_in_a_line(error)}")
         if captured is None:
             state.cache, state.history, state.pads, state.ends = before[:4]
@@ -131,34 +101,8 @@ class Captures:
         tree = None if self._own_trees else draft.index.padded(state.width).listed
         columns = _bucket(state.prompt_length + state.limit + 1)
         call = (tree, state.width, state.k, columns, len(state.ends), state.context, _warp_key(state.warp))
-        shape = self._shape((call, self.target.capture_key(state.cache)))
-        if shape.slower:
-            return None
-        with self._lock:
-            if shape.lent and all(lent.busy for lent in shape.lent):
-                gc.collect()  # calls that ended may be part of a cycle
-            free = next((lent for lent in shape.lent if not lent.busy), None)
-            if free is not None:
-                free.busy = True
-        if free is not None:
-            free.round.load(state)
-        else:
-            captured = self._captured(state, tree, columns)
-            if captured is None:
-                shape.slower = True
-                return None
-            free = _Lent(captured, True)
-            shape.lent.append(free)
-        weakref.finalize(state, _give_back, free)
-        return free.round
-
-    def _shape(self, key: Hashable) -> _Shape:
-        """What is known of a shape, as the latest one; the oldest ones beyond `MOST` are forgotten."""
-        with self._lock:
-            shape = self._shapes[key] = self._shapes.pop(key, _Shape())
-            while len(self._shapes) > MOST:
-                del self._shapes[next(iter(self._shapes))]
-        return shape
+        key = (type(self.target), call, self.target.capture_key(state.cache))
+        return self.pool.lend(key, state, lambda: self._captured(state, tree, columns))
 
     def _captured(self, state: State, tree: tuple[int, ...] | None, columns: int) -> CapturedRound | None:
         """A new captured round, loaded; None if the eager round is faster and that matters."""
@@ -176,10 +120,6 @@ class Captures:
         compiled, found = timed(captured.idle)
         refuse_difference(expected, found, rounding(target))
         return None if self.compile == "auto" and eager <= compiled else captured
-
-
-def _give_back(lent: _Lent) -> None:
-    lent.busy = False
 
 
 def _bucket(columns: int) -> int:

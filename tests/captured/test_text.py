@@ -1,5 +1,6 @@
 """Captured rounds over language models: every method, ragged batches, ends, processors; and what cannot be captured."""
 
+import copy
 import warnings
 from typing import Any
 
@@ -10,6 +11,7 @@ from transformers import Gemma3TextConfig, LlamaConfig, MistralConfig
 import mmspec
 from mmspec.api.build import decoder_for
 from mmspec.core import capture
+from mmspec.core.capture_pool import NAME
 from mmspec.core.captured import CapturedRound
 from mmspec.core.decoder import Decoder
 from mmspec.core.types import Draft
@@ -59,6 +61,7 @@ def both(model: Any, method: str, small: Any = None, **how: Any) -> tuple[Decode
     """The eager and the captured decoder of a method."""
     how = {"shape": "one", **METHODS.get(method, {}), **how}
     drafter = small if method.startswith("draft") else None
+    vars(model).pop(NAME, None)  # what other tests captured
     return tuple(decoder_for(model, method, drafter=drafter, compile=c, **how) for c in (None, True))  # type: ignore[return-value]
 
 
@@ -68,7 +71,7 @@ def test_every_round_equals_the_eager_loops(model: Any, small: Any, method: str)
     rounds = lockstep(eager, captured, ragged(), 24, seed=3, warp=Warp.sampling(0.9), ends=[7, 11])
     assert rounds > 3
     lockstep(eager, captured, ragged(), 17, seed=4, warp=Warp.sampling(0.9), ends=[7, 11])
-    assert len(captured.captures.rounds) == 1, "the second call is served by the first one's plan"
+    assert len(captured.captures.pool.rounds) == 1, "the second call is served by the first one's plan"
 
 
 @pytest.mark.parametrize("warp", [Warp.sampling(0), Warp.sampling(1.3, top_k=20, top_p=0.9, min_p=0.01)], ids=str)
@@ -114,14 +117,16 @@ def test_the_returned_cache_goes_on(model: Any) -> None:
         assert torch.allclose(ours.keys[0], theirs.keys[0], atol=1e-4)
 
 
-def test_custom_generate_keeps_what_it_compiled(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    made: list[int] = []
-    init = capture.CapturedRound.__init__
-    monkeypatch.setattr(capture.CapturedRound, "__init__", lambda *a: made.append(1) or init(*a))  # type: ignore[func-returns-value]
-    run = mmspec.custom_generate("prompt-lookup", k=4, seed=1, compile=True)
-    for _ in range(3):
-        model.generate(**ragged(), max_new_tokens=8, do_sample=True, custom_generate=run)
-    assert len(made) == 1
+def test_a_model_keeps_what_was_compiled_for_it(model: Any) -> None:
+    vars(model).pop(NAME, None)
+    call = dict(**ragged(), max_new_tokens=8, do_sample=True)
+    for _ in range(2):
+        with mmspec.enable(model, "prompt-lookup", k=4, seed=1, compile=True):
+            model.generate(**call)
+        run = mmspec.custom_generate("suffix", k=4, seed=1, compile=True)
+        model.generate(**call, custom_generate=run)
+    assert len(vars(model)[NAME].rounds) == 1
+    assert not vars(copy.deepcopy(model))[NAME].rounds
 
 
 def test_two_calls_at_once_have_a_plan_each(model: Any) -> None:
@@ -135,7 +140,7 @@ def test_two_calls_at_once_have_a_plan_each(model: Any) -> None:
                 captured.advance(state)
     for units, state in zip(expected, states, strict=True):
         assert all(torch.equal(a, b) for a, b in zip(units, state.output(), strict=True))
-    assert len(captured.captures.rounds) == 2
+    assert len(captured.captures.pool.rounds) == 2
 
 
 def test_outputs_do_not_change_when_the_plan_serves_another_call(model: Any) -> None:
@@ -168,10 +173,11 @@ class Alternating:
 
 
 def test_trees_that_change_from_round_to_round(model: Any) -> None:
+    vars(model).pop(NAME, None)
     target = TransformersTarget(model)
     eager, captured = (Decoder(target, Alternating(), k=3, shape="one", compile=c) for c in (None, True))
     lockstep(eager, captured, ragged(), 16, seed=3)
-    assert {round.plan.index is None for round in captured.captures.rounds} == {True, False}
+    assert {round.plan.index is None for round in captured.captures.pool.rounds} == {True, False}
 
 
 def test_no_round_is_traced_twice(model: Any) -> None:
@@ -189,7 +195,7 @@ def test_another_prompt_length_of_the_same_bucket_needs_no_other_plan(model: Any
     for length in (3, 11, 20):
         inputs = {name: value[:1, :length] for name, value in ragged().items()}
         lockstep(eager, captured, inputs, 12, seed=length)
-    assert len(captured.captures.rounds) == 1
+    assert len(captured.captures.pool.rounds) == 1
 
 
 def test_processors_that_read_the_history_run_eagerly(model: Any) -> None:
@@ -253,7 +259,7 @@ def test_out_of_memory_frees_the_plans_and_runs_eagerly(model: Any, monkeypatch:
     eager, captured = both(model, "prompt-lookup")
     with pytest.warns(UserWarning, match="run eagerly: OutOfMemoryError: there is no memory for the graph"):
         output = captured.generate(ragged(), 12, seed=1)
-    assert not captured.captures.rounds and not output.report.compiled
+    assert not captured.captures.pool.rounds and not output.report.compiled
     expected = eager.generate(ragged(), 12, seed=1).units
     assert all(torch.equal(a, b) for a, b in zip(expected, output.units, strict=True))
 
@@ -261,6 +267,7 @@ def test_out_of_memory_frees_the_plans_and_runs_eagerly(model: Any, monkeypatch:
 def test_auto_keeps_the_faster(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     for times, compiled in (((2.0, 1.0), True), ((1.0, 2.0), False)):
         left, real = list(times), capture.timed
+        vars(model).pop(NAME, None)
         with monkeypatch.context() as patch:
             patch.setattr(capture, "timed", lambda run, left=left, real=real: (left.pop(0), real(run)[1]))
             decoder = decoder_for(model, "prompt-lookup", k=4, compile="auto")

@@ -1,0 +1,106 @@
+"""The captured rounds of a model. They outlive decoders, since compiling takes longer than most calls.
+
+A round serves one call at a time. It is lent to a call until the call's state is gone; a second call of the same shape
+in the meantime gets a round of its own.
+"""
+
+import gc
+import threading
+import weakref
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
+from typing import Any
+
+from mmspec.core.capabilities import RunsModel
+from mmspec.core.captured import CapturedRound
+from mmspec.core.protocols import Target
+from mmspec.core.rules.match import Match
+from mmspec.core.rules.rule import Rule
+from mmspec.core.state import State
+
+NAME = "_mmspec_captured"
+"""The attribute of a model that holds its pool."""
+
+MOST = 16
+"""Shapes whose rounds are kept."""
+
+
+@dataclass
+class _Lent:
+    """A captured round, and whether a call has it."""
+
+    round: CapturedRound
+    busy: bool = True
+
+    def give_back(self) -> None:
+        self.busy = False
+
+
+@dataclass
+class _Shape:
+    """The rounds of calls of one shape; `slower`, if the eager loop won the timing."""
+
+    lent: list[_Lent] = field(default_factory=list)
+    slower: bool = False
+
+
+class Pool:
+    """Captured rounds by shape. A copy of it is empty, because rounds hold the buffers and weights of their model."""
+
+    def __init__(self) -> None:
+        self._shapes: dict[Hashable, _Shape] = {}
+        self._lock = threading.Lock()
+
+    @property
+    def rounds(self) -> list[CapturedRound]:
+        """Every round that is kept."""
+        return [lent.round for shape in self._shapes.values() for lent in shape.lent]
+
+    def clear(self) -> None:
+        """Forget all rounds; those that calls have live on with these."""
+        self._shapes.clear()
+
+    def lend(self, key: Hashable, state: State, capture: Callable[[], CapturedRound | None]) -> CapturedRound | None:
+        """A round for this call alone, with the call loaded; None if the eager loop is faster for this shape.
+
+        Args:
+            key: The shape of the call.
+            state: The call.
+            capture: Makes a round and loads the call; None if the eager loop is faster.
+        """
+        with self._lock:
+            shape = self._shapes[key] = self._shapes.pop(key, _Shape())  # the latest one
+            while len(self._shapes) > MOST:
+                del self._shapes[next(iter(self._shapes))]
+            if shape.lent and all(lent.busy for lent in shape.lent):
+                gc.collect()  # calls that ended may be part of a cycle
+            free = next((lent for lent in shape.lent if not lent.busy), None)
+            if free is not None:
+                free.busy = True
+        if shape.slower:
+            return None
+        if free is not None:
+            free.round.load(state)
+        else:
+            captured = capture()
+            if captured is None:
+                shape.slower = True
+                return None
+            free = _Lent(captured)
+            shape.lent.append(free)
+        weakref.finalize(state, free.give_back)
+        return free.round
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Pool":
+        return Pool()
+
+    def __reduce__(self) -> tuple[type["Pool"], tuple[()]]:
+        return Pool, ()
+
+
+def pool_of(target: Target, rule: Rule) -> Pool:
+    """The pool of a target's model; a new one if there is no model, or if the rule may have a state."""
+    if not isinstance(target, RunsModel) or type(rule) is not Match:
+        return Pool()
+    pool: Pool = vars(target.model).setdefault(NAME, Pool())
+    return pool
