@@ -14,7 +14,6 @@ from torch import Tensor
 
 from mmspec.core.capabilities import CapturedPass
 from mmspec.core.compiling import Compiled
-from mmspec.core.distributions import Categorical, Distribution, PointMass
 from mmspec.core.live import Live
 from mmspec.core.noise import Round
 from mmspec.core.report import tallied
@@ -22,7 +21,7 @@ from mmspec.core.round import DrawnSource, decided
 from mmspec.core.rules.rule import Rule
 from mmspec.core.state import State
 from mmspec.core.tree import TreeIndex
-from mmspec.core.types import Draft, Scores, Step, Verdict
+from mmspec.core.types import Draft, Scores, Step
 from mmspec.core.warp import Warp
 
 
@@ -144,19 +143,9 @@ class CapturedRound:
     def run(self) -> tuple[Step, Tensor, Tensor]:
         """The round of what the buffers hold, and its tallies as `mmspec.core.report.tallied` counts."""
         with torch.inference_mode(False), torch.no_grad(), self.target.ready():
-            found = self._run()
-        units, valid, finite, logits, unprocessed, probs, path, length, unit, drawn, count = found[:11]
-        hidden, auxiliary, drafted, accepted = found[11:]
-        assert drafted is not None and accepted is not None
-        assert units is not None and valid is not None and finite is not None and drawn is not None
-        assert path is not None and length is not None and unit is not None and count is not None
-        distribution: Distribution = PointMass(drawn) if probs is None else Categorical(probs)
-        index = self.plan.index if self.plan.index is not None else TreeIndex.dynamic(self.parent, self.plan.deepest)
-        scores = Scores(distribution, finite, hidden, auxiliary, logits, unprocessed)
-        step = Step(Draft(units, index, valid), scores, Verdict(path, length, unit, drawn), count)
-        return step, drafted, accepted
+            return self._run()
 
-    def _round(self) -> tuple[Tensor | None, ...]:
+    def _round(self) -> tuple[Step, Tensor, Tensor]:
         """The traced function. It reads and writes the buffers."""
         plan, live = self.plan, self.live
         index = plan.index if plan.index is not None else TreeIndex.dynamic(self.parent, plan.deepest)
@@ -166,20 +155,13 @@ class CapturedRound:
         scores = plan.warp.elementwise(output, draft, live.history, live.emitted)
         active = ~live.done
         after, step = decided(live, draft, scores, plan.rule, Round(DrawnSource(self.numbers), live.emitted, ()))
-        verdict, count = step.verdict, step.count
-        drafted, accepted = tallied(draft.valid, verdict.length.minimum(count), active)
-        self.target.commit(verdict.path, count)
+        drafted, accepted = tallied(draft.valid, step.verdict.length.minimum(step.count), active)
+        self.target.commit(step.verdict.path, step.count)
         live.emitted.copy_(after.emitted)
         live.root.copy_(after.root)
         live.done.copy_(after.done)
         live.nonfinite.copy_(after.nonfinite)
-        probs = scores.distribution.probs if isinstance(scores.distribution, Categorical) else None
-        decision = verdict.path, verdict.length, verdict.unit, verdict.drawn, count
-        return (
-            *(draft.units, draft.valid, scores.finite, scores.logits, scores.unprocessed, probs),
-            *decision,
-            *(output.hidden, output.auxiliary, drafted, accepted),
-        )
+        return step, drafted, accepted
 
 
 def _buffers(state: State, columns: int) -> Live:
