@@ -91,7 +91,8 @@ def decoder_for(
         part: build(declared, routed[part], part) for part, declared in parts.items() if declared is not None
     }
     proposes = live if live is not None else _instance(pairing.drafter, built.get("drafter"))
-    widths = {} if proposes is None else {"width": proposes.width}
+    # Asked later, and only by some policies: the drafter is not bound yet.
+    widths = {} if proposes is None else {"width": lambda depth: proposes.width(depth)}
     return Decoder(
         target.load()(model),
         proposes,

@@ -144,6 +144,8 @@ EDGES: list[tuple[str, str]] = [
     ("bench core --plot x.txt", "a plot is a .png or .svg file"),
     ("bench core --deadline 0", "1"),
     ("bench core --deadline nan", "--deadline"),
+    ("bench one-shape text --dtype half", "no dtype is called 'half'"),
+    ("bench one-shape ssm --json gone/x.jsonl", "there is no folder gone"),
     *[(f"bench core {more}", says) for more, says in DEVICES],
     ("train image", "--data"),
     ("train image --data gone", "gone"),

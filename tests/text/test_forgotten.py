@@ -187,4 +187,4 @@ def test_what_was_found_holds_numbers_only(make_llama: Callable) -> None:
     self_check.checked(Anatomy.of(model))
     (finding,) = self_check._sound.of(model).values()
     assert finding.manner == "interface" and finding.error < finding.tolerance < NEAR_TIE * 100
-    assert {type(value) for value in vars(finding).values()} <= {str, float}
+    assert {type(value) for value in vars(finding).values()} <= {str, float, bool}

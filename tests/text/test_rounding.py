@@ -91,7 +91,7 @@ def tf32() -> Iterator[None]:
 
 def see_siblings(monkeypatch: pytest.MonkeyPatch) -> None:
     """A mutant: nodes see their siblings, as under a mask of indices."""
-    tree = PassGeometry.tree.func  # type: ignore[attr-defined]
+    tree = PassGeometry.tree.compute  # type: ignore[attr-defined]
 
     def wrong(geometry: PassGeometry) -> Tensor:
         order = torch.arange(geometry.ancestor.shape[1])

@@ -10,6 +10,7 @@ from torch import Tensor
 from mmspec.core.distributions import take_nodes
 from mmspec.core.drafters.draft_model import DraftModel
 from mmspec.core.drafters.growth import Scratch
+from mmspec.core.live import Live
 from mmspec.core.rules import rule
 from mmspec.core.state import State
 from mmspec.core.types import Draft, Step, Verdict
@@ -33,14 +34,12 @@ def _no_bonus(original: Callable) -> Callable:
 
 
 def _ends_at_the_last(original: Callable) -> Callable:
-    def append(self: State, *args: Any) -> Tensor:
-        ends, self.ends = self.ends, self.ends[:0]
-        count = original(self, *args)
-        self.ends = ends
-        self.done |= torch.isin(self.root, ends) & (count > 0)
-        return count
+    def appended(self: Live, *args: Any) -> tuple[Live, Tensor]:
+        live, count = original(replace(self, ends=self.ends[:0]), *args)
+        ended = torch.isin(live.root, self.ends) & (count > 0)
+        return replace(live, ends=self.ends, done=live.done | ended), count
 
-    return append
+    return appended
 
 
 def _one_short(original: Callable) -> Callable:
@@ -84,7 +83,7 @@ MUTANTS = (
         "end-inside-the-accepted-path-ignored",
         "only a round's last unit is compared with the end of sequence",
         "several methods in Spec-Bench (arXiv 2401.07851) emit units past the end of sequence",
-        replacing(State, "append", _ends_at_the_last),
+        replacing(Live, "appended", _ends_at_the_last),
     ),
     Mutant(
         "commit-one-short",
