@@ -74,7 +74,9 @@ def test_every_round_equals_the_eager_loops(model: Any, small: Any, method: str)
     assert len(captured.captures.pool.rounds) == 1, "the second call is served by the first one's plan"
 
 
-@pytest.mark.parametrize("warp", [Warp.sampling(0), Warp.sampling(1.3, top_k=20, top_p=0.9, min_p=0.01)], ids=str)
+@pytest.mark.parametrize(
+    "warp", [Warp.sampling(0), Warp.sampling(1.3, top_k=20, top_p=0.9, min_p=0.01)], ids=["greedy", "all"]
+)
 def test_greedy_and_all_element_wise_processors(model: Any, warp: Warp) -> None:
     lockstep(*both(model, "prompt-lookup"), ragged(), 20, seed=3, warp=warp)
 
