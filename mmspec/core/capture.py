@@ -15,6 +15,7 @@ from mmspec.core.capabilities import Capturable
 from mmspec.core.capture_check import eager_round, refuse_difference, rounding, timed
 from mmspec.core.capture_pool import pool_of
 from mmspec.core.captured import CapturedRound, Plan
+from mmspec.core.out_of_memory import out_of_memory
 from mmspec.core.processors import is_elementwise
 from mmspec.core.protocols import Target
 from mmspec.core.rules.rule import Rule
@@ -87,7 +88,8 @@ class Captures:
             if strict():
                 raise
             self._refused, captured = True, None
-            self.pool.clear()
+            if out_of_memory(error):
+                self.pool.clear()
             warn(f"rounds are not captured, and run eagerly: {_in_a_line(error)}")
         if captured is None:
             state.cache, state.history, state.pads, state.ends = before[:4]

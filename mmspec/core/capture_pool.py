@@ -38,10 +38,10 @@ class _Lent:
 
 @dataclass
 class _Shape:
-    """The rounds of calls of one shape; `slower`, if the eager loop won the timing."""
+    """The rounds of calls of one shape; `eager`, if such calls are not captured: that failed, or was slower."""
 
     lent: list[_Lent] = field(default_factory=list)
-    slower: bool = False
+    eager: bool = False
 
 
 class Pool:
@@ -57,11 +57,12 @@ class Pool:
         return [lent.round for shape in self._shapes.values() for lent in shape.lent]
 
     def clear(self) -> None:
-        """Forget all rounds; those that calls have live on with these."""
-        self._shapes.clear()
+        """Free all rounds but those that calls have."""
+        for shape in self._shapes.values():
+            shape.lent.clear()
 
     def lend(self, key: Hashable, state: State, capture: Callable[[], CapturedRound | None]) -> CapturedRound | None:
-        """A round for this call alone, with the call loaded; None if the eager loop is faster for this shape.
+        """A round for this call alone, with the call loaded; None if such calls are not captured.
 
         Args:
             key: The shape of the call.
@@ -77,16 +78,16 @@ class Pool:
             free = next((lent for lent in shape.lent if not lent.busy), None)
             if free is not None:
                 free.busy = True
-        if shape.slower:
+        if shape.eager:
             return None
         if free is not None:
             free.round.load(state)
         else:
+            shape.eager = True
             captured = capture()
             if captured is None:
-                shape.slower = True
                 return None
-            free = _Lent(captured)
+            shape.eager, free = False, _Lent(captured)
             shape.lent.append(free)
         weakref.finalize(state, free.give_back)
         return free.round

@@ -149,8 +149,10 @@ class CapturedRound:
         """The traced function. It reads and writes the buffers."""
         plan, live = self.plan, self.live
         index = plan.index if plan.index is not None else TreeIndex.dynamic(self.parent, plan.deepest)
-        draft = Draft(self.units, index, self.valid)
-        draft = draft.rooted(live.root, live.room) if plan.nodes > 1 else Draft.alone(live.root)
+        if plan.nodes == 1:
+            draft = Draft(live.root[:, None], index, torch.ones_like(live.done[:, None]))
+        else:
+            draft = Draft(self.units, index, self.valid).rooted(live.root, live.room)
         output = self.target.verify(draft)
         scores = plan.warp.elementwise(output, draft, live.history, live.emitted)
         active = ~live.done

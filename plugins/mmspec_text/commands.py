@@ -62,4 +62,4 @@ def _one_shape_methods() -> dict[str, Any]:
     """What `mmspec bench one-shape text` compares with plain decoding: every method whose output is plain's."""
     from mmspec.kits.text.bench.settings import METHODS
 
-    return {name: options for name, options in METHODS.items() if name != "rsd"}
+    return {name: options for name, options in METHODS.items() if name != "rsd" and "compile" not in options}

@@ -74,6 +74,11 @@ def test_every_round_equals_the_eager_loops(model: Any, small: Any, method: str)
     assert len(captured.captures.pool.rounds) == 1, "the second call is served by the first one's plan"
 
 
+@pytest.mark.parametrize("temperature", [0.0, 0.9])
+def test_plain_decoding_of_one_node(model: Any, temperature: float) -> None:
+    lockstep(*both(model, "plain", shape="one"), ragged(), 20, seed=3, warp=Warp.sampling(temperature))
+
+
 @pytest.mark.parametrize(
     "warp", [Warp.sampling(0), Warp.sampling(1.3, top_k=20, top_p=0.9, min_p=0.01)], ids=["greedy", "all"]
 )
@@ -232,6 +237,8 @@ def test_a_model_that_cannot_be_traced_runs_eagerly(model: Any, monkeypatch: pyt
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         captured.generate(ragged(), 12, seed=1)  # one warning a decoder
+        again = decoder_for(other, "prompt-lookup", compile=True, shape="one", **METHODS["prompt-lookup"])
+        again.generate(ragged(), 12, seed=1)  # and the model remembers
     monkeypatch.setenv("MMSPEC_STRICT", "1")
     with pytest.raises(torch._dynamo.exc.TorchDynamoException):
         both(other, "prompt-lookup")[1].generate(ragged(), 12, seed=1)

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from mmspec.kits.text import held_out
 from mmspec.kits.text.bench.defaults import BATCH, NEW, PROMPTS, QUICK_NEW, QUICK_PROMPTS, QUICK_REPEATS, REPEATS
+from mmspec.report.result import PLAIN
 
 DRAFTER = "mmspec/text-1m"
 """The draft model of all shipped language models, which share its tokenizer."""
@@ -29,6 +30,8 @@ METHODS: Mapping[str, Mapping[str, Any]] = {
     "rsd": {"k": 3, "drafter": DRAFTER, "width": 2},
     "cascade": {"k": 6, "budget": 128},
     "auto": {},
+    "compiled plain": {"method": PLAIN, "compile": True},
+    "compiled prompt-lookup": {"method": "prompt-lookup", "k": 7, "compile": True},
 }
 """Methods with options that are fast on two cores; a method that is not listed runs with its defaults."""
 BATCHED = ("prompt-lookup", "suffix", "auto")
