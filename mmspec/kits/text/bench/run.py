@@ -8,6 +8,7 @@ from torch import Tensor
 
 import mmspec
 from mmspec.api.build import decoder_for
+from mmspec.api.mistakes import ARGUMENTS
 from mmspec.bench.generate import GenerateCall
 from mmspec.bench.limits import best_speedup, best_tree, limits_of, loop_efficiency, measure_floor, pass_seconds
 from mmspec.bench.machine import describe, versions
@@ -204,7 +205,7 @@ def _plan(run: Bench) -> Plan:
 
 def _apart(options: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments of `decoder_for`, which takes component options in a mapping of their own."""
-    own = {name: options[name] for name in ("method", "drafter", "rule", "k", "policy") if name in options}
+    own = {name: options[name] for name in ARGUMENTS if name in options}
     return own | {"options": {name: value for name, value in options.items() if name not in own}}
 
 
