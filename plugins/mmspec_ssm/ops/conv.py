@@ -38,9 +38,9 @@ class Convolution:
         columns = branches.columns(width).to(inputs.device).flatten(1)[:, None].expand(batch, channels, -1)
         # The window is the third axis, not the last: sums over it run along the nodes, several times as fast.
         window = inputs.gather(2, columns).view(batch, channels, width, -1)
-        out = (window.float() * weight.flip(-1).float()[..., None]).sum(2)
+        out = (window.to(branches.dtype) * weight.flip(-1).to(branches.dtype)[..., None]).sum(2)
         if bias is not None:
-            out += bias.float()[:, None]
+            out += bias.to(branches.dtype)[:, None]
         if activation is not None:
             out = ACT2FN[activation](out)
         return out.to(hidden_states.dtype), (inputs, before)
