@@ -36,8 +36,8 @@ class Branches:
 
     Args:
         index: The tree; parents precede their children.
-        dtype: The dtype in which operations compute; they return what they would return in any other. float64 in calls
-            of one shape, where it is affordable: how a path is divided into passes changes the order of sums, and
+        dtype: The dtype of operations with states of kind `recurrent`; it is not that of what they return. float64 in
+            calls of one shape, where it is affordable: how a path is divided into passes changes the order of sums, and
             rounded to the model's dtype, sums in float64 do not show it.
     """
 

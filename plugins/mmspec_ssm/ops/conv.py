@@ -3,6 +3,9 @@
 A node's window has `width` inputs: those of the node, of its ancestors, and, before the root, those in the state. The
 state is the last `width` inputs of the row, as in transformers (a window reads the last `width - 1` of them).
 A commit keeps the last `width` of the state's and the accepted inputs.
+
+Sums of `width` products have one order wherever a node and its window lie, so that float32 suffices for them in calls
+of one shape, too.
 """
 
 from typing import Any, Literal
@@ -38,9 +41,9 @@ class Convolution:
         columns = branches.columns(width).to(inputs.device).flatten(1)[:, None].expand(batch, channels, -1)
         # The window is the third axis, not the last: sums over it run along the nodes, several times as fast.
         window = inputs.gather(2, columns).view(batch, channels, width, -1)
-        out = (window.to(branches.dtype) * weight.flip(-1).to(branches.dtype)[..., None]).sum(2)
+        out = (window.float() * weight.flip(-1).float()[..., None]).sum(2)
         if bias is not None:
-            out += bias.to(branches.dtype)[:, None]
+            out += bias.float()[:, None]
         if activation is not None:
             out = ACT2FN[activation](out)
         return out.to(hidden_states.dtype), (inputs, before)
