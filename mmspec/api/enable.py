@@ -158,8 +158,8 @@ def enable(
             precision, else `any`, since on a CPU width costs time. Equality with the unmodified model is promised in
             float32 only. Mixtures of experts that transformers cannot run with batched products may round by how many
             tokens an expert gets, and promise nothing (a warning says what was measured); on a GPU, trees keep it as
-            far as attention does not depend on the slots in which keys lie; recurrent layers keep it up to the rounding
-            of their float32 states, with such a warning.
+            far as attention does not depend on the slots in which keys lie. Recurrent layers compute in float64 for it
+            on a CPU; elsewhere they keep it up to the rounding of their float32 states, with such a warning.
         compile: Whether rounds are captured: compiled as one function, and on CUDA replayed as one graph. True: where
             that is possible; what cannot be captured runs as without it, with a warning that says why. `auto`: where it
             is faster on this machine, measured in the first call of every shape. Compiled rounds have one shape; a text

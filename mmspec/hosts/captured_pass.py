@@ -28,7 +28,7 @@ class CapturedTransformersPass:
 
     def __init__(self, passes: Passes, slots: BufferCache, nodes: int, index: TreeIndex | None) -> None:
         self.passes, self.slots, self.nodes = passes, slots, nodes
-        self._branches = None if index is None else Branches.of(index)
+        self._branches = None if index is None else Branches.of(index, slots.state_dtype)
         if self._branches is not None and slots.recurrent:
             assert self._branches.levels is not None  # listed now, on the host; torch would trace it in every pass
 
@@ -51,7 +51,7 @@ class CapturedTransformersPass:
         slots.open_static(draft.nodes)
         geometry = self.passes.geometry(slots, index, 0, False)
         arguments = self.passes.arguments(slots, index.depth, draft.valid, 0)
-        branches = self._branches if self._branches is not None else Branches.of(index)
+        branches = self._branches if self._branches is not None else Branches.of(index, self.slots.state_dtype)
         return TargetOutput(logits=self.passes.forward(slots, draft.units, geometry, arguments, branches))
 
     def commit(self, path: Tensor, count: Tensor) -> None:

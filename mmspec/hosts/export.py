@@ -87,5 +87,5 @@ def export(cache: SlotCache, into: Cache, mask: Tensor, columns: int) -> Cache:
         for order, state in states.states("conv").items():
             into.layers[number].update_conv_state(state, state_idx=order, conv_kernel_size=state.shape[-1])
         for order, state in states.states("recurrent").items():
-            into.layers[number].update_recurrent_state(state, state_idx=order)
+            into.layers[number].update_recurrent_state(state.float(), state_idx=order)
     return into

@@ -107,7 +107,7 @@ class Passes:
         packed = narrow(self.kernels, 0 if cache.fixed else ids.numel())  # which it chooses by measured times
         routed = self.experts.decoding(ids.numel(), ids.device.type, cache.fixed) if decoding else nullcontext()
         with self.ready(), packed, routed:
-            logits = self.forward(cache, ids, geometry, arguments, Branches.of(index))
+            logits = self.forward(cache, ids, geometry, arguments, Branches.of(index, cache.state_dtype))
         all_came = isinstance(keep, Tensor) and "logits_to_keep" not in arguments
         return logits[:, keep] if all_came else logits
 
@@ -115,7 +115,7 @@ class Passes:
         """The geometry of a pass over the nodes from `first` on; `alone` as in the class."""
         holes = None if cache.holes is None else cache.holes[:, : cache.visible]
         nodes = index.nodes - first
-        exact = cache.fixed and nodes > 1 and cache.length.device.type == "cpu"  # elsewhere float64 costs too much
+        exact = cache.exact and nodes > 1
         return PassGeometry(
             cache.length, index.ancestor[:, first:], index.depth, cache.visible, alone, holes, exact, cache.rings
         )

@@ -26,7 +26,7 @@ class OperationState:
 
     Attributes:
         op: The tree operation.
-        state: The committed state; float32 if its kind is `recurrent`. None before the first commit.
+        state: The committed state; of the layer's dtype if its kind is `recurrent`. None before the first commit.
         stash: What the operation kept of the last pass, until that pass is committed.
     """
 
@@ -36,10 +36,15 @@ class OperationState:
 
 
 class RecurrentLayer(LinearAttentionCacheLayerMixin):
-    """The operations of one layer by kind and order; a layer may have several of a kind."""
+    """The operations of one layer by kind and order; a layer may have several of a kind.
 
-    def __init__(self) -> None:
+    Args:
+        dtype: The dtype of states of kind `recurrent` (`Branches.dtype`).
+    """
+
+    def __init__(self, dtype: torch.dtype = torch.float32) -> None:
         super().__init__()
+        self.dtype = dtype
         self.operations: dict[tuple[str, int], OperationState] = {}
         self._calls: Counter[str] = Counter()
 
@@ -71,7 +76,9 @@ class RecurrentLayer(LinearAttentionCacheLayerMixin):
 
     def copy(self, other: "RecurrentLayer") -> None:
         """Copy the committed states of another cache's layer."""
-        self.operations = {key: OperationState(each.op, _copied(each.state)) for key, each in other.operations.items()}
+        self.operations = {
+            key: OperationState(each.op, self._copied(key[0], each.state)) for key, each in other.operations.items()
+        }
 
     def load(self, other: "RecurrentLayer") -> None:
         """`copy`, in place where there is a state already."""
@@ -79,7 +86,7 @@ class RecurrentLayer(LinearAttentionCacheLayerMixin):
             own = self.operations.get(key)
             if own is None or own.state is None or each.state is None:
                 with torch.inference_mode(False):
-                    self.operations[key] = OperationState(each.op, _copied(each.state))
+                    self.operations[key] = OperationState(each.op, self._copied(key[0], each.state))
             else:
                 own.state.copy_(each.state)
 
@@ -87,8 +94,12 @@ class RecurrentLayer(LinearAttentionCacheLayerMixin):
         """Copy states of a kind that transformers computed."""
         for number, state in states.items():
             if state is not None:
-                state = state.float() if kind == "recurrent" else state
-                self.operations[kind, number] = OperationState(None, state.clone())
+                self.operations[kind, number] = OperationState(None, self._copied(kind, state))
+
+    def _copied(self, kind: str, state: Tensor | None) -> Tensor | None:
+        if state is None:
+            return None
+        return state.to(self.dtype, copy=True) if kind == "recurrent" else state.clone()
 
     def states(self, kind: str) -> dict[int, Tensor]:
         """The committed states of a kind, by their order."""
@@ -105,7 +116,3 @@ class RecurrentLayer(LinearAttentionCacheLayerMixin):
 
     def update_recurrent_state(self, recurrent_states: Tensor, state_idx: int = 0, **kwargs: Any) -> Tensor:
         return recurrent_states
-
-
-def _copied(state: Tensor | None) -> Tensor | None:
-    return None if state is None else state.clone()

@@ -85,7 +85,7 @@ class SlotCache(Cache):
         self.visible = 0
         self.scratch = False
         stateful = [i for i, layer in enumerate(layers) if isinstance(layer, LinearAttentionCacheLayerMixin)]
-        self.recurrent = {i: RecurrentLayer() for i in stateful}
+        self.recurrent = {i: RecurrentLayer(self.state_dtype) for i in stateful}
         self.running: RecurrentLayer | None = None
         alone = {i: layer for i, layer in self.recurrent.items() if not isinstance(layers[i], DynamicLayer)}
         slotted = [self._slotted(layer) if isinstance(layer, DynamicLayer) else layer for layer in layers]
@@ -94,6 +94,19 @@ class SlotCache(Cache):
     def _slotted(self, layer: DynamicLayer) -> SlotLayer:
         window = layer.sliding_window if isinstance(layer, DynamicSlidingWindowLayer) else None
         return RingLayer(self, self.rings[window]) if window in self.rings else SlotLayer(self)
+
+    @property
+    def exact(self) -> bool:
+        """Whether passes sum in float64, so that a unit's scores do not show how the units came into the cache.
+
+        Only a call of one shape profits from it. Elsewhere than on a CPU, float64 costs too much.
+        """
+        return self.fixed and self.length.device.type == "cpu"
+
+    @property
+    def state_dtype(self) -> torch.dtype:
+        """The dtype of recurrent states, in which their operations compute."""
+        return torch.float64 if self.exact else torch.float32
 
     @property
     def owning(self) -> list[SlotLayer]:

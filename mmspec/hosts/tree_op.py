@@ -36,16 +36,21 @@ class Branches:
 
     Args:
         index: The tree; parents precede their children.
+        dtype: The dtype of operations with states of kind `recurrent`; it is not that of what they return. float64 in
+            calls of one shape, where it is affordable: how a path is divided into passes changes the order of sums, and
+            rounded to the model's dtype, sums in float64 do not show it.
     """
 
-    def __init__(self, index: TreeIndex) -> None:
-        self.index = index
+    def __init__(self, index: TreeIndex, dtype: torch.dtype = torch.float32) -> None:
+        self.index, self.dtype = index, dtype
         self._columns: dict[int, Tensor] = {}
 
     @staticmethod
-    def of(index: TreeIndex) -> "Branches":
+    def of(index: TreeIndex, dtype: torch.dtype = torch.float32) -> "Branches":
         """The branches of a tree. A tree that all rows share has one object in all passes, so that tables are kept."""
-        return Branches(index) if index.listed is None else _kept(index.listed, index.parent.device)
+        if index.listed is None:
+            return Branches(index, dtype)
+        return _kept(index.listed, index.parent.device, dtype)
 
     @property
     def parent(self) -> Tensor:
@@ -81,9 +86,9 @@ class Branches:
             total: `[batch, node, …]`: log-decays summed over paths (`path_sums`).
 
         Returns:
-            `[batch, node i, node j, …]` float32.
+            `[batch, node i, node j, …]` of `dtype`.
         """
-        gap = (total[:, :, None] - total[:, None]).float()
+        gap = (total[:, :, None] - total[:, None]).to(self.dtype)
         apart = self._apart.to(total.device)
         apart = apart.reshape(*apart.shape, *(1,) * (gap.dim() - 3))
         # Masked before the exponential: between branches the difference may be large, and inf · 0 is not 0.
@@ -120,8 +125,8 @@ class Branches:
 
 
 @lru_cache(maxsize=256)
-def _kept(parents: tuple[int, ...], device: torch.device) -> Branches:
-    return Branches(TreeIndex.static(parents, device))
+def _kept(parents: tuple[int, ...], device: torch.device, dtype: torch.dtype) -> Branches:
+    return Branches(TreeIndex.static(parents, device), dtype)
 
 
 @dataclass(frozen=True)
@@ -204,8 +209,9 @@ class TreeOp(Protocol):
         """The operation over all nodes of a tree.
 
         Args:
-            branches: The tree.
-            state: The committed state in transformers' layout; None before the first commit, which stands for zero.
+            branches: The tree, and the dtype to compute in.
+            state: The committed state in transformers' layout; None before the first commit, which stands for zero. One
+                of kind `recurrent` has the dtype `branches.dtype`, and so should what the commit returns.
             *args: The arguments of the model's own function for many tokens.
             **kwargs: Its keyword arguments.
 

@@ -37,7 +37,10 @@ class RecurrentTarget(TransformersTarget):
         with without_advice():
             super().__init__(model, drafting, declared())
         if self.model.dtype != torch.float32:
-            warn(f"states of recurrent layers are kept in float32, also those of a model in {self.model.dtype}")
+            warn(
+                f"states of recurrent layers are kept in float32, also those of a model in {self.model.dtype}; under "
+                "one shape on a CPU in float64"
+            )
 
 
 @contextmanager

@@ -31,10 +31,10 @@ TREES: dict[str, Callable[[], list[list[int]]]] = {
 }
 
 
-def branches_of(parents: list[list[int]]) -> Branches:
+def branches_of(parents: list[list[int]], dtype: torch.dtype = torch.float32) -> Branches:
     shared = all(row == parents[0] for row in parents)
     index = TreeIndex.static(parents[0]) if shared else TreeIndex.dynamic(torch.tensor(parents))
-    return Branches(index)
+    return Branches(index, dtype)
 
 
 def path(parents: list[int], node: int) -> list[int]:
@@ -125,10 +125,28 @@ def test_what_is_left_behind_is_no_more_than_what_was_fed(case: Any) -> None:
     assert 0 < more - less <= fed_more - fed
 
 
+def test_sums_in_float64_do_not_show_how_units_came_in(case: Any) -> None:
+    """Ten units in one pass, and each in a pass of its own: one output to the bit, and nearly one state."""
+    inputs = {name: x.bfloat16() for name, x in case.inputs(10).items()}
+    first = torch.randn(ROWS, *case.state)
+    state = first.bfloat16() if case.op.kind == "conv" else first.double()
+    whole, stash = case.over_tree(branches_of([list(CHAIN)] * ROWS, torch.float64), state, inputs)
+    after = case.op.commit(state, stash, kept([list(range(10))] * ROWS))
+    for node in range(10):
+        one = {name: x[:, node : node + 1] for name, x in inputs.items()}
+        said, stash = case.over_tree(branches_of([list(ONE)] * ROWS, torch.float64), state, one)
+        state = case.op.commit(state, stash, kept([[0]] * ROWS))
+        assert torch.equal(said[:, 0].bfloat16(), whole[:, node].bfloat16()), node
+    assert said.dtype == case.over_tree(branches_of([list(ONE)] * ROWS), None, one)[0].dtype
+    assert state.dtype == after.dtype == (torch.bfloat16 if case.op.kind == "conv" else torch.float64)
+    assert torch.allclose(state, after, rtol=1e-12, atol=1e-12)
+
+
 def test_a_shared_tree_keeps_its_tables_and_rows_of_their_own_do_not() -> None:
     shared = Branches.of(TreeIndex.static(STATIC))
     assert Branches.of(TreeIndex.static(STATIC)) is shared and shared.columns(4) is shared.columns(4)
     assert Branches.of(TreeIndex.static(CHAIN)) is not shared
+    assert Branches.of(TreeIndex.static(STATIC), torch.float64).dtype == torch.float64 != shared.dtype
     own = TreeIndex.dynamic(torch.tensor(ragged(10, 3)))
     assert Branches.of(own) is not Branches.of(own)
     window = [[5, 2, 0, -1], [9, 0, -1, -2], [0, -1, -2, -3]]

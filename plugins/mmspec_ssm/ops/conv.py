@@ -3,6 +3,9 @@
 A node's window has `width` inputs: those of the node, of its ancestors, and, before the root, those in the state. The
 state is the last `width` inputs of the row, as in transformers (a window reads the last `width - 1` of them).
 A commit keeps the last `width` of the state's and the accepted inputs.
+
+Sums of `width` products have one order wherever a node and its window lie, so that float32 suffices for them in calls
+of one shape, too.
 """
 
 from typing import Any, Literal

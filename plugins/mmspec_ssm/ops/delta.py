@@ -8,7 +8,7 @@ the path, and R_i = β_i (v_i - e^{L_i} Sᵀ k_i). Parents precede children, so 
 and one solve gives every δ exactly. A node's δ is the same on every path through it, so a commit adds k_j ⊗ δ_j of the
 kept nodes. With a decay per channel, L_i is a vector: k_i·k_j becomes Σ_c k_i[c] k_j[c] e^{L_i[c] - L_j[c]}, and the
 decay applies to the rows of the state. The factored form (k e^L)(k e^{-L})ᵀ would overflow for strong gates.
-Numbers are float32, sums along paths float64.
+Numbers have the dtype of the branches, sums along paths are float64.
 """
 
 from typing import Any, Literal
@@ -46,10 +46,10 @@ class GatedDelta:
         Log-decays `g` are `[batch, node, head]`, or `[batch, node, head, width]` for a decay per channel; `beta` is
         `[batch, node, head]`.
         """
-        q, k, v = prepared(query, key, value, use_qk_l2norm_in_kernel)
+        q, k, v = prepared(query, key, value, use_qk_l2norm_in_kernel, branches.dtype)
         total = branches.path_sums(g.float())
         state = zero_state(NodeInputs(total, k, v)) if state is None else state
-        decay, since_root = branches.path_decay(total), total.float().exp()
+        decay, since_root = branches.path_decay(total), total.to(branches.dtype).exp()
         if g.dim() == 3:
             decay, since_root = decay.permute(0, 3, 1, 2), since_root[..., None]  # [batch, head, i, j]
             alike, asked = (torch.einsum("bihk,bjhk->bhij", left, k) * decay for left in (k, q))
@@ -57,16 +57,18 @@ class GatedDelta:
             decayed = decay * k[:, None]  # [batch, i, j, head, key]
             alike, asked = (torch.einsum("bihk,bijhk->bhij", left, decayed) for left in (k, q))
         seen, read = (torch.einsum("bihk,bhkv->bihv", left * since_root, state) for left in (k, q))
-        delta = corrections(alike, beta.float(), v - seen)
+        delta = corrections(alike, beta.to(branches.dtype), v - seen)
         out = read + torch.einsum("bhij,bjhv->bihv", asked, delta)
         return (out.to(query.dtype), state), NodeInputs(total, k, delta)
 
     commit = staticmethod(roll_state)
 
 
-def prepared(query: Tensor, key: Tensor, value: Tensor, norm: bool) -> tuple[Tensor, Tensor, Tensor]:
-    """Queries, keys and values in float32: normed if `norm`, queries scaled, queries and keys repeated to all heads."""
-    q, k, v = query.float(), key.float(), value.float()
+def prepared(
+    query: Tensor, key: Tensor, value: Tensor, norm: bool, dtype: torch.dtype
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Queries, keys and values in `dtype`: normed if `norm`, queries scaled, queries and keys repeated to all heads."""
+    q, k, v = query.to(dtype), key.to(dtype), value.to(dtype)
     if norm:
         q, k = (x * torch.rsqrt((x * x).sum(-1, keepdim=True) + EPSILON) for x in (q, k))
     times = v.shape[2] // k.shape[2]

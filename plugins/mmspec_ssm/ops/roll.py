@@ -14,7 +14,7 @@ from mmspec.hosts.tree_op import KeptNodes
 
 @dataclass(frozen=True)
 class NodeInputs:
-    """The inputs of every node of a pass to the state; float32 except `total`.
+    """The inputs of every node of a pass to the state, in the dtype of its branches except `total`.
 
     Attributes:
         total: The log-decay summed along the path, the node's own included, float64: `[batch, node, head]`, or with a
@@ -31,7 +31,7 @@ class NodeInputs:
 def roll_state(state: Tensor | None, fed: NodeInputs, kept: KeptNodes) -> Tensor:
     """The state `[batch, head, key, value]` after the kept nodes."""
     last = kept.last(fed.total)
-    gap = (last[:, None] - fed.total).float()
+    gap = (last[:, None] - fed.total).to(fed.keys.dtype)
     outside = kept.outside(gap.shape[1]).to(gap.device)
     # Nodes that are not kept get weight 0, which takes fewer operations than to gather the others.
     weight = gap.masked_fill_(outside.reshape(*outside.shape, *(1,) * (gap.dim() - 2)), float("-inf")).exp_()
@@ -39,7 +39,7 @@ def roll_state(state: Tensor | None, fed: NodeInputs, kept: KeptNodes) -> Tensor
         weight, last = weight[..., None], last[..., None]
     keys = (fed.keys * weight).unflatten(2, (fed.values.shape[2], -1))
     added = _outer(keys, fed.values).flatten(1, 2)
-    return added if state is None else added.addcmul_(last.float().exp()[..., None], state)
+    return added if state is None else added.addcmul_(last.to(added.dtype).exp()[..., None], state)
 
 
 def _outer(keys: Tensor, values: Tensor) -> Tensor:

@@ -4,8 +4,8 @@ h_i = e^{Δ_i A} h_parent + Δ_i B_i x_i with a decay for every channel and entr
 so the recurrence is computed level by level, and the states of a level are kept until the next one is done. A commit
 needs none of them: the decay over a path is e^{A ΣΔ}, so that
 S ← e^{A T_last} S + Σ_j e^{A (T_last - T_j)} Δ_j x_j B_j over the kept nodes, with T the sum of Δ along the path.
-transformers' own function always begins at zero; this one begins at the state. Numbers are float32, sums along paths
-float64.
+transformers' own function always begins at zero; this one begins at the state. Numbers have the dtype of the
+branches, sums along paths are float64.
 """
 
 from dataclasses import dataclass
@@ -60,24 +60,24 @@ class SelectiveScan:
         """Scan `hidden_states [batch, channel, node]`; `B`, `C` are `[batch, size, node]`."""
         dt = dt if delta_bias is None else dt + delta_bias.to(dt.dtype)[..., None]
         dt = F.softplus(dt) if delta_softplus else dt
-        step = dt.float().transpose(1, 2)
-        x, b, c = (each.float().transpose(1, 2) for each in (hidden_states, B, C))
+        step, x, b, c = (each.to(branches.dtype).transpose(1, 2) for each in (dt, hidden_states, B, C))
+        a = A.to(branches.dtype)
         if state is None:
             state = x.new_zeros(*x.shape[::2], A.shape[1])
-        y = scan(branches, state, step, step * x, A.float(), b, c).transpose(1, 2)
+        y = scan(branches, state, step, step * x, a, b, c).transpose(1, 2)
         y = y if D is None else y + hidden_states * D[:, None]
         y = (y if z is None else y * F.silu(z)).to(hidden_states.dtype)
-        return ((y, state) if return_last_state else y), ScanInputs(branches.path_sums(step), step * x, b, A.float())
+        return ((y, state) if return_last_state else y), ScanInputs(branches.path_sums(step), step * x, b, a)
 
     def commit(self, state: Tensor | None, stash: ScanInputs, kept: KeptNodes, /) -> Tensor:
         """The state after the kept nodes: `[batch, channel, size]`."""
         last = kept.last(stash.total)
         beyond = ~kept.mask.to(last.device)[..., None]
-        gap = (last[:, None] - kept.take(stash.total)).float().masked_fill(beyond, 0)
+        gap = (last[:, None] - kept.take(stash.total)).to(stash.a.dtype).masked_fill(beyond, 0)
         fed = kept.take(stash.fed).masked_fill(beyond, 0)
         decayed = (gap[..., None] * stash.a).exp()  # [batch, step, channel, size]
         added = torch.einsum("bscn,bsc,bsn->bcn", decayed, fed, kept.take(stash.b))
-        return added if state is None else (last.float()[..., None] * stash.a).exp() * state + added
+        return added if state is None else (last.to(stash.a.dtype)[..., None] * stash.a).exp() * state + added
 
 
 def scan(branches: Branches, state: Tensor, step: Tensor, fed: Tensor, a: Tensor, b: Tensor, c: Tensor) -> Tensor:

@@ -3,7 +3,7 @@
 h_i = e^{l_i} h_parent + Δ_i x_i ⊗ B_i with l_i = Δ_i A, y_i = h_i C_i + D x_i. With L the sum of l along a node's path,
 Y = ((C Bᵀ) ⊙ W)(Δ x) + e^L ⊙ (C S) + D x, where W_ij = e^{L_i - L_j} for j on the path of i and 0 elsewhere, masked
 before the exponential. For N nodes that takes N² (size + width) operations per head and no state of any node. Numbers
-are float32, sums along paths float64.
+have the dtype of the branches, sums along paths are float64; outputs are float32.
 """
 
 from typing import Any, Literal
@@ -40,14 +40,14 @@ class Ssd:
         **kwargs: Any,
     ) -> tuple[Any, NodeInputs]:
         """Scan `hidden_states [batch, node, head, width]`; `B`, `C` are `[batch, node, group, size]`."""
-        x, b, c = hidden_states.float(), B.float(), C.float()
+        x, b, c = (each.to(branches.dtype) for each in (hidden_states, B, C))
         dt = dt if dt_bias is None else dt + dt_bias.to(dt.dtype)
-        dt = (F.softplus(dt) if dt_softplus else dt).clamp(*dt_limit).float()
-        fed = NodeInputs(branches.path_sums(dt * A.float()), x * dt[..., None], b)
+        dt = (F.softplus(dt) if dt_softplus else dt).clamp(*dt_limit).to(branches.dtype)
+        fed = NodeInputs(branches.path_sums(dt * A.to(branches.dtype)), x * dt[..., None], b)
         state = zero_state(fed) if state is None else state
         y = scan(branches, state, fed, c)
-        y = y if D is None else y + D.float()[:, None] * x
-        y = y if z is None else y * F.silu(z.float())
+        y = y if D is None else y + D.to(branches.dtype)[:, None] * x
+        y = (y if z is None else y * F.silu(z.to(branches.dtype))).float()
         return ((y, state) if return_final_states else y), fed
 
     commit = staticmethod(roll_state)
@@ -64,7 +64,7 @@ def scan(branches: Branches, state: Tensor, fed: NodeInputs, c: Tensor) -> Tenso
     inside = (pairs * weight).flatten(0, 1).bmm(_rows(fed.keys)).view(batch, heads, nodes, width).transpose(1, 2)
     begun = asked.bmm(state.reshape(batch * groups, -1, state.shape[3]).mT)  # [batch × group, i, head × width]
     begun = begun.view(batch, groups, nodes, -1).transpose(1, 2).reshape(batch, nodes, heads, width)
-    return (inside + begun * fed.total.float().exp()[..., None]).contiguous()
+    return (inside + begun * fed.total.to(branches.dtype).exp()[..., None]).contiguous()
 
 
 def _rows(x: Tensor) -> Tensor:
