@@ -15,6 +15,7 @@ from mmspec.core.capabilities import Capturable
 from mmspec.core.capture_check import eager_round, refuse_difference, rounding, timed
 from mmspec.core.capture_pool import pool_of
 from mmspec.core.captured import CapturedRound, Plan
+from mmspec.core.live import bucket
 from mmspec.core.out_of_memory import out_of_memory
 from mmspec.core.processors import is_elementwise
 from mmspec.core.protocols import Target
@@ -23,6 +24,7 @@ from mmspec.core.state import State
 from mmspec.core.tree import TreeIndex
 from mmspec.core.types import Draft
 from mmspec.core.warp import Warp
+from mmspec.registry.printable import printable
 from mmspec.registry.suggest import unknown
 from mmspec.registry.switches import strict
 from mmspec.registry.warn import warn
@@ -69,9 +71,12 @@ class Captures:
             return captured
         if captured is None and (state.eager or self.compile is None or self._refused):
             return None
-        self._own_trees = self._own_trees or captured is not None
+        begun = captured is not None
+        self._own_trees = self._own_trees or begun
         captured = self._begun(state, draft)
         state.captured, state.eager = captured, captured is None
+        if begun and captured is None:
+            state.report.width = None  # compiled and eager rounds in one call: no plain decoding has these
         state.report.compiled = captured is not None
         return captured
 
@@ -90,7 +95,8 @@ class Captures:
             self._refused, captured = True, None
             if out_of_memory(error):
                 self.pool.clear()
-            warn(f"rounds are not captured, and run eagerly: {_in_a_line(error)}")
+            said = printable(f"{type(error).__name__}: {error}".splitlines()[0])
+            warn(f"rounds are not captured, and run eagerly: {said}")
         if captured is None:
             state.cache, state.history, state.pads, state.ends = before[:4]
             state.take(before[4])
@@ -101,7 +107,7 @@ class Captures:
         if not isinstance(self.target, Capturable) or self.target.vocab is None:
             raise ValueError(f"the pass of {type(self.target).__name__} cannot be captured")
         tree = None if self._own_trees else draft.index.padded(state.width).listed
-        columns = _bucket(state.prompt_length + state.limit + 1)
+        columns = bucket(state.prompt_length + state.limit + 1)
         call = (tree, state.width, state.k, columns, len(state.ends), state.context, _warp_key(state.warp))
         key = (type(self.target), call, self.target.capture_key(state.cache))
         return self.pool.lend(key, state, lambda: self._captured(state, tree, columns))
@@ -124,11 +130,6 @@ class Captures:
         return None if self.compile == "auto" and eager <= compiled else captured
 
 
-def _bucket(columns: int) -> int:
-    """So many columns, rounded up to a power of two."""
-    return max(256, 1 << (columns - 1).bit_length())
-
-
 def _warp_key(warp: Warp) -> Hashable:
     """What a plan bakes in of a warp. Processors of one class with equal settings are the same."""
     settings = tuple(
@@ -145,8 +146,3 @@ def _frozen(value: Any) -> Hashable:
         return tuple(map(_frozen, value))
     plain = isinstance(value, int | float | str | None | torch.device | torch.dtype)
     return value if plain else id(value)
-
-
-def _in_a_line(error: Exception) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__

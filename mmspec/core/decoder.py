@@ -6,8 +6,6 @@ The loop knows no modality and no method. Plain decoding is a draft of one node,
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
-from operator import index
 from typing import Any
 
 from torch import Tensor
@@ -15,14 +13,22 @@ from torch import Tensor
 from mmspec.core.capabilities import Bounded, Forcing, LengthAware, TargetAware, TargetWrapping
 from mmspec.core.capture import Captures, Compile, checked_compile
 from mmspec.core.drafters.none import NoDraft
+from mmspec.core.drafting import drafted
 from mmspec.core.fit import refuse_misfits, repeatable
-from mmspec.core.guard import contained, draft_or_none
+from mmspec.core.guard import contained
 from mmspec.core.noise import Source
-from mmspec.core.one_shape import Shape, able, checked_shape, longest_draft, one_width, started, verified
+from mmspec.core.one_shape import (
+    Shape,
+    checked_shape,
+    longest_draft,
+    one_width,
+    shape_to_compile,
+    started,
+    verified,
+)
 from mmspec.core.pending import Pending, with_truth
 from mmspec.core.philox import PhiloxSource
-from mmspec.core.policies import Fixed, Policy, Trimming
-from mmspec.core.processors import drafts_forbidden_by
+from mmspec.core.policies import Fixed, Policy
 from mmspec.core.protocols import Drafter, Target
 from mmspec.core.report import Report
 from mmspec.core.round import decided
@@ -56,11 +62,16 @@ class Decoder:
         shape: Nodes of the passes after the prefill. `any`: as many as the draft has. `one`: always as many as the
             widest draft, so that in half precision, too, the output equals to the bit that of plain decoding with the
             same rows and width (`report.shape`). A number: always so many; without a drafter this is plain decoding at
-            the width of a method. None: `one` where the target prefers it, on CUDA in half precision, else `any`.
+            the width of a method. None: `one` where the target prefers it (on CUDA in half precision) or rounds are
+            compiled, else `any`.
+        compile: Whether rounds are captured: compiled as one function, and on CUDA replayed as one graph. True: where
+            that is possible. `auto`: where it is faster, which is measured in the first call of a shape. What cannot be
+            captured is decoded by the eager loop, with a warning that says why. Needs one shape: `one`, a number or
+            None.
 
     Raises:
         ValueError: The three cannot be verified exactly together; the error names the missing words. Or they cannot
-            keep to one shape, or drafts have more nodes than `shape`.
+            keep to one shape, or drafts have more nodes than `shape`, or rounds of any shape are to be compiled.
 
     Example:
         `Decoder(target, drafter, k=8).generate(prompt, limit=200, seed=0).units`
@@ -88,7 +99,9 @@ class Decoder:
         self.name = name or type(self.drafter).__name__
         self.why = why
         self.compile = checked_compile(compile)
-        self.shape = checked_shape("one" if shape is None and self.compile and able(target, self.rule) else shape)
+        self.shape = checked_shape(shape)
+        if self.compile:
+            self.shape = shape_to_compile(self.shape, target, self.rule)
         refuse_misfits(self.target, self.drafter, self.rule)
         if isinstance(self.rule, TargetWrapping):
             self.target = self.rule.wrap(target)
@@ -243,7 +256,8 @@ class Decoder:
         """The round's draft, not rooted; None if nothing was proposed."""
         state.source.begin(state.round().host_emitted)
         with state.report.phase("draft"):
-            return self._propose(state)
+            noise, vocab = self.rule.draft_noise(state.round()), self.target.vocab
+            return drafted(state, self.drafter, self.policy, self.k, noise, vocab, self.name)
 
     def _verified(self, state: State, proposed: Draft | None) -> Pending:
         with state.report.phase("verify"):
@@ -256,25 +270,6 @@ class Decoder:
         if state.drafting:
             with contained(state, f"drafter {self.name}", fatal=True):
                 self.drafter.observe(state, step)
-
-    def _propose(self, state: State) -> Draft | None:
-        """What the drafter proposes and the policy keeps; None if that is nothing."""
-        if not self.k or not state.drafting or drafts_forbidden_by(state.warp.processors):
-            return None
-        drafter, policy, budget = f"drafter {self.name}", f"policy {type(self.policy).__name__}", 0
-        with contained(state, policy):
-            budget = min(index(self.policy.budget()), self.k, state.depth.most)  # caches were made for k
-            # A call of one shape has one tree up to the end of the text; nodes beyond it are refused on the device.
-            budget = budget * (state.most_room > 0) if state.fixed else min(budget, state.most_room)
-        if budget <= 0:
-            return None
-        noise, vocab = self.rule.draft_noise(state.round()), self.target.vocab
-        draft = draft_or_none(lambda: self.drafter.propose(state, budget, noise), state, drafter, vocab)
-        if draft is not None:
-            draft = draft_or_none(partial(self.policy.trim, draft), state, policy, vocab)
-        if draft is not None and isinstance(self.policy, Trimming) and self.policy.trims:
-            state.depth.note(draft, state.done)
-        return None if draft is None or not draft.units.shape[1] else draft.compact()
 
     def _emit(self, state: State, draft: Draft, scores: Scores, most: int | None = None) -> Step:
         """Let the rule decide, and append what it accepted to the rows: at most `most` units each."""

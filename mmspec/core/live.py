@@ -13,6 +13,13 @@ from mmspec.core.distributions.distribution import take_nodes, where_nodes
 from mmspec.core.nonfinite import first_nonfinite
 from mmspec.core.types import Draft, Scores, Verdict
 
+SMALLEST = 256
+
+
+def bucket(places: int) -> int:
+    """So many places of a buffer, rounded up to a power of two: few sizes, so that few rounds are compiled."""
+    return max(SMALLEST, 1 << (places - 1).bit_length())
+
 
 @dataclass(frozen=True)
 class Live:

@@ -23,6 +23,7 @@ from mmspec.core.state import State
 from mmspec.core.types import Draft, Prefill, TargetOutput
 from mmspec.registry.numbers import whole
 from mmspec.registry.suggest import unknown
+from mmspec.registry.warn import warn
 
 Shape = Literal["any", "one"] | int | None
 """Nodes of a call's passes: `any` number, `one` number, that number itself, or None (what suits the target)."""
@@ -51,9 +52,29 @@ def longest_draft(target: Target, k: int, limit: int | None = None) -> int:
     return min(bound for bound in bounds if bound is not None)
 
 
-def able(target: Target, rule: Rule) -> bool:
-    """Whether calls can keep to one shape, and its promise holds."""
-    return isinstance(target, OneShape) and rule.exactness == "invariant"
+def shape_to_compile(shape: Shape, target: Target, rule: Rule) -> Shape:
+    """The shape of calls whose rounds are to be compiled; `any`, with a warning, if they cannot have one shape.
+
+    Args:
+        shape: As in `Decoder`, checked.
+        target: The target.
+        rule: The rule.
+
+    Raises:
+        ValueError: Any shape was asked for.
+    """
+    if shape == "any":
+        raise ValueError("compiled rounds have one shape: use shape='one' or a number of nodes, or leave compile out")
+    if shape is not None:
+        return shape
+    if not isinstance(target, OneShape):
+        trouble = f"{type(target).__name__} cannot run all passes with one number of nodes"
+    elif rule.exactness != "invariant":
+        trouble = f"the rule {type(rule).__name__} promises nothing of one shape"
+    else:
+        return "one"
+    warn(f"rounds are not compiled: {trouble}")
+    return "any"
 
 
 def one_width(shape: Shape, target: Target, drafter: Drafter, rule: Rule, k: int) -> int | None:
@@ -69,11 +90,10 @@ def one_width(shape: Shape, target: Target, drafter: Drafter, rule: Rule, k: int
     Raises:
         ValueError: One shape was asked for, and target or rule cannot keep its promise, or drafts have more nodes.
     """
-    able = isinstance(target, OneShape)
     exact = rule.exactness == "invariant"
     if shape == "any" or (shape is None and not (exact and isinstance(target, OneShape) and target.prefers_one_shape)):
         return None
-    if not able:
+    if not isinstance(target, OneShape):
         raise ValueError(f"{type(target).__name__} cannot run all passes with one number of nodes; use shape='any'")
     if not exact and rule.exactness != SYNTHETIC.exactness:  # a benchmark's rule promises nothing that could break
         raise ValueError(

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from mmspec.core.live import Live
-from mmspec.core.noise import Noise, Round, Substream
+from mmspec.core.noise import Noise, Round, SpreadNoise
+from mmspec.core.race_noise import RaceNoise
 from mmspec.core.rules.rule import Rule
 from mmspec.core.types import Draft, Scores, Step
 
@@ -37,36 +38,19 @@ def decided(
 
 
 @dataclass(frozen=True)
-class DrawnNoise:
-    """Noise by position that was drawn before the round: Exp(1) of consecutive positions, `[batch, position, size]`.
+class DrawnNoise(RaceNoise):
+    """Noise by position that was drawn before the round: Exp(1) of consecutive positions, `[batch, position, size]`."""
 
-    Only the exponential race of a dense distribution can read it.
-    """
+    name = "noise that is drawn before the round"
+    advice = "such rounds cannot be captured"
 
     numbers: Tensor
 
-    def substream(self, substream: Substream) -> "DrawnNoise":
-        if substream is not Substream.UNIT:
-            raise ValueError("noise that was drawn before the round has one substream, that of units")
-        return self
-
-    def where(self, mask: Tensor, substream: Substream) -> Noise:
-        return self.substream(substream)  # which says that there is no other
-
-    def at(self, index: Tensor) -> Noise:
-        raise ValueError("noise that was drawn before the round is addressed by position alone")
+    def at(self, index: Tensor) -> SpreadNoise:
+        return SpreadNoise(self, index)
 
     def exponential(self, size: int) -> Tensor:
         return self.numbers[..., :size]
-
-    def exponential_at(self, ids: Tensor) -> Tensor:
-        raise ValueError("noise that was drawn before the round needs a dense distribution")
-
-    def uniform(self) -> Tensor:
-        raise ValueError("noise that was drawn before the round has exponentials only")
-
-    def normal(self, *unit: int) -> Tensor:
-        raise ValueError("noise that was drawn before the round has exponentials only")
 
 
 @dataclass(frozen=True)

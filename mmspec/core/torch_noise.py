@@ -16,40 +16,27 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from mmspec.core.noise import SpreadNoise, Substream
+from mmspec.core.noise import SpreadNoise
 from mmspec.core.philox import PhiloxNoise, PhiloxSource
+from mmspec.core.race_noise import RaceNoise
 
 
 @dataclass(frozen=True)
-class TorchNoise:
-    """Blocks `emitted + 0 … deepest` of every row, for exponential races of dense distributions only."""
+class TorchNoise(RaceNoise):
+    """Blocks `emitted + 0 … deepest` of every row."""
+
+    name = "noise='torch'"
+    advice = "use noise='philox'"
 
     source: "TorchSource"
     host_emitted: Sequence[int]
     deepest: int
-
-    def substream(self, substream: Substream) -> "TorchNoise":
-        if substream is not Substream.UNIT:
-            raise ValueError("torch's generator has one stream: only the rule 'match' can use noise='torch'")
-        return self
-
-    def where(self, mask: Tensor, substream: Substream) -> "TorchNoise":
-        return self.substream(substream)
 
     def at(self, index: Tensor) -> SpreadNoise:
         return SpreadNoise(self, index)
 
     def exponential(self, size: int) -> Tensor:
         return self.source.blocks(self.host_emitted, self.deepest, size)
-
-    def exponential_at(self, ids: Tensor) -> Tensor:
-        raise ValueError("noise='torch' needs dense distributions; use noise='philox' for sparse ones")
-
-    def uniform(self) -> Tensor:
-        raise ValueError("noise='torch' has exponentials only; use noise='philox'")
-
-    def normal(self, *unit: int) -> Tensor:
-        raise ValueError("noise='torch' has exponentials only; use noise='philox'")
 
 
 class TorchSource:

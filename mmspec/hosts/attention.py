@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from transformers import AttentionInterface
 
-from mmspec.hosts.masks import NAME, present
+from mmspec.hosts.masks import NAME, current
 
 _IGNORED = frozenset(
     {
@@ -66,7 +66,7 @@ def packed_attention(
             f"tree attention of {type(module).__name__} cannot honour {sorted(unknown) or 'dropout or a missing mask'}"
         )
     batch, heads, nodes, width = query.shape
-    geometry, dtype = present(), query.dtype
+    geometry, dtype = current.get(), query.dtype
     if geometry is not None and geometry.exact:
         query, key, value = query.double(), key.double(), value.double()
         if attention_mask is not None and attention_mask.is_floating_point():  # terms that the model made of the mask

@@ -10,11 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mmspec.core.live import bucket
 from mmspec.hosts.slot_cache import SlotCache
 from mmspec.hosts.slot_layer import SlotLayer
-
-SMALLEST = 256
-"""The fewest slots."""
 
 
 class BufferCache(SlotCache):
@@ -27,7 +25,7 @@ class BufferCache(SlotCache):
 
     def __init__(self, layers: Sequence[Any], call: SlotCache) -> None:
         with torch.inference_mode(False):
-            super().__init__(layers, len(call.length), _bucket(call), call.length.device, True, call.rings)
+            super().__init__(layers, len(call.length), bucket(call.most), call.length.device, True, call.rings)
             self.end = self.length.clone()
             self.shift = torch.zeros_like(call.shift)
 
@@ -79,9 +77,4 @@ def captured_shape(call: SlotCache) -> tuple[Any, ...]:
     first = next(iter(call.owning), None)
     held = None if first is None else (first.keys.dtype, first.keys.device)
     rings = tuple(sorted(call.rings.items()))
-    return len(call.length), _bucket(call), call.holes is None, call.shift.shape, rings, held
-
-
-def _bucket(call: SlotCache) -> int:
-    """The slots of a call, rounded up to a power of two."""
-    return max(SMALLEST, 1 << (call.most - 1).bit_length())
+    return len(call.length), bucket(call.most), call.holes is None, call.shift.shape, rings, held

@@ -11,22 +11,20 @@ import inspect
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from contextvars import ContextVar
 from typing import Any
 
-import torch
 from torch import nn
 
 from mmspec.hosts.slot_cache import SlotCache
+from mmspec.hosts.traceable import Traceable
 from mmspec.hosts.tree_op import Branches, TreeOp
 
 Run = Callable[[str, tuple[Any, ...], dict[str, Any]], Any]
 Sites = Sequence[tuple[dict[str, Any], str]]
 """Pairs of a module's globals and one name in them."""
 
-_running: ContextVar[Run | None] = ContextVar("mmspec_recurrent", default=None)
-_traced: list[Run] = []
-"""What runs the operations of the pass that torch traces now: a context variable cannot be traced."""
+_running: Traceable[Run] = Traceable("mmspec_recurrent")
+"""What runs the operations of the pass that runs, or is traced, here."""
 _lock = threading.Lock()
 _STATE_UPDATES = frozenset({"update_conv_state", "update_recurrent_state"})
 """Methods of a cache that only recurrent layers call."""
@@ -46,8 +44,7 @@ class _PatchedName:
 
         @functools.wraps(original)
         def dispatch(*args: Any, **kwargs: Any) -> Any:
-            traced = torch.compiler.is_compiling()
-            run = (_traced[-1] if _traced else None) if traced else _running.get()
+            run = _running.get()
             return original(*args, **kwargs) if run is None else run(name, args, kwargs)
 
         self.dispatch = dispatch
@@ -84,16 +81,8 @@ def running(ops: Mapping[str, TreeOp], cache: SlotCache, branches: Branches) -> 
     def run(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return cache.run(ops[name], branches, args, kwargs)
 
-    if torch.compiler.is_compiling():
-        _traced.append(run)
+    with _running.holding(run):
         yield
-        _traced.pop()
-        return
-    token = _running.set(run)
-    try:
-        yield
-    finally:
-        _running.reset(token)
 
 
 def mixers(model: nn.Module) -> list[nn.Module]:

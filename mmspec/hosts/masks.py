@@ -5,9 +5,7 @@ transformers calls a mask function for every kind of layer and passes it the kin
 on cache slots, and intersects it with the tree. So every pattern that transformers can express holds in a tree.
 """
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -17,6 +15,7 @@ from transformers import AttentionMaskInterface
 from transformers.masking_utils import causal_mask_function
 
 from mmspec.core.once import once
+from mmspec.hosts.traceable import Traceable
 
 NAME = "mmspec"
 
@@ -130,38 +129,13 @@ class PassGeometry:
         return self._repeated[-1][2]
 
 
-_current: ContextVar[PassGeometry | None] = ContextVar("mmspec_pass", default=None)
-"""The geometry of the pass that runs in this context."""
-
-_traced: list[PassGeometry] = []
-"""The geometry of the pass that torch traces now: a context variable cannot be traced."""
-
-
-def present() -> PassGeometry | None:
-    """The geometry of the pass that runs, or is traced, here; None outside of passes."""
-    if torch.compiler.is_compiling():
-        return _traced[-1] if _traced else None
-    return _current.get()
-
-
-@contextmanager
-def presented(geometry: PassGeometry) -> Iterator[None]:
-    """Inside the block, which torch may trace, `present` is `geometry`."""
-    if torch.compiler.is_compiling():
-        _traced.append(geometry)
-        yield
-        _traced.pop()
-        return
-    token = _current.set(geometry)
-    try:
-        yield
-    finally:
-        _current.reset(token)
+current: Traceable[PassGeometry] = Traceable("mmspec_pass")
+"""The geometry of the pass that runs, or is traced, here."""
 
 
 def tree_mask(mask_function: Callable[..., Tensor], local_size: int | None = None, **kwargs: Any) -> Tensor | None:
     """The mask function that transformers calls for every kind of layer; None if a node sees every slot."""
-    geometry = present()
+    geometry = current.get()
     assert geometry is not None, "the attention 'mmspec' is used outside a pass of mmspec"
     if geometry.alone and (mask_function is causal_mask_function or geometry.visible <= (local_size or 0)):
         return None

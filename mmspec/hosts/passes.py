@@ -22,7 +22,7 @@ from mmspec.hosts.attention import model_lock, tree_attention
 from mmspec.hosts.dispatch import Sites, dispatched, running, sites
 from mmspec.hosts.experts import Experts
 from mmspec.hosts.linear import Kernels, kernels, narrow
-from mmspec.hosts.masks import PassGeometry, presented
+from mmspec.hosts.masks import PassGeometry, current
 from mmspec.hosts.slot_cache import SlotCache
 from mmspec.hosts.tree_op import Branches
 
@@ -142,7 +142,7 @@ class Passes:
         """The model's logits; torch can trace it. `branches` is the tree, for recurrent layers."""
         if self.manner == "explicit":
             arguments = {**arguments, "attention_mask": self._mask(geometry)}
-        with presented(geometry), running(self.anatomy.ops, cache, branches):
+        with current.holding(geometry), running(self.anatomy.ops, cache, branches):
             logits: Tensor = self.anatomy.model(input_ids=ids, **arguments).logits
         return logits
 

@@ -15,6 +15,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 from mmspec.files import save_text
 from mmspec.registry.printable import printable, refuse_control
 from mmspec.report.result import Amount, Count
+from mmspec.report.trust import problem
 from mmspec.report.views import View
 
 SUFFIX = ".one-shape.jsonl"
@@ -81,10 +82,8 @@ def load(path: Path) -> list[Equality]:
             cells.append(reader.validate_json(line))
             _refuse(cells[-1])
         except ValidationError as error:
-            first = error.errors()[0]
-            place = ".".join(str(part) for part in first["loc"]) or "the cell"
-            problem = f"{printable(place)}: {printable(first['msg'])}"
-            raise ValueError(f"{path}, line {number}, is no cell of `mmspec bench one-shape`: {problem}") from None
+            wrong = problem(error, "the cell")
+            raise ValueError(f"{path}, line {number}, is no cell of `mmspec bench one-shape`: {wrong}") from None
         except ValueError as error:
             raise ValueError(f"{path}, line {number}, is no cell of `mmspec bench one-shape`: {error}") from None
     if not cells:

@@ -44,13 +44,16 @@ def checked(document: bytes, name: str) -> Result:
             raise ValueError(f"its kind is lower-case words, not {printable(result.kind)!r}")
         _refuse_unpaired(result)
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"]) or "the document"
-        problem = f"{printable(where)}: {printable(first['msg'])}"
-        raise ValueError(f"{name} is not the result of `mmspec bench`: {problem}") from None
+        raise ValueError(f"{name} is not the result of `mmspec bench`: {problem(error, 'the document')}") from None
     except ValueError as error:
         raise ValueError(f"{name} is not the result of `mmspec bench`: {error}") from None
     return result
+
+
+def problem(error: ValidationError, whole: str) -> str:
+    """The first thing that is wrong with a document, and where; `whole` names a document that is wrong as such."""
+    first = error.errors()[0]
+    return f"{printable('.'.join(map(str, first['loc'])) or whole)}: {printable(first['msg'])}"
 
 
 def _refuse_controls(result: Result) -> None:

@@ -18,6 +18,7 @@ from mmspec.core.types import Draft
 from mmspec.core.warp import Warp
 from mmspec.hosts.target import TransformersTarget
 from mmspec.testing.tiny_models import SIZES, random_model
+from mmspec.testing.toys.history import HistoryTarget
 from tests.captured.conftest import lockstep
 
 WIDE: dict[str, Any] = {
@@ -74,6 +75,12 @@ def test_every_round_equals_the_eager_loops(model: Any, small: Any, method: str)
     assert len(captured.captures.pool.rounds) == 1, "the second call is served by the first one's plan"
 
 
+@pytest.mark.parametrize("method", ["suffix", "token-recycling"])
+def test_bfloat16(model: Any, method: str) -> None:
+    half = copy.deepcopy(model).bfloat16()
+    lockstep(*both(half, method), ragged(), 24, seed=3, warp=Warp.sampling(0.9), ends=[7, 11])
+
+
 @pytest.mark.parametrize("temperature", [0.0, 0.9])
 def test_plain_decoding_of_one_node(model: Any, temperature: float) -> None:
     lockstep(*both(model, "plain", shape="one"), ragged(), 20, seed=3, warp=Warp.sampling(temperature))
@@ -113,7 +120,7 @@ def test_noise_of_torch_in_generate(model: Any) -> None:
     assert torch.equal(model.generate(**call), outputs[0][0])
 
 
-def test_the_returned_cache_goes_on(model: Any) -> None:
+def test_the_returned_cache_is_that_of_transformers_and_stays(model: Any) -> None:
     call = dict(max_new_tokens=9, do_sample=False, return_dict_in_generate=True)
     stock = model.generate(**ragged(), **call)
     with mmspec.enable(model, "suffix", k=4, compile=True):
@@ -289,6 +296,37 @@ def test_bad_arguments(model: Any) -> None:
         mmspec.enable(model, "plain", compile="aut")
     with pytest.raises(ValueError, match="compile"):
         mmspec.enable(model, "plain", compile=2)
+    with pytest.raises(ValueError, match="compiled rounds have one shape"):
+        mmspec.enable(model, "plain", shape="any", compile=True)
+
+
+def test_what_can_have_no_shape_says_so(model: Any, small: Any) -> None:
+    """A lossless rule draws by its own coins, and a denoiser's target has no passes of one width."""
+    with pytest.warns(UserWarning, match="rounds are not compiled: the rule RecursiveRejection promises nothing"):
+        decoder = decoder_for(model, "rsd", drafter=small, k=2, compile=True)
+    assert not decoder.generate(ragged(), 6, seed=1).report.compiled
+    with pytest.warns(UserWarning, match="rounds are not compiled: HistoryTarget cannot run all passes"):
+        Decoder(HistoryTarget(torch.ones(4, 4)), shape=None, compile=True)
+
+
+def test_a_call_that_loses_its_round_loses_the_promise(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second tree cannot be captured any more: no plain decoding has such rounds."""
+    made, real = [], CapturedRound.warm
+
+    def once(self: Any) -> None:
+        made.append(self)
+        if len(made) > 1:
+            raise torch.OutOfMemoryError("none left")
+        real(self)
+
+    monkeypatch.setattr(CapturedRound, "warm", once)
+    vars(model).pop(NAME, None)
+    decoder = Decoder(TransformersTarget(model), Alternating(), k=3, shape="one", compile=True)
+    with pytest.warns(UserWarning, match="none left"):
+        output = decoder.generate(ragged(), 12, seed=1)
+    expected = Decoder(decoder.target, shape=5).generate(ragged(), 12, seed=1)
+    assert all(torch.equal(a, b) for a, b in zip(output.units, expected.units, strict=True))
+    assert not output.report.compiled and "near-ties" in output.report.shape
 
 
 def test_compiled_texts_equal_the_compiled_plain(inductor: None) -> None:
