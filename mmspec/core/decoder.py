@@ -105,6 +105,8 @@ class Decoder:
         refuse_misfits(self.target, self.drafter, self.rule)
         if isinstance(self.rule, TargetWrapping):
             self.target = self.rule.wrap(target)
+        if isinstance(self.drafter, TargetWrapping):
+            self.target = self.drafter.wrap(self.target)
         self.drafter.bind(self.target)
         if isinstance(self.rule, TargetAware):
             self.rule.bind(self.target)
@@ -160,6 +162,7 @@ class Decoder:
         state.sync()
         with contained(state, f"drafter {self.name}", fatal=True, may_refuse=True):
             state.memory = self.drafter.start(state, inputs)
+        state.hidden = None  # of a long prompt they are many
         return state
 
     def speculate(self, state: State) -> Pending:

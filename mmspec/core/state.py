@@ -41,6 +41,7 @@ class State:
         warp: Turns scores into distributions.
         report: Counts and times.
         context: Most units of a row that the target supports, prompt included: no draft goes beyond. None: no bound.
+        hidden: The prompt's hidden states as in `Prefill`, until the drafter has begun; then None.
         memory: The drafter's memory of this call (from `Drafter.start`); only the drafter reads it.
         step: The last settled round; after prefill, that of a draft of the root alone.
         host_emitted: `emitted`, on the host.
@@ -69,6 +70,7 @@ class State:
     warp: Warp
     report: Report
     context: int | None = None
+    hidden: Tensor | None = None
     memory: Any = None
     step: Step | None = None
     host_emitted: list[int] = field(default_factory=list)
@@ -116,6 +118,7 @@ class State:
             warp=warp,
             report=report,
             context=context,
+            hidden=started.hidden,
             host_emitted=[0] * rows,
             host_done=[False] * rows,
             width=width,

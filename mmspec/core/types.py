@@ -169,12 +169,15 @@ class Prefill:
         output: The output for the first new unit, one node: `[batch, 1, …]`.
         prompt: The prompt as units, padded on the left: `[batch, length, *unit]`; `length` may be 0.
         pads: `[batch]` int64: number of padding units of each row.
+        hidden: `[batch, column, width]`, if hidden states were asked for: the last column is that of the prompt's last
+            unit. Units of an earlier turn have no column; the columns of padding are not to be read.
     """
 
     cache: Any
     output: TargetOutput
     prompt: Tensor
     pads: Tensor
+    hidden: Tensor | None = None
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """What the target over transformers models offers; apart from the target, because manifests import no torch."""
 
-ATTENTION = frozenset({"discrete", "tree", "text", "grow", "truncate"})
+ATTENTION = frozenset({"discrete", "tree", "text", "grow", "truncate", "hidden"})
 """Of a model with key-value attention alone."""
 RECURRENT = ATTENTION - {"truncate"}
 """Of a model with recurrent layers, whose states cannot be taken back."""

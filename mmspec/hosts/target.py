@@ -5,6 +5,7 @@ attention pattern of a model comes from transformers' masks, and the self-check 
 goes through the model exactly.
 """
 
+import copy
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -22,6 +23,7 @@ from mmspec.hosts.buffer_cache import BufferCache, captured_shape
 from mmspec.hosts.captured_pass import CapturedTransformersPass
 from mmspec.hosts.devices import half_on_gpu
 from mmspec.hosts.export import export, refuse_cache
+from mmspec.hosts.features import Reading, checked_boundaries, count_layers
 from mmspec.hosts.linear import renew
 from mmspec.hosts.offers import ATTENTION, RECURRENT
 from mmspec.hosts.passes import Passes, cache_name
@@ -79,6 +81,7 @@ class TransformersTarget:
     """
 
     offers = ATTENTION
+    boundaries: tuple[int, ...] = ()  # of layers, whose states outputs carry (`with_hidden`)
     keep_all = False  # whether layers with a window keep all units of a call, and not the latest ones in a ring
 
     def __init__(self, model: PreTrainedModel, drafting: bool = False, ops: Mapping[str, TreeOp] | None = None) -> None:
@@ -95,6 +98,18 @@ class TransformersTarget:
     def model(self) -> Any:
         """The live model."""
         return self.anatomy.model
+
+    def layers(self) -> int:
+        return count_layers(self.anatomy)
+
+    @property
+    def hidden_size(self) -> int:
+        return int(self.anatomy.config.hidden_size)
+
+    def with_hidden(self, boundaries: Sequence[int]) -> "TransformersTarget":
+        other = copy.copy(self)
+        other.boundaries = checked_boundaries(self.anatomy, boundaries)
+        return other
 
     def start(self, inputs: Any, limit: int, width: int) -> Prefill:
         """Prefill a prompt.
@@ -140,17 +155,23 @@ class TransformersTarget:
         self._refuse_length(int(mask.sum(1).max()), limit, width)
         earlier = given.get("past_key_values")
         refuse_cache(self.anatomy, cache_name(self.model), earlier)
-        plain = prefill.is_plain(given, mask)
+        plain, reading = prefill.is_plain(given, mask), Reading(self.anatomy, self.boundaries)
         kept = self._rings(passes, earlier, mask.shape[1], width)
         if plain:
             slots = self._slots(mask, limit, width, fixed, kept)
-            logits = prefill.prefill_chunks(passes, slots, ids, mask)
+            with reading:
+                logits = prefill.prefill_chunks(passes, slots, ids, mask)
+            hidden = reading.aligned(mask.sum(1))
         elif self.anatomy.ops and earlier is not None and prefill.holds_units(earlier):
             slots = self._slots(mask, limit, width, fixed, kept)
-            logits, mask = prefill.continue_from(passes, slots, ids, earlier, mask)
+            with reading:
+                logits, mask = prefill.continue_from(passes, slots, ids, earlier, mask)
+            hidden = reading.states
         else:
             with model_lock(self.model):
-                stock = StockGenerate(self.anatomy, ids, given)
+                with reading:
+                    stock = StockGenerate(self.anatomy, ids, given)
+                hidden = reading.states
                 following = stock.following()
             logits, mask = stock.logits, stock.mask
             slots = self._slots(mask, limit, width, fixed, kept)
@@ -161,7 +182,7 @@ class TransformersTarget:
         slots.begun = slots.length.tolist()
         cache = TransformersTargetCache(slots, passes, mask, earlier, plain)
         pads = prompt.padding(mask[:, mask.shape[1] - ids.shape[1] :])
-        return Prefill(cache, TargetOutput(logits=logits[:, None]), ids, pads)
+        return Prefill(cache, TargetOutput(logits=logits[:, None]), ids, pads, hidden)
 
     @torch.inference_mode()  # a tenth faster than no_grad for small models
     def verify(self, cache: TransformersTargetCache, draft: Draft, first: int = 0) -> TargetOutput:
@@ -170,11 +191,12 @@ class TransformersTarget:
         slots.scratch = not draft.index.is_chain
         if first and slots.recurrent:  # recurrent layers keep no state per node, so that all nodes run again
             whole = self.verify(cache, draft)
-            assert whole.logits is not None
-            return TargetOutput(logits=whole.logits[:, first:])
+            return whole.take(torch.arange(first, draft.nodes, device=draft.units.device)[None])
         valid = None if draft.index.nodes == 1 else draft.valid[:, first:]
         units = draft.units[:, first:]
-        return TargetOutput(logits=cache.passes(slots, units, draft.index, first=first, valid=valid, decoding=True))
+        with Reading(self.anatomy, self.boundaries) as reading:
+            logits = cache.passes(slots, units, draft.index, first=first, valid=valid, decoding=True)
+        return TargetOutput(logits=logits, hidden=reading.states)
 
     @torch.inference_mode()
     def commit(self, cache: TransformersTargetCache, path: Tensor, count: Tensor) -> None:
@@ -186,6 +208,8 @@ class TransformersTarget:
     def captured_pass(
         self, cache: TransformersTargetCache, nodes: int, index: TreeIndex | None
     ) -> CapturedTransformersPass:
+        if self.boundaries:
+            raise ValueError("a captured pass returns no hidden states, which the drafter reads")
         slots = BufferCache(self.anatomy.layers(), cache.slots)
         return CapturedTransformersPass(cache.passes, slots, nodes, index)
 

@@ -8,7 +8,8 @@ distribution at the root. Distributions pass through the call's warp, so that a 
 was really drawn from.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,12 +17,13 @@ from torch import Tensor
 
 from mmspec.core.capabilities import Bounded, LengthAware
 from mmspec.core.distributions import take_nodes
-from mmspec.core.drafters.growth import Growth, Scratch
-from mmspec.core.drafters.shapes import Chain, Frontier, Shape
+from mmspec.core.drafters.growing import grown
+from mmspec.core.drafters.growth import Scratch
+from mmspec.core.drafters.shapes import Chain, Shape
 from mmspec.core.noise import DraftNoise
 from mmspec.core.protocols import Target
 from mmspec.core.state import State
-from mmspec.core.types import Draft, Scores, Step, TargetOutput
+from mmspec.core.types import Draft, Step, TargetOutput
 
 CATCH_UP = 16
 """Least width of a draft model's pass: known units that its cache lacks are fed in passes of at least this width."""
@@ -88,21 +90,9 @@ class DraftModel:
             return Draft.empty(state.root)
         if isinstance(self.model, LengthAware):
             self.model.synced(memory.cache, state.host_emitted)
-        growth = Growth(self.shape, k, state.root, state.room)
         output, scored = self._catch_up(state, memory)
-        carried = None
-        for depth in range(1, levels + 1):
-            distribution = self._warp(state, output, growth.fed, growth.frontier).distribution
-            greedy = output.logits is not None and not state.warp.sample
-            drawn = noise.level(depth, growth.nodes, growth.frontier)
-            frontier = Frontier(distribution, drawn, growth.score, greedy, not (greedy or noise.shared), carried)
-            level = self.shape.level(frontier, depth)
-            growth.add(level)
-            carried = level.carried
-            if depth < levels:
-                output = self._feed(memory, growth.feed(), scored)
-                scored, output = growth.fed.nodes, _last(output, growth.frontier)
-        draft, scratch = growth.finish()
+        feed = partial(self._feed, memory)
+        draft, scratch, scored = grown(self.shape, state, k, levels, noise, output, scored, feed)
         memory.scratch = scratch if scored else None
         return draft
 
@@ -162,16 +152,3 @@ class DraftModel:
             max(n - pads for n, pads in zip(state.host_emitted, state.host_pads, strict=True)) + state.prompt_length
         )
         return max(0, context - longest)
-
-    @staticmethod
-    def _warp(state: State, output: TargetOutput, fed: Draft, nodes: int) -> Scores:
-        """Distributions at the last `nodes` nodes that were fed; over all units, also if the call is greedy."""
-        return replace(state.warp, sample=True)(output, fed, state.prefix, slice(fed.nodes - nodes, None))
-
-
-def _last(output: TargetOutput, nodes: int) -> TargetOutput:
-    """The output at the last `nodes` nodes of a pass."""
-    values = output.logits if output.distribution is None else output.distribution.confidence()
-    assert values is not None
-    scored = values.shape[1]
-    return output if scored == nodes else output.take(torch.arange(scored - nodes, scored, device=values.device)[None])

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from mmspec.core import history_processors
 from mmspec.core.distributions import Categorical, PointMass, where_nodes
-from mmspec.core.drafters.draft_model import DraftModel
+from mmspec.core.drafters import growing
 from mmspec.core.history_processors import Prefix
 from mmspec.core.noise import Noise
 from mmspec.core.policies import Confidence
@@ -42,23 +42,23 @@ class _Misreported:
         return self.reported.confidence()
 
 
-def _raw_q(original: Callable) -> Any:
+def _raw_q(original: Callable) -> Callable:
     def warp(state: Any, output: TargetOutput, *fed: Any) -> Any:
         scores = original(state, output, *fed)
         assert output.logits is not None
         return replace(scores, distribution=_Misreported(scores.distribution, Categorical.of_logits(output.logits)))
 
-    return staticmethod(warp)
+    return warp
 
 
-def _argmax_as_softmax(original: Callable) -> Any:
+def _argmax_as_softmax(original: Callable) -> Callable:
     def warp(state: Any, output: TargetOutput, *fed: Any) -> Any:
         scores = original(state, output, *fed)
         return replace(
             scores, distribution=_Misreported(PointMass(scores.distribution.probs.argmax(-1)), scores.distribution)
         )
 
-    return staticmethod(warp)
+    return warp
 
 
 def _unwarped_bonus(original: Callable) -> Callable:
@@ -107,13 +107,13 @@ MUTANTS = (
         "raw-q",
         "the drafter samples from its warped distribution and reports the unprocessed softmax",
         "transformers issue 47932",
-        replacing(DraftModel, "_warp", _raw_q),
+        replacing(growing, "warped", _raw_q),
     ),
     Mutant(
         "argmax-reported-as-softmax",
         "the draft is the likeliest unit, its distribution is reported as if it had been sampled",
         "ml-recurrent-drafter issue 6 (ReDrafter, arXiv 2403.09919); measured total variation 0.13",
-        replacing(DraftModel, "_warp", _argmax_as_softmax),
+        replacing(growing, "warped", _argmax_as_softmax),
     ),
     Mutant(
         "unwarped-bonus",

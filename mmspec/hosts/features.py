@@ -1,0 +1,167 @@
+"""Hidden states of a transformers model, read by hooks on its layers while a pass runs.
+
+A *boundary* is a place between two layers, counted from 0: boundary `i` is the input of layer `i`, which is the output
+of layer `i - 1`; the last one is the output of the last layer, before the final norm. `FINAL` is the state behind that
+norm, which the output layer reads. Only states that were asked for are kept, and hooks exist only inside the block.
+"""
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from mmspec.core.capabilities import FINAL
+from mmspec.hosts.anatomy import Anatomy
+
+_OTHER_SENSES = ("vision", "visual", "image", "audio")
+"""Parts of a module's name that say that its layers do not read the text."""
+
+
+class Reading:
+    """A block in which the states at some boundaries are kept; without boundaries it does nothing.
+
+    Args:
+        anatomy: The facts about the model.
+        boundaries: Which states to keep, in the order in which they are joined.
+    """
+
+    def __init__(self, anatomy: Anatomy, boundaries: Sequence[int]) -> None:
+        self._anatomy, self._boundaries = anatomy, tuple(boundaries)
+        self._seen: dict[int, list[Tensor]] = {boundary: [] for boundary in boundaries}
+        self._hooks: list[Any] = []
+
+    def __enter__(self) -> "Reading":
+        if not self._boundaries:
+            return self
+        thread, layers = threading.get_ident(), decoder_layers(self._anatomy)
+        for boundary in self._seen:
+            keep = self._keeper(boundary, thread)
+            if boundary == FINAL:
+                hook = decoder(self._anatomy).register_forward_hook(_after(keep))
+            elif boundary == len(layers):
+                hook = layers[-1].register_forward_hook(_after(keep))
+            else:
+                hook = layers[boundary].register_forward_pre_hook(_before(keep), with_kwargs=True)
+            self._hooks.append(hook)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks = []
+
+    @property
+    def states(self) -> Tensor | None:
+        """The states of all units of all passes, one boundary behind the other: `[batch, unit, width]`; or None."""
+        if not self._boundaries:
+            return None
+        if not all(self._seen.values()):
+            raise ValueError(
+                f"{type(self._anatomy.model).__name__} leaves layers out of a pass, so that there are no states of "
+                "them; use a method that needs no hidden states"
+            )
+        joined = [torch.cat(self._seen[boundary], 1) for boundary in self._boundaries]
+        return torch.cat([states.to(joined[0].device) for states in joined], -1)
+
+    def aligned(self, lengths: Tensor) -> Tensor | None:
+        """`states` of rows that begin at the left edge and have `lengths [batch]` units, moved to the right edge."""
+        states = self.states
+        if states is None or bool((lengths == states.shape[1]).all()):
+            return states
+        order = torch.arange(states.shape[1], device=states.device)
+        place = (order - (states.shape[1] - lengths.to(states.device))[:, None]).clamp(min=0)
+        return states.gather(1, place[..., None].expand(-1, -1, states.shape[-1]))
+
+    def _keeper(self, boundary: int, thread: int) -> Callable[[Any], None]:
+        def keep(states: Any) -> None:
+            if threading.get_ident() == thread:  # the model may run in another thread, for somebody else
+                if not isinstance(states, Tensor) or states.dim() != 3:
+                    raise ValueError(
+                        f"{type(self._anatomy.model).__name__} hands several streams of states from layer to layer; "
+                        "use a method that needs no hidden states"
+                    )
+                self._seen[boundary].append(states)
+
+        return keep
+
+
+def checked_boundaries(anatomy: Anatomy, boundaries: Sequence[int]) -> tuple[int, ...]:
+    """The boundaries, if the model has them.
+
+    Raises:
+        ValueError: There is none, or no such boundary.
+    """
+    layers = count_layers(anatomy)
+    wrong = [boundary for boundary in boundaries if boundary != FINAL and not 0 <= boundary <= layers]
+    if wrong or not boundaries:
+        raise ValueError(
+            f"{type(anatomy.model).__name__} has {layers} layers, so its boundaries are 0 to {layers}, and {FINAL} "
+            f"behind the final norm; there is no {', '.join(map(str, wrong)) or 'empty choice'}"
+        )
+    return tuple(boundaries)
+
+
+def count_layers(anatomy: Anatomy) -> int:
+    """The number of layers, which is the last boundary.
+
+    Raises:
+        ValueError: The layers cannot be told from the other parts of the model.
+    """
+    return len(decoder_layers(anatomy))
+
+
+def decoder_layers(anatomy: Anatomy) -> Sequence[nn.Module]:
+    """The layers of the model's language part, in order.
+
+    Raises:
+        ValueError: They cannot be told from the other parts of the model.
+    """
+    return list(_layer_list(anatomy)[1])
+
+
+def decoder(anatomy: Anatomy) -> nn.Module:
+    """The part of the model that turns ids into states, final norm included, without the output layer."""
+    model: nn.Module = anatomy.model
+    name, layers = _layer_list(anatomy)
+    part = anatomy.model.get_decoder()
+    if isinstance(part, nn.Module) and part is not model and any(module is layers for module in part.modules()):
+        return part
+    return model.get_submodule(name.rpartition(".")[0])  # some models name another part, or themselves
+
+
+def _layer_list(anatomy: Anatomy) -> tuple[str, nn.ModuleList]:
+    """The list of the layers, and its name in the model."""
+    wanted = anatomy.config.num_hidden_layers
+    lists = [
+        (name, module)
+        for name, module in anatomy.model.named_modules()
+        if isinstance(module, nn.ModuleList) and not any(sense in name for sense in _OTHER_SENSES)
+    ]
+    exact = [found for found in lists if len(found[1]) == wanted]
+    blocks = [found for found in lists if found[0].endswith(".layers") and found[0].count(".") == 1]  # of two parts
+    if not exact + blocks:
+        raise ValueError(
+            f"{type(anatomy.model).__name__} has no list of its {wanted} layers, so that no drafter can read its "
+            "hidden states; use a method that needs none"
+        )
+    return min(exact or blocks, key=lambda found: found[0].count("."))
+
+
+def _before(keep: Callable[[Any], None]) -> Callable[..., None]:
+    """A hook that keeps what a layer is given."""
+
+    def hook(layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        keep(args[0] if args else kwargs["hidden_states"])
+
+    return hook
+
+
+def _after(keep: Callable[[Any], None]) -> Callable[..., None]:
+    """A hook that keeps what a layer, or the whole decoder, returns."""
+
+    def hook(layer: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+        keep(output if isinstance(output, Tensor) else output[0])
+
+    return hook
