@@ -6,6 +6,8 @@ from mmspec_text.drafters.candidates import CandidatesOptions
 from mmspec_text.drafters.cascade import CascadeOptions
 from mmspec_text.drafters.draft_model import DraftModelOptions
 from mmspec_text.drafters.draft_tree import DraftTreeOptions
+from mmspec_text.drafters.eagle import EagleOptions
+from mmspec_text.drafters.heads.eagle.example import random_checkpoint
 
 
 def recycling() -> Example:
@@ -40,4 +42,15 @@ def cascade() -> list[Example]:
     return [
         Example(options=CascadeOptions(), learns=True),
         Example(options=CascadeOptions(budget=16, sinks=2, inner="prompt-lookup")),
+    ]
+
+
+def eagle() -> list[Example]:
+    """A head in every form of draft."""
+    head = random_checkpoint()
+    return [
+        Example(options=EagleOptions(model=head, form="chain", probe=False)),
+        Example(options=EagleOptions(model=head, form="rerank", width=3, nodes=8, probe=False)),
+        Example(options=EagleOptions(model=head, form="branching", branching=(2, 2, 1), probe=False)),
+        Example(options=EagleOptions(model=head, form="beam", width=3, probe=False)),
     ]

@@ -82,6 +82,15 @@ CASCADE = DrafterSpec(
     paper="https://arxiv.org/abs/2404.11912",
     options="mmspec_text.drafters.cascade:CascadeOptions",
 )
+EAGLE = DrafterSpec(
+    name="eagle",
+    factory="mmspec_text.drafters.eagle:Eagle",
+    needs=frozenset({"discrete", "hidden"}),
+    offers=frozenset({"chain", "tree", "q"}),
+    summary="A trained head reads the target's hidden states: EAGLE, EAGLE-2, EAGLE-3, 3.1.",
+    paper="https://arxiv.org/abs/2503.01840",
+    options="mmspec_text.drafters.eagle:EagleOptions",
+)
 DRAFTERS = (
     PROMPT_LOOKUP,
     SUFFIX,
@@ -91,6 +100,7 @@ DRAFTERS = (
     DRAFT_MODEL,
     DRAFT_TREE,
     CASCADE,
+    EAGLE,
 )
 METHODS = (
     MethodSpec(
@@ -158,5 +168,13 @@ METHODS = (
         exactness="invariant",
         summary="Three levels, for long texts: no model, a small key cache, the whole one.",
         paper="https://arxiv.org/abs/2404.11912",
+    ),
+    MethodSpec(
+        name="eagle",
+        drafter="eagle",
+        needs=frozenset({"text"}),
+        exactness="invariant",
+        summary="A trained head of the EAGLE family drafts EAGLE-2's tree, or a chain.",
+        paper="https://arxiv.org/abs/2503.01840",
     ),
 )

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mmspec.core.capabilities import Advising
+from mmspec.core.capabilities import Advising, TargetWrapping
 from mmspec.core.distributions import Categorical, Mixed, PointMass
 from mmspec.core.guard import form_error
 from mmspec.core.noise import DraftNoise
@@ -60,6 +60,9 @@ class Watched:
         self.advice = drafter.advice if isinstance(drafter, Advising) else ""
         self._vocab: int | None = None
         self._lost = False
+
+    def wrap(self, target: Target) -> Target:
+        return self.drafter.wrap(target) if isinstance(self.drafter, TargetWrapping) else target
 
     def bind(self, target: Target) -> None:
         self._vocab = target.vocab

@@ -7,46 +7,21 @@
 """
 
 from dataclasses import dataclass, field
-from typing import Annotated, Literal
-
-from pydantic import Field
+from typing import Literal
 
 from mmspec.core.drafters.draft_model import DraftModel
-from mmspec.core.drafters.shapes import Beam, Branching, Rerank, Shape
 from mmspec.core.protocols import Target
 from mmspec_text.drafters.small_model import SmallModelOptions, in_target_ids, load_small_model
+from mmspec_text.drafters.tree_form import TreeForm
 
 
 @dataclass(frozen=True)
-class DraftTreeOptions(SmallModelOptions):
+class DraftTreeOptions(TreeForm, SmallModelOptions):
     """Options of `draft-tree`."""
 
     form: Literal["rerank", "branching", "beam"] = field(
         default="rerank", metadata={"help": "which nodes to draft; rerank needs the rule match, the others fit any"}
     )
-    width: Annotated[int, Field(ge=1, le=64)] = field(
-        default=6, metadata={"help": "rerank: nodes expanded per level, and children of each; beam: nodes per level"}
-    )
-    nodes: Annotated[int, Field(ge=1, le=512)] = field(
-        default=24, metadata={"help": "rerank: nodes that are verified; more are accepted, and each costs"}
-    )
-    branching: tuple[Annotated[int, Field(ge=1, le=64)], ...] = field(
-        default=(3, 2, 1, 1, 1), metadata={"help": "branching: children of every node, by depth"}
-    )
-    spread: Annotated[float, Field(gt=0, le=10)] = field(
-        default=0.75,
-        metadata={"help": "rerank: temperature of the scores of sampled nodes; smaller draws deeper trees"},
-    )
-
-    def __post_init__(self) -> None:
-        if not self.branching:
-            raise ValueError("branching lists children per depth, as in [4, 2, 1]; got none")
-
-    def build_shape(self) -> Shape:
-        """The shape that these options describe."""
-        if self.form == "branching":
-            return Branching(self.branching)
-        return Beam(self.width) if self.form == "beam" else Rerank(self.width, self.width, self.nodes, self.spread)
 
 
 class TextDraftTree(DraftModel):

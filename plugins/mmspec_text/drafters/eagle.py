@@ -1,0 +1,138 @@
+"""Drafts from the target's own features with a trained head: EAGLE, EAGLE-2, EAGLE-3 and 3.1.
+
+Li et al., arXiv 2401.15077 (EAGLE), 2406.16858 (EAGLE-2: the dynamic tree), 2503.01840 (EAGLE-3), 2605.09992 (3.1). A
+head is one decoder layer that reads the target's hidden states and the embedding of the next token; behind the known
+text it reads its own state. After every verification it reads the accepted tokens again, with their true features.
+Guarantee: drafts carry the distribution they are drawn from, or are point masses; exact under the rules that take the
+form. A wrong head is lossless too, and slow: the first call tries it on the prompt and warns (`Eagle.loaded`).
+Knobs: `form` is the shape of the draft; a larger `width` and more `nodes` find more, and every node costs.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mmspec.core.noise import DraftNoise
+from mmspec.core.protocols import Target
+from mmspec.core.state import State
+from mmspec.core.types import Draft, Step
+from mmspec.hosts.prefill import PLAIN
+from mmspec.hosts.target import TransformersTarget
+from mmspec_text.drafters.heads.drafter import HeadMemory, begun, observed, proposed
+from mmspec_text.drafters.heads.eagle.checkpoint import Checkpoint, read_checkpoint
+from mmspec_text.drafters.heads.eagle.features import Features, features_of
+from mmspec_text.drafters.heads.eagle.loaded import Loaded
+from mmspec_text.drafters.heads.eagle.network import EagleNetwork
+from mmspec_text.drafters.heads.eagle.probe import FEWEST, UNITS, Trial, report, tried
+from mmspec_text.drafters.tree_form import TreeForm
+
+
+@dataclass(frozen=True)
+class EagleOptions(TreeForm):
+    """Options of `eagle`."""
+
+    model: Any = field(default=None, metadata={"help": "the head: a folder or a hub name"})
+    probe: bool = field(default=True, metadata={"help": "whether the first call tries the head on its prompt"})
+
+
+class Eagle:
+    """Drafts with a head of the EAGLE family.
+
+    Args:
+        options: The head, and the form of its drafts.
+
+    Raises:
+        ValueError: No head was named, or it cannot be read.
+
+    Attributes:
+        loaded: What was read, and how the head did on the first prompt.
+    """
+
+    example = "mmspec_text.example:eagle"
+
+    def __init__(self, options: EagleOptions = EagleOptions()) -> None:
+        if options.model is None:
+            raise ValueError("eagle needs a head: drafter=<folder or hub name>, or the option model=")
+        self.options, self.shape = options, options.build_shape()
+        self.offers, self.needs = self.shape.offers, self.shape.needs | {"hidden", "discrete"}
+        self.advice = "; form=chain, branching and beam keep their distribution" if options.form == "rerank" else ""
+        read = read_checkpoint(options.model) if isinstance(options.model, str) else options.model
+        if not isinstance(read, Checkpoint):
+            raise TypeError(f"the head is a folder or a hub name, not {type(read).__name__}")
+        self.checkpoint: Checkpoint = read
+        self.loaded = Loaded.of(read)
+
+    def wrap(self, target: Target) -> Target:
+        """The target, with the hidden states that the head reads.
+
+        Raises:
+            ValueError: The head is one of another target.
+        """
+        if not isinstance(target, TransformersTarget):
+            raise ValueError(f"an EAGLE head drafts for a model of transformers, and not for {type(target).__name__}")
+        head, name = self.checkpoint.architecture, self.checkpoint.name
+        if head.target_hidden != target.hidden_size:
+            raise ValueError(
+                f"the head {name!r} reads states of {head.target_hidden} numbers, and those of the target have "
+                f"{target.hidden_size}: it is a head of another target"
+            )
+        self._features: Features = features_of(self.checkpoint, target.layers())
+        return target.with_hidden(self._features.boundaries)
+
+    def bind(self, target: Target) -> None:
+        assert isinstance(target, TransformersTarget) and target.vocab is not None
+        head, name = self.checkpoint.architecture, self.checkpoint.name
+        model = target.model
+        embedding, output = model.get_input_embeddings(), model.get_output_embeddings()
+        width = embedding.weight.shape[-1]
+        if not head.own_embedding and width != head.hidden:
+            raise ValueError(
+                f"the head {name!r} has no embed_tokens.weight, and the target's embeddings have {width} numbers, not "
+                f"its {head.hidden}"
+            )
+        if head.vocab < target.vocab:
+            raise ValueError(
+                f"the head {name!r} was made for {head.vocab} ids, and the target has {target.vocab}: it is a head of "
+                "another target"
+            )
+        if self.shape.widest > head.draft_vocab:
+            raise ValueError(f"{self.shape} wants {self.shape.widest} siblings, and the head scores {head.draft_vocab}")
+        self.network: EagleNetwork = self.checkpoint.network(target.vocab)
+        self.network.join(embedding, output, model.device, model.dtype)
+        self._target, self._width = target, target.hidden_size
+        self._convention = next(iter(self._features.choices))
+        self._trial: Trial | None = None
+
+    def width(self, k: int) -> int:
+        return self.shape.width(k)
+
+    def start(self, state: State, inputs: Any) -> HeadMemory:
+        plain = not isinstance(inputs, Mapping) or inputs.keys() <= PLAIN
+        if self.options.probe and self._trial is None and plain:
+            self._try(state)
+        return begun(self.network, self.shape, state, self._columns)
+
+    def propose(self, state: State, k: int, noise: DraftNoise) -> Draft:
+        return proposed(state.memory, self.shape, state, k, noise)
+
+    def observe(self, state: State, step: Step) -> None:
+        observed(state.memory, state, step, self._columns)
+
+    @property
+    def _columns(self) -> slice:
+        return self._features.columns(self._convention, self._width)
+
+    def _try(self, state: State) -> None:
+        """Try the head on the longest prompt, if it is long enough."""
+        row = int(state.pads.argmin())
+        ids: Tensor = state.history[row, int(state.pads[row]) : state.prompt_length][-UNITS:]
+        if len(ids) < FEWEST:
+            return
+        with torch.inference_mode():
+            self._trial = tried(self.network, self._target, self._features, ids)
+        guess, self._convention = self._convention, self._trial.chosen
+        self.loaded = self.loaded.after(self._trial)
+        report(self._trial, self.checkpoint.name, guess, self.checkpoint.layer_ids)

@@ -1,0 +1,93 @@
+"""Drafting with a recurrent head: what all of them share, whatever they compute.
+
+Features of the prompt and of every accepted unit come from the target's own passes. Before a draft the head reads those
+that it has not read yet; then the draft grows level by level, as a draft model's does (`mmspec.core.drafters.growing`).
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from mmspec.core.distributions import take_nodes
+from mmspec.core.drafters.growing import grown
+from mmspec.core.drafters.shapes import Shape
+from mmspec.core.noise import DraftNoise
+from mmspec.core.state import State
+from mmspec.core.types import Draft, Step, TargetOutput
+from mmspec_text.drafters.heads.cache import CHUNK, HeadCache
+from mmspec_text.drafters.heads.head import Head
+from mmspec_text.drafters.heads.rows import Rows
+
+
+@dataclass
+class HeadMemory:
+    """What a head keeps of a call.
+
+    Attributes:
+        cache: Its cache.
+        unread: Features that it has not read yet; None after a draft.
+    """
+
+    cache: HeadCache
+    unread: Rows | None
+
+
+def begun(head: Head, shape: Shape, state: State, columns: slice = slice(None)) -> HeadMemory:
+    """Begin a call.
+
+    Args:
+        head: The head.
+        shape: The shape of its drafts.
+        state: The call, after prefill.
+        columns: Which of the features are the head's.
+
+    Raises:
+        ValueError: The target gave no features of the prompt.
+    """
+    if state.hidden is None:
+        raise ValueError("the target returned no hidden states of the prompt, from which the head would draft")
+    # A prompt of embeddings alone has no ids: its last feature and the first new unit are the first row then.
+    known = (state.prompt_length - state.pads).clamp(min=1)
+    unread = Rows(state.hidden[..., columns], known.clamp(max=state.hidden.shape[1])).trimmed()
+    most = state.prompt_length + state.limit + shape.fed(state.k) + 2
+    cache = HeadCache(head, state.rows, most, state.root.device)
+    cache.slots.begun = unread.count.tolist()
+    return HeadMemory(cache, unread)
+
+
+def proposed(memory: HeadMemory, shape: Shape, state: State, k: int, noise: DraftNoise) -> Draft:
+    """Draft at most `k` units per path."""
+    levels = shape.levels(k)
+    if levels < 1:
+        return Draft.empty(state.root)
+    memory.cache.slots.synced(state.host_emitted)
+    output = read(memory, state) if memory.unread is not None else memory.cache.at_root()
+    draft, _, _ = grown(shape, state, k, levels, noise, output, 1, memory.cache.grow)
+    return draft
+
+
+def observed(memory: HeadMemory, state: State, step: Step, columns: slice = slice(None)) -> None:
+    """Take the features of the units that a round emitted; `columns` as in `begun`."""
+    hidden = step.scores.hidden
+    assert hidden is not None, "the target returns hidden states in every round of such a call"
+    nodes = torch.nn.functional.pad(step.verdict.path.clamp(min=0), (1, 0))  # the root first
+    new = Rows.at_left(take_nodes(hidden[..., columns], nodes), step.count)
+    memory.unread = new if memory.unread is None else memory.unread.followed(new)
+    if memory.unread.features.shape[1] >= CHUNK:  # many rounds without a draft
+        read(memory, state)
+
+
+def read(memory: HeadMemory, state: State) -> TargetOutput:
+    """Let the head read what it has not read yet; the output at the root, one node."""
+    assert memory.unread is not None
+    output = memory.cache.append(memory.unread, units_of(state, memory.unread))
+    memory.unread = None
+    return output
+
+
+def units_of(state: State, rows: Rows) -> Tensor:
+    """The units of rows: known ones that end with the root, `[batch, column]`."""
+    columns = rows.features.shape[1]
+    place = state.known[:, None] - columns + torch.arange(columns, device=state.known.device)
+    return take_nodes(state.history, place.clamp(0, state.history.shape[1] - 1))

@@ -1,0 +1,106 @@
+"""The layouts in which heads of the EAGLE family are stored, and their keys under one set of names.
+
+| layout | marks | where settings are | a layer id names |
+|---|---|---|---|
+| `eagle` | the authors' code: `midlayer.`, or EAGLE-1's `fc` and `layers.0` alone | top | a boundary |
+| `specforge` | `midlayer.`, architecture `…Eagle3` | top, `eagle_config` | a layer's output |
+| `speculators` | `speculators_model_type` | top, `transformer_layer_config` | a boundary |
+| `nemo` | `model.` before every key | top | a layer's output |
+| `modelopt` | `layers.0.`, architecture `…Eagle3` or `eagle_config` | top, `eagle_config` | a layer's output |
+
+*Boundary i* is the input of layer i; *output of layer i* is boundary i + 1. Checkpoints do not say which is meant. The
+default ids of both are the same three states; explicit ids in the same field differ by one. So the layout is a first
+guess, which `probe.py` tries on the user's prompt.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from mmspec.registry.suggest import unknown
+
+Convention = Literal["boundary", "output"]
+KINDS = ("eagle", "eagle3")
+"""Kinds of speculators checkpoints that are heads of this family."""
+RENAMED = {
+    "midlayer.": "layers.0.",
+    "transformer.": "layers.0.",
+    "fusion_fc.": "fc.",
+    "encoder.fc.": "fc.",
+    "encoder.output_norm_enc.": "layers.0.hidden_norm.",
+    "hidden_layernorm.": "layers.0.input_layernorm.",
+    "embedding_layernorm.": "embedding_norm.",
+    "embed_layernorm.": "embedding_norm.",
+    "pre_lm_head_layernorm.": "norm.",
+    "lm_head_layernorm.": "norm.",
+    "aux_norm_low.": "fc_norm.0.",
+    "aux_norm_mid.": "fc_norm.1.",
+    "aux_norm_high.": "fc_norm.2.",
+}
+"""Beginnings of keys, and what they are called here."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A layout.
+
+    Attributes:
+        name: Its name.
+        convention: What a layer id names there.
+        residual: `norm_before_residual` where the config does not say.
+    """
+
+    name: str
+    convention: Convention
+    residual: bool = False
+
+
+EAGLE = Layout("eagle", "boundary")
+SPECFORGE = Layout("specforge", "output")
+SPECULATORS = Layout("speculators", "boundary", residual=True)
+NEMO = Layout("nemo", "output")
+MODELOPT = Layout("modelopt", "output")
+
+
+def canonical(key: str) -> str:
+    """A checkpoint's key as the network names it."""
+    key = key.removeprefix("model.")
+    for old, new in RENAMED.items():
+        if key.startswith(old):
+            return new + key.removeprefix(old)
+    return key
+
+
+def recognised(config: Mapping[str, Any], keys: Iterable[str]) -> Layout:
+    """The layout of a checkpoint.
+
+    Args:
+        config: Its `config.json`.
+        keys: Its keys.
+
+    Raises:
+        ValueError: It is a head of another kind; the message names it.
+    """
+    names = set(keys)
+    kind = config.get("speculators_model_type")
+    if kind is not None:
+        if kind not in KINDS:
+            raise ValueError(unknown("kind of EAGLE head", str(kind), KINDS))
+        return SPECULATORS
+    if any(key.startswith("model.") for key in names):
+        return NEMO
+    named = config.get("architectures")
+    third = isinstance(named, list) and any("eagle3" in str(name).lower() for name in named)
+    if any(key.startswith("midlayer.") for key in names):
+        return SPECFORGE if third or isinstance(config.get("eagle_config"), Mapping) else EAGLE
+    return MODELOPT if third or isinstance(config.get("eagle_config"), Mapping) else EAGLE
+
+
+def settings(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The entries of a config, with those of the parts in which some layouts put them."""
+    flat: dict[str, Any] = {}
+    for part in ("transformer_layer_config", "eagle_config"):
+        inner = config.get(part)
+        if isinstance(inner, Mapping):
+            flat |= inner
+    return {**flat, **{key: value for key, value in config.items() if value is not None or key not in flat}}

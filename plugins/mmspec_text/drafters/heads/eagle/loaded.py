@@ -1,0 +1,49 @@
+"""What became of a checkpoint: the report that a user reads when a head drafts badly."""
+
+from dataclasses import dataclass, replace
+
+from mmspec_text.drafters.heads.eagle.checkpoint import Checkpoint
+from mmspec_text.drafters.heads.eagle.probe import Trial
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A load report.
+
+    Attributes:
+        name: The head.
+        layout: The layout in which it was stored.
+        taken: Keys that are used.
+        shared: Parts that are the target's.
+        ignored: Keys that are not used.
+        trial: How it did on the first prompt that was long enough; None before.
+    """
+
+    name: str
+    layout: str
+    taken: tuple[str, ...]
+    shared: tuple[str, ...]
+    ignored: tuple[str, ...]
+    trial: Trial | None = None
+
+    @classmethod
+    def of(cls, checkpoint: Checkpoint) -> "Loaded":
+        """The report of a checkpoint."""
+        layout = checkpoint.layout.name
+        return cls(checkpoint.name, layout, checkpoint.taken, checkpoint.shared, checkpoint.ignored)
+
+    def after(self, trial: Trial) -> "Loaded":
+        """The report with a trial."""
+        return replace(self, trial=trial)
+
+    def __str__(self) -> str:
+        lines = [
+            f"{self.name}: layout {self.layout}",
+            f"taken: {', '.join(self.taken)}",
+            f"shared with the target: {', '.join(self.shared) or 'nothing'}",
+            f"ignored: {', '.join(self.ignored) or 'nothing'}",
+        ]
+        if self.trial is not None:
+            shares = ", ".join(f"{share:.0%} if layer ids mean {name}" for name, share in self.trial.right.items())
+            lines.append(f"guesses of {self.trial.units} tokens of the prompt: {shares}")
+        return "\n".join(lines)

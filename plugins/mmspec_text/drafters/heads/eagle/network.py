@@ -1,0 +1,188 @@
+"""The network of an EAGLE head: one for all versions, driven by its `Architecture`.
+
+    EAGLE-3: s = fc(feature); x = cat(norm(E), norm(s)); u = s + attention(x) + MLP; logits = head(norm(u)); next s = u
+    EAGLE-1: s = fc(cat(E, feature));                    u = s + attention(s) + MLP; logits = head(u);       next f = u
+
+Names of parameters are the keys of checkpoints. The embedding and the output layer of the target are used where the
+checkpoint has none; they are not parameters of the head.
+"""
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from transformers import LlamaConfig
+from transformers.activations import ACT2FN
+from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply_rotary_pos_emb
+
+from mmspec.hosts.attention import packed_attention
+from mmspec.hosts.masks import PassGeometry
+from mmspec.hosts.slot_cache import SlotCache
+from mmspec_text.drafters.heads.eagle.architecture import Architecture
+
+
+class EagleNetwork(nn.Module):
+    """See the module. It is a `Head`.
+
+    Args:
+        architecture: The shape and the switches.
+        vocab: Number of the target's ids.
+
+    Attributes:
+        ids: `[draft vocabulary]` int64: the target's id of each of the head's, ascending; None: they are the same.
+    """
+
+    ids: Tensor | None
+
+    def __init__(self, architecture: Architecture, vocab: int) -> None:
+        super().__init__()
+        a = self.architecture = architecture
+        self.depth, self.vocab = a.layers, vocab
+        inside = a.width if a.fused else a.hidden + a.width
+        if not a.fused or a.projected:
+            self.fc = nn.Linear(inside, a.hidden, bias="fc" in a.biases)
+        self.input_norm = nn.RMSNorm(a.width, a.eps) if a.norm_before_fc else None
+        norms = [nn.RMSNorm(a.target_hidden, a.eps) for _ in range(a.features if a.fc_norm else 0)]
+        self.fc_norm = nn.ModuleList(norms)
+        self.embedding_norm = nn.RMSNorm(a.hidden, a.eps) if a.embedding_norm else None
+        self.layers = nn.ModuleList(Layer(a, first=number == 0) for number in range(a.layers))
+        self.norm = nn.RMSNorm(a.hidden, a.eps) if a.final_norm else None
+        self.embed_tokens = nn.Embedding(a.vocab, a.hidden) if a.own_embedding else None
+        self.lm_head = nn.Linear(a.hidden, a.draft_vocab, bias=False) if a.own_output else None
+        self.register_buffer("ids", None, persistent=False)
+        self._shared: tuple[nn.Module, nn.Module] | None = None  # in a tuple, so that torch does not adopt them
+        sizes = {"hidden_size": a.heads * a.head_dim, "num_attention_heads": a.heads, "head_dim": a.head_dim}
+        with torch.device("cpu"):  # also where the network is built without memory
+            self._rotary = (LlamaRotaryEmbedding(LlamaConfig(**sizes, rope_parameters=dict(a.rope))),)
+
+    def join(self, embedding: nn.Module, output: nn.Module, device: torch.device, dtype: torch.dtype) -> None:
+        """Go where the target is, and use its embedding and its output layer where the head has none."""
+        self.to(device, dtype)
+        self._rotary[0].to(device)  # in float32, whatever the target's dtype
+        self._shared = embedding, output
+
+    def taken_in(self, features: Tensor) -> Tensor:
+        features = features.to(self._dtype)
+        a = self.architecture
+        if self.input_norm is not None:
+            features = self.input_norm(features)
+        if a.fc_norm:
+            parts = features.split(a.target_hidden, -1)
+            features = torch.cat([norm(part) for norm, part in zip(self.fc_norm, parts, strict=True)], -1)
+        return self.fc(features) if a.fused and a.projected else features
+
+    def passed(self, units: Tensor, states: Tensor, slots: SlotCache, geometry: PassGeometry) -> Tensor:
+        embedded = self._embedded(units)
+        if not self.architecture.fused:
+            if self.embedding_norm is not None:
+                embedded = self.embedding_norm(embedded)
+            states = self.fc(torch.cat([embedded, states], -1))
+        rotary = self._rotary[0](states, geometry.query)
+        mask = self._mask(geometry)
+        for layer, kept in zip(self.layers, slots.layers, strict=True):
+            states = layer(embedded, states, rotary, mask, kept)
+        return self.norm(states) if self.architecture.norm_output and self.norm is not None else states
+
+    def logits(self, states: Tensor) -> Tensor:
+        if self.norm is not None and not self.architecture.norm_output:
+            states = self.norm(states)
+        scored: Tensor = (self.lm_head if self.lm_head is not None else self._of_target(1))(states)
+        if self.ids is None and scored.shape[-1] >= self.vocab:  # rows behind the vocabulary are padding
+            return scored[..., : self.vocab]
+        whole = scored.new_full((*scored.shape[:-1], self.vocab), -torch.inf)
+        if self.ids is None:
+            whole[..., : scored.shape[-1]] = scored
+            return whole
+        return whole.index_copy(-1, self.ids, scored)
+
+    @property
+    def _dtype(self) -> torch.dtype:
+        return next(self.parameters()).dtype
+
+    def _embedded(self, units: Tensor) -> Tensor:
+        weight: Any = (self.embed_tokens if self.embed_tokens is not None else self._of_target(0)).weight
+        return F.embedding(units.to(weight.device), weight).to(units.device, self._dtype)
+
+    def _of_target(self, which: int) -> nn.Module:
+        assert self._shared is not None, "the head is bound to no target"
+        return self._shared[which]
+
+    def _mask(self, geometry: PassGeometry) -> Tensor:
+        """`[batch, 1, row, slot]` bool: what a row sees."""
+        window = self.architecture.window
+        if window is None:
+            return geometry.tree
+
+        def near(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+            return query - key < window
+
+        return geometry.within(near)
+
+
+class Layer(nn.Module):
+    """A decoder layer; the first one of a fused head takes embeddings beside states."""
+
+    def __init__(self, a: Architecture, first: bool) -> None:
+        super().__init__()
+        self.fused, self.raw_residual = first and a.fused, not a.norm_before_residual
+        norms = a.first_norms if first else {a.deep_norm}
+        self.input_layernorm = nn.RMSNorm(a.hidden, a.eps) if "input_layernorm" in norms else None
+        self.hidden_norm = nn.RMSNorm(a.hidden, a.eps) if "hidden_norm" in norms else None
+        self.self_attn = Attention(a, a.hidden * (2 if self.fused else 1))
+        self.post_attention_layernorm = nn.RMSNorm(a.hidden, a.eps)
+        self.mlp = Mlp(a)
+
+    def forward(self, embedded: Tensor, states: Tensor, rotary: Any, mask: Tensor, kept: Any) -> Tensor:
+        if self.fused:
+            normed = states if self.hidden_norm is None else self.hidden_norm(states)
+            first = embedded if self.input_layernorm is None else self.input_layernorm(embedded)
+            read, residual = torch.cat([first, normed], -1), states if self.raw_residual else normed
+        else:
+            norm = self.input_layernorm if self.input_layernorm is not None else self.hidden_norm
+            read, residual = states if norm is None else norm(states), states
+        states = residual + self.self_attn(read, rotary, mask, kept)
+        out: Tensor = states + self.mlp(self.post_attention_layernorm(states))
+        return out
+
+
+class Attention(nn.Module):
+    """Attention over the slots of a cache."""
+
+    def __init__(self, a: Architecture, inside: int) -> None:
+        super().__init__()
+        self.head_dim = a.head_dim
+        self.q_proj = nn.Linear(inside, a.heads * a.head_dim, bias="q_proj" in a.biases)
+        self.k_proj = nn.Linear(inside, a.key_heads * a.head_dim, bias="k_proj" in a.biases)
+        self.v_proj = nn.Linear(inside, a.key_heads * a.head_dim, bias="v_proj" in a.biases)
+        self.o_proj = nn.Linear(a.heads * a.head_dim, a.hidden, bias="o_proj" in a.biases)
+        self.q_norm = nn.RMSNorm(a.head_dim, a.eps) if a.head_norms else None
+        self.k_norm = nn.RMSNorm(a.head_dim, a.eps) if a.head_norms else None
+
+    def forward(self, x: Tensor, rotary: Any, mask: Tensor, kept: Any) -> Tensor:
+        query, key, value = (self._split(project(x)) for project in (self.q_proj, self.k_proj, self.v_proj))
+        if self.q_norm is not None and self.k_norm is not None:
+            query, key = self.q_norm(query), self.k_norm(key)
+        query, key = apply_rotary_pos_emb(query, key, *rotary)
+        out, _ = packed_attention(self, query, *kept.update(key, value), mask)
+        joined: Tensor = self.o_proj(out.flatten(2))
+        return joined
+
+    def _split(self, x: Tensor) -> Tensor:
+        """`[batch, row, heads · width]` as `[batch, heads, row, width]`."""
+        return x.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
+
+
+class Mlp(nn.Module):
+    """A gated MLP."""
+
+    def __init__(self, a: Architecture) -> None:
+        super().__init__()
+        self.gate_proj = nn.Linear(a.hidden, a.intermediate, bias="gate_proj" in a.biases)
+        self.up_proj = nn.Linear(a.hidden, a.intermediate, bias="up_proj" in a.biases)
+        self.down_proj = nn.Linear(a.intermediate, a.hidden, bias="down_proj" in a.biases)
+        self.activation = ACT2FN[a.activation]
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.down_proj(self.activation(self.gate_proj(x)) * self.up_proj(x))
+        return out

@@ -1,0 +1,183 @@
+"""From a checkpoint's config and the shapes of its tensors to an `Architecture`.
+
+What tensors show is read from them, not from the config: which norms there are, biases, widths.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from mmspec.hosts.weight_files import StoredTensor
+from mmspec_text.drafters.heads.eagle.architecture import Architecture
+from mmspec_text.drafters.heads.eagle.layouts import Layout
+
+QUERY, KEY = "layers.0.self_attn.q_proj.weight", "layers.0.self_attn.k_proj.weight"
+OUT, GATE = "layers.0.self_attn.o_proj.weight", "layers.0.mlp.gate_proj.weight"
+AFTER = "layers.0.post_attention_layernorm.weight"
+FORMS = {
+    "EAGLE-1": ("fc.weight", QUERY, KEY, OUT, GATE, AFTER),
+    "EAGLE-3": (QUERY, KEY, OUT, GATE, AFTER, "layers.0.hidden_norm.weight", "norm.weight"),
+}
+"""Keys by which the two forms are known."""
+LAYER = re.compile(r"layers\.(\d+)\.")
+THETA = 10000.0
+"""The base of rotary positions where a config names none; never the target's."""
+
+
+def architecture_of(
+    given: Mapping[str, Any], stored: Mapping[str, StoredTensor], layout: Layout, what: str
+) -> Architecture:
+    """The shape of a head.
+
+    Args:
+        given: The config's entries, flat.
+        stored: Its tensors by the names of the network.
+        layout: Its layout.
+        what: The checkpoint's name in messages.
+
+    Raises:
+        ValueError: It is no head of this family, or its parts contradict each other.
+    """
+    _refuse_others(given, stored, what)
+    hidden, queries = stored[OUT].shape
+    inside = stored[QUERY].shape[1]
+    if inside not in (hidden, 2 * hidden):
+        raise ValueError(
+            f"{what}: {QUERY} reads {inside} numbers, and a state has {hidden}: neither one nor two of them"
+        )
+    fused = inside == 2 * hidden
+    heads = _positive(given, "num_attention_heads", what)
+    head_dim = queries // heads if queries % heads == 0 else 0
+    keys = stored[KEY].shape[0]
+    if not head_dim or keys % head_dim:
+        raise ValueError(f"{what}: {queries} and {keys} numbers of queries and keys are not {heads} equal heads")
+    projected = fused and bool(given.get("use_aux_hidden_state", True))
+    norms = {name for name in ("input_layernorm", "hidden_norm") if f"layers.0.{name}.weight" in stored}
+    norms |= {"input_layernorm"} if fused else set()
+    norms |= {"hidden_norm"} if projected else set()
+    deep = "hidden_norm" if "layers.1.hidden_norm.weight" in stored else "input_layernorm"
+    deep = "input_layernorm" if "layers.1.input_layernorm.weight" in stored else deep
+    numbers = {found[1] for key in stored if (found := LAYER.match(key))}
+    if numbers != {str(number) for number in range(len(numbers))}:
+        raise ValueError(f"{what} has the layers {', '.join(sorted(numbers)[:8])}, which do not follow one another")
+    target_hidden = _positive(given, "target_hidden_size", what) if given.get("target_hidden_size") else hidden
+    own = {key: stored[f"{key}.weight"].shape[0] for key in ("embed_tokens", "lm_head") if f"{key}.weight" in stored}
+    vocab = _positive(given, "vocab_size", what)
+    # A head of EAGLE-1 with a norm of its own predicts the target's normalised state, and feeds it back.
+    predicts_normed = not fused and "norm.weight" in stored and layout.name != "speculators"
+    return Architecture(
+        hidden=hidden,
+        intermediate=stored[GATE].shape[0],
+        heads=heads,
+        key_heads=keys // head_dim,
+        head_dim=head_dim,
+        layers=len(numbers),
+        vocab=own.get("embed_tokens", vocab),
+        draft_vocab=_drafted(given, own.get("lm_head"), vocab, what),
+        features=_features(given, stored, fused, projected, hidden, target_hidden, what),
+        target_hidden=target_hidden,
+        fused=fused,
+        projected=projected,
+        own_embedding="embed_tokens" in own,
+        own_output="lm_head" in own,
+        final_norm=fused or "norm.weight" in stored,
+        embedding_norm="embedding_norm.weight" in stored,
+        first_norms=frozenset(norms),
+        deep_norm=deep,
+        norm_before_residual=bool(given.get("norm_before_residual", layout.residual and fused)),
+        norm_before_fc=bool(given.get("norm_before_fc", False)),
+        fc_norm=bool(given.get("fc_norm", given.get("use_aux_norm", False))),
+        norm_output=bool(given.get("norm_output", predicts_normed)),
+        head_norms="layers.0.self_attn.q_norm.weight" in stored,
+        biases=frozenset(key.removesuffix(".bias").rpartition(".")[2] for key in stored if key.endswith(".bias")),
+        eps=_number(given, "rms_norm_eps", 1e-6, what),
+        activation=str(given.get("hidden_act", "silu")),
+        rope=_rope(given, what),
+        window=_window(given, what),
+    )
+
+
+def _refuse_others(given: Mapping[str, Any], stored: Mapping[str, StoredTensor], what: str) -> None:
+    if any("kv_a_proj" in key for key in stored):
+        raise ValueError(f"{what} has latent attention (kv_a_proj), which this drafter does not compute")
+    if "mask_hidden" in stored or given.get("parallel_drafting"):
+        raise ValueError(
+            f"{what} is a head of P-EAGLE (mask_hidden), which drafts all units at once: not an EAGLE head"
+        )
+    lacking = {form: [key for key in keys if key not in stored] for form, keys in FORMS.items()}
+    if all(key in stored for key in (QUERY, KEY, OUT, GATE)):
+        return
+    nearest, missing = min(lacking.items(), key=lambda item: len(item[1]) / len(FORMS[item[0]]))
+    there = ", ".join(sorted(stored)[:4]) or "none"
+    raise ValueError(
+        f"{what} has no layout of an EAGLE head; {nearest} is the nearest, and {', '.join(missing[:3])} is missing. "
+        f"Its keys are {there}, …"
+    )
+
+
+def _features(
+    given: Mapping[str, Any],
+    stored: Mapping[str, StoredTensor],
+    fused: bool,
+    projected: bool,
+    hidden: int,
+    target_hidden: int,
+    what: str,
+) -> int:
+    """The states in a feature."""
+    if fused and not projected:
+        return 1
+    if "fc.weight" not in stored:
+        raise ValueError(f"{what} has no fc.weight, and does not say use_aux_hidden_state: false")
+    width = stored["fc.weight"].shape[1] - (0 if fused else hidden)
+    ids = given.get("eagle_aux_hidden_state_layer_ids")
+    named = given.get("num_aux_hidden_states") or (len(ids) if isinstance(ids, list) and ids else None)
+    if width <= 0 or width % target_hidden or (fused and named is not None and width != named * target_hidden):
+        raise ValueError(
+            f"{what}: fc.weight reads features of {width} numbers, which are not "
+            f"{named if named is not None else 'some'} states of {target_hidden} (target_hidden_size)"
+        )
+    return width // target_hidden
+
+
+def _positive(given: Mapping[str, Any], name: str, what: str) -> int:
+    value = given.get(name)
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise ValueError(f"{what}: its config has no number {name}, but {value!r}")
+    return value
+
+
+def _number(given: Mapping[str, Any], name: str, default: float, what: str) -> float:
+    value = given.get(name)
+    if value is None:
+        return default
+    if not isinstance(value, int | float) or isinstance(value, bool) or not value > 0:
+        raise ValueError(f"{what}: {name} in its config is a number above 0, and not {value!r}")
+    return float(value)
+
+
+def _drafted(given: Mapping[str, Any], own: int | None, vocab: int, what: str) -> int:
+    """Rows of the output layer."""
+    named = _positive(given, "draft_vocab_size", what) if given.get("draft_vocab_size") is not None else None
+    if own is not None and named is not None and own != named:
+        raise ValueError(f"{what}: its config has draft_vocab_size {named}, and lm_head.weight has {own} rows")
+    return own or named or vocab
+
+
+def _rope(given: Mapping[str, Any], what: str) -> dict[str, Any]:
+    """Rotary parameters in transformers' names; the base is 10000 where the config has none."""
+    rope = given.get("rope_parameters") or given.get("rope_scaling") or {}
+    if not isinstance(rope, Mapping):
+        raise ValueError(f"{what}: rope_scaling in its config is an object, and not {rope!r}")
+    rope = dict(rope)
+    rope.setdefault("rope_type", rope.pop("type", "default"))
+    rope.setdefault("rope_theta", _number(given, "rope_theta", THETA, what))
+    return rope
+
+
+def _window(given: Mapping[str, Any], what: str) -> int | None:
+    """The window of attention, if the config's layers have one."""
+    kinds = given.get("layer_types")
+    if not isinstance(kinds, list) or "sliding_attention" not in kinds:
+        return None
+    return _positive(given, "sliding_window", what)

@@ -1,0 +1,43 @@
+"""The map of a pruned vocabulary: `d2t`, which is added to a draft id, and `t2d`, which marks the ids that have one."""
+
+import torch
+from torch import Tensor
+
+
+def mapped_ids(d2t: Tensor | None, t2d: Tensor | None, drafted: int, vocab: int, what: str) -> Tensor | None:
+    """The target's id of each of a head's ids.
+
+    Args:
+        d2t: `[drafted]` int64 offsets: the target's id less the head's; or None.
+        t2d: `[vocab]` bool, or more places: which of the target's ids the head has; or None.
+        drafted: Ids of the head.
+        vocab: Ids of the target.
+        what: The checkpoint's name in messages.
+
+    Returns:
+        `[drafted]` int64, ascending; None where all ids are the target's own.
+
+    Raises:
+        ValueError: The map is missing, or it is not one of this head and target.
+    """
+    if d2t is None:
+        if drafted < vocab and t2d is not None:
+            d2t = t2d.nonzero()[:, 0][:drafted] - torch.arange(int(t2d.sum()))[:drafted]
+        elif drafted < vocab:
+            raise ValueError(
+                f"{what} scores {drafted} ids of the target's {vocab}, and has no map (d2t, t2d) of which ones"
+            )
+        else:
+            return None
+    if d2t.shape != (drafted,):
+        raise ValueError(f"{what}: d2t has shape {list(d2t.shape)}, and the head scores {drafted} ids")
+    ids = d2t.long() + torch.arange(drafted)
+    if drafted < vocab and not bool(d2t.any()):
+        raise ValueError(f"{what}: d2t is all zero, so it was never saved: the head would score ids 0 to {drafted - 1}")
+    if not bool((ids.diff() > 0).all()) or int(ids[0]) < 0:
+        raise ValueError(f"{what}: d2t does not give ascending ids, as a list of ids sorted by frequency would not")
+    if int(ids[-1]) >= vocab:
+        raise ValueError(f"{what}: d2t names id {int(ids[-1])}, and the target has {vocab}: a head of another target")
+    if t2d is not None and (int(t2d.sum()) != drafted or not bool(t2d.bool()[ids.clamp(max=len(t2d) - 1)].all())):
+        raise ValueError(f"{what}: d2t and t2d do not name the same ids")
+    return None if drafted == vocab else ids

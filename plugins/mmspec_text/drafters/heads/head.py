@@ -1,0 +1,46 @@
+"""What a head that drafts one unit after another has to compute; `drafter.py` does the rest.
+
+Row t of a head has the target's feature of unit x_t and the embedding of x_{t+1}; it predicts x_{t+2}. Behind the known
+units there is no feature: the head's own state takes its place.
+"""
+
+from typing import Protocol
+
+from torch import Tensor
+
+from mmspec.hosts.masks import PassGeometry
+from mmspec.hosts.slot_cache import SlotCache
+
+
+class Head(Protocol):
+    """A recurrent head.
+
+    Attributes:
+        depth: Number of attention layers.
+        vocab: Number of unit ids of its logits.
+    """
+
+    depth: int
+    vocab: int
+
+    def taken_in(self, features: Tensor) -> Tensor:
+        """States `[batch, row, hidden]` of the target's features `[batch, row, width]`."""
+        ...
+
+    def passed(self, units: Tensor, states: Tensor, slots: SlotCache, geometry: PassGeometry) -> Tensor:
+        """Run the head over rows.
+
+        Args:
+            units: `[batch, row]` int64: the unit of every row, one ahead of its state.
+            states: `[batch, row, hidden]`: what features became, or what the head returned at the row's parent.
+            slots: The cache, opened for these rows; one layer for each of the head's.
+            geometry: The rows' positions, and which slots they see.
+
+        Returns:
+            `[batch, row, hidden]`: the state that is fed back, from which `logits` are computed.
+        """
+        ...
+
+    def logits(self, states: Tensor) -> Tensor:
+        """Logits `[batch, row, vocab]` of the next unit, -inf where the head has no id, of states it returned."""
+        ...

@@ -1,0 +1,51 @@
+"""Features of known units that a head has not read yet."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from mmspec.core.distributions import take_nodes
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Rows of a head, at the right edge: the last column is the one whose unit is the root.
+
+    Attributes:
+        features: `[batch, column, width]`.
+        count: `[batch]` int64: columns of each row of the batch, counted from the right.
+    """
+
+    features: Tensor
+    count: Tensor
+
+    @staticmethod
+    def at_left(features: Tensor, count: Tensor) -> "Rows":
+        """Rows of features whose first `count` columns count."""
+        columns = features.shape[1]
+        order = torch.arange(columns, device=features.device)
+        return Rows(take_nodes(features, (order - (columns - count)[:, None]).clamp(min=0)), count).trimmed()
+
+    def followed(self, more: "Rows") -> "Rows":
+        """These rows, and then others."""
+        first, second = self.features.shape[1], more.features.shape[1]
+        behind = torch.arange(first + second - 1, -1, -1, device=self.count.device)  # columns counted from the right
+        inside = behind < more.count[:, None]
+        place = torch.where(inside, first + second - 1 - behind, first - 1 - behind + more.count[:, None])
+        joined = take_nodes(torch.cat([self.features, more.features], 1), place.clamp(0, first + second - 1))
+        return Rows(joined, self.count + more.count).trimmed()
+
+    def trimmed(self) -> "Rows":
+        """Without the columns that no row of the batch has; unchanged off the CPU, where counting is a host sync."""
+        if self.count.device.type != "cpu":
+            return self
+        columns = max(int(self.count.max()), 1)
+        return Rows(self.features[:, self.features.shape[1] - columns :], self.count)
+
+    def piece(self, first: int, columns: int) -> tuple[Tensor, Tensor]:
+        """Columns `first …`: the places of each row's own ones, moved to the left, `[batch, columns]`; their number."""
+        begins = (self.features.shape[1] - self.count).clamp(min=first)
+        order = torch.arange(columns, device=self.count.device)
+        place = (begins[:, None] + order).clamp(max=self.features.shape[1] - 1)
+        return place, (first + columns - begins).clamp(0, columns)

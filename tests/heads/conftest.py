@@ -1,0 +1,109 @@
+"""A Llama of seven tokens and heads of random weights for it: few tokens, so that a random head is often right."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from mmspec.core.decoder import Decoder
+from mmspec.core.rules import Match, Rule
+from mmspec.core.warp import Warp
+from mmspec.hosts.target import TransformersTarget
+from mmspec.testing.tiny_models import llama, prompt
+from mmspec_text.drafters.eagle import Eagle, EagleOptions
+from mmspec_text.drafters.heads.eagle.architecture import Architecture
+from mmspec_text.drafters.heads.eagle.checkpoint import Checkpoint
+from mmspec_text.drafters.heads.eagle.example import THIRD, random_checkpoint
+from tests.support.eagle_forward import Flags, WrittenOut
+
+FIRST = replace(
+    THIRD, fused=False, projected=False, features=1, final_norm=False, own_output=False, first_norms=frozenset()
+)
+"""A head of EAGLE-1."""
+ONE = replace(THIRD, fc_norm=True, norm_output=True)
+"""A head of EAGLE-3.1."""
+KEPT = torch.tensor([0, 2, 3, 5, 6])
+MAPS = {
+    "d2t": KEPT - torch.arange(5),
+    "t2d": torch.zeros(7, dtype=torch.bool).index_fill(0, KEPT, True),
+}
+HEADS: dict[str, tuple[Architecture, Mapping[str, Tensor]]] = {
+    "eagle-1": (FIRST, {}),
+    "eagle-3": (THIRD, {}),
+    "eagle-3.1": (ONE, {}),
+    "pruned": (replace(THIRD, draft_vocab=5), MAPS),
+}
+
+
+def checkpoint(name: str, seed: int = 0) -> Checkpoint:
+    architecture, maps = HEADS[name]
+    return random_checkpoint(architecture, (0, 1, 2), seed, maps)
+
+
+def written_out(stored: Checkpoint) -> WrittenOut:
+    a, model = stored.architecture, llama()
+    flags = Flags(
+        a.hidden,
+        a.heads,
+        a.key_heads,
+        a.head_dim,
+        a.target_hidden,
+        third=a.fused,
+        fc_norm=a.fc_norm,
+        norm_output=a.norm_output,
+        norm_before_residual=a.norm_before_residual,
+    )
+    weights = {key: value for key, value in stored.weights.items() if key not in ("d2t", "t2d")}
+    return WrittenOut(weights, flags, model.model.embed_tokens.weight.detach(), model.lm_head.weight.detach())
+
+
+def features_of(stored: Checkpoint, ids: Tensor) -> Tensor:
+    """The target's features of a row by itself, by transformers' own record: `[unit, width]`."""
+    with torch.no_grad():
+        out = llama()(input_ids=ids[None], output_hidden_states=True, use_cache=False)
+    recorded = out.hidden_states
+    if not stored.architecture.fused:
+        return recorded[-1][0]  # behind the final norm
+    *inner, last = stored.layer_ids
+    assert last == len(recorded) - 1, "the last state of the record is behind the norm, so ours is read elsewhere"
+    before: list[Tensor] = []
+    hook = llama().model.norm.register_forward_pre_hook(lambda module, args: before.append(args[0]))
+    with torch.no_grad():
+        llama()(input_ids=ids[None], use_cache=False)
+    hook.remove()
+    return torch.cat([*(recorded[i][0] for i in inner), before[0][0]], -1)
+
+
+@pytest.fixture
+def decoder() -> Callable[..., Decoder]:
+    """`decoder(name, rule, k, **options)`: a decoder with one of `HEADS`."""
+
+    def make(name: str, rule: Rule | None = None, k: int = 4, seed: int = 0, **options: Any) -> Decoder:
+        drafter = Eagle(EagleOptions(model=checkpoint(name, seed), probe=False, **options))
+        return Decoder(TransformersTarget(llama()), drafter, rule or Match(), k=k)
+
+    return make
+
+
+@pytest.fixture
+def rows() -> dict[str, Tensor]:
+    """A ragged batch of three."""
+    return prompt([0, 1, 2])
+
+
+GREEDY, SAMPLED = Warp.sampling(temperature=0), Warp.sampling()
+
+
+@pytest.fixture(scope="session")
+def prompts() -> Callable[[int], dict[str, Tensor]]:
+    """`prompts(batch)`: rows of several lengths, padded on the left, of 131 ids."""
+
+    def make(batch: int) -> dict[str, Tensor]:
+        ids = torch.randint(3, 131, (batch, 7), generator=torch.Generator().manual_seed(0)).repeat(1, 2)
+        mask = torch.arange(14) >= 14 - torch.tensor([14, 5, 11])[:batch, None]
+        return {"input_ids": ids * mask, "attention_mask": mask.long()}
+
+    return make

@@ -1,0 +1,79 @@
+"""Under `match` a head changes no token: whatever it drafts, the text is that of plain decoding; and laws for its q."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import mmspec
+from mmspec.compare.equality import assert_same, stock
+from mmspec.core.decoder import Decoder
+from mmspec.core.rules import Block, Match, RecursiveRejection, Rejection
+from mmspec.hosts.target import TransformersTarget
+from mmspec.testing.statistics import LEVEL, joint_p_value
+from mmspec.testing.tiny_models import llama
+from tests.heads.conftest import GREEDY, HEADS, SAMPLED
+from tests.support.eagle_layouts import LAYOUTS
+from tests.support.zoo import build
+
+ZOO = {"llama": (0, 2, 4), "gemma2": (1, 2, 3), "qwen3_moe": (0, 1, 4), "gpt2": (0, 1, 2), "mistral": (2, 3, 4)}
+"""Architectures of several families, and boundaries of their layers."""
+FORMS: list[dict[str, Any]] = [{"form": "chain"}, {"form": "rerank", "width": 3, "nodes": 10}]
+
+
+@pytest.mark.parametrize("form", FORMS, ids=lambda form: form["form"])
+@pytest.mark.parametrize("sampled", [False, True])
+@pytest.mark.parametrize("name", HEADS)
+def test_equal_to_plain(
+    name: str, sampled: bool, form: dict[str, Any], decoder: Callable, rows: dict[str, Tensor]
+) -> None:
+    """Batch 3 and its rows alone."""
+    warp = SAMPLED if sampled else GREEDY
+    plain = Decoder(TransformersTarget(llama()), None, Match(), k=0).generate(rows, 40, seed=5, warp=warp)
+    ours = decoder(name, Match(), **form).generate(rows, 40, seed=5, warp=warp)
+    assert all(torch.equal(a, b) for a, b in zip(ours.units, plain.units, strict=True))
+    assert ours.report.acceptance_length > 1.1, "nothing was accepted, so nothing was tested"
+
+
+@pytest.mark.parametrize("form", FORMS, ids=lambda form: form["form"])
+@pytest.mark.parametrize("architecture", ZOO)
+def test_equal_to_transformers(architecture: str, form: dict[str, Any], prompts: Callable, tmp_path: Path) -> None:
+    """By folder, through `enable`, greedy and sampled, batch 1 and 3."""
+    folder = LAYOUTS["eagle-3"].save(tmp_path, changed={"eagle_aux_hidden_state_layer_ids": ZOO[architecture]})
+    model = build(architecture)
+    for batch, call in ((3, {"do_sample": False}), (1, {"do_sample": True, "top_k": 0, "temperature": 0.8})):
+        call = {**call, "max_new_tokens": 16}
+        run = stock(model, prompts(batch), 0, **call)
+        with mmspec.enable(model, "eagle", drafter=str(folder), k=3, **form) as enabled:
+            torch.manual_seed(0)
+            ids = model.generate(**prompts(batch), **call)
+            assert enabled.report is not None and enabled.report.drafted > 0
+        assert_same(ids, run, torch.get_rng_state())
+
+
+@pytest.mark.parametrize("name", ["eagle-3", "pruned"])
+@pytest.mark.parametrize(
+    ("rule", "form"),
+    [
+        (Rejection, {"form": "chain"}),
+        (Block, {"form": "chain"}),
+        (RecursiveRejection, {"form": "branching", "branching": (2, 2)}),
+    ],
+)
+def test_the_law_of_rules_that_use_q(name: str, rule: type, form: dict[str, Any], decoder: Callable) -> None:
+    """The joint of three tokens over 20,000 rows, a head's own distribution on the way, all ids or a part of them."""
+    count, prompt = 20_000, torch.tensor([[1, 4, 2, 6, 3]])
+    ours = decoder(name, rule(), k=2, **form)
+    output = ours.generate(prompt.expand(count, -1), 3, seed=list(range(count)), warp=SAMPLED)
+    drawn = torch.stack(output.units)
+    assert output.report.acceptance_length > 1.1
+    joint, texts = torch.ones(1), prompt
+    for _ in range(3):
+        with torch.no_grad():
+            p = llama()(input_ids=texts, use_cache=False).logits[:, -1].softmax(-1)
+        joint = (joint[:, None] * p).flatten()
+        texts = torch.cat([texts.repeat_interleave(7, 0), torch.arange(7).repeat(len(texts))[:, None]], 1)
+    assert joint_p_value(drawn, joint.reshape(7, 7, 7)) > LEVEL
