@@ -12,11 +12,12 @@ import torch
 from torch import Tensor
 
 from mmspec.core.distributions import Categorical
+from mmspec.core.policies import Fixed
 from mmspec.core.rules import Match, RecursiveRejection, Rejection
 from mmspec.core.types import Draft
 from tests.heads.conftest import GREEDY, HEADS, KEPT, SAMPLED, checkpoint, features_of, written_out
 
-ROUNDS = 5
+ROUNDS = 8
 Recorded = list[tuple[list[Tensor], list[bool], Draft]]
 
 
@@ -131,13 +132,23 @@ def candidates(name: str, known: Tensor, width: int = 3, depth: int = 3) -> list
     return sorted(scores, reverse=True)
 
 
+class Budgets(Fixed):
+    """Some rounds without a draft."""
+
+    def __init__(self) -> None:
+        super().__init__(4)
+        object.__setattr__(self, "left", iter([2, 0, 0, 4, 0, 3]))
+
+    def budget(self) -> int:
+        return next(self.left)  # type: ignore[attr-defined]
+
+
 @pytest.mark.parametrize("name", HEADS)
 def test_rounds_without_a_draft_are_caught_up(name: str, decoder: Callable, rows: dict[str, Tensor]) -> None:
     """A head that was not asked for some rounds reads all of their features before its next draft."""
     ours = decoder(name, Rejection(), form="chain")
+    ours.policy = Budgets()
     state = ours.start(rows, 60, seed=3, warp=SAMPLED)
-    budget = iter([2, 0, 0, 4, 0, 3])
-    ours.policy.budget = lambda: next(budget)
     recorded: Recorded = []
     propose = ours.drafter.propose
 

@@ -15,6 +15,7 @@ from mmspec.core.rules import Block, Match, RecursiveRejection, Rejection
 from mmspec.hosts.target import TransformersTarget
 from mmspec.testing.statistics import LEVEL, joint_p_value
 from mmspec.testing.tiny_models import llama
+from mmspec_text.drafters.eagle import Eagle, EagleOptions
 from tests.heads.conftest import GREEDY, HEADS, SAMPLED
 from tests.support.eagle_layouts import LAYOUTS
 from tests.support.zoo import build
@@ -35,19 +36,21 @@ def test_equal_to_plain(
     plain = Decoder(TransformersTarget(llama()), None, Match(), k=0).generate(rows, 40, seed=5, warp=warp)
     ours = decoder(name, Match(), **form).generate(rows, 40, seed=5, warp=warp)
     assert all(torch.equal(a, b) for a, b in zip(ours.units, plain.units, strict=True))
-    assert ours.report.acceptance_length > 1.1, "nothing was accepted, so nothing was tested"
+    assert ours.report.accepted > 0, "nothing was accepted, so nothing was tested"
 
 
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: form["form"])
 @pytest.mark.parametrize("architecture", ZOO)
 def test_equal_to_transformers(architecture: str, form: dict[str, Any], prompts: Callable, tmp_path: Path) -> None:
-    """By folder, through `enable`, greedy and sampled, batch 1 and 3."""
+    """Through `enable`: a ragged batch, greedy, by folder; one row, sampled, with a live drafter."""
     folder = LAYOUTS["eagle-3"].save(tmp_path, changed={"eagle_aux_hidden_state_layer_ids": ZOO[architecture]})
     model = build(architecture)
     for batch, call in ((3, {"do_sample": False}), (1, {"do_sample": True, "top_k": 0, "temperature": 0.8})):
         call = {**call, "max_new_tokens": 16}
         run = stock(model, prompts(batch), 0, **call)
-        with mmspec.enable(model, "eagle", drafter=str(folder), k=3, **form) as enabled:
+        live = Eagle(EagleOptions(model=str(folder), **form))
+        how: dict[str, Any] = {"method": "eagle", "drafter": str(folder), **form} if batch == 3 else {"drafter": live}
+        with mmspec.enable(model, k=3, **how) as enabled:
             torch.manual_seed(0)
             ids = model.generate(**prompts(batch), **call)
             assert enabled.report is not None and enabled.report.drafted > 0

@@ -139,3 +139,11 @@ def test_there_is_no_such_boundary(target: Any) -> None:
     for wrong in ((3,), (-2,), ()):
         with pytest.raises(ValueError, match="2 layers, so its boundaries are 0 to 2"):
             ours.with_hidden(wrong)
+
+
+def test_a_captured_pass_is_refused(target: Any, prompts: Callable) -> None:
+    """It would return no states, and the drafter would draft from nothing."""
+    ours = target_of(target).with_hidden((1,))
+    started = ours.start_fixed(prompts(1), 4, 2)
+    with pytest.raises(ValueError, match="returns no hidden states"):
+        ours.captured_pass(started.cache, 2, None)

@@ -64,6 +64,8 @@ class Eagle:
             raise TypeError(f"the head is a folder or a hub name, not {type(read).__name__}")
         self.checkpoint: Checkpoint = read
         self.loaded = Loaded.of(read)
+        self._tried: Any = None
+        self._trial: Trial | None = None
 
     def wrap(self, target: Target) -> Target:
         """The target, with the hidden states that the head reads.
@@ -86,8 +88,7 @@ class Eagle:
         assert isinstance(target, TransformersTarget) and target.vocab is not None
         head, name = self.checkpoint.architecture, self.checkpoint.name
         model = target.model
-        embedding, output = model.get_input_embeddings(), model.get_output_embeddings()
-        width = embedding.weight.shape[-1]
+        width = model.get_input_embeddings().weight.shape[-1]
         if not head.own_embedding and width != head.hidden:
             raise ValueError(
                 f"the head {name!r} has no embed_tokens.weight, and the target's embeddings have {width} numbers, not "
@@ -101,15 +102,18 @@ class Eagle:
         if self.shape.widest > head.draft_vocab:
             raise ValueError(f"{self.shape} wants {self.shape.widest} siblings, and the head scores {head.draft_vocab}")
         self.network: EagleNetwork = self.checkpoint.network(target.vocab)
-        self.network.join(embedding, output, model.device, model.dtype)
         self._target, self._width = target, target.hidden_size
-        self._convention = next(iter(self._features.choices))
-        self._trial: Trial | None = None
+        if model is not self._tried:  # a decoder may be put together anew for the same model
+            self._tried, self._trial = model, None
+            self._convention = next(iter(self._features.choices))
 
     def width(self, k: int) -> int:
         return self.shape.width(k)
 
     def start(self, state: State, inputs: Any) -> HeadMemory:
+        model = self._target.model  # which may have been moved or cast since the last call
+        embedding, output = model.get_input_embeddings(), model.get_output_embeddings()
+        self.network.join(embedding, output, model.device, model.dtype)
         plain = not isinstance(inputs, Mapping) or inputs.keys() <= PLAIN
         if self.options.probe and self._trial is None and plain:
             self._try(state)

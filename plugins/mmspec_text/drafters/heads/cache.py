@@ -53,7 +53,8 @@ class HeadCache:
         Returns:
             The output at the root, one node.
         """
-        columns, last = rows.features.shape[1], None
+        columns = rows.features.shape[1]
+        last: Tensor | None = None
         none = self.slots.length[:, None][:, :0]
         for first in range(0, columns, CHUNK):
             size = min(CHUNK, columns - first)
