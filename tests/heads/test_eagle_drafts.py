@@ -18,6 +18,8 @@ from mmspec.core.types import Draft
 from tests.heads.conftest import GREEDY, HEADS, KEPT, SAMPLED, checkpoint, features_of, written_out
 
 ROUNDS = 8
+NAMES = [pytest.param(name, marks=[] if name == "eagle-3" else [pytest.mark.slow]) for name in HEADS]
+"""The forward written out takes seconds; the slow tier looks at all heads."""
 Recorded = list[tuple[list[Tensor], list[bool], Draft]]
 
 
@@ -61,7 +63,7 @@ def paths(draft: Draft) -> list[list[int]]:
     return found[1:]
 
 
-@pytest.mark.parametrize("name", HEADS)
+@pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize(
     ("form", "rule"),
     [({"form": "chain"}, Rejection), ({"form": "branching", "branching": (2, 2, 1)}, RecursiveRejection)],
@@ -89,8 +91,8 @@ def test_distributions_of_successive_rounds(
                 assert torch.allclose(q[row, node], wanted, atol=2e-4)
 
 
-@pytest.mark.parametrize("name", HEADS)
-@pytest.mark.parametrize("batch", [1, 3])
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("batch", [1, pytest.param(3, marks=pytest.mark.slow)])
 def test_the_dynamic_tree_of_successive_rounds(
     name: str, batch: int, decoder: Callable, rows: dict[str, Tensor]
 ) -> None:
@@ -143,7 +145,7 @@ class Budgets(Fixed):
         return next(self.left)  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("name", HEADS)
+@pytest.mark.parametrize("name", NAMES)
 def test_rounds_without_a_draft_are_caught_up(name: str, decoder: Callable, rows: dict[str, Tensor]) -> None:
     """A head that was not asked for some rounds reads all of their features before its next draft."""
     ours = decoder(name, Rejection(), form="chain")

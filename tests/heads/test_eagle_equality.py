@@ -57,7 +57,7 @@ def test_equal_to_transformers(architecture: str, form: dict[str, Any], prompts:
         assert_same(ids, run, torch.get_rng_state())
 
 
-@pytest.mark.parametrize("name", ["eagle-3", "pruned"])
+@pytest.mark.parametrize("name", [pytest.param("eagle-3", marks=pytest.mark.slow), "pruned"])
 @pytest.mark.parametrize(
     ("rule", "form"),
     [
