@@ -108,6 +108,7 @@ class Captures:
             raise ValueError(f"the pass of {type(self.target).__name__} cannot be captured")
         tree = None if self._own_trees else draft.index.padded(state.width).listed
         columns = bucket(state.prompt_length + state.limit + 1)
+        self.pool.renew(self.target)
         call = (tree, state.width, state.k, columns, len(state.ends), state.context, _warp_key(state.warp))
         key = (type(self.target), call, self.target.capture_key(state.cache))
         return self.pool.lend(key, state, lambda: self._captured(state, tree, columns))
@@ -118,7 +119,7 @@ class Captures:
         assert isinstance(target, Capturable) and target.vocab is not None
         index = None if tree is None else TreeIndex.static(tree, state.emitted.device)
         deepest = min(state.width - 1, max(state.k, 1)) if index is None else index.deepest
-        plan = Plan(state.rows, state.width, deepest, index, target.vocab, state.warp, self.rule)
+        plan = Plan(state.rows, state.width, deepest, index, target.vocab, state.warp, self.rule, self.pool.frozen)
         eager, expected = timed(lambda: eager_round(target, state, plan))
         captured = CapturedRound(plan, target.captured_pass(state.cache, plan.nodes, index), columns, state)
         captured.load(state)

@@ -13,6 +13,7 @@ from typing import Any
 
 from mmspec.core.capabilities import RunsModel
 from mmspec.core.captured import CapturedRound
+from mmspec.core.frozen import freezable, numbers
 from mmspec.core.protocols import Target
 from mmspec.core.rules.match import Match
 from mmspec.core.rules.rule import Rule
@@ -45,11 +46,33 @@ class _Shape:
 
 
 class Pool:
-    """Captured rounds by shape. A copy of it is empty, because rounds hold the buffers and weights of their model."""
+    """Captured rounds by shape. A copy of it is empty, because rounds hold the buffers and weights of their model.
+
+    Attributes:
+        frozen: Whether new rounds bake in the weights (`mmspec.core.frozen`).
+    """
 
     def __init__(self) -> None:
         self._shapes: dict[Hashable, _Shape] = {}
         self._lock = threading.Lock()
+        self._weights: Hashable = None
+        self.frozen = True
+
+    def renew(self, target: Target) -> None:
+        """Decide whether rounds bake in the weights; drop those that have earlier weights. Called when a call begins.
+
+        Weights that changed once are not baked in again, because compiling takes longer than most calls.
+        """
+        if not self.frozen:
+            return
+        if not isinstance(target, RunsModel) or not freezable(target.model):
+            self.frozen = False
+            return
+        weights = numbers(target.model)
+        if self._weights not in (None, weights):
+            self.frozen = False
+            self.clear()
+        self._weights = weights
 
     @property
     def rounds(self) -> list[CapturedRound]:

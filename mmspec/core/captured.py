@@ -37,6 +37,7 @@ class Plan:
         vocab: Number of unit ids.
         warp: Turns scores into distributions; all its processors are element-wise.
         rule: Decides which nodes are accepted.
+        frozen: Whether the weights are baked in (`mmspec.core.frozen`).
     """
 
     rows: int
@@ -46,6 +47,7 @@ class Plan:
     vocab: int
     warp: Warp
     rule: Rule
+    frozen: bool = False
 
 
 class CapturedRound:
@@ -68,7 +70,7 @@ class CapturedRound:
             self.parent = torch.full((rows, plan.nodes), -1, device=device)
             positions = plan.deepest + 1 if plan.warp.sample else 0
             self.numbers = torch.ones(rows, positions, plan.vocab, device=device)
-        self._run = Compiled(self._round, device)
+        self._run = Compiled(self._round, device, plan.frozen)
         self._sampled = plan.warp.sample
 
     def warm(self) -> None:
