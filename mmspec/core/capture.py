@@ -16,8 +16,10 @@ from mmspec.core.capture_check import eager_round, refuse_difference, rounding, 
 from mmspec.core.capture_pool import pool_of
 from mmspec.core.captured import CapturedRound, Plan
 from mmspec.core.live import bucket
+from mmspec.core.noise import Counting
 from mmspec.core.out_of_memory import out_of_memory
 from mmspec.core.processors import is_elementwise
+from mmspec.core.proposal import Family, family_of
 from mmspec.core.protocols import Target
 from mmspec.core.rules.rule import Rule
 from mmspec.core.state import State
@@ -72,7 +74,7 @@ class Captures:
         if captured is None and (state.eager or self.compile is None or self._refused):
             return None
         begun = captured is not None
-        self._own_trees = self._own_trees or begun
+        self._own_trees = self._own_trees or (captured is not None and not captured.holds(draft.index))
         captured = self._begun(state, draft)
         state.captured, state.eager = captured, captured is None
         if begun and captured is None:
@@ -82,9 +84,9 @@ class Captures:
 
     def _begun(self, state: State, draft: Draft) -> CapturedRound | None:
         """A captured round with the call loaded; None, with a warning, if there can be none."""
-        reading = [type(p).__name__ for p in state.warp.processors if not is_elementwise(p)]
-        if reading:
-            warn(f"this call is not captured, and runs eagerly: {', '.join(reading)} read the history on the host")
+        why = self._refusal(state)
+        if why:
+            warn(f"this call is not captured, and runs eagerly: {why}")
             return None
         before = copy(state.cache), state.history, state.pads, state.ends, state.live
         try:
@@ -102,23 +104,35 @@ class Captures:
             state.take(before[4])
         return captured
 
+    def _refusal(self, state: State) -> str:
+        """Why this call, unlike others of the decoder, cannot be captured; "" if it can."""
+        reading = [type(p).__name__ for p in state.warp.processors if not is_elementwise(p)]
+        if reading:
+            return f"{', '.join(reading)} read the history on the host"
+        if self.rule.exactness != "invariant" and not isinstance(state.source, Counting):
+            return f"{type(state.source).__name__} has no fresh numbers that are functions of tensors alone"
+        return ""
+
     def _lent(self, state: State, draft: Draft) -> CapturedRound | None:
         """A captured round for this call alone; None if the eager loop is faster and that matters."""
         if not isinstance(self.target, Capturable) or self.target.vocab is None:
             raise ValueError(f"the pass of {type(self.target).__name__} cannot be captured")
         tree = None if self._own_trees else draft.index.padded(state.width).listed
         columns = bucket(state.prompt_length + state.limit + 1)
-        call = (tree, state.width, state.k, columns, len(state.ends), state.context, _warp_key(state.warp))
-        key = (type(self.target), call, self.target.capture_key(state.cache))
-        return self.pool.lend(key, state, lambda: self._captured(state, tree, columns))
+        family = family_of(draft, self.rule, state.warp.sample)
+        call = (tree, family, state.width, state.k, columns, len(state.ends), state.context, _warp_key(state.warp))
+        key = (type(self.target), type(self.rule), call, self.target.capture_key(state.cache))
+        return self.pool.lend(key, state, lambda: self._captured(state, tree, family, columns))
 
-    def _captured(self, state: State, tree: tuple[int, ...] | None, columns: int) -> CapturedRound | None:
+    def _captured(
+        self, state: State, tree: tuple[int, ...] | None, family: Family | None, columns: int
+    ) -> CapturedRound | None:
         """A new captured round, loaded; None if the eager round is faster and that matters."""
         target = self.target
         assert isinstance(target, Capturable) and target.vocab is not None
         index = None if tree is None else TreeIndex.static(tree, state.emitted.device)
         deepest = min(state.width - 1, max(state.k, 1)) if index is None else index.deepest
-        plan = Plan(state.rows, state.width, deepest, index, target.vocab, state.warp, self.rule)
+        plan = Plan(state.rows, state.width, deepest, index, target.vocab, state.warp, self.rule, family)
         eager, expected = timed(lambda: eager_round(target, state, plan))
         captured = CapturedRound(plan, target.captured_pass(state.cache, plan.nodes, index), columns, state)
         captured.load(state)

@@ -67,7 +67,7 @@ class Decoder:
         compile: Whether rounds are captured: compiled as one function, and on CUDA replayed as one graph. True: where
             that is possible. `auto`: where it is faster, which is measured in the first call of a shape. What cannot be
             captured is decoded by the eager loop, with a warning that says why. Needs one shape: `one`, a number or
-            None.
+            None; under a rule that is not invariant this is a shape alone, and promises no text.
 
     Raises:
         ValueError: The three cannot be verified exactly together; the error names the missing words. Or they cannot
@@ -101,7 +101,7 @@ class Decoder:
         self.compile = checked_compile(compile)
         self.shape = checked_shape(shape)
         if self.compile:
-            self.shape = shape_to_compile(self.shape, target, self.rule)
+            self.shape = shape_to_compile(self.shape, target)
         refuse_misfits(self.target, self.drafter, self.rule)
         if isinstance(self.rule, TargetWrapping):
             self.target = self.rule.wrap(target)
@@ -113,7 +113,7 @@ class Decoder:
 
     def one_width(self) -> int | None:
         """Nodes of every pass after the prefill; None if passes may have any number of nodes."""
-        return one_width(self.shape, self.target, self.drafter, self.rule, self.k)
+        return one_width(self.shape, self.target, self.drafter, self.rule, self.k, bool(self.compile))
 
     def start(
         self,
