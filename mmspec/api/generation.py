@@ -196,7 +196,8 @@ def _without_forbidden_drafts(decoder: Decoder, processors: Sequence[Any]) -> De
         f"this call runs without drafts, because {', '.join(stateful)} may keep state between calls. A class (or "
         "prefix_allowed_tokens_fn) that is a pure function of what it is given says so: speculative = 'history'"
     )
-    return Decoder(decoder.target, None, decoder.rule, name=decoder.name, shape=decoder.one_width() or "any")
+    width = decoder.one_width() if decoder.rule.exactness == "invariant" else None
+    return Decoder(decoder.target, None, decoder.rule, name=decoder.name, shape=width or "any")
 
 
 def _padded(ids: Tensor, units: Sequence[Tensor], pad: int) -> Tensor:

@@ -73,6 +73,10 @@ class CapturedPass(Protocol):
         """`Target.commit` over the pass's own cache."""
         ...
 
+    def lone(self) -> "CapturedPass":
+        """The pass over the root alone, over the same cache."""
+        ...
+
 
 @runtime_checkable
 class Capturable(Protocol):

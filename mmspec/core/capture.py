@@ -9,15 +9,16 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor
-from tqdm import tqdm
 
-from mmspec.core.capabilities import Capturable
+from mmspec.core.capabilities import Capturable, RunsModel
 from mmspec.core.capture_check import eager_round, refuse_difference, rounding, timed
 from mmspec.core.capture_pool import pool_of
-from mmspec.core.captured import CapturedRound, Plan
+from mmspec.core.captured import CapturedRound, Plan, buffers
 from mmspec.core.live import bucket
+from mmspec.core.noise import Counting
 from mmspec.core.out_of_memory import out_of_memory
 from mmspec.core.processors import is_elementwise
+from mmspec.core.proposal import Family, family_of
 from mmspec.core.protocols import Target
 from mmspec.core.rules.rule import Rule
 from mmspec.core.state import State
@@ -53,10 +54,13 @@ class Captures:
         target: The decoder's target.
         rule: Its rule.
         compile: As in `Decoder`.
+        one_shape: Whether all rounds of a call must have the same number of nodes. If not, rounds without a draft have
+            one node where width costs time, which is on a CPU; only in float32 does the output not depend on it.
     """
 
-    def __init__(self, target: Target, rule: Rule, compile: Compile) -> None:
+    def __init__(self, target: Target, rule: Rule, compile: Compile, one_shape: bool) -> None:
         self.target, self.rule, self.compile = target, rule, compile
+        self.lone = bool(compile) and not one_shape and _exact_on_cpu(target)
         self.pool = pool_of(target, rule)
         self._own_trees = False
         self._refused = False
@@ -72,7 +76,7 @@ class Captures:
         if captured is None and (state.eager or self.compile is None or self._refused):
             return None
         begun = captured is not None
-        self._own_trees = self._own_trees or begun
+        self._own_trees = self._own_trees or (captured is not None and not captured.holds(draft.index))
         captured = self._begun(state, draft)
         state.captured, state.eager = captured, captured is None
         if begun and captured is None:
@@ -82,9 +86,9 @@ class Captures:
 
     def _begun(self, state: State, draft: Draft) -> CapturedRound | None:
         """A captured round with the call loaded; None, with a warning, if there can be none."""
-        reading = [type(p).__name__ for p in state.warp.processors if not is_elementwise(p)]
-        if reading:
-            warn(f"this call is not captured, and runs eagerly: {', '.join(reading)} read the history on the host")
+        why = self._refusal(state)
+        if why:
+            warn(f"this call is not captured, and runs eagerly: {why}")
             return None
         before = copy(state.cache), state.history, state.pads, state.ends, state.live
         try:
@@ -102,6 +106,15 @@ class Captures:
             state.take(before[4])
         return captured
 
+    def _refusal(self, state: State) -> str:
+        """Why this call, unlike others of the decoder, cannot be captured; "" if it can."""
+        reading = [type(p).__name__ for p in state.warp.processors if not is_elementwise(p)]
+        if reading:
+            return f"{', '.join(reading)} read the history on the host"
+        if self.rule.exactness != "invariant" and not isinstance(state.source, Counting):
+            return f"{type(state.source).__name__} has no fresh numbers that are functions of tensors alone"
+        return ""
+
     def _lent(self, state: State, draft: Draft) -> CapturedRound | None:
         """A captured round for this call alone; None if the eager loop is faster and that matters."""
         if not isinstance(self.target, Capturable) or self.target.vocab is None:
@@ -109,26 +122,45 @@ class Captures:
         tree = None if self._own_trees else draft.index.padded(state.width).listed
         columns = bucket(state.prompt_length + state.limit + 1)
         self.pool.renew(self.target)
-        call = (tree, state.width, state.k, columns, len(state.ends), state.context, _warp_key(state.warp))
-        key = (type(self.target), call, self.target.capture_key(state.cache))
-        return self.pool.lend(key, state, lambda: self._captured(state, tree, columns))
+        family = family_of(draft, self.rule, state.warp.sample)
+        call = (
+            tree,
+            family,
+            self.lone,
+            state.width,
+            state.k,
+            columns,
+            len(state.ends),
+            state.context,
+            _warp_key(state.warp),
+        )
+        key = (type(self.target), type(self.rule), call, self.target.capture_key(state.cache))
+        return self.pool.lend(key, state, lambda: self._captured(state, tree, family, columns))
 
-    def _captured(self, state: State, tree: tuple[int, ...] | None, columns: int) -> CapturedRound | None:
+    def _captured(
+        self, state: State, tree: tuple[int, ...] | None, family: Family | None, columns: int
+    ) -> CapturedRound | None:
         """A new captured round, loaded; None if the eager round is faster and that matters."""
         target = self.target
         assert isinstance(target, Capturable) and target.vocab is not None
         index = None if tree is None else TreeIndex.static(tree, state.emitted.device)
         deepest = min(state.width - 1, max(state.k, 1)) if index is None else index.deepest
-        plan = Plan(state.rows, state.width, deepest, index, target.vocab, state.warp, self.rule, self.pool.frozen)
+        warp, rule, frozen = state.warp, self.rule, self.pool.frozen
+        plan = Plan(state.rows, state.width, deepest, index, target.vocab, warp, rule, family, frozen, self.lone)
         eager, expected = timed(lambda: eager_round(target, state, plan))
-        captured = CapturedRound(plan, target.captured_pass(state.cache, plan.nodes, index), columns, state)
+        captured = CapturedRound(plan, target.captured_pass(state.cache, plan.nodes, index), buffers(state, columns))
         captured.load(state)
-        with tqdm(total=1, desc="compiling the round", leave=False, disable=None) as bar:
-            captured.warm()
-            bar.update()
+        captured.warm()
         compiled, found = timed(captured.idle)
         refuse_difference(expected, found, rounding(target))
         return None if self.compile == "auto" and eager <= compiled else captured
+
+
+def _exact_on_cpu(target: Target) -> bool:
+    """Whether a target's weights are float32 on a CPU."""
+    weights = target.model.parameters() if isinstance(target, RunsModel) else ()
+    kinds = {(weight.device.type, weight.dtype) for weight in weights}
+    return kinds == {("cpu", torch.float32)}
 
 
 def _warp_key(warp: Warp) -> Hashable:

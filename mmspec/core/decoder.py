@@ -67,7 +67,7 @@ class Decoder:
         compile: Whether rounds are captured: compiled as one function, and on CUDA replayed as one graph. True: where
             that is possible. `auto`: where it is faster, which is measured in the first call of a shape. What cannot be
             captured is decoded by the eager loop, with a warning that says why. Needs one shape: `one`, a number or
-            None.
+            None; under a rule that is not invariant this is a shape alone, and promises no text.
 
     Raises:
         ValueError: The three cannot be verified exactly together; the error names the missing words. Or they cannot
@@ -101,7 +101,7 @@ class Decoder:
         self.compile = checked_compile(compile)
         self.shape = checked_shape(shape)
         if self.compile:
-            self.shape = shape_to_compile(self.shape, target, self.rule)
+            self.shape = shape_to_compile(self.shape, target)
         refuse_misfits(self.target, self.drafter, self.rule)
         if isinstance(self.rule, TargetWrapping):
             self.target = self.rule.wrap(target)
@@ -109,11 +109,11 @@ class Decoder:
         if isinstance(self.rule, TargetAware):
             self.rule.bind(self.target)
         self.one_width()  # refuses a shape that cannot be kept
-        self.captures = Captures(self.target, self.rule, self.compile)
+        self.captures = Captures(self.target, self.rule, self.compile, one_shape=shape is not None)
 
     def one_width(self) -> int | None:
         """Nodes of every pass after the prefill; None if passes may have any number of nodes."""
-        return one_width(self.shape, self.target, self.drafter, self.rule, self.k)
+        return one_width(self.shape, self.target, self.drafter, self.rule, self.k, bool(self.compile))
 
     def start(
         self,
@@ -142,18 +142,19 @@ class Decoder:
             raise ValueError(f"limit must be at least 1, got {limit}")
         report = Report(self.name, self.rule.exactness, repeatable=repeatable(self.rule, self.policy))
         context = self.target.context if isinstance(self.target, Bounded) else None
-        report.width = self.one_width()  # the same for every limit
-        k = longest_draft(self.target, self.k, limit if report.width is None else None)
-        width = report.width or self.drafter.width(k) + 1
+        fixed = self.one_width()  # the same for every limit
+        report.width = None if self.captures.lone and fixed != 1 else fixed
+        k = longest_draft(self.target, self.k, limit if fixed is None else None)
+        width = fixed or self.drafter.width(k) + 1
         with report.phase("prefill"):
-            prefill = started(self.target, inputs, limit, width, report.width is not None)
+            prefill = started(self.target, inputs, limit, width, fixed is not None)
         if source is None:
             source = PhiloxSource.seeded(seed, len(prefill.prompt), prefill.prompt.device)
         warp = warp if warp is not None else Warp()
         if warp.forced is None and isinstance(self.target, Forcing):
             warp = replace(warp, forced=self.target.forced)
         state = State.begin(prefill, limit, context, ends, source, warp, report, width, k)
-        state.fixed = report.width is not None
+        state.fixed = fixed is not None
         draft = Draft.alone(state.root)
         scores = state.warp(prefill.output, draft, state.prefix)
         self._emit(state, draft, scores)

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from enum import IntEnum
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -128,6 +128,18 @@ class Source(Protocol):
     def finish(self, steps: int) -> None:
         """End the call: leave torch's generator where `steps` steps of plain decoding would have left it."""
         ...
+
+
+@runtime_checkable
+class Counting(Protocol):
+    """A source whose fresh numbers are functions of tensors alone, so that a captured round computes them itself.
+
+    Attributes:
+        fresh_key: `[batch, 2]` int64; `fresh` of this source is that of a `PhiloxSource` with this key.
+    """
+
+    @property
+    def fresh_key(self) -> Tensor: ...
 
 
 @dataclass(frozen=True)

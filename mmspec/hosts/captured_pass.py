@@ -32,6 +32,10 @@ class CapturedTransformersPass:
         if self._branches is not None and slots.recurrent:
             assert self._branches.levels is not None  # listed now, on the host; torch would trace it in every pass
 
+    def lone(self) -> "CapturedTransformersPass":
+        index = TreeIndex.static([-1], self.slots.length.device)
+        return CapturedTransformersPass(self.passes, self.slots, 1, index)
+
     def load(self, cache: Any) -> None:
         """Copy a call's cache into this one; the call goes on with this one."""
         self.slots.load(cache.slots)

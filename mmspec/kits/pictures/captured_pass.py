@@ -25,6 +25,9 @@ class CapturedHalves:
     def __init__(self, inner: CapturedPass, halves: Halves) -> None:
         self.inner, self.halves = inner, halves
 
+    def lone(self) -> "CapturedHalves":
+        return CapturedHalves(self.inner.lone(), self.halves)
+
     def load(self, cache: Halves) -> None:
         self.inner.load(cache)
 
@@ -57,6 +60,9 @@ class CapturedRaster:
 
     def __init__(self, raster: Raster, slots: BufferCache) -> None:
         self.raster, self.slots = raster, slots
+
+    def lone(self) -> "CapturedRaster":
+        return self
 
     def load(self, cache: Any) -> None:
         self.slots.load(cache.slots)
