@@ -56,7 +56,7 @@ class Compiled(Generic[Result]):
     def warm(self) -> None:
         """Compile, and on CUDA record the graph. The buffers must be such that running the method changes nothing."""
         if self._device.type != "cuda":
-            with _freezing(self._frozen):
+            with freezing(self._frozen):
                 self._function()
             return
         stream = torch.cuda.Stream(self._device)
@@ -78,7 +78,7 @@ class Compiled(Generic[Result]):
 
 
 @contextmanager
-def _freezing(frozen: bool) -> Iterator[None]:
+def freezing(frozen: bool) -> Iterator[None]:
     """A block in which torch compiles with frozen weights, if so wanted, and does not print what it measures."""
     if not frozen:
         yield

@@ -11,6 +11,7 @@ from mmspec.api.build import decoder_for
 from mmspec.core import frozen
 from mmspec.core.capture_pool import NAME, Pool
 from mmspec.core.decoder import Decoder
+from mmspec.core.warp import Warp
 from mmspec.testing.tiny_models import SIZES, random_model
 
 CONFIG = LlamaConfig(**{**SIZES, "vocab_size": 61, "hidden_size": 32, "num_attention_heads": 4})
@@ -87,3 +88,25 @@ def test_frozen_rounds_decode_the_same_text(model: Any, inductor: None, capfd: p
     assert pool(model).rounds[0].plan.frozen
     printed = capfd.readouterr()
     assert "AUTOTUNE" not in printed.err + printed.out
+
+
+@pytest.mark.parametrize(
+    ("dtype", "shape", "sizes"),
+    [
+        (torch.float32, None, {1, 6}),
+        (torch.float32, "one", {6}),
+        (torch.bfloat16, None, {6}),
+    ],
+)
+def test_rounds_without_a_draft_have_one_node_where_nothing_is_promised_of_the_shape(
+    model: Any, dtype: torch.dtype, shape: Any, sizes: set[int]
+) -> None:
+    half = model.to(dtype)
+    compiled = decoder_for(half, "prompt-lookup", k=5, shape=shape, compile=True)
+    output = compiled.generate(prompt(), 40, seed=1, warp=Warp.sampling(1.0))
+    assert output.report.compiled and set(output.report.sizes) == sizes
+    assert (output.report.width is None) == (len(sizes) > 1)
+    expected = decoder_for(half, "plain", shape=output.report.width or "any").generate(
+        prompt(), 40, seed=1, warp=Warp.sampling(1.0)
+    )
+    assert torch.equal(output.units[0], expected.units[0])
