@@ -55,10 +55,12 @@ class Captures:
         target: The decoder's target.
         rule: Its rule.
         compile: As in `Decoder`.
+        windows: Whether its drafts are windows, which get distributions after the first pass.
     """
 
-    def __init__(self, target: Target, rule: Rule, compile: Compile) -> None:
+    def __init__(self, target: Target, rule: Rule, compile: Compile, windows: bool) -> None:
         self.target, self.rule, self.compile = target, rule, compile
+        self.windows = windows
         self.pool = pool_of(target, rule)
         self._own_trees = False
         self._refused = False
@@ -119,7 +121,7 @@ class Captures:
             raise ValueError(f"the pass of {type(self.target).__name__} cannot be captured")
         tree = None if self._own_trees else draft.index.padded(state.width).listed
         columns = bucket(state.prompt_length + state.limit + 1)
-        family = family_of(draft, self.rule, state.warp.sample)
+        family = family_of(draft, self.rule, state.warp.sample, self.windows)
         call = (tree, family, state.width, state.k, columns, len(state.ends), state.context, _warp_key(state.warp))
         key = (type(self.target), type(self.rule), call, self.target.capture_key(state.cache))
         return self.pool.lend(key, state, lambda: self._captured(state, tree, family, columns))

@@ -17,7 +17,7 @@ from mmspec.core.capabilities import CapturedPass
 from mmspec.core.compiling import Compiled
 from mmspec.core.live import Live
 from mmspec.core.noise import Counting, Round
-from mmspec.core.proposal import Family, Proposal, family_of
+from mmspec.core.proposal import Family, Proposal, family_of, takes
 from mmspec.core.report import tallied
 from mmspec.core.round import DrawnSource, decided
 from mmspec.core.rules.rule import Rule
@@ -133,7 +133,7 @@ class CapturedRound:
         plan = self.plan
         if not draft.units.shape[1]:
             return True
-        return self.holds(draft.index) and family_of(draft, plan.rule, plan.warp.sample) == plan.family
+        return self.holds(draft.index) and takes(plan.family, family_of(draft, plan.rule, plan.warp.sample))
 
     def holds(self, index: TreeIndex) -> bool:
         """Whether a draft's tree is the plan's, or a part of it that comes first."""
@@ -155,7 +155,7 @@ class CapturedRound:
         self.units[:, :drafted].copy_(draft.units)
         self.units[:, drafted:] = state.root[:, None]
         valid = draft.valid
-        if self.proposal is not None and draft.distribution is not None:
+        if self.proposal is not None:
             self.proposal.place(draft.distribution)
         elif draft.distribution is not None:
             valid = valid & draft.distribution.finite()
@@ -180,7 +180,7 @@ class CapturedRound:
         plan, live = self.plan, self.live
         index = plan.index if plan.index is not None else TreeIndex.dynamic(self.parent, plan.deepest)
         if plan.nodes == 1:
-            draft = Draft(live.root[:, None], index, torch.ones_like(live.done[:, None]))
+            draft = Draft(live.root[:, None].clone(), index, torch.ones_like(live.done[:, None]))
         else:
             drawn = None if self.proposal is None else self.proposal.distribution(self.units)
             draft = Draft(self.units, index, self.valid, drawn).rooted(live.root, live.room)

@@ -109,7 +109,7 @@ class Decoder:
         if isinstance(self.rule, TargetAware):
             self.rule.bind(self.target)
         self.one_width()  # refuses a shape that cannot be kept
-        self.captures = Captures(self.target, self.rule, self.compile)
+        self.captures = Captures(self.target, self.rule, self.compile, "window" in self.drafter.offers)
 
     def one_width(self) -> int | None:
         """Nodes of every pass after the prefill; None if passes may have any number of nodes."""
