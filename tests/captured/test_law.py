@@ -74,3 +74,10 @@ def test_numbers_of_the_last_round_are_seen(name: str, monkeypatch: pytest.Monke
 
     monkeypatch.setattr(DrawnSource, "fresh", again)
     assert joint_p_value(decoded(decoder_of(name, torch.float32), 0, ROWS // 20), joint(torch.float32)) < LEVEL
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PAIRS)
+def test_the_joint_of_compiled_rounds(name: str, inductor: None) -> None:
+    decoder = decoder_of(name, torch.bfloat16)
+    assert_follows(lambda seed: decoded(decoder, seed), joint(torch.bfloat16))
