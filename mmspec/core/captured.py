@@ -51,11 +51,6 @@ class Plan:
     rule: Rule
     family: Family | None = None
 
-    @property
-    def invariant(self) -> bool:
-        """Whether the rule draws by position; all others draw fresh numbers."""
-        return self.rule.exactness == "invariant"
-
     def buffers(self, device: torch.device) -> Proposal | None:
         """New buffers for what drafted units were drawn from."""
         if self.family is None:
@@ -82,8 +77,10 @@ class CapturedRound:
             self.valid = torch.zeros(rows, plan.nodes - 1, dtype=torch.bool, device=device)
             self.parent = torch.full((rows, plan.nodes), -1, device=device)
             positions = plan.deepest + 1 if plan.warp.sample else 0
-            numbers, key = torch.ones(rows, positions, plan.vocab, device=device), self.parent.new_zeros(rows, 2)
-            self.source = DrawnSource(numbers, None) if plan.invariant else DrawnSource(None, key)
+            if plan.rule.exactness == "invariant":
+                self.source = DrawnSource(torch.ones(rows, positions, plan.vocab, device=device), None)
+            else:
+                self.source = DrawnSource(None, torch.zeros(rows, 2, dtype=torch.int64, device=device))
             self.proposal = plan.buffers(device)
         self._run = Compiled(self._round, device)
 
