@@ -56,10 +56,11 @@ class Captures:
         compile: As in `Decoder`.
         one_shape: Whether all rounds of a call must have the same number of nodes. If not, rounds without a draft have
             one node where width costs time, which is on a CPU; only in float32 does the output not depend on it.
+        windows: Whether its drafts are windows, which get distributions after the first pass.
     """
 
-    def __init__(self, target: Target, rule: Rule, compile: Compile, one_shape: bool) -> None:
-        self.target, self.rule, self.compile = target, rule, compile
+    def __init__(self, target: Target, rule: Rule, compile: Compile, *, one_shape: bool, windows: bool) -> None:
+        self.target, self.rule, self.compile, self.windows = target, rule, compile, windows
         self.lone = bool(compile) and not one_shape and _exact_on_cpu(target)
         self.pool = pool_of(target, rule)
         self._own_trees = False
@@ -122,18 +123,8 @@ class Captures:
         tree = None if self._own_trees else draft.index.padded(state.width).listed
         columns = bucket(state.prompt_length + state.limit + 1)
         self.pool.renew(self.target)
-        family = family_of(draft, self.rule, state.warp.sample)
-        call = (
-            tree,
-            family,
-            self.lone,
-            state.width,
-            state.k,
-            columns,
-            len(state.ends),
-            state.context,
-            _warp_key(state.warp),
-        )
+        family, warp = family_of(draft, self.rule, state.warp.sample, self.windows), _warp_key(state.warp)
+        call = (tree, family, self.lone, state.width, state.k, columns, len(state.ends), state.context, warp)
         key = (type(self.target), type(self.rule), call, self.target.capture_key(state.cache))
         return self.pool.lend(key, state, lambda: self._captured(state, tree, family, columns))
 

@@ -19,7 +19,7 @@ from mmspec.core.capabilities import CapturedPass
 from mmspec.core.compiling import Compiled
 from mmspec.core.live import Live
 from mmspec.core.noise import Counting, Round
-from mmspec.core.proposal import Family, Proposal, family_of
+from mmspec.core.proposal import Family, Proposal, family_of, takes
 from mmspec.core.report import tallied
 from mmspec.core.round import DrawnSource, decided
 from mmspec.core.rules.rule import Rule
@@ -57,11 +57,6 @@ class Plan:
     frozen: bool = False
     lone: bool = False
 
-    @property
-    def invariant(self) -> bool:
-        """Whether the rule draws by position; all others draw fresh numbers."""
-        return self.rule.exactness == "invariant"
-
     def buffers(self, device: torch.device) -> Proposal | None:
         """New buffers for what drafted units were drawn from."""
         if self.family is None:
@@ -90,8 +85,10 @@ class CapturedRound:
             self.valid = torch.zeros(rows, plan.nodes - 1, dtype=torch.bool, device=device)
             self.parent = torch.full((rows, plan.nodes), -1, device=device)
             positions = plan.deepest + 1 if plan.warp.sample else 0
-            numbers, key = torch.ones(rows, positions, plan.vocab, device=device), self.parent.new_zeros(rows, 2)
-            self.source = DrawnSource(numbers, None) if plan.invariant else DrawnSource(None, key)
+            if plan.rule.exactness == "invariant":
+                self.source = DrawnSource(torch.ones(rows, positions, plan.vocab, device=device), None)
+            else:
+                self.source = DrawnSource(None, torch.zeros(rows, 2, dtype=torch.int64, device=device))
             self.proposal = plan.buffers(device)
         self._run = Compiled(self._round, device, plan.frozen)
 
@@ -153,7 +150,7 @@ class CapturedRound:
         plan = self.plan
         if not draft.units.shape[1]:
             return True
-        return self.holds(draft.index) and family_of(draft, plan.rule, plan.warp.sample) == plan.family
+        return self.holds(draft.index) and takes(plan.family, family_of(draft, plan.rule, plan.warp.sample))
 
     def holds(self, index: TreeIndex) -> bool:
         """Whether a draft's tree is the plan's, or a part of it that comes first."""
@@ -177,7 +174,7 @@ class CapturedRound:
         self.units[:, :drafted].copy_(draft.units)
         self.units[:, drafted:] = state.root[:, None]
         valid = draft.valid
-        if self.proposal is not None and draft.distribution is not None:
+        if self.proposal is not None:
             self.proposal.place(draft.distribution)
         elif draft.distribution is not None:
             valid = valid & draft.distribution.finite()
@@ -202,7 +199,7 @@ class CapturedRound:
         plan, live = self.plan, self.live
         index = plan.index if plan.index is not None else TreeIndex.dynamic(self.parent, plan.deepest)
         if plan.nodes == 1:
-            draft = Draft(live.root[:, None], index, torch.ones_like(live.done[:, None]))
+            draft = Draft(live.root[:, None].clone(), index, torch.ones_like(live.done[:, None]))
         else:
             drawn = None if self.proposal is None else self.proposal.distribution(self.units)
             draft = Draft(self.units, index, self.valid, drawn).rooted(live.root, live.room)

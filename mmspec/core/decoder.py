@@ -109,7 +109,8 @@ class Decoder:
         if isinstance(self.rule, TargetAware):
             self.rule.bind(self.target)
         self.one_width()  # refuses a shape that cannot be kept
-        self.captures = Captures(self.target, self.rule, self.compile, one_shape=shape is not None)
+        windows = "window" in self.drafter.offers
+        self.captures = Captures(self.target, self.rule, self.compile, one_shape=shape is not None, windows=windows)
 
     def one_width(self) -> int | None:
         """Nodes of every pass after the prefill; None if passes may have any number of nodes."""

@@ -29,26 +29,38 @@ class Family:
     support: int | None = None
 
 
-def family_of(draft: Draft, rule: Rule, sampled: bool) -> Family | None:
+WINDOW = Family(random=True, points=True)
+"""The family of a window: new slots are point masses, until the first pass all of them."""
+
+
+def takes(family: Family | None, other: Family | None) -> bool:
+    """Whether rounds of one family take drafts of another: those of a window take point masses alone, too."""
+    return family == other or (family == WINDOW and (other is None or not other.random))
+
+
+def family_of(draft: Draft, rule: Rule, sampled: bool, window: bool = False) -> Family | None:
     """The family of a draft; None if it has no distribution, or nobody reads it.
 
     Args:
         draft: The draft.
         rule: The call's rule.
         sampled: Whether the target's units are drawn.
-
-    Raises:
-        ValueError: A captured round cannot hold such a distribution.
+        window: Whether the draft is a window, so that later drafts of the call have distributions.
     """
-    distribution = draft.distribution
-    if distribution is None or rule.exactness == "invariant" or not sampled:
+    if rule.exactness == "invariant" or not sampled:
+        return None
+    family = _found(draft.distribution)
+    return WINDOW if window and takes(WINDOW, family) else family
+
+
+def _found(distribution: Distribution | None) -> Family | None:
+    if distribution is None:
         return None
     mixed = isinstance(distribution, Mixed)
     inner = distribution.distribution if isinstance(distribution, Mixed) else distribution
     if isinstance(inner, PointMass):
         return Family(random=False, points=True)
-    if not isinstance(inner, Categorical):
-        raise ValueError(f"drafts that are drawn from a {type(inner).__name__} have no captured rounds")
+    assert isinstance(inner, Categorical), "the guard refuses any other draft for a target of units with ids"
     return Family(random=True, points=mixed, support=None if inner.ids is None else inner.ids.shape[-1])
 
 
@@ -71,12 +83,13 @@ class Proposal:
         self.ids = None if family.support is None else torch.arange(size, device=device).repeat(rows, nodes, 1)
         self.random = torch.zeros(rows, nodes, dtype=torch.bool, device=device)
 
-    def place(self, distribution: Distribution) -> None:
-        """Copy the distribution of a draft into the buffers; it is of this family, and may have fewer nodes."""
-        drawn: Distribution = distribution
+    def place(self, distribution: Distribution | None) -> None:
+        """Copy the distribution of a draft into the buffers, which take its family; it may have fewer nodes."""
+        drawn, self.random[:] = distribution, False
         if isinstance(distribution, Mixed):
             drawn = distribution.distribution
-            self.random[:, : distribution.random.shape[1]].copy_(distribution.random)
+            if isinstance(drawn, Categorical):
+                self.random[:, : distribution.random.shape[1]].copy_(distribution.random)
         if isinstance(drawn, Categorical):
             self.probs[:, : drawn.probs.shape[1]].copy_(drawn.probs)
             if self.ids is not None and drawn.ids is not None:

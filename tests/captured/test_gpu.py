@@ -1,5 +1,6 @@
 """Captured rounds on CUDA: one graph a plan, equal to the eager loop, whatever the lengths and however rows end."""
 
+import copy
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from mmspec.api.build import decoder_for
 from mmspec.core.capture_pool import NAME
 from mmspec.core.decoder import Decoder
 from mmspec.core.warp import Warp
-from mmspec.testing.tiny_models import SIZES, random_model
+from mmspec.testing.tiny_models import SIZES, noisy, random_model
 
 pytestmark = pytest.mark.gpu
 METHODS: dict[str, dict[str, Any]] = {
@@ -79,3 +80,14 @@ def test_a_thousand_rounds_of_one_graph(model: Any, inductor: None) -> None:
         if seed % 10 == 0:
             assert equal(found, plain.generate(prompts(), 40 - seed % 9, seed=seed))
     assert rounds >= 1000 and len(decoder.captures.pool.rounds) == 1
+
+
+@pytest.mark.parametrize(("method", "how"), [("draft-model", {"rule": "rejection"}), ("rsd", {})])
+def test_rules_that_draw_fresh_numbers(model: Any, inductor: None, method: str, how: dict[str, Any]) -> None:
+    """Graphs compute the numbers from key and position: a call repeats itself, and another seed gives another text."""
+    vars(model).pop(NAME, None)
+    drafter = noisy(copy.deepcopy(model).cpu(), 0.3).cuda()
+    decoder = decoder_for(model, method, drafter=drafter, k=3, compile=True, **how)
+    found = [decoder.generate(prompts(), 48, seed=seed, warp=Warp.sampling(0.9)) for seed in (1, 2, 1)]
+    assert all(output.report.compiled for output in found) and len(decoder.captures.pool.rounds) == 1
+    assert equal(found[0], found[2]) and not equal(found[0], found[1])
