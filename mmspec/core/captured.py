@@ -68,11 +68,12 @@ class CapturedRound:
             self.parent = torch.full((rows, plan.nodes), -1, device=device)
             positions = plan.deepest + 1 if plan.warp.sample else 0
             self.numbers = torch.ones(rows, positions, plan.vocab, device=device)
-        self._run = Compiled(self._round, device)
+        self._run: Compiled[tuple[Step, Tensor, Tensor]]
         self._sampled = plan.warp.sample
 
     def warm(self) -> None:
-        """Compile the round."""
+        """Compile the round, again if the target's pass has changed."""
+        self._run = Compiled(self._round, self.live.emitted.device)
         with self._no_effect(), torch.inference_mode(False), torch.no_grad(), self.target.ready():
             self._run.warm()
 
