@@ -1,5 +1,6 @@
 """Captured rounds that attend through FlexAttention: here without its kernel, beside the eager loop; and on CUDA."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -77,20 +78,25 @@ def test_elsewhere_than_on_cuda_attention_stays_packed(model: Any) -> None:
     assert captured.attention == NAME
 
 
-def test_a_pass_that_cannot_be_compiled_or_is_wrong_goes_back(
-    model: Any, flex: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fails(ancestor: torch.Tensor) -> torch.Tensor:
-        raise NotImplementedError("no kernel")
+def no_kernel(ancestor: torch.Tensor) -> torch.Tensor:
+    raise NotImplementedError("no kernel")
 
-    for mutant in (fails, lambda ancestor: ancestor_words(torch.zeros_like(ancestor))):
-        monkeypatch.setattr(block_masks, "ancestor_words", mutant)
-        eager, captured = both(model, "prompt-lookup")
-        with pytest.warns(UserWarning, match="compiled in another way: attention reads all slots"):
-            found = captured.generate(ragged(), 12, seed=1)
-        assert found.report.compiled and attention_of(captured) == {NAME}
-        expected = eager.generate(ragged(), 12, seed=1)
-        assert all(torch.equal(a, b) for a, b in zip(expected.units, found.units, strict=True))
+
+def no_ancestors(ancestor: torch.Tensor) -> torch.Tensor:
+    return ancestor_words(torch.zeros_like(ancestor))
+
+
+@pytest.mark.parametrize("mutant", [no_kernel, pytest.param(no_ancestors, marks=pytest.mark.slow)])
+def test_a_pass_that_cannot_be_compiled_or_is_wrong_goes_back(
+    model: Any, mutant: Callable[..., torch.Tensor], flex: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(block_masks, "ancestor_words", mutant)
+    eager, captured = both(model, "prompt-lookup")
+    with pytest.warns(UserWarning, match="compiled in another way: attention reads all slots"):
+        found = captured.generate(ragged(), 12, seed=1)
+    assert found.report.compiled and attention_of(captured) == {NAME}
+    expected = eager.generate(ragged(), 12, seed=1)
+    assert all(torch.equal(a, b) for a, b in zip(expected.units, found.units, strict=True))
 
 
 @pytest.mark.gpu
