@@ -37,16 +37,22 @@ TILE = 128
 
 def ancestor_words(ancestor: Tensor) -> Tensor:
     """Ancestors `[batch, node, all]` bool as bits: `[batch, node, word]` int64, bit `j % 64` of word `j // 64`."""
-    bits = F.pad(ancestor, (0, -ancestor.shape[2] % WORD)).unflatten(2, (-1, WORD)).long()
+    bits = _padded(ancestor).unflatten(2, (-1, WORD)).long()
     return (bits << torch.arange(WORD, device=ancestor.device)).sum(-1)
+
+
+def _padded(ancestor: Tensor) -> Tensor:
+    """Ancestors with columns up to whole words, which are False."""
+    return F.pad(ancestor, (0, -ancestor.shape[2] % WORD))
 
 
 def seen(geometry: PassGeometry, pattern: Callable[..., Tensor]) -> Seen:
     """The entries of `geometry.within(pattern)`, each computed when it is asked for."""
     length, holes, nodes = geometry.length, geometry.holes, geometry.depth.shape[1]
     assert geometry.ancestor.shape[1] == nodes, "a pass over some nodes of a draft"
-    # Both are sums, which torch's compiler stores; it cannot give a kernel's mask anything that it does not store.
-    words, path = ancestor_words(geometry.ancestor), geometry.ancestor.sum(-1)
+    # Both are sums over whole words, which torch's compiler stores: it writes out sums of a few terms where they are
+    # used, and cannot give a kernel's mask anything that it does not store.
+    words, path = ancestor_words(geometry.ancestor), _padded(geometry.ancestor).sum(-1)
     shared = len(words) == 1
 
     def see(row: Tensor, head: Tensor, node: Tensor, place: Tensor) -> Tensor:
