@@ -79,6 +79,15 @@ class CapturedPass(Protocol):
 
 
 @runtime_checkable
+class SecondChoice(Protocol):
+    """A captured pass that may compute in a second way, for where the first one cannot be compiled, or is wrong."""
+
+    def fall_back(self) -> str:
+        """Go over to the second way: what it does, for a warning; "" if there is none, or the pass is there already."""
+        ...
+
+
+@runtime_checkable
 class Capturable(Protocol):
     """A target whose pass of one shape can be captured: compiled, and on CUDA held in one graph."""
 

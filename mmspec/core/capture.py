@@ -10,7 +10,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from mmspec.core.capabilities import Capturable, RunsModel
+from mmspec.core.capabilities import Capturable, RunsModel, SecondChoice
 from mmspec.core.capture_check import eager_round, refuse_difference, rounding, timed
 from mmspec.core.capture_pool import pool_of
 from mmspec.core.captured import CapturedRound, Plan, buffers
@@ -23,7 +23,7 @@ from mmspec.core.protocols import Target
 from mmspec.core.rules.rule import Rule
 from mmspec.core.state import State
 from mmspec.core.tree import TreeIndex
-from mmspec.core.types import Draft
+from mmspec.core.types import Draft, Scores
 from mmspec.core.warp import Warp
 from mmspec.registry.printable import printable
 from mmspec.registry.suggest import unknown
@@ -100,8 +100,7 @@ class Captures:
             self._refused, captured = True, None
             if out_of_memory(error):
                 self.pool.clear()
-            said = printable(f"{type(error).__name__}: {error}".splitlines()[0])
-            warn(f"rounds are not captured, and run eagerly: {said}")
+            warn(f"rounds are not captured, and run eagerly: {_said(error)}")
         if captured is None:
             state.cache, state.history, state.pads, state.ends = before[:4]
             state.take(before[4])
@@ -141,10 +140,31 @@ class Captures:
         eager, expected = timed(lambda: eager_round(target, state, plan))
         captured = CapturedRound(plan, target.captured_pass(state.cache, plan.nodes, index), buffers(state, columns))
         captured.load(state)
-        captured.warm()
-        compiled, found = timed(captured.idle)
-        refuse_difference(expected, found, rounding(target))
+        compiled = self._warmed(captured, expected)
         return None if self.compile == "auto" and eager <= compiled else captured
+
+    def _warmed(self, captured: CapturedRound, expected: Scores) -> float:
+        """Compile a loaded round and compare it with the eager one's scores: its seconds."""
+        try:
+            return self._compared(captured, expected)
+        except Exception as error:
+            passes = captured.target
+            instead = passes.fall_back() if isinstance(passes, SecondChoice) and not out_of_memory(error) else ""
+            if strict() or not instead:
+                raise
+            warn(f"{_said(error)}; the round is compiled in another way: {instead}")
+        return self._compared(captured, expected)
+
+    def _compared(self, captured: CapturedRound, expected: Scores) -> float:
+        captured.warm()
+        seconds, found = timed(captured.idle)
+        refuse_difference(expected, found, rounding(self.target))
+        return seconds
+
+
+def _said(error: Exception) -> str:
+    """An error in one line."""
+    return printable(f"{type(error).__name__}: {error}".splitlines()[0])
 
 
 def _exact_on_cpu(target: Target) -> bool:

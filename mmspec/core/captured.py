@@ -90,7 +90,7 @@ class CapturedRound:
             else:
                 self.source = DrawnSource(None, torch.zeros(rows, 2, dtype=torch.int64, device=device))
             self.proposal = plan.buffers(device)
-        self._run = Compiled(self._round, device, plan.frozen)
+        self._run: Compiled[tuple[Step, Tensor, Tensor]]
 
     @cached_property
     def lone(self) -> "CapturedRound":
@@ -103,7 +103,8 @@ class CapturedRound:
         return lone
 
     def warm(self) -> None:
-        """Compile the round."""
+        """Compile the round, again if the target's pass has changed."""
+        self._run = Compiled(self._round, self.live.emitted.device, self.plan.frozen)
         bar = tqdm(total=1, desc=f"compiling rounds of {self.plan.nodes} nodes", leave=False, disable=None)
         with bar, self._no_effect(), torch.inference_mode(False), torch.no_grad(), self.target.ready():
             self._run.warm()

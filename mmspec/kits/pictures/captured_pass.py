@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from mmspec.core.capabilities import CapturedPass
+from mmspec.core.capabilities import CapturedPass, SecondChoice
 from mmspec.core.types import Draft, TargetOutput
 from mmspec.hosts.buffer_cache import BufferCache
 from mmspec.kits.pictures.halves import Halves
@@ -30,6 +30,9 @@ class CapturedHalves:
 
     def load(self, cache: Halves) -> None:
         self.inner.load(cache)
+
+    def fall_back(self) -> str:
+        return self.inner.fall_back() if isinstance(self.inner, SecondChoice) else ""
 
     def ready(self) -> AbstractContextManager[None]:
         return self.inner.ready()
