@@ -132,14 +132,12 @@ class Source(Protocol):
 
 @runtime_checkable
 class Counting(Protocol):
-    """A source whose fresh numbers are functions of tensors alone, so that a captured round computes them itself.
-
-    Attributes:
-        fresh_key: `[batch, 2]` int64; `fresh` of this source is that of a `PhiloxSource` with this key.
-    """
+    """A source whose fresh numbers are functions of tensors alone, so that a captured round computes them itself."""
 
     @property
-    def fresh_key(self) -> Tensor: ...
+    def fresh_key(self) -> Tensor:
+        """`[batch, 2]` int64; `fresh` of this source is that of a `PhiloxSource` with this key."""
+        ...
 
 
 @dataclass(frozen=True)
