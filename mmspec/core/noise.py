@@ -76,7 +76,8 @@ class SpreadNoise:
         return replace(self, noise=self.noise.substream(substream))
 
     def where(self, mask: Tensor, substream: Substream) -> Noise:
-        return self.noise.at(self.index).where(mask, substream)  # nodes of one address may want different substreams
+        each = self.noise.at(self.index)  # nodes of one address may want different substreams
+        return self.substream(substream) if isinstance(each, SpreadNoise) else each.where(mask, substream)
 
     def at(self, index: Tensor) -> "SpreadNoise":
         rows = max(len(self.index), len(index))
