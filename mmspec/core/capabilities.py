@@ -9,9 +9,10 @@ from typing import Any, Protocol, runtime_checkable
 
 from torch import Tensor, nn
 
+from mmspec.core.live import Live
 from mmspec.core.protocols import Target
 from mmspec.core.tree import TreeIndex
-from mmspec.core.types import Draft, Prefill, TargetOutput
+from mmspec.core.types import Draft, Prefill, Step, TargetOutput
 
 
 @runtime_checkable
@@ -84,6 +85,39 @@ class SecondChoice(Protocol):
 
     def fall_back(self) -> str:
         """Go over to the second way: what it does, for a warning; "" if there is none, or the pass is there already."""
+        ...
+
+
+@runtime_checkable
+class DraftsInside(Protocol):
+    """A drafter that a captured round can hold: drafts are functions of the rows and of tensors that it keeps.
+
+    `propose_inside` and `observe_inside` have no host sync and no shape that depends on data; torch traces them.
+    """
+
+    @property
+    def captured_key(self) -> Hashable:
+        """What two drafters must share for one captured round to serve both; who remembers calls is its own key."""
+        ...
+
+    def tree_inside(self, k: int) -> Sequence[int]:
+        """The parents of the drafted nodes of every draft of budget `k`; -1: the root."""
+        ...
+
+    def propose_inside(self, live: Live, k: int) -> tuple[Tensor, Tensor]:
+        """`Drafter.propose` in a captured round.
+
+        Args:
+            live: The rows; `history` has all its columns.
+            k: Budget of every round of the call.
+
+        Returns:
+            Units `[batch, node]`, and which of them are proposed, `[batch, node]` bool.
+        """
+        ...
+
+    def observe_inside(self, live: Live, step: Step) -> None:
+        """`Drafter.observe` in a captured round; rows that are done have `step.count` 0."""
         ...
 
 

@@ -10,16 +10,17 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from mmspec.core.capabilities import Capturable, RunsModel, SecondChoice
+from mmspec.core.capabilities import Capturable, DraftsInside, RunsModel, SecondChoice
 from mmspec.core.capture_check import eager_round, refuse_difference, rounding, timed
 from mmspec.core.capture_pool import pool_of
-from mmspec.core.captured import CapturedRound, Plan, buffers
+from mmspec.core.captured import CapturedRound, buffers
 from mmspec.core.live import bucket
-from mmspec.core.noise import Counting
+from mmspec.core.noise import Counting, Unread
 from mmspec.core.out_of_memory import out_of_memory
-from mmspec.core.processors import is_elementwise
+from mmspec.core.plan import Plan
+from mmspec.core.processors import drafts_forbidden_by, is_elementwise
 from mmspec.core.proposal import Family, family_of
-from mmspec.core.protocols import Target
+from mmspec.core.protocols import Drafter, Target
 from mmspec.core.rules.rule import Rule
 from mmspec.core.state import State
 from mmspec.core.tree import TreeIndex
@@ -32,6 +33,10 @@ from mmspec.registry.warn import warn
 
 Compile = Literal["auto"] | bool | None
 """Whether rounds are captured: None or False: no. True: yes, where possible. `auto`: where that is faster."""
+
+
+READ_AT_ONCE = ("cpu",)
+"""Kinds of devices whose numbers the host reads without a wait: there nothing is gained by reading them late."""
 
 
 def checked_compile(compile: Any) -> Compile:
@@ -65,6 +70,7 @@ class Captures:
         self.pool = pool_of(target, rule)
         self._own_trees = False
         self._refused = False
+        self._outside = False
 
     def round_for(self, state: State, draft: Draft) -> CapturedRound | None:
         """The captured round that takes this round's draft (not rooted); None: the eager loop goes on.
@@ -78,29 +84,63 @@ class Captures:
             return None
         begun = captured is not None
         self._own_trees = self._own_trees or (captured is not None and not captured.holds(draft.index))
-        captured = self._begun(state, draft)
-        state.captured, state.eager = captured, captured is None
+        family = family_of(draft, self.rule, state.warp.sample, self.windows)
+        captured = self._begun(state, draft.index, family)
         if begun and captured is None:
             state.report.width = None  # compiled and eager rounds in one call: no plain decoding has these
+        return captured
+
+    def round_with(self, state: State, drafter: Drafter, k: int) -> CapturedRound | None:
+        """The captured round that drafts by itself, for a call that nobody watches; None: drafts come from outside.
+
+        Args:
+            state: The call, before its first round.
+            drafter: The call's drafter.
+            k: Budget of every round.
+        """
+        device, warp = state.emitted.device, state.warp
+        waits = device.type not in READ_AT_ONCE and self.compile is not None and state.fixed
+        inside = state.drafting and not self._outside and not self._refused and isinstance(drafter, DraftsInside)
+        if not (waits and inside) or drafts_forbidden_by(warp.processors):
+            return None
+        if warp.sample and self.rule.exactness == "invariant" and not isinstance(state.source, Unread):
+            return None
+        assert isinstance(drafter, DraftsInside)
+        state.k = k
+        tree = (-1, *(parent + 1 for parent in drafter.tree_inside(k)))
+        return self._begun(state, TreeIndex.static(tree, device), None, drafter)
+
+    def _begun(
+        self, state: State, index: TreeIndex, family: Family | None, drafter: DraftsInside | None = None
+    ) -> CapturedRound | None:
+        """A captured round with the call loaded; None, with a warning, if there can be none."""
+        state.captured = captured = self._loaded(state, index, family, drafter)
+        state.eager = captured is None and drafter is None
         state.report.compiled = captured is not None
         return captured
 
-    def _begun(self, state: State, draft: Draft) -> CapturedRound | None:
-        """A captured round with the call loaded; None, with a warning, if there can be none."""
+    def _loaded(
+        self, state: State, index: TreeIndex, family: Family | None, drafter: DraftsInside | None
+    ) -> CapturedRound | None:
         why = self._refusal(state)
         if why:
             warn(f"this call is not captured, and runs eagerly: {why}")
             return None
         before = copy(state.cache), state.history, state.pads, state.ends, state.live
         try:
-            captured = self._lent(state, draft)
+            captured = self._lent(state, index, family, drafter)
         except Exception as error:
             if strict():
                 raise
-            self._refused, captured = True, None
+            captured = None
             if out_of_memory(error):
                 self.pool.clear()
-            warn(f"rounds are not captured, and run eagerly: {_said(error)}")
+            if drafter is None:
+                self._refused = True
+                warn(f"rounds are not captured, and run eagerly: {_said(error)}")
+            else:
+                self._outside = True
+                warn(f"drafts are made outside of captured rounds: {_said(error)}")
         if captured is None:
             state.cache, state.history, state.pads, state.ends = before[:4]
             state.take(before[4])
@@ -115,28 +155,47 @@ class Captures:
             return f"{type(state.source).__name__} has no fresh numbers that are functions of tensors alone"
         return ""
 
-    def _lent(self, state: State, draft: Draft) -> CapturedRound | None:
+    def _lent(
+        self, state: State, index: TreeIndex, family: Family | None, drafter: DraftsInside | None
+    ) -> CapturedRound | None:
         """A captured round for this call alone; None if the eager loop is faster and that matters."""
         if not isinstance(self.target, Capturable) or self.target.vocab is None:
             raise ValueError(f"the pass of {type(self.target).__name__} cannot be captured")
-        tree = None if self._own_trees else draft.index.padded(state.width).listed
+        tree = None if self._own_trees else index.padded(state.width).listed
         columns = bucket(state.prompt_length + state.limit + 1)
         self.pool.renew(self.target)
-        family, warp = family_of(draft, self.rule, state.warp.sample, self.windows), _warp_key(state.warp)
-        call = (tree, family, self.lone, state.width, state.k, columns, len(state.ends), state.context, warp)
+        warp, own = _warp_key(state.warp), None if drafter is None else (type(drafter), drafter.captured_key)
+        call = (tree, family, own, self.lone, state.width, state.k, columns, len(state.ends), state.context, warp)
         key = (type(self.target), type(self.rule), call, self.target.capture_key(state.cache))
-        return self.pool.lend(key, state, lambda: self._captured(state, tree, family, columns))
+        return self.pool.lend(key, state, lambda: self._captured(state, tree, family, drafter, columns))
 
     def _captured(
-        self, state: State, tree: tuple[int, ...] | None, family: Family | None, columns: int
+        self,
+        state: State,
+        tree: tuple[int, ...] | None,
+        family: Family | None,
+        drafter: DraftsInside | None,
+        columns: int,
     ) -> CapturedRound | None:
         """A new captured round, loaded; None if the eager round is faster and that matters."""
         target = self.target
         assert isinstance(target, Capturable) and target.vocab is not None
         index = None if tree is None else TreeIndex.static(tree, state.emitted.device)
         deepest = min(state.width - 1, max(state.k, 1)) if index is None else index.deepest
-        warp, rule, frozen = state.warp, self.rule, self.pool.frozen
-        plan = Plan(state.rows, state.width, deepest, index, target.vocab, warp, rule, family, frozen, self.lone)
+        plan = Plan(
+            state.rows,
+            state.width,
+            deepest,
+            index,
+            target.vocab,
+            state.warp,
+            self.rule,
+            family,
+            frozen=self.pool.frozen,
+            lone=self.lone and drafter is None,
+            drafter=drafter,
+            k=state.k,
+        )
         eager, expected = timed(lambda: eager_round(target, state, plan))
         captured = CapturedRound(plan, target.captured_pass(state.cache, plan.nodes, index), buffers(state, columns))
         captured.load(state)

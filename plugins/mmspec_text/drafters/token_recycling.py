@@ -14,6 +14,7 @@ tokens after 160 tokens of each of 16 held-out modules and after the two prompts
 temperature 0.8; the mean of the four (rank 0: 0.35, 0.15, 0.55, 0.33; rank 1: 0.08, 0.06, 0.13, 0.12).
 """
 
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Annotated, Any
@@ -23,6 +24,7 @@ from pydantic import Field
 from torch import Tensor
 
 from mmspec.core.drafters.static_tree import levels_of, likeliest_tree
+from mmspec.core.live import Live
 from mmspec.core.noise import DraftNoise
 from mmspec.core.protocols import Target
 from mmspec.core.state import State
@@ -60,6 +62,7 @@ class TokenRecycling:
         self.options = options
         self._rates: tuple[float, ...] = ()
         self._rows = torch.empty(0, options.width, dtype=torch.int32, device="cpu")
+        self._inside: list[tuple[Tensor, Tensor]] = []
 
     @property
     def matrix(self) -> Tensor:
@@ -86,15 +89,38 @@ class TokenRecycling:
 
     def propose(self, state: State, k: int, noise: DraftNoise) -> Draft:
         parents, ranks = self._tree(k)
-        units = state.root[:, None]
-        for above, rank in _level_tables(parents, ranks, units.device):
-            parent = units[:, above]  # in `units`, the root is node 0
-            successor = self._rows[parent.clamp(min=0), rank].long()
-            units = torch.cat([units, torch.where(parent >= 0, successor, -1)], 1)
-        units = units[:, 1:]
+        units = self._successors(state.root, _level_tables(parents, ranks, state.root.device))
         return Draft.tree(units.clamp(min=0), parents, valid=units >= 0)
 
     def observe(self, state: State, step: Step) -> None:
+        self._note(step)
+
+    @property
+    def captured_key(self) -> Hashable:
+        return self
+
+    def tree_inside(self, k: int) -> Sequence[int]:
+        parents, ranks = self._tree(k)
+        self._inside = _level_tables(parents, ranks, self._rows.device)
+        return parents
+
+    def propose_inside(self, live: Live, k: int) -> tuple[Tensor, Tensor]:
+        units = self._successors(live.root, self._inside)
+        return units, units >= 0
+
+    def observe_inside(self, live: Live, step: Step) -> None:
+        self._note(step)
+
+    def _successors(self, root: Tensor, levels: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
+        """The tree's units below `root [batch]`, `[batch, node]`; -1 where M knows no successor."""
+        units = root[:, None]
+        for above, rank in levels:
+            parent = units[:, above]  # in `units`, the root is node 0
+            successor = self._rows[parent.clamp(min=0), rank].long()
+            units = torch.cat([units, torch.where(parent >= 0, successor, -1)], 1)
+        return units[:, 1:]
+
+    def _note(self, step: Step) -> None:
         """Write the top of every scored node's scores into M; the last node of equal tokens counts."""
         logits = step.scores.logits
         if logits is None:
