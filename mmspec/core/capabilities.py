@@ -7,6 +7,7 @@ from collections.abc import Hashable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol, runtime_checkable
 
+import torch
 from torch import Tensor, nn
 
 from mmspec.core.live import Live
@@ -88,36 +89,49 @@ class SecondChoice(Protocol):
         ...
 
 
-@runtime_checkable
-class DraftsInside(Protocol):
-    """A drafter that a captured round can hold: drafts are functions of the rows and of tensors that it keeps.
+class InsideDrafts(Protocol):
+    """The part of a drafter that a captured round holds, with the drafter's memory in buffers of its own.
 
-    `propose_inside` and `observe_inside` have no host sync and no shape that depends on data; torch traces them.
+    In `propose` and `observe` there is no host sync and no shape that depends on data: torch traces them.
+
+    Attributes:
+        parents: The parents of the drafted nodes of every draft; -1: the root.
     """
 
-    @property
-    def captured_key(self) -> Hashable:
-        """What two drafters must share for one captured round to serve both; who remembers calls is its own key."""
+    parents: Sequence[int]
+
+    def load(self, drafter: Any) -> None:
+        """Copy a drafter's memory into the buffers; called when the round takes over a call."""
         ...
 
-    def tree_inside(self, k: int) -> Sequence[int]:
-        """The parents of the drafted nodes of every draft of budget `k`; -1: the root."""
+    def unload(self, drafter: Any) -> None:
+        """Copy the buffers into the drafter's memory; called when the round is done with the call."""
         ...
 
-    def propose_inside(self, live: Live, k: int) -> tuple[Tensor, Tensor]:
-        """`Drafter.propose` in a captured round.
-
-        Args:
-            live: The rows; `history` has all its columns.
-            k: Budget of every round of the call.
+    def propose(self, live: Live) -> tuple[Tensor, Tensor]:
+        """`Drafter.propose`, given the rows alone; their `history` has all its columns.
 
         Returns:
             Units `[batch, node]`, and which of them are proposed, `[batch, node]` bool.
         """
         ...
 
-    def observe_inside(self, live: Live, step: Step) -> None:
-        """`Drafter.observe` in a captured round; rows that are done have `step.count` 0."""
+    def observe(self, live: Live, step: Step) -> None:
+        """`Drafter.observe`; rows that are done have `step.count` 0."""
+        ...
+
+
+@runtime_checkable
+class DraftsInside(Protocol):
+    """A drafter whose drafts are functions of the rows and of tensors: a captured round can make them itself."""
+
+    @property
+    def captured_key(self) -> Hashable:
+        """What two drafters must share for one captured round to serve both."""
+        ...
+
+    def inside(self, k: int, device: torch.device) -> InsideDrafts:
+        """New buffers for a captured round, for drafts of budget `k`."""
         ...
 
 

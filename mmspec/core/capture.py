@@ -17,9 +17,10 @@ from mmspec.core.captured import CapturedRound, buffers
 from mmspec.core.live import bucket
 from mmspec.core.noise import Counting, Unread
 from mmspec.core.out_of_memory import out_of_memory
-from mmspec.core.plan import Plan
+from mmspec.core.plan import Drafts, Plan
+from mmspec.core.policies import Fixed, Policy
 from mmspec.core.processors import drafts_forbidden_by, is_elementwise
-from mmspec.core.proposal import Family, family_of
+from mmspec.core.proposal import family_of
 from mmspec.core.protocols import Drafter, Target
 from mmspec.core.rules.rule import Rule
 from mmspec.core.state import State
@@ -57,15 +58,16 @@ class Captures:
 
     Args:
         target: The decoder's target.
+        drafter: Its drafter, bound.
         rule: Its rule.
         compile: As in `Decoder`.
         one_shape: Whether all rounds of a call must have the same number of nodes. If not, rounds without a draft have
             one node where width costs time, which is on a CPU; only in float32 does the output not depend on it.
-        windows: Whether its drafts are windows, which get distributions after the first pass.
     """
 
-    def __init__(self, target: Target, rule: Rule, compile: Compile, *, one_shape: bool, windows: bool) -> None:
-        self.target, self.rule, self.compile, self.windows = target, rule, compile, windows
+    def __init__(self, target: Target, drafter: Drafter, rule: Rule, compile: Compile, *, one_shape: bool) -> None:
+        self.target, self.drafter, self.rule, self.compile = target, drafter, rule, compile
+        self.windows = "window" in drafter.offers
         self.lone = bool(compile) and not one_shape and _exact_on_cpu(target)
         self.pool = pool_of(target, rule)
         self._own_trees = False
@@ -84,58 +86,56 @@ class Captures:
             return None
         begun = captured is not None
         self._own_trees = self._own_trees or (captured is not None and not captured.holds(draft.index))
-        family = family_of(draft, self.rule, state.warp.sample, self.windows)
-        captured = self._begun(state, draft.index, family)
+        tree = None if self._own_trees else draft.index.padded(state.width).listed
+        captured = self._begun(state, Drafts(tree, family_of(draft, self.rule, state.warp.sample, self.windows)))
         if begun and captured is None:
             state.report.width = None  # compiled and eager rounds in one call: no plain decoding has these
         return captured
 
-    def round_with(self, state: State, drafter: Drafter, k: int) -> CapturedRound | None:
+    def drafting_round(self, state: State, policy: Policy) -> CapturedRound | None:
         """The captured round that drafts by itself, for a call that nobody watches; None: drafts come from outside.
 
         Args:
             state: The call, before its first round.
-            drafter: The call's drafter.
-            k: Budget of every round.
+            policy: The call's policy; its budget must be the same in all rounds.
         """
-        device, warp = state.emitted.device, state.warp
-        waits = device.type not in READ_AT_ONCE and self.compile is not None and state.fixed
-        inside = state.drafting and not self._outside and not self._refused and isinstance(drafter, DraftsInside)
-        if not (waits and inside) or drafts_forbidden_by(warp.processors):
+        device, warp, drafter = state.emitted.device, state.warp, self.drafter
+        if self.compile is None or not state.fixed or device.type in READ_AT_ONCE or self._refused or self._outside:
             return None
-        if warp.sample and self.rule.exactness == "invariant" and not isinstance(state.source, Unread):
+        if not (isinstance(policy, Fixed) and isinstance(drafter, DraftsInside) and state.drafting) or state.finished:
             return None
-        assert isinstance(drafter, DraftsInside)
-        state.k = k
-        tree = (-1, *(parent + 1 for parent in drafter.tree_inside(k)))
-        return self._begun(state, TreeIndex.static(tree, device), None, drafter)
+        by_position = warp.sample and self.rule.exactness == "invariant"
+        if self._refusal(state) or drafts_forbidden_by(warp.processors):
+            return None
+        if by_position and not isinstance(state.source, Unread):
+            return None  # such noise needs to know on the host how far rows are
+        k = min(policy.k, state.k)
+        inside = drafter.inside(k, device)
+        tree = TreeIndex.static((-1, *(parent + 1 for parent in inside.parents)), device).padded(state.width).listed
+        return self._begun(state, Drafts(tree, None, (type(drafter), drafter.captured_key, k), inside))
 
-    def _begun(
-        self, state: State, index: TreeIndex, family: Family | None, drafter: DraftsInside | None = None
-    ) -> CapturedRound | None:
+    def _begun(self, state: State, drafts: Drafts) -> CapturedRound | None:
         """A captured round with the call loaded; None, with a warning, if there can be none."""
-        state.captured = captured = self._loaded(state, index, family, drafter)
-        state.eager = captured is None and drafter is None
+        state.captured = captured = self._loaded(state, drafts)
+        state.eager = captured is None and drafts.inside is None
         state.report.compiled = captured is not None
         return captured
 
-    def _loaded(
-        self, state: State, index: TreeIndex, family: Family | None, drafter: DraftsInside | None
-    ) -> CapturedRound | None:
+    def _loaded(self, state: State, drafts: Drafts) -> CapturedRound | None:
         why = self._refusal(state)
         if why:
             warn(f"this call is not captured, and runs eagerly: {why}")
             return None
         before = copy(state.cache), state.history, state.pads, state.ends, state.live
         try:
-            captured = self._lent(state, index, family, drafter)
+            captured = self._lent(state, drafts)
         except Exception as error:
             if strict():
                 raise
             captured = None
             if out_of_memory(error):
                 self.pool.clear()
-            if drafter is None:
+            if drafts.inside is None:
                 self._refused = True
                 warn(f"rounds are not captured, and run eagerly: {_said(error)}")
             else:
@@ -155,46 +155,34 @@ class Captures:
             return f"{type(state.source).__name__} has no fresh numbers that are functions of tensors alone"
         return ""
 
-    def _lent(
-        self, state: State, index: TreeIndex, family: Family | None, drafter: DraftsInside | None
-    ) -> CapturedRound | None:
+    def _lent(self, state: State, drafts: Drafts) -> CapturedRound | None:
         """A captured round for this call alone; None if the eager loop is faster and that matters."""
         if not isinstance(self.target, Capturable) or self.target.vocab is None:
             raise ValueError(f"the pass of {type(self.target).__name__} cannot be captured")
-        tree = None if self._own_trees else index.padded(state.width).listed
         columns = bucket(state.prompt_length + state.limit + 1)
         self.pool.renew(self.target)
-        warp, own = _warp_key(state.warp), None if drafter is None else (type(drafter), drafter.captured_key)
-        call = (tree, family, own, self.lone, state.width, state.k, columns, len(state.ends), state.context, warp)
+        made, warp = (drafts.tree, drafts.family, drafts.key), _warp_key(state.warp)
+        call = (made, self.lone, state.width, state.k, columns, len(state.ends), state.context, warp)
         key = (type(self.target), type(self.rule), call, self.target.capture_key(state.cache))
-        return self.pool.lend(key, state, lambda: self._captured(state, tree, family, drafter, columns))
+        return self.pool.lend(key, state, lambda: self._captured(state, drafts, columns))
 
-    def _captured(
-        self,
-        state: State,
-        tree: tuple[int, ...] | None,
-        family: Family | None,
-        drafter: DraftsInside | None,
-        columns: int,
-    ) -> CapturedRound | None:
+    def _captured(self, state: State, drafts: Drafts, columns: int) -> CapturedRound | None:
         """A new captured round, loaded; None if the eager round is faster and that matters."""
         target = self.target
         assert isinstance(target, Capturable) and target.vocab is not None
-        index = None if tree is None else TreeIndex.static(tree, state.emitted.device)
-        deepest = min(state.width - 1, max(state.k, 1)) if index is None else index.deepest
+        index = None if drafts.tree is None else TreeIndex.static(drafts.tree, state.emitted.device)
         plan = Plan(
-            state.rows,
-            state.width,
-            deepest,
-            index,
-            target.vocab,
-            state.warp,
-            self.rule,
-            family,
+            rows=state.rows,
+            nodes=state.width,
+            deepest=min(state.width - 1, max(state.k, 1)) if index is None else index.deepest,
+            index=index,
+            vocab=target.vocab,
+            warp=state.warp,
+            rule=self.rule,
+            family=drafts.family,
             frozen=self.pool.frozen,
-            lone=self.lone and drafter is None,
-            drafter=drafter,
-            k=state.k,
+            lone=self.lone and drafts.inside is None,
+            drafts=drafts.inside,
         )
         eager, expected = timed(lambda: eager_round(target, state, plan))
         captured = CapturedRound(plan, target.captured_pass(state.cache, plan.nodes, index), buffers(state, columns))

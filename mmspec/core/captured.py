@@ -12,6 +12,7 @@ from functools import cached_property
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 from tqdm import tqdm
 
 from mmspec.core.capabilities import CapturedPass
@@ -186,17 +187,20 @@ class CapturedRound:
         live.root.copy_(after.root)
         live.done.copy_(after.done)
         live.nonfinite.copy_(after.nonfinite)
-        if plan.drafter is not None:
-            plan.drafter.observe_inside(live, step)
+        if plan.drafts is not None:
+            plan.drafts.observe(live, step)
         return step, drafted, accepted
 
     def _proposed(self) -> tuple[Tensor, Tensor]:
         """The drafted units, and which of them are proposed: `[batch, node - 1]` each."""
-        if self.plan.drafter is None:
+        plan, live = self.plan, self.live
+        if plan.drafts is None:
             return self.units, self.valid
-        units, valid = self.plan.drafter.propose_inside(self.live, self.plan.k)
-        known = (units >= 0) & (units < self.plan.vocab)
-        return torch.where(known, units, 0), valid & known
+        units, valid = plan.drafts.propose(live)
+        missing = plan.nodes - 1 - units.shape[1]
+        padding = live.root[:, None].expand(-1, missing)
+        known = valid & (units >= 0) & (units < plan.vocab)
+        return torch.cat([torch.where(known, units, 0), padding], 1), pad(known, (0, missing), value=False)
 
 
 @torch.inference_mode(False)

@@ -102,8 +102,7 @@ class Decoder:
         if isinstance(self.rule, TargetAware):
             self.rule.bind(self.target)
         self.one_width()  # refuses a shape that cannot be kept
-        windows = "window" in self.drafter.offers
-        self.captures = Captures(self.target, self.rule, self.compile, one_shape=shape is not None, windows=windows)
+        self.captures = Captures(self.target, self.drafter, self.rule, self.compile, one_shape=shape is not None)
 
     def one_width(self) -> int | None:
         """Nodes of every pass after the prefill; None if passes may have any number of nodes."""
@@ -197,11 +196,10 @@ class Decoder:
         """
         state = self.start(inputs, limit, **options)
         yield state
-        if not watched and not state.finished and isinstance(self.policy, Fixed):
-            captured = self.captures.round_with(state, self.drafter, min(self.policy.k, state.k))
-            if captured is not None:
-                yield from late_rounds(state, captured)
-                synced(state, self.target)
+        captured = None if watched else self.captures.drafting_round(state, self.policy)
+        if captured is not None:
+            yield from late_rounds(state, captured, self.drafter)
+            synced(state, self.target)
         while not state.finished:
             self.advance(state)
             yield state
@@ -218,7 +216,7 @@ class Decoder:
             **options: As in `start`.
         """
         for state in self.rounds(inputs, limit, watched=on_step is not None, **options):
-            if on_step:
+            if on_step is not None:
                 on_step(state)
         return Output(state.output(), state.report)
 

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from mmspec.core.captured import CapturedRound
+from mmspec.core.protocols import Drafter
 from mmspec.core.state import State
 
 
@@ -46,27 +47,33 @@ class Counts:
         return numbers
 
 
-def late_rounds(state: State, captured: CapturedRound) -> Iterator[State]:
+def late_rounds(state: State, captured: CapturedRound, drafter: Drafter) -> Iterator[State]:
     """Decode to the end: the state after every round, with the counts of the round before.
 
     Args:
         state: The call, which was loaded into `captured`.
         captured: A round that drafts by itself.
+        drafter: The call's drafter, whose memory the round borrows.
 
     Raises:
         ValueError: As `State.sync`, a round later.
     """
-    unread: Counts | None = None
-    while not state.finished:
-        with state.report.phase("verify"):
-            captured.launch(state)
-        with state.report.phase("rest"):
-            counts = Counts.of(state)
-            if unread is not None:
-                _count(state, captured)
-                state.arrived(unread.read())
-            unread = counts
-        yield state
+    drafts, unread = captured.plan.drafts, None
+    assert drafts is not None
+    drafts.load(drafter)
+    try:
+        while not state.finished:
+            with state.report.phase("verify"):
+                captured.launch(state)
+            with state.report.phase("rest"):
+                counts = Counts.of(state)
+                if unread is not None:
+                    _count(state, captured)
+                    state.arrived(unread.read())
+                unread = counts
+            yield state
+    finally:
+        drafts.unload(drafter)
 
 
 def _count(state: State, captured: CapturedRound) -> None:

@@ -1,14 +1,32 @@
-"""The static shape of a captured round."""
+"""The static shape of a captured round, and where its drafts come from."""
 
+from collections.abc import Hashable
 from dataclasses import dataclass, replace
 
 import torch
 
-from mmspec.core.capabilities import DraftsInside
+from mmspec.core.capabilities import InsideDrafts
 from mmspec.core.proposal import Family, Proposal
 from mmspec.core.rules.rule import Rule
 from mmspec.core.tree import TreeIndex
 from mmspec.core.warp import Warp
+
+
+@dataclass(frozen=True)
+class Drafts:
+    """The drafts that a captured round takes, or makes.
+
+    Attributes:
+        tree: The nodes' parents, the root first; None: every draft brings its own.
+        family: What drafted units are drawn from.
+        key: What tells one drafter inside of the round from another.
+        inside: New buffers for drafts that are made inside; None: they come from outside.
+    """
+
+    tree: tuple[int, ...] | None
+    family: Family | None
+    key: Hashable = None
+    inside: InsideDrafts | None = None
 
 
 @dataclass(frozen=True)
@@ -26,8 +44,7 @@ class Plan:
         family: What the drafted units were drawn from; None: there is no distribution, or nobody reads it.
         frozen: Whether the weights are baked in (`mmspec.core.frozen`).
         lone: Whether a round without a draft has one node.
-        drafter: Drafts inside the round; None: the draft comes from outside.
-        k: Budget of its drafts.
+        drafts: Makes the round's draft inside of it; None: the draft comes from outside.
     """
 
     rows: int
@@ -40,8 +57,7 @@ class Plan:
     family: Family | None = None
     frozen: bool = False
     lone: bool = False
-    drafter: DraftsInside | None = None
-    k: int = 0
+    drafts: InsideDrafts | None = None
 
     def buffers(self, device: torch.device) -> Proposal | None:
         """New buffers for what drafted units were drawn from."""

@@ -1,8 +1,9 @@
 """Plain decoding: a drafter that never drafts."""
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from mmspec.core.live import Live
@@ -37,12 +38,24 @@ class NoDraft:
     def captured_key(self) -> Hashable:
         return ()
 
-    def tree_inside(self, k: int) -> Sequence[int]:
-        return ()
+    def inside(self, k: int, device: torch.device) -> "NothingInside":
+        return NothingInside()
 
-    def propose_inside(self, live: Live, k: int) -> tuple[Tensor, Tensor]:
+
+class NothingInside:
+    """`NoDraft` inside a captured round."""
+
+    parents = ()
+
+    def load(self, drafter: Any) -> None:
+        """Do nothing: there is no memory."""
+
+    def unload(self, drafter: Any) -> None:
+        """Do nothing: there is no memory."""
+
+    def propose(self, live: Live) -> tuple[Tensor, Tensor]:
         nothing = live.root[:, None][:, :0]
         return nothing, nothing.bool()
 
-    def observe_inside(self, live: Live, step: Step) -> None:
-        pass
+    def observe(self, live: Live, step: Step) -> None:
+        """Do nothing: there is no memory."""

@@ -6,7 +6,7 @@ reaches the end of the text continues periodically, so that a loop is drafted in
 Drafts are point masses. Knobs: a larger `max_ngram` prefers longer agreement; a larger `min_ngram` drafts less often.
 """
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
@@ -61,7 +61,7 @@ class PromptLookup:
 
     def propose(self, state: State, k: int, noise: DraftNoise) -> Draft:
         seen = state.prompt_length + max(state.host_emitted)
-        units, found = self._copied(state.history[:, :seen], state.known - 1, state.pads, k)
+        units, found = _copied(self.options, state.history[:, :seen], state.known - 1, state.pads, k)
         return Draft.chain(units, valid=found)
 
     def observe(self, state: State, step: Step) -> None:
@@ -71,41 +71,63 @@ class PromptLookup:
     def captured_key(self) -> Hashable:
         return self.options
 
-    def tree_inside(self, k: int) -> Sequence[int]:
-        return range(-1, k - 1)
+    def inside(self, k: int, device: torch.device) -> "LookupInside":
+        return LookupInside(self.options, k)
 
-    def propose_inside(self, live: Live, k: int) -> tuple[Tensor, Tensor]:
-        return self._copied(live.history, live.known - 1, live.pads, k)
 
-    def observe_inside(self, live: Live, step: Step) -> None:
-        """Do nothing: drafts depend on the history alone."""
+class LookupInside:
+    """`PromptLookup` inside a captured round.
 
-    def _copied(self, history: Tensor, last: Tensor, pads: Tensor, k: int) -> tuple[Tensor, Tensor]:
-        """What followed the best match, `[batch, k]`, and whether there is one.
+    Args:
+        options: The lengths of n-grams.
+        k: Units of every draft.
+    """
 
-        Args:
-            history: `[batch, column]`; columns behind `last` may hold anything.
-            last: `[batch]`: the column of the root.
-            pads: `[batch]`: columns of padding.
-            k: Units to copy.
-        """
-        columns = history.shape[1]
-        matched = self._matched(history, last, pads)
-        order = torch.arange(columns, device=history.device)
-        best = (matched * columns + order).argmax(1)  # longest first, most recent among equals
-        found = matched.gather(1, best[:, None]) >= self.options.min_ngram
-        period = (last - best).clamp(min=1)[:, None]
-        source = best[:, None] + 1 + torch.arange(k, device=history.device) % period
-        return history.gather(1, source.clamp(max=columns - 1)), found.expand(-1, k)
+    def __init__(self, options: PromptLookupOptions, k: int) -> None:
+        self.options, self.k = options, k
+        self.parents = range(-1, k - 1)
 
-    def _matched(self, history: Tensor, last: Tensor, pads: Tensor) -> Tensor:
-        """How many units up to every position equal the end of the text: `[batch, column]` int64, 0 … max_ngram."""
-        order = torch.arange(history.shape[1], device=history.device)
-        run = (order < last[:, None]) & (order >= pads[:, None])
-        length = torch.zeros_like(history)
-        for back in range(self.options.max_ngram):
-            tail = history.gather(1, (last - back).clamp(min=0)[:, None])
-            shifted = torch.roll(history, back, 1)
-            run = run & (shifted == tail) & (order - back >= pads[:, None])
-            length += run
-        return length
+    def load(self, drafter: Any) -> None:
+        """Do nothing: the history is the memory."""
+
+    def unload(self, drafter: Any) -> None:
+        """Do nothing: the history is the memory."""
+
+    def propose(self, live: Live) -> tuple[Tensor, Tensor]:
+        return _copied(self.options, live.history, live.known - 1, live.pads, self.k)
+
+    def observe(self, live: Live, step: Step) -> None:
+        """Do nothing: the history is the memory."""
+
+
+def _copied(options: PromptLookupOptions, history: Tensor, last: Tensor, pads: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """What followed the best match, and whether there is one: `[batch, k]` each.
+
+    Args:
+        options: The lengths of n-grams.
+        history: `[batch, column]`; columns behind `last` may hold anything.
+        last: `[batch]`: the column of the root.
+        pads: `[batch]`: columns of padding.
+        k: Units to copy.
+    """
+    columns = history.shape[1]
+    matched = _matched(options.max_ngram, history, last, pads)
+    order = torch.arange(columns, device=history.device)
+    best = (matched * columns + order).argmax(1)  # longest first, most recent among equals
+    found = matched.gather(1, best[:, None]) >= options.min_ngram
+    period = (last - best).clamp(min=1)[:, None]
+    source = best[:, None] + 1 + torch.arange(k, device=history.device) % period
+    return history.gather(1, source.clamp(max=columns - 1)), found.expand(-1, k)
+
+
+def _matched(most: int, history: Tensor, last: Tensor, pads: Tensor) -> Tensor:
+    """How many units up to every position equal the end of the text: `[batch, column]` int64, 0 … `most`."""
+    order = torch.arange(history.shape[1], device=history.device)
+    run = (order < last[:, None]) & (order >= pads[:, None])
+    length = torch.zeros_like(history)
+    for back in range(most):
+        tail = history.gather(1, (last - back).clamp(min=0)[:, None])
+        shifted = torch.roll(history, back, 1)
+        run = run & (shifted == tail) & (order - back >= pads[:, None])
+        length += run
+    return length
