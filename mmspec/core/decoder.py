@@ -222,18 +222,19 @@ class Decoder:
 
     def _round(self, state: State, truth: Tensor | None, pending: Pending | None) -> int:
         """A round without its sync, captured or not: the depth of its draft."""
-        if pending is None:
+        if pending is None and truth is None and state.fixed and self.compile:
             proposed = self._drafted(state)
-            if truth is None and state.fixed and self.compile:
-                draft = Draft.empty(state.root) if proposed is None else proposed
-                captured = self.captures.round_for(state, draft)
-                if captured is not None:
-                    with state.report.phase("verify"):
-                        state.step = captured(state, draft)
-                    with state.report.phase("rest"):
-                        self._observe(state, state.step)
-                    return draft.index.deepest
+            draft = Draft.empty(state.root) if proposed is None else proposed
+            captured = self.captures.round_for(state, draft)
+            if captured is not None:
+                with state.report.phase("verify"):
+                    state.step = captured(state, draft)
+                with state.report.phase("rest"):
+                    self._observe(state, state.step)
+                return draft.index.deepest
             pending = scored(state, proposed, self.target)
+        elif pending is None:
+            pending = self.speculate(state)
         with state.report.phase("rest"):
             self.settle(state, pending, truth)
         return pending.draft.index.deepest
