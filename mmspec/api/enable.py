@@ -72,7 +72,7 @@ class Enabled:
     def width(self) -> int | None:
         """Nodes of every pass after the prefill; None: any number.
 
-        Under one shape the output equals to the bit that of `enable(model, "plain", shape=width)`.
+        Under one shape and `match` the output equals to the bit that of `enable(model, "plain", shape=width)`.
         """
         return self._decoder.one_width()
 
@@ -164,7 +164,8 @@ def enable(
             that is possible; what cannot be captured runs as without it, with a warning that says why. `auto`: where it
             is faster on this machine, measured in the first call of every shape. Compiled rounds have one shape; a text
             equals that of the compiled `plain` of its width to the bit, and that of rounds that are not compiled up to
-            near-ties. The first call of a shape compiles for seconds to minutes; the model keeps what was compiled.
+            near-ties; under a `lossless` rule it has plain's distribution, as without compiling, and one shape promises
+            no more. The first call of a shape compiles for seconds to minutes; the model keeps what was compiled.
         **options: Options of drafter, rule and policy.
 
     Returns:

@@ -10,8 +10,8 @@ from dataclasses import replace
 import torch
 
 from mmspec.core.capabilities import RunsModel
-from mmspec.core.captured import Plan
 from mmspec.core.noise import Round
+from mmspec.core.plan import Plan
 from mmspec.core.protocols import Target
 from mmspec.core.round import decided
 from mmspec.core.state import State
@@ -33,7 +33,9 @@ def eager_round(target: Target, state: State, plan: Plan) -> Scores:
     live = replace(state.live, done=torch.ones_like(state.done), history=state.history.clone())
     star = TreeIndex.static([-1] + [0] * (plan.nodes - 1), state.emitted.device)
     units = state.root[:, None].expand(-1, plan.nodes)
-    draft = Draft(units, plan.index or star, torch.ones_like(units, dtype=torch.bool))
+    buffers = plan.buffers(units.device)
+    drawn = None if buffers is None else buffers.distribution(units[:, 1:])
+    draft = Draft(units, plan.index or star, torch.ones_like(units, dtype=torch.bool), drawn)
     output = target.verify(state.cache, draft)
     scores = state.warp.elementwise(output, draft, state.history, state.emitted)
     _, step = decided(live, draft, scores, plan.rule, Round(state.source, state.emitted, state.host_emitted))

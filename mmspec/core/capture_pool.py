@@ -13,9 +13,9 @@ from typing import Any
 
 from mmspec.core.capabilities import RunsModel
 from mmspec.core.captured import CapturedRound
+from mmspec.core.frozen import freezable, numbers
 from mmspec.core.protocols import Target
-from mmspec.core.rules.match import Match
-from mmspec.core.rules.rule import Rule
+from mmspec.core.rules import Block, Match, RecursiveRejection, Rejection, Rule
 from mmspec.core.state import State
 
 NAME = "_mmspec_captured"
@@ -24,16 +24,20 @@ NAME = "_mmspec_captured"
 MOST = 16
 """Shapes whose rounds are kept."""
 
+STATELESS = (Match, Rejection, RecursiveRejection, Block)
+"""Rules without options: whose instance a round holds is all the same."""
+
 
 @dataclass
 class _Lent:
-    """A captured round, and whether a call has it."""
+    """A captured round, and the call that has it."""
 
     round: CapturedRound
-    busy: bool = True
+    call: weakref.ref[State]
 
-    def give_back(self) -> None:
-        self.busy = False
+    def free_for(self, state: State) -> bool:
+        """Whether a call can have the round: nobody else does. A call may have several, and go back to one of them."""
+        return self.call() is None or self.call() is state
 
 
 @dataclass
@@ -45,11 +49,33 @@ class _Shape:
 
 
 class Pool:
-    """Captured rounds by shape. A copy of it is empty, because rounds hold the buffers and weights of their model."""
+    """Captured rounds by shape. A copy of it is empty, because rounds hold the buffers and weights of their model.
+
+    Attributes:
+        frozen: Whether new rounds bake in the weights (`mmspec.core.frozen`).
+    """
 
     def __init__(self) -> None:
         self._shapes: dict[Hashable, _Shape] = {}
         self._lock = threading.Lock()
+        self._weights: Hashable = None
+        self.frozen = True
+
+    def renew(self, target: Target) -> None:
+        """Decide whether rounds bake in the weights; drop those that have earlier weights. Called when a call begins.
+
+        Weights that changed once are not baked in again, because compiling takes longer than most calls.
+        """
+        if not self.frozen:
+            return
+        if not isinstance(target, RunsModel) or not freezable(target.model):
+            self.frozen = False
+            return
+        weights = numbers(target.model)
+        if self._weights not in (None, weights):
+            self.frozen = False
+            self.clear()
+        self._weights = weights
 
     @property
     def rounds(self) -> list[CapturedRound]:
@@ -73,11 +99,11 @@ class Pool:
             shape = self._shapes[key] = self._shapes.pop(key, _Shape())  # the latest one
             while len(self._shapes) > MOST:
                 del self._shapes[next(iter(self._shapes))]
-            if shape.lent and all(lent.busy for lent in shape.lent):
+            if shape.lent and not any(lent.free_for(state) for lent in shape.lent):
                 gc.collect()  # calls that ended may be part of a cycle
-            free = next((lent for lent in shape.lent if not lent.busy), None)
+            free = next((lent for lent in shape.lent if lent.free_for(state)), None)
             if free is not None:
-                free.busy = True
+                free.call = weakref.ref(state)
         if shape.eager:
             return None
         if free is not None:
@@ -87,9 +113,8 @@ class Pool:
             captured = capture()
             if captured is None:
                 return None
-            shape.eager, free = False, _Lent(captured)
+            shape.eager, free = False, _Lent(captured, weakref.ref(state))
             shape.lent.append(free)
-        weakref.finalize(state, free.give_back)
         return free.round
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "Pool":
@@ -100,8 +125,8 @@ class Pool:
 
 
 def pool_of(target: Target, rule: Rule) -> Pool:
-    """The pool of a target's model; a new one if there is no model, or if the rule may have a state."""
-    if not isinstance(target, RunsModel) or type(rule) is not Match:
+    """The pool of a target's model; a new one if there is no model, or if the rule may have options."""
+    if not isinstance(target, RunsModel) or type(rule) not in STATELESS:
         return Pool()
     pool: Pool = vars(target.model).setdefault(NAME, Pool())
     return pool

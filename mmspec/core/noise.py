@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from enum import IntEnum
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -76,7 +76,8 @@ class SpreadNoise:
         return replace(self, noise=self.noise.substream(substream))
 
     def where(self, mask: Tensor, substream: Substream) -> Noise:
-        return self.noise.at(self.index).where(mask, substream)  # nodes of one address may want different substreams
+        each = self.noise.at(self.index)  # nodes of one address may want different substreams
+        return self.substream(substream) if isinstance(each, SpreadNoise) else each.where(mask, substream)
 
     def at(self, index: Tensor) -> "SpreadNoise":
         rows = max(len(self.index), len(index))
@@ -127,6 +128,25 @@ class Source(Protocol):
 
     def finish(self, steps: int) -> None:
         """End the call: leave torch's generator where `steps` steps of plain decoding would have left it."""
+        ...
+
+
+@runtime_checkable
+class Counting(Protocol):
+    """A source whose fresh numbers are functions of tensors alone, so that a captured round computes them itself."""
+
+    @property
+    def fresh_key(self) -> Tensor:
+        """`[batch, 2]` int64; `fresh` of this source is that of a `PhiloxSource` with this key."""
+        ...
+
+
+@runtime_checkable
+class Unread(Protocol):
+    """A source whose noise by position is a function of tensors alone, so that the host need not know the positions."""
+
+    def by_tensors(self, emitted: Tensor, deepest: int) -> Noise:
+        """`Source.by_position`, without the host's copy of `emitted`."""
         ...
 
 

@@ -52,13 +52,12 @@ def longest_draft(target: Target, k: int, limit: int | None = None) -> int:
     return min(bound for bound in bounds if bound is not None)
 
 
-def shape_to_compile(shape: Shape, target: Target, rule: Rule) -> Shape:
+def shape_to_compile(shape: Shape, target: Target) -> Shape:
     """The shape of calls whose rounds are to be compiled; `any`, with a warning, if they cannot have one shape.
 
     Args:
         shape: As in `Decoder`, checked.
         target: The target.
-        rule: The rule.
 
     Raises:
         ValueError: Any shape was asked for.
@@ -67,17 +66,13 @@ def shape_to_compile(shape: Shape, target: Target, rule: Rule) -> Shape:
         raise ValueError("compiled rounds have one shape: use shape='one' or a number of nodes, or leave compile out")
     if shape is not None:
         return shape
-    if not isinstance(target, OneShape):
-        trouble = f"{type(target).__name__} cannot run all passes with one number of nodes"
-    elif rule.exactness != "invariant":
-        trouble = f"the rule {type(rule).__name__} promises nothing of one shape"
-    else:
+    if isinstance(target, OneShape):
         return "one"
-    warn(f"rounds are not compiled: {trouble}")
+    warn(f"rounds are not compiled: {type(target).__name__} cannot run all passes with one number of nodes")
     return "any"
 
 
-def one_width(shape: Shape, target: Target, drafter: Drafter, rule: Rule, k: int) -> int | None:
+def one_width(shape: Shape, target: Target, drafter: Drafter, rule: Rule, k: int, compiled: bool) -> int | None:
     """Nodes of every pass, root and padding included; None if passes may have any number of nodes.
 
     Args:
@@ -86,6 +81,7 @@ def one_width(shape: Shape, target: Target, drafter: Drafter, rule: Rule, k: int
         drafter: The drafter, bound.
         rule: The rule.
         k: Budget of a round.
+        compiled: Whether the shape is that of rounds to be compiled, which need one, whatever the rule promises.
 
     Raises:
         ValueError: One shape was asked for, and target or rule cannot keep its promise, or drafts have more nodes.
@@ -95,7 +91,8 @@ def one_width(shape: Shape, target: Target, drafter: Drafter, rule: Rule, k: int
         return None
     if not isinstance(target, OneShape):
         raise ValueError(f"{type(target).__name__} cannot run all passes with one number of nodes; use shape='any'")
-    if not exact and rule.exactness != SYNTHETIC.exactness:  # a benchmark's rule promises nothing that could break
+    promises = rule.exactness != SYNTHETIC.exactness  # a benchmark's rule has no promise that could break
+    if promises and not (exact or compiled):
         raise ValueError(
             f"shape={shape!r} promises plain decoding's output, and under {type(rule).__name__} the output depends on "
             "the drafts; use the rule 'match', or shape='any'"

@@ -48,6 +48,11 @@ def uniform_of(words: Tensor) -> Tensor:
     return ((words.float() + 0.5) * 2.0**-32).clamp(max=1 - 2.0**-24)
 
 
+def _launches(device: torch.device) -> bool:
+    """Whether Triton's kernels draw; where torch traces, its compiler makes one of what it finds."""
+    return kernels.available(device) and not torch.compiler.is_compiling()
+
+
 @dataclass(frozen=True)
 class PhiloxNoise:
     """Counter-based noise at given addresses.
@@ -76,12 +81,12 @@ class PhiloxNoise:
         return replace(self, address=_picked(self.address, index), current=current)
 
     def exponential(self, size: int) -> Tensor:
-        if kernels.available(self.key.device):
+        if _launches(self.key.device):
             return self._in_one_launch(size, exponential=True)
         return -torch.log1p(-uniform_of(self._words(size)))
 
     def exponential_at(self, ids: Tensor) -> Tensor:
-        if kernels.available(self.key.device):
+        if _launches(self.key.device):
             from mmspec.core.kernels.random import exponentials_at
 
             return exponentials_at(ids, self.key, self.address, self.round, self.current)
@@ -98,7 +103,7 @@ class PhiloxNoise:
         return (radius * torch.cos(2 * torch.pi * pairs[..., 1])).reshape(*pairs.shape[:2], *unit)
 
     def _uniforms(self, count: int) -> Tensor:
-        if kernels.available(self.key.device):
+        if _launches(self.key.device):
             return self._in_one_launch(count, exponential=False)
         return uniform_of(self._words(count))
 
@@ -230,13 +235,20 @@ class PhiloxSource:
         words = philox((index, zero, zero + int(Substream.KEY), zero), (low, high))
         return cls(torch.stack(words[:2], -1))
 
+    @property
+    def fresh_key(self) -> Tensor:
+        return self.key
+
     def begin(self, host_emitted: Sequence[int]) -> None:
         """Does nothing: buffers need no notice."""
 
     def by_position(self, emitted: Tensor, host_emitted: Sequence[int], deepest: int) -> Noise:
-        address = emitted[:, None] + torch.arange(deepest + 1, device=emitted.device)
-        noise = PhiloxNoise(self.key, address, torch.zeros_like(emitted)[:, None])
+        noise = self.by_tensors(emitted, deepest)
         return BufferedNoise(noise, host_emitted, self._buffers) if emitted.device.type == "cpu" else noise
+
+    def by_tensors(self, emitted: Tensor, deepest: int) -> PhiloxNoise:
+        address = emitted[:, None] + torch.arange(deepest + 1, device=emitted.device)
+        return PhiloxNoise(self.key, address, torch.zeros_like(emitted)[:, None])
 
     def fresh(self, emitted: Tensor, first: int, count: int) -> PhiloxNoise:
         address = torch.arange(first, first + count, device=emitted.device)[None]

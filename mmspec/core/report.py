@@ -135,7 +135,11 @@ class Report:
 
     @property
     def shape(self) -> str:
-        """What equality with plain decoding holds for an invariant rule, in half precision, too."""
+        """What equality with plain decoding holds, in half precision, too."""
+        if self.exactness == "lossless":
+            return "with plain in distribution, not in units: these depend on the drafts"
+        if self.exactness != "invariant":
+            return "none with plain: the rule changes the distribution"
         if self.width is None:
             return "with plain up to near-ties, which passes of different widths round differently"
         return f"to the bit with {'compiled ' if self.compiled else ''}plain of width {self.width}"

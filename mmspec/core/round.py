@@ -11,6 +11,7 @@ from torch import Tensor
 
 from mmspec.core.live import Live
 from mmspec.core.noise import Noise, Round, SpreadNoise
+from mmspec.core.philox import PhiloxSource
 from mmspec.core.race_noise import RaceNoise
 from mmspec.core.rules.rule import Rule
 from mmspec.core.types import Draft, Scores, Step
@@ -55,18 +56,28 @@ class DrawnNoise(RaceNoise):
 
 @dataclass(frozen=True)
 class DrawnSource:
-    """A source of one round: numbers by position, `[batch, deepest + 1, size]`, that were drawn before it."""
+    """The source of a captured round: numbers by position, drawn before it, or fresh ones, computed inside of it.
 
-    numbers: Tensor
+    Attributes:
+        numbers: Exp(1) by position, `[batch, deepest + 1, size]`, for an invariant rule; else None.
+        key: `[batch, 2]` int64, the key of fresh numbers for all other rules; else None.
+    """
+
+    numbers: Tensor | None
+    key: Tensor | None
 
     def begin(self, host_emitted: Sequence[int]) -> None:
         """Does nothing: the numbers are those of one round."""
 
     def by_position(self, emitted: Tensor, host_emitted: Sequence[int], deepest: int) -> DrawnNoise:
+        if self.numbers is None:
+            raise ValueError("a captured round has noise by position under an invariant rule only, as 'match' is")
         return DrawnNoise(self.numbers[:, : deepest + 1])
 
     def fresh(self, emitted: Tensor, first: int, count: int) -> Noise:
-        raise ValueError("a captured round has noise by position only, which is that of the rule 'match'")
+        if self.key is None:
+            raise ValueError("a captured round under an invariant rule has noise by position only")
+        return PhiloxSource(self.key).fresh(emitted, first, count)
 
     def sheltered(self) -> AbstractContextManager[None]:
         return nullcontext()

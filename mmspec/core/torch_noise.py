@@ -86,6 +86,10 @@ class TorchSource:
     def fresh(self, emitted: Tensor, first: int, count: int) -> PhiloxNoise:
         return self._fresh.fresh(emitted, first, count)
 
+    @property
+    def fresh_key(self) -> Tensor:
+        return self._fresh.key
+
     def blocks(self, host_emitted: Sequence[int], deepest: int, size: int) -> Tensor:
         """`[batch, deepest + 1, size]`: row b's slice of the blocks `host_emitted[b] … host_emitted[b] + deepest`.
 

@@ -6,7 +6,7 @@ results without an error.
 """
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -60,11 +60,7 @@ def packed_attention(
     Raises:
         ValueError: An argument that would change the result is not supported.
     """
-    unknown = {name for name, value in kwargs.items() if value is not None and value is not False} - _IGNORED
-    if unknown or dropout or (attention_mask is None and query.shape[2] > 1):
-        raise ValueError(
-            f"tree attention of {type(module).__name__} cannot honour {sorted(unknown) or 'dropout or a missing mask'}"
-        )
+    refuse_unknown(module, kwargs, bool(dropout) or (attention_mask is None and query.shape[2] > 1))
     batch, heads, nodes, width = query.shape
     geometry, dtype = current.get(), query.dtype
     if geometry is not None and geometry.exact:
@@ -84,7 +80,8 @@ def packed_attention(
     if softcap is None and s_aux is None:
         out = F.scaled_dot_product_attention(packed, key, value, attn_mask=mask, scale=scaling)
     else:
-        out = _scored(packed, key, value, mask, scaling, softcap, _sinks(s_aux, key.shape[1], group, nodes))
+        sinks = None if s_aux is None else packed_sinks(s_aux, key.shape[1], nodes)
+        out = _scored(packed, key, value, mask, scaling, softcap, sinks)
     return out.reshape(batch, heads, nodes, -1).transpose(1, 2).contiguous().to(dtype), None
 
 
@@ -109,11 +106,27 @@ def _scored(
     return weights[..., : key.shape[2]] @ value
 
 
-def _sinks(s_aux: Tensor | None, key_heads: int, group: int, nodes: int) -> Tensor | None:
-    """The sink logit of every packed query: `[1, key heads, group · node, 1]`."""
-    if s_aux is None:
-        return None
-    return s_aux.reshape(1, key_heads, group, 1).repeat_interleave(nodes, 2)
+def packed_sinks(s_aux: Tensor, key_heads: int, nodes: int) -> Tensor:
+    """The sink logit `[heads]` of every packed query: `[1, key heads, group · node, 1]`."""
+    return s_aux.reshape(1, key_heads, -1, 1).repeat_interleave(nodes, 2)
+
+
+def refuse_unknown(module: torch.nn.Module, arguments: Mapping[str, Any], other: bool = False) -> None:
+    """Refuse arguments that would change the result.
+
+    Args:
+        module: The attention layer, for the message.
+        arguments: The arguments that an attention function does not name.
+        other: Whether there is dropout, or no mask where one is needed.
+
+    Raises:
+        ValueError: An argument's content is not in the mask.
+    """
+    unknown = {name for name, value in arguments.items() if value is not None and value is not False} - _IGNORED
+    if unknown or other:
+        raise ValueError(
+            f"tree attention of {type(module).__name__} cannot honour {sorted(unknown) or 'dropout or a missing mask'}"
+        )
 
 
 AttentionInterface.register(NAME, packed_attention)
@@ -130,10 +143,10 @@ def model_lock(model: torch.nn.Module) -> threading.RLock:
 
 
 @contextmanager
-def tree_attention(config: Any) -> Iterator[None]:
-    """Inside the block, the layers that read `config` attend through `packed_attention`."""
+def tree_attention(config: Any, name: str = NAME) -> Iterator[None]:
+    """Inside the block, the layers that read `config` attend through the function of that name, `packed_attention`."""
     before = config._attn_implementation_internal
-    config._attn_implementation_internal = NAME
+    config._attn_implementation_internal = name
     try:
         yield
     finally:

@@ -28,14 +28,12 @@ import torch
 from torch import Tensor, nn
 from torch.utils.weak import WeakIdKeyDictionary
 
-from mmspec.hosts.autocast import without_autocast
+from mmspec.core.frozen import MOST, checksum
 
 ROWS = 256
 """The most rows of a narrow pass, in which packed weights are considered."""
 SMALLEST = 2**14
 """The fewest weights of a layer that is packed."""
-MOST = 2**31
-"""The most bytes of packed copies of one model."""
 PATIENCE = 4
 """Passes before packed weights are tried: packing costs about as much as it saves in twice as many passes."""
 TRIALS = 3
@@ -98,7 +96,7 @@ class Kernel:
         packed: Packed | None = _packed.get(weight)
         if packed is None or not packed.matches(weight):
             copy = torch.ops.mkldnn._reorder_linear_weight(weight.detach(), None)
-            packed = _packed[weight] = Packed(weight._version, weight.data_ptr(), _checksum(weight), copy)
+            packed = _packed[weight] = Packed(weight._version, weight.data_ptr(), checksum(weight), copy)
         self.weight, self.packed = weight, ref(packed)
         return packed
 
@@ -211,7 +209,7 @@ def renew(kernels: Sequence[Kernel]) -> None:
     for kernel in kernels:
         weight = kernel.layer.weight
         packed: Packed | None = _packed.get(weight)
-        if packed is not None and not torch.equal(packed.checksum, _checksum(weight)):
+        if packed is not None and not torch.equal(packed.checksum, checksum(weight)):
             del _packed[weight]
         if kernel.packed is not None and (weight not in _packed or packed is not kernel.packed()):
             kernel.weight = kernel.packed = None
@@ -221,13 +219,6 @@ def forget(weights: Iterable[Tensor]) -> None:
     """Free the packed copies of weights; a later pass packs them again if it needs them."""
     for weight in weights:
         _packed.pop(weight, None)
-
-
-def _checksum(weight: Tensor) -> Tensor:
-    """A checksum `[out]` of a weight's numbers, for the price of reading them once."""
-    along = torch.linspace(1, 2, weight.shape[1], dtype=weight.dtype, device=weight.device)
-    with without_autocast(weight.device):  # a call may begin inside autocast
-        return weight.detach() @ along
 
 
 def laid_out(model: nn.Module) -> int:

@@ -74,8 +74,7 @@ class PassGeometry:
         place = torch.arange(self.visible, device=self.length.device)[None]
         if not self.ring:
             return place
-        last = self.length[:, None] + self.depth.shape[1] - 1
-        return last - (last - place) % self.ring  # the latest slot at a place; below 0 if there was none
+        return latest_slot(place, self.length[:, None] + self.depth.shape[1] - 1, self.ring)
 
     @once
     def _committed(self) -> Tensor:
@@ -127,6 +126,11 @@ class PassGeometry:
                 return result
         self._repeated.append((mask, group, mask.repeat(1, 1, group, 1)))
         return self._repeated[-1][2]
+
+
+def latest_slot(place: Tensor, last: Tensor, ring: int) -> Tensor:
+    """The latest slot up to `last` that lies at a place of a ring; below 0 if there was none."""
+    return last - (last - place) % ring
 
 
 current: Traceable[PassGeometry] = Traceable("mmspec_pass")

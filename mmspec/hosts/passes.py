@@ -22,7 +22,7 @@ from mmspec.hosts.attention import model_lock, tree_attention
 from mmspec.hosts.dispatch import Sites, dispatched, running, sites
 from mmspec.hosts.experts import Experts
 from mmspec.hosts.linear import Kernels, kernels, narrow
-from mmspec.hosts.masks import PassGeometry, current
+from mmspec.hosts.masks import NAME, PassGeometry, current
 from mmspec.hosts.slot_cache import SlotCache
 from mmspec.hosts.tree_op import Branches
 
@@ -130,9 +130,13 @@ class Passes:
         return arguments
 
     @contextmanager
-    def ready(self) -> Iterator[None]:
-        """Inside the block `forward` runs: the model attends through our attention, its operations through ours."""
-        ours = tree_attention(self.anatomy.config) if self.manner == "interface" else nullcontext()
+    def ready(self, attention: str = NAME) -> Iterator[None]:
+        """Inside the block `forward` runs: the model attends through our attention, its operations through ours.
+
+        Args:
+            attention: The name of the attention function, for models that take theirs from the interface.
+        """
+        ours = tree_attention(self.anatomy.config, attention) if self.manner == "interface" else nullcontext()
         with model_lock(self.anatomy.model), ours, dispatched(self.sites):
             yield
 

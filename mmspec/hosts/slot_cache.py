@@ -21,7 +21,7 @@ from transformers.cache_utils import (
     LinearAttentionCacheLayerMixin,
 )
 
-from mmspec.core import kernels
+from mmspec.hosts.accepted_path import move_accepted
 from mmspec.hosts.recurrent import RecurrentLayer
 from mmspec.hosts.slot_layer import BLOCK, RingLayer, SlotLayer, in_blocks
 from mmspec.hosts.tree_op import Branches, KeptNodes, TreeOp
@@ -179,13 +179,8 @@ class SlotCache(Cache):
     def keep(self, path: Tensor, count: Tensor) -> None:
         """`commit` without the lengths."""
         # The accepted nodes of a chain are in the right slots already.
-        if self.scratch and path.shape[1] and not moved_at_once(self.owning, self.length, path, count):
-            order = torch.arange(1, path.shape[1] + 1, device=path.device)
-            destination = self.length[:, None] + order
-            kept = order < count[:, None]
-            source = torch.where(kept, self.length[:, None] + path.clamp(min=0), destination)
-            for layer in self.owning:
-                layer.write(destination, *layer.read(source))
+        if self.scratch and path.shape[1]:
+            move_accepted(self.owning, self.length, path, count)
         self.commit_states(KeptNodes.along(path, count))
 
     def synced(self, emitted: Sequence[int]) -> None:
@@ -242,19 +237,3 @@ class SlotCache(Cache):
     @property
     def is_linear(self) -> list[bool]:
         return [isinstance(layer, RecurrentLayer) for layer in self.layers]
-
-
-def moved_at_once(layers: Sequence[SlotLayer], length: Tensor, path: Tensor, count: Tensor) -> bool:
-    """Move the accepted path of all layers to the front in one launch, where a kernel can; whether it did.
-
-    Not inside traced code, which would not know what the kernel writes.
-    """
-    states = [states for layer in layers for states in (layer.keys, layer.values)]
-    if not kernels.available(path.device) or any(each.device != path.device for each in states):
-        return False
-    if not states or torch.compiler.is_compiling():
-        return False
-    from mmspec.core.kernels.commit import move_accepted
-
-    move_accepted(states, length, path, count)
-    return True

@@ -24,28 +24,16 @@ from mmspec.hosts.captured_pass import CapturedTransformersPass
 from mmspec.hosts.devices import half_on_gpu
 from mmspec.hosts.export import export, refuse_cache
 from mmspec.hosts.features import Reading, checked_boundaries, count_layers
+from mmspec.hosts.lengths import refuse_length
 from mmspec.hosts.linear import renew
 from mmspec.hosts.offers import ATTENTION, RECURRENT
+from mmspec.hosts.one_shape_limits import warn_of_limits
 from mmspec.hosts.passes import Passes, cache_name
 from mmspec.hosts.self_check import checked, compare_calls
 from mmspec.hosts.slot_cache import SlotCache
-from mmspec.hosts.slot_layer import BLOCK
 from mmspec.hosts.stock_generate import StockGenerate
 from mmspec.hosts.train_mode import refuse_training
 from mmspec.hosts.tree_op import TreeOp
-from mmspec.registry.warn import warn
-
-EXPERTS = (
-    "expert layers may round by how many units an expert gets: one shape is no promise to the bit here (measured, in "
-    "bfloat16 on a CPU: 396 of 396 texts of 33 such architectures kept it)"
-)
-"""The warning of a call with one shape whose model has expert layers."""
-STATES = (
-    "on this device the states of recurrent layers are float32, which round by how many units a round keeps: one shape "
-    "is no promise to the bit here (measured with such states, in bfloat16 on a CPU: 191 of 210 texts of the shipped "
-    "hybrid kept it)"
-)
-"""The warning of a call with one shape whose model has recurrent layers, where float64 is not affordable."""
 
 
 @dataclass
@@ -128,10 +116,7 @@ class TransformersTarget:
 
     def start_fixed(self, inputs: Any, limit: int, width: int) -> Prefill:
         prefill = self._begin(inputs, limit, width, fixed=True)
-        if self.anatomy.has_experts and not prefill.cache.passes.experts.batched(len(prefill.prompt) * width):
-            warn(EXPERTS)
-        if self.anatomy.ops and not prefill.cache.slots.exact:
-            warn(STATES)
+        warn_of_limits(prefill.cache.passes, prefill.cache.slots, len(prefill.prompt) * width)
         return prefill
 
     @property
@@ -284,19 +269,5 @@ class TransformersTarget:
         return rings.rings(self.anatomy.layers(), given, min(prefill.CHUNK, fed), width)
 
     def _refuse_length(self, longest: int, limit: int, width: int) -> None:
-        if self.drafting:  # beyond its context a draft model drafts nothing; the call itself is possible
-            return
-        if self.context is not None and longest > self.context:
-            raise ValueError(f"the prompt has {longest} tokens and the model's context is {self.context}; shorten it")
-        if self.context is not None and self.anatomy.position_table and longest + limit - 1 > self.context:
-            warn(
-                f"{longest} tokens of prompt and {limit} new ones do not fit the model's table of {self.context} "
-                "positions; where transformers fails, text goes on at the last position: ask for fewer tokens"
-            )
-        reach, slots = self.anatomy.reach, -(-(longest + limit + width) // BLOCK) * BLOCK
-        if reach is not None and (slots if self.anatomy.reach_in_slots else longest + limit) > reach:
-            raise ValueError(
-                f"{longest} tokens of prompt and {limit} new ones go beyond position {reach}, and "
-                f"{self.anatomy.reach_reason}: drafts could not be verified exactly; ask for fewer tokens, or "
-                "disable() first"
-            )
+        if not self.drafting:  # beyond its context a draft model drafts nothing; the call itself is possible
+            refuse_length(self.anatomy, self.context, longest, limit, width)

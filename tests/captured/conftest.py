@@ -45,8 +45,11 @@ def lockstep(eager: Decoder, captured: Decoder, inputs: Any, limit: int, **optio
             assert torch.equal(one.step.count, other.step.count)
             assert torch.equal(one.step.verdict.length, other.step.verdict.length)
             nodes = one.step.draft.nodes
-            assert torch.equal(one.step.draft.valid, other.step.draft.valid[:, :nodes])
+            valid = one.step.draft.valid
+            assert torch.equal(valid, other.step.draft.valid[:, :nodes])
+            assert torch.equal(one.step.draft.units[valid], other.step.draft.units[:, :nodes][valid])
         rounds += 1
     assert one.report.accepted == other.report.accepted and one.report.drafted == other.report.drafted
+    assert str(one.report.bias) == str(other.report.bias), "to the digits that reports print"
     assert one.report.emitted == other.report.emitted and other.captured is not None
     return rounds

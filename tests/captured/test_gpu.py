@@ -1,5 +1,6 @@
 """Captured rounds on CUDA: one graph a plan, equal to the eager loop, whatever the lengths and however rows end."""
 
+import copy
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from mmspec.api.build import decoder_for
 from mmspec.core.capture_pool import NAME
 from mmspec.core.decoder import Decoder
 from mmspec.core.warp import Warp
-from mmspec.testing.tiny_models import SIZES, random_model
+from mmspec.testing.tiny_models import SIZES, noisy, random_model
 
 pytestmark = pytest.mark.gpu
 METHODS: dict[str, dict[str, Any]] = {
@@ -79,3 +80,36 @@ def test_a_thousand_rounds_of_one_graph(model: Any, inductor: None) -> None:
         if seed % 10 == 0:
             assert equal(found, plain.generate(prompts(), 40 - seed % 9, seed=seed))
     assert rounds >= 1000 and len(decoder.captures.pool.rounds) == 1
+
+
+@pytest.mark.parametrize(("method", "how"), [("draft-model", {"rule": "rejection"}), ("rsd", {})])
+def test_rules_that_draw_fresh_numbers(model: Any, inductor: None, method: str, how: dict[str, Any]) -> None:
+    """Graphs compute the numbers from key and position: a call repeats itself, and another seed gives another text."""
+    vars(model).pop(NAME, None)
+    drafter = noisy(copy.deepcopy(model).cpu(), 0.3).cuda()
+    decoder = decoder_for(model, method, drafter=drafter, k=3, compile=True, **how)
+    found = [decoder.generate(prompts(), 48, seed=seed, warp=Warp.sampling(0.9)) for seed in (1, 2, 1)]
+    assert all(output.report.compiled for output in found) and len(decoder.captures.pool.rounds) == 1
+    assert equal(found[0], found[2]) and not equal(found[0], found[1])
+
+
+@pytest.mark.parametrize("method", ["prompt-lookup", "token-recycling"])
+def test_reading_late_changes_nothing(model: Any, inductor: None, method: str) -> None:
+    """The round that drafts by itself, against the same rounds with their drafts from outside, read at once."""
+    late, watched = (pair(model, method)[0] for _ in range(2))
+    for seed in range(4):
+        call: dict[str, Any] = {"seed": seed, "warp": Warp.sampling(0.9), "ends": [7]}
+        found = late.generate(prompts(), 48, **call)
+        expected = watched.generate(prompts(), 48, **call, on_step=lambda state: None)
+        assert equal(found, expected)
+        assert found.report.rounds == expected.report.rounds and found.report.sizes == expected.report.sizes
+        assert found.report.drafted == expected.report.drafted and found.report.accepted == expected.report.accepted
+
+
+def test_a_memory_outlives_its_binding(model: Any, inductor: None) -> None:
+    """A drafter that is bound again has new memory; a graph that was recorded before must not read the old one."""
+    decoder = pair(model, "token-recycling")[0]
+    expected = decoder.generate(prompts(), 48, seed=1)
+    for _ in range(3):
+        decoder.drafter.bind(decoder.target)
+        assert equal(decoder.generate(prompts(), 48, seed=1), expected)

@@ -6,8 +6,9 @@ import pytest
 import torch
 from scipy.stats import expon, kstest, norm
 
-from mmspec.core.noise import DraftNoise, Round, Substream
+from mmspec.core.noise import Counting, DraftNoise, Round, Substream
 from mmspec.core.philox import PhiloxNoise, PhiloxSource, philox, uniform_of
+from mmspec.core.torch_noise import TorchSource
 from mmspec.core.tree import TreeIndex
 
 # Random123's kat_vectors, philox4x32 10: counter, key, result.
@@ -152,3 +153,14 @@ def test_noise_is_made_once_for_many_positions(monkeypatch):
     assert made == [11]
     source.by_position(torch.zeros(2, dtype=torch.int64), [0, 0], 0).exponential(2**20)
     assert source._buffers.keys() == {11}, "a large vocabulary is not kept"
+
+
+@pytest.mark.parametrize(
+    "source", [PhiloxSource.seeded(5, 3), TorchSource(torch.Generator().manual_seed(5), 3, torch.device("cpu"))]
+)
+def test_fresh_numbers_follow_from_the_key(source):
+    """Captured rounds compute them from it."""
+    emitted = torch.tensor([0, 4, 9])
+    assert isinstance(source, Counting)
+    one, other = (each.fresh(emitted, 1, 4) for each in (source, PhiloxSource(source.fresh_key)))
+    assert torch.equal(one.exponential(5), other.exponential(5)) and torch.equal(one.uniform(), other.uniform())

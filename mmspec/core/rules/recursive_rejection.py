@@ -45,14 +45,15 @@ class RecursiveRejection:
         if fused is not None:  # the same in one launch
             return fused
         assert isinstance(distribution, Categorical)
-        coin, on_cpu = noise.substream(Substream.COIN).uniform(), draft.units.device.type == "cpu"
+        coin = noise.substream(Substream.COIN).uniform()
+        readable = draft.units.device.type == "cpu" and not torch.compiler.is_compiling()
         index, size, (first, sibling) = draft.index, distribution.size, _tables(draft)
         coin[:, 0] = torch.inf  # node 0 is nobody's child: it stands for "no child is left", and is not kept
         here = torch.zeros_like(draft.units[:, :1])  # [batch, 1]: the node that the walk has reached
         child = first[:, :1]  # the next one to try there
         rest = dense_at(distribution, draft.units, size, slice(0, 1))  # [batch, 1, vocab]: r there
         for _ in range(_longest_walk(index)):
-            if on_cpu and not child.any():  # on a GPU this would be a host sync
+            if readable and not child.any():  # elsewhere this would be a host sync, or a shape that depends on data
                 break
             x = draft.units.gather(1, child)
             q = dense(draft.distribution.take((child - 1).clamp(min=0)), x, size)
@@ -93,14 +94,18 @@ def _tables(draft: Draft) -> tuple[Tensor, Tensor]:
 
 def _longest_walk(index: TreeIndex) -> int:
     """Most children that a walk can try; for trees of a row's own, whose shape is on the device, a bound."""
-    return index.nodes - 1 if index.listed is None else _longest(index.listed)
+    if index.listed is None:
+        return index.nodes - 1
+    return _counted(index.listed) if torch.compiler.is_compiling() else _longest(index.listed)
 
 
-@lru_cache(maxsize=256)
-def _longest(parents: tuple[int, ...]) -> int:
+def _counted(parents: tuple[int, ...]) -> int:
     """To a node and past all of its children: the earlier siblings of every node on the way are tried, too."""
     children, walk = [0] * len(parents), [0] * len(parents)  # walk: children tried when the node is reached
     for node, parent in enumerate(parents[1:], 1):
         children[parent] += 1
         walk[node] = walk[parent] + children[parent]
     return max(reached + left for reached, left in zip(walk, children, strict=True))
+
+
+_longest = lru_cache(maxsize=256)(_counted)

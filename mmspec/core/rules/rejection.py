@@ -43,7 +43,8 @@ class Rejection:
         if not last or draft.distribution is None:
             return distribution.draw(noise)
         follows = draft.valid[:, 1:]  # an invalid child is no proposal: its parent draws freely
-        if not isinstance(distribution, CouplesAtOnce | Categorical):
+        # The class comes first: torch cannot trace whether an object has a protocol's members.
+        if not isinstance(distribution, Categorical | CouplesAtOnce):
             nodes = torch.arange(last, device=draft.units.device)[None]
             coupled = couple(distribution.take(nodes), draft.distribution, draft.drafted, noise.at(nodes))
             free = distribution.draw(noise)
@@ -51,9 +52,10 @@ class Rejection:
         proposal, follows = drawn_part(draft.distribution, follows)
         if proposal is None:
             return distribution.draw(noise)
-        if isinstance(distribution, CouplesAtOnce):
+        if not isinstance(distribution, Categorical):
             return distribution.draw_coupled(proposal, draft.drafted, follows, noise)
-        drawn, order = list[Tensor](), torch.arange(draft.nodes, device=draft.units.device)[None]
+        drawn: list[Tensor] = []
+        order = torch.arange(draft.nodes, device=draft.units.device)[None]
         for part in parts(len(draft.units), last, distribution.size):
             at, x = order[:, part], draft.drafted[:, part]
             drawn.append(distribution.take(at).couple(proposal.take(at), x, noise.at(at), follows[:, part]))

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from mmspec.core.capabilities import CapturedPass
+from mmspec.core.capabilities import CapturedPass, SecondChoice
 from mmspec.core.types import Draft, TargetOutput
 from mmspec.hosts.buffer_cache import BufferCache
 from mmspec.kits.pictures.halves import Halves
@@ -25,8 +25,14 @@ class CapturedHalves:
     def __init__(self, inner: CapturedPass, halves: Halves) -> None:
         self.inner, self.halves = inner, halves
 
+    def lone(self) -> "CapturedHalves":
+        return CapturedHalves(self.inner.lone(), self.halves)
+
     def load(self, cache: Halves) -> None:
         self.inner.load(cache)
+
+    def fall_back(self) -> str:
+        return self.inner.fall_back() if isinstance(self.inner, SecondChoice) else ""
 
     def ready(self) -> AbstractContextManager[None]:
         return self.inner.ready()
@@ -57,6 +63,9 @@ class CapturedRaster:
 
     def __init__(self, raster: Raster, slots: BufferCache) -> None:
         self.raster, self.slots = raster, slots
+
+    def lone(self) -> "CapturedRaster":
+        return self
 
     def load(self, cache: Any) -> None:
         self.slots.load(cache.slots)

@@ -15,6 +15,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from transformers.cache_utils import DynamicLayer
 
+from mmspec.core.compiling import FROZEN, freezing
+from mmspec.core.frozen import freezable
 from mmspec.kits.pictures.conditions import Condition
 from mmspec.kits.pictures.models.blocks import visible
 from mmspec.kits.pictures.raster import embedded
@@ -49,15 +51,19 @@ def step(model: LlamaGenTransformer, x: Tensor, position: Tensor, seen: Tensor |
 
 @cache
 def compiled_step() -> Step:
-    """The step, compiled once for all calls; only a static cache keeps its shape."""
+    """The step, compiled once for all calls with the options of our own rounds; only a static cache keeps its shape."""
 
     def one(model: LlamaGenTransformer, x: Tensor, position: Tensor, seen: Tensor | None, layers: Any) -> Tensor:
         return step(model, x, position, seen, [StaticLayer(*parts, position[0]) for parts in layers])
 
-    compiled: Any = torch.compile(one, dynamic=False)
-    return lambda model, x, position, seen, layers: compiled(
-        model, x, position, seen, [(layer.keys, layer.values) for layer in layers]
-    )
+    compiled: Any = torch.compile(one, dynamic=False, options=FROZEN)
+
+    def run(model: LlamaGenTransformer, x: Tensor, position: Tensor, seen: Tensor | None, layers: Any) -> Tensor:
+        with freezing(freezable(model)):
+            scores: Tensor = compiled(model, x, position, seen, [(layer.keys, layer.values) for layer in layers])
+        return scores
+
+    return run
 
 
 @torch.inference_mode()

@@ -13,7 +13,7 @@ from mmspec.kits.pictures.bench.judge import notes
 from mmspec.kits.pictures.bench.options import tried, windowed
 from mmspec.kits.pictures.bench.subject import Setting
 from mmspec.kits.pictures.conditions import Condition
-from mmspec.report.result import Limits, Row
+from mmspec.report.result import PLAIN, Limits, Row
 from mmspec_image.bench.loops import loops
 from mmspec_image.models.llamagen import LlamaGenTransformer
 from mmspec_image.targets.llamagen import LlamaGenTarget
@@ -21,6 +21,8 @@ from mmspec_image.targets.llamagen import LlamaGenTarget
 WINDOWS = (4, 8, 12, 16, 24, 32, 64)
 ONE_SHAPE_WINDOWS = (8, 16, 32)
 """The windows at which pictures are compared with plain decoding of the same width."""
+COMPILED = (24, 32)
+"""The windows, beside the one that the methods share, at which rounds are compiled, too."""
 SWEPT = "gs-sjd"
 """The method that is tried at every window; the others share one window, so that they compare."""
 NARROW = 4
@@ -48,7 +50,12 @@ class CodeSubject:
         return PictureSampler(self.model, setting.warp)
 
     def tried(self, chosen: Sequence[str], window: int, whole: bool) -> dict[str, dict[str, Any]]:
-        return tried(chosen, window, SWEPT if whole else None, WINDOWS)
+        options = tried(chosen, window, SWEPT if whole else None, WINDOWS)
+        if not whole or SWEPT not in options:
+            return options
+        swept = {name: options[name] for name in (SWEPT, *(windowed(SWEPT, k) for k in COMPILED)) if name in options}
+        compiled = {PLAIN: {"method": PLAIN}, **swept}
+        return options | {f"compiled {name}": {**its, "compile": True} for name, its in compiled.items()}
 
     def others(self, setting: Setting, plain: OwnMethod, window: int) -> dict[str, Other]:
         """An oracle, where the whole is tried, and plain loops."""

@@ -125,7 +125,8 @@ def _by_point(rule: Relaxation, offer: Offer, groups: Groups, free: Tensor, nois
 def _measured(rule: Relaxation, verdict: Verdict, offer: Offer, valid: Tensor) -> Verdict:
     """The verdict with the bias at nodes on the accepted path that have a drafted child; 0 elsewhere."""
     seen = nodes = valid.shape[1]
-    if valid.device.type == "cpu":  # there a host read is free; elsewhere shapes stay fixed
+    # There a host read is free; elsewhere, and while torch traces, shapes stay fixed.
+    if valid.device.type == "cpu" and not torch.compiler.is_compiling():
         seen = min(nodes, int(verdict.length.max()) + 1)
     p, q, x = offer.p[:, :seen], offer.q[:, :seen], offer.x[:, :seen, None]
     there = valid[:, :seen] & (torch.arange(seen, device=x.device) <= verdict.length[:, None])

@@ -16,6 +16,7 @@ METHODS: Mapping[str, Mapping[str, Any]] = {
     "stree": _STREE,
     f"stree (tree of {SAME})": {**_STREE, "nodes": SAME},
     f"stree (chain of {SAME})": {**_STREE, "nodes": SAME, "form": "chain"},
+    f"compiled stree (chain of {SAME})": {**_STREE, "method": "stree", "nodes": SAME, "form": "chain", "compile": True},
 }
 ONE_SHAPE: Mapping[str, Mapping[str, Any]] = {
     "stree": {"drafter": DRAFTER, "k": LEVELS, "nodes": SAME},

@@ -31,7 +31,15 @@ METHODS: Mapping[str, Mapping[str, Any]] = {
     "cascade": {"k": 6, "budget": 128},
     "auto": {},
     "compiled plain": {"method": PLAIN, "compile": True},
-    "compiled prompt-lookup": {"method": "prompt-lookup", "k": 7, "compile": True},
+    "compiled prompt-lookup": {"method": "prompt-lookup", "k": 5, "compile": True},
+    "compiled draft-tree": {
+        "method": "draft-tree",
+        "k": 3,
+        "drafter": DRAFTER,
+        "width": 3,
+        "nodes": 7,
+        "compile": True,
+    },
 }
 """Methods with options that are fast on two cores; a method that is not listed runs with its defaults."""
 BATCHED = ("prompt-lookup", "suffix", "auto")

@@ -1,0 +1,128 @@
+"""Compiled rounds that bake in the weights: which models, and what happens when weights change."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import LlamaConfig
+
+from mmspec.api.build import decoder_for
+from mmspec.core import frozen
+from mmspec.core.capture_pool import NAME, Pool
+from mmspec.core.decoder import Decoder
+from mmspec.core.warp import Warp
+from mmspec.hosts.captured_pass import CapturedTransformersPass
+from mmspec.testing.tiny_models import SIZES, random_model
+
+CONFIG = LlamaConfig(**{**SIZES, "vocab_size": 61, "hidden_size": 32, "num_attention_heads": 4})
+
+
+@pytest.fixture
+def model() -> Any:
+    return random_model(CONFIG, gain=4.0)
+
+
+def prompt() -> Tensor:
+    return torch.randint(2, 61, (1, 5), generator=torch.Generator().manual_seed(1)).repeat(1, 4)
+
+
+def pool(model: Any) -> Pool:
+    found: Pool = vars(model)[NAME]
+    return found
+
+
+def text(decoder: Decoder, **options: Any) -> list[int]:
+    output = decoder.generate(prompt(), 16, seed=3, **options)
+    assert output.report.compiled == (decoder.compile is True)
+    return [int(unit) for unit in output.units[0]]
+
+
+def test_which_models_are_frozen(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert frozen.freezable(model)
+    assert not frozen.freezable(random_model(CONFIG).to(torch.bfloat16))
+    monkeypatch.setattr(frozen, "MOST", sum(weight.nbytes for weight in model.parameters()) - 1)
+    assert not frozen.freezable(model)
+
+
+@pytest.mark.parametrize("written", ["counted", "uncounted", "swapped", "replaced"])
+def test_every_change_of_weights_is_noticed(model: Any, written: str) -> None:
+    before = frozen.numbers(model)
+    assert before == frozen.numbers(model)
+    layer = model.model.layers[1].mlp.up_proj
+    if written == "counted":
+        with torch.no_grad():
+            layer.weight[3, 5] += 0.5
+    elif written == "uncounted":
+        layer.weight.data[3, 5] += 0.5
+    elif written == "swapped":
+        layer.weight.data[[0, 1]] = layer.weight.data[[1, 0]].clone()
+    else:
+        layer.weight = torch.nn.Parameter(layer.weight.detach().clone())
+    assert before != frozen.numbers(model)
+
+
+def test_weights_that_changed_are_not_frozen_again(model: Any) -> None:
+    compiled, eager = decoder_for(model, "plain", shape=2, compile=True), decoder_for(model, "plain")
+    assert text(compiled) == text(eager)
+    (first,) = pool(model).rounds
+    assert first.plan.frozen
+    model.lm_head.weight.data.copy_(model.lm_head.weight.data.flip(0))
+    assert text(compiled) == text(eager)
+    (second,) = pool(model).rounds
+    assert second is not first and not second.plan.frozen
+    model.lm_head.weight.data.copy_(model.lm_head.weight.data.flip(0))
+    assert text(compiled) == text(eager)
+    assert pool(model).rounds == [second]
+
+
+def test_half_precision_is_not_frozen(model: Any) -> None:
+    compiled = decoder_for(model.to(torch.bfloat16), "plain", shape=2, compile=True)
+    text(compiled)
+    assert not pool(model).rounds[0].plan.frozen
+
+
+@pytest.mark.slow
+def test_frozen_rounds_decode_the_same_text(model: Any, inductor: None, capfd: pytest.CaptureFixture[str]) -> None:
+    compiled, eager = decoder_for(model, "prompt-lookup", k=3, compile=True), decoder_for(model, "plain")
+    assert text(compiled) == text(eager)
+    assert pool(model).rounds[0].plan.frozen
+    printed = capfd.readouterr()
+    assert "AUTOTUNE" not in printed.err + printed.out
+
+
+@pytest.mark.parametrize(
+    ("dtype", "shape", "sizes"),
+    [
+        (torch.float32, None, {1, 6}),
+        (torch.float32, "one", {6}),
+        (torch.bfloat16, None, {6}),
+    ],
+)
+def test_rounds_without_a_draft_have_one_node_where_nothing_is_promised_of_the_shape(
+    model: Any, dtype: torch.dtype, shape: Any, sizes: set[int]
+) -> None:
+    half = model.to(dtype)
+    compiled = decoder_for(half, "prompt-lookup", k=5, shape=shape, compile=True)
+    output = compiled.generate(prompt(), 40, seed=1, warp=Warp.sampling(1.0))
+    assert output.report.compiled and set(output.report.sizes) == sizes
+    assert (output.report.width is None) == (len(sizes) > 1)
+    expected = decoder_for(half, "plain", shape=output.report.width or "any").generate(
+        prompt(), 40, seed=1, warp=Warp.sampling(1.0)
+    )
+    assert torch.equal(output.units[0], expected.units[0])
+
+
+def test_a_lone_round_that_cannot_be_compiled_is_as_wide_as_the_others(
+    model: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(self: CapturedTransformersPass) -> CapturedTransformersPass:
+        raise MemoryError("none left\nat all")
+
+    captured = decoder_for(model, "prompt-lookup", k=5, compile=True)
+    expected = decoder_for(model, "plain").generate(prompt(), 40, seed=1, warp=Warp.sampling(1.0))
+    monkeypatch.setattr(CapturedTransformersPass, "lone", failing)
+    with pytest.warns(UserWarning, match="as many nodes as the others: MemoryError: none left$"):
+        output = captured.generate(prompt(), 40, seed=1, warp=Warp.sampling(1.0))
+    assert output.report.compiled and set(output.report.sizes) == {6}
+    assert torch.equal(output.units[0], expected.units[0])
