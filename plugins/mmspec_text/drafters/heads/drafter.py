@@ -45,11 +45,7 @@ def begun(head: Head, shape: Shape, state: State, columns: slice = slice(None)) 
     Raises:
         ValueError: The target gave no features of the prompt.
     """
-    if state.hidden is None:
-        raise ValueError("the target returned no hidden states of the prompt, from which the head would draft")
-    # A prompt of embeddings alone has no ids: its last feature and the first new unit are the first row then.
-    known = (state.prompt_length - state.pads).clamp(min=1)
-    unread = Rows(state.hidden[..., columns], known.clamp(max=state.hidden.shape[1])).trimmed()
+    unread = of_prompt(state, columns)
     most = state.prompt_length + state.limit + shape.fed(state.k) + 2
     cache = HeadCache(head, state.rows, most, state.root.device)
     cache.slots.begun = unread.count.tolist()
@@ -69,13 +65,27 @@ def proposed(memory: HeadMemory, shape: Shape, state: State, k: int, noise: Draf
 
 def observed(memory: HeadMemory, state: State, step: Step, columns: slice = slice(None)) -> None:
     """Take the features of the units that a round emitted; `columns` as in `begun`."""
+    memory.unread = with_emitted(memory.unread, step, columns)
+    if memory.unread.features.shape[1] >= CHUNK:  # many rounds without a draft
+        read(memory, state)
+
+
+def of_prompt(state: State, columns: slice = slice(None)) -> Rows:
+    """The features of a prompt; arguments and errors as in `begun`."""
+    if state.hidden is None:
+        raise ValueError("the target returned no hidden states of the prompt, from which the head would draft")
+    # A prompt of embeddings alone has no ids: its last feature and the first new unit are the first row then.
+    known = (state.prompt_length - state.pads).clamp(min=1)
+    return Rows(state.hidden[..., columns], known.clamp(max=state.hidden.shape[1])).trimmed()
+
+
+def with_emitted(unread: Rows | None, step: Step, columns: slice = slice(None)) -> Rows:
+    """`unread` features, and then those of the units that a round emitted; `columns` as in `begun`."""
     hidden = step.scores.hidden
     assert hidden is not None, "the target returns hidden states in every round of such a call"
     nodes = torch.nn.functional.pad(step.verdict.path.clamp(min=0), (1, 0))  # the root first
     new = Rows.at_left(take_nodes(hidden[..., columns], nodes), step.count)
-    memory.unread = new if memory.unread is None else memory.unread.followed(new)
-    if memory.unread.features.shape[1] >= CHUNK:  # many rounds without a draft
-        read(memory, state)
+    return new if unread is None else unread.followed(new)
 
 
 def read(memory: HeadMemory, state: State) -> TargetOutput:

@@ -12,14 +12,12 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from transformers import LlamaConfig
-from transformers.activations import ACT2FN
-from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply_rotary_pos_emb
 
-from mmspec.hosts.attention import packed_attention
 from mmspec.hosts.masks import PassGeometry
 from mmspec.hosts.slot_cache import SlotCache
 from mmspec_text.drafters.heads.eagle.architecture import Architecture
+from mmspec_text.drafters.heads.eagle.vocabulary import over_target
+from mmspec_text.drafters.heads.layers import Attention, Mlp, rotary
 
 
 class EagleNetwork(nn.Module):
@@ -52,9 +50,7 @@ class EagleNetwork(nn.Module):
         self.lm_head = nn.Linear(a.hidden, a.draft_vocab, bias=False) if a.own_output else None
         self.register_buffer("ids", None, persistent=False)
         self._shared: tuple[nn.Module, nn.Module] | None = None  # in a tuple, so that torch does not adopt them
-        sizes = {"hidden_size": a.heads * a.head_dim, "num_attention_heads": a.heads, "head_dim": a.head_dim}
-        with torch.device("cpu"):  # also where the network is built without memory
-            self._rotary = (LlamaRotaryEmbedding(LlamaConfig(**sizes, rope_parameters=dict(a.rope))),)
+        self._rotary = (rotary(a),)
 
     def join(self, embedding: nn.Module, output: nn.Module, device: torch.device, dtype: torch.dtype) -> None:
         """Go where the target is, and use its embedding and its output layer where the head has none."""
@@ -78,23 +74,17 @@ class EagleNetwork(nn.Module):
             if self.embedding_norm is not None:
                 embedded = self.embedding_norm(embedded)
             states = self.fc(torch.cat([embedded, states], -1))
-        rotary = self._rotary[0](states, geometry.query)
+        angles = self._rotary[0](states, geometry.query)
         mask = self._mask(geometry)
         for layer, kept in zip(self.layers, slots.layers, strict=True):
-            states = layer(embedded, states, rotary, mask, kept)
+            states = layer(embedded, states, angles, mask, kept)
         return self.norm(states) if self.architecture.norm_output and self.norm is not None else states
 
     def logits(self, states: Tensor) -> Tensor:
         if self.norm is not None and not self.architecture.norm_output:
             states = self.norm(states)
         scored: Tensor = (self.lm_head if self.lm_head is not None else self._of_target(1))(states)
-        if self.ids is None and scored.shape[-1] >= self.vocab:  # rows behind the vocabulary are padding
-            return scored[..., : self.vocab]
-        whole = scored.new_full((*scored.shape[:-1], self.vocab), -torch.inf)
-        if self.ids is None:
-            whole[..., : scored.shape[-1]] = scored
-            return whole
-        return whole.index_copy(-1, self.ids, scored)
+        return over_target(scored, self.ids, self.vocab)
 
     @property
     def _dtype(self) -> torch.dtype:
@@ -133,7 +123,7 @@ class Layer(nn.Module):
         self.post_attention_layernorm = nn.RMSNorm(a.hidden, a.eps)
         self.mlp = Mlp(a)
 
-    def forward(self, embedded: Tensor, states: Tensor, rotary: Any, mask: Tensor, kept: Any) -> Tensor:
+    def forward(self, embedded: Tensor, states: Tensor, angles: Any, mask: Tensor, kept: Any) -> Tensor:
         if self.fused:
             normed = states if self.hidden_norm is None else self.hidden_norm(states)
             first = embedded if self.input_layernorm is None else self.input_layernorm(embedded)
@@ -141,48 +131,6 @@ class Layer(nn.Module):
         else:
             norm = self.input_layernorm if self.input_layernorm is not None else self.hidden_norm
             read, residual = states if norm is None else norm(states), states
-        states = residual + self.self_attn(read, rotary, mask, kept)
+        states = residual + self.self_attn(read, angles, mask, kept)
         out: Tensor = states + self.mlp(self.post_attention_layernorm(states))
-        return out
-
-
-class Attention(nn.Module):
-    """Attention over the slots of a cache."""
-
-    def __init__(self, a: Architecture, inside: int) -> None:
-        super().__init__()
-        self.head_dim = a.head_dim
-        self.q_proj = nn.Linear(inside, a.heads * a.head_dim, bias="q_proj" in a.biases)
-        self.k_proj = nn.Linear(inside, a.key_heads * a.head_dim, bias="k_proj" in a.biases)
-        self.v_proj = nn.Linear(inside, a.key_heads * a.head_dim, bias="v_proj" in a.biases)
-        self.o_proj = nn.Linear(a.heads * a.head_dim, a.hidden, bias="o_proj" in a.biases)
-        self.q_norm = nn.RMSNorm(a.head_dim, a.eps) if a.head_norms else None
-        self.k_norm = nn.RMSNorm(a.head_dim, a.eps) if a.head_norms else None
-
-    def forward(self, x: Tensor, rotary: Any, mask: Tensor, kept: Any) -> Tensor:
-        query, key, value = (self._split(project(x)) for project in (self.q_proj, self.k_proj, self.v_proj))
-        if self.q_norm is not None and self.k_norm is not None:
-            query, key = self.q_norm(query), self.k_norm(key)
-        query, key = apply_rotary_pos_emb(query, key, *rotary)
-        out, _ = packed_attention(self, query, *kept.update(key, value), mask)
-        joined: Tensor = self.o_proj(out.flatten(2))
-        return joined
-
-    def _split(self, x: Tensor) -> Tensor:
-        """`[batch, row, heads · width]` as `[batch, heads, row, width]`."""
-        return x.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
-
-
-class Mlp(nn.Module):
-    """A gated MLP."""
-
-    def __init__(self, a: Architecture) -> None:
-        super().__init__()
-        self.gate_proj = nn.Linear(a.hidden, a.intermediate, bias="gate_proj" in a.biases)
-        self.up_proj = nn.Linear(a.hidden, a.intermediate, bias="up_proj" in a.biases)
-        self.down_proj = nn.Linear(a.intermediate, a.hidden, bias="down_proj" in a.biases)
-        self.activation = ACT2FN[a.activation]
-
-    def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.down_proj(self.activation(self.gate_proj(x)) * self.up_proj(x))
         return out

@@ -10,6 +10,7 @@ from typing import Any
 from mmspec.hosts.weight_files import StoredTensor
 from mmspec_text.drafters.heads.eagle.architecture import Architecture
 from mmspec_text.drafters.heads.eagle.layouts import Layout
+from mmspec_text.drafters.heads.values import drafted_ids, number, positive, rope
 
 QUERY, KEY = "layers.0.self_attn.q_proj.weight", "layers.0.self_attn.k_proj.weight"
 OUT, GATE = "layers.0.self_attn.o_proj.weight", "layers.0.mlp.gate_proj.weight"
@@ -46,7 +47,7 @@ def architecture_of(
             f"{what}: {QUERY} reads {inside} numbers, and a state has {hidden}: neither one nor two of them"
         )
     fused = inside == 2 * hidden
-    heads = _positive(given, "num_attention_heads", what)
+    heads = positive(given, "num_attention_heads", what)
     head_dim = queries // heads if queries % heads == 0 else 0
     keys = stored[KEY].shape[0]
     if not head_dim or keys % head_dim:
@@ -58,11 +59,11 @@ def architecture_of(
     deep = "hidden_norm" if "layers.1.hidden_norm.weight" in stored else "input_layernorm"
     deep = "input_layernorm" if "layers.1.input_layernorm.weight" in stored else deep
     numbers = {found[1] for key in stored if (found := LAYER.match(key))}
-    if numbers != {str(number) for number in range(len(numbers))}:
+    if numbers != {str(i) for i in range(len(numbers))}:
         raise ValueError(f"{what} has the layers {', '.join(sorted(numbers)[:8])}, which do not follow one another")
-    target_hidden = _positive(given, "target_hidden_size", what) if given.get("target_hidden_size") else hidden
+    target_hidden = positive(given, "target_hidden_size", what) if given.get("target_hidden_size") else hidden
     own = {key: stored[f"{key}.weight"].shape[0] for key in ("embed_tokens", "lm_head") if f"{key}.weight" in stored}
-    vocab = _positive(given, "vocab_size", what)
+    vocab = positive(given, "vocab_size", what)
     # A head of EAGLE-1 with a norm of its own predicts the target's normalised state, and feeds it back.
     predicts_normed = not fused and "norm.weight" in stored and layout.name != "speculators"
     return Architecture(
@@ -73,7 +74,7 @@ def architecture_of(
         head_dim=head_dim,
         layers=len(numbers),
         vocab=own.get("embed_tokens", vocab),
-        draft_vocab=_drafted(given, own.get("lm_head"), vocab, what),
+        draft_vocab=drafted_ids(given, own.get("lm_head"), vocab, what),
         features=_features(given, stored, fused, projected, hidden, target_hidden, what),
         target_hidden=target_hidden,
         fused=fused,
@@ -90,9 +91,9 @@ def architecture_of(
         norm_output=bool(given.get("norm_output", predicts_normed)),
         head_norms="layers.0.self_attn.q_norm.weight" in stored,
         biases=frozenset(key.removesuffix(".bias").rpartition(".")[2] for key in stored if key.endswith(".bias")),
-        eps=_number(given, "rms_norm_eps", 1e-6, what),
+        eps=number(given, "rms_norm_eps", 1e-6, what),
         activation=str(given.get("hidden_act", "silu")),
-        rope=_rope(given, what),
+        rope=rope(given, THETA, what),
         window=_window(given, what),
     )
 
@@ -140,44 +141,9 @@ def _features(
     return width // target_hidden
 
 
-def _positive(given: Mapping[str, Any], name: str, what: str) -> int:
-    value = given.get(name)
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise ValueError(f"{what}: its config has no number {name}, but {value!r}")
-    return value
-
-
-def _number(given: Mapping[str, Any], name: str, default: float, what: str) -> float:
-    value = given.get(name)
-    if value is None:
-        return default
-    if not isinstance(value, int | float) or isinstance(value, bool) or not value > 0:
-        raise ValueError(f"{what}: {name} in its config is a number above 0, and not {value!r}")
-    return float(value)
-
-
-def _drafted(given: Mapping[str, Any], own: int | None, vocab: int, what: str) -> int:
-    """Rows of the output layer."""
-    named = _positive(given, "draft_vocab_size", what) if given.get("draft_vocab_size") is not None else None
-    if own is not None and named is not None and own != named:
-        raise ValueError(f"{what}: its config has draft_vocab_size {named}, and lm_head.weight has {own} rows")
-    return own or named or vocab
-
-
-def _rope(given: Mapping[str, Any], what: str) -> dict[str, Any]:
-    """Rotary parameters in transformers' names; the base is 10000 where the config has none."""
-    rope = given.get("rope_parameters") or given.get("rope_scaling") or {}
-    if not isinstance(rope, Mapping):
-        raise ValueError(f"{what}: rope_scaling in its config is an object, and not {rope!r}")
-    rope = dict(rope)
-    rope.setdefault("rope_type", rope.pop("type", "default"))
-    rope.setdefault("rope_theta", _number(given, "rope_theta", THETA, what))
-    return rope
-
-
 def _window(given: Mapping[str, Any], what: str) -> int | None:
     """The window of attention, if the config's layers have one."""
     kinds = given.get("layer_types")
     if not isinstance(kinds, list) or "sliding_attention" not in kinds:
         return None
-    return _positive(given, "sliding_window", what)
+    return positive(given, "sliding_window", what)

@@ -41,3 +41,20 @@ def mapped_ids(d2t: Tensor | None, t2d: Tensor | None, drafted: int, vocab: int,
     if t2d is not None and (int(t2d.sum()) != drafted or not bool(t2d.bool()[ids.clamp(max=len(t2d) - 1)].all())):
         raise ValueError(f"{what}: d2t and t2d do not name the same ids")
     return None if drafted == vocab else ids
+
+
+def over_target(scored: Tensor, ids: Tensor | None, vocab: int) -> Tensor:
+    """Logits over the target's ids, -inf where a head has none.
+
+    Args:
+        scored: `[batch, row, drafted]`: logits over the head's ids.
+        ids: `[drafted]`: the target's id of each of them; None: they are the same.
+        vocab: Ids of the target.
+    """
+    if ids is None and scored.shape[-1] >= vocab:  # rows behind the vocabulary are padding
+        return scored[..., :vocab]
+    whole = scored.new_full((*scored.shape[:-1], vocab), -torch.inf)
+    if ids is None:
+        whole[..., : scored.shape[-1]] = scored
+        return whole
+    return whole.index_copy(-1, ids, scored)

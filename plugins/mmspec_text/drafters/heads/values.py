@@ -1,0 +1,75 @@
+"""Entries of a head's config: what they must be, and what is said where they are something else."""
+
+from collections.abc import Mapping
+from typing import Any
+
+
+def positive(given: Mapping[str, Any], name: str, what: str) -> int:
+    """A whole number above 0 that the config must have.
+
+    Raises:
+        ValueError: It has none.
+    """
+    value = given.get(name)
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise ValueError(f"{what}: its config has no number {name}, but {value!r}")
+    return value
+
+
+def number(given: Mapping[str, Any], name: str, default: float, what: str) -> float:
+    """A number above 0 that the config may have.
+
+    Raises:
+        ValueError: It is something else.
+    """
+    value = given.get(name)
+    if value is None:
+        return default
+    if not isinstance(value, int | float) or isinstance(value, bool) or not value > 0:
+        raise ValueError(f"{what}: {name} in its config is a number above 0, and not {value!r}")
+    return float(value)
+
+
+def rope(given: Mapping[str, Any], theta: float, what: str) -> dict[str, Any]:
+    """Rotary parameters in transformers' names; the base is `theta` where the config has none.
+
+    Raises:
+        ValueError: They are no object.
+    """
+    found = given.get("rope_parameters") or given.get("rope_scaling") or {}
+    if not isinstance(found, Mapping):
+        raise ValueError(f"{what}: rope_scaling in its config is an object, and not {found!r}")
+    found = dict(found)
+    found.setdefault("rope_type", found.pop("type", "default"))
+    found.setdefault("rope_theta", number(given, "rope_theta", theta, what))
+    return found
+
+
+def drafted_ids(given: Mapping[str, Any], own: int | None, vocab: int, what: str) -> int:
+    """Rows of the output layer.
+
+    Args:
+        given: The config's entries.
+        own: Rows of the head's own layer; None: it has none.
+        vocab: The vocabulary, where the config says nothing else.
+        what: The head in messages.
+
+    Raises:
+        ValueError: Config and layer contradict each other.
+    """
+    named = positive(given, "draft_vocab_size", what) if given.get("draft_vocab_size") is not None else None
+    if own is not None and named is not None and own != named:
+        raise ValueError(f"{what}: its config has draft_vocab_size {named}, and lm_head.weight has {own} rows")
+    return own or named or vocab
+
+
+def numbered_ids(given: Mapping[str, Any], name: str, what: str) -> tuple[int, ...]:
+    """Layer ids that the config may name; () where it names none.
+
+    Raises:
+        ValueError: They are no list of numbers.
+    """
+    ids = given.get(name) or ()
+    if not isinstance(ids, list | tuple) or not all(type(i) is int for i in ids):
+        raise ValueError(f"{what}: {name} are numbers, got {ids!r}")
+    return tuple(ids)
