@@ -1,12 +1,16 @@
 """What the conformance kit tries the text drafters on, where its toys do not do: tiny models with random weights."""
 
+from dataclasses import replace
+
 from mmspec.testing.conformance.example import Example
 from mmspec.testing.tiny_models import small
 from mmspec_text.drafters.candidates import CandidatesOptions
 from mmspec_text.drafters.cascade import CascadeOptions
+from mmspec_text.drafters.dflash import DFlashOptions
 from mmspec_text.drafters.draft_model import DraftModelOptions
 from mmspec_text.drafters.draft_tree import DraftTreeOptions
 from mmspec_text.drafters.eagle import EagleOptions
+from mmspec_text.drafters.heads.dflash.example import PRODUCT, random_dflash
 from mmspec_text.drafters.heads.eagle.example import random_checkpoint
 
 
@@ -53,4 +57,16 @@ def eagle() -> list[Example]:
         Example(options=EagleOptions(model=head, form="rerank", width=3, nodes=8, probe=False)),
         Example(options=EagleOptions(model=head, form="branching", branching=(2, 2, 1), probe=False)),
         Example(options=EagleOptions(model=head, form="beam", width=3, probe=False)),
+    ]
+
+
+def dflash() -> list[Example]:
+    """A product in every form of draft, and Markov heads."""
+    head = random_dflash()
+    gated, rnn = (random_dflash(replace(PRODUCT, sequel=kind, rank=4, from_root=True)) for kind in ("gated", "rnn"))
+    return [
+        Example(options=DFlashOptions(model=head, form="chain", probe=False)),
+        Example(options=DFlashOptions(model=head, form="rerank", width=3, nodes=8, probe=False)),
+        Example(options=DFlashOptions(model=gated, form="branching", branching=(2, 2, 1), probe=False)),
+        Example(options=DFlashOptions(model=rnn, form="beam", width=3, probe=False)),
     ]

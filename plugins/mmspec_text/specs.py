@@ -91,6 +91,15 @@ EAGLE = DrafterSpec(
     paper="https://arxiv.org/abs/2503.01840",
     options="mmspec_text.drafters.eagle:EagleOptions",
 )
+DFLASH = DrafterSpec(
+    name="dflash",
+    factory="mmspec_text.drafters.dflash:DFlash",
+    needs=frozenset({"discrete", "hidden"}),
+    offers=frozenset({"chain", "tree", "q"}),
+    summary="A trained head drafts a whole block in one pass: DFlash, DSpark.",
+    paper="https://arxiv.org/abs/2602.06036",
+    options="mmspec_text.drafters.dflash:DFlashOptions",
+)
 DRAFTERS = (
     PROMPT_LOOKUP,
     SUFFIX,
@@ -101,6 +110,7 @@ DRAFTERS = (
     DRAFT_TREE,
     CASCADE,
     EAGLE,
+    DFLASH,
 )
 METHODS = (
     MethodSpec(
@@ -176,5 +186,13 @@ METHODS = (
         exactness="invariant",
         summary="A trained head of the EAGLE family drafts EAGLE-2's tree, or a chain.",
         paper="https://arxiv.org/abs/2503.01840",
+    ),
+    MethodSpec(
+        name="dflash",
+        drafter="dflash",
+        needs=frozenset({"text"}),
+        exactness="invariant",
+        summary="A trained head drafts a block at once from the target's features.",
+        paper="https://arxiv.org/abs/2602.06036",
     ),
 )

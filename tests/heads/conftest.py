@@ -12,6 +12,7 @@ from mmspec.core.decoder import Decoder
 from mmspec.core.rules import Match, Rule
 from mmspec.core.warp import Warp
 from mmspec.hosts.target import TransformersTarget
+from mmspec.testing.statistics import joint_p_value
 from mmspec.testing.tiny_models import llama, prompt
 from mmspec_text.drafters.eagle import Eagle, EagleOptions
 from mmspec_text.drafters.heads.eagle.architecture import Architecture
@@ -107,3 +108,22 @@ def prompts() -> Callable[[int], dict[str, Tensor]]:
         return {"input_ids": ids * mask, "attention_mask": mask.long()}
 
     return make
+
+
+@pytest.fixture(scope="session")
+def law() -> Callable[[Decoder], float]:
+    """`law(decoder)`: the p value of the joint of three tokens over 20,000 rows, sampled by a rule that uses q."""
+
+    def measured(ours: Decoder) -> float:
+        count, prompt = 20_000, torch.tensor([[1, 4, 2, 6, 3]])
+        output = ours.generate(prompt.expand(count, -1), 3, seed=list(range(count)), warp=SAMPLED)
+        assert output.report.acceptance_length > 1.1
+        joint, texts = torch.ones(1), prompt
+        for _ in range(3):
+            with torch.no_grad():
+                p = llama()(input_ids=texts, use_cache=False).logits[:, -1].softmax(-1)
+            joint = (joint[:, None] * p).flatten()
+            texts = torch.cat([texts.repeat_interleave(7, 0), torch.arange(7).repeat(len(texts))[:, None]], 1)
+        return joint_p_value(torch.stack(output.units), joint.reshape(7, 7, 7))
+
+    return measured

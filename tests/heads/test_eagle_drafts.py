@@ -23,7 +23,7 @@ NAMES = [pytest.param(name, marks=[] if name == "eagle-3" else [pytest.mark.slow
 Recorded = list[tuple[list[Tensor], list[bool], Draft]]
 
 
-def played(decoder: Any, rows: dict[str, Tensor], warp: Any) -> tuple[Recorded, list[int]]:
+def played(decoder: Any, rows: dict[str, Tensor], warp: Any, rounds: int = ROUNDS) -> tuple[Recorded, list[int]]:
     """Known units of every row, whether it is done, and the draft, round by round; and what rounds accepted."""
     state = decoder.start(rows, 60, seed=3, warp=warp)
     recorded: Recorded = []
@@ -37,7 +37,7 @@ def played(decoder: Any, rows: dict[str, Tensor], warp: Any) -> tuple[Recorded, 
 
     decoder.drafter.propose = watched
     accepted: list[int] = []
-    for _ in range(ROUNDS):
+    for _ in range(rounds):
         decoder.advance(state)
         accepted += state.step.verdict.length.tolist()
     return recorded, accepted
@@ -150,19 +150,7 @@ def test_rounds_without_a_draft_are_caught_up(name: str, decoder: Callable, rows
     """A head that was not asked for some rounds reads all of their features before its next draft."""
     ours = decoder(name, Rejection(), form="chain")
     ours.policy = Budgets()
-    state = ours.start(rows, 60, seed=3, warp=SAMPLED)
-    recorded: Recorded = []
-    propose = ours.drafter.propose
-
-    def watched(state: Any, k: int, noise: Any) -> Draft:
-        draft = propose(state, k, noise)
-        known = [state.history[b, int(state.pads[b]) : int(state.known[b])].clone() for b in range(3)]
-        recorded.append((known, state.done.tolist(), draft))
-        return draft
-
-    ours.drafter.propose = watched
-    for _ in range(6):
-        ours.advance(state)
+    recorded, _ = played(ours, rows, SAMPLED, rounds=6)
     assert [draft.units.shape[1] for _, _, draft in recorded] == [2, 4, 3]
     for known, _, draft in recorded:
         q = draft.distribution.on(None).double()

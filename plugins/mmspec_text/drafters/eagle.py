@@ -27,6 +27,7 @@ from mmspec_text.drafters.heads.eagle.features import Features, features_of
 from mmspec_text.drafters.heads.eagle.loaded import Loaded
 from mmspec_text.drafters.heads.eagle.network import EagleNetwork
 from mmspec_text.drafters.heads.eagle.probe import FEWEST, UNITS, Trial, report, tried
+from mmspec_text.drafters.heads.fits import refuse_ids, refuse_states
 from mmspec_text.drafters.tree_form import TreeForm
 
 
@@ -73,35 +74,15 @@ class Eagle:
         Raises:
             ValueError: The head is one of another target.
         """
-        if not isinstance(target, TransformersTarget):
-            raise ValueError(f"an EAGLE head drafts for a model of transformers, and not for {type(target).__name__}")
-        head, name = self.checkpoint.architecture, self.checkpoint.name
-        if head.target_hidden != target.hidden_size:
-            raise ValueError(
-                f"the head {name!r} reads states of {head.target_hidden} numbers, and those of the target have "
-                f"{target.hidden_size}: it is a head of another target"
-            )
+        target = refuse_states(self.checkpoint.name, self.checkpoint.architecture, target)
         self._features: Features = features_of(self.checkpoint, target.layers())
         return target.with_hidden(self._features.boundaries)
 
     def bind(self, target: Target) -> None:
-        assert isinstance(target, TransformersTarget) and target.vocab is not None
-        head, name = self.checkpoint.architecture, self.checkpoint.name
+        assert isinstance(target, TransformersTarget)
         model = target.model
-        width = model.get_input_embeddings().weight.shape[-1]
-        if not head.own_embedding and width != head.hidden:
-            raise ValueError(
-                f"the head {name!r} has no embed_tokens.weight, and the target's embeddings have {width} numbers, not "
-                f"its {head.hidden}"
-            )
-        if head.vocab < target.vocab:
-            raise ValueError(
-                f"the head {name!r} was made for {head.vocab} ids, and the target has {target.vocab}: it is a head of "
-                "another target"
-            )
-        if self.shape.widest > head.draft_vocab:
-            raise ValueError(f"{self.shape} wants {self.shape.widest} siblings, and the head scores {head.draft_vocab}")
-        self.network: EagleNetwork = self.checkpoint.network(target.vocab)
+        vocab = refuse_ids(self.checkpoint.name, self.checkpoint.architecture, target, self.shape)
+        self.network: EagleNetwork = self.checkpoint.network(vocab)
         self._target, self._width = target, target.hidden_size
         if model is not self._tried:  # a decoder may be put together anew for the same model
             self._tried, self._trial = model, None

@@ -1,9 +1,29 @@
 """What became of a checkpoint: the report that a user reads when a head drafts badly."""
 
 from dataclasses import dataclass, replace
+from typing import Protocol
 
-from mmspec_text.drafters.heads.eagle.checkpoint import Checkpoint
+from mmspec_text.drafters.heads.eagle.layouts import Layout
 from mmspec_text.drafters.heads.eagle.probe import Trial
+
+
+class Described(Protocol):
+    """A checkpoint of any kind of head; attributes as in `Loaded`."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def layout(self) -> Layout: ...
+
+    @property
+    def taken(self) -> tuple[str, ...]: ...
+
+    @property
+    def shared(self) -> tuple[str, ...]: ...
+
+    @property
+    def ignored(self) -> tuple[str, ...]: ...
 
 
 @dataclass(frozen=True)
@@ -27,7 +47,7 @@ class Loaded:
     trial: Trial | None = None
 
     @classmethod
-    def of(cls, checkpoint: Checkpoint) -> "Loaded":
+    def of(cls, checkpoint: Described) -> "Loaded":
         """The report of a checkpoint."""
         layout = checkpoint.layout.name
         return cls(checkpoint.name, layout, checkpoint.taken, checkpoint.shared, checkpoint.ignored)

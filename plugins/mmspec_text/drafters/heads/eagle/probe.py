@@ -71,8 +71,14 @@ def teacher_forced(network: EagleNetwork, features: Tensor, units: Tensor) -> Te
     return network.logits(network.passed(units, network.taken_in(features), slots, geometry))
 
 
-def report(trial: Trial, name: str, guess: Convention, layer_ids: Sequence[int]) -> None:
-    """Warn if layer ids mean something else than the layout says, or if the head guesses badly."""
+def report(
+    trial: Trial,
+    name: str,
+    guess: Convention,
+    layer_ids: Sequence[int],
+    field: str = "eagle_aux_hidden_state_layer_ids",
+) -> None:
+    """Warn if layer ids (`field` of a config) mean something else than expected, or if the head guesses badly."""
     best = trial.right[trial.chosen]
     if trial.chosen != guess:
         warn(
@@ -82,7 +88,7 @@ def report(trial: Trial, name: str, guess: Convention, layer_ids: Sequence[int])
     if best < LOW:
         warn(
             f"the head {name!r} guesses {best:.0%} of this prompt ({trial.units} tokens) as the target continues it. "
-            "It may be a head of another target, or read other layers (eagle_aux_hidden_state_layer_ids), or have been "
+            f"It may be a head of another target, or read other layers ({field}), or have been "
             "trained with another chat template or thinking mode"
         )
 

@@ -1,0 +1,78 @@
+"""Drafts of a head that scores a whole block in one pass.
+
+The pass gives a state for every depth, and so the distribution of the unit at every depth, whatever the units before
+it are: a product. A tree therefore costs no further pass: nodes of one depth share their children's scores. A *sequel*
+adds a term that depends on the units drafted before (the Markov head of DSpark); then the draft is a Markov chain.
+"""
+
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from mmspec.core.distributions import take_nodes
+from mmspec.core.drafters.growing import grown
+from mmspec.core.drafters.shapes import Shape
+from mmspec.core.noise import DraftNoise
+from mmspec.core.state import State
+from mmspec.core.types import Draft, TargetOutput
+
+
+class Scorer(Protocol):
+    """The output side of a head."""
+
+    def scored(self, states: Tensor) -> Tensor:
+        """Logits `[batch, depth, drafted]` over the head's own ids, of states `[batch, depth, hidden]`."""
+        ...
+
+    def sequel(self, units: Tensor, states: Tensor, above: Tensor | None) -> tuple[Tensor, Tensor] | None:
+        """What the units on a path change.
+
+        Args:
+            units: `[batch, node]` int64.
+            states: `[batch, node, hidden]`: the state that scores each node's children.
+            above: `[batch, node, width]`: what this function returned second at the nodes' parents; None at the root.
+
+        Returns:
+            `[batch, node, drafted]`, which is added to the logits; and what the children need. None: nothing changes.
+        """
+        ...
+
+    def over_target(self, scored: Tensor) -> Tensor:
+        """Logits `[batch, node, vocab]` over the target's ids, -inf where the head has no id."""
+        ...
+
+
+class Block:
+    """What a head returned for a block.
+
+    Args:
+        head: The head.
+        states: `[batch, depth, hidden]`: the state at depth `d` scores the units at depth `d + 1`.
+    """
+
+    def __init__(self, head: Scorer, states: Tensor) -> None:
+        self.head, self.states = head, states
+        self.scored = head.scored(states)
+        self._carried: Tensor | None = None  # what the sequel returned second, at the nodes so far
+
+    @torch.inference_mode()
+    def grow(self, draft: Draft, first: int) -> TargetOutput:
+        """The output at the nodes of a rooted draft from `first` on; all of one level, level after level."""
+        depth, parents = draft.index.depth[:, first:], draft.index.parent[:, first:]
+        rows = len(self.states)
+        depth = depth.expand(rows, -1)
+        scored = take_nodes(self.scored, depth)
+        above = None if self._carried is None else take_nodes(self._carried, parents.expand(rows, -1))
+        change = self.head.sequel(draft.units[:, first:], take_nodes(self.states, depth), above)
+        if change is not None:
+            scored = scored + change[0][..., : scored.shape[-1]]
+            self._carried = change[1] if self._carried is None else torch.cat([self._carried[:, :first], change[1]], 1)
+        return TargetOutput(logits=self.head.over_target(scored))
+
+
+def drafted(block: Block, shape: Shape, state: State, k: int, noise: DraftNoise) -> Draft:
+    """Draft at most `k` units per path, at least one."""
+    levels = shape.levels(k)
+    draft, _, _ = grown(shape, state, k, levels, noise, block.grow(Draft.alone(state.root), 0), 1, block.grow)
+    return draft

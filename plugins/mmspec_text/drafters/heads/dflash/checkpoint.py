@@ -1,0 +1,109 @@
+"""Reading a DFlash head from a folder or the hub, in any of the layouts."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from mmspec_text.drafters.heads.dflash.architecture import DFlashArchitecture
+from mmspec_text.drafters.heads.dflash.layouts import FIELDS, SPECULATORS, UNUSED, canonical, recognised, settings
+from mmspec_text.drafters.heads.dflash.network import DFlashNetwork
+from mmspec_text.drafters.heads.dflash.shape_of import architecture_of
+from mmspec_text.drafters.heads.eagle.layouts import Layout
+from mmspec_text.drafters.heads.eagle.vocabulary import mapped_ids
+from mmspec_text.drafters.heads.stored import MAPS, fitted, stored_head
+from mmspec_text.drafters.heads.values import numbered_ids
+
+
+@dataclass(frozen=True)
+class DFlashCheckpoint:
+    """A head as it is stored.
+
+    Attributes:
+        name: Where it is from, for messages.
+        layout: Its layout.
+        architecture: Its shape.
+        layer_ids: The layer ids that its config names, as the layout means them; () where it names none.
+        weights: Its tensors, by the names of the network.
+        ignored: Its keys that are not used.
+    """
+
+    name: str
+    layout: Layout
+    architecture: DFlashArchitecture
+    layer_ids: tuple[int, ...]
+    weights: Mapping[str, Tensor]
+    ignored: tuple[str, ...]
+
+    def network(self, vocab: int) -> DFlashNetwork:
+        """The head for a target of so many ids.
+
+        Raises:
+            ValueError: Tensors are missing or have other shapes, or the vocabularies do not fit.
+        """
+        a, what = self.architecture, f"the head {self.name!r}"
+        if not a.own_output and a.draft_vocab not in (vocab, a.vocab):
+            raise ValueError(f"{what} scores {a.draft_vocab} ids, and has no lm_head.weight for them")
+        drafted = min(a.draft_vocab, vocab) if self.weights.get("d2t") is None else a.draft_vocab
+        ids = mapped_ids(self.weights.get("d2t"), self.weights.get("t2d"), drafted, vocab, what)
+        with torch.device("meta"):
+            network = DFlashNetwork(a, vocab)
+        network = fitted(network, self.weights, what, self.layout.name)
+        network.ids = ids
+        return network
+
+    def boundaries(self, layers: int) -> tuple[int, ...]:
+        """The boundaries of a target of so many layers whose states the head reads.
+
+        Raises:
+            ValueError: The target has no such layers, or the config does not say which ones are meant.
+        """
+        number, ids = self.architecture.features, self.layer_ids
+        field, what = FIELDS[self.layout.convention], f"the head {self.name!r}"
+        if not ids and self.layout == SPECULATORS:
+            raise ValueError(f"{what} reads {number} states, and its config does not say of which layers ({field})")
+        if not ids:  # as the authors choose them: from the second layer to the last but three
+            ids = tuple(round(1 + i * (layers - 4) / (number - 1)) for i in range(number)) if number > 1 else ()
+            ids = ids or (layers // 2,)
+        if len(ids) != number:
+            raise ValueError(f"{what} reads {number} states and names {len(ids)} layers ({field})")
+        found = tuple(i + 1 for i in ids) if self.layout.convention == "output" else ids
+        if not all(0 <= boundary <= layers for boundary in found):
+            raise ValueError(
+                f"{what} reads the layers {', '.join(map(str, ids))} of its target, and this one has {layers}: it is a "
+                "head of another target"
+            )
+        return found
+
+    @property
+    def taken(self) -> tuple[str, ...]:
+        """Its keys that are used."""
+        return tuple(sorted(self.weights))
+
+    @property
+    def shared(self) -> tuple[str, ...]:
+        """The parts that are the target's."""
+        a = self.architecture
+        parts = (("embed_tokens.weight", a.own_embedding), ("lm_head.weight", a.own_output))
+        return tuple(key for key, own in parts if not own)
+
+
+def read_dflash(name: str) -> DFlashCheckpoint:
+    """Read a head.
+
+    Args:
+        name: A folder, or a hub name.
+
+    Raises:
+        ValueError: There is none, it is a pickle, damaged, or in no known layout; the message names the nearest.
+    """
+    stored = stored_head(name, canonical, UNUSED)
+    layout = recognised(stored.config, stored.keys)
+    given = settings(stored.config)
+    architecture = architecture_of(given, stored.headers, layout, stored.what)
+    with torch.device("meta"):
+        wanted = {*DFlashNetwork(architecture, 1).state_dict(), *MAPS}
+    weights, ignored = stored.weights(wanted)
+    ids = numbered_ids(given, FIELDS[layout.convention], stored.what)
+    return DFlashCheckpoint(name, layout, architecture, ids, weights, ignored)

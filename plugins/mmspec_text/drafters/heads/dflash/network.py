@@ -1,0 +1,143 @@
+"""The network of a DFlash head, driven by its `DFlashArchitecture`.
+
+    c = norm(fc(feature)) for every known unit before the root: each layer's keys and values of it are those of c
+    rows [E(root), E(mask), …, E(mask)] see all c and one another; logits of a unit = head(norm(its row))
+
+The known rows pass through no layer, so that reading them costs two projections a layer. Names of parameters are the
+keys of checkpoints. The embedding and the output layer of the target are used where the checkpoint has none.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from mmspec.core.tree import TreeIndex
+from mmspec.hosts.masks import PassGeometry
+from mmspec.hosts.slot_cache import SlotCache
+from mmspec_text.drafters.heads.dflash.architecture import DFlashArchitecture, Sight
+from mmspec_text.drafters.heads.dflash.markov import Markov
+from mmspec_text.drafters.heads.eagle.vocabulary import over_target
+from mmspec_text.drafters.heads.layers import Attention, Mlp, rotary
+
+
+class DFlashNetwork(nn.Module):
+    """See the module. It is a `Scorer`.
+
+    Args:
+        architecture: The shape.
+        vocab: Number of the target's ids.
+
+    Attributes:
+        ids: `[draft vocabulary]` int64: the target's id of each of the head's, ascending; None: they are the same.
+    """
+
+    ids: Tensor | None
+
+    def __init__(self, architecture: DFlashArchitecture, vocab: int) -> None:
+        super().__init__()
+        a = self.architecture = architecture
+        self.depth, self.vocab = len(a.sights), vocab
+        self.fc = nn.Linear(a.features * a.target_hidden, a.hidden, bias="fc" in a.biases)
+        self.hidden_norm = nn.RMSNorm(a.hidden, a.eps)
+        self.layers = nn.ModuleList(Layer(a) for _ in a.sights)
+        self.norm = nn.RMSNorm(a.hidden, a.eps)
+        self.embed_tokens = nn.Embedding(a.vocab, a.hidden) if a.own_embedding else None
+        self.lm_head = nn.Linear(a.hidden, a.draft_vocab, bias=False) if a.own_output else None
+        self.mask_embedding = nn.Parameter(torch.empty(a.hidden)) if a.own_mask else None
+        self.markov_head = Markov(a) if a.sequel is not None else None
+        self.register_buffer("ids", None, persistent=False)
+        self._shared: tuple[Any, Any] | None = None  # in a tuple, so that torch does not adopt them
+        self._rotary = (rotary(a),)
+
+    def join(self, embedding: nn.Module, output: nn.Module, device: torch.device, dtype: torch.dtype) -> None:
+        """Go where the target is, and use its embedding and its output layer where the head has none."""
+        self.to(device, dtype)
+        self._rotary[0].to(device)  # in float32, whatever the target's dtype
+        self._shared = embedding, output
+
+    def absorb(self, features: Tensor, slots: SlotCache, geometry: PassGeometry) -> None:
+        """Put the keys and values of features `[batch, row, width]` into the slots that are open."""
+        known = self.hidden_norm(self.fc(features.to(self._dtype)))
+        angles = self._rotary[0](known, geometry.query)
+        for layer, kept in zip(self.layers, slots.layers, strict=True):
+            assert isinstance(layer, Layer)
+            layer.self_attn.keep(known, angles, kept)
+
+    def block(self, root: Tensor, slots: SlotCache) -> Tensor:
+        """The states of a block behind the known rows, one for each of its units: `[batch, unit, hidden]`.
+
+        Args:
+            root: `[batch]` int64: the unit behind the known ones.
+            slots: The cache; the block's rows are not committed.
+        """
+        a = self.architecture
+        slots.open(0, a.block)
+        chain = TreeIndex.chain(a.block, root.device)
+        masks = {sight: _mask(sight, slots, chain) for sight in a.sights}
+        states = self._rows(root)
+        angles = self._rotary[0](states, slots.length[:, None] + chain.depth)
+        for layer, sight, kept in zip(self.layers, a.sights, slots.layers, strict=True):
+            states = layer(states, angles, masks[sight], kept)
+        normed: Tensor = self.norm(states)
+        return normed[:, a.block - a.units :]
+
+    def scored(self, states: Tensor) -> Tensor:
+        logits: Tensor = (self.lm_head if self.lm_head is not None else self._of_target(1))(states)
+        return logits[..., : self.architecture.draft_vocab] * self.architecture.scale  # rows behind it are padding
+
+    def sequel(self, units: Tensor, states: Tensor, above: Tensor | None) -> tuple[Tensor, Tensor] | None:
+        return None if self.markov_head is None else self.markov_head(units, states, above)
+
+    def over_target(self, scored: Tensor) -> Tensor:
+        return over_target(scored, self.ids, self.vocab)
+
+    @property
+    def _dtype(self) -> torch.dtype:
+        return self.fc.weight.dtype
+
+    def _rows(self, root: Tensor) -> Tensor:
+        """What enters the first layer: `[batch, row, hidden]`."""
+        embedding: Any = self.embed_tokens if self.embed_tokens is not None else self._of_target(0)
+        masked = self.mask_embedding
+        if masked is None:
+            mask = torch.full_like(root[:1], self.architecture.mask_token or 0)
+            masked = embedding(mask.to(embedding.weight.device))[0]
+        first: Tensor = embedding(root.to(embedding.weight.device))[:, None].to(root.device, self._dtype)
+        others = masked.to(root.device, self._dtype).expand(len(root), self.architecture.block - 1, -1)
+        return torch.cat([first, others], 1)
+
+    def _of_target(self, which: int) -> Any:
+        assert self._shared is not None, "the head is bound to no target"
+        return self._shared[which]
+
+
+class Layer(nn.Module):
+    """A decoder layer."""
+
+    def __init__(self, a: DFlashArchitecture) -> None:
+        super().__init__()
+        self.input_layernorm = nn.RMSNorm(a.hidden, a.eps)
+        self.self_attn = Attention(a, a.hidden, a.sinks)
+        self.post_attention_layernorm = nn.RMSNorm(a.hidden, a.eps)
+        self.mlp = Mlp(a)
+
+    def forward(self, states: Tensor, angles: Any, mask: Tensor, kept: Any) -> Tensor:
+        states = states + self.self_attn(self.input_layernorm(states), angles, mask, kept)
+        out: Tensor = states + self.mlp(self.post_attention_layernorm(states))
+        return out
+
+
+def _mask(sight: Sight, slots: SlotCache, chain: TreeIndex) -> Tensor:
+    """`[batch, 1, row, slot]` bool: what the rows of a block see."""
+    seen = chain.ancestor if sight.causal else torch.ones_like(chain.ancestor)
+    geometry = PassGeometry(slots.length, seen, chain.depth, slots.visible)
+    window = sight.window
+    if window is None:
+        return geometry.tree
+    end = slots.length[:, None, None, None]
+
+    def near(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        return key >= end - window if sight.from_root else query - key < window
+
+    return geometry.within(near)

@@ -1,0 +1,148 @@
+"""From a DFlash checkpoint's config and the shapes of its tensors to a `DFlashArchitecture`.
+
+What tensors show is read from them, not from the config: which norms there are, biases, widths.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Any, get_args
+
+from mmspec.hosts.weight_files import StoredTensor
+from mmspec.registry.suggest import unknown
+from mmspec_text.drafters.heads.dflash.architecture import DFlashArchitecture, Sequel, Sight
+from mmspec_text.drafters.heads.dflash.layouts import SPECULATORS
+from mmspec_text.drafters.heads.eagle.layouts import Layout
+from mmspec_text.drafters.heads.values import drafted_ids, number, positive, rope
+
+QUERY, KEY = "layers.0.self_attn.q_proj.weight", "layers.0.self_attn.k_proj.weight"
+GATE = "layers.0.mlp.gate_proj.weight"
+MARKS = ("fc.weight", "hidden_norm.weight", "norm.weight", QUERY, KEY, GATE)
+"""Keys by which a head of this family is known."""
+LAYER = re.compile(r"layers\.(\d+)\.")
+THETA = 1_000_000.0
+"""The base of rotary positions where a config names none."""
+SLIDING = "sliding_attention"
+
+
+def architecture_of(
+    given: Mapping[str, Any], stored: Mapping[str, StoredTensor], layout: Layout, what: str
+) -> DFlashArchitecture:
+    """The shape of a head.
+
+    Args:
+        given: The config's entries, flat.
+        stored: Its tensors by the names of the network.
+        layout: Its layout.
+        what: The checkpoint's name in messages.
+
+    Raises:
+        ValueError: It is no head of this family, or its parts contradict each other.
+    """
+    if missing := [key for key in MARKS if key not in stored]:
+        there = ", ".join(sorted(stored)[:4])
+        raise ValueError(
+            f"{what} has no layout of a DFlash head; {layout.name} is the nearest, and {', '.join(missing[:3])} is "
+            f"missing. Its keys are {there}, …"
+        )
+    hidden, width = stored["fc.weight"].shape
+    heads = positive(given, "num_attention_heads", what)
+    queries, keys = stored[QUERY].shape[0], stored[KEY].shape[0]
+    head_dim = queries // heads if queries % heads == 0 else 0
+    if not head_dim or keys % head_dim:
+        raise ValueError(f"{what}: {queries} and {keys} numbers of queries and keys are not {heads} equal heads")
+    target_hidden = positive(given, "target_hidden_size", what) if given.get("target_hidden_size") else hidden
+    if width % target_hidden:
+        raise ValueError(
+            f"{what}: fc.weight reads features of {width} numbers, which are not some states of {target_hidden} "
+            "(target_hidden_size)"
+        )
+    numbers = {found[1] for key in stored if (found := LAYER.match(key))}
+    if numbers != {str(i) for i in range(len(numbers))}:
+        raise ValueError(f"{what} has the layers {', '.join(sorted(numbers)[:8])}, which do not follow one another")
+    own = {key: stored[f"{key}.weight"].shape[0] for key in ("embed_tokens", "lm_head") if f"{key}.weight" in stored}
+    vocab = own.get("embed_tokens", positive(given, "vocab_size", what))
+    sequel = _sequel(given, stored, what)
+    return DFlashArchitecture(
+        hidden=hidden,
+        intermediate=stored[GATE].shape[0],
+        heads=heads,
+        key_heads=keys // head_dim,
+        head_dim=head_dim,
+        sights=tuple(_sight(given, i, layout, what) for i in range(len(numbers))),
+        vocab=vocab,
+        draft_vocab=drafted_ids(given, own.get("lm_head"), vocab, what),
+        features=width // target_hidden,
+        target_hidden=target_hidden,
+        own_embedding="embed_tokens" in own,
+        own_output="lm_head" in own,
+        own_mask="mask_embedding" in stored,
+        block=_block(given, what),
+        mask_token=_mask_token(given, "mask_embedding" in stored, what),
+        from_root=_from_root(given, sequel),
+        sequel=sequel,
+        rank=stored["markov_head.markov_w1.weight"].shape[1] if sequel is not None else 0,
+        head_norms="layers.0.self_attn.q_norm.weight" in stored,
+        sinks="layers.0.self_attn.attention_sink_bias" in stored,
+        biases=frozenset(key.removesuffix(".bias").rpartition(".")[2] for key in stored if _own_bias(key)),
+        eps=number(given, "rms_norm_eps", 1e-6, what),
+        activation=str(given.get("hidden_act", "silu")),
+        scale=number(given, "logit_scale", 1.0, what),
+        rope=rope(given, THETA, what),
+    )
+
+
+def _own_bias(key: str) -> bool:
+    return key.endswith(".bias") and not key.startswith("markov_head.")
+
+
+def _block(given: Mapping[str, Any], what: str) -> int:
+    block = positive(given, "block_size", what)
+    if not 2 <= block <= 512:
+        raise ValueError(f"{what}: block_size in its config is from 2 to 512, and not {block}")
+    return block
+
+
+def _mask_token(given: Mapping[str, Any], own: bool, what: str) -> int | None:
+    token = given.get("mask_token_id")
+    if token is None and own:
+        return None
+    if not isinstance(token, int) or isinstance(token, bool) or token < 0:
+        raise ValueError(f"{what}: its config has no id mask_token_id, but {token!r}, and there is no mask_embedding")
+    return token
+
+
+def _sequel(given: Mapping[str, Any], stored: Mapping[str, StoredTensor], what: str) -> Sequel | None:
+    """The kind of Markov head."""
+    if not any(key.startswith("markov_head.") for key in stored):
+        if given.get("markov_rank"):
+            raise ValueError(f"{what}: its config has markov_rank, and markov_head.markov_w1.weight is missing")
+        return None
+    if "markov_head.markov_w1.weight" not in stored:
+        raise ValueError(f"{what} has a Markov head, and markov_head.markov_w1.weight is missing")
+    kind = str(given.get("markov_head_type") or "vanilla").lower()
+    for known in get_args(Sequel):
+        if known == kind:
+            return known
+    raise ValueError(f"{what}: {unknown('kind of Markov head (markov_head_type)', kind, get_args(Sequel))}")
+
+
+def _from_root(given: Mapping[str, Any], sequel: Sequel | None) -> bool:
+    """Whether the root's row scores the first unit; by default where there is a Markov head."""
+    if given.get("sample_from_anchor") is not None:
+        return bool(given["sample_from_anchor"])
+    return sequel is not None and not given.get("dspark_bonus_anchor", False)
+
+
+def _sight(given: Mapping[str, Any], layer: int, layout: Layout, what: str) -> Sight:
+    """What rows see in a layer: a window if the layer's kind or `use_swa` says so; causal if named, or so by kind."""
+    kinds = given.get("layer_types")
+    kind = kinds[layer] if isinstance(kinds, list) and layer < len(kinds) else None
+    sliding = kind == SLIDING or (bool(given.get("use_swa")) and SLIDING not in (kinds or ()))
+    window = None
+    if sliding:
+        window = positive(given, "swa_window_size" if given.get("swa_window_size") else "sliding_window", what)
+    named = [given[name] for name in ("is_causal", "causal") if given.get(name) is not None]
+    if named:
+        return Sight(window, bool(named[0]), layout == SPECULATORS)
+    causal = kind == SLIDING and not given.get("sliding_window_non_causal", False)
+    return Sight(window, causal, layout == SPECULATORS)

@@ -1,0 +1,192 @@
+"""What a DFlash head drafts: the distributions of the forward written out, round after round; and what they are worth.
+
+Under `match` a wrong head is as lossless as a right one. So drafts are compared, in a ragged batch, after rounds that
+accepted nothing, a part and all: positions, features, the order of the Markov head's units.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import mmspec
+from mmspec.compare.equality import assert_same, stock
+from mmspec.core.decoder import Decoder
+from mmspec.core.distributions import Categorical
+from mmspec.core.rules import Block, Match, RecursiveRejection, Rejection, Rule
+from mmspec.hosts.target import TransformersTarget
+from mmspec.testing.statistics import LEVEL
+from mmspec.testing.tiny_models import llama
+from mmspec_text.drafters.dflash import DFlash, DFlashOptions
+from mmspec_text.drafters.heads.dflash.architecture import Sight
+from mmspec_text.drafters.heads.dflash.checkpoint import DFlashCheckpoint
+from mmspec_text.drafters.heads.dflash.example import PRODUCT, random_dflash
+from tests.heads.conftest import GREEDY, KEPT, MAPS, SAMPLED
+from tests.heads.test_eagle_drafts import ROUNDS, Budgets, Recorded, paths, played
+from tests.heads.test_eagle_equality import ZOO
+from tests.support.dflash_forward import BlockFlags, BlockWrittenOut, everything
+from tests.support.dflash_layouts import LAYOUTS, MASK, near_causal, near_root
+from tests.support.zoo import build
+
+MARKOV = replace(PRODUCT, sequel="gated", rank=4, from_root=True)
+HEADS = {
+    "product": random_dflash(),
+    "markov": random_dflash(MARKOV),
+    "recurrent": random_dflash(replace(MARKOV, sequel="rnn")),
+    "pruned": random_dflash(replace(MARKOV, sequel="vanilla", own_output=True, draft_vocab=5), maps=MAPS),
+    "window": random_dflash(replace(PRODUCT, sights=(Sight(3, True), Sight(4, True, True)))),
+}
+
+SLOW = ("recurrent", "pruned", "window")
+
+
+def decoder(name: str, rule: Rule | None = None, k: int = 4, **options: Any) -> Decoder:
+    drafter = DFlash(DFlashOptions(model=HEADS[name], probe=False, **options))
+    return Decoder(TransformersTarget(llama()), drafter, rule or Match(), k=k)
+
+
+def features_of(ids: Tensor) -> Tensor:
+    """The outputs of the target's two layers, of a row by itself: `[unit, width]`."""
+    before: list[Tensor] = []
+    hook = llama().model.norm.register_forward_pre_hook(lambda module, args: before.append(args[0]))
+    with torch.no_grad():
+        recorded = llama()(input_ids=ids[None], output_hidden_states=True, use_cache=False).hidden_states
+    hook.remove()
+    return torch.cat([recorded[1][0], before[0][0]], -1)
+
+
+def written_out(stored: DFlashCheckpoint) -> BlockWrittenOut:
+    a, model = stored.architecture, llama()
+    sees = (near_causal(3), near_root(4, causal=True)) if a.sights[0].causal else (everything, everything)
+    flags = BlockFlags(a.heads, a.key_heads, a.head_dim, a.block, 3, sees, a.from_root, a.sequel, theta=10000.0)
+    weights = {key: value for key, value in stored.weights.items() if key not in MAPS}
+    return BlockWrittenOut(weights, flags, model.model.embed_tokens.weight.detach(), model.lm_head.weight.detach())
+
+
+@cache
+def block(name: str, known: tuple[int, ...]) -> list[Tensor]:
+    """The states of the block behind known units."""
+    return written_out(HEADS[name]).block(list(features_of(torch.tensor(known[:-1]))), known[-1])
+
+
+def expected(name: str, known: Tensor, path: list[int]) -> Tensor:
+    """Log probabilities behind a path of drafted units, and behind each prefix of it: `[len(path) + 1, vocab]`."""
+    states = block(name, tuple(known.tolist()))
+    logits = torch.stack(written_out(HEADS[name]).behind(states, int(known[-1]), path))
+    if name == "pruned":
+        logits = torch.full((len(logits), 7), -torch.inf, dtype=logits.dtype).index_copy(1, KEPT, logits)
+    return logits.log_softmax(-1)
+
+
+def compare(name: str, recorded: Recorded) -> None:
+    """Sampled drafts carry their distribution: at first siblings it is the head's own."""
+    for known, done, draft in recorded:
+        assert isinstance(draft.distribution, Categorical)
+        q = draft.distribution.on(None).double()
+        ranks, ways = draft.index.rank[0, 1:].tolist(), paths(draft)
+        for row in range(len(known)):
+            if done[row]:
+                continue
+            for node, path in enumerate(ways):
+                wanted = expected(name, known[row], [int(draft.units[row, i]) for i in path[:-1]])[-1].exp()
+                if ranks[node]:  # without its earlier siblings
+                    siblings = [int(draft.units[row, other[-1]]) for other in ways if other[:-1] == path[:-1]]
+                    wanted[siblings[: ranks[node]]] = 0
+                    wanted = wanted / wanted.sum()
+                assert torch.allclose(q[row, node], wanted, atol=2e-4)
+
+
+@pytest.mark.parametrize("name", HEADS)
+@pytest.mark.parametrize(
+    ("form", "rule"),
+    [({"form": "chain"}, Rejection), ({"form": "branching", "branching": (2, 2, 1)}, RecursiveRejection)],
+)
+def test_distributions_of_successive_rounds(name: str, form: dict[str, Any], rule: type, rows: dict) -> None:
+    recorded, accepted = played(decoder(name, rule(), **form), rows, SAMPLED)
+    assert len(recorded) == ROUNDS and {0} < set(accepted), "no round accepted a part, so nothing was tested"
+    compare(name, recorded)
+
+
+@pytest.mark.parametrize("name", ["product", "markov"])
+def test_the_dynamic_tree_of_successive_rounds(name: str, rows: dict[str, Tensor]) -> None:
+    """Greedy: every node's score is the log probability of its path."""
+    recorded, accepted = played(decoder(name, Match(), k=3, form="rerank", width=3, nodes=8), rows, GREEDY)
+    assert 0 in accepted and max(accepted) > 0, "no round accepted a part, so nothing was tested"
+    for known, done, draft in recorded:
+        assert draft.units.shape[1] == 8 and draft.score is not None
+        for row in range(3):
+            path: list[list[int]] = [[]]
+            for node, parent in enumerate([] if done[row] else draft.index.parent[row, 1:].tolist()):
+                path.append([*path[parent], int(draft.units[row, node])])
+                scores = expected(name, known[row], path[parent])
+                reached = float(scores.gather(1, torch.tensor(path[-1])[:, None]).sum())
+                assert abs(float(draft.score[row, node]) - reached) < 1e-3
+
+
+def test_rounds_without_a_draft_are_caught_up(rows: dict[str, Tensor]) -> None:
+    """A head that was not asked for some rounds reads all of their features before its next draft."""
+    ours = decoder("markov", Rejection(), form="chain")
+    ours.policy = Budgets()
+    recorded, _ = played(ours, rows, SAMPLED, rounds=6)
+    assert [draft.units.shape[1] for _, _, draft in recorded] == [2, 4, 3]
+    compare("markov", recorded)
+
+
+@pytest.mark.parametrize(("name", "units"), [("product", 4), ("markov", 5)])
+def test_no_draft_is_deeper_than_the_block(name: str, units: int, rows: dict[str, Tensor]) -> None:
+    ours = decoder(name, Rejection(), k=9, form="chain")
+    recorded, _ = played(ours, rows, SAMPLED, rounds=2)
+    assert ours.drafter.width(9) == units and all(draft.units.shape[1] == units for _, _, draft in recorded)
+
+
+@pytest.mark.parametrize("form", [{"form": "chain"}, {"form": "rerank", "width": 3, "nodes": 10}], ids=str)
+@pytest.mark.parametrize("warp", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
+@pytest.mark.parametrize("batch", [1, 3])
+@pytest.mark.parametrize("name", ["product", "markov", *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)])
+def test_equal_to_plain(name: str, batch: int, warp: Any, form: dict[str, Any], rows: dict[str, Tensor]) -> None:
+    rows = {key: value[:batch] for key, value in rows.items()}
+    plain = Decoder(TransformersTarget(llama()), None, Match(), k=0).generate(rows, 30, seed=5, warp=warp)
+    ours = decoder(name, Match(), **form).generate(rows, 30, seed=5, warp=warp)
+    assert all(torch.equal(a, b) for a, b in zip(ours.units, plain.units, strict=True))
+    assert ours.report.drafted > 0 and (batch == 1 or ours.report.accepted > 0), "so nothing was tested"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["product", "markov", "pruned"])
+@pytest.mark.parametrize(
+    ("rule", "form"),
+    [
+        (Rejection, {"form": "chain"}),
+        (Block, {"form": "chain"}),
+        (RecursiveRejection, {"form": "branching", "branching": (2, 2)}),
+    ],
+)
+def test_the_law_of_rules_that_use_q(name: str, rule: type, form: dict[str, Any], law: Callable) -> None:
+    assert law(decoder(name, rule(), k=2, **form)) > LEVEL
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", [{"form": "chain"}, {"form": "rerank", "width": 3, "nodes": 10}], ids=str)
+@pytest.mark.parametrize("architecture", ZOO)
+@pytest.mark.parametrize("layout", ["dflash", "speculators-dspark"])
+def test_equal_to_transformers(
+    layout: str, architecture: str, form: dict[str, Any], prompts: Callable, tmp_path: Path
+) -> None:
+    """Through `enable`: a ragged batch, greedy, by folder; one row, sampled, with a live drafter."""
+    ids = {"aux_hidden_state_layer_ids": [1, 2], "dflash_config": {"mask_token_id": MASK, "target_layer_ids": [0, 1]}}
+    folder, model = LAYOUTS[layout].save(tmp_path, changed=ids), build(architecture)
+    for batch, call in ((3, {"do_sample": False}), (1, {"do_sample": True, "top_k": 0, "temperature": 0.8})):
+        call = {**call, "max_new_tokens": 16}
+        run = stock(model, prompts(batch), 0, **call)
+        live = DFlash(DFlashOptions(model=str(folder), **form))
+        how: dict[str, Any] = {"method": "dflash", "drafter": str(folder), **form} if batch == 3 else {"drafter": live}
+        with mmspec.enable(model, k=3, **how) as enabled:
+            torch.manual_seed(0)
+            ids = model.generate(**prompts(batch), **call)
+            assert enabled.report is not None and enabled.report.drafted > 0
+        assert_same(ids, run, torch.get_rng_state())
