@@ -11,7 +11,8 @@ from mmspec_text.drafters.draft_model import DraftModelOptions
 from mmspec_text.drafters.draft_tree import DraftTreeOptions
 from mmspec_text.drafters.eagle import EagleOptions
 from mmspec_text.drafters.heads.dflash.example import PRODUCT, random_dflash
-from mmspec_text.drafters.heads.eagle.example import random_checkpoint
+from mmspec_text.drafters.heads.eagle.example import THIRD, random_checkpoint
+from mmspec_text.drafters.p_eagle import PEagleOptions
 
 
 def recycling() -> Example:
@@ -69,4 +70,15 @@ def dflash() -> list[Example]:
         Example(options=DFlashOptions(model=head, form="rerank", width=3, nodes=8, probe=False)),
         Example(options=DFlashOptions(model=gated, form="branching", branching=(2, 2, 1), probe=False)),
         Example(options=DFlashOptions(model=rnn, form="beam", width=3, probe=False)),
+    ]
+
+
+def p_eagle() -> list[Example]:
+    """A head in every form of draft."""
+    head = replace(random_checkpoint(replace(THIRD, layers=2, parallel=True)), mask_token=3)
+    return [
+        Example(options=PEagleOptions(model=head, form="chain", probe=False)),
+        Example(options=PEagleOptions(model=head, form="rerank", width=3, nodes=8, probe=False)),
+        Example(options=PEagleOptions(model=head, form="branching", branching=(2, 2, 1), probe=False)),
+        Example(options=PEagleOptions(model=head, form="beam", width=3, probe=False)),
     ]

@@ -100,6 +100,15 @@ DFLASH = DrafterSpec(
     paper="https://arxiv.org/abs/2602.06036",
     options="mmspec_text.drafters.dflash:DFlashOptions",
 )
+P_EAGLE = DrafterSpec(
+    name="p-eagle",
+    factory="mmspec_text.drafters.p_eagle:PEagle",
+    needs=frozenset({"discrete", "hidden"}),
+    offers=frozenset({"chain", "tree", "q"}),
+    summary="An EAGLE head trained to draft all units in one pass: P-EAGLE.",
+    paper="https://arxiv.org/abs/2602.01469",
+    options="mmspec_text.drafters.p_eagle:PEagleOptions",
+)
 DRAFTERS = (
     PROMPT_LOOKUP,
     SUFFIX,
@@ -111,6 +120,7 @@ DRAFTERS = (
     CASCADE,
     EAGLE,
     DFLASH,
+    P_EAGLE,
 )
 METHODS = (
     MethodSpec(
@@ -194,5 +204,13 @@ METHODS = (
         exactness="invariant",
         summary="A trained head drafts a block at once from the target's features.",
         paper="https://arxiv.org/abs/2602.06036",
+    ),
+    MethodSpec(
+        name="p-eagle",
+        drafter="p-eagle",
+        needs=frozenset({"text"}),
+        exactness="invariant",
+        summary="A trained head of the EAGLE family drafts all of its units at once.",
+        paper="https://arxiv.org/abs/2602.01469",
     ),
 )

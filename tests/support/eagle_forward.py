@@ -159,3 +159,17 @@ class WrittenOut:
             fed = self.fed_back(states, known)[-1]
             found.append(self.logits(fed))
         return found
+
+    def parallel_logits(self, features: Tensor, units: Sequence[int], mask: int, depth: int) -> list[Tensor]:
+        """Logits of P-EAGLE over the head's own ids, of the units up to `depth` places behind the root.
+
+        Args:
+            features: `[row, width]` of the known rows.
+            units: Their units; the last one is the root.
+            mask: The unit of rows that are not known.
+            depth: Units that are scored.
+        """
+        unknown = self.state(self.w["mask_hidden"][0, 0])
+        states = [*(self.state(feature) for feature in features), *[unknown] * (depth - 1)]
+        fed = self.fed_back(states, [*units, *[mask] * (depth - 1)])
+        return [self.logits(state) for state in fed[len(units) - 1 :]]

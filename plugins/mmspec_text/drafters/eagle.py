@@ -98,16 +98,17 @@ class Eagle:
         plain = not isinstance(inputs, Mapping) or inputs.keys() <= PLAIN
         if self.options.probe and self._trial is None and plain:
             self._try(state)
-        return begun(self.network, self.shape, state, self._columns)
+        return begun(self.network, self.shape, state, self.columns)
 
     def propose(self, state: State, k: int, noise: DraftNoise) -> Draft:
         return proposed(state.memory, self.shape, state, k, noise)
 
     def observe(self, state: State, step: Step) -> None:
-        observed(state.memory, state, step, self._columns)
+        observed(state.memory, state, step, self.columns)
 
     @property
-    def _columns(self) -> slice:
+    def columns(self) -> slice:
+        """Which of the target's states the head reads."""
         return self._features.columns(self._convention, self._width)
 
     def _try(self, state: State) -> None:

@@ -25,8 +25,16 @@ class Scorer(Protocol):
         """Logits `[batch, depth, drafted]` over the head's own ids, of states `[batch, depth, hidden]`."""
         ...
 
-    def sequel(self, units: Tensor, states: Tensor, above: Tensor | None) -> tuple[Tensor, Tensor] | None:
-        """What the units on a path change.
+    def over_target(self, scored: Tensor) -> Tensor:
+        """Logits `[batch, node, vocab]` over the target's ids, -inf where the head has no id."""
+        ...
+
+
+class Sequel(Protocol):
+    """A term of the logits that depends on the units drafted before."""
+
+    def __call__(self, units: Tensor, states: Tensor, above: Tensor | None) -> tuple[Tensor, Tensor]:
+        """The term at nodes of one level.
 
         Args:
             units: `[batch, node]` int64.
@@ -34,12 +42,8 @@ class Scorer(Protocol):
             above: `[batch, node, width]`: what this function returned second at the nodes' parents; None at the root.
 
         Returns:
-            `[batch, node, drafted]`, which is added to the logits; and what the children need. None: nothing changes.
+            `[batch, node, drafted]`, which is added to the logits; and what the children need, `[batch, node, width]`.
         """
-        ...
-
-    def over_target(self, scored: Tensor) -> Tensor:
-        """Logits `[batch, node, vocab]` over the target's ids, -inf where the head has no id."""
         ...
 
 
@@ -49,25 +53,26 @@ class Block:
     Args:
         head: The head.
         states: `[batch, depth, hidden]`: the state at depth `d` scores the units at depth `d + 1`.
+        sequel: Its sequel, if it has one.
     """
 
-    def __init__(self, head: Scorer, states: Tensor) -> None:
-        self.head, self.states = head, states
+    def __init__(self, head: Scorer, states: Tensor, sequel: Sequel | None = None) -> None:
+        self.head, self.states, self.sequel = head, states, sequel
         self.scored = head.scored(states)
         self._carried: Tensor | None = None  # what the sequel returned second, at the nodes so far
 
     @torch.inference_mode()
     def grow(self, draft: Draft, first: int) -> TargetOutput:
         """The output at the nodes of a rooted draft from `first` on; all of one level, level after level."""
-        depth, parents = draft.index.depth[:, first:], draft.index.parent[:, first:]
         rows = len(self.states)
-        depth = depth.expand(rows, -1)
+        depth = draft.index.depth[:, first:].expand(rows, -1)
         scored = take_nodes(self.scored, depth)
-        above = None if self._carried is None else take_nodes(self._carried, parents.expand(rows, -1))
-        change = self.head.sequel(draft.units[:, first:], take_nodes(self.states, depth), above)
-        if change is not None:
-            scored = scored + change[0][..., : scored.shape[-1]]
-            self._carried = change[1] if self._carried is None else torch.cat([self._carried[:, :first], change[1]], 1)
+        if self.sequel is not None:
+            parents = draft.index.parent[:, first:].expand(rows, -1)
+            above = None if self._carried is None else take_nodes(self._carried, parents)
+            change, new = self.sequel(draft.units[:, first:], take_nodes(self.states, depth), above)
+            scored = scored + change[..., : scored.shape[-1]]
+            self._carried = new if self._carried is None else torch.cat([self._carried[:, :first], new], 1)
         return TargetOutput(logits=self.head.over_target(scored))
 
 

@@ -6,6 +6,8 @@ fed again with their true features. The root's row is the last of these. It is n
 is committed when the next rows arrive.
 """
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 from transformers.cache_utils import DynamicLayer
@@ -20,6 +22,21 @@ from mmspec_text.drafters.heads.rows import Rows
 
 CHUNK = 512
 """Rows of a pass over a prompt."""
+
+
+@dataclass(frozen=True)
+class Unknown:
+    """Rows of units that are not known, which a head reads behind the root in the root's pass.
+
+    Attributes:
+        state: `[hidden]`: the state of such a row.
+        unit: Its unit.
+        rows: How many there are.
+    """
+
+    state: Tensor
+    unit: int
+    rows: int
 
 
 class HeadCache:
@@ -44,33 +61,39 @@ class HeadCache:
 
     @torch.inference_mode()
     def append(self, rows: Rows, units: Tensor) -> TargetOutput:
+        """`take_in`, and the output at the root, one node."""
+        self.take_in(rows, units)
+        return self.at_root()
+
+    @torch.inference_mode()
+    def take_in(self, rows: Rows, units: Tensor, unknown: Unknown | None = None) -> None:
         """Read true rows; the last of them, whose unit is the root, becomes node 0 of the scratch.
 
         Args:
             rows: The features.
             units: `[batch, column]` int64: their units.
-
-        Returns:
-            The output at the root, one node.
+            unknown: Rows behind the root, which become further nodes of the scratch, a chain.
         """
         columns = rows.features.shape[1]
-        last: Tensor | None = None
         none = self.slots.length[:, None][:, :0]
         for first in range(0, columns, CHUNK):
             size = min(CHUNK, columns - first)
+            last = first + size == columns  # all rows of the batch end there
+            more = unknown.rows if unknown is not None and last else 0
             place, count = rows.piece(first, size)
             closing = self._open & (rows.count > 0)
             self.slots.commit(none, closing.long())
-            chain = TreeIndex.chain(size, place.device)
-            states = self.head.taken_in(take_nodes(rows.features, place))
-            result = self._passed(take_nodes(units, place), states, chain, 0)
+            chain = TreeIndex.chain(size + more, place.device)
+            states, fed = self.head.taken_in(take_nodes(rows.features, place)), take_nodes(units, place)
+            if unknown is not None and more:
+                fed = behind(fed, count, torch.full_like(fed[:, :1], unknown.unit), more)
+                states = behind(states, count, unknown.state.expand_as(states[:, :1]), more)
+            result = self._passed(fed, states, chain, 0)
             self.slots.commit(chain_path(size, len(count), place.device), (count - 1).clamp(min=0))
-            own = take_nodes(result, (count - 1).clamp(min=0)[:, None])
-            last = own if last is None else torch.where((count > 0)[:, None, None], own, last)
+            order = torch.arange(more + 1, device=place.device)
+            if last:
+                self.states = take_nodes(result, (count - 1).clamp(min=0)[:, None] + order)
             self._open = (self._open & ~closing) | (count > 0)
-        assert last is not None, "there are no rows"
-        self.states = last
-        return self.at_root()
 
     @torch.inference_mode()
     def at_root(self) -> TargetOutput:
@@ -95,3 +118,10 @@ class HeadCache:
 def chain_path(nodes: int, rows: int, device: torch.device) -> Tensor:
     """The path through a chain of so many nodes, the first one left out: `[batch, nodes - 1]`."""
     return torch.arange(1, nodes, device=device).expand(rows, -1)
+
+
+def behind(values: Tensor, count: Tensor, other: Tensor, more: int) -> Tensor:
+    """The first `count [batch]` of `values [batch, row, …]`, then `other [batch, 1, …]` up to `more` further rows."""
+    wide = torch.cat([values, other.expand(-1, more, *other.shape[2:])], 1)
+    known = torch.arange(wide.shape[1], device=count.device) < count[:, None]
+    return torch.where(known.reshape(*known.shape, *(1,) * (values.dim() - 2)), wide, other)

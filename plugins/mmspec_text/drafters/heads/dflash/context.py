@@ -48,4 +48,4 @@ class Context:
     @torch.inference_mode()
     def block(self, root: Tensor) -> Block:
         """What the head says of the units behind the root `[batch]`."""
-        return Block(self.head, self.head.block(root, self.slots))
+        return Block(self.head, self.head.block(root, self.slots), self.head.sequel)

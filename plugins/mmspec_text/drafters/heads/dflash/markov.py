@@ -27,7 +27,7 @@ class Markov(nn.Module):
             self.joint_proj = nn.Linear(2 * a.rank + a.hidden, 3 * a.rank)
 
     def forward(self, units: Tensor, states: Tensor, above: Tensor | None) -> tuple[Tensor, Tensor]:
-        """The term `[batch, node, drafted]`, and the recurrent state, of no width but for `rnn`; as `Scorer.sequel`."""
+        """As `Sequel`: the term, and the recurrent state, which has no width but for `rnn`."""
         before = F.embedding(units, self.markov_w1.weight)
         if self.kind == "rnn":
             above = torch.zeros_like(before) if above is None else above

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from mmspec.core.tree import TreeIndex
 from mmspec.hosts.masks import PassGeometry
 from mmspec.hosts.slot_cache import SlotCache
+from mmspec_text.drafters.heads.block import Sequel
 from mmspec_text.drafters.heads.dflash.architecture import DFlashArchitecture, Sight
 from mmspec_text.drafters.heads.dflash.markov import Markov
 from mmspec_text.drafters.heads.eagle.vocabulary import over_target
@@ -86,8 +87,10 @@ class DFlashNetwork(nn.Module):
         logits: Tensor = (self.lm_head if self.lm_head is not None else self._of_target(1))(states)
         return logits[..., : self.architecture.draft_vocab] * self.architecture.scale  # rows behind it are padding
 
-    def sequel(self, units: Tensor, states: Tensor, above: Tensor | None) -> tuple[Tensor, Tensor] | None:
-        return None if self.markov_head is None else self.markov_head(units, states, above)
+    @property
+    def sequel(self) -> Sequel | None:
+        """The Markov head."""
+        return self.markov_head
 
     def over_target(self, scored: Tensor) -> Tensor:
         return over_target(scored, self.ids, self.vocab)

@@ -44,6 +44,7 @@ class Architecture:
         activation: Of the MLPs.
         rope: Rotary parameters as transformers names them.
         window: Rows that attention covers; None: all.
+        parallel: It has a feature for units that are not known, and drafts all units in one pass (P-EAGLE).
     """
 
     hidden: int
@@ -74,6 +75,7 @@ class Architecture:
     activation: str = "silu"
     rope: Mapping[str, Any] = field(default_factory=dict)
     window: int | None = None
+    parallel: bool = False
 
     @property
     def width(self) -> int:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,6 +15,8 @@ from mmspec_text.drafters.heads.eagle.vocabulary import mapped_ids
 from mmspec_text.drafters.heads.stored import MAPS, fitted, stored_head
 from mmspec_text.drafters.heads.values import numbered_ids
 
+MASKS = ("mask_token_id", "ptd_token_id", "pard_token")
+"""Names that kits give to the id of units that are not known."""
 UNUSED = ("rotary_emb", "verifier_", "parallel_draft_heads.")
 """Parts of keys that a head does not need: constants, the target's weights, and heads beside it."""
 
@@ -29,6 +32,7 @@ class Checkpoint:
         layer_ids: The layer ids that its config names; () where it names none.
         weights: Its tensors, by the names of the network.
         ignored: Its keys that are not used.
+        mask_token: The id that stands for units that are not known; None: it is no head of P-EAGLE.
     """
 
     name: str
@@ -37,6 +41,7 @@ class Checkpoint:
     layer_ids: tuple[int, ...]
     weights: Mapping[str, Tensor]
     ignored: tuple[str, ...]
+    mask_token: int | None = None
 
     def network(self, vocab: int) -> EagleNetwork:
         """The head for a target of so many ids.
@@ -70,11 +75,12 @@ class Checkpoint:
         return tuple(key for key, own in parts if not own)
 
 
-def read_checkpoint(name: str) -> Checkpoint:
+def read_checkpoint(name: str, parallel: bool = False) -> Checkpoint:
     """Read a head.
 
     Args:
         name: A folder, or a hub name.
+        parallel: Whether it is to be one that drafts all units in one pass (P-EAGLE).
 
     Raises:
         ValueError: There is none, it is a pickle, damaged, or in no known layout; the message names the nearest.
@@ -83,8 +89,20 @@ def read_checkpoint(name: str) -> Checkpoint:
     layout = recognised(stored.config, stored.keys)
     given = settings(stored.config)
     architecture = architecture_of(given, stored.headers, layout, stored.what)
+    if architecture.parallel and not parallel:
+        raise ValueError(f"{stored.what} is a head of P-EAGLE (mask_hidden), which the drafter p-eagle takes")
+    if parallel and not architecture.parallel:
+        raise ValueError(f"{stored.what} has no mask_hidden: it is no head of P-EAGLE; the drafter eagle takes it")
     with torch.device("meta"):
         wanted = {*EagleNetwork(architecture, 1).state_dict(), *MAPS}
     weights, ignored = stored.weights(wanted)
     ids = numbered_ids(given, "eagle_aux_hidden_state_layer_ids", stored.what)
-    return Checkpoint(name, layout, architecture, ids, weights, ignored)
+    mask = _mask_token(given, stored.what) if parallel else None
+    return Checkpoint(name, layout, architecture, ids, weights, ignored, mask)
+
+
+def _mask_token(given: Mapping[str, Any], what: str) -> int:
+    named = [given[name] for name in MASKS if given.get(name) is not None]
+    if not named or type(named[0]) is not int or named[0] < 0:
+        raise ValueError(f"{what}: its config has no id {MASKS[0]} (or {', '.join(MASKS[1:])}), but {named[:1]}")
+    return int(named[0])

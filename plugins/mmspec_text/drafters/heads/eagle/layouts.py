@@ -20,7 +20,7 @@ from typing import Any, Literal
 from mmspec.registry.suggest import unknown
 
 Convention = Literal["boundary", "output"]
-KINDS = ("eagle", "eagle3")
+KINDS = ("eagle", "eagle3", "peagle")
 """Kinds of speculators checkpoints that are heads of this family."""
 RENAMED = {
     "midlayer.": "layers.0.",
@@ -58,6 +58,7 @@ class Layout:
 EAGLE = Layout("eagle", "boundary")
 SPECFORGE = Layout("specforge", "output")
 SPECULATORS = Layout("speculators", "boundary", residual=True)
+PARALLEL = Layout("speculators", "boundary")
 NEMO = Layout("nemo", "output")
 MODELOPT = Layout("modelopt", "output")
 
@@ -86,7 +87,7 @@ def recognised(config: Mapping[str, Any], keys: Iterable[str]) -> Layout:
     if kind is not None:
         if kind not in KINDS:
             raise ValueError(unknown("kind of EAGLE head", str(kind), KINDS))
-        return SPECULATORS
+        return PARALLEL if kind == "peagle" else SPECULATORS
     if any(key.startswith("model.") for key in names):
         return NEMO
     named = config.get("architectures")

@@ -48,6 +48,7 @@ class EagleNetwork(nn.Module):
         self.norm = nn.RMSNorm(a.hidden, a.eps) if a.final_norm else None
         self.embed_tokens = nn.Embedding(a.vocab, a.hidden) if a.own_embedding else None
         self.lm_head = nn.Linear(a.hidden, a.draft_vocab, bias=False) if a.own_output else None
+        self.mask_hidden = nn.Parameter(torch.empty(1, 1, a.width)) if a.parallel else None
         self.register_buffer("ids", None, persistent=False)
         self._shared: tuple[nn.Module, nn.Module] | None = None  # in a tuple, so that torch does not adopt them
         self._rotary = (rotary(a),)
@@ -81,10 +82,23 @@ class EagleNetwork(nn.Module):
         return self.norm(states) if self.architecture.norm_output and self.norm is not None else states
 
     def logits(self, states: Tensor) -> Tensor:
+        return self.over_target(self.scored(states))
+
+    def scored(self, states: Tensor) -> Tensor:
+        """Logits over the head's own ids."""
         if self.norm is not None and not self.architecture.norm_output:
             states = self.norm(states)
         scored: Tensor = (self.lm_head if self.lm_head is not None else self._of_target(1))(states)
+        return scored
+
+    def over_target(self, scored: Tensor) -> Tensor:
+        """Logits over the target's ids, -inf where the head has none."""
         return over_target(scored, self.ids, self.vocab)
+
+    def unknown(self) -> Tensor:
+        """The state `[hidden]` of units that are not known; of heads that draft all units in one pass."""
+        assert self.mask_hidden is not None
+        return self.taken_in(self.mask_hidden)[0, 0]
 
     @property
     def _dtype(self) -> torch.dtype:

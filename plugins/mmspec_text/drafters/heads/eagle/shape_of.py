@@ -95,16 +95,13 @@ def architecture_of(
         activation=str(given.get("hidden_act", "silu")),
         rope=rope(given, THETA, what),
         window=_window(given, what),
+        parallel=_parallel(given, stored),
     )
 
 
 def _refuse_others(given: Mapping[str, Any], stored: Mapping[str, StoredTensor], what: str) -> None:
     if any("kv_a_proj" in key for key in stored):
         raise ValueError(f"{what} has latent attention (kv_a_proj), which this drafter does not compute")
-    if "mask_hidden" in stored or given.get("parallel_drafting"):
-        raise ValueError(
-            f"{what} is a head of P-EAGLE (mask_hidden), which drafts all units at once: not an EAGLE head"
-        )
     lacking = {form: [key for key in keys if key not in stored] for form, keys in FORMS.items()}
     if all(key in stored for key in (QUERY, KEY, OUT, GATE)):
         return
@@ -139,6 +136,12 @@ def _features(
             f"{named if named is not None else 'some'} states of {target_hidden} (target_hidden_size)"
         )
     return width // target_hidden
+
+
+def _parallel(given: Mapping[str, Any], stored: Mapping[str, StoredTensor]) -> bool:
+    """Whether a head drafts all units at once."""
+    named = given.get("speculators_model_type") == "peagle" or bool(given.get("parallel_drafting"))
+    return named or "mask_hidden" in stored
 
 
 def _window(given: Mapping[str, Any], what: str) -> int | None:

@@ -1,0 +1,225 @@
+"""Heads of P-EAGLE: every layout, what they draft round after round, equality with plain decoding, bad input."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import mmspec
+from mmspec.compare.equality import assert_same, stock
+from mmspec.core.decoder import Decoder
+from mmspec.core.distributions import Categorical
+from mmspec.core.rules import Block, Match, RecursiveRejection, Rejection, Rule
+from mmspec.hosts.target import TransformersTarget
+from mmspec.testing import tiny_models
+from mmspec.testing.statistics import LEVEL
+from mmspec_text.drafters.eagle import Eagle, EagleOptions
+from mmspec_text.drafters.heads import cache as heads_cache
+from mmspec_text.drafters.heads.cache import HeadCache, Unknown
+from mmspec_text.drafters.heads.eagle.checkpoint import read_checkpoint
+from mmspec_text.drafters.heads.eagle.example import THIRD, random_checkpoint
+from mmspec_text.drafters.heads.rows import Rows
+from mmspec_text.drafters.p_eagle import PEagle, PEagleOptions
+from tests.heads.conftest import GREEDY, KEPT, MAPS, SAMPLED, features_of, written_out
+from tests.heads.test_eagle_drafts import ROUNDS, Budgets, Recorded, paths, played
+from tests.heads.test_eagle_equality import ZOO
+from tests.support import eagle_layouts
+from tests.support.eagle_forward import WrittenOut
+from tests.support.p_eagle_layouts import LAYOUTS, MASK, PRUNED, VOCAB
+from tests.support.zoo import build
+from tests.text.conftest import llama
+
+DEEP = replace(THIRD, layers=2, parallel=True)
+HEADS = {
+    "whole": replace(random_checkpoint(DEEP), mask_token=3),
+    "pruned": replace(random_checkpoint(replace(DEEP, draft_vocab=5, window=4), maps=MAPS), mask_token=0),
+}
+FORMS: list[dict[str, Any]] = [{"form": "chain"}, {"form": "rerank", "width": 3, "nodes": 10}]
+
+
+def decoder(name: str, rule: Rule | None = None, k: int = 4, **options: Any) -> Decoder:
+    drafter = PEagle(PEagleOptions(model=HEADS[name], probe=False, **options))
+    return Decoder(TransformersTarget(tiny_models.llama()), drafter, rule or Match(), k=k)
+
+
+@cache
+def block(name: str, known: tuple[int, ...], depth: int = 4) -> Tensor:
+    """Log probabilities of the units behind known ones: `[depth, vocab]`."""
+    stored, ids = HEADS[name], torch.tensor(known)
+    reference = written_out(stored)
+    reference.f = replace(reference.f, window=stored.architecture.window)
+    features = features_of(stored, ids[:-1])
+    logits = torch.stack(reference.parallel_logits(features, list(known[1:]), stored.mask_token or 0, depth))
+    if name == "pruned":
+        logits = torch.full((depth, 7), -torch.inf, dtype=logits.dtype).index_copy(1, KEPT, logits)
+    return logits.log_softmax(-1)
+
+
+def compare(name: str, recorded: Recorded) -> None:
+    """Sampled drafts carry their distribution: at first siblings it is the head's own."""
+    for known, done, draft in recorded:
+        assert isinstance(draft.distribution, Categorical)
+        q = draft.distribution.on(None).double()
+        ranks, ways = draft.index.rank[0, 1:].tolist(), paths(draft)
+        for row in range(len(known)):
+            if done[row]:
+                continue
+            scores = block(name, tuple(known[row].tolist()))
+            for node, path in enumerate(ways):
+                wanted = scores[len(path) - 1].exp()
+                if ranks[node]:  # without its earlier siblings
+                    siblings = [int(draft.units[row, other[-1]]) for other in ways if other[:-1] == path[:-1]]
+                    wanted[siblings[: ranks[node]]] = 0
+                    wanted = wanted / wanted.sum()
+                assert torch.allclose(q[row, node], wanted, atol=2e-4)
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_logits_are_those_of_the_forward_written_out(name: str, tmp_path: Path, monkeypatch: Any) -> None:
+    """A ragged batch, in one piece and in pieces of three rows."""
+    stored, model = LAYOUTS[name], llama(num_hidden_layers=6)
+    network = read_checkpoint(str(stored.save(tmp_path)), parallel=True).network(VOCAB)
+    network.join(model.model.embed_tokens, model.lm_head, model.device, model.dtype)
+    embedding, output = model.model.embed_tokens.weight.detach(), model.lm_head.weight.detach()
+    reference = WrittenOut(stored.weights(), stored.flags, embedding, output)
+    g = torch.Generator().manual_seed(3)
+    features = torch.randn(2, 7, network.architecture.width, generator=g)
+    units, count = torch.randint(VOCAB, (2, 7), generator=g), torch.tensor([7, 2])
+    ids = torch.arange(PRUNED) + stored.weights()["d2t"] if stored.pruned else torch.arange(VOCAB)
+    for piece in (heads_cache.CHUNK, 3):
+        monkeypatch.setattr(heads_cache, "CHUNK", piece)
+        head = HeadCache(network, 2, 20, units.device)
+        head.take_in(Rows(features, count), units, Unknown(network.unknown(), MASK, 3))
+        logits = network.logits(head.states)
+        for row in range(2):
+            own = slice(7 - int(count[row]), None)
+            scored = reference.parallel_logits(features[row, own], units[row, own].tolist(), MASK, 4)
+            expected = torch.stack(scored)
+            assert torch.allclose(logits[row][:, ids].double(), expected, atol=1e-4 * float(expected.abs().max()))
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_every_key_is_taken_shared_or_ignored(name: str, tmp_path: Path) -> None:
+    stored = LAYOUTS[name]
+    checkpoint = read_checkpoint(str(stored.save(tmp_path)), parallel=True)
+    assert set(checkpoint.taken) == set(stored.weights()) and checkpoint.ignored == stored.extra
+    assert checkpoint.layout.name == name.split("-")[0] and checkpoint.mask_token == MASK
+
+
+@pytest.mark.parametrize("name", HEADS)
+@pytest.mark.parametrize(
+    ("form", "rule"),
+    [({"form": "chain"}, Rejection), ({"form": "branching", "branching": (2, 2, 1)}, RecursiveRejection)],
+)
+def test_distributions_of_successive_rounds(name: str, form: dict[str, Any], rule: type, rows: dict) -> None:
+    recorded, accepted = played(decoder(name, rule(), **form), rows, SAMPLED)
+    assert len(recorded) == ROUNDS and {0} < set(accepted), "no round accepted a part, so nothing was tested"
+    compare(name, recorded)
+
+
+def test_the_dynamic_tree_of_successive_rounds(rows: dict[str, Tensor]) -> None:
+    """Greedy: every node's score is the log probability of its path."""
+    recorded, accepted = played(decoder("whole", Match(), k=3, form="rerank", width=3, nodes=8), rows, GREEDY)
+    assert 0 in accepted and max(accepted) > 0, "no round accepted a part, so nothing was tested"
+    for known, done, draft in recorded:
+        assert draft.units.shape[1] == 8 and draft.score is not None
+        for row in range(3):
+            reached, depth = [0.0], [0]
+            for node, parent in enumerate([] if done[row] else draft.index.parent[row, 1:].tolist()):
+                scores = block("whole", tuple(known[row].tolist()))[depth[parent]]
+                depth.append(depth[parent] + 1)
+                reached.append(reached[parent] + float(scores[draft.units[row, node]]))
+                assert abs(float(draft.score[row, node]) - reached[-1]) < 1e-3
+
+
+@pytest.mark.parametrize("piece", [heads_cache.CHUNK, 2])
+def test_rounds_without_a_draft_are_caught_up(piece: int, rows: dict[str, Tensor], monkeypatch: Any) -> None:
+    """Before its next draft, or in rounds without one where there are many of them."""
+    for place in ("mmspec_text.drafters.p_eagle", "mmspec_text.drafters.heads.cache"):
+        monkeypatch.setattr(f"{place}.CHUNK", piece)
+    ours = decoder("whole", Rejection(), form="chain")
+    ours.policy = Budgets()
+    recorded, _ = played(ours, rows, SAMPLED, rounds=6)
+    assert [draft.units.shape[1] for _, _, draft in recorded] == [2, 4, 3]
+    compare("whole", recorded)
+
+
+@pytest.mark.parametrize("form", FORMS, ids=lambda form: form["form"])
+@pytest.mark.parametrize("warp", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
+@pytest.mark.parametrize("batch", [1, 3])
+@pytest.mark.parametrize("name", ["whole", pytest.param("pruned", marks=pytest.mark.slow)])
+def test_equal_to_plain(name: str, batch: int, warp: Any, form: dict[str, Any], rows: dict[str, Tensor]) -> None:
+    rows = {key: value[:batch] for key, value in rows.items()}
+    plain = Decoder(TransformersTarget(tiny_models.llama()), None, Match(), k=0).generate(rows, 30, seed=5, warp=warp)
+    ours = decoder(name, Match(), **form).generate(rows, 30, seed=5, warp=warp)
+    assert all(torch.equal(a, b) for a, b in zip(ours.units, plain.units, strict=True))
+    assert ours.report.drafted > 0 and (batch == 1 or ours.report.accepted > 0), "so nothing was tested"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", FORMS, ids=lambda form: form["form"])
+@pytest.mark.parametrize("architecture", ZOO)
+def test_equal_to_transformers(architecture: str, form: dict[str, Any], prompts: Callable, tmp_path: Path) -> None:
+    """Through `enable`: a ragged batch, greedy, by folder; one row, sampled, with a live drafter."""
+    folder = LAYOUTS["speculators"].save(
+        tmp_path, changed={"eagle_aux_hidden_state_layer_ids": list(ZOO[architecture])}
+    )
+    model = build(architecture)
+    for batch, call in ((3, {"do_sample": False}), (1, {"do_sample": True, "top_k": 0, "temperature": 0.8})):
+        call = {**call, "max_new_tokens": 16}
+        run = stock(model, prompts(batch), 0, **call)
+        live = PEagle(PEagleOptions(model=str(folder), **form))
+        how: dict[str, Any] = {"method": "p-eagle", "drafter": str(folder), **form} if batch == 3 else {"drafter": live}
+        with mmspec.enable(model, k=3, **how) as enabled:
+            torch.manual_seed(0)
+            ids = model.generate(**prompts(batch), **call)
+            assert enabled.report is not None and enabled.report.drafted > 0
+        assert_same(ids, run, torch.get_rng_state())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", HEADS)
+@pytest.mark.parametrize(
+    ("rule", "form"),
+    [
+        (Rejection, {"form": "chain"}),
+        (Block, {"form": "chain"}),
+        (RecursiveRejection, {"form": "branching", "branching": (2, 2)}),
+    ],
+)
+def test_the_law_of_rules_that_use_q(name: str, rule: type, form: dict[str, Any], law: Callable) -> None:
+    assert law(decoder(name, rule(), k=2, **form)) > LEVEL
+
+
+def test_bad_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec, eagle = LAYOUTS["speculators"], eagle_layouts.LAYOUTS["eagle-3"].save(tmp_path / "eagle")
+    with pytest.raises(ValueError, match=r"no mask_hidden: .* the drafter eagle takes it"):
+        PEagle(PEagleOptions(model=str(eagle)))
+    with pytest.raises(ValueError, match=r"P-EAGLE \(mask_hidden\), which the drafter p-eagle takes"):
+        Eagle(EagleOptions(model=str(spec.save(tmp_path / "a"))))
+    with pytest.raises(ValueError, match="mask_hidden"):
+        read_checkpoint(str(spec.save(tmp_path / "b", mask_hidden=None)), parallel=True).network(VOCAB)
+    with pytest.raises(ValueError, match=r"no id mask_token_id \(or ptd_token_id, pard_token\)"):
+        read_checkpoint(str(spec.save(tmp_path / "c", changed={"mask_token_id": None})), parallel=True)
+    with pytest.raises(ValueError, match=r"peagl.*peagle"):
+        read_checkpoint(str(spec.save(tmp_path / "d", changed={"speculators_model_type": "peagl"})), parallel=True)
+    for config, said in (({"hidden_size": 128}, "states of 64 numbers"), ({"vocab_size": 140}, "made for 131 ids")):
+        drafter = PEagle(PEagleOptions(model=str(spec.save(tmp_path / "e"))))
+        with pytest.raises(ValueError, match=said):
+            Decoder(TransformersTarget(llama(num_hidden_layers=6, **config)), drafter)
+    folder = spec.save(tmp_path / "f", changed={"mask_token_id": 131})
+    with pytest.raises(ValueError, match="mask token 131, and embeddings of 131 ids"):
+        Decoder(TransformersTarget(llama(num_hidden_layers=6)), PEagle(PEagleOptions(model=str(folder))))
+    with pytest.raises(ValueError, match="p-eagle needs a head"):
+        mmspec.enable(llama(num_hidden_layers=6), "p-eagle")
+    said: list[str] = []
+    monkeypatch.setattr("mmspec_text.drafters.heads.eagle.probe.warn", said.append)
+    drafter = PEagle(PEagleOptions(model=str(spec.save(tmp_path / "g")), form="chain"))
+    prompt = torch.randint(3, VOCAB, (1, 40), generator=torch.Generator().manual_seed(2))
+    Decoder(TransformersTarget(llama(num_hidden_layers=6)), drafter, k=2).generate(prompt, 4, warp=GREEDY)
+    assert said and "chat template" in said[-1] and "guesses of 38 tokens" in str(drafter.loaded)
