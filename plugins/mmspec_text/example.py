@@ -2,6 +2,8 @@
 
 from dataclasses import replace
 
+import torch
+
 from mmspec.testing.conformance.example import Example
 from mmspec.testing.tiny_models import small
 from mmspec_text.drafters.candidates import CandidatesOptions
@@ -12,7 +14,9 @@ from mmspec_text.drafters.draft_tree import DraftTreeOptions
 from mmspec_text.drafters.eagle import EagleOptions
 from mmspec_text.drafters.heads.dflash.example import PRODUCT, random_dflash
 from mmspec_text.drafters.heads.eagle.example import THIRD, random_checkpoint
+from mmspec_text.drafters.heads.ppd.checkpoint import Prompts
 from mmspec_text.drafters.p_eagle import PEagleOptions
+from mmspec_text.drafters.ppd import PPDOptions
 
 
 def recycling() -> Example:
@@ -81,4 +85,16 @@ def p_eagle() -> list[Example]:
         Example(options=PEagleOptions(model=head, form="rerank", width=3, nodes=8, probe=False)),
         Example(options=PEagleOptions(model=head, form="branching", branching=(2, 2, 1), probe=False)),
         Example(options=PEagleOptions(model=head, form="beam", width=3, probe=False)),
+    ]
+
+
+def ppd() -> list[Example]:
+    """Random prompt tokens in every form of draft."""
+    embeddings = torch.randn(3, 16, generator=torch.Generator().manual_seed(0), device="cpu")
+    prompts = Prompts("random", embeddings * 0.02)
+    return [
+        Example(options=PPDOptions(model=prompts, form="chain")),
+        Example(options=PPDOptions(model=prompts, form="rerank", width=3, nodes=8)),
+        Example(options=PPDOptions(model=prompts, form="branching", branching=(2, 2, 1))),
+        Example(options=PPDOptions(model=prompts, form="beam", width=3)),
     ]

@@ -109,6 +109,15 @@ P_EAGLE = DrafterSpec(
     paper="https://arxiv.org/abs/2602.01469",
     options="mmspec_text.drafters.p_eagle:PEagleOptions",
 )
+PPD = DrafterSpec(
+    name="ppd",
+    factory="mmspec_text.drafters.ppd:PPD",
+    needs=frozenset({"discrete", "tree"}),
+    offers=frozenset({"chain", "tree", "q"}),
+    summary="Trained prompt tokens inside the target's own pass score the next draft: PPD.",
+    paper="https://arxiv.org/abs/2405.18628",
+    options="mmspec_text.drafters.ppd:PPDOptions",
+)
 DRAFTERS = (
     PROMPT_LOOKUP,
     SUFFIX,
@@ -121,6 +130,7 @@ DRAFTERS = (
     EAGLE,
     DFLASH,
     P_EAGLE,
+    PPD,
 )
 METHODS = (
     MethodSpec(
@@ -212,5 +222,13 @@ METHODS = (
         exactness="invariant",
         summary="A trained head of the EAGLE family drafts all of its units at once.",
         paper="https://arxiv.org/abs/2602.01469",
+    ),
+    MethodSpec(
+        name="ppd",
+        drafter="ppd",
+        needs=frozenset({"text"}),
+        exactness="invariant",
+        summary="A few trained embeddings in the target's own pass draft; no model beside it.",
+        paper="https://arxiv.org/abs/2405.18628",
     ),
 )

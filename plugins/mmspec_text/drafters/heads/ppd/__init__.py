@@ -1,0 +1,1 @@
+"""Parallel prompt decoding: trained prompt tokens behind every node of the target's own pass."""

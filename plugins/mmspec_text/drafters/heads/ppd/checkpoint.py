@@ -1,0 +1,96 @@
+"""Reading trained prompt tokens: an adapter of PEFT as the authors' code writes it.
+
+`adapter_model.safetensors` holds `prompt_embeddings` `[prompt tokens, hidden]`; `adapter_config.json` says how many
+there are, and which variants were trained. The authors' decoding takes one embedding for each prompt token, and so does
+ours; more of them (`virtual_tokens_per_special_token`) are refused, and so are an output layer of their own, a trained
+prefix, and states that are means of several layers.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor
+from transformers.utils import cached_file
+
+from mmspec.hosts.loading import refuse_pickles
+from mmspec.hosts.remote_code import refusing_code
+from mmspec.hosts.weight_files import ADAPTER
+from mmspec.registry.printable import shown
+from mmspec.untrusted import read_json
+from mmspec_text.drafters.heads.values import positive
+
+WEIGHTS, KEY = "adapter_model.safetensors", "prompt_embeddings"
+VARIANTS: Mapping[str, object] = {
+    "virtual_tokens_per_special_token": 1,
+    "num_exits": 1,
+    "use_custom_lm_head": False,
+    "use_prefix_tuning": False,
+}
+"""Entries of the config for what is computed here; others are refused."""
+
+
+@dataclass(frozen=True)
+class Prompts:
+    """Trained prompt tokens.
+
+    Attributes:
+        name: Where they are from, for messages.
+        embeddings: `[prompt token, hidden]`: number i, behind a unit, scores the unit i + 2 places behind it.
+    """
+
+    name: str
+    embeddings: Tensor
+
+
+def read_prompts(name: str) -> Prompts:
+    """Read prompt tokens.
+
+    Args:
+        name: A folder, or a hub name.
+
+    Raises:
+        ValueError: There is no such adapter, it is a pickle or damaged, or of a variant that is not computed here.
+    """
+    what, folder = f"the prompt tokens {name!r}", _fetched(name)
+    config = read_json(folder / ADAPTER)
+    try:
+        tensors = load_file(folder / WEIGHTS)
+    except (SafetensorError, OSError) as error:
+        raise ValueError(f"{what} cannot be read: {shown(error)}") from error
+    found = [key for key in tensors if key.split(".")[-1] == KEY]
+    if len(found) != 1 or tensors[found[0]].dim() != 2:
+        there = ", ".join(sorted(tensors)[:3]) or "none"
+        raise ValueError(f"{what} have no matrix {KEY}: it is no adapter of prompt tokens. Its keys are {shown(there)}")
+    _refuse_variants(config, what)
+    count = positive(config, "num_special_tokens", what)
+    if len(tensors[found[0]]) != count:
+        raise ValueError(f"{what}: num_special_tokens is {count}, and there are {len(tensors[found[0]])} embeddings")
+    return Prompts(name, tensors[found[0]])
+
+
+def _fetched(name: str) -> Path:
+    """The folder with both files."""
+    folder = Path(name)
+    if folder.is_dir():
+        refuse_pickles(folder)
+        for file in (ADAPTER, WEIGHTS):
+            if not (folder / file).is_file():
+                raise ValueError(f"{name!r} has no {file}: it is no adapter of prompt tokens")
+        return folder
+    with refusing_code(f"the prompt tokens {name!r}"):
+        try:
+            cached_file(name, WEIGHTS)
+            return Path(cached_file(name, ADAPTER)).parent
+        except (OSError, ValueError) as error:
+            raise ValueError(f"no prompt tokens {name!r}: neither a folder here nor an adapter on the hub") from error
+
+
+def _refuse_variants(config: Mapping[str, Any], what: str) -> None:
+    for entry, value in VARIANTS.items():
+        given = config.get(entry)
+        if given is not None and given != value:
+            raise ValueError(f"{what} were trained with {entry} = {shown(repr(given))}; {value!r} is what is computed")
