@@ -111,19 +111,19 @@ def prompts() -> Callable[[int], dict[str, Tensor]]:
 
 
 @pytest.fixture(scope="session")
-def law() -> Callable[[Decoder], float]:
-    """`law(decoder)`: the p value of the joint of three tokens over 20,000 rows, sampled by a rule that uses q."""
+def law() -> Callable[..., float]:
+    """`law(decoder, length)`: the p value of the joint of so many tokens over 20,000 rows, by a rule that uses q."""
 
-    def measured(ours: Decoder) -> float:
+    def measured(ours: Decoder, length: int = 3) -> float:
         count, prompt = 20_000, torch.tensor([[1, 4, 2, 6, 3]])
-        output = ours.generate(prompt.expand(count, -1), 3, seed=list(range(count)), warp=SAMPLED)
+        output = ours.generate(prompt.expand(count, -1), length, seed=list(range(count)), warp=SAMPLED)
         assert output.report.acceptance_length > 1.1
         joint, texts = torch.ones(1), prompt
-        for _ in range(3):
+        for _ in range(length):
             with torch.no_grad():
                 p = llama()(input_ids=texts, use_cache=False).logits[:, -1].softmax(-1)
             joint = (joint[:, None] * p).flatten()
             texts = torch.cat([texts.repeat_interleave(7, 0), torch.arange(7).repeat(len(texts))[:, None]], 1)
-        return joint_p_value(torch.stack(output.units), joint.reshape(7, 7, 7))
+        return joint_p_value(torch.stack(output.units), joint.reshape([7] * length))
 
     return measured
