@@ -6,12 +6,14 @@ import torch
 
 from mmspec.testing.conformance.example import Example
 from mmspec.testing.tiny_models import small
+from mmspec_text.drafters.apple_mtp import AppleMTPOptions
 from mmspec_text.drafters.candidates import CandidatesOptions
 from mmspec_text.drafters.cascade import CascadeOptions
 from mmspec_text.drafters.dflash import DFlashOptions
 from mmspec_text.drafters.draft_model import DraftModelOptions
 from mmspec_text.drafters.draft_tree import DraftTreeOptions
 from mmspec_text.drafters.eagle import EagleOptions
+from mmspec_text.drafters.heads.apple.example import random_masks
 from mmspec_text.drafters.heads.dflash.example import PRODUCT, random_dflash
 from mmspec_text.drafters.heads.eagle.example import THIRD, random_checkpoint
 from mmspec_text.drafters.heads.ppd.checkpoint import Prompts
@@ -97,4 +99,15 @@ def ppd() -> list[Example]:
         Example(options=PPDOptions(model=prompts, form="rerank", width=3, nodes=8)),
         Example(options=PPDOptions(model=prompts, form="branching", branching=(2, 2, 1))),
         Example(options=PPDOptions(model=prompts, form="beam", width=3)),
+    ]
+
+
+def apple_mtp() -> list[Example]:
+    """Random masks in every form of draft."""
+    masks = random_masks()
+    return [
+        Example(options=AppleMTPOptions(model=masks, form="chain")),
+        Example(options=AppleMTPOptions(model=masks, form="rerank", width=3, nodes=8)),
+        Example(options=AppleMTPOptions(model=masks, form="branching", branching=(2, 2, 1))),
+        Example(options=AppleMTPOptions(model=masks, form="beam", width=3)),
     ]

@@ -118,6 +118,15 @@ PPD = DrafterSpec(
     paper="https://arxiv.org/abs/2405.18628",
     options="mmspec_text.drafters.ppd:PPDOptions",
 )
+APPLE_MTP = DrafterSpec(
+    name="apple-mtp",
+    factory="mmspec_text.drafters.apple_mtp:AppleMTP",
+    needs=frozenset({"discrete", "hidden", "tree"}),
+    offers=frozenset({"chain", "tree", "q"}),
+    summary="Masks in the target's own pass, a gated LoRA, a sampler head; from the paper.",
+    paper="https://arxiv.org/abs/2507.11851",
+    options="mmspec_text.drafters.apple_mtp:AppleMTPOptions",
+)
 DRAFTERS = (
     PROMPT_LOOKUP,
     SUFFIX,
@@ -131,6 +140,7 @@ DRAFTERS = (
     DFLASH,
     P_EAGLE,
     PPD,
+    APPLE_MTP,
 )
 METHODS = (
     MethodSpec(
@@ -230,5 +240,13 @@ METHODS = (
         exactness="invariant",
         summary="A few trained embeddings in the target's own pass draft; no model beside it.",
         paper="https://arxiv.org/abs/2405.18628",
+    ),
+    MethodSpec(
+        name="apple-mtp",
+        drafter="apple-mtp",
+        needs=frozenset({"text"}),
+        exactness="invariant",
+        summary="The target fills masks behind its own nodes, and a sampler head draws them.",
+        paper="https://arxiv.org/abs/2507.11851",
     ),
 )

@@ -14,11 +14,9 @@ Knobs: `nodes` and `width` as in every tree; a node costs the target 1 + (number
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
-import torch
 from pydantic import Field
 from torch import Tensor
 
-from mmspec.core.distributions import take_nodes
 from mmspec.core.noise import DraftNoise
 from mmspec.core.protocols import Target
 from mmspec.core.state import State
@@ -26,7 +24,7 @@ from mmspec.core.types import Draft, Step
 from mmspec.hosts.target import TransformersTarget
 from mmspec_text.drafters.heads.block import Block, drafted
 from mmspec_text.drafters.heads.ppd.checkpoint import Prompts, read_prompts
-from mmspec_text.drafters.heads.ppd.target import PromptedTarget
+from mmspec_text.drafters.heads.probes import ProbedTarget, behind_root
 from mmspec_text.drafters.tree_form import TreeForm
 
 
@@ -91,7 +89,7 @@ class PPD:
                 f"the prompt tokens {self.prompts.name!r} have {own} numbers, and the target's embeddings {width}: "
                 "they are those of another target"
             )
-        return PromptedTarget(target, self.prompts.embeddings)
+        return ProbedTarget(target, self.prompts.embeddings)
 
     def bind(self, target: Target) -> None:
         assert target.vocab is not None
@@ -111,11 +109,7 @@ class PPD:
         return drafted(Block(Scored(), scores), self.shape, state, depth, noise)
 
     def observe(self, state: State, step: Step) -> None:
-        scores = step.scores.auxiliary
-        assert scores is not None, "the target scores prompt tokens in every pass of such a call"
-        path = torch.nn.functional.pad(step.verdict.path.clamp(min=0), (1, 0))  # the root first
-        last = path.gather(1, (step.count - 1).clamp(min=0)[:, None])  # whose prompt tokens score what follows the root
-        state.memory.scores = take_nodes(scores, last)[:, 0]
+        state.memory.scores = behind_root(step)
 
     def _depth(self, k: int) -> int:
         return min(k, len(self.prompts.embeddings))

@@ -2,7 +2,7 @@
 
 The pass gives a state for every depth, and so the distribution of the unit at every depth, whatever the units before
 it are: a product. A tree therefore costs no further pass: nodes of one depth share their children's scores. A *sequel*
-adds a term that depends on the units drafted before (the Markov head of DSpark); then the draft is a Markov chain.
+lets scores depend on the units drafted before (the Markov head of DSpark); then the draft is a Markov chain.
 """
 
 from typing import Protocol
@@ -31,18 +31,19 @@ class Scorer(Protocol):
 
 
 class Sequel(Protocol):
-    """A term of the logits that depends on the units drafted before."""
+    """How the units drafted before change the scores."""
 
-    def __call__(self, units: Tensor, states: Tensor, above: Tensor | None) -> tuple[Tensor, Tensor]:
-        """The term at nodes of one level.
+    def __call__(self, scored: Tensor, units: Tensor, states: Tensor, above: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Logits at nodes of one level.
 
         Args:
+            scored: `[batch, node, drafted]`: what the head scored of their children.
             units: `[batch, node]` int64.
-            states: `[batch, node, hidden]`: the state that scores each node's children.
+            states: `[batch, node, hidden]`: the state that scored them.
             above: `[batch, node, width]`: what this function returned second at the nodes' parents; None at the root.
 
         Returns:
-            `[batch, node, drafted]`, which is added to the logits; and what the children need, `[batch, node, width]`.
+            Logits in the place of `scored`; and what the children need, `[batch, node, width]`.
         """
         ...
 
@@ -70,8 +71,7 @@ class Block:
         if self.sequel is not None:
             parents = draft.index.parent[:, first:].expand(rows, -1)
             above = None if self._carried is None else take_nodes(self._carried, parents)
-            change, new = self.sequel(draft.units[:, first:], take_nodes(self.states, depth), above)
-            scored = scored + change[..., : scored.shape[-1]]
+            scored, new = self.sequel(scored, draft.units[:, first:], take_nodes(self.states, depth), above)
             self._carried = new if self._carried is None else torch.cat([self._carried[:, :first], new], 1)
         return TargetOutput(logits=self.head.over_target(scored))
 

@@ -26,14 +26,19 @@ class Markov(nn.Module):
         if a.sequel == "rnn":
             self.joint_proj = nn.Linear(2 * a.rank + a.hidden, 3 * a.rank)
 
-    def forward(self, units: Tensor, states: Tensor, above: Tensor | None) -> tuple[Tensor, Tensor]:
-        """As `Sequel`: the term, and the recurrent state, which has no width but for `rnn`."""
+    def forward(self, scored: Tensor, units: Tensor, states: Tensor, above: Tensor | None) -> tuple[Tensor, Tensor]:
+        """As `Sequel`; what children need is the recurrent state, which has no width but for `rnn`."""
         before = F.embedding(units, self.markov_w1.weight)
         if self.kind == "rnn":
             above = torch.zeros_like(before) if above is None else above
             gate, new, out = self.joint_proj(torch.cat([above, before, states], -1)).chunk(3, -1)
             gate = gate.sigmoid()
-            return self.markov_w2(out.tanh()), gate * above + (1 - gate) * new.tanh()
+            return self._added(scored, out.tanh()), gate * above + (1 - gate) * new.tanh()
         if self.kind == "gated":
             before = self.gate_proj(torch.cat([states, before], -1)).sigmoid() * before
-        return self.markov_w2(before), before[..., :0]
+        return self._added(scored, before), before[..., :0]
+
+    def _added(self, scored: Tensor, state: Tensor) -> Tensor:
+        """Logits with the term; the target's output layer may have fewer rows than the head."""
+        term: Tensor = self.markov_w2(state)
+        return scored + term[..., : scored.shape[-1]]

@@ -8,22 +8,15 @@ prefix, and states that are means of several layers.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import Tensor
-from transformers.utils import cached_file
 
-from mmspec.hosts.loading import refuse_pickles
-from mmspec.hosts.remote_code import refusing_code
-from mmspec.hosts.weight_files import ADAPTER
 from mmspec.registry.printable import shown
-from mmspec.untrusted import read_json
+from mmspec_text.drafters.heads.adapter import read_adapter
 from mmspec_text.drafters.heads.values import positive
 
-WEIGHTS, KEY = "adapter_model.safetensors", "prompt_embeddings"
+KEY = "prompt_embeddings"
 VARIANTS: Mapping[str, object] = {
     "virtual_tokens_per_special_token": 1,
     "num_exits": 1,
@@ -55,12 +48,8 @@ def read_prompts(name: str) -> Prompts:
     Raises:
         ValueError: There is no such adapter, it is a pickle or damaged, or of a variant that is not computed here.
     """
-    what, folder = f"the prompt tokens {name!r}", _fetched(name)
-    config = read_json(folder / ADAPTER)
-    try:
-        tensors = load_file(folder / WEIGHTS)
-    except (SafetensorError, OSError) as error:
-        raise ValueError(f"{what} cannot be read: {shown(error)}") from error
+    what = f"the prompt tokens {name!r}"
+    config, tensors = read_adapter(name, what)
     found = [key for key in tensors if key.split(".")[-1] == KEY]
     if len(found) != 1 or tensors[found[0]].dim() != 2:
         there = ", ".join(sorted(tensors)[:3]) or "none"
@@ -70,23 +59,6 @@ def read_prompts(name: str) -> Prompts:
     if len(tensors[found[0]]) != count:
         raise ValueError(f"{what}: num_special_tokens is {count}, and there are {len(tensors[found[0]])} embeddings")
     return Prompts(name, tensors[found[0]])
-
-
-def _fetched(name: str) -> Path:
-    """The folder with both files."""
-    folder = Path(name)
-    if folder.is_dir():
-        refuse_pickles(folder)
-        for file in (ADAPTER, WEIGHTS):
-            if not (folder / file).is_file():
-                raise ValueError(f"{name!r} has no {file}: it is no adapter of prompt tokens")
-        return folder
-    with refusing_code(f"the prompt tokens {name!r}"):
-        try:
-            cached_file(name, WEIGHTS)
-            return Path(cached_file(name, ADAPTER)).parent
-        except (OSError, ValueError) as error:
-            raise ValueError(f"no prompt tokens {name!r}: neither a folder here nor an adapter on the hub") from error
 
 
 def _refuse_variants(config: Mapping[str, Any], what: str) -> None:

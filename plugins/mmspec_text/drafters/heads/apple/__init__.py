@@ -1,0 +1,1 @@
+"""Masks with a gated LoRA and a sampler head: multi-token prediction as Apple describes it."""
