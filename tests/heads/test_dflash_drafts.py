@@ -42,7 +42,7 @@ HEADS = {
     "window": random_dflash(replace(PRODUCT, sights=(Sight(3, True), Sight(4, True, True)))),
 }
 
-SLOW = ("recurrent", "pruned", "window")
+SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in ("recurrent", "pruned", "window")]
 
 
 def decoder(name: str, rule: Rule | None = None, k: int = 4, **options: Any) -> Decoder:
@@ -101,7 +101,7 @@ def compare(name: str, recorded: Recorded) -> None:
                 assert torch.allclose(q[row, node], wanted, atol=2e-4)
 
 
-@pytest.mark.parametrize("name", HEADS)
+@pytest.mark.parametrize("name", ["product", "markov", *SLOW])
 @pytest.mark.parametrize(
     ("form", "rule"),
     [({"form": "chain"}, Rejection), ({"form": "branching", "branching": (2, 2, 1)}, RecursiveRejection)],
@@ -112,7 +112,7 @@ def test_distributions_of_successive_rounds(name: str, form: dict[str, Any], rul
     compare(name, recorded)
 
 
-@pytest.mark.parametrize("name", ["product", "markov"])
+@pytest.mark.parametrize("name", ["markov", pytest.param("product", marks=pytest.mark.slow)])
 def test_the_dynamic_tree_of_successive_rounds(name: str, rows: dict[str, Tensor]) -> None:
     """Greedy: every node's score is the log probability of its path."""
     recorded, accepted = played(decoder(name, Match(), k=3, form="rerank", width=3, nodes=8), rows, GREEDY)
@@ -147,7 +147,7 @@ def test_no_draft_is_deeper_than_the_block(name: str, units: int, rows: dict[str
 @pytest.mark.parametrize("form", [{"form": "chain"}, {"form": "rerank", "width": 3, "nodes": 10}], ids=str)
 @pytest.mark.parametrize("warp", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
 @pytest.mark.parametrize("batch", [1, 3])
-@pytest.mark.parametrize("name", ["product", "markov", *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)])
+@pytest.mark.parametrize("name", ["markov", pytest.param("product", marks=pytest.mark.slow), *SLOW])
 def test_equal_to_plain(name: str, batch: int, warp: Any, form: dict[str, Any], rows: dict[str, Tensor]) -> None:
     rows = {key: value[:batch] for key, value in rows.items()}
     plain = Decoder(TransformersTarget(llama()), None, Match(), k=0).generate(rows, 30, seed=5, warp=warp)

@@ -72,7 +72,7 @@ def test_every_key_is_taken_shared_or_ignored(name: str, tmp_path: Path) -> None
     assert checkpoint.layout.name == name.split("-")[0] and checkpoint.boundaries(6) == (2, 4)
 
 
-@pytest.mark.parametrize("name", ["dflash", "dspark-rnn", "speculators-dspark"])
+@pytest.mark.parametrize("name", ["dspark-rnn", pytest.param("speculators-dspark", marks=pytest.mark.slow)])
 def test_every_missing_key_is_named(name: str, model: LlamaForCausalLM, tmp_path: Path) -> None:
     """Leave out one key after the other: the error has its name; what the target lends may be missing."""
     stored = LAYOUTS[name]

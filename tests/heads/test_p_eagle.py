@@ -94,7 +94,7 @@ def test_logits_are_those_of_the_forward_written_out(name: str, tmp_path: Path, 
     for piece in (heads_cache.CHUNK, 3):
         monkeypatch.setattr(heads_cache, "CHUNK", piece)
         head = HeadCache(network, 2, 20, units.device)
-        head.take_in(Rows(features, count), units, Unknown(network.unknown(), MASK, 3))
+        head.read(Rows(features, count), units, Unknown(network.unknown(), MASK, 3))
         logits = network.logits(head.states)
         for row in range(2):
             own = slice(7 - int(count[row]), None)
@@ -111,7 +111,7 @@ def test_every_key_is_taken_shared_or_ignored(name: str, tmp_path: Path) -> None
     assert checkpoint.layout.name == name.split("-")[0] and checkpoint.mask_token == MASK
 
 
-@pytest.mark.parametrize("name", HEADS)
+@pytest.mark.parametrize("name", ["whole", pytest.param("pruned", marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     ("form", "rule"),
     [({"form": "chain"}, Rejection), ({"form": "branching", "branching": (2, 2, 1)}, RecursiveRejection)],

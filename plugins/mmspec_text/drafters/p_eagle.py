@@ -97,5 +97,5 @@ class PEagle:
             return
         behind = max(self.eagle.shape.levels(state.k) - 1, 0)
         unknown = Unknown(self.eagle.network.unknown(), self.mask_token, behind)
-        memory.cache.take_in(memory.unread, units_of(state, memory.unread), unknown)
+        memory.cache.read(memory.unread, units_of(state, memory.unread), unknown)
         memory.unread = None

@@ -61,12 +61,12 @@ class HeadCache:
 
     @torch.inference_mode()
     def append(self, rows: Rows, units: Tensor) -> TargetOutput:
-        """`take_in`, and the output at the root, one node."""
-        self.take_in(rows, units)
+        """`read` rows; the output at the root, one node."""
+        self.read(rows, units)
         return self.at_root()
 
     @torch.inference_mode()
-    def take_in(self, rows: Rows, units: Tensor, unknown: Unknown | None = None) -> None:
+    def read(self, rows: Rows, units: Tensor, unknown: Unknown | None = None) -> None:
         """Read true rows; the last of them, whose unit is the root, becomes node 0 of the scratch.
 
         Args:
