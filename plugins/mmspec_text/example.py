@@ -1,5 +1,8 @@
 """What the conformance kit tries the text drafters on, where its toys do not do: tiny models with random weights."""
 
+from collections.abc import Callable
+from typing import Any
+
 from mmspec.testing.conformance.example import Example
 from mmspec.testing.tiny_models import small
 from mmspec_text.drafters.candidates import CandidatesOptions
@@ -8,6 +11,9 @@ from mmspec_text.drafters.draft_model import DraftModelOptions
 from mmspec_text.drafters.draft_tree import DraftTreeOptions
 from mmspec_text.drafters.eagle import EagleOptions
 from mmspec_text.drafters.heads.eagle.example import random_checkpoint
+from mmspec_text.drafters.heads.medusa.network import MedusaNetwork, MedusaSizes
+from mmspec_text.drafters.heads.pathwise.checkpoint import PathCheckpoint, PathSizes, random_weights
+from mmspec_text.drafters.heads.pathwise.drafter import PathOptions
 
 
 def recycling() -> Example:
@@ -54,3 +60,19 @@ def eagle() -> list[Example]:
         Example(options=EagleOptions(model=head, form="branching", branching=(2, 2, 1), probe=False)),
         Example(options=EagleOptions(model=head, form="beam", width=3, probe=False)),
     ]
+
+
+def path_head(make: Callable[[Any, int], Any], sizes: PathSizes) -> list[Example]:
+    """A head of random weights that steps along paths, in every form of draft."""
+    head = PathCheckpoint("random", "random", sizes, make, random_weights(make, sizes, 0))
+    return [
+        Example(options=PathOptions(model=head, form="chain", probe=False)),
+        Example(options=PathOptions(model=head, form="rerank", width=3, nodes=8, probe=False)),
+        Example(options=PathOptions(model=head, form="branching", branching=(2, 2, 1), probe=False)),
+        Example(options=PathOptions(model=head, form="beam", width=3, probe=False)),
+    ]
+
+
+def medusa() -> list[Example]:
+    """Three heads of two blocks."""
+    return path_head(MedusaNetwork, MedusaSizes(3, 16, 16, 7, 7, own_embedding=True, layers=2))

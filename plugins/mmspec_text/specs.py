@@ -91,6 +91,15 @@ EAGLE = DrafterSpec(
     paper="https://arxiv.org/abs/2503.01840",
     options="mmspec_text.drafters.eagle:EagleOptions",
 )
+MEDUSA = DrafterSpec(
+    name="medusa",
+    factory="mmspec_text.drafters.medusa:Medusa",
+    needs=frozenset({"discrete", "hidden"}),
+    offers=frozenset({"chain", "tree", "q"}),
+    summary="Trained heads, one for each depth, read the target's last state: Medusa.",
+    paper="https://arxiv.org/abs/2401.10774",
+    options="mmspec_text.drafters.medusa:MedusaOptions",
+)
 DRAFTERS = (
     PROMPT_LOOKUP,
     SUFFIX,
@@ -101,6 +110,7 @@ DRAFTERS = (
     DRAFT_TREE,
     CASCADE,
     EAGLE,
+    MEDUSA,
 )
 METHODS = (
     MethodSpec(
@@ -176,5 +186,13 @@ METHODS = (
         exactness="invariant",
         summary="A trained head of the EAGLE family drafts EAGLE-2's tree, or a chain.",
         paper="https://arxiv.org/abs/2503.01840",
+    ),
+    MethodSpec(
+        name="medusa",
+        drafter="medusa",
+        needs=frozenset({"text"}),
+        exactness="invariant",
+        summary="Medusa's heads, one for each depth, draft a tree of their best combinations.",
+        paper="https://arxiv.org/abs/2401.10774",
     ),
 )
