@@ -10,10 +10,14 @@ from mmspec_text.drafters.cascade import CascadeOptions
 from mmspec_text.drafters.draft_model import DraftModelOptions
 from mmspec_text.drafters.draft_tree import DraftTreeOptions
 from mmspec_text.drafters.eagle import EagleOptions
+from mmspec_text.drafters.heads.clover.network import CloverNetwork, CloverSizes
 from mmspec_text.drafters.heads.eagle.example import random_checkpoint
+from mmspec_text.drafters.heads.hydra.network import HydraSizes, hydra_network
 from mmspec_text.drafters.heads.medusa.network import MedusaNetwork, MedusaSizes
+from mmspec_text.drafters.heads.pathwise.block import BlockSizes
 from mmspec_text.drafters.heads.pathwise.checkpoint import PathCheckpoint, PathSizes, random_weights
 from mmspec_text.drafters.heads.pathwise.drafter import PathOptions
+from mmspec_text.drafters.heads.speculator.network import LstmSpeculator, MlpSpeculator, SpeculatorSizes
 
 
 def recycling() -> Example:
@@ -62,17 +66,40 @@ def eagle() -> list[Example]:
     ]
 
 
-def path_head(make: Callable[[Any, int], Any], sizes: PathSizes) -> list[Example]:
-    """A head of random weights that steps along paths, in every form of draft."""
+def path_head(make: Callable[[Any, int], Any], sizes: PathSizes, *forms: str) -> list[Example]:
+    """A head of random weights that steps along paths, in forms of draft; one of them tries every form."""
     head = PathCheckpoint("random", "random", sizes, make, random_weights(make, sizes, 0))
-    return [
-        Example(options=PathOptions(model=head, form="chain", probe=False)),
-        Example(options=PathOptions(model=head, form="rerank", width=3, nodes=8, probe=False)),
-        Example(options=PathOptions(model=head, form="branching", branching=(2, 2, 1), probe=False)),
-        Example(options=PathOptions(model=head, form="beam", width=3, probe=False)),
-    ]
+    sizes_of: dict[str, Any] = {"width": 3, "nodes": 8, "branching": (2, 2, 1)}
+    return [Example(options=PathOptions(model=head, form=form, probe=False, **sizes_of)) for form in forms]
 
 
 def medusa() -> list[Example]:
     """Three heads of two blocks."""
-    return path_head(MedusaNetwork, MedusaSizes(3, 16, 16, 7, 7, own_embedding=True, layers=2))
+    sizes = MedusaSizes(3, 16, 16, 7, 7, own_embedding=True, layers=2)
+    return path_head(MedusaNetwork, sizes, "chain", "rerank")
+
+
+def hydra() -> list[Example]:
+    """Hydra's heads and Hydra++'s."""
+    hydra = HydraSizes(3, 16, 16, 7, 7, own_embedding=False, places=(0, 1))
+    prefix = HydraSizes(3, 16, 16, 7, 7, own_embedding=False, places=(1, 3), prefix=BlockSizes(16, 24, 2, 1, 8))
+    return [*path_head(hydra_network, hydra, "chain"), *path_head(hydra_network, prefix, "rerank")]
+
+
+def clover() -> list[Example]:
+    """One cell for all depths."""
+    block = BlockSizes(16, 24, 2, 1, 8)
+    sizes = CloverSizes(3, 16, 16, 7, 7, own_embedding=False, block=block, cells=1)
+    return path_head(CloverNetwork, sizes, "chain", "rerank")
+
+
+def mlp_speculator() -> list[Example]:
+    """A speculator whose depths have weights of their own."""
+    sizes = SpeculatorSizes(3, 16, 12, 7, 7, own_embedding=True, inner=12, tied=False)
+    return path_head(MlpSpeculator, sizes, "chain", "rerank", "branching", "beam")
+
+
+def arctic_lstm() -> list[Example]:
+    """A speculator of three units."""
+    sizes = SpeculatorSizes(3, 16, 12, 7, 7, own_embedding=True, inner=12)
+    return path_head(LstmSpeculator, sizes, "chain", "rerank")

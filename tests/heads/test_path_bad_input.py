@@ -37,11 +37,11 @@ def test_files_that_are_no_heads(name: str, tmp_path: Path) -> None:
     layout = LAYOUTS[name]
     others = dict.fromkeys(layout.weights())
     unknown = layout.save(tmp_path / "a", **{**others, "some.weight": torch.zeros(4, 4)})
-    refused(unknown, name, "has no layout of .* is the nearest, and .* is missing. Its keys are some.weight")
+    refused(unknown, name, "has no layout of .* is the nearest, and .* is missing. Its keys are .*some.weight")
     key, value = next((key, value) for key, value in layout.weights().items() if value.dim() > 1)
     refused(layout.save(tmp_path / "b", **{key: value.to(torch.int8)}), name, "quantised")
     key, value = list(layout.weights().items())[-1]
-    refused(layout.save(tmp_path / "c", **{key: torch.zeros(3)}), name, "of another shape|token_map|config")
+    refused(layout.save(tmp_path / "c", **{key: torch.zeros(3)}), name, "of another shape|no matrix|token_map")
     with pytest.raises(ValueError, match="needs a head"):
         layout.drafter(PathOptions())
     with pytest.raises(TypeError, match="a folder or a hub name"):

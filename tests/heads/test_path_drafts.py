@@ -19,6 +19,9 @@ from tests.support.draft_rounds import ROUNDS, assert_distributions, assert_dyna
 from tests.support.path_heads import KINDS, LAYOUTS
 
 NAMES = [pytest.param(name, marks=[] if name in KINDS else [pytest.mark.slow]) for name in LAYOUTS]
+CHAIN, BRANCHING = {"form": "chain"}, {"form": "branching", "branching": (2, 2, 1)}
+FAST = ("medusa", "hydra", "mlp-speculator")
+"""Those whose forward written out is quick enough for trees."""
 
 
 @cache
@@ -51,8 +54,7 @@ def decoder(name: str, folder: Path, rule: Any, k: int = 3, **form: Any) -> Deco
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize(
-    ("form", "rule"),
-    [({"form": "chain"}, Rejection), ({"form": "branching", "branching": (2, 2, 1)}, RecursiveRejection)],
+    ("form", "rule"), [(CHAIN, Rejection), pytest.param(BRANCHING, RecursiveRejection, marks=pytest.mark.slow)]
 )
 def test_distributions_of_successive_rounds(
     name: str, form: dict[str, Any], rule: type, rows: dict[str, Tensor], tmp_path: Path
@@ -65,7 +67,9 @@ def test_distributions_of_successive_rounds(
     assert_distributions(recorded, expected(name))
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[] if name in FAST else [pytest.mark.slow]) for name in LAYOUTS]
+)
 def test_the_dynamic_tree_of_successive_rounds(name: str, rows: dict[str, Tensor], tmp_path: Path) -> None:
     ours = decoder(name, tmp_path, Match(), form="rerank", width=3, nodes=8)
     recorded, accepted = played(ours, rows, GREEDY)

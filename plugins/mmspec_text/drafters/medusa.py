@@ -1,6 +1,6 @@
 """Drafts with Medusa's heads: one for each depth, which all read the target's last state and no drafted unit.
 
-Cai et al., arXiv 2401.10774, § 2.1: head i is a residual block and an output layer of its own, and it predicts the unit
+Cai et al., arXiv 2401.10774: head i is a residual block and an output layer of its own, and it predicts the unit
 i + 1 places behind the root from the state before the root. So a draft's distribution is a product over depths: it is
 the same behind all nodes of a depth, and a tree is a choice of combinations.
 A checkpoint holds the blocks and output layers of all heads, in the layout of the authors or of vLLM, which may share

@@ -44,14 +44,17 @@ class HeadCache:
 
     @torch.inference_mode()
     def append(self, rows: Rows, units: Tensor) -> TargetOutput:
+        """`read` rows; the output at the root, one node."""
+        self.read(rows, units)
+        return self.at_root()
+
+    @torch.inference_mode()
+    def read(self, rows: Rows, units: Tensor) -> None:
         """Read true rows; the last of them, whose unit is the root, becomes node 0 of the scratch.
 
         Args:
             rows: The features.
             units: `[batch, column]` int64: their units.
-
-        Returns:
-            The output at the root, one node.
         """
         columns = rows.features.shape[1]
         last: Tensor | None = None
@@ -70,7 +73,6 @@ class HeadCache:
             self._open = (self._open & ~closing) | (count > 0)
         assert last is not None, "there are no rows"
         self.states = last
-        return self.at_root()
 
     @torch.inference_mode()
     def at_root(self) -> TargetOutput:

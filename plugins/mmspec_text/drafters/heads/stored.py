@@ -38,6 +38,19 @@ class Stored:
     names: Mapping[str, str]
     headers: Mapping[str, StoredTensor]
 
+    def matrix(self, key: str) -> tuple[int, int]:
+        """Rows and columns of a matrix.
+
+        Raises:
+            ValueError: There is none of this name.
+        """
+        shape = self.headers[key].shape if key in self.headers else None
+        if shape is None:
+            raise ValueError(f"{self.what} has no {key}")
+        if len(shape) != 2:
+            raise ValueError(f"{self.what}: {key} has the shape {list(shape)}, and is no matrix")
+        return shape[0], shape[1]
+
     def weights(self, wanted: Collection[str]) -> tuple[dict[str, Tensor], tuple[str, ...]]:
         """The tensors of these names, as far as there are any; and the keys in the files that are not used."""
         taken: dict[str, Tensor] = {}

@@ -78,7 +78,8 @@ def counted(found: Collection[int], given: Mapping[str, Any], names: tuple[str, 
     named = next((positive(given, name, what) for name in names if given.get(name) is not None), 0)
     missing = next((part for part in range(len(found) + 1) if part not in found), 0)
     if missing < max(max(found) + 1, named):
-        raise ValueError(f"{what} has no part {missing} of {max(max(found) + 1, named)} ({' or '.join(names)})")
+        said = f" ({' or '.join(names)})" if names else ""
+        raise ValueError(f"{what} has no part {missing} of {max(max(found) + 1, named)}{said}")
     return len(found)
 
 

@@ -50,14 +50,14 @@ def read_medusa(name: str) -> PathCheckpoint:
     layout = next((form for form, known in FORMS.items() if known[0] in keys), None)
     if layout is None:
         raise ValueError(no_layout(stored.what, "a Medusa", keys, FORMS))
-    if not {FIRST_OUTPUT, ONE_OUTPUT} & stored.headers.keys():
-        raise ValueError(f"the weights of {stored.what} (layout {layout}) do not fit: there is no {FIRST_OUTPUT}")
     sizes = _sizes(stored, layout)
     wanted = {key for key in stored.headers if key.startswith("blocks.")}
     wanted |= {f"lm_heads.{head}.weight" for head in range(1 if sizes.one_output else sizes.units)}
     wanted |= {"token_map"} if sizes.pruned else set()
-    wanted |= {ONE_OUTPUT} if sizes.one_output and FIRST_OUTPUT not in stored.headers else set()
+    wanted |= {ONE_OUTPUT} if sizes.one_output else set()
     weights, ignored = stored.weights(wanted)
+    if ONE_OUTPUT in weights and FIRST_OUTPUT in weights:
+        raise ValueError(f"{stored.what}: {FIRST_OUTPUT} and {ONE_OUTPUT} are the same part")
     if ONE_OUTPUT in weights:
         weights[FIRST_OUTPUT] = weights.pop(ONE_OUTPUT)
     if sizes.pruned:
@@ -70,9 +70,9 @@ def _sizes(stored: Stored, layout: str) -> MedusaSizes:
     places = [key.split(".")[1:3] for key in headers if key.startswith("blocks.")]
     heads = counted({int(head) for head, _ in places}, config, ("medusa_num_heads", "num_heads"), what)
     blocks = counted({int(block) for _, block in places}, config, ("medusa_num_layers", "num_hidden_layers"), what)
-    width = headers[FIRST_BLOCK].shape[-1]
+    width = stored.matrix(FIRST_BLOCK)[1]
     one = layout == "vllm" and bool(config.get("original_lm_head", False))
-    scored = headers[FIRST_OUTPUT if FIRST_OUTPUT in headers else ONE_OUTPUT].shape[0]
+    scored = stored.matrix(ONE_OUTPUT if one and ONE_OUTPUT in headers else FIRST_OUTPUT)[0]
     vocab = positive(config, "vocab_size", what) if layout == "vllm" else scored
     kept = positive(config, "truncated_vocab_size", what) if config.get("truncated_vocab_size") else vocab
     if kept < vocab and "token_map" not in headers:

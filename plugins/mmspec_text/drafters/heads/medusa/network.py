@@ -46,7 +46,7 @@ class MedusaNetwork(nn.Module):
 
     def __init__(self, a: MedusaSizes, vocab: int) -> None:
         super().__init__()
-        self.units, self.layers, self.scale, self.vocab = a.units, a.layers, a.scale, vocab
+        self.units, self.vocab, self.scale = a.units, vocab, a.scale
         width = a.target_hidden
         self.blocks = nn.ModuleList(
             nn.ModuleList(nn.Linear(width, width, bias=a.bias) for _ in range(a.layers)) for _ in range(a.units)
@@ -59,14 +59,14 @@ class MedusaNetwork(nn.Module):
         self.to(device, dtype)
 
     def rooted(self, features: Tensor, units: Tensor) -> Tensor:
-        return features
+        return features.to(self.lm_heads[0].weight.dtype)
 
     def followed(self, states: Tensor, units: Tensor, depth: int) -> Tensor:
         return states
 
     def logits(self, states: Tensor, depth: int = 0) -> Tensor:
         x = states[:, :1]  # the same at all nodes of a row
-        for number in range(self.layers):
-            x = x + F.silu(self.get_submodule(f"blocks.{depth}.{number}")(x))
+        for layer in self.blocks[depth]:
+            x = x + F.silu(layer(x))
         scored = self.lm_heads[min(depth, len(self.lm_heads) - 1)](x) * self.scale
         return over_target(scored, self.token_map, self.vocab).expand(-1, states.shape[1], -1)

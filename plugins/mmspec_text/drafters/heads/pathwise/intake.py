@@ -13,7 +13,7 @@ from mmspec.core.distributions import take_nodes
 from mmspec.core.drafters.shapes import Shape
 from mmspec.core.state import State
 from mmspec.core.types import Step
-from mmspec_text.drafters.heads.drafter import HeadMemory, begun, observed, of_prompt, read
+from mmspec_text.drafters.heads.drafter import HeadMemory, begun, observed, of_prompt, units_of
 from mmspec_text.drafters.heads.head import Head
 from mmspec_text.drafters.heads.pathwise.head import PathHead, PrefixHead
 
@@ -65,10 +65,12 @@ class Whole:
     memory: HeadMemory
 
     def root(self, state: State) -> Tensor:
-        self.memory.cache.slots.synced(state.host_emitted)
-        if self.memory.unread is not None:
-            read(self.memory, state)
-        return self.memory.cache.states[:, :1]
+        cache, unread = self.memory.cache, self.memory.unread
+        cache.slots.synced(state.host_emitted)
+        if unread is not None:
+            cache.read(unread, units_of(state, unread))
+            self.memory.unread = None
+        return cache.states[:, :1]
 
     def observe(self, state: State, step: Step) -> None:
         observed(self.memory, state, step)
