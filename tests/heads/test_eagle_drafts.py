@@ -12,11 +12,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from mmspec.core.policies import Fixed
 from mmspec.core.rules import Match, RecursiveRejection, Rejection
-from mmspec.core.types import Draft
 from tests.heads.conftest import GREEDY, HEADS, KEPT, SAMPLED, checkpoint, features_of, written_out
-from tests.support.draft_rounds import ROUNDS, Recorded, assert_distributions, assert_dynamic_tree, played
+from tests.support.draft_rounds import ROUNDS, Budgets, assert_distributions, assert_dynamic_tree, played
 
 NAMES = [pytest.param(name, marks=[] if name == "eagle-3" else [pytest.mark.slow]) for name in HEADS]
 """The forward written out takes seconds; the slow tier looks at all heads."""
@@ -59,38 +57,11 @@ def test_the_dynamic_tree_of_successive_rounds(
     assert_dynamic_tree(recorded, partial(expected, name), nodes)
 
 
-class Budgets(Fixed):
-    """Some rounds without a draft."""
-
-    def __init__(self) -> None:
-        super().__init__(4)
-        object.__setattr__(self, "left", iter([2, 0, 0, 4, 0, 3]))
-
-    def budget(self) -> int:
-        return next(self.left)  # type: ignore[attr-defined]
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_rounds_without_a_draft_are_caught_up(name: str, decoder: Callable, rows: dict[str, Tensor]) -> None:
     """A head that was not asked for some rounds reads all of their features before its next draft."""
     ours = decoder(name, Rejection(), form="chain")
     ours.policy = Budgets()
-    state = ours.start(rows, 60, seed=3, warp=SAMPLED)
-    recorded: Recorded = []
-    propose = ours.drafter.propose
-
-    def watched(state: Any, k: int, noise: Any) -> Draft:
-        draft = propose(state, k, noise)
-        known = [state.history[b, int(state.pads[b]) : int(state.known[b])].clone() for b in range(3)]
-        recorded.append((known, state.done.tolist(), draft))
-        return draft
-
-    ours.drafter.propose = watched
-    for _ in range(6):
-        ours.advance(state)
+    recorded, _ = played(ours, rows, SAMPLED, rounds=6)
     assert [draft.units.shape[1] for _, _, draft in recorded] == [2, 4, 3]
-    for known, _, draft in recorded:
-        q = draft.distribution.on(None).double()
-        for row in range(3):
-            above = draft.units[row, :-1].tolist()
-            assert torch.allclose(q[row], expected(name, known[row], above).exp(), atol=2e-4)
+    assert_distributions(recorded, partial(expected, name))

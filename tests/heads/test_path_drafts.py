@@ -1,5 +1,6 @@
 """What heads that step along paths draft: the distributions of the forward written out, round after round."""
 
+import copy
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -15,7 +16,7 @@ from mmspec.hosts.target import TransformersTarget
 from mmspec.testing.tiny_models import llama
 from mmspec_text.drafters.heads.pathwise.drafter import PathOptions
 from tests.heads.conftest import GREEDY, SAMPLED
-from tests.support.draft_rounds import ROUNDS, assert_distributions, assert_dynamic_tree, played
+from tests.support.draft_rounds import ROUNDS, Budgets, assert_distributions, assert_dynamic_tree, played
 from tests.support.path_heads import KINDS, LAYOUTS
 
 NAMES = [pytest.param(name, marks=[] if name in KINDS else [pytest.mark.slow]) for name in LAYOUTS]
@@ -75,3 +76,28 @@ def test_the_dynamic_tree_of_successive_rounds(name: str, rows: dict[str, Tensor
     recorded, accepted = played(ours, rows, GREEDY)
     assert 0 in accepted and max(accepted) > 0, "no round accepted a part, so nothing was tested"
     assert_dynamic_tree(recorded, expected(name), 8)
+
+
+@pytest.mark.parametrize("name", ["mlp-speculator", pytest.param("hydra++", marks=pytest.mark.slow)])
+def test_rounds_without_a_draft_are_caught_up(name: str, rows: dict[str, Tensor], tmp_path: Path) -> None:
+    """A head that was not asked for some rounds begins with the feature of the last one, or with all of theirs."""
+    ours = decoder(name, tmp_path, Rejection(), k=4, **CHAIN)
+    ours.policy = Budgets()
+    recorded, _ = played(ours, rows, SAMPLED, rounds=6)
+    assert [draft.units.shape[1] for _, _, draft in recorded] == [2, 3, 3]
+    assert_distributions(recorded, expected(name))
+
+
+@pytest.mark.parametrize("name", ["medusa", "hydra++", "clover", "arctic-lstm"])
+def test_in_half_precision(name: str, rows: dict[str, Tensor], tmp_path: Path) -> None:
+    """A head follows a target that was cast: its drafts are those of full precision, within rounding."""
+    layout, model = LAYOUTS[name], copy.deepcopy(llama()).to(torch.bfloat16)
+    drafter = layout.drafter(PathOptions(model=str(layout.save(tmp_path)), probe=False, form="chain"))
+    ours = Decoder(TransformersTarget(model), drafter, Rejection(), k=3)
+    recorded, _ = played(ours, rows, SAMPLED, rounds=1)
+    (known, _, draft), close = recorded[0], expected(name)
+    assert draft.distribution is not None
+    q = draft.distribution.on(None)
+    for row in range(3):
+        wanted = close(known[row], draft.units[row, :-1].tolist()).exp()
+        assert 0.5 * (q[row] - wanted).abs().sum(-1).mean() < 0.1

@@ -29,7 +29,7 @@ FORMS: list[dict[str, Any]] = [{"form": "chain"}, {"form": "rerank", "width": 3,
 def plain(batch: int, sampled: bool) -> list[Tensor]:
     """What plain decoding emits."""
     decoder = Decoder(TransformersTarget(llama()), None, Match(), k=0)
-    return decoder.generate(prompt(range(batch)), 20, seed=5, warp=SAMPLED if sampled else GREEDY).units
+    return decoder.generate(prompt(range(batch)), 12, seed=5, warp=SAMPLED if sampled else GREEDY).units
 
 
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: form["form"])
@@ -41,7 +41,7 @@ def test_equal_to_plain(name: str, sampled: bool, form: dict[str, Any], tmp_path
     drafter = layout.drafter(PathOptions(model=str(layout.save(tmp_path)), probe=False, **form))
     decoder = Decoder(TransformersTarget(llama()), drafter, Match(), k=4)
     for batch in (3, 1):
-        ours = decoder.generate(prompt(range(batch)), 20, seed=5, warp=SAMPLED if sampled else GREEDY)
+        ours = decoder.generate(prompt(range(batch)), 12, seed=5, warp=SAMPLED if sampled else GREEDY)
         assert all(torch.equal(a, b) for a, b in zip(ours.units, plain(batch, sampled), strict=True))
         assert batch == 1 or ours.report.accepted > 0, "nothing was accepted, so nothing was tested"
 

@@ -8,7 +8,7 @@ import torch
 
 from mmspec.testing.tiny_models import llama
 from mmspec_text.drafters.heads.pathwise.rows import states_of
-from tests.support.path_heads import LAYOUTS
+from tests.support.path_heads import KINDS, LAYOUTS
 from tests.support.path_heads.layout import HIDDEN, VOCAB
 
 
@@ -47,7 +47,7 @@ def test_every_key_is_taken_or_ignored(name: str, tmp_path: Path) -> None:
     assert set(stored.ignored) == set(layout.extra)
 
 
-@pytest.mark.parametrize("name", LAYOUTS)
+@pytest.mark.parametrize("name", [pytest.param(x, marks=[] if x in KINDS else [pytest.mark.slow]) for x in LAYOUTS])
 def test_every_missing_key_is_named(name: str, tmp_path: Path) -> None:
     """Leave out one key after the other: the error has its name, in the layout's words or in ours."""
     layout = LAYOUTS[name]
