@@ -180,6 +180,10 @@ def _tried(method: str, seen: Outline, required: list[str]) -> tuple[str, str]:
         try:
             # The model stands in for its own draft model, too: same words, and it fits if a smaller one would.
             decoder = decoder_for(seen.model, method, options=dict.fromkeys(required, seen.model))
+        except TypeError:  # a trained head is wanted, for which no model stands in: it fits if one is given
+            if not required:
+                raise
+            return "", ""
         except (ValueError, ImportError) as error:
             return str(error), ""
     return "", decoder.why

@@ -4,6 +4,7 @@ Weights are safetensors. Pickles and code that comes with a model are refused. S
 diffusers would continue with random numbers) and weights for which the model has no place.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -157,8 +158,12 @@ def locate_pipeline(name: str) -> Path | None:
     return folder if folder is not None and (folder / INDEX).is_file() else None
 
 
-def fetched(place: str) -> Path:
+def fetched(place: str, stems: Sequence[str] = STEMS) -> Path:
     """The folder with a model's config and weights; files on the hub are downloaded, and not read yet.
+
+    Args:
+        place: A folder, or a hub name.
+        stems: File names of the weights, without suffix.
 
     Raises:
         ValueError: The hub does not have the model, or it has no safetensors files.
@@ -168,9 +173,9 @@ def fetched(place: str) -> Path:
     with refusing_code(f"the model {place!r}"):
         folder = Path(cached_file(place, CONFIG)).parent
         cached_file(place, ADAPTER, _raise_exceptions_for_missing_entries=False)
-        for file in (f"{stem}{end}" for end in ENDS for stem in STEMS):
+        for file in (f"{stem}{end}" for end in ENDS for stem in stems):
             if cached_file(place, file, _raise_exceptions_for_missing_entries=False) is not None:
-                for path in weight_files(folder):
+                for path in weight_files(folder, stems):
                     cached_file(place, path.name)
                 return folder
     raise ValueError(f"the model {place!r} has no safetensors files")

@@ -5,7 +5,7 @@ weight is noticed, and a width of 10⁹ needs more memory than any machine has; 
 """
 
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -59,13 +59,17 @@ class StoredTensor:
         return self.dtype == "BOOL" or self.dtype[0] in "IU"
 
 
-def weight_files(folder: Path) -> list[Path]:
+def weight_files(folder: Path, stems: Sequence[str] = STEMS) -> list[Path]:
     """The weight files in a folder that transformers or diffusers would read; [] if there are none.
+
+    Args:
+        folder: The folder.
+        stems: File names without suffix; the first that is there is taken.
 
     Raises:
         ValueError: An index cannot be read, or names a file outside the folder.
     """
-    for stem in STEMS:
+    for stem in stems:
         whole, index = (folder / f"{stem}{end}" for end in ENDS)
         if whole.is_file():
             return [whole]
@@ -81,14 +85,14 @@ def weight_files(folder: Path) -> list[Path]:
     return []
 
 
-def stored_tensors(folder: Path) -> dict[str, StoredTensor]:
-    """The headers of all tensors in a folder's weight files, by key.
+def stored_tensors(folder: Path, stems: Sequence[str] = STEMS) -> dict[str, StoredTensor]:
+    """The headers of all tensors in a folder's weight files, by key; arguments as in `weight_files`.
 
     Raises:
         ValueError: A file is missing, damaged or truncated.
     """
     found = {}
-    for path in weight_files(folder):
+    for path in weight_files(folder, stems):
         try:
             with safe_open(path, "pt") as file:
                 for key in file.keys():  # noqa: SIM118  (the file is no mapping)

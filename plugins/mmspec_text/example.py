@@ -1,6 +1,8 @@
 """What the conformance kit tries the text drafters on, where its toys do not do: tiny models with random weights."""
 
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import torch
 
@@ -14,9 +16,16 @@ from mmspec_text.drafters.draft_model import DraftModelOptions
 from mmspec_text.drafters.draft_tree import DraftTreeOptions
 from mmspec_text.drafters.eagle import EagleOptions
 from mmspec_text.drafters.heads.apple.example import random_masks
+from mmspec_text.drafters.heads.clover.network import CloverNetwork, CloverSizes
 from mmspec_text.drafters.heads.dflash.example import PRODUCT, random_dflash
 from mmspec_text.drafters.heads.eagle.example import THIRD, random_checkpoint
+from mmspec_text.drafters.heads.hydra.network import HydraSizes, hydra_network
+from mmspec_text.drafters.heads.medusa.network import MedusaNetwork, MedusaSizes
+from mmspec_text.drafters.heads.pathwise.block import BlockSizes
+from mmspec_text.drafters.heads.pathwise.checkpoint import PathCheckpoint, PathSizes, random_weights
+from mmspec_text.drafters.heads.pathwise.drafter import PathOptions
 from mmspec_text.drafters.heads.ppd.checkpoint import Prompts
+from mmspec_text.drafters.heads.speculator.network import LstmSpeculator, MlpSpeculator, SpeculatorSizes
 from mmspec_text.drafters.p_eagle import PEagleOptions
 from mmspec_text.drafters.ppd import PPDOptions
 
@@ -111,3 +120,42 @@ def apple_mtp() -> list[Example]:
         Example(options=AppleMTPOptions(model=masks, form="branching", branching=(2, 2, 1))),
         Example(options=AppleMTPOptions(model=masks, form="beam", width=3)),
     ]
+
+
+def path_head(make: Callable[[Any, int], Any], sizes: PathSizes, *forms: str) -> list[Example]:
+    """A head of random weights that steps along paths, in forms of draft; one of them tries every form."""
+    head = PathCheckpoint("random", "random", sizes, make, random_weights(make, sizes, 0))
+    sizes_of: dict[str, Any] = {"width": 3, "nodes": 8, "branching": (2, 2, 1)}
+    return [Example(options=PathOptions(model=head, form=form, probe=False, **sizes_of)) for form in forms]
+
+
+def medusa() -> list[Example]:
+    """Three heads of two blocks."""
+    sizes = MedusaSizes(3, 16, 16, 7, 7, own_embedding=True, layers=2)
+    return path_head(MedusaNetwork, sizes, "chain", "rerank")
+
+
+def hydra() -> list[Example]:
+    """Hydra's heads and Hydra++'s."""
+    hydra = HydraSizes(3, 16, 16, 7, 7, own_embedding=False, places=(0, 1))
+    prefix = HydraSizes(3, 16, 16, 7, 7, own_embedding=False, places=(1, 3), prefix=BlockSizes(16, 24, 2, 1, 8))
+    return [*path_head(hydra_network, hydra, "chain"), *path_head(hydra_network, prefix, "rerank")]
+
+
+def clover() -> list[Example]:
+    """One cell for all depths."""
+    block = BlockSizes(16, 24, 2, 1, 8)
+    sizes = CloverSizes(3, 16, 16, 7, 7, own_embedding=False, block=block, cells=1)
+    return path_head(CloverNetwork, sizes, "chain", "rerank")
+
+
+def mlp_speculator() -> list[Example]:
+    """A speculator whose depths have weights of their own."""
+    sizes = SpeculatorSizes(3, 16, 12, 7, 7, own_embedding=True, inner=12, tied=False)
+    return path_head(MlpSpeculator, sizes, "chain", "rerank", "branching", "beam")
+
+
+def arctic_lstm() -> list[Example]:
+    """A speculator of three units."""
+    sizes = SpeculatorSizes(3, 16, 12, 7, 7, own_embedding=True, inner=12)
+    return path_head(LstmSpeculator, sizes, "chain", "rerank")

@@ -127,6 +127,51 @@ APPLE_MTP = DrafterSpec(
     paper="https://arxiv.org/abs/2507.11851",
     options="mmspec_text.drafters.apple_mtp:AppleMTPOptions",
 )
+MEDUSA = DrafterSpec(
+    name="medusa",
+    factory="mmspec_text.drafters.medusa:Medusa",
+    needs=frozenset({"discrete", "hidden"}),
+    offers=frozenset({"chain", "tree", "q"}),
+    summary="Trained heads, one for each depth, read the target's last state: Medusa.",
+    paper="https://arxiv.org/abs/2401.10774",
+    options="mmspec_text.drafters.medusa:MedusaOptions",
+)
+HYDRA = DrafterSpec(
+    name="hydra",
+    factory="mmspec_text.drafters.hydra:Hydra",
+    needs=frozenset({"discrete", "hidden"}),
+    offers=frozenset({"chain", "tree", "q"}),
+    summary="Trained heads read the drafted units before their own: Hydra, Hydra++.",
+    paper="https://arxiv.org/abs/2402.05109",
+    options="mmspec_text.drafters.hydra:HydraOptions",
+)
+CLOVER = DrafterSpec(
+    name="clover",
+    factory="mmspec_text.drafters.clover:Clover",
+    needs=frozenset({"discrete", "hidden"}),
+    offers=frozenset({"chain", "tree", "q"}),
+    summary="A trained state steps along the path by attention: Clover, Clover-2.",
+    paper="https://arxiv.org/abs/2405.00263",
+    options="mmspec_text.drafters.clover:CloverOptions",
+)
+MLP_SPECULATOR = DrafterSpec(
+    name="mlp-speculator",
+    factory="mmspec_text.drafters.mlp_speculator:MlpSpeculator",
+    needs=frozenset({"discrete", "hidden"}),
+    offers=frozenset({"chain", "tree", "q"}),
+    summary="A trained MLP folds every drafted unit into the target's last state.",
+    paper="https://arxiv.org/abs/2404.19124",
+    options="mmspec_text.drafters.mlp_speculator:MlpSpeculatorOptions",
+)
+ARCTIC_LSTM = DrafterSpec(
+    name="arctic-lstm",
+    factory="mmspec_text.drafters.arctic_lstm:ArcticLstm",
+    needs=frozenset({"discrete", "hidden"}),
+    offers=frozenset({"chain", "tree", "q"}),
+    summary="A trained LSTM folds every drafted unit into the target's last state.",
+    paper="https://github.com/snowflakedb/ArcticInference",
+    options="mmspec_text.drafters.arctic_lstm:ArcticLstmOptions",
+)
 DRAFTERS = (
     PROMPT_LOOKUP,
     SUFFIX,
@@ -141,6 +186,11 @@ DRAFTERS = (
     P_EAGLE,
     PPD,
     APPLE_MTP,
+    MEDUSA,
+    HYDRA,
+    CLOVER,
+    MLP_SPECULATOR,
+    ARCTIC_LSTM,
 )
 METHODS = (
     MethodSpec(
@@ -248,5 +298,45 @@ METHODS = (
         exactness="invariant",
         summary="The target fills masks behind its own nodes, and a sampler head draws them.",
         paper="https://arxiv.org/abs/2507.11851",
+    ),
+    MethodSpec(
+        name="medusa",
+        drafter="medusa",
+        needs=frozenset({"text"}),
+        exactness="invariant",
+        summary="Medusa's heads, one for each depth, draft a tree of their best combinations.",
+        paper="https://arxiv.org/abs/2401.10774",
+    ),
+    MethodSpec(
+        name="hydra",
+        drafter="hydra",
+        needs=frozenset({"text"}),
+        exactness="invariant",
+        summary="Hydra's heads, each of which reads the units before its own, draft a tree.",
+        paper="https://arxiv.org/abs/2402.05109",
+    ),
+    MethodSpec(
+        name="clover",
+        drafter="clover",
+        needs=frozenset({"text"}),
+        exactness="invariant",
+        summary="Clover's speculators, from the paper: a state that steps along the path.",
+        paper="https://arxiv.org/abs/2405.00263",
+    ),
+    MethodSpec(
+        name="mlp-speculator",
+        drafter="mlp-speculator",
+        needs=frozenset({"text"}),
+        exactness="invariant",
+        summary="An MLP speculator, as IBM and others publish them, drafts a tree or a chain.",
+        paper="https://arxiv.org/abs/2404.19124",
+    ),
+    MethodSpec(
+        name="arctic-lstm",
+        drafter="arctic-lstm",
+        needs=frozenset({"text"}),
+        exactness="invariant",
+        summary="An LSTM speculator of Arctic Inference drafts a tree or a chain.",
+        paper="https://github.com/snowflakedb/ArcticInference",
     ),
 )

@@ -29,7 +29,7 @@ from mmspec_text.drafters.apple_mtp import AppleMTP, AppleMTPOptions
 from mmspec_text.drafters.heads.apple.checkpoint import AppleCheckpoint, read_apple
 from mmspec_text.drafters.heads.apple.example import random_masks
 from tests.heads.conftest import GREEDY, SAMPLED
-from tests.heads.test_eagle_drafts import ROUNDS, Budgets, Recorded, paths, played
+from tests.support.draft_rounds import ROUNDS, Budgets, Recorded, paths, played
 from tests.support.eagle_forward import silu
 from tests.support.zoo import build
 

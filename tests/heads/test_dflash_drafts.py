@@ -27,10 +27,10 @@ from mmspec_text.drafters.heads.dflash.architecture import Sight
 from mmspec_text.drafters.heads.dflash.checkpoint import DFlashCheckpoint
 from mmspec_text.drafters.heads.dflash.example import PRODUCT, random_dflash
 from tests.heads.conftest import GREEDY, KEPT, MAPS, SAMPLED
-from tests.heads.test_eagle_drafts import ROUNDS, Budgets, Recorded, paths, played
 from tests.heads.test_eagle_equality import ZOO
 from tests.support.dflash_forward import BlockFlags, BlockWrittenOut, everything
 from tests.support.dflash_layouts import LAYOUTS, MASK, near_causal, near_root
+from tests.support.draft_rounds import ROUNDS, Budgets, Recorded, paths, played
 from tests.support.zoo import build
 
 MARKOV = replace(PRODUCT, sequel="gated", rank=4, from_root=True)

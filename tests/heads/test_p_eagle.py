@@ -26,9 +26,9 @@ from mmspec_text.drafters.heads.eagle.example import THIRD, random_checkpoint
 from mmspec_text.drafters.heads.rows import Rows
 from mmspec_text.drafters.p_eagle import PEagle, PEagleOptions
 from tests.heads.conftest import GREEDY, KEPT, MAPS, SAMPLED, features_of, written_out
-from tests.heads.test_eagle_drafts import ROUNDS, Budgets, Recorded, paths, played
 from tests.heads.test_eagle_equality import ZOO
 from tests.support import eagle_layouts
+from tests.support.draft_rounds import ROUNDS, Budgets, Recorded, paths, played
 from tests.support.eagle_forward import WrittenOut
 from tests.support.p_eagle_layouts import LAYOUTS, MASK, PRUNED, VOCAB
 from tests.support.zoo import build

@@ -28,8 +28,8 @@ from mmspec_text.drafters.heads.ppd.checkpoint import Prompts, read_prompts
 from mmspec_text.drafters.heads.probes import ProbedTarget, probed
 from mmspec_text.drafters.ppd import PPD, PPDOptions
 from tests.heads.conftest import GREEDY, SAMPLED
-from tests.heads.test_eagle_drafts import ROUNDS, Budgets, Recorded, paths, played
 from tests.heads.test_eagle_equality import ZOO
+from tests.support.draft_rounds import ROUNDS, Budgets, Recorded, paths, played
 from tests.support.zoo import build
 
 EMBEDDINGS = torch.randn(3, 16, generator=torch.Generator().manual_seed(4)) * 0.05

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import LlamaConfig
 from transformers.activations import ACT2FN
@@ -81,6 +82,12 @@ def turned(x: Tensor, angles: tuple[Tensor, Tensor]) -> Tensor:
     """Queries or keys `[batch, heads, row, width]` at the positions of `angles`, which `rotary` returned."""
     cosines, sines = (part[:, None] for part in angles)
     return x * cosines + rotate_half(x) * sines
+
+
+def embedded(units: Tensor, table: nn.Module, dtype: torch.dtype) -> Tensor:
+    """Embeddings `[batch, row, width]` of units `[batch, row]`, on their device; the table may be elsewhere."""
+    weight: Any = table.weight
+    return F.embedding(units.to(weight.device), weight).to(units.device, dtype)
 
 
 class Attention(nn.Module):

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from safetensors.torch import load_file
+from safetensors import safe_open
 from torch import Tensor, nn
 
 from mmspec.hosts.loading import fetched, locate
-from mmspec.hosts.weight_files import CONFIG, StoredTensor, differences, stored_tensors, weight_files
+from mmspec.hosts.weight_files import CONFIG, STEMS, StoredTensor, differences, stored_tensors, weight_files
 from mmspec.registry.printable import shown
 from mmspec.untrusted import read_json
 
@@ -24,7 +24,7 @@ class Stored:
 
     Attributes:
         what: The head in messages.
-        folder: Where they are.
+        files: The files of weights.
         config: The entries of `config.json`.
         keys: All keys in the files.
         names: What keys are called here, but for those that a head does not need.
@@ -32,43 +32,86 @@ class Stored:
     """
 
     what: str
-    folder: Path
+    files: tuple[Path, ...]
     config: Mapping[str, Any]
     keys: tuple[str, ...]
     names: Mapping[str, str]
     headers: Mapping[str, StoredTensor]
 
+    def matrix(self, key: str) -> tuple[int, int]:
+        """Rows and columns of a matrix.
+
+        Raises:
+            ValueError: There is none of this name.
+        """
+        shape = self.headers[key].shape if key in self.headers else None
+        if shape is None:
+            raise ValueError(f"{self.what} has no {key}")
+        if len(shape) != 2:
+            raise ValueError(f"{self.what}: {key} has the shape {list(shape)}, and is no matrix")
+        return shape[0], shape[1]
+
     def weights(self, wanted: Collection[str]) -> tuple[dict[str, Tensor], tuple[str, ...]]:
         """The tensors of these names, as far as there are any; and the keys in the files that are not used."""
-        tensors = {key: value for path in weight_files(self.folder) for key, value in load_file(path).items()}
-        taken = {new: tensors[old] for old, new in self.names.items() if new in wanted}
+        taken: dict[str, Tensor] = {}
+        for path in self.files:
+            with safe_open(path, "pt") as file:  # a file may hold the whole target, too
+                used = [key for key in file.keys() if self.names.get(key) in wanted]  # noqa: SIM118
+                taken |= {self.names[key]: file.get_tensor(key) for key in used}
         return taken, tuple(sorted(key for key in self.keys if self.names.get(key) not in wanted))
 
 
-def stored_head(name: str, renamed: Callable[[str], str], unused: Sequence[str]) -> Stored:
+def stored_head(
+    name: str,
+    renamed: Callable[[str], str],
+    unused: Sequence[str],
+    stems: Sequence[str] = (),
+    integers: Collection[str] = MAPS,
+) -> Stored:
     """Read the headers of a head's files.
 
     Args:
         name: A folder, or a hub name.
         renamed: What a key is called here.
         unused: Parts of keys that a head does not need.
+        stems: File names of weights, without suffix, that are looked for before the usual ones.
+        integers: Tensors that may be integers.
 
     Raises:
         ValueError: There is none, it is a pickle, damaged or quantised, or two tensors have one name.
     """
     what = f"the head {name!r}"
-    folder = fetched(locate(name))
+    stems = (*stems, *STEMS)
+    folder = fetched(locate(name), stems)
     config = read_json(folder / CONFIG)
-    raw = stored_tensors(folder)
+    raw = stored_tensors(folder, stems)
     if not raw:
         raise ValueError(f"{what} has no weights in {folder}")
     names = {key: renamed(key) for key in raw if not any(part in key for part in unused)}
     _refuse_doubles(names, what)
     headers = {new: raw[old] for old, new in names.items()}
-    packed = [key for key, tensor in headers.items() if tensor.is_integer and key not in MAPS]
+    packed = [key for key, tensor in headers.items() if tensor.is_integer and key not in integers]
     if packed:
         raise ValueError(f"{what} is quantised ({shown(packed[0])} holds integers); use its weights in full precision")
-    return Stored(what, folder, config, tuple(raw), names, headers)
+    return Stored(what, tuple(weight_files(folder, stems)), config, tuple(raw), names, headers)
+
+
+def no_layout(what: str, kind: str, keys: Collection[str], forms: Mapping[str, Sequence[str]]) -> str:
+    """The message for a checkpoint in no known layout.
+
+    Args:
+        what: The checkpoint.
+        kind: The kind of head, with its article.
+        keys: Its keys.
+        forms: Keys by which each layout is known.
+    """
+    lacking = {form: [key for key in named if key not in keys] for form, named in forms.items()}
+    nearest, missing = min(lacking.items(), key=lambda item: len(item[1]) / len(forms[item[0]]))
+    there = shown(", ".join(sorted(keys)[:4])) or "none"
+    return (
+        f"{what} has no layout of {kind} head; {nearest} is the nearest, and {', '.join(missing[:3])} is missing. "
+        f"Its keys are {there}, …"
+    )
 
 
 def fitted(network: Network, weights: Mapping[str, Tensor], what: str, layout: str) -> Network:

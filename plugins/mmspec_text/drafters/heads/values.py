@@ -1,6 +1,6 @@
 """Entries of a head's config: what they must be, and what is said where they are something else."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 
@@ -61,6 +61,26 @@ def drafted_ids(given: Mapping[str, Any], own: int | None, vocab: int, what: str
     if own is not None and named is not None and own != named:
         raise ValueError(f"{what}: its config has draft_vocab_size {named}, and lm_head.weight has {own} rows")
     return own or named or vocab
+
+
+def counted(found: Collection[int], given: Mapping[str, Any], names: tuple[str, ...], what: str) -> int:
+    """How many parts a head has: as many as its files hold.
+
+    Args:
+        found: The numbers of the parts in its files.
+        given: The config's entries.
+        names: Entries that may name the count, the first that does; it may be too small.
+        what: The head in messages.
+
+    Raises:
+        ValueError: Parts are missing.
+    """
+    named = next((positive(given, name, what) for name in names if given.get(name) is not None), 0)
+    missing = next((part for part in range(len(found) + 1) if part not in found), 0)
+    if missing < max(max(found) + 1, named):
+        said = f" ({' or '.join(names)})" if names else ""
+        raise ValueError(f"{what} has no part {missing} of {max(max(found) + 1, named)}{said}")
+    return len(found)
 
 
 def numbered_ids(given: Mapping[str, Any], name: str, what: str) -> tuple[int, ...]:

@@ -64,6 +64,8 @@ class Loaded:
             f"ignored: {', '.join(self.ignored) or 'nothing'}",
         ]
         if self.trial is not None:
-            shares = ", ".join(f"{share:.0%} if layer ids mean {name}" for name, share in self.trial.right.items())
+            right = self.trial.right
+            ways = {name: f" if layer ids mean {name}" if len(right) > 1 else "" for name in right}
+            shares = ", ".join(f"{share:.0%}{ways[name]}" for name, share in right.items())
             lines.append(f"guesses of {self.trial.units} tokens of the prompt: {shares}")
         return "\n".join(lines)

@@ -10,14 +10,13 @@ checkpoint has none; they are not parameters of the head.
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mmspec.hosts.masks import PassGeometry
 from mmspec.hosts.slot_cache import SlotCache
 from mmspec_text.drafters.heads.eagle.architecture import Architecture
 from mmspec_text.drafters.heads.eagle.vocabulary import over_target
-from mmspec_text.drafters.heads.layers import Attention, Mlp, rotary
+from mmspec_text.drafters.heads.layers import Attention, Mlp, embedded, rotary
 
 
 class EagleNetwork(nn.Module):
@@ -70,15 +69,15 @@ class EagleNetwork(nn.Module):
         return self.fc(features) if a.fused and a.projected else features
 
     def passed(self, units: Tensor, states: Tensor, slots: SlotCache, geometry: PassGeometry) -> Tensor:
-        embedded = self._embedded(units)
+        inputs = self._embedded(units)
         if not self.architecture.fused:
             if self.embedding_norm is not None:
-                embedded = self.embedding_norm(embedded)
-            states = self.fc(torch.cat([embedded, states], -1))
+                inputs = self.embedding_norm(inputs)
+            states = self.fc(torch.cat([inputs, states], -1))
         angles = self._rotary[0](states, geometry.query)
         mask = self._mask(geometry)
         for layer, kept in zip(self.layers, slots.layers, strict=True):
-            states = layer(embedded, states, angles, mask, kept)
+            states = layer(inputs, states, angles, mask, kept)
         return self.norm(states) if self.architecture.norm_output and self.norm is not None else states
 
     def logits(self, states: Tensor) -> Tensor:
@@ -105,8 +104,7 @@ class EagleNetwork(nn.Module):
         return next(self.parameters()).dtype
 
     def _embedded(self, units: Tensor) -> Tensor:
-        weight: Any = (self.embed_tokens if self.embed_tokens is not None else self._of_target(0)).weight
-        return F.embedding(units.to(weight.device), weight).to(units.device, self._dtype)
+        return embedded(units, self.embed_tokens if self.embed_tokens is not None else self._of_target(0), self._dtype)
 
     def _of_target(self, which: int) -> nn.Module:
         assert self._shared is not None, "the head is bound to no target"

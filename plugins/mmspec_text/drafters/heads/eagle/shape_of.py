@@ -10,6 +10,7 @@ from typing import Any
 from mmspec.hosts.weight_files import StoredTensor
 from mmspec_text.drafters.heads.eagle.architecture import Architecture
 from mmspec_text.drafters.heads.eagle.layouts import Layout
+from mmspec_text.drafters.heads.stored import no_layout
 from mmspec_text.drafters.heads.values import drafted_ids, number, positive, rope
 
 QUERY, KEY = "layers.0.self_attn.q_proj.weight", "layers.0.self_attn.k_proj.weight"
@@ -102,15 +103,8 @@ def architecture_of(
 def _refuse_others(given: Mapping[str, Any], stored: Mapping[str, StoredTensor], what: str) -> None:
     if any("kv_a_proj" in key for key in stored):
         raise ValueError(f"{what} has latent attention (kv_a_proj), which this drafter does not compute")
-    lacking = {form: [key for key in keys if key not in stored] for form, keys in FORMS.items()}
-    if all(key in stored for key in (QUERY, KEY, OUT, GATE)):
-        return
-    nearest, missing = min(lacking.items(), key=lambda item: len(item[1]) / len(FORMS[item[0]]))
-    there = ", ".join(sorted(stored)[:4]) or "none"
-    raise ValueError(
-        f"{what} has no layout of an EAGLE head; {nearest} is the nearest, and {', '.join(missing[:3])} is missing. "
-        f"Its keys are {there}, …"
-    )
+    if not all(key in stored for key in (QUERY, KEY, OUT, GATE)):
+        raise ValueError(no_layout(what, "an EAGLE", stored, FORMS))
 
 
 def _features(

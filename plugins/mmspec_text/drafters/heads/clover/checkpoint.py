@@ -1,0 +1,46 @@
+"""Reading Clover's speculators. The authors published neither code nor weights, so that the layout is ours.
+
+`augmenting.*` is a decoder layer by transformers' names; `cells.{depth}.{state_norm,token_norm,q_proj,k_proj,v_proj,
+o_proj}.weight`, one or one for each depth; `norm.weight`. The config has `num_speculators`, `num_attention_heads` and
+`vocab_size`.
+"""
+
+import torch
+
+from mmspec_text.drafters.heads.clover.network import CloverNetwork, CloverSizes
+from mmspec_text.drafters.heads.pathwise.block import BlockSizes
+from mmspec_text.drafters.heads.pathwise.checkpoint import PathCheckpoint
+from mmspec_text.drafters.heads.stored import no_layout, stored_head
+from mmspec_text.drafters.heads.values import counted, positive
+
+FORMS = {"clover": ("augmenting.self_attn.q_proj.weight", "cells.0.q_proj.weight", "norm.weight")}
+MOST = 64
+"""Speculators that one cell may stand for."""
+
+
+def read_clover(name: str) -> PathCheckpoint:
+    """Read Clover's speculators.
+
+    Args:
+        name: A folder, or a hub name.
+
+    Raises:
+        ValueError: There are none, they are a pickle, damaged, or in another layout.
+    """
+    stored = stored_head(name, lambda key: key, ())
+    config, headers, what = stored.config, stored.headers, stored.what
+    if any(key not in headers for key in FORMS["clover"]):
+        raise ValueError(no_layout(what, "a Clover", headers, FORMS))
+    block = BlockSizes.of(stored, "augmenting.")
+    cells = counted({int(key.split(".")[1]) for key in headers if key.startswith("cells.")}, {}, (), what)
+    units = positive(config, "num_speculators", what)
+    if units > MOST or cells not in (1, units):
+        raise ValueError(f"{what} has {cells} cells for {units} speculators (num_speculators, at most {MOST})")
+    vocab = positive(config, "vocab_size", what)
+    sizes = CloverSizes(units, block.hidden, block.hidden, vocab, vocab, own_embedding=False, block=block, cells=cells)
+    with torch.device("meta"):
+        wanted = CloverNetwork(sizes, 1).state_dict().keys()
+    weights, ignored = stored.weights(wanted)
+    return PathCheckpoint(
+        name, "clover", sizes, CloverNetwork, weights, ignored, ("embed_tokens.weight", "lm_head.weight")
+    )

@@ -1,0 +1,103 @@
+"""The network of Clover's speculators.
+
+    s_0 = g, the augmenting block's state of all features so far
+    s_{i+1} = s_i + attention(query: norm(E(unit i)); keys and values: norm(s_0), …, norm(s_i), norm(E(unit i)))
+    logits of the unit i + 1 behind the root = the target's output layer of norm(s_{i+1})
+
+Unit 0 is the root. Every depth has a cell of its own (Clover), or all have one (Clover-2).
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from mmspec.hosts.masks import PassGeometry
+from mmspec.hosts.slot_cache import SlotCache
+from mmspec_text.drafters.heads.eagle.vocabulary import over_target
+from mmspec_text.drafters.heads.layers import embedded
+from mmspec_text.drafters.heads.pathwise.block import Block, BlockSizes, dtype_of
+from mmspec_text.drafters.heads.pathwise.checkpoint import PathSizes
+
+
+@dataclass(frozen=True, kw_only=True)
+class CloverSizes(PathSizes):
+    """The shape of the speculators.
+
+    Attributes:
+        block: The augmenting block; the cells have its heads.
+        cells: 1, or one for each depth.
+    """
+
+    block: BlockSizes
+    cells: int
+
+
+class CloverNetwork(nn.Module):
+    """See the module. It is a `PrefixHead`; a node's state is s_0, …, s_{depth + 1}, one behind the other.
+
+    Args:
+        a: The sizes.
+        vocab: Number of the target's ids.
+    """
+
+    depth = 1
+
+    def __init__(self, a: CloverSizes, vocab: int) -> None:
+        super().__init__()
+        self.units, self.vocab, self._width = a.units, vocab, a.target_hidden
+        self.augmenting = Block(a.block)
+        self.cells = nn.ModuleList(Cell(a.block) for _ in range(a.cells))
+        self.norm = nn.RMSNorm(a.target_hidden, a.block.eps)
+        self._shared: tuple[nn.Module, ...] = ()  # in a tuple, so that torch does not adopt them
+
+    def join(self, embedding: nn.Module, output: nn.Module, device: torch.device, dtype: torch.dtype) -> None:
+        self.to(device, dtype)
+        self._shared = embedding, output
+
+    def taken_in(self, features: Tensor) -> Tensor:
+        return features.to(dtype_of(self))
+
+    def passed(self, units: Tensor, states: Tensor, slots: SlotCache, geometry: PassGeometry) -> Tensor:
+        return self.rooted(self.augmenting(states, slots, geometry), units)
+
+    def rooted(self, features: Tensor, units: Tensor) -> Tensor:
+        return self.followed(features, units, 0)
+
+    def followed(self, states: Tensor, units: Tensor, depth: int) -> Tensor:
+        tokens = embedded(units, self._shared[0], states.dtype)
+        new = self.cells[min(depth, len(self.cells) - 1)](states.unflatten(-1, (-1, self._width)), tokens)
+        return torch.cat([states, new], -1)
+
+    def logits(self, states: Tensor, depth: int = 0) -> Tensor:
+        return over_target(self._shared[1](self.norm(states[..., -self._width :])), None, self.vocab)
+
+
+class Cell(nn.Module):
+    """One step along a path."""
+
+    def __init__(self, a: BlockSizes) -> None:
+        super().__init__()
+        self.head_dim = a.head_dim
+        self.state_norm, self.token_norm = nn.RMSNorm(a.hidden, a.eps), nn.RMSNorm(a.hidden, a.eps)
+        self.q_proj = nn.Linear(a.hidden, a.heads * a.head_dim, bias=False)
+        self.k_proj = nn.Linear(a.hidden, a.heads * a.head_dim, bias=False)
+        self.v_proj = nn.Linear(a.hidden, a.heads * a.head_dim, bias=False)
+        self.o_proj = nn.Linear(a.heads * a.head_dim, a.hidden, bias=False)
+
+    def forward(self, states: Tensor, tokens: Tensor) -> Tensor:
+        """The next state `[batch, node, hidden]`.
+
+        Args:
+            states: `[batch, node, step, hidden]`: those of the path so far.
+            tokens: `[batch, node, hidden]`: embeddings of the units.
+        """
+        token = self.token_norm(tokens)[:, :, None]
+        seen = torch.cat([self.state_norm(states), token], 2)
+        query, key, value = (
+            project(x).unflatten(-1, (-1, self.head_dim)).transpose(2, 3)  # [batch, node, head, step, width]
+            for project, x in ((self.q_proj, token), (self.k_proj, seen), (self.v_proj, seen))
+        )
+        out = nn.functional.scaled_dot_product_attention(query, key, value)
+        new: Tensor = states[:, :, -1] + self.o_proj(out.transpose(2, 3).flatten(2))
+        return new

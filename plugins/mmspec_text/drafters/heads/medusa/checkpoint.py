@@ -1,0 +1,106 @@
+"""Reading Medusa's heads.
+
+`medusa`, the authors' `medusa_lm_head`, or under `medusa_head.` inside a whole model of Medusa-2:
+`{head}.{block}.linear.{weight,bias}` and `{head}.{blocks}.weight`.
+`vllm`, also under `medusa_heads.`: `blocks.{head}.layers.{block}.{weight,bias}`, `lm_heads.{head}.weight` (one of them,
+or `lm_head.weight`, with `original_lm_head`), and `token_map` with `truncated_vocab_size`.
+
+The number of heads and blocks is read from the tensors: published configs of the first layout name too few.
+"""
+
+import re
+
+from torch import Tensor
+
+from mmspec_text.drafters.heads.medusa.network import MedusaNetwork, MedusaSizes
+from mmspec_text.drafters.heads.pathwise.checkpoint import PathCheckpoint
+from mmspec_text.drafters.heads.stored import Stored, no_layout, stored_head
+from mmspec_text.drafters.heads.values import counted, number, positive
+
+FIRST_BLOCK, FIRST_OUTPUT, ONE_OUTPUT = "blocks.0.0.weight", "lm_heads.0.weight", "lm_head.weight"
+PREFIX = re.compile(r"^medusa_heads?\.")
+BLOCK = re.compile(r"^(?:blocks\.(\d+)\.layers\.(\d+)|(\d+)\.(\d+)\.linear)\.(weight|bias)$")
+OUTPUT = re.compile(r"^(\d+)\.(\d+)\.weight$")
+FORMS = {"medusa": ("0.0.linear.weight", "0.1.weight"), "vllm": ("blocks.0.layers.0.weight", FIRST_OUTPUT)}
+"""Keys by which the layouts are known."""
+
+
+def canonical(key: str) -> str:
+    """A checkpoint's key as the network names it."""
+    key = PREFIX.sub("", key)
+    if found := BLOCK.match(key):
+        head, block = found[1] or found[3], found[2] or found[4]
+        return f"blocks.{head}.{block}.{found[5]}"
+    if found := OUTPUT.match(key):
+        return f"lm_heads.{found[1]}.weight"
+    return key
+
+
+def read_medusa(name: str) -> PathCheckpoint:
+    """Read Medusa's heads.
+
+    Args:
+        name: A folder, or a hub name.
+
+    Raises:
+        ValueError: There are none, they are a pickle, damaged, or in no known layout.
+    """
+    stored = stored_head(name, canonical, (), ("medusa_lm_head",), ("token_map",))
+    keys = {PREFIX.sub("", key) for key in stored.keys}
+    layout = next((form for form, known in FORMS.items() if known[0] in keys), None)
+    if layout is None:
+        raise ValueError(no_layout(stored.what, "a Medusa", keys, FORMS))
+    sizes = _sizes(stored, layout)
+    wanted = {key for key in stored.headers if key.startswith("blocks.")}
+    wanted |= {f"lm_heads.{head}.weight" for head in range(1 if sizes.one_output else sizes.units)}
+    wanted |= {"token_map"} if sizes.pruned else set()
+    wanted |= {ONE_OUTPUT} if sizes.one_output else set()
+    weights, ignored = stored.weights(wanted)
+    if ONE_OUTPUT in weights and FIRST_OUTPUT in weights:
+        raise ValueError(f"{stored.what}: {FIRST_OUTPUT} and {ONE_OUTPUT} are the same part")
+    if ONE_OUTPUT in weights:
+        weights[FIRST_OUTPUT] = weights.pop(ONE_OUTPUT)
+    if sizes.pruned:
+        _prune(weights, sizes, stored.what)
+    return PathCheckpoint(name, layout, sizes, MedusaNetwork, weights, ignored)
+
+
+def _sizes(stored: Stored, layout: str) -> MedusaSizes:
+    config, headers, what = stored.config, stored.headers, stored.what
+    places = [key.split(".")[1:3] for key in headers if key.startswith("blocks.")]
+    heads = counted({int(head) for head, _ in places}, config, ("medusa_num_heads", "num_heads"), what)
+    blocks = counted({int(block) for _, block in places}, config, ("medusa_num_layers", "num_hidden_layers"), what)
+    width = stored.matrix(FIRST_BLOCK)[1]
+    one = layout == "vllm" and bool(config.get("original_lm_head", False))
+    scored = stored.matrix(ONE_OUTPUT if one and ONE_OUTPUT in headers else FIRST_OUTPUT)[0]
+    vocab = positive(config, "vocab_size", what) if layout == "vllm" else scored
+    kept = positive(config, "truncated_vocab_size", what) if config.get("truncated_vocab_size") else vocab
+    if kept < vocab and "token_map" not in headers:
+        raise ValueError(
+            f"{what} scores {kept} ids of {vocab} (truncated_vocab_size), and has no token_map of which ones"
+        )
+    return MedusaSizes(
+        units=heads,
+        target_hidden=width,
+        hidden=width,
+        vocab=vocab,
+        draft_vocab=kept if kept < vocab else scored,
+        own_embedding=True,
+        layers=blocks,
+        bias=layout == "medusa" or any(key.endswith(".bias") for key in headers if key.startswith("blocks.")),
+        one_output=one,
+        pruned=kept < vocab,
+        scale=number(config, "logit_scale", 1.0, what),
+    )
+
+
+def _prune(weights: dict[str, Tensor], sizes: MedusaSizes, what: str) -> None:
+    """Check the list of ids, and take their rows of output layers that have all of them."""
+    ids = weights["token_map"] = weights["token_map"].long()
+    if ids.shape != (sizes.draft_vocab,) or len(ids.unique()) != len(ids):
+        raise ValueError(f"{what}: token_map lists {sizes.draft_vocab} different ids, and not {list(ids.shape)}")
+    if int(ids.min()) < 0 or int(ids.max()) >= sizes.vocab:
+        raise ValueError(f"{what}: token_map names id {int(ids.max())}, and the vocabulary has {sizes.vocab}")
+    for key, rows in weights.items():
+        if key.startswith("lm_heads.") and rows.shape[0] == sizes.vocab:
+            weights[key] = rows[ids]

@@ -1,0 +1,72 @@
+"""The network of Medusa's heads.
+
+    head i: x = h; for every block: x = x + SiLU(W x + b); logits of the unit i + 1 behind the root = E_i x
+
+`h` is the feature, the same for all heads; drafted units are not read.
+"""
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from mmspec_text.drafters.heads.eagle.vocabulary import over_target
+from mmspec_text.drafters.heads.pathwise.checkpoint import PathSizes
+
+
+@dataclass(frozen=True)
+class MedusaSizes(PathSizes):
+    """The shape of Medusa's heads.
+
+    Attributes:
+        layers: Residual blocks of a head.
+        bias: Whether blocks have a bias.
+        one_output: Whether all heads have one output layer.
+        pruned: Whether they score a part of the ids, which `token_map` lists.
+        scale: Factor of the logits.
+    """
+
+    layers: int = 1
+    bias: bool = True
+    one_output: bool = False
+    pruned: bool = False
+    scale: float = 1.0
+
+
+class MedusaNetwork(nn.Module):
+    """See the module. It is a `PathHead`; a node's state is the feature.
+
+    Args:
+        a: The sizes.
+        vocab: Number of the target's ids.
+    """
+
+    token_map: Tensor | None
+
+    def __init__(self, a: MedusaSizes, vocab: int) -> None:
+        super().__init__()
+        self.units, self.vocab, self.scale = a.units, vocab, a.scale
+        width = a.target_hidden
+        self.blocks = nn.ModuleList(
+            nn.ModuleList(nn.Linear(width, width, bias=a.bias) for _ in range(a.layers)) for _ in range(a.units)
+        )
+        outputs = 1 if a.one_output else a.units
+        self.lm_heads = nn.ModuleList(nn.Linear(width, a.draft_vocab, bias=False) for _ in range(outputs))
+        self.register_buffer("token_map", torch.empty(a.draft_vocab, dtype=torch.int64) if a.pruned else None)
+
+    def join(self, embedding: nn.Module, output: nn.Module, device: torch.device, dtype: torch.dtype) -> None:
+        self.to(device, dtype)
+
+    def rooted(self, features: Tensor, units: Tensor) -> Tensor:
+        return features.to(self.lm_heads[0].weight.dtype)
+
+    def followed(self, states: Tensor, units: Tensor, depth: int) -> Tensor:
+        return states
+
+    def logits(self, states: Tensor, depth: int = 0) -> Tensor:
+        x = states[:, :1]  # the same at all nodes of a row
+        for layer in self.blocks[depth]:
+            x = x + F.silu(layer(x))
+        scored = self.lm_heads[min(depth, len(self.lm_heads) - 1)](x) * self.scale
+        return over_target(scored, self.token_map, self.vocab).expand(-1, states.shape[1], -1)

@@ -1,0 +1,112 @@
+"""The drafter around a head that steps along paths, whatever the head computes."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor
+
+from mmspec.core.capabilities import FINAL
+from mmspec.core.drafters.growing import grown
+from mmspec.core.noise import DraftNoise
+from mmspec.core.protocols import Target
+from mmspec.core.state import State
+from mmspec.core.types import Draft, Step
+from mmspec.hosts.prefill import PLAIN
+from mmspec.hosts.target import TransformersTarget
+from mmspec_text.drafters.heads.eagle.loaded import Loaded
+from mmspec_text.drafters.heads.eagle.probe import FEWEST, UNITS
+from mmspec_text.drafters.heads.fits import refuse_ids, refuse_states
+from mmspec_text.drafters.heads.pathwise.checkpoint import PathCheckpoint
+from mmspec_text.drafters.heads.pathwise.head import PathHead
+from mmspec_text.drafters.heads.pathwise.intake import Intake, begin
+from mmspec_text.drafters.heads.pathwise.trial import report, tried
+from mmspec_text.drafters.heads.pathwise.walk import Walk
+from mmspec_text.drafters.tree_form import TreeForm
+
+
+@dataclass(frozen=True)
+class PathOptions(TreeForm):
+    """Options of a drafter with such a head."""
+
+    model: Any = field(default=None, metadata={"help": "the head: a folder or a hub name"})
+    probe: bool = field(default=True, metadata={"help": "whether the first call tries the head on its prompt"})
+
+
+class PathDrafter:
+    """Drafts with a head that steps along paths; no draft is deeper than the head's longest path.
+
+    Args:
+        options: The head, and the form of its drafts.
+        read: Reads a head from a folder or the hub.
+        kind: The method's name, for messages.
+
+    Raises:
+        ValueError: No head was named, or it cannot be read.
+
+    Attributes:
+        loaded: What was read, and how the head did on the first prompt.
+    """
+
+    def __init__(self, options: PathOptions, read: Callable[[str], PathCheckpoint], kind: str) -> None:
+        if options.model is None:
+            raise ValueError(f"{kind} needs a head: drafter=<folder or hub name>, or the option model=")
+        self.options, self.shape = options, options.build_shape()
+        self.offers, self.needs = self.shape.offers, self.shape.needs | {"hidden", "discrete"}
+        self.advice = "; form=chain, branching and beam keep their distribution" if options.form == "rerank" else ""
+        stored = read(options.model) if isinstance(options.model, str) else options.model
+        if not isinstance(stored, PathCheckpoint):
+            raise TypeError(f"the head is a folder or a hub name, not {type(stored).__name__}")
+        self.checkpoint: PathCheckpoint = stored
+        self.loaded = Loaded(stored.name, stored.layout, stored.taken, stored.shared, stored.ignored)
+        self._tried: Any = None
+
+    def wrap(self, target: Target) -> Target:
+        """The target, with the state that its output layer reads.
+
+        Raises:
+            ValueError: The head is one of another target.
+        """
+        return refuse_states(self.checkpoint.name, self.checkpoint.architecture, target).with_hidden((FINAL,))
+
+    def bind(self, target: Target) -> None:
+        assert isinstance(target, TransformersTarget)
+        vocab = refuse_ids(self.checkpoint.name, self.checkpoint.architecture, target, self.shape)
+        self.network: PathHead = self.checkpoint.network(vocab)
+        self._target = target
+
+    def width(self, k: int) -> int:
+        return self.shape.width(self._depth(k))
+
+    def start(self, state: State, inputs: Any) -> Intake:
+        model = self._target.model  # which may have been moved or cast since the last call
+        self.network.join(model.get_input_embeddings(), model.get_output_embeddings(), model.device, model.dtype)
+        plain = not isinstance(inputs, Mapping) or inputs.keys() <= PLAIN
+        if self.options.probe and self._tried is not model and plain:
+            self._try(state)
+        return begin(self.network, self.shape, state)
+
+    def propose(self, state: State, k: int, noise: DraftNoise) -> Draft:
+        depth = self._depth(k)
+        levels = self.shape.levels(depth)
+        if levels < 1:
+            return Draft.empty(state.root)
+        walk = Walk(self.network, state.memory.root(state))
+        draft, _, _ = grown(self.shape, state, depth, levels, noise, walk.output(), 1, walk.grow)
+        return draft
+
+    def observe(self, state: State, step: Step) -> None:
+        state.memory.observe(state, step)
+
+    def _depth(self, k: int) -> int:
+        return min(k, self.checkpoint.architecture.units)
+
+    def _try(self, state: State) -> None:
+        """Try the head on the longest prompt, if it is long enough."""
+        row = int(state.pads.argmin())
+        ids: Tensor = state.history[row, int(state.pads[row]) : state.prompt_length][-UNITS:]
+        if len(ids) < FEWEST:
+            return
+        trial = tried(self.network, self._target, ids)
+        self._tried, self.loaded = self._target.model, self.loaded.after(trial)
+        report(trial, self.checkpoint.name)

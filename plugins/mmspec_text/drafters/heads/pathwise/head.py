@@ -1,0 +1,75 @@
+"""What a head computes whose drafts depend on the root's feature and on the drafted path, and on nothing else.
+
+The feature is the target's state behind its final norm at the unit before the root; some heads read all features before
+it through attention first. A node's state is computed from its parent's, so that no drafted row is ever in a cache.
+"""
+
+from typing import Protocol, runtime_checkable
+
+import torch
+from torch import Tensor, nn
+
+from mmspec.hosts.masks import PassGeometry
+from mmspec.hosts.slot_cache import SlotCache
+
+
+class PathHead(Protocol):
+    """A head that steps along paths.
+
+    Attributes:
+        units: Units of the longest path that it drafts.
+    """
+
+    units: int
+
+    def join(self, embedding: nn.Module, output: nn.Module, device: torch.device, dtype: torch.dtype) -> None:
+        """Go where the target is, and use its embedding or its output layer where the head has none."""
+        ...
+
+    def rooted(self, features: Tensor, units: Tensor) -> Tensor:
+        """States `[batch, row, size]` behind roots.
+
+        Args:
+            features: `[batch, row, width]`: of the units before them.
+            units: `[batch, row]` int64: the roots.
+        """
+        ...
+
+    def followed(self, states: Tensor, units: Tensor, depth: int) -> Tensor:
+        """States `[batch, node, size]` behind drafted units; the size may depend on the depth.
+
+        Args:
+            states: `[batch, node, size]`: of their parents.
+            units: `[batch, node]` int64: the units.
+            depth: How deep the units are; a child of the root has depth 1.
+        """
+        ...
+
+    def logits(self, states: Tensor, depth: int = 0) -> Tensor:
+        """Logits `[batch, node, vocab]` of the next unit, -inf where the head has no id, of states at `depth`."""
+        ...
+
+
+@runtime_checkable
+class PrefixHead(Protocol):
+    """A head that reads all known features through attention: it is a `Head`, too, for the rows of known units.
+
+    Attributes:
+        depth: Number of attention layers.
+        vocab: Number of unit ids of its logits.
+    """
+
+    depth: int
+    vocab: int
+
+    def taken_in(self, features: Tensor) -> Tensor:
+        """As in `Head`."""
+        ...
+
+    def passed(self, units: Tensor, states: Tensor, slots: SlotCache, geometry: PassGeometry) -> Tensor:
+        """As in `Head`; the result is what `rooted` returns, for the attention's output in place of the features."""
+        ...
+
+    def logits(self, states: Tensor, depth: int = 0) -> Tensor:
+        """As in `PathHead`."""
+        ...

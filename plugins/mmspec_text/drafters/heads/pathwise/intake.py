@@ -1,0 +1,88 @@
+"""What a path begins with: the root's state, from the last feature alone or from all of them.
+
+Features of the prompt and of accepted units come from the target's own passes, so a path never begins with a guess.
+"""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from mmspec.core.distributions import take_nodes
+from mmspec.core.drafters.shapes import Shape
+from mmspec.core.state import State
+from mmspec.core.types import Step
+from mmspec_text.drafters.heads.drafter import HeadMemory, begun, observed, of_prompt, units_of
+from mmspec_text.drafters.heads.head import Head
+from mmspec_text.drafters.heads.pathwise.head import PathHead, PrefixHead
+
+
+class Intake(Protocol):
+    """A call's memory of features."""
+
+    def root(self, state: State) -> Tensor:
+        """The root's state, `[batch, 1, size]`."""
+        ...
+
+    def observe(self, state: State, step: Step) -> None:
+        """Take the features of the units that a round emitted."""
+        ...
+
+
+@dataclass
+class Last:
+    """The last feature alone.
+
+    Attributes:
+        head: The head.
+        feature: `[batch, 1, width]`: of the unit before the root.
+    """
+
+    head: PathHead
+    feature: Tensor
+
+    @torch.inference_mode()
+    def root(self, state: State) -> Tensor:
+        return self.head.rooted(self.feature, state.root[:, None])
+
+    def observe(self, state: State, step: Step) -> None:
+        hidden = step.scores.hidden
+        assert hidden is not None, "the target returns hidden states in every round of such a call"
+        nodes = torch.nn.functional.pad(step.verdict.path.clamp(min=0), (1, 0))  # the root first
+        last = nodes.gather(1, (step.count - 1).clamp(min=0)[:, None])  # the bonus unit has no feature yet
+        self.feature = torch.where((step.count > 0)[:, None, None], take_nodes(hidden, last), self.feature)
+
+
+@dataclass
+class Whole:
+    """All features, through the head's attention.
+
+    Attributes:
+        memory: The head's cache.
+    """
+
+    memory: HeadMemory
+
+    def root(self, state: State) -> Tensor:
+        cache, unread = self.memory.cache, self.memory.unread
+        cache.slots.synced(state.host_emitted)
+        if unread is not None:
+            cache.read(unread, units_of(state, unread))
+            self.memory.unread = None
+        return cache.states[:, :1]
+
+    def observe(self, state: State, step: Step) -> None:
+        observed(self.memory, state, step)
+
+
+def begin(head: PathHead, shape: Shape, state: State) -> Intake:
+    """Begin a call, after prefill.
+
+    Raises:
+        ValueError: The target gave no features of the prompt.
+    """
+    if isinstance(head, PrefixHead):
+        rows: Head = head
+        return Whole(begun(rows, shape, state))
+    return Last(head, of_prompt(state).features[:, -1:])

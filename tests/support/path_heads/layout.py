@@ -1,0 +1,111 @@
+"""Small heads of random weights that step along paths, as they are stored, and what a forward written out is given."""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+Shapes = dict[str, tuple[int, ...]]
+HIDDEN, VOCAB = 16, 7
+"""Sizes of the Llama of the conformance kit."""
+
+
+@dataclass(frozen=True)
+class Given:
+    """What a forward is given.
+
+    Attributes:
+        weights: The tensors, in float64, by the keys of the layout.
+        config: The entries of `config.json`.
+        embedding: The target's, `[vocab, width]`.
+        output: The target's output layer, `[vocab, width]`.
+    """
+
+    weights: Mapping[str, Tensor]
+    config: Mapping[str, Any]
+    embedding: Tensor
+    output: Tensor
+
+
+Forward = Callable[[Given, Tensor, Sequence[int], Sequence[int]], list[Tensor]]
+"""`(given, features [row, width], units, path)`: logits behind the last unit, the root, and behind each unit of a path.
+The units are one ahead of the features."""
+
+
+@dataclass(frozen=True)
+class PathLayout:
+    """A layout under test.
+
+    Attributes:
+        drafter: The drafter's class.
+        read: Reads a head from a folder.
+        renamed: What a key is called in messages.
+        config: Its `config.json`, for a hidden size and a vocabulary of the target.
+        shapes: Shapes of its tensors, by its keys, likewise.
+        forward: The forward written out; logits over the target's ids.
+        integers: Tensors of integers, for a vocabulary.
+        file: The file's name.
+        extra: Keys that are of no use.
+    """
+
+    drafter: Any
+    read: Any
+    renamed: Callable[[str], str]
+    config: Callable[[int, int], dict[str, Any]]
+    shapes: Callable[[int, int], Shapes]
+    forward: Forward
+    integers: Callable[[int], dict[str, Tensor]] = lambda vocab: {}
+    file: str = "model.safetensors"
+    extra: tuple[str, ...] = ()
+
+    def weights(self, hidden: int = HIDDEN, vocab: int = VOCAB, seed: int = 0) -> dict[str, Tensor]:
+        """Random weights."""
+        g = torch.Generator().manual_seed(seed)
+        made = {}
+        for key, shape in self.shapes(hidden, vocab).items():
+            drawn = torch.randn(shape, generator=g)
+            made[key] = drawn * 2 / shape[-1] ** 0.5 if len(shape) > 1 else 1 + 0.3 * drawn
+        return {**made, **self.integers(vocab)}
+
+    def save(
+        self,
+        folder: Path,
+        hidden: int = HIDDEN,
+        vocab: int = VOCAB,
+        changed: Mapping[str, Any] | None = None,
+        **tensors: Any,
+    ) -> Path:
+        """Write it; entries of the config and tensors (None leaves one out) may be changed."""
+        folder.mkdir(parents=True, exist_ok=True)
+        weights = {**self.weights(hidden, vocab), **tensors}
+        kept = {key: value.contiguous() for key, value in weights.items() if value is not None}
+        save_file(kept | {key: torch.zeros(2) for key in self.extra}, folder / self.file)
+        (folder / "config.json").write_text(json.dumps({**self.config(hidden, vocab), **(changed or {})}))
+        return folder
+
+    def given(self, model: Any, hidden: int = HIDDEN, vocab: int = VOCAB) -> Given:
+        """What the forward is given, for a Llama as the target."""
+        ends = (model.model.embed_tokens.weight, model.lm_head.weight)
+        weights = {
+            key: value.double() if value.is_floating_point() else value
+            for key, value in self.weights(hidden, vocab).items()
+        }
+        return Given(weights, self.config(hidden, vocab), *(end.detach().double() for end in ends))
+
+
+def silu(x: Tensor) -> Tensor:
+    return x / (1 + torch.exp(-x))
+
+
+def gelu(x: Tensor) -> Tensor:
+    return x * (1 + torch.erf(x / 2**0.5)) / 2
+
+
+def scaled(x: Tensor, eps: float = 1e-6) -> Tensor:
+    """By the root of the mean square."""
+    return x / torch.sqrt((x * x).mean() + eps)
