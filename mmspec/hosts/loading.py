@@ -4,6 +4,7 @@ Weights are safetensors. Pickles and code that comes with a model are refused. S
 diffusers would continue with random numbers) and weights for which the model has no place.
 """
 
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -163,6 +164,17 @@ def fetched(place: str) -> Path:
     Raises:
         ValueError: The hub does not have the model, or it has no safetensors files.
     """
+    folder = indexed(place)
+    fetch_files(place, [path.name for path in weight_files(folder)])
+    return folder
+
+
+def indexed(place: str) -> Path:
+    """The folder with a model's config and its file of weights, or the index of several; these are not downloaded.
+
+    Raises:
+        ValueError: The hub does not have the model, or it has no safetensors files.
+    """
     if Path(place).is_dir():
         return Path(place)
     with refusing_code(f"the model {place!r}"):
@@ -170,10 +182,20 @@ def fetched(place: str) -> Path:
         cached_file(place, ADAPTER, _raise_exceptions_for_missing_entries=False)
         for file in (f"{stem}{end}" for end in ENDS for stem in STEMS):
             if cached_file(place, file, _raise_exceptions_for_missing_entries=False) is not None:
-                for path in weight_files(folder):
-                    cached_file(place, path.name)
                 return folder
     raise ValueError(f"the model {place!r} has no safetensors files")
+
+
+def fetch_files(place: str, names: Collection[str]) -> None:
+    """Download files of a model, if it is on the hub.
+
+    Raises:
+        ValueError: The hub does not have one of them.
+    """
+    if not Path(place).is_dir():
+        with refusing_code(f"the model {place!r}"):
+            for name in names:
+                cached_file(place, name)
 
 
 def _local_folder(name: str) -> Path | None:

@@ -1,13 +1,17 @@
 """What the conformance kit tries the text drafters on, where its toys do not do: tiny models with random weights."""
 
+from mmspec.hosts.anatomy import Anatomy
 from mmspec.testing.conformance.example import Example
-from mmspec.testing.tiny_models import small
+from mmspec.testing.tiny_models import llama, small
 from mmspec_text.drafters.candidates import CandidatesOptions
 from mmspec_text.drafters.cascade import CascadeOptions
 from mmspec_text.drafters.draft_model import DraftModelOptions
 from mmspec_text.drafters.draft_tree import DraftTreeOptions
 from mmspec_text.drafters.eagle import EagleOptions
 from mmspec_text.drafters.heads.eagle.example import random_checkpoint
+from mmspec_text.drafters.heads.mtp.example import random_checkpoint as random_layers
+from mmspec_text.drafters.heads.mtp.family import DEEPSEEK
+from mmspec_text.drafters.mtp import MtpOptions
 
 
 def recycling() -> Example:
@@ -53,4 +57,16 @@ def eagle() -> list[Example]:
         Example(options=EagleOptions(model=head, form="rerank", width=3, nodes=8, probe=False)),
         Example(options=EagleOptions(model=head, form="branching", branching=(2, 2, 1), probe=False)),
         Example(options=EagleOptions(model=head, form="beam", width=3, probe=False)),
+    ]
+
+
+def mtp() -> list[Example]:
+    """One layer that is recycled, in every form of draft, and two layers."""
+    anatomy = Anatomy.of(llama())
+    one, two = random_layers(anatomy), random_layers(anatomy, DEEPSEEK, 2)
+    return [
+        Example(options=MtpOptions(model=one, form="chain", probe=False)),
+        Example(options=MtpOptions(model=one, form="rerank", width=3, nodes=8, probe=False)),
+        Example(options=MtpOptions(model=one, form="branching", branching=(2, 2, 1), probe=False)),
+        Example(options=MtpOptions(model=two, form="beam", width=3, probe=False)),
     ]

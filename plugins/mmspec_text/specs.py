@@ -91,6 +91,15 @@ EAGLE = DrafterSpec(
     paper="https://arxiv.org/abs/2503.01840",
     options="mmspec_text.drafters.eagle:EagleOptions",
 )
+MTP = DrafterSpec(
+    name="mtp",
+    factory="mmspec_text.drafters.mtp:Mtp",
+    needs=frozenset({"discrete", "hidden"}),
+    offers=frozenset({"chain", "tree", "q"}),
+    summary="The layers for multi-token prediction that the target's checkpoint holds.",
+    paper="https://arxiv.org/abs/2412.19437",
+    options="mmspec_text.drafters.mtp:MtpOptions",
+)
 DRAFTERS = (
     PROMPT_LOOKUP,
     SUFFIX,
@@ -101,6 +110,7 @@ DRAFTERS = (
     DRAFT_TREE,
     CASCADE,
     EAGLE,
+    MTP,
 )
 METHODS = (
     MethodSpec(
@@ -176,5 +186,13 @@ METHODS = (
         exactness="invariant",
         summary="A trained head of the EAGLE family drafts EAGLE-2's tree, or a chain.",
         paper="https://arxiv.org/abs/2503.01840",
+    ),
+    MethodSpec(
+        name="mtp",
+        drafter="mtp",
+        needs=frozenset({"text"}),
+        exactness="invariant",
+        summary="The checkpoint's own multi-token layers draft a tree, or a chain.",
+        paper="https://arxiv.org/abs/2412.19437",
     ),
 )

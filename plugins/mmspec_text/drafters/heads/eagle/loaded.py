@@ -44,6 +44,7 @@ class Loaded:
             f"ignored: {', '.join(self.ignored) or 'nothing'}",
         ]
         if self.trial is not None:
-            shares = ", ".join(f"{share:.0%} if layer ids mean {name}" for name, share in self.trial.right.items())
+            choices = [f"{share:.0%} if layer ids mean {name}" for name, share in self.trial.right.items()]
+            shares = ", ".join(choices if len(choices) > 1 else [f"{share:.0%}" for share in self.trial.right.values()])
             lines.append(f"guesses of {self.trial.units} tokens of the prompt: {shares}")
         return "\n".join(lines)
