@@ -45,7 +45,19 @@ def written_out(name: str) -> WrittenOut:
 
 def expected(name: str, known: Tensor, path: list[int]) -> Tensor:
     """Log probabilities behind a path of drafted units, and behind each prefix of it: `[len(path) + 1, vocab]`."""
-    with torch.no_grad():
-        out = llama()(input_ids=known[None, :-1], output_hidden_states=True, use_cache=False)
-    logits = written_out(name).draft_logits(out.hidden_states[-1][0], known[1:].tolist(), path)
+    return _expected(name, tuple(known.tolist()), tuple(path))
+
+
+@cache
+def _expected(name: str, known: tuple[int, ...], path: tuple[int, ...]) -> Tensor:
+    logits = written_out(name).draft_logits(_features(known), known[1:], path)
     return torch.stack(logits).double().log_softmax(-1)
+
+
+@cache
+def _features(known: tuple[int, ...]) -> Tensor:
+    """The target's states behind its final norm, by transformers' own record."""
+    with torch.no_grad():
+        out = llama()(input_ids=torch.tensor([known[:-1]]), output_hidden_states=True, use_cache=False)
+    states: Tensor = out.hidden_states[-1][0]
+    return states

@@ -23,6 +23,7 @@ from tests.heads.mtp_heads import checkpoint
 from tests.support.mtp_layouts import LAYOUTS
 
 MIMO = LAYOUTS["mimo"]
+BLOCK = "model.mtp_layers.0"
 PROJECTION = "model.mtp_layers.0.input_proj.weight"
 
 
@@ -53,6 +54,7 @@ def test_checkpoints_without_these_layers(model: Any, folder: Path, tmp_path: Pa
     other = {"mtp.layers.0.mixer.q_proj.weight": torch.zeros(2)}
     refused(model, "layers of Nemotron-H", MIMO.save(tmp_path / "c", **none, **other))
     refused(model, "mimo is the nearest", MIMO.save(tmp_path / "d", **{PROJECTION: None}))
+    refused(model, "1 keys missing .*0.mlp.up_proj", MIMO.save(tmp_path / "f", **{f"{BLOCK}.mlp.up_proj.weight": None}))
     two = {"num_nextn_predict_layers": 2}
     refused(model, "says 2 multi-token layers, and there is no model.mtp_layers.1", MIMO.save(tmp_path / "e", two))
 
@@ -60,9 +62,9 @@ def test_checkpoints_without_these_layers(model: Any, folder: Path, tmp_path: Pa
 def test_layers_of_another_target(model: Any, tmp_path: Path) -> None:
     wide = {PROJECTION: torch.zeros(32, 64)}
     refused(model, r"input_proj|projection.weight: \[32, 64\], not \[64, 128\]", MIMO.save(tmp_path / "a", **wide))
-    key = "model.mtp_layers.0.mlp.up_proj.weight"
-    refused(model, r"up_proj.weight: \[8, 64\], not \[96, 64\]", MIMO.save(tmp_path / "b", **{key: torch.zeros(8, 64)}))
-    odd = {"model.mtp_layers.0.mlp.router.weight": torch.zeros(8, 64)}
+    narrow = {f"{BLOCK}.mlp.up_proj.weight": torch.zeros(8, 64)}
+    refused(model, r"up_proj.weight: \[8, 64\], not \[96, 64\]", MIMO.save(tmp_path / "b", **narrow))
+    odd = {f"{BLOCK}.mlp.router.weight": torch.zeros(8, 64)}
     refused(model, "1 keys without a place .*router", MIMO.save(tmp_path / "c", **odd))
 
 

@@ -36,7 +36,7 @@ def decoder() -> Callable[..., Decoder]:
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize(
     ("form", "rule"),
-    [({"form": "chain"}, Rejection), ({"form": "branching", "branching": (2, 2, 1, 1)}, RecursiveRejection)],
+    [({"form": "chain"}, Rejection), ({"form": "branching", "branching": (2, 1, 1)}, RecursiveRejection)],
 )
 def test_distributions_of_successive_rounds(
     name: str, form: dict[str, Any], rule: type, decoder: Callable, rows: dict[str, Tensor]

@@ -13,7 +13,7 @@ from mmspec_text.drafters.heads.mtp.checkpoint import read_checkpoint
 from mmspec_text.drafters.heads.mtp.network import MtpNetwork
 from tests.support.mtp_layouts import LAYOUTS, Stored
 
-NAMES = [pytest.param(name, marks=[] if name in ("mimo", "deepseek") else [pytest.mark.slow]) for name in LAYOUTS]
+NAMES = [pytest.param(name, marks=[] if name == "mimo" else [pytest.mark.slow]) for name in LAYOUTS]
 """A mixture of experts in every layout takes seconds."""
 
 
@@ -56,7 +56,8 @@ def test_every_key_is_taken_or_ignored(name: str, tmp_path: Path) -> None:
     assert set(checkpoint.taken) == set(stored.keys()) - copies and set(checkpoint.ignored) == copies
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", LAYOUTS)
 def test_every_missing_key_is_named(name: str, tmp_path: Path) -> None:
     """Leave out one key after the other; of experts the message may name the tensor that they are packed into."""
     stored: Stored = LAYOUTS[name]
