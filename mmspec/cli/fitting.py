@@ -166,10 +166,11 @@ def _fit(
 
 
 def _keys(parts: Pairing) -> tuple[list[str], list[str]]:
-    """Option keys of drafter and rule; and those that no default serves: a model to draft with."""
+    """Option keys of drafter and rule; and those that no default serves: a model or a head to draft with."""
     declared = [part.load_options() for part in (parts.drafter, parts.rule) if part]
     fields = [f for options in declared if options for f in dataclasses.fields(options)]
-    required = [f.name for f in fields if f.name == "model" and f.default is None]
+    asking = [f for f in fields if f.name == "model" and not f.metadata.get("optional")]
+    required = [f.name for f in asking if f.default is None]
     return [f.name for f in fields], required
 
 
@@ -180,6 +181,10 @@ def _tried(method: str, seen: Outline, required: list[str]) -> tuple[str, str]:
         try:
             # The model stands in for its own draft model, too: same words, and it fits if a smaller one would.
             decoder = decoder_for(seen.model, method, options=dict.fromkeys(required, seen.model))
+        except TypeError:  # a trained head is wanted, for which no model stands in: it fits if one is given
+            if not required:
+                raise
+            return "", ""
         except (ValueError, ImportError) as error:
             return str(error), ""
     return "", decoder.why

@@ -21,6 +21,7 @@ from mmspec_text.drafters.heads.mtp.checkpoint import read_checkpoint
 from mmspec_text.drafters.mtp import Mtp, MtpOptions
 from tests.heads.mtp_heads import checkpoint
 from tests.support.mtp_layouts import LAYOUTS
+from tests.support.zoo import build
 
 MIMO = LAYOUTS["mimo"]
 BLOCK = "model.mtp_layers.0"
@@ -135,6 +136,14 @@ def test_models_with_such_layers_are_loaded_by_name(folder: Path) -> None:
     """Keys for which the target has no place are no reason to refuse it, if they are these; others are."""
     model = load_model(str(folder))
     with mmspec.enable(model, "mtp", form="chain", k=2, probe=False) as enabled:
+        model.generate(torch.tensor([[1, 4, 2, 6, 3]]), max_new_tokens=8, do_sample=False)
+    assert enabled.report is not None and enabled.report.drafted > 0
+
+
+def test_layers_of_a_folder_that_is_named(folder: Path) -> None:
+    """The target has no checkpoint, or one that was saved without the layers."""
+    model = build("qwen2")
+    with mmspec.enable(model, "mtp", drafter=str(folder), form="chain", k=2, probe=False) as enabled:
         model.generate(torch.tensor([[1, 4, 2, 6, 3]]), max_new_tokens=8, do_sample=False)
     assert enabled.report is not None and enabled.report.drafted > 0
 

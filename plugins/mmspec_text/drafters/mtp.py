@@ -38,7 +38,11 @@ class MtpOptions(TreeForm):
     """Options of `mtp`."""
 
     model: Any = field(
-        default=None, metadata={"help": "the checkpoint with the layers, a folder or a hub name; default: the target's"}
+        default=None,
+        metadata={
+            "help": "the checkpoint with the layers: a folder or a hub name; default: the target's",
+            "optional": True,
+        },
     )
     probe: bool = field(default=True, metadata={"help": "whether the first call tries the layers on its prompt"})
 
