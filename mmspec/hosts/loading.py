@@ -169,8 +169,12 @@ def fetched(place: str) -> Path:
     return folder
 
 
-def indexed(place: str) -> Path:
+def indexed(place: str, revision: str | None = None) -> Path:
     """The folder with a model's config and its file of weights, or the index of several; these are not downloaded.
+
+    Args:
+        place: A folder, or a hub name.
+        revision: A branch or commit on the hub; None: the latest.
 
     Raises:
         ValueError: The hub does not have the model, or it has no safetensors files.
@@ -178,16 +182,17 @@ def indexed(place: str) -> Path:
     if Path(place).is_dir():
         return Path(place)
     with refusing_code(f"the model {place!r}"):
-        folder = Path(cached_file(place, CONFIG)).parent
-        cached_file(place, ADAPTER, _raise_exceptions_for_missing_entries=False)
+        folder = Path(cached_file(place, CONFIG, revision=revision)).parent
+        cached_file(place, ADAPTER, revision=revision, _raise_exceptions_for_missing_entries=False)
         for file in (f"{stem}{end}" for end in ENDS for stem in STEMS):
-            if cached_file(place, file, _raise_exceptions_for_missing_entries=False) is not None:
+            found = cached_file(place, file, revision=revision, _raise_exceptions_for_missing_entries=False)
+            if found is not None:
                 return folder
     raise ValueError(f"the model {place!r} has no safetensors files")
 
 
-def fetch_files(place: str, names: Collection[str]) -> None:
-    """Download files of a model, if it is on the hub.
+def fetch_files(place: str, names: Collection[str], revision: str | None = None) -> None:
+    """Download files of a model, if it is on the hub; for the arguments see `indexed`.
 
     Raises:
         ValueError: The hub does not have one of them.
@@ -195,7 +200,7 @@ def fetch_files(place: str, names: Collection[str]) -> None:
     if not Path(place).is_dir():
         with refusing_code(f"the model {place!r}"):
             for name in names:
-                cached_file(place, name)
+                cached_file(place, name, revision=revision)
 
 
 def _local_folder(name: str) -> Path | None:

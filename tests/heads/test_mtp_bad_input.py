@@ -108,6 +108,20 @@ def test_only_the_files_that_hold_the_layers_are_opened(model: Any, folder: Path
     refused(model, "absent.safetensors is damaged, truncated or missing", tmp_path)
 
 
+def test_a_target_from_the_hub_gets_the_layers_of_its_commit(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[str, Any]] = []
+
+    def cached(place: str, file: str, revision: str | None = None, **how: Any) -> str | None:
+        asked.append((file, revision))
+        return str(folder / file) if (folder / file).is_file() else None
+
+    monkeypatch.setattr("mmspec.hosts.loading.cached_file", cached)
+    model = MIMO.loaded(folder)
+    model.config._name_or_path, model.config._commit_hash = "someone/model", "abc"
+    Decoder(TransformersTarget(model), Mtp(MtpOptions(form="chain")))
+    assert ("model.safetensors", "abc") in asked and asked.count(("config.json", "abc")) == 1
+
+
 def test_layers_are_loaded_once_and_tried(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also by `custom_generate`, which puts a decoder together for every call."""
     model, reads, said = MIMO.loaded(folder), [], []

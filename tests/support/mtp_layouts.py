@@ -194,11 +194,19 @@ LAYOUTS: dict[str, Stored] = {
         "bailing",
         {**BEHIND, "final_norm": HEAD + "final_layernorm"},
         HEAD,
-        other={"attention.": "self_attn.", "dense": "o_proj"},
+        other={"attention.": "self_attn.", "dense": "o_proj", "expert_bias": ""},
     ),
     "qwen3-next": Stored("qwen3_next", "qwen", QWEN, "mtp.layers.{i}.", NEXT, "mtp_num_hidden_layers"),
     "qwen3.5": Stored("qwen3_5_text", "qwen", QWEN, "mtp.layers.{i}.", NEXT, "mtp_num_hidden_layers"),
     "qwen3.5-moe": Stored("qwen3_5_moe_text", "qwen", QWEN, "mtp.layers.{i}.", NEXT, "mtp_num_hidden_layers"),
+    "mellum": Stored(
+        "mellum",
+        "qwen",
+        QWEN,
+        "mtp.layers.{i}.",
+        Flags(window=WINDOW, kind="sliding_attention"),
+        kind="sliding_attention",
+    ),
     "exaone": Stored(
         "exaone_moe", "exaone", QWEN, "mtp.layers.{i}.", Flags(window=WINDOW), kind="sliding_attention", mlp="dense"
     ),

@@ -50,18 +50,19 @@ class MtpCheckpoint:
     ignored: tuple[str, ...] = ()
 
 
-def read_checkpoint(name: str, anatomy: Anatomy) -> MtpCheckpoint:
+def read_checkpoint(name: str, anatomy: Anatomy, revision: str | None = None) -> MtpCheckpoint:
     """Read the multi-token layers of a target.
 
     Args:
         name: A folder, or a hub name.
         anatomy: The target.
+        revision: The commit on the hub; None: the latest.
 
     Raises:
         ValueError: There are none, some are incomplete, or they are of a family that is not read.
     """
     what, place = f"the checkpoint {name!r}", locate(name)
-    folder, layers = indexed(place), count_layers(anatomy)
+    folder, layers = indexed(place, revision), count_layers(anatomy)
     files = key_files(folder)
     stored = {plain_key(key): key for key in files}
     family = recognised(stored.keys(), anatomy.config.model_type, layers, what)
@@ -83,7 +84,8 @@ def read_checkpoint(name: str, anatomy: Anatomy) -> MtpCheckpoint:
     originals = tuple(family.at(family.block, depth, layers) for depth in range(depths))
     blocks, ignored = _block_keys(stored, family, originals, {*own.values()})
     wanted = {*own.values(), *blocks.values()}
-    read = _read(place, folder, {key: stored[key] for key in wanted}, files, what)
+    fetch_files(place, sorted({files[stored[key]].name for key in wanted}), revision)
+    read = _read({key: stored[key] for key in wanted}, files, what)
     tensors = _unpacked(read, config, what)
     return MtpCheckpoint(
         name,
@@ -126,12 +128,11 @@ def _block_keys(
     return found, ignored
 
 
-def _read(place: str, folder: Path, keys: Mapping[str, str], files: Mapping[str, Path], what: str) -> dict[str, Tensor]:
-    """The tensors of some keys, by plain keys; only the files that hold them are fetched and opened."""
+def _read(keys: Mapping[str, str], files: Mapping[str, Path], what: str) -> dict[str, Tensor]:
+    """The tensors of some keys, by plain keys; only the files that hold them are opened."""
     by_file: dict[Path, list[str]] = {}
     for plain, key in keys.items():
         by_file.setdefault(files[key], []).append(plain)
-    fetch_files(place, [path.name for path in by_file])
     found = {}
     for path, inside in by_file.items():
         try:

@@ -11,7 +11,7 @@ norm, and embedding and output layer are the target's. The final norm's result i
 |---|---|---|
 | `deepseek` | DeepSeek-V3, R1; GLM-4.5 to 4.7 | `model.layers.{L + i}.eh_proj`, `enorm`, `hnorm`, `shared_head.norm` |
 | `bailing` | Ling, Ring | as above, and `final_layernorm` |
-| `qwen` | Qwen3-Next, 3.5, 3.6 | `mtp.fc`, `mtp.pre_fc_norm_*`, `mtp.norm`, `mtp.layers.{i}` |
+| `qwen` | Qwen3-Next, 3.5, 3.6; Mellum | `mtp.fc`, `mtp.pre_fc_norm_*`, `mtp.norm`, `mtp.layers.{i}` |
 | `exaone` | Exaone-MoE | as `qwen`; attention in a window where the target's first layer has one |
 | `mimo` | MiMo-7B | `model.mtp_layers.{i}.input_proj`, state before embedding |
 | `mimo-v2` | MiMo-V2 | `model.mtp.layers.{i}.eh_proj`; attention in a window; only the first depth is used |

@@ -40,10 +40,10 @@ def layers_of(anatomy: Anatomy, source: str | MtpCheckpoint | None) -> Layers:
     """
     if isinstance(source, MtpCheckpoint):
         return _built(source, anatomy)
-    name = source or _origin(anatomy.model)
+    name, revision = (source, None) if source else _origin(anatomy.model)
     known = _known.setdefault(anatomy.model, {})
     if name not in known:
-        known[name] = _built(read_checkpoint(name, anatomy), anatomy)
+        known[name] = _built(read_checkpoint(name, anatomy, revision), anatomy)
     return known[name]
 
 
@@ -53,12 +53,12 @@ def _built(checkpoint: MtpCheckpoint, anatomy: Anatomy) -> Layers:
     return Layers(MtpNetwork(checkpoint, anatomy), report)
 
 
-def _origin(model: Any) -> str:
-    """The folder or hub name that a model was loaded from."""
+def _origin(model: Any) -> tuple[str, str | None]:
+    """The folder or hub name that a model was loaded from, and the commit."""
     name = model.config.name_or_path
     if not isinstance(name, str) or not name:
         raise ValueError(
             "the target was not loaded from a checkpoint, where its multi-token layers would be; name one, as in "
             "drafter=<folder or hub name>"
         )
-    return name
+    return name, getattr(model.config, "_commit_hash", None)  # transformers sets it where it knows one
