@@ -166,10 +166,11 @@ def _fit(
 
 
 def _keys(parts: Pairing) -> tuple[list[str], list[str]]:
-    """Option keys of drafter and rule; and those that no default serves: a model to draft with."""
+    """Option keys of drafter and rule; and those that no default serves: a model or a head to draft with."""
     declared = [part.load_options() for part in (parts.drafter, parts.rule) if part]
     fields = [f for options in declared if options for f in dataclasses.fields(options)]
-    required = [f.name for f in fields if f.name == "model" and f.default is None]
+    asking = [f for f in fields if f.name == "model" and not f.metadata.get("optional")]
+    required = [f.name for f in asking if f.default is None]
     return [f.name for f in fields], required
 
 

@@ -4,7 +4,7 @@ Weights are safetensors. Pickles and code that comes with a model are refused. S
 diffusers would continue with random numbers) and weights for which the model has no place.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -168,17 +168,44 @@ def fetched(place: str, stems: Sequence[str] = STEMS) -> Path:
     Raises:
         ValueError: The hub does not have the model, or it has no safetensors files.
     """
+    folder = indexed(place, stems=stems)
+    fetch_files(place, [path.name for path in weight_files(folder, stems)])
+    return folder
+
+
+def indexed(place: str, revision: str | None = None, stems: Sequence[str] = STEMS) -> Path:
+    """The folder with a model's config and its file of weights, or the index of several; these are not downloaded.
+
+    Args:
+        place: A folder, or a hub name.
+        revision: A branch or commit on the hub; None: the latest.
+        stems: File names of the weights, without suffix.
+
+    Raises:
+        ValueError: The hub does not have the model, or it has no safetensors files.
+    """
     if Path(place).is_dir():
         return Path(place)
     with refusing_code(f"the model {place!r}"):
-        folder = Path(cached_file(place, CONFIG)).parent
-        cached_file(place, ADAPTER, _raise_exceptions_for_missing_entries=False)
+        folder = Path(cached_file(place, CONFIG, revision=revision)).parent
+        cached_file(place, ADAPTER, revision=revision, _raise_exceptions_for_missing_entries=False)
         for file in (f"{stem}{end}" for end in ENDS for stem in stems):
-            if cached_file(place, file, _raise_exceptions_for_missing_entries=False) is not None:
-                for path in weight_files(folder, stems):
-                    cached_file(place, path.name)
+            found = cached_file(place, file, revision=revision, _raise_exceptions_for_missing_entries=False)
+            if found is not None:
                 return folder
     raise ValueError(f"the model {place!r} has no safetensors files")
+
+
+def fetch_files(place: str, names: Collection[str], revision: str | None = None) -> None:
+    """Download files of a model, if it is on the hub; for the arguments see `indexed`.
+
+    Raises:
+        ValueError: The hub does not have one of them.
+    """
+    if not Path(place).is_dir():
+        with refusing_code(f"the model {place!r}"):
+            for name in names:
+                cached_file(place, name, revision=revision)
 
 
 def _local_folder(name: str) -> Path | None:

@@ -33,6 +33,10 @@ FEW = 1000
 CONSTANT = re.compile(r"(^|\.)(masked_bias|inv_freq|(cos|sin)_cached|position_ids)$")
 MASK = re.compile(r"(^|\.)att(n|ention)\.bias$")
 """Keys of constants. A mask that matches the second is `[1, 1, position, position]`; a bias has one dimension."""
+MULTI_TOKEN = re.compile(r"(^|\.)mtp[._]")
+BESIDE = re.compile(r".*?layers\.\d+\.")
+PROJECTION = "eh_proj.weight"
+"""Layers for multi-token prediction: in the names of keys, or beside a projection behind the model's layers."""
 TEXT_CONFIGS = ("text_config", "quantization_config")
 """Nested configs of a model of text alone."""
 SPARE = 2**28
@@ -69,20 +73,37 @@ def weight_files(folder: Path, stems: Sequence[str] = STEMS) -> list[Path]:
     Raises:
         ValueError: An index cannot be read, or names a file outside the folder.
     """
+    whole, shards = _whole_or_shards(folder, stems)
+    return [whole] if whole is not None else [folder / name for name in sorted(set(shards.values()))]
+
+
+def key_files(folder: Path) -> dict[str, Path]:
+    """The file of every key; of weights in several files their index alone is read.
+
+    Raises:
+        ValueError: An index cannot be read, or names a file outside the folder; or the one file is damaged.
+    """
+    whole, shards = _whole_or_shards(folder, STEMS)
+    if whole is None:
+        return {key: folder / name for key, name in shards.items()}
+    return dict.fromkeys(stored_tensors(folder), whole)
+
+
+def _whole_or_shards(folder: Path, stems: Sequence[str]) -> tuple[Path | None, dict[str, str]]:
+    """The file of all weights, or the file names of all keys; None and {} if there are no weights."""
     for stem in stems:
         whole, index = (folder / f"{stem}{end}" for end in ENDS)
         if whole.is_file():
-            return [whole]
+            return whole, {}
         if index.is_file():
             named = read_json(index).get("weight_map")
             if not isinstance(named, dict) or not all(isinstance(name, str) for name in named.values()):
                 raise ValueError(f"{index} has no weight_map from keys to files")
-            shards = sorted(set(named.values()))
-            wrong = [name for name in shards if Path(name).name != name or not name.endswith(".safetensors")]
+            wrong = [name for name in named.values() if Path(name).name != name or not name.endswith(".safetensors")]
             if wrong:
-                raise ValueError(f"{index} names {shown(repr(wrong[0]))}, which is no safetensors file of its folder")
-            return [folder / name for name in shards]
-    return []
+                raise ValueError(f"{index} names {shown(repr(min(wrong)))}, which is no safetensors file of its folder")
+            return None, named
+    return None, {}
 
 
 def stored_tensors(folder: Path, stems: Sequence[str] = STEMS) -> dict[str, StoredTensor]:
@@ -167,7 +188,8 @@ def unexpected_keys(
 ) -> list[str]:
     """The unexpected keys that a published file of this model would not have.
 
-    Constants are left out, and so are the vision and audio parts of a model of which only the language part is loaded.
+    Constants are left out, and so are layers for multi-token prediction, and the vision and audio parts of a model of
+    which only the language part is loaded.
 
     Args:
         model: The loaded model.
@@ -176,6 +198,7 @@ def unexpected_keys(
         stored: The tensors in the files.
     """
     found = [key for key in unexpected if key not in stored or not _constant(key, stored[key])]
+    found = [key for key in found if not _multi_token(key, stored)]
     nested = [key for key, value in config.items() if isinstance(value, dict) and key.endswith("_config")]
     if all(key in TEXT_CONFIGS for key in nested):
         return found
@@ -198,6 +221,12 @@ def _constant(key: str, tensor: StoredTensor) -> bool:
     """Whether a tensor is a mask or a table, which models compute themselves and older files contain."""
     mask = MASK.search(key) and len(tensor.shape) == 4 and tensor.shape[:2] == (1, 1)
     return bool(mask or CONSTANT.search(key))
+
+
+def _multi_token(key: str, stored: Mapping[str, StoredTensor]) -> bool:
+    """Whether a tensor is of a layer for multi-token prediction, by its name or by what is beside it."""
+    beside = BESIDE.match(key)
+    return bool(MULTI_TOKEN.search(key)) or bool(beside and f"{beside[0]}{PROJECTION}" in stored)
 
 
 def _part(key: str) -> str:

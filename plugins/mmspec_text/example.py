@@ -6,8 +6,9 @@ from typing import Any
 
 import torch
 
+from mmspec.hosts.anatomy import Anatomy
 from mmspec.testing.conformance.example import Example
-from mmspec.testing.tiny_models import small
+from mmspec.testing.tiny_models import llama, small
 from mmspec_text.drafters.apple_mtp import AppleMTPOptions
 from mmspec_text.drafters.candidates import CandidatesOptions
 from mmspec_text.drafters.cascade import CascadeOptions
@@ -21,11 +22,14 @@ from mmspec_text.drafters.heads.dflash.example import PRODUCT, random_dflash
 from mmspec_text.drafters.heads.eagle.example import THIRD, random_checkpoint
 from mmspec_text.drafters.heads.hydra.network import HydraSizes, hydra_network
 from mmspec_text.drafters.heads.medusa.network import MedusaNetwork, MedusaSizes
+from mmspec_text.drafters.heads.mtp.example import random_checkpoint as random_layers
+from mmspec_text.drafters.heads.mtp.family import DEEPSEEK
 from mmspec_text.drafters.heads.pathwise.block import BlockSizes
 from mmspec_text.drafters.heads.pathwise.checkpoint import PathCheckpoint, PathSizes, random_weights
 from mmspec_text.drafters.heads.pathwise.drafter import PathOptions
 from mmspec_text.drafters.heads.ppd.checkpoint import Prompts
 from mmspec_text.drafters.heads.speculator.network import LstmSpeculator, MlpSpeculator, SpeculatorSizes
+from mmspec_text.drafters.mtp import MtpOptions
 from mmspec_text.drafters.p_eagle import PEagleOptions
 from mmspec_text.drafters.ppd import PPDOptions
 
@@ -159,3 +163,15 @@ def arctic_lstm() -> list[Example]:
     """A speculator of three units."""
     sizes = SpeculatorSizes(3, 16, 12, 7, 7, own_embedding=True, inner=12)
     return path_head(LstmSpeculator, sizes, "chain", "rerank")
+
+
+def mtp() -> list[Example]:
+    """One layer that is recycled, in every form of draft, and two layers."""
+    anatomy = Anatomy.of(llama())
+    one, two = random_layers(anatomy), random_layers(anatomy, DEEPSEEK, 2)
+    return [
+        Example(options=MtpOptions(model=one, form="chain", probe=False)),
+        Example(options=MtpOptions(model=one, form="rerank", width=3, nodes=8, probe=False)),
+        Example(options=MtpOptions(model=one, form="branching", branching=(2, 2, 1), probe=False)),
+        Example(options=MtpOptions(model=two, form="beam", width=3, probe=False)),
+    ]

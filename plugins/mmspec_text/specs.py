@@ -172,6 +172,15 @@ ARCTIC_LSTM = DrafterSpec(
     paper="https://github.com/snowflakedb/ArcticInference",
     options="mmspec_text.drafters.arctic_lstm:ArcticLstmOptions",
 )
+MTP = DrafterSpec(
+    name="mtp",
+    factory="mmspec_text.drafters.mtp:Mtp",
+    needs=frozenset({"discrete", "hidden"}),
+    offers=frozenset({"chain", "tree", "q"}),
+    summary="The layers for multi-token prediction that the target's checkpoint holds.",
+    paper="https://arxiv.org/abs/2412.19437",
+    options="mmspec_text.drafters.mtp:MtpOptions",
+)
 DRAFTERS = (
     PROMPT_LOOKUP,
     SUFFIX,
@@ -191,6 +200,7 @@ DRAFTERS = (
     CLOVER,
     MLP_SPECULATOR,
     ARCTIC_LSTM,
+    MTP,
 )
 METHODS = (
     MethodSpec(
@@ -338,5 +348,13 @@ METHODS = (
         exactness="invariant",
         summary="An LSTM speculator of Arctic Inference drafts a tree or a chain.",
         paper="https://github.com/snowflakedb/ArcticInference",
+    ),
+    MethodSpec(
+        name="mtp",
+        drafter="mtp",
+        needs=frozenset({"text"}),
+        exactness="invariant",
+        summary="The checkpoint's own multi-token layers draft a tree, or a chain.",
+        paper="https://arxiv.org/abs/2412.19437",
     ),
 )

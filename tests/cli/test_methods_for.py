@@ -68,7 +68,9 @@ def test_what_fits_and_what_it_takes(registry: Registry) -> None:
     methods = by_name(found)
     assert (found.target, found.refused, found.checked, found.parameters) == ("text:transformers", "", True, 918_144)
     ours = {component.name for component in registry.components("method") if component.owner == "text"}
-    assert {name for name, fit in methods.items() if fit.fits} == ours | {"stree"}
+    assert {name for name, fit in methods.items() if fit.fits} == ours - {"mtp"} | {
+        "stree"
+    }  # its checkpoint has no such layers
     assert methods["prompt-lookup"].options == ["max_ngram", "min_ngram"] and not methods["prompt-lookup"].required
     assert methods["draft-model"].required == ["model"] and "tokenizer" in methods["draft-model"].options
     assert methods["rsd"].exactness == "lossless" and methods["plain"].options == []
@@ -184,3 +186,10 @@ def test_mistakes_are_named(arguments: list[str], says: str) -> None:
     assert isinstance(run.exception, ValueError)
     with pytest.raises(ValueError, match=says):
         raise run.exception
+
+
+def test_trained_heads_fit_if_one_is_given() -> None:
+    """No model stands in for a head; a checkpoint's own layers are looked for, and here there are none."""
+    fits = {fit.method: fit for fit in fitting.fits_of(installed(), "mmspec/text-1m").methods}
+    assert fits["eagle"].fits and fits["eagle"].required == ["model"]
+    assert not fits["mtp"].fits and "multi-token layers" in fits["mtp"].why and not fits["mtp"].required

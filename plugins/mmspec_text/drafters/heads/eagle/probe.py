@@ -20,7 +20,7 @@ from mmspec.registry.warn import warn
 from mmspec_text.drafters.heads.cache import HeadCache
 from mmspec_text.drafters.heads.eagle.features import Features
 from mmspec_text.drafters.heads.eagle.layouts import Convention
-from mmspec_text.drafters.heads.eagle.network import EagleNetwork
+from mmspec_text.drafters.heads.head import Head
 
 UNITS, FEWEST = 64, 16
 """Units of a trial, and the fewest from which its numbers say anything."""
@@ -44,7 +44,7 @@ class Trial:
 
 
 @torch.inference_mode()
-def tried(network: EagleNetwork, target: TransformersTarget, features: Features, ids: Tensor) -> Trial:
+def tried(network: Head, target: TransformersTarget, features: Features, ids: Tensor) -> Trial:
     """Try a head on `ids [unit]`, without padding."""
     with Reading(target.anatomy, features.boundaries) as reading:
         arguments: dict[str, Any] = {"input_ids": ids[None]}
@@ -61,7 +61,7 @@ def tried(network: EagleNetwork, target: TransformersTarget, features: Features,
     return Trial(len(theirs), right, max(right, key=lambda name: right[name]))
 
 
-def teacher_forced(network: EagleNetwork, features: Tensor, units: Tensor) -> Tensor:
+def teacher_forced(network: Head, features: Tensor, units: Tensor) -> Tensor:
     """Logits `[batch, row, vocab]` of rows with true features `[batch, row, width]` and units `[batch, row]`."""
     rows, columns = units.shape
     slots = HeadCache(network, rows, columns, units.device).slots

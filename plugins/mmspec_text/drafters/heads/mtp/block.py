@@ -1,0 +1,119 @@
+"""The blocks of multi-token layers: decoder layers of the target's class, filled from a checkpoint's keys.
+
+A checkpoint's keys are not always those of the class (experts lie one by one in files, and side by side in memory), so
+that they go through transformers' own conversions for the target.
+"""
+
+import copy
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+from transformers.conversion_mapping import get_model_conversion_mapping
+from transformers.core_model_loading import convert_and_load_state_dict_in_model
+from transformers.modeling_utils import LoadStateDictConfig
+
+from mmspec.hosts.anatomy import Anatomy
+from mmspec.hosts.features import decoder_layers
+from mmspec.hosts.masks import NAME
+from mmspec.hosts.weight_files import differences
+
+EXPERTS = ".experts."
+"""Part of the keys of a block that routes to experts."""
+
+
+class _Holder(PreTrainedModel):
+    """What transformers fills: blocks under `layers`."""
+
+    _supports_sdpa = _supports_flash_attn = _supports_flex_attn = True
+
+    def __init__(self, config: Any, blocks: nn.ModuleList) -> None:
+        super().__init__(config)
+        self.layers = blocks
+
+
+def attention_kinds(anatomy: Anatomy, attention: str, count: int) -> list[str]:
+    """What each of `count` blocks attends over: `full_attention` or `sliding_attention`."""
+    named = getattr(anatomy.config, "mtp_layer_types", None)  # a config of transformers, which may say it
+    if isinstance(named, Sequence) and not isinstance(named, str) and len(named) >= count:
+        return list(named[:count])
+    if attention == "first":
+        kinds = getattr(anatomy.config, "layer_types", None) or ["full_attention"]
+        return [kinds[0]] * count
+    return [attention] * count
+
+
+def filled_blocks(
+    anatomy: Anatomy, kinds: Sequence[str], weights: Mapping[str, Tensor], originals: Sequence[str], what: str
+) -> nn.ModuleList:
+    """Blocks with the weights of a checkpoint.
+
+    Args:
+        anatomy: The target.
+        kinds: What each block attends over.
+        weights: Tensors by `layers.{i}.` and the checkpoint's name.
+        originals: What the checkpoint has in the place of each `layers.{i}.`, for messages.
+        what: The checkpoint in messages.
+
+    Raises:
+        ValueError: A tensor is missing, has another shape, or has no place.
+    """
+    sparse = any(EXPERTS in key for key in weights)
+    config = _config(anatomy.config, kinds, sparse)
+    kind: Any = type(decoder_layers(anatomy)[-1])
+    with torch.device("meta"):
+        blocks = nn.ModuleList(kind(config, number) for number in range(len(kinds)))
+        holder = _Holder(config, blocks)
+    shapes = {key: tuple(value.shape) for key, value in blocks.state_dict().items()}
+    conversions = get_model_conversion_mapping(anatomy.model, add_legacy=False)
+    how = LoadStateDictConfig(weight_mapping=conversions, dtype=anatomy.model.dtype, ignore_mismatched_sizes=True)
+    info, _ = convert_and_load_state_dict_in_model(model=holder, state_dict=dict(weights), load_config=how)
+
+    def named(key: str) -> str:
+        _, number, rest = key.split(".", 2)
+        return originals[int(number)] + rest
+
+    here = {f"layers.{key}": shape for key, shape in shapes.items()}
+    other = [f"{named(key)}: {list(there)}, not {list(here[key])}" for key, there, _ in info.mismatched_keys]
+    empty = {f"layers.{key}" for key, value in blocks.state_dict().items() if value.is_meta}
+    missing = {named(key) for key in {*info.missing_keys, *empty} - {key for key, _, _ in info.mismatched_keys}}
+    unexpected = {named(key) for key in info.unexpected_keys}
+    failed = [str(error) for error in info.conversion_errors.values()]
+    if wrong := differences(missing=missing, of_another_shape=other, without_a_place=unexpected, not_read=failed):
+        raise ValueError(
+            f"the multi-token layers of {what} do not fit the target's {kind.__name__}, whose names are used here: "
+            f"{wrong}"
+        )
+    config._attn_implementation_internal = NAME
+    config._experts_implementation_internal = anatomy.config._experts_implementation
+    return blocks.eval().requires_grad_(False)
+
+
+def _config(whole: Any, kinds: Sequence[str], sparse: bool) -> Any:
+    """The target's configuration for blocks alone, which count their layers from 0.
+
+    Args:
+        whole: The target's.
+        kinds: What each block attends over.
+        sparse: Whether the blocks route to experts.
+    """
+    count, config = len(kinds), copy.deepcopy(whole)
+    lists = {
+        "layer_types": list(kinds),
+        "mlp_layer_types": ["sparse" if sparse else "dense"] * count,
+        "mlp_only_layers": [] if sparse else list(range(count)),
+        "first_k_dense_replace": 0 if sparse else count,
+        "decoder_sparse_step": 1,
+        "moe_layer_interval": 1,
+        "moe_layer_start_index": 0 if sparse else count,
+        "moe_layer_end_index": count,
+    }
+    for name, value in lists.items():
+        if getattr(config, name, None) is not None:  # architectures name some of them
+            setattr(config, name, value)
+    config.num_hidden_layers = count
+    # Until transformers has looked at it.
+    config._attn_implementation_internal = config._experts_implementation_internal = "eager"
+    return config

@@ -1,0 +1,167 @@
+"""Reading multi-token layers from a target's checkpoint: the list of its keys first, then the files that hold them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import ceil
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from mmspec.hosts.anatomy import Anatomy
+from mmspec.hosts.features import count_layers
+from mmspec.hosts.loading import fetch_files, indexed, locate
+from mmspec.hosts.weight_files import CONFIG, key_files
+from mmspec.registry.printable import shown
+from mmspec.untrusted import read_json
+from mmspec_text.drafters.heads.mtp.family import Family, own_keys, plain_key, recognised
+
+COUNTS = ("num_nextn_predict_layers", "num_mtp_layers", "mtp_num_hidden_layers")
+"""Settings that count the depths of a checkpoint."""
+SCALE = "_scale_inv"
+"""End of the key of a block-quantised tensor's scales, which are multiplied with."""
+BLOCK = 128
+"""Rows and columns with one scale, where the config does not say."""
+
+
+@dataclass(frozen=True)
+class MtpCheckpoint:
+    """Multi-token layers as they are stored.
+
+    Attributes:
+        name: Where they are from, for messages.
+        family: Their family.
+        depths: Their number.
+        own: Tensors of the parts beside the blocks, by `layers.{i}.` and the network's names.
+        blocks: Tensors of the blocks, by `layers.{i}.` and the layer's names in checkpoints.
+        originals: Beginning of the keys of every block in the checkpoint.
+        taken: Keys that are used.
+        ignored: Keys of these layers that are not: copies of the target's weights.
+    """
+
+    name: str
+    family: Family
+    depths: int
+    own: Mapping[str, Tensor]
+    blocks: Mapping[str, Tensor]
+    originals: tuple[str, ...]
+    taken: tuple[str, ...]
+    ignored: tuple[str, ...] = ()
+
+
+def read_checkpoint(name: str, anatomy: Anatomy, revision: str | None = None) -> MtpCheckpoint:
+    """Read the multi-token layers of a target.
+
+    Args:
+        name: A folder, or a hub name.
+        anatomy: The target.
+        revision: The commit on the hub; None: the latest.
+
+    Raises:
+        ValueError: There are none, some are incomplete, or they are of a family that is not read.
+    """
+    what, place = f"the checkpoint {name!r}", locate(name)
+    folder, layers = indexed(place, revision), count_layers(anatomy)
+    files = key_files(folder)
+    stored = {plain_key(key): key for key in files}
+    family = recognised(stored.keys(), anatomy.config.model_type, layers, what)
+    depths = family.depths(stored.keys(), layers)
+    config = read_json(folder / CONFIG)
+    _refuse_fewer(config, family, depths, layers, what)
+    own = {
+        f"layers.{depth}.{part}": key
+        for depth in range(depths)
+        for part, key in own_keys(family, depth, layers).items()
+    }
+    own |= {
+        part.replace(".weight", ".bias"): bias
+        for part, key in own.items()
+        if (bias := key.replace(".weight", ".bias")) in stored
+    }
+    if lacking := sorted({key for key in own.values() if key not in stored}):
+        raise ValueError(f"{what} (family {family.name}) lacks {', '.join(map(shown, lacking))}")
+    originals = tuple(family.at(family.block, depth, layers) for depth in range(depths))
+    blocks, ignored = _block_keys(stored, family, originals, {*own.values()})
+    wanted = {*own.values(), *blocks.values()}
+    fetch_files(place, sorted({files[stored[key]].name for key in wanted}), revision)
+    read = _read({key: stored[key] for key in wanted}, files, what)
+    tensors = _unpacked(read, config, what)
+    return MtpCheckpoint(
+        name,
+        family,
+        depths,
+        {new: tensors[old] for new, old in own.items()},
+        {new: tensors[old] for new, old in blocks.items() if old in tensors},
+        originals,
+        tuple(sorted(stored[key] for key in wanted)),
+        tuple(sorted(stored[key] for key in ignored)),
+    )
+
+
+def _refuse_fewer(config: Mapping[str, Any], family: Family, depths: int, layers: int, what: str) -> None:
+    """Refuse a checkpoint whose config promises more depths than it has."""
+    inner = config.get("text_config")
+    settings = {**(inner if isinstance(inner, Mapping) else {}), **config}
+    said = next((settings[name] for name in COUNTS if isinstance(settings.get(name), int)), depths)
+    if depths < min(said, family.most or said):
+        lacking = family.at(family.projection, depths, layers)
+        raise ValueError(f"the config of {what} says {said} multi-token layers, and there is no {lacking}.weight")
+
+
+def _block_keys(
+    stored: Mapping[str, str], family: Family, originals: tuple[str, ...], own: set[str]
+) -> tuple[dict[str, str], list[str]]:
+    """Keys of blocks, by `layers.{i}.` and the layer's names; and those that are ignored."""
+    found, ignored = {}, []
+    for depth, start in enumerate(originals):
+        for key in stored:
+            rest = key.removeprefix(start)
+            if not key.startswith(start) or key in own:
+                continue
+            if rest.startswith(family.copies):
+                ignored.append(key)
+                continue
+            for old, new in family.renamed.items():
+                rest = rest.replace(old, new) if rest.startswith(old) else rest
+            found[f"layers.{depth}.{rest}"] = key
+    return found, ignored
+
+
+def _read(keys: Mapping[str, str], files: Mapping[str, Path], what: str) -> dict[str, Tensor]:
+    """The tensors of some keys, by plain keys; only the files that hold them are opened."""
+    by_file: dict[Path, list[str]] = {}
+    for plain, key in keys.items():
+        by_file.setdefault(files[key], []).append(plain)
+    found = {}
+    for path, inside in by_file.items():
+        try:
+            with safe_open(path, "pt") as file:
+                found |= {plain: file.get_tensor(keys[plain]) for plain in inside}
+        except (SafetensorError, OSError) as error:
+            raise ValueError(f"{what}: {path.name} is damaged, truncated or missing: {shown(error)}") from error
+    return found
+
+
+def _unpacked(tensors: Mapping[str, Tensor], config: Mapping[str, Any], what: str) -> dict[str, Tensor]:
+    """Tensors in full precision: those that have scales for blocks are multiplied with them."""
+    given = config.get("quantization_config")
+    size = (given if isinstance(given, Mapping) else {}).get("weight_block_size") or (BLOCK, BLOCK)
+    found = {}
+    for key, tensor in tensors.items():
+        scale = tensors.get(f"{key}{SCALE}")
+        if scale is not None:
+            if tuple(scale.shape) != tuple(ceil(n / b) for n, b in zip(tensor.shape, size, strict=False)):
+                raise ValueError(f"{what}: {shown(key)} {list(tensor.shape)} has scales of {list(scale.shape)}, and "
+                                 f"its blocks have {list(size)}")  # fmt: skip
+            rows, columns = tensor.shape
+            wide = scale.float().repeat_interleave(size[0], 0)[:rows].repeat_interleave(size[1], 1)[:, :columns]
+            tensor = tensor.float() * wide
+        elif not key.endswith(SCALE) and (not tensor.is_floating_point() or tensor.element_size() == 1):
+            raise ValueError(
+                f"{what}: {shown(key)} is quantised ({str(tensor.dtype).removeprefix('torch.')}) in a form that is not "
+                "read; name a checkpoint with these layers in full precision, as in drafter=<folder or hub name>"
+            )
+        if not key.endswith(SCALE):
+            found[key] = tensor
+    return found

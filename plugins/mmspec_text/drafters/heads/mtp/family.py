@@ -1,0 +1,221 @@
+"""What differs between the families of models whose checkpoints hold layers for multi-token prediction, as data.
+
+A layer of depth i is
+
+    s = block(projection(cat(norm(E(next unit)), norm(state))));  logits = output layer(final norm(s))
+
+where the block is one of the target's own decoder layers, the state of known units is the target's behind its final
+norm, and embedding and output layer are the target's. The final norm's result is also the state that is fed back.
+
+| family | models | keys |
+|---|---|---|
+| `deepseek` | DeepSeek-V3, R1; GLM-4.5 to 4.7 | `model.layers.{L + i}.eh_proj`, `enorm`, `hnorm`, `shared_head.norm` |
+| `bailing` | Ling, Ring | as above, and `final_layernorm` |
+| `qwen` | Qwen3-Next, 3.5, 3.6; Mellum | `mtp.fc`, `mtp.pre_fc_norm_*`, `mtp.norm`, `mtp.layers.{i}` |
+| `exaone` | Exaone-MoE | as `qwen`; attention in a window where the target's first layer has one |
+| `mimo` | MiMo-7B | `model.mtp_layers.{i}.input_proj`, state before embedding |
+| `mimo-v2` | MiMo-V2 | `model.mtp.layers.{i}.eh_proj`; attention in a window; only the first depth is used |
+| `ernie` | ERNIE-4.5 | `model.mtp_linear_proj.{i}`, `model.mtp_block.{i}`; no final norm |
+
+Norms are of the target's own class, which says whether a weight w means w or 1 + w.
+"""
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from mmspec.registry.printable import shown
+
+
+@dataclass(frozen=True)
+class Family:
+    """A layout, and the switches of the forward that goes with it.
+
+    Names of keys are given without `.weight`. `{i}` stands for the depth, `{n}` for the depth behind the target's
+    layers; a name with neither is shared by all depths.
+
+    Attributes:
+        name: Its name.
+        projection: The linear layer that joins embedding and state.
+        embedding_norm: The norm of embeddings.
+        hidden_norm: The norm of states.
+        final_norm: The norm behind the block; None: there is none.
+        block: Beginning of the keys of a block.
+        kinds: Model types of the targets whose checkpoints are meant; (): any.
+        copies: Beginnings, behind `block`, of keys that repeat the target's weights or say nothing.
+        renamed: Parts of a block that the target's layer calls otherwise: the checkpoint's name → the layer's.
+        hidden_first: The projection reads the state before the embedding.
+        zeroed: The embedding of the first row of a text is 0.
+        attention: What the blocks attend over: everything, a window, or what the target's first layer does.
+        most: The most depths that are used; None: all.
+    """
+
+    name: str
+    projection: str
+    embedding_norm: str
+    hidden_norm: str
+    final_norm: str | None
+    block: str
+    kinds: tuple[str, ...] = ()
+    copies: tuple[str, ...] = ()
+    renamed: Mapping[str, str] = field(default_factory=dict)
+    hidden_first: bool = False
+    zeroed: bool = False
+    attention: Literal["full_attention", "sliding_attention", "first"] = "full_attention"
+    most: int | None = None
+
+    def at(self, name: str, depth: int, layers: int) -> str:
+        """A name for a depth, of a target with so many layers."""
+        return name.format(i=depth, n=layers + depth)
+
+    def depths(self, keys: Collection[str], layers: int) -> int:
+        """The number of depths that a checkpoint has."""
+        last = self.most or len(keys)
+        count = 0
+        while count < last and f"{self.at(self.counted, count, layers)}.weight" in keys:
+            count += 1
+        return count
+
+    @property
+    def counted(self) -> str:
+        """A name that every depth has for itself."""
+        return self.projection if "{" in self.projection else f"{self.block}input_layernorm"
+
+
+_BEHIND = dict(
+    projection="model.layers.{n}.eh_proj",
+    embedding_norm="model.layers.{n}.enorm",
+    hidden_norm="model.layers.{n}.hnorm",
+    block="model.layers.{n}.",
+    copies=("shared_head.head.", "embed_tokens.", "rotary_emb.", "self_attn.rotary_emb."),
+)
+_MTP = dict(
+    projection="mtp.fc",
+    embedding_norm="mtp.pre_fc_norm_embedding",
+    hidden_norm="mtp.pre_fc_norm_hidden",
+    final_norm="mtp.norm",
+    block="mtp.layers.{i}.",
+)
+DEEPSEEK = Family("deepseek", final_norm="model.layers.{n}.shared_head.norm", **_BEHIND)  # type: ignore[arg-type]
+BAILING = Family(
+    "bailing",
+    kinds=("bailing_hybrid",),
+    final_norm="model.layers.{n}.final_layernorm",
+    **_BEHIND,  # type: ignore[arg-type]
+)
+QWEN = Family("qwen", **_MTP)  # type: ignore[arg-type]
+EXAONE = Family("exaone", kinds=("exaone_moe",), attention="first", **_MTP)  # type: ignore[arg-type]
+MIMO = Family(
+    "mimo",
+    projection="model.mtp_layers.{i}.input_proj",
+    embedding_norm="model.mtp_layers.{i}.token_layernorm",
+    hidden_norm="model.mtp_layers.{i}.hidden_layernorm",
+    final_norm="model.mtp_layers.{i}.final_layernorm",
+    block="model.mtp_layers.{i}.",
+    hidden_first=True,
+    zeroed=True,
+)
+MIMO_V2 = Family(
+    "mimo-v2",
+    projection="model.mtp.layers.{i}.eh_proj",
+    embedding_norm="model.mtp.layers.{i}.enorm",
+    hidden_norm="model.mtp.layers.{i}.hnorm",
+    final_norm="model.mtp.layers.{i}.final_layernorm",
+    block="model.mtp.layers.{i}.",
+    renamed={"pre_mlp_layernorm.": "post_attention_layernorm."},
+    attention="sliding_attention",
+    most=1,
+)
+ERNIE = Family(
+    "ernie",
+    projection="model.mtp_linear_proj.{i}",
+    embedding_norm="model.mtp_emb_norm.{i}",
+    hidden_norm="model.mtp_hidden_norm.{i}",
+    final_norm=None,
+    block="model.mtp_block.{i}.",
+    zeroed=True,
+)
+FAMILIES = (BAILING, DEEPSEEK, EXAONE, QWEN, MIMO, MIMO_V2, ERNIE)
+"""The families that are read; of two with the same keys the narrower one comes first."""
+
+OTHERS = {
+    "shared_head.output": "Step-3.5, whose depths have output layers of their own and read states before the norm",
+    "mtp.layers.0.mixer.": "Nemotron-H, one depth of which is several layers of different kinds",
+    "model.mtp.layers.0.transformer_layer.": "LongCat-Flash, whose layer is not one of the target's",
+    "mtp.0.e_proj": "DeepSeek-V4, whose layer reads several streams of states",
+    "model.mtp.layers.0.transformer_block.": "Inkling, whose blocks mix windows and convolutions",
+    "pre_projection": "Gemma 4's assistant, which attends over the target's own keys",
+}
+"""Parts of keys of families that are known and not read."""
+TRACES = ("mtp", "eh_proj", "nextn")
+"""Parts of keys that stand for layers of this kind."""
+
+
+def plain_key(key: str) -> str:
+    """A key as it would be without the parts for pictures and sound."""
+    for outer in ("model.language_model.", "language_model.model."):
+        key = key.replace(outer, "model.", 1) if key.startswith(outer) else key
+    return key
+
+
+def recognised(keys: Collection[str], kind: str, layers: int, what: str) -> Family:
+    """The family of a checkpoint.
+
+    Args:
+        keys: Its keys, by `plain_key`.
+        kind: The target's model type.
+        layers: The target's number of layers.
+        what: The checkpoint in messages.
+
+    Raises:
+        ValueError: The checkpoint has no such layers, or they are of a family that is not read; says which.
+    """
+    for part, family in OTHERS.items():
+        if any(part in key for key in keys):
+            raise ValueError(f"{what} has layers of {family}; mtp does not read these. It reads {_listed()}")
+    found = [family for family in FAMILIES if not family.kinds or kind in family.kinds]
+    complete = [family for family in found if family.depths(keys, layers) and _final(family, keys, layers)]
+    if complete:
+        return complete[0]
+    near = max(found, key=lambda family: len(set(_missing(family, keys, layers, present=True))))
+    traces = sorted(key for key in keys if any(trace in key for trace in TRACES))
+    if _missing(near, keys, layers, present=True):
+        missing = ", ".join(shown(key) for key in _missing(near, keys, layers))
+        raise ValueError(
+            f"{what} has no complete multi-token layer: {near.name} is the nearest family, and {missing} is missing"
+        )
+    if traces:
+        raise ValueError(
+            f"{what} has multi-token layers in an unknown layout ({shown(traces[0])}); mtp reads {_listed()}"
+        )
+    raise ValueError(
+        f"{what} has no multi-token layers behind the target's {layers}. Quantisers and save_pretrained leave them "
+        "out; name the folder of the original checkpoint, as in drafter=<folder or hub name>"
+    )
+
+
+def _final(family: Family, keys: Collection[str], layers: int) -> bool:
+    return family.final_norm is None or f"{family.at(family.final_norm, 0, layers)}.weight" in keys
+
+
+def _missing(family: Family, keys: Collection[str], layers: int, present: bool = False) -> list[str]:
+    """Keys of a family's own parts at depth 0 that a checkpoint lacks, or has."""
+    wanted = {**own_keys(family, 0, layers), "": f"{family.at(family.counted, 0, layers)}.weight"}
+    return [key for key in dict.fromkeys(wanted.values()) if (key in keys) == present]
+
+
+def own_keys(family: Family, depth: int, layers: int) -> dict[str, str]:
+    """Keys of a depth's parts beside its block, by the names of the network."""
+    return {f"{part}.weight": f"{family.at(name, depth, layers)}.weight" for part, name in _parts(family)}
+
+
+def _parts(family: Family) -> Iterator[tuple[str, str]]:
+    yield "projection", family.projection
+    yield "embedding_norm", family.embedding_norm
+    yield "hidden_norm", family.hidden_norm
+    if family.final_norm is not None:
+        yield "final_norm", family.final_norm
+
+
+def _listed() -> str:
+    return ", ".join(family.name for family in FAMILIES)

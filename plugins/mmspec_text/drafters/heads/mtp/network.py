@@ -1,0 +1,172 @@
+"""The network of multi-token layers: a few own parts around a block of the target's class, for every depth.
+
+Depth i predicts from the state that depth i - 1 had one unit before, and from the embedding of the unit between. So
+a row of depth i exists for every unit whose predecessors' states exist: for known units of all depths, and for a
+drafted unit, j units behind the last known one, of depth j and those behind. A row of a known unit never changes: no
+depth ever holds keys of refused drafts. Beyond the last depth, the last one reads its own state: a single depth is
+recycled as often as a draft is long.
+"""
+
+import inspect
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from mmspec.core.distributions import take_nodes
+from mmspec.hosts.anatomy import Anatomy
+from mmspec.hosts.features import decoder
+from mmspec.hosts.masks import PassGeometry
+from mmspec.hosts.slot_cache import SlotCache
+from mmspec.hosts.weight_files import differences
+from mmspec_text.drafters.heads.mtp.block import attention_kinds, filled_blocks
+from mmspec_text.drafters.heads.mtp.checkpoint import MtpCheckpoint
+from mmspec_text.drafters.heads.mtp.family import Family
+
+
+class MtpNetwork(nn.Module):
+    """See the module. It is a `Head`, whose states have one number more: how far behind the known units they are.
+
+    Args:
+        checkpoint: The layers.
+        anatomy: The target; it lends classes and configuration, and `join` its embedding, output and rotary layers.
+
+    Raises:
+        ValueError: The layers do not fit the target.
+    """
+
+    def __init__(self, checkpoint: MtpCheckpoint, anatomy: Anatomy) -> None:
+        super().__init__()
+        what = f"{checkpoint.name!r}"
+        self.family, self.vocab = checkpoint.family, anatomy.vocab
+        self.kinds = attention_kinds(anatomy, checkpoint.family.attention, checkpoint.depths)
+        self.window = getattr(anatomy.config, "sliding_window", None)
+        blocks = filled_blocks(anatomy, self.kinds, checkpoint.blocks, checkpoint.originals, what)
+        biased = "layers.0.projection.bias" in checkpoint.own
+        hidden, eps = anatomy.config.hidden_size, anatomy.config.rms_norm_eps
+        self.layers = nn.ModuleList(Depth(block, self.family, hidden, eps, biased) for block in blocks)
+        self._fill(checkpoint, what)
+        # Beside the keys of every depth, a cache keeps the states that the next depth reads.
+        self.depth = 2 * checkpoint.depths - 1
+        self._shared: tuple[nn.Module, nn.Module, nn.Module] | None = None  # in a tuple, so that torch adopts none
+        self._positions_by_kind = False
+
+    def join(self, anatomy: Anatomy) -> None:
+        """Go where the target is, and use its embedding, output and rotary layers."""
+        model = anatomy.model
+        self.to(model.device)
+        for weight in self.parameters():  # buffers, such as corrections of a router, keep their dtype
+            weight.data = weight.data.to(model.dtype)
+        rotary = decoder(anatomy).get_submodule("rotary_emb")
+        self._positions_by_kind = "layer_type" in inspect.signature(type(rotary).forward).parameters
+        self._shared = model.get_input_embeddings(), model.get_output_embeddings(), rotary
+
+    def taken_in(self, features: Tensor) -> Tensor:
+        return F.pad(features.to(self._dtype), (0, 1))  # 0 behind the known units
+
+    def passed(self, units: Tensor, states: Tensor, slots: SlotCache, geometry: PassGeometry) -> Tensor:
+        states, behind = states[..., :-1], states[..., -1:]
+        embedded = self._embedded(units, geometry)
+        out = before = states
+        for number, layer in enumerate(self.layers):
+            last = number == len(self.layers) - 1
+            own = behind >= number if last else behind == number  # which rows read what they were given
+            read = torch.where(own, states, before)
+            result = self._run(number, layer.joined(embedded, read), slots, geometry)
+            result = layer.normed(result)
+            out = torch.where(own, result, out)
+            if not last:
+                before = self._of_parents(result, slots.layers[len(self.layers) + number], geometry)
+        return torch.cat([out, behind + 1], -1)
+
+    def logits(self, states: Tensor) -> Tensor:
+        scored: Tensor = self._of_target(1)(states[..., :-1])
+        return scored[..., : self.vocab]  # rows behind the vocabulary are padding
+
+    def _run(self, number: int, x: Tensor, slots: SlotCache, geometry: PassGeometry) -> Tensor:
+        """The block of a depth; positions are those of the rows' units, one ahead of their states."""
+        positions = geometry.query + 1
+        kind = (self.kinds[number],) if self._positions_by_kind else ()
+        result = self.layers[number].block(  # type: ignore[operator]
+            x,
+            attention_mask=self._mask(number, geometry),
+            position_ids=positions,
+            past_key_values=slots,
+            use_cache=True,
+            position_embeddings=self._of_target(2)(x, positions, *kind),
+        )
+        out: Tensor = result if isinstance(result, Tensor) else result[0]
+        return out
+
+    def _mask(self, number: int, geometry: PassGeometry) -> Tensor:
+        """`[batch, 1, row, slot]` bool: what a row of a depth sees. The first rows of a text have no deeper ones."""
+        window = self.window if self.kinds[number] == "sliding_attention" else None
+        if window is None and number == 0:
+            return geometry.tree
+
+        def near(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+            seen = (key >= number) | (key == query)  # itself, so that no row sees nothing
+            return seen if window is None else seen & (query - key < window)
+
+        return geometry.within(near)
+
+    def _of_parents(self, states: Tensor, kept: Any, geometry: PassGeometry) -> Tensor:
+        """Keep states `[batch, row, hidden]` in the cache, and return those of the rows' predecessors."""
+        stored, _ = kept.update(states[:, None], states[:, None, :, :0])
+        nodes, batch = states.shape[1], len(states)
+        depth = geometry.depth.expand(batch, -1)
+        own = depth[:, depth.shape[1] - nodes :, None]
+        parent = (geometry.ancestor.expand(batch, -1, -1) & (depth[:, None] == own - 1)).int().argmax(-1)
+        place = torch.where(own[..., 0] == 0, -1, parent) + geometry.length[:, None]
+        return take_nodes(stored[:, 0], place.clamp(min=0))
+
+    def _embedded(self, units: Tensor, geometry: PassGeometry) -> Tensor:
+        weight: Any = self._of_target(0).weight
+        embedded = F.embedding(units.to(weight.device), weight).to(units.device, self._dtype)
+        return embedded * (geometry.query > 0)[..., None] if self.family.zeroed else embedded
+
+    def _fill(self, checkpoint: MtpCheckpoint, what: str) -> None:
+        """Take the weights beside the blocks."""
+        wanted = {key: value for key, value in self.state_dict().items() if ".block." not in key}
+        other = [
+            f"{key}: {list(checkpoint.own[key].shape)}, not {list(value.shape)}"
+            for key, value in wanted.items()
+            if key in checkpoint.own and checkpoint.own[key].shape != value.shape
+        ]
+        if wrong := differences(missing=wanted.keys() - checkpoint.own.keys(), of_another_shape=other):
+            raise ValueError(f"the multi-token layers of {what} (family {self.family.name}) do not fit: {wrong}")
+        self.load_state_dict(dict(checkpoint.own), strict=False, assign=True)
+        self.eval().requires_grad_(False)
+
+    @property
+    def _dtype(self) -> torch.dtype:
+        return self.layers[0].projection.weight.dtype  # type: ignore[union-attr, return-value]
+
+    def _of_target(self, which: int) -> nn.Module:
+        assert self._shared is not None, "the layers are bound to no target"
+        return self._shared[which]
+
+
+class Depth(nn.Module):
+    """One depth: norms of embedding and state, their projection, a block, and the norm behind it."""
+
+    def __init__(self, block: nn.Module, family: Family, hidden: int, eps: float, biased: bool) -> None:
+        super().__init__()
+        kind: Any = type(block.get_submodule("input_layernorm"))
+        self.hidden_first = family.hidden_first
+        with torch.device("meta"):
+            self.embedding_norm, self.hidden_norm = kind(hidden, eps=eps), kind(hidden, eps=eps)
+            self.projection = nn.Linear(2 * hidden, hidden, bias=biased)
+            self.final_norm = None if family.final_norm is None else kind(hidden, eps=eps)
+        self.block = block
+
+    def joined(self, embedded: Tensor, states: Tensor) -> Tensor:
+        """What the block reads: `[batch, row, hidden]`."""
+        parts = [self.embedding_norm(embedded), self.hidden_norm(states)]
+        out: Tensor = self.projection(torch.cat(parts[::-1] if self.hidden_first else parts, -1))
+        return out
+
+    def normed(self, states: Tensor) -> Tensor:
+        """States that are scored and fed back, of those that the block returned."""
+        return states if self.final_norm is None else self.final_norm(states)

@@ -1,0 +1,129 @@
+"""Drafts from the layers for multi-token prediction that a target's own checkpoint holds, and that it does not load.
+
+Gloeckle et al., arXiv 2404.19737; DeepSeek-V3, arXiv 2412.19437, eq. 21 to 23: a layer beside the target's reads its
+last state and the embedding of the next token, and predicts the token behind it (`heads.mtp.family` has the equation,
+and the families whose layers are read). A checkpoint must hold the layer's projection, norms and block in the keys of
+one of them; embedding and output layer are the target's. A single layer is recycled to any depth.
+Guarantee: drafts carry the distribution they are drawn from, or are point masses; exact under the rules that take the
+form. Layers of another target are lossless too, and slow: the first call tries them on the prompt and warns.
+Knobs: `form` is the shape of the draft; a larger `width` and more `nodes` find more, and every node costs.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mmspec.core.capabilities import FINAL
+from mmspec.core.noise import DraftNoise
+from mmspec.core.protocols import Target
+from mmspec.core.state import State
+from mmspec.core.types import Draft, Step
+from mmspec.hosts.prefill import PLAIN
+from mmspec.hosts.target import TransformersTarget
+from mmspec.registry.warn import warn
+from mmspec_text.drafters.heads.drafter import HeadMemory, begun, observed, proposed
+from mmspec_text.drafters.heads.eagle.features import Features
+from mmspec_text.drafters.heads.eagle.loaded import Loaded
+from mmspec_text.drafters.heads.eagle.probe import FEWEST, LOW, UNITS, Trial, tried
+from mmspec_text.drafters.heads.mtp.checkpoint import MtpCheckpoint
+from mmspec_text.drafters.heads.mtp.loaded import Layers, layers_of
+from mmspec_text.drafters.tree_form import TreeForm
+
+
+@dataclass(frozen=True)
+class MtpOptions(TreeForm):
+    """Options of `mtp`."""
+
+    model: Any = field(
+        default=None,
+        metadata={
+            "help": "the checkpoint with the layers: a folder or a hub name; default: the target's",
+            "optional": True,
+        },
+    )
+    probe: bool = field(default=True, metadata={"help": "whether the first call tries the layers on its prompt"})
+
+
+class Mtp:
+    """Drafts with a target's layers for multi-token prediction.
+
+    Args:
+        options: Where the layers are, and the form of the drafts.
+
+    Raises:
+        TypeError: `model` is not a name.
+    """
+
+    example = "mmspec_text.example:mtp"
+
+    def __init__(self, options: MtpOptions = MtpOptions()) -> None:
+        if options.model is not None and not isinstance(options.model, str | MtpCheckpoint):
+            raise TypeError(f"the checkpoint is a folder or a hub name, not {type(options.model).__name__}")
+        self.options, self.shape = options, options.build_shape()
+        self.offers, self.needs = self.shape.offers, self.shape.needs | {"hidden", "discrete"}
+        self.advice = "; form=chain, branching and beam keep their distribution" if options.form == "rerank" else ""
+        self._layers: Layers | None = None
+        self._model: Any = None
+
+    @property
+    def loaded(self) -> Loaded | None:
+        """What was read, and how it did on the first prompt that was long enough; None before a target is bound."""
+        return None if self._layers is None else self._layers.report
+
+    def wrap(self, target: Target) -> Target:
+        """The target, with the states that the layers read: those behind its final norm.
+
+        Raises:
+            ValueError: It is no model of transformers.
+        """
+        if not isinstance(target, TransformersTarget):
+            raise ValueError(
+                f"multi-token layers draft for a model of transformers, and not for {type(target).__name__}"
+            )
+        return target.with_hidden((FINAL,))
+
+    def bind(self, target: Target) -> None:
+        assert isinstance(target, TransformersTarget) and target.vocab is not None
+        if self.shape.widest > target.vocab:
+            raise ValueError(f"{self.shape} wants {self.shape.widest} siblings, and there are {target.vocab} ids")
+        self._target = target
+        if target.model is not self._model:  # a decoder may be put together anew for the same model
+            self._layers, self._model = layers_of(target.anatomy, self.options.model), target.model
+
+    def width(self, k: int) -> int:
+        return self.shape.width(k)
+
+    def start(self, state: State, inputs: Any) -> HeadMemory:
+        assert self._layers is not None
+        network = self._layers.network
+        network.join(self._target.anatomy)  # which may have been moved or cast since the last call
+        plain = not isinstance(inputs, Mapping) or inputs.keys() <= PLAIN
+        if self.options.probe and self._layers.report.trial is None and plain:
+            self._try(state, self._layers)
+        return begun(network, self.shape, state)
+
+    def propose(self, state: State, k: int, noise: DraftNoise) -> Draft:
+        return proposed(state.memory, self.shape, state, k, noise)
+
+    def observe(self, state: State, step: Step) -> None:
+        observed(state.memory, state, step)
+
+    def _try(self, state: State, layers: Layers) -> None:
+        """Try the layers on the longest prompt, if it is long enough."""
+        row = int(state.pads.argmin())
+        ids: Tensor = state.history[row, int(state.pads[row]) : state.prompt_length][-UNITS:]
+        if len(ids) < FEWEST:
+            return
+        with torch.inference_mode():
+            trial: Trial = tried(layers.network, self._target, Features({"boundary": (FINAL,)}), ids)
+        layers.report = layers.report.after(trial)
+        best = trial.right[trial.chosen]
+        if best < LOW:
+            warn(
+                f"the multi-token layers of {layers.report.name!r} guess {best:.0%} of this prompt ({trial.units} "
+                "tokens) as the target continues it. They may be of another checkpoint, or the target may have been "
+                "trained further without them"
+            )

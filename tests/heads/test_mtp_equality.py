@@ -1,0 +1,75 @@
+"""Under `match` multi-token layers change no token; laws for their q; and transformers' own use of the layers."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import mmspec
+from mmspec.compare.equality import assert_same, stock
+from mmspec.core.decoder import Decoder
+from mmspec.core.rules import Match, RecursiveRejection, Rejection
+from mmspec.hosts.target import TransformersTarget
+from mmspec.testing.statistics import LEVEL, joint_p_value
+from mmspec.testing.tiny_models import llama
+from mmspec_text.drafters.mtp import Mtp, MtpOptions
+from tests.heads.conftest import GREEDY, SAMPLED
+from tests.heads.mtp_heads import HEADS, checkpoint
+from tests.support.mtp_layouts import LAYOUTS
+
+FORMS: list[dict[str, Any]] = [{"form": "chain"}, {"form": "rerank", "width": 3, "nodes": 10}]
+NAMES = [pytest.param(name, marks=[] if name == "two" else [pytest.mark.slow]) for name in HEADS]
+ZOO = ("mimo", "deepseek", "deepseek-two", "glm", "qwen3-next", "exaone", "mimo-v2", "ernie")
+
+
+@pytest.mark.parametrize("form", FORMS, ids=lambda form: form["form"])
+@pytest.mark.parametrize("sampled", [False, True])
+@pytest.mark.parametrize("name", NAMES)
+def test_equal_to_plain(name: str, sampled: bool, form: dict[str, Any], rows: dict[str, Tensor]) -> None:
+    warp, target = SAMPLED if sampled else GREEDY, TransformersTarget(llama())
+    drafter = Mtp(MtpOptions(model=checkpoint(name), probe=False, **form))
+    for batch in (1, 3):
+        few = {key: value[:batch] for key, value in rows.items()}
+        plain = Decoder(target, None, Match(), k=0).generate(few, 12, seed=5, warp=warp)
+        ours = Decoder(target, drafter, Match(), k=4).generate(few, 12, seed=5, warp=warp)
+        assert all(torch.equal(a, b) for a, b in zip(ours.units, plain.units, strict=True))
+    assert ours.report.accepted > 0, "nothing was accepted, so nothing was tested"
+
+
+@pytest.mark.parametrize("form", FORMS, ids=lambda form: form["form"])
+@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.slow) for name in ZOO])
+def test_equal_to_transformers(name: str, form: dict[str, Any], prompts: Any, tmp_path: Path) -> None:
+    """Through `enable`, of a folder that holds both: a ragged batch, greedy; one row, sampled."""
+    model = LAYOUTS[name].loaded(LAYOUTS[name].save(tmp_path))
+    for batch, call in ((3, {"do_sample": False}), (1, {"do_sample": True, "top_k": 0, "temperature": 0.8})):
+        call = {**call, "max_new_tokens": 16}
+        run = stock(model, prompts(batch), 0, **call)
+        with mmspec.enable(model, "mtp", k=3, probe=False, **form) as enabled:
+            torch.manual_seed(0)
+            ids = model.generate(**prompts(batch), **call)
+            assert enabled.report is not None and enabled.report.drafted > 0
+        assert_same(ids, run, torch.get_rng_state())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["one", "two"])
+@pytest.mark.parametrize(
+    ("rule", "form"),
+    [(Rejection, {"form": "chain"}), (RecursiveRejection, {"form": "branching", "branching": (2, 2)})],
+)
+def test_the_law_of_rules_that_use_q(name: str, rule: type, form: dict[str, Any]) -> None:
+    """The joint of three tokens over 20,000 rows."""
+    count, prompt = 20_000, torch.tensor([[1, 4, 2, 6, 3]])
+    drafter = Mtp(MtpOptions(model=checkpoint(name), probe=False, **form))
+    ours = Decoder(TransformersTarget(llama()), drafter, rule(), k=2)
+    output = ours.generate(prompt.expand(count, -1), 3, seed=list(range(count)), warp=SAMPLED)
+    assert output.report.acceptance_length > 1.1
+    joint, texts = torch.ones(1), prompt
+    for _ in range(3):
+        with torch.no_grad():
+            p = llama()(input_ids=texts, use_cache=False).logits[:, -1].softmax(-1)
+        joint = (joint[:, None] * p).flatten()
+        texts = torch.cat([texts.repeat_interleave(7, 0), torch.arange(7).repeat(len(texts))[:, None]], 1)
+    assert joint_p_value(torch.stack(output.units), joint.reshape(7, 7, 7)) > LEVEL

@@ -1,0 +1,242 @@
+"""Tiny checkpoints with multi-token layers, in the layout of every family, and what their forward is.
+
+A model with more layers than the target is built and stored by transformers; the layers behind the target's are the
+blocks, under the names of the family.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+from transformers import AutoModelForCausalLM, PreTrainedModel
+
+from tests.support.mtp_forward import Flags, WrittenOut
+from tests.support.zoo import ARCHITECTURES, RECURRENT, WINDOW
+from tests.support.zoo.recipe import Recipe
+
+PLAIN = Flags()
+BEHIND = {
+    "projection": "model.layers.{n}.eh_proj",
+    "embedding_norm": "model.layers.{n}.enorm",
+    "hidden_norm": "model.layers.{n}.hnorm",
+}
+QWEN = {
+    "projection": "mtp.fc",
+    "embedding_norm": "mtp.pre_fc_norm_embedding",
+    "hidden_norm": "mtp.pre_fc_norm_hidden",
+    "final_norm": "mtp.norm",
+}
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A layout under test.
+
+    Attributes:
+        recipe: The target in the zoo.
+        family: The name of its family.
+        own: Keys of the parts beside the blocks, by the forward's names.
+        block: Beginning of the keys of a block.
+        flags: What the forward computes.
+        count: The setting that counts the depths.
+        depths: Their number.
+        kind: What the blocks attend over.
+        mlp: What is behind their attention.
+        extra: Further keys, which are copies.
+        renamed: The layer's names → the checkpoint's.
+        bias: Whether the projection has one.
+        other: Parts of the checkpoint's keys → what transformers calls them in memory.
+    """
+
+    recipe: str
+    family: str
+    own: Mapping[str, str]
+    block: str
+    flags: Flags = PLAIN
+    count: str = "num_nextn_predict_layers"
+    depths: int = 1
+    kind: str = "full_attention"
+    mlp: str = "sparse"
+    extra: tuple[str, ...] = ()
+    renamed: Mapping[str, str] = field(default_factory=dict)
+    bias: bool = False
+    other: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def target(self) -> Recipe:
+        return {**ARCHITECTURES, **RECURRENT}[self.recipe]
+
+    @property
+    def layers(self) -> int:
+        return self.target.configuration().num_hidden_layers
+
+    def deep(self) -> PreTrainedModel:
+        """The target with its multi-token blocks as further layers."""
+        return _deep(self.recipe, self.depths, self.kind, self.mlp)
+
+    def place(self, name: str, depth: int) -> str:
+        return name.format(i=depth, n=self.layers + depth)
+
+    def own_weights(self) -> dict[str, Tensor]:
+        """Weights beside the blocks, by `layers.{i}.`."""
+        hidden, made = self.target.configuration().hidden_size, {}
+        for depth in range(self.depths):
+            g = torch.Generator().manual_seed(depth)
+            for part in self.own:
+                matrix = torch.randn(hidden, 2 * hidden, generator=g) * 2 / hidden**0.5
+                made[f"layers.{depth}.{part}.weight"] = (
+                    matrix if part == "projection" else 1 + 0.3 * torch.randn(hidden, generator=g)
+                )
+            if self.bias:
+                made[f"layers.{depth}.projection.bias"] = torch.randn(hidden, generator=g)
+        return made
+
+    def keys(self) -> dict[str, Tensor]:
+        """The multi-token part of the checkpoint."""
+        made = {}
+        for key, value in self.own_weights().items():
+            _, depth, part, end = key.split(".")
+            made[f"{self.place(self.own[part], int(depth))}.{end}"] = value
+        for key, value in _stored(self.recipe, self.depths, self.kind, self.mlp)[0].items():
+            for depth in range(self.depths):
+                start = f"model.layers.{self.layers + depth}."
+                if key.startswith(start):
+                    rest = key.removeprefix(start)
+                    for old, new in self.renamed.items():
+                        rest = rest.replace(old, new)
+                    made[self.place(self.block, depth) + rest] = value
+        return made | {self.place(key, depth): torch.zeros(2) for key in self.extra for depth in range(self.depths)}
+
+    def save(self, folder: Path, changed: Mapping[str, Any] | None = None, **tensors: Any) -> Path:
+        """Write the whole checkpoint; entries of the config and tensors (None leaves one out) may be changed."""
+        folder.mkdir(parents=True, exist_ok=True)
+        whole, _ = _stored(self.recipe, self.depths, self.kind, self.mlp)
+        mine = {k: v for k, v in whole.items() if not any(self._behind(k, depth) for depth in range(self.depths))}
+        weights = {**mine, **self.keys(), **tensors}
+        kept = {key: value.clone().contiguous() for key, value in weights.items() if value is not None}
+        save_file(kept, folder / "model.safetensors", metadata={"format": "pt"})
+        config = {**self.target.configuration().to_dict(), "architectures": [type(self.deep()).__name__]}
+        (folder / "config.json").write_text(json.dumps({**config, self.count: self.depths, **(changed or {})}))
+        return folder
+
+    def _behind(self, key: str, depth: int) -> bool:
+        return key.startswith(f"model.layers.{self.layers + depth}.")
+
+    def loaded(self, folder: Path) -> Any:
+        """The target alone, as transformers loads it."""
+        model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+        model.generation_config.eos_token_id = None
+        model.generation_config.pad_token_id = 0
+        return model
+
+    def written_out(self, model: Any) -> WrittenOut:
+        deep: Any = self.deep()
+        deep.set_attn_implementation("eager")
+        blocks = deep.get_decoder().layers[self.layers :]
+        return WrittenOut(model, list(blocks), self.own_weights(), self.flags)
+
+
+@cache
+def _deep(recipe: str, depths: int, kind: str, mlp: str) -> PreTrainedModel:
+    base = {**ARCHITECTURES, **RECURRENT}[recipe]
+    settings = base.configuration()
+    changed: dict[str, Any] = {"num_hidden_layers": settings.num_hidden_layers + depths}
+    for name, value in (("layer_types", kind), ("mlp_layer_types", mlp)):
+        if getattr(settings, name, None) is not None:
+            changed[name] = [*getattr(settings, name), *[value] * depths]
+    return replace(base, config={**base.config, **changed}).model()
+
+
+@cache
+def _stored(recipe: str, depths: int, kind: str, mlp: str) -> tuple[dict[str, Tensor], str]:
+    """The deep model as transformers stores it."""
+    with TemporaryDirectory() as folder:
+        _deep(recipe, depths, kind, mlp).save_pretrained(folder)
+        return load_file(Path(folder) / "model.safetensors"), folder
+
+
+NEXT = Flags(plus_one=True)
+HEAD = "model.layers.{n}."
+LAYOUTS: dict[str, Stored] = {
+    "mimo": Stored(
+        "qwen2",
+        "mimo",
+        {
+            "projection": "model.mtp_layers.{i}.input_proj",
+            "embedding_norm": "model.mtp_layers.{i}.token_layernorm",
+            "hidden_norm": "model.mtp_layers.{i}.hidden_layernorm",
+            "final_norm": "model.mtp_layers.{i}.final_layernorm",
+        },
+        "model.mtp_layers.{i}.",
+        Flags(hidden_first=True, zeroed=True),
+    ),
+    "deepseek": Stored(
+        "deepseek_v3",
+        "deepseek",
+        {**BEHIND, "final_norm": HEAD + "shared_head.norm"},
+        HEAD,
+        extra=(HEAD + "shared_head.head.weight", HEAD + "embed_tokens.weight"),
+    ),
+    "deepseek-two": Stored(
+        "deepseek_v3", "deepseek", {**BEHIND, "final_norm": HEAD + "shared_head.norm"}, HEAD, depths=2
+    ),
+    "glm": Stored("glm4_moe", "deepseek", {**BEHIND, "final_norm": HEAD + "shared_head.norm"}, HEAD),
+    "glm-lite": Stored("glm4_moe_lite", "deepseek", {**BEHIND, "final_norm": HEAD + "shared_head.norm"}, HEAD),
+    "bailing": Stored(
+        "bailing_hybrid",
+        "bailing",
+        {**BEHIND, "final_norm": HEAD + "final_layernorm"},
+        HEAD,
+        other={"attention.": "self_attn.", "dense": "o_proj", "expert_bias": ""},
+    ),
+    "qwen3-next": Stored("qwen3_next", "qwen", QWEN, "mtp.layers.{i}.", NEXT, "mtp_num_hidden_layers"),
+    "qwen3.5": Stored("qwen3_5_text", "qwen", QWEN, "mtp.layers.{i}.", NEXT, "mtp_num_hidden_layers"),
+    "qwen3.5-moe": Stored("qwen3_5_moe_text", "qwen", QWEN, "mtp.layers.{i}.", NEXT, "mtp_num_hidden_layers"),
+    "mellum": Stored(
+        "mellum",
+        "qwen",
+        QWEN,
+        "mtp.layers.{i}.",
+        Flags(window=WINDOW, kind="sliding_attention"),
+        kind="sliding_attention",
+    ),
+    "exaone": Stored(
+        "exaone_moe", "exaone", QWEN, "mtp.layers.{i}.", Flags(window=WINDOW), kind="sliding_attention", mlp="dense"
+    ),
+    "mimo-v2": Stored(
+        "mimo_v2_flash",
+        "mimo-v2",
+        {
+            "projection": "model.mtp.layers.{i}.eh_proj",
+            "embedding_norm": "model.mtp.layers.{i}.enorm",
+            "hidden_norm": "model.mtp.layers.{i}.hnorm",
+            "final_norm": "model.mtp.layers.{i}.final_layernorm",
+        },
+        "model.mtp.layers.{i}.",
+        Flags(window=WINDOW, kind="sliding_attention"),
+        kind="sliding_attention",
+        mlp="dense",
+        renamed={"post_attention_layernorm": "pre_mlp_layernorm"},
+        other={"attention_sink_bias": "sinks"},
+    ),
+    "ernie": Stored(
+        "ernie4_5_moe",
+        "ernie",
+        {
+            "projection": "model.mtp_linear_proj.{i}",
+            "embedding_norm": "model.mtp_emb_norm.{i}",
+            "hidden_norm": "model.mtp_hidden_norm.{i}",
+        },
+        "model.mtp_block.{i}.",
+        Flags(zeroed=True, final=False),
+        bias=True,
+    ),
+}
+"""Name → layout."""
