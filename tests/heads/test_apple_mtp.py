@@ -221,6 +221,14 @@ def test_targets_that_do_not_fit() -> None:
             Decoder(TransformersTarget(model), AppleMTP(AppleMTPOptions(model=other)))
 
 
+def test_layers_that_see_units_in_another_order() -> None:
+    """The hook says so; only a model's own forward shows what its layers are given."""
+    model = build("llama")
+    lora, layer = for_model(model, ZOO["llama"]).lora(model), model.get_submodule(ZOO["llama"])
+    with lora.on(model, 2), pytest.raises(ValueError, match="does not see nodes in their order"):
+        layer(torch.zeros(5, layer.in_features))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: form["form"])
 @pytest.mark.parametrize("architecture", ZOO)

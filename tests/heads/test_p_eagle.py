@@ -36,7 +36,7 @@ from tests.text.conftest import llama
 
 DEEP = replace(THIRD, layers=2, parallel=True)
 HEADS = {
-    "whole": replace(random_checkpoint(DEEP), mask_token=3),
+    "whole": replace(random_checkpoint(replace(DEEP, own_output=False)), mask_token=3),
     "pruned": replace(random_checkpoint(replace(DEEP, draft_vocab=5, window=4), maps=MAPS), mask_token=0),
 }
 FORMS: list[dict[str, Any]] = [{"form": "chain"}, {"form": "rerank", "width": 3, "nodes": 10}]

@@ -7,7 +7,7 @@ turns a mask's state and the unit before it into a distribution, so that a draft
 Read into the paper: the sampler's input is [embedding, state], and the state is the one that the output layer reads.
 A checkpoint is an adapter of PEFT with mask embeddings and a sampler (`heads/apple/checkpoint.py`).
 Guarantee: drafts carry the distribution they are drawn from, or are point masses; exact under the rules that take the
-form. A LoRA over layers that mix units before attention (routed experts) is refused.
+form. A LoRA over layers that see units in another order (routed experts) is refused.
 Knobs: `nodes` and `width` as in every tree; a node costs the target 1 + (number of masks) nodes.
 """
 

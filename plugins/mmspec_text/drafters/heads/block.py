@@ -57,6 +57,7 @@ class Block:
         sequel: Its sequel, if it has one.
     """
 
+    @torch.inference_mode()
     def __init__(self, head: Scorer, states: Tensor, sequel: Sequel | None = None) -> None:
         self.head, self.states, self.sequel = head, states, sequel
         self.scored = head.scored(states)

@@ -6,6 +6,7 @@
 z is the state of a mask that the target's output layer would read; `head` is that layer.
 """
 
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -35,12 +36,20 @@ class GatedLora(nn.Module):
         """A block in which it acts in the passes of `model`, behind their first `nodes` nodes."""
         with ExitStack() as hooks:
             for name, down, up in zip(self.names, self.down, self.up, strict=True):
-                hook = model.get_submodule(name).register_forward_hook(self._changed(nodes, down, up))
+                hook = model.get_submodule(name).register_forward_hook(self._changed(name, nodes, down, up))
                 hooks.callback(hook.remove)
             yield
 
-    def _changed(self, nodes: int, down: Tensor, up: Tensor) -> Any:
+    def _changed(self, name: str, nodes: int, down: Tensor, up: Tensor) -> Any:
+        thread = threading.get_ident()
+
         def changed(module: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> Tensor:
+            if threading.get_ident() != thread:  # the model may run in another thread, for somebody else
+                return output
+            if args[0].dim() != 3:
+                raise ValueError(
+                    f"the layer {name} does not see nodes in their order, so that no LoRA of it can act on masks alone"
+                )
             masks = args[0][:, nodes:]
             change = F.linear(F.linear(masks, down.to(masks)), up.to(masks)) * self.scale
             return torch.cat([output[:, :nodes], output[:, nodes:] + change], 1)
