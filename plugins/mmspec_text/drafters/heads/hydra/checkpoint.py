@@ -13,7 +13,7 @@ from mmspec_text.drafters.heads.hydra.network import HydraSizes, hydra_network
 from mmspec_text.drafters.heads.pathwise.block import BlockSizes
 from mmspec_text.drafters.heads.pathwise.checkpoint import PathCheckpoint
 from mmspec_text.drafters.heads.stored import Stored, no_layout, stored_head
-from mmspec_text.drafters.heads.values import counted, positive
+from mmspec_text.drafters.heads.values import counted, part_numbers, positive
 
 PREFIX_LAYER = "prefix_embeding_layer."  # the authors' spelling
 FORMS = {
@@ -58,9 +58,8 @@ def _sizes(stored: Stored, form: str) -> HydraSizes:
     if config.get("hidden_state_offset"):
         raise ValueError(f"{what} reads an earlier state of the target (hidden_state_offset), which it is not given")
     first, step = (1, 2) if form == "hydra++" else (0, 1)
-    places = [tuple(map(int, key.split(".")[1:3])) for key in headers if key.startswith("hydra_mlp.")]
-    heads = counted({head for head, _ in places}, config, ("hydra_num_heads",), what)
-    found = {(place - first) // step for _, place in places}
+    heads = counted(part_numbers(headers, "hydra_mlp."), config, ("hydra_num_heads",), what)
+    found = {(place - first) // step for place in part_numbers(headers, "hydra_mlp.", 2)}
     layers = counted(found, config, ("hydra_num_layers",), what)
     begin = f"hydra_mlp.0.{first}"
     width, inside = stored.matrix(f"{begin}.linear.weight")
