@@ -66,6 +66,9 @@ def _sizes(stored: Stored, form: str) -> HydraSizes:
     if inside != 2 * width:
         raise ValueError(f"{what}: {begin}.linear.weight reads no embedding, as with grounded_heads: false")
     rows = stored.matrix("hydra_lm_head.0.weight")[0]
+    prefix = BlockSizes.of(stored, "prefix.") if form == "hydra++" else None
+    if prefix is not None and prefix.hidden != width:
+        raise ValueError(f"{what}: its decoder layer has states of {prefix.hidden} numbers, and its heads of {width}")
     return HydraSizes(
         units=heads,
         target_hidden=width,
@@ -75,5 +78,5 @@ def _sizes(stored: Stored, form: str) -> HydraSizes:
         own_embedding=False,
         places=tuple(first + step * layer for layer in range(layers)),
         bias=any(key.startswith("hydra_lm_head.") and key.endswith(".bias") for key in headers),
-        prefix=BlockSizes.of(stored, "prefix.") if form == "hydra++" else None,
+        prefix=prefix,
     )

@@ -67,8 +67,9 @@ def read_medusa(name: str) -> PathCheckpoint:
 
 def _sizes(stored: Stored, layout: str) -> MedusaSizes:
     config, headers, what = stored.config, stored.headers, stored.what
-    heads = counted(part_numbers(headers, "blocks."), config, ("medusa_num_heads", "num_heads"), what)
-    blocks = counted(part_numbers(headers, "blocks.", 2), config, ("medusa_num_layers", "num_hidden_layers"), what)
+    named = ("medusa_num_heads", "medusa_num_layers") if layout == "medusa" else ("num_heads", "num_hidden_layers")
+    heads = counted(part_numbers(headers, "blocks."), config, named[:1], what)
+    blocks = counted(part_numbers(headers, "blocks.", 2), config, named[1:], what)
     width = stored.matrix(FIRST_BLOCK)[1]
     one = layout == "vllm" and bool(config.get("original_lm_head", False))
     scored = stored.matrix(ONE_OUTPUT if one and ONE_OUTPUT in headers else FIRST_OUTPUT)[0]
