@@ -48,7 +48,7 @@ def test_files_that_are_no_heads(name: str, tmp_path: Path) -> None:
         layout.drafter(PathOptions(model=3))
 
 
-@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("name", ["medusa", "hydra++", "arctic-lstm"])
 def test_a_trial_is_reported_once(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Guesses are compared with the target's own; what guesses nothing is said."""
     said: list[str] = []
@@ -85,3 +85,26 @@ def test_lists_of_ids_of_medusa(tmp_path: Path) -> None:
         refused(folder, "medusa", said)
     refused(layout.save(tmp_path / "x", changed={"num_heads": 4}), "medusa", "no part 3 of 4")
     refused(layout.save(tmp_path / "y", changed={"logit_scale": "big"}), "medusa", "logit_scale")
+
+
+def test_what_is_said_of_others(tmp_path: Path) -> None:
+    """Entries of a config, and parts, that are not computed or do not fit one another."""
+    cases: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
+        ("hydra", {"hidden_state_offset": 1}, {}, "earlier state"),
+        ("hydra", {}, {"hydra_mlp.0.0.linear.weight": torch.zeros(16, 16)}, "grounded_heads: false"),
+        ("hydra++", {"num_attention_heads": None}, {}, "no number num_attention_heads"),
+        (
+            "hydra++",
+            {},
+            {"prefix_embeding_layer.layers.0.self_attn.q_proj.weight": torch.zeros(16, 8)},
+            "decoder layer",
+        ),
+        ("clover", {"num_speculators": 2}, {}, "3 cells for 2 speculators"),
+        ("clover", {"num_attention_heads": 5}, {}, "not 5 equal heads"),
+        ("mlp-speculator", {"n_predict": 0}, {}, "no number n_predict"),
+        ("mlp-speculator", {"n_predict": 10**9}, {}, "the most is 64"),
+        ("arctic-lstm", {"method": "sum_rnn"}, {}, "only 'sum_lstm' is computed"),
+        ("arctic-lstm", {}, {"projs.0.weight": torch.zeros(41, 16)}, "not four gates"),
+    ]
+    for number, (name, config, tensors, said) in enumerate(cases):
+        refused(LAYOUTS[name].save(tmp_path / str(number), changed=config, **tensors), name, said)

@@ -34,7 +34,7 @@ def plain(batch: int, sampled: bool) -> list[Tensor]:
 
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: form["form"])
 @pytest.mark.parametrize("sampled", [False, True])
-@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("name", [pytest.param("hydra", marks=pytest.mark.slow), *(x for x in KINDS if x != "hydra")])
 def test_equal_to_plain(name: str, sampled: bool, form: dict[str, Any], tmp_path: Path) -> None:
     """A ragged batch of three, and a row alone."""
     layout = LAYOUTS[name]

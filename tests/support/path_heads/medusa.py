@@ -93,7 +93,7 @@ MEDUSA = {
         Medusa,
         read_medusa,
         canonical,
-        lambda hidden, vocab: {"medusa_num_heads": HEADS, "num_hidden_layers": BLOCKS},
+        lambda hidden, vocab: {"medusa_num_heads": HEADS, "num_hidden_layers": 32},
         partial(shapes, "medusa_head."),
         partial(forward, "medusa_head."),
         extra=("lm_head.weight", "model.embed_tokens.weight"),

@@ -1,6 +1,6 @@
 """Entries of a head's config: what they must be, and what is said where they are something else."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 
@@ -63,6 +63,12 @@ def drafted_ids(given: Mapping[str, Any], own: int | None, vocab: int, what: str
     return own or named or vocab
 
 
+def part_numbers(keys: Iterable[str], prefix: str, place: int = 1) -> set[int]:
+    """The numbers at a place of keys that begin so: of `cells.2.norm`, 2 is at place 1."""
+    found = (key.split(".") for key in keys if key.startswith(prefix))
+    return {int(parts[place]) for parts in found if len(parts) > place and parts[place].isdecimal()}
+
+
 def counted(found: Collection[int], given: Mapping[str, Any], names: tuple[str, ...], what: str) -> int:
     """How many parts a head has: as many as its files hold.
 
@@ -76,10 +82,11 @@ def counted(found: Collection[int], given: Mapping[str, Any], names: tuple[str, 
         ValueError: Parts are missing.
     """
     named = next((positive(given, name, what) for name in names if given.get(name) is not None), 0)
-    missing = next((part for part in range(len(found) + 1) if part not in found), 0)
-    if missing < max(max(found) + 1, named):
+    missing = next(part for part in range(len(found) + 1) if part not in found)
+    wanted = max(max(found, default=0) + 1, named)
+    if missing < wanted:
         said = f" ({' or '.join(names)})" if names else ""
-        raise ValueError(f"{what} has no part {missing} of {max(max(found) + 1, named)}{said}")
+        raise ValueError(f"{what} has no part {missing} of {wanted}{said}")
     return len(found)
 
 

@@ -11,7 +11,7 @@ from mmspec_text.drafters.heads.clover.network import CloverNetwork, CloverSizes
 from mmspec_text.drafters.heads.pathwise.block import BlockSizes
 from mmspec_text.drafters.heads.pathwise.checkpoint import PathCheckpoint
 from mmspec_text.drafters.heads.stored import no_layout, stored_head
-from mmspec_text.drafters.heads.values import counted, positive
+from mmspec_text.drafters.heads.values import counted, part_numbers, positive
 
 FORMS = {"clover": ("augmenting.self_attn.q_proj.weight", "cells.0.q_proj.weight", "norm.weight")}
 MOST = 64
@@ -32,7 +32,7 @@ def read_clover(name: str) -> PathCheckpoint:
     if any(key not in headers for key in FORMS["clover"]):
         raise ValueError(no_layout(what, "a Clover", headers, FORMS))
     block = BlockSizes.of(stored, "augmenting.")
-    cells = counted({int(key.split(".")[1]) for key in headers if key.startswith("cells.")}, {}, (), what)
+    cells = counted(part_numbers(headers, "cells."), {}, (), what)
     units = positive(config, "num_speculators", what)
     if units > MOST or cells not in (1, units):
         raise ValueError(f"{what} has {cells} cells for {units} speculators (num_speculators, at most {MOST})")

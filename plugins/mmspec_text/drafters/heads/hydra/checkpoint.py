@@ -13,7 +13,7 @@ from mmspec_text.drafters.heads.hydra.network import HydraSizes, hydra_network
 from mmspec_text.drafters.heads.pathwise.block import BlockSizes
 from mmspec_text.drafters.heads.pathwise.checkpoint import PathCheckpoint
 from mmspec_text.drafters.heads.stored import Stored, no_layout, stored_head
-from mmspec_text.drafters.heads.values import counted, positive
+from mmspec_text.drafters.heads.values import counted, part_numbers, positive
 
 PREFIX_LAYER = "prefix_embeding_layer."  # the authors' spelling
 FORMS = {
@@ -58,15 +58,17 @@ def _sizes(stored: Stored, form: str) -> HydraSizes:
     if config.get("hidden_state_offset"):
         raise ValueError(f"{what} reads an earlier state of the target (hidden_state_offset), which it is not given")
     first, step = (1, 2) if form == "hydra++" else (0, 1)
-    places = [tuple(map(int, key.split(".")[1:3])) for key in headers if key.startswith("hydra_mlp.")]
-    heads = counted({head for head, _ in places}, config, ("hydra_num_heads",), what)
-    found = {(place - first) // step for _, place in places}
+    heads = counted(part_numbers(headers, "hydra_mlp."), config, ("hydra_num_heads",), what)
+    found = {(place - first) // step for place in part_numbers(headers, "hydra_mlp.", 2)}
     layers = counted(found, config, ("hydra_num_layers",), what)
     begin = f"hydra_mlp.0.{first}"
     width, inside = stored.matrix(f"{begin}.linear.weight")
     if inside != 2 * width:
         raise ValueError(f"{what}: {begin}.linear.weight reads no embedding, as with grounded_heads: false")
     rows = stored.matrix("hydra_lm_head.0.weight")[0]
+    prefix = BlockSizes.of(stored, "prefix.") if form == "hydra++" else None
+    if prefix is not None and prefix.hidden != width:
+        raise ValueError(f"{what}: its decoder layer has states of {prefix.hidden} numbers, and its heads of {width}")
     return HydraSizes(
         units=heads,
         target_hidden=width,
@@ -76,5 +78,5 @@ def _sizes(stored: Stored, form: str) -> HydraSizes:
         own_embedding=False,
         places=tuple(first + step * layer for layer in range(layers)),
         bias=any(key.startswith("hydra_lm_head.") and key.endswith(".bias") for key in headers),
-        prefix=BlockSizes.of(stored, "prefix.") if form == "hydra++" else None,
+        prefix=prefix,
     )

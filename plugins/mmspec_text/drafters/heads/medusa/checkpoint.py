@@ -15,7 +15,7 @@ from torch import Tensor
 from mmspec_text.drafters.heads.medusa.network import MedusaNetwork, MedusaSizes
 from mmspec_text.drafters.heads.pathwise.checkpoint import PathCheckpoint
 from mmspec_text.drafters.heads.stored import Stored, no_layout, stored_head
-from mmspec_text.drafters.heads.values import counted, number, positive
+from mmspec_text.drafters.heads.values import counted, number, part_numbers, positive
 
 FIRST_BLOCK, FIRST_OUTPUT, ONE_OUTPUT = "blocks.0.0.weight", "lm_heads.0.weight", "lm_head.weight"
 PREFIX = re.compile(r"^medusa_heads?\.")
@@ -67,9 +67,9 @@ def read_medusa(name: str) -> PathCheckpoint:
 
 def _sizes(stored: Stored, layout: str) -> MedusaSizes:
     config, headers, what = stored.config, stored.headers, stored.what
-    places = [key.split(".")[1:3] for key in headers if key.startswith("blocks.")]
-    heads = counted({int(head) for head, _ in places}, config, ("medusa_num_heads", "num_heads"), what)
-    blocks = counted({int(block) for _, block in places}, config, ("medusa_num_layers", "num_hidden_layers"), what)
+    named = ("medusa_num_heads", "medusa_num_layers") if layout == "medusa" else ("num_heads", "num_hidden_layers")
+    heads = counted(part_numbers(headers, "blocks."), config, named[:1], what)
+    blocks = counted(part_numbers(headers, "blocks.", 2), config, named[1:], what)
     width = stored.matrix(FIRST_BLOCK)[1]
     one = layout == "vllm" and bool(config.get("original_lm_head", False))
     scored = stored.matrix(ONE_OUTPUT if one and ONE_OUTPUT in headers else FIRST_OUTPUT)[0]
