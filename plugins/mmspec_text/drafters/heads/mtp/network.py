@@ -71,12 +71,11 @@ class MtpNetwork(nn.Module):
         embedded = self._embedded(units, geometry)
         out = before = states
         for number, layer in enumerate(self._depths):
-            last = number == len(self._depths) - 1
-            own = behind >= number if last else behind == number  # which rows read what they were given
+            own = behind >= number  # rows that read what they were given; of more than one depth, the last one counts
             read = torch.where(own, states, before)
             result = layer.normed(self._run(number, layer.joined(embedded, read), slots, geometry))
             out = torch.where(own, result, out)
-            if not last:
+            if number < len(self._depths) - 1:
                 before = self._of_parents(result, slots.layers[len(self._depths) + number], geometry)
         return torch.cat([out, behind + 1], -1)
 
