@@ -113,7 +113,8 @@ def _block_keys(
     stored: Mapping[str, str], family: Family, originals: tuple[str, ...], own: set[str]
 ) -> tuple[dict[str, str], list[str]]:
     """Keys of blocks, by `layers.{i}.` and the layer's names; and those that are ignored."""
-    found, ignored = {}, []
+    found: dict[str, str] = {}
+    ignored = []
     for depth, start in enumerate(originals):
         for key in stored:
             rest = key.removeprefix(start)
@@ -133,7 +134,7 @@ def _read(keys: Mapping[str, str], files: Mapping[str, Path], what: str) -> dict
     by_file: dict[Path, list[str]] = {}
     for plain, key in keys.items():
         by_file.setdefault(files[key], []).append(plain)
-    found = {}
+    found: dict[str, Tensor] = {}
     for path, inside in by_file.items():
         try:
             with safe_open(path, "pt") as file:

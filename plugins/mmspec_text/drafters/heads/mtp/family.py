@@ -21,7 +21,7 @@ Norms are of the target's own class, which says whether a weight w means w or 1 
 """
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from mmspec.registry.printable import shown
@@ -82,29 +82,25 @@ class Family:
         return self.projection if "{" in self.projection else f"{self.block}input_layernorm"
 
 
-_BEHIND = dict(
+DEEPSEEK = Family(
+    "deepseek",
     projection="model.layers.{n}.eh_proj",
     embedding_norm="model.layers.{n}.enorm",
     hidden_norm="model.layers.{n}.hnorm",
+    final_norm="model.layers.{n}.shared_head.norm",
     block="model.layers.{n}.",
     copies=("shared_head.head.", "embed_tokens.", "rotary_emb.", "self_attn.rotary_emb."),
 )
-_MTP = dict(
+BAILING = replace(DEEPSEEK, name="bailing", final_norm="model.layers.{n}.final_layernorm", kinds=("bailing_hybrid",))
+QWEN = Family(
+    "qwen",
     projection="mtp.fc",
     embedding_norm="mtp.pre_fc_norm_embedding",
     hidden_norm="mtp.pre_fc_norm_hidden",
     final_norm="mtp.norm",
     block="mtp.layers.{i}.",
 )
-DEEPSEEK = Family("deepseek", final_norm="model.layers.{n}.shared_head.norm", **_BEHIND)  # type: ignore[arg-type]
-BAILING = Family(
-    "bailing",
-    kinds=("bailing_hybrid",),
-    final_norm="model.layers.{n}.final_layernorm",
-    **_BEHIND,  # type: ignore[arg-type]
-)
-QWEN = Family("qwen", **_MTP)  # type: ignore[arg-type]
-EXAONE = Family("exaone", kinds=("exaone_moe",), attention="first", **_MTP)  # type: ignore[arg-type]
+EXAONE = replace(QWEN, name="exaone", kinds=("exaone_moe",), attention="first")
 MIMO = Family(
     "mimo",
     projection="model.mtp_layers.{i}.input_proj",

@@ -45,7 +45,8 @@ class MtpNetwork(nn.Module):
         blocks = filled_blocks(anatomy, self.kinds, checkpoint.blocks, checkpoint.originals, what)
         biased = "layers.0.projection.bias" in checkpoint.own
         hidden, eps = anatomy.config.hidden_size, anatomy.config.rms_norm_eps
-        self.layers = nn.ModuleList(Depth(block, self.family, hidden, eps, biased) for block in blocks)
+        self._depths = [Depth(block, self.family, hidden, eps, biased) for block in blocks]
+        self.layers = nn.ModuleList(self._depths)
         self._fill(checkpoint, what)
         # Beside the keys of every depth, a cache keeps the states that the next depth reads.
         self.depth = 2 * checkpoint.depths - 1
@@ -69,15 +70,13 @@ class MtpNetwork(nn.Module):
         states, behind = states[..., :-1], states[..., -1:]
         embedded = self._embedded(units, geometry)
         out = before = states
-        for number, layer in enumerate(self.layers):
-            last = number == len(self.layers) - 1
-            own = behind >= number if last else behind == number  # which rows read what they were given
+        for number, layer in enumerate(self._depths):
+            own = behind >= number  # rows that read what they were given; of more than one depth, the last one counts
             read = torch.where(own, states, before)
-            result = self._run(number, layer.joined(embedded, read), slots, geometry)
-            result = layer.normed(result)
+            result = layer.normed(self._run(number, layer.joined(embedded, read), slots, geometry))
             out = torch.where(own, result, out)
-            if not last:
-                before = self._of_parents(result, slots.layers[len(self.layers) + number], geometry)
+            if number < len(self._depths) - 1:
+                before = self._of_parents(result, slots.layers[len(self._depths) + number], geometry)
         return torch.cat([out, behind + 1], -1)
 
     def logits(self, states: Tensor) -> Tensor:
@@ -88,7 +87,7 @@ class MtpNetwork(nn.Module):
         """The block of a depth; positions are those of the rows' units, one ahead of their states."""
         positions = geometry.query + 1
         kind = (self.kinds[number],) if self._positions_by_kind else ()
-        result = self.layers[number].block(  # type: ignore[operator]
+        result = self._depths[number].block(
             x,
             attention_mask=self._mask(number, geometry),
             position_ids=positions,
@@ -141,7 +140,7 @@ class MtpNetwork(nn.Module):
 
     @property
     def _dtype(self) -> torch.dtype:
-        return self.layers[0].projection.weight.dtype  # type: ignore[union-attr, return-value]
+        return self._depths[0].projection.weight.dtype
 
     def _of_target(self, which: int) -> nn.Module:
         assert self._shared is not None, "the layers are bound to no target"
