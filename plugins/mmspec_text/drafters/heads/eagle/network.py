@@ -84,10 +84,15 @@ class EagleNetwork(nn.Module):
             states = layer(embedded, states, rotary, mask, kept)
         return self.norm(states) if self.architecture.norm_output and self.norm is not None else states
 
-    def logits(self, states: Tensor) -> Tensor:
+    def scored(self, states: Tensor) -> Tensor:
+        """Logits over the head's own ids, `[batch, row, draft vocabulary]`."""
         if self.norm is not None and not self.architecture.norm_output:
             states = self.norm(states)
-        scored: Tensor = (self.lm_head if self.lm_head is not None else self._of_target(1))(states)
+        scores: Tensor = (self.lm_head if self.lm_head is not None else self._of_target(1))(states)
+        return scores
+
+    def logits(self, states: Tensor) -> Tensor:
+        scored = self.scored(states)
         if self.ids is None and scored.shape[-1] >= self.vocab:  # rows behind the vocabulary are padding
             return scored[..., : self.vocab]
         whole = scored.new_full((*scored.shape[:-1], self.vocab), -torch.inf)
