@@ -5,7 +5,7 @@ kinds are one function, so that a recipe names its loss as data:
 
 | kind | per row | paper |
 |---|---|---|
-| `kl` | KL(p ‖ q) | DistillSpec (arXiv 2310.08461); with `temperature` 1 the soft cross-entropy of EAGLE-3 less a constant |
+| `kl` | KL(p ‖ q) | DistillSpec (arXiv 2310.08461); EAGLE-3's, less a constant |
 | `reverse-kl` | KL(q ‖ p) | DistillSpec |
 | `jsd` | β KL(p ‖ m) + (1 − β) KL(q ‖ m), m = β p + (1 − β) q | DistillSpec; β → 0, divided by β: `kl` |
 | `tv` | 1 − Σ min(p, q) | DistillSpec |

@@ -11,6 +11,7 @@ from mmspec.cli.groups import group
 from mmspec.kits.text.bench.command import bench_command, one_shape
 from mmspec.kits.text.train_command import Cards, Device, Out, Prose, Work, run_training
 from mmspec_text.generate import generate_text
+from mmspec_text.training.command import train_drafter
 
 
 def add(app: typer.Typer) -> None:
@@ -23,7 +24,9 @@ def add(app: typer.Typer) -> None:
     benches.command("core")(core)
     one_shape_command.add(app, "text", one_shape(_one_shape_methods, "mmspec/text-14m"))
     group(app, "demo", "Run every demo, or one.", run_all=True).command("text")(demo)
-    group(app, "train", "Train the small models that mmspec ships.").command("text")(train_text)
+    trains = group(app, "train", "Train drafters, and the small models that mmspec ships.")
+    trains.command("text")(train_text)
+    trains.command("drafter")(train_drafter)
 
 
 def demo() -> None:

@@ -119,7 +119,7 @@ def test_a_part_of_the_vocabulary() -> None:
 
 
 def test_a_hard_part_needs_units() -> None:
-    with pytest.raises(ValueError, match="'kl' with hard=0.1 needs the text's units"):
+    with pytest.raises(ValueError, match=r"'kl' with hard=0\.1 needs the text's units"):
         draft_loss(drawn(0), drawn(1).softmax(-1), ALL, loss=replace(DraftLoss(), hard=0.1))
 
 

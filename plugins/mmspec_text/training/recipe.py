@@ -1,33 +1,36 @@
-"""The recipe of a trained head: its sizes, its loss, and the lengths of the run."""
+"""The recipe of a trained drafter: the numbers that decide what comes out."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from typing import Literal, get_args
 
-from mmspec.training.loop import LoopOptions, fit
-from mmspec.training.losses import DraftLoss, Kind
-from mmspec_text.drafters.heads.eagle.network import EagleNetwork
-from mmspec_text.training.eagle import HeadSizes, head_loss, new_head, usual_boundaries
-from mmspec_text.training.teacher import Teacher
-from mmspec_text.training.texts import Texts
+from mmspec.registry.suggest import unknown
+from mmspec.training.loop import LoopOptions
+from mmspec.training.losses import KINDS, DraftLoss, Kind
+
+DrafterKind = Literal["eagle3", "model"]
+DRAFTERS: tuple[DrafterKind, ...] = get_args(DrafterKind)
 
 
 @dataclass(frozen=True)
-class HeadRecipe:
-    """Sizes and lengths.
+class DrafterRecipe:
+    """Lengths of a run, and its loss.
 
     Attributes:
         steps: Optimiser steps.
         batch: Sequences of a step.
         context: Units of a sequence.
-        depth: Units of a draft under training.
+        depth: Units of a draft under training; a draft model learns the next unit alone.
         loss: The loss at one depth (`mmspec.training.losses`).
         hard: Share of the text's own units beside it, in [0, 1].
         decay: Weight of a depth over that of the one before.
         learning_rate: The peak.
-        intermediate: Numbers inside the head's MLP.
-        seed: Of initial weights and of the order of sequences.
+        intermediate: Numbers inside a head's MLP.
+        own_share: Share of sequences that the target wrote itself, where it writes any.
+        temperature: Of what the target writes; 0: greedy.
+        seed: Of initial weights, of what the target writes, and of the order of sequences.
+
+    Raises:
+        ValueError: A number is out of its range, or there is no such loss.
     """
 
     steps: int = 600
@@ -39,31 +42,26 @@ class HeadRecipe:
     decay: float = 0.8
     learning_rate: float = 2e-3
     intermediate: int = 512
+    own_share: float = 0.2
+    temperature: float = 0.8
     seed: int = 0
 
+    def __post_init__(self) -> None:
+        if self.loss not in KINDS:
+            raise ValueError(unknown("loss", self.loss, KINDS))
+        if self.context <= self.depth + 1:
+            raise ValueError(
+                f"sequences of {self.context} tokens (context) have no place for a draft of {self.depth} (depth)"
+            )
+        for name, share in (("hard", self.hard), ("own_share", self.own_share)):
+            if not 0 <= share <= 1:
+                raise ValueError(f"{name} is a share in [0, 1], and not {share}")
 
-def fit_head(
-    model: Any, texts: Texts, recipe: HeadRecipe, work: Path, say: Callable[[str], None] = print
-) -> tuple[EagleNetwork, tuple[int, ...]]:
-    """Train an EAGLE-3 head, or go on with it.
+    def loop(self, hidden: str) -> LoopOptions:
+        """The settings of the loop, in which Muon updates the matrices whose names begin with `hidden`."""
+        return LoopOptions(self.steps, self.learning_rate, warmup=min(40, self.steps // 10), hidden=hidden)
 
-    Args:
-        model: The target, in float32; its weights are frozen, those that the head shares among them.
-        texts: What it reads.
-        recipe: Sizes and lengths.
-        work: Folder for checkpoints.
-        say: Receives lines of progress.
-
-    Returns:
-        The head, and the boundaries of the target's layers that it reads.
-
-    Raises:
-        ValueError: Training cannot go on, or `work` is another run's.
-    """
-    model.requires_grad_(False)
-    boundaries = usual_boundaries(model.config.get_text_config(decoder=True).num_hidden_layers)
-    head = new_head(model, boundaries, HeadSizes(recipe.intermediate), None, recipe.seed)
-    loss = head_loss(Teacher(model, boundaries), DraftLoss(recipe.loss, recipe.hard, recipe.decay), recipe.depth)
-    options = LoopOptions(recipe.steps, recipe.learning_rate, warmup=min(40, recipe.steps // 10), hidden="layers")
-    fit(head, texts.batch_at, loss, options, work, say)
-    return head, boundaries
+    @property
+    def draft_loss(self) -> DraftLoss:
+        """The loss as data."""
+        return DraftLoss(self.loss, self.hard, self.decay)

@@ -11,8 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-GIVEN = 64
-"""Units of a prompt, which the target continues."""
+GIVEN, CONTINUED = 64, 448
+"""Units of a prompt that the target continues, and most units that it adds."""
+AT_ONCE = 128
+"""Prompts that are continued in one batch."""
 
 
 @dataclass(frozen=True)
@@ -37,12 +39,14 @@ class Texts:
         rows: Sequences of a batch.
         length: Units of a sequence.
         seed: Of the places that are cut.
+        device: The device of batches.
     """
 
     streams: Sequence[Stream]
     rows: int
     length: int
     seed: int
+    device: Any = "cpu"
 
     def batch_at(self, step: int) -> Tensor:
         """The batch of a step, `[sequence, unit]`: a function of the step alone."""
@@ -53,7 +57,7 @@ class Texts:
             units = self.streams[which].units
             start = int(torch.randint(len(units) - self.length + 1, (), generator=g))
             cut.append(units[start : start + self.length])
-        return torch.stack(cut)
+        return torch.stack(cut).to(self.device)
 
 
 @torch.no_grad()
@@ -67,19 +71,16 @@ def continued(model: Any, prompts: Tensor, new: int, temperature: float, seed: i
         temperature: Of the target's sampling; 0: greedy.
         seed: Of torch's generator, which is left as it was.
     """
-    how: dict[str, Any] = {"do_sample": True, "temperature": temperature, "top_k": 0} if temperature else {}
+    how: dict[str, Any] = {"do_sample": bool(temperature)}
+    how |= {"temperature": temperature, "top_k": 0} if temperature else {}
+    how |= {"max_new_tokens": new, "pad_token_id": _pad(model)}
+    ends, rows = _ends(model), []
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        ids = model.generate(
-            input_ids=prompts.to(model.device),
-            attention_mask=torch.ones_like(prompts).to(model.device),
-            max_new_tokens=new,
-            **{"do_sample": False, "pad_token_id": _pad(model), **how},
-        ).cpu()
-    ends, rows = _ends(model), []
-    for row in ids:
-        stops = torch.isin(row[prompts.shape[1] :], ends).nonzero()[:, 0]
-        rows.append(row if not len(stops) else row[: prompts.shape[1] + int(stops[0]) + 1])
+        for some in prompts.to(model.device).split(AT_ONCE):
+            for row in model.generate(input_ids=some, attention_mask=torch.ones_like(some), **how).cpu():
+                stops = torch.isin(row[prompts.shape[1] :], ends).nonzero()[:, 0]
+                rows.append(row if not len(stops) else row[: prompts.shape[1] + int(stops[0]) + 1])
     return torch.cat(rows)
 
 
