@@ -1,16 +1,20 @@
 """A head unrolled over a text computes what it drafts: step j of row t is its draft behind row t, told the text."""
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch import Tensor
 
 from mmspec.core.types import Draft
+from mmspec.kits.text.bench.teacher_forcing import teacher_force
 from mmspec.testing.tiny_models import llama
 from mmspec_text.drafters.heads.cache import HeadCache
 from mmspec_text.drafters.heads.eagle.network import EagleNetwork
 from mmspec_text.drafters.heads.eagle.probe import teacher_forced
 from mmspec_text.drafters.heads.rows import Rows
 from mmspec_text.drafters.heads.unroll import unrolled
+from mmspec_text.training.teacher import Teacher
 from tests.heads.conftest import HEADS, checkpoint
 
 UNITS, STEPS = 9, 3
@@ -75,3 +79,22 @@ def test_a_text_that_is_too_short() -> None:
     features, units = text(network)
     with pytest.raises(ValueError, match="a text of 9 units has no row that is followed by 9 units"):
         list(unrolled(network, features, units, 9))
+
+
+def test_teacher_forcing_of_the_benchmark_counts_what_the_unroll_guesses(decoder: Callable) -> None:
+    """The head begins with the prompt's states again, after the text's first unit took the place of the target's."""
+    k, given = 2, 5
+    text = torch.randint(7, (1, 60), generator=torch.Generator().manual_seed(4))
+    led = teacher_force(decoder("eagle-3", k=k, form="chain"), [text], given)
+    network = head_of("eagle-3")
+    features, _ = Teacher(llama(), checkpoint("eagle-3").layer_ids)(text)
+    assert features is not None
+    with torch.no_grad():
+        guesses = [network.logits(states).argmax(-1)[0] for states in unrolled(network, features, text, k)]
+    units, at, rounds, hits = text[0].tolist(), given, 0, 0
+    while at < 59:
+        found, room = 0, 59 - at - 1  # one unit is emitted whatever was drafted
+        while found < min(k, room) and int(guesses[found][at - 1]) == units[at + 1 + found]:
+            found += 1
+        at, rounds, hits = at + found + 1, rounds + 1, hits + found
+    assert hits > 3 and (led.rounds, sum(led.hits.values())) == (rounds, hits)

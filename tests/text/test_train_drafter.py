@@ -26,6 +26,7 @@ from mmspec_text.drafters.heads.eagle.network import EagleNetwork
 from mmspec_text.drafters.heads.eagle.probe import teacher_forced
 from mmspec_text.training import run as runs
 from mmspec_text.training.command import train_drafter
+from mmspec_text.training.data import read_stream
 from mmspec_text.training.export import config_of, tensors_of, write_head
 from mmspec_text.training.head_loss import head_loss
 from mmspec_text.training.metrics import depth_metrics
@@ -49,6 +50,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     PreTrainedTokenizerFast(tokenizer_object=bytes_, bos_token="<end>", eos_token="<end>").save_pretrained(folder)
     torch.manual_seed(0)
     sizes = dict(hidden_size=16, intermediate_size=24, num_hidden_layers=3, num_attention_heads=2)
+    sizes["max_position_embeddings"] = 64
     config = LlamaConfig(vocab_size=len(words), num_key_value_heads=1, bos_token_id=0, eos_token_id=0, **sizes)
     LlamaForCausalLM(config).save_pretrained(folder)
     return folder
@@ -260,12 +262,10 @@ def test_what_the_target_writes_ends_where_a_text_ends(model: Any) -> None:
     [
         ([], "is empty: every line holds a text"),
         ([{"text": "too short"}], r"has 10 tokens; training cuts sequences of 16 .* takes 32 and more"),
-        (
-            [{"prompt": "a"}],
-            r'line 1 of .* has neither a "text", which is a string, nor "ids", .*; it has prompt',
-        ),
+        ([{"prompt": "a"}], r'line 1 of .* has no "text" .*, no "messages" .* and no "ids" .*, but prompt'),
+        ([{"messages": []}], "line 1 of .* has messages, and the target's tokenizer has no chat template"),
         ([{"ids": [3, 999]}], "has the id 999, and the target has 257: ids of another tokenizer"),
-        ([{"text": 7}], 'has neither a "text"'),
+        ([{"text": 7}], r'has no "text" \(a string\)'),
         (["text"], "every line holds an object"),
     ],
 )
@@ -273,6 +273,21 @@ def test_texts_that_train_nothing_are_refused(train: Callable, tmp_path: Path, l
     with pytest.raises(ValueError, match=said):
         train(written(tmp_path / "bad.jsonl", lines))
     assert not (tmp_path / "drafter").exists() and not (tmp_path / "drafter-work").exists()
+
+
+TEMPLATE = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"
+
+
+def test_conversations_go_through_the_chat_template(tiny: Path, tmp_path: Path) -> None:
+    tokenizer = load_tokenizer(str(tiny))
+    said = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Ho"}]
+    file = written(tmp_path / "chats.jsonl", [{"messages": said}, {"text": "ab"}])
+    tokenizer.chat_template = TEMPLATE
+    units = read_stream(file, tokenizer, 257)
+    assert tokenizer.decode(units) == "<user>Hi<assistant>Ho<end>ab"
+    tokenizer.chat_template = "{{ raise_exception('no system') }}"
+    with pytest.raises(ValueError, match=r"line 1 of .*: the target's chat template does not take .*no system"):
+        read_stream(file, tokenizer, 257)
 
 
 def test_other_bad_input(train: Callable, data: Path, tmp_path: Path, model: Any) -> None:
@@ -284,6 +299,9 @@ def test_other_bad_input(train: Callable, data: Path, tmp_path: Path, model: Any
         train(data, loss="kll")
     with pytest.raises(ValueError, match="have no place for a draft of 15"):
         train(data, depth=15)
+    with pytest.raises(ValueError, match=r"the target reads 64 tokens, and a sequence has 65 \(context\)"):
+        train(data, context=65)
+    assert json.loads((train(None, self_generated=900) / "training.json").read_text())["held_out"]["own"]
     binary = tmp_path / "binary.jsonl"
     binary.write_bytes(bytes(range(256)))
     with pytest.raises(ValueError, match="cannot be read"):

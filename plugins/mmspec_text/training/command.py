@@ -18,7 +18,9 @@ def train_drafter(
     kind: Annotated[str, typer.Option(help="eagle3: a head on the target's states; model: a draft model.")] = "eagle3",
     data: Annotated[
         list[Path] | None,
-        typer.Option(help='Texts as JSON lines, {"text": "…"} each; repeatable.', exists=True, dir_okay=False),
+        typer.Option(
+            help='JSON lines, {"text": "…"} or {"messages": […]} each; repeatable.', exists=True, dir_okay=False
+        ),
     ] = None,
     self_generated: Annotated[
         int, typer.Option(min=0, help="Tokens that the target writes, behind beginnings of the texts or of its own.")
@@ -31,9 +33,7 @@ def train_drafter(
     loss: Annotated[
         str | None, typer.Option(help="kl, reverse-kl, jsd, tv, tv++, alpha, lk or hard; see mmspec.training.losses.")
     ] = None,
-    hard: Annotated[
-        float | None, typer.Option(min=0, max=1, help="Share of the text's tokens in the loss.")
-    ] = None,
+    hard: Annotated[float | None, typer.Option(min=0, max=1, help="Share of the text's tokens in the loss.")] = None,
     decay: Annotated[
         float | None, typer.Option(min=0.01, max=1, help="Weight of a depth over that of the one before.")
     ] = None,

@@ -1,7 +1,8 @@
 """Reading a user's texts for training, from a file of JSON lines, and refusing those that would train nothing.
 
-A line is `{"text": "…"}`, or `{"ids": […]}` if it was tokenised by the target's tokenizer. Texts follow one another in
-one stream, each opened by the token that begins or ends texts.
+A line is `{"text": "…"}`; or `{"messages": […]}`, a conversation, which the target's chat template puts into the form
+in which it is served; or `{"ids": […]}`, if it was tokenised by the target's tokenizer. They follow one another in one
+stream. Texts and ids are opened by the token that begins or ends texts; a template writes its own.
 """
 
 import math
@@ -91,8 +92,22 @@ def read_stream(path: Path, tokenizer: PreTrainedTokenizerBase, vocab: int) -> T
     first = [] if tokenizer.bos_token_id is None and tokenizer.eos_token_id is None else [_opening(tokenizer)]
     units: list[int] = []
     for number, line in enumerate(lines, 1):
-        units += first + _ids(line, tokenizer, vocab, f"line {number} of {shown(path)}")
+        where = f"line {number} of {shown(path)}"
+        if isinstance(line.get("messages"), list):
+            units += _conversation(line["messages"], tokenizer, where)
+        else:
+            units += first + _ids(line, tokenizer, vocab, where)
     return torch.tensor(units, dtype=torch.int64)
+
+
+def _conversation(messages: list[Any], tokenizer: PreTrainedTokenizerBase, where: str) -> list[int]:
+    """The ids of a conversation."""
+    if tokenizer.chat_template is None:
+        raise ValueError(f"{where} has messages, and the target's tokenizer has no chat template; give texts")
+    try:
+        return list(tokenizer.apply_chat_template(messages, tokenize=True, return_dict=False))
+    except Exception as error:  # templates raise whatever their author chose
+        raise ValueError(f"{where}: the target's chat template does not take these messages: {shown(error)}") from error
 
 
 def _opening(tokenizer: PreTrainedTokenizerBase) -> int:
@@ -104,9 +119,7 @@ def _opening(tokenizer: PreTrainedTokenizerBase) -> int:
     for token in (tokenizer.bos_token_id, tokenizer.eos_token_id):
         if token is not None:
             return int(token)
-    raise ValueError(
-        "the target's tokenizer has no token that begins a text, so it needs texts to go on from: --data"
-    )
+    raise ValueError("the target's tokenizer has no token that begins a text, so it needs texts to go on from: --data")
 
 
 def _ids(line: Mapping[str, Any], tokenizer: PreTrainedTokenizerBase, vocab: int, where: str) -> list[int]:
@@ -117,7 +130,7 @@ def _ids(line: Mapping[str, Any], tokenizer: PreTrainedTokenizerBase, vocab: int
     if not isinstance(ids, list) or not all(type(one) is int for one in ids):
         there = ", ".join(map(shown, list(line)[:4])) or "nothing"
         raise ValueError(
-            f'{where} has neither a "text", which is a string, nor "ids", which are numbers; it has {there}'
+            f'{where} has no "text" (a string), no "messages" (a list) and no "ids" (numbers), but {there}'
         )
     foreign = [one for one in ids if not 0 <= one < vocab]
     if foreign:

@@ -1,5 +1,6 @@
 """Training of an EAGLE-3 head: a new head, the loss along its drafts, what it is on held-out text, its files."""
 
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -33,7 +34,10 @@ def trained_head(
     boundaries = usual_boundaries(model.config.get_text_config(decoder=True).num_hidden_layers)
     head = new_head(model, boundaries, HeadSizes(recipe.intermediate), None, recipe.seed)
     teacher = Teacher(model, boundaries)
-    fit(head, texts.batch_at, head_loss(teacher, recipe.draft_loss, recipe.depth), recipe.loop("layers"), work, say)
+    loss = head_loss(teacher, recipe.draft_loss, recipe.depth)
+    with warnings.catch_warnings():  # norms in float32 under bfloat16 autocast are meant to be
+        warnings.filterwarnings("ignore", "Mismatch dtype between input and weight")
+        fit(head, texts.batch_at, loss, recipe.loop("layers"), work, say)
     found = {}
     for kind, windows in held.items():
         found[kind] = asdict(depth_metrics(head, teacher, windows.to(model.device).split(1), recipe.depth).rounded())

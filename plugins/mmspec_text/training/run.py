@@ -14,6 +14,7 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from mmspec.files import save_whole
+from mmspec.hosts.target import TransformersTarget
 from mmspec.training.work import cached, claimed, digest
 from mmspec_text.training.data import Data, halves
 from mmspec_text.training.draft_model import trained_model
@@ -48,12 +49,16 @@ def train_drafter(
         say: Receives lines of progress.
 
     Raises:
-        ValueError: `work` is another run's, or of another recipe; or training cannot go on.
+        ValueError: The target does not read sequences of that length; `work` is another run's, or of another recipe; or
+            training cannot go on.
     """
     model.requires_grad_(False)
+    reach = TransformersTarget(model).context
+    if reach is not None and recipe.context > reach:
+        raise ValueError(f"the target reads {reach} tokens, and a sequence has {recipe.context} (context)")
     of = digest([*(stream.units for stream in data.streams), *data.held.values(), data.prompts])
     with claimed(work, asdict(recipe) | {"kind": kind, "target": name, "data": of}):
-        streams, held = _with_own(model, data, recipe, work, say)
+        streams, held = _with_own(model, data, recipe, reach, work, say)
         say(f"training on {sum(len(stream.units) for stream in streams):,} tokens")
         texts = Texts(streams, recipe.batch, recipe.context, recipe.seed, model.device)
         train = trained_head if kind == "eagle3" else trained_model
@@ -69,16 +74,17 @@ def train_drafter(
 
 
 def _with_own(
-    model: Any, data: Data, recipe: DrafterRecipe, work: Path, say: Callable[[str], None]
+    model: Any, data: Data, recipe: DrafterRecipe, reach: int | None, work: Path, say: Callable[[str], None]
 ) -> tuple[list[Stream], Mapping[str, Tensor]]:
     """The streams, with what the target writes; and the held-out windows."""
     if not len(data.prompts):
         return list(data.streams), data.held
     say(f"the target writes {len(data.prompts)} texts")
+    new = CONTINUED if reach is None else min(CONTINUED, reach - data.prompts.shape[1])
     own = cached(
         work / "generated.pt",
         (data.prompts,),
-        lambda: continued(model, data.prompts, CONTINUED, recipe.temperature, recipe.seed),
+        lambda: continued(model, data.prompts, new, recipe.temperature, recipe.seed),
     )
     held = data.held
     if not held:
