@@ -261,6 +261,17 @@ class DraftsWithModel(Protocol):
 
 
 @runtime_checkable
+class WithNetwork(Protocol):
+    """A drafter with a trained network beside its target, such as a head.
+
+    Attributes:
+        network: The module; it has its weights once the drafter is bound.
+    """
+
+    network: nn.Module
+
+
+@runtime_checkable
 class Advising(Protocol):
     """A drafter whose needs depend on its options.
 

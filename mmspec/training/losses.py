@@ -1,31 +1,147 @@
-"""Losses of language models.
+"""Losses of language models and of drafters.
 
-Shapes: logits `[batch, length, vocab]`, ids `[batch, length]` int64; every loss is a float32 scalar.
+A drafter's loss compares its distribution q with the target's p at every row, and divides by the rows that count. All
+kinds are one function, so that a recipe names its loss as data:
+
+| kind | per row | paper |
+|---|---|---|
+| `kl` | KL(p ‖ q) | DistillSpec (arXiv 2310.08461); EAGLE-3's, less a constant |
+| `reverse-kl` | KL(q ‖ p) | DistillSpec |
+| `jsd` | β KL(p ‖ m) + (1 − β) KL(q ‖ m), m = β p + (1 − β) q | DistillSpec; β → 0, divided by β: `kl` |
+| `tv` | 1 − Σ min(p, q) | DistillSpec |
+| `tv++` | the gradient of `tv` with standardised rewards | Direct alignment (arXiv 2403.00858), § 3.3 |
+| `alpha` | −log Σ min(p, q) | LK losses (arXiv 2602.23881); slope ∇TV / α, so that it learns from a cold start |
+| `lk` | w KL(p ‖ q) + (1 − w) TV, w = exp(−η α) | LK losses |
+| `hard` | −log q(unit) | Medusa, FastMTP |
+
+Exact rules accept with probability α = Σ min(p, q). Where a drafter scores a part of the vocabulary, p is given over
+that part and sums to less than 1: α counts it as it is, and the others normalise it.
 """
+
+from dataclasses import dataclass
+from typing import Literal, get_args
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+Kind = Literal["kl", "reverse-kl", "jsd", "tv", "tv++", "alpha", "lk", "hard"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+_TINY = 1e-8
+
+
+@dataclass(frozen=True)
+class DraftLoss:
+    """Which loss, and how much every depth of a draft counts.
+
+    Attributes:
+        kind: See the module.
+        hard: Share of −log q(unit) beside it, in [0, 1].
+        decay: Depth d counts `decay ** d`; below 1 the first units matter more.
+        beta: Of `jsd`.
+        eta: Of `lk`: larger ones leave `kl` sooner.
+    """
+
+    kind: Kind = "kl"
+    hard: float = 0.0
+    decay: float = 0.8
+    beta: float = 0.5
+    eta: float = 3.0
+
+
+def draft_loss(
+    logits: Tensor,
+    p: Tensor,
+    mask: Tensor,
+    depth: int = 0,
+    loss: DraftLoss = DraftLoss(),
+    units: Tensor | None = None,
+) -> Tensor:
+    """The loss of a drafter at one depth.
+
+    Args:
+        logits: The drafter's, `[…, row, vocab]`.
+        p: The target's distribution over the same ids, `[…, row, vocab]`; no gradient flows into it.
+        mask: `[…, row]` bool: the rows that count.
+        depth: Units of the draft before these.
+        loss: Which one.
+        units: `[…, row]` int64: the text's units, -1 where the drafter has no such id; for the hard part.
+
+    Returns:
+        A float32 scalar: the mean over the rows that count, 0 if there is none, times the weight of the depth.
+
+    Raises:
+        ValueError: The loss needs units, and there are none.
+    """
+    hard = 1.0 if loss.kind == "hard" else loss.hard
+    total = logits.new_zeros((), dtype=torch.float32)
+    log_q = torch.log_softmax(logits.float(), -1)
+    if hard < 1:
+        total = (1 - hard) * _mean(_rows(log_q, p.detach().float(), mask, loss), mask)
+    if hard > 0:
+        if units is None:
+            raise ValueError(f"the loss {loss.kind!r} with hard={hard:g} needs the text's units")
+        right = -log_q.gather(-1, units.clamp(min=0)[..., None])[..., 0]
+        total = total + hard * _mean(right, mask & (units >= 0))
+    return loss.decay**depth * total
+
+
+def acceptance(logits: Tensor, p: Tensor) -> Tensor:
+    """α = Σ min(p, q) at every row: how often an exact rule accepts a unit that was drawn from q."""
+    return torch.minimum(logits.float().softmax(-1), p).sum(-1)
+
+
+def state_loss(states: Tensor, features: Tensor, mask: Tensor) -> Tensor:
+    """Smooth L1 between a head's states and the target's, `[…, row, width]`: EAGLE-1's regression."""
+    rows = F.smooth_l1_loss(states.float(), features.detach().float(), reduction="none").mean(-1)
+    return _mean(rows, mask)
+
 
 def next_token(logits: Tensor, ids: Tensor) -> Tensor:
-    """The mean cross-entropy of the next token, in nats per token."""
+    """The mean cross-entropy of the next token, in nats: of logits `[batch, length, vocab]`, ids `[batch, length]`."""
     return F.cross_entropy(logits[:, :-1].float().flatten(0, 1), ids[:, 1:].flatten())
 
 
-def distillation(student: Tensor, teacher: Tensor, ids: Tensor, hard: float = 0.1) -> Tensor:
-    """KL(teacher ‖ student) averaged over positions, mixed with the next-token loss.
+def _rows(log_q: Tensor, p: Tensor, mask: Tensor, loss: DraftLoss) -> Tensor:
+    """The loss at every row."""
+    if loss.kind in ("tv", "tv++", "alpha", "lk"):
+        q = log_q.exp()
+        alpha = torch.minimum(p, q).sum(-1)
+        if loss.kind == "tv":
+            return 1 - alpha
+        if loss.kind == "alpha":
+            return -alpha.clamp(min=_TINY).log()
+        if loss.kind == "tv++":
+            return _standardised(log_q, q.detach(), p, mask)
+        w = torch.exp(-loss.eta * alpha.detach())
+        return w * _kl(_normalised(p), log_q) + (1 - w) * (1 - alpha)
+    p = _normalised(p)
+    if loss.kind == "kl":
+        return _kl(p, log_q)
+    log_p = p.clamp(min=_TINY).log()
+    if loss.kind == "reverse-kl":
+        return (log_q.exp() * (log_q - log_p)).sum(-1)
+    beta, q = loss.beta, log_q.exp()
+    log_m = (beta * p + (1 - beta) * q).clamp(min=_TINY).log()
+    return beta * (p * (log_p - log_m)).sum(-1) + (1 - beta) * (q * (log_q - log_m)).sum(-1)
 
-    A draft model should have the teacher's whole distribution: the acceptance rate of exact rules is 1 − TV, not the
-    rate at which the likeliest tokens agree.
 
-    Args:
-        student: The student's logits `[batch, length, vocab]`.
-        teacher: The teacher's logits `[batch, length, vocab]`; no gradient flows into them.
-        ids: Token ids `[batch, length]`.
-        hard: The share of the next-token loss, in [0, 1].
-    """
-    p = torch.log_softmax(teacher.detach()[:, :-1].float(), -1)
-    q = torch.log_softmax(student[:, :-1].float(), -1)
-    soft = F.kl_div(q.flatten(0, 1), p.flatten(0, 1), log_target=True, reduction="batchmean")
-    return (1 - hard) * soft + hard * next_token(student, ids)
+def _standardised(log_q: Tensor, q: Tensor, p: Tensor, mask: Tensor) -> Tensor:
+    """Minus the expected advantage: reward 1 where p > q, standardised over the rows that count, over all units."""
+    reward = (p > q).float()
+    mean = _mean((q * reward).sum(-1), mask)
+    spread = _mean((q * (reward - mean).square()).sum(-1), mask).sqrt()
+    return -(q * (reward - mean) / (spread + _TINY) * log_q).sum(-1)
+
+
+def _kl(p: Tensor, log_q: Tensor) -> Tensor:
+    return torch.special.xlogy(p, p).sum(-1) - (p * log_q).sum(-1)
+
+
+def _normalised(p: Tensor) -> Tensor:
+    return p / p.sum(-1, keepdim=True).clamp(min=_TINY)
+
+
+def _mean(rows: Tensor, mask: Tensor) -> Tensor:
+    """The mean of the rows that count; a row that does not may hold anything."""
+    return torch.where(mask, rows, 0).sum() / mask.sum().clamp(min=1)

@@ -16,4 +16,5 @@ def add(app: typer.Typer) -> None:
     bench.command("continuous")(bench_continuous)
     bench.command("denoising")(bench_denoising)
     group(app, "demo", "Run every demo, or one.", run_all=True).command("continuous")(demo_continuous)
-    group(app, "train", "Train the small models that mmspec ships.").command("continuous")(train_continuous)
+    trains = group(app, "train", "Train drafters, and the small models that mmspec ships.")
+    trains.command("continuous")(train_continuous)

@@ -16,4 +16,4 @@ def add(app: typer.Typer) -> None:
     group(app, "bench", "Measure speed, and what it costs.").command("image")(bench_image)
     one_shape_command.add(app, "image", one_shape_image)
     group(app, "demo", "Run every demo, or one.", run_all=True).command("image")(demo_image)
-    group(app, "train", "Train the small models that mmspec ships.").command("image")(train_image)
+    group(app, "train", "Train drafters, and the small models that mmspec ships.").command("image")(train_image)

@@ -18,7 +18,7 @@ def add(app: typer.Typer) -> None:
     group(app, "bench", "Measure speed, and what it costs: always against plain decoding.").command("ssm")(bench)
     one_shape_command.add(app, "ssm", one_shape(_one_shape_methods, "mmspec/ssm-5m"))
     group(app, "demo", "Run every demo, or one.", run_all=True).command("ssm")(demo)
-    group(app, "train", "Train the small models that mmspec ships.").command("ssm")(train_ssm)
+    group(app, "train", "Train drafters, and the small models that mmspec ships.").command("ssm")(train_ssm)
 
 
 def demo() -> None:

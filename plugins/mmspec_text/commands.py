@@ -1,5 +1,6 @@
 """The text plugin's commands. Registering them imports nothing heavy; running them does."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,6 +12,7 @@ from mmspec.cli.groups import group
 from mmspec.kits.text.bench.command import bench_command, one_shape
 from mmspec.kits.text.train_command import Cards, Device, Out, Prose, Work, run_training
 from mmspec_text.generate import generate_text
+from mmspec_text.training.command import train_drafter
 
 
 def add(app: typer.Typer) -> None:
@@ -23,7 +25,10 @@ def add(app: typer.Typer) -> None:
     benches.command("core")(core)
     one_shape_command.add(app, "text", one_shape(_one_shape_methods, "mmspec/text-14m"))
     group(app, "demo", "Run every demo, or one.", run_all=True).command("text")(demo)
-    group(app, "train", "Train the small models that mmspec ships.").command("text")(train_text)
+    trains = group(app, "train", "Train drafters, and the small models that mmspec ships.")
+    trains.command("text")(train_text)
+    trains.command("text-eagle3")(train_head)
+    trains.command("drafter")(train_drafter)
 
 
 def demo() -> None:
@@ -43,12 +48,28 @@ def train_text(
     device: Device = "cpu",
 ) -> None:
     """Train a tokenizer, a small Llama and a drafter distilled from it; resumes where it stopped."""
-    from mmspec_text.cards import SHIPPED
+    from mmspec_text.cards import MODELS
     from mmspec_text.train import TextRecipe, train
 
     lengths = {"steps": steps, "drafter_steps": drafter_steps}
     recipe = TextRecipe(**{name: n for name, n in lengths.items() if n is not None})
-    run_training(train, recipe, prose, work, out, cards, device, SHIPPED)
+    run_training(train, recipe, prose, work, out, cards, device, MODELS)
+
+
+def train_head(
+    prose: Prose,
+    out: Out = Path("assets"),
+    cards: Cards = Path("model_cards"),
+    work: Work = Path("runs/text-eagle3"),
+    steps: Annotated[int | None, typer.Option(min=1, help="Optimiser steps.")] = None,
+    device: Device = "cpu",
+) -> None:
+    """Train the EAGLE-3 head of mmspec/text-14m on what its target learned, and wrote; resumes where it stopped."""
+    from mmspec_text.cards import HEADS
+    from mmspec_text.training.shipped import DEFAULT, train_shipped_head
+
+    recipe = DEFAULT if steps is None else replace(DEFAULT, steps=steps)
+    run_training(train_shipped_head, recipe, prose, work, out, cards, device, HEADS)
 
 
 def _subject(model: str) -> Any:

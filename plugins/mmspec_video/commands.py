@@ -14,4 +14,4 @@ def add(app: typer.Typer) -> None:
     group(app, "bench", "Measure speed, and what it costs.").command("video")(bench_video)
     one_shape_command.add(app, "video", one_shape_video)
     group(app, "demo", "Run every demo, or one.", run_all=True).command("video")(demo_video)
-    group(app, "train", "Train the small models that mmspec ships.").command("video")(train_video)
+    group(app, "train", "Train drafters, and the small models that mmspec ships.").command("video")(train_video)

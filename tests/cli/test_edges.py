@@ -24,7 +24,7 @@ AT_MOST, FINITE = r"is at most 9223372036854775807", "is a finite number"
 GENERATE = ("text", "image", "continuous")
 BENCH = ("text", "ssm", "image", "continuous", "denoising", "video")
 TRAIN = {"text": "--prose prose.txt", "ssm": "--prose prose.txt", "image": "--data there", "continuous": "--data there"}
-TRAIN |= {"video": ""}
+TRAIN |= {"video": "", "text-eagle3": "--prose prose.txt"}
 
 DEVICES = [("--device banana", "no device 'banana'"), ("--device meta", "no device 'meta'"), ("--device ", "device ''")]
 DEVICES += [("--device cuda:99", "no device 'cuda:99'; there is cpu")]
@@ -154,6 +154,15 @@ EDGES: list[tuple[str, str]] = [
     ("train text --prose there", "there"),
     (f"train text --prose prose.txt --steps {HUGE}", AT_MOST),
     ("train ssm --prose prose.txt --hard nan", "--hard"),
+    ("train drafter --out x", "--target"),
+    ("train drafter --target mmspec/text-1m --out x", "nothing to train on: give --data"),
+    ("train drafter --target mmspec/text-1m --out prose.txt", "there can be no folder prose.txt"),
+    ("train drafter --target mmspec/text-1m --out x --data gone", "gone"),
+    ("train drafter --target mmspec/text-1m --out x --data prose.txt --kind nope", "no kind of drafter is called"),
+    ("train drafter --target mmspec/text-1m --out x --data prose.txt --loss nope", "no loss is called 'nope'"),
+    ("train drafter --target mmspec/text-1m --out x --data prose.txt --device cuda:99", "no device 'cuda:99'"),
+    ("train drafter --target mmspec/gone --out x --data prose.txt", "no shipped model"),
+    ("train drafter --target mmspec/text-1m --out x --self-generated -5", "0"),
     ("train video --episodes 0", "10"),
     *[(f"generate {what} x {more}", says) for what in GENERATE for more, says in DRAWING],
     *[(f"generate {what} x {more}", says) for what in ("text", "image") for more, says in SAMPLING],

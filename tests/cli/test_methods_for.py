@@ -74,6 +74,7 @@ def test_what_fits_and_what_it_takes(registry: Registry) -> None:
     assert methods["prompt-lookup"].options == ["max_ngram", "min_ngram"] and not methods["prompt-lookup"].required
     assert methods["draft-model"].required == ["model"] and "tokenizer" in methods["draft-model"].options
     assert methods["rsd"].exactness == "lossless" and methods["plain"].options == []
+    assert methods["eagle"].required == ["model"], "no model stands in for a head: it fits by its words"
 
 
 def test_why_the_rest_does_not(registry: Registry) -> None:

@@ -15,6 +15,7 @@ FACTS = {
     "held_out_nats_per_token": {"code": 3.14159, "prose": 2.5},
     "held_out_modules": ["heapq.py"],
     "held_out_prose_share": 0.05,
+    "held_out": {"code": {"right": [0.5, 0.4], "accepted": [0.6, 0.5], "length": 1.7}},
     "recipe": {"steps": 7, "seed": 0},
 }
 
@@ -29,6 +30,12 @@ def test_a_card_says_what_the_facts_say() -> None:
         "steps 7",
         "target: transformers",
     ):
+        assert words in card
+
+
+def test_the_card_of_a_head_goes_along_its_drafts() -> None:
+    card = render(SHIPPED[-1], FACTS)
+    for words in ("| code | 1 | 0.50 | 0.60 |", "| code | 2 | 0.40 | 0.50 |", "1.70 tokens a pass on code", "eagle"):
         assert words in card
 
 

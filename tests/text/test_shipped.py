@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 import mmspec
+from mmspec import shipped
 from mmspec.compare.equality import assert_same, stock
 from mmspec.hosts.loading import load_model, load_tokenizer
 
@@ -92,3 +93,18 @@ def test_sampled_for_100_seeds(model: Any, drafter: Any, prompts: Callable, samp
 @pytest.mark.parametrize("batch", [1, 3])
 def test_greedy_for_400_tokens(model: Any, drafter: Any, prompts: Callable, batch: int) -> None:
     compare(model, drafter, prompts(batch), [0], do_sample=False, max_new_tokens=400, eos_token_id=None)
+
+
+def test_the_shipped_head(model: Any, prompts: Callable) -> None:
+    """A tree and a chain of the EAGLE-3 head: transformers' own output, greedy and sampled, and drafts of use."""
+    folder = shipped.asset("text-14m-eagle3")
+    assert sum(file.stat().st_size for file in folder.iterdir()) < 3e6
+    inputs = prompts(3)
+    tree, chain = {"k": 3, "width": 3, "nodes": 7}, {"k": 2, "form": "chain"}
+    for form, how in ((tree, {"do_sample": True, "temperature": 0.8, "top_k": 0}), (chain, {"do_sample": False})):
+        call: dict[str, Any] = {**how, "max_new_tokens": 20, "eos_token_id": None}
+        run = stock(model, inputs, 0, **call)
+        with mmspec.enable(model, "eagle", drafter="mmspec/text-14m-eagle3", **form) as enabled:
+            torch.manual_seed(0)
+            assert_same(model.generate(**inputs, **call), run, torch.get_rng_state())
+        assert enabled.report.acceptance_length > 1.2, "the shipped head is of no use"

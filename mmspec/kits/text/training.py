@@ -12,7 +12,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from mmspec.files import save_whole
 from mmspec.kits.text.corpus import HELD_OUT_MODULES, HELD_OUT_PROSE, Corpus
-from mmspec.training.losses import distillation, next_token
+from mmspec.training.losses import DraftLoss, draft_loss, next_token
 
 Loss = Callable[[nn.Module, Tensor], Tensor]
 """The scalar loss of a model on ids `[sequences, length]`."""
@@ -99,17 +99,22 @@ def next_token_loss(model: nn.Module, ids: Tensor) -> Tensor:
 
 
 def distillation_loss(teacher: nn.Module, hard: float = 0.1) -> Loss:
-    """The loss of a student of `teacher`.
+    """The loss of a student of `teacher`: KL(teacher ‖ student), mixed with the next-token loss.
+
+    A draft model should have the teacher's whole distribution: the acceptance rate of exact rules is 1 − TV, not the
+    rate at which the likeliest tokens agree.
 
     Args:
         teacher: The teacher; no gradient flows into it.
         hard: The share of the next-token loss, in [0, 1].
     """
+    kind = DraftLoss("kl", hard=hard)
 
     def loss(model: nn.Module, ids: Tensor) -> Tensor:
         with torch.no_grad():
-            target = teacher(ids, use_cache=False).logits
-        return distillation(model(ids, use_cache=False).logits, target, ids, hard)
+            p = teacher(ids, use_cache=False).logits[:, :-1].float().softmax(-1)
+        logits, units = model(ids, use_cache=False).logits[:, :-1], ids[:, 1:]
+        return draft_loss(logits, p, torch.ones_like(units, dtype=torch.bool), loss=kind, units=units)
 
     return loss
 

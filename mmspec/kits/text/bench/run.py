@@ -17,6 +17,7 @@ from mmspec.bench.plan import Plan, planned
 from mmspec.bench.race import Contestant, Run, race
 from mmspec.bench.rows import peer_of, row_of
 from mmspec.bench.tuning import tune
+from mmspec.core.capabilities import WithNetwork
 from mmspec.hosts.loading import load_model, load_tokenizer
 from mmspec.kits.text.bench.batches import batch_rows
 from mmspec.kits.text.bench.contestants import OurMethod, peers, stand_ins
@@ -129,6 +130,8 @@ class Bench:
         task, call, found = prompts(self.pieces["code"], 1, self.device)[0], self._call(0.0), {}
         for name, options in {PLAIN: {}, **self.methods}.items():
             models = [self.model, *([self.drafter] if "drafter" in options else [])]
+            drafter = decoder_for(self.model, **_apart({"method": name, **options})).drafter
+            models += [drafter.network] if isinstance(drafter, WithNetwork) else []
             with mmspec.enable(self.model, **{"method": name, **options}):
                 found[name] = footprint(lambda: call(task), models, self.device)
             self.tick()

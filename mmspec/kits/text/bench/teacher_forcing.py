@@ -69,6 +69,7 @@ def teacher_force(decoder: Decoder, texts: Sequence[Tensor], given: int) -> Teac
         # The prefill emitted the target's own unit, which the text's replaces; the drafter begins again with it.
         state.root = text[:, given]
         state.history[:, given] = text[:, given]
+        state.hidden = decoder.target.start(text[:, :given], 1, 1).hidden  # a call lets go of them after its beginning
         state.memory = decoder.drafter.start(state, text[:, :given])
         while not state.finished:
             at = given + state.host_emitted[0]

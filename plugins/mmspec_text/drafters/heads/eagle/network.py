@@ -84,7 +84,7 @@ class EagleNetwork(nn.Module):
         return self.over_target(self.scored(states))
 
     def scored(self, states: Tensor) -> Tensor:
-        """Logits over the head's own ids."""
+        """Logits over the head's own ids, `[batch, row, draft vocabulary]`."""
         if self.norm is not None and not self.architecture.norm_output:
             states = self.norm(states)
         scored: Tensor = (self.lm_head if self.lm_head is not None else self._of_target(1))(states)

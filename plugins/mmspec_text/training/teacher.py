@@ -1,0 +1,43 @@
+"""What a target says of a text: the features that a head reads, and its distribution behind every unit.
+
+Both are computed anew in every step. For a small target that costs less than reading them from a disk: one unit has
+`(boundaries + 1) · hidden` numbers of features beside the distribution.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mmspec.hosts.features import Reading
+from mmspec.hosts.target import TransformersTarget
+
+
+class Teacher:
+    """A target that is read and never changed.
+
+    Args:
+        model: The live model, in evaluation mode.
+        boundaries: Of the layers whose states are the features; () for none.
+
+    Raises:
+        ValueError: The model has no such boundaries, or drafts for it cannot be verified.
+    """
+
+    def __init__(self, model: Any, boundaries: Sequence[int] = ()) -> None:
+        target = TransformersTarget(model)
+        if boundaries:
+            target.with_hidden(boundaries)  # refuses those that there are not
+        self.model, self._anatomy, self._boundaries = target.model, target.anatomy, tuple(boundaries)
+
+    @torch.no_grad()
+    def __call__(self, ids: Tensor) -> tuple[Tensor | None, Tensor]:
+        """Read `ids [batch, unit]`.
+
+        Returns:
+            The features `[batch, unit, width]`, or None; and logits `[batch, unit, vocab]`, float32.
+        """
+        with Reading(self._anatomy, self._boundaries) as reading:
+            logits = self.model(input_ids=ids, use_cache=False).logits
+        return reading.states, logits.float()

@@ -1,0 +1,100 @@
+"""A head unrolled over a text computes what it drafts: step j of row t is its draft behind row t, told the text."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+from mmspec.core.types import Draft
+from mmspec.kits.text.bench.teacher_forcing import teacher_force
+from mmspec.testing.tiny_models import llama
+from mmspec_text.drafters.heads.cache import HeadCache
+from mmspec_text.drafters.heads.eagle.network import EagleNetwork
+from mmspec_text.drafters.heads.eagle.probe import teacher_forced
+from mmspec_text.drafters.heads.rows import Rows
+from mmspec_text.drafters.heads.unroll import unrolled
+from mmspec_text.training.teacher import Teacher
+from tests.heads.conftest import HEADS, checkpoint
+
+UNITS, STEPS = 9, 3
+
+
+def head_of(name: str) -> EagleNetwork:
+    network = checkpoint(name).network(7)
+    model = llama()
+    network.join(model.get_input_embeddings(), model.get_output_embeddings(), model.device, model.dtype)
+    return network
+
+
+def text(network: EagleNetwork) -> tuple[Tensor, Tensor]:
+    g = torch.Generator().manual_seed(0)
+    return torch.randn(2, UNITS, network.architecture.width, generator=g), torch.randint(7, (2, UNITS), generator=g)
+
+
+def drafted(network: EagleNetwork, features: Tensor, units: Tensor, row: int) -> list[Tensor]:
+    """Logits at every depth of a draft behind a row, through the drafter's cache, with the text's units."""
+    cache = HeadCache(network, 2, UNITS + STEPS, units.device)
+    known = torch.full((2,), row + 1)
+    found = [cache.append(Rows(features[:, : row + 1], known), units[:, 1 : row + 2]).logits]
+    for depth in range(1, STEPS):
+        draft = Draft.chain(units[:, row + 2 : row + 2 + depth]).rooted(units[:, row + 1], known + UNITS)
+        found.append(cache.grow(draft, depth).logits)
+    return [logits[:, 0] for logits in found if logits is not None]
+
+
+@pytest.mark.parametrize("name", HEADS)
+def test_every_step_is_a_draft(name: str) -> None:
+    network = head_of(name)
+    features, units = text(network)
+    with torch.no_grad():
+        steps = [network.logits(states) for states in unrolled(network, features, units, STEPS)]
+    assert [step.shape for step in steps] == [(2, UNITS - STEPS, 7)] * STEPS
+    for row in range(UNITS - STEPS):
+        for step, logits in zip(steps, drafted(network, features, units, row), strict=True):
+            assert torch.allclose(step[:, row], logits, atol=1e-5)
+
+
+def test_the_first_step_is_teacher_forcing() -> None:
+    network = head_of("eagle-3")
+    features, units = text(network)
+    with torch.no_grad():
+        (first,) = unrolled(network, features, units, 1)
+        forced = teacher_forced(network, features[:, :-1], units[:, 1:])
+    assert torch.allclose(network.logits(first), forced, atol=1e-5)
+
+
+def test_gradients_flow_through_all_steps() -> None:
+    network = head_of("eagle-3").requires_grad_(True)
+    features, units = text(network)
+    for states in unrolled(network, features.requires_grad_(), units, STEPS):
+        last = states
+    network.scored(last).square().sum().backward()
+    assert all(weights.grad is not None and bool(weights.grad.any()) for weights in network.parameters())
+    llama().zero_grad()
+
+
+def test_a_text_that_is_too_short() -> None:
+    network = head_of("eagle-3")
+    features, units = text(network)
+    with pytest.raises(ValueError, match="a text of 9 units has no row that is followed by 9 units"):
+        list(unrolled(network, features, units, 9))
+
+
+def test_teacher_forcing_of_the_benchmark_counts_what_the_unroll_guesses(decoder: Callable) -> None:
+    """The head begins with the prompt's states again, after the text's first unit took the place of the target's."""
+    k, given = 2, 5
+    text = torch.randint(7, (1, 60), generator=torch.Generator().manual_seed(4))
+    led = teacher_force(decoder("eagle-3", k=k, form="chain"), [text], given)
+    network = head_of("eagle-3")
+    features, _ = Teacher(llama(), checkpoint("eagle-3").layer_ids)(text)
+    assert features is not None
+    with torch.no_grad():
+        guesses = [network.logits(states).argmax(-1)[0] for states in unrolled(network, features, text, k)]
+    units, at, rounds, hits = text[0].tolist(), given, 0, 0
+    while at < 59:
+        found, room = 0, 59 - at - 1  # one unit is emitted whatever was drafted
+        while found < min(k, room) and int(guesses[found][at - 1]) == units[at + 1 + found]:
+            found += 1
+        at, rounds, hits = at + found + 1, rounds + 1, hits + found
+    assert hits > 3 and (led.rounds, sum(led.hits.values())) == (rounds, hits)

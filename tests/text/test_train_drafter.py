@@ -1,0 +1,355 @@
+"""`mmspec train drafter` in miniature: what it writes, reads and refuses, and how it resumes."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import typer
+from safetensors.torch import load_file
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from torch import Tensor
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+import mmspec
+from mmspec.hosts.loading import load_model, load_tokenizer
+from mmspec.training import loop
+from mmspec_text.drafters.eagle import Eagle, EagleOptions
+from mmspec_text.drafters.heads.eagle.checkpoint import read_checkpoint
+from mmspec_text.drafters.heads.eagle.network import EagleNetwork
+from mmspec_text.drafters.heads.eagle.probe import teacher_forced
+from mmspec_text.training import run as runs
+from mmspec_text.training.command import train_drafter
+from mmspec_text.training.data import read_stream
+from mmspec_text.training.export import config_of, tensors_of, write_head
+from mmspec_text.training.head_loss import head_loss
+from mmspec_text.training.metrics import depth_metrics
+from mmspec_text.training.new_head import HeadSizes, new_head
+from mmspec_text.training.recipe import DrafterRecipe
+from mmspec_text.training.teacher import Teacher
+from mmspec_text.training.texts import Stream, Texts, continued
+
+LINES = [{"text": f"def f{i}(x):\n    return x + {i}\n"} for i in range(60)]
+SMALL: dict[str, Any] = dict(steps=3, batch=2, context=16, depth=2, intermediate=16)
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A Llama of random weights over bytes."""
+    folder = tmp_path_factory.mktemp("target") / "tiny"
+    words = ["<end>", *sorted(pre_tokenizers.ByteLevel.alphabet())]
+    bytes_ = Tokenizer(models.BPE(vocab={word: i for i, word in enumerate(words)}, merges=[]))
+    bytes_.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    bytes_.decoder = decoders.ByteLevel()
+    PreTrainedTokenizerFast(tokenizer_object=bytes_, bos_token="<end>", eos_token="<end>").save_pretrained(folder)
+    torch.manual_seed(0)
+    sizes = dict(hidden_size=16, intermediate_size=24, num_hidden_layers=3, num_attention_heads=2)
+    sizes["max_position_embeddings"] = 64
+    config = LlamaConfig(vocab_size=len(words), num_key_value_heads=1, bos_token_id=0, eos_token_id=0, **sizes)
+    LlamaForCausalLM(config).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture
+def model(tiny: Path) -> Any:
+    return load_model(str(tiny)).float().requires_grad_(False)
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    return written(tmp_path / "texts.jsonl", LINES)
+
+
+def written(path: Path, lines: list[Any]) -> Path:
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return path
+
+
+@pytest.fixture
+def train(tiny: Path, tmp_path: Path) -> Callable[..., Path]:
+    """`train(data, kind, name, **options)`: the command; returns the drafter's folder."""
+
+    def once(data: Path | None, kind: str = "eagle3", name: str = "drafter", **options: Any) -> Path:
+        out = tmp_path / name
+        files = None if data is None else [data]
+        how = {"out": out, "work": tmp_path / f"{name}-work", "data": files, **SMALL, **options}
+        train_drafter(str(tiny), kind=kind, **how)
+        return out
+
+    return once
+
+
+def test_a_head_is_written_and_drafts(train: Callable, data: Path, model: Any, tiny: Path) -> None:
+    folder = train(data, self_generated=600)
+    facts = json.loads((folder / "training.json").read_text())
+    assert facts["kind"] == "eagle3" and facts["recipe"]["steps"] == 3 and set(facts["held_out"]) == {"texts"}
+    assert len(facts["held_out"]["texts"]["right"]) == 2 and not list(folder.parent.glob(".*part*"))
+    head = Eagle(EagleOptions(model=str(folder), probe=False))
+    assert head.checkpoint.layout.name == "speculators" and head.checkpoint.ignored == ()
+    prompt = load_tokenizer(str(tiny))("def f1(x):", return_tensors="pt", return_token_type_ids=False)
+    plain = model.generate(**prompt, max_new_tokens=12, do_sample=False)
+    with mmspec.enable(model, "eagle", drafter=str(folder), k=2) as enabled:
+        assert torch.equal(model.generate(**prompt, max_new_tokens=12, do_sample=False), plain)
+    assert enabled.report.drafted > 0
+
+
+def test_a_draft_model_is_written_and_drafts(train: Callable, data: Path, model: Any, tiny: Path) -> None:
+    folder = train(data, "model")
+    assert {value.dtype for value in load_file(folder / "model.safetensors").values()} == {torch.float16}
+    prompt = load_tokenizer(str(folder))("def f1(x):", return_tensors="pt", return_token_type_ids=False)
+    plain = model.generate(**prompt, max_new_tokens=12, do_sample=False)
+    with mmspec.enable(model, "draft-model", drafter=str(folder), k=2) as enabled:
+        assert torch.equal(model.generate(**prompt, max_new_tokens=12, do_sample=False), plain)
+    assert enabled.report.drafted > 0
+
+
+def test_the_target_writes_all_of_it(train: Callable) -> None:
+    facts = json.loads((train(None, self_generated=900) / "training.json").read_text())
+    assert set(facts["held_out"]) == {"own"}
+
+
+@pytest.mark.parametrize("pruned", [False, True])
+def test_a_head_that_was_saved_is_the_same_head(pruned: bool, model: Any, tmp_path: Path) -> None:
+    """Through the format of speculators; with a pruned vocabulary its maps, too."""
+    ids = torch.arange(40) * 3 if pruned else None
+    head = new_head(model, (0, 2, 3), HeadSizes(intermediate=16), ids, 0)
+    with torch.no_grad():
+        for weights in head.parameters():  # as float16 holds them
+            weights.copy_((weights + 0.1 * torch.randn_like(weights)).half())
+    write_head(head, (0, 2, 3), "mmspec/some", 2, tmp_path / "head")
+    checkpoint = read_checkpoint(str(tmp_path / "head"))
+    assert checkpoint.layer_ids == (0, 2, 3) and checkpoint.layout.convention == "boundary"
+    read = checkpoint.network(head.vocab)
+    read.join(model.get_input_embeddings(), model.get_output_embeddings(), model.device, torch.float32)
+    g = torch.Generator().manual_seed(1)
+    features, units = torch.randn(2, 6, 48, generator=g), torch.randint(head.vocab, (2, 6), generator=g)
+    with torch.no_grad():
+        assert torch.equal(teacher_forced(read, features, units), teacher_forced(head.eval(), features, units))
+    assert pruned == ("d2t" in tensors_of(head))
+
+
+def test_the_fields_of_the_format(model: Any) -> None:
+    """What vLLM and speculators read of an EAGLE-3 config, and nothing that is no JSON."""
+    config = json.loads(json.dumps(config_of(new_head(model, (0, 2, 3), HeadSizes(16), None, 0), (0, 2, 3), "t", 4)))
+    assert config["speculators_model_type"] == "eagle3" and config["architectures"] == ["Eagle3DraftModel"]
+    assert config["speculators_config"] == {
+        "algorithm": "eagle3",
+        "default_proposal_method": "greedy",
+        "proposal_methods": [
+            {"proposal_type": "greedy", "speculative_tokens": 4, "verifier_accept_k": 1, "accept_tolerance": 0.0}
+        ],
+        "verifier": {"name_or_path": "t", "architectures": []},
+    }
+    assert config["eagle_aux_hidden_state_layer_ids"] == [0, 2, 3] and config["draft_vocab_size"] == 257
+    assert {"norm_before_residual", "norm_before_fc", "fc_norm", "embed_requires_grad"} <= config.keys()
+    layer = LlamaConfig(**config["transformer_layer_config"])
+    assert (layer.hidden_size, layer.head_dim, layer.num_key_value_heads, layer.num_hidden_layers) == (16, 64, 1, 1)
+
+
+def checkpoint_of(folder: Path) -> dict[str, Any]:
+    return torch.load(folder / "drafter" / loop.CHECKPOINT, weights_only=True)
+
+
+def test_an_interrupted_run_ends_where_a_whole_one_does(
+    train: Callable, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    often = DrafterRecipe.loop
+    monkeypatch.setattr(
+        DrafterRecipe,
+        "loop",
+        lambda recipe, hidden: loop.LoopOptions(**{**often(recipe, hidden).__dict__, "save_every": 1, "log_every": 1}),
+    )
+    whole = train(data, name="whole", self_generated=600)
+
+    def stop(line: str) -> None:
+        if "step 2/3" in line:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("typer.echo", stop)
+    with pytest.raises(typer.Exit):
+        train(data, name="broken", self_generated=600)
+    assert checkpoint_of(tmp_path / "broken-work")["step"] == 1 and not (tmp_path / "broken").exists()
+    monkeypatch.undo()
+    monkeypatch.setattr(runs, "continued", lambda *arguments: pytest.fail("what the target wrote is kept"))
+    broken = train(data, name="broken", self_generated=600)
+    one, other = load_file(whole / "model.safetensors"), load_file(broken / "model.safetensors")
+    assert all(torch.equal(value, other[key]) for key, value in one.items())
+    with pytest.raises(ValueError, match=r"another recipe \(depth 2 there, 3 here\)"):
+        train(data, name="broken", self_generated=600, depth=3)
+
+
+def test_nothing_that_is_the_targets_is_trained(model: Any, tmp_path: Path) -> None:
+    head = new_head(model, (0, 2, 3), HeadSizes(16), None, 0)
+    before = {name: p.clone() for name, p in model.named_parameters()}
+    texts = Texts([Stream(torch.arange(200) % 257, 1.0)], 2, 16, 0)
+    loss = head_loss(Teacher(model, (0, 2, 3)), DrafterRecipe().draft_loss, 2)
+    loss(head, texts.batch_at(0)).backward()
+    assert all(p.grad is None and torch.equal(p, before[name]) for name, p in model.named_parameters())
+    assert all(p.grad is not None for p in head.parameters())
+    assert not {"embed_tokens.weight", "lm_head.weight"} & head.state_dict().keys()
+
+
+def test_a_head_learns_a_target_that_counts(model: Any, tmp_path: Path) -> None:
+    """The next unit of this target is one more than the last: a head finds it out, and α goes to 1."""
+    torch.manual_seed(0)
+    table = torch.randn(257, 16)
+    with torch.no_grad():
+        model.get_input_embeddings().weight.copy_(table)
+        for layer in model.model.layers:
+            layer.self_attn.o_proj.weight.zero_()
+            layer.mlp.down_proj.weight.zero_()
+        model.get_output_embeddings().weight.copy_(4 * table.roll(1, 0))
+    head = new_head(model, (0, 2, 3), HeadSizes(16), None, 0)
+    teacher = Teacher(model, (0, 2, 3))
+    texts = Texts([Stream(torch.arange(4000) % 257, 1.0)], 4, 24, 0)
+    window = (100 + torch.arange(24))[None] % 257
+    before = depth_metrics(head, teacher, [window], 2)
+    recipe = DrafterRecipe(steps=60, learning_rate=2e-2, depth=2, hard=0.0)
+    loop.fit(head, texts.batch_at, head_loss(teacher, recipe.draft_loss, 2), recipe.loop("layers"), tmp_path, str)
+    after = depth_metrics(head, teacher, [window], 2)
+    assert before.length < 1.5 and after.length > 2.5 and min(after.accepted) > 0.7
+
+
+def test_metrics_of_known_guesses(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A head with the target's own layers undone guesses as we say: conditional accuracies and their products."""
+    head = new_head(model, (0, 2, 3), HeadSizes(16), None, 0)
+    theirs = Teacher(model)(torch.arange(20)[None])[1].argmax(-1)
+
+    def guesses(states: Tensor) -> Tensor:
+        row = torch.zeros(1, states.shape[1], 257)
+        step = next(steps)
+        units = theirs[:, step + 1 : step + 1 + states.shape[1]].clone()
+        units[:, :: 2 + step] = 256 - units[:, :: 2 + step]  # every second one is wrong, then every third
+        return row.scatter(-1, units[..., None], 9.0)
+
+    steps = iter([0, 1])
+    monkeypatch.setattr(head, "logits", guesses)
+    found = depth_metrics(head, Teacher(model, (0, 2, 3)), [torch.arange(20)[None]], 2)
+    rows = torch.arange(18)
+    first, second = rows % 2 != 0, rows % 3 != 0
+    both = first & second
+    assert found.right == pytest.approx((float(first.float().mean()), float(both.sum() / first.sum())))
+    assert found.length == pytest.approx(1 + float(first.float().mean() + both.float().mean()))
+
+
+def test_batches_depend_on_the_step_alone_and_mix_by_shares() -> None:
+    texts = Texts([Stream(torch.zeros(50), 0.75), Stream(torch.ones(30), 0.25)], 8, 10, 3)
+    assert torch.equal(texts.batch_at(5), texts.batch_at(5)) and not torch.equal(texts.batch_at(5), texts.batch_at(6))
+    mean = torch.stack([texts.batch_at(step) for step in range(100)]).mean()
+    assert 0.2 < float(mean) < 0.3
+
+
+def test_what_the_target_writes_ends_where_a_text_ends(model: Any) -> None:
+    prompts = torch.tensor([[5, 6], [7, 8]])
+    state = torch.random.get_rng_state()
+    free = continued(model, prompts, 20, 1.0, 0)
+    assert torch.equal(torch.random.get_rng_state(), state) and torch.equal(free, continued(model, prompts, 20, 1.0, 0))
+    assert len(free) <= 44 and free[:2].tolist() == [5, 6]
+    with torch.no_grad():
+        model.get_output_embeddings().weight.zero_()[0] = 0
+        ends = continued(model, prompts, 20, 0.0, 0)  # all logits are equal: the likeliest is id 0, the end
+    assert ends.tolist() == [5, 6, 0, 7, 8, 0]
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        ([], "is empty: every line holds a text"),
+        ([{"text": "too short"}], r"has 10 tokens; training cuts sequences of 16 .* takes 32 and more"),
+        ([{"prompt": "a"}], r'line 1 of .* has no "text" .*, no "messages" .* and no "ids" .*, but prompt'),
+        ([{"messages": []}], "line 1 of .* has messages, and the target's tokenizer has no chat template"),
+        ([{"ids": [3, 999]}], "has the id 999, and the target has 257: ids of another tokenizer"),
+        ([{"text": 7}], r'has no "text" \(a string\)'),
+        (["text"], "every line holds an object"),
+    ],
+)
+def test_texts_that_train_nothing_are_refused(train: Callable, tmp_path: Path, lines: list[Any], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        train(written(tmp_path / "bad.jsonl", lines))
+    assert not (tmp_path / "drafter").exists() and not (tmp_path / "drafter-work").exists()
+
+
+TEMPLATE = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"
+
+
+def test_conversations_go_through_the_chat_template(tiny: Path, tmp_path: Path) -> None:
+    tokenizer = load_tokenizer(str(tiny))
+    said = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Ho"}]
+    file = written(tmp_path / "chats.jsonl", [{"messages": said}, {"text": "ab"}])
+    tokenizer.chat_template = TEMPLATE
+    units = read_stream(file, tokenizer, 257)
+    assert tokenizer.decode(units) == "<user>Hi<assistant>Ho<end>ab"
+    tokenizer.chat_template = "{{ raise_exception('no system') }}"
+    with pytest.raises(ValueError, match=r"line 1 of .*: the target's chat template does not take .*no system"):
+        read_stream(file, tokenizer, 257)
+
+
+def test_other_bad_input(train: Callable, data: Path, tmp_path: Path, model: Any) -> None:
+    with pytest.raises(ValueError, match="nothing to train on"):
+        train(None)
+    with pytest.raises(ValueError, match="no kind of drafter is called 'eagle'; did you mean 'eagle3'"):
+        train(data, "eagle")
+    with pytest.raises(ValueError, match="no loss is called 'kll'; did you mean 'kl'"):
+        train(data, loss="kll")
+    with pytest.raises(ValueError, match="have no place for a draft of 15"):
+        train(data, depth=15)
+    with pytest.raises(ValueError, match=r"the target reads 64 tokens, and a sequence has 65 \(context\)"):
+        train(data, context=65)
+    assert json.loads((train(None, self_generated=900) / "training.json").read_text())["held_out"]["own"]
+    binary = tmp_path / "binary.jsonl"
+    binary.write_bytes(bytes(range(256)))
+    with pytest.raises(ValueError, match="cannot be read"):
+        train(binary)
+
+
+def test_text_that_the_target_finds_less_likely_than_noise(train: Callable, tmp_path: Path, tiny: Path) -> None:
+    sharp = load_model(str(tiny))
+    with torch.no_grad():
+        sharp.get_output_embeddings().weight.mul_(60)
+    sharp.save_pretrained(tiny)
+    with pytest.raises(ValueError, match=r"nats per token, and a uniform guess over its 257 ids has 5\.5"):
+        train(written(tmp_path / "foreign.jsonl", LINES))
+    with torch.no_grad():
+        sharp.get_output_embeddings().weight.div_(60)
+    sharp.save_pretrained(tiny)
+
+
+def test_a_loss_that_is_no_number_stops_with_the_last_good_checkpoint(
+    train: Callable, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mmspec_text.training.head_loss.draft_loss", lambda logits, *rest: logits.mean() * float("nan"))
+    with pytest.raises(ValueError, match="training stopped at step 1: its loss is nan"):
+        train(data)
+    assert not (tmp_path / "drafter").exists()
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from tests.text.test_train_drafter import SMALL
+from mmspec_text.training.command import train_drafter
+os.rename = lambda *paths: os.kill(os.getpid(), signal.SIGKILL)  # the old folder makes room for the new one
+target, data, folder = map(Path, sys.argv[1:])
+train_drafter(str(target), folder / "drafter", "eagle3", [data], work=folder / "work", **SMALL)
+"""
+
+
+@pytest.mark.slow
+def test_a_kill_while_saving_leaves_the_old_drafter(train: Callable, data: Path, tiny: Path, tmp_path: Path) -> None:
+    """The weights are written when the process dies; the folder is still the old one, and the next run finishes."""
+    (tmp_path / "drafter").mkdir()
+    (tmp_path / "drafter" / "old").write_text("1")
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    died = subprocess.run(
+        [sys.executable, "-c", KILLED, str(tiny), str(data), str(tmp_path)], env=environment, cwd=Path.cwd()
+    )
+    assert died.returncode == -signal.SIGKILL
+    assert [path.name for path in (tmp_path / "drafter").iterdir()] == ["old"]
+    train_drafter(str(tiny), tmp_path / "drafter", "eagle3", [data], work=tmp_path / "work", **SMALL)
+    assert isinstance(read_checkpoint(str(tmp_path / "drafter")).network(257), EagleNetwork)
