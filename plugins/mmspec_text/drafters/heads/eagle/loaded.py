@@ -46,4 +46,10 @@ class Loaded:
         if self.trial is not None:
             shares = ", ".join(f"{share:.0%} if layer ids mean {name}" for name, share in self.trial.right.items())
             lines.append(f"guesses of {self.trial.units} tokens of the prompt: {shares}")
+            ways = ", ".join(f"{share:.0%} {_fed(way)}" for way, share in self.trial.second.items())
+            lines += [f"second guesses: {ways}"] if ways else []
         return "\n".join(lines)
+
+
+def _fed(normed: bool) -> str:
+    return "if the state fed back is normalised" if normed else "if it is not"
