@@ -8,7 +8,7 @@ from typing import Any, cast
 from torch import nn
 
 from mmspec.api import policies
-from mmspec.api.choice import AUTO, PLAIN, Choice, choose, with_model
+from mmspec.api.choice import AUTO, PLAIN, Choice, choose, of_head, with_model
 from mmspec.api.mistakes import ARGUMENTS, MEANT
 from mmspec.core.capabilities import DraftsWithModel, RunsModel, TargetAware, Wrapper
 from mmspec.core.capture import Compile
@@ -71,11 +71,12 @@ def decoder_for(
     if method == AUTO and drafter is not None and "model" not in given:
         choice = Choice(PLAIN, "the drafter that was given")
     elif method == AUTO:
-        choice = choose(model, target, draft_model="model" in given, rule=rule is not None)
+        head = of_head(registry, target, given.get("model"))
+        choice = head or choose(model, target, draft_model="model" in given, rule=rule is not None)
         near = (target.owner, HOME)
         given |= {"model": choice.drafter} if choice.drafter else {}
     elif "model" in given and drafter is not None and not _takes_model(registry, method):
-        name = _model_drafter(registry, target)
+        name = _model_drafter(registry, target, given["model"])
     offers = target.offers if live is None else None  # a live drafter drafts, whatever the method says
     pairing = pair(registry, choice.method, name, None if ruled else rule, offers, near)
     if live is None and not ruled:
@@ -164,9 +165,11 @@ def _takes_model(registry: Registry, method: str) -> bool:
     return options is not None and "model" in {field.name for field in fields(options)}
 
 
-def _model_drafter(registry: Registry, target: TargetSpec) -> str:
-    """The drafter that runs a model for a target, whatever the method's own drafter is."""
-    drafter = pair(registry, with_model(target).method, near=(target.owner, HOME)).drafter
+def _model_drafter(registry: Registry, target: TargetSpec, model: Any) -> str:
+    """The drafter that runs a model or a head for a target, whatever the method's own drafter is."""
+    choice = of_head(registry, target, model)
+    method = choice.method if choice else with_model(target).method
+    drafter = pair(registry, method, near=(target.owner, HOME)).drafter
     assert drafter is not None
     return drafter.qualified
 

@@ -1,7 +1,8 @@
 """`auto`: a method, perhaps a draft model and a policy, and the reason, for users who do not want to choose.
 
-In this order: what the target's spec lists for a draft model or a rule that the user gave; what the model's card says
-was measured to be best; what the spec lists for any call, or for the model's device.
+In this order: the method of the head that the user named; what the target's spec lists for a draft model or a rule that
+the user gave; what the model's card says was measured to be best; what the spec lists for any call, or for the model's
+device.
 """
 
 from dataclasses import dataclass
@@ -9,7 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from mmspec import shipped
-from mmspec.registry import DefaultMethod, TargetSpec
+from mmspec.hosts.loading import header
+from mmspec.registry import DefaultMethod, Registry, TargetSpec, pair
+from mmspec.registry.matching import fitting
 from mmspec.report.cards import block
 
 AUTO, PLAIN = "auto", "plain"
@@ -82,6 +85,29 @@ def with_model(target: TargetSpec) -> DefaultMethod:
             "(`mmspec methods` lists them), or leave out the model"
         )
     return found
+
+
+def of_head(registry: Registry, target: TargetSpec, model: Any) -> Choice | None:
+    """The method whose drafter drafts with a head, if a name is one of a head and not of a smaller model.
+
+    Args:
+        registry: Where to look.
+        target: The spec of the target.
+        model: What the user gave to draft with; only of a name it is known what is stored there.
+
+    Raises:
+        ValueError: Nothing can be read under that name.
+    """
+    if not isinstance(model, str):
+        return None
+    fits = fitting(registry, target.offers)
+    pairs = [pair(registry, method) for method in registry.components("method") if method.name in fits]
+    reading = [(found.method, found.drafter) for found in pairs if found.drafter and found.drafter.reads]
+    config, keys = header(model) if reading else ({}, ())
+    for method, drafter in reading:
+        if method.rule is None and drafter.is_for(config, keys):
+            return Choice(method.name, f"{method.name}, because {model!r} is a head that {drafter.name} drafts with")
+    return None
 
 
 def _chosen(default: DefaultMethod, target: TargetSpec) -> Choice:

@@ -29,6 +29,7 @@ from mmspec.hosts.weight_files import (
     weight_files,
 )
 from mmspec.registry.printable import shown
+from mmspec.untrusted import read_json
 
 PREFIX = "mmspec/"
 
@@ -193,7 +194,23 @@ def indexed(place: str, revision: str | None = None, stems: Sequence[str] = STEM
             found = cached_file(place, file, revision=revision, _raise_exceptions_for_missing_entries=False)
             if found is not None:
                 return folder
-    raise ValueError(f"the model {place!r} has no safetensors files")
+    raise ValueError(
+        f"the model {place!r} has no safetensors files; if it has pickles, download them and convert them once: "
+        f"safetensors.torch.save_file(torch.load(<file>, weights_only=True), {STEMS[0] + ENDS[0]!r})"
+    )
+
+
+def header(name: str) -> tuple[dict[str, Any], Collection[str]]:
+    """The config of a stored model, and the names of its tensors; nothing is built, and no tensor is read.
+
+    Args:
+        name: A name as `load_model` takes it.
+
+    Raises:
+        ValueError: There is no such model, or its files are damaged.
+    """
+    folder = fetched(locate(name))
+    return (read_json(folder / CONFIG) if (folder / CONFIG).is_file() else {}), stored_tensors(folder).keys()
 
 
 def fetch_files(place: str, names: Collection[str], revision: str | None = None) -> None:
@@ -238,5 +255,6 @@ def refuse_pickles(folder: Path) -> None:
     if pickles:
         raise ValueError(
             f"{folder} has its weights as a pickle ({pickles[0]}), which can run code; "
-            "convert them once with model.save_pretrained(..., safe_serialization=True)"
+            "convert them once with model.save_pretrained(..., safe_serialization=True), or those of a drafter's head "
+            f"with safetensors.torch.save_file(torch.load({pickles[0]!r}, weights_only=True), {STEMS[0] + ENDS[0]!r})"
         )

@@ -112,6 +112,7 @@ CHECKS: dict[str, Callable[[Any, str], Any]] = {
     "options": _path,
     "pipeline": _path,
     "fits": _path,
+    "reads": _path,
     "needs": _words,
     "offers": _words,
     "words": _sentences,

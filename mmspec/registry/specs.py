@@ -4,7 +4,7 @@ A spec is where a component's facts are stated. A class that the loop asks for t
 `offers, needs = SUFFIX.offers, SUFFIX.needs`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any, ClassVar, Literal
 
@@ -163,11 +163,28 @@ class PartSpec(FactorySpec):
 class DrafterSpec(PartSpec):
     """A drafter: it proposes units cheaply.
 
+    Attributes:
+        reads: `"module:function"` of a stored model's config and the names of its tensors: whether it is a head that
+            this drafter drafts with, so that `auto` chooses its method; "" where it drafts with no head.
+
     Example:
         >>> DrafterSpec(name="repeat", factory="my_drafter:Repeat", offers={"chain"}, summary="Repeats a token.")
     """
 
     kind: ClassVar[str] = "drafter"
+    reads: str = ""
+
+    def is_for(self, config: Mapping[str, Any], keys: Collection[str]) -> bool:
+        """Whether a stored model is a head that this drafter drafts with.
+
+        Args:
+            config: The entries of its `config.json`; none where it has no such file.
+            keys: The names of its tensors.
+
+        Raises:
+            ImportError: `reads` cannot be imported; names the component.
+        """
+        return bool(self.reads) and bool(imported(self.reads, f"what {self.qualified!r} reads")(config, keys))
 
 
 @dataclass(frozen=True, kw_only=True)

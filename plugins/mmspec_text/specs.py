@@ -90,6 +90,7 @@ EAGLE = DrafterSpec(
     summary="A trained head reads the target's hidden states: EAGLE, EAGLE-2, EAGLE-3, 3.1.",
     paper="https://arxiv.org/abs/2503.01840",
     options="mmspec_text.drafters.eagle:EagleOptions",
+    reads="mmspec_text.drafters.heads.eagle.layouts:is_head",
 )
 DFLASH = DrafterSpec(
     name="dflash",

@@ -27,6 +27,9 @@ CEILINGS: dict[str, tuple[int, int]] = {
     "draft-tree": (1, 1460),
     "rsd": (1, 2340),
     "cascade": (4, 1350),  # each pass of the middle level says how much is left to draft
+    # The launches of a head are the drafter's own: it is no model that is moved.
+    "eagle, a tree": (1, 1510),
+    "eagle, a chain": (1, 1320),
     "a drafter in Python": (1, 320),
     "draft-model, another vocabulary": (1, 1520),
     "draft-model, another vocabulary and a short context": (3, 1330),  # near its end, shapes are read twice

@@ -36,6 +36,7 @@ HEADS: dict[str, tuple[Architecture, Mapping[str, Tensor]]] = {
     "eagle-3": (THIRD, {}),
     "eagle-3.1": (ONE, {}),
     "pruned": (replace(THIRD, draft_vocab=5), MAPS),
+    "sliding": (replace(THIRD, window=5), {}),
 }
 
 
@@ -44,8 +45,8 @@ def checkpoint(name: str, seed: int = 0) -> Checkpoint:
     return random_checkpoint(architecture, (0, 1, 2), seed, maps)
 
 
-def written_out(stored: Checkpoint) -> WrittenOut:
-    a, model = stored.architecture, llama()
+def written_out(stored: Checkpoint, model: Any = None) -> WrittenOut:
+    a, model = stored.architecture, llama() if model is None else model
     flags = Flags(
         a.hidden,
         a.heads,
@@ -56,24 +57,27 @@ def written_out(stored: Checkpoint) -> WrittenOut:
         fc_norm=a.fc_norm,
         norm_output=a.norm_output,
         norm_before_residual=a.norm_before_residual,
+        window=a.window,
     )
     weights = {key: value for key, value in stored.weights.items() if key not in ("d2t", "t2d")}
     return WrittenOut(weights, flags, model.model.embed_tokens.weight.detach(), model.lm_head.weight.detach())
 
 
-def features_of(stored: Checkpoint, ids: Tensor) -> Tensor:
+def features_of(stored: Checkpoint, ids: Tensor, model: Any = None) -> Tensor:
     """The target's features of a row by itself, by transformers' own record: `[unit, width]`."""
+    model = llama() if model is None else model
     with torch.no_grad():
-        out = llama()(input_ids=ids[None], output_hidden_states=True, use_cache=False)
+        out = model(input_ids=ids[None], output_hidden_states=True, use_cache=False)
     recorded = out.hidden_states
     if not stored.architecture.fused:
         return recorded[-1][0]  # behind the final norm
     *inner, last = stored.layer_ids
     assert last == len(recorded) - 1, "the last state of the record is behind the norm, so ours is read elsewhere"
     before: list[Tensor] = []
-    hook = llama().model.norm.register_forward_pre_hook(lambda module, args: before.append(args[0]))
+    norm = model.model.norm if "norm" in model.model._modules else model.model.final_layernorm
+    hook = norm.register_forward_pre_hook(lambda module, args: before.append(args[0]))
     with torch.no_grad():
-        llama()(input_ids=ids[None], use_cache=False)
+        model(input_ids=ids[None], use_cache=False)
     hook.remove()
     return torch.cat([*(recorded[i][0] for i in inner), before[0][0]], -1)
 

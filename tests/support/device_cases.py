@@ -36,6 +36,7 @@ from mmspec.hosts.vocabulary import VocabularyMap
 from mmspec.testing import tiny_models
 from mmspec_image import example as image
 from mmspec_ssm import example as ssm
+from mmspec_text.drafters.heads.eagle.example import random_checkpoint
 
 LIMIT = 10
 
@@ -202,6 +203,8 @@ def text() -> dict[str, Runnable]:
     cases: dict[str, Runnable] = {name: Case(llama, prompt, name, options=given) for name, given in methods.items()}
     options = {"model": small}
     cases["draft-model, confidence"] = Case(llama, prompt, "draft-model", options=options, policy=Confidence(4, 0.3))
+    for name, form in (("a tree", {}), ("a chain", {"form": "chain"})):
+        cases[f"eagle, {name}"] = Case(llama, prompt, "eagle", options={"model": random_checkpoint(), **form})
     cases["a drafter in Python"] = Case(llama, prompt, "auto", drafter=lambda place: Repeats())
     cases["draft-model, another vocabulary"] = Case(llama, prompt, "draft-model", drafter=translated)
     short = partial(translated, context=28)

@@ -31,6 +31,7 @@ class Flags:
     theta: float = 10000.0
     eps: float = 1e-6
     window: int | None = None
+    sinks: int = 0
     extra: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -122,11 +123,11 @@ class WrittenOut:
             values.append(v.view(f.key_heads, f.head_dim))
         out = []
         for position, residual in enumerate(residuals):
-            first = 0 if f.window is None else max(0, position - f.window + 1)
+            far = position + 1 if f.window is None else f.window
+            seen = [j for j in range(position + 1) if position - j < far or j < f.sinks]
             parts = []
             for head in range(f.heads):
                 group = head * f.key_heads // f.heads
-                seen = range(first, position + 1)
                 scores = torch.stack([queries[position][head] @ keys[j][group] for j in seen]) / f.head_dim**0.5
                 weights = torch.exp(scores - scores.max())
                 weights = weights / weights.sum()

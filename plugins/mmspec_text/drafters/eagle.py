@@ -5,14 +5,16 @@ head is one decoder layer that reads the target's hidden states and the embeddin
 text it reads its own state. After every verification it reads the accepted tokens again, with their true features.
 Guarantee: drafts carry the distribution they are drawn from, or are point masses; exact under the rules that take the
 form. A wrong head is lossless too, and slow: the first call tries it on the prompt and warns (`Eagle.loaded`).
-Knobs: `form` is the shape of the draft; a larger `width` and more `nodes` find more, and every node costs.
+Knobs: `form` is the shape of the draft; a larger `width` and more `nodes` find more, and every node costs. In texts
+longer than a head's training texts, `window` keeps its attention to the latest tokens, and to `sinks` first ones.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from mmspec.core.noise import DraftNoise
@@ -37,6 +39,12 @@ class EagleOptions(TreeForm):
 
     model: Any = field(default=None, metadata={"help": "the head: a folder or a hub name"})
     probe: bool = field(default=True, metadata={"help": "whether the first call tries the head on its prompt"})
+    window: Annotated[int, Field(ge=1)] | None = field(
+        default=None, metadata={"help": "latest tokens that the head attends to; None: what its config says, or all"}
+    )
+    sinks: Annotated[int, Field(ge=0)] = field(
+        default=0, metadata={"help": "first tokens that it attends to beside the window"}
+    )
 
 
 class Eagle:
@@ -63,6 +71,8 @@ class Eagle:
         read = read_checkpoint(options.model) if isinstance(options.model, str) else options.model
         if not isinstance(read, Checkpoint):
             raise TypeError(f"the head is a folder or a hub name, not {type(read).__name__}")
+        if options.sinks and options.window is None and read.architecture.window is None:
+            raise ValueError("sinks are attended to beside a window; give window=, too")
         self.checkpoint: Checkpoint = read
         self.loaded = Loaded.of(read)
         self._tried: Any = None
@@ -83,10 +93,15 @@ class Eagle:
         model = target.model
         vocab = refuse_ids(self.checkpoint.name, self.checkpoint.architecture, target, self.shape)
         self.network: EagleNetwork = self.checkpoint.network(vocab)
+        if self.options.window is not None:
+            self.network.window = self.options.window
+        self.network.sinks = self.options.sinks
         self._target, self._width = target, target.hidden_size
         if model is not self._tried:  # a decoder may be put together anew for the same model
             self._tried, self._trial = model, None
             self._convention = next(iter(self._features.choices))
+        if self._trial is not None and self._trial.second:
+            self.network.feeds_normed = self._trial.feeds_normed
 
     def width(self, k: int) -> int:
         return self.shape.width(k)

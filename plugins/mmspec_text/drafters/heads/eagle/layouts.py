@@ -38,6 +38,8 @@ RENAMED = {
     "aux_norm_high.": "fc_norm.2.",
 }
 """Beginnings of keys, and what they are called here."""
+OTHERS = ("hidden_norm.weight", "mask_hidden")
+"""Keys of heads that look like these: DFlash's, P-EAGLE's."""
 
 
 @dataclass(frozen=True)
@@ -95,6 +97,13 @@ def recognised(config: Mapping[str, Any], keys: Iterable[str]) -> Layout:
     if any(key.startswith("midlayer.") for key in names):
         return SPECFORGE if third or isinstance(config.get("eagle_config"), Mapping) else EAGLE
     return MODELOPT if third or isinstance(config.get("eagle_config"), Mapping) else EAGLE
+
+
+def is_head(config: Mapping[str, Any], keys: Iterable[str]) -> bool:
+    """Whether a stored model is a head of this family, and no language model and no head of another one."""
+    names = {canonical(key) for key in keys}
+    joins = "fc.weight" in names or bool(config.get("eagle_config"))
+    return joins and "layers.0.self_attn.q_proj.weight" in names and names.isdisjoint(OTHERS)
 
 
 def settings(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -28,6 +28,9 @@ class EagleNetwork(nn.Module):
 
     Attributes:
         ids: `[draft vocabulary]` int64: the target's id of each of the head's, ascending; None: they are the same.
+        feeds_normed: Whether the state that is fed back is normalised, which some checkpoints say and are not.
+        window: Rows that attention covers; None: all.
+        sinks: First rows, which attention covers beside the window.
     """
 
     ids: Tensor | None
@@ -36,6 +39,7 @@ class EagleNetwork(nn.Module):
         super().__init__()
         a = self.architecture = architecture
         self.depth, self.vocab = a.layers, vocab
+        self.feeds_normed, self.window, self.sinks = a.norm_output, a.window, 0
         inside = a.width if a.fused else a.hidden + a.width
         if not a.fused or a.projected:
             self.fc = nn.Linear(inside, a.hidden, bias="fc" in a.biases)
@@ -78,14 +82,14 @@ class EagleNetwork(nn.Module):
         mask = self._mask(geometry)
         for layer, kept in zip(self.layers, slots.layers, strict=True):
             states = layer(inputs, states, angles, mask, kept)
-        return self.norm(states) if self.architecture.norm_output and self.norm is not None else states
+        return self.norm(states) if self.feeds_normed and self.norm is not None else states
 
     def logits(self, states: Tensor) -> Tensor:
         return self.over_target(self.scored(states))
 
     def scored(self, states: Tensor) -> Tensor:
         """Logits over the head's own ids, `[batch, row, draft vocabulary]`."""
-        if self.norm is not None and not self.architecture.norm_output:
+        if self.norm is not None and not self.feeds_normed:
             states = self.norm(states)
         scored: Tensor = (self.lm_head if self.lm_head is not None else self._of_target(1))(states)
         return scored
@@ -112,12 +116,12 @@ class EagleNetwork(nn.Module):
 
     def _mask(self, geometry: PassGeometry) -> Tensor:
         """`[batch, 1, row, slot]` bool: what a row sees."""
-        window = self.architecture.window
+        window, sinks = self.window, self.sinks
         if window is None:
             return geometry.tree
 
         def near(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
-            return query - key < window
+            return (query - key < window) | (key < sinks)
 
         return geometry.within(near)
 

@@ -3,10 +3,13 @@
 One pass of the target over a piece of the prompt, then one of the head for every meaning of its layer ids, with true
 features and true units. A head with wrong layers, of another target, or trained on another template is as lossless as
 any, and only slow: these numbers are where it shows.
+
+Some heads of EAGLE-3.1 say `norm_output`, and were trained with the state fed back as it is. A first guess is the same
+in both ways; of a second one, behind a true unit and the head's own state, the better way is kept.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -20,6 +23,7 @@ from mmspec.registry.warn import warn
 from mmspec_text.drafters.heads.cache import HeadCache
 from mmspec_text.drafters.heads.eagle.features import Features
 from mmspec_text.drafters.heads.eagle.layouts import Convention
+from mmspec_text.drafters.heads.eagle.network import EagleNetwork
 from mmspec_text.drafters.heads.head import Head
 
 UNITS, FEWEST = 64, 16
@@ -36,11 +40,19 @@ class Trial:
         units: Units that were guessed.
         right: Share of guesses that are the target's likeliest unit, by the meaning of the layer ids.
         chosen: The meaning that guessed best; of equal ones the one that the layout suggests.
+        second: Share of second guesses that are right, by whether the state that is fed back is normalised; empty where
+            the head does not say that it is.
     """
 
     units: int
     right: dict[Convention, float]
     chosen: Convention
+    second: dict[bool, float] = field(default_factory=dict)
+
+    @property
+    def feeds_normed(self) -> bool:
+        """Whether the state that is fed back is to be normalised, for a head that says so."""
+        return self.second.get(True, 0.0) >= self.second.get(False, 0.0)
 
 
 @torch.inference_mode()
@@ -58,7 +70,16 @@ def tried(network: Head, target: TransformersTarget, features: Features, ids: Te
         assert states.shape[-1] == width * len(boundaries)
         guesses = teacher_forced(network, states, ids[None, 1:-1])[0].argmax(-1)
         right[name] = float((guesses == theirs.to(guesses.device)).float().mean())
-    return Trial(len(theirs), right, max(right, key=lambda name: right[name]))
+    chosen = max(right, key=lambda name: right[name])
+    second: dict[bool, float] = {}
+    if isinstance(network, EagleNetwork) and network.architecture.fused and network.architecture.norm_output:
+        columns = features.columns(chosen, reading.states.shape[-1] // len(features.boundaries))
+        for normed in (True, False):
+            network.feeds_normed = normed
+            guesses = second_guesses(network, reading.states[:, :-2, columns], ids[None, 1:])[0, :-1].argmax(-1)
+            second[normed] = float((guesses == theirs[1:].to(guesses.device)).float().mean())
+        network.feeds_normed = second[True] >= second[False]
+    return Trial(len(theirs), right, chosen, second)
 
 
 def teacher_forced(network: Head, features: Tensor, units: Tensor) -> Tensor:
@@ -69,6 +90,27 @@ def teacher_forced(network: Head, features: Tensor, units: Tensor) -> Tensor:
     chain = TreeIndex.chain(columns, units.device)
     geometry = PassGeometry(slots.length, chain.ancestor, chain.depth, slots.visible)
     return network.logits(network.passed(units, network.taken_in(features), slots, geometry))
+
+
+def second_guesses(network: EagleNetwork, features: Tensor, units: Tensor) -> Tensor:
+    """Logits `[batch, row, vocab]` behind each row and one more unit, whose state is the one that the head feeds back.
+
+    Args:
+        network: The head.
+        features: `[batch, row, width]`: true features.
+        units: `[batch, row + 1]` int64: the rows' units, and the one behind the last.
+    """
+    batch, rows = features.shape[:2]
+    slots = HeadCache(network, batch, 2 * rows, units.device).slots
+    # Node t of the first half is row t; node rows + t is its child, which sees the rows up to t and itself.
+    index = TreeIndex.static([*range(-1, rows - 1), *range(rows)], units.device)
+    states = network.taken_in(features)
+    for first, half in ((0, units[:, :-1]), (rows, units[:, 1:])):
+        slots.open(first, rows)
+        seen = index.ancestor[:, first : first + rows, : first + rows]
+        geometry = PassGeometry(slots.length, seen, index.depth[:, : first + rows], slots.visible)
+        states = network.passed(half, states, slots, geometry)
+    return network.logits(states)
 
 
 def report(
@@ -84,6 +126,11 @@ def report(
         warn(
             f"the layer ids {', '.join(map(str, layer_ids))} of the head {name!r} name {_said(trial.chosen)}, although "
             f"its layout says {_said(guess)}: so it guesses {best:.0%} of this prompt, and not {trial.right[guess]:.0%}"
+        )
+    if not trial.feeds_normed:
+        warn(
+            f"the head {name!r} says norm_output, and was trained with the state fed back as it is: so it guesses "
+            f"{trial.second[False]:.0%} of second tokens of this prompt, and not {trial.second[True]:.0%}"
         )
     if best < LOW:
         warn(

@@ -1,0 +1,57 @@
+"""A head by its folder: `auto` and `drafter=` know it from a smaller model; pickles are refused with what to do."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+import mmspec
+from mmspec.api.build import decoder_for
+from mmspec_text.drafters.eagle import Eagle
+from mmspec_text.drafters.heads.eagle.layouts import is_head
+from tests.support.eagle_layouts import LAYOUTS
+from tests.text.conftest import llama
+
+
+@pytest.mark.parametrize("layout", ["eagle-1", "eagle-3", "nemo", "speculators", "modelopt-final-state"])
+def test_auto_chooses_the_method_of_a_head(layout: str, tmp_path: Path) -> None:
+    model, folder = llama(num_hidden_layers=6), str(LAYOUTS[layout].save(tmp_path))
+    decoder = decoder_for(model, drafter=folder)
+    assert isinstance(decoder.drafter, Eagle) and decoder.name == "eagle"
+    assert decoder.why == f"eagle, because {folder!r} is a head that eagle drafts with"
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_heads_of_every_layout_are_known(layout: str, tmp_path: Path) -> None:
+    stored = LAYOUTS[layout]
+    assert is_head(stored.config, [stored.rename(key) for key in stored.weights()])
+
+
+def test_what_is_no_head_of_this_family(tmp_path: Path) -> None:
+    assert not is_head({}, llama().state_dict())
+    third = LAYOUTS["eagle-3"].weights()
+    assert not is_head({}, [*third, "hidden_norm.weight"]), "one of DFlash"
+    llama().save_pretrained(tmp_path)
+    decoder = decoder_for(llama(), drafter=str(tmp_path))
+    assert decoder.name == "draft-model"
+
+
+def test_another_methods_rule_takes_the_head_too(tmp_path: Path) -> None:
+    """A method that drafts without a model keeps its rule, and gets the head's drafter."""
+    folder = str(LAYOUTS["eagle-3"].save(tmp_path))
+    decoder = decoder_for(llama(num_hidden_layers=6), "prompt-lookup", drafter=folder)
+    assert isinstance(decoder.drafter, Eagle)
+
+
+def test_pickles_are_refused_with_what_to_do(tmp_path: Path) -> None:
+    """The advice works: what it makes of the pickle is read."""
+    stored = LAYOUTS["eagle-3"].save(tmp_path)
+    weights = tmp_path / "model.safetensors"
+    torch.save(load_file(weights), stored / "pytorch_model.bin")
+    weights.unlink()
+    with pytest.raises(ValueError, match=r"pickle.*save_file\(torch.load\('pytorch_model.bin', weights_only=True\)"):
+        mmspec.enable(llama(num_hidden_layers=6), drafter=str(stored))
+    save_file(torch.load(stored / "pytorch_model.bin", weights_only=True), stored / "model.safetensors")
+    with mmspec.enable(llama(num_hidden_layers=6), drafter=str(stored)) as enabled:
+        assert enabled.method == "eagle"
