@@ -39,22 +39,27 @@ def test_equal_to_plain(
     assert ours.report.accepted > 0, "nothing was accepted, so nothing was tested"
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("sampled", [False, True])
+@pytest.mark.parametrize("batch", [1, 3])
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: form["form"])
 @pytest.mark.parametrize("architecture", ZOO)
-def test_equal_to_transformers(architecture: str, form: dict[str, Any], prompts: Callable, tmp_path: Path) -> None:
-    """Through `enable`: a ragged batch, greedy, by folder; one row, sampled, with a live drafter."""
+def test_equal_to_transformers(
+    architecture: str, form: dict[str, Any], batch: int, sampled: bool, prompts: Callable, tmp_path: Path
+) -> None:
+    """Through `enable`, greedy by folder, sampled with a live drafter; rows of several lengths."""
     folder = LAYOUTS["eagle-3"].save(tmp_path, changed={"eagle_aux_hidden_state_layer_ids": ZOO[architecture]})
     model = build(architecture)
-    for batch, call in ((3, {"do_sample": False}), (1, {"do_sample": True, "top_k": 0, "temperature": 0.8})):
-        call = {**call, "max_new_tokens": 16}
-        run = stock(model, prompts(batch), 0, **call)
-        live = Eagle(EagleOptions(model=str(folder), **form))
-        how: dict[str, Any] = {"method": "eagle", "drafter": str(folder), **form} if batch == 3 else {"drafter": live}
-        with mmspec.enable(model, k=3, **how) as enabled:
-            torch.manual_seed(0)
-            ids = model.generate(**prompts(batch), **call)
-            assert enabled.report is not None and enabled.report.drafted > 0
-        assert_same(ids, run, torch.get_rng_state())
+    call: dict[str, Any] = {"do_sample": True, "top_k": 0, "temperature": 1.0} if sampled else {"do_sample": False}
+    call["max_new_tokens"] = 16
+    run = stock(model, prompts(batch), 0, **call)
+    live = Eagle(EagleOptions(model=str(folder), **form))
+    how: dict[str, Any] = {"drafter": live} if sampled else {"method": "eagle", "drafter": str(folder), **form}
+    with mmspec.enable(model, k=3, **how) as enabled:
+        torch.manual_seed(0)
+        ids = model.generate(**prompts(batch), **call)
+        assert enabled.report is not None and enabled.report.drafted > 0
+    assert_same(ids, run, torch.get_rng_state())
 
 
 @pytest.mark.parametrize("name", [pytest.param("eagle-3", marks=pytest.mark.slow), "pruned"])
