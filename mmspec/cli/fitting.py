@@ -158,15 +158,11 @@ def _fit(
     why = f"{parts.says(missing)}, which the target does not offer" if missing else ""
     why = why or (f"the target refuses the model: {refused}" if refused else "")
     note = ""
-    if not why and seen.built and not (required and parts.drafter and HIDDEN in parts.drafter.needs):
+    if not why and seen.built:
         alone = sum(other.name == method.name for other in registry.components("method")) == 1
         why, note = _tried(method.name if alone else method.qualified, seen, required)
     expected = _expected(result, method.name) if not why else []
     return Fit(method.name, method.owner, parts.exactness, not why, why or note, names, required, expected)
-
-
-HIDDEN = "hidden"
-"""What a head needs. No model stands in for a head, so a method with one fits by its words, and is not tried."""
 
 
 def _keys(parts: Pairing) -> tuple[list[str], list[str]]:

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from mmspec.registry import Spec, hookimpl
+from mmspec_text.head_specs import HEAD_DRAFTERS, HEAD_METHODS
 from mmspec_text.specs import DRAFTERS, METHODS, TRANSFORMERS
 
 if TYPE_CHECKING:
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 @hookimpl
 def mmspec_components() -> Iterable[Spec]:
     """The target for transformers models, then drafters, then methods."""
-    return (TRANSFORMERS, *DRAFTERS, *METHODS)
+    return (TRANSFORMERS, *DRAFTERS, *HEAD_DRAFTERS, *METHODS, *HEAD_METHODS)
 
 
 @hookimpl(trylast=True)

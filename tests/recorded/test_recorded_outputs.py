@@ -20,6 +20,7 @@ from torch import Tensor
 
 import mmspec
 from mmspec.registry import installed
+from mmspec_text.head_specs import HEAD_METHODS
 from tests.support.players import Thinkers
 
 FILE = Path(__file__).parent / "outputs.json"
@@ -132,25 +133,10 @@ def test_same_outputs_as_on_file(loaded: Callable[[str], Any], model: str, metho
     assert found == then
 
 
-HEADS = {
-    "eagle",
-    "dflash",
-    "p-eagle",
-    "ppd",
-    "apple-mtp",
-    "medusa",
-    "hydra",
-    "clover",
-    "mlp-speculator",
-    "arctic-lstm",
-    "mtp",
-}
-
-
 def test_every_method_of_ours_that_fits_is_on_file() -> None:
     """A method that is added is recorded too."""
     owners = ("core", "text", "image", "continuous", "ssm", "video")
     ours = {method.name for method in installed().components("method") if method.owner in owners}
     # The first names another; the second is for pipelines of diffusers; no heads for the others are shipped.
-    left_out = {"auto", "speculative-denoising", *HEADS}
+    left_out = {"auto", "speculative-denoising", *(method.name for method in HEAD_METHODS)}
     assert ours - left_out == {method for methods in json.loads(FILE.read_text()).values() for method in methods}

@@ -63,7 +63,7 @@ class AppleMTP:
         ValueError: Nothing was named, or it cannot be read.
     """
 
-    example = "mmspec_text.example:apple_mtp"
+    example = "mmspec_text.head_example:apple_mtp"
 
     def __init__(self, options: AppleMTPOptions = AppleMTPOptions()) -> None:
         if options.model is None:

@@ -29,7 +29,7 @@ class ArcticLstm(PathDrafter):
         ValueError: No speculator was named, or it cannot be read.
     """
 
-    example = "mmspec_text.example:arctic_lstm"
+    example = "mmspec_text.head_example:arctic_lstm"
 
     def __init__(self, options: ArcticLstmOptions = ArcticLstmOptions()) -> None:
         super().__init__(options, read_lstm, "arctic-lstm")

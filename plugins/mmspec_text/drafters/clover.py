@@ -32,7 +32,7 @@ class Clover(PathDrafter):
         ValueError: No speculators were named, or they cannot be read.
     """
 
-    example = "mmspec_text.example:clover"
+    example = "mmspec_text.head_example:clover"
 
     def __init__(self, options: CloverOptions = CloverOptions()) -> None:
         super().__init__(options, read_clover, "clover")

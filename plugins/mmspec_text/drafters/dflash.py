@@ -73,7 +73,7 @@ class DFlash:
         loaded: What was read, and how the head did on the first prompt.
     """
 
-    example = "mmspec_text.example:dflash"
+    example = "mmspec_text.head_example:dflash"
 
     def __init__(self, options: DFlashOptions = DFlashOptions()) -> None:
         if options.model is None:

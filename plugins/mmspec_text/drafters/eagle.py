@@ -60,7 +60,7 @@ class Eagle:
         loaded: What was read, and how the head did on the first prompt.
     """
 
-    example = "mmspec_text.example:eagle"
+    example = "mmspec_text.head_example:eagle"
 
     def __init__(self, options: EagleOptions = EagleOptions()) -> None:
         if options.model is None:

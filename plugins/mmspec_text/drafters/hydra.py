@@ -31,7 +31,7 @@ class Hydra(PathDrafter):
         ValueError: No heads were named, or they cannot be read.
     """
 
-    example = "mmspec_text.example:hydra"
+    example = "mmspec_text.head_example:hydra"
 
     def __init__(self, options: HydraOptions = HydraOptions()) -> None:
         super().__init__(options, read_hydra, "hydra")

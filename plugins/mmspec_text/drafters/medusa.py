@@ -31,7 +31,7 @@ class Medusa(PathDrafter):
         ValueError: No heads were named, or they cannot be read.
     """
 
-    example = "mmspec_text.example:medusa"
+    example = "mmspec_text.head_example:medusa"
 
     def __init__(self, options: MedusaOptions = MedusaOptions()) -> None:
         super().__init__(options, read_medusa, "medusa")

@@ -30,7 +30,7 @@ class MlpSpeculator(PathDrafter):
         ValueError: No speculator was named, or it cannot be read.
     """
 
-    example = "mmspec_text.example:mlp_speculator"
+    example = "mmspec_text.head_example:mlp_speculator"
 
     def __init__(self, options: MlpSpeculatorOptions = MlpSpeculatorOptions()) -> None:
         super().__init__(options, read_mlp, "mlp-speculator")

@@ -57,7 +57,7 @@ class Mtp:
         TypeError: `model` is not a name.
     """
 
-    example = "mmspec_text.example:mtp"
+    example = "mmspec_text.head_example:mtp"
 
     def __init__(self, options: MtpOptions = MtpOptions()) -> None:
         if options.model is not None and not isinstance(options.model, str | MtpCheckpoint):

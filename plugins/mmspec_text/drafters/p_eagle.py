@@ -42,7 +42,7 @@ class PEagle:
         ValueError: No head was named, or it cannot be read.
     """
 
-    example = "mmspec_text.example:p_eagle"
+    example = "mmspec_text.head_example:p_eagle"
 
     def __init__(self, options: PEagleOptions = PEagleOptions()) -> None:
         if options.model is None:

@@ -62,7 +62,7 @@ class PPD:
         ValueError: No prompt tokens were named, or they cannot be read.
     """
 
-    example = "mmspec_text.example:ppd"
+    example = "mmspec_text.head_example:ppd"
 
     def __init__(self, options: PPDOptions = PPDOptions()) -> None:
         if options.model is None:

@@ -1,0 +1,195 @@
+"""What drafters with trained heads are, and their methods; as in `mmspec_text.specs`. Imports no torch."""
+
+from mmspec.registry import DrafterSpec, MethodSpec
+
+EAGLE = DrafterSpec(
+    name="eagle",
+    factory="mmspec_text.drafters.eagle:Eagle",
+    needs=frozenset({"discrete", "hidden"}),
+    offers=frozenset({"chain", "tree", "q"}),
+    summary="A trained head reads the target's hidden states: EAGLE, EAGLE-2, EAGLE-3, 3.1.",
+    paper="https://arxiv.org/abs/2503.01840",
+    options="mmspec_text.drafters.eagle:EagleOptions",
+    reads="mmspec_text.drafters.heads.eagle.layouts:is_head",
+)
+DFLASH = DrafterSpec(
+    name="dflash",
+    factory="mmspec_text.drafters.dflash:DFlash",
+    needs=frozenset({"discrete", "hidden"}),
+    offers=frozenset({"chain", "tree", "q"}),
+    summary="A trained head drafts a whole block in one pass: DFlash, DSpark.",
+    paper="https://arxiv.org/abs/2602.06036",
+    options="mmspec_text.drafters.dflash:DFlashOptions",
+)
+P_EAGLE = DrafterSpec(
+    name="p-eagle",
+    factory="mmspec_text.drafters.p_eagle:PEagle",
+    needs=frozenset({"discrete", "hidden"}),
+    offers=frozenset({"chain", "tree", "q"}),
+    summary="An EAGLE head trained to draft all units in one pass: P-EAGLE.",
+    paper="https://arxiv.org/abs/2602.01469",
+    options="mmspec_text.drafters.p_eagle:PEagleOptions",
+)
+PPD = DrafterSpec(
+    name="ppd",
+    factory="mmspec_text.drafters.ppd:PPD",
+    needs=frozenset({"discrete", "tree"}),
+    offers=frozenset({"chain", "tree", "q"}),
+    summary="Trained prompt tokens inside the target's own pass score the next draft: PPD.",
+    paper="https://arxiv.org/abs/2405.18628",
+    options="mmspec_text.drafters.ppd:PPDOptions",
+)
+APPLE_MTP = DrafterSpec(
+    name="apple-mtp",
+    factory="mmspec_text.drafters.apple_mtp:AppleMTP",
+    needs=frozenset({"discrete", "hidden", "tree"}),
+    offers=frozenset({"chain", "tree", "q"}),
+    summary="Masks in the target's own pass, a gated LoRA, a sampler head; from the paper.",
+    paper="https://arxiv.org/abs/2507.11851",
+    options="mmspec_text.drafters.apple_mtp:AppleMTPOptions",
+)
+MEDUSA = DrafterSpec(
+    name="medusa",
+    factory="mmspec_text.drafters.medusa:Medusa",
+    needs=frozenset({"discrete", "hidden"}),
+    offers=frozenset({"chain", "tree", "q"}),
+    summary="Trained heads, one for each depth, read the target's last state: Medusa.",
+    paper="https://arxiv.org/abs/2401.10774",
+    options="mmspec_text.drafters.medusa:MedusaOptions",
+)
+HYDRA = DrafterSpec(
+    name="hydra",
+    factory="mmspec_text.drafters.hydra:Hydra",
+    needs=frozenset({"discrete", "hidden"}),
+    offers=frozenset({"chain", "tree", "q"}),
+    summary="Trained heads read the drafted units before their own: Hydra, Hydra++.",
+    paper="https://arxiv.org/abs/2402.05109",
+    options="mmspec_text.drafters.hydra:HydraOptions",
+)
+CLOVER = DrafterSpec(
+    name="clover",
+    factory="mmspec_text.drafters.clover:Clover",
+    needs=frozenset({"discrete", "hidden"}),
+    offers=frozenset({"chain", "tree", "q"}),
+    summary="A trained state steps along the path by attention: Clover, Clover-2.",
+    paper="https://arxiv.org/abs/2405.00263",
+    options="mmspec_text.drafters.clover:CloverOptions",
+)
+MLP_SPECULATOR = DrafterSpec(
+    name="mlp-speculator",
+    factory="mmspec_text.drafters.mlp_speculator:MlpSpeculator",
+    needs=frozenset({"discrete", "hidden"}),
+    offers=frozenset({"chain", "tree", "q"}),
+    summary="A trained MLP folds every drafted unit into the target's last state.",
+    paper="https://arxiv.org/abs/2404.19124",
+    options="mmspec_text.drafters.mlp_speculator:MlpSpeculatorOptions",
+)
+ARCTIC_LSTM = DrafterSpec(
+    name="arctic-lstm",
+    factory="mmspec_text.drafters.arctic_lstm:ArcticLstm",
+    needs=frozenset({"discrete", "hidden"}),
+    offers=frozenset({"chain", "tree", "q"}),
+    summary="A trained LSTM folds every drafted unit into the target's last state.",
+    paper="https://github.com/snowflakedb/ArcticInference",
+    options="mmspec_text.drafters.arctic_lstm:ArcticLstmOptions",
+)
+MTP = DrafterSpec(
+    name="mtp",
+    factory="mmspec_text.drafters.mtp:Mtp",
+    needs=frozenset({"discrete", "hidden"}),
+    offers=frozenset({"chain", "tree", "q"}),
+    summary="The layers for multi-token prediction that the target's checkpoint holds.",
+    paper="https://arxiv.org/abs/2412.19437",
+    options="mmspec_text.drafters.mtp:MtpOptions",
+)
+HEAD_DRAFTERS = (EAGLE, DFLASH, P_EAGLE, PPD, APPLE_MTP, MEDUSA, HYDRA, CLOVER, MLP_SPECULATOR, ARCTIC_LSTM, MTP)
+HEAD_METHODS = (
+    MethodSpec(
+        name="eagle",
+        drafter="eagle",
+        needs=frozenset({"text"}),
+        exactness="invariant",
+        summary="A trained head of the EAGLE family drafts EAGLE-2's tree, or a chain.",
+        paper="https://arxiv.org/abs/2503.01840",
+    ),
+    MethodSpec(
+        name="dflash",
+        drafter="dflash",
+        needs=frozenset({"text"}),
+        exactness="invariant",
+        summary="A trained head drafts a block at once from the target's features.",
+        paper="https://arxiv.org/abs/2602.06036",
+    ),
+    MethodSpec(
+        name="p-eagle",
+        drafter="p-eagle",
+        needs=frozenset({"text"}),
+        exactness="invariant",
+        summary="A trained head of the EAGLE family drafts all of its units at once.",
+        paper="https://arxiv.org/abs/2602.01469",
+    ),
+    MethodSpec(
+        name="ppd",
+        drafter="ppd",
+        needs=frozenset({"text"}),
+        exactness="invariant",
+        summary="A few trained embeddings in the target's own pass draft; no model beside it.",
+        paper="https://arxiv.org/abs/2405.18628",
+    ),
+    MethodSpec(
+        name="apple-mtp",
+        drafter="apple-mtp",
+        needs=frozenset({"text"}),
+        exactness="invariant",
+        summary="The target fills masks behind its own nodes, and a sampler head draws them.",
+        paper="https://arxiv.org/abs/2507.11851",
+    ),
+    MethodSpec(
+        name="medusa",
+        drafter="medusa",
+        needs=frozenset({"text"}),
+        exactness="invariant",
+        summary="Medusa's heads, one for each depth, draft a tree of their best combinations.",
+        paper="https://arxiv.org/abs/2401.10774",
+    ),
+    MethodSpec(
+        name="hydra",
+        drafter="hydra",
+        needs=frozenset({"text"}),
+        exactness="invariant",
+        summary="Hydra's heads, each of which reads the units before its own, draft a tree.",
+        paper="https://arxiv.org/abs/2402.05109",
+    ),
+    MethodSpec(
+        name="clover",
+        drafter="clover",
+        needs=frozenset({"text"}),
+        exactness="invariant",
+        summary="Clover's speculators, from the paper: a state that steps along the path.",
+        paper="https://arxiv.org/abs/2405.00263",
+    ),
+    MethodSpec(
+        name="mlp-speculator",
+        drafter="mlp-speculator",
+        needs=frozenset({"text"}),
+        exactness="invariant",
+        summary="An MLP speculator, as IBM and others publish them, drafts a tree or a chain.",
+        paper="https://arxiv.org/abs/2404.19124",
+    ),
+    MethodSpec(
+        name="arctic-lstm",
+        drafter="arctic-lstm",
+        needs=frozenset({"text"}),
+        exactness="invariant",
+        summary="An LSTM speculator of Arctic Inference drafts a tree or a chain.",
+        paper="https://github.com/snowflakedb/ArcticInference",
+    ),
+    MethodSpec(
+        name="mtp",
+        drafter="mtp",
+        needs=frozenset({"text"}),
+        exactness="invariant",
+        summary="The checkpoint's own multi-token layers draft a tree, or a chain.",
+        paper="https://arxiv.org/abs/2412.19437",
+    ),
+)
