@@ -112,10 +112,12 @@ def decode(
     scores = StepScores(True, rows, pad) if as_dict and config.output_scores else None
     logits = StepScores(False, rows, pad) if as_dict and config.output_logits else None
     # The order matters: criteria read the scores, and the stream shows rows up to where the criteria cut them.
-    observers = [o for o in (scores, logits, StoppingMonitor(criteria, rows, pad, scores), stream) if o is not None]
+    monitor = StoppingMonitor(criteria, rows, pad, scores)
+    observers = [o for o in (scores, logits, monitor, stream) if o is not None]
     rounds = decoder.rounds(
         {**extra, "input_ids": ids, "generation_config": config},
         limit,
+        watched=streamer is not None or as_dict or monitor.watches,
         source=source,
         warp=Warp(tuple(processors), sample=bool(config.do_sample), pad=pad),
         ends=end_ids(criteria),

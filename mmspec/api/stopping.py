@@ -93,6 +93,11 @@ class StoppingMonitor:
         self._over = [False] * rows
         self._seen = 0
 
+    @property
+    def watches(self) -> bool:
+        """Whether there is a criterion to ask after a round."""
+        return bool(self._criteria)
+
     def step(self, state: State) -> None:
         """After a round: call the criteria for every token that all open rows have by now."""
         if not self._criteria:

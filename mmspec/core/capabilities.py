@@ -7,11 +7,13 @@ from collections.abc import Hashable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol, runtime_checkable
 
+import torch
 from torch import Tensor, nn
 
+from mmspec.core.live import Live
 from mmspec.core.protocols import Target
 from mmspec.core.tree import TreeIndex
-from mmspec.core.types import Draft, Prefill, TargetOutput
+from mmspec.core.types import Draft, Prefill, Step, TargetOutput
 
 
 @runtime_checkable
@@ -84,6 +86,52 @@ class SecondChoice(Protocol):
 
     def fall_back(self) -> str:
         """Go over to the second way: what it does, for a warning; "" if there is none, or the pass is there already."""
+        ...
+
+
+class InsideDrafts(Protocol):
+    """The part of a drafter that a captured round holds, with the drafter's memory in buffers of its own.
+
+    In `propose` and `observe` there is no host sync and no shape that depends on data: torch traces them.
+
+    Attributes:
+        parents: The parents of the drafted nodes of every draft; -1: the root.
+    """
+
+    parents: Sequence[int]
+
+    def load(self, drafter: Any) -> None:
+        """Copy a drafter's memory into the buffers; called when the round takes over a call."""
+        ...
+
+    def unload(self, drafter: Any) -> None:
+        """Copy the buffers into the drafter's memory; called when the round is done with the call."""
+        ...
+
+    def propose(self, live: Live) -> tuple[Tensor, Tensor]:
+        """`Drafter.propose`, given the rows alone; their `history` has all its columns.
+
+        Returns:
+            Units `[batch, node]`, and which of them are proposed, `[batch, node]` bool.
+        """
+        ...
+
+    def observe(self, live: Live, step: Step) -> None:
+        """`Drafter.observe`; rows that are done have `step.count` 0."""
+        ...
+
+
+@runtime_checkable
+class DraftsInside(Protocol):
+    """A drafter whose drafts are functions of the rows and of tensors: a captured round can make them itself."""
+
+    @property
+    def captured_key(self) -> Hashable:
+        """What two drafters must share for one captured round to serve both."""
+        ...
+
+    def inside(self, k: int, device: torch.device) -> InsideDrafts:
+        """New buffers for a captured round, for drafts of budget `k`."""
         ...
 
 

@@ -10,16 +10,18 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from mmspec.core.capabilities import Capturable, RunsModel, SecondChoice
+from mmspec.core.capabilities import Capturable, DraftsInside, RunsModel, SecondChoice
 from mmspec.core.capture_check import eager_round, refuse_difference, rounding, timed
 from mmspec.core.capture_pool import pool_of
-from mmspec.core.captured import CapturedRound, Plan, buffers
+from mmspec.core.captured import CapturedRound, buffers
 from mmspec.core.live import bucket
-from mmspec.core.noise import Counting
+from mmspec.core.noise import Counting, Unread
 from mmspec.core.out_of_memory import out_of_memory
-from mmspec.core.processors import is_elementwise
-from mmspec.core.proposal import Family, family_of
-from mmspec.core.protocols import Target
+from mmspec.core.plan import Drafts, Plan
+from mmspec.core.policies import Fixed, Policy
+from mmspec.core.processors import drafts_forbidden_by, is_elementwise
+from mmspec.core.proposal import family_of
+from mmspec.core.protocols import Drafter, Target
 from mmspec.core.rules.rule import Rule
 from mmspec.core.state import State
 from mmspec.core.tree import TreeIndex
@@ -32,6 +34,10 @@ from mmspec.registry.warn import warn
 
 Compile = Literal["auto"] | bool | None
 """Whether rounds are captured: None or False: no. True: yes, where possible. `auto`: where that is faster."""
+
+
+READ_AT_ONCE = ("cpu",)
+"""Kinds of devices whose numbers the host reads without a wait: there nothing is gained by reading them late."""
 
 
 def checked_compile(compile: Any) -> Compile:
@@ -52,19 +58,21 @@ class Captures:
 
     Args:
         target: The decoder's target.
+        drafter: Its drafter, bound.
         rule: Its rule.
         compile: As in `Decoder`.
         one_shape: Whether all rounds of a call must have the same number of nodes. If not, rounds without a draft have
             one node where width costs time, which is on a CPU; only in float32 does the output not depend on it.
-        windows: Whether its drafts are windows, which get distributions after the first pass.
     """
 
-    def __init__(self, target: Target, rule: Rule, compile: Compile, *, one_shape: bool, windows: bool) -> None:
-        self.target, self.rule, self.compile, self.windows = target, rule, compile, windows
+    def __init__(self, target: Target, drafter: Drafter, rule: Rule, compile: Compile, *, one_shape: bool) -> None:
+        self.target, self.drafter, self.rule, self.compile = target, drafter, rule, compile
+        self.windows = "window" in drafter.offers
         self.lone = bool(compile) and not one_shape and _exact_on_cpu(target)
         self.pool = pool_of(target, rule)
         self._own_trees = False
         self._refused = False
+        self._outside = False
 
     def round_for(self, state: State, draft: Draft) -> CapturedRound | None:
         """The captured round that takes this round's draft (not rooted); None: the eager loop goes on.
@@ -78,29 +86,61 @@ class Captures:
             return None
         begun = captured is not None
         self._own_trees = self._own_trees or (captured is not None and not captured.holds(draft.index))
-        captured = self._begun(state, draft)
-        state.captured, state.eager = captured, captured is None
+        tree = None if self._own_trees else draft.index.padded(state.width).listed
+        captured = self._begun(state, Drafts(tree, family_of(draft, self.rule, state.warp.sample, self.windows)))
         if begun and captured is None:
             state.report.width = None  # compiled and eager rounds in one call: no plain decoding has these
+        return captured
+
+    def drafting_round(self, state: State, policy: Policy) -> CapturedRound | None:
+        """The captured round that drafts by itself, for a call that nobody watches; None: drafts come from outside.
+
+        Args:
+            state: The call, before its first round.
+            policy: The call's policy; its budget must be the same in all rounds.
+        """
+        device, warp, drafter = state.emitted.device, state.warp, self.drafter
+        if self.compile is None or not state.fixed or device.type in READ_AT_ONCE or self._refused or self._outside:
+            return None
+        if not (isinstance(policy, Fixed) and isinstance(drafter, DraftsInside) and state.drafting) or state.finished:
+            return None
+        by_position = warp.sample and self.rule.exactness == "invariant"
+        if self._refusal(state) or drafts_forbidden_by(warp.processors):
+            return None
+        if by_position and not isinstance(state.source, Unread):
+            return None  # such noise needs to know on the host how far rows are
+        k = min(policy.k, state.k)
+        inside = drafter.inside(k, device)
+        tree = TreeIndex.static((-1, *(parent + 1 for parent in inside.parents)), device).padded(state.width).listed
+        return self._begun(state, Drafts(tree, None, (type(drafter), drafter.captured_key, k), inside))
+
+    def _begun(self, state: State, drafts: Drafts) -> CapturedRound | None:
+        """A captured round with the call loaded; None, with a warning, if there can be none."""
+        state.captured = captured = self._loaded(state, drafts)
+        state.eager = captured is None and drafts.inside is None
         state.report.compiled = captured is not None
         return captured
 
-    def _begun(self, state: State, draft: Draft) -> CapturedRound | None:
-        """A captured round with the call loaded; None, with a warning, if there can be none."""
+    def _loaded(self, state: State, drafts: Drafts) -> CapturedRound | None:
         why = self._refusal(state)
         if why:
             warn(f"this call is not captured, and runs eagerly: {why}")
             return None
         before = copy(state.cache), state.history, state.pads, state.ends, state.live
         try:
-            captured = self._lent(state, draft)
+            captured = self._lent(state, drafts)
         except Exception as error:
             if strict():
                 raise
-            self._refused, captured = True, None
+            captured = None
             if out_of_memory(error):
                 self.pool.clear()
-            warn(f"rounds are not captured, and run eagerly: {_said(error)}")
+            if drafts.inside is None:
+                self._refused = True
+                warn(f"rounds are not captured, and run eagerly: {_said(error)}")
+            else:
+                self._outside = True
+                warn(f"drafts are made outside of captured rounds: {_said(error)}")
         if captured is None:
             state.cache, state.history, state.pads, state.ends = before[:4]
             state.take(before[4])
@@ -115,28 +155,35 @@ class Captures:
             return f"{type(state.source).__name__} has no fresh numbers that are functions of tensors alone"
         return ""
 
-    def _lent(self, state: State, draft: Draft) -> CapturedRound | None:
+    def _lent(self, state: State, drafts: Drafts) -> CapturedRound | None:
         """A captured round for this call alone; None if the eager loop is faster and that matters."""
         if not isinstance(self.target, Capturable) or self.target.vocab is None:
             raise ValueError(f"the pass of {type(self.target).__name__} cannot be captured")
-        tree = None if self._own_trees else draft.index.padded(state.width).listed
         columns = bucket(state.prompt_length + state.limit + 1)
         self.pool.renew(self.target)
-        family, warp = family_of(draft, self.rule, state.warp.sample, self.windows), _warp_key(state.warp)
-        call = (tree, family, self.lone, state.width, state.k, columns, len(state.ends), state.context, warp)
+        made, warp = (drafts.tree, drafts.family, drafts.key), _warp_key(state.warp)
+        call = (made, self.lone, state.width, state.k, columns, len(state.ends), state.context, warp)
         key = (type(self.target), type(self.rule), call, self.target.capture_key(state.cache))
-        return self.pool.lend(key, state, lambda: self._captured(state, tree, family, columns))
+        return self.pool.lend(key, state, lambda: self._captured(state, drafts, columns))
 
-    def _captured(
-        self, state: State, tree: tuple[int, ...] | None, family: Family | None, columns: int
-    ) -> CapturedRound | None:
+    def _captured(self, state: State, drafts: Drafts, columns: int) -> CapturedRound | None:
         """A new captured round, loaded; None if the eager round is faster and that matters."""
         target = self.target
         assert isinstance(target, Capturable) and target.vocab is not None
-        index = None if tree is None else TreeIndex.static(tree, state.emitted.device)
-        deepest = min(state.width - 1, max(state.k, 1)) if index is None else index.deepest
-        warp, rule, frozen = state.warp, self.rule, self.pool.frozen
-        plan = Plan(state.rows, state.width, deepest, index, target.vocab, warp, rule, family, frozen, self.lone)
+        index = None if drafts.tree is None else TreeIndex.static(drafts.tree, state.emitted.device)
+        plan = Plan(
+            rows=state.rows,
+            nodes=state.width,
+            deepest=min(state.width - 1, max(state.k, 1)) if index is None else index.deepest,
+            index=index,
+            vocab=target.vocab,
+            warp=state.warp,
+            rule=self.rule,
+            family=drafts.family,
+            frozen=self.pool.frozen,
+            lone=self.lone and drafts.inside is None,
+            drafts=drafts.inside,
+        )
         eager, expected = timed(lambda: eager_round(target, state, plan))
         captured = CapturedRound(plan, target.captured_pass(state.cache, plan.nodes, index), buffers(state, columns))
         captured.load(state)

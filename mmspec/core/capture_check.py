@@ -10,8 +10,8 @@ from dataclasses import replace
 import torch
 
 from mmspec.core.capabilities import RunsModel
-from mmspec.core.captured import Plan
 from mmspec.core.noise import Round
+from mmspec.core.plan import Plan
 from mmspec.core.protocols import Target
 from mmspec.core.round import decided
 from mmspec.core.state import State

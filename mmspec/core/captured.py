@@ -8,64 +8,24 @@ all rules but the invariant ones use, are computed inside from the call's key an
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 from tqdm import tqdm
 
 from mmspec.core.capabilities import CapturedPass
 from mmspec.core.compiling import Compiled
 from mmspec.core.live import Live
-from mmspec.core.noise import Counting, Round
-from mmspec.core.proposal import Family, Proposal, family_of, takes
+from mmspec.core.noise import Counting, Round, Unread
+from mmspec.core.plan import Plan
+from mmspec.core.proposal import family_of, takes
 from mmspec.core.report import tallied
 from mmspec.core.round import DrawnSource, decided
-from mmspec.core.rules.rule import Rule
 from mmspec.core.state import State
 from mmspec.core.tree import TreeIndex
 from mmspec.core.types import Draft, Scores, Step
-from mmspec.core.warp import Warp
-
-
-@dataclass(frozen=True)
-class Plan:
-    """The static shape of a round.
-
-    Attributes:
-        rows: Rows of the batch.
-        nodes: Nodes of every pass, root and padding included.
-        deepest: Depth of the deepest node that a draft may have.
-        index: The tree of every draft; None: each round brings its own.
-        vocab: Number of unit ids.
-        warp: Turns scores into distributions; all its processors are element-wise.
-        rule: Decides which nodes are accepted.
-        family: What the drafted units were drawn from; None: there is no distribution, or nobody reads it.
-        frozen: Whether the weights are baked in (`mmspec.core.frozen`).
-        lone: Whether a round without a draft has one node.
-    """
-
-    rows: int
-    nodes: int
-    deepest: int
-    index: TreeIndex | None
-    vocab: int
-    warp: Warp
-    rule: Rule
-    family: Family | None = None
-    frozen: bool = False
-    lone: bool = False
-
-    def buffers(self, device: torch.device) -> Proposal | None:
-        """New buffers for what drafted units were drawn from."""
-        if self.family is None:
-            return None
-        return Proposal(self.family, self.rows, self.nodes - 1, self.vocab, device)
-
-    def without_draft(self, device: torch.device) -> "Plan":
-        """The plan of rounds that have the root alone."""
-        return replace(self, nodes=1, deepest=0, index=TreeIndex.static([-1], device), family=None, lone=False)
 
 
 class CapturedRound:
@@ -169,6 +129,18 @@ class CapturedRound:
         state.report.add_bias(step.draft, step.verdict, step.count)
         return step
 
+    def launch(self, state: State) -> None:
+        """One round of the call that was loaded last, its draft included; the host waits for nothing."""
+        if self.source.numbers is not None and self.plan.warp.sample:
+            assert isinstance(state.source, Unread)
+            noise = state.source.by_tensors(state.emitted, self.plan.deepest)
+            self.source.numbers.copy_(noise.exponential(self.plan.vocab))
+        step, drafted, accepted = self.run()
+        if self.plan.nodes > 1:
+            state.report.add(drafted.clone(), accepted.clone())
+        state.report.add_bias(step.draft, step.verdict, step.count)
+        state.step = step
+
     def place(self, state: State, draft: Draft) -> None:
         """Write a draft and the round's numbers into the buffers; behind the draft, padding."""
         drafted = draft.units.shape[1]
@@ -203,7 +175,8 @@ class CapturedRound:
             draft = Draft(live.root[:, None].clone(), index, torch.ones_like(live.done[:, None]))
         else:
             drawn = None if self.proposal is None else self.proposal.distribution(self.units)
-            draft = Draft(self.units, index, self.valid, drawn).rooted(live.root, live.room)
+            units, valid = self._proposed()
+            draft = Draft(units, index, valid, drawn).rooted(live.root, live.room)
         output = self.target.verify(draft)
         scores = plan.warp.elementwise(output, draft, live.history, live.emitted)
         active = ~live.done
@@ -214,7 +187,20 @@ class CapturedRound:
         live.root.copy_(after.root)
         live.done.copy_(after.done)
         live.nonfinite.copy_(after.nonfinite)
+        if plan.drafts is not None:
+            plan.drafts.observe(live, step)
         return step, drafted, accepted
+
+    def _proposed(self) -> tuple[Tensor, Tensor]:
+        """The drafted units, and which of them are proposed: `[batch, node - 1]` each."""
+        plan, live = self.plan, self.live
+        if plan.drafts is None:
+            return self.units, self.valid
+        units, valid = plan.drafts.propose(live)
+        missing = plan.nodes - 1 - units.shape[1]
+        padding = live.root[:, None].expand(-1, missing)
+        known = valid & (units >= 0) & (units < plan.vocab)
+        return torch.cat([torch.where(known, units, 0), padding], 1), pad(known, (0, missing), value=False)
 
 
 @torch.inference_mode(False)

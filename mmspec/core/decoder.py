@@ -5,37 +5,30 @@ The loop knows no modality and no method. Plain decoding is a draft of one node,
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
 
-from mmspec.core.capabilities import Bounded, Forcing, LengthAware, TargetAware, TargetWrapping
+from mmspec.core.capabilities import TargetAware, TargetWrapping
 from mmspec.core.capture import Captures, Compile, checked_compile
 from mmspec.core.drafters.none import NoDraft
 from mmspec.core.drafting import drafted
+from mmspec.core.eager import emitted, scored, settled, synced
 from mmspec.core.fit import refuse_misfits, repeatable
 from mmspec.core.guard import contained
+from mmspec.core.late import late_rounds
 from mmspec.core.noise import Source
-from mmspec.core.one_shape import (
-    Shape,
-    checked_shape,
-    longest_draft,
-    one_width,
-    shape_to_compile,
-    started,
-    verified,
-)
-from mmspec.core.pending import Pending, with_truth
-from mmspec.core.philox import PhiloxSource
+from mmspec.core.one_shape import Shape, checked_shape, longest_draft, one_width, shape_to_compile
+from mmspec.core.pending import Pending
 from mmspec.core.policies import Fixed, Policy
 from mmspec.core.protocols import Drafter, Target
 from mmspec.core.report import Report
-from mmspec.core.round import decided
 from mmspec.core.rules.match import Match
 from mmspec.core.rules.rule import Rule
+from mmspec.core.starting import begun
 from mmspec.core.state import State
-from mmspec.core.types import Draft, Scores, Step
+from mmspec.core.types import Draft, Step
 from mmspec.core.warp import Warp
 from mmspec.registry.numbers import whole
 
@@ -110,8 +103,7 @@ class Decoder:
         if isinstance(self.rule, TargetAware):
             self.rule.bind(self.target)
         self.one_width()  # refuses a shape that cannot be kept
-        windows = "window" in self.drafter.offers
-        self.captures = Captures(self.target, self.rule, self.compile, one_shape=shape is not None, windows=windows)
+        self.captures = Captures(self.target, self.drafter, self.rule, self.compile, one_shape=shape is not None)
 
     def one_width(self) -> int | None:
         """Nodes of every pass after the prefill; None if passes may have any number of nodes."""
@@ -143,23 +135,14 @@ class Decoder:
         if limit < 1:
             raise ValueError(f"limit must be at least 1, got {limit}")
         report = Report(self.name, self.rule.exactness, repeatable=repeatable(self.rule, self.policy))
-        context = self.target.context if isinstance(self.target, Bounded) else None
         fixed = self.one_width()  # the same for every limit
         report.width = None if self.captures.lone and fixed != 1 else fixed
         k = longest_draft(self.target, self.k, limit if fixed is None else None)
         width = fixed or self.drafter.width(k) + 1
-        with report.phase("prefill"):
-            prefill = started(self.target, inputs, limit, width, fixed is not None)
-        if source is None:
-            source = PhiloxSource.seeded(seed, len(prefill.prompt), prefill.prompt.device)
-        warp = warp if warp is not None else Warp()
-        if warp.forced is None and isinstance(self.target, Forcing):
-            warp = replace(warp, forced=self.target.forced)
-        state = State.begin(prefill, limit, context, ends, source, warp, report, width, k)
-        state.fixed = fixed is not None
-        draft = Draft.alone(state.root)
-        scores = state.warp(prefill.output, draft, state.prefix)
-        self._emit(state, draft, scores)
+        state, draft, scores = begun(
+            self.target, inputs, limit, report, k, width, fixed is not None, seed, source, warp, ends
+        )
+        emitted(state, draft, scores, self.rule)
         state.sync()
         with contained(state, f"drafter {self.name}", fatal=True, may_refuse=True):
             state.memory = self.drafter.start(state, inputs)
@@ -167,7 +150,7 @@ class Decoder:
 
     def speculate(self, state: State) -> Pending:
         """Draft and verify. Nothing is committed, so this may run before the last round's truth is known."""
-        return self._verified(state, self._drafted(state))
+        return scored(state, self._drafted(state), self.target)
 
     def settle(self, state: State, pending: Pending, truth: Tensor | None = None) -> Step:
         """Accept (or compare with a truth that came later), commit, and let the drafter observe.
@@ -178,16 +161,7 @@ class Decoder:
             truth: `[batch, n, *unit]`, the next `n` units as they really were; the accepted path then follows them, and
                 the last one (or the first that was not drafted) becomes the new root. A row emits at most `n` units.
         """
-        draft, scores, most = pending.draft, pending.scores, None
-        if truth is not None:
-            draft, scores = with_truth(draft, scores, truth)
-            most = truth.shape[1]
-        active = ~state.done
-        step = self._emit(state, draft, scores, most)
-        # Accepted nodes behind an end unit were not emitted, so they do not count.
-        state.report.count(draft.valid, step.verdict.length.minimum(step.count), active, pending.nodes)
-        state.report.add_bias(draft, step.verdict, step.count)
-        self.target.commit(state.cache, step.verdict.path, step.count)
+        step = settled(state, pending, self.target, self.rule, truth)
         self._observe(state, step)
         return step
 
@@ -205,17 +179,28 @@ class Decoder:
         deepest = self._round(state, truth, pending)
         with state.report.phase("rest"):
             state.sync()
-            if isinstance(self.target, LengthAware):
-                self.target.synced(state.cache, state.host_emitted)
+            synced(state, self.target)
         furthest_behind_first = sorted(range(state.rows), key=before.__getitem__)
-        emitted = [state.host_emitted[row] - before[row] for row in furthest_behind_first]
+        counts = [state.host_emitted[row] - before[row] for row in furthest_behind_first]
         with contained(state, f"policy {type(self.policy).__name__}"):
-            self.policy.observe(deepest, emitted, time.perf_counter() - began)
+            self.policy.observe(deepest, counts, time.perf_counter() - began)
 
-    def rounds(self, inputs: Any, limit: int, **options: Any) -> Iterator[State]:
-        """The loop: the call's state after prefill, and after every round until all rows are done; as in `start`."""
+    def rounds(self, inputs: Any, limit: int, *, watched: bool = True, **options: Any) -> Iterator[State]:
+        """The loop: the call's state after prefill, and after every round until all rows are done.
+
+        Args:
+            inputs: The target's prompt.
+            limit: Units wanted per row.
+            watched: Whether anybody reads units or stops rows between rounds. If not, the host may read the counts of
+                compiled rounds one round late (`mmspec.core.late`), and a state that is yielded may lag.
+            **options: As in `start`.
+        """
         state = self.start(inputs, limit, **options)
         yield state
+        captured = None if watched else self.captures.drafting_round(state, self.policy)
+        if captured is not None:
+            yield from late_rounds(state, captured, self.drafter)
+            synced(state, self.target)
         while not state.finished:
             self.advance(state)
             yield state
@@ -231,14 +216,14 @@ class Decoder:
             on_step: Called after every host sync; streamers read `state.output()` there. Raising stops the call.
             **options: As in `start`.
         """
-        for state in self.rounds(inputs, limit, **options):
-            if on_step:
+        for state in self.rounds(inputs, limit, watched=on_step is not None, **options):
+            if on_step is not None:
                 on_step(state)
         return Output(state.output(), state.report)
 
     def _round(self, state: State, truth: Tensor | None, pending: Pending | None) -> int:
         """A round without its sync, captured or not: the depth of its draft."""
-        if pending is None and self.compile and state.fixed and truth is None:
+        if pending is None and truth is None and state.fixed and self.compile:
             proposed = self._drafted(state)
             draft = Draft.empty(state.root) if proposed is None else proposed
             captured = self.captures.round_for(state, draft)
@@ -248,7 +233,7 @@ class Decoder:
                 with state.report.phase("rest"):
                     self._observe(state, state.step)
                 return draft.index.deepest
-            pending = self._verified(state, proposed)
+            pending = scored(state, proposed, self.target)
         elif pending is None:
             pending = self.speculate(state)
         with state.report.phase("rest"):
@@ -262,21 +247,7 @@ class Decoder:
             noise, vocab = self.rule.draft_noise(state.round()), self.target.vocab
             return drafted(state, self.drafter, self.policy, self.k, noise, vocab, self.name)
 
-    def _verified(self, state: State, proposed: Draft | None) -> Pending:
-        with state.report.phase("verify"):
-            draft = Draft.alone(state.root) if proposed is None else proposed.rooted(state.root, state.room)
-            output, nodes = verified(self.target, state, draft)
-            scores = state.warp(output, draft, state.prefix)
-        return Pending(draft, scores, nodes)
-
     def _observe(self, state: State, step: Step) -> None:
         if state.drafting:
             with contained(state, f"drafter {self.name}", fatal=True):
                 self.drafter.observe(state, step)
-
-    def _emit(self, state: State, draft: Draft, scores: Scores, most: int | None = None) -> Step:
-        """Let the rule decide, and append what it accepted to the rows: at most `most` units each."""
-        state.reserve(draft.index.deepest + 1)
-        live, state.step = decided(state.live, draft, scores, self.rule, state.round(), most)
-        state.take(live)
-        return state.step

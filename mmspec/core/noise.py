@@ -141,6 +141,15 @@ class Counting(Protocol):
         ...
 
 
+@runtime_checkable
+class Unread(Protocol):
+    """A source whose noise by position is a function of tensors alone, so that the host need not know the positions."""
+
+    def by_tensors(self, emitted: Tensor, deepest: int) -> Noise:
+        """`Source.by_position`, without the host's copy of `emitted`."""
+        ...
+
+
 @dataclass(frozen=True)
 class Round:
     """The noise of one round, as rules use it.

@@ -243,9 +243,12 @@ class PhiloxSource:
         """Does nothing: buffers need no notice."""
 
     def by_position(self, emitted: Tensor, host_emitted: Sequence[int], deepest: int) -> Noise:
-        address = emitted[:, None] + torch.arange(deepest + 1, device=emitted.device)
-        noise = PhiloxNoise(self.key, address, torch.zeros_like(emitted)[:, None])
+        noise = self.by_tensors(emitted, deepest)
         return BufferedNoise(noise, host_emitted, self._buffers) if emitted.device.type == "cpu" else noise
+
+    def by_tensors(self, emitted: Tensor, deepest: int) -> PhiloxNoise:
+        address = emitted[:, None] + torch.arange(deepest + 1, device=emitted.device)
+        return PhiloxNoise(self.key, address, torch.zeros_like(emitted)[:, None])
 
     def fresh(self, emitted: Tensor, first: int, count: int) -> PhiloxNoise:
         address = torch.arange(first, first + count, device=emitted.device)[None]

@@ -201,10 +201,21 @@ class State:
         Raises:
             ValueError: Scores were NaN or all -inf, or a latent was not finite; names row and position.
         """
+        self.arrived(self.counts().tolist())
+
+    def counts(self) -> Tensor:
+        """What the host wants to know after a round: `[number, batch]` int64, for `arrived`."""
         first = () if self.host_pads else (self.pads,)
-        wanted = [self.emitted, self.done.long(), self.nonfinite, *first, *self.depth.wanted()]
-        emitted, done, nonfinite, *more = torch.stack(wanted).tolist()
-        if first:
+        return torch.stack([self.emitted, self.done.long(), self.nonfinite, *first, *self.depth.wanted()])
+
+    def arrived(self, counts: list[list[int]]) -> None:
+        """Take `counts` that are on the host now.
+
+        Raises:
+            ValueError: As `sync`.
+        """
+        emitted, done, nonfinite, *more = counts
+        if not self.host_pads:
             self.host_pads = more.pop(0)
         for row, position in enumerate(nonfinite):
             if position != NOWHERE:

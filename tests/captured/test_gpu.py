@@ -91,3 +91,25 @@ def test_rules_that_draw_fresh_numbers(model: Any, inductor: None, method: str, 
     found = [decoder.generate(prompts(), 48, seed=seed, warp=Warp.sampling(0.9)) for seed in (1, 2, 1)]
     assert all(output.report.compiled for output in found) and len(decoder.captures.pool.rounds) == 1
     assert equal(found[0], found[2]) and not equal(found[0], found[1])
+
+
+@pytest.mark.parametrize("method", ["prompt-lookup", "token-recycling"])
+def test_reading_late_changes_nothing(model: Any, inductor: None, method: str) -> None:
+    """The round that drafts by itself, against the same rounds with their drafts from outside, read at once."""
+    late, watched = (pair(model, method)[0] for _ in range(2))
+    for seed in range(4):
+        call: dict[str, Any] = {"seed": seed, "warp": Warp.sampling(0.9), "ends": [7]}
+        found = late.generate(prompts(), 48, **call)
+        expected = watched.generate(prompts(), 48, **call, on_step=lambda state: None)
+        assert equal(found, expected)
+        assert found.report.rounds == expected.report.rounds and found.report.sizes == expected.report.sizes
+        assert found.report.drafted == expected.report.drafted and found.report.accepted == expected.report.accepted
+
+
+def test_a_memory_outlives_its_binding(model: Any, inductor: None) -> None:
+    """A drafter that is bound again has new memory; a graph that was recorded before must not read the old one."""
+    decoder = pair(model, "token-recycling")[0]
+    expected = decoder.generate(prompts(), 48, seed=1)
+    for _ in range(3):
+        decoder.drafter.bind(decoder.target)
+        assert equal(decoder.generate(prompts(), 48, seed=1), expected)

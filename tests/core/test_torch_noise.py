@@ -165,3 +165,12 @@ def test_a_block_after_numbers_of_others_is_made_again_as_it_was():
     assert torch.equal(source.blocks([0, 38], 1, 5)[0], torch.stack([blocks[0][0], blocks[1][0]]))
     assert torch.equal(source.blocks([20, 20], 9, 5), torch.stack(blocks[20:30], 1))
     assert torch.equal(generator.get_state(), before)
+
+
+def test_nodes_that_share_an_address_have_one_stream():
+    source = TorchSource(torch.Generator().manual_seed(0), 1, torch.device("cpu"))
+    shared = source.by_position(torch.zeros(1, dtype=torch.int64), [0], 1).at(torch.tensor([[0, 0, 1]]))
+    mask = torch.tensor([[True, False, True]])
+    assert torch.equal(shared.where(mask, Substream.UNIT).exponential(5), shared.exponential(5))
+    with pytest.raises(ValueError, match="one stream"):
+        shared.where(mask, Substream.COIN)

@@ -132,7 +132,7 @@ class TextPipeline(Pipeline):
             seed=seeds_for(rows, seed, generator),
             warp=warp,
             ends=self.model.generation_config.eos_token_id,
-            on_step=stream.step,
+            on_step=None if streamer is None else stream.step,
         )
         stream.end()
         texts = [self.tokenizer.decode(units, skip_special_tokens=True) for units in output.units]

@@ -53,10 +53,9 @@ class CodeSubject:
         options = tried(chosen, window, SWEPT if whole else None, WINDOWS)
         if not whole or SWEPT not in options:
             return options
-        compiled = {"compiled plain": {"method": PLAIN}} | {
-            f"compiled {name}": options[name] for name in (SWEPT, *(windowed(SWEPT, window) for window in COMPILED))
-        }
-        return options | {name: {**its, "compile": True} for name, its in compiled.items()}
+        swept = {name: options[name] for name in (SWEPT, *(windowed(SWEPT, k) for k in COMPILED)) if name in options}
+        compiled = {PLAIN: {"method": PLAIN}, **swept}
+        return options | {f"compiled {name}": {**its, "compile": True} for name, its in compiled.items()}
 
     def others(self, setting: Setting, plain: OwnMethod, window: int) -> dict[str, Other]:
         """An oracle, where the whole is tried, and plain loops."""

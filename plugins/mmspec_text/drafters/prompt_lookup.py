@@ -6,6 +6,7 @@ reaches the end of the text continues periodically, so that a loop is drafted in
 Drafts are point masses. Knobs: a larger `max_ngram` prefers longer agreement; a larger `min_ngram` drafts less often.
 """
 
+from collections.abc import Hashable
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
@@ -13,6 +14,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from mmspec.core.live import Live
 from mmspec.core.noise import DraftNoise
 from mmspec.core.protocols import Target
 from mmspec.core.state import State
@@ -59,26 +61,73 @@ class PromptLookup:
 
     def propose(self, state: State, k: int, noise: DraftNoise) -> Draft:
         seen = state.prompt_length + max(state.host_emitted)
-        history, last = state.history[:, :seen], state.known - 1  # [batch, seen], [batch]
-        matched = self._matched(history, last, state.pads)
-        order = torch.arange(seen, device=history.device)
-        best = (matched * seen + order).argmax(1)  # longest first, most recent among equals
-        found = matched.gather(1, best[:, None]) >= self.options.min_ngram
-        period = (last - best).clamp(min=1)[:, None]
-        source = best[:, None] + 1 + torch.arange(k, device=history.device) % period
-        return Draft.chain(history.gather(1, source.clamp(max=seen - 1)), valid=found.expand(-1, k))
+        units, found = _copied(self.options, state.history[:, :seen], state.known - 1, state.pads, k)
+        return Draft.chain(units, valid=found)
 
     def observe(self, state: State, step: Step) -> None:
         """Do nothing: drafts depend on the history alone."""
 
-    def _matched(self, history: Tensor, last: Tensor, pads: Tensor) -> Tensor:
-        """How many units up to every position equal the end of the text: `[batch, seen]` int64, 0 … max_ngram."""
-        order = torch.arange(history.shape[1], device=history.device)
-        run = (order < last[:, None]) & (order >= pads[:, None])
-        length = torch.zeros_like(history)
-        for back in range(self.options.max_ngram):
-            tail = history.gather(1, (last - back).clamp(min=0)[:, None])
-            shifted = torch.roll(history, back, 1)
-            run = run & (shifted == tail) & (order - back >= pads[:, None])
-            length += run
-        return length
+    @property
+    def captured_key(self) -> Hashable:
+        return self.options
+
+    def inside(self, k: int, device: torch.device) -> "LookupInside":
+        return LookupInside(self.options, k)
+
+
+class LookupInside:
+    """`PromptLookup` inside a captured round.
+
+    Args:
+        options: The lengths of n-grams.
+        k: Units of every draft.
+    """
+
+    def __init__(self, options: PromptLookupOptions, k: int) -> None:
+        self.options, self.k = options, k
+        self.parents = range(-1, k - 1)
+
+    def load(self, drafter: Any) -> None:
+        """Do nothing: the history is the memory."""
+
+    def unload(self, drafter: Any) -> None:
+        """Do nothing: the history is the memory."""
+
+    def propose(self, live: Live) -> tuple[Tensor, Tensor]:
+        return _copied(self.options, live.history, live.known - 1, live.pads, self.k)
+
+    def observe(self, live: Live, step: Step) -> None:
+        """Do nothing: the history is the memory."""
+
+
+def _copied(options: PromptLookupOptions, history: Tensor, last: Tensor, pads: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """What followed the best match, and whether there is one: `[batch, k]` each.
+
+    Args:
+        options: The lengths of n-grams.
+        history: `[batch, column]`; columns behind `last` may hold anything.
+        last: `[batch]`: the column of the root.
+        pads: `[batch]`: columns of padding.
+        k: Units to copy.
+    """
+    columns = history.shape[1]
+    matched = _matched(options.max_ngram, history, last, pads)
+    order = torch.arange(columns, device=history.device)
+    best = (matched * columns + order).argmax(1)  # longest first, most recent among equals
+    found = matched.gather(1, best[:, None]) >= options.min_ngram
+    period = (last - best).clamp(min=1)[:, None]
+    source = best[:, None] + 1 + torch.arange(k, device=history.device) % period
+    return history.gather(1, source.clamp(max=columns - 1)), found.expand(-1, k)
+
+
+def _matched(most: int, history: Tensor, last: Tensor, pads: Tensor) -> Tensor:
+    """How many units up to every position equal the end of the text: `[batch, column]` int64, 0 … `most`."""
+    order = torch.arange(history.shape[1], device=history.device)
+    run = (order < last[:, None]) & (order >= pads[:, None])
+    length = torch.zeros_like(history)
+    for back in range(most):
+        tail = history.gather(1, (last - back).clamp(min=0)[:, None])
+        shifted = torch.roll(history, back, 1)
+        run = run & (shifted == tail) & (order - back >= pads[:, None])
+        length += run
+    return length

@@ -14,6 +14,7 @@ tokens after 160 tokens of each of 16 held-out modules and after the two prompts
 temperature 0.8; the mean of the four (rank 0: 0.35, 0.15, 0.55, 0.33; rank 1: 0.08, 0.06, 0.13, 0.12).
 """
 
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Annotated, Any
@@ -23,6 +24,7 @@ from pydantic import Field
 from torch import Tensor
 
 from mmspec.core.drafters.static_tree import levels_of, likeliest_tree
+from mmspec.core.live import Live
 from mmspec.core.noise import DraftNoise
 from mmspec.core.protocols import Target
 from mmspec.core.state import State
@@ -60,6 +62,7 @@ class TokenRecycling:
         self.options = options
         self._rates: tuple[float, ...] = ()
         self._rows = torch.empty(0, options.width, dtype=torch.int32, device="cpu")
+        self._inside: list[tuple[Tensor, Tensor]] = []
 
     @property
     def matrix(self) -> Tensor:
@@ -86,23 +89,20 @@ class TokenRecycling:
 
     def propose(self, state: State, k: int, noise: DraftNoise) -> Draft:
         parents, ranks = self._tree(k)
-        units = state.root[:, None]
-        for above, rank in _level_tables(parents, ranks, units.device):
-            parent = units[:, above]  # in `units`, the root is node 0
-            successor = self._rows[parent.clamp(min=0), rank].long()
-            units = torch.cat([units, torch.where(parent >= 0, successor, -1)], 1)
-        units = units[:, 1:]
+        units = _grown(self._rows, state.root, _level_tables(parents, ranks, state.root.device))
         return Draft.tree(units.clamp(min=0), parents, valid=units >= 0)
 
     def observe(self, state: State, step: Step) -> None:
-        """Write the top of every scored node's scores into M; the last node of equal tokens counts."""
-        logits = step.scores.logits
-        if logits is None:
-            return
-        scored = step.draft.valid & (step.count > 0)[:, None]
-        best = logits.topk(self._rows.shape[1], -1)
-        successors = torch.where(best.values.isneginf(), -1, best.indices)  # [batch, node, width]
-        self._write(step.draft.units.flatten(), successors.flatten(0, 1), scored.flatten())
+        _note(self._rows, step)
+
+    @property
+    def captured_key(self) -> Hashable:
+        return self.options
+
+    def inside(self, k: int, device: torch.device) -> "RecyclingInside":
+        parents, ranks = self._tree(k)
+        with torch.inference_mode(False):
+            return RecyclingInside(parents, _level_tables(parents, ranks, device), torch.full_like(self._rows, -1))
 
     def _seed(self, state: State) -> None:
         """Give tokens of the prompt that were never scored one successor: the one of their last occurrence."""
@@ -111,18 +111,66 @@ class TokenRecycling:
         token, successor = seen[:, :-1].flatten(), seen[:, 1:].flatten()
         fresh = (order >= state.pads[:, None]).flatten() & (self._rows[token, 0] < 0)
         nothing = successor.new_full((len(successor), self._rows.shape[1] - 1), -1)
-        self._write(token, torch.cat([successor[:, None], nothing], 1), fresh)
-
-    def _write(self, tokens: Tensor, successors: Tensor, wanted: Tensor) -> None:
-        """M[tokens] = successors where `wanted`; `[n]`, `[n, width]`, `[n]`. The last of equal tokens always wins."""
-        scratch = len(self._rows) - 1
-        tokens = torch.where(wanted, tokens, scratch)
-        order = torch.arange(len(tokens), device=tokens.device)
-        last = torch.zeros_like(self._rows[:, 0], dtype=torch.int64).scatter_reduce_(0, tokens, order, "amax")
-        self._rows[torch.where(last[tokens] == order, tokens, scratch)] = successors.to(self._rows.dtype)
+        _write(self._rows, token, torch.cat([successor[:, None], nothing], 1), fresh)
 
     def _tree(self, k: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
         return likeliest_tree(self._rates, k, self.options.nodes)
+
+
+class RecyclingInside:
+    """`TokenRecycling` inside a captured round.
+
+    Args:
+        parents: The tree.
+        levels: For every level the nodes' parents and ranks, as `_level_tables`.
+        rows: Room for M.
+    """
+
+    def __init__(self, parents: Sequence[int], levels: Sequence[tuple[Tensor, Tensor]], rows: Tensor) -> None:
+        self.parents, self._levels, self._rows = parents, levels, rows
+
+    def load(self, drafter: TokenRecycling) -> None:
+        self._rows.copy_(drafter._rows)
+
+    def unload(self, drafter: TokenRecycling) -> None:
+        drafter._rows.copy_(self._rows)
+
+    def propose(self, live: Live) -> tuple[Tensor, Tensor]:
+        units = _grown(self._rows, live.root, self._levels)
+        return units, units >= 0
+
+    def observe(self, live: Live, step: Step) -> None:
+        _note(self._rows, step)
+
+
+def _grown(rows: Tensor, root: Tensor, levels: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
+    """The tree's units below `root [batch]`, `[batch, node]`; -1 where M, `rows`, knows no successor."""
+    units = root[:, None]
+    for above, rank in levels:
+        parent = units[:, above]  # in `units`, the root is node 0
+        successor = rows[parent.clamp(min=0), rank].long()
+        units = torch.cat([units, torch.where(parent >= 0, successor, -1)], 1)
+    return units[:, 1:]
+
+
+def _note(rows: Tensor, step: Step) -> None:
+    """Write the top of every scored node's scores into M; the last node of equal tokens counts."""
+    logits = step.scores.logits
+    if logits is None:
+        return
+    scored = step.draft.valid & (step.count > 0)[:, None]
+    best = logits.topk(rows.shape[1], -1)
+    successors = torch.where(best.values.isneginf(), -1, best.indices)  # [batch, node, width]
+    _write(rows, step.draft.units.flatten(), successors.flatten(0, 1), scored.flatten())
+
+
+def _write(rows: Tensor, tokens: Tensor, successors: Tensor, wanted: Tensor) -> None:
+    """M[tokens] = successors where `wanted`; `[n]`, `[n, width]`, `[n]`. The last of equal tokens always wins."""
+    scratch = len(rows) - 1
+    tokens = torch.where(wanted, tokens, scratch)
+    order = torch.arange(len(tokens), device=tokens.device)
+    last = torch.zeros_like(rows[:, 0], dtype=torch.int64).scatter_reduce_(0, tokens, order, "amax")
+    rows[torch.where(last[tokens] == order, tokens, scratch)] = successors.to(rows.dtype)
 
 
 def _rate(rank: int) -> float:
