@@ -26,9 +26,6 @@ EAGER: Mapping[str, str] = {
 """Targets whose rounds are not captured under any method, and what is then said."""
 FAST = {
     ("text:prompt-lookup", "llamagen"),
-    ("image:gs-sjd", "janus"),
-    ("image:mc-sjd", "llamagen"),
-    ("ssm:stree", "recurrent"),
     ("video:frame-gs-sjd", "token-frames"),
     ("continuous:reflection", "continuous-ar"),
 }
