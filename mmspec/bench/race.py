@@ -12,7 +12,7 @@ from typing import Any
 from torch import Tensor
 
 from mmspec.core.report import Report
-from mmspec.registry.printable import printable
+from mmspec.registry.printable import first_line
 
 
 @dataclass(frozen=True)
@@ -133,5 +133,5 @@ def _guarded(contestant: Contestant, task: Any, track: Track, may_fail: bool) ->
     except Exception as error:
         if not may_fail:
             raise
-        track.failure = printable(f"{type(error).__name__}: {error}".splitlines()[0])
+        track.failure = first_line(error)
         return None

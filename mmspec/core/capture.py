@@ -27,14 +27,13 @@ from mmspec.core.state import State
 from mmspec.core.tree import TreeIndex
 from mmspec.core.types import Draft, Scores
 from mmspec.core.warp import Warp
-from mmspec.registry.printable import printable
+from mmspec.registry.printable import first_line
 from mmspec.registry.suggest import unknown
 from mmspec.registry.switches import strict
 from mmspec.registry.warn import warn
 
 Compile = Literal["auto"] | bool | None
 """Whether rounds are captured: None or False: no. True: yes, where possible. `auto`: where that is faster."""
-
 
 READ_AT_ONCE = ("cpu",)
 """Kinds of devices whose numbers the host reads without a wait: there nothing is gained by reading them late."""
@@ -102,7 +101,7 @@ class Captures:
         device, warp, drafter = state.emitted.device, state.warp, self.drafter
         if self.compile is None or not state.fixed or device.type in READ_AT_ONCE or self._refused or self._outside:
             return None
-        if not (isinstance(policy, Fixed) and isinstance(drafter, DraftsInside) and state.drafting) or state.finished:
+        if not (type(policy) is Fixed and isinstance(drafter, DraftsInside) and state.drafting) or state.finished:
             return None
         by_position = warp.sample and self.rule.exactness == "invariant"
         if self._refusal(state) or drafts_forbidden_by(warp.processors):
@@ -137,10 +136,10 @@ class Captures:
                 self.pool.clear()
             if drafts.inside is None:
                 self._refused = True
-                warn(f"rounds are not captured, and run eagerly: {_said(error)}")
+                warn(f"rounds are not captured, and run eagerly: {first_line(error)}")
             else:
                 self._outside = True
-                warn(f"drafts are made outside of captured rounds: {_said(error)}")
+                warn(f"drafts are made outside of captured rounds: {first_line(error)}")
         if captured is None:
             state.cache, state.history, state.pads, state.ends = before[:4]
             state.take(before[4])
@@ -199,7 +198,7 @@ class Captures:
             instead = passes.fall_back() if isinstance(passes, SecondChoice) and not out_of_memory(error) else ""
             if strict() or not instead:
                 raise
-            warn(f"{_said(error)}; the round is compiled in another way: {instead}")
+            warn(f"{first_line(error)}; the round is compiled in another way: {instead}")
         return self._compared(captured, expected)
 
     def _compared(self, captured: CapturedRound, expected: Scores) -> float:
@@ -207,11 +206,6 @@ class Captures:
         seconds, found = timed(captured.idle)
         refuse_difference(expected, found, rounding(self.target))
         return seconds
-
-
-def _said(error: Exception) -> str:
-    """An error in one line."""
-    return printable(f"{type(error).__name__}: {error}".splitlines()[0])
 
 
 def _exact_on_cpu(target: Target) -> bool:

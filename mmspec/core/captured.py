@@ -26,6 +26,9 @@ from mmspec.core.round import DrawnSource, decided
 from mmspec.core.state import State
 from mmspec.core.tree import TreeIndex
 from mmspec.core.types import Draft, Scores, Step
+from mmspec.registry.printable import first_line
+from mmspec.registry.switches import strict
+from mmspec.registry.warn import warn
 
 
 class CapturedRound:
@@ -53,13 +56,19 @@ class CapturedRound:
         self._run: Compiled[tuple[Step, Tensor, Tensor]]
 
     @cached_property
-    def lone(self) -> "CapturedRound":
-        """The compiled round over the same rows and the same cache that has the root alone."""
+    def lone(self) -> "CapturedRound | None":
+        """The round of the root alone over the same rows and the same cache; None if it cannot be compiled."""
         device = self.live.emitted.device
-        lone = CapturedRound(self.plan.without_draft(device), self.target.lone(), self.live)
-        if self.source.key is not None:
-            lone.source = self.source
-        lone.warm()
+        try:
+            lone = CapturedRound(self.plan.without_draft(device), self.target.lone(), self.live)
+            if self.source.key is not None:
+                lone.source = self.source
+            lone.warm()
+        except Exception as error:
+            if strict():
+                raise
+            warn(f"compiled rounds without a draft have as many nodes as the others: {first_line(error)}")
+            return None
         return lone
 
     def warm(self) -> None:
@@ -119,8 +128,9 @@ class CapturedRound:
 
     def __call__(self, state: State, draft: Draft) -> Step:
         """One round of the call that was loaded last, with its counts; `draft` is not rooted and fits."""
-        if self.plan.lone and not draft.units.shape[1]:
-            return self.lone(state, draft)
+        lone = self.lone if self.plan.lone and not draft.units.shape[1] else None
+        if lone is not None:
+            return lone(state, draft)
         self.place(state, draft)
         step, drafted, accepted = self.run()
         state.report.sizes[self.plan.nodes] += 1

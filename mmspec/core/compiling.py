@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FunctionType, MethodType
 from typing import Any, Generic, TypeVar
-from unittest.mock import patch
 
 import torch
 
@@ -85,8 +84,12 @@ def freezing(frozen: bool) -> Iterator[None]:
         return
     from torch._inductor import config, select_algorithm  # takes seconds
 
-    # Dynamo reads the setting of freezing; an option of one compilation does not reach it.
-    quiet = patch.object(select_algorithm, "PRINT_AUTOTUNE", False, create=True)
-    with config.patch(freezing=True), quiet, warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "TypedStorage is deprecated")  # torch's own use of it
-        yield
+    printing = vars(select_algorithm).get("PRINT_AUTOTUNE", True)
+    select_algorithm.PRINT_AUTOTUNE = False
+    try:
+        # Dynamo reads the setting of freezing; an option of one compilation does not reach it.
+        with config.patch(freezing=True), warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "TypedStorage is deprecated")  # torch's own use of it
+            yield
+    finally:
+        select_algorithm.PRINT_AUTOTUNE = printing

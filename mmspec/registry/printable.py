@@ -31,6 +31,11 @@ def shown(text: object, most: int = QUOTED) -> str:
     return line if len(line) <= most else line[: most - 1] + "…"
 
 
+def first_line(error: BaseException) -> str:
+    """An error's class, and the first line of what it says."""
+    return printable(f"{type(error).__name__}: {error}".splitlines()[0])
+
+
 def one_line(error: BaseException) -> str:
     """What an error says, as one printable line; a very long one is cut."""
     try:

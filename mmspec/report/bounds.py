@@ -53,8 +53,8 @@ def limits(result: Result) -> list[View]:
             "What was reached of what is possible",
             ("setting / method", "F_pipe", "F_tree", "F_total"),
             reached,
-            "F_pipe: drafts and bare passes, of what the rounds took. F_tree: of the best tree of as many nodes. "
-            "F_total: of a perfect pass with free drafts.",
+            "F_pipe: drafts and bare eager passes, of what the rounds took; compiled rounds may take less. "
+            "F_tree: of the best tree of as many nodes. F_total: of a perfect pass with free drafts.",
         ),
         View("Measured", ("what", "value"), [(name, f"{value:.4g}") for name, value in limits.measured.items()]),
     ]

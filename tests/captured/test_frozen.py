@@ -12,6 +12,7 @@ from mmspec.core import frozen
 from mmspec.core.capture_pool import NAME, Pool
 from mmspec.core.decoder import Decoder
 from mmspec.core.warp import Warp
+from mmspec.hosts.captured_pass import CapturedTransformersPass
 from mmspec.testing.tiny_models import SIZES, random_model
 
 CONFIG = LlamaConfig(**{**SIZES, "vocab_size": 61, "hidden_size": 32, "num_attention_heads": 4})
@@ -109,4 +110,19 @@ def test_rounds_without_a_draft_have_one_node_where_nothing_is_promised_of_the_s
     expected = decoder_for(half, "plain", shape=output.report.width or "any").generate(
         prompt(), 40, seed=1, warp=Warp.sampling(1.0)
     )
+    assert torch.equal(output.units[0], expected.units[0])
+
+
+def test_a_lone_round_that_cannot_be_compiled_is_as_wide_as_the_others(
+    model: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(self: CapturedTransformersPass) -> CapturedTransformersPass:
+        raise MemoryError("none left\nat all")
+
+    captured = decoder_for(model, "prompt-lookup", k=5, compile=True)
+    expected = decoder_for(model, "plain").generate(prompt(), 40, seed=1, warp=Warp.sampling(1.0))
+    monkeypatch.setattr(CapturedTransformersPass, "lone", failing)
+    with pytest.warns(UserWarning, match="as many nodes as the others: MemoryError: none left$"):
+        output = captured.generate(prompt(), 40, seed=1, warp=Warp.sampling(1.0))
+    assert output.report.compiled and set(output.report.sizes) == {6}
     assert torch.equal(output.units[0], expected.units[0])

@@ -43,6 +43,7 @@ class Rejection:
         if not last or draft.distribution is None:
             return distribution.draw(noise)
         follows = draft.valid[:, 1:]  # an invalid child is no proposal: its parent draws freely
+        # The class comes first: torch cannot trace whether an object has a protocol's members.
         if not isinstance(distribution, Categorical | CouplesAtOnce):
             nodes = torch.arange(last, device=draft.units.device)[None]
             coupled = couple(distribution.take(nodes), draft.distribution, draft.drafted, noise.at(nodes))
