@@ -16,6 +16,10 @@ BACKEND = "inductor"
 WARM_RUNS = 3
 """Runs before a graph is recorded: libraries choose algorithms and allocate workspaces in the first ones."""
 
+OPTIONS: dict[str, Any] = {"guard_filter_fn": torch.compiler.skip_guard_on_inbuilt_nn_modules_unsafe}
+"""Inductor's options: the attributes of torch's own layers are not compared in every round. Nobody changes these, but
+for weights, which a round reads anew, or `mmspec.core.frozen` watches."""
+
 FROZEN: dict[str, Any] = {
     "max_autotune_gemm": True,
     "max_autotune_gemm_backends": "CPP,ATEN",
@@ -46,7 +50,7 @@ class Compiled(Generic[Result]):
             fullgraph=True,
             dynamic=False,
             backend=BACKEND,
-            options=FROZEN if frozen and BACKEND == "inductor" else None,
+            options=OPTIONS | (FROZEN if frozen else {}) if BACKEND == "inductor" else None,
         )
         self._device, self._frozen = device, frozen
         self._graph: torch.cuda.CUDAGraph | None = None

@@ -1,7 +1,7 @@
 """The slot cache of a captured pass: its tensors keep their addresses, and its passes have one shape.
 
-Calls come and go: each is loaded into the same tensors. The number of slots is a power of two, so that few passes are
-captured; which one depends on prompt, limit and width, never on a draft.
+Calls come and go: each is loaded into the same tensors. The number of slots depends on prompt, limit and width, never
+on a draft. Prompts of texts differ, so that there it is a power of two, and few passes are captured.
 """
 
 from collections.abc import Sequence
@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mmspec.core.live import bucket
 from mmspec.hosts.slot_cache import SlotCache
 from mmspec.hosts.slot_layer import SlotLayer
 
@@ -21,11 +20,12 @@ class BufferCache(SlotCache):
     Args:
         layers: Empty cache layers as transformers makes them for the model.
         call: The cache of a call.
+        most: The number of slots of a row, at least the call's.
     """
 
-    def __init__(self, layers: Sequence[Any], call: SlotCache) -> None:
+    def __init__(self, layers: Sequence[Any], call: SlotCache, most: int) -> None:
         with torch.inference_mode(False):
-            super().__init__(layers, len(call.length), bucket(call.most), call.length.device, True, call.rings)
+            super().__init__(layers, len(call.length), most, call.length.device, True, call.rings)
             self.end = self.length.clone()
             self.shift = torch.zeros_like(call.shift)
 
@@ -72,9 +72,9 @@ class BufferCache(SlotCache):
         self.length.add_(count)
 
 
-def captured_shape(call: SlotCache) -> tuple[Any, ...]:
-    """What the caches of two calls of a model share if one captured pass can serve both."""
+def captured_shape(call: SlotCache, most: int) -> tuple[Any, ...]:
+    """What the caches of two calls of a model share if one captured pass of `most` slots a row can serve both."""
     first = next(iter(call.owning), None)
     held = None if first is None else (first.keys.dtype, first.keys.device)
     rings = tuple(sorted(call.rings.items()))
-    return len(call.length), bucket(call.most), call.holes is None, call.shift.shape, rings, held
+    return len(call.length), most, call.holes is None, call.shift.shape, rings, held

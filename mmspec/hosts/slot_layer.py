@@ -81,9 +81,11 @@ class SlotLayer(CacheLayerMixin):
 
     def write(self, slots: Tensor, key_states: Tensor, value_states: Tensor) -> None:
         """Put states `[batch, heads, n, width]` into slots `[batch, n]`."""
-        at = self.place(slots)[:, None, :, None]
-        self.keys.scatter_(2, at.expand_as(key_states), key_states)
-        self.values.scatter_(2, at.expand_as(value_states), value_states)
+        at = self.place(slots)[:, None]
+        rows = torch.arange(len(at), device=at.device)[:, None, None]
+        for kept, states in ((self.keys, key_states), (self.values, value_states)):
+            heads = torch.arange(kept.shape[1], device=at.device)[:, None]
+            kept.index_put_((rows, heads, at), states)  # compiled, `scatter_` would copy all slots
 
     def read(self, slots: Tensor) -> tuple[Tensor, Tensor]:
         """Keys and values of slots `[batch, n]`: `[batch, heads, n, width]` each."""

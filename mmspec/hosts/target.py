@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from transformers import Cache, DynamicCache, PreTrainedModel
 
+from mmspec.core.live import bucket
 from mmspec.core.tree import TreeIndex
 from mmspec.core.types import Draft, Prefill, TargetOutput
 from mmspec.hosts import prefill, prompt, rings
@@ -166,12 +167,12 @@ class TransformersTarget:
         cache.slots.commit(path, count)
 
     def capture_key(self, cache: TransformersTargetCache) -> Hashable:
-        return captured_shape(cache.slots)
+        return captured_shape(cache.slots, bucket(cache.slots.most))
 
     def captured_pass(
         self, cache: TransformersTargetCache, nodes: int, index: TreeIndex | None
     ) -> CapturedTransformersPass:
-        slots = BufferCache(self.anatomy.layers(), cache.slots)
+        slots = BufferCache(self.anatomy.layers(), cache.slots, bucket(cache.slots.most))
         return CapturedTransformersPass(cache.passes, slots, nodes, index)
 
     def synced(self, cache: TransformersTargetCache, emitted: Sequence[int]) -> None:

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch._inductor.utils import run_and_get_code
 from transformers import LlamaConfig
 
 from mmspec.api.build import decoder_for
@@ -13,6 +14,7 @@ from mmspec.core.capture_pool import NAME, Pool
 from mmspec.core.decoder import Decoder
 from mmspec.core.warp import Warp
 from mmspec.hosts.captured_pass import CapturedTransformersPass
+from mmspec.hosts.slot_layer import SlotLayer
 from mmspec.testing.tiny_models import SIZES, random_model
 
 CONFIG = LlamaConfig(**{**SIZES, "vocab_size": 61, "hidden_size": 32, "num_attention_heads": 4})
@@ -126,3 +128,22 @@ def test_a_lone_round_that_cannot_be_compiled_is_as_wide_as_the_others(
         output = captured.generate(prompt(), 40, seed=1, warp=Warp.sampling(1.0))
     assert output.report.compiled and set(output.report.sizes) == {6}
     assert torch.equal(output.units[0], expected.units[0])
+
+
+@pytest.mark.slow
+def test_compiled_writes_are_in_place() -> None:
+    """A pass that copies all slots of a layer reads and writes as much as a large share of the weights."""
+
+    class Owner:
+        most = capacity = visible = 512
+        start = None
+        slots = torch.tensor([[3, 4], [7, 8]])
+
+    layer = SlotLayer(Owner())
+    states = torch.randn(2, 4, 2, 16)
+    layer.lazy_initialization(states, states)
+    expected = torch.zeros(2, 4, 512, 16)
+    expected[0, :, 3:5], expected[1, :, 7:9] = states[0], states[1]
+    _, code = run_and_get_code(torch.compile(lambda: layer.update(states, states)[0].sum()))
+    assert torch.equal(layer.keys, expected) and torch.equal(layer.values, expected)
+    assert "empty_strided_cpu((2, 4, 512, 16)" not in "".join(code)

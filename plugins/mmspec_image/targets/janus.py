@@ -159,10 +159,10 @@ class JanusTarget:
         cache.commit(path, count)
 
     def capture_key(self, cache: Halves) -> Hashable:
-        return captured_shape(cache.slots)
+        return captured_shape(cache.slots, cache.slots.most)
 
     def captured_pass(self, cache: Halves, nodes: int, index: TreeIndex | None) -> CapturedHalves:
-        slots = BufferCache(self.anatomy.layers(), cache.slots)
+        slots = BufferCache(self.anatomy.layers(), cache.slots, cache.slots.most)
         inner = CapturedTransformersPass(self._codes, slots, nodes, index)
         return CapturedHalves(inner, Halves(slots, cache.rows, cache.given))
 

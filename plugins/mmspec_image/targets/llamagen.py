@@ -85,11 +85,11 @@ class LlamaGenTarget:
         cache.commit(path, count)
 
     def capture_key(self, cache: Halves) -> Hashable:
-        return captured_shape(cache.slots)
+        return captured_shape(cache.slots, cache.slots.most)
 
     def captured_pass(self, cache: Halves, nodes: int, index: TreeIndex | None) -> CapturedHalves:
         self.raster.refuse_capture()
-        slots = BufferCache(self.raster.layers(), cache.slots)
+        slots = BufferCache(self.raster.layers(), cache.slots, cache.slots.most)
         return CapturedHalves(CapturedRaster(self.raster, slots), Halves(slots, cache.rows, cache.given))
 
     def synced(self, cache: Halves, emitted: Sequence[int]) -> None:
