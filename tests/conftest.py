@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.compiled_rounds import compiled_rounds, parametrized
+
 # Before anything imports torch, which reads them once.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("MKL_NUM_THREADS", "1")
@@ -16,6 +18,20 @@ for switch in ("MMSPEC_PLUGINS", "MMSPEC_STRICT", "MMSPEC_TRACE"):
     os.environ.pop(switch, None)
 
 Install = Callable[..., Path]
+
+
+pytest_generate_tests = parametrized
+
+
+@pytest.fixture(autouse=True)
+def rounds(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Rounds as the test makes them; in the second run of a test marked `compiled`, compiled ones."""
+    again = getattr(request, "param", None)
+    if again is None:
+        yield
+        return
+    with compiled_rounds(again):
+        yield
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

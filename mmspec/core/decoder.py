@@ -95,6 +95,7 @@ class Decoder:
         self.shape = checked_shape(shape)
         if self.compile:
             self.shape = shape_to_compile(self.shape, target)
+            self.compile = None if self.shape == "any" else self.compile  # another decoder like this one says it once
         refuse_misfits(self.target, self.drafter, self.rule)
         if isinstance(self.rule, TargetWrapping):
             self.target = self.rule.wrap(target)

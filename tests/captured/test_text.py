@@ -9,7 +9,7 @@ import torch
 from transformers import Gemma3TextConfig, LlamaConfig, MistralConfig
 
 import mmspec
-from mmspec.api.build import decoder_for
+from mmspec.api.build import decoder_for, rebound
 from mmspec.core import capture
 from mmspec.core.capture_pool import NAME
 from mmspec.core.captured import CapturedRound
@@ -305,7 +305,11 @@ def test_what_can_have_no_shape_says_so(model: Any, small: Any) -> None:
     with pytest.raises(ValueError, match="under RecursiveRejection the output depends on the drafts"):
         decoder_for(model, "rsd", drafter=small, k=2, shape="one")
     with pytest.warns(UserWarning, match="rounds are not compiled: HistoryTarget cannot run all passes"):
-        Decoder(HistoryTarget(torch.ones(4, 4)), shape=None, compile=True)
+        eager = Decoder(HistoryTarget.random(4, seed=0), shape=None, compile=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        again = rebound(eager, 2)  # as pipelines do when they are moved
+    assert again.compile is None and again.generate(torch.tensor([[0, 1]]), 4).report.emitted == 4
 
 
 def test_a_call_that_loses_its_round_loses_the_promise(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:

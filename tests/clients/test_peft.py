@@ -10,6 +10,7 @@ peft = pytest.importorskip("peft")
 
 
 @pytest.mark.parametrize("inside", [True, False])
+@pytest.mark.compiled
 def test_lora(model: Any, tokenizer: Any, both: Callable, inside: bool) -> None:
     torch.manual_seed(1)
     config = peft.LoraConfig(r=4, task_type="CAUSAL_LM", target_modules=["q_proj", "v_proj"], init_lora_weights=False)

@@ -19,6 +19,7 @@ CALLS: dict[str, tuple[Any, dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("name", CALLS)
+@pytest.mark.compiled("history")
 def test_text_generation(model: Any, tokenizer: Any, both: Callable, name: str) -> None:
     prompt, call = CALLS[name]
     client = pipeline("text-generation", model=model, tokenizer=tokenizer)

@@ -62,6 +62,7 @@ def judged(outcomes: list[Outcome]) -> None:
 
 
 @pytest.mark.parametrize("name", ["text:transformers", "text:prompt-lookup"])
+@pytest.mark.compiled("no shape", "no pass")
 def test_some_of_them(name: str) -> None:
     judged(check_component(name))
 

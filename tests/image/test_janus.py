@@ -57,6 +57,7 @@ def wanted(model):
 
 
 @pytest.mark.parametrize("rows", [1, 3])
+@pytest.mark.compiled
 def test_greedy_codes_are_those_of_its_own_generate(model, rows):
     codes = stock(model, rows, do_sample=False)
     assert codes.unique(dim=0).shape == codes.shape and len(codes.unique()) > 6, "codes must depend on their context"
@@ -88,6 +89,7 @@ def test_temperature_towards_zero(model):
     assert torch.equal(torch.stack(made.units), codes)
 
 
+@pytest.mark.compiled(fast=True)
 def test_sampled_codes_are_those_of_its_own_generate_for_torchs_seed(model):
     torch.manual_seed(11)
     codes = stock(model, 3, do_sample=True, guidance_scale=2.0)
@@ -119,6 +121,7 @@ def test_a_pass_scores_what_teacher_forcing_says(model, wanted, tree):
         torch.testing.assert_close(ours, expected, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.compiled
 def test_same_seed_same_picture_and_rows_are_independent(model):
     target, warp = JanusTarget(model), Warp.sampling(temperature=0.9, top_k=12, guidance=2.0)
     plain = Decoder(target).generate(prompt(), 16, seed=[5, 6, 7], warp=warp).units

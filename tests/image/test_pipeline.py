@@ -36,6 +36,7 @@ def seeded(*seeds):
 
 
 @pytest.mark.parametrize("how", [{}, {"guidance_scale": 1.0}, {"temperature": 0.7, "top_k": 9, "top_p": 0.9}])
+@pytest.mark.compiled
 def test_the_method_does_not_change_the_picture(tiny, how):
     plain = fresh(tiny, "plain")(PROMPTS, seed=4, **how)
     for pipe in (tiny, fresh(tiny, k=15), fresh(tiny, init="random"), fresh(tiny, "auto")):
@@ -97,6 +98,7 @@ def test_negative_prompts_and_embeddings(tiny):
     assert torch.equal(tiny(**given, **negative, seed=2).codes, both)
 
 
+@pytest.mark.compiled
 def test_classes(tiny_classes):
     made = tiny_classes(class_labels=[1, 4], seed=1).codes
     assert torch.equal(fresh(tiny_classes, "plain")(class_labels=torch.tensor([1, 4]), seed=1).codes, made)

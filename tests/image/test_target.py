@@ -55,6 +55,7 @@ def test_a_pass_scores_what_teacher_forcing_says(name, tree, request):
 
 @pytest.mark.parametrize("init", INITS)
 @pytest.mark.parametrize("name", ["by_class", "by_caption"])
+@pytest.mark.compiled
 def test_same_seed_same_picture(name, init, request):
     model = request.getfixturevalue(name)
     target = LlamaGenTarget(model)
@@ -67,6 +68,7 @@ def test_same_seed_same_picture(name, init, request):
     assert output.report.row_rounds < plain.report.row_rounds
 
 
+@pytest.mark.compiled
 def test_a_row_does_not_depend_on_its_batch(by_caption):
     given = captions(3, masked=True)
     for rule in (Match, Rejection):

@@ -62,6 +62,7 @@ def spec(name: str, method: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(("name", "method"), CASES)
+@pytest.mark.compiled
 def test_equals_transformers(name: str, method: str) -> None:
     """Greedy and sampled, a ragged batch, and torch's generator left where transformers leaves it."""
     model, runs = model_of(name), {call: theirs(name, call) for call in CALLS}
@@ -78,6 +79,7 @@ def test_equals_transformers(name: str, method: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["mamba2", "jamba"])
+@pytest.mark.compiled(inductor=True)
 def test_rows_end_at_different_times(name: str) -> None:
     """Ends inside accepted paths; finished rows keep nothing while the others go on."""
     model, run = model_of(name), theirs(name, "greedy")

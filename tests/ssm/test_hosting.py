@@ -225,6 +225,7 @@ def test_recurrent_targets_do_not_offer_to_forget(bamba: Any) -> None:
 
 
 @pytest.mark.parametrize("name", ["bamba", "jamba", "mamba"])
+@pytest.mark.compiled
 def test_the_cache_that_a_call_leaves_goes_on(name: str) -> None:
     """Two turns over one cache, ours and then transformers' own: what one turn of transformers says."""
     model, ids = build(name), prompts()["input_ids"][:1]
@@ -243,6 +244,7 @@ def test_the_cache_that_a_call_leaves_goes_on(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["bamba", "jamba"])
+@pytest.mark.compiled
 def test_a_second_turn_over_an_earlier_cache(name: str) -> None:
     """The whole conversation and the first turn's cache: the text of a call that reads it all anew."""
     model, ids = build(name), prompts()["input_ids"][:1]

@@ -40,6 +40,7 @@ def theirs(model: Any, inputs: Any) -> dict[str, Stock]:
 
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("call", CALLS)
+@pytest.mark.compiled
 def test_equals_transformers(model: Any, inputs: Any, theirs: dict[str, Stock], call: str, method: str) -> None:
     with mmspec.enable(model, method, **METHODS[method]) as enabled:
         torch.manual_seed(0)

@@ -45,6 +45,7 @@ def _chance(parents: tuple[int, ...], ranks: tuple[int, ...], node: int) -> floa
 
 @pytest.mark.parametrize("rule", ["match", "recursive-rejection"])
 @pytest.mark.parametrize("shape", ["tree", "chain"])
+@pytest.mark.compiled
 def test_greedy_text_is_transformers_own(hybrid: Any, rule: str, shape: str) -> None:
     """With a recurrent drafter that is right often enough that trees are walked."""
     call = dict(do_sample=False, max_new_tokens=16)
@@ -55,6 +56,7 @@ def test_greedy_text_is_transformers_own(hybrid: Any, rule: str, shape: str) -> 
     assert enabled.report is not None and enabled.report.acceptance_length > 1.5
 
 
+@pytest.mark.compiled
 def test_sampled_text_is_transformers_own(hybrid: Any) -> None:
     call = dict(do_sample=True, top_k=0, temperature=0.8, max_new_tokens=16)
     run = stock(hybrid, prompts(), 0, **call)

@@ -32,6 +32,7 @@ CALLS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("name", CALLS)
+@pytest.mark.compiled("history")
 def test_arguments(target: Any, good: Any, prompts: Callable, ours: Callable, name: str) -> None:
     for seed, spec in enumerate(({"method": "prompt-lookup"}, {"drafter": good, "k": 4})):
         call = {"do_sample": True, "top_k": 0, **CALLS[name]}
@@ -48,6 +49,7 @@ def test_arguments(target: Any, good: Any, prompts: Callable, ours: Callable, na
         dict(do_sample=True, top_k=0, max_length=20, num_return_sequences=2, bad_words_ids=[[30], [31, 32]]),
     ],
 )
+@pytest.mark.compiled("history")
 def test_a_configuration_as_an_object(
     target: Any, prompts: Callable, spec: dict[str, Any], settings: dict[str, Any]
 ) -> None:
@@ -80,6 +82,7 @@ FORMS: dict[str, Callable[[Any, Tensor, Tensor], dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("form", FORMS)
+@pytest.mark.compiled
 def test_forms_of_a_prompt(target: Any, prompts: Callable, form: str) -> None:
     given = prompts(3)
     call = dict(do_sample=True, top_k=0, max_new_tokens=15, eos_token_id=ENDS)
@@ -94,6 +97,7 @@ def test_forms_of_a_prompt(target: Any, prompts: Callable, form: str) -> None:
         assert torch.equal(run(), theirs)
 
 
+@pytest.mark.compiled
 def test_arguments_by_position(target: Any, prompts: Callable) -> None:
     ids, config = prompts(1)["input_ids"], GenerationConfig(max_new_tokens=9, do_sample=False)
     theirs = target.generate(ids, config)
@@ -101,6 +105,7 @@ def test_arguments_by_position(target: Any, prompts: Callable) -> None:
         assert torch.equal(target.generate(ids, config), theirs)
 
 
+@pytest.mark.compiled
 def test_a_model_without_padding(make_llama: Callable, prompts: Callable, ours: Callable) -> None:
     """transformers pads with the first end token; without end tokens no row is shorter."""
     for ends in (ENDS, None):

@@ -46,6 +46,7 @@ class Second(Counting):
 
 @pytest.mark.parametrize("batch", [1, 3])
 @pytest.mark.parametrize("more", [{}, {"repetition_penalty": 1.2, "top_p": 0.9}], ids=["alone", "among others"])
+@pytest.mark.compiled("history")
 def test_a_processor_with_state_is_called_as_in_transformers(
     target: Any, prompts: Callable, ours: Callable, drafting: dict[str, Any], batch: int, more: dict[str, Any]
 ) -> None:
@@ -82,6 +83,7 @@ def test_a_plain_method_needs_no_warning(target: Any, prompts: Callable, ours: C
     assert logs[0] == logs[1]
 
 
+@pytest.mark.compiled("history")
 def test_the_next_call_drafts_again(target: Any, prompts: Callable, good: Any) -> None:
     with mmspec.enable(target, drafter=good, k=4) as spec:
         with pytest.warns(UserWarning, match="without drafts"):
@@ -91,6 +93,7 @@ def test_the_next_call_drafts_again(target: Any, prompts: Callable, good: Any) -
         assert spec.report.drafted > 0 and spec.method == "draft-model"
 
 
+@pytest.mark.compiled("history")
 def test_synthid_watermark(target: Any, prompts: Callable, ours: Callable, drafting: dict[str, Any]) -> None:
     """The state of a watermark: the context of every row, and the contexts seen."""
     config = SynthIDTextWatermarkingConfig(keys=[654, 400, 836, 123], ngram_len=3, context_history_size=16)
@@ -104,6 +107,7 @@ def test_synthid_watermark(target: Any, prompts: Callable, ours: Callable, draft
 
 
 @pytest.mark.parametrize("sampling", [dict(do_sample=False), dict(do_sample=True, top_k=0)], ids=["greedy", "sampled"])
+@pytest.mark.compiled("history")
 def test_unbatched_guidance(
     target: Any, prompts: Callable, ours: Callable, drafting: dict[str, Any], sampling: dict[str, Any]
 ) -> None:
@@ -132,6 +136,7 @@ KNOWN = {
 
 
 @pytest.mark.parametrize("name", KNOWN)
+@pytest.mark.compiled("history")
 def test_those_of_transformers_that_are_pure_run_with_drafts(
     target: Any, good: Any, prompts: Callable, ours: Callable, name: str
 ) -> None:
@@ -162,6 +167,7 @@ class Flat(LogitsProcessor):
         return scores / 2
 
 
+@pytest.mark.compiled("history")
 def test_a_class_of_ones_own_may_say_that_it_is_pure(target: Any, prompts: Callable, ours: Callable, good: Any) -> None:
     for own in ([Pure()], [Flat()], [Flat(), Pure()]):
         run = stock(target, prompts(3), 0, **SAMPLED, logits_processor=own)
@@ -181,6 +187,7 @@ def test_what_a_class_says_must_exist(target: Any, prompts: Callable) -> None:
         target.generate(**prompts(1), **SAMPLED, logits_processor=[Sure()])
 
 
+@pytest.mark.compiled("history")
 def test_allowed_tokens_of_a_trie(target: Any, prompts: Callable, ours: Callable, drafting: dict[str, Any]) -> None:
     """Such a function may have no answer for a prefix that it would not have allowed, as drafts contain."""
     after = {None: [20, 21, 22], 20: [23, 24], 21: [25], 22: [26, 27], 23: [20], 24: [21], 25: [22], 26: [20], 27: [21]}
@@ -195,6 +202,7 @@ def test_allowed_tokens_of_a_trie(target: Any, prompts: Callable, ours: Callable
     assert_same(out.ids, run, out.state)
 
 
+@pytest.mark.compiled("history")
 def test_allowed_tokens_that_answer_for_any_prefix_are_drafted_over(
     target: Any, good: Any, prompts: Callable, ours: Callable
 ) -> None:

@@ -88,6 +88,7 @@ def same_scores(mine: Any, theirs: Any, going: list[int]) -> None:
 
 
 @pytest.mark.parametrize("sampling", SAMPLINGS)
+@pytest.mark.compiled("history")
 def test_scores_and_logits(target: Any, prompts: Callable, spec: dict[str, Any], sampling: str) -> None:
     theirs, mine, _ = both(target, prompts(3), spec, **CALL, **SAMPLINGS[sampling], **ASKED)
     assert isinstance(mine, GenerateDecoderOnlyOutput) and torch.equal(mine.sequences, theirs.sequences)
@@ -97,6 +98,7 @@ def test_scores_and_logits(target: Any, prompts: Callable, spec: dict[str, Any],
     same_scores(mine.logits, theirs.logits, going)
 
 
+@pytest.mark.compiled
 def test_scores_along_a_tree(target: Any, prompts: Callable) -> None:
     call = {**CALL, "do_sample": True, "top_k": 0}
     answer = both(target, prompts(3), {"method": "plain"}, **call)[0]
@@ -119,6 +121,7 @@ def test_only_what_is_asked_for_is_kept(target: Any, good: Any, prompts: Callabl
 
 
 @pytest.mark.parametrize("normalised", [False, True])
+@pytest.mark.compiled
 def test_transition_scores(target: Any, good: Any, prompts: Callable, normalised: bool) -> None:
     """Padding adds nothing to the sum of transition scores."""
     call = dict(**CALL, do_sample=True, top_k=0, **ASKED)
@@ -132,6 +135,7 @@ def test_transition_scores(target: Any, good: Any, prompts: Callable, normalised
     assert not going.all() and (ours[~going] == 0).all()
 
 
+@pytest.mark.compiled
 def test_custom_generate_returns_the_dictionary_too(target: Any, prompts: Callable) -> None:
     decoding = mmspec.custom_generate("prompt-lookup")
     mine = target.generate(**prompts(3), **CALL, **ASKED, do_sample=False, custom_generate=decoding)
@@ -148,6 +152,7 @@ def same_cache(mine: Any, theirs: Any, mask: Tensor) -> None:
         assert ((ours.values - stocks.values) * kept).abs().max() < 1e-4
 
 
+@pytest.mark.compiled
 def test_the_cache_comes_back(target: Any, prompts: Callable, spec: dict[str, Any]) -> None:
     call = dict(**CALL, do_sample=True, top_k=0, return_dict_in_generate=True)
     theirs, mine, _ = both(target, prompts(3), spec, **call)

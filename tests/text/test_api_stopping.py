@@ -62,6 +62,7 @@ def tokenizer() -> PreTrainedTokenizerFast:
 
 @pytest.mark.parametrize("ends", [ENDS, None], ids=["ends", "no end"])
 @pytest.mark.parametrize("divisor", [5, 13])
+@pytest.mark.compiled
 def test_a_criterion_is_asked_what_it_is_asked_in_transformers(
     target: Any, prompts: Callable, ours: Callable, spec: dict[str, Any], divisor: int, ends: Any
 ) -> None:
@@ -99,6 +100,7 @@ def test_scores_are_shown_where_they_are_kept(target: Any, good: Any, prompts: C
         open_rows &= ~(torch.isin(last, torch.tensor(ENDS)) | (last % 13 == 0))
 
 
+@pytest.mark.compiled
 def test_confidence(target: Any, good: Any, prompts: Callable) -> None:
     """A criterion that reads the first row only and answers for all."""
     call = {**SAMPLED, "stopping_criteria": [ConfidenceCriteria(0.02)]}
@@ -111,6 +113,7 @@ def test_confidence(target: Any, good: Any, prompts: Callable) -> None:
 
 
 @pytest.mark.parametrize("limit", [0.5, 6.5, 99.0])
+@pytest.mark.compiled
 def test_max_time(
     target: Any, prompts: Callable, ours: Callable, spec: dict[str, Any], monkeypatch: pytest.MonkeyPatch, limit: float
 ) -> None:
@@ -129,6 +132,7 @@ def test_max_time(
     assert_same(mine.ids, run, mine.state)
 
 
+@pytest.mark.compiled
 def test_a_users_own_length_and_end_take_the_place_of_the_configurations(
     target: Any, prompts: Callable, ours: Callable, spec: dict[str, Any]
 ) -> None:
@@ -158,6 +162,7 @@ def strings_in(tokenizer: Any, ids: Tensor) -> list[str]:
 
 
 @pytest.mark.parametrize("ends", [ENDS, None], ids=["ends", "no end"])
+@pytest.mark.compiled
 def test_stop_strings(
     target: Any, prompts: Callable, ours: Callable, spec: dict[str, Any], tokenizer: Any, ends: Any
 ) -> None:
@@ -182,6 +187,7 @@ def stopping(target: Any, prompts: Callable, tokenizer: Any) -> tuple[str, Stock
     return string, run
 
 
+@pytest.mark.compiled
 def test_stop_strings_of_configurations(target: Any, prompts: Callable, tokenizer: Any, stopping: Any) -> None:
     string, run = stopping
     config = GenerationConfig(max_new_tokens=20, stop_strings=[string], pad_token_id=0)
@@ -205,6 +211,7 @@ def test_stop_strings_of_configurations(target: Any, prompts: Callable, tokenize
         target.generation_config = kept
 
 
+@pytest.mark.compiled
 def test_stop_strings_of_custom_generate(target: Any, prompts: Callable, tokenizer: Any, stopping: Any) -> None:
     string, run = stopping
     call = dict(max_new_tokens=20, stop_strings=string)
@@ -215,6 +222,7 @@ def test_stop_strings_of_custom_generate(target: Any, prompts: Callable, tokeniz
         target.generate(**prompts(1), **call, custom_generate=mmspec.custom_generate("prompt-lookup"))
 
 
+@pytest.mark.compiled
 def test_a_users_own_stop_string_criterion_stands(
     target: Any, prompts: Callable, tokenizer: Any, stopping: Any
 ) -> None:
@@ -253,6 +261,7 @@ def test_a_tokenizer_of_custom_generate_is_also_the_drafters(monkeypatch: pytest
     assert seen == [{}, {"assistant_tokenizer": "theirs", "tokenizer": "ours"}]
 
 
+@pytest.mark.compiled
 def test_a_row_that_ended_ahead_of_others_is_still_asked_about(
     target: Any, good: Any, theirs: Callable, ours: Callable
 ) -> None:

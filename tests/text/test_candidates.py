@@ -68,6 +68,7 @@ def make(request: pytest.FixtureRequest, good: Any, bad: Any, other: Any) -> Cal
         dict(do_sample=True, max_new_tokens=20, top_k=0, temperature=0.8, eos_token_id=ENDS),
     ],
 )
+@pytest.mark.compiled("history")
 def test_equals_unmodified_transformers(
     target: Any, prompts: Callable, theirs: Callable, ours: Callable, make: Callable, call: dict[str, Any]
 ) -> None:

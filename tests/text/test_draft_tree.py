@@ -15,6 +15,7 @@ SHAPES = [{}, {"width": 2, "nodes": 5}, {"form": "branching", "branching": [3, 1
 
 @pytest.mark.parametrize("options", SHAPES)
 @pytest.mark.parametrize("do_sample", [False, True])
+@pytest.mark.compiled("history")
 def test_a_tree_writes_what_stock_sampling_writes(
     target: Any, good: Any, prompts: Callable, theirs: Callable, ours: Callable, options: dict, do_sample: bool
 ) -> None:
@@ -24,6 +25,7 @@ def test_a_tree_writes_what_stock_sampling_writes(
     assert mine.report.acceptance_length > 1.5 and not mine.report.faults
 
 
+@pytest.mark.compiled
 def test_a_small_model_of_another_mind_changes_nothing(
     target: Any, bad: Any, prompts: Callable, theirs: Callable, ours: Callable
 ) -> None:

@@ -140,6 +140,7 @@ class Streamer:
         self.ended += 1
 
 
+@pytest.mark.compiled
 def test_a_streamer_gets_the_prompt_then_every_token_in_order(target: Any, prompts: Callable, spec: dict) -> None:
     inputs = prompts(1)
     for call in (SAMPLED, dict(do_sample=False, max_new_tokens=20, eos_token_id=list(range(3, 20)))):
@@ -181,6 +182,7 @@ class Author:
         return [[(i + 1) % 131 if i % 5 == 0 else i for i in draft] for draft in drafts]
 
 
+@pytest.mark.compiled(fast=True)
 def test_a_plain_python_drafter(target: Any, prompts: Callable, theirs: Callable, ours: Callable) -> None:
     inputs = prompts(3)
     run = theirs(target, inputs, 0, **SAMPLED)
@@ -204,6 +206,7 @@ def test_a_plain_python_drafter(target: Any, prompts: Callable, theirs: Callable
         (Author(texts=[[-7] * 99] * 3), "proposed id -7"),
     ],
 )
+@pytest.mark.compiled
 def test_a_drafter_that_fails_costs_one_warning_and_no_token(
     target: Any, prompts: Callable, theirs: Callable, ours: Callable, monkeypatch: Any, author: Author, says: str
 ) -> None:
@@ -220,6 +223,7 @@ def test_a_drafter_that_fails_costs_one_warning_and_no_token(
         ours(target, inputs, 0, {"drafter": author}, **SAMPLED)
 
 
+@pytest.mark.compiled
 def test_a_draft_model_that_fails_half_way_is_rolled_back(
     target: Any, good: Any, prompts: Callable, theirs: Callable, ours: Callable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -245,6 +249,7 @@ def test_a_draft_model_that_fails_half_way_is_rolled_back(
 
 
 @pytest.mark.parametrize("name", ["good", "bad"])
+@pytest.mark.compiled
 def test_confidence_drafts_less_and_writes_the_same(
     request: Any, target: Any, prompts: Callable, theirs: Callable, ours: Callable, name: str
 ) -> None:
@@ -258,6 +263,7 @@ def test_confidence_drafts_less_and_writes_the_same(
     assert drafted == sorted(drafted, reverse=True) and drafted[0] > drafted[-1]
 
 
+@pytest.mark.compiled
 def test_auto_and_k_zero_and_k_one(target: Any, good: Any, prompts: Callable, theirs: Callable, ours: Callable) -> None:
     inputs = prompts(3)
     run = theirs(target, inputs, 0, **SAMPLED)

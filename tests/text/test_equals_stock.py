@@ -35,6 +35,7 @@ MORE = {
 
 @pytest.mark.parametrize("batch", [1, 3])
 @pytest.mark.parametrize("sampling", SAMPLINGS)
+@pytest.mark.compiled("history")
 def test_sampled(
     target: Any, prompts: Callable, theirs: Callable, ours: Callable, spec: dict[str, Any], sampling: str, batch: int
 ) -> None:
@@ -57,6 +58,7 @@ def test_rows_of_the_sampled_calls_do_end_at_different_times(target: Any, prompt
 
 
 @pytest.mark.parametrize("name", MORE)
+@pytest.mark.compiled("history")
 def test_other_arguments_of_generate(
     target: Any, prompts: Callable, theirs: Callable, ours: Callable, spec: dict[str, Any], name: str
 ) -> None:
@@ -67,6 +69,7 @@ def test_other_arguments_of_generate(
         assert_same(mine.ids, theirs(target, inputs, seed, **call), mine.state)
 
 
+@pytest.mark.compiled
 def test_greedy_for_220_tokens(
     target: Any, prompts: Callable, theirs: Callable, ours: Callable, spec: dict[str, Any]
 ) -> None:
@@ -77,6 +80,7 @@ def test_greedy_for_220_tokens(
     assert_same(mine.ids, run, mine.state)
 
 
+@pytest.mark.compiled("history")
 def test_greedy_with_ends_and_penalties(
     target: Any, prompts: Callable, theirs: Callable, ours: Callable, spec: dict[str, Any]
 ) -> None:
@@ -86,6 +90,7 @@ def test_greedy_with_ends_and_penalties(
         assert_same(mine.ids, theirs(target, inputs, 0, **call), mine.state)
 
 
+@pytest.mark.compiled(inductor=True)
 def test_ends_and_padding_from_the_models_own_configuration(
     make_llama: Callable, good: Any, prompts: Callable, ours: Callable
 ) -> None:
@@ -99,6 +104,7 @@ def test_ends_and_padding_from_the_models_own_configuration(
         assert_same(mine.ids, run, mine.state)
 
 
+@pytest.mark.compiled
 def test_a_second_call_goes_on_where_the_first_left_the_generator(
     target: Any, prompts: Callable, spec: dict[str, Any]
 ) -> None:
@@ -112,6 +118,7 @@ def test_a_second_call_goes_on_where_the_first_left_the_generator(
     assert torch.equal(torch.rand(3), after)
 
 
+@pytest.mark.compiled
 def test_custom_generate_gives_the_same(target: Any, prompts: Callable, theirs: Callable, spec: dict[str, Any]) -> None:
     for call in (dict(do_sample=True, top_p=0.9, top_k=0, eos_token_id=ENDS), dict(do_sample=False)):
         inputs = prompts(3, 1)
@@ -140,6 +147,7 @@ def alone(inputs: dict[str, Tensor], row: int) -> dict[str, Tensor]:
     return {"input_ids": inputs["input_ids"][row][kept][None], "attention_mask": torch.ones(1, int(kept.sum())).long()}
 
 
+@pytest.mark.compiled
 def test_philox_is_one_output_for_all_drafters_and_ignores_torchs_generator(
     target: Any, prompts: Callable, ours: Callable, good: Any, bad: Any
 ) -> None:
@@ -157,6 +165,7 @@ def test_philox_is_one_output_for_all_drafters_and_ignores_torchs_generator(
     assert not torch.equal(other.ids[:, 14:20], runs[0].ids[:, 14:20])
 
 
+@pytest.mark.compiled
 def test_philox_gives_a_row_the_same_output_in_a_batch_and_alone(
     target: Any, prompts: Callable, ours: Callable, spec: dict[str, Any]
 ) -> None:
@@ -169,6 +178,7 @@ def test_philox_gives_a_row_the_same_output_in_a_batch_and_alone(
 
 
 @pytest.mark.parametrize("rule", ["rejection", "block"])
+@pytest.mark.compiled
 def test_lossless_rules_are_greedy_exact(
     target: Any, good: Any, bad: Any, prompts: Callable, theirs: Callable, ours: Callable, rule: str
 ) -> None:
@@ -184,6 +194,7 @@ def test_lossless_rules_are_greedy_exact(
 
 
 @pytest.mark.parametrize("rule", ["rejection", "block"])
+@pytest.mark.compiled
 def test_lossless_rules_sample_what_the_warp_allows(
     target: Any, good: Any, prompts: Callable, ours: Callable, rule: str
 ) -> None:

@@ -172,6 +172,7 @@ def test_recursive_rejection_keeps_the_distribution_of_mixed_drafts() -> None:
         dict(do_sample=True, max_new_tokens=20, top_k=20, top_p=0.9),
     ],
 )
+@pytest.mark.compiled("history")
 def test_lookup_recycling_equals_unmodified_transformers(
     target: Any, prompts: Callable, theirs: Callable, ours: Callable, call: dict[str, Any]
 ) -> None:

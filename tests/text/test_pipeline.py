@@ -57,6 +57,7 @@ def test_greedy_is_what_the_model_generates(pipe: Any) -> None:
     assert out.report.method == "prompt-lookup" and out.report.emitted == sum(map(len, out.ids))
 
 
+@pytest.mark.compiled
 def test_the_method_does_not_change_the_text(folder: Path, pipe: Any) -> None:
     drafter = TextPipeline.from_pretrained(folder).model
     torch.nn.init.normal_(drafter.lm_head.weight, std=0.5)
@@ -94,6 +95,7 @@ def test_without_a_seed_torchs_own_generator_decides(pipe: Any) -> None:
     assert texts[0] == texts[1] != texts[2]
 
 
+@pytest.mark.compiled
 def test_k_of_a_call(pipe: Any) -> None:
     first = pipe(PROMPTS[0] * 3, 40, seed=3)
     wide = pipe(PROMPTS[0] * 3, 40, seed=3, k=7)
@@ -113,6 +115,7 @@ def test_the_tuple_and_the_stream(pipe: Any, capsys: pytest.CaptureFixture[str])
 
 
 @pytest.mark.parametrize("load", [mmspec.Pipeline, TextPipeline])
+@pytest.mark.compiled
 def test_saved_and_loaded(pipe: Any, tmp_path: Path, load: Any) -> None:
     pipe.save_pretrained(tmp_path / "pipe")
     again = load.from_pretrained(tmp_path / "pipe", method="plain")

@@ -194,6 +194,7 @@ FAST = [("plain", "none"), ("prompt-lookup", "with windows"), ("draft-tree", "wi
         for own in ("none", "with windows", "without")
     ],
 )
+@pytest.mark.compiled
 def test_texts_and_caches_are_those_of_transformers(method: str, own: str, prompts: Callable) -> None:
     """Two turns; rows end early, so that the returned cache is completed by passes longer than a draft."""
     model, inputs = build("gemma2"), prompts(3)

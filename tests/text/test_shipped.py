@@ -71,12 +71,14 @@ def test_prompts_are_padded_on_the_left(prompts: Callable) -> None:
 
 @pytest.mark.parametrize("batch", [1, 3])
 @pytest.mark.parametrize("sampling", SAMPLINGS)
+@pytest.mark.compiled("history")
 def test_sampled(model: Any, drafter: Any, prompts: Callable, sampling: str, batch: int) -> None:
     seeds, call = range(HANDFUL[batch]), dict(do_sample=True, max_new_tokens=16, **SAMPLINGS[sampling])
     lengths = compare(model, drafter, prompts(batch), seeds, **call)
     assert lengths[1] > 1.2, "the shipped drafter is of no use"
 
 
+@pytest.mark.compiled
 def test_greedy_for_200_tokens(model: Any, drafter: Any, prompts: Callable) -> None:
     lengths = compare(model, drafter, prompts(3), [0], do_sample=False, max_new_tokens=200, eos_token_id=None)
     assert min(lengths) > 1.1

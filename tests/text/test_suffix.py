@@ -255,6 +255,7 @@ def test_bad_corpora_are_refused(tmp_path: Path) -> None:
         dict(do_sample=True, max_new_tokens=20, top_k=20, top_p=0.9),
     ],
 )
+@pytest.mark.compiled("history")
 def test_equals_unmodified_transformers(
     target: Any, prompts: Callable, theirs: Callable, ours: Callable, call: dict[str, Any]
 ) -> None:

@@ -136,6 +136,7 @@ def test_a_vocabulary_smaller_than_the_matrix_is_wide() -> None:
         dict(do_sample=True, max_new_tokens=20, top_k=20, top_p=0.9),
     ],
 )
+@pytest.mark.compiled("history")
 def test_equals_unmodified_transformers(
     target: Any, prompts: Callable, theirs: Callable, ours: Callable, call: dict[str, Any]
 ) -> None:
@@ -149,6 +150,7 @@ def test_equals_unmodified_transformers(
     assert drafted > 0
 
 
+@pytest.mark.compiled
 def test_without_any_memory_it_is_plain_decoding(
     target: Any, prompts: Callable, theirs: Callable, ours: Callable
 ) -> None:

@@ -72,6 +72,7 @@ def test_a_static_cache_that_stock_filled_is_refused_and_stays(target: Any, prom
         Decoder(TransformersTarget(target)).generate({"input_ids": turn, "past_key_values": cache}, 4)
 
 
+@pytest.mark.compiled
 def test_a_plain_cache_goes_back_and_forth(target: Any, prompts: Callable) -> None:
     def talk(enabled: bool) -> torch.Tensor:
         ids, cache = prompts(1)["input_ids"], DynamicCache(config=target.config)

@@ -318,6 +318,7 @@ def inputs(rows):
 @pytest.mark.parametrize("rows", [1, 3])
 @pytest.mark.parametrize("shape", [None, Branching((2, 2, 1))])
 @pytest.mark.parametrize("how", [{}, {"do_sample": True}])
+@pytest.mark.compiled
 def test_equals_stock(large, small, rows, shape, how, theirs):
     prompts = inputs(rows)
     assert (small[1].draft_of[prompts["input_ids"]] < 0).any(), "the prompt must hold tokens that are spelled"

@@ -45,6 +45,7 @@ def test_stock_decides_by_the_picture(name: str) -> None:
 @pytest.mark.parametrize("call", CALLS)
 @pytest.mark.parametrize("shape", METHODS)
 @pytest.mark.parametrize("name", VISION)
+@pytest.mark.compiled
 def test_equals_stock(name: str, shape: str, call: str, batch: int) -> None:
     model, drafter = pair(name)
     inputs = VISION[name].inputs(batch)

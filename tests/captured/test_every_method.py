@@ -1,0 +1,92 @@
+"""Every installed method on every target that it fits, by the registry: captured, or the reason why not.
+
+Captured rounds are compared with the eager loop's in lock-step. A new method or target is tried without a line here.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+
+from mmspec.core.capture_pool import NAME
+from mmspec.core.decoder import Decoder
+from mmspec.core.protocols import Drafter
+from mmspec.core.rules import Rule
+from mmspec.registry import MethodSpec, TargetSpec, installed, pair
+from mmspec.testing.conformance.benches import Bench
+from mmspec.testing.conformance.subject import Subject, targets
+from tests.captured.conftest import lockstep
+
+ROWS = (0, 1, 2)
+NO_SHAPE = r"rounds are not compiled: {} cannot run all passes with one number of nodes"
+EAGER: Mapping[str, str] = {
+    "continuous-ar": NO_SHAPE.format("ContinuousTarget"),
+    "token-frames": r"rounds are not captured, and run eagerly: ValueError: the pass of TokenFramesTarget cannot be",
+}
+"""Targets whose rounds are not captured under any method, and what is then said."""
+FAST = {
+    ("text:prompt-lookup", "llamagen"),
+    ("video:frame-gs-sjd", "token-frames"),
+    ("continuous:reflection", "continuous-ar"),
+}
+UNTRIED = {("continuous:draft-reflection", "continuous-ar"), ("continuous:cspd", "continuous-ar")}
+"""Pairs that the conformance kit does not put together. They run eagerly: their target decides that, not the method."""
+PLAYED = "frames"
+"""A player's target, which has no example: its units come from outside. Its own tests run with `compile`, too."""
+
+
+def fitting() -> list[tuple[str, str]]:
+    """All pairs of a method and a target that fit, by the words of their manifests."""
+    registry = installed()
+    methods: tuple[MethodSpec, ...] = registry.components("method")
+    found: tuple[TargetSpec, ...] = registry.components("target")
+    return [
+        (method.qualified, target.name)
+        for method in methods
+        for target in found
+        if target.name != PLAYED and not pair(registry, method, offers=target.offers).missing(target.offers)
+    ]
+
+
+PAIRS = [found for found in fitting() if found not in UNTRIED]
+
+
+def parts_of(method: str, target: str) -> tuple[Bench, Callable[[], Drafter | None], Callable[[], Rule]]:
+    """The bench of a target, and the method's drafter and rule, new ones in every call."""
+    registry = installed()
+    subject = Subject(registry.get("method", method), registry)
+    bench = next(bench for bench in targets(registry) if bench.name == target)
+    pairing = pair(registry, method, offers=bench.target.offers)
+    if pairing.drafter is None:
+        return bench, lambda: None, lambda: pairing.rule.load()()
+    trial = next(trial for trial in subject.trials if trial.bench.name == target)
+    return trial.bench, trial.drafter, subject.rule
+
+
+def test_every_pair_is_tried() -> None:
+    assert {"transformers", "recurrent", "llamagen", "janus", *EAGER} <= {target for _, target in PAIRS}
+    assert set(PAIRS) >= FAST
+    assert {target for _, target in PAIRS} <= {bench.name for bench in targets(installed())}
+
+
+@pytest.mark.parametrize(
+    ("method", "target"), [pytest.param(*p, marks=[] if p in FAST else pytest.mark.slow) for p in PAIRS]
+)
+def test_a_method_is_captured_or_says_why_not(method: str, target: str) -> None:
+    bench, drafter, rule = parts_of(method, target)
+    inputs, warp = bench.prompt(ROWS), bench.warp
+
+    def decoder(shape: Any) -> Decoder:
+        return Decoder(bench.target, drafter(), rule(), k=4, shape=shape, compile=True)
+
+    if target in EAGER:
+        with pytest.warns(UserWarning, match=EAGER[target]):
+            output = decoder(None).generate(inputs, 12, seed=3, warp=warp)
+        assert not output.report.compiled and output.report.emitted == 12 * len(ROWS)
+        return
+    found: Any = bench.target
+    vars(found.model).pop(NAME, None)  # what other tests captured
+    eager, captured = decoder("one"), decoder("one")
+    eager.captures.compile = None
+    assert lockstep(eager, captured, inputs, 20, seed=3, warp=warp) > 3
+    assert lockstep(eager, captured, inputs, 13, seed=4, warp=bench.greedy) > 3
