@@ -70,7 +70,7 @@ class AppleMTP:
             raise ValueError("apple-mtp needs masks: drafter=<folder or hub name>, or the option model=")
         self.options, self.shape = options, options.build_shape()
         self.offers, self.needs = self.shape.offers, self.shape.needs | {"discrete", "hidden", "tree"}
-        self.advice = "; form=chain, branching and beam keep their distribution" if options.form == "rerank" else ""
+        self.advice = options.advice
         read = read_apple(options.model) if isinstance(options.model, str) else options.model
         if not isinstance(read, AppleCheckpoint):
             raise TypeError(f"masks, LoRA and sampler are a folder or a hub name, not {type(read).__name__}")

@@ -12,8 +12,7 @@ Knobs: `form` is the shape of the draft; a tree costs the head nothing more than
 target. No draft is deeper than the head's block.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
@@ -22,7 +21,6 @@ from mmspec.core.noise import DraftNoise
 from mmspec.core.protocols import Target
 from mmspec.core.state import State
 from mmspec.core.types import Draft, Step
-from mmspec.hosts.prefill import PLAIN
 from mmspec.hosts.target import TransformersTarget
 from mmspec_text.drafters.heads.block import drafted
 from mmspec_text.drafters.heads.cache import CHUNK
@@ -33,18 +31,16 @@ from mmspec_text.drafters.heads.dflash.network import DFlashNetwork
 from mmspec_text.drafters.heads.dflash.trial import tried
 from mmspec_text.drafters.heads.drafter import of_prompt, with_emitted
 from mmspec_text.drafters.heads.eagle.loaded import Loaded
-from mmspec_text.drafters.heads.eagle.probe import FEWEST, UNITS, Trial, report
+from mmspec_text.drafters.heads.eagle.probe import Trial, report
 from mmspec_text.drafters.heads.fits import refuse_ids, refuse_states
+from mmspec_text.drafters.heads.options import HeadOptions
 from mmspec_text.drafters.heads.rows import Rows
-from mmspec_text.drafters.tree_form import TreeForm
+from mmspec_text.drafters.heads.trial_prompt import trial_ids
 
 
 @dataclass(frozen=True)
-class DFlashOptions(TreeForm):
+class DFlashOptions(HeadOptions):
     """Options of `dflash`."""
-
-    model: Any = field(default=None, metadata={"help": "the head: a folder or a hub name"})
-    probe: bool = field(default=True, metadata={"help": "whether the first call tries the head on its prompt"})
 
 
 @dataclass
@@ -80,7 +76,7 @@ class DFlash:
             raise ValueError("dflash needs a head: drafter=<folder or hub name>, or the option model=")
         self.options, self.shape = options, options.build_shape()
         self.offers, self.needs = self.shape.offers, self.shape.needs | {"hidden", "discrete"}
-        self.advice = "; form=chain, branching and beam keep their distribution" if options.form == "rerank" else ""
+        self.advice = options.advice
         read = read_dflash(options.model) if isinstance(options.model, str) else options.model
         if not isinstance(read, DFlashCheckpoint):
             raise TypeError(f"the head is a folder or a hub name, not {type(read).__name__}")
@@ -121,8 +117,8 @@ class DFlash:
         model = self._target.model  # which may have been moved or cast since the last call
         embedding, output = model.get_input_embeddings(), model.get_output_embeddings()
         self.network.join(embedding, output, model.device, model.dtype)
-        if self.options.probe and self._trial is None and (not isinstance(inputs, Mapping) or inputs.keys() <= PLAIN):
-            self._try(state)
+        if self.options.probe and self._trial is None and (ids := trial_ids(state, inputs)) is not None:
+            self._try(ids)
         unread = of_prompt(state)
         context = Context(self.network, state.rows, state.prompt_length + state.limit + 1, state.root.device)
         context.slots.begun = unread.count.tolist()
@@ -151,12 +147,8 @@ class DFlash:
             memory.context.append(memory.unread)
             memory.unread = None
 
-    def _try(self, state: State) -> None:
-        """Try the head on the longest prompt, if it is long enough."""
-        row = int(state.pads.argmin())
-        ids: Tensor = state.history[row, int(state.pads[row]) : state.prompt_length][-UNITS:]
-        if len(ids) < FEWEST:
-            return
+    def _try(self, ids: Tensor) -> None:
+        """Try the head on a piece of a prompt."""
         layout = self.checkpoint.layout
         self._trial = tried(self.network, self._target, self._boundaries, layout.convention, ids)
         self.loaded = self.loaded.after(self._trial)

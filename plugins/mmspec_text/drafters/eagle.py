@@ -9,7 +9,6 @@ Knobs: `form` is the shape of the draft; a larger `width` and more `nodes` find 
 longer than a head's training texts, `window` keeps its attention to the latest tokens, and to `sinks` first ones.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
@@ -21,24 +20,22 @@ from mmspec.core.noise import DraftNoise
 from mmspec.core.protocols import Target
 from mmspec.core.state import State
 from mmspec.core.types import Draft, Step
-from mmspec.hosts.prefill import PLAIN
 from mmspec.hosts.target import TransformersTarget
 from mmspec_text.drafters.heads.drafter import HeadMemory, begun, observed, proposed
 from mmspec_text.drafters.heads.eagle.checkpoint import Checkpoint, read_checkpoint
 from mmspec_text.drafters.heads.eagle.features import Features, features_of
 from mmspec_text.drafters.heads.eagle.loaded import Loaded
 from mmspec_text.drafters.heads.eagle.network import EagleNetwork
-from mmspec_text.drafters.heads.eagle.probe import FEWEST, UNITS, Trial, report, tried
+from mmspec_text.drafters.heads.eagle.probe import Trial, report, tried
 from mmspec_text.drafters.heads.fits import refuse_ids, refuse_states
-from mmspec_text.drafters.tree_form import TreeForm
+from mmspec_text.drafters.heads.options import HeadOptions
+from mmspec_text.drafters.heads.trial_prompt import trial_ids
 
 
 @dataclass(frozen=True)
-class EagleOptions(TreeForm):
+class EagleOptions(HeadOptions):
     """Options of `eagle`."""
 
-    model: Any = field(default=None, metadata={"help": "the head: a folder or a hub name"})
-    probe: bool = field(default=True, metadata={"help": "whether the first call tries the head on its prompt"})
     window: Annotated[int, Field(ge=1)] | None = field(
         default=None, metadata={"help": "latest tokens that the head attends to; None: what its config says, or all"}
     )
@@ -67,7 +64,7 @@ class Eagle:
             raise ValueError("eagle needs a head: drafter=<folder or hub name>, or the option model=")
         self.options, self.shape = options, options.build_shape()
         self.offers, self.needs = self.shape.offers, self.shape.needs | {"hidden", "discrete"}
-        self.advice = "; form=chain, branching and beam keep their distribution" if options.form == "rerank" else ""
+        self.advice = options.advice
         read = read_checkpoint(options.model) if isinstance(options.model, str) else options.model
         if not isinstance(read, Checkpoint):
             raise TypeError(f"the head is a folder or a hub name, not {type(read).__name__}")
@@ -110,9 +107,8 @@ class Eagle:
         model = self._target.model  # which may have been moved or cast since the last call
         embedding, output = model.get_input_embeddings(), model.get_output_embeddings()
         self.network.join(embedding, output, model.device, model.dtype)
-        plain = not isinstance(inputs, Mapping) or inputs.keys() <= PLAIN
-        if self.options.probe and self._trial is None and plain:
-            self._try(state)
+        if self.options.probe and self._trial is None and (ids := trial_ids(state, inputs)) is not None:
+            self._try(ids)
         return begun(self.network, self.shape, state, self.columns)
 
     def propose(self, state: State, k: int, noise: DraftNoise) -> Draft:
@@ -126,12 +122,8 @@ class Eagle:
         """Which of the target's states the head reads."""
         return self._features.columns(self._convention, self._width)
 
-    def _try(self, state: State) -> None:
-        """Try the head on the longest prompt, if it is long enough."""
-        row = int(state.pads.argmin())
-        ids: Tensor = state.history[row, int(state.pads[row]) : state.prompt_length][-UNITS:]
-        if len(ids) < FEWEST:
-            return
+    def _try(self, ids: Tensor) -> None:
+        """Try the head on a piece of a prompt."""
         with torch.inference_mode():
             self._trial = tried(self.network, self._target, self._features, ids)
         guess, self._convention = self._convention, self._trial.chosen

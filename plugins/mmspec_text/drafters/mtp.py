@@ -9,7 +9,6 @@ form. Layers of another target are lossless too, and slow: the first call tries 
 Knobs: `form` is the shape of the draft; a larger `width` and more `nodes` find more, and every node costs.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,15 +20,15 @@ from mmspec.core.noise import DraftNoise
 from mmspec.core.protocols import Target
 from mmspec.core.state import State
 from mmspec.core.types import Draft, Step
-from mmspec.hosts.prefill import PLAIN
 from mmspec.hosts.target import TransformersTarget
 from mmspec.registry.warn import warn
 from mmspec_text.drafters.heads.drafter import HeadMemory, begun, observed, proposed
 from mmspec_text.drafters.heads.eagle.features import Features
 from mmspec_text.drafters.heads.eagle.loaded import Loaded
-from mmspec_text.drafters.heads.eagle.probe import FEWEST, LOW, UNITS, Trial, tried
+from mmspec_text.drafters.heads.eagle.probe import LOW, Trial, tried
 from mmspec_text.drafters.heads.mtp.checkpoint import MtpCheckpoint
 from mmspec_text.drafters.heads.mtp.loaded import Layers, layers_of
+from mmspec_text.drafters.heads.trial_prompt import trial_ids
 from mmspec_text.drafters.tree_form import TreeForm
 
 
@@ -64,7 +63,7 @@ class Mtp:
             raise TypeError(f"the checkpoint is a folder or a hub name, not {type(options.model).__name__}")
         self.options, self.shape = options, options.build_shape()
         self.offers, self.needs = self.shape.offers, self.shape.needs | {"hidden", "discrete"}
-        self.advice = "; form=chain, branching and beam keep their distribution" if options.form == "rerank" else ""
+        self.advice = options.advice
         self._layers: Layers | None = None
         self._model: Any = None
 
@@ -100,9 +99,8 @@ class Mtp:
         assert self._layers is not None
         network = self._layers.network
         network.join(self._target.anatomy)  # which may have been moved or cast since the last call
-        plain = not isinstance(inputs, Mapping) or inputs.keys() <= PLAIN
-        if self.options.probe and self._layers.report.trial is None and plain:
-            self._try(state, self._layers)
+        if self.options.probe and self._layers.report.trial is None and (ids := trial_ids(state, inputs)) is not None:
+            self._try(ids, self._layers)
         return begun(network, self.shape, state)
 
     def propose(self, state: State, k: int, noise: DraftNoise) -> Draft:
@@ -111,12 +109,8 @@ class Mtp:
     def observe(self, state: State, step: Step) -> None:
         observed(state.memory, state, step)
 
-    def _try(self, state: State, layers: Layers) -> None:
-        """Try the layers on the longest prompt, if it is long enough."""
-        row = int(state.pads.argmin())
-        ids: Tensor = state.history[row, int(state.pads[row]) : state.prompt_length][-UNITS:]
-        if len(ids) < FEWEST:
-            return
+    def _try(self, ids: Tensor, layers: Layers) -> None:
+        """Try the layers on a piece of a prompt."""
         with torch.inference_mode():
             trial: Trial = tried(layers.network, self._target, Features({"boundary": (FINAL,)}), ids)
         layers.report = layers.report.after(trial)

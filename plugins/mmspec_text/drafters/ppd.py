@@ -69,7 +69,7 @@ class PPD:
             raise ValueError("ppd needs prompt tokens: drafter=<folder or hub name>, or the option model=")
         self.options, self.shape = options, options.build_shape()
         self.offers, self.needs = self.shape.offers, self.shape.needs | {"discrete", "tree"}
-        self.advice = "; form=chain, branching and beam keep their distribution" if options.form == "rerank" else ""
+        self.advice = options.advice
         read = read_prompts(options.model) if isinstance(options.model, str) else options.model
         if not isinstance(read, Prompts):
             raise TypeError(f"the prompt tokens are a folder or a hub name, not {type(read).__name__}")

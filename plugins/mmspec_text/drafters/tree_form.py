@@ -33,6 +33,11 @@ class TreeForm:
         if not self.branching:
             raise ValueError("branching lists children per depth, as in [4, 2, 1]; got none")
 
+    @property
+    def advice(self) -> str:
+        """What a user is told whose rule does not take drafts of this form."""
+        return "; form=chain, branching and beam keep their distribution" if self.form == "rerank" else ""
+
     def build_shape(self) -> Shape:
         """The shape that these options describe."""
         if self.form == "chain":

@@ -68,8 +68,8 @@ class Loaded:
             ways = {name: f" if layer ids mean {name}" if len(right) > 1 else "" for name in right}
             shares = ", ".join(f"{share:.0%}{ways[name]}" for name, share in right.items())
             lines.append(f"guesses of {self.trial.units} tokens of the prompt: {shares}")
-            ways = ", ".join(f"{share:.0%} {_fed(way)}" for way, share in self.trial.second.items())
-            lines += [f"second guesses: {ways}"] if ways else []
+            second = ", ".join(f"{share:.0%} {_fed(normed)}" for normed, share in self.trial.second.items())
+            lines += [f"second guesses: {second}"] if second else []
         return "\n".join(lines)
 
 

@@ -26,8 +26,6 @@ from mmspec_text.drafters.heads.eagle.layouts import Convention
 from mmspec_text.drafters.heads.eagle.network import EagleNetwork
 from mmspec_text.drafters.heads.head import Head
 
-UNITS, FEWEST = 64, 16
-"""Units of a trial, and the fewest from which its numbers say anything."""
 LOW = 0.1
 """A head that guesses less of a prompt is reported; trained ones guess a third to two thirds."""
 

@@ -1,7 +1,7 @@
 """The drafter around a head that steps along paths, whatever the head computes."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
@@ -12,25 +12,21 @@ from mmspec.core.noise import DraftNoise
 from mmspec.core.protocols import Target
 from mmspec.core.state import State
 from mmspec.core.types import Draft, Step
-from mmspec.hosts.prefill import PLAIN
 from mmspec.hosts.target import TransformersTarget
 from mmspec_text.drafters.heads.eagle.loaded import Loaded
-from mmspec_text.drafters.heads.eagle.probe import FEWEST, UNITS
 from mmspec_text.drafters.heads.fits import refuse_ids, refuse_states
+from mmspec_text.drafters.heads.options import HeadOptions
 from mmspec_text.drafters.heads.pathwise.checkpoint import PathCheckpoint
 from mmspec_text.drafters.heads.pathwise.head import PathHead
 from mmspec_text.drafters.heads.pathwise.intake import Intake, begin
 from mmspec_text.drafters.heads.pathwise.trial import report, tried
 from mmspec_text.drafters.heads.pathwise.walk import Walk
-from mmspec_text.drafters.tree_form import TreeForm
+from mmspec_text.drafters.heads.trial_prompt import trial_ids
 
 
 @dataclass(frozen=True)
-class PathOptions(TreeForm):
+class PathOptions(HeadOptions):
     """Options of a drafter with such a head."""
-
-    model: Any = field(default=None, metadata={"help": "the head: a folder or a hub name"})
-    probe: bool = field(default=True, metadata={"help": "whether the first call tries the head on its prompt"})
 
 
 class PathDrafter:
@@ -53,7 +49,7 @@ class PathDrafter:
             raise ValueError(f"{kind} needs a head: drafter=<folder or hub name>, or the option model=")
         self.options, self.shape = options, options.build_shape()
         self.offers, self.needs = self.shape.offers, self.shape.needs | {"hidden", "discrete"}
-        self.advice = "; form=chain, branching and beam keep their distribution" if options.form == "rerank" else ""
+        self.advice = options.advice
         stored = read(options.model) if isinstance(options.model, str) else options.model
         if not isinstance(stored, PathCheckpoint):
             raise TypeError(f"the head is a folder or a hub name, not {type(stored).__name__}")
@@ -81,9 +77,8 @@ class PathDrafter:
     def start(self, state: State, inputs: Any) -> Intake:
         model = self._target.model  # which may have been moved or cast since the last call
         self.network.join(model.get_input_embeddings(), model.get_output_embeddings(), model.device, model.dtype)
-        plain = not isinstance(inputs, Mapping) or inputs.keys() <= PLAIN
-        if self.options.probe and self._tried is not model and plain:
-            self._try(state)
+        if self.options.probe and self._tried is not model and (ids := trial_ids(state, inputs)) is not None:
+            self._try(ids)
         return begin(self.network, self.shape, state)
 
     def propose(self, state: State, k: int, noise: DraftNoise) -> Draft:
@@ -101,12 +96,8 @@ class PathDrafter:
     def _depth(self, k: int) -> int:
         return min(k, self.checkpoint.architecture.units)
 
-    def _try(self, state: State) -> None:
-        """Try the head on the longest prompt, if it is long enough."""
-        row = int(state.pads.argmin())
-        ids: Tensor = state.history[row, int(state.pads[row]) : state.prompt_length][-UNITS:]
-        if len(ids) < FEWEST:
-            return
+    def _try(self, ids: Tensor) -> None:
+        """Try the head on a piece of a prompt."""
         trial = tried(self.network, self._target, ids)
         self._tried, self.loaded = self._target.model, self.loaded.after(trial)
         report(trial, self.checkpoint.name)
