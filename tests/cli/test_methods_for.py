@@ -32,7 +32,7 @@ class Words:
     @hookimpl
     def mmspec_components(self) -> list[Spec]:
         return [
-            drafter("peeking", needs={"hidden"}),
+            drafter("peeking", needs={"codebook"}),
             drafter("picky", needs={"discrete"}),
             method("peeking"),
             method("picky"),
@@ -76,7 +76,7 @@ def test_what_fits_and_what_it_takes(registry: Registry) -> None:
 
 def test_why_the_rest_does_not(registry: Registry) -> None:
     methods = by_name(fitting.fits_of(registry, "mmspec/text-1m"))
-    assert methods["peeking"].why == "drafter 'peeking' needs hidden, which the target does not offer"
+    assert methods["peeking"].why == "drafter 'peeking' needs codebook, which the target does not offer"
     assert methods["picky"].why == "picky wants 7 words, not 4096"
     assert "no drafter is called 'gone'" in methods["lost"].why
     assert "'not_there:Y', which cannot be imported" in methods["torn"].why
