@@ -158,7 +158,9 @@ def _fit(
     why = f"{parts.says(missing)}, which the target does not offer" if missing else ""
     why = why or (f"the target refuses the model: {refused}" if refused else "")
     note = ""
-    if not why and seen.built:
+    if not why and parts.drafter and parts.drafter.reads:  # without a head there is nothing to try
+        note = "drafts with a trained head; it fits if it was trained for this model"
+    elif not why and seen.built:
         alone = sum(other.name == method.name for other in registry.components("method")) == 1
         why, note = _tried(method.name if alone else method.qualified, seen, required)
     expected = _expected(result, method.name) if not why else []

@@ -10,7 +10,6 @@ from dataclasses import replace
 import torch
 
 from mmspec.core.capabilities import RunsModel
-from mmspec.core.noise import Round
 from mmspec.core.plan import Plan
 from mmspec.core.protocols import Target
 from mmspec.core.round import decided
@@ -38,7 +37,7 @@ def eager_round(target: Target, state: State, plan: Plan) -> Scores:
     draft = Draft(units, plan.index or star, torch.ones_like(units, dtype=torch.bool), drawn)
     output = target.verify(state.cache, draft)
     scores = state.warp.elementwise(output, draft, state.history, state.emitted)
-    _, step = decided(live, draft, scores, plan.rule, Round(state.source, state.emitted, state.host_emitted))
+    _, step = decided(live, draft, scores, plan.rule, state.round())
     target.commit(state.cache, step.verdict.path, step.count)
     return scores
 

@@ -45,6 +45,8 @@ class SlotLayer(CacheLayerMixin):
         batch, heads, _, width = key_states.shape
         self.keys = key_states.new_zeros(batch, heads, self.places, width)
         self.values = value_states.new_zeros(batch, heads, self.places, value_states.shape[-1])
+        self._rows = torch.arange(batch, device=self.keys.device)[:, None, None]
+        self._heads = torch.arange(heads, device=self.keys.device)[:, None]
         self.is_initialized = True
 
     def grow(self) -> None:
@@ -81,11 +83,9 @@ class SlotLayer(CacheLayerMixin):
 
     def write(self, slots: Tensor, key_states: Tensor, value_states: Tensor) -> None:
         """Put states `[batch, heads, n, width]` into slots `[batch, n]`."""
-        at = self.place(slots)[:, None]
-        rows = torch.arange(len(at), device=at.device)[:, None, None]
-        for kept, states in ((self.keys, key_states), (self.values, value_states)):
-            heads = torch.arange(kept.shape[1], device=at.device)[:, None]
-            kept.index_put_((rows, heads, at), states)  # compiled, `scatter_` would copy all slots
+        at = (self._rows, self._heads, self.place(slots)[:, None])
+        self.keys.index_put_(at, key_states)  # compiled, `scatter_` would copy all slots
+        self.values.index_put_(at, value_states)
 
     def read(self, slots: Tensor) -> tuple[Tensor, Tensor]:
         """Keys and values of slots `[batch, n]`: `[batch, heads, n, width]` each."""

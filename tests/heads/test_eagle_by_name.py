@@ -8,6 +8,8 @@ from safetensors.torch import load_file, save_file
 
 import mmspec
 from mmspec.api.build import decoder_for
+from mmspec.cli.fitting import fits_of
+from mmspec.registry import installed
 from mmspec_text.drafters.eagle import Eagle
 from mmspec_text.drafters.heads.eagle.layouts import is_head
 from tests.support.eagle_layouts import LAYOUTS
@@ -55,3 +57,9 @@ def test_pickles_are_refused_with_what_to_do(tmp_path: Path) -> None:
     save_file(torch.load(stored / "pytorch_model.bin", weights_only=True), stored / "model.safetensors")
     with mmspec.enable(llama(num_hidden_layers=6), drafter=str(stored)) as enabled:
         assert enabled.method == "eagle"
+
+
+def test_what_fits_a_model_names_the_method() -> None:
+    """No head is at hand to try, so that only the words are compared."""
+    fit = next(fit for fit in fits_of(installed(), "mmspec/text-1m").methods if fit.method == "eagle")
+    assert fit.fits and "trained for this model" in fit.why and fit.required == ["model"]

@@ -19,7 +19,7 @@ from mmspec.testing.tiny_models import llama
 from mmspec_text.drafters.mtp import Mtp, MtpOptions
 from tests.heads.conftest import GREEDY, SAMPLED
 from tests.heads.mtp_heads import HEADS, checkpoint, expected
-from tests.heads.test_eagle_drafts import ROUNDS, Budgets, paths, played
+from tests.support.draft_rounds import ROUNDS, Budgets, paths, played
 
 NAMES = [pytest.param(name, marks=[] if name == "two" else [pytest.mark.slow]) for name in HEADS]
 

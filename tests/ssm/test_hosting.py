@@ -218,7 +218,7 @@ def test_a_cache_without_states_is_refused(bamba: Any) -> None:
 def test_recurrent_targets_do_not_offer_to_forget(bamba: Any) -> None:
     target = RecurrentTarget(bamba)
     component = installed().target_for(bamba)
-    assert component is not None and target.offers == component.offers == {"discrete", "tree", "text", "grow"}
+    assert component is not None and target.offers == component.offers == {"discrete", "tree", "text", "grow", "hidden"}
     started = target.start(prompts(), 4, 1)
     with pytest.raises(NotImplementedError, match="cannot go back"):
         target.truncate(started.cache, torch.tensor([3, 3]))

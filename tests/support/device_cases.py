@@ -36,7 +36,9 @@ from mmspec.hosts.vocabulary import VocabularyMap
 from mmspec.testing import tiny_models
 from mmspec_image import example as image
 from mmspec_ssm import example as ssm
+from mmspec_text import head_example
 from mmspec_text.drafters.heads.eagle.example import random_checkpoint
+from mmspec_text.head_specs import HEAD_METHODS
 
 LIMIT = 10
 
@@ -205,6 +207,10 @@ def text() -> dict[str, Runnable]:
     cases["draft-model, confidence"] = Case(llama, prompt, "draft-model", options=options, policy=Confidence(4, 0.3))
     for name, form in (("a tree", {}), ("a chain", {"form": "chain"})):
         cases[f"eagle, {name}"] = Case(llama, prompt, "eagle", options={"model": random_checkpoint(), **form})
+    for method in HEAD_METHODS:
+        if method.name != "eagle":
+            example = getattr(head_example, method.name.replace("-", "_"))()[0]
+            cases[method.name] = Case(llama, prompt, method.name, options=vars(example.options))
     cases["a drafter in Python"] = Case(llama, prompt, "auto", drafter=lambda place: Repeats())
     cases["draft-model, another vocabulary"] = Case(llama, prompt, "draft-model", drafter=translated)
     short = partial(translated, context=28)
