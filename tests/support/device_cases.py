@@ -209,7 +209,7 @@ def text() -> dict[str, Runnable]:
         cases[f"eagle, {name}"] = Case(llama, prompt, "eagle", options={"model": random_checkpoint(), **form})
     for method in HEAD_METHODS:
         if method.name != "eagle":
-            example = getattr(head_example, method.name.replace("-", "_"))()[0]
+            _, example, *_ = getattr(head_example, method.name.replace("-", "_"))()
             cases[method.name] = Case(llama, prompt, method.name, options=vars(example.options))
     cases["a drafter in Python"] = Case(llama, prompt, "auto", drafter=lambda place: Repeats())
     cases["draft-model, another vocabulary"] = Case(llama, prompt, "draft-model", drafter=translated)
