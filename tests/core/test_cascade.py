@@ -51,7 +51,7 @@ def joint(drafter, rule, rows, seed):
         (Match(), Match()),
         pytest.param(Block(), Match(), marks=pytest.mark.slow),
         pytest.param(Rejection(), Rejection(), marks=pytest.mark.slow),
-        (Block(), Block()),
+        pytest.param(Block(), Block(), marks=pytest.mark.slow),
     ],
 )
 def test_exact_distribution(rule, inner):

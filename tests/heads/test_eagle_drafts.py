@@ -33,7 +33,10 @@ def expected(name: str, known: Tensor, path: list[int]) -> Tensor:
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize(
     ("form", "rule"),
-    [({"form": "chain"}, Rejection), ({"form": "branching", "branching": (2, 2, 1)}, RecursiveRejection)],
+    [
+        ({"form": "chain"}, Rejection),
+        pytest.param({"form": "branching", "branching": (2, 2, 1)}, RecursiveRejection, marks=pytest.mark.slow),
+    ],
 )
 def test_distributions_of_successive_rounds(
     name: str, form: dict[str, Any], rule: type, decoder: Callable, rows: dict[str, Tensor]

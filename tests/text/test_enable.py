@@ -182,7 +182,7 @@ class Author:
         return [[(i + 1) % 131 if i % 5 == 0 else i for i in draft] for draft in drafts]
 
 
-@pytest.mark.compiled(fast=True)
+@pytest.mark.compiled
 def test_a_plain_python_drafter(target: Any, prompts: Callable, theirs: Callable, ours: Callable) -> None:
     inputs = prompts(3)
     run = theirs(target, inputs, 0, **SAMPLED)

@@ -96,6 +96,7 @@ def test_without_the_models_everything_else_works(code: Environment) -> None:
     assert run.returncode == 0 and run.stdout.strip() == "True", run.stderr
 
 
+@pytest.mark.slow
 def test_with_the_models_they_are_found_where_they_were_installed(both: Environment) -> None:
     script = "import mmspec.shipped as s; print(s.asset('text-1m'), s.folder('model_cards'))"
     assets, cards = both.python("-c", script).stdout.split()
