@@ -134,4 +134,5 @@ def test_shipped_models(arguments: tuple[str, ...], tmp_path: Path) -> None:
     run = CliRunner().invoke(build(), ["bench", "one-shape", *arguments, "--dtype", "bfloat16", "--json", str(file)])
     assert run.exit_code == 0, run.output
     kept = [cell for cell in load(file) if cell.shape == "one"]
-    assert kept and all(cell.equal == cell.outputs and cell.acceptance_length > 1 for cell in kept)
+    assert kept and all(cell.equal == cell.outputs for cell in kept)
+    assert any(cell.acceptance_length > 1 for cell in kept), "nothing was accepted, so nothing was tested"
