@@ -24,7 +24,13 @@ Nothing is inherited: a component is any object with these members. Tensors are 
 #: Sections with the paths that belong to them, below `mmspec/`; a file belongs to the first prefix that it has.
 SECTIONS = {
     "Hooks and specs": ("registry/hookspecs", "registry"),
-    "Targets and drafters": ("core/protocols", "core/capabilities", "core/drafters/host", "core/drafters"),
+    "Targets and drafters": (
+        "core/protocols",
+        "core/capabilities",
+        "core/hidden",
+        "core/drafters/host",
+        "core/drafters",
+    ),
     "Rules": ("core/rules",),
     "Distributions": ("core/distributions/distribution", "core/distributions"),
     "Policies": ("core/policies",),

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from mmspec.core.capabilities import FINAL
+from mmspec.core.hidden import FINAL
 from mmspec.hosts.anatomy import Anatomy
 
 _OTHER_SENSES = ("vision", "visual", "image", "audio")

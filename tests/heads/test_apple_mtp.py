@@ -17,9 +17,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 import mmspec
-from mmspec.compare.equality import assert_same, stock
 from mmspec.core.decoder import Decoder
-from mmspec.core.distributions import Categorical
 from mmspec.core.rules import Block, Match, RecursiveRejection, Rejection, Rule
 from mmspec.core.types import Draft
 from mmspec.hosts.target import TransformersTarget
@@ -29,8 +27,9 @@ from mmspec_text.drafters.apple_mtp import AppleMTP, AppleMTPOptions
 from mmspec_text.drafters.heads.apple.checkpoint import AppleCheckpoint, read_apple
 from mmspec_text.drafters.heads.apple.example import random_masks
 from tests.heads.conftest import GREEDY, SAMPLED
-from tests.support.draft_rounds import ROUNDS, Budgets, Recorded, paths, played
+from tests.support.draft_rounds import ROUNDS, Budgets, assert_distributions, assert_dynamic_tree, played
 from tests.support.eagle_forward import silu
+from tests.support.head_equality import assert_equal_to_transformers
 from tests.support.zoo import build
 
 MASKS = random_masks()
@@ -81,26 +80,8 @@ def scores(known: tuple[int, ...], path: list[int]) -> Tensor:
     return (llama().lm_head.weight.detach().double() @ state.detach()).log_softmax(-1)
 
 
-def compare(recorded: Recorded) -> int:
-    """Sampled drafts carry their distribution: at first siblings it is the sampler's own. How many there were."""
-    seen = 0
-    for known, done, draft in recorded:
-        if not draft.units.shape[1]:
-            continue
-        assert isinstance(draft.distribution, Categorical)
-        q = draft.distribution.on(None).double()
-        ranks, ways = draft.index.rank[0, 1:].tolist(), paths(draft)
-        for row in range(len(known)):
-            for node, path in enumerate([] if done[row] else ways):
-                above = [int(draft.units[row, i]) for i in path[:-1]]
-                wanted = scores(tuple(known[row].tolist()), above).exp()
-                if ranks[node]:  # without its earlier siblings
-                    siblings = [int(draft.units[row, other[-1]]) for other in ways if other[:-1] == path[:-1]]
-                    wanted[siblings[: ranks[node]]] = 0
-                    wanted = wanted / wanted.sum()
-                assert torch.allclose(q[row, node], wanted, atol=2e-4)
-                seen += 1
-    return seen
+def expected(known: Tensor, path: list[int]) -> Tensor:
+    return torch.stack([scores(tuple(known.tolist()), path[:length]) for length in range(len(path) + 1)])
 
 
 @pytest.mark.parametrize(
@@ -111,22 +92,15 @@ def test_distributions_of_successive_rounds(form: dict[str, Any], rule: type, ro
     """A ragged batch, after rounds that accepted nothing and a part; only the first round has no draft."""
     recorded, accepted = played(decoder(rule(), **form), rows, SAMPLED)
     assert [draft.units.shape[1] > 0 for _, _, draft in recorded] == [False] + [True] * (ROUNDS - 1)
-    assert {0} < set(accepted) and compare(recorded) > 30, "no round accepted a part, so nothing was tested"
+    assert {0} < set(accepted), "no round accepted a part, so nothing was tested"
+    assert assert_distributions(recorded, expected) > 30
 
 
 def test_the_dynamic_tree_of_successive_rounds(rows: dict[str, Tensor]) -> None:
     """Greedy: every node's score is the log probability of its path."""
     recorded, accepted = played(decoder(Match(), form="rerank", width=3, nodes=6), rows, GREEDY)
     assert 0 in accepted and max(accepted) > 0, "no round accepted a part, so nothing was tested"
-    for known, done, draft in recorded[1:]:
-        assert draft.units.shape[1] == 6 and draft.score is not None
-        for row in range(3):
-            way: list[list[int]] = [[]]
-            for node, parent in enumerate([] if done[row] else draft.index.parent[row, 1:].tolist()):
-                way.append([*way[parent], int(draft.units[row, node])])
-                every = tuple(known[row].tolist())
-                reached = sum(float(scores(every, way[-1][:i])[unit]) for i, unit in enumerate(way[-1]))
-                assert abs(float(draft.score[row, node]) - reached) < 1e-3
+    assert_dynamic_tree(recorded[1:], expected, 6)
 
 
 def test_rounds_without_a_draft(rows: dict[str, Tensor]) -> None:
@@ -135,7 +109,7 @@ def test_rounds_without_a_draft(rows: dict[str, Tensor]) -> None:
     ours.policy = Budgets()
     recorded, _ = played(ours, rows, SAMPLED, rounds=6)
     assert [draft.units.shape[1] for _, _, draft in recorded] == [0, 3, 3]  # of 2, 4 and 3; there are three masks
-    assert compare(recorded) > 0
+    assert assert_distributions(recorded, expected) > 0
 
 
 def test_the_gate(rows: dict[str, Tensor]) -> None:
@@ -233,21 +207,11 @@ def test_layers_that_see_units_in_another_order() -> None:
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: form["form"])
 @pytest.mark.parametrize("architecture", ZOO)
 def test_equal_to_transformers(architecture: str, form: dict[str, Any], prompts: Callable, tmp_path: Path) -> None:
-    """Through `enable`: a ragged batch, greedy, by folder; one row, sampled, with a live drafter."""
     model = build(architecture)
     folder = saved(tmp_path, for_model(model, ZOO[architecture]))
-    for batch, call in ((3, {"do_sample": False}), (1, {"do_sample": True, "top_k": 0, "temperature": 0.8})):
-        call = {**call, "max_new_tokens": 16}
-        run = stock(model, prompts(batch), 0, **call)
-        live = AppleMTP(AppleMTPOptions(model=str(folder), **form))
-        how: dict[str, Any] = {"drafter": live}
-        if batch == 3:
-            how = {"method": "apple-mtp", "drafter": str(folder), **form}
-        with mmspec.enable(model, k=3, **how) as enabled:
-            torch.manual_seed(0)
-            ids = model.generate(**prompts(batch), **call)
-            assert enabled.report is not None and enabled.report.drafted > 0
-        assert_same(ids, run, torch.get_rng_state())
+    live = AppleMTP(AppleMTPOptions(model=str(folder), **form))
+    named = {"method": "apple-mtp", "drafter": str(folder), **form}
+    assert_equal_to_transformers(model, prompts, named, {"drafter": live})
 
 
 @pytest.mark.slow

@@ -6,7 +6,7 @@ accepted nothing, a part and all: positions, features, the order of the Markov h
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +14,7 @@ import pytest
 import torch
 from torch import Tensor
 
-import mmspec
-from mmspec.compare.equality import assert_same, stock
 from mmspec.core.decoder import Decoder
-from mmspec.core.distributions import Categorical
 from mmspec.core.rules import Block, Match, RecursiveRejection, Rejection, Rule
 from mmspec.hosts.target import TransformersTarget
 from mmspec.testing.statistics import LEVEL
@@ -30,7 +27,8 @@ from tests.heads.conftest import GREEDY, KEPT, MAPS, SAMPLED
 from tests.heads.test_eagle_equality import ZOO
 from tests.support.dflash_forward import BlockFlags, BlockWrittenOut, everything
 from tests.support.dflash_layouts import LAYOUTS, MASK, near_causal, near_root
-from tests.support.draft_rounds import ROUNDS, Budgets, Recorded, paths, played
+from tests.support.draft_rounds import ROUNDS, Budgets, assert_distributions, assert_dynamic_tree, played
+from tests.support.head_equality import assert_equal_to_transformers
 from tests.support.zoo import build
 
 MARKOV = replace(PRODUCT, sequel="gated", rank=4, from_root=True)
@@ -83,24 +81,6 @@ def expected(name: str, known: Tensor, path: list[int]) -> Tensor:
     return logits.log_softmax(-1)
 
 
-def compare(name: str, recorded: Recorded) -> None:
-    """Sampled drafts carry their distribution: at first siblings it is the head's own."""
-    for known, done, draft in recorded:
-        assert isinstance(draft.distribution, Categorical)
-        q = draft.distribution.on(None).double()
-        ranks, ways = draft.index.rank[0, 1:].tolist(), paths(draft)
-        for row in range(len(known)):
-            if done[row]:
-                continue
-            for node, path in enumerate(ways):
-                wanted = expected(name, known[row], [int(draft.units[row, i]) for i in path[:-1]])[-1].exp()
-                if ranks[node]:  # without its earlier siblings
-                    siblings = [int(draft.units[row, other[-1]]) for other in ways if other[:-1] == path[:-1]]
-                    wanted[siblings[: ranks[node]]] = 0
-                    wanted = wanted / wanted.sum()
-                assert torch.allclose(q[row, node], wanted, atol=2e-4)
-
-
 @pytest.mark.parametrize("name", ["product", "markov", *SLOW])
 @pytest.mark.parametrize(
     ("form", "rule"),
@@ -109,7 +89,7 @@ def compare(name: str, recorded: Recorded) -> None:
 def test_distributions_of_successive_rounds(name: str, form: dict[str, Any], rule: type, rows: dict) -> None:
     recorded, accepted = played(decoder(name, rule(), **form), rows, SAMPLED)
     assert len(recorded) == ROUNDS and {0} < set(accepted), "no round accepted a part, so nothing was tested"
-    compare(name, recorded)
+    assert_distributions(recorded, partial(expected, name))
 
 
 @pytest.mark.parametrize("name", ["markov", pytest.param("product", marks=pytest.mark.slow)])
@@ -117,15 +97,7 @@ def test_the_dynamic_tree_of_successive_rounds(name: str, rows: dict[str, Tensor
     """Greedy: every node's score is the log probability of its path."""
     recorded, accepted = played(decoder(name, Match(), k=3, form="rerank", width=3, nodes=8), rows, GREEDY)
     assert 0 in accepted and max(accepted) > 0, "no round accepted a part, so nothing was tested"
-    for known, done, draft in recorded:
-        assert draft.units.shape[1] == 8 and draft.score is not None
-        for row in range(3):
-            path: list[list[int]] = [[]]
-            for node, parent in enumerate([] if done[row] else draft.index.parent[row, 1:].tolist()):
-                path.append([*path[parent], int(draft.units[row, node])])
-                scores = expected(name, known[row], path[parent])
-                reached = float(scores.gather(1, torch.tensor(path[-1])[:, None]).sum())
-                assert abs(float(draft.score[row, node]) - reached) < 1e-3
+    assert_dynamic_tree(recorded, partial(expected, name), 8)
 
 
 def test_rounds_without_a_draft_are_caught_up(rows: dict[str, Tensor]) -> None:
@@ -134,7 +106,7 @@ def test_rounds_without_a_draft_are_caught_up(rows: dict[str, Tensor]) -> None:
     ours.policy = Budgets()
     recorded, _ = played(ours, rows, SAMPLED, rounds=6)
     assert [draft.units.shape[1] for _, _, draft in recorded] == [2, 4, 3]
-    compare("markov", recorded)
+    assert_distributions(recorded, partial(expected, "markov"))
 
 
 @pytest.mark.parametrize(("name", "units"), [("product", 4), ("markov", 5)])
@@ -177,16 +149,8 @@ def test_the_law_of_rules_that_use_q(name: str, rule: type, form: dict[str, Any]
 def test_equal_to_transformers(
     layout: str, architecture: str, form: dict[str, Any], prompts: Callable, tmp_path: Path
 ) -> None:
-    """Through `enable`: a ragged batch, greedy, by folder; one row, sampled, with a live drafter."""
     ids = {"aux_hidden_state_layer_ids": [1, 2], "dflash_config": {"mask_token_id": MASK, "target_layer_ids": [0, 1]}}
     folder, model = LAYOUTS[layout].save(tmp_path, changed=ids), build(architecture)
-    for batch, call in ((3, {"do_sample": False}), (1, {"do_sample": True, "top_k": 0, "temperature": 0.8})):
-        call = {**call, "max_new_tokens": 16}
-        run = stock(model, prompts(batch), 0, **call)
-        live = DFlash(DFlashOptions(model=str(folder), **form))
-        how: dict[str, Any] = {"method": "dflash", "drafter": str(folder), **form} if batch == 3 else {"drafter": live}
-        with mmspec.enable(model, k=3, **how) as enabled:
-            torch.manual_seed(0)
-            ids = model.generate(**prompts(batch), **call)
-            assert enabled.report is not None and enabled.report.drafted > 0
-        assert_same(ids, run, torch.get_rng_state())
+    live = DFlash(DFlashOptions(model=str(folder), **form))
+    named = {"method": "dflash", "drafter": str(folder), **form}
+    assert_equal_to_transformers(model, prompts, named, {"drafter": live})

@@ -8,8 +8,6 @@ import pytest
 import torch
 from torch import Tensor
 
-import mmspec
-from mmspec.compare.equality import assert_same, stock
 from mmspec.core.decoder import Decoder
 from mmspec.core.rules import Block, Match, RecursiveRejection, Rejection
 from mmspec.hosts.target import TransformersTarget
@@ -18,6 +16,7 @@ from mmspec.testing.tiny_models import llama
 from mmspec_text.drafters.eagle import Eagle, EagleOptions
 from tests.heads.conftest import GREEDY, HEADS, SAMPLED
 from tests.support.eagle_layouts import LAYOUTS
+from tests.support.head_equality import assert_equal_call
 from tests.support.zoo import build
 
 ZOO = {"llama": (0, 2, 4), "gemma2": (1, 2, 3), "qwen3_moe": (0, 1, 4), "gpt2": (0, 1, 2), "mistral": (2, 3, 4)}
@@ -51,15 +50,9 @@ def test_equal_to_transformers(
     folder = LAYOUTS["eagle-3"].save(tmp_path, changed={"eagle_aux_hidden_state_layer_ids": ZOO[architecture]})
     model = build(architecture)
     call: dict[str, Any] = {"do_sample": True, "top_k": 0, "temperature": 1.0} if sampled else {"do_sample": False}
-    call["max_new_tokens"] = 16
-    run = stock(model, prompts(batch), 0, **call)
     live = Eagle(EagleOptions(model=str(folder), **form))
     how: dict[str, Any] = {"drafter": live} if sampled else {"method": "eagle", "drafter": str(folder), **form}
-    with mmspec.enable(model, k=3, **how) as enabled:
-        torch.manual_seed(0)
-        ids = model.generate(**prompts(batch), **call)
-        assert enabled.report is not None and enabled.report.drafted > 0
-    assert_same(ids, run, torch.get_rng_state())
+    assert_equal_call(model, prompts(batch), call, how)
 
 
 @pytest.mark.parametrize("name", [pytest.param("eagle-3", marks=pytest.mark.slow), "pruned"])

@@ -7,16 +7,15 @@ import pytest
 import torch
 from torch import Tensor
 
-import mmspec
-from mmspec.compare.equality import assert_same, stock
 from mmspec.core.decoder import Decoder
 from mmspec.core.rules import Match, RecursiveRejection, Rejection
 from mmspec.hosts.target import TransformersTarget
-from mmspec.testing.statistics import LEVEL, joint_p_value
+from mmspec.testing.statistics import LEVEL
 from mmspec.testing.tiny_models import llama
 from mmspec_text.drafters.mtp import Mtp, MtpOptions
 from tests.heads.conftest import GREEDY, SAMPLED
 from tests.heads.mtp_heads import HEADS, checkpoint
+from tests.support.head_equality import assert_equal_to_transformers
 from tests.support.mtp_layouts import LAYOUTS
 
 FORMS: list[dict[str, Any]] = [{"form": "chain"}, {"form": "rerank", "width": 3, "nodes": 10}]
@@ -41,16 +40,9 @@ def test_equal_to_plain(name: str, sampled: bool, form: dict[str, Any], rows: di
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: form["form"])
 @pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.slow) for name in ZOO])
 def test_equal_to_transformers(name: str, form: dict[str, Any], prompts: Any, tmp_path: Path) -> None:
-    """Through `enable`, of a folder that holds both: a ragged batch, greedy; one row, sampled."""
+    """The folder holds both, the model and its layers."""
     model = LAYOUTS[name].loaded(LAYOUTS[name].save(tmp_path))
-    for batch, call in ((3, {"do_sample": False}), (1, {"do_sample": True, "top_k": 0, "temperature": 0.8})):
-        call = {**call, "max_new_tokens": 16}
-        run = stock(model, prompts(batch), 0, **call)
-        with mmspec.enable(model, "mtp", k=3, probe=False, **form) as enabled:
-            torch.manual_seed(0)
-            ids = model.generate(**prompts(batch), **call)
-            assert enabled.report is not None and enabled.report.drafted > 0
-        assert_same(ids, run, torch.get_rng_state())
+    assert_equal_to_transformers(model, prompts, {"method": "mtp", "probe": False, **form})
 
 
 @pytest.mark.slow
@@ -59,17 +51,6 @@ def test_equal_to_transformers(name: str, form: dict[str, Any], prompts: Any, tm
     ("rule", "form"),
     [(Rejection, {"form": "chain"}), (RecursiveRejection, {"form": "branching", "branching": (2, 2)})],
 )
-def test_the_law_of_rules_that_use_q(name: str, rule: type, form: dict[str, Any]) -> None:
-    """The joint of three tokens over 20,000 rows."""
-    count, prompt = 20_000, torch.tensor([[1, 4, 2, 6, 3]])
+def test_the_law_of_rules_that_use_q(name: str, rule: type, form: dict[str, Any], law: Any) -> None:
     drafter = Mtp(MtpOptions(model=checkpoint(name), probe=False, **form))
-    ours = Decoder(TransformersTarget(llama()), drafter, rule(), k=2)
-    output = ours.generate(prompt.expand(count, -1), 3, seed=list(range(count)), warp=SAMPLED)
-    assert output.report.acceptance_length > 1.1
-    joint, texts = torch.ones(1), prompt
-    for _ in range(3):
-        with torch.no_grad():
-            p = llama()(input_ids=texts, use_cache=False).logits[:, -1].softmax(-1)
-        joint = (joint[:, None] * p).flatten()
-        texts = torch.cat([texts.repeat_interleave(7, 0), torch.arange(7).repeat(len(texts))[:, None]], 1)
-    assert joint_p_value(torch.stack(output.units), joint.reshape(7, 7, 7)) > LEVEL
+    assert law(Decoder(TransformersTarget(llama()), drafter, rule(), k=2)) > LEVEL

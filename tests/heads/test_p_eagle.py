@@ -11,9 +11,7 @@ import torch
 from torch import Tensor
 
 import mmspec
-from mmspec.compare.equality import assert_same, stock
 from mmspec.core.decoder import Decoder
-from mmspec.core.distributions import Categorical
 from mmspec.core.rules import Block, Match, RecursiveRejection, Rejection, Rule
 from mmspec.hosts.target import TransformersTarget
 from mmspec.testing import tiny_models
@@ -28,8 +26,9 @@ from mmspec_text.drafters.p_eagle import PEagle, PEagleOptions
 from tests.heads.conftest import GREEDY, KEPT, MAPS, SAMPLED, features_of, written_out
 from tests.heads.test_eagle_equality import ZOO
 from tests.support import eagle_layouts
-from tests.support.draft_rounds import ROUNDS, Budgets, Recorded, paths, played
+from tests.support.draft_rounds import ROUNDS, Budgets, Expected, assert_distributions, assert_dynamic_tree, played
 from tests.support.eagle_forward import WrittenOut
+from tests.support.head_equality import assert_equal_to_transformers
 from tests.support.p_eagle_layouts import LAYOUTS, MASK, PRUNED, VOCAB
 from tests.support.zoo import build
 from tests.text.conftest import llama
@@ -60,23 +59,8 @@ def block(name: str, known: tuple[int, ...], depth: int = 4) -> Tensor:
     return logits.log_softmax(-1)
 
 
-def compare(name: str, recorded: Recorded) -> None:
-    """Sampled drafts carry their distribution: at first siblings it is the head's own."""
-    for known, done, draft in recorded:
-        assert isinstance(draft.distribution, Categorical)
-        q = draft.distribution.on(None).double()
-        ranks, ways = draft.index.rank[0, 1:].tolist(), paths(draft)
-        for row in range(len(known)):
-            if done[row]:
-                continue
-            scores = block(name, tuple(known[row].tolist()))
-            for node, path in enumerate(ways):
-                wanted = scores[len(path) - 1].exp()
-                if ranks[node]:  # without its earlier siblings
-                    siblings = [int(draft.units[row, other[-1]]) for other in ways if other[:-1] == path[:-1]]
-                    wanted[siblings[: ranks[node]]] = 0
-                    wanted = wanted / wanted.sum()
-                assert torch.allclose(q[row, node], wanted, atol=2e-4)
+def expected(name: str) -> Expected:
+    return lambda known, path: block(name, tuple(known.tolist()))[: len(path) + 1]
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
@@ -119,22 +103,14 @@ def test_every_key_is_taken_shared_or_ignored(name: str, tmp_path: Path) -> None
 def test_distributions_of_successive_rounds(name: str, form: dict[str, Any], rule: type, rows: dict) -> None:
     recorded, accepted = played(decoder(name, rule(), **form), rows, SAMPLED)
     assert len(recorded) == ROUNDS and {0} < set(accepted), "no round accepted a part, so nothing was tested"
-    compare(name, recorded)
+    assert_distributions(recorded, expected(name))
 
 
 def test_the_dynamic_tree_of_successive_rounds(rows: dict[str, Tensor]) -> None:
     """Greedy: every node's score is the log probability of its path."""
     recorded, accepted = played(decoder("whole", Match(), k=3, form="rerank", width=3, nodes=8), rows, GREEDY)
     assert 0 in accepted and max(accepted) > 0, "no round accepted a part, so nothing was tested"
-    for known, done, draft in recorded:
-        assert draft.units.shape[1] == 8 and draft.score is not None
-        for row in range(3):
-            reached, depth = [0.0], [0]
-            for node, parent in enumerate([] if done[row] else draft.index.parent[row, 1:].tolist()):
-                scores = block("whole", tuple(known[row].tolist()))[depth[parent]]
-                depth.append(depth[parent] + 1)
-                reached.append(reached[parent] + float(scores[draft.units[row, node]]))
-                assert abs(float(draft.score[row, node]) - reached[-1]) < 1e-3
+    assert_dynamic_tree(recorded, expected("whole"), 8)
 
 
 @pytest.mark.parametrize("piece", [heads_cache.CHUNK, 2])
@@ -146,7 +122,7 @@ def test_rounds_without_a_draft_are_caught_up(piece: int, rows: dict[str, Tensor
     ours.policy = Budgets()
     recorded, _ = played(ours, rows, SAMPLED, rounds=6)
     assert [draft.units.shape[1] for _, _, draft in recorded] == [2, 4, 3]
-    compare("whole", recorded)
+    assert_distributions(recorded, expected("whole"))
 
 
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: form["form"])
@@ -165,21 +141,13 @@ def test_equal_to_plain(name: str, batch: int, warp: Any, form: dict[str, Any], 
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: form["form"])
 @pytest.mark.parametrize("architecture", ZOO)
 def test_equal_to_transformers(architecture: str, form: dict[str, Any], prompts: Callable, tmp_path: Path) -> None:
-    """Through `enable`: a ragged batch, greedy, by folder; one row, sampled, with a live drafter."""
     folder = LAYOUTS["speculators"].save(
         tmp_path, changed={"eagle_aux_hidden_state_layer_ids": list(ZOO[architecture])}
     )
     model = build(architecture)
-    for batch, call in ((3, {"do_sample": False}), (1, {"do_sample": True, "top_k": 0, "temperature": 0.8})):
-        call = {**call, "max_new_tokens": 16}
-        run = stock(model, prompts(batch), 0, **call)
-        live = PEagle(PEagleOptions(model=str(folder), **form))
-        how: dict[str, Any] = {"method": "p-eagle", "drafter": str(folder), **form} if batch == 3 else {"drafter": live}
-        with mmspec.enable(model, k=3, **how) as enabled:
-            torch.manual_seed(0)
-            ids = model.generate(**prompts(batch), **call)
-            assert enabled.report is not None and enabled.report.drafted > 0
-        assert_same(ids, run, torch.get_rng_state())
+    live = PEagle(PEagleOptions(model=str(folder), **form))
+    named = {"method": "p-eagle", "drafter": str(folder), **form}
+    assert_equal_to_transformers(model, prompts, named, {"drafter": live})
 
 
 @pytest.mark.slow

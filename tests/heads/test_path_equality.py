@@ -9,15 +9,14 @@ import pytest
 import torch
 from torch import Tensor
 
-import mmspec
-from mmspec.compare.equality import assert_same, stock
 from mmspec.core.decoder import Decoder
 from mmspec.core.rules import Block, Match, RecursiveRejection, Rejection
 from mmspec.hosts.target import TransformersTarget
-from mmspec.testing.statistics import LEVEL, joint_p_value
+from mmspec.testing.statistics import LEVEL
 from mmspec.testing.tiny_models import llama, prompt
 from mmspec_text.drafters.heads.pathwise.drafter import PathOptions
 from tests.heads.conftest import GREEDY, SAMPLED
+from tests.support.head_equality import assert_equal_to_transformers
 from tests.support.path_heads import KINDS, LAYOUTS
 from tests.support.zoo import build
 
@@ -53,20 +52,11 @@ def test_equal_to_plain(name: str, sampled: bool, form: dict[str, Any], tmp_path
 def test_equal_to_transformers(
     name: str, architecture: str, form: dict[str, Any], prompts: Callable, tmp_path: Path
 ) -> None:
-    """Through `enable`: a ragged batch, greedy, by folder; one row, sampled, with a live drafter."""
     model, layout = build(architecture), LAYOUTS[name]
     folder = layout.save(tmp_path, model.get_input_embeddings().weight.shape[-1], model.config.vocab_size)
-    for batch, call in ((3, {"do_sample": False}), (1, {"do_sample": True, "top_k": 0, "temperature": 0.8})):
-        call = {**call, "max_new_tokens": 16}
-        run = stock(model, prompts(batch), 0, **call)
-        live = layout.drafter(PathOptions(model=str(folder), probe=False, **form))
-        method = name.removesuffix("++")
-        how: dict[str, Any] = {"method": method, "drafter": str(folder), **form} if batch == 3 else {"drafter": live}
-        with mmspec.enable(model, k=3, **how) as enabled:
-            torch.manual_seed(0)
-            ids = model.generate(**prompts(batch), **call)
-            assert enabled.report is not None and enabled.report.drafted > 0
-        assert_same(ids, run, torch.get_rng_state())
+    live = layout.drafter(PathOptions(model=str(folder), probe=False, **form))
+    named = {"method": name.removesuffix("++"), "drafter": str(folder), **form}
+    assert_equal_to_transformers(model, prompts, named, {"drafter": live})
 
 
 @pytest.mark.slow
@@ -79,18 +69,9 @@ def test_equal_to_transformers(
         (RecursiveRejection, {"form": "branching", "branching": (2, 2)}),
     ],
 )
-def test_the_law_of_rules_that_use_q(name: str, rule: type, form: dict[str, Any], tmp_path: Path) -> None:
-    """The joint of three tokens over 20,000 rows, with a head's own distribution on the way."""
-    count, known, layout = 20_000, torch.tensor([[1, 4, 2, 6, 3]]), LAYOUTS[name]
+def test_the_law_of_rules_that_use_q(
+    name: str, rule: type, form: dict[str, Any], tmp_path: Path, law: Callable
+) -> None:
+    layout = LAYOUTS[name]
     drafter = layout.drafter(PathOptions(model=str(layout.save(tmp_path)), probe=False, **form))
-    ours = Decoder(TransformersTarget(llama()), drafter, rule(), k=2)
-    output = ours.generate(known.expand(count, -1), 3, seed=list(range(count)), warp=SAMPLED)
-    drawn = torch.stack(output.units)
-    assert output.report.acceptance_length > 1.05
-    joint, texts = torch.ones(1), known
-    for _ in range(3):
-        with torch.no_grad():
-            p = llama()(input_ids=texts, use_cache=False).logits[:, -1].softmax(-1)
-        joint = (joint[:, None] * p).flatten()
-        texts = torch.cat([texts.repeat_interleave(7, 0), torch.arange(7).repeat(len(texts))[:, None]], 1)
-    assert joint_p_value(drawn, joint.reshape(7, 7, 7)) > LEVEL
+    assert law(Decoder(TransformersTarget(llama()), drafter, rule(), k=2), least=1.05) > LEVEL

@@ -15,9 +15,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 import mmspec
-from mmspec.compare.equality import assert_same, stock
 from mmspec.core.decoder import Decoder
-from mmspec.core.distributions import Categorical
 from mmspec.core.rules import Block, Match, RecursiveRejection, Rejection, Rule
 from mmspec.core.types import Draft
 from mmspec.hosts.target import TransformersTarget
@@ -29,7 +27,8 @@ from mmspec_text.drafters.heads.probes import ProbedTarget, probed
 from mmspec_text.drafters.ppd import PPD, PPDOptions
 from tests.heads.conftest import GREEDY, SAMPLED
 from tests.heads.test_eagle_equality import ZOO
-from tests.support.draft_rounds import ROUNDS, Budgets, Recorded, paths, played
+from tests.support.draft_rounds import ROUNDS, Budgets, assert_distributions, assert_dynamic_tree, played
+from tests.support.head_equality import assert_equal_to_transformers
 from tests.support.zoo import build
 
 EMBEDDINGS = torch.randn(3, 16, generator=torch.Generator().manual_seed(4)) * 0.05
@@ -61,26 +60,8 @@ def block(known: tuple[int, ...]) -> Tensor:
     return logits.double().log_softmax(-1)
 
 
-def compare(recorded: Recorded) -> int:
-    """Sampled drafts carry their distribution: at first siblings it is the prompt tokens' own. How many there were."""
-    seen = 0
-    for known, done, draft in recorded:
-        if not draft.units.shape[1]:
-            continue
-        assert isinstance(draft.distribution, Categorical)
-        q = draft.distribution.on(None).double()
-        ranks, ways = draft.index.rank[0, 1:].tolist(), paths(draft)
-        for row in range(len(known)):
-            scores = block(tuple(known[row].tolist()))
-            for node, path in enumerate([] if done[row] else ways):
-                wanted = scores[len(path) - 1].exp()
-                if ranks[node]:  # without its earlier siblings
-                    siblings = [int(draft.units[row, other[-1]]) for other in ways if other[:-1] == path[:-1]]
-                    wanted[siblings[: ranks[node]]] = 0
-                    wanted = wanted / wanted.sum()
-                assert torch.allclose(q[row, node], wanted, atol=2e-4)
-                seen += 1
-    return seen
+def expected(known: Tensor, path: list[int]) -> Tensor:
+    return block(tuple(known.tolist()))[: len(path) + 1]
 
 
 @pytest.mark.parametrize(
@@ -91,22 +72,15 @@ def test_distributions_of_successive_rounds(form: dict[str, Any], rule: type, ro
     """A ragged batch, after rounds that accepted nothing and a part; only the first round has no draft."""
     recorded, accepted = played(decoder(rule(), **form), rows, SAMPLED)
     assert [draft.units.shape[1] > 0 for _, _, draft in recorded] == [False] + [True] * (ROUNDS - 1)
-    assert {0} < set(accepted) and compare(recorded) > 30, "no round accepted a part, so nothing was tested"
+    assert {0} < set(accepted), "no round accepted a part, so nothing was tested"
+    assert assert_distributions(recorded, expected) > 30
 
 
 def test_the_dynamic_tree_of_successive_rounds(rows: dict[str, Tensor]) -> None:
     """Greedy: every node's score is the log probability of its path; nodes lie differently in every row."""
     recorded, accepted = played(decoder(Match(), form="rerank", width=3, nodes=6), rows, GREEDY)
     assert 0 in accepted and max(accepted) > 0, "no round accepted a part, so nothing was tested"
-    for known, done, draft in recorded[1:]:
-        assert draft.units.shape[1] == 6 and draft.score is not None
-        for row in range(3):
-            reached, depth = [0.0], [0]
-            for node, parent in enumerate([] if done[row] else draft.index.parent[row, 1:].tolist()):
-                scores = block(tuple(known[row].tolist()))[depth[parent]]
-                depth.append(depth[parent] + 1)
-                reached.append(reached[parent] + float(scores[draft.units[row, node]]))
-                assert abs(float(draft.score[row, node]) - reached[-1]) < 1e-3
+    assert_dynamic_tree(recorded[1:], expected, 6)
 
 
 def test_rounds_without_a_draft(rows: dict[str, Tensor]) -> None:
@@ -115,7 +89,7 @@ def test_rounds_without_a_draft(rows: dict[str, Tensor]) -> None:
     ours.policy = Budgets()
     recorded, _ = played(ours, rows, SAMPLED, rounds=6)
     assert [draft.units.shape[1] for _, _, draft in recorded] == [0, 3, 3]  # of 2, 4 and 3; three prompt tokens
-    assert compare(recorded) > 0
+    assert assert_distributions(recorded, expected) > 0
 
 
 def test_nodes_do_not_see_prompt_tokens(rows: dict[str, Tensor]) -> None:
@@ -157,19 +131,11 @@ def test_equal_to_plain(batch: int, warp: Any, form: dict[str, Any], rows: dict[
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: form["form"])
 @pytest.mark.parametrize("architecture", ZOO)
 def test_equal_to_transformers(architecture: str, form: dict[str, Any], prompts: Callable, tmp_path: Path) -> None:
-    """Through `enable`: a ragged batch, greedy, by folder; one row, sampled, with a live drafter."""
     model = build(architecture)
     folder = saved(tmp_path, width=model.get_input_embeddings().weight.shape[1])
-    for batch, call in ((3, {"do_sample": False}), (1, {"do_sample": True, "top_k": 0, "temperature": 0.8})):
-        call = {**call, "max_new_tokens": 16}
-        run = stock(model, prompts(batch), 0, **call)
-        live = PPD(PPDOptions(model=str(folder), **form))
-        how: dict[str, Any] = {"method": "ppd", "drafter": str(folder), **form} if batch == 3 else {"drafter": live}
-        with mmspec.enable(model, k=3, **how) as enabled:
-            torch.manual_seed(0)
-            ids = model.generate(**prompts(batch), **call)
-            assert enabled.report is not None and enabled.report.drafted > 0
-        assert_same(ids, run, torch.get_rng_state())
+    live = PPD(PPDOptions(model=str(folder), **form))
+    named = {"method": "ppd", "drafter": str(folder), **form}
+    assert_equal_to_transformers(model, prompts, named, {"drafter": live})
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from mmspec.core.capabilities import FINAL, GivesHidden
+from mmspec.core.hidden import FINAL, GivesHidden
 from mmspec.core.types import Draft
 from mmspec.hosts import prefill
 from mmspec.hosts.anatomy import Anatomy

@@ -33,7 +33,7 @@ from mmspec_text.drafters.heads.drafter import of_prompt, with_emitted
 from mmspec_text.drafters.heads.eagle.loaded import Loaded
 from mmspec_text.drafters.heads.eagle.probe import Trial, report
 from mmspec_text.drafters.heads.fits import refuse_ids, refuse_states
-from mmspec_text.drafters.heads.options import HeadOptions
+from mmspec_text.drafters.heads.options import HeadOptions, head_of
 from mmspec_text.drafters.heads.rows import Rows
 from mmspec_text.drafters.heads.trial_prompt import trial_ids
 
@@ -72,16 +72,11 @@ class DFlash:
     example = "mmspec_text.head_example:dflash"
 
     def __init__(self, options: DFlashOptions = DFlashOptions()) -> None:
-        if options.model is None:
-            raise ValueError("dflash needs a head: drafter=<folder or hub name>, or the option model=")
         self.options, self.shape = options, options.build_shape()
         self.offers, self.needs = self.shape.offers, self.shape.needs | {"hidden", "discrete"}
         self.advice = options.advice
-        read = read_dflash(options.model) if isinstance(options.model, str) else options.model
-        if not isinstance(read, DFlashCheckpoint):
-            raise TypeError(f"the head is a folder or a hub name, not {type(read).__name__}")
-        self.checkpoint: DFlashCheckpoint = read
-        self.loaded = Loaded.of(read)
+        self.checkpoint = head_of(options.model, "dflash", DFlashCheckpoint, read_dflash)
+        self.loaded = Loaded.of(self.checkpoint)
         self._tried: Any = None
         self._trial: Trial | None = None
 

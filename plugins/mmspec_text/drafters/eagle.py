@@ -28,7 +28,7 @@ from mmspec_text.drafters.heads.eagle.loaded import Loaded
 from mmspec_text.drafters.heads.eagle.network import EagleNetwork
 from mmspec_text.drafters.heads.eagle.probe import Trial, report, tried
 from mmspec_text.drafters.heads.fits import refuse_ids, refuse_states
-from mmspec_text.drafters.heads.options import HeadOptions
+from mmspec_text.drafters.heads.options import HeadOptions, head_of
 from mmspec_text.drafters.heads.trial_prompt import trial_ids
 
 
@@ -60,17 +60,13 @@ class Eagle:
     example = "mmspec_text.head_example:eagle"
 
     def __init__(self, options: EagleOptions = EagleOptions()) -> None:
-        if options.model is None:
-            raise ValueError("eagle needs a head: drafter=<folder or hub name>, or the option model=")
         self.options, self.shape = options, options.build_shape()
         self.offers, self.needs = self.shape.offers, self.shape.needs | {"hidden", "discrete"}
         self.advice = options.advice
-        read = read_checkpoint(options.model) if isinstance(options.model, str) else options.model
-        if not isinstance(read, Checkpoint):
-            raise TypeError(f"the head is a folder or a hub name, not {type(read).__name__}")
+        read = head_of(options.model, "eagle", Checkpoint, read_checkpoint)
         if options.sinks and options.window is None and read.architecture.window is None:
             raise ValueError("sinks are attended to beside a window; give window=, too")
-        self.checkpoint: Checkpoint = read
+        self.checkpoint = read
         self.loaded = Loaded.of(read)
         self._tried: Any = None
         self._trial: Trial | None = None

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mmspec.core.capabilities import FINAL
+from mmspec.core.hidden import FINAL
 from mmspec.core.noise import DraftNoise
 from mmspec.core.protocols import Target
 from mmspec.core.state import State

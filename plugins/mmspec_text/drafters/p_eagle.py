@@ -13,6 +13,7 @@ target. Drafts may be deeper than those that the head was trained for, and then 
 """
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from mmspec.core.noise import DraftNoise
@@ -25,6 +26,7 @@ from mmspec_text.drafters.heads.cache import CHUNK, Unknown
 from mmspec_text.drafters.heads.drafter import HeadMemory, units_of, with_emitted
 from mmspec_text.drafters.heads.eagle.checkpoint import Checkpoint, read_checkpoint
 from mmspec_text.drafters.heads.eagle.loaded import Loaded
+from mmspec_text.drafters.heads.options import head_of
 
 
 @dataclass(frozen=True)
@@ -45,11 +47,9 @@ class PEagle:
     example = "mmspec_text.head_example:p_eagle"
 
     def __init__(self, options: PEagleOptions = PEagleOptions()) -> None:
-        if options.model is None:
-            raise ValueError("p-eagle needs a head: drafter=<folder or hub name>, or the option model=")
-        read = read_checkpoint(options.model, parallel=True) if isinstance(options.model, str) else options.model
+        read = head_of(options.model, "p-eagle", Checkpoint, partial(read_checkpoint, parallel=True))
         self.eagle = Eagle(replace(options, model=read))  # reads features, fits the target, tries the head
-        if not isinstance(read, Checkpoint) or read.mask_token is None:
+        if read.mask_token is None:
             raise ValueError("the head has no mask token: it is no head of P-EAGLE")
         self.checkpoint, self.mask_token = read, read.mask_token
         self.offers, self.needs, self.advice = self.eagle.offers, self.eagle.needs, self.eagle.advice

@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from mmspec.core.capabilities import FINAL
 from mmspec.core.distributions import take_nodes
+from mmspec.core.hidden import FINAL
 from mmspec.core.tree import TreeIndex
 from mmspec.core.types import Draft, Prefill, Step, TargetOutput
 from mmspec.hosts.target import TransformersTarget, TransformersTargetCache

@@ -90,6 +90,33 @@ def counted(found: Collection[int], given: Mapping[str, Any], names: tuple[str, 
     return len(found)
 
 
+def renamed(key: str, beginnings: Mapping[str, str]) -> str:
+    """A key with another beginning, if `beginnings` says what its own is called here."""
+    for old, new in beginnings.items():
+        if key.startswith(old):
+            return new + key.removeprefix(old)
+    return key
+
+
+def split_heads(given: Mapping[str, Any], queries: int, keys: int, what: str) -> tuple[int, int]:
+    """The number of attention heads, and the numbers of each.
+
+    Args:
+        given: The config's entries.
+        queries: Numbers of all queries of a row.
+        keys: Numbers of all keys.
+        what: The head in messages.
+
+    Raises:
+        ValueError: They are no equal heads.
+    """
+    heads = positive(given, "num_attention_heads", what)
+    head_dim = queries // heads if queries % heads == 0 else 0
+    if not head_dim or keys % head_dim:
+        raise ValueError(f"{what}: {queries} and {keys} numbers of queries and keys are not {heads} equal heads")
+    return heads, head_dim
+
+
 def numbered_ids(given: Mapping[str, Any], name: str, what: str) -> tuple[int, ...]:
     """Layer ids that the config may name; () where it names none.
 

@@ -1,57 +1,25 @@
 """Reading a DFlash head from a folder or the hub, in any of the layouts."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
 
+from mmspec_text.drafters.heads.checkpoint import HeadCheckpoint
 from mmspec_text.drafters.heads.dflash.architecture import DFlashArchitecture
 from mmspec_text.drafters.heads.dflash.layouts import FIELDS, SPECULATORS, UNUSED, canonical, recognised, settings
 from mmspec_text.drafters.heads.dflash.network import DFlashNetwork
 from mmspec_text.drafters.heads.dflash.shape_of import architecture_of
-from mmspec_text.drafters.heads.eagle.layouts import Layout
-from mmspec_text.drafters.heads.eagle.vocabulary import mapped_ids
-from mmspec_text.drafters.heads.stored import MAPS, fitted, stored_head
+from mmspec_text.drafters.heads.stored import MAPS, stored_head
 from mmspec_text.drafters.heads.values import numbered_ids
 
 
 @dataclass(frozen=True)
-class DFlashCheckpoint:
-    """A head as it is stored.
-
-    Attributes:
-        name: Where it is from, for messages.
-        layout: Its layout.
-        architecture: Its shape.
-        layer_ids: The layer ids that its config names, as the layout means them; () where it names none.
-        weights: Its tensors, by the names of the network.
-        ignored: Its keys that are not used.
-    """
-
-    name: str
-    layout: Layout
-    architecture: DFlashArchitecture
-    layer_ids: tuple[int, ...]
-    weights: Mapping[str, Tensor]
-    ignored: tuple[str, ...]
+class DFlashCheckpoint(HeadCheckpoint[DFlashArchitecture]):
+    """A head as it is stored."""
 
     def network(self, vocab: int) -> DFlashNetwork:
-        """The head for a target of so many ids.
-
-        Raises:
-            ValueError: Tensors are missing or have other shapes, or the vocabularies do not fit.
-        """
-        a, what = self.architecture, f"the head {self.name!r}"
-        if not a.own_output and a.draft_vocab not in (vocab, a.vocab):
-            raise ValueError(f"{what} scores {a.draft_vocab} ids, and has no lm_head.weight for them")
-        drafted = min(a.draft_vocab, vocab) if self.weights.get("d2t") is None else a.draft_vocab
-        ids = mapped_ids(self.weights.get("d2t"), self.weights.get("t2d"), drafted, vocab, what)
-        with torch.device("meta"):
-            network = DFlashNetwork(a, vocab)
-        network = fitted(network, self.weights, what, self.layout.name)
-        network.ids = ids
-        return network
+        """The head for a target of so many ids; errors as in `filled`."""
+        return self.filled(DFlashNetwork, vocab)
 
     def boundaries(self, layers: int) -> tuple[int, ...]:
         """The boundaries of a target of so many layers whose states the head reads.
@@ -75,18 +43,6 @@ class DFlashCheckpoint:
                 "head of another target"
             )
         return found
-
-    @property
-    def taken(self) -> tuple[str, ...]:
-        """Its keys that are used."""
-        return tuple(sorted(self.weights))
-
-    @property
-    def shared(self) -> tuple[str, ...]:
-        """The parts that are the target's."""
-        a = self.architecture
-        parts = (("embed_tokens.weight", a.own_embedding), ("lm_head.weight", a.own_output))
-        return tuple(key for key, own in parts if not own)
 
 
 def read_dflash(name: str) -> DFlashCheckpoint:

@@ -15,6 +15,7 @@ from typing import Any
 
 from mmspec.registry.suggest import unknown
 from mmspec_text.drafters.heads.eagle.layouts import Layout
+from mmspec_text.drafters.heads.values import renamed
 
 KINDS = ("dflash", "dspark")
 """Kinds of speculators checkpoints that are heads of this family."""
@@ -33,11 +34,7 @@ FIELDS = {"output": "target_layer_ids", "boundary": "aux_hidden_state_layer_ids"
 
 def canonical(key: str) -> str:
     """A checkpoint's key as the network names it."""
-    key = key.removeprefix("model.")
-    for old, new in RENAMED.items():
-        if key.startswith(old):
-            return new + key.removeprefix(old)
-    return key
+    return renamed(key.removeprefix("model."), RENAMED)
 
 
 def recognised(config: Mapping[str, Any], keys: Iterable[str]) -> Layout:

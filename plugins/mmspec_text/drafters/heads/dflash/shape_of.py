@@ -3,7 +3,6 @@
 What tensors show is read from them, not from the config: which norms there are, biases, widths.
 """
 
-import re
 from collections.abc import Mapping
 from typing import Any, get_args
 
@@ -12,13 +11,13 @@ from mmspec.registry.suggest import unknown
 from mmspec_text.drafters.heads.dflash.architecture import DFlashArchitecture, Sequel, Sight
 from mmspec_text.drafters.heads.dflash.layouts import SPECULATORS
 from mmspec_text.drafters.heads.eagle.layouts import Layout
-from mmspec_text.drafters.heads.values import drafted_ids, number, positive, rope
+from mmspec_text.drafters.heads.stored import no_layout
+from mmspec_text.drafters.heads.values import counted, drafted_ids, number, part_numbers, positive, rope, split_heads
 
 QUERY, KEY = "layers.0.self_attn.q_proj.weight", "layers.0.self_attn.k_proj.weight"
 GATE = "layers.0.mlp.gate_proj.weight"
 MARKS = ("fc.weight", "hidden_norm.weight", "norm.weight", QUERY, KEY, GATE)
 """Keys by which a head of this family is known."""
-LAYER = re.compile(r"layers\.(\d+)\.")
 THETA = 1_000_000.0
 """The base of rotary positions where a config names none."""
 SLIDING = "sliding_attention"
@@ -38,27 +37,18 @@ def architecture_of(
     Raises:
         ValueError: It is no head of this family, or its parts contradict each other.
     """
-    if missing := [key for key in MARKS if key not in stored]:
-        there = ", ".join(sorted(stored)[:4])
-        raise ValueError(
-            f"{what} has no layout of a DFlash head; {layout.name} is the nearest, and {', '.join(missing[:3])} is "
-            f"missing. Its keys are {there}, …"
-        )
+    if not stored.keys() >= set(MARKS):
+        raise ValueError(no_layout(what, "a DFlash", stored, {layout.name: MARKS}))
     hidden, width = stored["fc.weight"].shape
-    heads = positive(given, "num_attention_heads", what)
-    queries, keys = stored[QUERY].shape[0], stored[KEY].shape[0]
-    head_dim = queries // heads if queries % heads == 0 else 0
-    if not head_dim or keys % head_dim:
-        raise ValueError(f"{what}: {queries} and {keys} numbers of queries and keys are not {heads} equal heads")
+    keys = stored[KEY].shape[0]
+    heads, head_dim = split_heads(given, stored[QUERY].shape[0], keys, what)
     target_hidden = positive(given, "target_hidden_size", what) if given.get("target_hidden_size") else hidden
     if width % target_hidden:
         raise ValueError(
             f"{what}: fc.weight reads features of {width} numbers, which are not some states of {target_hidden} "
             "(target_hidden_size)"
         )
-    numbers = {found[1] for key in stored if (found := LAYER.match(key))}
-    if numbers != {str(i) for i in range(len(numbers))}:
-        raise ValueError(f"{what} has the layers {', '.join(sorted(numbers)[:8])}, which do not follow one another")
+    layers = counted(part_numbers(stored, "layers."), given, (), what)
     own = {key: stored[f"{key}.weight"].shape[0] for key in ("embed_tokens", "lm_head") if f"{key}.weight" in stored}
     vocab = own.get("embed_tokens", positive(given, "vocab_size", what))
     sequel = _sequel(given, stored, what)
@@ -68,7 +58,7 @@ def architecture_of(
         heads=heads,
         key_heads=keys // head_dim,
         head_dim=head_dim,
-        sights=tuple(_sight(given, i, layout, what) for i in range(len(numbers))),
+        sights=tuple(_sight(given, i, layout, what) for i in range(layers)),
         vocab=vocab,
         draft_vocab=drafted_ids(given, own.get("lm_head"), vocab, what),
         features=width // target_hidden,

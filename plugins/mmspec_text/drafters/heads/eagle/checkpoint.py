@@ -5,14 +5,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
 
+from mmspec_text.drafters.heads.checkpoint import HeadCheckpoint
 from mmspec_text.drafters.heads.eagle.architecture import Architecture
-from mmspec_text.drafters.heads.eagle.layouts import Layout, canonical, recognised, settings
+from mmspec_text.drafters.heads.eagle.layouts import canonical, recognised, settings
 from mmspec_text.drafters.heads.eagle.network import EagleNetwork
 from mmspec_text.drafters.heads.eagle.shape_of import architecture_of
-from mmspec_text.drafters.heads.eagle.vocabulary import mapped_ids
-from mmspec_text.drafters.heads.stored import MAPS, fitted, stored_head
+from mmspec_text.drafters.heads.stored import MAPS, stored_head
 from mmspec_text.drafters.heads.values import numbered_ids
 
 MASKS = ("mask_token_id", "ptd_token_id", "pard_token")
@@ -22,57 +21,18 @@ UNUSED = ("rotary_emb", "verifier_", "parallel_draft_heads.")
 
 
 @dataclass(frozen=True)
-class Checkpoint:
-    """A head as it is stored.
+class Checkpoint(HeadCheckpoint[Architecture]):
+    """A head as it is stored; the other attributes are those of `HeadCheckpoint`.
 
     Attributes:
-        name: Where it is from, for messages.
-        layout: Its layout.
-        architecture: Its shape.
-        layer_ids: The layer ids that its config names; () where it names none.
-        weights: Its tensors, by the names of the network.
-        ignored: Its keys that are not used.
         mask_token: The id that stands for units that are not known; None: it is no head of P-EAGLE.
     """
 
-    name: str
-    layout: Layout
-    architecture: Architecture
-    layer_ids: tuple[int, ...]
-    weights: Mapping[str, Tensor]
-    ignored: tuple[str, ...]
     mask_token: int | None = None
 
     def network(self, vocab: int) -> EagleNetwork:
-        """The head for a target of so many ids.
-
-        Raises:
-            ValueError: Tensors are missing or have other shapes, or the vocabularies do not fit.
-        """
-        a, what = self.architecture, f"the head {self.name!r}"
-        if not a.own_output and a.draft_vocab not in (vocab, a.vocab):
-            raise ValueError(f"{what} scores {a.draft_vocab} ids, and has no lm_head.weight for them")
-        if not a.own_output and self.weights.get("d2t") is not None and bool(self.weights["d2t"].any()):
-            raise ValueError(f"{what} has a map of ids (d2t), and no lm_head.weight for them")
-        drafted = min(a.draft_vocab, vocab) if self.weights.get("d2t") is None else a.draft_vocab
-        ids = mapped_ids(self.weights.get("d2t"), self.weights.get("t2d"), drafted, vocab, what)
-        with torch.device("meta"):
-            network = EagleNetwork(a, vocab)
-        network = fitted(network, self.weights, what, self.layout.name)
-        network.ids = ids
-        return network
-
-    @property
-    def taken(self) -> tuple[str, ...]:
-        """Its keys that are used."""
-        return tuple(sorted(self.weights))
-
-    @property
-    def shared(self) -> tuple[str, ...]:
-        """The parts that are the target's."""
-        a = self.architecture
-        parts = (("embed_tokens.weight", a.own_embedding), ("lm_head.weight", a.own_output))
-        return tuple(key for key, own in parts if not own)
+        """The head for a target of so many ids; errors as in `filled`."""
+        return self.filled(EagleNetwork, vocab)
 
 
 def read_checkpoint(name: str, parallel: bool = False) -> Checkpoint:

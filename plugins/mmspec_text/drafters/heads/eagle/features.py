@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from mmspec.core.capabilities import FINAL
+from mmspec.core.hidden import FINAL
 from mmspec_text.drafters.heads.eagle.checkpoint import Checkpoint
 from mmspec_text.drafters.heads.eagle.layouts import Convention
 

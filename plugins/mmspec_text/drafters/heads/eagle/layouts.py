@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from mmspec.registry.suggest import unknown
+from mmspec_text.drafters.heads.values import renamed
 
 Convention = Literal["boundary", "output"]
 KINDS = ("eagle", "eagle3", "peagle")
@@ -67,11 +68,7 @@ MODELOPT = Layout("modelopt", "output")
 
 def canonical(key: str) -> str:
     """A checkpoint's key as the network names it."""
-    key = key.removeprefix("model.")
-    for old, new in RENAMED.items():
-        if key.startswith(old):
-            return new + key.removeprefix(old)
-    return key
+    return renamed(key.removeprefix("model."), RENAMED)
 
 
 def recognised(config: Mapping[str, Any], keys: Iterable[str]) -> Layout:

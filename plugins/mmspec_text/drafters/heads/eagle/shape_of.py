@@ -3,7 +3,6 @@
 What tensors show is read from them, not from the config: which norms there are, biases, widths.
 """
 
-import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,7 +10,7 @@ from mmspec.hosts.weight_files import StoredTensor
 from mmspec_text.drafters.heads.eagle.architecture import Architecture
 from mmspec_text.drafters.heads.eagle.layouts import Layout
 from mmspec_text.drafters.heads.stored import no_layout
-from mmspec_text.drafters.heads.values import drafted_ids, number, positive, rope
+from mmspec_text.drafters.heads.values import counted, drafted_ids, number, part_numbers, positive, rope, split_heads
 
 QUERY, KEY = "layers.0.self_attn.q_proj.weight", "layers.0.self_attn.k_proj.weight"
 OUT, GATE = "layers.0.self_attn.o_proj.weight", "layers.0.mlp.gate_proj.weight"
@@ -21,7 +20,6 @@ FORMS = {
     "EAGLE-3": (QUERY, KEY, OUT, GATE, AFTER, "layers.0.hidden_norm.weight", "norm.weight"),
 }
 """Keys by which the two forms are known."""
-LAYER = re.compile(r"layers\.(\d+)\.")
 THETA = 10000.0
 """The base of rotary positions where a config names none; never the target's."""
 
@@ -48,20 +46,14 @@ def architecture_of(
             f"{what}: {QUERY} reads {inside} numbers, and a state has {hidden}: neither one nor two of them"
         )
     fused = inside == 2 * hidden
-    heads = positive(given, "num_attention_heads", what)
-    head_dim = queries // heads if queries % heads == 0 else 0
     keys = stored[KEY].shape[0]
-    if not head_dim or keys % head_dim:
-        raise ValueError(f"{what}: {queries} and {keys} numbers of queries and keys are not {heads} equal heads")
+    heads, head_dim = split_heads(given, queries, keys, what)
     projected = fused and bool(given.get("use_aux_hidden_state", True))
     norms = {name for name in ("input_layernorm", "hidden_norm") if f"layers.0.{name}.weight" in stored}
     norms |= {"input_layernorm"} if fused else set()
     norms |= {"hidden_norm"} if projected else set()
     deep = "hidden_norm" if "layers.1.hidden_norm.weight" in stored else "input_layernorm"
     deep = "input_layernorm" if "layers.1.input_layernorm.weight" in stored else deep
-    numbers = {found[1] for key in stored if (found := LAYER.match(key))}
-    if numbers != {str(i) for i in range(len(numbers))}:
-        raise ValueError(f"{what} has the layers {', '.join(sorted(numbers)[:8])}, which do not follow one another")
     target_hidden = positive(given, "target_hidden_size", what) if given.get("target_hidden_size") else hidden
     own = {key: stored[f"{key}.weight"].shape[0] for key in ("embed_tokens", "lm_head") if f"{key}.weight" in stored}
     vocab = positive(given, "vocab_size", what)
@@ -73,7 +65,7 @@ def architecture_of(
         heads=heads,
         key_heads=keys // head_dim,
         head_dim=head_dim,
-        layers=len(numbers),
+        layers=counted(part_numbers(stored, "layers."), given, (), what),
         vocab=own.get("embed_tokens", vocab),
         draft_vocab=drafted_ids(given, own.get("lm_head"), vocab, what),
         features=_features(given, stored, fused, projected, hidden, target_hidden, what),

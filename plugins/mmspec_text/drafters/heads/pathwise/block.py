@@ -11,7 +11,7 @@ from mmspec.hosts.masks import PassGeometry
 from mmspec.hosts.slot_cache import SlotCache
 from mmspec_text.drafters.heads.layers import Attention, Mlp, rotary
 from mmspec_text.drafters.heads.stored import Stored
-from mmspec_text.drafters.heads.values import number, positive, rope
+from mmspec_text.drafters.heads.values import number, rope, split_heads
 
 THETA = 10000.0
 """The base of rotary positions where a config names none."""
@@ -62,10 +62,7 @@ class BlockSizes:
         found, intermediate = (
             stored.matrix(f"{prefix}{part}.weight")[0] for part in ("self_attn.k_proj", "mlp.gate_proj")
         )
-        heads = positive(config, "num_attention_heads", what)
-        head_dim = queries // heads
-        if queries % heads or not head_dim or found % head_dim:
-            raise ValueError(f"{what}: {queries} and {found} numbers of queries and keys are not {heads} equal heads")
+        heads, head_dim = split_heads(config, queries, found, what)
         eps, angles = number(config, "rms_norm_eps", 1e-6, what), rope(config, THETA, what)
         return cls(hidden, intermediate, heads, found // head_dim, head_dim, eps, angles)
 

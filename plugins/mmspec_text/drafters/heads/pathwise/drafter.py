@@ -6,8 +6,8 @@ from typing import Any
 
 from torch import Tensor
 
-from mmspec.core.capabilities import FINAL
 from mmspec.core.drafters.growing import grown
+from mmspec.core.hidden import FINAL
 from mmspec.core.noise import DraftNoise
 from mmspec.core.protocols import Target
 from mmspec.core.state import State
@@ -15,7 +15,7 @@ from mmspec.core.types import Draft, Step
 from mmspec.hosts.target import TransformersTarget
 from mmspec_text.drafters.heads.eagle.loaded import Loaded
 from mmspec_text.drafters.heads.fits import refuse_ids, refuse_states
-from mmspec_text.drafters.heads.options import HeadOptions
+from mmspec_text.drafters.heads.options import HeadOptions, head_of
 from mmspec_text.drafters.heads.pathwise.checkpoint import PathCheckpoint
 from mmspec_text.drafters.heads.pathwise.head import PathHead
 from mmspec_text.drafters.heads.pathwise.intake import Intake, begin
@@ -45,15 +45,10 @@ class PathDrafter:
     """
 
     def __init__(self, options: PathOptions, read: Callable[[str], PathCheckpoint], kind: str) -> None:
-        if options.model is None:
-            raise ValueError(f"{kind} needs a head: drafter=<folder or hub name>, or the option model=")
         self.options, self.shape = options, options.build_shape()
         self.offers, self.needs = self.shape.offers, self.shape.needs | {"hidden", "discrete"}
         self.advice = options.advice
-        stored = read(options.model) if isinstance(options.model, str) else options.model
-        if not isinstance(stored, PathCheckpoint):
-            raise TypeError(f"the head is a folder or a hub name, not {type(stored).__name__}")
-        self.checkpoint: PathCheckpoint = stored
+        stored = self.checkpoint = head_of(options.model, kind, PathCheckpoint, read)
         self.loaded = Loaded(stored.name, stored.layout, stored.taken, stored.shared, stored.ignored)
         self._tried: Any = None
 

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mmspec.core.capabilities import FINAL
+from mmspec.core.hidden import FINAL
 from mmspec.hosts.features import Reading
 from mmspec.hosts.target import TransformersTarget
 from mmspec.registry.warn import warn
