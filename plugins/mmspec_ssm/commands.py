@@ -1,5 +1,6 @@
 """The state-space plugin's commands. Registering them imports nothing heavy; running them does."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -58,7 +59,7 @@ def _subject(model: str) -> Any:
     return Subject("ssm", model, METHODS, by_nodes=rounds)
 
 
-def _one_shape_methods() -> dict[str, Any]:
+def _one_shape_methods(model: str) -> Mapping[str, Any]:
     """What `mmspec bench one-shape ssm` compares with plain decoding; STree's tree has one size on every machine."""
     from mmspec_ssm.bench.settings import ONE_SHAPE
 

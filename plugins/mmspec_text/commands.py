@@ -74,13 +74,14 @@ def train_head(
 
 def _subject(model: str) -> Any:
     """What `mmspec bench text` measures."""
-    from mmspec.kits.text.bench.settings import METHODS, Subject
+    from mmspec.kits.text.bench.settings import Subject
+    from mmspec_text.bench import methods_of
 
-    return Subject("text", model, METHODS)
+    return Subject("text", model, methods_of(model))
 
 
-def _one_shape_methods() -> dict[str, Any]:
+def _one_shape_methods(model: str) -> dict[str, Any]:
     """What `mmspec bench one-shape text` compares with plain decoding: every method whose output is plain's."""
-    from mmspec.kits.text.bench.settings import METHODS
+    from mmspec_text.bench import methods_of
 
-    return {name: options for name, options in METHODS.items() if name != "rsd" and "compile" not in options}
+    return {name: how for name, how in methods_of(model).items() if name != "rsd" and "compile" not in how}

@@ -15,15 +15,16 @@ from mmspec.bench.race import Run
 from mmspec.cli.app import build
 from mmspec.kits.pictures.bench.options import BenchOptions as PictureOptions
 from mmspec.kits.text.bench.plan import calls_of, tokens_of
-from mmspec.kits.text.bench.settings import METHODS, BenchOptions
+from mmspec.kits.text.bench.settings import BenchOptions
 from mmspec.report.result import Limits, Result
 from mmspec.report.trust import load_result
 from mmspec_continuous.bench.denoising import DenoisingOptions
 from mmspec_ssm.bench.settings import METHODS as SSM_METHODS
+from mmspec_text.bench import methods_of
 from mmspec_video.bench.settings import BenchOptions as VideoOptions
 
 LONG = BenchOptions()
-LASTS = {"text": (22, METHODS), "ssm": (29, SSM_METHODS)}
+LASTS = {"text": (29, methods_of("mmspec/text-14m")), "ssm": (29, SSM_METHODS)}
 """Minutes of the long ones on two idle cores, and what they try."""
 ROOM = 75
 """Seconds that generating may take: compiling and loading take the rest of two minutes."""

@@ -55,11 +55,11 @@ def bench_command(subject: "Callable[[str], Subject]", target: str, summary: str
     return command
 
 
-def one_shape(methods: Callable[[], Mapping[str, Mapping[str, Any]]], target: str) -> Callable[..., None]:
+def one_shape(methods: Callable[[str], Mapping[str, Mapping[str, Any]]], target: str) -> Callable[..., None]:
     """The command that measures the promise of one shape on a language model.
 
     Args:
-        methods: Returns the methods with their options; called after the arguments were checked.
+        methods: Returns the methods with their options for a model's name; called after the arguments were checked.
         target: The default model.
     """
 
@@ -79,7 +79,7 @@ def one_shape(methods: Callable[[], Mapping[str, Mapping[str, Any]]], target: st
         def prepare(dtypes: list[str]) -> Any:
             from mmspec.kits.text.bench.one_shape import Texts, cells
 
-            return Texts(model, device, new_tokens), cells(methods(), dtypes, texts, any_shape)
+            return Texts(model, device, new_tokens), cells(methods(model), dtypes, texts, any_shape)
 
         one_shape_command.run(model, json, dtype, prepare)
 

@@ -13,8 +13,6 @@ from mmspec.report.result import PLAIN
 
 DRAFTER = "mmspec/text-1m"
 """The draft model of all shipped language models, which share its tokenizer."""
-HEAD = "mmspec/text-14m-eagle3"
-"""The trained head of the text target."""
 TEMPERATURES = (0.0, 0.8)
 GIVEN = 160
 """Tokens of a prompt."""
@@ -30,8 +28,6 @@ METHODS: Mapping[str, Mapping[str, Any]] = {
     "draft-model": {"k": 2, "drafter": DRAFTER},
     "draft-tree": {"k": 3, "drafter": DRAFTER, "width": 3, "nodes": 7},
     "rsd": {"k": 3, "drafter": DRAFTER, "width": 2},
-    "eagle": {"k": 3, "model": HEAD, "width": 3, "nodes": 7},
-    "eagle chain": {"method": "eagle", "k": 2, "model": HEAD, "form": "chain"},
     "cascade": {"k": 6, "budget": 128},
     "auto": {},
     "compiled plain": {"method": PLAIN, "compile": True},
