@@ -56,6 +56,15 @@ class OneShape(Protocol):
         ...
 
 
+@runtime_checkable
+class Widening(Protocol):
+    """A target whose passes have more nodes than the drafts that they verify."""
+
+    def pass_nodes(self, nodes: int) -> int:
+        """Nodes of the pass over a draft of so many nodes, the root included."""
+        ...
+
+
 class CapturedPass(Protocol):
     """A target's pass of one shape over a cache of its own. Torch can trace `verify` and `commit`: no host sync."""
 

@@ -60,7 +60,7 @@ def rounding(target: Target) -> float:
 
 
 def refuse_difference(expected: Scores, found: Scores, eps: float) -> None:
-    """Refuse a captured pass whose scores at the root are not those of the eager pass.
+    """Refuse a captured pass whose scores or hidden states at the root are not those of the eager pass.
 
     Args:
         expected: The eager pass's scores.
@@ -71,7 +71,14 @@ def refuse_difference(expected: Scores, found: Scores, eps: float) -> None:
         ValueError: They differ by more than rounding.
     """
     assert expected.unprocessed is not None and found.unprocessed is not None
-    eager, captured = expected.unprocessed[:, 0], found.unprocessed[:, 0]
-    scale, apart = float(eager.abs().max()), float((eager - captured).abs().max())
-    if not apart <= max(LEAST, SLACK * eps) * scale:
-        raise ValueError(f"the captured pass differs from the eager one by {apart:.1e}, where logits reach {scale:.1e}")
+    pairs = [("logits", expected.unprocessed, found.unprocessed)]
+    if expected.hidden is not None:
+        if found.hidden is None:
+            raise ValueError("the captured pass returns no hidden states, which the drafter reads")
+        pairs.append(("hidden states", expected.hidden, found.hidden))
+    for what, eager, captured in pairs:
+        scale, apart = float(eager[:, 0].abs().max()), float((eager[:, 0] - captured[:, 0]).abs().max())
+        if not apart <= max(LEAST, SLACK * eps) * scale:
+            raise ValueError(
+                f"the captured pass differs from the eager one by {apart:.1e}, where {what} reach {scale:.1e}"
+            )

@@ -19,7 +19,7 @@ from mmspec.core.fit import refuse_misfits, repeatable
 from mmspec.core.guard import contained
 from mmspec.core.late import late_rounds
 from mmspec.core.noise import Source
-from mmspec.core.one_shape import Shape, checked_shape, longest_draft, one_width, shape_to_compile
+from mmspec.core.one_shape import Shape, checked_shape, longest_draft, one_width, plain_width, shape_to_compile
 from mmspec.core.pending import Pending
 from mmspec.core.policies import Fixed, Policy
 from mmspec.core.protocols import Drafter, Target
@@ -138,7 +138,7 @@ class Decoder:
             raise ValueError(f"limit must be at least 1, got {limit}")
         report = Report(self.name, self.rule.exactness, repeatable=repeatable(self.rule, self.policy))
         fixed = self.one_width()  # the same for every limit
-        report.width = None if self.captures.lone and fixed != 1 else fixed
+        report.width = None if self.captures.lone and fixed != 1 else plain_width(self.target, fixed)
         k = longest_draft(self.target, self.k, limit if fixed is None else None)
         width = fixed or self.drafter.width(k) + 1
         state, draft, scores = begun(

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from mmspec.core.capabilities import Bounded, OneShape
+from mmspec.core.capabilities import Bounded, OneShape, Widening
 from mmspec.core.manifest import SYNTHETIC
 from mmspec.core.protocols import Drafter, Target
 from mmspec.core.rules.rule import Rule
@@ -106,6 +106,11 @@ def one_width(shape: Shape, target: Target, drafter: Drafter, rule: Rule, k: int
             f"use shape={nodes}, or a smaller k"
         )
     return shape
+
+
+def plain_width(target: Target, nodes: int | None) -> int | None:
+    """The width of plain decoding that a call equals whose drafts have room for `nodes` nodes; None: any number."""
+    return target.pass_nodes(nodes) if nodes is not None and isinstance(target, Widening) else nodes
 
 
 def started(target: Target, inputs: Any, limit: int, width: int, fixed: bool) -> Prefill:

@@ -5,8 +5,10 @@ of layer `i - 1`; the last one is the output of the last layer, before the final
 norm, which the output layer reads. Only states that were asked for are kept, and hooks exist only inside the block.
 """
 
-import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -14,55 +16,36 @@ from torch import Tensor, nn
 
 from mmspec.core.hidden import FINAL
 from mmspec.hosts.anatomy import Anatomy
+from mmspec.hosts.traceable import Traceable
 
 _OTHER_SENSES = ("vision", "visual", "image", "audio")
 """Parts of a module's name that say that its layers do not read the text."""
 
 
-class Reading:
-    """A block in which the states at some boundaries are kept; without boundaries it does nothing.
+@dataclass(frozen=True)
+class Record:
+    """The states that passes of one block had at some boundaries.
 
-    Args:
-        anatomy: The facts about the model.
-        boundaries: Which states to keep, in the order in which they are joined.
+    Attributes:
+        reading: The reading, whose hooks write here and nowhere else.
+        seen: The states of every pass, `[batch, unit, hidden]`, by boundary.
     """
 
-    def __init__(self, anatomy: Anatomy, boundaries: Sequence[int]) -> None:
-        self._anatomy, self._boundaries = anatomy, tuple(boundaries)
-        self._seen: dict[int, list[Tensor]] = {boundary: [] for boundary in boundaries}
-        self._hooks: list[Any] = []
-
-    def __enter__(self) -> "Reading":
-        if not self._boundaries:
-            return self
-        thread, layers = threading.get_ident(), decoder_layers(self._anatomy)
-        for boundary in self._seen:
-            keep = self._keeper(boundary, thread)
-            if boundary == FINAL:
-                hook = decoder(self._anatomy).register_forward_hook(_after(keep))
-            elif boundary == len(layers):
-                hook = layers[-1].register_forward_hook(_after(keep))
-            else:
-                hook = layers[boundary].register_forward_pre_hook(_before(keep), with_kwargs=True)
-            self._hooks.append(hook)
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        for hook in self._hooks:
-            hook.remove()
-        self._hooks = []
+    reading: "Reading"
+    seen: Mapping[int, list[Tensor]]
 
     @property
     def states(self) -> Tensor | None:
         """The states of all units of all passes, one boundary behind the other: `[batch, unit, width]`; or None."""
-        if not self._boundaries:
+        boundaries = self.reading.boundaries
+        if not boundaries:
             return None
-        if not all(self._seen.values()):
+        if not all(self.seen.values()):
             raise ValueError(
-                f"{type(self._anatomy.model).__name__} leaves layers out of a pass, so that there are no states of "
-                "them; use a method that needs no hidden states"
+                f"{type(self.reading.anatomy.model).__name__} leaves layers out of a pass, so that there are no states "
+                "of them; use a method that needs no hidden states"
             )
-        joined = [torch.cat(self._seen[boundary], 1) for boundary in self._boundaries]
+        joined = [torch.cat(self.seen[boundary], 1) for boundary in boundaries]
         return torch.cat([states.to(joined[0].device) for states in joined], -1)
 
     def aligned(self, lengths: Tensor) -> Tensor | None:
@@ -74,15 +57,69 @@ class Reading:
         place = (order - (states.shape[1] - lengths.to(states.device))[:, None]).clamp(min=0)
         return states.gather(1, place[..., None].expand(-1, -1, states.shape[-1]))
 
-    def _keeper(self, boundary: int, thread: int) -> Callable[[Any], None]:
+
+_recording: Traceable[Record] = Traceable("mmspec_record")
+"""The record of the passes that run, or are traced, here."""
+
+
+class Reading:
+    """A block in which the states at some boundaries are recorded; without boundaries it does nothing.
+
+    A captured pass is traced once and runs often: its hooks are on the model whenever it runs (`listening`), and each
+    trace has a record of its own (`recording`). Hooks are the same objects every time, which compiled code checks.
+
+    Args:
+        anatomy: The facts about the model.
+        boundaries: Which states to keep, in the order in which they are joined.
+    """
+
+    def __init__(self, anatomy: Anatomy, boundaries: Sequence[int]) -> None:
+        self.anatomy, self.boundaries = anatomy, tuple(boundaries)
+        layers = decoder_layers(anatomy) if boundaries else ()
+        self._register = [self._registration(boundary, layers) for boundary in dict.fromkeys(boundaries)]
+        self._block = ExitStack()
+
+    def __enter__(self) -> Record:
+        self._block.enter_context(self.listening())
+        return self._block.enter_context(self.recording())
+
+    def __exit__(self, *error: object) -> None:
+        self._block.close()
+
+    @contextmanager
+    def listening(self) -> Iterator[None]:
+        """A block in which the hooks are on the model."""
+        with ExitStack() as hooks:
+            for register in self._register:
+                hooks.callback(register().remove)
+            yield
+
+    @contextmanager
+    def recording(self) -> Iterator[Record]:
+        """A block, which torch can trace, whose passes are recorded while the hooks are on the model."""
+        record = Record(self, {boundary: [] for boundary in self.boundaries})
+        with _recording.holding(record):
+            yield record
+
+    def _registration(self, boundary: int, layers: Sequence[nn.Module]) -> Callable[[], Any]:
+        keep = self._keeper(boundary)
+        if boundary == FINAL:
+            return partial(decoder(self.anatomy).register_forward_hook, _after(keep))
+        if boundary == len(layers):
+            return partial(layers[-1].register_forward_hook, _after(keep))
+        return partial(layers[boundary].register_forward_pre_hook, _before(keep), with_kwargs=True)
+
+    def _keeper(self, boundary: int) -> Callable[[Any], None]:
         def keep(states: Any) -> None:
-            if threading.get_ident() == thread:  # the model may run in another thread, for somebody else
-                if not isinstance(states, Tensor) or states.dim() != 3:
-                    raise ValueError(
-                        f"{type(self._anatomy.model).__name__} hands several streams of states from layer to layer; "
-                        "use a method that needs no hidden states"
-                    )
-                self._seen[boundary].append(states)
+            record = _recording.get()
+            if record is None or record.reading is not self:
+                return  # the model runs in another thread, for somebody else
+            if not isinstance(states, Tensor) or states.dim() != 3:
+                raise ValueError(
+                    f"{type(self.anatomy.model).__name__} hands several streams of states from layer to layer; "
+                    "use a method that needs no hidden states"
+                )
+            record.seen[boundary].append(states)
 
         return keep
 

@@ -145,19 +145,19 @@ class TransformersTarget:
         kept = self._rings(passes, earlier, mask.shape[1], width)
         if plain:
             slots = self._slots(mask, limit, width, fixed, kept)
-            with reading:
+            with reading as record:
                 logits = prefill.prefill_chunks(passes, slots, ids, mask)
-            hidden = reading.aligned(mask.sum(1))
+            hidden = record.aligned(mask.sum(1))
         elif self.anatomy.ops and earlier is not None and prefill.holds_units(earlier):
             slots = self._slots(mask, limit, width, fixed, kept)
-            with reading:
+            with reading as record:
                 logits, mask = prefill.continue_from(passes, slots, ids, earlier, mask)
-            hidden = reading.states
+            hidden = record.states
         else:
             with model_lock(self.model):
-                with reading:
+                with reading as record:
                     stock = StockGenerate(self.anatomy, ids, given)
-                hidden = reading.states
+                hidden = record.states
                 following = stock.following()
             logits, mask = stock.logits, stock.mask
             slots = self._slots(mask, limit, width, fixed, kept)
@@ -180,24 +180,22 @@ class TransformersTarget:
             return whole.take(torch.arange(first, draft.nodes, device=draft.units.device)[None])
         valid = None if draft.index.nodes == 1 else draft.valid[:, first:]
         units = draft.units[:, first:]
-        with Reading(self.anatomy, self.boundaries) as reading:
+        with Reading(self.anatomy, self.boundaries) as record:
             logits = cache.passes(slots, units, draft.index, first=first, valid=valid, decoding=True)
-        return TargetOutput(logits=logits, hidden=reading.states)
+        return TargetOutput(logits=logits, hidden=record.states)
 
     @torch.inference_mode()
     def commit(self, cache: TransformersTargetCache, path: Tensor, count: Tensor) -> None:
         cache.slots.commit(path, count)
 
     def capture_key(self, cache: TransformersTargetCache) -> Hashable:
-        return captured_shape(cache.slots, bucket(cache.slots.most))
+        return captured_shape(cache.slots, bucket(cache.slots.most)), self.boundaries
 
     def captured_pass(
         self, cache: TransformersTargetCache, nodes: int, index: TreeIndex | None
     ) -> CapturedTransformersPass:
-        if self.boundaries:
-            raise ValueError("a captured pass returns no hidden states, which the drafter reads")
         slots = BufferCache(self.anatomy.layers(), cache.slots, bucket(cache.slots.most))
-        return CapturedTransformersPass(cache.passes, slots, nodes, index)
+        return CapturedTransformersPass(cache.passes, slots, nodes, index, self.boundaries)
 
     def synced(self, cache: TransformersTargetCache, emitted: Sequence[int]) -> None:
         cache.slots.synced(emitted)

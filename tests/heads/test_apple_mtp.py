@@ -26,6 +26,7 @@ from mmspec.testing.tiny_models import llama
 from mmspec_text.drafters.apple_mtp import AppleMTP, AppleMTPOptions
 from mmspec_text.drafters.heads.apple.checkpoint import AppleCheckpoint, read_apple
 from mmspec_text.drafters.heads.apple.example import random_masks
+from mmspec_text.drafters.heads.probes import ProbedTarget
 from tests.heads.conftest import GREEDY, SAMPLED
 from tests.support.draft_rounds import ROUNDS, Budgets, assert_distributions, assert_dynamic_tree, played
 from tests.support.eagle_forward import silu
@@ -199,8 +200,11 @@ def test_layers_that_see_units_in_another_order() -> None:
     """The hook says so; only a model's own forward shows what its layers are given."""
     model = build("llama")
     lora, layer = for_model(model, ZOO["llama"]).lora(model), model.get_submodule(ZOO["llama"])
-    with lora.on(model, 2), pytest.raises(ValueError, match="does not see nodes in their order"):
+    target = ProbedTarget(TransformersTarget(model), MASKS.masks, lora)
+    with target.hooked(), target.probing(2), pytest.raises(ValueError, match="does not see nodes in their order"):
         layer(torch.zeros(5, layer.in_features))
+    with target.hooked():
+        layer(torch.zeros(5, layer.in_features))  # nobody's pass
 
 
 @pytest.mark.slow

@@ -141,9 +141,21 @@ def test_there_is_no_such_boundary(target: Any) -> None:
             ours.with_hidden(wrong)
 
 
-def test_a_captured_pass_is_refused(target: Any, prompts: Callable) -> None:
-    """It would return no states, and the drafter would draft from nothing."""
-    ours = target_of(target).with_hidden((1,))
-    started = ours.start_fixed(prompts(1), 4, 2)
-    with pytest.raises(ValueError, match="returns no hidden states"):
-        ours.captured_pass(started.cache, 2, None)
+def test_a_captured_pass_returns_the_states_of_an_eager_one(target: Any, prompts: Callable) -> None:
+    """Traced by torch, over a tree; nothing is left on the model."""
+    ours = target_of(target).with_hidden((0, 2, FINAL))
+    units = torch.randint(3, 100, (3, len(PARENTS) + 1), generator=torch.Generator().manual_seed(1))
+    draft = Draft.tree(units[:, 1:], PARENTS).rooted(units[:, 0], torch.full((3,), 9))
+    starts = [ours.start_fixed(prompts(3), 12, 7) for _ in range(2)]
+    expected = ours.verify(starts[0].cache, draft)
+    other = target_of(target).with_hidden((1, 2, FINAL))
+    assert ours.capture_key(starts[0].cache) == ours.capture_key(starts[1].cache) != other.capture_key(starts[0].cache)
+    captured = ours.captured_pass(starts[1].cache, 7, draft.index)
+    captured.load(starts[1].cache)
+    run = torch.compile(lambda: captured.verify(draft), backend="eager", fullgraph=True)
+    for _ in range(2):
+        with torch.no_grad(), captured.ready():
+            found = run()
+        assert found.hidden is not None and expected.hidden is not None and close(found.hidden, expected.hidden)
+        assert not any(module._forward_hooks or module._forward_pre_hooks for module in target.modules())
+    torch._dynamo.reset()

@@ -90,9 +90,8 @@ class AppleMTP:
                 f"the masks of {self.checkpoint.name!r} have {own} numbers, the target's embeddings {width} and its "
                 f"states {target.hidden_size}: they are those of another target"
             )
-        model = target.model
-        self._lora: GatedLora = self.checkpoint.lora(model)
-        return ProbedTarget(target, self.checkpoint.masks, lambda nodes: self._lora.on(model, nodes), states=True)
+        self._lora: GatedLora = self.checkpoint.lora(target.model)
+        return ProbedTarget(target, self.checkpoint.masks, self._lora, states=True)
 
     def bind(self, target: Target) -> None:
         assert isinstance(target, ProbedTarget) and target.vocab is not None

@@ -6,21 +6,57 @@ the place of those of the units that stand in for them. Wherever a pass stops, t
 say what the next draft is.
 """
 
-import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
 from mmspec.core.distributions import take_nodes
+from mmspec.core.frozen import checksum
 from mmspec.core.hidden import FINAL
 from mmspec.core.tree import TreeIndex
 from mmspec.core.types import Draft, Prefill, Step, TargetOutput
+from mmspec.hosts.captured_pass import CapturedTransformersPass
 from mmspec.hosts.target import TransformersTarget, TransformersTargetCache
+from mmspec.hosts.traceable import Traceable
 
-Adapted = Callable[[int], AbstractContextManager[None]]
+
+class Adapter(Protocol):
+    """What changes a model at probes alone."""
+
+    def on(self, model: nn.Module) -> AbstractContextManager[None]:
+        """A block in which its hooks are on the model; they act where `gated` says so, and are the same every time."""
+        ...
+
+    def weights(self) -> Sequence[Tensor]:
+        """Its weights."""
+        ...
+
+
+@dataclass(frozen=True)
+class Probing:
+    """A pass that carries probes.
+
+    Attributes:
+        target: Whose probes these are.
+        nodes: The first nodes of the pass, which are none.
+    """
+
+    target: "ProbedTarget"
+    nodes: int
+
+
+_probing: Traceable[Probing] = Traceable("mmspec_probes")
+"""The pass that runs, or is traced, here; the model may run in another thread, for somebody else."""
+
+
+def gated(adapter: Adapter) -> int | None:
+    """Behind how many nodes an adapter acts in the pass that runs, or is traced, here; None: not at all."""
+    now = _probing.get()
+    return None if now is None or now.target.adapter is not adapter else now.nodes
 
 
 class ProbedTarget:
@@ -29,38 +65,45 @@ class ProbedTarget:
     Args:
         target: The target.
         embeddings: `[probe, hidden]`.
-        adapted: A block in which the model computes otherwise behind so many first nodes of a pass; None: it does not.
+        adapter: Changes the model at probes; None: nothing does.
         states: Whether `auxiliary` is the states that the output layer reads, and not logits.
     """
 
     def __init__(
-        self, target: TransformersTarget, embeddings: Tensor, adapted: Adapted | None = None, states: bool = False
+        self, target: TransformersTarget, embeddings: Tensor, adapter: Adapter | None = None, states: bool = False
     ) -> None:
         self.target = target.with_hidden((FINAL,)) if states else target
-        self.embeddings, self.adapted, self.states = embeddings, adapted, states
+        self.embeddings, self.adapter, self.states = embeddings, adapter, states
         self.offers, self.vocab, self.context = target.offers, target.vocab, target.context
+        self._embed = self._embedding_hook()
 
     @property
     def model(self) -> Any:
         """The live model."""
         return self.target.model
 
+    @property
+    def prefers_one_shape(self) -> bool:
+        return self.target.prefers_one_shape
+
+    def pass_nodes(self, nodes: int) -> int:
+        return nodes * (1 + len(self.embeddings))
+
     def start(self, inputs: Any, limit: int, width: int) -> Prefill:
-        place = self.model.get_input_embeddings().weight  # the model may have been moved or cast since the last call
-        self.embeddings = self.embeddings.to(place.device, place.dtype)
-        return self.target.start(inputs, limit, width * (1 + len(self.embeddings)))
+        self._place()
+        return self.target.start(inputs, limit, self.pass_nodes(width))
+
+    def start_fixed(self, inputs: Any, limit: int, width: int) -> Prefill:
+        self._place()
+        return self.target.start_fixed(inputs, limit, self.pass_nodes(width))
 
     def verify(self, cache: TransformersTargetCache, draft: Draft, first: int = 0) -> TargetOutput:
         """As `Target.verify`; `auxiliary` is `[batch, node, probe, vocab]`, or `[batch, node, probe, hidden]`."""
-        nodes, probes = draft.nodes, len(self.embeddings)
         if first:
             return self.target.verify(cache, draft, first)
-        with self._embedded(nodes), nullcontext() if self.adapted is None else self.adapted(nodes):
-            output = self.target.verify(cache, probed(draft, probes))
-        assert output.logits is not None
-        found = output.hidden if self.states else output.logits
-        assert found is not None
-        return TargetOutput(output.logits[:, :nodes], auxiliary=found[:, nodes:].unflatten(1, (nodes, probes)))
+        with self.hooked(), self.probing(draft.nodes):
+            output = self.target.verify(cache, probed(draft, len(self.embeddings)))
+        return self.split(output, draft.nodes)
 
     def commit(self, cache: TransformersTargetCache, path: Tensor, count: Tensor) -> None:
         self.target.commit(cache, path, count)
@@ -74,22 +117,92 @@ class ProbedTarget:
     def export(self, cache: TransformersTargetCache, sequences: Tensor, emitted: Tensor) -> Any:
         return self.target.export(cache, sequences, emitted)
 
+    def capture_key(self, cache: TransformersTargetCache) -> Hashable:
+        """With the numbers of the probes and of the adapter, which a captured pass keeps."""
+        own = [self.embeddings, *(() if self.adapter is None else self.adapter.weights())]
+        sums = torch.cat([checksum(checksum(weight)[None]) for weight in own]).tolist()
+        return self.target.capture_key(cache), len(self.embeddings), self.states, tuple(sums)
+
+    def captured_pass(
+        self, cache: TransformersTargetCache, nodes: int, index: TreeIndex | None
+    ) -> "CapturedProbedPass":
+        whole = None if index is None else probed_index(index, len(self.embeddings))
+        return CapturedProbedPass(self, self.target.captured_pass(cache, self.pass_nodes(nodes), whole), whole)
+
     @contextmanager
-    def _embedded(self, nodes: int) -> Iterator[None]:
-        """A block in which units behind the first `nodes` of a pass have the embeddings of probes."""
-        thread = threading.get_ident()
-
-        def replaced(module: nn.Module, args: Any, output: Tensor) -> Tensor:
-            if threading.get_ident() != thread:  # the model may run in another thread, for somebody else
-                return output
-            own = self.embeddings.to(output.device, output.dtype).repeat(nodes, 1).expand(len(output), -1, -1)
-            return torch.cat([output[:, :nodes], own], 1)
-
-        hook = self.model.get_input_embeddings().register_forward_hook(replaced)
+    def hooked(self) -> Iterator[None]:
+        """A block in which the hooks are on the model; they act inside `probing`."""
+        hook = self.model.get_input_embeddings().register_forward_hook(self._embed)
         try:
-            yield
+            with nullcontext() if self.adapter is None else self.adapter.on(self.model):
+                yield
         finally:
             hook.remove()
+
+    def probing(self, nodes: int) -> AbstractContextManager[None]:
+        """A block, which torch can trace, in whose pass there are probes behind the first `nodes` nodes."""
+        return _probing.holding(Probing(self, nodes))
+
+    def split(self, output: TargetOutput, nodes: int) -> TargetOutput:
+        """The output at `nodes` nodes, and that of their probes beside it."""
+        assert output.logits is not None
+        found = output.hidden if self.states else output.logits
+        assert found is not None
+        behind = found[:, nodes:].unflatten(1, (nodes, len(self.embeddings)))
+        return TargetOutput(output.logits[:, :nodes], auxiliary=behind)
+
+    def _place(self) -> None:
+        """Take the embeddings to where the model is, which may have been moved or cast since the last call."""
+        place = self.model.get_input_embeddings().weight
+        self.embeddings = self.embeddings.to(place.device, place.dtype)
+
+    def _embedding_hook(self) -> Callable[..., Tensor]:
+        """A hook that gives units behind the first nodes of a pass the embeddings of probes."""
+
+        def replaced(module: nn.Module, args: Any, output: Tensor) -> Tensor:
+            now = _probing.get()
+            if now is None or now.target is not self:
+                return output
+            own = self.embeddings.to(output.device, output.dtype).repeat(now.nodes, 1).expand(len(output), -1, -1)
+            return torch.cat([output[:, : now.nodes], own], 1)
+
+        return replaced
+
+
+class CapturedProbedPass:
+    """A captured pass that carries probes.
+
+    Args:
+        target: Whose probes these are.
+        inner: The pass over nodes and probes.
+        index: The tree of both, in every pass; None: each draft brings its own.
+    """
+
+    def __init__(self, target: ProbedTarget, inner: CapturedTransformersPass, index: TreeIndex | None) -> None:
+        self.target, self.inner, self.index = target, inner, index
+
+    def lone(self) -> "CapturedProbedPass":
+        index = TreeIndex.chain(1 + len(self.target.embeddings), self.inner.slots.length.device)
+        return CapturedProbedPass(self.target, self.inner.over(index), index)
+
+    def load(self, cache: TransformersTargetCache) -> None:
+        self.inner.load(cache)
+
+    def fall_back(self) -> str:
+        return self.inner.fall_back()
+
+    @contextmanager
+    def ready(self) -> Iterator[None]:
+        with self.inner.ready(), self.target.hooked():
+            yield
+
+    def verify(self, draft: Draft) -> TargetOutput:
+        with self.target.probing(draft.nodes):
+            output = self.inner.verify(probed(draft, len(self.target.embeddings), self.index))
+        return self.target.split(output, draft.nodes)
+
+    def commit(self, path: Tensor, count: Tensor) -> None:
+        self.inner.commit(path, count)
 
 
 def behind_root(step: Step) -> Tensor:
@@ -101,16 +214,27 @@ def behind_root(step: Step) -> Tensor:
     return take_nodes(found.flatten(2), last)[:, 0].unflatten(1, found.shape[2:])
 
 
-def probed(draft: Draft, probes: int) -> Draft:
-    """A rooted draft with a chain of so many nodes behind each of its own; they come last, node by node."""
-    nodes, index = draft.nodes, draft.index
-    order = torch.arange(nodes * probes, device=draft.units.device)
-    behind = torch.where(order % probes == 0, order // probes, nodes + order - 1)
+def probed(draft: Draft, probes: int, index: TreeIndex | None = None) -> Draft:
+    """A rooted draft with a chain of so many nodes behind each of its own; they come last, node by node.
+
+    Args:
+        draft: The draft.
+        probes: Nodes of a chain.
+        index: The tree of both, if it is known; None: it is computed.
+    """
+    more = draft.nodes * probes
+    tree = probed_index(draft.index, probes) if index is None else index
+    units = torch.cat([draft.units, draft.units[:, :1].expand(-1, more)], 1)
+    return Draft(units, tree, torch.cat([draft.valid, draft.valid.repeat_interleave(probes, 1)], 1))
+
+
+def probed_index(index: TreeIndex, probes: int) -> TreeIndex:
+    """A tree with a chain of so many nodes behind each of its own; they come last, node by node."""
+    nodes = index.nodes
     if index.listed is not None:
         new = (i // probes if i % probes == 0 else nodes + i - 1 for i in range(nodes * probes))
-        tree = TreeIndex.static([*index.listed, *new], draft.units.device)
-    else:
-        parents = torch.cat([index.parent, behind.expand(len(index.parent), -1)], 1)
-        tree = TreeIndex.dynamic(parents, index.deepest + probes)
-    units = torch.cat([draft.units, draft.units[:, :1].expand(-1, len(order))], 1)
-    return Draft(units, tree, torch.cat([draft.valid, draft.valid.repeat_interleave(probes, 1)], 1))
+        return TreeIndex.static([*index.listed, *new], index.parent.device)
+    order = torch.arange(nodes * probes, device=index.parent.device)
+    behind = torch.where(order % probes == 0, order // probes, nodes + order - 1)
+    parents = torch.cat([index.parent, behind.expand(len(index.parent), -1)], 1)
+    return TreeIndex.dynamic(parents, index.deepest + probes)

@@ -6,8 +6,7 @@
 z is the state of a mask that the target's output layer would read; `head` is that layer.
 """
 
-import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -15,9 +14,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from mmspec_text.drafters.heads.probes import gated
+
 
 class GatedLora(nn.Module):
-    """A LoRA over linear layers of a model, for the nodes of a pass that are masks.
+    """A LoRA over linear layers of a model, for the nodes of a pass that are masks. It is an `Adapter`.
 
     Args:
         down: `[rank, in]` by the name of a layer.
@@ -30,28 +31,34 @@ class GatedLora(nn.Module):
         self.names, self.scale = tuple(down), scale
         self.down = nn.ParameterList(nn.Parameter(down[name], requires_grad=False) for name in self.names)
         self.up = nn.ParameterList(nn.Parameter(up[name], requires_grad=False) for name in self.names)
+        self._changes = [self._changing(number) for number in range(len(self.names))]
 
     @contextmanager
-    def on(self, model: nn.Module, nodes: int) -> Iterator[None]:
-        """A block in which it acts in the passes of `model`, behind their first `nodes` nodes."""
+    def on(self, model: nn.Module) -> Iterator[None]:
+        """A block in which its hooks are on the model; it acts where `gated` says so."""
         with ExitStack() as hooks:
-            for name, down, up in zip(self.names, self.down, self.up, strict=True):
-                hook = model.get_submodule(name).register_forward_hook(self._changed(name, nodes, down, up))
-                hooks.callback(hook.remove)
+            for name, change in zip(self.names, self._changes, strict=True):
+                hooks.callback(model.get_submodule(name).register_forward_hook(change).remove)
             yield
 
-    def _changed(self, name: str, nodes: int, down: Tensor, up: Tensor) -> Any:
-        thread = threading.get_ident()
+    def weights(self) -> Sequence[Tensor]:
+        return [*self.down, *self.up]
+
+    def _changing(self, number: int) -> Any:
+        """The hook on one of the layers; `to` may put other weights into the place of these."""
 
         def changed(module: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> Tensor:
-            if threading.get_ident() != thread:  # the model may run in another thread, for somebody else
+            nodes = gated(self)
+            if nodes is None:
                 return output
             if args[0].dim() != 3:
                 raise ValueError(
-                    f"the layer {name} does not see nodes in their order, so that no LoRA of it can act on masks alone"
+                    f"the layer {self.names[number]} does not see nodes in their order, so that no LoRA of it can act "
+                    "on masks alone"
                 )
             masks = args[0][:, nodes:]
-            change = F.linear(F.linear(masks, down.to(masks)), up.to(masks)) * self.scale
+            down, up = self.down[number].to(masks), self.up[number].to(masks)
+            change = F.linear(F.linear(masks, down), up) * self.scale
             return torch.cat([output[:, :nodes], output[:, nodes:] + change], 1)
 
         return changed
