@@ -118,17 +118,18 @@ def prompts() -> Callable[[int], dict[str, Tensor]]:
 def law() -> Callable[..., float]:
     """`law(decoder, length)`: the p value of the joint of so many tokens over 20,000 rows, by a rule that uses q.
 
-    The acceptance length is at least `least`: else a rule that takes no draft would pass.
+    The acceptance length is at least `least`: else a rule that takes no draft would pass. `model` is the target's, if
+    it is not the Llama of seven tokens in float32.
     """
 
-    def measured(ours: Decoder, length: int = 3, least: float = 1.1) -> float:
+    def measured(ours: Decoder, length: int = 3, least: float = 1.1, model: Any = None) -> float:
         count, prompt = 20_000, torch.tensor([[1, 4, 2, 6, 3]])
         output = ours.generate(prompt.expand(count, -1), length, seed=list(range(count)), warp=SAMPLED)
         assert output.report.acceptance_length > least
-        joint, texts = torch.ones(1), prompt
+        joint, texts, model = torch.ones(1), prompt, llama() if model is None else model
         for _ in range(length):
             with torch.no_grad():
-                p = llama()(input_ids=texts, use_cache=False).logits[:, -1].softmax(-1)
+                p = model(input_ids=texts, use_cache=False).logits[:, -1].float().softmax(-1)
             joint = (joint[:, None] * p).flatten()
             texts = torch.cat([texts.repeat_interleave(7, 0), torch.arange(7).repeat(len(texts))[:, None]], 1)
         return joint_p_value(torch.stack(output.units), joint.reshape([7] * length))

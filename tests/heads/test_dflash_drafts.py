@@ -116,6 +116,7 @@ def test_no_draft_is_deeper_than_the_block(name: str, units: int, rows: dict[str
     assert ours.drafter.width(9) == units and all(draft.units.shape[1] == units for _, _, draft in recorded)
 
 
+@pytest.mark.compiled
 @pytest.mark.parametrize("form", [{"form": "chain"}, {"form": "rerank", "width": 3, "nodes": 10}], ids=str)
 @pytest.mark.parametrize("warp", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
 @pytest.mark.parametrize("batch", [1, 3])
@@ -143,6 +144,7 @@ def test_the_law_of_rules_that_use_q(name: str, rule: type, form: dict[str, Any]
 
 
 @pytest.mark.slow
+@pytest.mark.compiled
 @pytest.mark.parametrize("form", [{"form": "chain"}, {"form": "rerank", "width": 3, "nodes": 10}], ids=str)
 @pytest.mark.parametrize("architecture", ZOO)
 @pytest.mark.parametrize("layout", ["dflash", "speculators-dspark"])

@@ -23,6 +23,7 @@ NAMES = [pytest.param(name, marks=[] if name == "two" else [pytest.mark.slow]) f
 ZOO = ("mimo", "deepseek", "deepseek-two", "glm", "qwen3-next", "exaone", "mimo-v2", "ernie")
 
 
+@pytest.mark.compiled
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: form["form"])
 @pytest.mark.parametrize("sampled", [False, True])
 @pytest.mark.parametrize("name", NAMES)
@@ -37,6 +38,7 @@ def test_equal_to_plain(name: str, sampled: bool, form: dict[str, Any], rows: di
     assert ours.report.accepted > 0, "nothing was accepted, so nothing was tested"
 
 
+@pytest.mark.compiled
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: form["form"])
 @pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.slow) for name in ZOO])
 def test_equal_to_transformers(name: str, form: dict[str, Any], prompts: Any, tmp_path: Path) -> None:

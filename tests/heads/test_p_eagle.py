@@ -125,6 +125,7 @@ def test_rounds_without_a_draft_are_caught_up(piece: int, rows: dict[str, Tensor
     assert_distributions(recorded, expected("whole"))
 
 
+@pytest.mark.compiled
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: form["form"])
 @pytest.mark.parametrize("warp", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
 @pytest.mark.parametrize("batch", [1, 3])
@@ -138,6 +139,7 @@ def test_equal_to_plain(name: str, batch: int, warp: Any, form: dict[str, Any], 
 
 
 @pytest.mark.slow
+@pytest.mark.compiled
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: form["form"])
 @pytest.mark.parametrize("architecture", ZOO)
 def test_equal_to_transformers(architecture: str, form: dict[str, Any], prompts: Callable, tmp_path: Path) -> None:

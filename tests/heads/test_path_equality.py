@@ -31,6 +31,7 @@ def plain(batch: int, sampled: bool) -> list[Tensor]:
     return decoder.generate(prompt(range(batch)), 12, seed=5, warp=SAMPLED if sampled else GREEDY).units
 
 
+@pytest.mark.compiled
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: form["form"])
 @pytest.mark.parametrize("sampled", [False, True])
 @pytest.mark.parametrize("name", [pytest.param("hydra", marks=pytest.mark.slow), *(x for x in KINDS if x != "hydra")])
@@ -46,6 +47,7 @@ def test_equal_to_plain(name: str, sampled: bool, form: dict[str, Any], tmp_path
 
 
 @pytest.mark.slow
+@pytest.mark.compiled
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: form["form"])
 @pytest.mark.parametrize("architecture", ZOO)
 @pytest.mark.parametrize("name", KINDS)

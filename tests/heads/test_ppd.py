@@ -116,6 +116,7 @@ def test_probes_hang_behind_every_node(shared: bool) -> None:
     assert tree.valid.tolist() == [[True, True, False, True, True, True, True, False, False]]
 
 
+@pytest.mark.compiled
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: form["form"])
 @pytest.mark.parametrize("warp", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
 @pytest.mark.parametrize("batch", [1, 3])
@@ -128,6 +129,7 @@ def test_equal_to_plain(batch: int, warp: Any, form: dict[str, Any], rows: dict[
 
 
 @pytest.mark.slow
+@pytest.mark.compiled
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: form["form"])
 @pytest.mark.parametrize("architecture", ZOO)
 def test_equal_to_transformers(architecture: str, form: dict[str, Any], prompts: Callable, tmp_path: Path) -> None:

@@ -22,6 +22,8 @@ METHODS: dict[str, dict[str, Any]] = {
     "draft-model": {"k": 3},
     "draft-tree": {"k": 3, "options": {"nodes": 10}},
     "cascade": {"k": 6, "options": {"budget": 64}},
+    "eagle": {"k": 4, "drafter": "mmspec/text-14m-eagle3", "options": {"form": "chain"}},
+    "eagle, a tree": {"k": 4, "drafter": "mmspec/text-14m-eagle3", "options": {"nodes": 16}},
 }
 TEXTS = [
     "def area(radius):\n    return",
@@ -60,7 +62,7 @@ def prompts() -> Callable[[int, int], dict[str, Any]]:
 def made(models: Any, method: str, shape: Any) -> Decoder:
     model, small = models
     drafter = small if method.startswith("draft") else None
-    return decoder_for(model, method, drafter=drafter, shape=shape, **METHODS[method])
+    return decoder_for(model, method.partition(",")[0], shape=shape, **{"drafter": drafter, **METHODS[method]})
 
 
 def texts(decoder: Decoder, inputs: dict[str, Any], limit: int, seed: int, temperature: float) -> list[list[int]]:
