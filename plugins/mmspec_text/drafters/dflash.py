@@ -5,7 +5,8 @@ values of each of the head's layers; the rows [root, mask, …, mask] see them a
 unit. So a draft is a product of distributions. DSpark (2607.05147) adds a Markov head: a term that depends on the unit
 before.
 A checkpoint holds `fc`, `hidden_norm`, `norm` and `layers.*`, and in its config `block_size`, `mask_token_id` and the
-target's layers; embedding and output layer are the target's where it has none. DSpark's confidence head is not read.
+target's layers; embedding (scaled, where the target's own is) and output layer are the target's where it has none.
+DSpark's confidence head is not read.
 Guarantee: drafts carry the distribution they are drawn from, or are point masses; exact under the rules that take the
 form. A wrong head is lossless too, and slow: the first call tries it on the prompt and warns (`DFlash.loaded`).
 Knobs: `form` is the shape of the draft; a tree costs the head nothing more than a chain, and every node costs the

@@ -3,6 +3,7 @@
 Li et al., arXiv 2401.15077 (EAGLE), 2406.16858 (EAGLE-2: the dynamic tree), 2503.01840 (EAGLE-3), 2605.09992 (3.1). A
 head is one decoder layer that reads the target's hidden states and the embedding of the next token; behind the known
 text it reads its own state. After every verification it reads the accepted tokens again, with their true features.
+A head without an embedding reads the target's table as it is stored, also where the target scales embeddings (Gemma).
 Guarantee: drafts carry the distribution they are drawn from, or are point masses; exact under the rules that take the
 form. A wrong head is lossless too, and slow: the first call tries it on the prompt and warns (`Eagle.loaded`).
 Knobs: `form` is the shape of the draft; a larger `width` and more `nodes` find more, and every node costs. In texts

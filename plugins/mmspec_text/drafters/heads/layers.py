@@ -84,10 +84,27 @@ def turned(x: Tensor, angles: tuple[Tensor, Tensor]) -> Tensor:
     return x * cosines + rotate_half(x) * sines
 
 
-def embedded(units: Tensor, table: nn.Module, dtype: torch.dtype) -> Tensor:
-    """Embeddings `[batch, row, width]` of units `[batch, row]`, on their device; the table may be elsewhere."""
+def looked_up(units: Tensor, table: nn.Module, dtype: torch.dtype) -> Tensor:
+    """Rows `[batch, row, width]` of a table for units `[batch, row]`, on their device; the table may be elsewhere.
+
+    Heads of the EAGLE family read this of the target: the kits that train them copy its table into one of their own,
+    without what its module does behind it.
+    """
     weight: Any = table.weight
     return F.embedding(units.to(weight.device), weight).to(units.device, dtype)
+
+
+def embedded(units: Tensor, embedding: nn.Module, dtype: torch.dtype) -> Tensor:
+    """What the target's embedding returns for units; some modules scale, as Gemma's do by the root of the width.
+
+    All other heads read this: their authors' code calls the module (Hydra, DFlash), or they are layers of the model. A
+    norm inside the module (`embed_norm`) is left out, as in transformers' own loop for DFlash.
+    """
+    if "embed_norm" in embedding._modules:
+        return looked_up(units, embedding, dtype)
+    weight: Any = embedding.weight
+    out: Tensor = embedding(units.to(weight.device))
+    return out.to(units.device, dtype)
 
 
 class Attention(nn.Module):

@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from mmspec_text.drafters.heads.layers import embedded
 from mmspec_text.drafters.heads.probes import gated
 
 
@@ -91,8 +92,7 @@ class Sampler(nn.Module):
         """As `Sequel`; children need nothing but their parent's unit."""
         assert self._shared is not None, "the sampler is bound to no target"
         embedding, output = self._shared
-        before = embedding(units.to(embedding.weight.device))
-        state = torch.cat([before.to(states), states], -1)
+        state = torch.cat([embedded(units, embedding, states.dtype), states], -1)
         for linear, norm in zip(self.linear, self.norm, strict=True):
             state = norm(F.silu(linear(state)))
         logits: Tensor = output(state)

@@ -19,7 +19,7 @@ from mmspec_text.drafters.heads.block import Sequel
 from mmspec_text.drafters.heads.dflash.architecture import DFlashArchitecture, Sight
 from mmspec_text.drafters.heads.dflash.markov import Markov
 from mmspec_text.drafters.heads.eagle.vocabulary import over_target
-from mmspec_text.drafters.heads.layers import Attention, Mlp, rotary
+from mmspec_text.drafters.heads.layers import Attention, Mlp, embedded, rotary
 
 
 class DFlashNetwork(nn.Module):
@@ -104,9 +104,8 @@ class DFlashNetwork(nn.Module):
         embedding: Any = self.embed_tokens if self.embed_tokens is not None else self._of_target(0)
         masked = self.mask_embedding
         if masked is None:
-            mask = torch.full_like(root[:1], self.architecture.mask_token or 0)
-            masked = embedding(mask.to(embedding.weight.device))[0]
-        first: Tensor = embedding(root.to(embedding.weight.device))[:, None].to(root.device, self._dtype)
+            masked = embedded(torch.full_like(root[:1], self.architecture.mask_token or 0), embedding, self._dtype)[0]
+        first = embedded(root[:, None], embedding, self._dtype)
         others = masked.to(root.device, self._dtype).expand(len(root), self.architecture.block - 1, -1)
         return torch.cat([first, others], 1)
 

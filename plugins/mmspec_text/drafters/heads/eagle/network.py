@@ -16,7 +16,7 @@ from mmspec.hosts.masks import PassGeometry
 from mmspec.hosts.slot_cache import SlotCache
 from mmspec_text.drafters.heads.eagle.architecture import Architecture
 from mmspec_text.drafters.heads.eagle.vocabulary import over_target
-from mmspec_text.drafters.heads.layers import Attention, Mlp, embedded, rotary
+from mmspec_text.drafters.heads.layers import Attention, Mlp, looked_up, rotary
 
 
 class EagleNetwork(nn.Module):
@@ -108,7 +108,7 @@ class EagleNetwork(nn.Module):
         return next(self.parameters()).dtype
 
     def _embedded(self, units: Tensor) -> Tensor:
-        return embedded(units, self.embed_tokens if self.embed_tokens is not None else self._of_target(0), self._dtype)
+        return looked_up(units, self.embed_tokens if self.embed_tokens is not None else self._of_target(0), self._dtype)
 
     def _of_target(self, which: int) -> nn.Module:
         assert self._shared is not None, "the head is bound to no target"

@@ -20,6 +20,7 @@ from mmspec.hosts.features import decoder
 from mmspec.hosts.masks import PassGeometry
 from mmspec.hosts.slot_cache import SlotCache
 from mmspec.hosts.weight_files import differences
+from mmspec_text.drafters.heads.layers import embedded
 from mmspec_text.drafters.heads.mtp.block import attention_kinds, filled_blocks
 from mmspec_text.drafters.heads.mtp.checkpoint import MtpCheckpoint
 from mmspec_text.drafters.heads.mtp.family import Family
@@ -68,12 +69,12 @@ class MtpNetwork(nn.Module):
 
     def passed(self, units: Tensor, states: Tensor, slots: SlotCache, geometry: PassGeometry) -> Tensor:
         states, behind = states[..., :-1], states[..., -1:]
-        embedded = self._embedded(units, geometry)
+        inputs = self._embedded(units, geometry)
         out = before = states
         for number, layer in enumerate(self._depths):
             own = behind >= number  # rows that read what they were given; of more than one depth, the last one counts
             read = torch.where(own, states, before)
-            result = layer.normed(self._run(number, layer.joined(embedded, read), slots, geometry))
+            result = layer.normed(self._run(number, layer.joined(inputs, read), slots, geometry))
             out = torch.where(own, result, out)
             if number < len(self._depths) - 1:
                 before = self._of_parents(result, slots.layers[len(self._depths) + number], geometry)
@@ -121,9 +122,8 @@ class MtpNetwork(nn.Module):
         return take_nodes(stored[:, 0], place.clamp(min=0))
 
     def _embedded(self, units: Tensor, geometry: PassGeometry) -> Tensor:
-        weight: Any = self._of_target(0).weight
-        embedded = F.embedding(units.to(weight.device), weight).to(units.device, self._dtype)
-        return embedded * (geometry.query > 0)[..., None] if self.family.zeroed else embedded
+        inputs = embedded(units, self._of_target(0), self._dtype)
+        return inputs * (geometry.query > 0)[..., None] if self.family.zeroed else inputs
 
     def _fill(self, checkpoint: MtpCheckpoint, what: str) -> None:
         """Take the weights beside the blocks."""
