@@ -8,6 +8,7 @@ not depend on the others. Copies cost memory in proportion to the nodes of a pas
 stay grouped.
 """
 
+import inspect
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -68,6 +69,22 @@ class Experts:
         finally:
             for config in grouped:
                 config._experts_implementation_internal = GROUPED
+
+
+def one_by_one(model: Any) -> str | None:
+    """The class of expert layers that loop over the experts which were chosen, if the model has its own such loop.
+
+    How often it runs and over how many units depends on data, so that torch cannot trace it. Layers whose products
+    transformers can choose (`Experts`) have no such loop in a decoding pass.
+    """
+    kinds = {type(layer) for layer in model.modules()}
+    return next((kind.__name__ for kind in kinds if _loops(kind.forward)), None)
+
+
+def _loops(forward: Any) -> bool:
+    """Whether a forward is given the experts of every unit, and asks which ones there are."""
+    code = forward.__code__ if inspect.isfunction(forward) else None
+    return code is not None and "top_k_index" in code.co_varnames and "nonzero" in code.co_names
 
 
 def _is_layer(module: Any) -> bool:

@@ -23,6 +23,7 @@ from mmspec.hosts.attention import model_lock
 from mmspec.hosts.buffer_cache import BufferCache, captured_shape
 from mmspec.hosts.captured_pass import CapturedTransformersPass
 from mmspec.hosts.devices import half_on_gpu
+from mmspec.hosts.experts import one_by_one
 from mmspec.hosts.export import export, refuse_cache
 from mmspec.hosts.features import Reading, checked_boundaries, count_layers
 from mmspec.hosts.lengths import refuse_length
@@ -194,6 +195,8 @@ class TransformersTarget:
     def captured_pass(
         self, cache: TransformersTargetCache, nodes: int, index: TreeIndex | None
     ) -> CapturedTransformersPass:
+        if looping := one_by_one(self.model):
+            raise ValueError(f"{looping} runs one chosen expert after another, so that a pass has no fixed shape")
         slots = BufferCache(self.anatomy.layers(), cache.slots, bucket(cache.slots.most))
         return CapturedTransformersPass(cache.passes, slots, nodes, index, self.boundaries)
 

@@ -21,6 +21,7 @@ REASONS: Mapping[str, str] = {
     "history": r"read the history on the host",
     "no shape": r"\w+ cannot run all passes with one number of nodes",
     "no pass": r"the pass of \w+ cannot be captured",
+    "expert loop": r"\w+ runs one chosen expert after another",
 }
 """Why a call may run eagerly, and what mmspec then says."""
 

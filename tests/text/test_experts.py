@@ -85,3 +85,9 @@ def test_where_it_cannot_hold_a_call_says_so(why: str, mixtral: Any, monkeypatch
     monkeypatch.setattr(experts, "MOST", 10 if model is mixtral else experts.MOST)
     with mmspec.enable(model, "prompt-lookup", k=2, shape="one"), pytest.warns(UserWarning, match="expert layers"):
         model.generate(IDS, max_new_tokens=4, do_sample=False)
+
+
+def test_models_with_a_loop_over_experts_of_their_own() -> None:
+    """Such a pass has no fixed shape; layers whose products can be chosen have none, whatever their own code does."""
+    found = {name: experts.one_by_one(build(name)) for name in ("longcat_flash", "dbrx", "mixtral", "llama")}
+    assert found == {"longcat_flash": "LongcatFlashExperts", "dbrx": "DbrxExperts", "mixtral": None, "llama": None}

@@ -120,7 +120,7 @@ class ProbedTarget:
     def capture_key(self, cache: TransformersTargetCache) -> Hashable:
         """With the numbers of the probes and of the adapter, which a captured pass keeps."""
         own = [self.embeddings, *(() if self.adapter is None else self.adapter.weights())]
-        sums = torch.cat([checksum(checksum(weight)[None]) for weight in own]).tolist()
+        sums = torch.cat([checksum(checksum(weight.cpu())[None]) for weight in own]).tolist()
         return self.target.capture_key(cache), len(self.embeddings), self.states, tuple(sums)
 
     def captured_pass(
