@@ -4,7 +4,12 @@ Rounds are compared with the eager loop's in lock-step, drafts included. The equ
 run again with compiled rounds (the mark `compiled`).
 """
 
+import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -96,3 +101,62 @@ def test_compiled_by_inductor(both: Any, rows: dict[str, Tensor], inductor: None
         assert ours.report.acceptance_length == pytest.approx(expected.report.acceptance_length, rel=0.2)
         found.append(graphs() - before)
     assert found == [found[0]] * 4 and found[0] <= 2, "a round was compiled again"
+
+
+WAITS = """
+import json
+import sys
+from tests.support import logical_device as logical
+from mmspec.core import captured
+
+class Direct:
+    def __init__(self, method, device, frozen=False):
+        self.warm = self.method = method
+    def __call__(self):
+        return self.method()
+
+captured.Compiled = Direct  # torch does not trace the logical device
+from mmspec.api.build import decoder_for
+from mmspec.core.warp import Warp
+from mmspec.testing import tiny_models
+from mmspec_text import head_example
+from tests.support.device_cases import copied
+from tests.support.device_run import moved, sent
+
+for name in sys.argv[1:]:
+    _, example, *_ = getattr(head_example, name.replace("-", "_"))()
+    def begun(place, send, compile):
+        options = {key: copied(value, place) for key, value in vars(example.options).items()}
+        model = copied(tiny_models.llama(), place)
+        decoder = decoder_for(model, name, k=4, options=options, shape="one", compile=compile)
+        return decoder, decoder.start(send(tiny_models.prompt([0, 1])), 14, seed=3, warp=Warp.sampling(0.8))
+    decoder, expected = begun(lambda model: model, lambda inputs: inputs, None)
+    while not expected.finished:
+        decoder.advance(expected)
+    waits = []
+    with logical.Meter(True) as meter:
+        decoder, state = begun(moved, sent, True)
+        while not state.finished:
+            meter.reset()
+            decoder.advance(state)
+            waits.append(meter.waits.total())
+        same = all((a.cpu() == b).all() for a, b in zip(state.output(), expected.output(), strict=True))
+    print(json.dumps({"name": name, "same": bool(same), "compiled": state.report.compiled, "waits": waits}))
+"""
+
+
+@pytest.mark.slow
+def test_one_wait_a_round_on_the_logical_device() -> None:
+    """Of the captured round's parts, untraced; those rounds that capture wait more often (a tree of its own: two)."""
+    kinds = ["eagle", "mtp", "medusa", "hydra", "clover", "mlp-speculator", "arctic-lstm", "dflash", "p-eagle", "ppd"]
+    command = [sys.executable, "-c", WAITS, *kinds, "apple-mtp"]
+    root = Path(__file__).parents[2]
+    path = os.pathsep.join(map(str, (root, root / "plugins", os.environ.get("PYTHONPATH", ""))))
+    environment = {**os.environ, "PYTHONPATH": path}
+    run = subprocess.run(command, capture_output=True, text=True, cwd=root, env=environment, check=False)
+    assert run.returncode == 0, run.stderr[-3000:]
+    found = [json.loads(line) for line in run.stdout.splitlines() if line.startswith("{")]
+    assert len(found) == len(kinds) + 1
+    for case in found:
+        assert case["same"] and case["compiled"] and len(case["waits"]) > 3, case
+        assert set(case["waits"][2:]) == {1}, case
