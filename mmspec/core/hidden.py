@@ -1,7 +1,11 @@
-"""Hidden states of a target: the capability of targets that return them, and the name of the last boundary."""
+"""Hidden states of a target, and what else trained heads take from it: the capabilities of targets that have them."""
 
-from collections.abc import Sequence
-from typing import Protocol, runtime_checkable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+from torch import Tensor, nn
 
 from mmspec.core.protocols import Target
 
@@ -43,4 +47,49 @@ class GivesHidden(Protocol):
         Raises:
             ValueError: There is no such boundary.
         """
+        ...
+
+
+@dataclass(frozen=True)
+class Lent:
+    """What a target lends to a head; nothing of it is changed.
+
+    Attributes:
+        embedding: The table of the units, with `weight [vocab, width]`.
+        output: From states at `FINAL` to logits.
+        device: The device of the model.
+        dtype: The dtype of its weights.
+        before: Positions in front of the first unit. They hold a condition, and prefill returns their states, too.
+        rotary: From the width of a head to cosines and sines of the target's positions, `[position, width / 2, 2]`, for
+            heads whose units stand on the target's grid; None: it has no grid.
+    """
+
+    embedding: nn.Module
+    output: nn.Module
+    device: torch.device
+    dtype: torch.dtype
+    before: int = 0
+    rotary: Callable[[int], Tensor] | None = None
+
+
+@runtime_checkable
+class Lends(GivesHidden, Protocol):
+    """A target that heads draft for.
+
+    Under guidance its hidden states are those of both halves, side by side: twice as many numbers, the conditional
+    half's first.
+
+    Attributes:
+        model: The live model.
+        vocab: Number of unit ids.
+    """
+
+    @property
+    def model(self) -> Any: ...
+
+    @property
+    def vocab(self) -> int | None: ...
+
+    def lend(self) -> Lent:
+        """What heads use of the model, which may have been moved or cast since the last call."""
         ...

@@ -5,7 +5,7 @@ tree, so that static trees are broadcast, not copied.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import torch
@@ -88,6 +88,18 @@ class TreeIndex:
         widest = self.widest + missing  # behind all siblings, so that no rank is given twice
         rank = torch.cat([self.rank, self.widest + added - self.nodes], 1)
         return TreeIndex(parent, depth, ancestor | new, rank, max(1, self.deepest), widest, False)
+
+    def repeated(self, times: int) -> "TreeIndex":
+        """The tree of every physical row, where a logical row is so many of them, all rows one after the other."""
+        if times == 1 or len(self.parent) == 1:
+            return self
+        return replace(
+            self,
+            parent=self.parent.repeat(times, 1),
+            depth=self.depth.repeat(times, 1),
+            ancestor=self.ancestor.repeat(times, 1, 1),
+            rank=self.rank.repeat(times, 1),
+        )
 
     @property
     def nodes(self) -> int:

@@ -3,8 +3,8 @@
 from typing import Any
 
 from mmspec.hosts.loading import load_model
+from mmspec.hosts.own_target import own_target
 from mmspec.hosts.target import TransformersTarget
-from mmspec.registry import installed
 
 
 def drafting_target(model: Any) -> TransformersTarget:
@@ -16,10 +16,4 @@ def drafting_target(model: Any) -> TransformersTarget:
     Raises:
         ValueError: The model cannot be loaded, or drafts cannot be verified with it.
     """
-    if isinstance(model, str):
-        model = load_model(model)
-    component = installed().target_for(model)  # recurrent models have a target class of their own
-    factory = None if component is None else component.load()
-    if not (isinstance(factory, type) and issubclass(factory, TransformersTarget)):
-        factory = TransformersTarget
-    return factory(model, drafting=True)
+    return own_target(load_model(model) if isinstance(model, str) else model, drafting=True)

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from transformers import Cache, DynamicCache, PreTrainedModel
 
+from mmspec.core.hidden import Lent
 from mmspec.core.live import bucket
 from mmspec.core.tree import TreeIndex
 from mmspec.core.types import Draft, Prefill, TargetOutput
@@ -100,6 +101,10 @@ class TransformersTarget:
         other = copy.copy(self)
         other.boundaries = checked_boundaries(self.anatomy, boundaries)
         return other
+
+    def lend(self) -> Lent:
+        model = self.model
+        return Lent(model.get_input_embeddings(), model.get_output_embeddings(), model.device, model.dtype)
 
     def start(self, inputs: Any, limit: int, width: int) -> Prefill:
         """Prefill a prompt.

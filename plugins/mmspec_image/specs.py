@@ -5,7 +5,7 @@ from mmspec.registry import DefaultMethod, DrafterSpec, MethodSpec, RuleSpec, Ta
 LLAMAGEN = TargetSpec(
     name="llamagen",
     factory="mmspec_image.targets.llamagen:LlamaGenTarget",
-    offers=frozenset({"discrete", "tree", "window", "grow", "truncate", "codebook"}),
+    offers=frozenset({"discrete", "tree", "window", "grow", "truncate", "codebook", "hidden"}),
     summary="LlamaGen: VQ codes of a picture in raster order, with guidance.",
     paper="https://arxiv.org/abs/2406.06525",
     pipeline="mmspec_image.pipeline:TextToImagePipeline",

@@ -30,6 +30,24 @@ def along_drafts(facts: Mapping[str, Any]) -> View:
     return View("Along its drafts", ("held-out text", "depth", "likeliest", "accepted"), rows, note)
 
 
+def _head(target: str, adapter: str) -> Shipped:
+    """The EAGLE-3 head of `mmspec/<target>`, which the target adapter `adapter` runs."""
+    return Shipped(
+        name=f"{target}-eagle3",
+        summary=f"An EAGLE-3 head for `mmspec/{target}`: one layer on its hidden states, with its embedding and "
+        "output.",
+        target=adapter,
+        method="eagle",
+        drafter=None,
+        data=(*SOURCES, f"What `mmspec/{target}` writes behind pieces of these."),
+        command=f"mmspec train text-eagle3{'' if target == 'text-14m' else f' --target mmspec/{target}'}"
+        " --prose tinyshakespeare.txt",
+        tags=("text-generation", "speculative-decoding", "eagle3", "draft-model"),
+        measured=along_drafts,
+        key_layout="speculators",
+    )
+
+
 MODELS = (
     Shipped(
         name="text-14m",
@@ -57,17 +75,7 @@ MODELS = (
     ),
 )
 HEADS = (
-    Shipped(
-        name="text-14m-eagle3",
-        summary="An EAGLE-3 head for `mmspec/text-14m`: one layer on its hidden states, with its embedding and output.",
-        target="transformers",
-        method="eagle",
-        drafter=None,
-        data=(*SOURCES, "What `mmspec/text-14m` writes behind pieces of these."),
-        command="mmspec train text-eagle3 --prose tinyshakespeare.txt",
-        tags=("text-generation", "speculative-decoding", "eagle3", "draft-model"),
-        measured=along_drafts,
-        key_layout="speculators",
-    ),
+    _head("text-14m", "transformers"),
+    _head("ssm-5m", "recurrent"),
 )
 SHIPPED = (*MODELS, *HEADS)

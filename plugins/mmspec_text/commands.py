@@ -1,6 +1,7 @@
 """The text plugin's commands. Registering them imports nothing heavy; running them does."""
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -58,18 +59,21 @@ def train_text(
 
 def train_head(
     prose: Prose,
+    target: Annotated[str, typer.Option(help="mmspec/text-14m or mmspec/ssm-5m.")] = "mmspec/text-14m",
     out: Out = Path("assets"),
     cards: Cards = Path("model_cards"),
     work: Work = Path("runs/text-eagle3"),
     steps: Annotated[int | None, typer.Option(min=1, help="Optimiser steps.")] = None,
     device: Device = "cpu",
 ) -> None:
-    """Train the EAGLE-3 head of mmspec/text-14m on what its target learned, and wrote; resumes where it stopped."""
+    """Train the EAGLE-3 head of a shipped model on what its target learned, and wrote; resumes where it stopped."""
     from mmspec_text.cards import HEADS
-    from mmspec_text.training.shipped import DEFAULT, train_shipped_head
+    from mmspec_text.training.shipped import name_of, recipe_of, train_shipped_head
 
-    recipe = DEFAULT if steps is None else replace(DEFAULT, steps=steps)
-    run_training(train_shipped_head, recipe, prose, work, out, cards, device, HEADS)
+    recipe = recipe_of(target) if steps is None else replace(recipe_of(target), steps=steps)
+    train = partial(train_shipped_head, target=target)
+    shipped = [head for head in HEADS if head.name == name_of(target)]
+    run_training(train, recipe, prose, work, out, cards, device, shipped)
 
 
 def _subject(model: str) -> Any:

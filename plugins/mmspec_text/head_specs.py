@@ -107,7 +107,6 @@ HEAD_METHODS = (
     MethodSpec(
         name="eagle",
         drafter="eagle",
-        needs=frozenset({"text"}),
         exactness="invariant",
         summary="A trained head of the EAGLE family drafts EAGLE-2's tree, or a chain.",
         paper="https://arxiv.org/abs/2503.01840",

@@ -4,8 +4,9 @@ Both halves read the same units and keep the same accepted path. The slots befor
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from mmspec.core.tree import TreeIndex
@@ -21,11 +22,13 @@ class Halves:
         slots: Keys and values of all physical rows, the conditional half first.
         rows: Number of logical rows.
         given: `[physical]` int64: slots of the condition, before the first unit.
+        states: `[physical, node, width]`: what the last pass was asked for beside its scores (`Raster`); or None.
     """
 
     slots: SlotCache
     rows: int
     given: Tensor
+    states: Tensor | None = None
 
     def physical(self, values: Tensor) -> Tensor:
         """Values of logical rows, repeated for every physical row: once, or twice under guidance."""
@@ -34,15 +37,7 @@ class Halves:
 
     def index(self, index: TreeIndex) -> TreeIndex:
         """The tree of every physical row, where each row has a tree of its own."""
-        if len(index.parent) == 1:
-            return index
-        return replace(
-            index,
-            parent=self.physical(index.parent),
-            depth=self.physical(index.depth),
-            ancestor=self.physical(index.ancestor),
-            rank=self.physical(index.rank),
-        )
+        return index.repeated(len(self.slots.length) // self.rows)
 
     def apart(self, scores: Tensor) -> tuple[Tensor, Tensor | None]:
         """Scores `[physical, node, …]`, split: with the condition, and without it (None where there is no guidance)."""
@@ -53,6 +48,11 @@ class Halves:
         """Target output of logits `[physical, node, vocab]`."""
         given, null = self.apart(logits)
         return TargetOutput(logits=given, null=null)
+
+    @property
+    def hidden(self) -> Tensor | None:
+        """`states` with both halves side by side, as `Lends` has them: `[batch, node, halves * width]`; or None."""
+        return None if self.states is None else torch.cat(self.states.split(self.rows), -1)
 
     def commit(self, path: Tensor, count: Tensor) -> None:
         """A target's `commit`: `path [rows, depth]`, `count [rows]`."""

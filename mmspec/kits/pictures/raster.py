@@ -50,10 +50,16 @@ class Raster:
         model: The transformer.
         score: From hidden states `[row, node, dim]` to the target's scores `[row, node, …]`; called while offloaded
             weights are on the device.
+        read: From hidden states of all nodes of a pass to the `states` that the call's cache keeps of it; None: none.
     """
 
-    def __init__(self, model: RasterModel, score: Callable[[Tensor], Tensor]) -> None:
-        self.model, self.score = model, score
+    def __init__(
+        self,
+        model: RasterModel,
+        score: Callable[[Tensor], Tensor],
+        read: Callable[[Tensor], Tensor] | None = None,
+    ) -> None:
+        self.model, self.score, self.read = model, score, read
         self._kernels: Kernels = Kernels()
 
     @torch.no_grad()
@@ -84,7 +90,8 @@ class Raster:
             hidden = self._pass(slots, given, index, 0)
             slots.length, slots.longest = slots.length + given.shape[1], given.shape[1]
             slots.begun = [given.shape[1]] * len(given)
-            return Halves(slots, rows, slots.length), self.score(hidden[:, -1:])
+            states = None if self.read is None else self.read(hidden)
+            return Halves(slots, rows, slots.length, states), self.score(hidden[:, -1:])
 
     def verify(self, cache: Halves, draft: Draft, first: int = 0) -> Tensor:
         """Scores `[physical, node, …]` of a rooted draft's nodes from `first` on."""
@@ -94,7 +101,9 @@ class Raster:
             units = self.model.embed(cache.physical(draft.units[:, first:]))
             # Which kernel is used depends on measured times.
             with narrow(self._kernels, 0 if cache.slots.fixed else units.shape[0] * units.shape[1]):
-                return self.score(self._pass(cache.slots, units, index, first))
+                hidden = self._pass(cache.slots, units, index, first)
+                cache.states = None if self.read is None else self.read(hidden)
+                return self.score(hidden)
 
     def renew_null(self, cache: Halves, null: Tensor, null_mask: Tensor | None, units: Tensor) -> None:
         """Replace the null condition: the unconditional half is prefilled again, committed units included.

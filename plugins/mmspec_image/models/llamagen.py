@@ -94,7 +94,7 @@ class LlamaGenTransformer(ModelMixin, ConfigMixin):
         self.norm = RMSNorm(dim, norm_eps)
         self.output = nn.Linear(dim, vocab_size, bias=False)
         # No buffer, so that it stays float32, as published, in every dtype of the weights.
-        self.rotary = grid_rotary(grid, dim // n_head, cls_token_num, rope_base, condition_vanishes)
+        self.rotary = self.positions(dim // n_head)
         self.register_buffer("entries", None, persistent=False)
 
     @classmethod
@@ -132,6 +132,11 @@ class LlamaGenTransformer(ModelMixin, ConfigMixin):
         seen = visible(len(x), x.shape[1], given.shape[1], mask, x.device)
         x = self.run(x, torch.arange(x.shape[1], device=x.device)[None], seen, [None] * len(self.layers))
         return self.logits(x[:, given.shape[1] - 1 :])
+
+    def positions(self, width: int) -> Tensor:
+        """Cosines and sines of all positions for attention heads of a width: `[position, width / 2, 2]`."""
+        of = self.config
+        return grid_rotary(of.grid, width, of.cls_token_num, of.rope_base, of.condition_vanishes)
 
     def embed(self, codes: Tensor) -> Tensor:
         """Embeddings `[batch, node, dim]` of codes `[batch, node]`."""

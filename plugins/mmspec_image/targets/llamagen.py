@@ -1,10 +1,13 @@
 """LlamaGen (arXiv 2406.06525) as a target; under guidance one logical row is two physical rows with one verdict."""
 
+import copy
 from collections.abc import Hashable, Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
+from mmspec.core.hidden import FINAL, Lent
 from mmspec.core.tree import TreeIndex
 from mmspec.core.types import Draft, Prefill, TargetOutput
 from mmspec.hosts.buffer_cache import BufferCache, captured_shape
@@ -47,6 +50,46 @@ class LlamaGenTarget:
         with awake(self.model, table):
             return table.weight.detach().clone() if hooks_of(self.model) else table.weight.detach()
 
+    def layers(self) -> int:
+        return len(self.model.layers)
+
+    @property
+    def hidden_size(self) -> int:
+        return int(self.model.config.dim)
+
+    def with_hidden(self, boundaries: Sequence[int]) -> "LlamaGenTarget":
+        """This target, with outputs that carry the states behind its final norm.
+
+        Raises:
+            ValueError: Other states are asked for.
+        """
+        if tuple(boundaries) != (FINAL,):
+            raise ValueError(
+                f"LlamaGen gives heads the state behind its final norm ({FINAL}) alone, and not those at "
+                f"{', '.join(map(str, boundaries)) or 'no boundary'}: heads of EAGLE-1 draft for it"
+            )
+        other = copy.copy(self)
+        other.raster = Raster(self.model, self.model.logits, self.model.norm)
+        return other
+
+    def lend(self) -> Lent:
+        """See `Lends`.
+
+        Raises:
+            ValueError: The weights are offloaded.
+        """
+        model, config = self.model, self.model.config
+        if hooks_of(model):
+            raise ValueError("a trained head reads the target's embedding and output layer, which are offloaded")
+        return Lent(
+            model.tok_embeddings,
+            model.output,
+            model.device,
+            model.dtype,
+            before=config.cls_token_num,
+            rotary=model.positions,
+        )
+
     def start(self, inputs: Condition, limit: int, width: int) -> Prefill:
         """Prefill a condition; prompts have no codes.
 
@@ -67,10 +110,11 @@ class LlamaGenTarget:
             raise ValueError(f"a picture of this model has {self.context} codes, {limit} were asked for")
         cache, logits = self.raster.start(inputs, limit, width, fixed)
         none = torch.zeros(cache.rows, 0, dtype=torch.int64, device=logits.device)
-        return Prefill(cache, cache.output(logits), none, none.sum(1))
+        return Prefill(cache, cache.output(logits), none, none.sum(1), cache.hidden)
 
     def verify(self, cache: Halves, draft: Draft, first: int = 0) -> TargetOutput:
-        return cache.output(self.raster.verify(cache, draft, first))
+        output = cache.output(self.raster.verify(cache, draft, first))
+        return replace(output, hidden=cache.hidden)
 
     def renew_null(self, cache: Halves, null: Tensor, null_mask: Tensor | None, codes: Tensor) -> None:
         """Replace the null condition of a call; arguments as in `Raster.renew_null`.

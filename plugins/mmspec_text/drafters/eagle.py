@@ -1,4 +1,4 @@
-"""Drafts from the target's own features with a trained head: EAGLE, EAGLE-2, EAGLE-3 and 3.1.
+"""Drafts from the target's own features with a trained head: EAGLE, EAGLE-2, EAGLE-3 and 3.1; LANTERN's for pictures.
 
 Li et al., arXiv 2401.15077 (EAGLE), 2406.16858 (EAGLE-2: the dynamic tree), 2503.01840 (EAGLE-3), 2605.09992 (3.1). A
 head is one decoder layer that reads the target's hidden states and the embedding of the next token; behind the known
@@ -17,6 +17,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from mmspec.core.hidden import Lends
 from mmspec.core.noise import DraftNoise
 from mmspec.core.protocols import Target
 from mmspec.core.state import State
@@ -28,7 +29,7 @@ from mmspec_text.drafters.heads.eagle.features import Features, features_of
 from mmspec_text.drafters.heads.eagle.loaded import Loaded
 from mmspec_text.drafters.heads.eagle.network import EagleNetwork
 from mmspec_text.drafters.heads.eagle.probe import Trial, report, tried
-from mmspec_text.drafters.heads.fits import refuse_ids, refuse_states
+from mmspec_text.drafters.heads.fits import lending, refuse_ids
 from mmspec_text.drafters.heads.options import HeadOptions, head_of
 from mmspec_text.drafters.heads.trial_prompt import trial_ids
 
@@ -78,12 +79,15 @@ class Eagle:
         Raises:
             ValueError: The head is one of another target.
         """
-        target = refuse_states(self.checkpoint.name, self.checkpoint.architecture, target)
-        self._features: Features = features_of(self.checkpoint, target.layers())
-        return target.with_hidden(self._features.boundaries)
+        name, architecture = self.checkpoint.name, self.checkpoint.architecture
+        lender = lending(name, architecture, target)
+        if architecture.grid and lender.lend().rotary is None:
+            raise ValueError(f"the head {name!r} drafts codes on a grid, and {type(target).__name__} has none")
+        self._features: Features = features_of(self.checkpoint, lender.layers())
+        return lender.with_hidden(self._features.boundaries)
 
     def bind(self, target: Target) -> None:
-        assert isinstance(target, TransformersTarget)
+        assert isinstance(target, Lends)
         model = target.model
         vocab = refuse_ids(self.checkpoint.name, self.checkpoint.architecture, target, self.shape)
         self.network: EagleNetwork = self.checkpoint.network(vocab)
@@ -101,12 +105,13 @@ class Eagle:
         return self.shape.width(k)
 
     def start(self, state: State, inputs: Any) -> HeadMemory:
-        model = self._target.model  # which may have been moved or cast since the last call
-        embedding, output = model.get_input_embeddings(), model.get_output_embeddings()
-        self.network.join(embedding, output, model.device, model.dtype)
+        lent, architecture = self._target.lend(), self.checkpoint.architecture
+        if architecture.grid and lent.rotary is not None:
+            self.network.stand_on(lent.rotary(architecture.head_dim))
+        self.network.join(lent.embedding, lent.output, lent.device, lent.dtype)
         if self.options.probe and self._trial is None and (ids := trial_ids(state, inputs)) is not None:
             self._try(ids)
-        return begun(self.network, self.shape, state, self.columns)
+        return begun(self.network, self.shape, state, self.columns, lent.before, architecture.width)
 
     def propose(self, state: State, k: int, noise: DraftNoise) -> Draft:
         return proposed(state.memory, self.shape, state, k, noise)
@@ -121,6 +126,7 @@ class Eagle:
 
     def _try(self, ids: Tensor) -> None:
         """Try the head on a piece of a prompt."""
+        assert isinstance(self._target, TransformersTarget), "prompts of pictures hold no units"
         with torch.inference_mode():
             self._trial = tried(self.network, self._target, self._features, ids)
         guess, self._convention = self._convention, self._trial.chosen

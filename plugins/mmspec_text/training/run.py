@@ -14,7 +14,7 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from mmspec.files import save_whole
-from mmspec.hosts.target import TransformersTarget
+from mmspec.hosts.own_target import own_target
 from mmspec.training.work import cached, claimed, digest
 from mmspec_text.training.data import Data, halves
 from mmspec_text.training.draft_model import trained_model
@@ -53,7 +53,7 @@ def train_drafter(
             training cannot go on.
     """
     model.requires_grad_(False)
-    reach = TransformersTarget(model).context
+    reach = own_target(model).context
     if reach is not None and recipe.context > reach:
         raise ValueError(f"the target reads {reach} tokens, and a sequence has {recipe.context} (context)")
     of = digest([*(stream.units for stream in data.streams), *data.held.values(), data.prompts])

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from mmspec.hosts.features import Reading
-from mmspec.hosts.target import TransformersTarget
+from mmspec.hosts.own_target import own_target
 
 
 class Teacher:
@@ -26,7 +26,7 @@ class Teacher:
     """
 
     def __init__(self, model: Any, boundaries: Sequence[int] = ()) -> None:
-        target = TransformersTarget(model)
+        target = own_target(model)
         if boundaries:
             target.with_hidden(boundaries)  # refuses those that there are not
         self.model, self._anatomy, self._boundaries = target.model, target.anatomy, tuple(boundaries)

@@ -6,6 +6,7 @@ fed again with their true features. The root's row is the last of these. It is n
 is committed when the next rows arrive.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -47,17 +48,27 @@ class HeadCache:
         rows: Rows of the batch.
         most: Known units of the longest row at the end of the call, and the nodes of one draft.
         device: The device.
+        halves: Physical rows of each row: 2 under guidance, where features are those of both halves, side by side.
 
     Attributes:
-        slots: Keys and values; the length of a row is that of its committed rows, without the root's.
-        states: `[batch, node, hidden]`: what the head returned at the nodes in the scratch.
+        slots: Keys and values of all physical rows, one half behind the other; the length of a row is that of its
+            committed rows, without the root's.
+        states: `[physical, node, hidden]`: what the head returned at the nodes in the scratch.
     """
 
-    def __init__(self, head: Head, rows: int, most: int, device: torch.device) -> None:
-        self.head = head
+    def __init__(self, head: Head, rows: int, most: int, device: torch.device, halves: int = 1) -> None:
+        self.head, self.halves, rows = head, halves, rows * halves
         self.slots = SlotCache([DynamicLayer() for _ in range(head.depth)], rows, most + CHUNK, device)
         self.states = torch.empty(rows, 0, 0, device=device)
         self._open = torch.zeros(rows, dtype=torch.bool, device=device)  # node 0 is a row that is not committed
+
+    def begin(self, count: Sequence[int]) -> None:
+        """Note how many rows each row of the batch has at first."""
+        self.slots.begun = [*count] * self.halves
+
+    def synced(self, emitted: Sequence[int]) -> None:
+        """Note how many units each row of the batch has emitted."""
+        self.slots.synced([*emitted] * self.halves)
 
     @torch.inference_mode()
     def append(self, rows: Rows, units: Tensor) -> TargetOutput:
@@ -74,6 +85,7 @@ class HeadCache:
             units: `[batch, column]` int64: their units.
             unknown: Rows behind the root, which become further nodes of the scratch, a chain.
         """
+        rows, units = rows.apart(self.halves), units.repeat(self.halves, 1)
         columns = rows.features.shape[1]
         none = self.slots.length[:, None][:, :0]
         for first in range(0, columns, CHUNK):
@@ -98,15 +110,19 @@ class HeadCache:
     @torch.inference_mode()
     def at_root(self) -> TargetOutput:
         """The output at node 0 of the scratch."""
-        return TargetOutput(logits=self.head.logits(self.states[:, :1]))
+        return self._output(self.states[:, :1])
 
     @torch.inference_mode()
     def grow(self, draft: Draft, first: int) -> TargetOutput:
         """The output at the nodes of a rooted draft from `first` on; those before are in the scratch."""
-        parents = draft.index.parent[:, first:]
-        result = self._passed(draft.units[:, first:], take_nodes(self.states, parents), draft.index, first)
+        index, units = draft.index.repeated(self.halves), draft.units.repeat(self.halves, 1)
+        result = self._passed(units[:, first:], take_nodes(self.states, index.parent[:, first:]), index, first)
         self.states = torch.cat([self.states[:, :first], result], 1)
-        return TargetOutput(logits=self.head.logits(result))
+        return self._output(result)
+
+    def _output(self, states: Tensor) -> TargetOutput:
+        given, *null = self.head.logits(states).chunk(self.halves)
+        return TargetOutput(logits=given, null=null[0] if null else None)
 
     def _passed(self, units: Tensor, states: Tensor, index: TreeIndex, first: int) -> Tensor:
         slots = self.slots

@@ -33,7 +33,14 @@ class HeadMemory:
     unread: Rows | None
 
 
-def begun(head: Head, shape: Shape, state: State, columns: slice = slice(None)) -> HeadMemory:
+def begun(
+    head: Head,
+    shape: Shape,
+    state: State,
+    columns: slice = slice(None),
+    before: int = 0,
+    width: int | None = None,
+) -> HeadMemory:
     """Begin a call.
 
     Args:
@@ -41,14 +48,17 @@ def begun(head: Head, shape: Shape, state: State, columns: slice = slice(None)) 
         shape: The shape of its drafts.
         state: The call, after prefill.
         columns: Which of the features are the head's.
+        before: Positions of a condition in front of the first unit, as in `Lent`. They are rows with unit 0.
+        width: Numbers of a feature; where there are twice as many, they are those of both halves under guidance.
 
     Raises:
         ValueError: The target gave no features of the prompt.
     """
-    unread = of_prompt(state, columns)
-    most = state.prompt_length + state.limit + shape.fed(state.k) + 2
-    cache = HeadCache(head, state.rows, most, state.root.device)
-    cache.slots.begun = unread.count.tolist()
+    unread = of_prompt(state, columns, before)
+    most = before + state.prompt_length + state.limit + shape.fed(state.k) + 2
+    halves = 1 if width is None else unread.features.shape[-1] // width
+    cache = HeadCache(head, state.rows, most, state.root.device, halves)
+    cache.begin(unread.count.tolist())
     return HeadMemory(cache, unread)
 
 
@@ -57,7 +67,7 @@ def proposed(memory: HeadMemory, shape: Shape, state: State, k: int, noise: Draf
     levels = shape.levels(k)
     if levels < 1:
         return Draft.empty(state.root)
-    memory.cache.slots.synced(state.host_emitted)
+    memory.cache.synced(state.host_emitted)
     output = read(memory, state) if memory.unread is not None else memory.cache.at_root()
     draft, _, _ = grown(shape, state, k, levels, noise, output, 1, memory.cache.grow)
     return draft
@@ -70,12 +80,12 @@ def observed(memory: HeadMemory, state: State, step: Step, columns: slice = slic
         read(memory, state)
 
 
-def of_prompt(state: State, columns: slice = slice(None)) -> Rows:
+def of_prompt(state: State, columns: slice = slice(None), before: int = 0) -> Rows:
     """The features of a prompt; arguments and errors as in `begun`."""
     if state.hidden is None:
         raise ValueError("the target returned no hidden states of the prompt, from which the head would draft")
     # A prompt of embeddings alone has no ids: its last feature and the first new unit are the first row then.
-    known = (state.prompt_length - state.pads).clamp(min=1)
+    known = (before + state.prompt_length - state.pads).clamp(min=1)
     return Rows(state.hidden[..., columns], known.clamp(max=state.hidden.shape[1])).trimmed()
 
 
@@ -97,7 +107,8 @@ def read(memory: HeadMemory, state: State) -> TargetOutput:
 
 
 def units_of(state: State, rows: Rows) -> Tensor:
-    """The units of rows: known ones that end with the root, `[batch, column]`."""
+    """The units of rows: known ones that end with the root, `[batch, column]`; 0 in front of the first one."""
     columns = rows.features.shape[1]
     place = state.known[:, None] - columns + torch.arange(columns, device=state.known.device)
-    return take_nodes(state.history, place.clamp(0, state.history.shape[1] - 1))
+    units = take_nodes(state.history, place.clamp(0, state.history.shape[1] - 1))
+    return torch.where(place < 0, 0, units)

@@ -1,8 +1,9 @@
 """Whether a head is one for this target."""
 
-from typing import Protocol
+from typing import Any, Protocol
 
 from mmspec.core.drafters.shapes import Shape
+from mmspec.core.hidden import GivesHidden, Lends
 from mmspec.core.protocols import Target
 from mmspec.hosts.target import TransformersTarget
 
@@ -43,23 +44,48 @@ def refuse_states(name: str, head: Widths, target: Target) -> TransformersTarget
         ValueError: The target is no model of transformers, or has states of another width.
     """
     if not isinstance(target, TransformersTarget):
-        raise ValueError(f"a trained head drafts for a model of transformers, and not for {type(target).__name__}")
+        raise ValueError(f"this head drafts for a model of transformers, and not for {type(target).__name__}")
+    refuse_width(name, head, target)
+    return target
+
+
+def lending(name: str, head: Widths, target: Target) -> Lends:
+    """The target, if it has the states that a head reads, and lends what the head uses.
+
+    Raises:
+        ValueError: It does not, or has states of another width.
+    """
+    if not isinstance(target, Lends):
+        raise ValueError(
+            f"a trained head reads the target's hidden states and embeddings, which {type(target).__name__} does not "
+            "lend; models of transformers and LlamaGen do"
+        )
+    refuse_width(name, head, target)
+    return target
+
+
+def refuse_width(name: str, head: Widths, target: GivesHidden) -> None:
+    """Refuse a target with states of another width.
+
+    Raises:
+        ValueError: They are of another width.
+    """
     if head.target_hidden != target.hidden_size:
         raise ValueError(
             f"the head {name!r} reads states of {head.target_hidden} numbers, and those of the target have "
             f"{target.hidden_size}: it is a head of another target"
         )
-    return target
 
 
-def refuse_ids(name: str, head: Widths, target: TransformersTarget, shape: Shape) -> int:
+def refuse_ids(name: str, head: Widths, target: Lends, shape: Shape) -> int:
     """The number of the target's ids, if a head reads and scores enough of them.
 
     Raises:
         ValueError: The target has other ids or embeddings, or the shape wants more siblings than the head scores.
     """
     assert target.vocab is not None
-    width = target.model.get_input_embeddings().weight.shape[-1]
+    table: Any = target.lend().embedding
+    width = table.weight.shape[-1]
     if not head.own_embedding and width != head.hidden:
         raise ValueError(
             f"the head {name!r} has no embed_tokens.weight, and the target's embeddings have {width} numbers, not "

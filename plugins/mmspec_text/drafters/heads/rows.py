@@ -36,6 +36,12 @@ class Rows:
         joined = take_nodes(torch.cat([self.features, more.features], 1), place.clamp(0, first + second - 1))
         return Rows(joined, self.count + more.count).trimmed()
 
+    def apart(self, halves: int) -> "Rows":
+        """These rows where the features of so many halves are side by side: one half behind the other."""
+        if halves == 1:
+            return self
+        return Rows(torch.cat(self.features.chunk(halves, -1)), self.count.repeat(halves))
+
     def trimmed(self) -> "Rows":
         """Without the columns that no row of the batch has; unchanged off the CPU, where counting is a host sync."""
         if self.count.device.type != "cpu":

@@ -44,6 +44,7 @@ class Architecture:
         activation: Of the MLPs.
         rope: Rotary parameters as transformers names them.
         window: Rows that attention covers; None: all.
+        grid: Units stand on the target's grid, whose rotary positions the head shares (LANTERN).
         parallel: It has a feature for units that are not known, and drafts all units in one pass (P-EAGLE).
     """
 
@@ -76,6 +77,7 @@ class Architecture:
     rope: Mapping[str, Any] = field(default_factory=dict)
     window: int | None = None
     parallel: bool = False
+    grid: bool = False
 
     @property
     def width(self) -> int:

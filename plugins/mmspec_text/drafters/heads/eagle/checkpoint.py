@@ -8,6 +8,7 @@ import torch
 
 from mmspec_text.drafters.heads.checkpoint import HeadCheckpoint
 from mmspec_text.drafters.heads.eagle.architecture import Architecture
+from mmspec_text.drafters.heads.eagle.grid import by_halves
 from mmspec_text.drafters.heads.eagle.layouts import canonical, recognised, settings
 from mmspec_text.drafters.heads.eagle.network import EagleNetwork
 from mmspec_text.drafters.heads.eagle.shape_of import architecture_of
@@ -56,6 +57,8 @@ def read_checkpoint(name: str, parallel: bool = False) -> Checkpoint:
     with torch.device("meta"):
         wanted = {*EagleNetwork(architecture, 1).state_dict(), *MAPS}
     weights, ignored = stored.weights(wanted)
+    if architecture.grid:
+        weights = by_halves(weights, architecture)
     ids = numbered_ids(given, "eagle_aux_hidden_state_layer_ids", stored.what)
     mask = _mask_token(given, stored.what) if parallel else None
     return Checkpoint(name, layout, architecture, ids, weights, ignored, mask)

@@ -26,7 +26,9 @@ class Features:
         return tuple(boundary for choice in self.choices.values() for boundary in choice)
 
     def columns(self, convention: Convention, hidden: int) -> slice:
-        """Where the states of a choice are among the numbers of `boundaries`."""
+        """Where the states of a choice are among the numbers of `boundaries`; a lone choice has all of them."""
+        if len(self.choices) == 1:
+            return slice(None)
         place, width = list(self.choices).index(convention), hidden * len(self.choices[convention])
         return slice(place * width, (place + 1) * width)
 

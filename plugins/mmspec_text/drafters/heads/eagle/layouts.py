@@ -7,6 +7,7 @@
 | `speculators` | `speculators_model_type` | top, `transformer_layer_config` | a boundary |
 | `nemo` | `model.` before every key | top | a layer's output |
 | `modelopt` | `layers.0.`, architecture `…Eagle3` or `eagle_config` | top, `eagle_config` | a layer's output |
+| `lantern` | `input_type`: EAGLE-1 for LlamaGen, with an embedding of its own | top | a boundary |
 
 *Boundary i* is the input of layer i; *output of layer i* is boundary i + 1. Checkpoints do not say which is meant. The
 default ids of both are the same three states; explicit ids in the same field differ by one. So the layout is a first
@@ -64,6 +65,9 @@ SPECULATORS = Layout("speculators", "boundary", residual=True)
 PARALLEL = Layout("speculators", "boundary")
 NEMO = Layout("nemo", "output")
 MODELOPT = Layout("modelopt", "output")
+LANTERN = Layout("lantern", "boundary")
+PICTURES = ("c2i", "t2i", "t2i2")
+"""What `input_type` says in LANTERN's configs: LlamaGen of classes, of captions, of captions at twice the side."""
 
 
 def canonical(key: str) -> str:
@@ -87,6 +91,10 @@ def recognised(config: Mapping[str, Any], keys: Iterable[str]) -> Layout:
         if kind not in KINDS:
             raise ValueError(unknown("kind of EAGLE head", str(kind), KINDS))
         return PARALLEL if kind == "peagle" else SPECULATORS
+    if config.get("input_type") is not None:
+        if config["input_type"] not in PICTURES:
+            raise ValueError(unknown("input_type of a head of LANTERN", str(config["input_type"]), PICTURES))
+        return LANTERN
     if any(key.startswith("model.") for key in names):
         return NEMO
     named = config.get("architectures")

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from mmspec.hosts.masks import PassGeometry
 from mmspec.hosts.slot_cache import SlotCache
 from mmspec_text.drafters.heads.eagle.architecture import Architecture
+from mmspec_text.drafters.heads.eagle.grid import GridRotary
 from mmspec_text.drafters.heads.eagle.vocabulary import over_target
 from mmspec_text.drafters.heads.layers import Attention, Mlp, looked_up, rotary
 
@@ -54,13 +55,17 @@ class EagleNetwork(nn.Module):
         self.mask_hidden = nn.Parameter(torch.empty(1, 1, a.width)) if a.parallel else None
         self.register_buffer("ids", None, persistent=False)
         self._shared: tuple[nn.Module, nn.Module] | None = None  # in a tuple, so that torch does not adopt them
-        self._rotary = (rotary(a),)
+        self._rotary: tuple[nn.Module] = (rotary(a),)
 
     def join(self, embedding: nn.Module, output: nn.Module, device: torch.device, dtype: torch.dtype) -> None:
         """Go where the target is, and use its embedding and its output layer where the head has none."""
         self.to(device, dtype)
         self._rotary[0].to(device)  # in float32, whatever the target's dtype
         self._shared = embedding, output
+
+    def stand_on(self, table: Tensor) -> None:
+        """Turn queries and keys as a target's grid does, `[position, width / 2, 2]` (`Lent.rotary`)."""
+        self._rotary = (GridRotary(table),)
 
     def taken_in(self, features: Tensor) -> Tensor:
         features = features.to(self._dtype)

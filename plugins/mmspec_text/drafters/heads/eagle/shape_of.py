@@ -8,7 +8,7 @@ from typing import Any
 
 from mmspec.hosts.weight_files import StoredTensor
 from mmspec_text.drafters.heads.eagle.architecture import Architecture
-from mmspec_text.drafters.heads.eagle.layouts import Layout
+from mmspec_text.drafters.heads.eagle.layouts import LANTERN, Layout
 from mmspec_text.drafters.heads.stored import no_layout
 from mmspec_text.drafters.heads.values import counted, drafted_ids, number, part_numbers, positive, rope, split_heads
 
@@ -48,6 +48,11 @@ def architecture_of(
     fused = inside == 2 * hidden
     keys = stored[KEY].shape[0]
     heads, head_dim = split_heads(given, queries, keys, what)
+    if layout is LANTERN and (fused or head_dim % 4):
+        raise ValueError(
+            f"{what} drafts codes on a grid: its queries come from one state and half of their pairs turns with the "
+            f"row, half with the column; there are heads of {head_dim} numbers, over {inside}"
+        )
     projected = fused and bool(given.get("use_aux_hidden_state", True))
     norms = {name for name in ("input_layernorm", "hidden_norm") if f"layers.0.{name}.weight" in stored}
     norms |= {"input_layernorm"} if fused else set()
@@ -89,6 +94,7 @@ def architecture_of(
         rope=rope(given, THETA, what),
         window=_window(given, what),
         parallel=_parallel(given, stored),
+        grid=layout is LANTERN,
     )
 
 
