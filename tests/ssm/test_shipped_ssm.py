@@ -49,6 +49,34 @@ def test_equals_transformers(model: Any, inputs: Any, theirs: dict[str, Stock], 
         assert enabled.report is not None and enabled.report.acceptance_length > 1.1, "drafts are of no use"
 
 
+FORMS: dict[str, dict[str, Any]] = {
+    "tree": {"k": 3, "width": 3, "nodes": 7},
+    "chain": {"k": 2, "form": "chain"},
+}
+
+
+@pytest.mark.parametrize(
+    ("form", "how", "rows"),
+    [
+        ("tree", {"do_sample": True, "temperature": 0.8, "top_k": 0}, 3),
+        ("chain", {"do_sample": False}, 3),
+        pytest.param("tree", {"do_sample": False}, 1, marks=pytest.mark.slow),
+        pytest.param("chain", {"do_sample": True, "temperature": 0.8, "top_k": 0}, 1, marks=pytest.mark.slow),
+    ],
+)
+def test_the_shipped_head(model: Any, inputs: Any, form: str, how: dict[str, Any], rows: int) -> None:
+    """The EAGLE-3 head of the hybrid: transformers' own output over trees and chains, and drafts of use."""
+    folder = shipped.asset("ssm-5m-eagle3")
+    assert sum(file.stat().st_size for file in folder.iterdir()) < 2e6
+    some = {name: value[:rows] for name, value in inputs.items()}
+    call = {**how, "max_new_tokens": 24, "eos_token_id": None}
+    run = stock(model, some, 0, **call)
+    with mmspec.enable(model, "eagle", drafter="mmspec/ssm-5m-eagle3", **FORMS[form]) as enabled:
+        torch.manual_seed(0)
+        assert_same(model.generate(**some, **call), run, torch.get_rng_state())
+    assert enabled.report is not None and enabled.report.acceptance_length > 1.2, "the shipped head is of no use"
+
+
 class Clock:
     """A second from every reading to the next: rounds take the same, whatever is drafted."""
 
