@@ -20,6 +20,8 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 import mmspec
 from mmspec.hosts.loading import load_model, load_tokenizer
 from mmspec.training import loop
+from mmspec_ssm import example as ssm
+from mmspec_ssm.target import RecurrentTarget
 from mmspec_text.drafters.eagle import Eagle, EagleOptions
 from mmspec_text.drafters.heads.eagle.checkpoint import read_checkpoint
 from mmspec_text.drafters.heads.eagle.network import EagleNetwork
@@ -353,3 +355,15 @@ def test_a_kill_while_saving_leaves_the_old_drafter(train: Callable, data: Path,
     assert [path.name for path in (tmp_path / "drafter").iterdir()] == ["old"]
     train_drafter(str(tiny), tmp_path / "drafter", "eagle3", [data], work=tmp_path / "work", **SMALL)
     assert isinstance(read_checkpoint(str(tmp_path / "drafter")).network(257), EagleNetwork)
+
+
+def test_a_recurrent_target_is_read_as_it_drafts() -> None:
+    """A hybrid's target is its own plugin's; what the teacher reads are the states that prefill gives to heads."""
+    target = ssm.hybrid().target
+    assert isinstance(target, RecurrentTarget)
+    ids = torch.tensor([[1, 4, 2, 6, 3, 5]])
+    features, logits = Teacher(target.model, (0, 1, 2))(ids)
+    prefill = target.with_hidden((0, 1, 2)).start(ids, 4, 2)
+    assert features is not None and prefill.hidden is not None and torch.allclose(features, prefill.hidden, atol=1e-5)
+    assert prefill.output.logits is not None
+    assert torch.allclose(logits[:, -1], prefill.output.logits[:, 0].float(), atol=1e-4)
