@@ -30,24 +30,6 @@ def along_drafts(facts: Mapping[str, Any]) -> View:
     return View("Along its drafts", ("held-out text", "depth", "likeliest", "accepted"), rows, note)
 
 
-def _head(target: str, adapter: str) -> Shipped:
-    """The EAGLE-3 head of `mmspec/<target>`, which the target adapter `adapter` runs."""
-    return Shipped(
-        name=f"{target}-eagle3",
-        summary=f"An EAGLE-3 head for `mmspec/{target}`: one layer on its hidden states, with its embedding and "
-        "output.",
-        target=adapter,
-        method="eagle",
-        drafter=None,
-        data=(*SOURCES, f"What `mmspec/{target}` writes behind pieces of these."),
-        command=f"mmspec train text-eagle3{'' if target == 'text-14m' else f' --target mmspec/{target}'}"
-        " --prose tinyshakespeare.txt",
-        tags=("text-generation", "speculative-decoding", "eagle3", "draft-model"),
-        measured=along_drafts,
-        key_layout="speculators",
-    )
-
-
 MODELS = (
     Shipped(
         name="text-14m",
@@ -74,8 +56,58 @@ MODELS = (
         measured=held_out,
     ),
 )
+
+
+def _head(target: str, host: str, kind: str, summary: str, method: str, key_layout: str) -> Shipped:
+    """A shipped head.
+
+    Args:
+        target: Its target's name, without `mmspec/`.
+        host: The component that decodes with that target.
+        kind: The kind of head.
+        summary: The head in a sentence.
+        method: The method that drafts with it.
+        key_layout: Whose names its weights have.
+    """
+    other = "" if target == "text-14m" else f" --target mmspec/{target}"
+    return Shipped(
+        name=f"{target}-{kind}",
+        summary=summary,
+        target=host,
+        method=method,
+        drafter=None,
+        data=(*SOURCES, f"What `mmspec/{target}` writes behind pieces of these."),
+        command=f"mmspec train text-{kind}{other} --prose tinyshakespeare.txt",
+        tags=("text-generation", "speculative-decoding", kind, "draft-model"),
+        measured=along_drafts,
+        key_layout=key_layout,
+    )
+
+
+def _eagle(target: str, host: str) -> Shipped:
+    summary = f"An EAGLE-3 head for `mmspec/{target}`: one layer on its hidden states, with its embedding and output."
+    return _head(target, host, "eagle3", summary, "eagle", "speculators")
+
+
 HEADS = (
-    _head("text-14m", "transformers"),
-    _head("ssm-5m", "recurrent"),
+    _eagle("text-14m", "transformers"),
+    _eagle("ssm-5m", "recurrent"),
+    _head(
+        "text-14m",
+        "transformers",
+        "mtp",
+        "A multi-token layer for `mmspec/text-14m`, in its own form, with its embedding and output; recycled to any "
+        "depth.",
+        "mtp",
+        "deepseek",
+    ),
+    _head(
+        "text-14m",
+        "transformers",
+        "medusa",
+        "Four Medusa heads for `mmspec/text-14m`: one residual block each, with its output.",
+        "medusa",
+        "vllm",
+    ),
 )
 SHIPPED = (*MODELS, *HEADS)

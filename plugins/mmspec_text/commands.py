@@ -1,5 +1,6 @@
 """The text plugin's commands. Registering them imports nothing heavy; running them does."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -15,6 +16,9 @@ from mmspec.kits.text.train_command import Cards, Device, Out, Prose, Work, run_
 from mmspec_text.generate import generate_text
 from mmspec_text.training.command import train_drafter
 
+SHIPPED_HEADS = {"eagle3": "the EAGLE-3 head", "mtp": "the multi-token layer", "medusa": "the Medusa heads"}
+"""The kinds of head that ship, in words."""
+
 
 def add(app: typer.Typer) -> None:
     """Add the commands to the groups that plugins share."""
@@ -28,7 +32,8 @@ def add(app: typer.Typer) -> None:
     group(app, "demo", "Run every demo, or one.", run_all=True).command("text")(demo)
     trains = group(app, "train", "Train drafters, and the small models that mmspec ships.")
     trains.command("text")(train_text)
-    trains.command("text-eagle3")(train_head)
+    for kind, words in SHIPPED_HEADS.items():
+        trains.command(f"text-{kind}")(head_command(kind, words))
     trains.command("drafter")(train_drafter)
 
 
@@ -57,23 +62,34 @@ def train_text(
     run_training(train, recipe, prose, work, out, cards, device, MODELS)
 
 
-def train_head(
-    prose: Prose,
-    target: Annotated[str, typer.Option(help="mmspec/text-14m or mmspec/ssm-5m.")] = "mmspec/text-14m",
-    out: Out = Path("assets"),
-    cards: Cards = Path("model_cards"),
-    work: Work = Path("runs/text-eagle3"),
-    steps: Annotated[int | None, typer.Option(min=1, help="Optimiser steps.")] = None,
-    device: Device = "cpu",
-) -> None:
-    """Train the EAGLE-3 head of a shipped model on what its target learned, and wrote; resumes where it stopped."""
-    from mmspec_text.cards import HEADS
-    from mmspec_text.training.shipped import name_of, recipe_of, train_shipped_head
+def head_command(kind: Any, words: str) -> Callable[..., None]:
+    """The command that trains a shipped head.
 
-    recipe = recipe_of(target) if steps is None else replace(recipe_of(target), steps=steps)
-    train = partial(train_shipped_head, target=target)
-    shipped = [head for head in HEADS if head.name == name_of(target)]
-    run_training(train, recipe, prose, work, out, cards, device, shipped)
+    Args:
+        kind: The kind of head.
+        words: What it is called, in words.
+    """
+
+    def train_head(
+        prose: Prose,
+        target: Annotated[str, typer.Option(help="A shipped language model.")] = "mmspec/text-14m",
+        out: Out = Path("assets"),
+        cards: Cards = Path("model_cards"),
+        work: Work = Path(f"runs/text-{kind}"),
+        steps: Annotated[int | None, typer.Option(min=1, help="Optimiser steps.")] = None,
+        device: Device = "cpu",
+    ) -> None:
+        from mmspec_text.cards import HEADS
+        from mmspec_text.training.shipped import name_of, recipe_of, train_shipped_head
+
+        recipe = recipe_of(target, kind)
+        recipe = recipe if steps is None else replace(recipe, steps=steps)
+        train = partial(train_shipped_head, kind=kind, target=target)
+        shipped = [head for head in HEADS if head.name == name_of(target, kind)]
+        run_training(train, recipe, prose, work, out, cards, device, shipped)
+
+    train_head.__doc__ = f"Train {words} of a shipped model on what it learned, and wrote; resumes where it stopped."
+    return train_head
 
 
 def _subject(model: str) -> Any:

@@ -24,7 +24,7 @@ AT_MOST, FINITE = r"is at most 9223372036854775807", "is a finite number"
 GENERATE = ("text", "image", "continuous")
 BENCH = ("text", "ssm", "image", "continuous", "denoising", "video")
 TRAIN = {"text": "--prose prose.txt", "ssm": "--prose prose.txt", "image": "--data there", "continuous": "--data there"}
-TRAIN |= {"video": "", "text-eagle3": "--prose prose.txt"}
+TRAIN |= {"video": "", **dict.fromkeys(("text-eagle3", "text-mtp", "text-medusa"), "--prose prose.txt")}
 
 DEVICES = [("--device banana", "no device 'banana'"), ("--device meta", "no device 'meta'"), ("--device ", "device ''")]
 DEVICES += [("--device cuda:99", "no device 'cuda:99'; there is cpu")]

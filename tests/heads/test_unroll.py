@@ -1,21 +1,29 @@
 """A head unrolled over a text computes what it drafts: step j of row t is its draft behind row t, told the text."""
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor
 
 from mmspec.core.types import Draft
+from mmspec.hosts.anatomy import Anatomy
 from mmspec.kits.text.bench.teacher_forcing import teacher_force
 from mmspec.testing.tiny_models import llama
 from mmspec_text.drafters.heads.cache import HeadCache
 from mmspec_text.drafters.heads.eagle.network import EagleNetwork
 from mmspec_text.drafters.heads.eagle.probe import teacher_forced
+from mmspec_text.drafters.heads.head import Head
+from mmspec_text.drafters.heads.mtp.network import MtpNetwork
+from mmspec_text.drafters.heads.pathwise.unroll import walked
+from mmspec_text.drafters.heads.pathwise.walk import Walk
 from mmspec_text.drafters.heads.rows import Rows
 from mmspec_text.drafters.heads.unroll import unrolled
 from mmspec_text.training.teacher import Teacher
+from tests.heads import mtp_heads
 from tests.heads.conftest import HEADS, checkpoint
+from tests.support.path_heads import LAYOUTS
 
 UNITS, STEPS = 9, 3
 
@@ -27,12 +35,19 @@ def head_of(name: str) -> EagleNetwork:
     return network
 
 
-def text(network: EagleNetwork) -> tuple[Tensor, Tensor]:
+def text(width: int) -> tuple[Tensor, Tensor]:
     g = torch.Generator().manual_seed(0)
-    return torch.randn(2, UNITS, network.architecture.width, generator=g), torch.randint(7, (2, UNITS), generator=g)
+    return torch.randn(2, UNITS, width, generator=g), torch.randint(7, (2, UNITS), generator=g)
 
 
-def drafted(network: EagleNetwork, features: Tensor, units: Tensor, row: int) -> list[Tensor]:
+def layer_of(name: str) -> MtpNetwork:
+    anatomy = Anatomy.of(llama())
+    network = MtpNetwork(mtp_heads.checkpoint(name), anatomy)
+    network.join(anatomy)
+    return network
+
+
+def drafted(network: Head, features: Tensor, units: Tensor, row: int) -> list[Tensor]:
     """Logits at every depth of a draft behind a row, through the drafter's cache, with the text's units."""
     cache = HeadCache(network, 2, UNITS + STEPS, units.device)
     known = torch.full((2,), row + 1)
@@ -46,18 +61,55 @@ def drafted(network: EagleNetwork, features: Tensor, units: Tensor, row: int) ->
 @pytest.mark.parametrize("name", HEADS)
 def test_every_step_is_a_draft(name: str) -> None:
     network = head_of(name)
-    features, units = text(network)
+    assert_drafts(network, *text(network.architecture.width))
+
+
+@pytest.mark.parametrize("name", ["one", "without-a-norm"])
+def test_every_step_of_a_multi_token_layer_is_a_draft(name: str) -> None:
+    network = layer_of(name)
+    features, units = text(16)
+    assert_drafts(network, features, units)
+    with torch.no_grad():
+        (first,) = unrolled(network, features, units, 1)
+        forced = teacher_forced(network, features[:, :-1], units[:, 1:])
+    assert torch.allclose(network.logits(first), forced, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["medusa", "medusa-vllm-targets-output", "hydra", "mlp-speculator", "arctic-lstm"])
+def test_every_step_along_a_path_is_a_draft(name: str, tmp_path: Path) -> None:
+    """Behind every row as a root, through what a draft keeps of the level before."""
+    model, layout = llama(), LAYOUTS[name]
+    network = layout.read(str(layout.save(tmp_path))).network(7)
+    network.join(model.get_input_embeddings(), model.get_output_embeddings(), model.device, model.dtype)
+    features, units = text(16)
+    with torch.no_grad():
+        steps = list(walked(network, features, units, STEPS))
+    assert [step.shape for step in steps] == [(2, UNITS - STEPS, 7)] * STEPS
+    for row in range(UNITS - STEPS):
+        walk = Walk(network, network.rooted(features[:, row : row + 1], units[:, row + 1 : row + 2]).detach())
+        found = [walk.output().logits]
+        for depth in range(1, STEPS):
+            draft = Draft.chain(units[:, row + 2 : row + 2 + depth])
+            found.append(walk.grow(draft.rooted(units[:, row + 1], torch.full((2,), row)), depth).logits)
+        for step, logits in zip(steps, found, strict=True):
+            assert logits is not None and torch.allclose(step[:, row], logits[:, 0], atol=1e-5)
+    with pytest.raises(ValueError, match="a text of 9 units has no row"):
+        list(walked(network, features, units, 9))
+
+
+def assert_drafts(network: Head, features: Tensor, units: Tensor) -> None:
+    """The unroll's logits are those of drafts behind every row."""
     with torch.no_grad():
         steps = [network.logits(states) for states in unrolled(network, features, units, STEPS)]
     assert [step.shape for step in steps] == [(2, UNITS - STEPS, 7)] * STEPS
     for row in range(UNITS - STEPS):
         for step, logits in zip(steps, drafted(network, features, units, row), strict=True):
-            assert torch.allclose(step[:, row], logits, atol=1e-5)
+            assert torch.allclose(step[:, row], logits, rtol=1e-4, atol=1e-4)
 
 
 def test_the_first_step_is_teacher_forcing() -> None:
     network = head_of("eagle-3")
-    features, units = text(network)
+    features, units = text(network.architecture.width)
     with torch.no_grad():
         (first,) = unrolled(network, features, units, 1)
         forced = teacher_forced(network, features[:, :-1], units[:, 1:])
@@ -66,7 +118,7 @@ def test_the_first_step_is_teacher_forcing() -> None:
 
 def test_gradients_flow_through_all_steps() -> None:
     network = head_of("eagle-3").requires_grad_(True)
-    features, units = text(network)
+    features, units = text(network.architecture.width)
     for states in unrolled(network, features.requires_grad_(), units, STEPS):
         last = states
     network.scored(last).square().sum().backward()
@@ -76,7 +128,7 @@ def test_gradients_flow_through_all_steps() -> None:
 
 def test_a_text_that_is_too_short() -> None:
     network = head_of("eagle-3")
-    features, units = text(network)
+    features, units = text(network.architecture.width)
     with pytest.raises(ValueError, match="a text of 9 units has no row that is followed by 9 units"):
         list(unrolled(network, features, units, 9))
 

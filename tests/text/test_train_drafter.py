@@ -101,6 +101,40 @@ def test_a_head_is_written_and_drafts(train: Callable, data: Path, model: Any, t
     assert enabled.report.drafted > 0
 
 
+@pytest.mark.parametrize("kind", ["mtp", "medusa"])
+def test_other_heads_are_written_and_draft(
+    kind: str, train: Callable, data: Path, model: Any, tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the method of the kind reads them; a run that was interrupted and resumed writes the same ones."""
+    monkeypatch.setattr(DrafterRecipe, "loop", often(DrafterRecipe.loop))
+    folder = train(data, kind)
+    assert json.loads((folder / "training.json").read_text())["kind"] == kind
+    prompt = load_tokenizer(str(tiny))("def f1(x):", return_tensors="pt", return_token_type_ids=False)
+    plain = model.generate(**prompt, max_new_tokens=12, do_sample=False)
+    for form in ({"form": "chain"}, {"width": 2, "nodes": 4}):
+        with mmspec.enable(model, kind, drafter=str(folder), k=2, **form) as enabled:
+            assert torch.equal(model.generate(**prompt, max_new_tokens=12, do_sample=False), plain)
+        assert enabled.report.drafted > 0
+    monkeypatch.setattr("typer.echo", stop)
+    with pytest.raises(typer.Exit):
+        train(data, kind, name="broken")
+    assert checkpoint_of(tmp_path / "broken-work")["step"] == 1 and not (tmp_path / "broken").exists()
+    monkeypatch.setattr("typer.echo", str)
+    one, other = (load_file(at / "model.safetensors") for at in (folder, train(data, kind, name="broken")))
+    assert one.keys() == other.keys() and all(torch.equal(value, other[key]) for key, value in one.items())
+
+
+def often(of: Callable[..., loop.LoopOptions]) -> Callable[..., loop.LoopOptions]:
+    """A recipe's settings with a checkpoint and a line after every step."""
+    return lambda recipe, hidden: loop.LoopOptions(**{**of(recipe, hidden).__dict__, "save_every": 1, "log_every": 1})
+
+
+def stop(line: str) -> None:
+    """Interrupt a run at its second step."""
+    if "step 2/3" in line:
+        raise KeyboardInterrupt
+
+
 def test_a_draft_model_is_written_and_drafts(train: Callable, data: Path, model: Any, tiny: Path) -> None:
     folder = train(data, "model")
     assert {value.dtype for value in load_file(folder / "model.safetensors").values()} == {torch.float16}
@@ -161,18 +195,8 @@ def checkpoint_of(folder: Path) -> dict[str, Any]:
 def test_an_interrupted_run_ends_where_a_whole_one_does(
     train: Callable, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    often = DrafterRecipe.loop
-    monkeypatch.setattr(
-        DrafterRecipe,
-        "loop",
-        lambda recipe, hidden: loop.LoopOptions(**{**often(recipe, hidden).__dict__, "save_every": 1, "log_every": 1}),
-    )
+    monkeypatch.setattr(DrafterRecipe, "loop", often(DrafterRecipe.loop))
     whole = train(data, name="whole", self_generated=600)
-
-    def stop(line: str) -> None:
-        if "step 2/3" in line:
-            raise KeyboardInterrupt
-
     monkeypatch.setattr("typer.echo", stop)
     with pytest.raises(typer.Exit):
         train(data, name="broken", self_generated=600)
@@ -231,7 +255,7 @@ def test_metrics_of_known_guesses(model: Any, monkeypatch: pytest.MonkeyPatch) -
         return row.scatter(-1, units[..., None], 9.0)
 
     steps = iter([0, 1])
-    monkeypatch.setattr(head, "logits", guesses)
+    monkeypatch.setattr(head, "scored", guesses)
     found = depth_metrics(head, Teacher(model, (0, 2, 3)), [torch.arange(20)[None]], 2)
     rows = torch.arange(18)
     first, second = rows % 2 != 0, rows % 3 != 0

@@ -15,7 +15,9 @@ from mmspec.registry.suggest import unknown
 def train_drafter(
     target: Annotated[str, typer.Option(help="The model to draft for: a folder, a hub name, mmspec/….")],
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder that receives the drafter.")],
-    kind: Annotated[str, typer.Option(help="eagle3: a head on the target's states; model: a draft model.")] = "eagle3",
+    kind: Annotated[
+        str, typer.Option(help="Heads on the target's states: eagle3, mtp, medusa. model: a draft model.")
+    ] = "eagle3",
     data: Annotated[
         list[Path] | None,
         typer.Option(
@@ -38,7 +40,7 @@ def train_drafter(
         float | None, typer.Option(min=0.01, max=1, help="Weight of a depth over that of the one before.")
     ] = None,
     learning_rate: Annotated[float | None, typer.Option(min=1e-6, max=1, help="The peak.")] = None,
-    intermediate: Annotated[int | None, typer.Option(min=1, help="Numbers inside a head's MLP.")] = None,
+    intermediate: Annotated[int | None, typer.Option(min=1, help="Numbers inside an EAGLE-3 head's MLP.")] = None,
     own_share: Annotated[
         float | None, typer.Option(min=0, max=1, help="Share of sequences that the target wrote.")
     ] = None,
@@ -48,7 +50,10 @@ def train_drafter(
     seed: Annotated[int | None, typer.Option(min=0, help="Of weights, of the order of sequences, of sampling.")] = None,
     device: Device = "cpu",
 ) -> None:
-    """Train a drafter for a text model: an EAGLE-3 head (in the format of speculators), or a small draft model.
+    """Train a drafter for a text model: a head on its hidden states, or a small draft model.
+
+    An EAGLE-3 head is written in the format of speculators, a multi-token layer (mtp) under DeepSeek-V3's keys, and
+    Medusa's heads in vLLM's layout.
 
     It resumes where it stopped. Train on texts like those that the model is used for, in its chat template; what the
     target writes itself is what its drafter will meet.

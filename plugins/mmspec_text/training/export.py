@@ -4,16 +4,15 @@ A folder gets `config.json` (fields of `Eagle3SpeculatorConfig`) and `model.safe
 format's keys. What is the target's own, its embedding and with the whole vocabulary its output layer, is not stored.
 """
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
 from torch import Tensor
 
 from mmspec_text.drafters.heads.eagle.network import EagleNetwork
+from mmspec_text.training.files import half, write_files
 
 VERSION = "0.5.0"
 """The version of the format that the fields are those of."""
@@ -32,15 +31,12 @@ def write_head(head: EagleNetwork, boundaries: Sequence[int], target: str, k: in
     Raises:
         ValueError: The head is of another version than EAGLE-3.
     """
-    config = config_of(head, boundaries, target, k)
-    folder.mkdir(parents=True, exist_ok=True)
-    save_file(tensors_of(head), folder / "model.safetensors", metadata={"format": "pt"})
-    (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
+    write_files(tensors_of(head), config_of(head, boundaries, target, k), folder)
 
 
 def tensors_of(head: EagleNetwork) -> dict[str, Tensor]:
     """A head's tensors under the format's keys, in float16; with a pruned vocabulary the maps of its ids, too."""
-    weights = {key: value.detach().cpu().half().contiguous() for key, value in head.state_dict().items()}
+    weights = {key: half(value) for key, value in head.state_dict().items()}
     if head.ids is not None:
         ids = head.ids.cpu()
         weights["d2t"] = ids - torch.arange(len(ids))

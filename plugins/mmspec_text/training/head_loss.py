@@ -9,8 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from mmspec.training.losses import DraftLoss, draft_loss
-from mmspec_text.drafters.heads.eagle.network import EagleNetwork
-from mmspec_text.drafters.heads.unroll import unrolled
+from mmspec_text.training.along import along, over_own_ids
 from mmspec_text.training.teacher import Teacher
 
 
@@ -25,27 +24,18 @@ def head_loss(teacher: Teacher, loss: DraftLoss, steps: int) -> Callable[[nn.Mod
     weights = sum(loss.decay**depth for depth in range(steps))
 
     def of(model: nn.Module, ids: Tensor) -> Tensor:
-        assert isinstance(model, EagleNetwork)
         features, logits = teacher(ids)
         assert features is not None
         p, units = over_own_ids(model, logits.softmax(-1), ids)
         total = p.new_zeros(())
-        for depth, states in enumerate(unrolled(model, features, ids, steps)):
-            rows = states.shape[1]
+        for depth, scored in enumerate(along(model, features, ids, steps)):
+            rows = scored.shape[1]
             theirs = p[:, depth + 1 : depth + 1 + rows]
             following = units[:, depth + 2 : depth + 2 + rows]
             if following.shape[1] < rows:  # the last row's unit is behind the text
                 following = nn.functional.pad(following, (0, 1), value=-1)
             mask = torch.ones_like(following, dtype=torch.bool)
-            total = total + draft_loss(model.scored(states), theirs, mask, depth, loss, following)
+            total = total + draft_loss(scored, theirs, mask, depth, loss, following)
         return total / weights
 
     return of
-
-
-def over_own_ids(head: EagleNetwork, p: Tensor, units: Tensor) -> tuple[Tensor, Tensor]:
-    """A distribution `[…, vocab]` and units `[…]` over the ids that a head scores; units without one are -1."""
-    if head.ids is None:
-        return p, units
-    place = units.new_full((p.shape[-1],), -1).index_copy(0, head.ids, torch.arange(len(head.ids), device=units.device))
-    return p[..., head.ids], place[units]

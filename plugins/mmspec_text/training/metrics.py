@@ -6,14 +6,13 @@ acceptance length of a benchmark.
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from mmspec.training.losses import acceptance
-from mmspec_text.drafters.heads.eagle.network import EagleNetwork
-from mmspec_text.drafters.heads.unroll import unrolled
-from mmspec_text.training.head_loss import over_own_ids
+from mmspec_text.training.along import along, over_own_ids, own_ids
 from mmspec_text.training.teacher import Teacher
 
 
@@ -38,7 +37,7 @@ class DepthMetrics:
 
 
 @torch.no_grad()
-def depth_metrics(head: EagleNetwork, teacher: Teacher, texts: Iterable[Tensor], depth: int) -> DepthMetrics:
+def depth_metrics(head: Any, teacher: Teacher, texts: Iterable[Tensor], depth: int) -> DepthMetrics:
     """Count on texts `[sequence, unit]`.
 
     Args:
@@ -50,20 +49,20 @@ def depth_metrics(head: EagleNetwork, teacher: Teacher, texts: Iterable[Tensor],
     Raises:
         ValueError: There is no text, or one that is shorter than a draft.
     """
-    kept, reached, hits, alphas, rows = 0, [0] * depth, [0] * depth, [0.0] * depth, 0
+    own, kept, reached, hits, alphas, rows = own_ids(head), 0, [0] * depth, [0] * depth, [0.0] * depth, 0
     for ids in texts:
         features, logits = teacher(ids)
         assert features is not None
         p, _ = over_own_ids(head, logits.softmax(-1), ids)
         likeliest, alive = logits.argmax(-1), None
-        for step, states in enumerate(unrolled(head, features, ids, depth)):
-            count = states.shape[1]
-            guess = head.logits(states).argmax(-1) == likeliest[:, step + 1 : step + 1 + count]
+        for step, scored in enumerate(along(head, features, ids, depth)):
+            count, best = scored.shape[1], scored.argmax(-1)
+            guess = (best if own is None else own[best]) == likeliest[:, step + 1 : step + 1 + count]
             alive = torch.ones_like(guess) if alive is None else alive
             reached[step] += int(alive.sum())
             alive = alive & guess
             hits[step] += int(alive.sum())
-            alphas[step] += float(acceptance(head.scored(states), p[:, step + 1 : step + 1 + count]).sum())
+            alphas[step] += float(acceptance(scored, p[:, step + 1 : step + 1 + count]).sum())
         rows += count * len(ids)
         kept += 1
     if not kept:

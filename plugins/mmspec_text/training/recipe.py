@@ -7,7 +7,7 @@ from mmspec.registry.suggest import unknown
 from mmspec.training.loop import LoopOptions
 from mmspec.training.losses import KINDS, DraftLoss, Kind
 
-DrafterKind = Literal["eagle3", "model"]
+DrafterKind = Literal["eagle3", "mtp", "medusa", "model"]
 DRAFTERS: tuple[DrafterKind, ...] = get_args(DrafterKind)
 
 
@@ -19,12 +19,13 @@ class DrafterRecipe:
         steps: Optimiser steps.
         batch: Sequences of a step.
         context: Units of a sequence.
-        depth: Units of a draft under training; a draft model learns the next unit alone.
+        depth: Units of a draft under training, and so the number of Medusa's heads; a draft model learns the next
+            unit alone.
         loss: The loss at one depth (`mmspec.training.losses`).
         hard: Share of the text's own units beside it, in [0, 1].
-        decay: Weight of a depth over that of the one before.
+        decay: Weight of a depth over that of the one before (0.8 in EAGLE-3 and Medusa, 0.6 in FastMTP).
         learning_rate: The peak.
-        intermediate: Numbers inside a head's MLP.
+        intermediate: Numbers inside the MLP of an EAGLE-3 head.
         own_share: Share of sequences that the target wrote itself, where it writes any.
         temperature: Of what the target writes; 0: greedy.
         seed: Of initial weights, of what the target writes, and of the order of sequences.

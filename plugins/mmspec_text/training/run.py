@@ -7,6 +7,7 @@ drafter's folder is written, whole, when its training is complete.
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +19,16 @@ from mmspec.hosts.own_target import own_target
 from mmspec.training.work import cached, claimed, digest
 from mmspec_text.training.data import Data, halves
 from mmspec_text.training.draft_model import trained_model
-from mmspec_text.training.eagle import trained_head
+from mmspec_text.training.eagle import begun_eagle
+from mmspec_text.training.heads import Begin, trained_head
+from mmspec_text.training.medusa import begun_medusa
+from mmspec_text.training.mtp import begun_mtp
 from mmspec_text.training.recipe import DrafterKind, DrafterRecipe
 from mmspec_text.training.texts import CONTINUED, Stream, Texts, continued
 from mmspec_text.training.trained import Trained
+
+HEADS: Mapping[str, Begin] = {"eagle3": begun_eagle, "mtp": begun_mtp, "medusa": begun_medusa}
+"""The kinds of head."""
 
 
 def train_drafter(
@@ -61,7 +68,7 @@ def train_drafter(
         streams, held = _with_own(model, data, recipe, reach, work, say)
         say(f"training on {sum(len(stream.units) for stream in streams):,} tokens")
         texts = Texts(streams, recipe.batch, recipe.context, recipe.seed, model.device)
-        train = trained_head if kind == "eagle3" else trained_model
+        train = partial(trained_head, HEADS[kind]) if kind in HEADS else trained_model
         done: Trained = train(model, tokenizer, texts, held, recipe, work / "drafter", name, say)
         facts = {"kind": kind, "target": name, **done.facts, "recipe": asdict(recipe)}
 

@@ -1,6 +1,6 @@
-"""`mmspec train text-eagle3`: the head of a shipped language model, trained on the texts that its target learned.
+"""`mmspec train text-eagle3` and others: heads of shipped models, trained on the texts that their target learned.
 
-Beside them it reads what the target writes itself. What is held out is what was held out from the target.
+Beside them a head reads what the target writes itself. What is held out is what was held out from the target.
 """
 
 from collections.abc import Callable, Mapping
@@ -11,20 +11,23 @@ from mmspec.kits.text import corpus as corpora
 from mmspec.kits.text.training import stream
 from mmspec.registry.suggest import unknown
 from mmspec_text.training.data import Data
-from mmspec_text.training.recipe import DrafterRecipe
+from mmspec_text.training.recipe import DrafterKind, DrafterRecipe
 from mmspec_text.training.run import train_drafter
 from mmspec_text.training.texts import AT_ONCE, GIVEN, Stream, Texts
 
-TEXT, SSM = "mmspec/text-14m", "mmspec/ssm-5m"
+TARGET = "mmspec/text-14m"
+"""The target of most shipped heads."""
 CODE, PROSE = 0.75, 0.25
 """Shares of the two kinds of text; prose is scarce, and a target that reads it is less sure."""
 PROMPTED = (0.8, 0.2)
 """Shares of the two among the prompts that the target continues."""
 RECIPES: Mapping[str, DrafterRecipe] = {
-    TEXT: DrafterRecipe(steps=1200),
-    SSM: DrafterRecipe(steps=1200),
+    "text-14m-eagle3": DrafterRecipe(steps=1200),
+    "ssm-5m-eagle3": DrafterRecipe(steps=1200),
+    "text-14m-mtp": DrafterRecipe(steps=500),
+    "text-14m-medusa": DrafterRecipe(steps=800, depth=4, learning_rate=8e-3),
 }
-"""The targets that have a shipped head, and its recipe."""
+"""The recipe of every head that ships, by its name without `mmspec/`."""
 WINDOWS = 48
 """Most held-out windows of each kind that are counted."""
 
@@ -33,12 +36,13 @@ def train_shipped_head(
     out: Path,
     work: Path,
     prose_files: list[Path],
-    recipe: DrafterRecipe = RECIPES[TEXT],
+    recipe: DrafterRecipe = RECIPES["text-14m-eagle3"],
     device: str = "cpu",
     say: Callable[[str], None] = print,
-    target: str = TEXT,
+    kind: DrafterKind = "eagle3",
+    target: str = TARGET,
 ) -> None:
-    """Run the recipe, or the rest of it, and write `<out>/<target>-eagle3`.
+    """Run the recipe, or the rest of it, and write `<out>/<target>-<kind>`.
 
     Args:
         out: Folder that receives the head.
@@ -47,7 +51,8 @@ def train_shipped_head(
         recipe: Lengths and loss.
         device: Where to train.
         say: Receives lines of progress.
-        target: The head's target, one of `RECIPES`.
+        kind: The kind of head.
+        target: The head's target.
 
     Raises:
         ValueError: There is no such prose; `work` is another run's, or of another recipe; or training cannot go on.
@@ -56,27 +61,28 @@ def train_shipped_head(
     model, tokenizer = load_model(target, device).float(), load_tokenizer(target)
     code, prose = (stream(tokenizer, documents) for documents in (corpus.code, corpus.prose))
     held = {}
-    for kind, documents in (("code", corpus.held_out_code), ("prose", corpus.held_out_prose)):
+    for text, documents in (("code", corpus.held_out_code), ("prose", corpus.held_out_prose)):
         units = stream(tokenizer, documents)
         windows = units[: len(units) // recipe.context * recipe.context].view(-1, recipe.context)
-        held[kind] = windows[:WINDOWS]
+        held[text] = windows[:WINDOWS]
     beginnings = [Stream(units, share) for units, share in zip((code, prose), PROMPTED, strict=True)]
     prompts = Texts(beginnings, AT_ONCE, GIVEN, recipe.seed + 1).batch_at(0)
     data = Data([Stream(code, CODE), Stream(prose, PROSE)], held, prompts)
-    train_drafter("eagle3", model, tokenizer, data, recipe, out / name_of(target), work, target, say)
+    train_drafter(kind, model, tokenizer, data, recipe, out / name_of(target, kind), work, target, say)
 
 
-def recipe_of(target: str) -> DrafterRecipe:
+def recipe_of(target: str, kind: DrafterKind) -> DrafterRecipe:
     """The recipe of a target's shipped head.
 
     Raises:
-        ValueError: It has none.
+        ValueError: It has none of that kind.
     """
-    if target not in RECIPES:
-        raise ValueError(unknown("target with a shipped head", target, RECIPES))
-    return RECIPES[target]
+    name = name_of(target, kind)
+    if name not in RECIPES:
+        raise ValueError(unknown("shipped head", name, RECIPES))
+    return RECIPES[name]
 
 
-def name_of(target: str) -> str:
+def name_of(target: str, kind: DrafterKind) -> str:
     """The name of a target's shipped head, without `mmspec/`."""
-    return f"{target.rpartition('/')[2]}-eagle3"
+    return f"{target.rpartition('/')[2]}-{kind}"

@@ -51,6 +51,7 @@ class PathLayout:
         integers: Tensors of integers, for a vocabulary.
         file: The file's name.
         extra: Keys that are of no use.
+        optional: Keys that may be missing.
     """
 
     drafter: Any
@@ -62,6 +63,7 @@ class PathLayout:
     integers: Callable[[int], dict[str, Tensor]] = lambda vocab: {}
     file: str = "model.safetensors"
     extra: tuple[str, ...] = ()
+    optional: tuple[str, ...] = ()
 
     def weights(self, hidden: int = HIDDEN, vocab: int = VOCAB, seed: int = 0) -> dict[str, Tensor]:
         """Random weights."""

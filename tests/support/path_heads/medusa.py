@@ -1,4 +1,5 @@
-"""Medusa's heads: the authors' layout, alone and inside a whole model, and vLLM's, also pruned and with one output."""
+"""Medusa's heads: the authors' layout, alone and inside a whole model, and vLLM's, also pruned, with one
+output, and with the target's."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -59,7 +60,8 @@ def vllm_forward(given: Given, features: Tensor, units: Sequence[int], path: Seq
             name = f"medusa_heads.blocks.{head}.layers.{block}"
             y = w[f"{name}.weight"] @ x
             x = x + silu(y + w[f"{name}.bias"] if f"{name}.bias" in w else y)
-        rows = w.get(f"medusa_heads.lm_heads.{head}.weight", w["medusa_heads.lm_heads.0.weight"])
+        first = w.get("medusa_heads.lm_heads.0.weight", given.output)
+        rows = w.get(f"medusa_heads.lm_heads.{head}.weight", first)
         logits = (rows @ x) * given.config.get("logit_scale", 1.0)
         if "token_map" in w:
             whole = torch.full((len(given.output),), -torch.inf, dtype=torch.float64)
@@ -107,6 +109,15 @@ MEDUSA = {
         canonical,
         lambda hidden, vocab: {**config(hidden, vocab), "original_lm_head": True, "medusa_fc_bias": True},
         partial(vllm_shapes, 1, True, 1),
+        vllm_forward,
+        optional=("medusa_heads.lm_heads.0.weight",),
+    ),
+    "medusa-vllm-targets-output": PathLayout(
+        Medusa,
+        read_medusa,
+        canonical,
+        lambda hidden, vocab: {**config(hidden, vocab), "original_lm_head": True},
+        partial(vllm_shapes, 0, True, 1),
         vllm_forward,
     ),
     "medusa-vllm-pruned": PathLayout(

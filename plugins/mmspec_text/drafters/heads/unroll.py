@@ -35,6 +35,9 @@ class _KeptSlots:
     def __init__(self, depth: int) -> None:
         self.layers = [_Kept() for _ in range(depth)]
 
+    def update(self, key: Tensor, value: Tensor, layer: int) -> tuple[Tensor, Tensor]:
+        return self.layers[layer].update(key, value)
+
 
 def unrolled(head: Head, features: Tensor, units: Tensor, steps: int) -> Iterator[Tensor]:
     """Unroll a head over a text.
@@ -52,15 +55,25 @@ def unrolled(head: Head, features: Tensor, units: Tensor, steps: int) -> Iterato
     Raises:
         ValueError: The text is too short for so many steps.
     """
-    rows = units.shape[1] - steps
-    if rows < 1:
-        raise ValueError(f"a text of {units.shape[1]} units has no row that is followed by {steps} units and one more")
+    rows = rows_of(units, steps)
     slots: Any = _KeptSlots(head.depth)
     states = head.taken_in(features[:, :rows])
     for step in range(steps):
         geometry = _geometry(rows, step, units.device)
         states = head.passed(units[:, step + 1 : step + 1 + rows], states, slots, geometry)
         yield states
+
+
+def rows_of(units: Tensor, steps: int) -> int:
+    """The rows of a text `[batch, unit]` behind which a draft of so many units can be compared with it.
+
+    Raises:
+        ValueError: There is none.
+    """
+    rows = units.shape[1] - steps
+    if rows < 1:
+        raise ValueError(f"a text of {units.shape[1]} units has no row that is followed by {steps} units and one more")
+    return rows
 
 
 def _geometry(rows: int, step: int, device: torch.device) -> PassGeometry:

@@ -3,7 +3,8 @@
 `medusa`, the authors' `medusa_lm_head`, or under `medusa_head.` inside a whole model of Medusa-2:
 `{head}.{block}.linear.{weight,bias}` and `{head}.{blocks}.weight`.
 `vllm`, also under `medusa_heads.`: `blocks.{head}.layers.{block}.{weight,bias}`, `lm_heads.{head}.weight` (one of them,
-or `lm_head.weight`, with `original_lm_head`), and `token_map` with `truncated_vocab_size`.
+or `lm_head.weight`, with `original_lm_head`, or none: then it is the target's), and `token_map` with
+`truncated_vocab_size`.
 
 The number of heads and blocks is read from the tensors: published configs of the first layout name too few.
 """
@@ -21,7 +22,7 @@ FIRST_BLOCK, FIRST_OUTPUT, ONE_OUTPUT = "blocks.0.0.weight", "lm_heads.0.weight"
 PREFIX = re.compile(r"^medusa_heads?\.")
 BLOCK = re.compile(r"^(?:blocks\.(\d+)\.layers\.(\d+)|(\d+)\.(\d+)\.linear)\.(weight|bias)$")
 OUTPUT = re.compile(r"^(\d+)\.(\d+)\.weight$")
-FORMS = {"medusa": ("0.0.linear.weight", "0.1.weight"), "vllm": ("blocks.0.layers.0.weight", FIRST_OUTPUT)}
+FORMS = {"vllm": ("blocks.0.layers.0.weight", FIRST_OUTPUT), "medusa": ("0.0.linear.weight", "0.0.linear.bias")}
 """Keys by which the layouts are known."""
 
 
@@ -52,7 +53,8 @@ def read_medusa(name: str) -> PathCheckpoint:
         raise ValueError(no_layout(stored.what, "a Medusa", keys, FORMS))
     sizes = _sizes(stored, layout)
     wanted = {key for key in stored.headers if key.startswith("blocks.")}
-    wanted |= {f"lm_heads.{head}.weight" for head in range(1 if sizes.one_output else sizes.units)}
+    if sizes.own_output:
+        wanted |= {f"lm_heads.{head}.weight" for head in range(1 if sizes.one_output else sizes.units)}
     wanted |= {"token_map"} if sizes.pruned else set()
     wanted |= {ONE_OUTPUT} if sizes.one_output else set()
     weights, ignored = stored.weights(wanted)
@@ -62,7 +64,8 @@ def read_medusa(name: str) -> PathCheckpoint:
         weights[FIRST_OUTPUT] = weights.pop(ONE_OUTPUT)
     if sizes.pruned:
         _prune(weights, sizes, stored.what)
-    return PathCheckpoint(name, layout, sizes, MedusaNetwork, weights, ignored)
+    shared = () if sizes.own_output else (ONE_OUTPUT,)
+    return PathCheckpoint(name, layout, sizes, MedusaNetwork, weights, ignored, shared)
 
 
 def _sizes(stored: Stored, layout: str) -> MedusaSizes:
@@ -72,7 +75,11 @@ def _sizes(stored: Stored, layout: str) -> MedusaSizes:
     blocks = counted(part_numbers(headers, "blocks.", 2), config, named[1:], what)
     width = stored.matrix(FIRST_BLOCK)[1]
     one = layout == "vllm" and bool(config.get("original_lm_head", False))
-    scored = stored.matrix(ONE_OUTPUT if one and ONE_OUTPUT in headers else FIRST_OUTPUT)[0]
+    targets = one and headers.keys().isdisjoint({ONE_OUTPUT, FIRST_OUTPUT, "token_map"})
+    if targets:
+        scored = positive(config, "vocab_size", what)
+    else:
+        scored = stored.matrix(ONE_OUTPUT if one and ONE_OUTPUT in headers else FIRST_OUTPUT)[0]
     vocab = positive(config, "vocab_size", what) if layout == "vllm" else scored
     kept = positive(config, "truncated_vocab_size", what) if config.get("truncated_vocab_size") else vocab
     if kept < vocab and "token_map" not in headers:
@@ -89,6 +96,7 @@ def _sizes(stored: Stored, layout: str) -> MedusaSizes:
         layers=blocks,
         bias=layout == "medusa" or any(key.endswith(".bias") for key in headers if key.startswith("blocks.")),
         one_output=one,
+        own_output=not targets,
         pruned=kept < vocab,
         scale=number(config, "logit_scale", 1.0, what),
     )

@@ -23,6 +23,7 @@ class MedusaSizes(PathSizes):
         layers: Residual blocks of a head.
         bias: Whether blocks have a bias.
         one_output: Whether all heads have one output layer.
+        own_output: Whether output layers are stored; otherwise all heads use the target's.
         pruned: Whether they score a part of the ids, which `token_map` lists.
         scale: Factor of the logits.
     """
@@ -30,6 +31,7 @@ class MedusaSizes(PathSizes):
     layers: int = 1
     bias: bool = True
     one_output: bool = False
+    own_output: bool = True
     pruned: bool = False
     scale: float = 1.0
 
@@ -51,15 +53,17 @@ class MedusaNetwork(nn.Module):
         self.blocks = nn.ModuleList(
             nn.ModuleList(nn.Linear(width, width, bias=a.bias) for _ in range(a.layers)) for _ in range(a.units)
         )
-        outputs = 1 if a.one_output else a.units
+        outputs = 0 if not a.own_output else 1 if a.one_output else a.units
         self.lm_heads = nn.ModuleList(nn.Linear(width, a.draft_vocab, bias=False) for _ in range(outputs))
         self.register_buffer("token_map", torch.empty(a.draft_vocab, dtype=torch.int64) if a.pruned else None)
+        self._shared: tuple[nn.Module, ...] = ()  # in a tuple, so that torch does not adopt it
 
     def join(self, embedding: nn.Module, output: nn.Module, device: torch.device, dtype: torch.dtype) -> None:
         self.to(device, dtype)
+        self._shared = (output,)
 
     def rooted(self, features: Tensor, units: Tensor) -> Tensor:
-        return features.to(self.lm_heads[0].weight.dtype)
+        return features.to(self.blocks[0][0].weight.dtype)
 
     def followed(self, states: Tensor, units: Tensor, depth: int) -> Tensor:
         return states
@@ -68,5 +72,6 @@ class MedusaNetwork(nn.Module):
         x = states[:, :1]  # the same at all nodes of a row
         for layer in self.blocks[depth]:
             x = x + F.silu(layer(x))
-        scored = self.lm_heads[min(depth, len(self.lm_heads) - 1)](x) * self.scale
+        outputs = self.lm_heads or self._shared
+        scored = outputs[min(depth, len(outputs) - 1)](x) * self.scale
         return over_target(scored, self.token_map, self.vocab).expand(-1, states.shape[1], -1)

@@ -13,6 +13,7 @@ from mmspec.hosts.masks import PassGeometry
 from mmspec.hosts.slot_cache import SlotCache
 
 
+@runtime_checkable
 class PathHead(Protocol):
     """A head that steps along paths.
 

@@ -1,0 +1,40 @@
+"""A head along a text, whatever its kind: what it would draft behind every unit, and over which ids."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mmspec_text.drafters.heads.eagle.network import EagleNetwork
+from mmspec_text.drafters.heads.pathwise.head import PathHead
+from mmspec_text.drafters.heads.pathwise.unroll import walked
+from mmspec_text.drafters.heads.unroll import unrolled
+
+
+def along(head: Any, features: Tensor, units: Tensor, steps: int) -> Iterator[Tensor]:
+    """What a head drafts along a text, told its units; arguments and errors as in `unrolled`.
+
+    Yields:
+        For every step `[batch, row, own ids]`: the logits of the unit at `row + 2 + step`.
+    """
+    if isinstance(head, PathHead):
+        yield from walked(head, features, units, steps)
+        return
+    scores = head.scored if isinstance(head, EagleNetwork) else head.logits
+    for states in unrolled(head, features, units, steps):
+        yield scores(states)
+
+
+def own_ids(head: Any) -> Tensor | None:
+    """The target's ids that a head scores, ascending; None: all of them."""
+    return head.ids if isinstance(head, EagleNetwork) else None
+
+
+def over_own_ids(head: Any, p: Tensor, units: Tensor) -> tuple[Tensor, Tensor]:
+    """A distribution `[…, vocab]` and units `[…]` over the ids that a head scores; units without one are -1."""
+    ids = own_ids(head)
+    if ids is None:
+        return p, units
+    place = units.new_full((p.shape[-1],), -1).index_copy(0, ids, torch.arange(len(ids), device=units.device))
+    return p[..., ids], place[units]

@@ -1,0 +1,72 @@
+"""New Medusa heads for a target (Medusa-1: Cai et al., arXiv 2401.10774, § 2.2.1), and their files.
+
+One residual block for each depth, and the target's output layer for all: so a head of a small target is a few hundred
+thousand numbers. Blocks begin at zero, so that at first every head scores as the target's output layer does.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from mmspec.core.hidden import FINAL
+from mmspec_text.drafters.heads.medusa.network import MedusaNetwork, MedusaSizes
+from mmspec_text.training.files import half, write_files
+from mmspec_text.training.heads import NewHead
+from mmspec_text.training.recipe import DrafterRecipe
+
+
+def begun_medusa(model: Any, recipe: DrafterRecipe, name: str) -> NewHead:
+    """As many heads as a draft is deep; arguments as in `Begin`."""
+    head = new_medusa(model, recipe.depth)
+
+    def write(folder: Path) -> None:
+        write_medusa(head, name, folder)
+
+    return NewHead(head, (FINAL,), "blocks", write)
+
+
+def new_medusa(model: Any, heads: int) -> MedusaNetwork:
+    """Heads before training.
+
+    Args:
+        model: The target.
+        heads: How many.
+    """
+    config = model.config.get_text_config(decoder=True)
+    hidden, vocab = config.hidden_size, config.vocab_size
+    sizes = MedusaSizes(heads, hidden, hidden, vocab, vocab, own_embedding=True, one_output=True, own_output=False)
+    network = MedusaNetwork(sizes, vocab)
+    for weights in network.parameters():
+        nn.init.zeros_(weights)
+    network.join(model.get_input_embeddings(), model.get_output_embeddings(), model.device, torch.float32)
+    return network
+
+
+def write_medusa(head: MedusaNetwork, target: str, folder: Path) -> None:
+    """Write heads in vLLM's layout, `blocks.{head}.layers.{block}`, without the output layer, which is the target's.
+
+    Args:
+        head: The heads; they are unchanged.
+        target: The target's name.
+        folder: Receives the files; made if missing.
+    """
+    weights = {}
+    for key, value in head.state_dict().items():
+        part, number, block, name = key.split(".")
+        weights[f"{part}.{number}.layers.{block}.{name}"] = half(value)
+    width = weights["blocks.0.layers.0.weight"].shape[1]
+    config = {
+        "architectures": ["MedusaModel"],
+        "model_type": "medusa",
+        "verifier": target,
+        "num_heads": head.units,
+        "num_hidden_layers": len(weights) // 2 // head.units,
+        "hidden_size": width,
+        "vocab_size": head.vocab,
+        "original_lm_head": True,
+        "medusa_fc_bias": True,
+        "dtype": "float16",
+    }
+    write_files(weights, config, folder)

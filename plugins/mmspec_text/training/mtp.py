@@ -1,0 +1,112 @@
+"""A new layer for multi-token prediction, for a target that was trained without one, and its files.
+
+FastMTP (arXiv 2509.18362): one layer that is recycled to the depth of a draft, a loss weighted by β ** depth (the
+recipe's `decay`; the paper's is 0.6), embedding and output layer the target's. The paper's unroll lets a step read the
+states of its own step alone; here a step sees the rows that it sees when it drafts (`drafters.heads.unroll`).
+
+The files have the keys of DeepSeek-V3's layer, `model.layers.{L}.…`, whose block is a block of the target's own class:
+so the layer could be appended to the target's checkpoint. It is stored in a folder of its own, which `mtp` reads.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from mmspec.core.hidden import FINAL
+from mmspec.hosts.anatomy import Anatomy
+from mmspec.hosts.features import count_layers, decoder, decoder_layers
+from mmspec_text.drafters.heads.mtp.block import EXPERTS
+from mmspec_text.drafters.heads.mtp.checkpoint import MtpCheckpoint
+from mmspec_text.drafters.heads.mtp.family import DEEPSEEK, own_keys
+from mmspec_text.drafters.heads.mtp.network import MtpNetwork
+from mmspec_text.training.files import half, write_files
+from mmspec_text.training.heads import NewHead
+from mmspec_text.training.recipe import DrafterRecipe
+
+LAST = ("o_proj.weight", "down_proj.weight")
+"""Ends of the keys of the matrices that write into a block's residual stream."""
+
+
+def begun_mtp(model: Any, recipe: DrafterRecipe, name: str) -> NewHead:
+    """One layer; arguments as in `Begin`."""
+    anatomy = Anatomy.of(model)
+    head = new_mtp(anatomy, recipe.seed)
+
+    def write(folder: Path) -> None:
+        write_mtp(head, anatomy, name, folder)
+
+    return NewHead(head, (FINAL,), "layers", write)
+
+
+def new_mtp(anatomy: Anatomy, seed: int) -> MtpNetwork:
+    """A layer before training: the target's last one, which at first adds nothing to the target's state.
+
+    Args:
+        anatomy: The target.
+        seed: Of the random weights.
+
+    Raises:
+        ValueError: The target's layers are not plain ones.
+    """
+    block, kind = decoder_layers(anatomy)[-1], type(anatomy.model).__name__
+    weights = {key: value.detach().float().clone() for key, value in block.state_dict().items()}
+    norm = dict(block.named_children()).get("input_layernorm")
+    if norm is None or any(EXPERTS in f".{key}" for key in weights):
+        raise ValueError(
+            f"{kind} has layers with experts, or of another form than a Llama's; no multi-token layer is trained for "
+            "them: train --kind eagle3"
+        )
+    for key in weights:
+        if key.endswith(LAST):
+            nn.init.zeros_(weights[key])
+    hidden, made = anatomy.config.hidden_size, torch.Generator().manual_seed(seed)
+    unit: Tensor = type(norm)(hidden).weight.detach().float()  # 1, or 0 where a weight w means 1 + w
+    projection = torch.zeros(hidden, 2 * hidden).normal_(std=0.02, generator=made)
+    projection[:, hidden:] += torch.eye(hidden)
+    own = {
+        "layers.0.projection.weight": projection,
+        "layers.0.embedding_norm.weight": unit.clone(),
+        "layers.0.hidden_norm.weight": unit.clone(),
+        "layers.0.final_norm.weight": unit + (_size(anatomy, unit) - 1),
+    }
+    blocks = {f"layers.0.{key}": value for key, value in weights.items()}
+    start = (DEEPSEEK.at(DEEPSEEK.block, 0, count_layers(anatomy)),)
+    network = MtpNetwork(MtpCheckpoint("new", DEEPSEEK, 1, own, blocks, start, ()), anatomy)
+    network.join(anatomy)
+    network.requires_grad_(True)
+    return network
+
+
+def write_mtp(head: MtpNetwork, anatomy: Anatomy, target: str, folder: Path) -> None:
+    """Write a layer.
+
+    Args:
+        head: The layer; it is unchanged.
+        anatomy: Its target.
+        target: The target's name.
+        folder: Receives the files; made if missing.
+    """
+    layers = count_layers(anatomy)
+    start = DEEPSEEK.at(DEEPSEEK.block, 0, layers)
+    names = {f"layers.0.{part}": key for part, key in own_keys(DEEPSEEK, 0, layers).items()}
+    weights = {}
+    for key, value in head.state_dict().items():
+        weights[names[key] if key in names else start + key.removeprefix("layers.0.block.")] = half(value)
+    config = {
+        "verifier": target,
+        "num_hidden_layers": layers,
+        "num_nextn_predict_layers": 1,
+        "hidden_size": anatomy.config.hidden_size,
+        "vocab_size": anatomy.vocab,
+        "dtype": "float16",
+    }
+    write_files(weights, config, folder)
+
+
+def _size(anatomy: Anatomy, unit: Tensor) -> float:
+    """The size of the numbers of the target's last states, those behind its final norm."""
+    last = [module for module in decoder(anatomy).children() if "norm" in type(module).__name__.lower()]
+    weight: Any = last[-1].weight if last else unit
+    return float((weight.detach().float().cpu() - unit + 1).square().mean().sqrt())
