@@ -22,6 +22,7 @@ REASONS: Mapping[str, str] = {
     "no shape": r"\w+ cannot run all passes with one number of nodes",
     "no pass": r"the pass of \w+ cannot be captured",
     "expert loop": r"\w+ runs one chosen expert after another",
+    "numpy": r"Unsupported python_type\(\) call",  # torch cannot trace a tensor times a number of NumPy's, as CTRL has
 }
 """Why a call may run eagerly, and what mmspec then says."""
 

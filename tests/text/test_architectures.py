@@ -93,7 +93,7 @@ def compare(name: str, prompts: Callable, run: Stock, ours: Ours, call: dict[str
 
 
 @pytest.mark.parametrize(("name", "shape"), CASES)
-@pytest.mark.compiled("expert loop")
+@pytest.mark.compiled("history", "expert loop", "numpy")
 def test_greedy(name: str, shape: str, prompts: Callable) -> None:
     """A ragged batch; the drafter is right often enough that commits move nodes about."""
     run, ours = both(name, METHODS[shape], prompts, 3, GREEDY)
@@ -110,7 +110,7 @@ def test_greedy_one_row(name: str, shape: str, prompts: Callable) -> None:
 
 @pytest.mark.parametrize("shape", METHODS)
 @pytest.mark.parametrize("name", SAMPLES)
-@pytest.mark.compiled("expert loop")
+@pytest.mark.compiled("history", "expert loop", "numpy")
 def test_sampled(name: str, shape: str, prompts: Callable) -> None:
     run, ours = both(name, METHODS[shape], prompts, 3, SAMPLED)
     assert_same(ours.ids, run, ours.state)

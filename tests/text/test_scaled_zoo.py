@@ -69,7 +69,7 @@ ALL = [*ARCHITECTURES, *RECURRENT, *VISION]
 
 
 @pytest.mark.parametrize("name", [pytest.param(n, marks=[] if n in QUICK else [pytest.mark.slow]) for n in ALL])
-@pytest.mark.compiled("history", "expert loop")
+@pytest.mark.compiled("history", "expert loop", "numpy")
 def test_equals_stock(name: str, prompts: Callable) -> None:
     model, inputs = made(name, prompts)
     for call in CALLS.values():
