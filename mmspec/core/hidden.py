@@ -78,17 +78,17 @@ class Lends(GivesHidden, Protocol):
 
     Under guidance its hidden states are those of both halves, side by side: twice as many numbers, the conditional
     half's first.
-
-    Attributes:
-        model: The live model.
-        vocab: Number of unit ids.
     """
 
     @property
-    def model(self) -> Any: ...
+    def model(self) -> Any:
+        """The live model."""
+        ...
 
     @property
-    def vocab(self) -> int | None: ...
+    def vocab(self) -> int | None:
+        """Number of unit ids."""
+        ...
 
     def lend(self) -> Lent:
         """What heads use of the model, which may have been moved or cast since the last call."""

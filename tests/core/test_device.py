@@ -12,6 +12,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from mmspec.registry import installed
 
 ROOT = Path(__file__).parents[2]
@@ -209,6 +211,7 @@ def test_no_method_waits_or_launches_more_than_its_ceiling() -> None:
     assert wide == [5, 5] and unsure[0] == 5 > unsure[1], "budgets follow what the policy kept"
 
 
+@pytest.mark.slow
 def test_a_device_without_float64() -> None:
     """What sums in float64 elsewhere runs, and its output is the CPU's."""
     names = ("suffix", "gsd, llamagen", "plain, bamba", "prompt-lookup, mamba")

@@ -93,7 +93,8 @@ def test_distributions_of_successive_rounds(kind: str, form: dict[str, Any], rul
         assert assert_distributions(row_alone(recorded, row), partial(expected, kind, row))
 
 
-@pytest.mark.parametrize("kind", ["c2i", pytest.param("t2i", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["c2i", "t2i"])
 def test_the_dynamic_tree_of_successive_rounds(kind: str, decoder: Callable) -> None:
     ours = decoder(kind, k=3, form="rerank", width=3, nodes=8)
     recorded, accepted = played(ours, condition(kind), GREEDY, rounds=3)

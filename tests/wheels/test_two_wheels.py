@@ -78,6 +78,7 @@ def test_the_models_hold_no_code_and_have_the_same_version(both: Environment) ->
     assert {("assets", "text-14m"), ("assets", "emoji"), ("model_cards", "text-14m.bench.json")} <= inside
 
 
+@pytest.mark.slow
 def test_without_the_models_a_command_that_needs_them_says_so_in_one_line(code: Environment) -> None:
     run = code.python("-c", EACH)
     assert run.returncode == 0, run.stderr

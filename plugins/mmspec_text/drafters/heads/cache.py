@@ -85,7 +85,7 @@ class HeadCache:
             units: `[batch, column]` int64: their units.
             unknown: Rows behind the root, which become further nodes of the scratch, a chain.
         """
-        rows, units = rows.apart(self.halves), units.repeat(self.halves, 1)
+        rows, units = rows.apart(self.halves), self._physical(units)
         columns = rows.features.shape[1]
         none = self.slots.length[:, None][:, :0]
         for first in range(0, columns, CHUNK):
@@ -115,10 +115,14 @@ class HeadCache:
     @torch.inference_mode()
     def grow(self, draft: Draft, first: int) -> TargetOutput:
         """The output at the nodes of a rooted draft from `first` on; those before are in the scratch."""
-        index, units = draft.index.repeated(self.halves), draft.units.repeat(self.halves, 1)
+        index, units = draft.index.repeated(self.halves), self._physical(draft.units)
         result = self._passed(units[:, first:], take_nodes(self.states, index.parent[:, first:]), index, first)
         self.states = torch.cat([self.states[:, :first], result], 1)
         return self._output(result)
+
+    def _physical(self, units: Tensor) -> Tensor:
+        """The units of all physical rows."""
+        return units if self.halves == 1 else units.repeat(self.halves, 1)
 
     def _output(self, states: Tensor) -> TargetOutput:
         given, *null = self.head.logits(states).chunk(self.halves)
