@@ -22,9 +22,9 @@ from tests.support.draft_rounds import assert_distributions, assert_dynamic_tree
 from tests.support.lantern_heads import CAPTION, LanternForward, save, target, weights
 
 SCALE = 2.0
-KINDS = ("c2i", "t2i")
 FORMS: list[dict[str, Any]] = [{"form": "chain"}, {"form": "rerank", "width": 3, "nodes": 8}]
 SAMPLED, GREEDY = Warp.sampling(guidance=SCALE), Warp.sampling(temperature=0, guidance=SCALE)
+kinds = pytest.mark.parametrize("kind", [pytest.param("c2i", marks=pytest.mark.slow), "t2i"])
 forms = pytest.mark.parametrize("form", FORMS, ids=lambda form: form["form"])
 
 
@@ -77,7 +77,7 @@ def row_alone(recorded: Any, row: int) -> Any:
     return [(known, [done or other != row for other, done in enumerate(dones)], d) for known, dones, d in recorded]
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@kinds
 @pytest.mark.parametrize(
     ("form", "rule"),
     [
@@ -94,7 +94,7 @@ def test_distributions_of_successive_rounds(kind: str, form: dict[str, Any], rul
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["c2i", "t2i"])
+@kinds
 def test_the_dynamic_tree_of_successive_rounds(kind: str, decoder: Callable) -> None:
     ours = decoder(kind, k=3, form="rerank", width=3, nodes=8)
     recorded, accepted = played(ours, condition(kind), GREEDY, rounds=3)
@@ -111,7 +111,7 @@ def test_without_guidance_there_is_one_half(decoder: Callable) -> None:
 
 @forms
 @pytest.mark.parametrize("warp", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
-@pytest.mark.parametrize("kind", KINDS)
+@kinds
 def test_pictures_are_those_of_plain_decoding(kind: str, warp: Warp, form: dict[str, Any], decoder: Callable) -> None:
     """Batch 3, and a row of it alone, to the end of the picture."""
     accepted = 0
