@@ -7,7 +7,7 @@ faster is measured, so that rounding may differ from one process to the next: on
 promised is the same units, and not the same bits.
 """
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
 
 import torch
 from torch import Tensor, nn
@@ -26,8 +26,13 @@ def freezable(model: nn.Module) -> bool:
 @torch.no_grad()
 def numbers(model: nn.Module) -> Hashable:
     """A key that changes with a model's weights, whoever wrote them, for the price of reading them once."""
-    sums = [checksum(checksum(weight)[None]) for weight in model.parameters()]
-    return tuple(map(id, model.parameters())), tuple(torch.cat(sums).tolist()) if sums else ()
+    return tuple(map(id, model.parameters())), checksums(model.parameters())
+
+
+def checksums(weights: Iterable[Tensor]) -> tuple[float, ...]:
+    """A number for each weight that changes with it, whoever wrote it; one host sync."""
+    sums = [checksum(checksum(weight)[None]) for weight in weights]
+    return tuple(torch.cat([one.to(sums[0].device) for one in sums]).tolist()) if sums else ()
 
 
 def checksum(weight: Tensor) -> Tensor:

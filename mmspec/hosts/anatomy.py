@@ -5,6 +5,7 @@ A model that passes these checks may still be refused by the self-check (`mmspec
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -19,6 +20,7 @@ from transformers.cache_utils import (
 
 from mmspec.core.refusal import OutOfScopeError
 from mmspec.hosts.dispatch import called_functions, mixers, replaced_forwards
+from mmspec.hosts.language_part import LanguagePart
 from mmspec.hosts.tree_op import TreeOp
 
 _RECURRENT = (
@@ -82,6 +84,11 @@ class Anatomy:
     def has_experts(self) -> bool:
         """Whether layers choose among experts: such products may round by how many units an expert gets."""
         return _counts_experts(self.config.to_dict())
+
+    @cached_property
+    def language(self) -> LanguagePart:
+        """The part that reads text; found once, since a model with experts has many thousands of modules."""
+        return LanguagePart.of(self.model, self.config.num_hidden_layers)
 
     def layers(self) -> list[Any]:
         """Empty cache layers as transformers makes them for this model."""

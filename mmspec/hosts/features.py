@@ -18,9 +18,6 @@ from mmspec.core.hidden import FINAL
 from mmspec.hosts.anatomy import Anatomy
 from mmspec.hosts.traceable import Traceable
 
-_OTHER_SENSES = ("vision", "visual", "image", "audio")
-"""Parts of a module's name that say that its layers do not read the text."""
-
 
 @dataclass(frozen=True)
 class Record:
@@ -75,8 +72,7 @@ class Reading:
 
     def __init__(self, anatomy: Anatomy, boundaries: Sequence[int]) -> None:
         self.anatomy, self.boundaries = anatomy, tuple(boundaries)
-        layers = decoder_layers(anatomy) if boundaries else ()
-        self._register = [self._registration(boundary, layers) for boundary in dict.fromkeys(boundaries)]
+        self._register = [self._registration(boundary) for boundary in dict.fromkeys(boundaries)]
         self._block = ExitStack()
 
     def __enter__(self) -> Record:
@@ -101,10 +97,10 @@ class Reading:
         with _recording.holding(record):
             yield record
 
-    def _registration(self, boundary: int, layers: Sequence[nn.Module]) -> Callable[[], Any]:
-        keep = self._keeper(boundary)
+    def _registration(self, boundary: int) -> Callable[[], Any]:
+        keep, layers = self._keeper(boundary), self.anatomy.language.layers
         if boundary == FINAL:
-            return partial(decoder(self.anatomy).register_forward_hook, _after(keep))
+            return partial(self.anatomy.language.decoder.register_forward_hook, _after(keep))
         if boundary == len(layers):
             return partial(layers[-1].register_forward_hook, _after(keep))
         return partial(layers[boundary].register_forward_pre_hook, _before(keep), with_kwargs=True)
@@ -128,9 +124,9 @@ def checked_boundaries(anatomy: Anatomy, boundaries: Sequence[int]) -> tuple[int
     """The boundaries, if the model has them.
 
     Raises:
-        ValueError: There is none, or no such boundary.
+        ValueError: There is none, or no such boundary; or the layers cannot be told from the model's other parts.
     """
-    layers = count_layers(anatomy)
+    layers = len(anatomy.language.layers)
     wrong = [boundary for boundary in boundaries if boundary != FINAL and not 0 <= boundary <= layers]
     if wrong or not boundaries:
         raise ValueError(
@@ -138,52 +134,6 @@ def checked_boundaries(anatomy: Anatomy, boundaries: Sequence[int]) -> tuple[int
             f"behind the final norm; there is no {', '.join(map(str, wrong)) or 'empty choice'}"
         )
     return tuple(boundaries)
-
-
-def count_layers(anatomy: Anatomy) -> int:
-    """The number of layers, which is the last boundary.
-
-    Raises:
-        ValueError: The layers cannot be told from the other parts of the model.
-    """
-    return len(decoder_layers(anatomy))
-
-
-def decoder_layers(anatomy: Anatomy) -> Sequence[nn.Module]:
-    """The layers of the model's language part, in order.
-
-    Raises:
-        ValueError: They cannot be told from the other parts of the model.
-    """
-    return list(_layer_list(anatomy)[1])
-
-
-def decoder(anatomy: Anatomy) -> nn.Module:
-    """The part of the model that turns ids into states, final norm included, without the output layer."""
-    model: nn.Module = anatomy.model
-    name, layers = _layer_list(anatomy)
-    part = anatomy.model.get_decoder()
-    if isinstance(part, nn.Module) and part is not model and any(module is layers for module in part.modules()):
-        return part
-    return model.get_submodule(name.rpartition(".")[0])  # some models name another part, or themselves
-
-
-def _layer_list(anatomy: Anatomy) -> tuple[str, nn.ModuleList]:
-    """The list of the layers, and its name in the model."""
-    wanted = anatomy.config.num_hidden_layers
-    lists = [
-        (name, module)
-        for name, module in anatomy.model.named_modules()
-        if isinstance(module, nn.ModuleList) and not any(sense in name for sense in _OTHER_SENSES)
-    ]
-    exact = [found for found in lists if len(found[1]) == wanted]
-    blocks = [found for found in lists if found[0].endswith(".layers") and found[0].count(".") == 1]  # of two parts
-    if not exact + blocks:
-        raise ValueError(
-            f"{type(anatomy.model).__name__} has no list of its {wanted} layers, so that no drafter can read its "
-            "hidden states; use a method that needs none"
-        )
-    return min(exact or blocks, key=lambda found: found[0].count("."))
 
 
 def _before(keep: Callable[[Any], None]) -> Callable[..., None]:

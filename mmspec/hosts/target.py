@@ -26,7 +26,7 @@ from mmspec.hosts.captured_pass import CapturedTransformersPass
 from mmspec.hosts.devices import half_on_gpu
 from mmspec.hosts.experts import one_by_one
 from mmspec.hosts.export import export, refuse_cache
-from mmspec.hosts.features import Reading, checked_boundaries, count_layers
+from mmspec.hosts.features import Reading, checked_boundaries
 from mmspec.hosts.lengths import refuse_length
 from mmspec.hosts.linear import renew
 from mmspec.hosts.offers import ATTENTION, RECURRENT
@@ -91,7 +91,7 @@ class TransformersTarget:
         return self.anatomy.model
 
     def layers(self) -> int:
-        return count_layers(self.anatomy)
+        return len(self.anatomy.language.layers)
 
     @property
     def hidden_size(self) -> int:

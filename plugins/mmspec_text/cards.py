@@ -85,7 +85,7 @@ def _head(target: str, host: str, kind: str, summary: str, method: str, key_layo
 
 
 def _eagle(target: str, host: str) -> Shipped:
-    summary = f"An EAGLE-3 head for `mmspec/{target}`: one layer on its hidden states, with its embedding and output."
+    summary = f"An EAGLE-3 head for `mmspec/{target}`: one layer that reads the target's hidden states."
     return _head(target, host, "eagle3", summary, "eagle", "speculators")
 
 
@@ -96,8 +96,8 @@ HEADS = (
         "text-14m",
         "transformers",
         "mtp",
-        "A multi-token layer for `mmspec/text-14m`, in its own form, with its embedding and output; recycled to any "
-        "depth.",
+        "A layer for multi-token prediction, for `mmspec/text-14m`: built as the target's own layers are, and applied "
+        "again for every further token of a draft.",
         "mtp",
         "deepseek",
     ),
@@ -105,7 +105,7 @@ HEADS = (
         "text-14m",
         "transformers",
         "medusa",
-        "Four Medusa heads for `mmspec/text-14m`: one residual block each, with its output.",
+        "Four Medusa heads for `mmspec/text-14m`: one residual block each, in front of the target's output layer.",
         "medusa",
         "vllm",
     ),

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -16,7 +16,14 @@ from mmspec.kits.text.train_command import Cards, Device, Out, Prose, Work, run_
 from mmspec_text.generate import generate_text
 from mmspec_text.training.command import train_drafter
 
-SHIPPED_HEADS = {"eagle3": "the EAGLE-3 head", "mtp": "the multi-token layer", "medusa": "the Medusa heads"}
+if TYPE_CHECKING:
+    from mmspec_text.training.recipe import DrafterKind
+
+SHIPPED_HEADS: "dict[DrafterKind, str]" = {
+    "eagle3": "the EAGLE-3 head",
+    "mtp": "the multi-token layer",
+    "medusa": "the Medusa heads",
+}
 """The kinds of head that ship, in words."""
 
 
@@ -62,7 +69,7 @@ def train_text(
     run_training(train, recipe, prose, work, out, cards, device, MODELS)
 
 
-def head_command(kind: Any, words: str) -> Callable[..., None]:
+def head_command(kind: "DrafterKind", words: str) -> Callable[..., None]:
     """The command that trains a shipped head.
 
     Args:

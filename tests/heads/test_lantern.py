@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from mmspec.core.decoder import Decoder
+from mmspec.core.hidden import FINAL
 from mmspec.core.rules import Match, RecursiveRejection, Rejection
 from mmspec.core.warp import Warp
 from mmspec.hosts.target import TransformersTarget
@@ -18,6 +19,7 @@ from mmspec.testing.tiny_models import llama
 from mmspec_image.targets.llamagen import LlamaGenTarget
 from mmspec_text.drafters.eagle import Eagle, EagleOptions
 from mmspec_text.drafters.heads.eagle.checkpoint import read_checkpoint
+from tests.captured.conftest import _traced_alone, lockstep  # noqa: F401  a fixture
 from tests.support.draft_rounds import assert_distributions, assert_dynamic_tree, played
 from tests.support.lantern_heads import CAPTION, LanternForward, save, target, weights
 
@@ -39,11 +41,12 @@ def condition(kind: str, rows: int = 3, guided: bool = True) -> Condition:
 
 @pytest.fixture
 def decoder(tmp_path: Path) -> Callable[..., Decoder]:
-    """`decoder(kind, rule, k, **options)`: a decoder with a random head from a folder."""
+    """`decoder(kind, rule, k, compile, **options)`: a decoder with a random head from a folder."""
 
-    def make(kind: str, rule: Any = None, k: int = 4, **options: Any) -> Decoder:
+    def make(kind: str, rule: Any = None, k: int = 4, compile: bool = False, **options: Any) -> Decoder:
         drafter = Eagle(EagleOptions(model=str(save(tmp_path / kind, kind)), **options))
-        return Decoder(LlamaGenTarget(target(kind)), drafter, rule or Match(), k=k)
+        shape: Any = "one" if compile else None
+        return Decoder(LlamaGenTarget(target(kind)), drafter, rule or Match(), k=k, shape=shape, compile=compile)
 
     return make
 
@@ -122,6 +125,21 @@ def test_pictures_are_those_of_plain_decoding(kind: str, warp: Warp, form: dict[
         assert all(torch.equal(a, b) for a, b in zip(ours.units, plain.units, strict=True))
         accepted += ours.report.accepted
     assert accepted > 0, "nothing was accepted, so nothing was tested"
+
+
+@pytest.mark.parametrize("form", [FORMS[0], pytest.param(FORMS[1], marks=pytest.mark.slow)], ids=["chain", "tree"])
+def test_captured_rounds_return_the_states_of_both_halves(form: dict[str, Any], decoder: Callable) -> None:
+    eager, captured = decoder("t2i", compile=True, **form), decoder("t2i", compile=True, **form)
+    eager.captures.compile = None
+    assert lockstep(eager, captured, condition("t2i"), 36, seed=5, warp=SAMPLED) > 3
+    assert captured.generate(condition("t2i"), 36, seed=5, warp=SAMPLED).report.accepted > 0
+
+
+def test_rounds_without_states_are_not_taken_for_a_head() -> None:
+    """What was captured for a method that reads no states serves no head, and the other way round."""
+    plain = LlamaGenTarget(target("c2i"))
+    cache = plain.start_fixed(condition("c2i"), 12, 4).cache
+    assert plain.capture_key(cache) != plain.with_hidden((FINAL,)).capture_key(cache)
 
 
 def test_what_was_read(tmp_path: Path) -> None:

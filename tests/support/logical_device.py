@@ -27,6 +27,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from tests.support.logical_operations import COPIES, FREE, INDEXING, INPLACE_COPY, STRICT, WAITING
 
 _setup_privateuseone_for_python_backend("logical")
+torch.get_device_module("logical").get_amp_supported_dtype = lambda: [torch.bfloat16]  # what `torch.autocast` asks for
 DEVICE = torch.device("logical", 0)
 
 ROOT = str(Path(__file__).parents[2]) + "/"

@@ -13,7 +13,7 @@ from mmspec.core.hidden import FINAL, GivesHidden
 from mmspec.core.types import Draft
 from mmspec.hosts import prefill
 from mmspec.hosts.anatomy import Anatomy
-from mmspec.hosts.features import Reading, decoder_layers
+from mmspec.hosts.features import Reading
 from mmspec.hosts.target import TransformersTarget
 from mmspec.registry import installed
 from tests.support.zoo import ARCHITECTURES, RECURRENT, build
@@ -135,7 +135,7 @@ def test_another_thread_is_not_listened_to(target: Any) -> None:
 
 def test_there_is_no_such_boundary(target: Any) -> None:
     ours = target_of(target)
-    assert ours.layers() == len(decoder_layers(ours.anatomy)) == 2 and ours.hidden_size == 64
+    assert ours.layers() == len(ours.anatomy.language.layers) == 2 and ours.hidden_size == 64
     for wrong in ((3,), (-2,), ()):
         with pytest.raises(ValueError, match="2 layers, so its boundaries are 0 to 2"):
             ours.with_hidden(wrong)

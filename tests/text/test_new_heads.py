@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from transformers import LlamaConfig, LlamaForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
 from mmspec.hosts.anatomy import Anatomy
+from mmspec.hosts.language_part import LanguagePart
 from mmspec.testing.tiny_models import llama
 from mmspec.training import loop
 from mmspec_text.drafters.heads.medusa.checkpoint import read_medusa
@@ -128,13 +129,10 @@ def test_a_head_learns_a_target_that_counts(kind: str, tmp_path: Path) -> None:
 
 
 def test_a_target_whose_layers_are_not_plain(monkeypatch: pytest.MonkeyPatch) -> None:
-    def experts(anatomy: Anatomy) -> list[nn.Module]:
-        layer = nn.Module()
-        layer.mlp = nn.ModuleDict({"experts": nn.Linear(2, 2)})
-        layer.input_layernorm = nn.RMSNorm(2)
-        return [layer]
-
+    layer = nn.Module()
+    layer.mlp = nn.ModuleDict({"experts": nn.Linear(2, 2)})
+    layer.input_layernorm = nn.RMSNorm(2)
     anatomy = Anatomy.of(llama())
-    monkeypatch.setattr("mmspec_text.training.mtp.decoder_layers", experts)
+    monkeypatch.setitem(vars(anatomy), "language", LanguagePart([layer], nn.Module()))
     with pytest.raises(ValueError, match=r"layers with experts.*train --kind eagle3"):
         new_mtp(anatomy, 0)

@@ -45,9 +45,9 @@ class CapturedHalves:
             valid=halves.physical(draft.valid),
             index=halves.index(draft.index),
         )
-        logits = self.inner.verify(physical).logits
-        assert logits is not None
-        return halves.output(logits)
+        output = self.inner.verify(physical)
+        assert output.logits is not None
+        return halves.output(output.logits, output.hidden)
 
     def commit(self, path: Tensor, count: Tensor) -> None:
         self.inner.commit(self.halves.physical(path), self.halves.physical(count))
@@ -80,8 +80,8 @@ class CapturedRaster:
         slots, raster = self.slots, self.raster
         slots.scratch = not draft.index.is_chain
         slots.open_static(draft.nodes)
-        hidden = raster.hidden(slots, raster.model.embed(draft.units), draft.index, 0)
-        return TargetOutput(logits=raster.score(hidden))
+        passed = raster.passed(raster.hidden(slots, raster.model.embed(draft.units), draft.index, 0))
+        return TargetOutput(logits=passed.scores, hidden=passed.states)
 
     def commit(self, path: Tensor, count: Tensor) -> None:
         self.slots.commit_static(path, count)

@@ -22,13 +22,11 @@ class Halves:
         slots: Keys and values of all physical rows, the conditional half first.
         rows: Number of logical rows.
         given: `[physical]` int64: slots of the condition, before the first unit.
-        states: `[physical, node, width]`: what the last pass was asked for beside its scores (`Raster`); or None.
     """
 
     slots: SlotCache
     rows: int
     given: Tensor
-    states: Tensor | None = None
 
     def physical(self, values: Tensor) -> Tensor:
         """Values of logical rows, repeated for every physical row: once, or twice under guidance."""
@@ -44,15 +42,14 @@ class Halves:
         halves = scores.split(self.rows)
         return halves[0], halves[1] if len(halves) > 1 else None
 
-    def output(self, logits: Tensor) -> TargetOutput:
-        """Target output of logits `[physical, node, vocab]`."""
+    def output(self, logits: Tensor, states: Tensor | None = None) -> TargetOutput:
+        """Target output of logits `[physical, node, vocab]`, with hidden states `[physical, node, width]` if any."""
         given, null = self.apart(logits)
-        return TargetOutput(logits=given, null=null)
+        return TargetOutput(logits=given, null=null, hidden=self.beside(states))
 
-    @property
-    def hidden(self) -> Tensor | None:
-        """`states` with both halves side by side, as `Lends` has them: `[batch, node, halves * width]`; or None."""
-        return None if self.states is None else torch.cat(self.states.split(self.rows), -1)
+    def beside(self, states: Tensor | None) -> Tensor | None:
+        """States with both halves side by side, as `Lends` has them: `[batch, node, halves * width]`; or None."""
+        return None if states is None else torch.cat(states.split(self.rows), -1)
 
     def commit(self, path: Tensor, count: Tensor) -> None:
         """A target's `commit`: `path [rows, depth]`, `count [rows]`."""

@@ -5,7 +5,7 @@ rows. A target defines what a unit is, and makes its distributions of the scores
 """
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -43,6 +43,18 @@ class RasterModel(Protocol):
         """Hidden states of embedded positions, as `mmspec.kits.pictures.models.blocks` takes masks and keys."""
 
 
+class Passed(NamedTuple):
+    """What a pass returns.
+
+    Attributes:
+        scores: `[physical, node, …]`.
+        states: `[physical, node, width]`, what drafters read beside them; None: nothing.
+    """
+
+    scores: Tensor
+    states: Tensor | None
+
+
 class Raster:
     """Prefill, verification passes, and another null condition within a call; `Halves` commits and truncates.
 
@@ -50,7 +62,7 @@ class Raster:
         model: The transformer.
         score: From hidden states `[row, node, dim]` to the target's scores `[row, node, …]`; called while offloaded
             weights are on the device.
-        read: From hidden states of all nodes of a pass to the `states` that the call's cache keeps of it; None: none.
+        read: From hidden states of all positions of a pass to the states that it returns beside the scores; None: none.
     """
 
     def __init__(
@@ -63,7 +75,7 @@ class Raster:
         self._kernels: Kernels = Kernels()
 
     @torch.no_grad()
-    def start(self, inputs: Condition, limit: int, width: int, fixed: bool = False) -> tuple[Halves, Tensor]:
+    def start(self, inputs: Condition, limit: int, width: int, fixed: bool = False) -> tuple[Halves, Passed]:
         """Prefill a condition.
 
         Args:
@@ -73,7 +85,8 @@ class Raster:
             fixed: Whether all passes after this one have `width` nodes and must have one shape.
 
         Returns:
-            The call's cache, and scores after the condition, `[physical, 1, …]`: the conditional half first.
+            The call's cache; and the scores after the condition, `[physical, 1, …]`, with the states of all its
+                positions: the conditional half first.
         """
         with awake(self._module):
             given, mask = embedded(self.model, inputs)
@@ -90,20 +103,24 @@ class Raster:
             hidden = self._pass(slots, given, index, 0)
             slots.length, slots.longest = slots.length + given.shape[1], given.shape[1]
             slots.begun = [given.shape[1]] * len(given)
-            states = None if self.read is None else self.read(hidden)
-            return Halves(slots, rows, slots.length, states), self.score(hidden[:, -1:])
+            return Halves(slots, rows, slots.length), Passed(self.score(hidden[:, -1:]), self._read(hidden))
 
-    def verify(self, cache: Halves, draft: Draft, first: int = 0) -> Tensor:
-        """Scores `[physical, node, …]` of a rooted draft's nodes from `first` on."""
+    def verify(self, cache: Halves, draft: Draft, first: int = 0) -> Passed:
+        """The pass over a rooted draft's nodes from `first` on."""
         cache.slots.scratch = not draft.index.is_chain
         with awake(self._module), torch.inference_mode():
             index = cache.index(draft.index)
             units = self.model.embed(cache.physical(draft.units[:, first:]))
             # Which kernel is used depends on measured times.
             with narrow(self._kernels, 0 if cache.slots.fixed else units.shape[0] * units.shape[1]):
-                hidden = self._pass(cache.slots, units, index, first)
-                cache.states = None if self.read is None else self.read(hidden)
-                return self.score(hidden)
+                return self.passed(self._pass(cache.slots, units, index, first))
+
+    def passed(self, hidden: Tensor) -> Passed:
+        """What a pass returns, from hidden states `[physical, node, dim]`."""
+        return Passed(self.score(hidden), self._read(hidden))
+
+    def _read(self, hidden: Tensor) -> Tensor | None:
+        return None if self.read is None else self.read(hidden)
 
     def renew_null(self, cache: Halves, null: Tensor, null_mask: Tensor | None, units: Tensor) -> None:
         """Replace the null condition: the unconditional half is prefilled again, committed units included.

@@ -100,15 +100,15 @@ class ContinuousTarget:
         scale = self._scale(inputs)
         if self.head is not None:
             self.head.renew()
-        halves, projected = self.raster.start(replace(inputs, guided=scale is not None), limit, width)
+        halves, passed = self.raster.start(replace(inputs, guided=scale is not None), limit, width)
         cache = ContinuousCache(halves, scale)
-        device = projected.device
+        device = passed.scores.device
         prompt = torch.zeros(halves.rows, 0, self.model.config.token_dim, dtype=torch.float32, device=device)
         pads = torch.zeros(halves.rows, dtype=torch.int64, device=device)
-        return Prefill(cache, self._output(cache, projected), prompt, pads)
+        return Prefill(cache, self._output(cache, passed.scores), prompt, pads)
 
     def verify(self, cache: ContinuousCache, draft: Draft, first: int = 0) -> TargetOutput:
-        return self._output(cache, self.raster.verify(cache.halves, draft, first))
+        return self._output(cache, self.raster.verify(cache.halves, draft, first).scores)
 
     def renew_null(self, cache: ContinuousCache, null: Tensor, null_mask: Tensor | None, units: Tensor) -> None:
         """Replace the null condition of guidance from the next round on; arguments as in `Raster.renew_null`.

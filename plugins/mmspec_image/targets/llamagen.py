@@ -2,7 +2,6 @@
 
 import copy
 from collections.abc import Hashable, Sequence
-from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -108,13 +107,12 @@ class LlamaGenTarget:
     def _begin(self, inputs: Condition, limit: int, width: int, fixed: bool = False) -> Prefill:
         if limit > self.context:
             raise ValueError(f"a picture of this model has {self.context} codes, {limit} were asked for")
-        cache, logits = self.raster.start(inputs, limit, width, fixed)
-        none = torch.zeros(cache.rows, 0, dtype=torch.int64, device=logits.device)
-        return Prefill(cache, cache.output(logits), none, none.sum(1), cache.hidden)
+        cache, passed = self.raster.start(inputs, limit, width, fixed)
+        none = torch.zeros(cache.rows, 0, dtype=torch.int64, device=passed.scores.device)
+        return Prefill(cache, cache.output(passed.scores), none, none.sum(1), cache.beside(passed.states))
 
     def verify(self, cache: Halves, draft: Draft, first: int = 0) -> TargetOutput:
-        output = cache.output(self.raster.verify(cache, draft, first))
-        return replace(output, hidden=cache.hidden)
+        return cache.output(*self.raster.verify(cache, draft, first))
 
     def renew_null(self, cache: Halves, null: Tensor, null_mask: Tensor | None, codes: Tensor) -> None:
         """Replace the null condition of a call; arguments as in `Raster.renew_null`.
@@ -129,7 +127,7 @@ class LlamaGenTarget:
         cache.commit(path, count)
 
     def capture_key(self, cache: Halves) -> Hashable:
-        return captured_shape(cache.slots, cache.slots.most)
+        return captured_shape(cache.slots, cache.slots.most), self.raster.read is None
 
     def captured_pass(self, cache: Halves, nodes: int, index: TreeIndex | None) -> CapturedHalves:
         self.raster.refuse_capture()

@@ -1,19 +1,17 @@
 """A small draft model for a target, distilled from it: the same tokenizer, a Llama of a few layers."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerBase
+from transformers import LlamaConfig, LlamaForCausalLM
 
 from mmspec.training.loop import fit
 from mmspec.training.losses import acceptance, draft_loss, next_token
-from mmspec_text.training.recipe import DrafterRecipe
 from mmspec_text.training.teacher import Teacher
-from mmspec_text.training.texts import Texts
-from mmspec_text.training.trained import Trained
+from mmspec_text.training.trained import Trained, Training
 
 WIDTH, LAYERS = 3, 4
 """The target's hidden width and its layers over the draft model's, about."""
@@ -45,17 +43,9 @@ def new_draft_model(model: Any, seed: int) -> LlamaForCausalLM:
     return LlamaForCausalLM(LlamaConfig(**sizes, **ends))
 
 
-def trained_model(
-    model: Any,
-    tokenizer: PreTrainedTokenizerBase,
-    texts: Texts,
-    held: Mapping[str, Tensor],
-    recipe: DrafterRecipe,
-    work: Path,
-    name: str,
-    say: Callable[[str], None],
-) -> Trained:
-    """Train a draft model; arguments as in `mmspec_text.training.run.train_drafter`."""
+def trained_model(of: Training) -> Trained:
+    """Train a draft model."""
+    model, recipe = of.model, of.recipe
     teacher, student = Teacher(model), new_draft_model(model, recipe.seed).to(model.device)
     loss = recipe.draft_loss
 
@@ -64,14 +54,14 @@ def trained_model(
         logits = student(ids, use_cache=False).logits[:, :-1]
         return draft_loss(logits, p, torch.ones_like(units, dtype=torch.bool), 0, loss, units)
 
-    fit(student, texts.batch_at, loss_of, recipe.loop("model.layers"), work, say)
-    found = {kind: _measured(student, teacher, windows.to(model.device)) for kind, windows in held.items()}
+    fit(student, of.texts.batch_at, loss_of, recipe.loop("model.layers"), of.work, of.say)
+    found = {kind: _measured(student, teacher, windows.to(model.device)) for kind, windows in of.held.items()}
 
     def write(folder: Path) -> None:
         half = type(student)(student.config).half()
         half.load_state_dict(student.state_dict())
         half.save_pretrained(folder)
-        tokenizer.save_pretrained(folder)
+        of.tokenizer.save_pretrained(folder)
 
     return Trained(write, {"parameters": sum(p.numel() for p in student.parameters()), "held_out": found})
 

@@ -16,7 +16,6 @@ from torch import Tensor, nn
 
 from mmspec.core.hidden import FINAL
 from mmspec.hosts.anatomy import Anatomy
-from mmspec.hosts.features import count_layers, decoder, decoder_layers
 from mmspec_text.drafters.heads.mtp.block import EXPERTS
 from mmspec_text.drafters.heads.mtp.checkpoint import MtpCheckpoint
 from mmspec_text.drafters.heads.mtp.family import DEEPSEEK, own_keys
@@ -50,7 +49,7 @@ def new_mtp(anatomy: Anatomy, seed: int) -> MtpNetwork:
     Raises:
         ValueError: The target's layers are not plain ones.
     """
-    block, kind = decoder_layers(anatomy)[-1], type(anatomy.model).__name__
+    block, kind = anatomy.language.layers[-1], type(anatomy.model).__name__
     weights = {key: value.detach().float().clone() for key, value in block.state_dict().items()}
     norm = dict(block.named_children()).get("input_layernorm")
     if norm is None or any(EXPERTS in f".{key}" for key in weights):
@@ -72,7 +71,7 @@ def new_mtp(anatomy: Anatomy, seed: int) -> MtpNetwork:
         "layers.0.final_norm.weight": unit + (_size(anatomy, unit) - 1),
     }
     blocks = {f"layers.0.{key}": value for key, value in weights.items()}
-    start = (DEEPSEEK.at(DEEPSEEK.block, 0, count_layers(anatomy)),)
+    start = (DEEPSEEK.at(DEEPSEEK.block, 0, len(anatomy.language.layers)),)
     network = MtpNetwork(MtpCheckpoint("new", DEEPSEEK, 1, own, blocks, start, ()), anatomy)
     network.join(anatomy)
     network.requires_grad_(True)
@@ -88,7 +87,7 @@ def write_mtp(head: MtpNetwork, anatomy: Anatomy, target: str, folder: Path) -> 
         target: The target's name.
         folder: Receives the files; made if missing.
     """
-    layers = count_layers(anatomy)
+    layers = len(anatomy.language.layers)
     start = DEEPSEEK.at(DEEPSEEK.block, 0, layers)
     names = {f"layers.0.{part}": key for part, key in own_keys(DEEPSEEK, 0, layers).items()}
     weights = {}
@@ -107,6 +106,6 @@ def write_mtp(head: MtpNetwork, anatomy: Anatomy, target: str, folder: Path) -> 
 
 def _size(anatomy: Anatomy, unit: Tensor) -> float:
     """The size of the numbers of the target's last states, those behind its final norm."""
-    last = [module for module in decoder(anatomy).children() if "norm" in type(module).__name__.lower()]
+    last = [module for module in anatomy.language.decoder.children() if "norm" in type(module).__name__.lower()]
     weight: Any = last[-1].weight if last else unit
     return float((weight.detach().float().cpu() - unit + 1).square().mean().sqrt())

@@ -7,7 +7,6 @@ drafter's folder is written, whole, when its training is complete.
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,7 @@ from mmspec_text.training.medusa import begun_medusa
 from mmspec_text.training.mtp import begun_mtp
 from mmspec_text.training.recipe import DrafterKind, DrafterRecipe
 from mmspec_text.training.texts import CONTINUED, Stream, Texts, continued
-from mmspec_text.training.trained import Trained
+from mmspec_text.training.trained import Training
 
 HEADS: Mapping[str, Begin] = {"eagle3": begun_eagle, "mtp": begun_mtp, "medusa": begun_medusa}
 """The kinds of head."""
@@ -68,8 +67,8 @@ def train_drafter(
         streams, held = _with_own(model, data, recipe, reach, work, say)
         say(f"training on {sum(len(stream.units) for stream in streams):,} tokens")
         texts = Texts(streams, recipe.batch, recipe.context, recipe.seed, model.device)
-        train = partial(trained_head, HEADS[kind]) if kind in HEADS else trained_model
-        done: Trained = train(model, tokenizer, texts, held, recipe, work / "drafter", name, say)
+        training = Training(model, tokenizer, name, texts, held, recipe, work / "drafter", say)
+        done = trained_head(HEADS[kind], training) if kind in HEADS else trained_model(training)
         facts = {"kind": kind, "target": name, **done.facts, "recipe": asdict(recipe)}
 
         def write(side: Path) -> None:

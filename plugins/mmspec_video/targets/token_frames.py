@@ -77,8 +77,8 @@ class TokenFramesTarget:
                 f"this model sees {most} frames at once: {given} given ones and {limit} new units are more than its "
                 f"{self.context} units"
             )
-        cache, logits = self.raster.start(Condition(units, guided=False), limit, width, fixed)
-        return Prefill(cache, cache.output(logits), units, torch.zeros_like(units[:, 0]))
+        cache, passed = self.raster.start(Condition(units, guided=False), limit, width, fixed)
+        return Prefill(cache, cache.output(passed.scores), units, torch.zeros_like(units[:, 0]))
 
     def units(self, prompt: TokenPrompt) -> Tensor:
         """The prompt as a sequence `[row, n · period]`."""
@@ -86,7 +86,7 @@ class TokenFramesTarget:
         return torch.cat([prompt.frames, actions], -1).flatten(1)
 
     def verify(self, cache: Halves, draft: Draft, first: int = 0) -> TargetOutput:
-        return cache.output(self.raster.verify(cache, draft, first))
+        return cache.output(self.raster.verify(cache, draft, first).scores)
 
     @torch.inference_mode()
     def commit(self, cache: Halves, path: Tensor, count: Tensor) -> None:

@@ -107,8 +107,8 @@ def read(memory: HeadMemory, state: State) -> TargetOutput:
 
 
 def units_of(state: State, rows: Rows) -> Tensor:
-    """The units of rows: known ones that end with the root, `[batch, column]`; 0 in front of the first one."""
+    """The units of rows: known ones that end with the root, `[batch, column]`; 0 at positions of a condition."""
     columns = rows.features.shape[1]
     place = state.known[:, None] - columns + torch.arange(columns, device=state.known.device)
     units = take_nodes(state.history, place.clamp(0, state.history.shape[1] - 1))
-    return torch.where(place < 0, 0, units)
+    return units if state.prompt_length else torch.where(place < 0, 0, units)  # a condition is no prompt of units

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from mmspec.core.distributions import take_nodes
-from mmspec.core.frozen import checksum
+from mmspec.core.frozen import checksums
 from mmspec.core.hidden import FINAL
 from mmspec.core.tree import TreeIndex
 from mmspec.core.types import Draft, Prefill, Step, TargetOutput
@@ -42,7 +42,7 @@ class Probing:
 
     Attributes:
         target: Whose probes these are.
-        nodes: The first nodes of the pass, which are none.
+        nodes: The number of nodes in front of the probes.
     """
 
     target: "ProbedTarget"
@@ -54,7 +54,7 @@ _probing: Traceable[Probing] = Traceable("mmspec_probes")
 
 
 def gated(adapter: Adapter) -> int | None:
-    """Behind how many nodes an adapter acts in the pass that runs, or is traced, here; None: not at all."""
+    """The number of nodes in front of the probes of the pass that runs, or is traced, here; None: the adapter rests."""
     now = _probing.get()
     return None if now is None or now.target.adapter is not adapter else now.nodes
 
@@ -120,8 +120,7 @@ class ProbedTarget:
     def capture_key(self, cache: TransformersTargetCache) -> Hashable:
         """With the numbers of the probes and of the adapter, which a captured pass keeps."""
         own = [self.embeddings, *(() if self.adapter is None else self.adapter.weights())]
-        sums = torch.cat([checksum(checksum(weight.cpu())[None]) for weight in own]).tolist()
-        return self.target.capture_key(cache), len(self.embeddings), self.states, tuple(sums)
+        return self.target.capture_key(cache), len(self.embeddings), self.states, checksums(own)
 
     def captured_pass(
         self, cache: TransformersTargetCache, nodes: int, index: TreeIndex | None

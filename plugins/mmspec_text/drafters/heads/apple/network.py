@@ -19,7 +19,7 @@ from mmspec_text.drafters.heads.probes import gated
 
 
 class GatedLora(nn.Module):
-    """A LoRA over linear layers of a model, for the nodes of a pass that are masks. It is an `Adapter`.
+    """A LoRA over linear layers of a model, for the nodes of a pass that are masks; an `Adapter`.
 
     Args:
         down: `[rank, in]` by the name of a layer.

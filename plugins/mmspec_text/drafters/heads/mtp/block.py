@@ -16,7 +16,6 @@ from transformers.core_model_loading import convert_and_load_state_dict_in_model
 from transformers.modeling_utils import LoadStateDictConfig
 
 from mmspec.hosts.anatomy import Anatomy
-from mmspec.hosts.features import decoder_layers
 from mmspec.hosts.masks import NAME
 from mmspec.hosts.weight_files import differences
 
@@ -62,7 +61,7 @@ def filled_blocks(
     """
     sparse = any(EXPERTS in key for key in weights)
     config = _config(anatomy.config, kinds, sparse)
-    kind: Any = type(decoder_layers(anatomy)[-1])
+    kind: Any = type(anatomy.language.layers[-1])
     with torch.device("meta"):
         blocks = nn.ModuleList(kind(config, number) for number in range(len(kinds)))
         holder = _Holder(config, blocks)

@@ -10,7 +10,6 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from mmspec.hosts.anatomy import Anatomy
-from mmspec.hosts.features import count_layers
 from mmspec.hosts.loading import fetch_files, indexed, locate
 from mmspec.hosts.weight_files import CONFIG, key_files
 from mmspec.registry.printable import shown
@@ -62,7 +61,7 @@ def read_checkpoint(name: str, anatomy: Anatomy, revision: str | None = None) ->
         ValueError: There are none, some are incomplete, or they are of a family that is not read.
     """
     what, place = f"the checkpoint {name!r}", locate(name)
-    folder, layers = indexed(place, revision), count_layers(anatomy)
+    folder, layers = indexed(place, revision), len(anatomy.language.layers)
     files = key_files(folder)
     stored = {plain_key(key): key for key in files}
     family = recognised(stored.keys(), anatomy.config.model_type, layers, what)

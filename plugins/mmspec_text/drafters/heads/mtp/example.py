@@ -4,7 +4,6 @@ import torch
 from torch import Tensor
 
 from mmspec.hosts.anatomy import Anatomy
-from mmspec.hosts.features import decoder_layers
 from mmspec_text.drafters.heads.mtp.checkpoint import MtpCheckpoint
 from mmspec_text.drafters.heads.mtp.family import MIMO, Family, own_keys
 
@@ -19,7 +18,7 @@ def random_checkpoint(
         values = torch.randn(shape, generator=generator)
         return values * gain / shape[-1] ** 0.5 if len(shape) > 1 else 1 + 0.3 * values
 
-    hidden, layer = anatomy.config.hidden_size, decoder_layers(anatomy)[-1]
+    hidden, layer = anatomy.config.hidden_size, anatomy.language.layers[-1]
     shapes = {"projection.weight": (hidden, 2 * hidden)}
     own, blocks = {}, {}
     for depth in range(depths):

@@ -16,7 +16,6 @@ from torch import Tensor, nn
 
 from mmspec.core.distributions import take_nodes
 from mmspec.hosts.anatomy import Anatomy
-from mmspec.hosts.features import decoder
 from mmspec.hosts.masks import PassGeometry
 from mmspec.hosts.slot_cache import SlotCache
 from mmspec.hosts.weight_files import differences
@@ -60,7 +59,7 @@ class MtpNetwork(nn.Module):
         self.to(model.device)
         for weight in self.parameters():  # buffers, such as corrections of a router, keep their dtype
             weight.data = weight.data.to(model.dtype)
-        rotary = decoder(anatomy).get_submodule("rotary_emb")
+        rotary = anatomy.language.decoder.get_submodule("rotary_emb")
         self._positions_by_kind = "layer_type" in inspect.signature(type(rotary).forward).parameters
         self._shared = model.get_input_embeddings(), model.get_output_embeddings(), rotary
 
