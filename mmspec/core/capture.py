@@ -12,7 +12,7 @@ from torch import Tensor
 
 from mmspec.core.capabilities import Capturable, DraftsInside, RunsModel, SecondChoice
 from mmspec.core.capture_check import eager_round, refuse_difference, rounding, timed
-from mmspec.core.capture_pool import pool_of
+from mmspec.core.capture_pool import Pool, pool_of
 from mmspec.core.captured import CapturedRound, buffers
 from mmspec.core.live import bucket
 from mmspec.core.noise import Counting, Unread
@@ -68,7 +68,7 @@ class Captures:
         self.target, self.drafter, self.rule, self.compile = target, drafter, rule, compile
         self.windows = "window" in drafter.offers
         self.lone = bool(compile) and not one_shape and _exact_on_cpu(target)
-        self.pool = pool_of(target, rule)
+        self.pool: Pool[CapturedRound] = pool_of(target, rule) if compile else Pool()  # which leaves the model alone
         self._own_trees = False
         self._refused = False
         self._outside = False
@@ -159,8 +159,8 @@ class Captures:
         if not isinstance(self.target, Capturable) or self.target.vocab is None:
             raise ValueError(f"the pass of {type(self.target).__name__} cannot be captured")
         columns = bucket(state.prompt_length + state.limit + 1)
-        self.pool.renew(self.target)
-        made, warp = (drafts.tree, drafts.family, drafts.key), _warp_key(state.warp)
+        self.pool.renew([self.target.model] if isinstance(self.target, RunsModel) else [])
+        made, warp = (drafts.tree, drafts.family, drafts.key), warp_key(state.warp)
         call = (made, self.lone, state.width, state.k, columns, len(state.ends), state.context, warp)
         key = (type(self.target), type(self.rule), call, self.target.capture_key(state.cache))
         return self.pool.lend(key, state, lambda: self._captured(state, drafts, columns))
@@ -215,7 +215,7 @@ def _exact_on_cpu(target: Target) -> bool:
     return kinds == {("cpu", torch.float32)}
 
 
-def _warp_key(warp: Warp) -> Hashable:
+def warp_key(warp: Warp) -> Hashable:
     """What a plan bakes in of a warp. Processors of one class with equal settings are the same."""
     settings = tuple(
         (type(p), *((name, _frozen(value)) for name, value in sorted(vars(p).items()))) for p in warp.processors

@@ -1,15 +1,17 @@
-"""The captured rounds of a model. They outlive decoders, since compiling takes longer than most calls.
+"""The captured rounds, or drafts, of a model. They outlive calls, since compiling takes longer than most calls.
 
-A round serves one call at a time. It is lent to a call until the call's state is gone; a second call of the same shape
-in the meantime gets a round of its own.
+Each serves one call at a time. It is lent to a call until the call's state is gone; a second call of the same shape
+in the meantime gets one of its own.
 """
 
 import gc
 import threading
 import weakref
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Generic, Protocol, TypeVar
+
+from torch import nn
 
 from mmspec.core.capabilities import RunsModel
 from mmspec.core.captured import CapturedRound
@@ -28,72 +30,86 @@ STATELESS = (Match, Rejection, RecursiveRejection, Block)
 """Rules without options: whose instance a round holds is all the same."""
 
 
-@dataclass
-class _Lent:
-    """A captured round, and the call that has it."""
+class Captured(Protocol):
+    """A compiled function over buffers of its own."""
 
-    round: CapturedRound
+    def load(self, state: State) -> None:
+        """Take over a call."""
+        ...
+
+
+Held = TypeVar("Held", bound=Captured)
+
+
+@dataclass
+class _Lent(Generic[Held]):
+    """What is captured, and the call that has it."""
+
+    captured: Held
     call: weakref.ref[State]
 
     def free_for(self, state: State) -> bool:
-        """Whether a call can have the round: nobody else does. A call may have several, and go back to one of them."""
+        """Whether a call can have it: nobody else does. A call may have several, and go back to one of them."""
         return self.call() is None or self.call() is state
 
 
 @dataclass
-class _Shape:
-    """The rounds of calls of one shape; `eager`, if such calls are not captured: that failed, or was slower."""
+class _Shape(Generic[Held]):
+    """What is captured of calls of one shape; `eager`, if such calls are not captured: that failed, or was slower."""
 
-    lent: list[_Lent] = field(default_factory=list)
+    lent: list[_Lent[Held]] = field(default_factory=list)
     eager: bool = False
 
 
-class Pool:
-    """Captured rounds by shape. A copy of it is empty, because rounds hold the buffers and weights of their model.
+class Pool(Generic[Held]):
+    """What is captured of calls, by shape. A copy of it is empty, because what is captured holds buffers and weights.
 
     Attributes:
-        frozen: Whether new rounds bake in the weights (`mmspec.core.frozen`).
+        frozen: Whether what is captured next bakes in the weights (`mmspec.core.frozen`).
     """
 
     def __init__(self) -> None:
-        self._shapes: dict[Hashable, _Shape] = {}
+        self._shapes: dict[Hashable, _Shape[Held]] = {}
         self._lock = threading.Lock()
         self._weights: Hashable = None
         self.frozen = True
 
-    def renew(self, target: Target) -> None:
-        """Decide whether rounds bake in the weights; drop those that have earlier weights. Called when a call begins.
+    def renew(self, models: Sequence[nn.Module]) -> None:
+        """Decide whether weights are baked in; drop what has earlier weights. Called when a call begins.
 
         Weights that changed once are not baked in again, because compiling takes longer than most calls.
+
+        Args:
+            models: All modules whose weights are read; none, if that is not known.
         """
         if not self.frozen:
             return
-        if not isinstance(target, RunsModel) or not freezable(target.model):
+        if not models or not all(map(freezable, models)):
             self.frozen = False
             return
-        weights = numbers(target.model)
+        weights = tuple(map(numbers, models))
         if self._weights not in (None, weights):
             self.frozen = False
             self.clear()
         self._weights = weights
 
     @property
-    def rounds(self) -> list[CapturedRound]:
-        """Every round that is kept."""
-        return [lent.round for shape in self._shapes.values() for lent in shape.lent]
+    def rounds(self) -> list[Held]:
+        """All that is kept."""
+        return [lent.captured for shape in self._shapes.values() for lent in shape.lent]
 
     def clear(self) -> None:
-        """Free all rounds but those that calls have."""
+        """Free all but what calls have."""
         for shape in self._shapes.values():
             shape.lent.clear()
 
-    def lend(self, key: Hashable, state: State, capture: Callable[[], CapturedRound | None]) -> CapturedRound | None:
-        """A round for this call alone, with the call loaded; None if such calls are not captured.
+    def lend(self, key: Hashable, state: State, capture: Callable[[], Held | None]) -> Held | None:
+        """What is captured of such calls, for this call alone, which is loaded; None if they are not captured.
 
         Args:
             key: The shape of the call.
             state: The call.
-            capture: Makes a round and loads the call; None if the eager loop is faster.
+            capture: Captures it anew and loads the call; None if the eager loop is faster.
         """
         with self._lock:
             shape = self._shapes[key] = self._shapes.pop(key, _Shape())  # the latest one
@@ -107,7 +123,7 @@ class Pool:
         if shape.eager:
             return None
         if free is not None:
-            free.round.load(state)
+            free.captured.load(state)
         else:
             shape.eager = True
             captured = capture()
@@ -115,18 +131,23 @@ class Pool:
                 return None
             shape.eager, free = False, _Lent(captured, weakref.ref(state))
             shape.lent.append(free)
-        return free.round
+        return free.captured
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> "Pool":
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Pool[Held]":
         return Pool()
 
-    def __reduce__(self) -> tuple[type["Pool"], tuple[()]]:
+    def __reduce__(self) -> tuple[type["Pool[Held]"], tuple[()]]:
         return Pool, ()
 
 
-def pool_of(target: Target, rule: Rule) -> Pool:
+def pool_on(model: nn.Module) -> Pool[Any]:
+    """The pool that a module carries."""
+    pool: Pool[Any] = vars(model).setdefault(NAME, Pool())
+    return pool
+
+
+def pool_of(target: Target, rule: Rule) -> Pool[CapturedRound]:
     """The pool of a target's model; a new one if there is no model, or if the rule may have options."""
     if not isinstance(target, RunsModel) or type(rule) not in STATELESS:
         return Pool()
-    pool: Pool = vars(target.model).setdefault(NAME, Pool())
-    return pool
+    return pool_on(target.model)

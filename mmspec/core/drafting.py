@@ -3,6 +3,7 @@
 from functools import partial
 from operator import index
 
+from mmspec.core.forced import with_forced
 from mmspec.core.guard import contained, draft_or_none
 from mmspec.core.noise import DraftNoise
 from mmspec.core.policies import Policy, Trimming
@@ -37,6 +38,7 @@ def drafted(
         return None
     draft = draft_or_none(lambda: drafter.propose(state, budget, noise), state, proposes, vocab)
     if draft is not None:
+        draft = with_forced(draft, state, budget)
         draft = draft_or_none(partial(policy.trim, draft), state, decides, vocab)
     if draft is not None and isinstance(policy, Trimming) and policy.trims:
         state.depth.note(draft, state.done)

@@ -1,12 +1,28 @@
-"""Attributes that are computed when they are first read.
+"""Values that are computed once, in forms that torch can trace.
 
-`functools.cached_property` holds a lock on Python 3.11, which torch cannot trace.
+`functools.cached_property` holds a lock on Python 3.11, which torch cannot trace; of `lru_cache` it warns.
 """
 
 from collections.abc import Callable
-from typing import Any, Generic, TypeVar, overload
+from functools import lru_cache, wraps
+from typing import Any, Generic, ParamSpec, TypeVar, overload
+
+import torch
 
 Value = TypeVar("Value")
+Arguments = ParamSpec("Arguments")
+
+
+def known(function: Callable[Arguments, Value]) -> Callable[Arguments, Value]:
+    """A function of hashable arguments that keeps its latest results; while torch traces, it computes."""
+    keeps: Any = lru_cache(256)(function)
+
+    @wraps(function)
+    def result(*arguments: Arguments.args, **named: Arguments.kwargs) -> Value:
+        kept: Value = (function if torch.compiler.is_compiling() else keeps)(*arguments, **named)
+        return kept
+
+    return result
 
 
 class once(Generic[Value]):

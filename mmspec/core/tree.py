@@ -4,13 +4,13 @@ Node 0 is the root. Parents precede children. All tensors are `[batch, node]`, o
 tree, so that static trees are broadcast, not copied.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 
 import torch
 from torch import Tensor
 
+from mmspec.core.once import known
 from mmspec.core.transfer import moved
 
 
@@ -107,17 +107,30 @@ class TreeIndex:
         return self.parent.shape[1]
 
 
-@lru_cache(maxsize=256)
+@known
 def _static(parents: tuple[int, ...], device: torch.device) -> TreeIndex:
-    # Computed on the host, so that a new shape does not wait for the device.
-    index = TreeIndex.dynamic(torch.tensor([parents], device="cpu"))
+    deepest, siblings = [0], [0] * len(parents)
+    for above in parents[1:]:
+        deepest.append(deepest[above] + 1)
+        siblings[above] += 1
+    parent, depth, ancestor, rank = _tensors(parents, device)
     return TreeIndex(
-        moved(index.parent, device),
-        moved(index.depth, device),
-        moved(index.ancestor, device),
-        moved(index.rank, device),
-        deepest=int(index.depth.max()),
-        widest=int(index.rank.max()) + 1,
+        parent,
+        depth,
+        ancestor,
+        rank,
+        deepest=max(deepest),
+        widest=max(1, *siblings),
         is_chain=parents == tuple(range(-1, len(parents) - 1)),
         listed=parents,
     )
+
+
+def _computed(parents: tuple[int, ...], device: torch.device) -> tuple[Tensor, ...]:
+    # Computed on the host, so that a new shape does not wait for the device.
+    index = TreeIndex.dynamic(torch.tensor([parents], device="cpu"))
+    return tuple(moved(part, device) for part in (index.parent, index.depth, index.ancestor, index.rank))
+
+
+_tensors: Callable[..., tuple[Tensor, ...]] = torch.compiler.assume_constant_result(_computed)
+"""`_computed`, which torch takes for constants of what it traces."""

@@ -89,7 +89,7 @@ class Warp:
         if output.distribution is not None:
             return Scores(output.distribution, output.distribution.finite(), output.hidden, output.auxiliary)
         logits = unprocessed = self._guided(output)
-        if self.processors and logits.is_inference() and not torch.is_inference_mode_enabled():
+        if self.processors and not torch.compiler.is_compiling() and _locked(logits):
             logits = logits.clone()  # a processor may write in place, as it may in transformers
         stateful = drafts_forbidden_by(self.processors)
         if stateful:
@@ -156,6 +156,11 @@ class Warp:
         for processor in self.processors:
             scores = processor(ids, scores)
         return scores[:, None]
+
+
+def _locked(values: Tensor) -> bool:
+    """Whether torch refuses to write into a tensor here."""
+    return values.is_inference() and not torch.is_inference_mode_enabled()
 
 
 def _only(units: Tensor, logits: Tensor) -> Tensor:

@@ -28,6 +28,8 @@ class BufferCache(SlotCache):
             super().__init__(layers, len(call.length), most, call.length.device, True, call.rings)
             self.end = self.length.clone()
             self.shift = torch.zeros_like(call.shift)
+            self.origin = self.length.clone()
+            self.places = None if call.places is None else torch.zeros_like(call.places)
 
     def load(self, call: SlotCache) -> None:
         """Copy what the cache of a call holds: one of the same layers, with as many rows and at most as many slots."""
@@ -39,6 +41,9 @@ class BufferCache(SlotCache):
             layer.load(call.recurrent[number])
         for mine, its in ((self.length, call.length), (self.end, call.end), (self.shift, call.shift)):
             mine.copy_(its)
+        if self.places is not None and call.places is not None:
+            self.origin.copy_(call.origin)
+            self.places.copy_(call.places)
         if call.holes is not None:
             if self.holes is None:
                 with torch.inference_mode(False):
@@ -77,4 +82,5 @@ def captured_shape(call: SlotCache, most: int) -> tuple[Any, ...]:
     first = next(iter(call.owning), None)
     held = None if first is None else (first.keys.dtype, first.keys.device)
     rings = tuple(sorted(call.rings.items()))
-    return len(call.length), most, call.holes is None, call.shift.shape, rings, held
+    placed = None if call.places is None else call.places.shape
+    return len(call.length), most, call.holes is None, call.shift.shape, placed, rings, held

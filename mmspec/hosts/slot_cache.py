@@ -50,6 +50,8 @@ class SlotCache(Cache):
         length: `[batch]` int64: the committed units of every row.
         shift: `[batch]` or `[axes, batch]` int64: the position of a unit minus its slot. It is 0 if positions count
             units, and not 0 with image axes, holes in the mask, or slots that were left out.
+        places: `[axes, batch, unit]` int64: the positions of new units, where they are not `slot + shift`; or None.
+        origin: `[batch]` int64: the slot of the first of these units.
         holes: `[batch, capacity]` bool: slots that no node may see, because the prompt's mask has a 0 there; or None.
             Windows and chunks count these slots, as transformers does.
         start: The first slot that the present pass writes, if it is the same for all rows; else None.
@@ -79,6 +81,8 @@ class SlotCache(Cache):
         self.length = torch.zeros(rows, dtype=torch.int64, device=device)
         self.shift = torch.zeros(rows, dtype=torch.int64, device=device)
         self.end = self.length
+        self.places: Tensor | None = None
+        self.origin = self.length
         self.holes: Tensor | None = None
         self.slots = self.length[:, None]
         self.start: int | None = None

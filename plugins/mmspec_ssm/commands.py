@@ -54,9 +54,9 @@ def _subject(model: str) -> Any:
     """What `mmspec bench ssm` measures."""
     from mmspec.kits.text.bench.settings import Subject
     from mmspec_ssm.bench.rounds import rounds
-    from mmspec_ssm.bench.settings import METHODS
+    from mmspec_ssm.bench.settings import methods_of
 
-    return Subject("ssm", model, METHODS, by_nodes=rounds)
+    return Subject("ssm", model, methods_of(model), by_nodes=rounds)
 
 
 def _one_shape_methods(model: str) -> Mapping[str, Any]:

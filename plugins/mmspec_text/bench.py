@@ -1,15 +1,21 @@
-"""The methods of the benchmark: those of all language models and, for the shipped target, its trained head."""
+"""The methods of the benchmark: those of all language models and, for the shipped target, its trained heads."""
 
 from collections.abc import Mapping
 from typing import Any
 
 from mmspec.kits.text.bench.settings import METHODS
 
-_HEAD = {"model": "mmspec/text-14m-eagle3"}
+_EAGLE = {"method": "eagle", "model": "mmspec/text-14m-eagle3"}
+_TREE = {"k": 3, "width": 3, "nodes": 7}
+_CHAIN = {"k": 2, "form": "chain"}
 HEADS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
     "mmspec/text-14m": {
-        "eagle": {**_HEAD, "k": 3, "width": 3, "nodes": 7},
-        "eagle chain": {**_HEAD, "method": "eagle", "k": 2, "form": "chain"},
+        "eagle": {**_EAGLE, **_TREE},
+        "mtp": {"model": "mmspec/text-14m-mtp", **_TREE},
+        "medusa": {"model": "mmspec/text-14m-medusa", **_TREE},
+        "compiled eagle": {**_EAGLE, "k": 2, "width": 2, "nodes": 3, "compile": True},
+        "compiled eagle chain": {**_EAGLE, **_CHAIN, "compile": True},
+        "compiled mtp chain": {"method": "mtp", "model": "mmspec/text-14m-mtp", **_CHAIN, "compile": True},
     },
 }
 """By target: the methods that draft with a head trained for it."""

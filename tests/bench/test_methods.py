@@ -7,13 +7,13 @@ import pytest
 from mmspec.bench.plan import Plan
 from mmspec.kits.text.bench.run import bench
 from mmspec.kits.text.bench.settings import BenchOptions, Subject
-from mmspec_ssm.bench.settings import METHODS
+from mmspec_ssm.bench import settings as ssm
 from mmspec_text.bench import methods_of
 
 SUBJECTS = [
     pytest.param(Subject("text", "mmspec/text-14m", methods_of("mmspec/text-14m")), id="text"),
     pytest.param(Subject("text", "mmspec/text-1m", methods_of("mmspec/text-1m")), id="another text model"),
-    pytest.param(Subject("ssm", "mmspec/ssm-5m", METHODS), id="ssm"),
+    pytest.param(Subject("ssm", "mmspec/ssm-5m", ssm.methods_of("mmspec/ssm-5m")), id="ssm"),
 ]
 
 

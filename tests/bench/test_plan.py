@@ -19,12 +19,12 @@ from mmspec.kits.text.bench.settings import BenchOptions
 from mmspec.report.result import Limits, Result
 from mmspec.report.trust import load_result
 from mmspec_continuous.bench.denoising import DenoisingOptions
-from mmspec_ssm.bench.settings import METHODS as SSM_METHODS
+from mmspec_ssm.bench import settings as ssm
 from mmspec_text.bench import methods_of
 from mmspec_video.bench.settings import BenchOptions as VideoOptions
 
 LONG = BenchOptions()
-LASTS = {"text": (29, methods_of("mmspec/text-14m")), "ssm": (29, SSM_METHODS)}
+LASTS = {"text": (29, methods_of("mmspec/text-14m")), "ssm": (29, ssm.methods_of("mmspec/ssm-5m"))}
 """Minutes of the long ones on two idle cores, and what they try."""
 ROOM = 75
 """Seconds that generating may take: compiling and loading take the rest of two minutes."""

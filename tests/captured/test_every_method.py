@@ -29,15 +29,23 @@ FAST = {
     ("video:frame-gs-sjd", "token-frames"),
     ("continuous:reflection", "continuous-ar"),
 }
+MODELS = ("ssm:stree", "text:draft-model", "text:draft-tree", "text:rsd", "text:ppd")
+HEADS = (
+    *("text:eagle", "text:dflash", "text:p-eagle", "text:apple-mtp", "text:medusa"),
+    *("text:hydra", "text:clover", "text:mlp-speculator", "text:arctic-lstm", "text:mtp"),
+)
 UNTRIED = {
     ("continuous:draft-reflection", "continuous-ar"),
     ("continuous:cspd", "continuous-ar"),
     ("text:mtp", "recurrent"),
     ("text:apple-mtp", "recurrent"),
     ("text:eagle", "llamagen"),
+    *((method, target) for method in MODELS for target in ("glm-image", "emu3")),
+    *((method, "emu3") for method in HEADS),
 }
 """Pairs that the conformance kit does not put together. Those over continuous tokens run eagerly: their target decides
-that. For the heads there is no example of that target; `tests/heads` has their own tests.
+that. For the heads, and for draft models of the models that write pictures, there is no example of that target;
+`tests/heads` and `tests/image` have their own tests.
 """
 PLAYED = "frames"
 """A player's target, which has no example: its units come from outside. Its own tests run with `compile`, too."""

@@ -31,6 +31,8 @@ METHODS: dict[str, dict[str, Any]] = {
     "token-recycling": {"k": 4},
     "token-recycling, wide": {"method": "token-recycling", "k": 4, "shape": 12},
 }
+GREEDY = ("plain", "prompt-lookup, wide", "token-recycling")
+"""These are greedy in the fast tier, and the others sampled; the slow tier has all of both."""
 
 
 @pytest.fixture(scope="module")
@@ -69,8 +71,14 @@ def assert_same(found: Output, expected: Output) -> None:
     assert all(a == b for a, b in depths)
 
 
-@pytest.mark.parametrize("temperature", [0.0, 0.9])
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(
+    ("method", "temperature"),
+    [
+        pytest.param(method, t, marks=[] if (t == 0) == (method in GREEDY) else pytest.mark.slow)
+        for method in METHODS
+        for t in (0.0, 0.9)
+    ],
+)
 def test_units_and_counts_are_the_eager_loops(model: Any, events: list[str], method: str, temperature: float) -> None:
     eager, captured = both(model, method)
     for seed, limit, ends in ((3, 24, [7, 11]), (4, 17, [60, 59]), (5, 2, [60, 59])):

@@ -75,13 +75,13 @@ def test_every_round_equals_the_eager_loops(model: Any, small: Any, method: str)
     assert len(captured.captures.pool.rounds) == 1, "the second call is served by the first one's plan"
 
 
-@pytest.mark.parametrize("method", ["suffix", "token-recycling"])
+@pytest.mark.parametrize("method", [pytest.param("suffix", marks=pytest.mark.slow), "token-recycling"])
 def test_bfloat16(model: Any, method: str) -> None:
     half = copy.deepcopy(model).bfloat16()
     lockstep(*both(half, method), ragged(), 24, seed=3, warp=Warp.sampling(0.9), ends=[7, 11])
 
 
-@pytest.mark.parametrize("temperature", [0.0, 0.9])
+@pytest.mark.parametrize("temperature", [pytest.param(0.0, marks=pytest.mark.slow), 0.9])
 def test_plain_decoding_of_one_node(model: Any, temperature: float) -> None:
     lockstep(*both(model, "plain", shape="one"), ragged(), 20, seed=3, warp=Warp.sampling(temperature))
 
@@ -96,7 +96,7 @@ def test_greedy_and_all_element_wise_processors(model: Any, warp: Warp) -> None:
 @pytest.mark.parametrize(
     "config",
     [
-        MistralConfig(**WIDE, sliding_window=8),
+        pytest.param(MistralConfig(**WIDE, sliding_window=8), marks=pytest.mark.slow),  # Gemma has such layers, too
         Gemma3TextConfig(
             **WIDE, sliding_window=8, layer_types=["sliding_attention", "full_attention"], query_pre_attn_scalar=8
         ),
@@ -198,7 +198,7 @@ def test_no_round_is_traced_twice(model: Any) -> None:
     """Lengths, drafts, budgets and rows that end change; the traced function does not."""
     captured = both(model, "prompt-lookup")[1]
     torch._dynamo.utils.counters.clear()
-    for seed in range(6):
+    for seed in range(3):
         captured.generate(ragged(), 40 - seed, seed=seed, warp=Warp.sampling(1.0), ends=[7, 11])
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1
     assert not torch._dynamo.utils.counters["graph_break"]

@@ -61,6 +61,8 @@ CEILINGS: dict[str, tuple[int, int]] = {
     "gsd, llamagen": (1, 1780),
     "lantern, llamagen": (1, 1720),
     "gs-sjd, janus": (1, 360),
+    "plain, glm-image": (1, 195),
+    "token-recycling, emu3": (1, 380),
     "plain, bamba": (1, 250),
     "prompt-lookup, bamba": (1, 390),
     "token-recycling, bamba": (1, 400),
@@ -90,75 +92,8 @@ CEILINGS: dict[str, tuple[int, int]] = {
 }
 """Most waits, and most launches outside of models, of any round."""
 
-DEVICE = """
-import torch
-from tests.support.logical_device import DEVICE, Meter
-with Meter() as meter:
-    there = torch.arange(3, device=DEVICE)
-    for mixing in (lambda: there + torch.arange(3), lambda: there.gather(0, torch.zeros(1).long())):
-        try:
-            mixing()
-        except RuntimeError as error:
-            assert "both devices" in str(error)
-        else:
-            raise AssertionError("devices were mixed")
-    (there + 1) * 2
-    assert not meter.waits
-    assert meter.launches.total() == 3, meter.launches
-    later = there.to("cpu", non_blocking=True)
-    torch.ones(2).pin_memory().to(DEVICE, non_blocking=True)
-    assert not meter.waits
-    assert later.tolist() != [0, 1, 2]
-    assert int(there.sum()) == 3
-    assert later.tolist() == [0, 1, 2]
-    torch.tensor([1.0], device=DEVICE), there[there > 1], there.cpu(), there.tolist(), there[[0, 1]]
-    assert meter.waits.total() == 6, meter.waits
-"""
-
-LONG = """
-from tests.support import device_run as run
-from tests.support.device_cases import Case
-from mmspec.hosts.slot_layer import BLOCK
-from mmspec.testing import tiny_models
-
-case = Case(tiny_models.llama(), tiny_models.prompt([0, 1]), "draft-model", options={"model": tiny_models.small()})
-expected = case.decoder(lambda model: model).generate(case.prompt, BLOCK + 20, seed=3, warp=case.warp)
-with run.logical.Meter() as meter:
-    decoder, seen = case.decoder(run.moved), set()
-    state = decoder.start(run.sent(case.prompt), BLOCK + 20, seed=3, warp=case.warp)
-    while not state.finished:
-        meter.reset()
-        decoder.advance(state)
-        assert meter.waits.total() == 1, meter.waits
-        for slots in (state.cache.slots, state.memory.cache.slots):
-            assert not slots.free_to_read
-            unused = slots.visible - int(slots.length.inner.max())
-            assert unused < BLOCK + 2 * state.width, (unused, state.host_emitted)
-        seen.add(state.cache.slots.visible)
-    assert [row.tolist() for row in state.output()] == [row.tolist() for row in expected.units]
-    assert seen == {BLOCK, 2 * BLOCK}, seen
-"""
-
-
-BAD = """
-import torch
-from tests.support.device_run import logical, moved, sent
-from tests.support.device_cases import text
-torch.manual_seed(0)
-for name in ("plain", "prompt-lookup", "draft-model"):
-    case = text()[name]
-    with logical.Meter():
-        decoder = case.decoder(moved)
-        broken = case.prompt["input_ids"][1, -1]
-        decoder.target.model.model.embed_tokens.weight.data.inner[int(broken)] = float("nan")
-        case.prompt["input_ids"][0][case.prompt["input_ids"][0] == broken] = (broken + 1) % 7
-        try:
-            decoder.generate(sent(case.prompt), 4, warp=case.warp)
-        except ValueError as error:
-            assert "row 1: the target's scores of new unit 0 are NaN" in str(error), error
-        else:
-            raise AssertionError("numbers that are none were decoded")
-"""
+CHECKS = ("the_device_itself", "long_calls", "scores_that_are_no_numbers")
+"""Of `tests.support.device_checks`, in the process that fills the table."""
 
 
 def child(*arguments: str) -> str:
@@ -184,21 +119,25 @@ def excess(figures: dict[str, Any], waits: int, launches: int) -> str:
     return ""
 
 
-def test_the_device_itself() -> None:
-    child("-c", DEVICE)
+def figures_of(*arguments: str) -> dict[str, dict[str, Any]]:
+    """What a process on the device found, by case or check."""
+    lines = child("-W", "ignore", *arguments).splitlines()
+    return {figures.pop("name"): figures for figures in map(json.loads, lines)}
 
 
-def test_scores_that_are_no_numbers_are_named_there() -> None:
-    child("-W", "ignore", "-c", BAD)
+@pytest.fixture(scope="module")
+def everything() -> dict[str, dict[str, Any]]:
+    """The figures of every case, and what every check found."""
+    return figures_of("-m", "tests.support.device_checks")
 
 
-def test_long_calls_read_what_rows_have_and_wait_once_a_round() -> None:
-    child("-W", "ignore", "-c", LONG)
+@pytest.mark.parametrize("name", CHECKS)
+def test_the_device_and_rounds_on_it(name: str, everything: dict[str, dict[str, Any]]) -> None:
+    assert not everything[name]["error"], everything[name]["error"]
 
 
-def test_no_method_waits_or_launches_more_than_its_ceiling() -> None:
-    lines = child("-W", "ignore", "-m", "tests.support.device_run").splitlines()
-    found = {figures.pop("name"): figures for figures in map(json.loads, lines)}
+def test_no_method_waits_or_launches_more_than_its_ceiling(everything: dict[str, dict[str, Any]]) -> None:
+    found = {name: figures for name, figures in everything.items() if name not in CHECKS}
     assert found.keys() == CEILINGS.keys()
     wrong = {name: excess(figures, *CEILINGS[name]) for name, figures in found.items()}
     assert not any(wrong.values()), "\n".join(f"{name}: {fault}" for name, fault in wrong.items() if fault)
@@ -215,8 +154,7 @@ def test_no_method_waits_or_launches_more_than_its_ceiling() -> None:
 def test_a_device_without_float64() -> None:
     """What sums in float64 elsewhere runs, and its output is the CPU's."""
     names = ("suffix", "gsd, llamagen", "plain, bamba", "prompt-lookup, mamba")
-    lines = child("-W", "ignore", "-m", "tests.support.device_run", "--without-float64", *names).splitlines()
-    found = {figures.pop("name"): figures for figures in map(json.loads, lines)}
+    found = figures_of("-m", "tests.support.device_run", "--without-float64", *names)
     assert found.keys() == set(names)
     wrong = {name: excess(figures, *CEILINGS[name]) for name, figures in found.items()}
     assert not any(wrong.values()), wrong

@@ -5,7 +5,7 @@ Imported after the device has replaced functions of torch. On latents and frames
 
 import copy
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Protocol
 
@@ -35,6 +35,7 @@ from mmspec.hosts.translated import TranslatedTarget
 from mmspec.hosts.vocabulary import VocabularyMap
 from mmspec.testing import tiny_models
 from mmspec_image import example as image
+from mmspec_image import grid_example as grids
 from mmspec_ssm import example as ssm
 from mmspec_text import head_example
 from mmspec_text.drafters.heads.eagle.example import random_checkpoint
@@ -237,13 +238,19 @@ def translated(place: Place, context: int = 512) -> DraftModel:
 
 
 def images() -> dict[str, Runnable]:
-    """The methods of the image plugin on LlamaGen, and one on Janus."""
-    models = {"llamagen": image.llamagen(), "janus": image.janus()}
+    """The methods of the image plugin on LlamaGen, and some on other models; Emu3 with guidance."""
+    models = {
+        "llamagen": image.llamagen(),
+        "janus": image.janus(),
+        "glm-image": grids.glm_image(),
+        "emu3": replace(grids.emu3(), prompt=grids.guided),
+    }
     warp = Warp.sampling(1.0, top_k=5, guidance=2.0)
     methods = [("llamagen", name) for name in ("plain", "gs-sjd", "mc-sjd", "sjd", "gsd", "lantern")]
+    others = [("janus", "gs-sjd"), ("glm-image", "plain"), ("emu3", "token-recycling")]
     return {
         f"{method}, {name}": Case(models[name].target.model, models[name].prompt([0, 1]), method, warp=warp)
-        for name, method in [*methods, ("janus", "gs-sjd")]
+        for name, method in [*methods, *others]
     }
 
 

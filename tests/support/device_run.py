@@ -9,6 +9,7 @@ the logical device changes torch.
 
 from tests.support import logical_device as logical  # isort: skip # before the library, whose functions it replaces
 
+import gc
 import json
 import sys
 import traceback
@@ -98,6 +99,7 @@ def _entered(by: int) -> None:
 
 def main(*wanted: str) -> None:
     """Print the figures of all cases, or of those that are named, by group or one by one."""
+    gc.disable()  # looking through all that is imported takes longer than the cases
     torch.manual_seed(0)
     float64 = "--without-float64" not in wanted
     wanted = tuple(name for name in wanted if not name.startswith("--"))

@@ -6,19 +6,46 @@ Distributions pass through the call's warp, so that a draft's distribution is th
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Protocol
 
 import torch
+from torch import Tensor
 
 from mmspec.core.drafters.growth import Growth, Scratch
 from mmspec.core.drafters.shapes import Frontier, Shape
+from mmspec.core.history_processors import Prefix
 from mmspec.core.noise import DraftNoise
-from mmspec.core.state import State
 from mmspec.core.types import Draft, Scores, TargetOutput
+from mmspec.core.warp import Warp
+
+
+class Rows(Protocol):
+    """What drafting reads of a call's rows: `mmspec.core.state.State` has it, and so do buffers of captured drafts."""
+
+    @property
+    def root(self) -> Tensor:
+        """`[batch, *unit]`: the last known unit."""
+        ...
+
+    @property
+    def room(self) -> Tensor:
+        """`[batch]`: how deep each row may draft."""
+        ...
+
+    @property
+    def warp(self) -> Warp:
+        """Turns scores into distributions."""
+        ...
+
+    @property
+    def prefix(self) -> Prefix:
+        """The known units."""
+        ...
 
 
 def grown(
     shape: Shape,
-    state: State,
+    rows: Rows,
     k: int,
     levels: int,
     noise: DraftNoise,
@@ -30,7 +57,7 @@ def grown(
 
     Args:
         shape: Which nodes it has.
-        state: The call.
+        rows: The rows of the call.
         k: Budget of the round.
         levels: Number of levels.
         noise: What sampled drafts must use.
@@ -42,11 +69,11 @@ def grown(
     Returns:
         The draft; where its nodes are in the scratch; and the number of nodes there, the root included.
     """
-    growth = Growth(shape, k, state.root, state.room)
+    growth = Growth(shape, k, rows.root, rows.room)
     carried = None
     for depth in range(1, levels + 1):
-        distribution = warped(state, output, growth.fed, growth.frontier).distribution
-        greedy = output.logits is not None and not state.warp.sample
+        distribution = warped(rows, output, growth.fed, growth.frontier).distribution
+        greedy = output.logits is not None and not rows.warp.sample
         drawn = noise.level(depth, growth.nodes, growth.frontier)
         frontier = Frontier(distribution, drawn, growth.score, greedy, not (greedy or noise.shared), carried)
         level = shape.level(frontier, depth)
@@ -58,9 +85,9 @@ def grown(
     return *growth.finish(), fed
 
 
-def warped(state: State, output: TargetOutput, fed: Draft, nodes: int) -> Scores:
+def warped(rows: Rows, output: TargetOutput, fed: Draft, nodes: int) -> Scores:
     """Distributions at the last `nodes` nodes that were fed; over all units, also if the call is greedy."""
-    return replace(state.warp, sample=True)(output, fed, state.prefix, slice(fed.nodes - nodes, None))
+    return replace(rows.warp, sample=True)(output, fed, rows.prefix, slice(fed.nodes - nodes, None))
 
 
 def _last(output: TargetOutput, nodes: int) -> TargetOutput:

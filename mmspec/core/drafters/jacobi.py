@@ -84,7 +84,7 @@ class Jacobi:
     def propose(self, state: State, k: int, noise: DraftNoise) -> Draft:
         window = self._resized(state, k)
         units, distribution = self.initialisation.fill(state, window, noise.chain(1, k))
-        units = self._forced(state, where_nodes(window.drawn, window.units, units))
+        units = where_nodes(window.drawn, window.units, units)
         if window.distribution is None:
             return Draft.chain(units, distribution)
         if distribution is None:
@@ -116,14 +116,6 @@ class Jacobi:
             return drawn.take((slot - reach).clamp(min=0))
         both: Distribution = type(drawn).cat([before, drawn])
         return both.take(slot)
-
-    @staticmethod
-    def _forced(state: State, units: Tensor) -> Tensor:
-        """Units, with forced ones in their places: nothing else can be accepted there."""
-        if state.warp.forced is None:
-            return units
-        only = state.warp.forced_at(state.emitted[:, None] + torch.arange(units.shape[1], device=units.device))
-        return torch.where(only < 0, units, only)
 
     @staticmethod
     def _resized(state: State, k: int) -> Window:

@@ -18,8 +18,21 @@ METHODS: Mapping[str, Mapping[str, Any]] = {
     f"stree (chain of {SAME})": {**_STREE, "nodes": SAME, "form": "chain"},
     f"compiled stree (chain of {SAME})": {**_STREE, "method": "stree", "nodes": SAME, "form": "chain", "compile": True},
 }
+_EAGLE = {"method": "eagle", "model": "mmspec/ssm-5m-eagle3"}
+HEADS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
+    "mmspec/ssm-5m": {
+        "eagle": {**_EAGLE, "k": 3, "width": 3, "nodes": 7},
+        "compiled eagle": {**_EAGLE, "k": 2, "width": 2, "nodes": 3, "compile": True},
+    },
+}
+"""By target: the methods that draft with a head trained for it."""
 ONE_SHAPE: Mapping[str, Mapping[str, Any]] = {
     "stree": {"drafter": DRAFTER, "k": LEVELS, "nodes": SAME},
     **{name: SHARED[name] for name in ("prompt-lookup", "auto")},
 }
 """The methods of `mmspec bench one-shape ssm`."""
+
+
+def methods_of(model: str) -> Mapping[str, Mapping[str, Any]]:
+    """The default methods for a target, by label, with their options."""
+    return {**METHODS, **HEADS.get(model, {})}

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from mmspec.core.drafters.draft_model import DraftModel
 from mmspec.core.protocols import Target
 from mmspec_text.drafters.small_model import SmallModelOptions, in_target_ids, load_small_model
+from mmspec_text.training.lessons import ModelLesson
 
 
 @dataclass(frozen=True)
@@ -34,5 +35,9 @@ class TextDraftModel(DraftModel):
         super().__init__(self._small)
 
     def bind(self, target: Target) -> None:
-        self.model = in_target_ids(self._small, target, self.options)
+        self.model, self._target = in_target_ids(self._small, target, self.options), target
         super().bind(target)
+
+    def lesson(self, loss: str, depth: int) -> ModelLesson:
+        """What the draft model learns between calls; arguments and errors as in `Learns`."""
+        return ModelLesson(self._small, self._target, loss)

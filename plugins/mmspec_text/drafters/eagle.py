@@ -32,6 +32,7 @@ from mmspec_text.drafters.heads.eagle.probe import Trial, report, tried
 from mmspec_text.drafters.heads.fits import lending, refuse_ids
 from mmspec_text.drafters.heads.options import HeadOptions, head_of
 from mmspec_text.drafters.heads.trial_prompt import trial_ids
+from mmspec_text.training.lessons import EagleLesson
 
 
 @dataclass(frozen=True)
@@ -118,6 +119,10 @@ class Eagle:
 
     def observe(self, state: State, step: Step) -> None:
         observed(state.memory, state, step, self.columns)
+
+    def lesson(self, loss: str, depth: int) -> EagleLesson:
+        """What the head learns between calls; arguments and errors as in `Learns`."""
+        return EagleLesson(self.network, self._target, lambda: self._features.choices[self._convention], loss, depth)
 
     @property
     def columns(self) -> slice:

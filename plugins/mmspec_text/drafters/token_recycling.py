@@ -105,11 +105,16 @@ class TokenRecycling:
             return RecyclingInside(parents, _level_tables(parents, ranks, device), torch.full_like(self._rows, -1))
 
     def _seed(self, state: State) -> None:
-        """Give tokens of the prompt that were never scored one successor: the one of their last occurrence."""
+        """Give tokens of the prompt that were never scored one successor: the one of their last occurrence.
+
+        A prompt may have ids that are never scored: a model's output layer may have fewer ids than its embedding.
+        """
         seen = state.history[:, : state.prompt_length + 1]
         order = torch.arange(state.prompt_length, device=seen.device)
         token, successor = seen[:, :-1].flatten(), seen[:, 1:].flatten()
-        fresh = (order >= state.pads[:, None]).flatten() & (self._rows[token, 0] < 0)
+        scored = torch.maximum(token, successor) < len(self._rows) - 1
+        token = torch.where(scored, token, len(self._rows) - 1)
+        fresh = scored & (order >= state.pads[:, None]).flatten() & (self._rows[token, 0] < 0)
         nothing = successor.new_full((len(successor), self._rows.shape[1] - 1), -1)
         _write(self._rows, token, torch.cat([successor[:, None], nothing], 1), fresh)
 

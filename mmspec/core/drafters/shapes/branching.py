@@ -8,7 +8,6 @@ Knob: `branching`: more children at a depth help where the draft model is unsure
 """
 
 from dataclasses import dataclass
-from functools import lru_cache
 from math import prod
 
 import torch
@@ -17,6 +16,7 @@ from torch import Tensor
 from mmspec.core.distributions import Categorical
 from mmspec.core.drafters.shapes.shape import Frontier, Level
 from mmspec.core.drafters.shapes.siblings import distribution_of, race
+from mmspec.core.once import known
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class Branching:
         return [prod(self.branching[:depth]) for depth in range(1, self.levels(k) + 1)]
 
 
-@lru_cache
+@known
 def _parents(branching: tuple[int, ...]) -> tuple[int, ...]:
     parents: list[int] = []
     level = [-1]

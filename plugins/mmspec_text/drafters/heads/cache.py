@@ -49,18 +49,28 @@ class HeadCache:
         most: Known units of the longest row at the end of the call, and the nodes of one draft.
         device: The device.
         halves: Physical rows of each row: 2 under guidance, where features are those of both halves, side by side.
+        slots: The slots; default: new ones.
 
     Attributes:
         slots: Keys and values of all physical rows, one half behind the other; the length of a row is that of its
             committed rows, without the root's.
         states: `[physical, node, hidden]`: what the head returned at the nodes in the scratch.
+        open: `[physical]` bool: whether node 0 of the scratch is a row that is not committed yet.
     """
 
-    def __init__(self, head: Head, rows: int, most: int, device: torch.device, halves: int = 1) -> None:
-        self.head, self.halves, rows = head, halves, rows * halves
-        self.slots = SlotCache([DynamicLayer() for _ in range(head.depth)], rows, most + CHUNK, device)
+    def __init__(
+        self,
+        head: Head,
+        rows: int,
+        most: int,
+        device: torch.device,
+        halves: int = 1,
+        slots: SlotCache | None = None,
+    ) -> None:
+        self.head, self.halves, self.most, rows = head, halves, most, rows * halves
+        self.slots = SlotCache(empty_layers(head), rows, most + CHUNK, device) if slots is None else slots
         self.states = torch.empty(rows, 0, 0, device=device)
-        self._open = torch.zeros(rows, dtype=torch.bool, device=device)  # node 0 is a row that is not committed
+        self.open = torch.zeros(rows, dtype=torch.bool, device=device)
 
     def begin(self, count: Sequence[int]) -> None:
         """Note how many rows each row of the batch has at first."""
@@ -70,13 +80,13 @@ class HeadCache:
         """Note how many units each row of the batch has emitted."""
         self.slots.synced([*emitted] * self.halves)
 
-    @torch.inference_mode()
+    @torch.no_grad()
     def append(self, rows: Rows, units: Tensor) -> TargetOutput:
         """`read` rows; the output at the root, one node."""
         self.read(rows, units)
         return self.at_root()
 
-    @torch.inference_mode()
+    @torch.no_grad()
     def read(self, rows: Rows, units: Tensor, unknown: Unknown | None = None) -> None:
         """Read true rows; the last of them, whose unit is the root, becomes node 0 of the scratch.
 
@@ -93,7 +103,7 @@ class HeadCache:
             last = first + size == columns  # all rows of the batch end there
             more = unknown.rows if unknown is not None and last else 0
             place, count = rows.piece(first, size)
-            closing = self._open & (rows.count > 0)
+            closing = self.open & (rows.count > 0)
             self.slots.commit(none, closing.long())
             chain = TreeIndex.chain(size + more, place.device)
             states, fed = self.head.taken_in(take_nodes(rows.features, place)), take_nodes(units, place)
@@ -105,14 +115,14 @@ class HeadCache:
             order = torch.arange(more + 1, device=place.device)
             if last:
                 self.states = take_nodes(result, (count - 1).clamp(min=0)[:, None] + order)
-            self._open = (self._open & ~closing) | (count > 0)
+            self.open = (self.open & ~closing) | (count > 0)
 
-    @torch.inference_mode()
+    @torch.no_grad()
     def at_root(self) -> TargetOutput:
         """The output at node 0 of the scratch."""
         return self._output(self.states[:, :1])
 
-    @torch.inference_mode()
+    @torch.no_grad()
     def grow(self, draft: Draft, first: int) -> TargetOutput:
         """The output at the nodes of a rooted draft from `first` on; those before are in the scratch."""
         index, units = draft.index.repeated(self.halves), self._physical(draft.units)
@@ -133,6 +143,11 @@ class HeadCache:
         slots.open(first, units.shape[1])
         geometry = PassGeometry(slots.length, index.ancestor[:, first:], index.depth, slots.visible)
         return self.head.passed(units, states, slots, geometry)
+
+
+def empty_layers(head: Head) -> list[DynamicLayer]:
+    """Empty layers of a cache for a head."""
+    return [DynamicLayer() for _ in range(head.depth)]
 
 
 def chain_path(nodes: int, rows: int, device: torch.device) -> Tensor:

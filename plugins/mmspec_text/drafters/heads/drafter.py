@@ -12,10 +12,13 @@ from torch import Tensor
 from mmspec.core.distributions import take_nodes
 from mmspec.core.drafters.growing import grown
 from mmspec.core.drafters.shapes import Shape
+from mmspec.core.live import bucket
 from mmspec.core.noise import DraftNoise
 from mmspec.core.state import State
 from mmspec.core.types import Draft, Step, TargetOutput
 from mmspec_text.drafters.heads.cache import CHUNK, HeadCache
+from mmspec_text.drafters.heads.captured.draft import lent
+from mmspec_text.drafters.heads.captured.rows import RowsDraft
 from mmspec_text.drafters.heads.head import Head
 from mmspec_text.drafters.heads.rows import Rows
 
@@ -27,10 +30,14 @@ class HeadMemory:
     Attributes:
         cache: Its cache.
         unread: Features that it has not read yet; None after a draft.
+        captured: Drafts in one compiled function; None: it is not known yet, or they are drafted eagerly.
+        eager: Whether drafts of this call cannot be captured.
     """
 
     cache: HeadCache
     unread: Rows | None
+    captured: RowsDraft | None = None
+    eager: bool = False
 
 
 def begun(
@@ -68,9 +75,26 @@ def proposed(memory: HeadMemory, shape: Shape, state: State, k: int, noise: Draf
     if levels < 1:
         return Draft.empty(state.root)
     memory.cache.synced(state.host_emitted)
+    if memory.unread is not None and (captured := captured_for(memory, shape, state, k, noise)) is not None:
+        unread, memory.unread = memory.unread, None
+        return captured(unread, units_of(state, unread), state, noise)
     output = read(memory, state) if memory.unread is not None else memory.cache.at_root()
     draft, _, _ = grown(shape, state, k, levels, noise, output, 1, memory.cache.grow)
     return draft
+
+
+def captured_for(memory: HeadMemory, shape: Shape, state: State, k: int, noise: DraftNoise) -> RowsDraft | None:
+    """The compiled draft that takes the unread rows; None if the draft is eager."""
+    assert memory.unread is not None
+    if state.captured is None or memory.eager or k != state.k:
+        return None
+    if memory.captured is None:
+        cache = memory.cache
+        beside = cache.halves, bucket(cache.most)
+        memory.captured = lent(RowsDraft, cache.head, cache.head.borrowed[0], shape, state, k, noise, beside)
+        memory.eager = memory.captured is None
+    captured = memory.captured
+    return captured if captured is not None and captured.takes(memory.unread) else None
 
 
 def observed(memory: HeadMemory, state: State, step: Step, columns: slice = slice(None)) -> None:

@@ -4,15 +4,25 @@ Row t of a head has the target's feature of unit x_t and the embedding of x_{t+1
 units there is no feature: the head's own state takes its place.
 """
 
+from collections.abc import Sequence
 from typing import Protocol
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from mmspec.hosts.masks import PassGeometry
 from mmspec.hosts.slot_cache import SlotCache
 
 
-class Head(Protocol):
+class Borrowing(Protocol):
+    """A head, a module of torch, that calls modules of its target."""
+
+    @property
+    def borrowed(self) -> Sequence[nn.Module]:
+        """The target's modules that it may call."""
+        ...
+
+
+class Head(Borrowing, Protocol):
     """A recurrent head.
 
     Attributes:

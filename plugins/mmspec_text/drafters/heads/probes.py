@@ -20,7 +20,8 @@ from mmspec.core.hidden import FINAL
 from mmspec.core.tree import TreeIndex
 from mmspec.core.types import Draft, Prefill, Step, TargetOutput
 from mmspec.hosts.captured_pass import CapturedTransformersPass
-from mmspec.hosts.target import TransformersTarget, TransformersTargetCache
+from mmspec.hosts.target import TransformersTarget
+from mmspec.hosts.target_cache import TransformersTargetCache
 from mmspec.hosts.traceable import Traceable
 
 

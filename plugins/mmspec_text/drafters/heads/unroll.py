@@ -29,7 +29,7 @@ class _Kept:
         return torch.cat(self._keys, 2), torch.cat(self._values, 2)
 
 
-class _KeptSlots:
+class KeptSlots:
     """What a head's network reads of a cache."""
 
     def __init__(self, depth: int) -> None:
@@ -56,7 +56,7 @@ def unrolled(head: Head, features: Tensor, units: Tensor, steps: int) -> Iterato
         ValueError: The text is too short for so many steps.
     """
     rows = rows_of(units, steps)
-    slots: Any = _KeptSlots(head.depth)
+    slots: Any = KeptSlots(head.depth)
     states = head.taken_in(features[:, :rows])
     for step in range(steps):
         geometry = _geometry(rows, step, units.device)

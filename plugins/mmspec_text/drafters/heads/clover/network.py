@@ -55,6 +55,11 @@ class CloverNetwork(nn.Module):
         self.to(device, dtype)
         self._shared = embedding, output
 
+    @property
+    def borrowed(self) -> tuple[nn.Module, ...]:
+        """The target's embedding and output layer."""
+        return self._shared
+
     def taken_in(self, features: Tensor) -> Tensor:
         return features.to(dtype_of(self))
 

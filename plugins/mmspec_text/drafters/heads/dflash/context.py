@@ -6,7 +6,6 @@ from transformers.cache_utils import DynamicLayer
 
 from mmspec.core.distributions import take_nodes
 from mmspec.core.tree import TreeIndex
-from mmspec.hosts.masks import PassGeometry
 from mmspec.hosts.slot_cache import SlotCache
 from mmspec_text.drafters.heads.block import Block
 from mmspec_text.drafters.heads.cache import CHUNK, chain_path
@@ -41,8 +40,7 @@ class Context:
             place, count = rows.piece(first, size)
             chain = TreeIndex.chain(size, place.device)
             slots.open(0, size)
-            geometry = PassGeometry(slots.length, chain.ancestor, chain.depth, slots.visible)
-            self.head.absorb(take_nodes(rows.features, place), slots, geometry)
+            self.head.absorb(take_nodes(rows.features, place), slots, slots.length[:, None] + chain.depth)
             slots.commit(chain_path(size, len(count), place.device), count)
 
     @torch.inference_mode()

@@ -7,6 +7,7 @@ The known rows pass through no layer, so that reading them costs two projections
 keys of checkpoints. The embedding and the output layer of the target are used where the checkpoint has none.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -57,10 +58,10 @@ class DFlashNetwork(nn.Module):
         self._rotary[0].to(device)  # in float32, whatever the target's dtype
         self._shared = embedding, output
 
-    def absorb(self, features: Tensor, slots: SlotCache, geometry: PassGeometry) -> None:
-        """Put the keys and values of features `[batch, row, width]` into the slots that are open."""
+    def absorb(self, features: Tensor, slots: SlotCache, positions: Tensor) -> None:
+        """Put the keys and values of features `[batch, row, width]` at positions `[batch, row]` into the open slots."""
         known = self.hidden_norm(self.fc(features.to(self._dtype)))
-        angles = self._rotary[0](known, geometry.query)
+        angles = self._rotary[0](known, positions)
         for layer, kept in zip(self.layers, slots.layers, strict=True):
             assert isinstance(layer, Layer)
             layer.self_attn.keep(known, angles, kept)
@@ -72,16 +73,30 @@ class DFlashNetwork(nn.Module):
             root: `[batch]` int64: the unit behind the known ones.
             slots: The cache; the block's rows are not committed.
         """
+        slots.open(0, self.architecture.block)
+        chain = TreeIndex.chain(self.architecture.block, root.device)
+        every = torch.ones_like(chain.ancestor)
+        geometry = [PassGeometry(slots.length, seen, chain.depth, slots.visible) for seen in (every, chain.ancestor)]
+        end = slots.length[:, None, None, None]
+        return self.blocks(root[:, None], geometry, end, slots)[:, 0]
+
+    def blocks(self, roots: Tensor, geometry: Sequence[PassGeometry], end: Tensor, slots: SlotCache) -> Tensor:
+        """The states of several blocks in one pass, one for each of their units: `[batch, root, unit, hidden]`.
+
+        Args:
+            roots: `[batch, root]` int64.
+            geometry: Of the rows of all blocks, where a row sees all of its block; and where it sees those before it.
+            end: The position of every row's root, `[batch, 1, row, 1]`; or `[batch, 1, 1, 1]`.
+            slots: The cache, opened for these rows.
+        """
         a = self.architecture
-        slots.open(0, a.block)
-        chain = TreeIndex.chain(a.block, root.device)
-        masks = {sight: _mask(sight, slots, chain) for sight in a.sights}
-        states = self._rows(root)
-        angles = self._rotary[0](states, slots.length[:, None] + chain.depth)
+        masks = {sight: _mask(sight, geometry[sight.causal], end) for sight in a.sights}
+        states = self._rows(roots)
+        angles = self._rotary[0](states, geometry[0].query)
         for layer, sight, kept in zip(self.layers, a.sights, slots.layers, strict=True):
             states = layer(states, angles, masks[sight], kept)
         normed: Tensor = self.norm(states)
-        return normed[:, a.block - a.units :]
+        return normed.unflatten(1, (-1, a.block))[:, :, a.block - a.units :]
 
     def scored(self, states: Tensor) -> Tensor:
         logits: Tensor = (self.lm_head if self.lm_head is not None else self._of_target(1))(states)
@@ -99,15 +114,16 @@ class DFlashNetwork(nn.Module):
     def _dtype(self) -> torch.dtype:
         return self.fc.weight.dtype
 
-    def _rows(self, root: Tensor) -> Tensor:
-        """What enters the first layer: `[batch, row, hidden]`."""
+    def _rows(self, roots: Tensor) -> Tensor:
+        """What enters the first layer, block after block: `[batch, row, hidden]`."""
         embedding: Any = self.embed_tokens if self.embed_tokens is not None else self._of_target(0)
-        masked = self.mask_embedding
+        masked: Tensor | None = self.mask_embedding
         if masked is None:
-            masked = embedded(torch.full_like(root[:1], self.architecture.mask_token or 0), embedding, self._dtype)[0]
-        first = embedded(root[:, None], embedding, self._dtype)
-        others = masked.to(root.device, self._dtype).expand(len(root), self.architecture.block - 1, -1)
-        return torch.cat([first, others], 1)
+            unknown = torch.full_like(roots[:1, :1], self.architecture.mask_token or 0)
+            masked = embedded(unknown, embedding, self._dtype)[0, 0]
+        first = embedded(roots, embedding, self._dtype)[:, :, None]
+        others = masked.to(roots.device, self._dtype).expand(*roots.shape, self.architecture.block - 1, -1)
+        return torch.cat([first, others], 2).flatten(1, 2)
 
     def _of_target(self, which: int) -> Any:
         assert self._shared is not None, "the head is bound to no target"
@@ -130,14 +146,11 @@ class Layer(nn.Module):
         return out
 
 
-def _mask(sight: Sight, slots: SlotCache, chain: TreeIndex) -> Tensor:
-    """`[batch, 1, row, slot]` bool: what the rows of a block see."""
-    seen = chain.ancestor if sight.causal else torch.ones_like(chain.ancestor)
-    geometry = PassGeometry(slots.length, seen, chain.depth, slots.visible)
+def _mask(sight: Sight, geometry: PassGeometry, end: Tensor) -> Tensor:
+    """`[batch, 1, row, slot]` bool: what the rows of blocks see, whose roots are at `end`."""
     window = sight.window
     if window is None:
         return geometry.tree
-    end = slots.length[:, None, None, None]
 
     def near(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
         return key >= end - window if sight.from_root else query - key < window

@@ -109,6 +109,11 @@ class EagleNetwork(nn.Module):
         return self.taken_in(self.mask_hidden)[0, 0]
 
     @property
+    def borrowed(self) -> tuple[nn.Module, ...]:
+        """The target's embedding and output layer, which the head calls where it has none."""
+        return self._shared or ()
+
+    @property
     def _dtype(self) -> torch.dtype:
         return next(self.parameters()).dtype
 

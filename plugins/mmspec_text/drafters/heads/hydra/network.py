@@ -58,6 +58,11 @@ class HydraNetwork(nn.Module):
         self.to(device, dtype)
         self._embedding = (embedding,)
 
+    @property
+    def borrowed(self) -> tuple[nn.Module, ...]:
+        """The target's modules that the heads call."""
+        return self._embedding
+
     def rooted(self, features: Tensor, units: Tensor) -> Tensor:
         return self.followed(features.to(dtype_of(self)), units, 0)
 

@@ -62,6 +62,11 @@ class MedusaNetwork(nn.Module):
         self.to(device, dtype)
         self._shared = (output,)
 
+    @property
+    def borrowed(self) -> tuple[nn.Module, ...]:
+        """The target's modules that the heads call."""
+        return self._shared
+
     def rooted(self, features: Tensor, units: Tensor) -> Tensor:
         return features.to(self.blocks[0][0].weight.dtype)
 

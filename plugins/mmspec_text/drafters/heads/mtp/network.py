@@ -138,6 +138,11 @@ class MtpNetwork(nn.Module):
         self.eval().requires_grad_(False)
 
     @property
+    def borrowed(self) -> tuple[nn.Module, ...]:
+        """The target's embedding, output layer and rotary positions, which the layers call."""
+        return self._shared or ()
+
+    @property
     def _dtype(self) -> torch.dtype:
         return self._depths[0].projection.weight.dtype
 

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from mmspec.core.drafters.growing import grown
@@ -13,12 +14,14 @@ from mmspec.core.protocols import Target
 from mmspec.core.state import State
 from mmspec.core.types import Draft, Step
 from mmspec.hosts.target import TransformersTarget
+from mmspec_text.drafters.heads.captured.draft import lent
+from mmspec_text.drafters.heads.captured.paths import PathDraft
 from mmspec_text.drafters.heads.eagle.loaded import Loaded
 from mmspec_text.drafters.heads.fits import refuse_ids, refuse_states
 from mmspec_text.drafters.heads.options import HeadOptions, head_of
 from mmspec_text.drafters.heads.pathwise.checkpoint import PathCheckpoint
 from mmspec_text.drafters.heads.pathwise.head import PathHead
-from mmspec_text.drafters.heads.pathwise.intake import Intake, begin
+from mmspec_text.drafters.heads.pathwise.intake import Intake, Last, begin
 from mmspec_text.drafters.heads.pathwise.trial import report, tried
 from mmspec_text.drafters.heads.pathwise.walk import Walk
 from mmspec_text.drafters.heads.trial_prompt import trial_ids
@@ -76,17 +79,32 @@ class PathDrafter:
             self._try(ids)
         return begin(self.network, self.shape, state)
 
+    @torch.no_grad()
     def propose(self, state: State, k: int, noise: DraftNoise) -> Draft:
         depth = self._depth(k)
         levels = self.shape.levels(depth)
         if levels < 1:
             return Draft.empty(state.root)
+        captured = self._captured(state, k, noise)
+        if captured is not None:
+            return captured(state.memory.feature, state, noise)
         walk = Walk(self.network, state.memory.root(state))
         draft, _, _ = grown(self.shape, state, depth, levels, noise, walk.output(), 1, walk.grow)
         return draft
 
     def observe(self, state: State, step: Step) -> None:
         state.memory.observe(state, step)
+
+    def _captured(self, state: State, k: int, noise: DraftNoise) -> PathDraft | None:
+        """The compiled draft of a call whose rounds are captured; None if drafts are eager."""
+        memory = state.memory
+        if state.captured is None or k != state.k or not isinstance(memory, Last) or memory.eager:
+            return None
+        if memory.captured is None:
+            embedding = self._target.model.get_input_embeddings()
+            memory.captured = lent(PathDraft, self.network, embedding, self.shape, state, self._depth(k), noise)
+            memory.eager = memory.captured is None
+        return memory.captured
 
     def _depth(self, k: int) -> int:
         return min(k, self.checkpoint.architecture.units)

@@ -11,17 +11,20 @@ from torch import Tensor, nn
 
 from mmspec.hosts.masks import PassGeometry
 from mmspec.hosts.slot_cache import SlotCache
+from mmspec_text.drafters.heads.head import Borrowing
 
 
 @runtime_checkable
-class PathHead(Protocol):
+class PathHead(Borrowing, Protocol):
     """A head that steps along paths.
 
     Attributes:
         units: Units of the longest path that it drafts.
+        vocab: Number of unit ids of its logits.
     """
 
     units: int
+    vocab: int
 
     def join(self, embedding: nn.Module, output: nn.Module, device: torch.device, dtype: torch.dtype) -> None:
         """Go where the target is, and use its embedding or its output layer where the head has none."""

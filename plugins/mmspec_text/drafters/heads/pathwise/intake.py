@@ -13,6 +13,7 @@ from mmspec.core.distributions import take_nodes
 from mmspec.core.drafters.shapes import Shape
 from mmspec.core.state import State
 from mmspec.core.types import Step
+from mmspec_text.drafters.heads.captured.paths import PathDraft
 from mmspec_text.drafters.heads.drafter import HeadMemory, begun, observed, of_prompt, units_of
 from mmspec_text.drafters.heads.head import Head
 from mmspec_text.drafters.heads.pathwise.head import PathHead, PrefixHead
@@ -37,10 +38,14 @@ class Last:
     Attributes:
         head: The head.
         feature: `[batch, 1, width]`: of the unit before the root.
+        captured: Drafts in one compiled function; None: it is not known yet, or they are drafted eagerly.
+        eager: Whether drafts of this call cannot be captured.
     """
 
     head: PathHead
     feature: Tensor
+    captured: PathDraft | None = None
+    eager: bool = False
 
     @torch.inference_mode()
     def root(self, state: State) -> Tensor:

@@ -1,6 +1,5 @@
 """A draft on its way: the states of the nodes that were fed last, from which the next level is computed."""
 
-import torch
 from torch import Tensor
 
 from mmspec.core.distributions import take_nodes
@@ -23,12 +22,10 @@ class Walk:
         self.head, self.states = head, states
         self.first = self.depth = 0  # of the nodes that `states` are of
 
-    @torch.inference_mode()
     def output(self) -> TargetOutput:
         """The output at the nodes that were fed last."""
         return TargetOutput(logits=self.head.logits(self.states, self.depth))
 
-    @torch.inference_mode()
     def grow(self, draft: Draft, first: int) -> TargetOutput:
         """The output at the nodes of a rooted draft from `first` on, which are one level."""
         parents = take_nodes(self.states, draft.index.parent[:, first:] - self.first)

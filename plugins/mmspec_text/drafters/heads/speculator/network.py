@@ -64,6 +64,11 @@ class MlpSpeculator(nn.Module):
     def join(self, embedding: nn.Module, output: nn.Module, device: torch.device, dtype: torch.dtype) -> None:
         self.to(device, dtype)
 
+    @property
+    def borrowed(self) -> tuple[nn.Module, ...]:
+        """The target's modules that it calls: none."""
+        return ()
+
     def rooted(self, features: Tensor, units: Tensor) -> Tensor:
         features = features.to(dtype_of(self))
         return self.followed(scaled(features) / math.sqrt(2) if self.a.scale_input else features, units, 0)
@@ -99,6 +104,11 @@ class LstmSpeculator(nn.Module):
 
     def join(self, embedding: nn.Module, output: nn.Module, device: torch.device, dtype: torch.dtype) -> None:
         self.to(device, dtype)
+
+    @property
+    def borrowed(self) -> tuple[nn.Module, ...]:
+        """The target's modules that it calls: none."""
+        return ()
 
     def rooted(self, features: Tensor, units: Tensor) -> Tensor:
         features = features.to(dtype_of(self))

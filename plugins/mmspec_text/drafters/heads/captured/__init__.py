@@ -1,0 +1,1 @@
+"""Drafts of heads as compiled functions."""

@@ -1,0 +1,103 @@
+"""The table of methods on the logical device, and three checks beside it: `python -m tests.support.device_checks`.
+
+It prints the lines of `tests.support.device_run`, then one of the same kind for every check: its name, and its error
+if it failed. All in one process, as starting one costs more than a check.
+"""
+
+from tests.support import device_run as run  # isort: skip # before torch, whose functions the device replaces
+
+import json
+import traceback
+from collections.abc import Callable, Mapping
+
+import torch
+
+from mmspec.hosts.slot_layer import BLOCK
+from mmspec.testing import tiny_models
+from tests.support.device_cases import Case
+from tests.support.logical_device import DEVICE, Meter
+
+
+def the_device_itself() -> None:
+    """Both devices do not mix; reading waits, launching does not; what was under way arrives with the next wait."""
+    with Meter() as meter:
+        there = torch.arange(3, device=DEVICE)
+        for mixing in (lambda: there + torch.arange(3), lambda: there.gather(0, torch.zeros(1).long())):
+            try:
+                mixing()
+            except RuntimeError as error:
+                assert "both devices" in str(error)
+            else:
+                raise AssertionError("devices were mixed")
+        (there + 1) * 2
+        assert not meter.waits
+        assert meter.launches.total() == 3, meter.launches  # with that of `arange`
+        later = there.to("cpu", non_blocking=True)
+        torch.ones(2).pin_memory().to(DEVICE, non_blocking=True)
+        assert not meter.waits
+        assert later.tolist() != [0, 1, 2]
+        assert int(there.sum()) == 3
+        assert later.tolist() == [0, 1, 2]
+        torch.tensor([1.0], device=DEVICE), there[there > 1], there.cpu(), there.tolist(), there[[0, 1]]
+        assert meter.waits.total() == 6, meter.waits
+
+
+def long_calls() -> None:
+    """Rounds of a call that needs a second block read the slots that rows have, and wait once each."""
+    options = {"model": tiny_models.small()}
+    case = Case(tiny_models.llama(), tiny_models.prompt([0, 1]), "draft-model", options=options)
+    expected = case.decoder(lambda model: model).generate(case.prompt, BLOCK + 20, seed=3, warp=case.warp)
+    with Meter() as meter:
+        decoder, seen = case.decoder(run.moved), set()
+        state = decoder.start(run.sent(case.prompt), BLOCK + 20, seed=3, warp=case.warp)
+        while not state.finished:
+            meter.reset()
+            decoder.advance(state)
+            assert meter.waits.total() == 1, meter.waits
+            for slots in (state.cache.slots, state.memory.cache.slots):
+                assert not slots.free_to_read
+                unused = slots.visible - int(slots.length.inner.max())
+                assert unused < BLOCK + 2 * state.width, (unused, state.host_emitted)
+            seen.add(state.cache.slots.visible)
+        assert [row.tolist() for row in state.output()] == [row.tolist() for row in expected.units]
+    assert seen == {BLOCK, 2 * BLOCK}, seen
+
+
+def scores_that_are_no_numbers() -> None:
+    """The row and the unit are named, whatever drafts."""
+    for method, options in (("plain", {}), ("prompt-lookup", {}), ("draft-model", {"model": tiny_models.small()})):
+        case = Case(tiny_models.llama(), tiny_models.prompt([0, 1]), method, options=options)
+        with Meter():
+            decoder = case.decoder(run.moved)
+            first, second = case.prompt["input_ids"]
+            broken = second[-1]
+            decoder.target.model.model.embed_tokens.weight.data.inner[int(broken)] = float("nan")
+            first[first == broken] = (broken + 1) % 7
+            try:
+                decoder.generate(run.sent(case.prompt), 4, warp=case.warp)
+            except ValueError as error:
+                assert "row 1: the target's scores of new unit 0 are NaN" in str(error), error
+            else:
+                raise AssertionError(f"{method} decoded numbers that are none")
+
+
+CHECKS: Mapping[str, Callable[[], None]] = {
+    check.__name__: check for check in (the_device_itself, long_calls, scores_that_are_no_numbers)
+}
+
+
+def main() -> None:
+    """Print the figures of all cases, and what the checks found."""
+    run.main()
+    torch.manual_seed(0)
+    for name, check in CHECKS.items():
+        try:
+            check()
+            error = ""
+        except Exception:
+            error = traceback.format_exc()
+        print(json.dumps({"name": name, "error": error}), flush=True)
+
+
+if __name__ == "__main__":
+    main()
