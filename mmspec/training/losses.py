@@ -86,6 +86,11 @@ def draft_loss(
     return loss.decay**depth * total
 
 
+def forward_kl(logits: Tensor, p: Tensor) -> Tensor:
+    """KL(p ‖ q) at every row, `[…, row]` float32, of a drafter's logits and the target's p; p is normalised."""
+    return _kl(_normalised(p.float()), torch.log_softmax(logits.float(), -1))
+
+
 def acceptance(logits: Tensor, p: Tensor) -> Tensor:
     """α = Σ min(p, q) at every row: how often an exact rule accepts a unit that was drawn from q."""
     return torch.minimum(logits.float().softmax(-1), p).sum(-1)

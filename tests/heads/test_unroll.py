@@ -12,6 +12,8 @@ from mmspec.hosts.anatomy import Anatomy
 from mmspec.kits.text.bench.teacher_forcing import teacher_force
 from mmspec.testing.tiny_models import llama
 from mmspec_text.drafters.heads.cache import HeadCache
+from mmspec_text.drafters.heads.dflash.context import Context
+from mmspec_text.drafters.heads.dflash.unroll import unrolled_blocks
 from mmspec_text.drafters.heads.eagle.network import EagleNetwork
 from mmspec_text.drafters.heads.eagle.probe import teacher_forced
 from mmspec_text.drafters.heads.head import Head
@@ -20,9 +22,11 @@ from mmspec_text.drafters.heads.pathwise.unroll import walked
 from mmspec_text.drafters.heads.pathwise.walk import Walk
 from mmspec_text.drafters.heads.rows import Rows
 from mmspec_text.drafters.heads.unroll import unrolled
+from mmspec_text.training.along import along
 from mmspec_text.training.teacher import Teacher
 from tests.heads import mtp_heads
 from tests.heads.conftest import HEADS, checkpoint
+from tests.heads.test_dflash_drafts import HEADS as BLOCKS
 from tests.support.path_heads import LAYOUTS
 
 UNITS, STEPS = 9, 3
@@ -95,6 +99,32 @@ def test_every_step_along_a_path_is_a_draft(name: str, tmp_path: Path) -> None:
             assert logits is not None and torch.allclose(step[:, row], logits[:, 0], atol=1e-5)
     with pytest.raises(ValueError, match="a text of 9 units has no row"):
         list(walked(network, features, units, 9))
+
+
+@pytest.mark.parametrize("name", ["product", "window"])
+def test_every_block_is_a_draft(name: str) -> None:
+    """Behind all roots in one pass: keys before the root, windows, and what rows of a block see of one another."""
+    stored, model = BLOCKS[name], llama()
+    network = stored.network(7)
+    network.join(model.get_input_embeddings(), model.get_output_embeddings(), model.device, model.dtype)
+    features, units = text(32)
+    roots = torch.tensor([[5, 1, 8], [2, 7, 3]])
+    with torch.no_grad():
+        found = unrolled_blocks(network, features, units, roots)
+    assert found.shape == (2, 3, stored.architecture.units, 7)
+    for column in range(3):
+        known = roots[:, column]
+        context = Context(network, 2, UNITS, units.device)
+        context.append(Rows.at_left(features, known))
+        block = context.block(units.gather(1, known[:, None])[:, 0])
+        assert torch.allclose(found[:, column], block.scored, rtol=1e-4, atol=1e-4)
+        ours = next(iter(along(network, features, units, 1)))[torch.arange(2), (known - 1).clamp(max=7)]
+        inside = known <= 8
+        assert torch.allclose(ours[inside], block.scored[inside, 0], rtol=1e-4, atol=1e-4)
+    learnt = network.requires_grad_(True)
+    unrolled_blocks(learnt, features, units, roots).square().sum().backward()
+    assert all(weights.grad is not None and bool(weights.grad.any()) for weights in learnt.parameters())
+    model.zero_grad()
 
 
 def assert_drafts(network: Head, features: Tensor, units: Tensor) -> None:

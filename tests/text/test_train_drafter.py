@@ -13,49 +13,41 @@ import pytest
 import torch
 import typer
 from safetensors.torch import load_file
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from torch import Tensor
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers import LlamaConfig
 
 import mmspec
 from mmspec.hosts.loading import load_model, load_tokenizer
 from mmspec.training import loop
+from mmspec.training.losses import draft_loss
 from mmspec_ssm import example as ssm
 from mmspec_ssm.target import RecurrentTarget
 from mmspec_text.drafters.eagle import Eagle, EagleOptions
 from mmspec_text.drafters.heads.eagle.checkpoint import read_checkpoint
-from mmspec_text.drafters.heads.eagle.network import EagleNetwork
 from mmspec_text.drafters.heads.eagle.probe import teacher_forced
-from mmspec_text.training import run as runs
+from mmspec_text.training import own_text
+from mmspec_text.training.batch import Batch
 from mmspec_text.training.command import train_drafter
-from mmspec_text.training.data import read_stream
+from mmspec_text.training.data import read_file
 from mmspec_text.training.export import config_of, tensors_of, write_head
 from mmspec_text.training.head_loss import head_loss
 from mmspec_text.training.metrics import depth_metrics
 from mmspec_text.training.new_head import HeadSizes, new_head
-from mmspec_text.training.recipe import DrafterRecipe
+from mmspec_text.training.recipe import DRAFTERS, DrafterKind, DrafterRecipe
 from mmspec_text.training.teacher import Teacher
-from mmspec_text.training.texts import Stream, Texts, continued
+from mmspec_text.training.texts import Stream, Texts
+from mmspec_text.training.written import continued
+from tests.support import byte_llama
 
 LINES = [{"text": f"def f{i}(x):\n    return x + {i}\n"} for i in range(60)]
+SLOW = [pytest.param(kind, marks=pytest.mark.slow) for kind in ("mtp", "medusa", "dflash")]
 SMALL: dict[str, Any] = dict(steps=3, batch=2, context=16, depth=2, intermediate=16)
 
 
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A Llama of random weights over bytes."""
-    folder = tmp_path_factory.mktemp("target") / "tiny"
-    words = ["<end>", *sorted(pre_tokenizers.ByteLevel.alphabet())]
-    bytes_ = Tokenizer(models.BPE(vocab={word: i for i, word in enumerate(words)}, merges=[]))
-    bytes_.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    bytes_.decoder = decoders.ByteLevel()
-    PreTrainedTokenizerFast(tokenizer_object=bytes_, bos_token="<end>", eos_token="<end>").save_pretrained(folder)
-    torch.manual_seed(0)
-    sizes = dict(hidden_size=16, intermediate_size=24, num_hidden_layers=3, num_attention_heads=2)
-    sizes["max_position_embeddings"] = 64
-    config = LlamaConfig(vocab_size=len(words), num_key_value_heads=1, bos_token_id=0, eos_token_id=0, **sizes)
-    LlamaForCausalLM(config).save_pretrained(folder)
-    return folder
+    return byte_llama.save(tmp_path_factory.mktemp("target") / "tiny")
 
 
 @pytest.fixture
@@ -101,7 +93,7 @@ def test_a_head_is_written_and_drafts(train: Callable, data: Path, model: Any, t
     assert enabled.report.drafted > 0
 
 
-@pytest.mark.parametrize("kind", ["mtp", "medusa"])
+@pytest.mark.parametrize("kind", ["mtp", "medusa", "dflash"])
 def test_other_heads_are_written_and_draft(
     kind: str, train: Callable, data: Path, model: Any, tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -202,7 +194,7 @@ def test_an_interrupted_run_ends_where_a_whole_one_does(
         train(data, name="broken", self_generated=600)
     assert checkpoint_of(tmp_path / "broken-work")["step"] == 1 and not (tmp_path / "broken").exists()
     monkeypatch.undo()
-    monkeypatch.setattr(runs, "continued", lambda *arguments: pytest.fail("what the target wrote is kept"))
+    monkeypatch.setattr(own_text, "continued", lambda *arguments: pytest.fail("what the target wrote is kept"))
     broken = train(data, name="broken", self_generated=600)
     one, other = load_file(whole / "model.safetensors"), load_file(broken / "model.safetensors")
     assert all(torch.equal(value, other[key]) for key, value in one.items())
@@ -235,10 +227,10 @@ def test_a_head_learns_a_target_that_counts(model: Any, tmp_path: Path) -> None:
     teacher = Teacher(model, (0, 2, 3))
     texts = Texts([Stream(torch.arange(4000) % 257, 1.0)], 4, 24, 0)
     window = (100 + torch.arange(24))[None] % 257
-    before = depth_metrics(head, teacher, [window], 2)
+    before = depth_metrics(head, teacher, [Batch.whole(window)], 2)
     recipe = DrafterRecipe(steps=60, learning_rate=2e-2, depth=2, hard=0.0)
     loop.fit(head, texts.batch_at, head_loss(teacher, recipe.draft_loss, 2), recipe.loop("layers"), tmp_path, str)
-    after = depth_metrics(head, teacher, [window], 2)
+    after = depth_metrics(head, teacher, [Batch.whole(window)], 2)
     assert before.length < 1.5 and after.length > 2.5 and min(after.accepted) > 0.7
 
 
@@ -256,7 +248,7 @@ def test_metrics_of_known_guesses(model: Any, monkeypatch: pytest.MonkeyPatch) -
 
     steps = iter([0, 1])
     monkeypatch.setattr(head, "scored", guesses)
-    found = depth_metrics(head, Teacher(model, (0, 2, 3)), [torch.arange(20)[None]], 2)
+    found = depth_metrics(head, Teacher(model, (0, 2, 3)), [Batch.whole(torch.arange(20)[None])], 2)
     rows = torch.arange(18)
     first, second = rows % 2 != 0, rows % 3 != 0
     both = first & second
@@ -264,10 +256,28 @@ def test_metrics_of_known_guesses(model: Any, monkeypatch: pytest.MonkeyPatch) -
     assert found.length == pytest.approx(1 + float(first.float().mean() + both.float().mean()))
 
 
+def test_metrics_count_where_an_answer_is(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Guesses are right behind the units that count, and wrong behind all others."""
+    head = new_head(model, (0, 2, 3), HeadSizes(16), None, 0)
+    theirs, place = Teacher(model)(torch.arange(20)[None])[1].argmax(-1), torch.arange(20)[None]
+    counted = (place >= 9) & (place < 16)
+
+    def guesses(states: Tensor) -> Tensor:
+        here = slice(next(steps), None)
+        units = torch.where(counted, theirs, 256 - theirs)[:, here][:, : states.shape[1]]
+        return torch.zeros(1, states.shape[1], 257).scatter(-1, units[..., None], 9.0)
+
+    steps = iter([1, 2])
+    monkeypatch.setattr(head, "scored", guesses)
+    found = depth_metrics(head, Teacher(model, (0, 2, 3)), [Batch(torch.arange(20)[None], counted)], 2)
+    assert found.right == (1.0, 1.0) and found.length == pytest.approx(1 + 7 / 7 + 6 / 7)  # the last has no second one
+
+
 def test_batches_depend_on_the_step_alone_and_mix_by_shares() -> None:
     texts = Texts([Stream(torch.zeros(50), 0.75), Stream(torch.ones(30), 0.25)], 8, 10, 3)
-    assert torch.equal(texts.batch_at(5), texts.batch_at(5)) and not torch.equal(texts.batch_at(5), texts.batch_at(6))
-    mean = torch.stack([texts.batch_at(step) for step in range(100)]).mean()
+    assert torch.equal(texts.batch_at(5).ids, texts.batch_at(5).ids)
+    assert not torch.equal(texts.batch_at(5).ids, texts.batch_at(6).ids) and bool(texts.batch_at(5).counted.all())
+    mean = torch.stack([texts.batch_at(step).ids for step in range(100)]).mean()
     assert 0.2 < float(mean) < 0.3
 
 
@@ -301,6 +311,15 @@ def test_texts_that_train_nothing_are_refused(train: Callable, tmp_path: Path, l
     assert not (tmp_path / "drafter").exists() and not (tmp_path / "drafter-work").exists()
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", DRAFTERS)
+def test_every_kind_refuses_texts_before_it_begins(kind: str, train: Callable, tmp_path: Path) -> None:
+    for lines in ([], [{"text": "too short"}], [{"text": 7}], [{"ids": [3, 999]}], ["text"]):
+        with pytest.raises(ValueError, match=r"bad\.jsonl"):
+            train(written(tmp_path / "bad.jsonl", lines), kind)
+    assert [path.name for path in tmp_path.iterdir()] == ["bad.jsonl"]
+
+
 TEMPLATE = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"
 
 
@@ -309,11 +328,12 @@ def test_conversations_go_through_the_chat_template(tiny: Path, tmp_path: Path) 
     said = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Ho"}]
     file = written(tmp_path / "chats.jsonl", [{"messages": said}, {"text": "ab"}])
     tokenizer.chat_template = TEMPLATE
-    units = read_stream(file, tokenizer, 257)
-    assert tokenizer.decode(units) == "<user>Hi<assistant>Ho<end>ab"
+    units, ((answer,),) = read_file(file, tokenizer, 257, torch.tensor([0]))
+    assert tokenizer.decode(units) == "<end>ab"
+    assert tokenizer.decode(answer.ids) == "<user>Hi<assistant>Ho"
     tokenizer.chat_template = "{{ raise_exception('no system') }}"
     with pytest.raises(ValueError, match=r"line 1 of .*: the target's chat template does not take .*no system"):
-        read_stream(file, tokenizer, 257)
+        read_file(file, tokenizer, 257, torch.tensor([0]))
 
 
 def test_other_bad_input(train: Callable, data: Path, tmp_path: Path, model: Any) -> None:
@@ -346,13 +366,30 @@ def test_text_that_the_target_finds_less_likely_than_noise(train: Callable, tmp_
     sharp.save_pretrained(tiny)
 
 
+@pytest.mark.parametrize("kind", ["eagle3", "model", *SLOW])
 def test_a_loss_that_is_no_number_stops_with_the_last_good_checkpoint(
-    train: Callable, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    kind: str, train: Callable, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mmspec_text.training.head_loss.draft_loss", lambda logits, *rest: logits.mean() * float("nan"))
-    with pytest.raises(ValueError, match="training stopped at step 1: its loss is nan"):
-        train(data)
+    """And with no folder; where the reason was not in the recipe, the run goes on from there."""
+    monkeypatch.setattr(DrafterRecipe, "loop", often(DrafterRecipe.loop))
+    module = f"mmspec_text.training.{'model_loss' if kind == 'model' else 'head_loss'}.draft_loss"
+
+    def bad(logits: Tensor, *rest: Any) -> Tensor:
+        path = tmp_path / "drafter-work" / "drafter" / loop.CHECKPOINT
+        right = draft_loss(logits, *rest)
+        return right * float("nan") if path.is_file() else right
+
+    with monkeypatch.context() as broken:
+        broken.setattr(module, bad)
+        with pytest.raises(
+            ValueError, match=r"training stopped at step 2: its loss is nan .*checkpoint.pt is from before"
+        ):
+            train(data, kind)
+    kept = checkpoint_of(tmp_path / "drafter-work")
+    assert kept["step"] == 1 and all(bool(value.isfinite().all()) for value in kept["model"].values())
     assert not (tmp_path / "drafter").exists()
+    one, other = (load_file(train(data, kind, name=name) / "model.safetensors") for name in ("drafter", "whole"))
+    assert all(torch.equal(value, other[key]) for key, value in one.items())
 
 
 KILLED = """
@@ -361,24 +398,26 @@ from pathlib import Path
 from tests.text.test_train_drafter import SMALL
 from mmspec_text.training.command import train_drafter
 os.rename = lambda *paths: os.kill(os.getpid(), signal.SIGKILL)  # the old folder makes room for the new one
-target, data, folder = map(Path, sys.argv[1:])
-train_drafter(str(target), folder / "drafter", "eagle3", [data], work=folder / "work", **SMALL)
+target, data, folder = map(Path, sys.argv[1:4])
+train_drafter(str(target), folder / "drafter", sys.argv[4], [data], work=folder / "work", **SMALL)
 """
 
 
 @pytest.mark.slow
-def test_a_kill_while_saving_leaves_the_old_drafter(train: Callable, data: Path, tiny: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", DRAFTERS)
+def test_a_kill_while_saving_leaves_the_old_drafter(kind: DrafterKind, data: Path, tiny: Path, tmp_path: Path) -> None:
     """The weights are written when the process dies; the folder is still the old one, and the next run finishes."""
     (tmp_path / "drafter").mkdir()
     (tmp_path / "drafter" / "old").write_text("1")
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     died = subprocess.run(
-        [sys.executable, "-c", KILLED, str(tiny), str(data), str(tmp_path)], env=environment, cwd=Path.cwd()
+        [sys.executable, "-c", KILLED, str(tiny), str(data), str(tmp_path), kind], env=environment, cwd=Path.cwd()
     )
     assert died.returncode == -signal.SIGKILL
     assert [path.name for path in (tmp_path / "drafter").iterdir()] == ["old"]
-    train_drafter(str(tiny), tmp_path / "drafter", "eagle3", [data], work=tmp_path / "work", **SMALL)
-    assert isinstance(read_checkpoint(str(tmp_path / "drafter")).network(257), EagleNetwork)
+    train_drafter(str(tiny), tmp_path / "drafter", kind, [data], work=tmp_path / "work", **SMALL)
+    assert json.loads((tmp_path / "drafter" / "training.json").read_text())["kind"] == kind
+    assert not (tmp_path / "drafter" / "old").exists() and load_file(tmp_path / "drafter" / "model.safetensors")
 
 
 def test_a_recurrent_target_is_read_as_it_drafts() -> None:

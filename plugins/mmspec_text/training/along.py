@@ -6,10 +6,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mmspec_text.drafters.heads.dflash.network import DFlashNetwork
+from mmspec_text.drafters.heads.dflash.unroll import unrolled_blocks
 from mmspec_text.drafters.heads.eagle.network import EagleNetwork
 from mmspec_text.drafters.heads.pathwise.head import PathHead
 from mmspec_text.drafters.heads.pathwise.unroll import walked
-from mmspec_text.drafters.heads.unroll import unrolled
+from mmspec_text.drafters.heads.unroll import rows_of, unrolled
+
+AT_ONCE = 64
+"""Blocks that are scored in one pass."""
 
 
 def along(head: Any, features: Tensor, units: Tensor, steps: int) -> Iterator[Tensor]:
@@ -18,12 +23,22 @@ def along(head: Any, features: Tensor, units: Tensor, steps: int) -> Iterator[Te
     Yields:
         For every step `[batch, row, own ids]`: the logits of the unit at `row + 2 + step`.
     """
+    if isinstance(head, DFlashNetwork):
+        yield from _behind_all(head, features, units, steps)
+        return
     if isinstance(head, PathHead):
         yield from walked(head, features, units, steps)
         return
     scores = head.scored if isinstance(head, EagleNetwork) else head.logits
     for states in unrolled(head, features, units, steps):
         yield scores(states)
+
+
+def _behind_all(head: DFlashNetwork, features: Tensor, units: Tensor, steps: int) -> Iterator[Tensor]:
+    """Blocks behind every unit but the first; some at a time, because each of their rows sees the whole text."""
+    roots = torch.arange(1, rows_of(units, steps) + 1, device=units.device).expand(len(units), -1)
+    scored = [unrolled_blocks(head, features, units, some)[:, :, :steps] for some in roots.split(AT_ONCE, 1)]
+    yield from torch.cat(scored, 1).unbind(2)
 
 
 def own_ids(head: Any) -> Tensor | None:

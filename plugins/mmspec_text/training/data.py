@@ -1,25 +1,30 @@
-"""Reading a user's texts for training, from a file of JSON lines, and refusing those that would train nothing.
+"""Reading a user's texts for training, from files of JSON lines, and refusing those that would train nothing.
 
-A line is `{"text": "…"}`; or `{"messages": […]}`, a conversation, which the target's chat template puts into the form
-in which it is served; or `{"ids": […]}`, if it was tokenised by the target's tokenizer. They follow one another in one
-stream. Texts and ids are opened by the token that begins or ends texts; a template writes its own.
+A line is `{"text": "…"}`; or `{"ids": […]}`, if it was tokenised by the target's tokenizer; or `{"messages": […]}`, a
+conversation, of which the answers alone are learnt (`chats`). Texts and ids follow one another in one stream, each
+opened by the token that begins or ends texts.
 """
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
+from mmspec.hosts.own_target import own_target
 from mmspec.registry.printable import shown
 from mmspec.training.losses import next_token
-from mmspec.untrusted import read_json_lines
+from mmspec.untrusted import numbered_json_lines
+from mmspec_text.training.answers import Answer, Answers, prompts_of
+from mmspec_text.training.batch import LEAST, Batch
+from mmspec_text.training.chats import NONE, answers_in, opening, refuse_variables
 from mmspec_text.training.recipe import DrafterRecipe
-from mmspec_text.training.texts import CONTINUED, GIVEN, Stream, Texts
+from mmspec_text.training.texts import Source, Stream, Texts
+from mmspec_text.training.written import CONTINUED, GIVEN, ends
 
 MOST = 1 << 30
 """Most bytes of a file of texts."""
@@ -36,78 +41,118 @@ class Data:
     """What a drafter is trained on.
 
     Attributes:
-        streams: Texts and their shares; none if the target writes all of it.
-        held: Windows of held-out text, `[window, unit]`, by name; if there are none, of what the target wrote.
-        prompts: `[row, unit]` int64: what the target continues; no rows if it writes nothing.
+        sources: Texts and answers; none if the target writes all of it.
+        held: Held-out sequences by name; if there are none, they are of what the target wrote.
+        prompts: `[row, unit]` int64, with -1 before shorter ones: what the target continues; no rows if it writes
+            nothing.
+        writes: What it writes there: more of a text; an answer to a question; or a question, and then its answer.
+        template: Values of the chat template's own variables.
     """
 
-    streams: Sequence[Stream]
-    held: Mapping[str, Tensor]
+    sources: Sequence[Source]
+    held: Mapping[str, Batch]
     prompts: Tensor
+    writes: Literal["text", "answers", "questions"] = "text"
+    template: Mapping[str, Any] = field(default_factory=dict)
 
 
 def read_data(
-    files: Sequence[Path], own: int, model: Any, tokenizer: PreTrainedTokenizerBase, recipe: DrafterRecipe
+    files: Sequence[Path],
+    own: int,
+    model: Any,
+    tokenizer: PreTrainedTokenizerBase,
+    recipe: DrafterRecipe,
+    template: Mapping[str, Any] = NONE,
 ) -> Data:
     """What a user gave.
 
     Args:
-        files: Files of texts.
-        own: Units that the target writes, about; 0: none.
+        files: Files of texts and conversations.
+        own: Units that the target writes, about; 0: none. It answers the questions of the conversations; if there are
+            none, it goes on from beginnings of the texts; if there are no files, it writes all of it, in its chat
+            template if it has one.
         model: The target.
         tokenizer: Its tokenizer.
         recipe: Lengths.
+        template: Values of the chat template's own variables, as they are in use: `{"enable_thinking": False}`.
 
     Raises:
-        ValueError: There is nothing to train on in a file, or the target knows no such text.
+        ValueError: There is nothing to train on in a file, the target knows no such text, or its template no such
+            variable.
     """
+    refuse_variables(tokenizer, template)
     vocab = model.config.get_text_config(decoder=True).vocab_size
-    streams, held = [], {}
+
+    def known(batch: Batch) -> Batch:
+        first = batch.ids[0, : int(batch.counted[0].nonzero().max()) + 2]  # without padding
+        refuse_foreign(lambda ids: model(ids.to(model.device), use_cache=False).logits.cpu(), first, vocab)
+        return batch
+
+    streams: list[Stream] = []
+    chats: list[Answers] = []
+    held: dict[str, Batch] = {}
     for file in files:
-        units, windows = halves(read_stream(file, tokenizer, vocab), recipe.context, shown(file))
-        refuse_foreign(lambda ids: model(ids.to(model.device), use_cache=False).logits.cpu(), windows[0], vocab)
-        streams.append(Stream(units, float(len(units))))
-        held[file.stem] = windows
-    rows = -(-own // (GIVEN + CONTINUED))
-    if not streams and rows:
-        return Data(streams, held, torch.full((rows, 1), _opening(tokenizer)))
-    prompts = Texts(streams, rows, min(GIVEN, recipe.context), recipe.seed + 1).batch_at(0) if rows else NO_PROMPTS
-    return Data(streams, held, prompts)
+        units, talks = read_file(file, tokenizer, vocab, ends(model), template)
+        if len(units):
+            units, windows = halves(units, recipe.context, shown(file))
+            streams.append(Stream(units, float(len(units))))
+            held[file.stem] = known(Batch.whole(windows))
+        if talks:
+            answers, last = held_apart(talks, recipe.context, shown(file))
+            chats.append(Answers(answers, float(sum(len(row.ids) for row in answers))))
+            held[f"{file.stem} (answers)" if len(units) else file.stem] = known(last)
+    rows = -(-own // (CONTINUED if chats else GIVEN + CONTINUED))
+    if not rows:
+        return Data([*streams, *chats], held, NO_PROMPTS, template=template)
+    if chats:
+        reach = own_target(model).context
+        return Data([*streams, *chats], held, _asked(chats, rows, reach, recipe.seed), "answers", template)
+    if streams:
+        beginnings = Texts(streams, rows, min(GIVEN, recipe.context), recipe.seed + 1).batch_at(0).ids
+        return Data(streams, held, beginnings)
+    if tokenizer.chat_template is not None:
+        return Data([], {}, opening(tokenizer, template).expand(rows, -1), "questions", template)
+    return Data([], {}, torch.full((rows, 1), _opening(tokenizer)))
 
 
-def read_stream(path: Path, tokenizer: PreTrainedTokenizerBase, vocab: int) -> Tensor:
-    """The texts of a file as one row of units, `[unit]` int64.
+def read_file(
+    path: Path, tokenizer: PreTrainedTokenizerBase, vocab: int, end: Tensor, template: Mapping[str, Any] = NONE
+) -> tuple[Tensor, list[list[Answer]]]:
+    """The texts of a file as one row of units, `[unit]` int64; and of every conversation its answers.
 
     Args:
         path: The file.
         tokenizer: The target's.
         vocab: Number of the target's ids.
+        end: Ids that end an answer.
+        template: Values of the chat template's own variables.
 
     Raises:
         ValueError: The file cannot be read, is empty, or a line holds no text, or ids of another tokenizer.
     """
-    lines = read_json_lines(path, MOST)
+    lines = numbered_json_lines(path, MOST)
     if not lines:
         raise ValueError(f'{shown(path)} is empty: every line holds a text, {{"text": "…"}}')
     first = [] if tokenizer.bos_token_id is None and tokenizer.eos_token_id is None else [_opening(tokenizer)]
     units: list[int] = []
-    for number, line in enumerate(lines, 1):
+    talks: list[list[Answer]] = []
+    for number, line in lines:
         where = f"line {number} of {shown(path)}"
         if isinstance(line.get("messages"), list):
-            units += _conversation(line["messages"], tokenizer, where)
+            talks.append(answers_in(line, tokenizer, end, where, template))
         else:
             units += first + _ids(line, tokenizer, vocab, where)
-    return torch.tensor(units, dtype=torch.int64)
+    return torch.tensor(units, dtype=torch.int64), talks
 
 
-def _conversation(messages: list[Any], tokenizer: PreTrainedTokenizerBase, where: str) -> list[int]:
-    """The ids of a conversation."""
-    if tokenizer.chat_template is None:
-        raise ValueError(f"{where} has messages, and the target's tokenizer has no chat template; give texts")
-    try:
-        return list(tokenizer.apply_chat_template(messages, tokenize=True, return_dict=False))
-    except Exception as error:  # templates raise whatever their author chose
-        raise ValueError(f"{where}: the target's chat template does not take these messages: {shown(error)}") from error
+def _asked(chats: Sequence[Answers], rows: int, reach: int | None, seed: int) -> Tensor:
+    """What the target is given to answer: beginnings of conversations that leave it at least half of its context."""
+    asked = [row.ids[: row.given] for chat in chats for row in chat.rows if reach is None or 2 * row.given <= reach]
+    if not asked:
+        raise ValueError(f"no conversation leaves the target room for an answer: it reads {reach} tokens")
+    order = torch.randperm(len(asked), generator=torch.Generator().manual_seed(seed + 1)).tolist()
+    chosen = [asked[order[number % len(order)]] for number in range(rows)]
+    return prompts_of(sorted(chosen, key=len))  # sorted, so that those of one batch have few places before them
 
 
 def _opening(tokenizer: PreTrainedTokenizerBase) -> int:
@@ -136,6 +181,20 @@ def _ids(line: Mapping[str, Any], tokenizer: PreTrainedTokenizerBase, vocab: int
     if foreign:
         raise ValueError(f"{where} has the id {foreign[0]}, and the target has {vocab}: ids of another tokenizer")
     return ids
+
+
+def held_apart(talks: Sequence[Sequence[Answer]], length: int, where: str) -> tuple[list[Answer], Batch]:
+    """The answers to train on, and those of the last conversations, at most `length` units each, which are held out.
+
+    Raises:
+        ValueError: There is one conversation.
+    """
+    held = max(1, int(HELD_OUT * len(talks)))
+    if len(talks) - held < 1:
+        raise ValueError(f"{where} has one conversation; training holds one out, so that it takes two and more")
+    kept = [row for talk in talks[:-held] for row in talk]
+    cuts = Answers([row for talk in talks[-held:] for row in talk], 1.0).last_pieces(length)
+    return kept, Batch.padded(cuts, least=min(LEAST, length))
 
 
 def halves(units: Tensor, length: int, where: str) -> tuple[Tensor, Tensor]:

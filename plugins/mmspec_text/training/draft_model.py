@@ -1,15 +1,20 @@
 """A small draft model for a target, distilled from it: the same tokenizer, a Llama of a few layers."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import cross_entropy
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from mmspec.training.loop import fit
-from mmspec.training.losses import acceptance, draft_loss, next_token
+from mmspec.training.losses import DraftLoss, acceptance
+from mmspec.training.token_filter import TokenFilter
+from mmspec_text.training.batch import Batch
+from mmspec_text.training.model_loss import model_loss
+from mmspec_text.training.reference import token_filter
 from mmspec_text.training.teacher import Teacher
 from mmspec_text.training.trained import Trained, Training
 
@@ -46,15 +51,18 @@ def new_draft_model(model: Any, seed: int) -> LlamaForCausalLM:
 def trained_model(of: Training) -> Trained:
     """Train a draft model."""
     model, recipe = of.model, of.recipe
-    teacher, student = Teacher(model), new_draft_model(model, recipe.seed).to(model.device)
-    loss = recipe.draft_loss
+    teacher = Teacher(model)
 
-    def loss_of(student: Any, ids: Tensor) -> Tensor:
-        p, units = teacher(ids)[1][:, :-1].softmax(-1), ids[:, 1:]
-        logits = student(ids, use_cache=False).logits[:, :-1]
-        return draft_loss(logits, p, torch.ones_like(units, dtype=torch.bool), 0, loss, units)
+    def new() -> LlamaForCausalLM:
+        made: LlamaForCausalLM = new_draft_model(model, recipe.seed).to(model.device)
+        return made
 
-    fit(student, of.texts.batch_at, loss_of, recipe.loop("model.layers"), of.work, of.say)
+    def loss_of(loss: DraftLoss, chosen: TokenFilter | None = None) -> Callable[[Any, Batch], Tensor]:
+        return model_loss(teacher, loss, chosen, recipe.drafter_share, recipe.temperature)
+
+    student, hidden = new(), "model.layers"
+    loss = loss_of(recipe.draft_loss, token_filter(of, new, loss_of, hidden))
+    fit(student, of.texts.batch_at, loss, recipe.loop(hidden), of.work, of.say)
     found = {kind: _measured(student, teacher, windows.to(model.device)) for kind, windows in of.held.items()}
 
     def write(folder: Path) -> None:
@@ -67,11 +75,15 @@ def trained_model(of: Training) -> Trained:
 
 
 @torch.no_grad()
-def _measured(student: Any, teacher: Teacher, windows: Tensor) -> dict[str, float]:
-    """Nats per token of held-out windows, and α, the share of sampled drafts of one unit that an exact rule takes."""
-    nats, alpha = 0.0, 0.0
-    for ids in windows.split(1):
-        logits = student(ids, use_cache=False).logits
-        nats += float(next_token(logits, ids))
-        alpha += float(acceptance(logits, teacher(ids)[1].softmax(-1)).mean())
-    return {"nats_per_token": round(nats / len(windows), 4), "accepted": round(alpha / len(windows), 4)}
+def _measured(student: Any, teacher: Teacher, windows: Batch) -> dict[str, float]:
+    """Nats per token of held-out sequences, and α, the share of sampled drafts of one unit that an exact rule takes.
+
+    Both behind the units that count.
+    """
+    nats, alpha = [], []
+    for one in windows.apart():
+        logits, counted = student(one.ids, use_cache=False).logits, one.counted
+        known = counted[:, :-1]
+        nats.append(float(cross_entropy(logits[:, :-1][known].float(), one.ids[:, 1:][known])))
+        alpha.append(float(acceptance(logits, teacher(one.ids)[1].softmax(-1))[counted].mean()))
+    return {"nats_per_token": round(sum(nats) / len(nats), 4), "accepted": round(sum(alpha) / len(alpha), 4)}

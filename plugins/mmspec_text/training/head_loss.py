@@ -9,32 +9,41 @@ import torch
 from torch import Tensor, nn
 
 from mmspec.training.losses import DraftLoss, draft_loss
-from mmspec_text.training.along import along, over_own_ids
-from mmspec_text.training.teacher import Teacher
+from mmspec.training.token_filter import TokenFilter
+from mmspec_text.training.along import over_own_ids
+from mmspec_text.training.batch import Batch
+from mmspec_text.training.compared import compared
 
 
-def head_loss(teacher: Teacher, loss: DraftLoss, steps: int) -> Callable[[nn.Module, Tensor], Tensor]:
-    """The loss of a head on ids `[sequence, unit]`: the mean over the depths of a draft, by their weights.
+def head_loss(
+    teacher: Callable[[Tensor], tuple[Tensor | None, Tensor]],
+    loss: DraftLoss,
+    steps: int,
+    chosen: TokenFilter | None = None,
+    anchors: int = 64,
+) -> Callable[[nn.Module, Batch], Tensor]:
+    """The loss of a head on a batch: the mean over the depths of a draft, by their weights.
 
     Args:
-        teacher: Its target.
+        teacher: Its target, a `Teacher`.
         loss: The loss at one depth.
         steps: Units of a draft.
+        chosen: Chooses rows anew at every depth, among those that count there; None: all of them.
+        anchors: Most roots of a sequence behind which a head that scores a block is trained.
     """
     weights = sum(loss.decay**depth for depth in range(steps))
 
-    def of(model: nn.Module, ids: Tensor) -> Tensor:
-        features, logits = teacher(ids)
+    def of(model: nn.Module, batch: Batch) -> Tensor:
+        features, logits = teacher(batch.ids)
         assert features is not None
-        p, units = over_own_ids(model, logits.softmax(-1), ids)
+        p, units = over_own_ids(model, logits.softmax(-1), batch.ids)
         total = p.new_zeros(())
-        for depth, scored in enumerate(along(model, features, ids, steps)):
-            rows = scored.shape[1]
-            theirs = p[:, depth + 1 : depth + 1 + rows]
-            following = units[:, depth + 2 : depth + 2 + rows]
-            if following.shape[1] < rows:  # the last row's unit is behind the text
-                following = nn.functional.pad(following, (0, 1), value=-1)
-            mask = torch.ones_like(following, dtype=torch.bool)
+        given = (features, p, units, batch, steps, anchors)
+        others = None if chosen is None else compared(chosen.reference, *given)
+        for depth, (scored, theirs, following, mask) in enumerate(compared(model, *given)):
+            if chosen is not None and others is not None:
+                with torch.no_grad():
+                    mask = chosen.kept(scored, next(others).scored, theirs, mask)
             total = total + draft_loss(scored, theirs, mask, depth, loss, following)
         return total / weights
 

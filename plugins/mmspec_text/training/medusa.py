@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from mmspec.core.hidden import FINAL
 from mmspec_text.drafters.heads.medusa.network import MedusaNetwork, MedusaSizes
@@ -17,7 +17,7 @@ from mmspec_text.training.heads import NewHead
 from mmspec_text.training.recipe import DrafterRecipe
 
 
-def begun_medusa(model: Any, recipe: DrafterRecipe, name: str) -> NewHead:
+def begun_medusa(model: Any, recipe: DrafterRecipe, name: str, ids: Tensor | None = None) -> NewHead:
     """As many heads as a draft is deep; arguments as in `Begin`."""
     head = new_medusa(model, recipe.depth)
 

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from mmspec.training.losses import acceptance
 from mmspec_text.training.along import along, over_own_ids, own_ids
+from mmspec_text.training.batch import Batch
 from mmspec_text.training.teacher import Teacher
 
 
@@ -22,7 +22,7 @@ class DepthMetrics:
 
     Attributes:
         right: How often its likeliest unit is the target's, given that it was at all depths before.
-        accepted: α = Σ min(p, q), averaged over all rows: how often an exact rule takes a unit that was sampled.
+        accepted: α = Σ min(p, q), averaged over the rows that count: how often an exact rule takes a sampled unit.
         length: The simulated acceptance length of a greedy chain: 1 + Σ of the products of `right`.
     """
 
@@ -37,35 +37,35 @@ class DepthMetrics:
 
 
 @torch.no_grad()
-def depth_metrics(head: Any, teacher: Teacher, texts: Iterable[Tensor], depth: int) -> DepthMetrics:
-    """Count on texts `[sequence, unit]`.
+def depth_metrics(head: Any, teacher: Teacher, texts: Iterable[Batch], depth: int) -> DepthMetrics:
+    """Count on texts, behind the units that count there.
 
     Args:
         head: The head.
         teacher: Its target.
-        texts: Batches of ids.
+        texts: Sequences.
         depth: Units of a draft.
 
     Raises:
-        ValueError: There is no text, or one that is shorter than a draft.
+        ValueError: There is no text, one that is shorter than a draft, or nothing counts.
     """
-    own, kept, reached, hits, alphas, rows = own_ids(head), 0, [0] * depth, [0] * depth, [0.0] * depth, 0
-    for ids in texts:
-        features, logits = teacher(ids)
+    own, reached, hits, alphas, rows = own_ids(head), [0] * depth, [0] * depth, [0.0] * depth, [0] * depth
+    for text in texts:
+        features, logits = teacher(text.ids)
         assert features is not None
-        p, _ = over_own_ids(head, logits.softmax(-1), ids)
+        p, _ = over_own_ids(head, logits.softmax(-1), text.ids)
         likeliest, alive = logits.argmax(-1), None
-        for step, scored in enumerate(along(head, features, ids, depth)):
-            count, best = scored.shape[1], scored.argmax(-1)
-            guess = (best if own is None else own[best]) == likeliest[:, step + 1 : step + 1 + count]
-            alive = torch.ones_like(guess) if alive is None else alive
+        for step, scored in enumerate(along(head, features, text.ids, depth)):
+            here, best = slice(step + 1, step + 1 + scored.shape[1]), scored.argmax(-1)
+            counted = text.counted[:, here]
+            alive = counted if alive is None else alive & counted
             reached[step] += int(alive.sum())
-            alive = alive & guess
+            alive = alive & ((best if own is None else own[best]) == likeliest[:, here])
             hits[step] += int(alive.sum())
-            alphas[step] += float(acceptance(scored, p[:, step + 1 : step + 1 + count]).sum())
-        rows += count * len(ids)
-        kept += 1
-    if not kept:
+            alphas[step] += float((acceptance(scored, p[:, here]) * counted).sum())
+            rows[step] += int(counted.sum())
+    if not rows or not rows[0]:
         raise ValueError("there is no held-out text to count on")
     right = tuple(hit / all_ if all_ else 0.0 for hit, all_ in zip(hits, reached, strict=True))
-    return DepthMetrics(right, tuple(alpha / rows for alpha in alphas), 1 + sum(hits) / rows)
+    accepted = tuple(alpha / all_ if all_ else 0.0 for alpha, all_ in zip(alphas, rows, strict=True))
+    return DepthMetrics(right, accepted, 1 + sum(hits) / rows[0])

@@ -28,7 +28,7 @@ LAST = ("o_proj.weight", "down_proj.weight")
 """Ends of the keys of the matrices that write into a block's residual stream."""
 
 
-def begun_mtp(model: Any, recipe: DrafterRecipe, name: str) -> NewHead:
+def begun_mtp(model: Any, recipe: DrafterRecipe, name: str, ids: Tensor | None = None) -> NewHead:
     """One layer; arguments as in `Begin`."""
     anatomy = Anatomy.of(model)
     head = new_mtp(anatomy, recipe.seed)

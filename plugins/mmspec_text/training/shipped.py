@@ -10,10 +10,12 @@ from mmspec.hosts.loading import load_model, load_tokenizer
 from mmspec.kits.text import corpus as corpora
 from mmspec.kits.text.training import stream
 from mmspec.registry.suggest import unknown
+from mmspec_text.training.batch import Batch
 from mmspec_text.training.data import Data
 from mmspec_text.training.recipe import DrafterKind, DrafterRecipe
 from mmspec_text.training.run import train_drafter
-from mmspec_text.training.texts import AT_ONCE, GIVEN, Stream, Texts
+from mmspec_text.training.texts import Stream, Texts
+from mmspec_text.training.written import AT_ONCE, GIVEN
 
 TARGET = "mmspec/text-14m"
 """The target of most shipped heads."""
@@ -64,9 +66,9 @@ def train_shipped_head(
     for text, documents in (("code", corpus.held_out_code), ("prose", corpus.held_out_prose)):
         units = stream(tokenizer, documents)
         windows = units[: len(units) // recipe.context * recipe.context].view(-1, recipe.context)
-        held[text] = windows[:WINDOWS]
+        held[text] = Batch.whole(windows[:WINDOWS])
     beginnings = [Stream(units, share) for units, share in zip((code, prose), PROMPTED, strict=True)]
-    prompts = Texts(beginnings, AT_ONCE, GIVEN, recipe.seed + 1).batch_at(0)
+    prompts = Texts(beginnings, AT_ONCE, GIVEN, recipe.seed + 1).batch_at(0).ids
     data = Data([Stream(code, CODE), Stream(prose, PROSE)], held, prompts)
     train_drafter(kind, model, tokenizer, data, recipe, out / name_of(target, kind), work, target, say)
 

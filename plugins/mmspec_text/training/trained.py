@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
+from mmspec_text.training.batch import Batch
 from mmspec_text.training.recipe import DrafterRecipe
 from mmspec_text.training.texts import Texts
 
@@ -21,7 +21,7 @@ class Training:
         tokenizer: The target's.
         name: The target's name.
         texts: What to train on.
-        held: Held-out sequences `[sequence, unit]`, by the text's name.
+        held: Held-out sequences by the text's name.
         recipe: Lengths and loss.
         work: Folder for checkpoints.
         say: Receives lines of progress.
@@ -31,7 +31,7 @@ class Training:
     tokenizer: PreTrainedTokenizerBase
     name: str
     texts: Texts
-    held: Mapping[str, Tensor]
+    held: Mapping[str, Batch]
     recipe: DrafterRecipe
     work: Path
     say: Callable[[str], None]

@@ -1,0 +1,113 @@
+"""Answers as training data: one row for every answer, with all that was said before it; the answer alone is learnt.
+
+A row is what the target is given when it answers, and the answer up to the token that ends it. It is read from its
+beginning, as in use; rows that are longer than a sequence are cut to a piece in which the answer is.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+TAIL = 16
+"""Padding behind an answer: a row of a head has a whole draft behind it, so its last units are learnt at all depths."""
+
+
+def tail(length: int) -> int:
+    """The padding of a sequence of at most so many units."""
+    return min(TAIL, length // 2)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One row.
+
+    Attributes:
+        ids: `[unit]` int64.
+        given: Units before the answer, at least one; the answer has the others, at least one.
+    """
+
+    ids: Tensor
+    given: int
+
+    @property
+    def counted(self) -> Tensor:
+        """`[unit]` bool: the units behind which a unit of the answer follows."""
+        place = torch.arange(len(self.ids))
+        return (place >= self.given - 1) & (place < len(self.ids) - 1)
+
+    def starts(self, length: int) -> tuple[int, int]:
+        """The first and the last place where a piece of at most so many units begins, with a unit of the answer."""
+        own = length - tail(length)
+        last = max(0, len(self.ids) - own)
+        return min(last, max(0, self.given + 1 - own)), last
+
+    def piece(self, start: int, length: int) -> tuple[Tensor, Tensor]:
+        """At most so many units, `[unit]`, and behind which of them drafts count, `[unit]` bool; the tail included."""
+        stop, more = start + length - tail(length), tail(length)
+        return pad(self.ids[start:stop], (0, more)), pad(self.counted[start:stop][:-1], (0, more + 1))
+
+
+@dataclass(frozen=True)
+class Answers:
+    """Answers; as a `Source`, each as likely as any other.
+
+    Attributes:
+        rows: The answers.
+        share: See `Source`.
+    """
+
+    rows: Sequence[Answer]
+    share: float
+
+    def __len__(self) -> int:
+        return sum(len(row.ids) for row in self.rows)
+
+    @cached_property
+    def learnt(self) -> Tensor:
+        """See `Source`."""
+        return torch.cat([row.ids[row.given :] for row in self.rows])
+
+    @property
+    def parts(self) -> Sequence[Tensor]:
+        """See `Source`."""
+        return (*(row.ids for row in self.rows), torch.tensor([row.given for row in self.rows]))
+
+    def sequences(self, length: int) -> float:
+        return len(self.rows)
+
+    def cut(self, length: int, g: torch.Generator) -> tuple[Tensor, Tensor]:
+        row = self.rows[int(torch.randint(len(self.rows), (), generator=g))]
+        first, last = row.starts(length)
+        return row.piece(int(torch.randint(first, last + 1, (), generator=g)) if last else 0, length)
+
+    def last_pieces(self, length: int) -> list[tuple[Tensor, Tensor]]:
+        """The last units of every row, at most so many; as `cut` returns them."""
+        return [row.piece(row.starts(length)[1], length) for row in self.rows]
+
+
+def sheet(rows: Sequence[Answer]) -> Tensor:
+    """Answers as one tensor that can be stored: `[row, 1 + unit]` int64; first what is given, -1 behind the units."""
+    longest = max(len(row.ids) for row in rows)
+    filled = torch.full((len(rows), 1 + longest), -1)
+    for line, row in zip(filled, rows, strict=True):
+        line[0] = row.given
+        line[1 : 1 + len(row.ids)] = row.ids
+    return filled
+
+
+def of_sheet(filled: Tensor) -> list[Answer]:
+    """The answers of a `sheet`."""
+    return [Answer(line[1:][line[1:] >= 0], int(line[0])) for line in filled]
+
+
+def prompts_of(rows: Sequence[Tensor]) -> Tensor:
+    """Prompts `[unit]` of any lengths as `[row, unit]` int64, with -1 before the shorter ones."""
+    longest = max(map(len, rows))
+    filled = torch.full((len(rows), longest), -1)
+    for line, row in zip(filled, rows, strict=True):
+        line[longest - len(row) :] = row
+    return filled

@@ -1,0 +1,122 @@
+"""What heads and draft models learn between calls: through the unroll and the losses of the training kit."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from mmspec.hosts.target import TransformersTarget
+from mmspec.registry.suggest import unknown
+from mmspec.training.losses import KINDS, DraftLoss, Kind
+from mmspec_text.drafters.heads.eagle.network import EagleNetwork
+from mmspec_text.training.batch import Batch
+from mmspec_text.training.export import write_head
+from mmspec_text.training.head_loss import head_loss
+from mmspec_text.training.model_loss import model_loss
+from mmspec_text.training.teacher import Teacher
+
+SHARED = ("embed_tokens.", "lm_head.")
+"""Parts of a head that stay as they are, where it has them: they score and read units, in whatever text."""
+
+
+class EagleLesson:
+    """What an EAGLE head learns. It is a `Lesson`.
+
+    Args:
+        network: The head.
+        target: Its target.
+        boundaries: Those of the states that it reads; asked in every lesson, since a probe may change them.
+        loss: The kind of the loss.
+        depth: Units of a draft.
+
+    Raises:
+        ValueError: There is no such loss, or the target is read with more than ids.
+    """
+
+    def __init__(
+        self, network: EagleNetwork, target: Any, boundaries: Callable[[], Sequence[int]], loss: str, depth: int
+    ) -> None:
+        model = readable(target)
+        self._network, self._boundaries, self._depth = network, boundaries, depth
+        self._name = str(model.config._name_or_path or type(model).__name__)
+        teachers: dict[tuple[int, ...], Teacher] = {}
+
+        def teacher(ids: Tensor) -> tuple[Tensor | None, Tensor]:
+            wanted = tuple(boundaries())
+            if wanted not in teachers:
+                teachers[wanted] = Teacher(model, wanted)
+            return teachers[wanted](ids)
+
+        self._loss = head_loss(teacher, loss_of(loss), depth)
+
+    def weights(self) -> list[nn.Parameter]:
+        return [weight for name, weight in self._network.named_parameters() if not name.startswith(SHARED)]
+
+    def loss(self, units: Tensor, counted: Tensor) -> Tensor:
+        return self._loss(self._network, batch_of(units, counted))
+
+    def save(self, folder: Path) -> None:
+        write_head(self._network, self._boundaries(), self._name, self._depth, folder)
+
+
+class ModelLesson:
+    """What a draft model learns. It is a `Lesson`.
+
+    Args:
+        small: The draft model.
+        target: Its target.
+        loss: The kind of the loss.
+
+    Raises:
+        ValueError: There is no such loss, the target is read with more than ids, or the two have other tokens.
+    """
+
+    def __init__(self, small: TransformersTarget, target: Any, loss: str) -> None:
+        model = readable(target)
+        if small.vocab != target.vocab:
+            raise ValueError(
+                f"a draft model learns only in the target's own tokens: it has {small.vocab} ids, the target "
+                f"{target.vocab}"
+            )
+        self._model: Any = small.model
+        self._loss = model_loss(Teacher(model), loss_of(loss))
+
+    def weights(self) -> list[nn.Parameter]:
+        return list(self._model.parameters())
+
+    def loss(self, units: Tensor, counted: Tensor) -> Tensor:
+        return self._loss(self._model, batch_of(units, counted))
+
+    def save(self, folder: Path) -> None:
+        self._model.save_pretrained(folder)
+
+
+def batch_of(units: Tensor, counted: Tensor) -> Batch:
+    """A row of which some units count: the loss is that of the distributions in front of them."""
+    return Batch(units, torch.nn.functional.pad(counted[:, 1:], (0, 1)))
+
+
+def loss_of(kind: str) -> DraftLoss:
+    """The loss of a kind.
+
+    Raises:
+        ValueError: There is none.
+    """
+    if kind not in KINDS:
+        raise ValueError(unknown("loss", str(kind), KINDS))
+    return DraftLoss(cast(Kind, kind))
+
+
+def readable(target: Any) -> Any:
+    """The model of a target that reads a text of ids alone.
+
+    Raises:
+        ValueError: The target is another one.
+    """
+    if not isinstance(target, TransformersTarget):
+        raise ValueError(f"drafters learn for language models of transformers, not for {type(target).__name__}")
+    if target.model.config.is_encoder_decoder:
+        raise ValueError("drafters learn for models that read ids alone, and this one has an encoder")
+    return target.model

@@ -1,0 +1,110 @@
+"""What the target writes: continuations of texts, answers to questions, and the questions, too, where there are none.
+
+A drafter meets the target's own text in use, in its chat template, at the user's temperature: so it is trained on it.
+A target that was trained on conversations writes a question itself where it is given the beginning of the user's turn
+(Magpie, arXiv 2406.08464, § 2.1).
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedTokenizerBase
+
+from mmspec_text.training.answers import Answer, prompts_of
+from mmspec_text.training.chats import NONE, asked
+
+GIVEN, CONTINUED = 64, 448
+"""Units of a prompt that the target continues, and most units that it adds."""
+AT_ONCE = 128
+"""Prompts that are continued in one batch."""
+
+
+def continued(model: Any, prompts: Tensor, new: int, temperature: float, seed: int) -> Tensor:
+    """Prompts and what the target says next, as one stream of units; arguments as in `answered`."""
+    return torch.cat([row.ids for row in _written(model, prompts, new, temperature, seed)])
+
+
+def answered(model: Any, prompts: Tensor, new: int, temperature: float, seed: int) -> list[Answer]:
+    """What the target answers.
+
+    Args:
+        model: The target.
+        prompts: `[row, unit]` int64, with -1 before the shorter ones.
+        new: Most units of an answer; it ends at the end of a text.
+        temperature: Of the target's sampling; 0: greedy.
+        seed: Of torch's generator, which is left as it was.
+    """
+    return list(_written(model, prompts, new, temperature, seed))
+
+
+def questions(
+    model: Any,
+    tokenizer: PreTrainedTokenizerBase,
+    openings: Tensor,
+    new: int,
+    temperature: float,
+    seed: int,
+    most: int | None = None,
+    template: Mapping[str, Any] = NONE,
+) -> Tensor:
+    """Questions that the target asks itself, as prompts for `answered`; arguments as there.
+
+    Args:
+        model: The target.
+        tokenizer: Its tokenizer, with a chat template.
+        openings: What the template writes before a user's question; a row for every question.
+        new: Most units of a question.
+        temperature: See `answered`.
+        seed: See `answered`.
+        most: Units of a prompt that leave room for an answer; longer ones are left out. None: any number.
+        template: Values of the chat template's own variables.
+
+    Raises:
+        ValueError: The target writes nothing there, or too much.
+    """
+    said = []
+    for row in _written(model, openings, new, temperature, seed):
+        text = tokenizer.decode(row.ids[row.given :], skip_special_tokens=True).strip()
+        if text:
+            said.append(
+                asked([{"role": "user", "content": text}], tokenizer, "a question of the target's own", template)
+            )
+    said = [prompt for prompt in said if most is None or len(prompt) <= most]
+    if not said:
+        raise ValueError(
+            "the target writes no questions of a fitting length behind the beginning of a user's turn: give "
+            "conversations (--data)"
+        )
+    return prompts_of(said)
+
+
+@torch.no_grad()
+def _written(model: Any, prompts: Tensor, new: int, temperature: float, seed: int) -> Iterator[Answer]:
+    """Prompts with what the target writes behind them."""
+    how: dict[str, Any] = {"do_sample": bool(temperature)}
+    how |= {"temperature": temperature, "top_k": 0} if temperature else {}
+    how |= {"max_new_tokens": new, "pad_token_id": _pad(model)}
+    end = ends(model)
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        for some in prompts.to(model.device).split(AT_ONCE):
+            seen = some >= 0
+            ids = torch.where(seen, some, _pad(model))
+            rows = model.generate(input_ids=ids, attention_mask=seen.long(), **how).cpu()
+            for row, given in zip(rows, seen.sum(1).tolist(), strict=True):
+                row = row[prompts.shape[1] - given :]
+                stops = torch.isin(row[given:], end).nonzero()[:, 0]
+                yield Answer(row if not len(stops) else row[: given + int(stops[0]) + 1], given)
+
+
+def ends(model: Any) -> Tensor:
+    """The ids that end a text."""
+    end = model.generation_config.eos_token_id
+    return torch.tensor(end if isinstance(end, list) else [] if end is None else [end], dtype=torch.int64)
+
+
+def _pad(model: Any) -> int:
+    pad, end = model.generation_config.pad_token_id, ends(model)
+    return int(pad) if pad is not None else int(end[0]) if len(end) else 0
