@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from mmspec.api.pipeline import Pipeline as Pipeline
     from mmspec.core.decoder import Decoder as Decoder
     from mmspec.core.distributions import Distribution as Distribution
+    from mmspec.core.learning import Learning as Learning
     from mmspec.core.types import Draft as Draft
     from mmspec.registry import AdapterSpec as AdapterSpec
     from mmspec.registry import DefaultMethod as DefaultMethod
@@ -33,6 +34,7 @@ _HOMES = {
     "Distribution": "mmspec.core.distributions",
     "Draft": "mmspec.core.types",
     "DrafterSpec": "mmspec.registry",
+    "Learning": "mmspec.core.learning",
     "MethodSpec": "mmspec.registry",
     "Pipeline": "mmspec.api.pipeline",
     "RuleSpec": "mmspec.registry",

@@ -9,6 +9,7 @@ from torch import nn
 
 from mmspec.api import policies
 from mmspec.api.choice import AUTO, PLAIN, Choice, choose, of_head, with_model
+from mmspec.api.learning import refuse_unteachable
 from mmspec.api.mistakes import ARGUMENTS, MEANT
 from mmspec.core.capabilities import DraftsWithModel, RunsModel, TargetAware, Wrapper
 from mmspec.core.capture import Compile
@@ -41,6 +42,7 @@ def decoder_for(
     compile: Compile = None,
     options: Mapping[str, Any] | None = None,
     beside: Sequence[str] = (),
+    learn: bool = False,
 ) -> Decoder:
     """Put a decoder together for a live model.
 
@@ -55,6 +57,7 @@ def decoder_for(
         compile: Whether rounds are captured, as in `Decoder`.
         options: Flat option values of drafter, rule and policy.
         beside: Further arguments that the caller takes, for an error's suggestions about an unknown option.
+        learn: Whether the drafter must be one that can learn.
 
     Raises:
         ValueError: A name, an option or the combination is wrong; says what would do.
@@ -81,6 +84,8 @@ def decoder_for(
     pairing = pair(registry, choice.method, name, None if ruled else rule, offers, near)
     if live is None and not ruled:
         require(registry, pairing, target)
+    if learn:
+        refuse_unteachable(registry, pairing.drafter if live is None else live, compile)
     k, policy = budget(k, given, choice.k or DEFAULT_K), policy if policy is not None else choice.policy
     parts = {
         "drafter": pairing.drafter.load_options() if pairing.drafter and live is None else None,

@@ -6,6 +6,8 @@ and configuration are never touched. Models that keep their own loop (diffusers 
 
 import copy
 import inspect
+from collections.abc import Mapping
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
@@ -13,12 +15,16 @@ from transformers import GenerationMixin
 
 from mmspec.api import adapters
 from mmspec.api.build import decoder_for, models_of
+from mmspec.api.choice import AUTO
+from mmspec.api.components import EnabledComponents, Settings, is_pipeline, some_generate
 from mmspec.api.generation import noise_of, runner
+from mmspec.api.learning import learner_of, learning_of
 from mmspec.api.mistakes import refuse_non_models
 from mmspec.api.refusals import refuse_arguments, refuse_inputs, refuse_settings
 from mmspec.api.stopping import with_stop_strings
 from mmspec.core.capture import Compile
 from mmspec.core.decoder import Decoder
+from mmspec.core.learning import Learner, Learning
 from mmspec.core.one_shape import Shape
 from mmspec.core.report import Report
 from mmspec.hosts.linear import forget
@@ -35,19 +41,24 @@ class Enabled:
         method: The method that was chosen.
         why: Why this method, in one sentence.
         report: Counts and times of the last call; None before the first.
+        learner: What the drafter learnt, with `learn=`: `steps`, `seconds`, `loss`, `stopped`; else None.
 
     Args:
         model: The live model.
         decoder: The model's decoder.
         seed: As in `enable`.
         noise: As in `enable`.
+        learner: Trains the drafter between calls; None: nothing learns.
     """
 
-    def __init__(self, model: Any, decoder: Decoder, seed: int | None, noise: str | None) -> None:
+    def __init__(
+        self, model: Any, decoder: Decoder, seed: int | None, noise: str | None, learner: Learner | None = None
+    ) -> None:
         self._model = model
         self._decoder = decoder
         self._seed = seed
         self._noise = noise
+        self.learner = learner
         self.method = decoder.name
         self.why = decoder.why
         self.report: Report | None = None
@@ -64,9 +75,22 @@ class Enabled:
         refuse_inputs(arguments)
         streamer = arguments.pop("streamer", None)
         arguments = self._with_stop_criterion(arguments)
-        how: dict[str, Any] = {"noise": self._noise, "seed": self._seed, "streamer": streamer}
+        how: dict[str, Any] = {"noise": self._noise, "seed": self._seed, "streamer": streamer, "learner": self.learner}
         run = runner(lambda model: self._decoder, self._set_report, **how)
-        return type(self._model).generate(self._model, **{**arguments, "custom_generate": run})
+        result = type(self._model).generate(self._model, **{**arguments, "custom_generate": run})
+        if self.learner is not None:
+            self.learner.learn()
+        return result
+
+    def save_drafter(self, folder: str | Path) -> None:
+        """Write the drafter as it is after what it learnt; `drafter=folder` takes it.
+
+        Raises:
+            ValueError: Nothing learns here, or there is no form for such a head.
+        """
+        if self.learner is None:
+            raise ValueError("the drafter is as it was loaded: nothing learns here (learn=True)")
+        self.learner.lesson.save(Path(folder))
 
     @property
     def width(self) -> int | None:
@@ -131,9 +155,14 @@ def enable(
     noise: str | None = None,
     shape: Shape = None,
     compile: Compile = None,
+    learn: bool | Learning = False,
+    components: Mapping[str, Settings] | None = None,
     **options: Any,
-) -> Enabled:
+) -> Any:
     """Let a live transformers model speculate in `generate`, or a live diffusers pipeline in its call.
+
+    Of a pipeline, every component that can generate is enabled, such as the language model that rewrites prompts,
+    except where an adapter fits the pipeline itself (`speculative-denoising`), which `auto` prefers.
 
     Args:
         model: The model, or the pipeline.
@@ -166,10 +195,17 @@ def enable(
             equals that of the compiled `plain` of its width to the bit, and that of rounds that are not compiled up to
             near-ties; under a `lossless` rule it has plain's distribution, as without compiling, and one shape promises
             no more. The first call of a shape compiles for seconds to minutes; the model keeps what was compiled.
+        learn: Whether a drafter with a network (`eagle`, `draft-model`, `draft-tree`) learns between calls from what it
+            drafted wrongly (online speculative decoding); `mmspec.Learning(…)` says how. A lesson runs when a call is
+            over, before `generate` returns; the target never changes, and under `match` no output does. The drafter's
+            weights change in place, a live draft model's, too; `save_drafter(folder)` writes them. Not with `compile`.
+        components: For pipelines: arguments of single components by name, such as `{"text_encoder": {"k": 4}}`, which
+            take precedence over the others. A component that is named and cannot be enabled is an error.
         **options: Options of drafter, rule and policy.
 
     Returns:
-        A handle: context manager, `report`, `method`, `why`, `disable()`.
+        A handle: context manager, `report`, `method`, `why`, `disable()`. For components of a pipeline: `components`
+        (a handle for each), `reports`, `skipped` (the others, with the reason) and `disable()`.
 
     Raises:
         ValueError: No plugin has a target for the model, or a name, option or combination is wrong.
@@ -183,17 +219,32 @@ def enable(
         ```
     """
     refuse_non_models(model)
+    others = {"drafter": drafter, "rule": rule, "policy": policy, "seed": seed, "noise": noise}
+    others |= {"shape": shape, "compile": compile, "learn": learn or None}
     fitting = installed().adapters_for(model)
-    if fitting:
-        others = {"drafter": drafter, "rule": rule, "policy": policy, "seed": seed, "noise": noise}
-        others |= {"shape": shape, "compile": compile}
-        handle: Enabled = adapters.enabled(model, fitting, method, k, others, options)
-        return handle
+    named = any(method in (adapter.name, adapter.qualified) for adapter in fitting)
+    generate = is_pipeline(model) and not named and (some_generate(model) or components is not None or not fitting)
+    if components is not None and not generate:
+        raise ValueError("components= is for pipelines of diffusers, with methods for language models")
+    refused = {}
+    if fitting and components is None and (method == AUTO or not generate):
+        try:
+            return adapters.enabled(model, fitting, method, k, others, options)
+        except ValueError as error:
+            if not generate:
+                raise
+            refused = {fitting[0].name: str(error)}
+    if generate:
+        common = {"method": method, "k": k, **others, "learn": learn, **options}
+        return EnabledComponents(model, enable, common, components or {}, refused)
     if "generate" in getattr(model, "__dict__", {}):
         raise ValueError("this model's generate is already replaced; call disable() first")
     parts = {"drafter": drafter, "rule": rule, "k": k, "policy": policy, "shape": shape, "compile": compile}
-    decoder = decoder_for(model, method, **parts, options=options, beside=("seed", "noise"))
-    enabled = Enabled(model, decoder, seed, noise_of(decoder, noise, seed))
+    learning = learning_of(learn)
+    decoder = decoder_for(
+        model, method, **parts, options=options, beside=("seed", "noise", "learn"), learn=learning is not None
+    )
+    enabled = Enabled(model, decoder, seed, noise_of(decoder, noise, seed), learner_of(decoder, learning))
     model.__dict__["generate"] = enabled.generate
     return enabled
 

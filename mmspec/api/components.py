@@ -1,0 +1,164 @@
+"""diffusers pipelines that call language models: every component that can generate is enabled, under one handle.
+
+Pipelines rewrite prompts and describe pictures with `component.generate(…)`, so a component that is enabled speeds them
+up without their knowledge. Components that a pipeline builds later are enabled when it stores them.
+"""
+
+import sys
+from collections.abc import Callable, Mapping
+from types import TracebackType
+from typing import Any, Self
+
+from torch import nn
+from transformers import GenerationMixin
+
+from mmspec.api.adapters import HANDLE
+from mmspec.core.report import Report
+from mmspec.registry.suggest import unknown
+
+Settings = Mapping[str, Any]
+"""Arguments of `enable` for one component."""
+
+LATER = {"_prompt_enhancer": "prompt_enhancer_head"}
+"""Where pipelines store a language model that they build at its first use, and the component that they build it of.
+
+Ideogram 4 builds it of its text encoder's body and a head.
+"""
+
+_HOMES = {
+    "diffusers.pipelines.pipeline_utils": "DiffusionPipeline",
+    "diffusers.modular_pipelines.modular_pipeline": "ModularPipeline",
+}
+
+
+def is_pipeline(model: object) -> bool:
+    """Whether an object is a pipeline of diffusers; if it is, diffusers was imported before."""
+    homes = [(sys.modules.get(home), name) for home, name in _HOMES.items()]
+    return any(home is not None and isinstance(model, vars(home)[name]) for home, name in homes)
+
+
+def can_generate(part: object) -> bool:
+    """Whether a component has the `generate` of transformers, and its class can use it."""
+    return isinstance(part, GenerationMixin) and bool(part.can_generate())
+
+
+def some_generate(pipe: Any) -> bool:
+    """Whether a pipeline of diffusers has a component that can generate, or will build one."""
+    return is_pipeline(pipe) and (any(map(can_generate, vars(pipe).values())) or _waits(pipe))
+
+
+class EnabledComponents:
+    """A pipeline whose language models speculate; leave it with `disable()` or as a context manager.
+
+    While it is enabled, the pipeline is an instance of a subclass of the same name that notices new components.
+
+    Attributes:
+        components: Handles of the enabled components, by name.
+        skipped: Why the other models of the pipeline are not enabled, by name.
+
+    Args:
+        pipe: The live pipeline.
+        enable: Enables one model with the arguments that are given.
+        common: Arguments for all components.
+        own: Arguments for single components; they take precedence.
+        skipped: What was tried before, with the reason why it did not fit.
+
+    Raises:
+        ValueError: The pipeline is enabled already, no component can be enabled, or one that `own` names cannot.
+    """
+
+    def __init__(
+        self,
+        pipe: Any,
+        enable: Callable[..., Any],
+        common: Settings,
+        own: Mapping[str, Settings],
+        skipped: Mapping[str, str],
+    ) -> None:
+        if HANDLE in vars(pipe):
+            raise ValueError("this pipeline is enabled already; call disable() first")
+        self._pipe, self._enable, self._common, self._own = pipe, enable, common, own
+        self._kind = type(pipe)
+        self.components: dict[str, Any] = {}
+        self.skipped: dict[str, str] = dict(skipped)
+        models = {name: part for name, part in vars(pipe).items() if isinstance(part, nn.Module)}
+        for name in own:
+            if name not in vars(pipe):
+                raise ValueError(unknown("component", name, models))
+        try:
+            for name, part in models.items():
+                self._offer(name, part)
+            for name in own.keys() & self.skipped.keys():
+                raise ValueError(f"the component {name!r} cannot be enabled: {self.skipped[name]}")
+            if not self.components and not _waits(pipe):
+                reasons = "".join(f"\n  {name}: {reason}" for name, reason in self.skipped.items())
+                raise ValueError(f"no component of this {self._kind.__name__} can be enabled:{reasons or ' no models'}")
+        except BaseException:
+            self._disable_components()
+            raise
+        vars(pipe)[HANDLE] = self
+        object.__setattr__(pipe, "__class__", _noticing(self._kind, self._offer))
+
+    @property
+    def reports(self) -> dict[str, Report | None]:
+        """Counts and times of the last call of every enabled component; None before its first."""
+        return {name: handle.report for name, handle in self.components.items()}
+
+    def disable(self) -> None:
+        """Give every component its own `generate` back, and the pipeline its own class."""
+        if vars(self._pipe).get(HANDLE) is self:
+            del vars(self._pipe)[HANDLE]
+            object.__setattr__(self._pipe, "__class__", self._kind)
+        self._disable_components()
+
+    def _offer(self, name: str, part: object) -> None:
+        """Enable what stands, or was stored just now, under a name of the pipeline, or note why not."""
+        if not isinstance(part, nn.Module):
+            return
+        older = self.components.pop(name, None)
+        if older is not None and older not in self.components.values():
+            older.disable()
+        self.skipped.pop(name, None)
+        shared = [h for h in self.components.values() if vars(part).get("generate") == h.generate]
+        if shared:
+            self.components[name] = shared[0]
+        elif not can_generate(part):
+            self.skipped[name] = f"a {type(part).__name__} does not generate"
+        else:
+            try:
+                self.components[name] = self._enable(part, **{**self._common, **self._own.get(name, {})})
+            except (ValueError, TypeError) as error:
+                self.skipped[name] = str(error)
+
+    def _disable_components(self) -> None:
+        for handle in self.components.values():
+            handle.disable()
+
+    def __repr__(self) -> str:
+        enabled = ", ".join(f"{name}: {handle.method}" for name, handle in self.components.items())
+        return f"<mmspec on {self._kind.__name__} ({enabled})>"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.disable()
+
+
+def _waits(pipe: Any) -> bool:
+    """Whether a pipeline will build a language model that it does not have yet."""
+    parts = vars(pipe)
+    return any(place in parts and parts[place] is None and parts.get(made) is not None for place, made in LATER.items())
+
+
+def _noticing(kind: Any, offer: Callable[[str, object], None]) -> Any:
+    """A subclass, of the same name, that offers every attribute after it was stored."""
+
+    def stores(self: Any, name: str, value: object) -> None:
+        kind.__setattr__(self, name, value)
+        offer(name, value)
+
+    same = {"__module__": kind.__module__, "__qualname__": kind.__qualname__, "__doc__": kind.__doc__}
+    return type(kind.__name__, (kind,), {**same, "__setattr__": stores})

@@ -1,0 +1,215 @@
+"""Pipelines of diffusers that call a language model: `enable(pipe)` gives the texts of the stock pipeline."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from diffusers import (
+    DDIMPipeline,
+    DDIMScheduler,
+    ErnieImagePipeline,
+    FlowMatchEulerDiscreteScheduler,
+    Flux2Pipeline,
+    Ideogram4Pipeline,
+    QwenImageLayeredPipeline,
+    UNet2DModel,
+)
+from torch import Tensor
+from transformers import BatchEncoding
+
+import mmspec
+from tests.support.zoo import build
+from tests.support.zoo.vision import VISION
+
+
+class Words:
+    """A tokenizer or processor with the calls that the pipelines make; its texts are the ids themselves."""
+
+    model_max_length = 60
+    pad_token_id = 0
+    eos_token_id = None
+
+    def __init__(self) -> None:
+        self.tokenizer = self
+
+    def __call__(self, text: Any, **kwargs: Any) -> BatchEncoding:
+        rows = len(text) if isinstance(text, list) else 1
+        if "images" in kwargs:  # a processor of pictures
+            return BatchEncoding(VISION["qwen2_5_vl"].inputs(1))
+        ids = (torch.arange(20) % 5 + 3).expand(rows, -1)
+        return BatchEncoding({"input_ids": ids, "attention_mask": torch.ones_like(ids)})
+
+    def apply_chat_template(self, messages: Any, tokenize: bool = True, **kwargs: Any) -> Any:
+        return self(messages if isinstance(messages[0], list) else "one") if tokenize else "one"
+
+    def decode(self, ids: Tensor, **kwargs: Any) -> str:
+        return " ".join(map(str, ids.tolist()))
+
+    def batch_decode(self, ids: Tensor, **kwargs: Any) -> list[str]:
+        return [self.decode(row) for row in ids]
+
+
+def flux() -> Flux2Pipeline:
+    parts = {"scheduler": FlowMatchEulerDiscreteScheduler(), "vae": None, "tokenizer": Words(), "transformer": None}
+    return Flux2Pipeline(text_encoder=build("ministral3"), **parts)
+
+
+def ernie() -> ErnieImagePipeline:
+    parts = {"scheduler": FlowMatchEulerDiscreteScheduler(), "vae": None, "tokenizer": Words(), "transformer": None}
+    encoder = build("ministral3").model
+    return ErnieImagePipeline(text_encoder=encoder, pe=build("ministral3", 1), pe_tokenizer=Words(), **parts)
+
+
+def layered() -> QwenImageLayeredPipeline:
+    parts = {"vae": None, "tokenizer": Words(), "transformer": None, "processor": Words()}
+    model = VISION["qwen2_5_vl"].model()
+    return QwenImageLayeredPipeline(scheduler=FlowMatchEulerDiscreteScheduler(), text_encoder=model, **parts)
+
+
+def ideogram() -> Ideogram4Pipeline:
+    """Its `_prompt_enhancer` is made of body and head at the first call; another model generates beside it."""
+    parts = {"vae": None, "transformer": None, "unconditional_transformer": None, "tokenizer": Words()}
+    whole = VISION["qwen3_vl"].model()
+    head = torch.nn.Module()
+    head.lm_head = whole.lm_head
+    pipe = Ideogram4Pipeline(scheduler=FlowMatchEulerDiscreteScheduler(), text_encoder=whole.model, **parts)
+    pipe.prompt_enhancer_head = head
+    return pipe
+
+
+def noise_alone() -> DDIMPipeline:
+    sizes = {"block_out_channels": (8,), "down_block_types": ("DownBlock2D",), "up_block_types": ("UpBlock2D",)}
+    return DDIMPipeline(UNet2DModel(sample_size=8, norm_num_groups=4, **sizes), DDIMScheduler())
+
+
+def upsampled(pipe: Any) -> Any:
+    return pipe.upsample_prompt(["a cat", "a dog"])
+
+
+def captioned(pipe: Any) -> Any:
+    return pipe.get_image_caption("a picture")
+
+
+def grafted(pipe: Any) -> Any:
+    return pipe.upsample_prompt("a cat", max_new_tokens=60, generator=torch.Generator().manual_seed(3))
+
+
+def enhanced(pipe: Any) -> Any:
+    return pipe._enhance_prompt_with_pe("a cat", torch.device("cpu"))
+
+
+def seeded(call: Callable[[], Any]) -> tuple[Any, Tensor]:
+    torch.manual_seed(7)
+    return call(), torch.get_rng_state()
+
+
+@pytest.mark.parametrize("method", ["prompt-lookup", "token-recycling"])
+@pytest.mark.parametrize(
+    ("made", "name", "call"),
+    [
+        (ernie, "pe", enhanced),
+        pytest.param(flux, "text_encoder", upsampled, marks=pytest.mark.slow),
+        pytest.param(layered, "text_encoder", captioned, marks=pytest.mark.slow),
+    ],
+)
+def test_texts_and_generator_equal_those_of_the_stock_pipeline(
+    made: Callable[[], Any], name: str, call: Callable[[Any], Any], method: str
+) -> None:
+    pipe = made()
+    kind, (text, state) = type(pipe), seeded(lambda: call(pipe))
+    with mmspec.enable(pipe, method) as spec:
+        again, left = seeded(lambda: call(pipe))
+        assert list(spec.components) == [name]
+        assert spec.reports[name].rounds > 0
+        assert isinstance(pipe, kind)
+        assert type(pipe).__name__ == kind.__name__
+    assert again == text
+    assert torch.equal(left, state)
+    assert type(pipe) is kind
+    assert "generate" not in vars(getattr(pipe, name))
+    assert mmspec.api.adapters.HANDLE not in vars(pipe)
+
+
+def test_models_that_do_not_generate_are_listed_with_the_reason() -> None:
+    with mmspec.enable(ernie()) as spec:
+        assert "does not generate" in spec.skipped["text_encoder"]
+
+
+def test_arguments_of_one_component_take_precedence() -> None:
+    with mmspec.enable(ernie(), "prompt-lookup", k=3, components={"pe": {"k": 5}}) as spec:
+        assert "k=5" in repr(spec.components["pe"])
+        assert spec.components["pe"].method == "prompt-lookup"
+
+
+def test_a_component_that_is_built_later_is_enabled_when_it_is_stored() -> None:
+    pipe = ernie()
+    later = build("ministral3", 2)
+    with mmspec.enable(pipe, "prompt-lookup") as spec:
+        pipe._prompt_enhancer = later
+        assert spec.components.keys() == {"pe", "_prompt_enhancer"}
+        assert "generate" in vars(later)
+        first, pipe.pe = pipe.pe, later
+        assert "generate" not in vars(first)
+        assert spec.components["pe"] is spec.components["_prompt_enhancer"]
+    assert "generate" not in vars(later)
+
+
+def test_a_pipeline_that_builds_its_language_model_at_the_first_call() -> None:
+    text = grafted(ideogram())
+    pipe = ideogram()
+    with mmspec.enable(pipe, "prompt-lookup") as spec:
+        assert spec.components == {}
+        assert grafted(pipe) == text
+        assert spec.reports["_prompt_enhancer"].rounds > 0
+    assert "generate" not in vars(pipe._prompt_enhancer)
+    assert grafted(pipe) == text
+
+
+def test_disabling_by_the_pipeline() -> None:
+    pipe = ernie()
+    mmspec.enable(pipe, "prompt-lookup")
+    with pytest.raises(ValueError, match="enabled already"):
+        mmspec.enable(pipe, "prompt-lookup")
+    mmspec.disable(pipe)
+    assert "generate" not in vars(pipe.pe)
+
+
+@pytest.mark.parametrize(
+    ("made", "arguments", "says"),
+    [
+        (ernie, {"components": {"pee": {}}}, "did you mean 'pe'"),
+        (ernie, {"components": {"text_encoder": {}}}, "'text_encoder' cannot be enabled: .* does not generate"),
+        (ernie, {"method": "prompt-lokup"}, "(?s)no component of this ErnieImagePipeline .* pe: .*prompt-lookup"),
+        (noise_alone, {"components": {"unet": {}}}, "'unet' cannot be enabled: a UNet2DModel does not generate"),
+        (noise_alone, {"method": "prompt-lookup"}, "keeps its own loop"),
+    ],
+)
+def test_what_cannot_be_enabled_is_refused(made: Callable[[], Any], arguments: dict[str, Any], says: str) -> None:
+    pipe = made()
+    before = type(pipe)
+    with pytest.raises(ValueError, match=says):
+        mmspec.enable(pipe, **arguments)
+    assert type(pipe) is before
+    assert not any("generate" in vars(part) for part in vars(pipe).values() if isinstance(part, torch.nn.Module))
+
+
+def test_a_pipeline_without_a_language_model_is_refused_with_its_models() -> None:
+    pipe = ernie()
+    pipe.pe = None
+    with pytest.raises(ValueError, match=r"(?s)no component .* text_encoder: a \w+ does not generate"):
+        mmspec.enable(pipe)
+
+
+def test_auto_prefers_an_adapter_that_takes_the_pipeline_and_says_why_another_does_not() -> None:
+    denoising = noise_alone()
+    denoising.text_encoder = build("ministral3")
+    with mmspec.enable(denoising) as whole:
+        assert whole.method == "speculative-denoising"
+        with pytest.raises(ValueError, match="enabled already"):
+            mmspec.enable(denoising, "prompt-lookup")
+    with mmspec.enable(denoising, "prompt-lookup") as parts:
+        assert list(parts.components) == ["text_encoder"]
+    with mmspec.enable(denoising, drafter="prompt-lookup") as parts:
+        assert list(parts.components) == ["text_encoder"]
+        assert "takes k= and no drafter=" in parts.skipped["speculative-denoising"]
