@@ -11,22 +11,37 @@ LARGEST = 32_000_000
 
 
 def read_json_lines(path: Path, most: int = LARGEST) -> list[dict[str, Any]]:
-    """The objects that a file holds, one of JSON a line; empty lines are left out.
+    """The objects that a file holds, one of JSON a line; arguments and errors as in `numbered_json_lines`."""
+    return [value for _, value in numbered_json_lines(path, most)]
+
+
+def numbered_json_lines(path: Path, most: int = LARGEST) -> list[tuple[int, dict[str, Any]]]:
+    """The objects that a file holds, one of JSON a line, and the numbers of their lines; empty lines are left out.
 
     Args:
         path: The file.
         most: Most bytes that are read.
 
     Raises:
-        ValueError: As in `read_json`.
+        ValueError: As in `read_json`; the message names the line.
     """
     try:
-        values = [json.loads(line) for line in _text(path, most).splitlines() if line.strip()]
-    except (OSError, ValueError, RecursionError) as error:
+        lines = _text(path, most).split("\n")  # a text inside may hold what else separates lines, as U+2028 does
+    except (OSError, ValueError) as error:
         raise ValueError(f"{shown(path)} cannot be read: {shown(error)}") from error
-    if not all(isinstance(value, dict) for value in values):
-        raise ValueError(f"{shown(path)} cannot be read: every line holds an object")
-    return values
+    there = [(number, line) for number, line in enumerate(lines, 1) if line.strip()]
+    return [(number, _object(line, f"line {number} of {shown(path)}")) for number, line in there]
+
+
+def _object(line: str, where: str) -> dict[str, Any]:
+    """The object on one line."""
+    try:
+        value = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{where} cannot be read: {shown(error)}") from error
+    if not isinstance(value, dict):
+        raise ValueError(f"{where} cannot be read: it holds a {type(value).__name__}, and every line holds an object")
+    return value
 
 
 def read_json(path: Path, most: int = LARGEST) -> dict[str, Any]:

@@ -13,12 +13,14 @@ from torch import Tensor
 from transformers import GenerationConfig
 from transformers.generation import GenerateDecoderOnlyOutput
 
+from mmspec.api.lifting import lifted_constraint, lifted_guidance
 from mmspec.api.refusals import CACHE_ARGUMENTS, refuse_inputs, refuse_settings
 from mmspec.api.step_scores import StepScores
 from mmspec.api.stopping import StoppingMonitor, end_ids, limit_of, notices_late
 from mmspec.api.streaming import Stream
 from mmspec.core.capabilities import Exporting
 from mmspec.core.decoder import Decoder
+from mmspec.core.learning import Learner
 from mmspec.core.noise import Source, default_generator
 from mmspec.core.philox import PhiloxSource
 from mmspec.core.processors import drafts_forbidden_by
@@ -41,6 +43,7 @@ def runner(
     noise: str | None = None,
     seed: int | None = None,
     streamer: Any = None,
+    learner: Learner | None = None,
 ) -> Callable[..., Any]:
     """The function that `generate(custom_generate=…)` takes: it decodes a prepared call.
 
@@ -50,6 +53,7 @@ def runner(
         noise: As in `decode`.
         seed: As in `decode`.
         streamer: As in `decode`.
+        learner: As in `decode`.
     """
 
     def run(
@@ -63,9 +67,13 @@ def runner(
         refuse_settings(generation_config)
         if _has_user_cache(extra):
             refuse_inputs(extra)
-        decoder = _without_forbidden_drafts(decoder_of(model), logits_processor)
-        prepared = (generation_config, logits_processor, stopping_criteria, extra)
-        result, report = decode(decoder, input_ids, *prepared, noise=noise, seed=seed, streamer=streamer)
+        decoder = decoder_of(model)
+        processors, inputs, guidance = lifted_guidance(decoder, input_ids, logits_processor, generation_config, extra)
+        processors, forced = lifted_constraint(input_ids, processors, generation_config)
+        decoder = _without_forbidden_drafts(decoder, processors)
+        prepared = (generation_config, processors, stopping_criteria, inputs, guidance, forced)
+        how: dict[str, Any] = {"noise": noise, "seed": seed, "streamer": streamer, "learner": learner}
+        result, report = decode(decoder, input_ids, *prepared, **how)
         on_report(report)
         return result
 
@@ -79,10 +87,13 @@ def decode(
     processors: Sequence[Any],
     criteria: Sequence[Any],
     extra: dict[str, Any],
+    guidance: float | None = None,
+    forced: Tensor | None = None,
     *,
     noise: str | None = None,
     seed: int | None = None,
     streamer: Any = None,
+    learner: Learner | None = None,
 ) -> tuple[Any, Report]:
     """Run a prepared call.
 
@@ -93,9 +104,12 @@ def decode(
         processors: The prepared logits processors.
         criteria: The prepared stopping criteria.
         extra: Further arguments of the model: mask, positions, cache, images.
+        guidance: The scale of guidance, where `extra` has an unconditional prompt.
+        forced: Units that are known in advance, as in `Warp`.
         noise: `torch`, `philox`, or None: `torch` where the rule can use it.
         seed: Seed of philox noise; None draws one from torch's generator.
         streamer: A streamer of transformers; takes a batch of one.
+        learner: Keeps the rows of the call for the drafter's lessons, if their prompts are texts alone.
 
     Returns:
         Ids `[batch, prompt + longest]`, padded as transformers pads them (or `GenerateDecoderOnlyOutput`, where the
@@ -113,13 +127,14 @@ def decode(
     logits = StepScores(False, rows, pad) if as_dict and config.output_logits else None
     # The order matters: criteria read the scores, and the stream shows rows up to where the criteria cut them.
     monitor = StoppingMonitor(criteria, rows, pad, scores)
-    observers = [o for o in (scores, logits, monitor, stream) if o is not None]
+    notes = learner.notes() if learner is not None and decoder.k and _text_alone(extra) else None
+    observers = [o for o in (notes, scores, logits, monitor, stream) if o is not None]
     rounds = decoder.rounds(
         {**extra, "input_ids": ids, "generation_config": config},
         limit,
-        watched=streamer is not None or as_dict or monitor.watches,
+        watched=streamer is not None or as_dict or monitor.watches or notes is not None,
         source=source,
-        warp=Warp(tuple(processors), sample=bool(config.do_sample), pad=pad),
+        warp=Warp(tuple(processors), sample=bool(config.do_sample), guidance=guidance, pad=pad, forced=forced),
         ends=end_ids(criteria),
     )
     for state in rounds:
@@ -127,6 +142,8 @@ def decode(
             observer.step(state)
         _stop_drafting_if_disturbed(source, decoder, state)
     stream.end()
+    if learner is not None and notes is not None:
+        learner.keep(notes.rows(state))
     sequences = _padded(ids, state.output(), pad)
     cache = _cache_in(extra)
     if as_dict or _has_user_cache(extra):
@@ -150,6 +167,12 @@ def _stop_drafting_if_disturbed(source: Source, decoder: Decoder, state: State) 
             "a stopping criterion or the streamer draws from torch's generator: this call goes on without drafts, so "
             "that numbers are drawn in the order in which the unmodified model draws them"
         )
+
+
+def _text_alone(extra: Mapping[str, Any]) -> bool:
+    """Whether the model reads ids and nothing else: no embeddings, images, sounds, or states of an encoder."""
+    read = [value for value in extra.values() if isinstance(value, Tensor)]
+    return extra.get("encoder_outputs") is None and not any(value.is_floating_point() for value in read)
 
 
 def _cache_in(extra: Mapping[str, Any]) -> Any:

@@ -5,6 +5,7 @@ The core asks `isinstance(object, Capability)`. A class has a capability if it h
 
 from collections.abc import Hashable, Sequence
 from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 import torch
@@ -237,6 +238,48 @@ class WithNetwork(Protocol):
     """
 
     network: nn.Module
+
+
+class Lesson(Protocol):
+    """What a drafter learns between calls (`mmspec.core.learning`)."""
+
+    def weights(self) -> Sequence[nn.Parameter]:
+        """The weights that learning changes, in place; never the target's."""
+        ...
+
+    def loss(self, units: Tensor, counted: Tensor) -> Tensor:
+        """How far the drafter's distributions are from the target's, along a text: a scalar with a gradient.
+
+        Args:
+            units: The text, `[batch, unit]` int64.
+            counted: `[batch, unit]` bool: the units whose distributions count.
+        """
+        ...
+
+    def save(self, folder: Path) -> None:
+        """Write the drafter's network in a form that its option `model` takes.
+
+        Raises:
+            ValueError: There is no form for it.
+        """
+        ...
+
+
+@runtime_checkable
+class Learns(Protocol):
+    """A drafter with a network that can be trained between calls."""
+
+    def lesson(self, loss: str, depth: int) -> Lesson:
+        """What it learns for the target that it is bound to.
+
+        Args:
+            loss: The kind of the loss.
+            depth: Units of a draft along which a head is unrolled.
+
+        Raises:
+            ValueError: It cannot learn for this target, or there is no such loss.
+        """
+        ...
 
 
 @runtime_checkable

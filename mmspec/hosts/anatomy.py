@@ -46,6 +46,8 @@ class Anatomy:
         reach_reason: What happens beyond `reach`, for the error message.
         reach_in_slots: Whether `reach` counts the cache's slots and not positions.
         position_table: Whether positions are looked up in an embedding table, which ends at `context`.
+        placed: Whether the target gives the positions of new units in a table (`SlotCache.places`), because they do not
+            go on by one.
         ops: The tree operations of the model's recurrent layers, by the name of the function that they replace; empty
             if the model has no recurrent layer.
     """
@@ -59,6 +61,7 @@ class Anatomy:
     reach_in_slots: bool
     position_table: bool
     ops: Mapping[str, TreeOp] = field(default_factory=dict)
+    placed: bool = False
 
     @classmethod
     def of(cls, model: Any, ops: Mapping[str, TreeOp] | None = None) -> "Anatomy":

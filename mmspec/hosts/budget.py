@@ -13,7 +13,8 @@ from torch import Tensor
 from mmspec.core.state import State
 from mmspec.core.types import Draft, Prefill, TargetOutput
 from mmspec.hosts.slot_cache import SlotCache
-from mmspec.hosts.target import TransformersTarget, TransformersTargetCache
+from mmspec.hosts.target import TransformersTarget
+from mmspec.hosts.target_cache import TransformersTargetCache
 
 
 class BudgetedTarget:

@@ -152,6 +152,9 @@ class Passes:
 
     def _positions(self, cache: SlotCache, depth: Tensor, valid: Tensor | None) -> Tensor:
         """Position ids of nodes at `depth`: `[batch, node]`, or `[axes, batch, node]`."""
+        if cache.places is not None:
+            unit = (cache.length - cache.origin)[:, None] + (depth if valid is None else torch.where(valid, depth, 0))
+            return cache.places.gather(2, unit.clamp(max=cache.places.shape[2] - 1).expand(len(cache.places), -1, -1))
         root = (cache.length + cache.shift)[..., None]
         positions = root + depth if valid is None else torch.where(valid, root + depth, root)
         if not self.anatomy.position_table or self.anatomy.context is None:

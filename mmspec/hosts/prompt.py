@@ -6,6 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mmspec.core.guided import NULL_INPUTS
+
 
 def read(inputs: Mapping[str, Any], vocab: int | None) -> tuple[Tensor, Tensor]:
     """The ids and the mask of a prompt.
@@ -81,6 +83,8 @@ def for_drafting(inputs: Mapping[str, Any], model: Any, width: int, context: int
         foreign.add("mm_encoder_outputs")
     has_vision = hasattr(model.config, "vision_config")
     images = {name: value for name, value in inputs.items() if has_vision and name not in foreign}
+    if NULL_INPUTS in inputs:  # it drafts under the guidance of the call
+        images[NULL_INPUTS] = inputs[NULL_INPUTS]
     if context is not None and ids.shape[1] > context:
         images, ids = {}, ids[:, -context:]
     # A mask that covers an earlier turn is longer than the new ids; that turn is not read.

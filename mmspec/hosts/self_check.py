@@ -209,7 +209,7 @@ def _own_steps(anatomy: Anatomy, paths: ReferencePaths) -> tuple[str, float]:
 
 def _on_a_grid(anatomy: Anatomy, paths: ReferencePaths) -> str:
     """What is wrong with positions behind an image grid, if the model's forward computes positions itself; or ""."""
-    if not names_argument(anatomy.model, "image_grid_thw"):
+    if anatomy.placed or not names_argument(anatomy.model, "image_grid_thw"):
         return ""
     grid = torch.tensor([[1, 2, 2]], device=paths.ids.device)
     try:

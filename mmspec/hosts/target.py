@@ -7,13 +7,14 @@ goes through the model exactly.
 
 import copy
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 from transformers import Cache, DynamicCache, PreTrainedModel
 
+from mmspec.core.capabilities import CapturedPass
+from mmspec.core.guided import NULL_INPUTS
 from mmspec.core.hidden import Lent
 from mmspec.core.live import bucket
 from mmspec.core.tree import TreeIndex
@@ -22,11 +23,13 @@ from mmspec.hosts import prefill, prompt, rings
 from mmspec.hosts.anatomy import Anatomy
 from mmspec.hosts.attention import model_lock
 from mmspec.hosts.buffer_cache import BufferCache, captured_shape
+from mmspec.hosts.captured_halves import CapturedHalves
 from mmspec.hosts.captured_pass import CapturedTransformersPass
 from mmspec.hosts.devices import half_on_gpu
 from mmspec.hosts.experts import one_by_one
 from mmspec.hosts.export import export, refuse_cache
 from mmspec.hosts.features import Reading, checked_boundaries
+from mmspec.hosts.halves import Halves, stacked
 from mmspec.hosts.lengths import refuse_length
 from mmspec.hosts.linear import renew
 from mmspec.hosts.offers import ATTENTION, RECURRENT
@@ -35,27 +38,9 @@ from mmspec.hosts.passes import Passes, cache_name
 from mmspec.hosts.self_check import checked, compare_calls
 from mmspec.hosts.slot_cache import SlotCache
 from mmspec.hosts.stock_generate import StockGenerate
+from mmspec.hosts.target_cache import TransformersTargetCache
 from mmspec.hosts.train_mode import refuse_training
 from mmspec.hosts.tree_op import TreeOp
-
-
-@dataclass
-class TransformersTargetCache:
-    """What the target keeps of one call.
-
-    Attributes:
-        slots: Keys, values and states.
-        passes: Runs the model; found when the call began, because the model may have been moved or cast before.
-        mask: `[batch, prompt]` int64: 1 for units, 0 for padding, of the prompt's columns as transformers counts them.
-        given: The cache that the call came with, which `export` fills and returns; or None.
-        plain: Whether the prompt was ids and padding alone.
-    """
-
-    slots: SlotCache
-    passes: Passes
-    mask: Tensor
-    given: Cache | None = None
-    plain: bool = True
 
 
 class TransformersTarget:
@@ -66,6 +51,7 @@ class TransformersTarget:
         drafting: Whether the model drafts in another target's calls: it then reads the part of the prompt that it can,
             and does not fill the cache that came with the call.
         ops: The tree operations of recurrent layers, by the names of the functions that they replace.
+        anatomy: The facts about the model, where they are not those that its config says.
 
     Raises:
         ValueError: Drafts cannot be verified with this model; the message says why.
@@ -75,8 +61,14 @@ class TransformersTarget:
     boundaries: tuple[int, ...] = ()  # of layers, whose states outputs carry (`with_hidden`)
     keep_all = False  # whether layers with a window keep all units of a call, and not the latest ones in a ring
 
-    def __init__(self, model: PreTrainedModel, drafting: bool = False, ops: Mapping[str, TreeOp] | None = None) -> None:
-        self.anatomy = Anatomy.of(model, ops)
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        drafting: bool = False,
+        ops: Mapping[str, TreeOp] | None = None,
+        anatomy: Anatomy | None = None,
+    ) -> None:
+        self.anatomy = Anatomy.of(model, ops) if anatomy is None else anatomy
         self.drafting = drafting
         if self.anatomy.ops:  # a state that took a unit in cannot forget it
             self.offers = RECURRENT
@@ -112,7 +104,8 @@ class TransformersTarget:
         Args:
             inputs: Ids `[batch, prompt]`, padded on the left, or a mapping of arguments of the model's forward. Besides
                 `input_ids` and `attention_mask` it may hold `inputs_embeds`, `position_ids`, `past_key_values` of an
-                earlier turn, `pixel_values` and other inputs of vision models; the model's own prefill reads these.
+                earlier turn, `pixel_values` and other inputs of vision models; the model's own prefill reads these. A
+                mapping under `null_inputs` with ids and mask is what guidance leads away from, behind a prompt of ids.
             limit: New units wanted per row.
             width: The most nodes of a draft, root included.
 
@@ -141,19 +134,24 @@ class TransformersTarget:
             given = prompt.for_drafting(given, self.model, self.anatomy.config.hidden_size, self.context)
         passes = checked(self.anatomy)
         renew(passes.kernels)
+        null = given.pop(NULL_INPUTS, None)
         if self.drafting and not given["input_ids"].shape[1]:
             return self._start_empty(passes, given["input_ids"], limit, width)
-        ids, mask = prompt.read(given, self.vocab)
+        ids, mask = prompt.read(given, self.anatomy.config.vocab_size)
         self._refuse_length(int(mask.sum(1).max()), limit, width)
         earlier = given.get("past_key_values")
         refuse_cache(self.anatomy, cache_name(self.model), earlier)
         plain, reading = prefill.is_plain(given, mask), Reading(self.anatomy, self.boundaries)
         kept = self._rings(passes, earlier, mask.shape[1], width)
+        if null is not None and not plain:
+            raise ValueError("guidance in two halves goes with a prompt of ids and padding alone")
         if plain:
-            slots = self._slots(mask, limit, width, fixed, kept)
+            both = (ids, mask) if null is None else stacked((ids, mask), prompt.read(null, self.vocab))
+            slots = self._slots(both[1], limit, width, fixed, kept)
             with reading as record:
-                logits = prefill.prefill_chunks(passes, slots, ids, mask)
-            hidden = record.aligned(mask.sum(1))
+                logits = prefill.prefill_chunks(passes, slots, *both)
+            hidden = record.aligned(both[1].sum(1))
+            hidden = None if hidden is None else hidden[: len(ids), -ids.shape[1] :]
         elif self.anatomy.ops and earlier is not None and prefill.holds_units(earlier):
             slots = self._slots(mask, limit, width, fixed, kept)
             with reading as record:
@@ -164,17 +162,20 @@ class TransformersTarget:
                 with reading as record:
                     stock = StockGenerate(self.anatomy, ids, given)
                 hidden = record.states
-                following = stock.following()
+                places = self.places(stock, given)
+                following = stock.following() if places is None else places[..., 0]
             logits, mask = stock.logits, stock.mask
             slots = self._slots(mask, limit, width, fixed, kept)
             prefill.adopt(slots, stock.cache, mask, following)
+            slots.places, slots.origin = places, slots.length
             if not self.drafting:  # a draft model need not be exact
                 with model_lock(self.model):
                     compare_calls(passes, slots, stock, given)
         slots.begun = slots.length.tolist()
-        cache = TransformersTargetCache(slots, passes, mask, earlier, plain)
+        cache = TransformersTargetCache(slots, passes, mask, earlier, plain, None if null is None else slots.length)
         pads = prompt.padding(mask[:, mask.shape[1] - ids.shape[1] :])
-        return Prefill(cache, TargetOutput(logits=logits[:, None]), ids, pads, hidden)
+        scores, unconditional = cache.halves.apart(logits[:, None])
+        return Prefill(cache, TargetOutput(logits=scores, null=unconditional), ids, pads, hidden)
 
     @torch.inference_mode()  # a tenth faster than no_grad for small models
     def verify(self, cache: TransformersTargetCache, draft: Draft, first: int = 0) -> TargetOutput:
@@ -184,34 +185,48 @@ class TransformersTarget:
         if first and slots.recurrent:  # recurrent layers keep no state per node, so that all nodes run again
             whole = self.verify(cache, draft)
             return whole.take(torch.arange(first, draft.nodes, device=draft.units.device)[None])
-        valid = None if draft.index.nodes == 1 else draft.valid[:, first:]
-        units = draft.units[:, first:]
+        halves = cache.halves
+        valid = None if draft.index.nodes == 1 else halves.physical(draft.valid[:, first:])
+        units, index = halves.physical(draft.units[:, first:]), halves.index(draft.index)
         with Reading(self.anatomy, self.boundaries) as record:
-            logits = cache.passes(slots, units, draft.index, first=first, valid=valid, decoding=True)
-        return TargetOutput(logits=logits, hidden=record.states)
+            logits = cache.passes(slots, units, index, first=first, valid=valid, decoding=True)
+        given, null = halves.apart(logits)
+        hidden = record.states
+        return TargetOutput(logits=given, null=null, hidden=None if hidden is None else hidden[: halves.rows])
 
     @torch.inference_mode()
     def commit(self, cache: TransformersTargetCache, path: Tensor, count: Tensor) -> None:
-        cache.slots.commit(path, count)
+        cache.halves.commit(path, count)
 
     def capture_key(self, cache: TransformersTargetCache) -> Hashable:
-        return captured_shape(cache.slots, bucket(cache.slots.most)), self.boundaries
+        return captured_shape(cache.slots, bucket(cache.slots.most)), self.boundaries, cache.guided
 
-    def captured_pass(
-        self, cache: TransformersTargetCache, nodes: int, index: TreeIndex | None
-    ) -> CapturedTransformersPass:
+    def captured_pass(self, cache: TransformersTargetCache, nodes: int, index: TreeIndex | None) -> CapturedPass:
         if looping := one_by_one(self.model):
             raise ValueError(f"{looping} runs one chosen expert after another, so that a pass has no fixed shape")
+        if cache.guided and self.boundaries:
+            raise ValueError("under guidance, states for a trained head are not read in captured rounds")
         slots = BufferCache(self.anatomy.layers(), cache.slots, bucket(cache.slots.most))
-        return CapturedTransformersPass(cache.passes, slots, nodes, index, self.boundaries)
+        inner = CapturedTransformersPass(cache.passes, slots, nodes, index, self.boundaries)
+        halves = cache.halves
+        return CapturedHalves(inner, Halves(slots, halves.rows, halves.given)) if cache.guided else inner
 
     def synced(self, cache: TransformersTargetCache, emitted: Sequence[int]) -> None:
-        cache.slots.synced(emitted)
+        cache.halves.synced(emitted)
 
     def truncate(self, cache: TransformersTargetCache, length: Tensor) -> None:
         if cache.slots.recurrent:
             raise NotImplementedError("a recurrent layer keeps its last state only; it cannot go back")
-        cache.slots.roll_back(length)
+        halves = cache.halves  # of both, the units behind the prompts are the same
+        cache.slots.roll_back(halves.physical(length - halves.given[: halves.rows]) + halves.given)
+
+    def takes_null(self, inputs: Mapping[str, Any], null: Mapping[str, Any]) -> bool:
+        padded = not bool(null["attention_mask"].all())
+        if self.anatomy.position_table and padded:
+            return False  # stock guidance counts padding of the unconditional prompt as positions
+        mask = inputs.get("attention_mask")
+        mask = torch.ones_like(inputs["input_ids"]) if mask is None else mask.long()
+        return len(null["input_ids"]) == len(inputs["input_ids"]) and prefill.is_plain(inputs, mask)
 
     @torch.no_grad()
     def export(self, cache: TransformersTargetCache, sequences: Tensor, emitted: Tensor) -> Cache | None:
@@ -268,6 +283,18 @@ class TransformersTarget:
         longest = int((mask.shape[1] - prompt.padding(mask)).max()) if mask.shape[1] else 0
         self._refuse_length(longest, limit, width)
         return SlotCache(self.anatomy.layers(), len(mask), longest + limit + width, mask.device, fixed, kept)
+
+    def places(self, stock: StockGenerate, inputs: Mapping[str, Any]) -> Tensor | None:
+        """The positions of the new units of a call, `[axes, batch, unit]`; None: they go on by one.
+
+        Args:
+            stock: The model's own call behind the prompt.
+            inputs: The inputs of the call.
+
+        Raises:
+            ValueError: Positions are not those of the model's own `generate`.
+        """
+        return None
 
     def _rings(self, passes: Passes, given: Cache | None, fed: int, width: int) -> dict[int, int]:
         """The rings of a call whose prompt has `fed` columns."""

@@ -6,25 +6,31 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from mmspec.registry import Spec, hookimpl
-from mmspec_image.specs import GROUPED, JACOBI, JANUS, LLAMAGEN, METHODS, RELAXED
+from mmspec_image.specs import EMU3, GLM_IMAGE, GROUPED, JACOBI, JANUS, LLAMAGEN, METHODS, RELAXED
 
 if TYPE_CHECKING:
     import typer
 
 TARGETS = {"mmspec_image.models.llamagen": "llamagen", "mmspec_image.models.janus": "janus"}
-"""Modules of models to their targets."""
+"""Modules of our models to their targets."""
+STOCK = {"GlmImageForConditionalGeneration": "glm-image", "Emu3ForConditionalGeneration": "emu3"}
+"""Classes of transformers to their targets."""
 
 
 @hookimpl
 def mmspec_components() -> Iterable[Spec]:
     """The targets, the drafter, the relaxed rules, then methods."""
-    return (LLAMAGEN, JANUS, JACOBI, GROUPED, RELAXED, *METHODS)
+    return (LLAMAGEN, JANUS, GLM_IMAGE, EMU3, JACOBI, GROUPED, RELAXED, *METHODS)
 
 
 @hookimpl
 def mmspec_target_for(model: object) -> str | None:
-    """By the class's home: our LlamaGen, and Janus taken for its pictures; any other Janus is the text plugin's."""
-    return TARGETS.get(type(model).__module__)
+    """By the class's home: our LlamaGen, and Janus taken for its pictures; any other Janus is the text plugin's.
+
+    Of transformers' own classes, by name: those that can write pictures with `generate`.
+    """
+    home, _, _ = type(model).__module__.partition(".")
+    return STOCK.get(type(model).__name__) if home == "transformers" else TARGETS.get(type(model).__module__)
 
 
 @hookimpl

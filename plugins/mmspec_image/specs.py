@@ -1,5 +1,6 @@
 """What the components of the image plugin are; its classes read their facts here. Imports no torch."""
 
+from mmspec.kits.text.manifest import DEFAULT_METHODS
 from mmspec.registry import DefaultMethod, DrafterSpec, MethodSpec, RuleSpec, TargetSpec
 
 LLAMAGEN = TargetSpec(
@@ -19,6 +20,22 @@ JANUS = TargetSpec(
     paper="https://arxiv.org/abs/2501.17811",
     pipeline="mmspec_image.janus_pipeline:JanusPipeline",
     default_methods=(DefaultMethod(method="gs-sjd", k=16),),
+)
+GLM_IMAGE = TargetSpec(
+    name="glm-image",
+    factory="mmspec_image.targets.glm_image:GlmImageTarget",
+    offers=frozenset({"discrete", "tree", "text", "window", "grow", "truncate", "codebook"}),
+    summary="GLM-Image of transformers: codes of a preview, then of the picture.",
+    paper="https://huggingface.co/zai-org/GLM-Image",
+    default_methods=(DefaultMethod(method="draft-model", when="model"), DefaultMethod(method="gs-sjd", k=16)),
+)
+EMU3 = TargetSpec(
+    name="emu3",
+    factory="mmspec_image.targets.emu3:Emu3Target",
+    offers=frozenset({"discrete", "tree", "text", "window", "grow", "truncate", "hidden", "codebook"}),
+    summary="Emu3 of transformers: text, and codes of a picture with row ends, with guidance.",
+    paper="https://arxiv.org/abs/2409.18869",
+    default_methods=DEFAULT_METHODS,
 )
 JACOBI = DrafterSpec(
     name="jacobi",

@@ -39,8 +39,9 @@ def jacobi(init, redraw, rule, k):
         ("random", "independent", 2, "guided top-k"),
         ("left", "independent", 6, "guided"),  # longer than the picture
         ("above", "independent", 1, "guided top-p"),
-        ("predict-2d", "independent", 2, "guided top-k"),
-        ("previous-image", "independent", 3, "guided"),
+        # Each filling is redrawn in the other way below.
+        pytest.param("predict-2d", "independent", 2, "guided top-k", marks=pytest.mark.slow),
+        pytest.param("previous-image", "independent", 3, "guided", marks=pytest.mark.slow),
         ("predict-2d", "coupled", 3, "top-p"),
         ("previous-image", "coupled", 2, "guided top-k"),
     ],

@@ -42,6 +42,7 @@ print(pipe(["red heart", "blue cat face"], seed=11).codes.flatten().tolist())
 """
 
 
+@pytest.mark.slow  # in this process it does, too; tests/recorded compares pictures with those of another process
 def test_a_new_process_draws_the_same_picture(tiny, saved):
     env = {**os.environ, "OMP_NUM_THREADS": "1"}
     run = subprocess.run([sys.executable, "-c", SCRIPT, str(saved)], capture_output=True, text=True, env=env)

@@ -63,7 +63,7 @@ def compare(pipe: Any, plain: Any, batch: int, count: int, **how: Any) -> int:
     return ties
 
 
-@pytest.mark.parametrize(("batch", "k"), [(1, 16), (2, 32)])
+@pytest.mark.parametrize(("batch", "k"), [pytest.param(1, 16, marks=pytest.mark.slow), (2, 32)])
 def test_two_pictures(pipe: Any, plain: Any, batch: int, k: int) -> None:
     compare(pipe, plain, batch, 2, k=k)
 
@@ -77,6 +77,7 @@ def test_every_initialisation_and_window(pipe: Any, plain: Any, init: str, k: in
     assert ties <= 2, "too many near-ties to call this equality"
 
 
+@pytest.mark.slow  # the codes of two captions are those on file: tests/recorded
 def test_what_is_drawn_is_what_was_asked_for(pipe: Any) -> None:
     """Pictures are nearer to their own captions than to others', by a network that learned both from real pictures."""
     captions = list(SHOWN)

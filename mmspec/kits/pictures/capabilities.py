@@ -4,6 +4,8 @@ from typing import Any, Protocol, runtime_checkable
 
 from torch import Tensor
 
+from mmspec.kits.pictures.grid_spec import GridSpec
+
 
 @runtime_checkable
 class Gridded(Protocol):
@@ -14,6 +16,22 @@ class Gridded(Protocol):
     """
 
     grid: int
+
+
+@runtime_checkable
+class GridFromPrompt(Protocol):
+    """A target whose pictures have the size that the prompt says, in cells of several stages."""
+
+    def grid_of(self, inputs: Any) -> GridSpec | None:
+        """The units of the pictures of a call; None: a constraint of the call has them, or it is a text.
+
+        Args:
+            inputs: The prompt, as `start` takes it.
+
+        Raises:
+            ValueError: The prompt says no size, or several.
+        """
+        ...
 
 
 @runtime_checkable

@@ -8,7 +8,7 @@ anew each round, as first published, of which fewer drafts are accepted).
 """
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -20,7 +20,9 @@ from mmspec.core.noise import Noise
 from mmspec.core.protocols import Target
 from mmspec.core.report import Report
 from mmspec.core.state import State
-from mmspec.kits.pictures.capabilities import Gridded
+from mmspec.kits.pictures.capabilities import Gridded, GridFromPrompt
+from mmspec_image.constraint import constrained_to
+from mmspec_image.drafters.grid_fillings import grid_filling, refuse_filling
 from mmspec_image.specs import JACOBI
 
 
@@ -28,7 +30,7 @@ from mmspec_image.specs import JACOBI
 class JacobiOptions:
     """Options of `jacobi`."""
 
-    init: Literal["random", "left", "above", "predict-2d", "previous-image"] = field(
+    init: Literal["random", "left", "above", "predict-2d", "previous-image", "preview"] = field(
         default="above", metadata={"help": "what fills slots that enter the window; exact whatever it is"}
     )
     redraw: Literal["coupled", "independent"] = field(
@@ -99,18 +101,36 @@ class ImageJacobi(Jacobi):
     def __init__(self, options: JacobiOptions = JacobiOptions()) -> None:
         super().__init__(LeftUnit(), independent=options.redraw == "independent")
         self.options = options
+        self._target: GridFromPrompt | None = None
 
     def bind(self, target: Target) -> None:
         """Take the width of the grid from the target, where `init` needs it.
 
         Raises:
-            ValueError: The target has no grid, and `init` needs one.
+            ValueError: The target has no grid, or none of its kind, and `init` needs one.
         """
         super().bind(target)
+        self._target = target if isinstance(target, GridFromPrompt) and self.options.init != "random" else None
+        if self._target is not None:
+            refuse_filling(self.options.init)
+            return
+        if self.options.init == "preview":
+            raise ValueError("init='preview' needs a target that writes a preview before the picture; use init=above")
         if not isinstance(target, Gridded) and self.options.init not in ("random", "left"):
             raise ValueError(f"init={self.options.init!r} needs a target with a grid; init=left and init=random do not")
         assert target.vocab is not None
         self.initialisation = self._filling(target.vocab, target.grid if isinstance(target, Gridded) else 1)
+
+    def start(self, state: State, inputs: Any) -> Window | None:
+        """Take the tables of neighbours from the grid of the call, where prompt or constraint say the picture's size.
+
+        A drafter keeps one table: calls of several sizes that take turns draft worse, and no less exactly.
+        """
+        if self._target is not None:
+            grid = self._target.grid_of(inputs) or constrained_to(state.warp.processors)
+            device = state.emitted.device
+            self.initialisation = LeftUnit() if grid is None else grid_filling(grid, self.options.init, device)
+        return super().start(state, inputs)
 
     def _filling(self, vocab: int, grid: int) -> Initialisation:
         return {

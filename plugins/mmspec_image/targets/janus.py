@@ -21,14 +21,14 @@ from mmspec.hosts import prefill, prompt
 from mmspec.hosts.anatomy import Anatomy
 from mmspec.hosts.attention import model_lock
 from mmspec.hosts.buffer_cache import BufferCache, captured_shape
+from mmspec.hosts.captured_halves import CapturedHalves
 from mmspec.hosts.captured_pass import CapturedTransformersPass
 from mmspec.hosts.devices import half_on_gpu
+from mmspec.hosts.halves import Halves, stacked
 from mmspec.hosts.passes import Passes
 from mmspec.hosts.self_check import checked
 from mmspec.hosts.slot_cache import SlotCache
 from mmspec.hosts.train_mode import refuse_training
-from mmspec.kits.pictures.captured_pass import CapturedHalves
-from mmspec.kits.pictures.halves import Halves
 from mmspec_image.specs import JANUS
 
 
@@ -134,7 +134,7 @@ class JanusTarget:
         ids, mask = self._read(inputs.input_ids, inputs.attention_mask)
         rows = len(ids)
         if inputs.guided:
-            ids, mask = _stacked((ids, mask), self._unconditional(inputs, ids, mask))
+            ids, mask = stacked((ids, mask), self._unconditional(inputs, ids, mask))
         words, self._codes = self._passes()
         given = mask.sum(1)
         self._refuse_length(int(given.max()), limit)
@@ -231,11 +231,3 @@ class JanusTarget:
             )
         begin, image, pad = found.values()
         return begin, image, pad
-
-
-def _stacked(*halves: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-    """Ids and masks of both halves in one batch, the narrower one padded on the left."""
-    widest = max(ids.shape[1] for ids, _ in halves)
-    wide = [[nn.functional.pad(part, (widest - part.shape[1], 0)) for part in half] for half in halves]
-    ids, mask = (torch.cat(parts) for parts in zip(*wide, strict=True))
-    return ids, mask

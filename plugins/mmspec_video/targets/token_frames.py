@@ -11,8 +11,8 @@ from torch import Tensor
 
 from mmspec.core.types import Draft, Prefill, TargetOutput
 from mmspec.hosts.devices import half_on_gpu
+from mmspec.hosts.halves import Halves
 from mmspec.kits.pictures.conditions import Condition
-from mmspec.kits.pictures.halves import Halves
 from mmspec.kits.pictures.raster import Raster
 from mmspec_video.models.token_world import TokenWorldModel
 from mmspec_video.specs import TOKEN_FRAMES

@@ -62,3 +62,11 @@ class Halves:
     def truncate(self, length: Tensor) -> None:
         """A target's `truncate`: `length [rows]` counts units."""
         self.slots.set_length(self.physical(length) + self.given)
+
+
+def stacked(*halves: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+    """Ids and masks of both halves in one batch, the narrower one padded on the left."""
+    widest = max(ids.shape[1] for ids, _ in halves)
+    wide = [[torch.nn.functional.pad(part, (widest - part.shape[1], 0)) for part in half] for half in halves]
+    ids, mask = (torch.cat(parts) for parts in zip(*wide, strict=True))
+    return ids, mask

@@ -1,0 +1,80 @@
+"""What transformers' logits processors do in their own way, done by the decoder instead: guidance, known units.
+
+transformers guides with a processor that runs the model on the unconditional prompt, one unit after the other, in a
+cache of its own: no draft can be verified with it. Both prompts as halves of one batch give the same scores, up to a
+constant per unit, which no distribution shows.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import (
+    GenerationConfig,
+    PrefixConstrainedLogitsProcessor,
+    UnbatchedClassifierFreeGuidanceLogitsProcessor,
+)
+
+from mmspec.core.decoder import Decoder
+from mmspec.core.guided import NULL_INPUTS, TakesNull
+from mmspec.core.known_units import KnowsUnits, OnlyAllowed
+
+
+def lifted_guidance(
+    decoder: Decoder, ids: Tensor, processors: Sequence[Any], config: GenerationConfig, extra: Mapping[str, Any]
+) -> tuple[Sequence[Any], dict[str, Any], float | None]:
+    """Take guidance out of a prepared call's processors, where the decoder's target can do it.
+
+    Args:
+        decoder: Decodes the call.
+        ids: The prompt, `[batch, prompt]`.
+        processors: The prepared logits processors; guidance is the first one, or not among them.
+        config: The prepared generation configuration. Calls that return scores or caches keep their processors.
+        extra: Further arguments of the model.
+
+    Returns:
+        The processors that are left, the arguments with the unconditional prompt, and the scale; unchanged and None if
+        there is nothing to take out.
+    """
+    first: Any = next(iter(processors), None)
+    unchanged = processors, dict(extra), None
+    if type(first) is not UnbatchedClassifierFreeGuidanceLogitsProcessor or config.return_dict_in_generate:
+        return unchanged
+    context = first.unconditional_context
+    if not context["first_pass"] or not isinstance(decoder.target, TakesNull):
+        return unchanged
+    null_ids, mask = context["input_ids"], context["attention_mask"]
+    null_ids = ids[:, -1:] if null_ids is None else null_ids.to(ids.device)
+    mask = torch.ones_like(null_ids) if mask is None else mask.to(ids.device)
+    # An empty mapping says that there are no pictures; the prompt is ids alone.
+    inputs = {name: value for name, value in extra.items() if not (isinstance(value, Mapping) and not value)}
+    null = {"input_ids": null_ids, "attention_mask": mask}
+    if not decoder.target.takes_null({**inputs, "input_ids": ids}, null):
+        return unchanged
+    return list(processors)[1:], {**inputs, NULL_INPUTS: null}, float(first.guidance_scale)
+
+
+def lifted_constraint(
+    ids: Tensor, processors: Sequence[Any], config: GenerationConfig
+) -> tuple[Sequence[Any], Tensor | None]:
+    """Take a constraint that is data out of a prepared call's processors.
+
+    Args:
+        ids: The prompt, `[batch, prompt]`.
+        processors: The logits processors that are left.
+        config: The prepared generation configuration. Calls that return scores keep their processors.
+
+    Returns:
+        The processors, of which one lets the allowed ids pass, and the known units; unchanged and None if there is
+        nothing to take out, or the call goes on behind the units that the constraint knows.
+    """
+    for place, processor in enumerate(processors):
+        if type(processor) is not PrefixConstrainedLogitsProcessor or config.return_dict_in_generate:
+            continue
+        known = processor._prefix_allowed_tokens_fn
+        if not isinstance(known, KnowsUnits) or known.prompt != ids.shape[1]:
+            continue
+        if config.max_length - known.prompt <= len(known.forced):
+            return [*processors[:place], OnlyAllowed(known), *processors[place + 1 :]], known.forced
+    return processors, None

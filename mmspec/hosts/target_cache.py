@@ -1,0 +1,42 @@
+"""What the target over transformers models keeps of one call."""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+from transformers import Cache
+
+from mmspec.hosts.halves import Halves
+from mmspec.hosts.passes import Passes
+from mmspec.hosts.slot_cache import SlotCache
+
+
+@dataclass
+class TransformersTargetCache:
+    """What the target keeps of one call.
+
+    Attributes:
+        slots: Keys, values and states.
+        passes: Runs the model; found when the call began, because the model may have been moved or cast before.
+        mask: `[batch, prompt]` int64: 1 for units, 0 for padding, of the prompt's columns as transformers counts them.
+        given: The cache that the call came with, which `export` fills and returns; or None.
+        plain: Whether the prompt was ids and padding alone.
+        prompts: `[physical]` int64: under guidance the units of both halves' prompts; None without guidance.
+    """
+
+    slots: SlotCache
+    passes: Passes
+    mask: Tensor
+    given: Cache | None = None
+    plain: bool = True
+    prompts: Tensor | None = None
+
+    @property
+    def guided(self) -> bool:
+        """Whether every row has an unconditional half, in the second half of the slots."""
+        return self.prompts is not None
+
+    @property
+    def halves(self) -> Halves:
+        """The slots as rows of the call: two of them a row under guidance."""
+        rows = len(self.slots.length) // (2 if self.guided else 1)
+        return Halves(self.slots, rows, self.slots.length if self.prompts is None else self.prompts)

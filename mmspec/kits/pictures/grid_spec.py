@@ -1,0 +1,124 @@
+"""What the units of a picture are, where a language model writes it: stages of cells, and ids between and behind them.
+
+A stage is a grid of cells in raster order; a small preview may precede the picture. A row may end with an id of its
+own. Everything else follows from this: which units are known in advance, where units lie, which cell is above another.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from mmspec.core.once import once
+from mmspec.registry.numbers import whole
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A grid of cells in raster order.
+
+    Attributes:
+        height: Rows.
+        width: Cells of a row.
+        row_end: The id behind every row; None: rows follow each other.
+
+    Raises:
+        ValueError: There is no cell.
+    """
+
+    height: int
+    width: int
+    row_end: int | None = None
+
+    def __post_init__(self) -> None:
+        if whole("height", self.height) < 1 or whole("width", self.width) < 1:
+            raise ValueError(f"a stage of {self.height} rows of {self.width} cells has no cell")
+
+
+@dataclass(frozen=True)
+class GridSpec:
+    """The units of a picture.
+
+    Attributes:
+        stages: In the order in which they are written; the last one is the picture.
+        tail: Ids behind the last stage: known ones, or -1 for one that the model draws.
+    """
+
+    stages: tuple[Stage, ...]
+    tail: tuple[int, ...] = ()
+
+    @property
+    def length(self) -> int:
+        """Units of a picture, row ends and tail included."""
+        return len(self.cells)
+
+    @once
+    def cells(self) -> tuple[tuple[int, int, int] | None, ...]:
+        """Of every unit, its stage, row and column; None: it is no cell."""
+        found = list[tuple[int, int, int] | None]()
+        for number, stage in enumerate(self.stages):
+            for row in range(stage.height):
+                found += [(number, row, column) for column in range(stage.width)]
+                found += [None] * (stage.row_end is not None)
+        return (*found, *[None] * len(self.tail))
+
+    @once
+    def forced(self) -> Tensor:
+        """`[length]` int64: ids that are known in advance, -1 elsewhere, as in `Warp.forced`."""
+        ids = list[int]()
+        for stage in self.stages:
+            row = [-1] * stage.width + ([] if stage.row_end is None else [stage.row_end])
+            ids += row * stage.height
+        return torch.tensor([*ids, *self.tail], dtype=torch.int64)
+
+    @once
+    def positions(self) -> Tensor:
+        """`[3, length]` int64: stage, row and column as positions, counted from the prompt's end.
+
+        The next stage begins behind the longer side of the one before; the tail goes on behind all of them.
+        """
+        begins, places = [0], list[tuple[int, int, int]]()
+        for stage in self.stages:
+            begins.append(begins[-1] + max(stage.height, stage.width))
+        for cell in self.cells:
+            begin = begins[-1] if cell is None else begins[cell[0]]
+            row, column = (0, 0) if cell is None else cell[1:]
+            places.append((begin, begin + row, begin + column))
+        return torch.tensor(places).T
+
+    def neighbours(self, of: Callable[[int, int, int], tuple[int, int, int]]) -> Tensor:
+        """`[length]` int64: of every unit, the number of the unit that is its neighbour; -1: it has none.
+
+        Args:
+            of: From the stage, row and column of a cell to those of its neighbour, which may lie outside.
+        """
+        units = {cell: number for number, cell in enumerate(self.cells) if cell is not None}
+        return torch.tensor([-1 if cell is None else units.get(of(*cell), -1) for cell in self.cells])
+
+    @once
+    def above(self) -> Tensor:
+        """The unit above every cell, as in `neighbours`."""
+        return self.neighbours(lambda stage, row, column: (stage, row - 1, column))
+
+    @once
+    def left(self) -> Tensor:
+        """The unit to the left of every cell; above, where a row begins."""
+        return self.neighbours(lambda stage, row, column: (stage, row, column - 1) if column else (stage, row - 1, 0))
+
+    @once
+    def corner(self) -> Tensor:
+        """The unit above and to the left of every cell."""
+        return self.neighbours(lambda stage, row, column: (stage, row - 1, column - 1))
+
+    @once
+    def preview(self) -> Tensor:
+        """The unit at the same place of the stage before, which may have another size; above, in the first stage."""
+
+        def before(stage: int, row: int, column: int) -> tuple[int, int, int]:
+            if not stage:
+                return stage, row - 1, column
+            here, there = self.stages[stage], self.stages[stage - 1]
+            return stage - 1, row * there.height // here.height, column * there.width // here.width
+
+        return self.neighbours(before)

@@ -1,0 +1,107 @@
+"""The grid of a picture as transformers' `prefix_allowed_tokens_fn`: for unmodified `generate`, and for ours as data.
+
+Emu3 writes the ids of a picture into a text, with a row end behind every row of codes. Which ids may follow is known
+from the grid alone.
+
+Example:
+    ```python
+    grid = emu3_grid(model, inputs["input_ids"], height, width)
+    with mmspec.enable(model, "gs-sjd", k=16):
+        ids = model.generate(**inputs, prefix_allowed_tokens_fn=grid, max_new_tokens=grid.length, do_sample=True)
+    ```
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mmspec.core.known_units import OnlyAllowed
+from mmspec.core.refusal import OutOfScopeError
+from mmspec.kits.pictures.grid_spec import GridSpec, Stage
+
+
+class GridConstraint:
+    """The ids that may follow a prompt that asks for a picture.
+
+    Args:
+        grid: The units of the picture.
+        codes: The ids that cells may have.
+        prompt: Columns of the prompt, padding included.
+
+    Raises:
+        ValueError: There is no code, or a code twice.
+    """
+
+    speculative = "history"
+    """It is a pure function: drafts are allowed also where it is called."""
+
+    def __init__(self, grid: GridSpec, codes: Sequence[int], prompt: int) -> None:
+        if not codes or len(set(codes)) != len(codes):
+            raise ValueError(f"a picture needs codes, each of them once; got {len(codes)}, {len(set(codes))} different")
+        self.grid, self.prompt = grid, prompt
+        self.forced, self.allowed = grid.forced, torch.tensor(sorted(codes), dtype=torch.int64)
+        self._ids, self._codes = grid.forced.tolist(), sorted(codes)
+
+    @property
+    def length(self) -> int:
+        """Units of a picture: `max_new_tokens` of the call."""
+        return self.grid.length
+
+    def __call__(self, batch_id: int, input_ids: Tensor) -> list[int]:
+        """The ids that may follow `input_ids [column]`; behind the picture, its last known id again."""
+        known = self._ids[min(len(input_ids) - self.prompt, self.length - 1)]
+        return self._codes if known < 0 else [known]
+
+
+def emu3_grid(model: Any, input_ids: Tensor, height: int, width: int, tokenizer: Any = None) -> GridConstraint:
+    """The grid of a picture that Emu3 draws.
+
+    Args:
+        model: The live model; its vocabulary map names the visual ids.
+        input_ids: `[batch, prompt]`, as the processor makes it with `return_for_image_generation=True`.
+        height: Rows of codes, as in the processor's `image_sizes`.
+        width: Codes of a row.
+        tokenizer: The model's tokenizer, to compare the size with what the prompt says; None: it is not compared.
+
+    Raises:
+        ValueError: The prompt does not ask for a picture, or for one of another size.
+    """
+    names = model.config.vocabulary_map
+    row_end, image_end, begin, end, image = (
+        names.get(name)
+        for name in ("<|extra_200|>", "<|extra_201|>", "<|image start|>", "<|image end|>", "<|image token|>")
+    )
+    if None in (row_end, image_end, begin, end, image):
+        raise OutOfScopeError("the model's vocabulary map names no row ends: it is no Emu3 that draws")
+    if bool((input_ids[:, -1] != image).any()):
+        raise ValueError(
+            "the prompt does not ask for a picture: it must end with <|image token|>; make it with "
+            "processor(..., return_for_image_generation=True)"
+        )
+    if tokenizer is not None:
+        for row in input_ids:
+            start = int((row == begin).nonzero()[-1]) if bool((row == begin).any()) else -1
+            said = tokenizer.decode(row[start + 1 : -1]).strip()
+            if said != f"{height}*{width}":
+                raise ValueError(f"the prompt asks for a picture of {said!r} codes, and the grid has {height}*{width}")
+    spec = GridSpec((Stage(height, width, row_end),), (image_end, end, _end_of_text(model)))
+    codes = [number for name, number in names.items() if name.startswith("<|visual token")]
+    return GridConstraint(spec, codes, input_ids.shape[1])
+
+
+def constrained_to(processors: Sequence[Any]) -> GridSpec | None:
+    """The grid of the constraint among a warp's processors; None without one."""
+    known = [processor.known for processor in processors if isinstance(processor, OnlyAllowed)]
+    return next((constraint.grid for constraint in known if isinstance(constraint, GridConstraint)), None)
+
+
+def _end_of_text(model: Any) -> int:
+    """The id with which the model ends a text; `generate` stops there."""
+    config = model.generation_config
+    ends = config.eos_token_id if config.eos_token_id is not None else model.config.get_text_config().eos_token_id
+    first = ends[0] if isinstance(ends, list) else ends
+    if first is None:
+        raise ValueError("the model has no eos_token_id, with which a picture ends")
+    return int(first)
