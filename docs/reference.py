@@ -28,6 +28,8 @@ SECTIONS = {
         "core/protocols",
         "core/capabilities",
         "core/hidden",
+        "core/guided",
+        "core/known_units",
         "core/drafters/host",
         "core/drafters",
     ),

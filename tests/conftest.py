@@ -1,10 +1,12 @@
 """Settings of every test: one thread a worker, no network, no switches from outside; and distributions made up."""
 
+import gc
 import importlib
 import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,6 +18,8 @@ os.environ.setdefault("MKL_NUM_THREADS", "1")
 os.environ.update(HF_HUB_OFFLINE="1", TRANSFORMERS_OFFLINE="1", TOKENIZERS_PARALLELISM="false")
 for switch in ("MMSPEC_PLUGINS", "MMSPEC_STRICT", "MMSPEC_TRACE"):
     os.environ.pop(switch, None)
+
+gc.disable()  # until everything is imported (pytest_collection_finish)
 
 Install = Callable[..., Path]
 
@@ -44,6 +48,25 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if not torch.cuda.is_available():
         for item in marked:
             item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
+
+
+def pytest_collection_finish() -> None:
+    """What is imported by now lives to the end, so that no later collection of garbage needs to look through it."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 20)  # traced rounds and models leave much that is no garbage yet
+    gc.enable()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Each file runs on one worker, which makes once what the file's tests share; `--dist` chooses otherwise."""
+    if config.getoption("dist") != "load":
+        return None
+    from xdist.scheduler import LoadFileScheduling
+
+    config.option.loadscopereorder = False  # it would start files of few but long tests last
+    return LoadFileScheduling(config, log)
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ import re
 import sys
 import warnings
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -193,8 +194,14 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@cache
+def command() -> Any:
+    """All commands of ours, made once."""
+    return typer.main.get_command(build())
+
+
 def run(arguments: list[str]) -> int:
-    return boundary.run(lambda: build()(arguments, standalone_mode=False))
+    return boundary.run(lambda: command()(arguments, standalone_mode=False))
 
 
 def words(line: str) -> list[str]:
@@ -336,7 +343,8 @@ def mmspec_commands(app):
     monkeypatch.setattr(app, "installed", lambda: registry)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert run(["wait", "inf", "GET", "printer"]) == 0
+        arguments = ["wait", "inf", "GET", "printer"]
+        assert boundary.run(lambda: build()(arguments, standalone_mode=False)) == 0
 
 
 def test_a_damaged_config_says_which_value(place: Path, capsys: pytest.CaptureFixture[str]) -> None:

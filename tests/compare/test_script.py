@@ -1,22 +1,26 @@
 """`mmspec verify` on whole scripts: one that passes, one that a planted lossy method is caught on, and broken ones."""
 
+import io
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from click.testing import Result
+from transformers.generation.utils import GenerationMixin
 from typer.testing import CliRunner
 
 from mmspec import shipped
 from mmspec.cli.app import build
-from mmspec.compare import children
+from mmspec.compare import children, runner
 from mmspec.compare.recording import RecordedCall, save
 from mmspec.registry import installed
 
@@ -103,7 +107,30 @@ def script(tmp_path: Path):
     return write
 
 
-def test_a_script_of_plain_calls_passes_and_a_refused_call_is_left_alone(script) -> None:
+def in_this_process(command: list[str], out: Any, err: Any, environment: Any) -> int:
+    """Runs a script here, where all is imported, as a process of its own would; nothing of the run stays."""
+    task = Path(command[-1])
+    task.write_text(json.dumps({**json.loads(task.read_text()), "plugins": []}))  # they are registered here already
+    to, errors = (io.TextIOWrapper(file, write_through=True) for file in (out, err))
+    state = random.getstate()
+    with pytest.MonkeyPatch.context() as patch, torch.random.fork_rng(), redirect_stdout(to), redirect_stderr(errors):
+        patch.setattr(GenerationMixin, "generate", GenerationMixin.generate)
+        for name in ("argv", "path", "meta_path"):
+            patch.setattr(sys, name, [*getattr(sys, name)])
+        code = runner.main(task)
+    random.setstate(state)
+    to.detach(), errors.detach()  # the files are their opener's to close
+    return code
+
+
+@pytest.fixture(params=["in this process", pytest.param("processes", marks=pytest.mark.slow)])
+def runs(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where scripts run. Those of the tests below that call no model have processes in the fast tier, too."""
+    if request.param == "in this process":
+        monkeypatch.setattr(children.group, "run", in_this_process)
+
+
+def test_a_script_of_plain_calls_passes_and_a_refused_call_is_left_alone(script, runs: None) -> None:
     run = mmspec("verify", script(HONEST), "--method", "prompt-lookup", "-k", 3, "--", shipped.asset("text-1m"), 24)
     print(run.output)
     assert run.exit_code == 4
@@ -127,7 +154,7 @@ def planted(tmp_path: Path) -> Iterator[Path]:
     del sys.modules["planted"]
 
 
-def test_a_planted_lossy_method_is_caught(script, planted: Path) -> None:
+def test_a_planted_lossy_method_is_caught(script, planted: Path, runs: None) -> None:
     run = mmspec(
         *("--plugin", planted, "verify", script(SMALL), "--method", "planted"),
         *("--", shipped.asset("text-1m")),

@@ -27,6 +27,7 @@ def test_fewer_passes(pipe: Any) -> None:
     assert report.acceptance_length > 2
 
 
+@pytest.mark.slow  # on tiny models in tests/continuous and tests/toys; tests/recorded has this model's outputs
 def test_tokens_have_the_distribution_of_plain_decoding(pipe: Any) -> None:
     """Random directions through whole pictures, and products of neighbours: 64 pictures of each method.
 

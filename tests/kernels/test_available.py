@@ -28,6 +28,7 @@ def test_reasons(monkeypatch):
     assert kernels.available(torch.device("cuda", 2))
 
 
+@pytest.mark.slow  # where Triton is not installed, every other test of a decoder shows it
 def test_triton_is_not_imported_where_no_kernel_runs():
     """A decoder on the CPU works without Triton."""
     code = (

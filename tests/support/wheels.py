@@ -10,6 +10,15 @@ ROOT = Path(__file__).parents[2]
 CODE, MODELS = ROOT, ROOT / "assets"
 
 
+def wheel_of(project: Path, folder: Path) -> Path:
+    """Build the wheel of a project into a folder, and return it."""
+    before = set(folder.glob("*.whl"))
+    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
+    subprocess.run(build, cwd=project, check=True, capture_output=True)
+    (wheel,) = set(folder.glob("*.whl")) - before
+    return wheel
+
+
 class Environment:
     """A virtual environment with some wheels; what they depend on is read from the one that runs the tests.
 
@@ -31,10 +40,7 @@ class Environment:
 
     def install(self, project: Path) -> Path:
         """Build the wheel of a project and install it; returns the wheel."""
-        before = set(self.wheels.glob("*.whl"))
-        build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(self.wheels)]
-        subprocess.run(build, cwd=project, check=True, capture_output=True)
-        (wheel,) = set(self.wheels.glob("*.whl")) - before
+        wheel = wheel_of(project, self.wheels)
         pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--no-compile", "--target"]
         subprocess.run([*pip, str(self.site), str(wheel)], check=True, cwd=self.folder)
         return wheel

@@ -121,7 +121,8 @@ def test_samples_are_of_ten_families() -> None:
     assert len({ARCHITECTURES[name].family for name in SAMPLES}) >= 10
 
 
-@pytest.mark.parametrize("name", REFUSED)
+# The image plugin has a target for codes on a grid; that the text target refuses them stands in `test_positions`.
+@pytest.mark.parametrize("name", [name for name in REFUSED if REFUSED[name].reason != "grid"])
 def test_refused(name: str) -> None:
     """A model that cannot be verified exactly is refused before anything runs, and the message says why."""
     refused = REFUSED[name]

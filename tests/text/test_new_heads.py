@@ -1,4 +1,4 @@
-"""Kinds `mtp` and `medusa` of `mmspec train drafter` in miniature: where they begin, what they learn, their files."""
+"""Kinds `mtp`, `medusa`, `dflash` of `mmspec train drafter` in miniature: beginnings, what they learn, their files."""
 
 import copy
 from pathlib import Path
@@ -13,10 +13,14 @@ from mmspec.hosts.anatomy import Anatomy
 from mmspec.hosts.language_part import LanguagePart
 from mmspec.testing.tiny_models import llama
 from mmspec.training import loop
+from mmspec_text.drafters.heads.dflash.checkpoint import read_dflash
 from mmspec_text.drafters.heads.medusa.checkpoint import read_medusa
 from mmspec_text.drafters.heads.mtp.checkpoint import read_checkpoint
 from mmspec_text.drafters.heads.mtp.network import MtpNetwork
 from mmspec_text.training.along import along
+from mmspec_text.training.batch import Batch
+from mmspec_text.training.compared import compared, drawn_roots
+from mmspec_text.training.dflash import begun_dflash, inner_boundaries
 from mmspec_text.training.head_loss import head_loss
 from mmspec_text.training.heads import Begin
 from mmspec_text.training.medusa import begun_medusa
@@ -26,7 +30,7 @@ from mmspec_text.training.recipe import DrafterRecipe
 from mmspec_text.training.teacher import Teacher
 from mmspec_text.training.texts import Stream, Texts
 
-KINDS: dict[str, Begin] = {"mtp": begun_mtp, "medusa": begun_medusa}
+KINDS: dict[str, Begin] = {"mtp": begun_mtp, "medusa": begun_medusa, "dflash": begun_dflash}
 SIZES: dict[str, Any] = dict(vocab_size=40, hidden_size=16, intermediate_size=24, num_hidden_layers=2)
 SIZES |= dict(num_attention_heads=2, num_key_value_heads=1, max_position_embeddings=64)
 
@@ -44,9 +48,16 @@ def read_back(kind: str, folder: Path, model: Any) -> nn.Module:
         layer = MtpNetwork(read_checkpoint(str(folder), anatomy), anatomy)
         layer.join(anatomy)
         return layer
-    heads: nn.Module = read_medusa(str(folder)).network(40)
+    heads: Any = (read_medusa if kind == "medusa" else read_dflash)(str(folder)).network(40)
     heads.join(model.get_input_embeddings(), model.get_output_embeddings(), model.device, model.dtype)
     return heads
+
+
+def learn_a_little(network: nn.Module) -> None:
+    torch.manual_seed(1)
+    with torch.no_grad():
+        for weights in network.parameters():
+            weights.add_(0.1 * torch.randn_like(weights))
 
 
 def drafts(head: nn.Module, features: Tensor, units: Tensor) -> Tensor:
@@ -65,12 +76,13 @@ def test_a_head_that_was_saved_is_the_same_head(kind: str, family: str, tmp_path
             weights.copy_((weights + 0.1 * torch.randn_like(weights)).half())
     head.write(tmp_path / "head")
     g = torch.Generator().manual_seed(1)
-    features, units = torch.randn(2, 7, 16, generator=g), torch.randint(40, (2, 7), generator=g)
+    units = torch.randint(40, (2, 7), generator=g)
+    features = torch.randn(2, 7, 16 * len(head.boundaries), generator=g)
     read = read_back(kind, tmp_path / "head", model)
     assert torch.equal(drafts(read, features, units), drafts(head.network.eval(), features, units))
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ["mtp", "medusa"])
 def test_a_new_head_scores_as_the_target_does(kind: str) -> None:
     """It has learnt nothing, so it says again what the target said: Medusa's exactly, a layer nearly."""
     model = target()
@@ -91,6 +103,7 @@ def test_nothing_that_is_the_targets_is_trained(kind: str) -> None:
     model = target()
     before = copy.deepcopy(model.state_dict())
     head = KINDS[kind](model, DrafterRecipe(depth=2), "mmspec/some")
+    learn_a_little(head.network)  # matrices behind zeros have no gradient
     texts = Texts([Stream(torch.arange(200) % 40, 1.0)], 2, 16, 0)
     head_loss(Teacher(model, head.boundaries), DrafterRecipe().draft_loss, 2)(
         head.network, texts.batch_at(0)
@@ -103,7 +116,8 @@ def test_nothing_that_is_the_targets_is_trained(kind: str) -> None:
     assert all(p.grad is None for p in model.parameters())
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.filterwarnings("ignore:Mismatch dtype between input and weight")
+@pytest.mark.parametrize("kind", ["mtp", "medusa", pytest.param("dflash", marks=pytest.mark.slow)])
 def test_a_head_learns_a_target_that_counts(kind: str, tmp_path: Path) -> None:
     """The next unit is one more than the last, and after 9 comes 0 in the text: a head finds it out at every depth."""
     model = target()
@@ -121,10 +135,10 @@ def test_a_head_learns_a_target_that_counts(kind: str, tmp_path: Path) -> None:
     teacher = Teacher(model, head.boundaries)
     texts = Texts([Stream(torch.arange(4000) % 10, 1.0)], 4, 24, 0)
     window = (3 + torch.arange(24))[None] % 10
-    before = depth_metrics(head.network, teacher, [window], 2)
+    before = depth_metrics(head.network, teacher, [Batch.whole(window)], 2)
     loss = head_loss(teacher, recipe.draft_loss, 2)
     loop.fit(head.network, texts.batch_at, loss, recipe.loop(head.hidden), tmp_path, str)
-    after = depth_metrics(head.network, teacher, [window], 2)
+    after = depth_metrics(head.network, teacher, [Batch.whole(window)], 2)
     assert before.length < 1.5 and after.length > 2.0
 
 
@@ -136,3 +150,56 @@ def test_a_target_whose_layers_are_not_plain(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setitem(vars(anatomy), "language", LanguagePart([layer], nn.Module()))
     with pytest.raises(ValueError, match=r"layers with experts.*train --kind eagle3"):
         new_mtp(anatomy, 0)
+
+
+def test_the_layers_that_a_block_reads(tmp_path: Path) -> None:
+    """Never the state behind the last one, whatever the target; and the ids that are stored name layers' outputs."""
+    assert [inner_boundaries(layers) for layers in (1, 2, 3, 8, 32)] == [
+        (0,),
+        (1,),
+        (1, 2),
+        (2, 4, 6),
+        (2, 16, 30),
+    ]
+    head = begun_dflash(target(), DrafterRecipe(depth=2), "mmspec/some")
+    head.write(tmp_path / "head")
+    assert read_dflash(str(tmp_path / "head")).boundaries(2) == head.boundaries == (1,)
+
+
+def test_roots_are_drawn_from_what_is_learnt() -> None:
+    """Without replacement, by the batch's seed; both a root and what follows it are the answer's."""
+    counted = torch.zeros(2, 30, dtype=torch.bool)
+    counted[0, 9:29] = True  # the units 10 to 29 are an answer
+    counted[1, 3:5] = True
+    batch = Batch(torch.arange(60).view(2, 30), counted, seed=4)
+    roots, drawn = drawn_roots(batch, 8)
+    first, second = (row[inside].tolist() for row, inside in zip(roots, drawn, strict=True))
+    assert len(set(first)) == 8 and set(first) <= set(range(10, 29)) and second == [4]
+    assert torch.equal(drawn_roots(batch, 8)[0], roots)
+    assert not torch.equal(drawn_roots(Batch(batch.ids, counted, seed=5), 8)[0], roots)
+    assert int(drawn_roots(batch, 512)[1].sum()) == 20
+    whole, _ = drawn_roots(Batch.whole(batch.ids), 512)
+    assert sorted(whole[0].tolist()) == list(range(1, 30))
+
+
+def test_drawn_blocks_are_those_behind_all_units() -> None:
+    """With enough roots, the loss compares what a walk along the text does; and units behind the text count nowhere."""
+    model = target()
+    head = begun_dflash(model, DrafterRecipe(depth=3), "mmspec/some")
+    learn_a_little(head.network)
+    batch = Batch.whole(torch.randint(40, (2, 9), generator=torch.Generator().manual_seed(1)))
+    features, logits = Teacher(model, head.boundaries)(batch.ids)
+    assert features is not None
+    with torch.no_grad():
+        steps = list(along(head.network, features, batch.ids, 3))
+        found = list(compared(head.network, features, logits.softmax(-1), batch.ids, batch, 3, 512))
+    roots, _ = drawn_roots(batch, 512)
+    for depth, (step, one) in enumerate(zip(steps, found, strict=True)):
+        for row, places in enumerate(roots.tolist()):
+            for column, root in enumerate(places):
+                assert bool(one.mask[row, column]) == (root + depth < 9)
+                if root <= 6:
+                    assert torch.allclose(one.scored[row, column], step[row, root - 1], atol=1e-5)
+                if root + depth < 8:
+                    assert one.units[row, column] == batch.ids[row, root + depth + 1]
+                    assert torch.equal(one.p[row, column], logits.softmax(-1)[row, root + depth])

@@ -5,16 +5,16 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import PreTrainedTokenizerFast
 
 import mmspec
 from mmspec.compare.equality import stock
+from mmspec.core.decoder import Decoder
 from mmspec.hosts import self_check
 from mmspec.hosts.anatomy import Anatomy
 from mmspec.hosts.self_check import StockGenerate
 from mmspec.hosts.stock_generate import AHEAD, position_jump
-from mmspec.kits.text.pipeline import TextPipeline
-from tests.support.zoo import REFUSED, build
+from mmspec.hosts.target import TransformersTarget
+from tests.support.zoo import REFUSED
 from tests.support.zoo.recipe import scaled
 from tests.support.zoo.vision import VISION
 
@@ -36,40 +36,37 @@ def picture() -> dict[str, Any]:
 CALL = dict(do_sample=False, max_new_tokens=12)
 
 
-def test_a_grid_is_refused_on_every_way_in(glm_image: Any) -> None:
+def test_a_grid_is_refused_by_the_text_target(glm_image: Any) -> None:
+    """The image plugin has a target of its own, which `enable` takes (`tests/image/test_glm_image.py`)."""
     first = stock(glm_image, picture(), 0, **CALL).ids
-    for method in ("plain", "prompt-lookup", "auto"):
-        with pytest.raises(ValueError, match=GRID):
-            mmspec.enable(glm_image, method)
-        with pytest.raises(ValueError, match=GRID):
-            glm_image.generate(**picture(), **CALL, custom_generate=mmspec.custom_generate(method))
     with pytest.raises(ValueError, match=GRID):
-        mmspec.enable(build("llama"), "draft-model", drafter=glm_image)
-    pipe = TextPipeline(glm_image, PreTrainedTokenizerFast.__new__(PreTrainedTokenizerFast))
+        TransformersTarget(glm_image)
     with pytest.raises(ValueError, match=GRID):
-        pipe.use("plain")
+        TransformersTarget(glm_image, drafting=True)
     assert torch.equal(stock(glm_image, picture(), 0, **CALL).ids, first)
 
 
-def test_looking_leaves_what_a_model_remembers(glm_image: Any) -> None:
+@pytest.mark.parametrize("look", [TransformersTarget, mmspec.enable])
+def test_looking_leaves_what_a_model_remembers(glm_image: Any, look: Callable[[Any], Any]) -> None:
     """GLM-Image keeps the positions of its last picture; the next call of stock must find its own."""
     stock(glm_image, picture(), 0, **CALL)
     inner = glm_image.model
     before = inner._cached_decode_position_ids, inner._prefill_len, inner.rope_deltas
-    with pytest.raises(ValueError, match=GRID):
-        mmspec.enable(glm_image)
+    if look is TransformersTarget:
+        with pytest.raises(ValueError, match=GRID):
+            look(glm_image)
+    else:
+        look(glm_image).disable()
     after = inner._cached_decode_position_ids, inner._prefill_len, inner.rope_deltas
     assert all(mine is theirs for mine, theirs in zip(before, after, strict=True))
 
 
-def test_a_call_with_a_grid_is_refused_where_the_model_was_not(glm_image: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_call_with_a_grid_is_refused_where_the_model_was_not(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(self_check, "_on_a_grid", lambda anatomy, paths: "")
     model = scaled(REFUSED["glm_image"].model())  # which has seen no picture
-    with (
-        mmspec.enable(model, "plain"),
-        pytest.raises(ValueError, match=r"in this call.*\(9, 9, 9\), \(9, 9, 10\), \(9, 9, 11\)"),
-    ):
-        model.generate(**picture(), **CALL)
+    decoder = Decoder(TransformersTarget(model), k=0)
+    with pytest.raises(ValueError, match=r"in this call.*\(9, 9, 9\), \(9, 9, 10\), \(9, 9, 11\)"):
+        decoder.generate(picture(), 12)
 
 
 def test_asking_ahead_changes_no_cache() -> None:

@@ -26,7 +26,8 @@ def run(drafter, rule, k, rows, seed=0, warp=CASE.warp):
         (None, Match, 0),
         ("window random", Rejection, 3),
         ("window left", Rejection, 8),  # longer than the image
-        ("window above", Rejection, 2),  # short enough for slots that enter later
+        # short enough for slots that enter later, as those of tests/image/test_joints.py
+        pytest.param("window above", Rejection, 2, marks=pytest.mark.slow),
         pytest.param("chain model", Rejection, 3, marks=pytest.mark.slow),
         ("chain model bad", Block, 3),
     ],

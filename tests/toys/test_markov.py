@@ -21,6 +21,8 @@ CASE = markov_case()
 JOINT = exact_joint(CASE.next_distribution, LENGTH, VOCAB)
 NEAR = CASE.drafters["chain"]().table
 BAD = CASE.drafters["chain bad"]().table
+SHOWN = pytest.mark.slow
+"""Such pairs also decode 200,000 rows on the core as it is in tests/mutants, beside the bugs that break them."""
 
 
 def follows(drafter, rule, joint=JOINT, warp=None, policy=None):
@@ -50,13 +52,20 @@ def test_bad_chain():
 
 @pytest.mark.parametrize(
     ("siblings", "table", "least"),
-    [("with", NEAR, 1.6), ("without", NEAR, 2), ("top", NEAR, 1.4), ("without", BAD, 1.2)],
+    [
+        pytest.param("with", NEAR, 1.6, marks=SHOWN),
+        ("without", NEAR, 2),
+        ("top", NEAR, 1.4),
+        pytest.param("without", BAD, 1.2, marks=SHOWN),
+    ],
 )
 def test_tree(siblings, table, least):
     assert follows(MarkovTree(table, siblings=siblings), RecursiveRejection()).acceptance_length > least
 
 
-@pytest.mark.parametrize("rule", [Rejection, Block, RecursiveRejection])
+@pytest.mark.parametrize(
+    "rule", [pytest.param(Rejection, marks=SHOWN), Block, pytest.param(RecursiveRejection, marks=SHOWN)]
+)
 def test_top_k_on_both_sides_with_other_supports(rule):
     """Target and drafter keep two units of three each, and not the same two."""
 
@@ -100,13 +109,17 @@ class Patchy:
         pass
 
 
-@pytest.mark.parametrize("rule", [Rejection, Block])
+@pytest.mark.parametrize("rule", [pytest.param(Rejection, marks=SHOWN), Block])
 def test_chains_that_mix_samples_and_point_masses(rule):
     assert follows(Patchy(), rule()).acceptance_length > 1.2
 
 
 @pytest.mark.parametrize(
-    ("drafter", "rule"), [(MarkovChain(NEAR), Rejection()), (MarkovTree(NEAR), RecursiveRejection())]
+    ("drafter", "rule"),
+    [
+        pytest.param(MarkovChain(NEAR), Rejection(), marks=SHOWN),
+        (MarkovTree(NEAR), RecursiveRejection()),
+    ],
 )
 def test_confidence_decides_before_the_draw(drafter, rule):
     """A budget that depends on the distributions and not on the units keeps the distribution."""
