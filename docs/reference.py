@@ -27,6 +27,7 @@ SECTIONS = {
     "Targets and drafters": (
         "core/protocols",
         "core/capabilities",
+        "core/capturable",
         "core/hidden",
         "core/guided",
         "core/known_units",

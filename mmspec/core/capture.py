@@ -10,7 +10,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from mmspec.core.capabilities import Capturable, DraftsInside, RunsModel, SecondChoice
+from mmspec.core.capabilities import RunsModel
+from mmspec.core.capturable import Capturable, DraftsInside, SecondChoice
 from mmspec.core.capture_check import eager_round, refuse_difference, rounding, timed
 from mmspec.core.capture_pool import Pool, pool_of
 from mmspec.core.captured import CapturedRound, buffers

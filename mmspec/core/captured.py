@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 from tqdm import tqdm
 
-from mmspec.core.capabilities import CapturedPass
+from mmspec.core.capturable import CapturedPass
 from mmspec.core.compiling import Compiled
 from mmspec.core.live import Live
 from mmspec.core.noise import Counting, Round, Unread

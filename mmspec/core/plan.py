@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from mmspec.core.capabilities import InsideDrafts
+from mmspec.core.capturable import InsideDrafts
 from mmspec.core.proposal import Family, Proposal
 from mmspec.core.rules.rule import Rule
 from mmspec.core.tree import TreeIndex

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from torch import Tensor
 
-from mmspec.core.capabilities import CapturedPass, SecondChoice
+from mmspec.core.capturable import CapturedPass, SecondChoice
 from mmspec.core.types import Draft, TargetOutput
 from mmspec.hosts.halves import Halves
 

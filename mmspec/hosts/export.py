@@ -13,9 +13,10 @@ from transformers.cache_utils import LinearAttentionCacheLayerMixin
 
 from mmspec.core.refusal import OutOfScopeError
 from mmspec.hosts.anatomy import Anatomy
-from mmspec.hosts.prefill import holds_units
+from mmspec.hosts.prefill import append, holds_units, prefill_chunks
 from mmspec.hosts.prompt import padding
 from mmspec.hosts.slot_cache import SlotCache
+from mmspec.hosts.target_cache import TransformersTargetCache
 
 
 def refuse_foreign(name: str, cache: Any) -> None:
@@ -63,7 +64,50 @@ def refuse_cache(anatomy: Anatomy, name: str, given: Cache | None) -> None:
     )
 
 
-def export(cache: SlotCache, into: Cache, mask: Tensor, columns: int) -> Cache:
+def exported(anatomy: Anatomy, cache: TransformersTargetCache, sequences: Tensor, emitted: Tensor) -> Cache | None:
+    """A call's cache as transformers returns it: everything but the last column of `sequences`.
+
+    Args:
+        anatomy: The model.
+        cache: The call's cache after the last round.
+        sequences: `[batch, prompt + longest]`; rows that ended earlier are padded as transformers pads them.
+        emitted: `[batch]` int64: the units that each row emitted.
+
+    Returns:
+        The cache; None if a recurrent state has more units than a row that was cut, and the prompt is not plain ids, so
+        that it cannot be computed again.
+    """
+    reached = cache.mask.shape[1] - padding(cache.mask) + emitted - 1
+    if cache.slots.recurrent and bool((cache.slots.length != reached).any()):
+        if not cache.plain:
+            return None
+        cache.slots = _recomputed(anatomy, cache, sequences, reached)
+    cache.slots.roll_back(reached)  # rows that were cut have more committed units
+    longest = int(emitted.max())
+    ends = sequences.shape[1] - longest + emitted  # the column behind a row's last unit
+    order = torch.arange(max(1, longest - int(emitted.min())), device=sequences.device)
+    columns = (ends - 1)[:, None] + order
+    # A row that ended continues with its last unit and padding, as in transformers' own loop.
+    units = sequences.gather(1, columns.clamp(max=sequences.shape[1] - 1))
+    wanted = longest - emitted
+    if bool((wanted > 0).any()):
+        append(cache.passes, cache.slots, units, wanted)
+    into = cache.given if type(cache.given) is DynamicCache else DynamicCache(config=anatomy.model.config)
+    return _converted(cache.slots, into, cache.mask, cache.mask.shape[1] + longest - 1)
+
+
+def _recomputed(anatomy: Anatomy, cache: TransformersTargetCache, sequences: Tensor, lengths: Tensor) -> SlotCache:
+    """New slots of the first `lengths [batch]` units of every row, padding not counted."""
+    longest = int(lengths.max())
+    order = torch.arange(longest, device=sequences.device)
+    last = padding(cache.mask) + lengths
+    ids = sequences.gather(1, ((last - longest)[:, None] + order).clamp(min=0))
+    slots = SlotCache(anatomy.layers(), len(sequences), sequences.shape[1] + 1, sequences.device)
+    prefill_chunks(cache.passes, slots, ids, (order >= longest - lengths[:, None]).long())
+    return slots
+
+
+def _converted(cache: SlotCache, into: Cache, mask: Tensor, columns: int) -> Cache:
     """Append the missing columns to `into`, so that it holds `columns` columns in transformers' layout.
 
     Args:

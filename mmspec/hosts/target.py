@@ -11,32 +11,28 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import Cache, DynamicCache, PreTrainedModel
+from transformers import Cache, PreTrainedModel
 
-from mmspec.core.capabilities import CapturedPass
-from mmspec.core.guided import NULL_INPUTS
+from mmspec.core.capturable import CapturedPass
 from mmspec.core.hidden import Lent
 from mmspec.core.live import bucket
 from mmspec.core.tree import TreeIndex
 from mmspec.core.types import Draft, Prefill, TargetOutput
-from mmspec.hosts import prefill, prompt, rings
+from mmspec.hosts import prefill
 from mmspec.hosts.anatomy import Anatomy
-from mmspec.hosts.attention import model_lock
+from mmspec.hosts.beginning import Beginning
 from mmspec.hosts.buffer_cache import BufferCache, captured_shape
 from mmspec.hosts.captured_halves import CapturedHalves
 from mmspec.hosts.captured_pass import CapturedTransformersPass
 from mmspec.hosts.devices import half_on_gpu
 from mmspec.hosts.experts import one_by_one
-from mmspec.hosts.export import export, refuse_cache
+from mmspec.hosts.export import exported
 from mmspec.hosts.features import Reading, checked_boundaries
-from mmspec.hosts.halves import Halves, stacked
-from mmspec.hosts.lengths import refuse_length
+from mmspec.hosts.halves import Halves
 from mmspec.hosts.linear import renew
 from mmspec.hosts.offers import ATTENTION, RECURRENT
 from mmspec.hosts.one_shape_limits import warn_of_limits
-from mmspec.hosts.passes import Passes, cache_name
-from mmspec.hosts.self_check import checked, compare_calls
-from mmspec.hosts.slot_cache import SlotCache
+from mmspec.hosts.self_check import checked
 from mmspec.hosts.stock_generate import StockGenerate
 from mmspec.hosts.target_cache import TransformersTargetCache
 from mmspec.hosts.train_mode import refuse_training
@@ -123,59 +119,12 @@ class TransformersTarget:
     def prefers_one_shape(self) -> bool:
         return half_on_gpu(self.model)
 
-    @torch.no_grad()
     def _begin(self, inputs: Any, limit: int, width: int, fixed: bool = False) -> Prefill:
         """`start`, with a cache whose passes have one shape if `fixed`."""
         refuse_training(self.model, "draft model" if self.drafting else "model")
-        given = dict(inputs) if isinstance(inputs, Mapping) else {"input_ids": inputs}
-        if given.get("cache_params") is not None:  # the argument of models without keys
-            given["past_key_values"] = given.pop("cache_params")
-        if self.drafting:
-            given = prompt.for_drafting(given, self.model, self.anatomy.config.hidden_size, self.context)
         passes = checked(self.anatomy)
         renew(passes.kernels)
-        null = given.pop(NULL_INPUTS, None)
-        if self.drafting and not given["input_ids"].shape[1]:
-            return self._start_empty(passes, given["input_ids"], limit, width)
-        ids, mask = prompt.read(given, self.anatomy.config.vocab_size)
-        self._refuse_length(int(mask.sum(1).max()), limit, width)
-        earlier = given.get("past_key_values")
-        refuse_cache(self.anatomy, cache_name(self.model), earlier)
-        plain, reading = prefill.is_plain(given, mask), Reading(self.anatomy, self.boundaries)
-        kept = self._rings(passes, earlier, mask.shape[1], width)
-        if null is not None and not plain:
-            raise ValueError("guidance in two halves goes with a prompt of ids and padding alone")
-        if plain:
-            both = (ids, mask) if null is None else stacked((ids, mask), prompt.read(null, self.vocab))
-            slots = self._slots(both[1], limit, width, fixed, kept)
-            with reading as record:
-                logits = prefill.prefill_chunks(passes, slots, *both)
-            hidden = record.aligned(both[1].sum(1))
-            hidden = None if hidden is None else hidden[: len(ids), -ids.shape[1] :]
-        elif self.anatomy.ops and earlier is not None and prefill.holds_units(earlier):
-            slots = self._slots(mask, limit, width, fixed, kept)
-            with reading as record:
-                logits, mask = prefill.continue_from(passes, slots, ids, earlier, mask)
-            hidden = record.states
-        else:
-            with model_lock(self.model):
-                with reading as record:
-                    stock = StockGenerate(self.anatomy, ids, given)
-                hidden = record.states
-                places = self.places(stock, given)
-                following = stock.following() if places is None else places[..., 0]
-            logits, mask = stock.logits, stock.mask
-            slots = self._slots(mask, limit, width, fixed, kept)
-            prefill.adopt(slots, stock.cache, mask, following)
-            slots.places, slots.origin = places, slots.length
-            if not self.drafting:  # a draft model need not be exact
-                with model_lock(self.model):
-                    compare_calls(passes, slots, stock, given)
-        slots.begun = slots.length.tolist()
-        cache = TransformersTargetCache(slots, passes, mask, earlier, plain, None if null is None else slots.length)
-        pads = prompt.padding(mask[:, mask.shape[1] - ids.shape[1] :])
-        scores, unconditional = cache.halves.apart(logits[:, None])
-        return Prefill(cache, TargetOutput(logits=scores, null=unconditional), ids, pads, hidden)
+        return Beginning(self, passes, limit, width, fixed)(inputs)
 
     @torch.inference_mode()  # a tenth faster than no_grad for small models
     def verify(self, cache: TransformersTargetCache, draft: Draft, first: int = 0) -> TargetOutput:
@@ -230,59 +179,7 @@ class TransformersTarget:
 
     @torch.no_grad()
     def export(self, cache: TransformersTargetCache, sequences: Tensor, emitted: Tensor) -> Cache | None:
-        """The call's cache as transformers returns it: everything but the last column of `sequences`.
-
-        Args:
-            cache: The call's cache after the last round.
-            sequences: `[batch, prompt + longest]`; rows that ended earlier are padded as transformers pads them.
-            emitted: `[batch]` int64: the units that each row emitted.
-
-        Returns:
-            The cache; None if a recurrent state has more units than a row that was cut, and the prompt is not plain
-            ids, so that it cannot be computed again.
-        """
-        reached = cache.mask.shape[1] - prompt.padding(cache.mask) + emitted - 1
-        if cache.slots.recurrent and bool((cache.slots.length != reached).any()):
-            if not cache.plain:
-                return None
-            cache.slots = self._recomputed(cache, sequences, reached)
-        cache.slots.roll_back(reached)  # rows that were cut have more committed units
-        longest = int(emitted.max())
-        ends = sequences.shape[1] - longest + emitted  # the column behind a row's last unit
-        order = torch.arange(max(1, longest - int(emitted.min())), device=sequences.device)
-        columns = (ends - 1)[:, None] + order
-        # A row that ended continues with its last unit and padding, as in transformers' own loop.
-        units = sequences.gather(1, columns.clamp(max=sequences.shape[1] - 1))
-        wanted = longest - emitted
-        if bool((wanted > 0).any()):
-            prefill.append(cache.passes, cache.slots, units, wanted)
-        into = cache.given
-        if type(into) is not DynamicCache:
-            into = DynamicCache(config=self.model.config)
-        return export(cache.slots, into, cache.mask, cache.mask.shape[1] + longest - 1)
-
-    def _recomputed(self, cache: TransformersTargetCache, sequences: Tensor, lengths: Tensor) -> SlotCache:
-        """A new slot cache of the first `lengths [batch]` units of every row, padding not counted."""
-        longest = int(lengths.max())
-        order = torch.arange(longest, device=sequences.device)
-        last = prompt.padding(cache.mask) + lengths
-        ids = sequences.gather(1, ((last - longest)[:, None] + order).clamp(min=0))
-        slots = self._slots(cache.mask, sequences.shape[1], 1, False, {})
-        prefill.prefill_chunks(cache.passes, slots, ids, (order >= longest - lengths[:, None]).long())
-        return slots
-
-    def _start_empty(self, passes: Passes, ids: Tensor, limit: int, width: int) -> Prefill:
-        """Start a draft model in a call whose prompt has no ids; it will read the emitted units only."""
-        mask = torch.ones_like(ids)
-        slots = self._slots(mask, limit, width, False, self._rings(passes, None, 0, width))
-        cache = TransformersTargetCache(slots, passes, mask)
-        logits = torch.zeros(len(ids), 1, self.anatomy.vocab, dtype=torch.float32, device=ids.device)
-        return Prefill(cache, TargetOutput(logits=logits), ids, mask.sum(1))
-
-    def _slots(self, mask: Tensor, limit: int, width: int, fixed: bool, kept: Mapping[int, int]) -> SlotCache:
-        longest = int((mask.shape[1] - prompt.padding(mask)).max()) if mask.shape[1] else 0
-        self._refuse_length(longest, limit, width)
-        return SlotCache(self.anatomy.layers(), len(mask), longest + limit + width, mask.device, fixed, kept)
+        return exported(self.anatomy, cache, sequences, emitted)
 
     def places(self, stock: StockGenerate, inputs: Mapping[str, Any]) -> Tensor | None:
         """The positions of the new units of a call, `[axes, batch, unit]`; None: they go on by one.
@@ -295,13 +192,3 @@ class TransformersTarget:
             ValueError: Positions are not those of the model's own `generate`.
         """
         return None
-
-    def _rings(self, passes: Passes, given: Cache | None, fed: int, width: int) -> dict[int, int]:
-        """The rings of a call whose prompt has `fed` columns."""
-        if self.keep_all or not passes.rings:
-            return {}
-        return rings.rings(self.anatomy.layers(), given, min(prefill.CHUNK, fed), width)
-
-    def _refuse_length(self, longest: int, limit: int, width: int) -> None:
-        if not self.drafting:  # beyond its context a draft model drafts nothing; the call itself is possible
-            refuse_length(self.anatomy, self.context, longest, limit, width)

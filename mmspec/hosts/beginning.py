@@ -1,0 +1,157 @@
+"""How a call of a transformers model begins: its slots are made, and the prompt is read in one of three ways.
+
+Ids go through our own passes. An earlier turn of a model with recurrent layers is continued in our own passes. All
+else (pictures, embeddings, holes in the mask) goes through the model's own prefill. The ways: `mmspec.hosts.prefill`.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+from transformers import Cache
+
+from mmspec.core.guided import NULL_INPUTS
+from mmspec.core.types import Prefill, TargetOutput
+from mmspec.hosts import prefill, prompt, rings
+from mmspec.hosts.anatomy import Anatomy
+from mmspec.hosts.attention import model_lock
+from mmspec.hosts.export import refuse_cache
+from mmspec.hosts.features import Reading
+from mmspec.hosts.halves import stacked
+from mmspec.hosts.lengths import refuse_length
+from mmspec.hosts.passes import Passes, cache_name
+from mmspec.hosts.self_check import compare_calls
+from mmspec.hosts.slot_cache import SlotCache
+from mmspec.hosts.stock_generate import StockGenerate
+from mmspec.hosts.target_cache import TransformersTargetCache
+
+
+class Begins(Protocol):
+    """A target over a model of transformers; its attributes are those of `TransformersTarget`."""
+
+    anatomy: Anatomy
+    drafting: bool
+    boundaries: Sequence[int]
+    context: int | None
+    keep_all: bool
+
+    def places(self, stock: StockGenerate, inputs: Mapping[str, Any]) -> Tensor | None: ...
+
+
+class _Read(NamedTuple):
+    """What reading a prompt leaves: its slots, logits `[row, vocab]`, the mask of all columns, states if any."""
+
+    slots: SlotCache
+    logits: Tensor
+    mask: Tensor
+    hidden: Tensor | None
+
+
+@dataclass(frozen=True)
+class Beginning:
+    """A call that begins.
+
+    Attributes:
+        target: Whose call it is.
+        passes: Runs its model.
+        limit: New units wanted per row.
+        width: The most nodes of a draft, root included.
+        fixed: Whether the passes after the prefill have one shape.
+    """
+
+    target: Begins
+    passes: Passes
+    limit: int
+    width: int
+    fixed: bool
+
+    @torch.no_grad()
+    def __call__(self, inputs: Any) -> Prefill:
+        """Read a prompt; arguments and errors as those of `TransformersTarget.start`."""
+        target, anatomy = self.target, self.target.anatomy
+        given = dict(inputs) if isinstance(inputs, Mapping) else {"input_ids": inputs}
+        if given.get("cache_params") is not None:  # the argument of models without keys
+            given["past_key_values"] = given.pop("cache_params")
+        if target.drafting:
+            given = prompt.for_drafting(given, anatomy.model, anatomy.config.hidden_size, target.context)
+        null = given.pop(NULL_INPUTS, None)
+        if target.drafting and not given["input_ids"].shape[1]:
+            return self._empty(given["input_ids"])
+        ids, mask = prompt.read(given, anatomy.config.vocab_size)
+        self._refuse_length(int(mask.sum(1).max()))
+        earlier, plain = given.get("past_key_values"), prefill.is_plain(given, mask)
+        refuse_cache(anatomy, cache_name(anatomy.model), earlier)
+        if null is not None and not plain:
+            raise ValueError("guidance in two halves goes with a prompt of ids and padding alone")
+        if plain:
+            read = self._ids(ids, mask, None if null is None else prompt.read(null, anatomy.vocab), earlier)
+        elif anatomy.ops and earlier is not None and prefill.holds_units(earlier):
+            read = self._continued(ids, mask, earlier)
+        else:
+            read = self._stock(ids, mask, given)
+        slots = read.slots
+        slots.begun = slots.length.tolist()
+        prompts = None if null is None else slots.length
+        cache = TransformersTargetCache(slots, self.passes, read.mask, earlier, plain, prompts)
+        pads = prompt.padding(read.mask[:, read.mask.shape[1] - ids.shape[1] :])
+        scores, unconditional = cache.halves.apart(read.logits[:, None])
+        return Prefill(cache, TargetOutput(logits=scores, null=unconditional), ids, pads, read.hidden)
+
+    def _ids(self, ids: Tensor, mask: Tensor, null: tuple[Tensor, Tensor] | None, earlier: Cache | None) -> _Read:
+        """Our own passes over ids, and over those of an unconditional prompt beside them."""
+        both = (ids, mask) if null is None else stacked((ids, mask), null)
+        slots = self._slots(both[1], self._rings(earlier, mask.shape[1]))
+        with Reading(self.target.anatomy, self.target.boundaries) as record:
+            logits = prefill.prefill_chunks(self.passes, slots, *both)
+        hidden = record.aligned(both[1].sum(1))
+        return _Read(slots, logits, mask, None if hidden is None else hidden[: len(ids), -ids.shape[1] :])
+
+    def _continued(self, ids: Tensor, mask: Tensor, earlier: Cache) -> _Read:
+        """Our own passes behind the states of an earlier turn."""
+        slots = self._slots(mask, self._rings(earlier, mask.shape[1]))
+        with Reading(self.target.anatomy, self.target.boundaries) as record:
+            logits, mask = prefill.continue_from(self.passes, slots, ids, earlier, mask)
+        return _Read(slots, logits, mask, record.states)
+
+    def _stock(self, ids: Tensor, mask: Tensor, given: Mapping[str, Any]) -> _Read:
+        """The model's own prefill."""
+        target, anatomy = self.target, self.target.anatomy
+        kept = self._rings(given.get("past_key_values"), mask.shape[1])  # before the cache is filled
+        with model_lock(anatomy.model):
+            with Reading(anatomy, target.boundaries) as record:
+                stock = StockGenerate(anatomy, ids, given)
+            places = target.places(stock, given)
+            following = stock.following() if places is None else places[..., 0]
+        slots = self._slots(stock.mask, kept)
+        prefill.adopt(slots, stock.cache, stock.mask, following)
+        slots.places, slots.origin = places, slots.length
+        if not target.drafting:  # a draft model need not be exact
+            with model_lock(anatomy.model):
+                compare_calls(self.passes, slots, stock, given)
+        return _Read(slots, stock.logits, stock.mask, record.states)
+
+    def _empty(self, ids: Tensor) -> Prefill:
+        """A draft model in a call whose prompt has no ids; it will read the emitted units only."""
+        mask = torch.ones_like(ids)
+        slots = self._slots(mask, self._rings(None, 0))
+        logits = torch.zeros(len(ids), 1, self.target.anatomy.vocab, dtype=torch.float32, device=ids.device)
+        return Prefill(TransformersTargetCache(slots, self.passes, mask), TargetOutput(logits=logits), ids, mask.sum(1))
+
+    def _slots(self, mask: Tensor, kept: Mapping[int, int]) -> SlotCache:
+        """Empty slots for prompts with this mask; `kept`: the rings."""
+        longest = int((mask.shape[1] - prompt.padding(mask)).max()) if mask.shape[1] else 0
+        self._refuse_length(longest)
+        most = longest + self.limit + self.width
+        return SlotCache(self.target.anatomy.layers(), len(mask), most, mask.device, self.fixed, kept)
+
+    def _rings(self, earlier: Cache | None, fed: int) -> dict[int, int]:
+        """The rings of a call whose prompt has `fed` columns."""
+        if self.target.keep_all or not self.passes.rings:
+            return {}
+        return rings.rings(self.target.anatomy.layers(), earlier, min(prefill.CHUNK, fed), self.width)
+
+    def _refuse_length(self, longest: int) -> None:
+        if not self.target.drafting:  # beyond its context a draft model drafts nothing; the call itself is possible
+            refuse_length(self.target.anatomy, self.target.context, longest, self.limit, self.width)
