@@ -1,0 +1,126 @@
+"""What a model can do on a GPU, from formulas: memory, the floor of a pass, and where speculation stops paying.
+
+* A pass over n nodes of B rows takes at least t(B, n) = max(bytes read / bandwidth, operations / arithmetic).
+* v(n) = t(B, n) / t(B, 1); a drafted unit costs c plain passes.
+* A chain of γ drafts emits E(γ) = 1 + a_1 + … + a_γ units a round, where a_d is the probability that the path of a row
+  reaches depth d: α^d, if each draft is accepted with probability α (Leviathan et al., arXiv 2211.17192, theorem 3.8).
+* Its speed-up is S(γ) = E(γ) / (γ c + v(γ + 1)).
+
+All times are floors: kernels reach a share of them (`efficiency`), and launches and the loop come on top.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from mmspec.bench.core.shape import Shape
+from mmspec.bench.core.work import Machine, Work
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """A GPU by its data sheet.
+
+    Attributes:
+        memory: Bytes.
+        bandwidth: Bytes per second.
+        arithmetic: Dense operations per second in 16 bits.
+    """
+
+    memory: float
+    bandwidth: float
+    arithmetic: float
+
+    def machine(self, efficiency: float = 1.0) -> Machine:
+        """Its limits, of which kernels reach a share."""
+        return Machine(efficiency * self.bandwidth, efficiency * self.arithmetic, launch=0.0)
+
+
+GPUS = {
+    "l4": Gpu(24e9, 0.300e12, 121e12),
+    "l40s": Gpu(48e9, 0.864e12, 362e12),
+    "a100": Gpu(80e9, 2.039e12, 312e12),
+    "h100": Gpu(80e9, 3.35e12, 989e12),
+    "h200": Gpu(141e9, 4.8e12, 989e12),
+    "b200": Gpu(180e9, 7.7e12, 2250e12),
+}
+"""The makers' data sheets: SXM modules where there are several."""
+
+
+@dataclass(frozen=True)
+class Drafting:
+    """How well drafts are accepted, and what they cost.
+
+    Attributes:
+        by_depth: The probability that a row's path reaches depth 1, 2, …; as many as there may be drafts.
+        cost: c: the time of one drafted unit, in plain passes.
+    """
+
+    by_depth: Sequence[float]
+    cost: float = 0.0
+
+    def units(self, drafts: int) -> float:
+        """E: the units that a round is expected to emit."""
+        return 1.0 + sum(self.by_depth[:drafts])
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """One batch size.
+
+    Attributes:
+        rows: Rows decoded together.
+        memory: Bytes of weights and caches.
+        pass_seconds: The floor of a plain pass.
+        drafts: The number of drafts that is fastest; 0: speculation does not pay.
+        v: v(drafts + 1).
+        speedup: S of that number.
+        plain: Units per second of plain decoding, all rows together.
+        fast: Units per second with drafts.
+    """
+
+    rows: int
+    memory: float
+    pass_seconds: float
+    drafts: int
+    v: float
+    speedup: float
+    plain: float
+    fast: float
+
+
+def work_of(shape: Shape, dtype: torch.dtype = torch.bfloat16) -> Work:
+    """The work of a shape in its full size; no weight is made."""
+    return Work.of(shape.workload(torch.device("meta"), dtype, small=False))
+
+
+def forecast(work: Work, machine: Machine, rows: int, context: int, drafting: Drafting) -> Forecast:
+    """What a batch can reach.
+
+    Args:
+        work: What a pass reads and computes.
+        machine: The limits.
+        rows: Rows decoded together.
+        context: Units of context of every row.
+        drafting: The drafts.
+    """
+
+    def floor(nodes: int) -> float:
+        return work.floor(machine, rows, nodes, context)
+
+    def speedup(drafts: int) -> float:
+        return drafting.units(drafts) / (drafts * drafting.cost + floor(drafts + 1) / floor(1))
+
+    best = max(range(len(drafting.by_depth) + 1), key=speedup)  # of equal ones the fewest drafts
+    plain = rows / floor(1)
+    return Forecast(
+        rows=rows,
+        memory=work.shared + work.routed + work.memory(rows, context),
+        pass_seconds=floor(1),
+        drafts=best,
+        v=floor(best + 1) / floor(1),
+        speedup=speedup(best),
+        plain=plain,
+        fast=plain * speedup(best),
+    )
