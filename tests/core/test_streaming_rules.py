@@ -14,7 +14,7 @@ from mmspec.core.distributions import Categorical, Distribution, Mixed, PointMas
 from mmspec.core.noise import Round, SpreadNoise, Substream
 from mmspec.core.philox import PhiloxSource
 from mmspec.core.rules import Block, Match, RecursiveRejection, Rejection, parts, walk_where
-from mmspec.core.rules.recursive_rejection import _longest_walk
+from mmspec.core.rules.siblings import _longest_walk
 from mmspec.core.tree import TreeIndex
 from mmspec.core.types import Draft, Scores
 from mmspec.testing.mutants.siblings import at_every_node

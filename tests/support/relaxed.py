@@ -4,7 +4,7 @@ A draft x ~ q is kept with probability a(x) = min(1, P(G_x) / Q_x); a refused on
 mass of its group moved onto it first, norm((p' - q)+). A point mass is a one-hot q.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -48,6 +48,29 @@ def outcome(p: Tensor, q: Tensor, groups: Sequence[set[int]], *, by_group: bool,
         distribution += q[x] * (1 - chance) * _left(p, q, x, group, paper)
         excess_acceptance += float(q[x] * chance - torch.minimum(p[x], q[x]))
     return ClosedForm(distribution, float((distribution - p).abs().sum() / 2), excess_acceptance)
+
+
+def tree_outcome(
+    p: Tensor, children: Sequence[int], groups: Callable[[Tensor], Sequence[set[int]]], *, paper: bool = False
+) -> ClosedForm:
+    """A node with several children, tried in turn, each as a point mass under what the earlier ones left.
+
+    Args:
+        p: The target's distribution, `[vocab]`.
+        children: Their units, in their order.
+        groups: The group of every unit under a distribution.
+        paper: As in `outcome`.
+    """
+    rest, refused, distribution = p.double(), 1.0, torch.zeros_like(p, dtype=torch.float64)
+    for x in children:
+        group = sorted(groups(rest)[x])
+        chance = min(1.0, float(rest[group].sum()))
+        distribution[x] += refused * chance
+        rest = _left(rest, torch.eye(len(p), dtype=torch.float64)[x], x, group, paper)
+        refused *= 1 - chance
+    distribution += refused * rest
+    exact = float(p[sorted(set(children))].double().sum())
+    return ClosedForm(distribution, float((distribution - p).abs().sum() / 2), 1 - refused - exact)
 
 
 def _left(p: Tensor, q: Tensor, x: int, group: list[int], paper: bool) -> Tensor:

@@ -48,8 +48,7 @@ def relax(rule: Relaxation, draft: Draft, scores: Scores, round: Round) -> Verdi
     distribution, last = scores.distribution, draft.nodes - 1
     free = distribution.draw(round.fresh(draft.nodes))
     if not last or not isinstance(distribution, Categorical):  # no draft, or a point mass: nothing is relaxed
-        nothing = torch.zeros(draft.valid.shape, dtype=torch.float32, device=free.device) if rule.measure else None
-        return replace(walk(draft, free), tv=nothing, excess_acceptance=nothing)
+        return unaltered(rule, draft, walk(draft, free))
     noise, valid = round.fresh(last), draft.valid[:, 1:]
     offer = Offer.of(draft, distribution)
     groups = rule.groups(offer.p)
@@ -66,6 +65,12 @@ def relax(rule: Relaxation, draft: Draft, scores: Scores, round: Round) -> Verdi
     behind = torch.arange(draft.nodes, device=free.device) > verdict.length[:, None]
     verdict = replace(verdict, drawn=torch.where(behind, exact, relaxed))
     return _measured(rule, verdict, offer, valid) if rule.measure else verdict
+
+
+def unaltered(rule: Relaxation, draft: Draft, verdict: Verdict) -> Verdict:
+    """A verdict in which nothing was relaxed: its bias is 0 where the rule measures."""
+    nothing = torch.zeros(draft.valid.shape, dtype=torch.float32, device=draft.units.device) if rule.measure else None
+    return replace(verdict, tv=nothing, excess_acceptance=nothing)
 
 
 @dataclass(frozen=True)

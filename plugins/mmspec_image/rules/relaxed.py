@@ -3,7 +3,8 @@
 LANTERN (Jang et al., arXiv 2410.03355) and LANTERN++ (2502.06352): A(x) are the codes nearest to x in the codebook, `k`
 at most, as many as their mass stays within a bound: δ (LANTERN), or (λ - 1) p(x) (LANTERN++, `lam`). x is kept with
 probability min(1, (p(x) + p(A)) / q(x)). A rejected draft is replaced by a draw from norm((p - q)+), or in the paper
-from norm((p' - q)+), p' being p with the mass of A(x) moved onto x.
+from norm((p' - q)+), p' being p with the mass of A(x) moved onto x. In a tree siblings are tried in turn, as point
+masses (`relax_tree.py`).
 Guarantee: none; with `k=0`, `delta=0` or `lam=1` it is `rejection`. δ bounds the mass that each x moves, not the bias
 of the output, which is the excess acceptance: TV(out, p) = α_relaxed - α_exact, with both residuals.
 Knobs: `k`, `delta`, `lam` (larger: accepts more, alters more), `residual`, `measure`.
@@ -21,6 +22,7 @@ from mmspec.core.types import Draft, Scores, Verdict
 from mmspec_image.rules.bias import WIDEST, excess, gain
 from mmspec_image.rules.groups import Group, Groups, apart
 from mmspec_image.rules.relax import relax
+from mmspec_image.rules.relax_tree import relax_tree
 from mmspec_image.specs import RELAXED
 
 FEW = 1 << 18
@@ -71,7 +73,8 @@ class Relaxed:
         return DraftNoise(round, shared=False)
 
     def accept(self, draft: Draft, scores: Scores, round: Round) -> Verdict:
-        return relax(self, draft, scores, round)
+        judged = relax if draft.index.is_chain else relax_tree
+        return judged(self, draft, scores, round)
 
     def groups(self, probs: Tensor) -> Groups:
         """Groups: the unit itself, then the nearest codes as long as their mass is within the bound."""

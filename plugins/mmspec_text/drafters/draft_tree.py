@@ -21,7 +21,8 @@ class DraftTreeOptions(TreeForm, SmallModelOptions):
     """Options of `draft-tree`."""
 
     form: Literal["rerank", "branching", "beam"] = field(
-        default="rerank", metadata={"help": "which nodes to draft; rerank needs the rule match, the others fit any"}
+        default="rerank",
+        metadata={"help": "which nodes to draft; rerank: rules match and relaxed, the others: any rule"},
     )
 
 

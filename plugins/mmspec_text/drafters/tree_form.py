@@ -13,7 +13,8 @@ class TreeForm:
     """Options that say which nodes are drafted."""
 
     form: Literal["chain", "rerank", "branching", "beam"] = field(
-        default="rerank", metadata={"help": "which nodes to draft; rerank needs the rule match, the others fit any"}
+        default="rerank",
+        metadata={"help": "which nodes to draft; rerank: rules match and relaxed, the others: any rule"},
     )
     width: Annotated[int, Field(ge=1, le=64)] = field(
         default=6, metadata={"help": "rerank: nodes expanded per level, and children of each; beam: nodes per level"}
