@@ -4,7 +4,7 @@ Ids go through our own passes. An earlier turn of a model with recurrent layers 
 else (pictures, embeddings, holes in the mask) goes through the model's own prefill. The ways: `mmspec.hosts.prefill`.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -33,7 +33,7 @@ class Begins(Protocol):
 
     anatomy: Anatomy
     drafting: bool
-    boundaries: Sequence[int]
+    boundaries: tuple[int, ...]
     context: int | None
     keep_all: bool
 

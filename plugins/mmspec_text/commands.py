@@ -10,6 +10,7 @@ import typer
 
 from mmspec.bench import one_shape_command
 from mmspec.bench.core.command import core
+from mmspec.bench.core.plan import plan
 from mmspec.cli.groups import group
 from mmspec.kits.text.bench.command import bench_command, one_shape
 from mmspec.kits.text.train_command import Cards, Device, Out, Prose, Work, run_training
@@ -35,6 +36,7 @@ def add(app: typer.Typer) -> None:
     benches = group(app, "bench", "Measure speed, and what it costs: always against plain decoding.")
     benches.command("text")(bench)
     benches.command("core")(core)
+    app.command("plan")(plan)
     one_shape_command.add(app, "text", one_shape(_one_shape_methods, "mmspec/text-14m"))
     group(app, "demo", "Run every demo, or one.", run_all=True).command("text")(demo)
     trains = group(app, "train", "Train drafters, and the small models that mmspec ships.")
