@@ -12,6 +12,7 @@ from mmspec.testing.tiny_models import llama
 from mmspec_text.drafters.apple_mtp import AppleMTPOptions
 from mmspec_text.drafters.dflash import DFlashOptions
 from mmspec_text.drafters.eagle import EagleOptions
+from mmspec_text.drafters.falcon import FalconOptions
 from mmspec_text.drafters.heads.apple.example import random_masks
 from mmspec_text.drafters.heads.clover.network import CloverNetwork, CloverSizes
 from mmspec_text.drafters.heads.dflash.example import PRODUCT, random_dflash
@@ -61,6 +62,19 @@ def p_eagle() -> list[Example]:
         Example(options=PEagleOptions(model=head, form="rerank", width=3, nodes=8, probe=False)),
         Example(options=PEagleOptions(model=head, form="branching", branching=(2, 2, 1), probe=False)),
         Example(options=PEagleOptions(model=head, form="beam", width=3, probe=False)),
+    ]
+
+
+def falcon() -> list[Example]:
+    """A head of blocks of two units in every form of draft."""
+    none = frozenset[str]()
+    first = replace(THIRD, fused=False, projected=False, features=1, final_norm=False, own_output=False)
+    head = random_checkpoint(replace(first, first_norms=none, block=2))
+    return [
+        Example(options=FalconOptions(model=head, form="chain")),
+        Example(options=FalconOptions(model=head, form="rerank", width=3, nodes=8)),
+        Example(options=FalconOptions(model=head, form="branching", branching=(2, 2, 1))),
+        Example(options=FalconOptions(model=head, form="beam", width=3)),
     ]
 
 

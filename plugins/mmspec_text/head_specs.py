@@ -30,6 +30,16 @@ P_EAGLE = DrafterSpec(
     paper="https://arxiv.org/abs/2602.01469",
     options="mmspec_text.drafters.p_eagle:PEagleOptions",
 )
+FALCON = DrafterSpec(
+    name="falcon",
+    factory="mmspec_text.drafters.falcon:Falcon",
+    needs=frozenset({"discrete", "hidden"}),
+    offers=frozenset({"chain", "tree", "q"}),
+    summary="A trained head drafts blocks of units, one pass a block: Falcon.",
+    paper="https://doi.org/10.1609/aaai.v39i22.34566",
+    options="mmspec_text.drafters.falcon:FalconOptions",
+    reads="mmspec_text.drafters.heads.eagle.layouts:is_falcon",
+)
 PPD = DrafterSpec(
     name="ppd",
     factory="mmspec_text.drafters.ppd:PPD",
@@ -102,7 +112,10 @@ MTP = DrafterSpec(
     paper="https://arxiv.org/abs/2412.19437",
     options="mmspec_text.drafters.mtp:MtpOptions",
 )
-HEAD_DRAFTERS = (EAGLE, DFLASH, P_EAGLE, PPD, APPLE_MTP, MEDUSA, HYDRA, CLOVER, MLP_SPECULATOR, ARCTIC_LSTM, MTP)
+HEAD_DRAFTERS = (
+    *(EAGLE, DFLASH, P_EAGLE, FALCON, PPD, APPLE_MTP),
+    *(MEDUSA, HYDRA, CLOVER, MLP_SPECULATOR, ARCTIC_LSTM, MTP),
+)
 HEAD_METHODS = (
     MethodSpec(
         name="eagle",
@@ -126,6 +139,14 @@ HEAD_METHODS = (
         exactness="invariant",
         summary="A trained head of the EAGLE family drafts all of its units at once.",
         paper="https://arxiv.org/abs/2602.01469",
+    ),
+    MethodSpec(
+        name="falcon",
+        drafter="falcon",
+        needs=frozenset({"text"}),
+        exactness="invariant",
+        summary="A trained head of the EAGLE family drafts blocks of units, one pass a block.",
+        paper="https://doi.org/10.1609/aaai.v39i22.34566",
     ),
     MethodSpec(
         name="ppd",

@@ -31,7 +31,7 @@ FAST = {
 }
 MODELS = ("ssm:stree", "text:draft-model", "text:draft-tree", "text:rsd", "text:ppd")
 HEADS = (
-    *("text:eagle", "text:dflash", "text:p-eagle", "text:apple-mtp", "text:medusa"),
+    *("text:eagle", "text:dflash", "text:p-eagle", "text:falcon", "text:apple-mtp", "text:medusa"),
     *("text:hydra", "text:clover", "text:mlp-speculator", "text:arctic-lstm", "text:mtp"),
 )
 UNTRIED = {

@@ -67,7 +67,7 @@ def expected(name: str) -> Expected:
 def test_logits_are_those_of_the_forward_written_out(name: str, tmp_path: Path, monkeypatch: Any) -> None:
     """A ragged batch, in one piece and in pieces of three rows."""
     stored, model = LAYOUTS[name], llama(num_hidden_layers=6)
-    network = read_checkpoint(str(stored.save(tmp_path)), parallel=True).network(VOCAB)
+    network = read_checkpoint(str(stored.save(tmp_path)), kind="p-eagle").network(VOCAB)
     network.join(model.model.embed_tokens, model.lm_head, model.device, model.dtype)
     embedding, output = model.model.embed_tokens.weight.detach(), model.lm_head.weight.detach()
     reference = WrittenOut(stored.weights(), stored.flags, embedding, output)
@@ -90,7 +90,7 @@ def test_logits_are_those_of_the_forward_written_out(name: str, tmp_path: Path, 
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_every_key_is_taken_shared_or_ignored(name: str, tmp_path: Path) -> None:
     stored = LAYOUTS[name]
-    checkpoint = read_checkpoint(str(stored.save(tmp_path)), parallel=True)
+    checkpoint = read_checkpoint(str(stored.save(tmp_path)), kind="p-eagle")
     assert set(checkpoint.taken) == set(stored.weights()) and checkpoint.ignored == stored.extra
     assert checkpoint.layout.name == name.split("-")[0] and checkpoint.mask_token == MASK
 
@@ -173,11 +173,11 @@ def test_bad_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ValueError, match=r"P-EAGLE \(mask_hidden\), which the drafter p-eagle takes"):
         Eagle(EagleOptions(model=str(spec.save(tmp_path / "a"))))
     with pytest.raises(ValueError, match="mask_hidden"):
-        read_checkpoint(str(spec.save(tmp_path / "b", mask_hidden=None)), parallel=True).network(VOCAB)
+        read_checkpoint(str(spec.save(tmp_path / "b", mask_hidden=None)), kind="p-eagle").network(VOCAB)
     with pytest.raises(ValueError, match=r"no id mask_token_id \(or ptd_token_id, pard_token\)"):
-        read_checkpoint(str(spec.save(tmp_path / "c", changed={"mask_token_id": None})), parallel=True)
+        read_checkpoint(str(spec.save(tmp_path / "c", changed={"mask_token_id": None})), kind="p-eagle")
     with pytest.raises(ValueError, match=r"peagl.*peagle"):
-        read_checkpoint(str(spec.save(tmp_path / "d", changed={"speculators_model_type": "peagl"})), parallel=True)
+        read_checkpoint(str(spec.save(tmp_path / "d", changed={"speculators_model_type": "peagl"})), kind="p-eagle")
     for config, said in (({"hidden_size": 128}, "states of 64 numbers"), ({"vocab_size": 140}, "made for 131 ids")):
         drafter = PEagle(PEagleOptions(model=str(spec.save(tmp_path / "e"))))
         with pytest.raises(ValueError, match=said):

@@ -47,7 +47,7 @@ class PEagle:
     example = "mmspec_text.head_example:p_eagle"
 
     def __init__(self, options: PEagleOptions = PEagleOptions()) -> None:
-        read = head_of(options.model, "p-eagle", Checkpoint, partial(read_checkpoint, parallel=True))
+        read = head_of(options.model, "p-eagle", Checkpoint, partial(read_checkpoint, kind="p-eagle"))
         self.eagle = Eagle(replace(options, model=read))  # reads features, fits the target, tries the head
         if read.mask_token is None:
             raise ValueError("the head has no mask token: it is no head of P-EAGLE")

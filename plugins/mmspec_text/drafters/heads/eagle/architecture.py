@@ -44,6 +44,8 @@ class Architecture:
         activation: Of the MLPs.
         rope: Rotary parameters as transformers names them.
         window: Rows that attention covers; None: all.
+        block: k, units that a pass scores. If more than 1, the predicted feature lies so far ahead, and an LSTM that is
+            run over every row alone joins embedding and feature, instead of `fc` (Falcon).
         grid: Units stand on the target's grid, whose rotary positions the head shares (LANTERN).
         parallel: It has a feature for units that are not known, and drafts all units in one pass (P-EAGLE).
     """
@@ -78,6 +80,7 @@ class Architecture:
     window: int | None = None
     parallel: bool = False
     grid: bool = False
+    block: int = 1
 
     @property
     def width(self) -> int:

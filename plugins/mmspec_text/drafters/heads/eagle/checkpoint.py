@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
@@ -11,12 +11,15 @@ from mmspec_text.drafters.heads.eagle.architecture import Architecture
 from mmspec_text.drafters.heads.eagle.grid import by_halves
 from mmspec_text.drafters.heads.eagle.layouts import canonical, recognised, settings
 from mmspec_text.drafters.heads.eagle.network import EagleNetwork
-from mmspec_text.drafters.heads.eagle.shape_of import architecture_of
+from mmspec_text.drafters.heads.eagle.shape_of import LSTM, architecture_of
 from mmspec_text.drafters.heads.stored import MAPS, stored_head
 from mmspec_text.drafters.heads.values import numbered_ids
 
 MASKS = ("mask_token_id", "ptd_token_id", "pard_token")
 """Names that kits give to the id of units that are not known."""
+Kind = Literal["eagle", "p-eagle", "falcon"]
+MARKS: Mapping[Kind, tuple[str, str]] = {"p-eagle": ("P-EAGLE", "mask_hidden"), "falcon": ("Falcon", LSTM)}
+"""Names of other kinds of heads, and the tensors by which they are known."""
 UNUSED = ("rotary_emb", "verifier_", "parallel_draft_heads.")
 """Parts of keys that a head does not need: constants, the target's weights, and heads beside it."""
 
@@ -36,12 +39,12 @@ class Checkpoint(HeadCheckpoint[Architecture]):
         return self.filled(EagleNetwork, vocab)
 
 
-def read_checkpoint(name: str, parallel: bool = False) -> Checkpoint:
+def read_checkpoint(name: str, kind: Kind = "eagle") -> Checkpoint:
     """Read a head.
 
     Args:
         name: A folder, or a hub name.
-        parallel: Whether it is to be one that drafts all units in one pass (P-EAGLE).
+        kind: What it is to be: a head that drafts all units in one pass (`p-eagle`), or blocks (`falcon`), or neither.
 
     Raises:
         ValueError: There is none, it is a pickle, damaged, or in no known layout; the message names the nearest.
@@ -50,17 +53,20 @@ def read_checkpoint(name: str, parallel: bool = False) -> Checkpoint:
     layout = recognised(stored.config, stored.keys)
     given = settings(stored.config)
     architecture = architecture_of(given, stored.headers, layout, stored.what)
-    if architecture.parallel and not parallel:
-        raise ValueError(f"{stored.what} is a head of P-EAGLE (mask_hidden), which the drafter p-eagle takes")
-    if parallel and not architecture.parallel:
-        raise ValueError(f"{stored.what} has no mask_hidden: it is no head of P-EAGLE; the drafter eagle takes it")
+    found: Kind = "p-eagle" if architecture.parallel else "falcon" if architecture.block > 1 else "eagle"
+    if found != kind:
+        if found in MARKS:
+            title, mark = MARKS[found]
+            raise ValueError(f"{stored.what} is a head of {title} ({mark}), which the drafter {found} takes")
+        title, mark = MARKS[kind]
+        raise ValueError(f"{stored.what} has no {mark}: it is no head of {title}; the drafter eagle takes it")
     with torch.device("meta"):
         wanted = {*EagleNetwork(architecture, 1).state_dict(), *MAPS}
     weights, ignored = stored.weights(wanted)
     if architecture.grid:
         weights = by_halves(weights, architecture)
     ids = numbered_ids(given, "eagle_aux_hidden_state_layer_ids", stored.what)
-    mask = _mask_token(given, stored.what) if parallel else None
+    mask = _mask_token(given, stored.what) if architecture.parallel else None
     return Checkpoint(name, layout, architecture, ids, weights, ignored, mask)
 
 

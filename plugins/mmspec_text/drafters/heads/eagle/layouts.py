@@ -111,6 +111,12 @@ def is_head(config: Mapping[str, Any], keys: Iterable[str]) -> bool:
     return joins and "layers.0.self_attn.q_proj.weight" in names and names.isdisjoint(OTHERS)
 
 
+def is_falcon(config: Mapping[str, Any], keys: Iterable[str]) -> bool:
+    """Whether a stored model is a head of Falcon."""
+    names = {canonical(key) for key in keys}
+    return {"lstm.weight_ih_l0", "layers.0.self_attn.q_proj.weight"} <= names
+
+
 def settings(config: Mapping[str, Any]) -> dict[str, Any]:
     """The entries of a config, with those of the parts in which some layouts put them."""
     flat: dict[str, Any] = {}

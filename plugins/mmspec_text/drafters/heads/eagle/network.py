@@ -42,7 +42,8 @@ class EagleNetwork(nn.Module):
         self.depth, self.vocab = a.layers, vocab
         self.feeds_normed, self.window, self.sinks = a.norm_output, a.window, 0
         inside = a.width if a.fused else a.hidden + a.width
-        if not a.fused or a.projected:
+        self.lstm = nn.LSTM(inside, a.hidden, num_layers=2, bias="lstm" in a.biases) if a.block > 1 else None
+        if a.block == 1 and (not a.fused or a.projected):
             self.fc = nn.Linear(inside, a.hidden, bias="fc" in a.biases)
         self.input_norm = nn.RMSNorm(a.width, a.eps) if a.norm_before_fc else None
         norms = [nn.RMSNorm(a.target_hidden, a.eps) for _ in range(a.features if a.fc_norm else 0)]
@@ -82,12 +83,20 @@ class EagleNetwork(nn.Module):
         if not self.architecture.fused:
             if self.embedding_norm is not None:
                 inputs = self.embedding_norm(inputs)
-            states = self.fc(torch.cat([inputs, states], -1))
+            states = self._joined(torch.cat([inputs, states], -1))
         angles = self._rotary[0](states, geometry.query)
         mask = self._mask(geometry)
         for layer, kept in zip(self.layers, slots.layers, strict=True):
             states = layer(inputs, states, angles, mask, kept)
         return self.norm(states) if self.feeds_normed and self.norm is not None else states
+
+    def _joined(self, both: Tensor) -> Tensor:
+        """What the first layer reads of embeddings and states side by side."""
+        if self.lstm is None:
+            joined: Tensor = self.fc(both)
+            return joined
+        each, _ = self.lstm(both.flatten(0, 1)[None])  # one step for every row
+        return each[0].unflatten(0, both.shape[:2])
 
     def logits(self, states: Tensor) -> Tensor:
         return self.over_target(self.scored(states))

@@ -15,8 +15,10 @@ from mmspec_text.drafters.heads.values import counted, drafted_ids, number, part
 QUERY, KEY = "layers.0.self_attn.q_proj.weight", "layers.0.self_attn.k_proj.weight"
 OUT, GATE = "layers.0.self_attn.o_proj.weight", "layers.0.mlp.gate_proj.weight"
 AFTER = "layers.0.post_attention_layernorm.weight"
+LSTM = "lstm.weight_ih_l0"
 FORMS = {
     "EAGLE-1": ("fc.weight", QUERY, KEY, OUT, GATE, AFTER),
+    "Falcon": (LSTM, QUERY, KEY, OUT, GATE, AFTER),
     "EAGLE-3": (QUERY, KEY, OUT, GATE, AFTER, "layers.0.hidden_norm.weight", "norm.weight"),
 }
 """Keys by which the two forms are known."""
@@ -88,13 +90,14 @@ def architecture_of(
         fc_norm=bool(given.get("fc_norm", given.get("use_aux_norm", False))),
         norm_output=bool(given.get("norm_output", predicts_normed)),
         head_norms="layers.0.self_attn.q_norm.weight" in stored,
-        biases=frozenset(key.removesuffix(".bias").rpartition(".")[2] for key in stored if key.endswith(".bias")),
+        biases=_biases(stored),
         eps=number(given, "rms_norm_eps", 1e-6, what),
         activation=str(given.get("hidden_act", "silu")),
         rope=rope(given, THETA, what),
         window=_window(given, what),
         parallel=_parallel(given, stored),
         grid=layout is LANTERN,
+        block=_block(given, stored, what),
     )
 
 
@@ -117,6 +120,8 @@ def _features(
     """The states in a feature."""
     if fused and not projected:
         return 1
+    if LSTM in stored:
+        return 1
     if "fc.weight" not in stored:
         raise ValueError(f"{what} has no fc.weight, and does not say use_aux_hidden_state: false")
     width = stored["fc.weight"].shape[1] - (0 if fused else hidden)
@@ -134,6 +139,22 @@ def _parallel(given: Mapping[str, Any], stored: Mapping[str, StoredTensor]) -> b
     """Whether a head drafts all units at once."""
     named = given.get("speculators_model_type") == "peagle" or bool(given.get("parallel_drafting"))
     return named or "mask_hidden" in stored
+
+
+def _biases(stored: Mapping[str, StoredTensor]) -> frozenset[str]:
+    """The layers with a bias, by the ends of their names; an LSTM names its own otherwise."""
+    named = {key.removesuffix(".bias").rpartition(".")[2] for key in stored if key.endswith(".bias")}
+    return frozenset(named | ({"lstm"} if "lstm.bias_ih_l0" in stored else set()))
+
+
+def _block(given: Mapping[str, Any], stored: Mapping[str, StoredTensor], what: str) -> int:
+    """The units that a pass scores."""
+    if LSTM not in stored:
+        return 1
+    block = positive(given, "k_mask", what)
+    if block == 1:
+        raise ValueError(f"{what} has an LSTM, as heads of Falcon have, and drafts blocks of one unit (k_mask)")
+    return block
 
 
 def _window(given: Mapping[str, Any], what: str) -> int | None:

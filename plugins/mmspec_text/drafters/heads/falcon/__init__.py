@@ -1,0 +1,1 @@
+"""Falcon: blocks of units in one pass of a head."""

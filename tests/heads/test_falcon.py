@@ -1,0 +1,194 @@
+"""Heads of Falcon: the forward written out, drafts of successive rounds, equality with plain decoding, bad input."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from mmspec.core.decoder import Decoder
+from mmspec.core.rules import Block, Match, RecursiveRejection, Rejection, Rule
+from mmspec.hosts.target import TransformersTarget
+from mmspec.registry import installed
+from mmspec.testing import tiny_models
+from mmspec.testing.statistics import LEVEL
+from mmspec_text.drafters.eagle import Eagle, EagleOptions
+from mmspec_text.drafters.falcon import Falcon, FalconOptions
+from mmspec_text.drafters.heads.eagle.checkpoint import Checkpoint, read_checkpoint
+from mmspec_text.drafters.heads.eagle.example import random_checkpoint
+from mmspec_text.drafters.heads.falcon import cache as falcon_cache
+from mmspec_text.drafters.heads.falcon.cache import BlockCache
+from mmspec_text.drafters.heads.rows import Rows
+from tests.heads.conftest import FIRST, GREEDY, SAMPLED, features_of, written_out
+from tests.heads.test_eagle_equality import ZOO
+from tests.support.draft_rounds import ROUNDS, Budgets, assert_distributions, assert_dynamic_tree, played
+from tests.support.eagle_forward import WrittenOut
+from tests.support.eagle_layouts import TARGET, VOCAB, Stored, flags, layer, sizes
+from tests.support.falcon_forward import FalconForward
+from tests.support.head_equality import assert_equal_to_transformers
+from tests.support.zoo import build
+from tests.text.conftest import llama
+
+HEADS: dict[str, Checkpoint] = {
+    "two": random_checkpoint(replace(FIRST, block=2, biases=frozenset({"lstm"}))),
+    "three, deep": random_checkpoint(replace(FIRST, block=3, layers=2), seed=2),
+}
+FORMS: list[dict[str, Any]] = [{"form": "chain"}, {"form": "rerank", "width": 3, "nodes": 10}]
+LSTM = {
+    **{f"lstm.weight_{part}_l{number}": (4 * TARGET, TARGET) for part in ("ih", "hh") for number in (0, 1)},
+    **{f"lstm.bias_{part}_l{number}": (4 * TARGET,) for part in ("ih", "hh") for number in (0, 1)},
+    "lstm.weight_ih_l0": (4 * TARGET, 2 * TARGET),
+}
+STORED = Stored(
+    {**sizes(), "k_mask": 2},
+    lambda key: key,
+    flags(third=False),
+    {**LSTM, **layer(0, TARGET, TARGET), "embed_tokens.weight": (VOCAB, TARGET)},
+    pruned=False,
+)
+"""A head as the released code writes it, for the Llama of the text tests."""
+names = pytest.mark.parametrize("name", ["two", pytest.param("three, deep", marks=pytest.mark.slow)])
+
+
+def decoder(name: str, rule: Rule | None = None, k: int = 4, **options: Any) -> Decoder:
+    drafter = Falcon(FalconOptions(model=HEADS[name], **options))
+    return Decoder(TransformersTarget(tiny_models.llama()), drafter, rule or Match(), k=k)
+
+
+def forward(of: WrittenOut, block: int) -> FalconForward:
+    made = FalconForward(of.w, of.f, of.embedding, of.output)
+    made.block = block
+    return made
+
+
+def expected(name: str) -> Callable[[Tensor, list[int]], Tensor]:
+    @cache
+    def scored(known: tuple[int, ...], path: tuple[int, ...]) -> Tensor:
+        stored, ids = HEADS[name], torch.tensor(known)
+        reference = forward(written_out(stored), stored.architecture.block)
+        return torch.stack(reference.draft_logits(features_of(stored, ids[:-1]), list(known[1:]), list(path)))
+
+    return lambda known, path: scored(tuple(known.tolist()), tuple(path)).log_softmax(-1)
+
+
+def test_logits_are_those_of_the_forward_written_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stored head, a ragged batch, in one piece and in pieces of three rows."""
+    model = llama(num_hidden_layers=2)
+    network = read_checkpoint(str(STORED.save(tmp_path)), kind="falcon").network(VOCAB)
+    network.join(model.model.embed_tokens, model.lm_head, model.device, model.dtype)
+    output = model.lm_head.weight.detach()
+    reference = forward(WrittenOut(STORED.weights(), STORED.flags, output, output), 2)
+    g = torch.Generator().manual_seed(3)
+    features, units = torch.randn(2, 9, TARGET, generator=g), torch.randint(VOCAB, (2, 9), generator=g)
+    count = torch.tensor([9, 3])
+    for piece in (falcon_cache.CHUNK, 3):
+        monkeypatch.setattr(falcon_cache, "CHUNK", piece)
+        head = BlockCache(network, 2, 2, 20, units.device)
+        head.read(Rows(features, count), units)
+        assert head.blocks is not None and not bool(head.short.any())
+        logits = network.logits(head.blocks.states[:, 0])
+        for row in range(2):
+            own = slice(9 - int(count[row]), None)
+            wanted = torch.stack(reference.draft_logits(features[row, own], units[row, own].tolist(), [0]))
+            assert torch.allclose(logits[row].double(), wanted, atol=1e-4 * float(wanted.abs().max()))
+
+
+@names
+@pytest.mark.parametrize(
+    ("form", "rule"),
+    [({"form": "chain"}, Rejection), ({"form": "branching", "branching": (2, 1, 2)}, RecursiveRejection)],
+)
+def test_distributions_of_successive_rounds(name: str, form: dict[str, Any], rule: type, rows: dict) -> None:
+    """Blocks behind blocks, in a ragged batch, after rounds that accepted nothing, a part and all."""
+    recorded, accepted = played(decoder(name, rule(), **form), rows, SAMPLED)
+    assert len(recorded) == ROUNDS and {0} < set(accepted), "no round accepted a part, so nothing was tested"
+    assert_distributions(recorded, expected(name))
+
+
+@names
+def test_the_dynamic_tree_of_successive_rounds(name: str, rows: dict[str, Tensor]) -> None:
+    recorded, accepted = played(decoder(name, Match(), k=3, form="rerank", width=3, nodes=8), rows, GREEDY)
+    assert 0 in accepted and max(accepted) > 0, "no round accepted a part, so nothing was tested"
+    assert_dynamic_tree(recorded, expected(name), 8)
+
+
+def test_rounds_without_a_draft_are_caught_up(rows: dict[str, Tensor]) -> None:
+    ours = decoder("two", Rejection(), form="chain")
+    ours.policy = Budgets()
+    recorded, _ = played(ours, rows, SAMPLED, rounds=6)
+    assert [draft.units.shape[1] for _, _, draft in recorded] == [2, 4, 3]
+    assert_distributions(recorded, expected("two"))
+
+
+def test_behind_less_than_a_block_nothing_is_drafted() -> None:
+    """A block of three takes three rows, which four units give; the text is plain's."""
+    prompt = torch.tensor([[3, 5], [2, 6]])
+    plain = Decoder(TransformersTarget(tiny_models.llama()), None, Match(), k=0).generate(prompt, 12, seed=5)
+    ours = decoder("three, deep", form="chain")
+    state = ours.start(prompt, 12, seed=5)
+    valid = []
+    for _ in range(3):
+        pending = ours.speculate(state)
+        valid.append(bool(pending.draft.valid[:, 1:].any()))
+        ours.settle(state, pending)
+        state.sync()
+    assert valid == [False, True, True]
+    again = ours.generate(prompt, 12, seed=5)
+    assert all(torch.equal(a, b) for a, b in zip(again.units, plain.units, strict=True))
+
+
+@pytest.mark.compiled
+@pytest.mark.parametrize("form", FORMS, ids=lambda form: form["form"])
+@pytest.mark.parametrize("warp", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
+@pytest.mark.parametrize("batch", [pytest.param(1, marks=pytest.mark.slow), 3])
+@names
+def test_equal_to_plain(name: str, batch: int, warp: Any, form: dict[str, Any], rows: dict[str, Tensor]) -> None:
+    rows = {key: value[:batch] for key, value in rows.items()}
+    plain = Decoder(TransformersTarget(tiny_models.llama()), None, Match(), k=0).generate(rows, 30, seed=5, warp=warp)
+    ours = decoder(name, Match(), **form).generate(rows, 30, seed=5, warp=warp)
+    assert all(torch.equal(a, b) for a, b in zip(ours.units, plain.units, strict=True))
+    assert ours.report.drafted > 0 and (batch == 1 or ours.report.accepted > 0), "so nothing was tested"
+
+
+@pytest.mark.slow
+@pytest.mark.compiled
+@pytest.mark.parametrize("form", FORMS, ids=lambda form: form["form"])
+@pytest.mark.parametrize("architecture", ZOO)
+def test_equal_to_transformers(architecture: str, form: dict[str, Any], prompts: Callable, tmp_path: Path) -> None:
+    """By name, so that the drafter is found by what the folder holds, and with a live drafter."""
+    folder = STORED.save(tmp_path)
+    live = Falcon(FalconOptions(model=str(folder), **form))
+    assert_equal_to_transformers(build(architecture), prompts, {"drafter": str(folder), **form}, {"drafter": live})
+
+
+@pytest.mark.slow
+@names
+@pytest.mark.parametrize(
+    ("rule", "form"),
+    [
+        (Rejection, {"form": "chain"}),
+        (Block, {"form": "chain"}),
+        (RecursiveRejection, {"form": "branching", "branching": (2, 2)}),
+    ],
+)
+def test_the_law_of_rules_that_use_q(name: str, rule: type, form: dict[str, Any], law: Callable) -> None:
+    assert law(decoder(name, rule(), k=2, **form)) > LEVEL
+
+
+def test_bad_input(tmp_path: Path) -> None:
+    folder = str(STORED.save(tmp_path / "a"))
+    with pytest.raises(ValueError, match=r"Falcon \(lstm.weight_ih_l0\), which the drafter falcon takes"):
+        Eagle(EagleOptions(model=folder))
+    with pytest.raises(ValueError, match="k_mask"):
+        Falcon(FalconOptions(model=str(STORED.save(tmp_path / "b", changed={"k_mask": None}))))
+    with pytest.raises(ValueError, match=r"blocks of one unit \(k_mask\)"):
+        Falcon(FalconOptions(model=str(STORED.save(tmp_path / "c", changed={"k_mask": 1}))))
+    with pytest.raises(ValueError, match=r"lstm.weight_hh_l1"):
+        read_checkpoint(str(STORED.save(tmp_path / "d", **{"lstm.weight_hh_l1": None})), kind="falcon").network(VOCAB)
+    with pytest.raises(ValueError, match="falcon needs a head"):
+        Falcon()
+    assert "falcon" in {method.name for method in installed().components("method")}
