@@ -6,6 +6,7 @@ Plainly is with unmodified transformers, or (`--reference plain`) with mmspec's 
 import contextlib
 import inspect
 import io
+import itertools
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -53,8 +54,10 @@ class _Attached:
 class _PerModel:
     """Values by model, stored on the model: in a weak dictionary, a value that refers to its model keeps it alive."""
 
+    _numbers = itertools.count()  # an id would come again when the object is gone
+
     def __init__(self) -> None:
-        self._name = f"_mmspec_compared_{id(self)}"
+        self._name = f"_mmspec_compared_{next(self._numbers)}"
 
     def __contains__(self, model: Any) -> bool:
         return vars(model).get(self._name, _Attached()).value is not None

@@ -153,3 +153,4 @@ def test_plainly_is_plain_decoding_of_the_width_of_the_method(model) -> None:
     refused = call()
     way.run(GENERATE, half, dict(given), refused)
     assert "the output depends on the drafts" in refused.left_alone or "needs" in refused.left_alone
+    assert way._handles._name != Speculating(how, [])._handles._name, "a model keeps the handles of each"

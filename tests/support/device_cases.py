@@ -7,6 +7,8 @@ import copy
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Protocol
 
 import torch
@@ -33,13 +35,16 @@ from mmspec.core.warp import Warp
 from mmspec.hosts.target import TransformersTarget
 from mmspec.hosts.translated import TranslatedTarget
 from mmspec.hosts.vocabulary import VocabularyMap
+from mmspec.kits.pictures.conditions import Condition
 from mmspec.testing import tiny_models
 from mmspec_image import example as image
 from mmspec_image import grid_example as grids
 from mmspec_ssm import example as ssm
 from mmspec_text import head_example
+from mmspec_text.drafters.heads.eagle.checkpoint import read_checkpoint
 from mmspec_text.drafters.heads.eagle.example import random_checkpoint
 from mmspec_text.head_specs import HEAD_METHODS
+from tests.support import lantern_heads
 
 LIMIT = 10
 
@@ -92,6 +97,7 @@ class Case:
         criterion: A stopping criterion.
         limit: Units wanted.
         policy: How many units are drafted.
+        rule: A rule instead of the method's.
     """
 
     model: nn.Module
@@ -104,6 +110,7 @@ class Case:
     criterion: StoppingCriteria | None = None
     limit: int = LIMIT
     policy: Any = "fixed"
+    rule: str | None = None
 
     def begin(self, place: Place, send: Send) -> "Units":
         return Units(self.decoder(place), send(self.prompt), self)
@@ -117,6 +124,7 @@ class Case:
             k=self.k,
             drafter=self.drafter(place),
             policy=self.policy,
+            rule=self.rule,
             options=options,
         )
 
@@ -248,10 +256,17 @@ def images() -> dict[str, Runnable]:
     warp = Warp.sampling(1.0, top_k=5, guidance=2.0)
     methods = [("llamagen", name) for name in ("plain", "gs-sjd", "mc-sjd", "sjd", "gsd", "lantern")]
     others = [("janus", "gs-sjd"), ("glm-image", "plain"), ("emu3", "token-recycling")]
-    return {
+    cases: dict[str, Runnable] = {
         f"{method}, {name}": Case(models[name].target.model, models[name].prompt([0, 1]), method, warp=warp)
         for name, method in [*methods, *others]
     }
+    grid, condition = lantern_heads.target("c2i"), Condition(torch.tensor([0, 1]))
+    with TemporaryDirectory() as folder:
+        head = read_checkpoint(str(lantern_heads.save(Path(folder), "c2i")))
+    options = {"model": head, "width": 3, "nodes": 8}
+    cases["eagle, llamagen"] = Case(grid, condition, "eagle", options=options, warp=warp)
+    cases["eagle, llamagen, relaxed"] = Case(grid, condition, "eagle", rule="relaxed", options=options, warp=warp)
+    return cases
 
 
 def recurrent() -> dict[str, Runnable]:
@@ -266,8 +281,10 @@ def recurrent() -> dict[str, Runnable]:
         "token-recycling": {},
         "stree": {"model": small, "nodes": 7, "rates": (0.6, 0.2)},
     }
-    return {
+    cases: dict[str, Runnable] = {
         f"{method}, {name}": Case(model, prompt, method, options=options)
         for name, model in models.items()
         for method, options in methods.items()
     }
+    cases["eagle, bamba"] = Case(models["bamba"], prompt, "eagle", options={"model": random_checkpoint()})
+    return cases

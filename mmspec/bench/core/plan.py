@@ -115,7 +115,7 @@ def _show(found: "list[Forecast]", gpu: "Gpu", title: str) -> None:
         )
         for one in found
     ]
-    table(console, columns, cells)
+    table(console, columns, cells, whole=columns)
     fitting = [one for one in found if one.memory <= gpu.memory]
     useless = [one.rows for one in fitting if one.speedup < PAYS]
     if not fitting:

@@ -11,7 +11,7 @@ from mmspec.core.distributions import Categorical, dense, take_nodes
 from mmspec.core.drafters.growth import Growth
 from mmspec.core.drafters.shapes import beam, branching
 from mmspec.core.noise import Round, Substream
-from mmspec.core.rules import Match, RecursiveRejection, walk, walk_where
+from mmspec.core.rules import Match, RecursiveRejection, siblings, walk, walk_where
 from mmspec.core.types import Draft, Scores, Verdict
 from mmspec.testing.mutants.mutant import RSD, Mutant, both, replacing
 
@@ -170,9 +170,7 @@ MUTANTS = (
         "residual-without-renormalising",
         "the second sibling is tested against (p - q)+ before normalisation",
         f"{RSD}, which have p' = norm(max(p' - q', 0))",
-        replacing(
-            RecursiveRejection, "_residual", lambda original: staticmethod(lambda rest, q: (rest - q).clamp(min=0))
-        ),
+        replacing(siblings, "residual", lambda original: lambda rest, left: left),
     ),
     Mutant(
         "sibling-distribution-without-renormalising",

@@ -17,6 +17,7 @@ from mmspec.hosts.slot_cache import SlotCache
 from mmspec_text.drafters.heads.eagle.architecture import Architecture
 from mmspec_text.drafters.heads.eagle.grid import GridRotary
 from mmspec_text.drafters.heads.eagle.vocabulary import over_target
+from mmspec_text.drafters.heads.falcon.cells import Cells
 from mmspec_text.drafters.heads.layers import Attention, Mlp, looked_up, rotary
 
 
@@ -42,7 +43,7 @@ class EagleNetwork(nn.Module):
         self.depth, self.vocab = a.layers, vocab
         self.feeds_normed, self.window, self.sinks = a.norm_output, a.window, 0
         inside = a.width if a.fused else a.hidden + a.width
-        self.lstm = nn.LSTM(inside, a.hidden, num_layers=2, bias="lstm" in a.biases) if a.block > 1 else None
+        self.lstm = Cells(inside, a.hidden, "lstm" in a.biases) if a.block > 1 else None
         if a.block == 1 and (not a.fused or a.projected):
             self.fc = nn.Linear(inside, a.hidden, bias="fc" in a.biases)
         self.input_norm = nn.RMSNorm(a.width, a.eps) if a.norm_before_fc else None
@@ -92,11 +93,8 @@ class EagleNetwork(nn.Module):
 
     def _joined(self, both: Tensor) -> Tensor:
         """What the first layer reads of embeddings and states side by side."""
-        if self.lstm is None:
-            joined: Tensor = self.fc(both)
-            return joined
-        each, _ = self.lstm(both.flatten(0, 1)[None])  # one step for every row
-        return each[0].unflatten(0, both.shape[:2])
+        joined: Tensor = self.fc(both) if self.lstm is None else self.lstm(both)
+        return joined
 
     def logits(self, states: Tensor) -> Tensor:
         return self.over_target(self.scored(states))
