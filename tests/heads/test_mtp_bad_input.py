@@ -11,13 +11,16 @@ from safetensors.torch import load_file, save_file
 import mmspec
 from mmspec.core.decoder import Decoder
 from mmspec.core.warp import Warp
+from mmspec.hosts.anatomy import Anatomy
 from mmspec.hosts.loading import load_model
 from mmspec.hosts.target import TransformersTarget
 from mmspec.testing.tiny_models import llama
 from mmspec.testing.toys.markov import MarkovTarget
+from mmspec_ssm.target import declared
 from mmspec_text.drafters import mtp
 from mmspec_text.drafters.heads.mtp import loaded
 from mmspec_text.drafters.heads.mtp.checkpoint import read_checkpoint
+from mmspec_text.drafters.heads.mtp.network import MtpNetwork
 from mmspec_text.drafters.mtp import Mtp, MtpOptions
 from tests.heads.mtp_heads import checkpoint
 from tests.support.mtp_layouts import LAYOUTS
@@ -52,12 +55,22 @@ def test_checkpoints_without_these_layers(model: Any, folder: Path, tmp_path: Pa
     refused(model, "no multi-token layers behind the target's 4.*leave them out", MIMO.save(tmp_path / "a", **none))
     odd = {"model.nextn.0.fc.weight": torch.zeros(2)}
     refused(model, r"unknown layout \(model.nextn.0.fc.weight\)", MIMO.save(tmp_path / "b", **none, **odd))
-    other = {"mtp.layers.0.mixer.q_proj.weight": torch.zeros(2)}
-    refused(model, "layers of Nemotron-H", MIMO.save(tmp_path / "c", **none, **other))
+    other = {"model.layers.4.shared_head.output.weight": torch.zeros(2)}
+    refused(model, "layers of Step-3.5", MIMO.save(tmp_path / "c", **none, **other))
     refused(model, "mimo is the nearest", MIMO.save(tmp_path / "d", **{PROJECTION: None}))
     refused(model, "1 keys missing .*0.mlp.up_proj", MIMO.save(tmp_path / "f", **{f"{BLOCK}.mlp.up_proj.weight": None}))
     two = {"num_nextn_predict_layers": 2}
     refused(model, "says 2 multi-token layers, and there is no model.mtp_layers.1", MIMO.save(tmp_path / "e", two))
+
+
+def test_chains_that_are_not_read(tmp_path: Path) -> None:
+    """A recurrent layer would need a state of its own, and a second attention a second cache."""
+    stored = LAYOUTS["nemotron-h"]
+    for kinds in (["linear_attention", "moe"], ["full_attention", "full_attention"]):
+        folder = stored.save(tmp_path / kinds[0], {"mtp_layers_block_type": kinds})
+        with pytest.raises(ValueError, match=f"of the kinds {', '.join(kinds)} are not read"):
+            anatomy = Anatomy.of(stored.loaded(folder), declared())
+            MtpNetwork(read_checkpoint(str(folder), anatomy), anatomy)
 
 
 def test_layers_of_another_target(model: Any, tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from tests.support.mtp_layouts import LAYOUTS
 
 FORMS: list[dict[str, Any]] = [{"form": "chain"}, {"form": "rerank", "width": 3, "nodes": 10}]
 NAMES = [pytest.param(name, marks=[] if name == "two" else [pytest.mark.slow]) for name in HEADS]
-ZOO = ("mimo", "deepseek", "deepseek-two", "glm", "qwen3-next", "exaone", "mimo-v2", "ernie")
+ZOO = ("mimo", "deepseek", "deepseek-two", "glm", "qwen3-next", "exaone", "mimo-v2", "ernie", "nemotron-h", "longcat")
 
 
 @pytest.mark.compiled
@@ -38,7 +38,7 @@ def test_equal_to_plain(name: str, sampled: bool, form: dict[str, Any], rows: di
     assert ours.report.accepted > 0, "nothing was accepted, so nothing was tested"
 
 
-@pytest.mark.compiled
+@pytest.mark.compiled("expert loop")  # LongCat-Flash
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: form["form"])
 @pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.slow) for name in ZOO])
 def test_equal_to_transformers(name: str, form: dict[str, Any], prompts: Any, tmp_path: Path) -> None:

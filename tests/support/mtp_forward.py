@@ -23,6 +23,8 @@ class Flags:
     plus_one: bool = False
     window: int | None = None
     kind: str | None = None
+    rotary: bool = True
+    eps: str = "rms_norm_eps"
 
 
 class WrittenOut:
@@ -37,14 +39,15 @@ class WrittenOut:
 
     def __init__(self, model: Any, blocks: Sequence[Any], own: Mapping[str, Tensor], flags: Flags) -> None:
         self.model, self.blocks, self.own, self.f = model, blocks, own, flags
-        self.eps = model.config.get_text_config().rms_norm_eps
+        self.eps = getattr(model.config.get_text_config(), flags.eps)
+        self.table = own.get("layers.0.embedding.weight", model.get_input_embeddings().weight)
 
     def norm(self, depth: int, name: str, x: Tensor) -> Tensor:
         weight = self.own[f"layers.{depth}.{name}.weight"]
         return x / torch.sqrt((x * x).mean(-1, keepdim=True) + self.eps) * (weight + 1 if self.f.plus_one else weight)
 
     def joined(self, depth: int, column: int, state: Tensor, unit: int) -> Tensor:
-        embedded = self.model.get_input_embeddings().weight[unit]
+        embedded = self.table[unit]
         if self.f.zeroed and column == 0 and depth == 0:
             embedded = torch.zeros_like(embedded)
         parts = [self.norm(depth, "embedding_norm", embedded), self.norm(depth, "hidden_norm", state)]
@@ -63,8 +66,10 @@ class WrittenOut:
         mask = torch.zeros(1, 1, n, n).masked_fill(~seen, torch.finfo(torch.float32).min)
         positions = place[None] + depth + 1
         kind = () if self.f.kind is None else (self.f.kind,)
-        rotary = self.model.get_decoder().rotary_emb(x, positions, *kind)
-        out = self.blocks[depth](x, attention_mask=mask, position_ids=positions, position_embeddings=rotary)
+        more = (
+            {"position_embeddings": self.model.get_decoder().rotary_emb(x, positions, *kind)} if self.f.rotary else {}
+        )
+        out = self.blocks[depth](x, attention_mask=mask, position_ids=positions, **more)
         out = out[0] if isinstance(out, Tensor) else out[0][0]
         return [self.norm(depth, "final_norm", row) if self.f.final else row for row in out]
 

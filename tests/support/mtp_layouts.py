@@ -5,7 +5,8 @@ blocks, under the names of the family.
 """
 
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -19,7 +20,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from tests.support.mtp_forward import Flags, WrittenOut
 from tests.support.zoo import ARCHITECTURES, RECURRENT, WINDOW
-from tests.support.zoo.recipe import Recipe
+from tests.support.zoo.recipe import VOCAB, Recipe
 
 PLAIN = Flags()
 BEHIND = {
@@ -53,6 +54,9 @@ class Stored:
         renamed: The layer's names → the checkpoint's.
         bias: Whether the projection has one.
         other: Parts of the checkpoint's keys → what transformers calls them in memory.
+        parts: What the layers of a block are, where it is a chain of several.
+        trunk: Beginning of the keys of the target's own layers.
+        half: A block is the first attention and the first MLP of a layer that has two of each.
     """
 
     recipe: str
@@ -68,6 +72,9 @@ class Stored:
     renamed: Mapping[str, str] = field(default_factory=dict)
     bias: bool = False
     other: Mapping[str, str] = field(default_factory=dict)
+    parts: tuple[str, ...] = ()
+    trunk: str = "model.layers."
+    half: bool = False
 
     @property
     def target(self) -> Recipe:
@@ -75,11 +82,17 @@ class Stored:
 
     @property
     def layers(self) -> int:
-        return self.target.configuration().num_hidden_layers
+        settings = self.target.configuration()
+        return int(settings.num_layers if "num_layers" in self.target.config else settings.num_hidden_layers)
 
     def deep(self) -> PreTrainedModel:
         """The target with its multi-token blocks as further layers."""
-        return _deep(self.recipe, self.depths, self.kind, self.mlp)
+        return _deep(*self.whole)
+
+    @property
+    def whole(self) -> tuple[Any, ...]:
+        """What the deep model is made of."""
+        return self.recipe, self.depths, self.kind, self.mlp, self.parts
 
     def place(self, name: str, depth: int) -> str:
         return name.format(i=depth, n=self.layers + depth)
@@ -91,6 +104,9 @@ class Stored:
             g = torch.Generator().manual_seed(depth)
             for part in self.own:
                 matrix = torch.randn(hidden, 2 * hidden, generator=g) * 2 / hidden**0.5
+                if part == "embedding":
+                    made[f"layers.{depth}.{part}.weight"] = torch.randn(VOCAB, hidden, generator=g)
+                    continue
                 made[f"layers.{depth}.{part}.weight"] = (
                     matrix if part == "projection" else 1 + 0.3 * torch.randn(hidden, generator=g)
                 )
@@ -104,21 +120,24 @@ class Stored:
         for key, value in self.own_weights().items():
             _, depth, part, end = key.split(".")
             made[f"{self.place(self.own[part], int(depth))}.{end}"] = value
-        for key, value in _stored(self.recipe, self.depths, self.kind, self.mlp)[0].items():
-            for depth in range(self.depths):
-                start = f"model.layers.{self.layers + depth}."
+        for key, value in _stored(*self.whole)[0].items():
+            for depth in range(self.depths * max(1, len(self.parts))):
+                start = f"{self.trunk}{self.layers + depth}."
                 if key.startswith(start):
                     rest = key.removeprefix(start)
+                    if self.half and not FIRST.match(rest):
+                        continue
                     for old, new in self.renamed.items():
                         rest = rest.replace(old, new)
-                    made[self.place(self.block, depth) + rest] = value
+                    made[self.place(self.block, depth) + (f"{depth}." if self.parts else "") + rest] = value
         return made | {self.place(key, depth): torch.zeros(2) for key in self.extra for depth in range(self.depths)}
 
     def save(self, folder: Path, changed: Mapping[str, Any] | None = None, **tensors: Any) -> Path:
         """Write the whole checkpoint; entries of the config and tensors (None leaves one out) may be changed."""
         folder.mkdir(parents=True, exist_ok=True)
-        whole, _ = _stored(self.recipe, self.depths, self.kind, self.mlp)
-        mine = {k: v for k, v in whole.items() if not any(self._behind(k, depth) for depth in range(self.depths))}
+        whole, _ = _stored(*self.whole)
+        more = range(self.depths * max(1, len(self.parts)))
+        mine = {k: v for k, v in whole.items() if not any(self._behind(k, depth) for depth in more)}
         weights = {**mine, **self.keys(), **tensors}
         kept = {key: value.clone().contiguous() for key, value in weights.items() if value is not None}
         save_file(kept, folder / "model.safetensors", metadata={"format": "pt"})
@@ -127,7 +146,7 @@ class Stored:
         return folder
 
     def _behind(self, key: str, depth: int) -> bool:
-        return key.startswith(f"model.layers.{self.layers + depth}.")
+        return key.startswith(f"{self.trunk}{self.layers + depth}.")
 
     def loaded(self, folder: Path) -> Any:
         """The target alone, as transformers loads it."""
@@ -140,25 +159,54 @@ class Stored:
         deep: Any = self.deep()
         deep.set_attn_implementation("eager")
         blocks = deep.get_decoder().layers[self.layers :]
-        return WrittenOut(model, list(blocks), self.own_weights(), self.flags)
+        if self.parts:
+            return WrittenOut(model, [in_a_row(list(blocks))], self.own_weights(), self.flags)
+        made = [half_of(block) for block in blocks] if self.half else list(blocks)
+        return WrittenOut(model, made, self.own_weights(), self.flags)
+
+
+def in_a_row(layers: list[Any]) -> Callable[..., Tensor]:
+    """A block of several layers."""
+
+    def run(x: Tensor, **arguments: Any) -> Tensor:
+        for layer in layers:
+            x = layer(x, **arguments)
+        return x
+
+    return run
+
+
+def half_of(layer: Any) -> Callable[..., Tensor]:
+    """A block of the first attention and the first MLP of a layer."""
+
+    def run(x: Tensor, **arguments: Any) -> Tensor:
+        x = x + layer.self_attn[0](layer.input_layernorm[0](x), **arguments)[0]
+        return x + layer.mlps[0](layer.post_attention_layernorm[0](x))
+
+    return run
 
 
 @cache
-def _deep(recipe: str, depths: int, kind: str, mlp: str) -> PreTrainedModel:
+def _deep(recipe: str, depths: int, kind: str, mlp: str, parts: tuple[str, ...] = ()) -> PreTrainedModel:
     base = {**ARCHITECTURES, **RECURRENT}[recipe]
     settings = base.configuration()
     changed: dict[str, Any] = {"num_hidden_layers": settings.num_hidden_layers + depths}
     for name, value in (("layer_types", kind), ("mlp_layer_types", mlp)):
         if getattr(settings, name, None) is not None:
             changed[name] = [*getattr(settings, name), *[value] * depths]
+    if parts:
+        changed = {"layers_block_type": [*settings.layers_block_type, *parts]}
+    if "num_layers" in base.config:  # which counts layers with two attentions each
+        layers = base.config["num_layers"] + depths
+        changed = {"num_layers": layers, "num_hidden_layers": 2 * layers}
     return replace(base, config={**base.config, **changed}).model()
 
 
 @cache
-def _stored(recipe: str, depths: int, kind: str, mlp: str) -> tuple[dict[str, Tensor], str]:
+def _stored(*whole: Any) -> tuple[dict[str, Tensor], str]:
     """The deep model as transformers stores it."""
     with TemporaryDirectory() as folder:
-        _deep(recipe, depths, kind, mlp).save_pretrained(folder)
+        _deep(*whole).save_pretrained(folder)
         return load_file(Path(folder) / "model.safetensors"), folder
 
 
@@ -238,5 +286,35 @@ LAYOUTS: dict[str, Stored] = {
         Flags(zeroed=True, final=False),
         bias=True,
     ),
+    "nemotron-h": Stored(
+        "nemotron_h",
+        "nemotron-h",
+        {
+            "projection": "mtp.layers.0.eh_proj",
+            "embedding_norm": "mtp.layers.0.enorm",
+            "hidden_norm": "mtp.layers.0.hnorm",
+            "final_norm": "mtp.layers.1.final_layernorm",
+        },
+        "mtp.layers.",
+        Flags(rotary=False, eps="layer_norm_epsilon"),
+        parts=("full_attention", "moe"),
+        trunk="backbone.layers.",
+    ),
+    "longcat": Stored(
+        "longcat_flash",
+        "longcat",
+        {
+            "projection": "model.mtp.layers.0.eh_proj",
+            "embedding_norm": "model.mtp.layers.0.enorm.m",
+            "hidden_norm": "model.mtp.layers.0.hnorm.m",
+            "final_norm": "model.mtp.norm",
+            "embedding": "model.mtp.embed_tokens",
+        },
+        "model.mtp.layers.0.",
+        renamed={"mlps.0.": "transformer_layer.mlp.", "norm.0.": "norm.", "attn.0.": "attn."},
+        half=True,
+    ),
 }
 """Name → layout."""
+FIRST = re.compile(r"(self_attn|mlps|input_layernorm|post_attention_layernorm)\.0\.")
+"""The first of what a layer has two of."""

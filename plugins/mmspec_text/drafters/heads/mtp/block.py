@@ -18,6 +18,8 @@ from transformers.modeling_utils import LoadStateDictConfig
 from mmspec.hosts.anatomy import Anatomy
 from mmspec.hosts.masks import NAME
 from mmspec.hosts.weight_files import differences
+from mmspec_text.drafters.heads.mtp.composed import Chain, Plain
+from mmspec_text.drafters.heads.mtp.family import Family
 
 EXPERTS = ".experts."
 """Part of the keys of a block that routes to experts."""
@@ -45,12 +47,18 @@ def attention_kinds(anatomy: Anatomy, attention: str, count: int) -> list[str]:
 
 
 def filled_blocks(
-    anatomy: Anatomy, kinds: Sequence[str], weights: Mapping[str, Tensor], originals: Sequence[str], what: str
+    anatomy: Anatomy,
+    family: Family,
+    kinds: Sequence[str],
+    weights: Mapping[str, Tensor],
+    originals: Sequence[str],
+    what: str,
 ) -> nn.ModuleList:
     """Blocks with the weights of a checkpoint.
 
     Args:
         anatomy: The target.
+        family: Says what a block is.
         kinds: What each block attends over.
         weights: Tensors by `layers.{i}.` and the checkpoint's name.
         originals: What the checkpoint has in the place of each `layers.{i}.`, for messages.
@@ -60,10 +68,16 @@ def filled_blocks(
         ValueError: A tensor is missing, has another shape, or has no place.
     """
     sparse = any(EXPERTS in key for key in weights)
-    config = _config(anatomy.config, kinds, sparse)
-    kind: Any = type(anatomy.language.layers[-1])
+    config = _config(anatomy.config, anatomy.config.mtp_layers_block_type if family.made == "chain" else kinds, sparse)
+    layer: Any = anatomy.language.layers[-1]
+    kind = type(layer)
     with torch.device("meta"):
-        blocks = nn.ModuleList(kind(config, number) for number in range(len(kinds)))
+        if family.made == "chain":
+            blocks = nn.ModuleList([Chain(kind, config)])
+        elif family.made == "plain":
+            blocks = nn.ModuleList(Plain(layer, config, number) for number in range(len(kinds)))
+        else:
+            blocks = nn.ModuleList(kind(config, number) for number in range(len(kinds)))
         holder = _Holder(config, blocks)
     shapes = {key: tuple(value.shape) for key, value in blocks.state_dict().items()}
     conversions = get_model_conversion_mapping(anatomy.model, add_legacy=False)
@@ -72,6 +86,8 @@ def filled_blocks(
 
     def named(key: str) -> str:
         _, number, rest = key.split(".", 2)
+        for stored, ours in family.renamed.items():
+            rest = rest.replace(ours, stored, 1) if rest.startswith(ours) else rest
         return originals[int(number)] + rest
 
     here = {f"layers.{key}": shape for key, shape in shapes.items()}

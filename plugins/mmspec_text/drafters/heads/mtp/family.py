@@ -4,8 +4,9 @@ A layer of depth i is
 
     s = block(projection(cat(norm(E(next unit)), norm(state))));  logits = output layer(final norm(s))
 
-where the block is one of the target's own decoder layers, the state of known units is the target's behind its final
-norm, and embedding and output layer are the target's. The final norm's result is also the state that is fed back.
+where the block is one of the target's own decoder layers (several in `nemotron-h`, parts of one in `longcat`), the
+state of known units is the target's behind its final norm, and embedding and output layer are the target's. The final
+norm's result is also the state that is fed back.
 
 | family | models | keys |
 |---|---|---|
@@ -16,6 +17,8 @@ norm, and embedding and output layer are the target's. The final norm's result i
 | `mimo` | MiMo-7B | `model.mtp_layers.{i}.input_proj`, state before embedding |
 | `mimo-v2` | MiMo-V2 | `model.mtp.layers.{i}.eh_proj`; attention in a window; only the first depth is used |
 | `ernie` | ERNIE-4.5 | `model.mtp_linear_proj.{i}`, `model.mtp_block.{i}`; no final norm |
+| `nemotron-h` | Nemotron-H, Nemotron 3 | `mtp.layers.0.eh_proj`, and a layer for each of the block's kinds |
+| `longcat` | LongCat-Flash | `model.mtp.layers.0.eh_proj`; one attention and one MLP; an embedding of its own |
 
 Norms are of the target's own class, which says whether a weight w means w or 1 + w.
 """
@@ -48,6 +51,11 @@ class Family:
         zeroed: The embedding of the first row of a text is 0.
         attention: What the blocks attend over: everything, a window, or what the target's first layer does.
         most: The most depths that are used; None: all.
+        made: What a block is: one of the target's layers, a `chain` of them, or `plain` attention and MLP.
+        norm: The norm in a block whose class the norms beside it have.
+        eps: The setting that norms take their ε from.
+        rotary: Whether blocks turn queries and keys.
+        embedding: An embedding of the layers' own; None: the target's.
     """
 
     name: str
@@ -63,6 +71,19 @@ class Family:
     zeroed: bool = False
     attention: Literal["full_attention", "sliding_attention", "first"] = "full_attention"
     most: int | None = None
+    made: Literal["layer", "chain", "plain"] = "layer"
+    norm: str = "input_layernorm"
+    eps: str = "rms_norm_eps"
+    rotary: bool = True
+    embedding: str | None = None
+
+    def among(self, keys: Collection[str]) -> "Family":
+        """The family with `{z}`, the number of a chain's last layer, as the keys of a checkpoint have it."""
+        if self.made != "chain" or self.final_norm is None:
+            return self
+        numbers = {rest.partition(".")[0] for key in keys if (rest := key.removeprefix(self.block)) != key}
+        last = max((int(number) for number in numbers if number.isdecimal()), default=0)
+        return replace(self, final_norm=self.final_norm.replace("{z}", str(last)))
 
     def at(self, name: str, depth: int, layers: int) -> str:
         """A name for a depth, of a target with so many layers."""
@@ -131,13 +152,38 @@ ERNIE = Family(
     block="model.mtp_block.{i}.",
     zeroed=True,
 )
-FAMILIES = (BAILING, DEEPSEEK, EXAONE, QWEN, MIMO, MIMO_V2, ERNIE)
+NEMOTRON_H = Family(
+    "nemotron-h",
+    projection="mtp.layers.{i}.eh_proj",
+    embedding_norm="mtp.layers.{i}.enorm",
+    hidden_norm="mtp.layers.{i}.hnorm",
+    final_norm="mtp.layers.{z}.final_layernorm",
+    block="mtp.layers.",
+    kinds=("nemotron_h",),
+    most=1,
+    made="chain",
+    norm="0.norm",
+    eps="layer_norm_epsilon",
+    rotary=False,
+)
+LONGCAT = Family(
+    "longcat",
+    projection="model.mtp.layers.{i}.eh_proj",
+    embedding_norm="model.mtp.layers.{i}.enorm.m",
+    hidden_norm="model.mtp.layers.{i}.hnorm.m",
+    final_norm="model.mtp.norm",
+    block="model.mtp.layers.{i}.",
+    kinds=("longcat_flash",),
+    renamed={"transformer_layer.mlp.": "mlp."},
+    most=1,
+    made="plain",
+    embedding="model.mtp.embed_tokens",
+)
+FAMILIES = (BAILING, NEMOTRON_H, LONGCAT, DEEPSEEK, EXAONE, QWEN, MIMO, MIMO_V2, ERNIE)
 """The families that are read; of two with the same keys the narrower one comes first."""
 
 OTHERS = {
     "shared_head.output": "Step-3.5, whose depths have output layers of their own and read states before the norm",
-    "mtp.layers.0.mixer.": "Nemotron-H, one depth of which is several layers of different kinds",
-    "model.mtp.layers.0.transformer_layer.": "LongCat-Flash, whose layer is not one of the target's",
     "mtp.0.e_proj": "DeepSeek-V4, whose layer reads several streams of states",
     "model.mtp.layers.0.transformer_block.": "Inkling, whose blocks mix windows and convolutions",
     "pre_projection": "Gemma 4's assistant, which attends over the target's own keys",
@@ -169,7 +215,7 @@ def recognised(keys: Collection[str], kind: str, layers: int, what: str) -> Fami
     for part, family in OTHERS.items():
         if any(part in key for key in keys):
             raise ValueError(f"{what} has layers of {family}; mtp does not read these. It reads {_listed()}")
-    found = [family for family in FAMILIES if not family.kinds or kind in family.kinds]
+    found = [family.among(keys) for family in FAMILIES if not family.kinds or kind in family.kinds]
     complete = [family for family in found if family.depths(keys, layers) and _final(family, keys, layers)]
     if complete:
         return complete[0]
@@ -211,6 +257,8 @@ def _parts(family: Family) -> Iterator[tuple[str, str]]:
     yield "hidden_norm", family.hidden_norm
     if family.final_norm is not None:
         yield "final_norm", family.final_norm
+    if family.embedding is not None:
+        yield "embedding", family.embedding
 
 
 def _listed() -> str:

@@ -42,15 +42,17 @@ class MtpNetwork(nn.Module):
         self.family, self.vocab = checkpoint.family, anatomy.vocab
         self.kinds = attention_kinds(anatomy, checkpoint.family.attention, checkpoint.depths)
         self.window = getattr(anatomy.config, "sliding_window", None)
-        blocks = filled_blocks(anatomy, self.kinds, checkpoint.blocks, checkpoint.originals, what)
+        blocks = filled_blocks(anatomy, self.family, self.kinds, checkpoint.blocks, checkpoint.originals, what)
         biased = "layers.0.projection.bias" in checkpoint.own
-        hidden, eps = anatomy.config.hidden_size, anatomy.config.rms_norm_eps
-        self._depths = [Depth(block, self.family, hidden, eps, biased) for block in blocks]
+        table = checkpoint.own.get("layers.0.embedding.weight")
+        hidden, eps = anatomy.config.hidden_size, getattr(anatomy.config, self.family.eps)
+        rows = None if table is None else len(table)
+        self._depths = [Depth(block, self.family, hidden, eps, biased, rows) for block in blocks]
         self.layers = nn.ModuleList(self._depths)
         self._fill(checkpoint, what)
         # Beside the keys of every depth, a cache keeps the states that the next depth reads.
         self.depth = 2 * checkpoint.depths - 1
-        self._shared: tuple[nn.Module, nn.Module, nn.Module] | None = None  # in a tuple, so that torch adopts none
+        self._shared: tuple[nn.Module, ...] | None = None  # in a tuple, so that torch adopts none
         self._positions_by_kind = False
 
     def join(self, anatomy: Anatomy) -> None:
@@ -59,9 +61,11 @@ class MtpNetwork(nn.Module):
         self.to(model.device)
         for weight in self.parameters():  # buffers, such as corrections of a router, keep their dtype
             weight.data = weight.data.to(model.dtype)
-        rotary = anatomy.language.decoder.get_submodule("rotary_emb")
-        self._positions_by_kind = "layer_type" in inspect.signature(type(rotary).forward).parameters
-        self._shared = model.get_input_embeddings(), model.get_output_embeddings(), rotary
+        self._shared = model.get_input_embeddings(), model.get_output_embeddings()
+        if self.family.rotary:
+            rotary = anatomy.language.decoder.get_submodule("rotary_emb")
+            self._positions_by_kind = "layer_type" in inspect.signature(type(rotary).forward).parameters
+            self._shared = *self._shared, rotary
 
     def taken_in(self, features: Tensor) -> Tensor:
         return F.pad(features.to(self._dtype), (0, 1))  # 0 behind the known units
@@ -87,13 +91,14 @@ class MtpNetwork(nn.Module):
         """The block of a depth; positions are those of the rows' units, one ahead of their states."""
         positions = geometry.query + 1
         kind = (self.kinds[number],) if self._positions_by_kind else ()
+        turns = {"position_embeddings": self._of_target(2)(x, positions, *kind)} if self.family.rotary else {}
         result = self._depths[number].block(
             x,
             attention_mask=self._mask(number, geometry),
             position_ids=positions,
             past_key_values=slots,
             use_cache=True,
-            position_embeddings=self._of_target(2)(x, positions, *kind),
+            **turns,
         )
         out: Tensor = result if isinstance(result, Tensor) else result[0]
         return out
@@ -121,7 +126,8 @@ class MtpNetwork(nn.Module):
         return take_nodes(stored[:, 0], place.clamp(min=0))
 
     def _embedded(self, units: Tensor, geometry: PassGeometry) -> Tensor:
-        inputs = embedded(units, self._of_target(0), self._dtype)
+        own = self._depths[0].embedding
+        inputs = embedded(units, self._of_target(0) if own is None else own, self._dtype)
         return inputs * (geometry.query > 0)[..., None] if self.family.zeroed else inputs
 
     def _fill(self, checkpoint: MtpCheckpoint, what: str) -> None:
@@ -152,16 +158,28 @@ class MtpNetwork(nn.Module):
 
 
 class Depth(nn.Module):
-    """One depth: norms of embedding and state, their projection, a block, and the norm behind it."""
+    """One depth: norms of embedding and state, their projection, a block, and the norm behind it.
 
-    def __init__(self, block: nn.Module, family: Family, hidden: int, eps: float, biased: bool) -> None:
+    Args:
+        block: The block.
+        family: What goes with it.
+        hidden: Numbers of a state.
+        eps: Of the norms.
+        biased: Whether the projection has a bias.
+        rows: Rows of its own embedding; None: it has none.
+    """
+
+    def __init__(
+        self, block: nn.Module, family: Family, hidden: int, eps: float, biased: bool, rows: int | None = None
+    ) -> None:
         super().__init__()
-        kind: Any = type(block.get_submodule("input_layernorm"))
+        kind: Any = type(block.get_submodule(family.norm))
         self.hidden_first = family.hidden_first
         with torch.device("meta"):
             self.embedding_norm, self.hidden_norm = kind(hidden, eps=eps), kind(hidden, eps=eps)
             self.projection = nn.Linear(2 * hidden, hidden, bias=biased)
             self.final_norm = None if family.final_norm is None else kind(hidden, eps=eps)
+            self.embedding = None if rows is None else nn.Embedding(rows, hidden)
         self.block = block
 
     def joined(self, embedded: Tensor, states: Tensor) -> Tensor:
