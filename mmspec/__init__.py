@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from mmspec.api.enable import disable as disable
     from mmspec.api.enable import enable as enable
     from mmspec.api.pipeline import Pipeline as Pipeline
+    from mmspec.api.prompt_enhancer import PromptEnhancer as PromptEnhancer
     from mmspec.core.decoder import Decoder as Decoder
     from mmspec.core.distributions import Distribution as Distribution
     from mmspec.core.learning import Learning as Learning
@@ -37,6 +38,7 @@ _HOMES = {
     "Learning": "mmspec.core.learning",
     "MethodSpec": "mmspec.registry",
     "Pipeline": "mmspec.api.pipeline",
+    "PromptEnhancer": "mmspec.api.prompt_enhancer",
     "RuleSpec": "mmspec.registry",
     "TargetSpec": "mmspec.registry",
     "custom_generate": "mmspec.api.custom_generate",

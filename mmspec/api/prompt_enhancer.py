@@ -1,0 +1,186 @@
+"""`mmspec.PromptEnhancer`: a language model rewrites the prompt of a pipeline that has none for it, speculatively.
+
+What it draws comes from a lane of its own: the seed of the picture, and the word "enhancer". Neither a generator of the
+picture nor torch's own moves, so that switching it on changes the prompt and never the picture's noise.
+"""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from types import MappingProxyType
+from typing import Any
+
+import torch
+from transformers import PreTrainedTokenizerBase
+
+from mmspec.api.build import decoder_for
+from mmspec.api.generation import runner
+from mmspec.core.report import Report
+from mmspec.registry.warn import warn
+
+PLACE = "{prompt}"
+TEMPLATE = (
+    "Rewrite this prompt for a model that draws pictures. Keep its subject, and add composition, light, colours and "
+    f"style. Answer with the new prompt alone.\n\nPrompt: {PLACE}"
+)
+NOTHING: Mapping[str, Any] = MappingProxyType({})
+
+
+@dataclass(frozen=True)
+class Enhanced:
+    """Prompts that were rewritten.
+
+    Attributes:
+        texts: The new prompts.
+        seconds: The time that it took.
+        reports: Counts and times of each.
+    """
+
+    texts: list[str]
+    seconds: float
+    reports: list[Report]
+
+
+class PromptEnhancer:
+    """Rewrites prompts with a language model.
+
+    Args:
+        model: The live model.
+        tokenizer: Its tokenizer. If it has a chat template, the filled template is a user's message.
+        template: What the model is told, with `{prompt}` where the prompt goes.
+        method: As in `mmspec.enable`; rewriting repeats much of a prompt, so that lookups help without training.
+        drafter: As in `mmspec.enable`.
+        k: As in `mmspec.enable`.
+        generate: Arguments of the model's `generate`, such as `{"temperature": 0.6}`.
+        **options: Options of drafter and rule.
+
+    Raises:
+        ValueError: The template has no place for the prompt, or the method does not fit the model.
+
+    Example:
+        ```python
+        enhancer = mmspec.PromptEnhancer(model, tokenizer, method="suffix")
+        pipe = enhancer.before(DiffusionPipeline.from_pretrained(name))
+        image = pipe("a cat", generator=torch.Generator().manual_seed(0)).images[0]
+        print(pipe.enhanced.texts, pipe.t_enhance, pipe.t_image)
+        ```
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        tokenizer: PreTrainedTokenizerBase,
+        template: str = TEMPLATE,
+        *,
+        method: str = "auto",
+        drafter: Any = None,
+        k: int | None = None,
+        generate: Mapping[str, Any] = NOTHING,
+        **options: Any,
+    ) -> None:
+        if template.count(PLACE) != 1:
+            raise ValueError(
+                f"a template has {PLACE} once, where the prompt goes; this one has it {template.count(PLACE)} times"
+            )
+        self._model, self._tokenizer, self._template = model, tokenizer, template
+        self._generate = {"max_new_tokens": 256, "do_sample": True, **generate}
+        self._decoder = decoder_for(
+            model, method, drafter=drafter, rule=None, k=k, policy=None, shape=None, compile=None, options=options
+        )
+
+    def __call__(self, prompts: str | Sequence[str], seed: int | Sequence[int] = 0) -> Enhanced:
+        """Rewrite prompts, one after the other, so that none depends on the others.
+
+        Args:
+            prompts: One prompt, or several.
+            seed: One for all (the prompt's number is folded in), or one for each.
+
+        Raises:
+            ValueError: A prompt is empty, or there are more or fewer seeds than prompts.
+        """
+        asked = [prompts] if isinstance(prompts, str) else list(prompts)
+        if not asked or not all(isinstance(prompt, str) and prompt.strip() for prompt in asked):
+            raise ValueError("there is an empty prompt, and nothing to rewrite")
+        seeds = [(seed, number) for number in range(len(asked))] if isinstance(seed, int) else [(s, 0) for s in seed]
+        if len(seeds) != len(asked):
+            raise ValueError(f"there are {len(asked)} prompts and {len(seeds)} seeds; give one seed, or one for each")
+        began, texts, reports = time.perf_counter(), list[str](), list[Report]()
+        for prompt, (own, number) in zip(asked, seeds, strict=True):
+            texts.append(self._rewritten(prompt, lane(own, number), reports.append))
+        return Enhanced(texts, time.perf_counter() - began, reports)
+
+    def before(self, pipe: Callable[..., Any]) -> "EnhancedPipeline":
+        """A pipeline whose prompts are rewritten first."""
+        return EnhancedPipeline(self, pipe)
+
+    def _rewritten(self, prompt: str, seed: int, report: Callable[[Report], None]) -> str:
+        inputs = self._inputs(self._template.replace(PLACE, prompt)).to(self._model.device)
+        run = runner(lambda model: self._decoder, report, noise="philox", seed=seed)
+        devices = [self._model.device] if self._model.device.type == "cuda" else []
+        with torch.random.fork_rng(devices):
+            ids = self._model.generate(**inputs, **self._generate, custom_generate=run)
+        new = ids[0, inputs["input_ids"].shape[1] :]
+        text = str(self._tokenizer.decode(new, skip_special_tokens=True)).strip()
+        if not text:
+            warn("the enhancer wrote nothing, and the prompt stays as it is")
+        return text or prompt
+
+    def _inputs(self, text: str) -> Any:
+        if self._tokenizer.chat_template is None:
+            return self._tokenizer(text, return_tensors="pt")
+        message = [{"role": "user", "content": text}]
+        return self._tokenizer.apply_chat_template(
+            message, add_generation_prompt=True, return_dict=True, return_tensors="pt"
+        )
+
+
+class EnhancedPipeline:
+    """A pipeline behind an enhancer.
+
+    Args:
+        enhancer: Rewrites the prompts.
+        pipe: The pipeline, ours or one of diffusers: its first argument, or `prompt=`, is what is rewritten.
+
+    Attributes:
+        enhanced: What the last call made of its prompts; None before the first.
+        t_enhance: Seconds that rewriting took in the last call.
+        t_image: Seconds that the pipeline took behind it.
+    """
+
+    def __init__(self, enhancer: PromptEnhancer, pipe: Callable[..., Any]) -> None:
+        self.enhancer, self.pipe = enhancer, pipe
+        self.enhanced: Enhanced | None = None
+        self.t_enhance = self.t_image = 0.0
+
+    def __call__(self, prompt: str | Sequence[str], *args: Any, generator: Any = None, **kwargs: Any) -> Any:
+        """The pipeline's call with other prompts; its result.
+
+        Args:
+            prompt: One prompt, or several.
+            *args: Further arguments of the pipeline.
+            generator: A generator of torch, or one for each prompt; their initial seeds are the enhancer's. None: the
+                seed of torch's own.
+            **kwargs: Further arguments of the pipeline.
+        """
+        self.enhanced = self.enhancer(prompt, seeds_of(generator))
+        self.t_enhance, began = self.enhanced.seconds, time.perf_counter()
+        new = self.enhanced.texts[0] if isinstance(prompt, str) else self.enhanced.texts
+        drawn = self.pipe(new, *args, **kwargs, **({} if generator is None else {"generator": generator}))
+        self.t_image = time.perf_counter() - began
+        return drawn
+
+
+def lane(seed: int, number: int) -> int:
+    """The seed of the enhancer's noise for one prompt, below 2^63."""
+    drawn = blake2b(f"enhancer/{seed}/{number}".encode(), digest_size=8).digest()
+    return int.from_bytes(drawn, "big") >> 1
+
+
+def seeds_of(generator: Any) -> int | list[int]:
+    """The initial seeds of a pipeline's generators; nothing is drawn from them."""
+    if generator is None:
+        return torch.initial_seed()
+    if isinstance(generator, torch.Generator):
+        return generator.initial_seed()
+    return [each.initial_seed() for each in generator]
