@@ -10,6 +10,8 @@ Importing this module imports neither torch nor transformers; what is exported i
 * Random numbers: `Round` for rules, `DraftNoise` for drafters, `Noise` for distributions.
 * Distributions: `Categorical`, `PointMass`, `Gaussian`, `GaussianMixture`, `DenoisingChain`, `External`, `Mixed`;
   `couple`, `take_nodes` and `where_nodes` work on any of them.
+* Beside a text: `decoder_for` puts a decoder together for a live model, a `Warp` says how it samples, and `UnitStates`
+  collects the hidden states of its units (`FINAL`: behind the final norm), which a head of yours may read.
 * To build on: `walk` and `walk_where` for rules; `DraftModel` with a `Shape` (`Frontier`, `Level`) for drafters with a
   smaller model; `Jacobi` with an `Initialisation` (`Window`) for windows. `Decoder` is the loop.
 * Tests: `parametrize_checks`, `check_component` and `checks_of` measure every promise of a component; `Example` says
@@ -21,6 +23,7 @@ from typing import TYPE_CHECKING
 from mmspec.lazy import lazily
 
 if TYPE_CHECKING:
+    from mmspec.api.build import decoder_for as decoder_for
     from mmspec.core.decoder import Decoder as Decoder
     from mmspec.core.distributions import Categorical as Categorical
     from mmspec.core.distributions import DenoisingChain as DenoisingChain
@@ -42,6 +45,7 @@ if TYPE_CHECKING:
     from mmspec.core.drafters.shapes.shape import Frontier as Frontier
     from mmspec.core.drafters.shapes.shape import Level as Level
     from mmspec.core.drafters.shapes.shape import Shape as Shape
+    from mmspec.core.hidden import FINAL as FINAL
     from mmspec.core.noise import DraftNoise as DraftNoise
     from mmspec.core.noise import Noise as Noise
     from mmspec.core.noise import Round as Round
@@ -58,6 +62,8 @@ if TYPE_CHECKING:
     from mmspec.core.types import Step as Step
     from mmspec.core.types import TargetOutput as TargetOutput
     from mmspec.core.types import Verdict as Verdict
+    from mmspec.core.unit_states import UnitStates as UnitStates
+    from mmspec.core.warp import Warp as Warp
     from mmspec.registry import AdapterSpec as AdapterSpec
     from mmspec.registry import DefaultMethod as DefaultMethod
     from mmspec.registry import DrafterSpec as DrafterSpec
@@ -72,6 +78,7 @@ if TYPE_CHECKING:
     from mmspec.testing import parametrize_checks as parametrize_checks
 
 _EXPORTS = {
+    "mmspec.api.build": "decoder_for",
     "mmspec.core.decoder": "Decoder",
     "mmspec.core.distributions": "Categorical DenoisingChain Distribution External Gaussian GaussianMixture Mixed "
     "PointMass couple take_nodes where_nodes",
@@ -79,12 +86,15 @@ _EXPORTS = {
     "mmspec.core.drafters.host": "HostDrafter HostDrafterAdapter",
     "mmspec.core.drafters.jacobi": "Initialisation Jacobi Window",
     "mmspec.core.drafters.shapes.shape": "Frontier Level Shape",
+    "mmspec.core.hidden": "FINAL",
     "mmspec.core.noise": "DraftNoise Noise Round",
     "mmspec.core.policies": "Policy",
     "mmspec.core.protocols": "Drafter Target",
     "mmspec.core.rules.rule": "Rule walk walk_where",
     "mmspec.core.state": "State",
     "mmspec.core.types": "Draft Scores Prefill Step TargetOutput Verdict",
+    "mmspec.core.unit_states": "UnitStates",
+    "mmspec.core.warp": "Warp",
     "mmspec.registry": "AdapterSpec DefaultMethod DrafterSpec MethodSpec RuleSpec TargetSpec hookimpl hookspec",
     "mmspec.testing": "Example check_component checks_of parametrize_checks",
 }

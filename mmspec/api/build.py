@@ -11,14 +11,15 @@ from mmspec.api import policies
 from mmspec.api.choice import AUTO, PLAIN, Choice, choose, of_head, with_model
 from mmspec.api.learning import refuse_unteachable
 from mmspec.api.mistakes import ARGUMENTS, MEANT
-from mmspec.core.capabilities import DraftsWithModel, RunsModel, TargetAware, Wrapper
+from mmspec.core.capabilities import DraftsWithModel, RunsModel, TargetAware, TargetWrapping, Wrapper
 from mmspec.core.capture import Compile
 from mmspec.core.decoder import Decoder
 from mmspec.core.drafters.host import HostDrafter, HostDrafterAdapter
 from mmspec.core.drafters.none import NoDraft
+from mmspec.core.hidden import GivesHidden
 from mmspec.core.one_shape import Shape
 from mmspec.core.policies import Fixed, Policy
-from mmspec.core.protocols import Drafter
+from mmspec.core.protocols import Drafter, Target
 from mmspec.core.refusal import OutOfScopeError
 from mmspec.core.rules import Rule
 from mmspec.registry import DrafterSpec, Registry, RuleSpec, TargetSpec, installed, pair, require
@@ -43,6 +44,7 @@ def decoder_for(
     options: Mapping[str, Any] | None = None,
     beside: Sequence[str] = (),
     learn: bool = False,
+    hidden: Sequence[int] = (),
 ) -> Decoder:
     """Put a decoder together for a live model.
 
@@ -58,6 +60,7 @@ def decoder_for(
         options: Flat option values of drafter, rule and policy.
         beside: Further arguments that the caller takes, for an error's suggestions about an unknown option.
         learn: Whether the drafter must be one that can learn.
+        hidden: Boundaries of the target's layers (`mmspec.core.hidden`), whose states its outputs are to carry.
 
     Raises:
         ValueError: A name, an option or the combination is wrong; says what would do.
@@ -100,7 +103,7 @@ def decoder_for(
     # Asked later, and only by some policies: the drafter is not bound yet.
     widths = {} if proposes is None else {"width": lambda depth: proposes.width(depth)}
     return Decoder(
-        target.load()(model),
+        _giving(target.load()(model), hidden, proposes),
         proposes,
         rule if ruled else _instance(pairing.rule, built.get("rule")),
         k=k,
@@ -161,6 +164,19 @@ def _drafter_given(registry: Registry, drafter: Any, given: dict[str, Any]) -> t
         raise ValueError("the draft model is given twice, as drafter= and as the option model=; give one of them")
     given["model"] = drafter
     return None, None
+
+
+def _giving(target: Target, hidden: Sequence[int], drafter: Drafter | None) -> Target:
+    """The target, with outputs that carry hidden states, if there are to be any."""
+    if not hidden:
+        return target
+    if not isinstance(target, GivesHidden):
+        raise ValueError(f"{type(target).__name__} gives no hidden states")
+    if isinstance(drafter, TargetWrapping):
+        raise ValueError(
+            f"{type(drafter).__name__} reads hidden states of its own choice; take a method without a trained head"
+        )
+    return target.with_hidden(hidden)
 
 
 def _takes_model(registry: Registry, method: str) -> bool:

@@ -1,3 +1,3 @@
-"""The distributions here are not installed: their own tests run where `test_backoff_wheel.py` installs them."""
+"""The distributions here are not installed: their own tests run where `test_distributions.py` installs them."""
 
 collect_ignore_glob = ["mmspec-*"]

@@ -1,4 +1,4 @@
-"""Somebody else's distribution beside our wheels, in an environment without the source tree: found, checked, used."""
+"""Somebody else's distributions beside our wheels, in an environment without the source tree: found, checked, used."""
 
 import json
 import shutil
@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.wheels import CODE, MODELS, Environment
 
-THEIRS = Path(__file__).parent / "mmspec-backoff"
+THEIRS, POSE = (Path(__file__).parent / name for name in ("mmspec-backoff", "mmspec-pose"))
 USE = """
 import mmspec, torch
 from mmspec.hosts.loading import load_model, load_tokenizer
@@ -31,7 +31,7 @@ print(mmspec.__file__, spec.method, spec.report.accepted, spec.report.rounds, se
 
 @pytest.fixture(scope="module")
 def environment(tmp_path_factory: pytest.TempPathFactory) -> Environment:
-    return Environment(tmp_path_factory.mktemp("clean"), CODE, MODELS, THEIRS)
+    return Environment(tmp_path_factory.mktemp("clean"), CODE, MODELS, THEIRS, POSE)
 
 
 def test_it_is_found_beside_our_wheel(environment: Environment) -> None:
@@ -49,6 +49,15 @@ def test_its_command_is_there(environment: Environment) -> None:
     assert run.stdout.strip() == "not to be", run.stderr
 
 
+@pytest.mark.slow
+def test_poses_beside_a_text_are_plain_decodings(environment: Environment) -> None:
+    """A head of theirs reads the hidden states of the text, through the public surface alone."""
+    said = [environment.python("-m", "mmspec", "pose", "--method", method) for method in ("plain", "token-recycling")]
+    plain, fast = (run.stdout.splitlines() for run in said)
+    assert plain[0] == fast[0] and plain[1].endswith("41 tokens in 40 rounds"), said[0].stderr + said[1].stderr
+    assert fast[1].split(",")[0] == plain[1].split(",")[0] != "0 poses" and fast[1] != plain[1]
+
+
 def test_our_wheel_can_write_a_plugin(environment: Environment) -> None:
     run = environment.python("-m", "mmspec", "new", "leaf", "--kind", "rule")
     assert run.returncode == 0 and (environment.folder / "mmspec-leaf" / "mmspec_leaf.py").is_file(), run.stderr
@@ -61,10 +70,12 @@ def test_it_keeps_its_promises(environment: Environment) -> None:
     assert "drafter backoff:backoff" in run.stdout and "method backoff:backoff-bold" in run.stdout
 
 
-@pytest.mark.slow  # the same checks again, as tests
-def test_its_own_tests_run_the_kit(environment: Environment) -> None:
-    shutil.copytree(THEIRS / "tests", environment.folder / "tests")
-    run = environment.python("-m", "pytest", "-q", "-p", "no:cacheprovider", "tests")
+@pytest.mark.slow  # of the first one the same checks again, as tests
+@pytest.mark.parametrize("project", [THEIRS, POSE], ids=lambda project: project.name)
+def test_their_own_tests_pass(project: Path, environment: Environment) -> None:
+    folder = environment.folder / project.name
+    shutil.copytree(project / "tests", folder)
+    run = environment.python("-m", "pytest", "-q", "-p", "no:cacheprovider", str(folder))
     assert run.returncode == 0 and "passed" in run.stdout, run.stdout[-3000:]
 
 

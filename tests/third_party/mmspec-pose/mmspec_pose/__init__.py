@@ -1,0 +1,1 @@
+"""Poses beside a text."""

@@ -1,0 +1,59 @@
+"""A call: the text is decoded speculatively, and the states of its signal tokens become poses."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mmspec.authors import FINAL, UnitStates, Warp, decoder_for
+from mmspec_pose.model import PoseLlama
+
+
+@dataclass(frozen=True)
+class Reply:
+    """The answer to one prompt.
+
+    Attributes:
+        ids: Its tokens, `[token]`.
+        poses: A pose for every signal token among them, `[n, joint, axis]`.
+    """
+
+    ids: Tensor
+    poses: Tensor
+
+
+@torch.no_grad()
+def reply(
+    model: PoseLlama,
+    inputs: Mapping[str, Tensor],
+    tokens: int,
+    method: str = "prompt-lookup",
+    seed: int = 0,
+    temperature: float = 0.7,
+    **how: Any,
+) -> tuple[list[Reply], Any]:
+    """Answer prompts.
+
+    Args:
+        model: The model.
+        inputs: `input_ids` and `attention_mask`, padded on the left.
+        tokens: New tokens.
+        method: A method of mmspec.
+        seed: Under an invariant method it decides text and poses.
+        temperature: Of the text.
+        **how: `drafter`, `k`, `shape` … of `decoder_for`.
+
+    Returns:
+        A reply for every prompt, and the report.
+    """
+    decoder, states = decoder_for(model, method, hidden=[FINAL], **how), UnitStates()
+    # One more than wanted: the newest token has no state, because no pass has read it.
+    for state in decoder.rounds(inputs, tokens + 1, seed=seed, warp=Warp.sampling(temperature)):
+        states.step(state)
+    replies = []
+    for ids, own in zip(state.output(), states.rows(), strict=True):
+        new = ids[-(len(own) + 1) :][:tokens]
+        replies.append(Reply(new, model.pose(own[:tokens][new == model.signal])))
+    return replies, state.report
