@@ -6,7 +6,18 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from mmspec.registry import Spec, hookimpl
-from mmspec_image.specs import EMU3, GLM_IMAGE, GROUPED, JACOBI, JANUS, LLAMAGEN, METHODS, RELAXED
+from mmspec_image.specs import (
+    EMU3,
+    GLM_IMAGE,
+    GROUPED,
+    JACOBI,
+    JANUS,
+    LLAMAGEN,
+    METHODS,
+    RECURSIVE_COUPLING,
+    RELAXED,
+    SJD_PAC,
+)
 
 if TYPE_CHECKING:
     import typer
@@ -19,8 +30,8 @@ STOCK = {"GlmImageForConditionalGeneration": "glm-image", "Emu3ForConditionalGen
 
 @hookimpl
 def mmspec_components() -> Iterable[Spec]:
-    """The targets, the drafter, the relaxed rules, then methods."""
-    return (LLAMAGEN, JANUS, GLM_IMAGE, EMU3, JACOBI, GROUPED, RELAXED, *METHODS)
+    """The targets, the drafters, the rules, then methods."""
+    return (LLAMAGEN, JANUS, GLM_IMAGE, EMU3, JACOBI, SJD_PAC, RECURSIVE_COUPLING, GROUPED, RELAXED, *METHODS)
 
 
 @hookimpl

@@ -46,6 +46,24 @@ JACOBI = DrafterSpec(
     paper="https://arxiv.org/abs/2410.01699",
     options="mmspec_image.drafters.jacobi:JacobiOptions",
 )
+SJD_PAC = DrafterSpec(
+    name="sjd-pac",
+    factory="mmspec_image.drafters.sjd_pac:SjdPac",
+    needs=frozenset({"redraw", "discrete"}),
+    offers=frozenset({"tree", "window", "q"}),
+    summary="A window of codes with siblings at its front; no model, no training.",
+    paper="https://arxiv.org/abs/2603.18599",
+    options="mmspec_image.drafters.sjd_pac:SjdPacOptions",
+)
+RECURSIVE_COUPLING = RuleSpec(
+    name="recursive-coupling",
+    factory="mmspec_image.rules.recursive_coupling:RecursiveCoupling",
+    needs=frozenset({"discrete"}),
+    offers=frozenset({"redraw"}),
+    exactness="lossless",
+    summary="Try sampled siblings in turn at every node at once; every node has a redraw.",
+    paper="https://arxiv.org/abs/2603.18599",
+)
 GROUPED = RuleSpec(
     name="grouped",
     factory="mmspec_image.rules.grouped:Grouped",
@@ -93,6 +111,23 @@ METHODS = (
         defaults={"redraw": "independent"},
         summary="Speculative Jacobi decoding as first published: windows drawn anew.",
         paper="https://arxiv.org/abs/2410.01699",
+    ),
+    MethodSpec(
+        name="sjd-pac",
+        drafter="sjd-pac",
+        rule="recursive-coupling",
+        needs=frozenset({"codebook"}),
+        exactness="lossless",
+        summary="Jacobi windows with siblings at the front, redrawn by recursive rejection.",
+        paper="https://arxiv.org/abs/2603.18599",
+    ),
+    MethodSpec(
+        name="gs-sjd-pac",
+        drafter="sjd-pac",
+        needs=frozenset({"codebook"}),
+        exactness="invariant",
+        summary="sjd-pac with shared noise: the plain picture for that seed, faster.",
+        paper="https://arxiv.org/abs/2603.18599",
     ),
     MethodSpec(
         name="gsd",

@@ -26,11 +26,15 @@ from mmspec_image.drafters.grid_fillings import grid_filling, refuse_filling
 from mmspec_image.specs import JACOBI
 
 
+Init = Literal["random", "left", "above", "predict-2d", "previous-image", "preview"]
+"""Names of fillings."""
+
+
 @dataclass(frozen=True)
 class JacobiOptions:
     """Options of `jacobi`."""
 
-    init: Literal["random", "left", "above", "predict-2d", "previous-image", "preview"] = field(
+    init: Init = field(
         default="above", metadata={"help": "what fills slots that enter the window; exact whatever it is"}
     )
     redraw: Literal["coupled", "independent"] = field(
