@@ -28,8 +28,9 @@ def pac(target, rule, k, **options):
 
 
 def counting():
-    """Four codes in one row. After code c come, in the order of the chances 1, 1e-9, 1e-18, 1e-27: c + 1, c, c + 2, c + 3
-    (modulo 4), so that no noise changes what is drawn, nor the order of siblings.
+    """Four codes in one row. After code c come c + 1, c, c + 2 and c + 3 (modulo 4), in the order of their chances.
+
+    These are 1, 2e-9, 4e-18 and 9e-27, so that no noise changes what is drawn, nor the order of siblings.
     """
     table = torch.zeros(3, 5, 5, 4)
     for code in range(4):
@@ -55,18 +56,18 @@ def test_drafts_of_three_rounds_by_hand(rule):
     # The root is 0 and nothing was drawn yet: a chain of the left code.
     assert proposal(decoder, state) == ([0, 0, 0], [-1, 0, 1], [True] * 3)
     assert state.output()[0].tolist() == [0, 1]
-    # The nodes 1 … 3 held a 0, and drew 1 each; from their distribution siblings are 0 and 2. Place 0 has them below the
-    # root, place 1 below each of the three units of place 0.
+    # The nodes 1 … 3 held a 0, and drew 1 each; from their distribution siblings are 0 and 2. Place 0 has them below
+    # the root, place 1 below each of the three units of place 0.
     units, parents, valid = proposal(decoder, state)
-    assert units == [1, 1, 1] + [0, 2] + [0, 2] + [1, 0, 2] + [1, 0, 2] and all(valid)
-    assert parents == [-1, 0, 1] + [-1, -1] + [0, 0] + [3, 3, 3] + [4, 4, 4]
+    assert units == [*(1, 1, 1), *(0, 2), *(0, 2), *(1, 0, 2), *(1, 0, 2)] and all(valid)
+    assert parents == [*(-1, 0, 1), *(-1, -1), *(0, 0), *(3, 3, 3), *(4, 4, 4)]
     # Code 1 is followed by 2, a sibling; the 3 behind it was not drafted.
     assert state.output()[0].tolist() == [0, 1, 2, 3]
-    # Slot 0 is what the first child (1) of that sibling drew, a 2; slot 1 what the window's node at depth 3 (1) drew, a 2;
-    # slot 2 is new, and a copy of its left code, so that nothing stands beside it.
+    # Slot 0 is what the first child (1) of that sibling drew, a 2; slot 1 what the window's node at depth 3 (1) drew, a
+    # 2; slot 2 is new, and a copy of its left code.
     units, parents, valid = proposal(decoder, state)
-    assert units == [2, 2, 2] + [1, 3] + [1, 3] + [2, 1, 3] + [2, 1, 3] and all(valid)
-    assert parents == [-1, 0, 1] + [-1, -1] + [0, 0] + [3, 3, 3] + [4, 4, 4]
+    assert units == [*(2, 2, 2), *(1, 3), *(1, 3), *(2, 1, 3), *(2, 1, 3)] and all(valid)
+    assert parents == [*(-1, 0, 1), *(-1, -1), *(0, 0), *(3, 3, 3), *(4, 4, 4)]
     assert state.output()[0].tolist() == [0, 1, 2, 3, 0]
 
 
@@ -126,7 +127,7 @@ def test_shared_noise_gives_the_plain_codes(options):
 
 
 def test_every_node_has_a_draw_from_the_target():
-    """One root with two drawn children and one grandchild: the draws at all four nodes, and the walk that follows them."""
+    """A root with two drawn children and one grandchild: the draws at all four nodes, and the walk that follows them."""
     rows = 40_000
     g = torch.Generator().manual_seed(7)
     p, q = (torch.randn(4, VOCAB, generator=g).mul(1.5).softmax(-1) for _ in range(2))

@@ -25,7 +25,6 @@ from mmspec_image.constraint import constrained_to
 from mmspec_image.drafters.grid_fillings import grid_filling, refuse_filling
 from mmspec_image.specs import JACOBI
 
-
 Init = Literal["random", "left", "above", "predict-2d", "previous-image", "preview"]
 """Names of fillings."""
 

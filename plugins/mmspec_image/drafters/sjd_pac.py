@@ -5,8 +5,8 @@ at its nodes, as in every coupled window here. Proactive drafting: most rounds o
 stands behind a corrected unit was drawn before that correction. So each of the first `depth` places has `siblings`
 units, the window's own first and the others drawn from the same distribution without replacement, and these levels are
 a full tree: every unit of a place stands below every unit of the place before. The window goes on below its own units.
-The paper's K is `siblings`; its D counts the root, D = `depth` + 1. There the tree stands after rejections; here a place
-has siblings in every round in which the target has drawn it, so that all rounds have one shape.
+The paper's K is `siblings`; its D counts the root, D = `depth` + 1. There the tree stands after rejections; here a
+place has siblings in every round in which the target has drawn it, so that all rounds have one shape.
 Guarantee: exact. A place's units depend on nothing below or beside it, so that each is a draw from the distribution
 that it reports, given the path above it: `lossless` under `recursive-coupling`. Under `match` siblings are the first of
 the race q / E with the target's own noise E of that place: `invariant`.
@@ -38,12 +38,10 @@ from mmspec_image.specs import SJD_PAC
 class SjdPacOptions:
     """Options of `sjd-pac`."""
 
-    init: Init = field(
-        default="above", metadata={"help": "what fills slots that enter the window; exact whatever it is"}
-    )
+    init: Init = field(default="above", metadata={"help": "what fills slots that enter the window"})
     siblings: Annotated[int, Field(ge=1, le=64)] = field(
         default=4,
-        metadata={"help": "units of each place at the front, the window's own included; 1 is gs-sjd or mc-sjd"},
+        metadata={"help": "units of each place at the front, the window's own included"},
     )
     depth: Annotated[int, Field(ge=1, le=4)] = field(
         default=2, metadata={"help": "places at the front with siblings; siblings^depth nodes stand on the last one"}
@@ -58,8 +56,8 @@ class Front:
         parents: Parents of the drafted nodes, -1 for the root.
         place: The place of every node behind the window, `[1, m]`.
         rank: How many units of its place were drawn before its own, `[1, m]`.
-        line: `[node, k + 1]`: for every node, the root included, the node of every depth on a line through it: its path,
-            below it the first children, and below the siblings' last level the window.
+        line: `[node, k + 1]`: for every node, the root included, the node of every depth on a line through it: its
+            path, below it the first children, and below the siblings' last level the window.
     """
 
     parents: tuple[int, ...]

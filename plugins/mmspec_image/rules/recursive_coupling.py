@@ -3,8 +3,8 @@
 The rule of SJD-PAC (arXiv 2603.18599): siblings are tried one after the other as in recursive rejection (SpecInfer,
 2305.09781; RSD, 2402.14160), r = p, then the normalised (r - q_j)+ after each that is refused, and a window goes on
 behind a rejection. At every node one y is drawn so: y is the first child that is accepted, with probability
-min(1, r(x_j) / q_j(x_j)), else a draw from the last r. The walk follows the children that equal their y; on a chain this
-is `rejection`, maximal coupling.
+min(1, r(x_j) / q_j(x_j)), else a draw from the last r. The walk follows the children that equal their y; on a chain
+this is `rejection`, maximal coupling.
 Guarantee: `lossless`. y ~ p at every node, whatever happens at the others, since every node has coins of its own: so
 `verdict.drawn` may be the next window. Noise is fresh in every round. Unlike `recursive-rejection` it holds a residual
 for every node, not one a row. No knobs.
