@@ -49,7 +49,7 @@ class Trial:
         drafter = self.drafter()
         assert drafter is not None
         try:
-            return _rule_for(self.bench, drafter, fresh)
+            return _rule_for(self.bench, drafter, self.subject.own_rules, fresh)
         except ValueError:
             raise Untried("no rule that draws fresh noise takes it") from None
 
@@ -135,6 +135,12 @@ class Subject:
         return [bench_of(self.component.name, example) for example in self.examples if example.target is not None]
 
     @cached_property
+    def own_rules(self) -> list[Rule]:
+        """The lossless rules of the component's plugin, for drafters that no rule of the core takes with fresh noise."""
+        specs = [spec for spec in self.registry.components("rule") if spec.owner == self.component.owner]
+        return [spec.load()() for spec in specs if spec.exactness == "lossless"]
+
+    @cached_property
     def pairing(self) -> Pairing:
         """A method's parts."""
         return pair(self.registry, self.component)
@@ -202,7 +208,7 @@ class Subject:
         else:
             drafter = trial.drafter()
             assert drafter is not None
-            _rule_for(trial.bench, drafter)
+            _rule_for(trial.bench, drafter, self.own_rules)
 
 
 def targets(registry: Registry) -> Iterator[Bench]:
@@ -213,14 +219,14 @@ def targets(registry: Registry) -> Iterator[Bench]:
                 yield bench_of(component.name, example)
 
 
-def _rule_for(bench: Bench, drafter: Drafter, fresh: bool = False) -> Rule:
-    """The first rule that takes a drafter.
+def _rule_for(bench: Bench, drafter: Drafter, own: Iterable[Rule], fresh: bool = False) -> Rule:
+    """The first rule that takes a drafter: of the core's, then of its plugin's `own`.
 
     Raises:
         ValueError: None does; says why the first one does not.
     """
     refusals = []
-    for rule in (Match(), Rejection(), RecursiveRejection()):
+    for rule in (Match(), Rejection(), RecursiveRejection(), *own):
         if (isinstance(rule, Match) and fresh) or ("discrete" in rule.needs and not bench.discrete):
             continue
         try:
