@@ -59,6 +59,8 @@ CEILINGS: dict[str, tuple[int, int]] = {
     "gs-sjd, llamagen": (1, 380),
     "mc-sjd, llamagen": (1, 1100),
     "sjd, llamagen": (1, 1280),
+    "gs-sjd-pac, llamagen": (1, 590),
+    "sjd-pac, llamagen": (1, 1400),
     "gsd, llamagen": (1, 1780),
     "lantern, llamagen": (1, 1720),
     "eagle, llamagen": (1, 1560),

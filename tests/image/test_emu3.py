@@ -15,6 +15,7 @@ METHODS = [
     ("plain", {}),
     ("gs-sjd", {"k": 8}),
     ("gs-sjd", {"k": 8, "init": "predict-2d"}),
+    ("gs-sjd-pac", {"k": 8}),
     ("token-recycling", {}),
     ("prompt-lookup", {}),
     ("draft-model", {}),

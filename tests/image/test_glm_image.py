@@ -13,6 +13,7 @@ METHODS = [
     ("plain", {}),
     ("gs-sjd", {"k": 12}),
     ("gs-sjd", {"k": 12, "init": "preview"}),
+    ("gs-sjd-pac", {"k": 12, "init": "preview"}),
     ("token-recycling", {}),
     ("prompt-lookup", {}),
     ("draft-model", {}),

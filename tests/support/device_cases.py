@@ -254,7 +254,8 @@ def images() -> dict[str, Runnable]:
         "emu3": replace(grids.emu3(), prompt=grids.guided),
     }
     warp = Warp.sampling(1.0, top_k=5, guidance=2.0)
-    methods = [("llamagen", name) for name in ("plain", "gs-sjd", "mc-sjd", "sjd", "gsd", "lantern")]
+    windows = ("gs-sjd", "mc-sjd", "sjd", "gs-sjd-pac", "sjd-pac")
+    methods = [("llamagen", name) for name in ("plain", *windows, "gsd", "lantern")]
     others = [("janus", "gs-sjd"), ("glm-image", "plain"), ("emu3", "token-recycling")]
     cases: dict[str, Runnable] = {
         f"{method}, {name}": Case(models[name].target.model, models[name].prompt([0, 1]), method, warp=warp)
