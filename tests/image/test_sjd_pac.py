@@ -127,7 +127,7 @@ def test_shared_noise_gives_the_plain_codes(options):
 
 
 def test_every_node_has_a_draw_from_the_target():
-    """A root with two drawn children and one grandchild: the draws at all four nodes, and the walk that follows them."""
+    """A root with two drawn children and one grandchild: the draws at all nodes, and the walk that follows them."""
     rows = 40_000
     g = torch.Generator().manual_seed(7)
     p, q = (torch.randn(4, VOCAB, generator=g).mul(1.5).softmax(-1) for _ in range(2))

@@ -136,7 +136,7 @@ class Subject:
 
     @cached_property
     def own_rules(self) -> list[Rule]:
-        """The lossless rules of the component's plugin, for drafters that no rule of the core takes with fresh noise."""
+        """The lossless rules of the component's plugin, for drafters that no such rule of the core takes."""
         specs = [spec for spec in self.registry.components("rule") if spec.owner == self.component.owner]
         return [spec.load()() for spec in specs if spec.exactness == "lossless"]
 

@@ -19,6 +19,7 @@ from typing import Annotated, Any
 import torch
 from pydantic import Field
 from torch import Tensor
+from torch.nn.functional import pad
 
 from mmspec.core.distributions import Categorical, Mixed, drawn_part, take_nodes
 from mmspec.core.drafters.jacobi import Window
@@ -66,6 +67,19 @@ class Front:
     line: Tensor
 
 
+@dataclass(frozen=True)
+class Memory:
+    """What a call remembers.
+
+    Attributes:
+        window: The window's own memory.
+        k: Units of the last window, which say what its tree was.
+    """
+
+    window: Window | None
+    k: int = 0
+
+
 class SjdPac:
     """See the module.
 
@@ -89,22 +103,32 @@ class SjdPac:
     def width(self, k: int) -> int:
         return len(self._front(k, torch.device("cpu")).parents)
 
-    def start(self, state: State, inputs: Any) -> Window | None:
-        return self.window.start(state, inputs)
+    def start(self, state: State, inputs: Any) -> Memory:
+        return Memory(self.window.start(state, inputs))
 
     def propose(self, state: State, k: int, noise: DraftNoise) -> Draft:
+        window = state.memory = state.memory.window
         chain = with_forced(self.window.propose(state, k, noise), state, k)
+        state.memory = Memory(window, k)
         q, drawn = drawn_part(chain.distribution, torch.ones_like(chain.valid))
-        if not isinstance(q, Categorical) or self._siblings == 1:  # nothing was drawn yet, or without noise
-            return chain
         front = self._front(k, chain.units.device)
-        deep = min(k, self.options.depth)
+        if self._siblings > 1 and isinstance(q, Categorical):
+            return self._with_siblings(chain, q, drawn, front, noise)
+        if self._siblings == 1 or not state.fixed:
+            return chain
+        # Nothing was drawn yet, or without noise: all rounds of a call of one shape have the same tree.
+        units, valid = (pad(part, (0, front.place.shape[1])) for part in (chain.units, chain.valid))
+        return Draft.tree(units, front.parents, valid=valid)
+
+    def _with_siblings(self, chain: Draft, q: Categorical, drawn: Tensor, front: Front, noise: DraftNoise) -> Draft:
+        """The tree of a window: units `drawn [batch, k]` were drawn from q, the others are point masses."""
+        deep = min(chain.units.shape[1], self.options.depth)
         here = Categorical(q.take(torch.arange(deep, device=drawn.device)[None]).on(None))
         # The window's unit comes first; under shared noise it won this race in the round before.
         first = chain.units[:, :deep, None]
         best = here.race(noise.chain(1, deep)).scatter(-1, first, torch.inf).topk(self._siblings, -1)
-        at = front.place * self._siblings + front.rank
-        units, values = (part.flatten(1).gather(1, at.expand(state.rows, -1)) for part in (best.indices, best.values))
+        at = (front.place * self._siblings + front.rank).expand(len(first), -1)
+        units, values = (part.flatten(1).gather(1, at) for part in (best.indices, best.values))
         random = take_nodes(drawn, front.place)
         valid = torch.cat([chain.valid, (values > 0) & (random | (front.rank == 0))], 1)
         units = torch.cat([chain.units, units], 1)
@@ -115,10 +139,10 @@ class SjdPac:
 
     def observe(self, state: State, step: Step) -> None:
         """The window observes a chain: the line through the last accepted node."""
-        draft, verdict = step.draft, step.verdict
+        draft, verdict, memory = step.draft, step.verdict, state.memory
         if not draft.index.is_chain:
-            front = self._front(draft.index.deepest, draft.units.device)
             last = verdict.path.gather(1, (verdict.length - 1).clamp(min=0)[:, None])[:, 0]
+            front = self._front(memory.k, last.device)
             line = front.line[torch.where(verdict.length > 0, last, 0)]  # [batch, k + 1]
             step = replace(
                 step,
@@ -126,7 +150,9 @@ class SjdPac:
                 scores=replace(step.scores, distribution=step.scores.distribution.take(line)),
                 verdict=replace(verdict, drawn=take_nodes(verdict.drawn, line)),
             )
+        state.memory = memory.window
         self.window.observe(state, step)
+        state.memory = Memory(state.memory, memory.k)
 
     def _front(self, k: int, device: torch.device) -> Front:
         return _front(k, self._siblings, min(k, self.options.depth), device)

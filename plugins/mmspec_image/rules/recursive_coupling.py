@@ -32,8 +32,8 @@ class RecursiveCoupling:
 
     def accept(self, draft: Draft, scores: Scores, round: Round) -> Verdict:
         distribution = scores.distribution
-        if draft.nodes == 1 or draft.distribution is None or isinstance(distribution, PointMass):
-            return RecursiveRejection().accept(draft, scores, round)  # free draws at all nodes, the same at a depth
+        if draft.nodes == 1 or isinstance(distribution, PointMass):
+            return RecursiveRejection().accept(draft, scores, round)  # nothing is coupled: a draw at every node
         assert isinstance(distribution, Categorical)
         noise, size = round.fresh(draft.nodes), distribution.size
         coin = noise.substream(Substream.COIN).uniform()
@@ -45,7 +45,8 @@ class RecursiveCoupling:
             if readable and not child.any():  # elsewhere this would be a host sync
                 break
             x = draft.units.gather(1, child)
-            q = dense(draft.distribution.take((child - 1).clamp(min=0)), x, size)
+            drawn_from = None if draft.distribution is None else draft.distribution.take((child - 1).clamp(min=0))
+            q = dense(drawn_from, x, size)
             p_x, q_x = (values.gather(-1, x[..., None])[..., 0] for values in (rest, q))
             kept = coin.gather(1, child) * q_x < p_x
             rest = torch.where(((child > 0) & ~kept)[..., None], residual(rest, (rest - q).clamp(min=0)), rest)
