@@ -17,6 +17,7 @@ from mmspec_image.specs import (
     RECURSIVE_COUPLING,
     RELAXED,
     SJD_PAC,
+    SPATIAL_HEAD,
 )
 
 if TYPE_CHECKING:
@@ -31,7 +32,19 @@ STOCK = {"GlmImageForConditionalGeneration": "glm-image", "Emu3ForConditionalGen
 @hookimpl
 def mmspec_components() -> Iterable[Spec]:
     """The targets, the drafters, the rules, then methods."""
-    return (LLAMAGEN, JANUS, GLM_IMAGE, EMU3, JACOBI, SJD_PAC, RECURSIVE_COUPLING, GROUPED, RELAXED, *METHODS)
+    return (
+        LLAMAGEN,
+        JANUS,
+        GLM_IMAGE,
+        EMU3,
+        JACOBI,
+        SJD_PAC,
+        SPATIAL_HEAD,
+        RECURSIVE_COUPLING,
+        GROUPED,
+        RELAXED,
+        *METHODS,
+    )
 
 
 @hookimpl

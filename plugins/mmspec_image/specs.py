@@ -55,6 +55,15 @@ SJD_PAC = DrafterSpec(
     paper="https://arxiv.org/abs/2603.18599",
     options="mmspec_image.drafters.sjd_pac:SjdPacOptions",
 )
+SPATIAL_HEAD = DrafterSpec(
+    name="spatial-head",
+    factory="mmspec_image.drafters.spatial_head:SpatialHeadWindow",
+    needs=frozenset({"redraw", "discrete", "hidden", "codebook"}),
+    offers=frozenset({"chain", "window", "q"}),
+    summary="A window of codes, new ones drawn by a trained head from the row above.",
+    paper="https://arxiv.org/abs/2606.20543",
+    options="mmspec_image.drafters.spatial_head:SpatialHeadOptions",
+)
 RECURSIVE_COUPLING = RuleSpec(
     name="recursive-coupling",
     factory="mmspec_image.rules.recursive_coupling:RecursiveCoupling",
@@ -128,6 +137,14 @@ METHODS = (
         exactness="invariant",
         summary="sjd-pac with shared noise: the plain picture for that seed, faster.",
         paper="https://arxiv.org/abs/2603.18599",
+    ),
+    MethodSpec(
+        name="spatial-head",
+        drafter="spatial-head",
+        needs=frozenset({"codebook"}),
+        exactness="invariant",
+        summary="gs-sjd, whose new codes a trained head draws from the row above.",
+        paper="https://arxiv.org/abs/2606.20543",
     ),
     MethodSpec(
         name="gsd",

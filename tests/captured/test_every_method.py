@@ -40,6 +40,7 @@ UNTRIED = {
     ("text:mtp", "recurrent"),
     ("text:apple-mtp", "recurrent"),
     ("text:eagle", "llamagen"),
+    ("image:spatial-head", "emu3"),
     *((method, target) for method in MODELS for target in ("glm-image", "emu3")),
     *((method, "emu3") for method in HEADS),
 }

@@ -5,7 +5,7 @@ import pytest
 from mmspec.registry import installed
 from mmspec.testing import Outcome, check_component
 
-PICTURES = {f"image:{name}" for name in ("gs-sjd", "mc-sjd", "sjd", "gsd", "lantern")}
+PICTURES = {f"image:{name}" for name in ("gs-sjd", "mc-sjd", "sjd", "gsd", "lantern", "spatial-head")}
 REFLECTED = {"continuous:reflection", "continuous:draft-reflection", "continuous:denoise-ahead"}
 PUBLISHED = {"continuous:cspd", "continuous:set-parallel"}
 PLAYED = {f"video:{name}" for name in ("branch-prediction", "frame-gs-sjd", "nfd", "student")}

@@ -61,6 +61,7 @@ CEILINGS: dict[str, tuple[int, int]] = {
     "sjd, llamagen": (1, 1280),
     "gs-sjd-pac, llamagen": (1, 590),
     "sjd-pac, llamagen": (1, 1400),
+    "spatial-head, llamagen": (1, 620),
     "gsd, llamagen": (1, 1780),
     "lantern, llamagen": (1, 1720),
     "eagle, llamagen": (1, 1560),
