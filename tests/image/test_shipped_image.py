@@ -50,12 +50,12 @@ def draw(pipe: Any, places: Any, method: str, **how: Any) -> Any:
     return decoder.generate(condition, pipe.transformer.cells, seed=list(places), warp=GUIDED)
 
 
-def compare(pipe: Any, plain: Any, batch: int, count: int, **how: Any) -> int:
+def compare(pipe: Any, plain: Any, batch: int, count: int, method: str = "gs-sjd", **how: Any) -> int:
     """Near-ties of `count` pictures, `batch` at a time; anything else raises."""
     ties = 0
     for first in range(0, count, batch):
         places = range(first, first + batch)
-        made = draw(pipe, places, "gs-sjd", **how)
+        made = draw(pipe, places, method, **how)
         assert made.report.row_rounds < (pipe.transformer.cells - 1) * batch
         condition = pipe.encode_prompt([CAPTIONS[place % len(CAPTIONS)] for place in places])
         margin = lost_by(LlamaGenTarget(pipe.transformer), condition, pipe.transformer.cells, list(places), GUIDED)
@@ -75,6 +75,15 @@ def test_two_pictures(pipe: Any, plain: Any, batch: int, k: int) -> None:
 def test_every_initialisation_and_window(pipe: Any, plain: Any, init: str, k: int, batch: int) -> None:
     ties = compare(pipe, plain, batch, 32, k=k, options={"init": init})
     assert ties <= 2, "too many near-ties to call this equality"
+
+
+@pytest.mark.slow
+def test_siblings_at_the_front_save_passes(pipe: Any, plain: Any) -> None:
+    """Nothing but passes: the codes are plain decoding's."""
+    assert compare(pipe, plain, 8, 8, "gs-sjd-pac", k=32) <= 1
+    rounds = {name: draw(pipe, range(8), name, k=32).report.row_rounds for name in ("gs-sjd", "gs-sjd-pac")}
+    print(rounds)
+    assert rounds["gs-sjd-pac"] < 0.93 * rounds["gs-sjd"]
 
 
 @pytest.mark.slow  # the codes of two captions are those on file: tests/recorded

@@ -226,7 +226,8 @@ def _rule_for(bench: Bench, drafter: Drafter, own: Iterable[Rule], fresh: bool =
         ValueError: None does; says why the first one does not.
     """
     refusals = []
-    for rule in (Match(), Rejection(), RecursiveRejection(), *own):
+    rules: list[Rule] = [Match(), Rejection(), RecursiveRejection(), *own]
+    for rule in rules:
         if (isinstance(rule, Match) and fresh) or ("discrete" in rule.needs and not bench.discrete):
             continue
         try:

@@ -38,7 +38,7 @@ class CodeSubject:
     """
 
     kind, unit, about = "image", "code", ""
-    methods = ("gs-sjd", "mc-sjd", "sjd", "gsd", "lantern")
+    methods = ("gs-sjd", "gs-sjd-pac", "mc-sjd", "sjd-pac", "sjd", "gsd", "lantern")
     settings = SETTINGS
     batched = (SWEPT, windowed(SWEPT, NARROW))
     notes = {"same_as_plain": "share of the pictures that are plain decoding's, code by code", **notes("code")}  # noqa: RUF012
