@@ -154,6 +154,8 @@ EDGES: list[tuple[str, str]] = [
     *[(f"bench core {more}", says) for more, says in DEVICES],
     ("train image", "--data"),
     ("train image --data gone", "gone"),
+    ("train image-head", "--data"),
+    ("train image-head --data gone --out head", "gone"),
     ("train text", "--prose"),
     ("train text --prose gone", "gone"),
     ("train text --prose there", "there"),
