@@ -45,3 +45,8 @@ def mmspec_bench_shapes() -> Iterable[Any]:  # type: ignore[empty-body]
 @hookspec
 def mmspec_parity_runners() -> Mapping[str, Any]:  # type: ignore[empty-body]
     """How parity fixtures run (`mmspec.testing.parity.Runner`), by the stem of the fixture's file."""
+
+
+@hookspec
+def mmspec_layouts() -> Iterable[Any]:  # type: ignore[empty-body]
+    """Published files that `mmspec convert` makes a pipeline of: `mmspec.kits.pictures.layouts.Layout`."""

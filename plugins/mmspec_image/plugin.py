@@ -87,3 +87,11 @@ def mmspec_parity_runners() -> Mapping[str, Any]:
     from mmspec_image.parity import ARCHITECTURES
 
     return ARCHITECTURES
+
+
+@hookimpl
+def mmspec_layouts() -> Iterable[Any]:
+    """Published files that we convert."""
+    from mmspec_image.layouts import LAYOUTS
+
+    return LAYOUTS

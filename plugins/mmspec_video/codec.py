@@ -100,6 +100,9 @@ def codec_of(transformer: Any, vae: Any) -> Codec:
     if channels != transformer.frame_shape[0]:
         own = transformer.frame_shape[0]
         raise ValueError(f"these parts do not fit each other: latents of {own} channels, and of {channels}")
+    if published and vae.grid != tuple(transformer.frame_shape[1:]):
+        own, other = ("{} × {}".format(*size) for size in (transformer.frame_shape[1:], vae.grid))
+        raise ValueError(f"these parts do not fit each other: frames of {own} latents, and of {other}")
     return OasisLatents(vae) if published else CodebookLatents(vae)
 
 

@@ -61,3 +61,11 @@ def mmspec_parity_runners() -> Mapping[str, Any]:
     from mmspec_video.parity import ARCHITECTURES
 
     return ARCHITECTURES
+
+
+@hookimpl
+def mmspec_layouts() -> Iterable[Any]:
+    """Published files that we convert."""
+    from mmspec_video.layouts import LAYOUTS
+
+    return LAYOUTS

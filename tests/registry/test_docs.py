@@ -44,7 +44,7 @@ def test_every_protocol_that_authors_implement_is_in_the_reference() -> None:
     assert owners >= {"Target", "Drafter", "HostDrafter", "Rule", "Distribution", "Policy", "Noise", "Draft", "Round"}
 
 
-def test_there_are_six_hooks_each_with_a_line_of_documentation() -> None:
+def test_there_are_seven_hooks_each_with_a_line_of_documentation() -> None:
     assert [h.name for h in HOOKS] == [
         "mmspec_components",
         "mmspec_target_for",
@@ -52,6 +52,7 @@ def test_there_are_six_hooks_each_with_a_line_of_documentation() -> None:
         "mmspec_shipped_models",
         "mmspec_bench_shapes",
         "mmspec_parity_runners",
+        "mmspec_layouts",
     ]
     assert all(ast.get_docstring(h).count("\n") == 0 for h in HOOKS)
 

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from mmspec.kits.pictures.models.official import Source, from_official
 from mmspec.kits.pictures.models.rope import turn
 from mmspec_video.models.layers import EPS, Mlp, PatchEmbed, attention, unpatchified
+from mmspec_video.models.official import vae_sizes
 from mmspec_video.models.rotary import pixel_rotary
 
 SCALE = 0.07843137255
@@ -91,16 +92,17 @@ class OasisVAE(ModelMixin, ConfigMixin):
 
     @classmethod
     def from_official(cls, source: Source, **config: Any) -> Self:
-        """The model with published weights, ViT-VAE-L/20 unless `config` says otherwise.
+        """The model with published weights.
 
         Args:
             source: Path of the file, or a mapping of weights.
-            **config: Arguments of the class.
+            **config: Values that the weights do not tell: `input_height`, `input_width`, and `enc_heads`,
+                `dec_heads` of an unpublished size.
 
         Raises:
             ValueError: The weights do not fit the architecture.
         """
-        return from_official(lambda state: cls(**config), source)
+        return from_official(lambda state: cls(**vae_sizes(state, config)), source)
 
     @property
     def grid(self) -> tuple[int, int]:

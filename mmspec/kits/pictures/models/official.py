@@ -6,11 +6,13 @@ torch's errors are replaced, since they recommend to run the code.
 """
 
 import re
+import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
+from safetensors import safe_open
 from safetensors.torch import load_file
 from torch import Tensor
 
@@ -18,6 +20,8 @@ from mmspec.hosts.weight_files import differences
 from mmspec.registry.printable import shown
 
 WRAPPERS = ("model", "module", "state_dict")
+DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+"""Dtypes of weights in the headers of safetensors files."""
 PREFIXES = ("_orig_mod.", "module.")
 
 Source = str | Path | Mapping[str, Any]
@@ -66,10 +70,7 @@ def read_state(source: Source, left_out: Sequence[str] = ()) -> dict[str, Tensor
     Raises:
         ValueError: There is no such file, it contains no weights, or they are not finite.
     """
-    contents: Any = source if isinstance(source, Mapping) else read_file(Path(source))
-    for wrapper in WRAPPERS:
-        if isinstance(contents.get(wrapper), Mapping):
-            contents = contents[wrapper]
+    contents = unwrapped(source if isinstance(source, Mapping) else read_file(Path(source)))
     state: dict[str, Tensor] = {}
     for key, value in contents.items():
         if not isinstance(value, Tensor) or any(word in str(key) for word in left_out):
@@ -89,12 +90,38 @@ def read_state(source: Source, left_out: Sequence[str] = ()) -> dict[str, Tensor
     return state
 
 
-def read_file(path: Path, harmless: Sequence[type] = ()) -> Mapping[Any, Any]:
+def unwrapped(contents: Mapping[Any, Any]) -> Mapping[Any, Any]:
+    """The innermost mapping of a checkpoint: `contents["model"]` and the like, where there is such a wrapper."""
+    for wrapper in WRAPPERS:
+        if isinstance(contents.get(wrapper), Mapping):
+            contents = contents[wrapper]
+    return contents
+
+
+def keys_in(contents: Mapping[Any, Any]) -> set[str]:
+    """The plain keys of all tensors of a checkpoint's contents."""
+    return {_plain(str(key)) for key, value in unwrapped(contents).items() if isinstance(value, Tensor)}
+
+
+def read_header(path: Path) -> Mapping[Any, Any]:
+    """The contents of a file without its numbers: every tensor is on the device `meta`, with its shape and dtype.
+
+    Of a `.safetensors` file the header is read, and a file of `torch.save` is mapped into memory, so that gigabytes of
+    weights are not read. Only torch's format from before 1.6 is read whole.
+
+    Raises:
+        ValueError: As of `read_file`.
+    """
+    return _without_numbers(read_file(path, header=True))
+
+
+def read_file(path: Path, harmless: Sequence[type] = (), header: bool = False) -> Mapping[Any, Any]:
     """The contents of a file: mappings with tensors; no code is run.
 
     Args:
         path: A `.safetensors` file, or a pickle of torch's.
         harmless: Classes beside torch's whose objects may be in it, since they hold attributes only.
+        header: Read no numbers that need not be read: tensors are on `meta`, or mapped into memory.
 
     Raises:
         ValueError: There is no such file, it is damaged or of another kind, or it contains other objects.
@@ -103,9 +130,10 @@ def read_file(path: Path, harmless: Sequence[type] = ()) -> Mapping[Any, Any]:
         raise ValueError("it is a folder; name the file in it" if path.is_dir() else f"there is no file {shown(path)}")
     try:
         if path.suffix == ".safetensors":
-            return load_file(path)
+            return _stored(path) if header else load_file(path)
+        mapped = header and zipfile.is_zipfile(path)
         with torch.serialization.safe_globals(list(harmless)):
-            contents = torch.load(path, map_location="cpu", weights_only=True)
+            contents = torch.load(path, map_location="cpu", weights_only=True, mmap=mapped)
     except Exception as error:  # a damaged file can make the libraries raise anything
         if found := re.search(r"GLOBAL ([\w.]+)", str(error)):
             what = f"it holds objects beside its weights ({shown(found[1])}), which can run code"
@@ -166,6 +194,23 @@ def count_in(state: Mapping[str, Tensor], prefix: str) -> int:
         numbers = shown(", ".join(sorted(found)[-3:])) or "none"
         raise ValueError(f"blocks {prefix}0, {prefix}1, … were expected, without a gap; there is {numbers}")
     return len(found)
+
+
+def _stored(path: Path) -> dict[str, Tensor]:
+    """The tensors of a safetensors file, on `meta`. A dtype of integers becomes int64: no weight has one."""
+    with safe_open(path, "pt") as file:
+        parts = {key: file.get_slice(key) for key in file.keys()}  # noqa: SIM118  (the file is no mapping)
+        return {
+            key: torch.empty(part.get_shape(), dtype=DTYPES.get(part.get_dtype(), torch.int64), device="meta")
+            for key, part in parts.items()
+        }
+
+
+def _without_numbers(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _without_numbers(inner) for key, inner in value.items()}
+    dense = isinstance(value, Tensor) and value.layout == torch.strided and not value.is_quantized
+    return value.to("meta") if dense else value
 
 
 def _problem(weights: Tensor) -> str:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from mmspec.kits.pictures.models.local import LocalDecoder, LocalEncoder
 from mmspec.kits.pictures.models.official import Source, from_official
-from mmspec.kits.pictures.models.vq_names import renamed
+from mmspec.kits.pictures.models.vq_names import renamed, vq_sizes
 
 LEFT_OUT = ("codebook_used",)
 """Parts of keys of entries that are no weights."""
@@ -116,13 +116,16 @@ class LlamaGenVQ(ModelMixin, ConfigMixin):
 
     @classmethod
     def from_official(cls, source: Source, **config: Any) -> Self:
-        """The model of a published file, or of its contents; VQ-16 unless `encoder_ch_mult` and `decoder_ch_mult` say
-        otherwise.
+        """The model of a published file, or of its contents.
+
+        Args:
+            source: Path or mapping; see `mmspec.kits.pictures.models.official`.
+            **config: Arguments of the class that override those that the shapes say.
 
         Raises:
             ValueError: The weights do not fit.
         """
-        return from_official(lambda state: cls(**config), source, LEFT_OUT, renamed=renamed)
+        return from_official(lambda state: cls(**{**vq_sizes(state), **config}), source, LEFT_OUT, renamed=renamed)
 
     @property
     def factor(self) -> int:

@@ -1,0 +1,167 @@
+"""Layouts of published files: how `mmspec convert` makes of them a folder that `mmspec.Pipeline` loads.
+
+A plugin describes its layouts in a table and returns it from the hook `mmspec_layouts`. A file is recognised by its
+keys, and all files are compared with the models by their headers, before any weights are read.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from diffusers import DiffusionPipeline
+from huggingface_hub import ModelCard, ModelCardData
+
+from mmspec.files import save_whole
+from mmspec.kits.pictures.models.official import keys_in, read_header
+from mmspec.registry import installed
+from mmspec.registry.options import build
+from mmspec.registry.printable import shown
+
+
+@dataclass(frozen=True)
+class Part:
+    """One file of a layout.
+
+    Attributes:
+        name: The pipeline's argument that takes the model.
+        load: From a file, or its contents, and a configuration to the model, as a class's `from_official`.
+        marks: Plain keys that every such file has, and no file of another part of any layout.
+        holds: What the file is, with its published names.
+        config: Names of the layout's options that `load` takes.
+    """
+
+    name: str
+    load: Callable[..., torch.nn.Module]
+    marks: frozenset[str]
+    holds: str
+    config: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The published files of a model.
+
+    Attributes:
+        name: The model's name on the command line.
+        summary: What the model is, in a sentence.
+        parts: Its files.
+        pipeline: The pipeline's class; its arguments are the parts and the options in `settings`.
+        options: A frozen dataclass of what the weights do not tell; None is: not given.
+        settings: Names of the options that the pipeline takes.
+        target: The target adapter that runs the model.
+        source: Where the files are published.
+        licence: The licence, as far as it is known.
+    """
+
+    name: str
+    summary: str
+    parts: tuple[Part, ...]
+    pipeline: Callable[..., DiffusionPipeline]
+    options: type
+    target: str
+    source: str
+    licence: str
+    settings: tuple[str, ...] = ()
+
+    def convert(self, files: Sequence[Path], folder: Path, values: Mapping[str, Any]) -> None:
+        """Write the pipeline of published files into a folder, whole or not at all.
+
+        Args:
+            files: One file of every part, in any order.
+            folder: A folder that does not exist yet, or is empty.
+            values: Values of `options`, by name.
+
+        Raises:
+            ValueError: An option is wrong, the folder holds something, a part is missing or there twice, or a file is
+                damaged, of another layout or of another size; names the file.
+        """
+        given = {k: v for k, v in vars(build(self.options, values, f"layout {self.name!r}")).items() if v is not None}
+        if folder.is_dir() and any(folder.iterdir()):
+            raise ValueError(f"{shown(folder)} holds files already; name a new folder")
+        found = self._recognised(files)
+        configs = {part.name: {key: given[key] for key in part.config if key in given} for part in self.parts}
+        settings = {key: given[key] for key in self.settings if key in given}
+        with torch.device("meta"):  # sizes, keys, and whether the parts fit each other
+            blank = {part.name: _fitted(part, *found[part.name], configs[part.name]) for part in self.parts}
+            self.pipeline(**blank, **settings)
+        modules = {part.name: part.load(found[part.name][0], **configs[part.name]) for part in self.parts}
+        pipe = self.pipeline(**modules, **settings)
+
+        def write(side: Path) -> None:
+            pipe.save_pretrained(side)
+            self._card([found[part.name][0] for part in self.parts]).save(side / "README.md")
+
+        save_whole(folder, write)
+
+    def _recognised(self, files: Sequence[Path]) -> dict[str, tuple[Path, Mapping[Any, Any]]]:
+        """The file of every part, and its header."""
+        found: dict[str, tuple[Path, Mapping[Any, Any]]] = {}
+        for file in files:
+            try:
+                header = read_header(file)
+            except ValueError as error:
+                raise ValueError(f"{shown(file)}: {error}") from error
+            keys = keys_in(header)
+            fitting = [part for part in self.parts if part.marks <= keys]
+            if not fitting:
+                raise ValueError(f"{shown(file)} is no file of {self.name!r}: {_instead(keys)}")
+            name = fitting[0].name
+            if name in found:
+                raise ValueError(f"{shown(found[name][0])} and {shown(file)} are both the {name}; give one of them")
+            found[name] = file, header
+        missing = [f"the {part.name} ({part.holds})" for part in self.parts if part.name not in found]
+        if missing:
+            raise ValueError(f"{self.name!r} lacks {' and '.join(missing)}; the files are at {self.source}")
+        return found
+
+    def _card(self, files: Sequence[Path]) -> ModelCard:
+        """The folder's card: what was converted, where it is from, and its licence."""
+        data = ModelCardData(
+            library_name="diffusers",
+            license="other",
+            license_name=self.licence,
+            mmspec={"target": self.target, "layout": self.name, "source": self.source},
+        )
+        listed = "\n".join(f"- `{shown(file.name)}`, {file.stat().st_size:,} bytes" for file in files)
+        text = f"# {self.name}\n\n{self.summary} Licence: {self.licence}. Published at {self.source}.\n"
+        how = f"\n`mmspec convert {self.name}` made this folder from:\n\n{listed}\n"
+        return ModelCard(f"---\n{data.to_yaml()}\n---\n\n{text}{how}")
+
+
+def layouts() -> dict[str, Layout]:
+    """The layouts of all installed plugins, by name."""
+    registry = installed()
+    found: dict[str, Layout] = {}
+    for plugin in registry.plugins():
+        for described in registry.ask(plugin.name, "mmspec_layouts") or ():
+            found |= {layout.name: layout for layout in described}
+    return found
+
+
+def _fitted(part: Part, file: Path, header: Mapping[Any, Any], config: Mapping[str, Any]) -> torch.nn.Module:
+    """The model of a header, without numbers.
+
+    Raises:
+        ValueError: The file does not fit; names it.
+    """
+    try:
+        return part.load(header, **config)
+    except ValueError as error:
+        raise ValueError(f"{shown(file)} (the {part.name}): {error}") from error
+
+
+def _instead(keys: set[str]) -> str:
+    """What a file is whose keys are no layout's of the user's choice: the layout that it is of, or the nearest."""
+    every = [(layout, part) for layout in layouts().values() for part in layout.parts]
+    for layout, part in every:
+        if part.marks <= keys:
+            return f"it is the {part.name} of {layout.name!r}"
+    layout, part = max(every, key=lambda each: len(each[1].marks & keys) / len(each[1].marks))
+    there = len(part.marks & keys)
+    first = shown(", ".join(sorted(keys)[:3])) or "none"
+    if not there:
+        return f"it is of no known layout ({', '.join(layouts())}); its first keys are {first}"
+    lacks = ", ".join(sorted(part.marks - keys))
+    return f"nearest is the {part.name} of {layout.name!r}, but it has no {lacks}; its first keys are {first}"

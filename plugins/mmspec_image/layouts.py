@@ -1,0 +1,52 @@
+"""Published files that `mmspec convert` reads (`mmspec.kits.pictures.layouts`)."""
+
+from dataclasses import dataclass, field
+from typing import Annotated
+
+from pydantic import Field
+
+from mmspec.kits.pictures.layouts import Layout, Part
+from mmspec.kits.pictures.models.vq import LlamaGenVQ
+from mmspec_image.models.llamagen import LlamaGenTransformer
+from mmspec_image.pipeline import TextToImagePipeline
+from mmspec_image.specs import LLAMAGEN
+
+
+@dataclass(frozen=True)
+class LlamaGenFiles:
+    """What LlamaGen's weights do not tell."""
+
+    grid: Annotated[int, Field(ge=1)] = field(
+        metadata={"help": "codes per side: 16 of the 256-pixel files, 24 of 384 pixels, 32 of 512 pixels"}
+    )
+    n_head: Annotated[int, Field(ge=1)] | None = field(
+        default=None, metadata={"help": "query heads of an unpublished size"}
+    )
+
+
+LAYOUTS = (
+    Layout(
+        name="llamagen",
+        summary="LlamaGen: a Llama over the codes of a picture, for classes or captions.",
+        parts=(
+            Part(
+                "transformer",
+                LlamaGenTransformer.from_official,
+                frozenset({"tok_embeddings.weight", "output.weight", "layers.0.attention.wqkv.weight"}),
+                "such as c2i_B_256.pt or t2i_XL_stage1_256.pt",
+                ("grid", "n_head"),
+            ),
+            Part(
+                "vq",
+                LlamaGenVQ.from_official,
+                frozenset({"quantize.embedding.weight", "encoder.conv_blocks.0.res.0.conv1.weight"}),
+                "such as vq_ds16_c2i.pt",
+            ),
+        ),
+        pipeline=TextToImagePipeline,
+        options=LlamaGenFiles,
+        target=LLAMAGEN.name,
+        source="https://huggingface.co/FoundationVision/LlamaGen",
+        licence="not known to mmspec; see the source",
+    ),
+)

@@ -1,0 +1,60 @@
+"""Published files that `mmspec convert` reads (`mmspec.kits.pictures.layouts`)."""
+
+from dataclasses import dataclass, field
+from typing import Annotated
+
+from pydantic import Field
+
+from mmspec.kits.pictures.layouts import Layout, Part
+from mmspec_video.models.oasis import OasisDiT
+from mmspec_video.models.oasis_vae import OasisVAE
+from mmspec_video.pipeline import NextFramePipeline
+from mmspec_video.specs import FRAMES
+
+Count = Annotated[int, Field(ge=1)] | None
+
+
+@dataclass(frozen=True)
+class OasisFiles:
+    """What Oasis's weights do not tell; sizes are needed for unpublished ones only."""
+
+    action_vectors: list[list[float]] = field(metadata={"help": "the action space: one vector of 25 numbers an action"})
+    actions: list[str] | None = field(default=None, metadata={"help": "names of the actions; default: numbers"})
+    num_heads: Count = field(default=None, metadata={"help": "attention heads of the transformer"})
+    input_h: Count = field(default=None, metadata={"help": "rows of latents"})
+    input_w: Count = field(default=None, metadata={"help": "columns of latents"})
+    max_frames: Count = field(default=None, metadata={"help": "frames of the attention window"})
+    input_height: Count = field(default=None, metadata={"help": "height of a frame in pixels"})
+    input_width: Count = field(default=None, metadata={"help": "width of a frame in pixels"})
+    enc_heads: Count = field(default=None, metadata={"help": "attention heads of the encoder"})
+    dec_heads: Count = field(default=None, metadata={"help": "attention heads of the decoder"})
+
+
+LAYOUTS = (
+    Layout(
+        name="oasis",
+        summary="Oasis 500M of open-oasis: frames of a world by denoising, from actions.",
+        parts=(
+            Part(
+                "transformer",
+                OasisDiT.from_official,
+                frozenset({"x_embedder.proj.weight", "external_cond.weight", "blocks.0.t_attn.to_qkv.weight"}),
+                "oasis500m.safetensors",
+                ("num_heads", "input_h", "input_w", "max_frames"),
+            ),
+            Part(
+                "vae",
+                OasisVAE.from_official,
+                frozenset({"patch_embed.proj.weight", "predictor.weight", "post_quant_conv.weight"}),
+                "vit-l-20.safetensors",
+                ("input_height", "input_width", "enc_heads", "dec_heads"),
+            ),
+        ),
+        pipeline=NextFramePipeline,
+        options=OasisFiles,
+        settings=("action_vectors", "actions"),
+        target=FRAMES.name,
+        source="https://github.com/etched-ai/open-oasis",
+        licence="not known to mmspec; see the source",
+    ),
+)
