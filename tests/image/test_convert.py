@@ -16,6 +16,7 @@ from mmspec.cli.app import build
 from mmspec.kits.pictures.layouts import layouts
 from mmspec.kits.pictures.models.official import read_header
 from mmspec.kits.pictures.models.vq import LlamaGenVQ
+from mmspec.registry.options import explain
 from mmspec.testing.parity import read
 from mmspec_image.models.llamagen import LlamaGenTransformer
 from mmspec_image.pipeline import TextToImagePipeline
@@ -146,6 +147,31 @@ def test_the_command_lists_layouts_and_converts(files, tmp_path):
     names = [*map(str, files), "-o", str(tmp_path / "out")]
     made = run(build(), ["convert", "llamagen", *names, "--opt", "grid=4", "--opt", "n_head=4"])
     assert made.exit_code == 0 and (tmp_path / "out" / "model_index.json").is_file()
+
+
+def test_every_layout_has_a_page_whose_command_its_files_answer():
+    pages = Path(__file__).parents[2] / "docs" / "models"
+    for layout in layouts().values():
+        page = (pages / f"{layout.name}.md").read_text()
+        assert f"mmspec convert {layout.name} " in page and f"({layout.name}.md)" in (pages / "README.md").read_text()
+        required = [o.name for o in explain(layout.options) if not o.default]
+        assert required and all(f"--opt {name}=" in page for name in required)
+
+
+def test_files_that_are_damaged_or_hold_code_are_refused_by_name(files, tmp_path):
+    class Trap:
+        def __reduce__(self):
+            return (Path.mkdir, (tmp_path / "sprung",))
+
+    whole = files[0].read_bytes()
+    torch.save({"model": Trap()}, tmp_path / "trap.pt")
+    (tmp_path / "half.pt").write_bytes(whole[: len(whole) // 2])
+    (tmp_path / "empty.safetensors").write_bytes(b"")
+    for name, why in (("trap.pt", "can run code"), ("half.pt", "damaged"), ("empty.safetensors", "damaged")):
+        said = refused([tmp_path / name, files[1]], tmp_path / "out")
+        assert said.startswith(str(tmp_path / name)) and why in said
+    assert "there is no file" in refused([tmp_path / "nowhere.pt"], tmp_path / "out")
+    assert not (tmp_path / "sprung").exists()
 
 
 SCRIPT = """
