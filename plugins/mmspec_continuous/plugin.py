@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from mmspec.registry import Spec, hookimpl
@@ -42,11 +42,3 @@ def mmspec_shipped_models() -> Iterable[Any]:
     from mmspec_continuous.cards import SHIPPED
 
     return SHIPPED
-
-
-@hookimpl
-def mmspec_parity_runners() -> Mapping[str, Any]:
-    """Runners of our parity fixtures."""
-    from mmspec_continuous.parity import ARCHITECTURES
-
-    return ARCHITECTURES

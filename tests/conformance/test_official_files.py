@@ -10,14 +10,11 @@ from typing import Any
 
 import pytest
 import torch
-from diffusers import AutoencoderKL
 from safetensors.torch import save_file
 from torch import Tensor
 
 from mmspec.kits.pictures.models.vq import LlamaGenVQ
 from mmspec.testing.parity import read
-from mmspec_continuous.models.kl16 import NAMES, kl16_from_official
-from mmspec_continuous.models.mar import MARTransformer
 from mmspec_image.models.llamagen import LlamaGenTransformer
 from mmspec_video.models.oasis import OasisDiT
 from mmspec_video.models.oasis_vae import OasisVAE
@@ -38,35 +35,6 @@ def vq() -> tuple[State, Callable]:
     return state, lambda file: LlamaGenVQ.from_official(file, codebook_size=24, **sizes)
 
 
-def mar() -> tuple[State, Callable]:
-    known = {"encoder_num_heads": 2, "decoder_num_heads": 3, "vae_stride": 4, "patch_size": 2}
-    return read(TESTS / "continuous/parity/mar.safetensors")[0], lambda file: MARTransformer.from_official(
-        file, **known
-    )
-
-
-def kl16() -> tuple[State, Callable]:
-    """Under the published names, which `NAMES` leads away from; here back again, of one level."""
-    model = AutoencoderKL(block_out_channels=(8,), norm_num_groups=4, latent_channels=2, layers_per_block=1)
-    state = {}
-    for key, weights in model.state_dict().items():
-        for theirs, ours in NAMES:
-            plain = theirs.replace("\\.", ".").replace("(.d+)", "0").replace(r"(\d+)", "0")
-            if "(" not in plain:
-                key = key.replace(ours.replace(r"\1", "0"), plain)
-        for ours, name in (
-            ("to_q", "q"),
-            ("to_k", "k"),
-            ("to_v", "v"),
-            ("to_out.0", "proj_out"),
-            ("group_norm", "norm"),
-        ):
-            key = key.replace(f"attn_1.{ours}.", f"attn_1.{name}.")
-        projected = "attn_1" in key and weights.dim() == 2
-        state[key] = weights[:, :, None, None].clone() if projected else weights
-    return state, lambda file: kl16_from_official(file, norm_num_groups=4)
-
-
 def oasis(stem: str, kind: Any) -> tuple[State, Callable]:
     state, _, config = read(TESTS / f"video/parity/{stem}.safetensors")
     return state, lambda file: kind.from_official(file, **config)
@@ -75,8 +43,6 @@ def oasis(stem: str, kind: Any) -> tuple[State, Callable]:
 LOADERS: dict[str, Callable[[], tuple[State, Callable]]] = {
     "llamagen": llamagen,
     "vq": vq,
-    "mar": mar,
-    "kl16": kl16,
     "oasis": lambda: oasis("oasis_dit", OasisDiT),
     "oasis-vae": lambda: oasis("oasis_vae", OasisVAE),
 }

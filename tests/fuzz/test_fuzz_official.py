@@ -15,7 +15,6 @@ from safetensors.torch import save_file
 LOADERS = {
     "llamagen": "mmspec_image.models.llamagen:LlamaGenTransformer",
     "vq": "mmspec.kits.pictures.models.vq:LlamaGenVQ",
-    "mar": "mmspec_continuous.models.mar:MARTransformer",
     "oasis": "mmspec_video.models.oasis:OasisDiT",
     "oasis-vae": "mmspec_video.models.oasis_vae:OasisVAE",
 }

@@ -34,7 +34,6 @@ def from_official(
     source: Source,
     left_out: Sequence[str] = (),
     *,
-    read: Callable[[Source, Sequence[str]], dict[str, Tensor]] | None = None,
     renamed: Callable[[dict[str, Tensor]], dict[str, Tensor]] = dict,
 ) -> Model:
     """A model with the weights of a published file, in evaluation mode.
@@ -43,14 +42,13 @@ def from_official(
         make: From the weights, under their published keys, to a model of their sizes.
         source: The file, or its contents.
         left_out: As in `read_state`.
-        read: Used instead of `read_state`.
         renamed: From published keys to the model's keys.
 
     Raises:
         ValueError: The file cannot be read or does not fit; names the file.
     """
     try:
-        state = (read or read_state)(source, left_out)
+        state = read_state(source, left_out)
         model = make(state)
         load_into(model, renamed(state))
     except ValueError as error:
@@ -115,12 +113,11 @@ def read_header(path: Path) -> Mapping[Any, Any]:
     return _without_numbers(read_file(path, header=True))
 
 
-def read_file(path: Path, harmless: Sequence[type] = (), header: bool = False) -> Mapping[Any, Any]:
+def read_file(path: Path, header: bool = False) -> Mapping[Any, Any]:
     """The contents of a file: mappings with tensors; no code is run.
 
     Args:
         path: A `.safetensors` file, or a pickle of torch's.
-        harmless: Classes beside torch's whose objects may be in it, since they hold attributes only.
         header: Read no numbers that need not be read: tensors are on `meta`, or mapped into memory.
 
     Raises:
@@ -132,8 +129,7 @@ def read_file(path: Path, harmless: Sequence[type] = (), header: bool = False) -
         if path.suffix == ".safetensors":
             return _stored(path) if header else load_file(path)
         mapped = header and zipfile.is_zipfile(path)
-        with torch.serialization.safe_globals(list(harmless)):
-            contents = torch.load(path, map_location="cpu", weights_only=True, mmap=mapped)
+        contents = torch.load(path, map_location="cpu", weights_only=True, mmap=mapped)
     except Exception as error:  # a damaged file can make the libraries raise anything
         if found := re.search(r"GLOBAL ([\w.]+)", str(error)):
             what = f"it holds objects beside its weights ({shown(found[1])}), which can run code"
