@@ -16,7 +16,7 @@ from mmspec_image.specs import LLAMAGEN
 class LlamaGenFiles:
     """What LlamaGen's weights do not tell."""
 
-    grid: Annotated[int, Field(ge=1)] = field(
+    grid: Annotated[int, Field(ge=1, le=1024)] = field(
         metadata={"help": "codes per side: 16 of the 256-pixel files, 24 of 384 pixels, 32 of 512 pixels"}
     )
     n_head: Annotated[int, Field(ge=1)] | None = field(

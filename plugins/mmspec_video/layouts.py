@@ -11,7 +11,7 @@ from mmspec_video.models.oasis_vae import OasisVAE
 from mmspec_video.pipeline import NextFramePipeline
 from mmspec_video.specs import FRAMES
 
-Count = Annotated[int, Field(ge=1)] | None
+Count = Annotated[int, Field(ge=1, le=8192)] | None
 
 
 @dataclass(frozen=True)
