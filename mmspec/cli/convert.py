@@ -40,7 +40,7 @@ def convert(
     """Convert a published model's files. No code in them is run, and they are compared with the model by their headers
     before any weights are read.
     """
-    known = _layouts()
+    known = layouts()
     if layout is None:
         rows = [(each.name, each.summary, each.licence, each.source, _options(each)) for each in known.values()]
         table(terminal(), ("layout", "model", "licence", "files", "options"), rows, whole={"layout"})
@@ -54,7 +54,8 @@ def convert(
     typer.echo(f'{out}: mmspec.Pipeline.from_pretrained("{out}") loads it')
 
 
-def _layouts() -> dict[str, Layout]:
+def layouts() -> dict[str, Layout]:
+    """The layouts of all installed plugins, by name."""
     registry = installed()
     found: dict[str, Layout] = {}
     for plugin in registry.plugins():

@@ -13,9 +13,9 @@ import torch
 from diffusers import DiffusionPipeline
 from huggingface_hub import ModelCard, ModelCardData
 
+from mmspec.cli import convert
 from mmspec.files import save_whole
 from mmspec.kits.pictures.models.official import keys_in, read_header
-from mmspec.registry import installed
 from mmspec.registry.options import build
 from mmspec.registry.printable import shown
 
@@ -131,13 +131,8 @@ class Layout:
 
 
 def layouts() -> dict[str, Layout]:
-    """The layouts of all installed plugins, by name."""
-    registry = installed()
-    found: dict[str, Layout] = {}
-    for plugin in registry.plugins():
-        for described in registry.ask(plugin.name, "mmspec_layouts") or ():
-            found |= {layout.name: layout for layout in described}
-    return found
+    """The layouts of all installed plugins that are described with this class, by name."""
+    return {name: layout for name, layout in convert.layouts().items() if isinstance(layout, Layout)}
 
 
 def _fitted(part: Part, file: Path, header: Mapping[Any, Any], config: Mapping[str, Any]) -> torch.nn.Module:
