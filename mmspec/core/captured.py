@@ -105,7 +105,7 @@ class CapturedRound:
         pairs = [(live.emitted, now.emitted), (live.root, now.root), (live.done, now.done), (live.pads, now.pads)]
         for mine, its in [*pairs, (live.nonfinite, now.nonfinite), (live.ends, now.ends)]:
             mine.copy_(its)
-        for number, value in ((live.prompt_length, state.prompt_length), (live.limit, state.limit)):
+        for number, value in ((live.prompt_length, state.prompt_length), (live.limit, state.reach)):
             assert isinstance(number, Tensor)
             number.fill_(value)
         if self.source.key is not None:

@@ -188,7 +188,9 @@ class Decoder:
         with contained(state, f"policy {type(self.policy).__name__}"):
             self.policy.observe(deepest, counts, time.perf_counter() - began)
 
-    def rounds(self, inputs: Any, limit: int, *, watched: bool = True, **options: Any) -> Iterator[State]:
+    def rounds(
+        self, inputs: Any, limit: int, *, watched: bool = True, pauses: Sequence[int] = (), **options: Any
+    ) -> Iterator[State]:
         """The loop: the call's state after prefill, and after every round until all rows are done.
 
         Args:
@@ -196,17 +198,25 @@ class Decoder:
             limit: Units wanted per row.
             watched: Whether anybody reads units or stops rows between rounds. If not, the host may read the counts of
                 compiled rounds one round late (`mmspec.core.late`), and a state that is yielded may lag.
+            pauses: Numbers of units, ascending and below the limit, at which every row waits for the others: the state
+                is then yielded with `waits`, and what is changed there holds from the next unit on, whatever was
+                drafted. Somebody watches such a call.
             **options: As in `start`.
         """
         state = self.start(inputs, limit, **options)
+        if pauses:
+            state.go_on(pauses[0])
         yield state
-        captured = None if watched else self.captures.drafting_round(state, self.policy)
+        captured = None if watched or pauses else self.captures.drafting_round(state, self.policy)
         if captured is not None:
             yield from late_rounds(state, captured, self.drafter)
             synced(state, self.target)
-        while not state.finished:
-            self.advance(state)
-            yield state
+        for pause in (*pauses, None):
+            if state.pause != pause:
+                state.go_on(pause)
+            while not state.finished:
+                self.advance(state)
+                yield state
 
     def generate(
         self, inputs: Any, limit: int, *, on_step: Callable[[State], None] | None = None, **options: Any

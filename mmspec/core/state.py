@@ -36,6 +36,7 @@ class State:
         done: `[batch]` bool: rows that are finished.
         nonfinite: `[batch]` int64: the first new unit whose scores were not finite, or `nonfinite.NOWHERE`.
         limit: Units wanted per row.
+        pause: Units at which every row waits for the others (`Decoder.rounds`); None: nowhere.
         ends: `[n]` int64: unit ids that end a row.
         source: The call's noise.
         warp: Turns scores into distributions.
@@ -70,6 +71,7 @@ class State:
     warp: Warp
     report: Report
     context: int | None = None
+    pause: int | None = None
     hidden: Tensor | None = None
     memory: Any = None
     step: Step | None = None
@@ -151,16 +153,40 @@ class State:
         """The largest `room` of any row, from the host's copies."""
         context = self.context if self.context is not None else self.prompt_length + self.limit
         rooms = [
-            min(self.limit - emitted - 1, context - (self.prompt_length - pads + emitted))
+            min(self.reach - emitted - 1, context - (self.prompt_length - pads + emitted))
             for emitted, pads, done in zip(self.host_emitted, self.host_pads, self.host_done, strict=True)
             if not done
         ]
         return max(rooms, default=0)
 
     @property
+    def reach(self) -> int:
+        """Units per row up to which rounds go: to the limit, or the next pause."""
+        return self.limit if self.pause is None else min(self.limit, self.pause)
+
+    @property
     def finished(self) -> bool:
-        """Whether every row was done at the last sync."""
+        """Whether every row was done, or waited at a pause, at the last sync."""
         return all(self.host_done)
+
+    @property
+    def waits(self) -> bool:
+        """Whether the call stands at a pause."""
+        return self.finished and self.reach < self.limit
+
+    def go_on(self, pause: int | None) -> None:
+        """Run up to the next pause, or to the end. Every row waits at the one before, is done, or has just begun."""
+        before, self.pause = self.reach, pause
+        ended = torch.isin(self.root, self.ends) if len(self.ends) else torch.zeros_like(self.done)
+        waited = (self.emitted == before) & ~ended
+        done = (self.done & ~waited) | (self.emitted >= self.reach)
+        if self.captured is None:
+            self.done = done
+        else:  # the round has the rows in its buffers
+            self.done.copy_(done)
+            self.captured.live.limit.fill_(self.reach)
+        self.host_done = done.tolist()
+        self._update_report()
 
     def round(self) -> Round:
         """The noise of the current round."""
@@ -181,7 +207,7 @@ class State:
             self.nonfinite,
             self.pads,
             self.prompt_length,
-            self.limit,
+            self.reach,
             self.ends,
             self.context,
         )
@@ -239,7 +265,7 @@ class State:
     def _update_report(self) -> None:
         """Copy the counts to the report; when all rows are done, tell the noise source."""
         self.report.rows, self.report.emitted = self.rows, sum(self.host_emitted)
-        if self.finished:
+        if self.finished and not self.waits:
             self.source.finish(max(self.host_emitted))
 
     def output(self) -> list[Tensor]:

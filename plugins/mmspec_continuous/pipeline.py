@@ -110,6 +110,7 @@ class ContinuousTextToImagePipeline(PicturePipeline):
         return_dict: bool = True,
         callback_on_step_end: Callback | None = None,
         callback_on_step_end_tensor_inputs: Sequence[str] = ("tokens",),
+        steer_every: int | None = None,
     ) -> ContinuousTextToImageOutput | tuple[Any, Report, Tensor, Tensor]:
         """Draw pictures, one row each, in one batch.
 
@@ -134,8 +135,11 @@ class ContinuousTextToImagePipeline(PicturePipeline):
                 every round; `timestep` counts the tokens of the slowest row. It may set `pipe.guidance_scale`, return
                 other `negative_prompt_embeds`, and stop the call with `pipe._interrupt = True`.
             callback_on_step_end_tensor_inputs: Tensors that the callback receives: `tokens` (`[row, cell, token_dim]`,
-                NaN where not drawn yet), `accepted` (drafted tokens that the round kept, `[row]`),
-                `negative_prompt_embeds`, `negative_prompt_attention_mask`.
+                NaN where not drawn yet), `accepted` (drafted tokens that the round kept, `[row]`), `preview` (the
+                picture so far, `[row, 3, height, width]` in [-1, 1]), `negative_prompt_embeds`,
+                `negative_prompt_attention_mask`.
+            steer_every: Tokens between two calls of the callback, in which all pictures have as many, so that what it
+                sees does not depend on rounds; None: it is called after every round.
 
         Raises:
             ValueError: A prompt is empty, too long or unknown, a number is out of its range, or a name is wrong.
@@ -160,6 +164,7 @@ class ContinuousTextToImagePipeline(PicturePipeline):
             output_type=output_type,
             callback_on_step_end=callback_on_step_end,
             callback_on_step_end_tensor_inputs=callback_on_step_end_tensor_inputs,
+            steer_every=steer_every,
         )
         return ContinuousTextToImageOutput(*drawn) if return_dict else tuple(drawn)
 

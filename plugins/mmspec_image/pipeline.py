@@ -106,6 +106,7 @@ class TextToImagePipeline(PicturePipeline):
         return_dict: bool = True,
         callback_on_step_end: Callback | None = None,
         callback_on_step_end_tensor_inputs: Sequence[str] = ("tokens",),
+        steer_every: int | None = None,
     ) -> TextToImageOutput | tuple[Any, Report, Tensor, Tensor]:
         """Draw pictures, one row each, in one batch.
 
@@ -134,8 +135,12 @@ class TextToImagePipeline(PicturePipeline):
                 every round; `timestep` counts the codes of the slowest row. It may set `pipe.guidance_scale`, return
                 other `negative_prompt_embeds`, and stop the call with `pipe._interrupt = True`.
             callback_on_step_end_tensor_inputs: Tensors that the callback receives: `tokens` (`[row, cell]`, -1 where
-                not drawn yet), `accepted` (drafted codes that the round kept, `[row]`), `negative_prompt_embeds`,
+                not drawn yet), `accepted` (drafted codes that the round kept, `[row]`), `preview` (the picture so far,
+                `[row, 3, height, width]` in [-1, 1], filled in from the row above), `negative_prompt_embeds`,
                 `negative_prompt_attention_mask`.
+            steer_every: Codes between two calls of the callback, such as those of a row or two. All pictures then have
+                as many codes, and `step` counts the calls: under an `invariant` method a steered picture depends on no
+                draft. None: it is called after every round, whose number and length depend on the method.
 
         Raises:
             ValueError: A prompt is empty, too long or unknown, a number is out of its range, or a name is wrong.
@@ -161,6 +166,7 @@ class TextToImagePipeline(PicturePipeline):
             output_type=output_type,
             callback_on_step_end=callback_on_step_end,
             callback_on_step_end_tensor_inputs=callback_on_step_end_tensor_inputs,
+            steer_every=steer_every,
         )
         return TextToImageOutput(*drawn) if return_dict else tuple(drawn)
 

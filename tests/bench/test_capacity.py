@@ -46,7 +46,7 @@ def test_a_published_size() -> None:
 
 
 def said(*arguments: str) -> str:
-    result = CliRunner().invoke(build(), ["plan", *arguments], catch_exceptions=False)
+    result = CliRunner().invoke(build(), ["plan", *arguments], catch_exceptions=False, env={"COLUMNS": "200"})
     assert result.exit_code == 0, result.output
     return result.output
 

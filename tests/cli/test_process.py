@@ -102,7 +102,7 @@ def test_a_table_in_a_pipe_has_the_width_it_needs(monkeypatch: pytest.MonkeyPatc
     assert len(plugins.splitlines()) == 1 + len(installed().plugins()) + 1
     (text,) = [line for line in plugins.splitlines() if line.startswith("text ")]
     assert "; method: auto, plain" in text
-    measured = [line for line in fitting.splitlines() if line.startswith(("gs-sjd", LONG))]
+    measured = [line for line in fitting.splitlines() if line.startswith(("gs-sjd ", LONG))]
     assert len(measured) == 2 and sum("; guidance 1" in line for line in measured) == 1
 
 

@@ -41,7 +41,9 @@ TEXT: dict[str, dict[str, Any]] = {
     "stree": {"drafter": SMALL, "k": 4, "nodes": 10},
 }
 CASCADE: dict[str, dict[str, Any]] = {"cascade": {"budget": 64, "k": 6}}
-IMAGE: dict[str, dict[str, Any]] = {name: {"k": 16} for name in ("gs-sjd", "gsd", "lantern", "mc-sjd", "sjd")}
+IMAGE: dict[str, dict[str, Any]] = {
+    name: {"k": 16} for name in ("gs-sjd", "gs-sjd-pac", "gsd", "lantern", "mc-sjd", "sjd", "sjd-pac")
+}
 CONTINUOUS: dict[str, dict[str, Any]] = {
     "plain": {},
     "reflection": {"k": 8},
@@ -137,6 +139,6 @@ def test_every_method_of_ours_that_fits_is_on_file() -> None:
     """A method that is added is recorded too."""
     owners = ("core", "text", "image", "continuous", "ssm", "video")
     ours = {method.name for method in installed().components("method") if method.owner in owners}
-    # The first names another; the second is for pipelines of diffusers; no heads for the others are shipped.
-    left_out = {"auto", "speculative-denoising", *(method.name for method in HEAD_METHODS)}
+    # The first names another; the second is for pipelines of diffusers; for the others no heads are shipped.
+    left_out = {"auto", "speculative-denoising", "spatial-head", *(method.name for method in HEAD_METHODS)}
     assert ours - left_out == {method for methods in json.loads(FILE.read_text()).values() for method in methods}

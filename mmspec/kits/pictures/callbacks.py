@@ -1,6 +1,6 @@
 """`callback_on_step_end` of a call: which tensors it receives after each round, and what it may change."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,12 +10,27 @@ from torch import Tensor
 from mmspec.core.state import State
 from mmspec.kits.pictures.capabilities import Renewing
 from mmspec.kits.pictures.rounds import Rounds
-from mmspec.registry.numbers import numbers
+from mmspec.registry.numbers import integers, numbers
 
 NULL, NULL_MASK = "negative_prompt_embeds", "negative_prompt_attention_mask"
-TENSORS = ("tokens", "accepted", NULL, NULL_MASK)
+TENSORS = ("tokens", "accepted", "preview", NULL, NULL_MASK)
 
 Callback = Callable[[Any, int, int, dict[str, Any]], dict[str, Any] | None]
+
+
+def refuse_steering(every: int | None, names: Sequence[str]) -> None:
+    """Refuse a distance between calls of a callback that is no number above 0, and what depends on drafts there.
+
+    Raises:
+        ValueError: It is another one, or the callback asks for `accepted`.
+    """
+    if every is None:
+        return
+    integers(steer_every=every)
+    if every < 1:
+        raise ValueError(f"steer_every counts units between two calls of the callback, at least 1, and not {every}")
+    if "accepted" in names:
+        raise ValueError("accepted is of one round, and with steer_every= the callback depends on no round")
 
 
 def refuse_unknown(names: Sequence[str]) -> None:
@@ -40,6 +55,8 @@ class StepEnd:
         names: Names of the tensors that it asked for.
         null: The null condition, which guidance leads away from, as in the target's prompt; None without guidance.
         null_mask: The mask of `null`; or None.
+        every: Units between two calls of the callback, in which all rows have as many, so that what it sees and does
+            depends on no draft; None: it is called after every round.
     """
 
     pipe: Any
@@ -48,19 +65,25 @@ class StepEnd:
     names: Sequence[str]
     null: Tensor | None
     null_mask: Tensor | None
+    every: int | None = None
 
     def __call__(self, state: State, rounds: Rounds) -> None:
         """Call back after round `rounds.number - 1`; the prefill is round 0.
 
         The time step that the callback receives counts the slowest row's units.
         """
-        if self.callback is None:
+        if self.callback is None or not (self.every is None or state.finished):
             return
         shown = {name: self._shown(name, state, rounds) for name in self.names}
-        changes = self.callback(self.pipe, rounds.number - 1, min(state.host_emitted), dict(shown)) or {}
+        emitted = min(state.host_emitted)
+        step = rounds.number - 1 if self.every is None else -(-emitted // self.every)
+        answer = self.callback(self.pipe, step, emitted, dict(shown))
+        changes = {} if answer is None else answer
+        if not isinstance(changes, Mapping):
+            raise TypeError(f"callback_on_step_end returns a dictionary or None, not {type(changes).__name__}")
         refuse_unknown(list(changes))
         self._refuse_units(shown, changes)
-        if state.finished:
+        if state.finished and not state.waits:
             return
         self._guide(state)
         null, mask = changes.get(NULL, self.null), changes.get(NULL_MASK, self.null_mask)
@@ -70,6 +93,10 @@ class StepEnd:
     def _shown(self, name: str, state: State, rounds: Rounds) -> Tensor | None:
         if name == "tokens":
             return rounds.units(state)
+        if name == "preview":
+            units = self.pipe.complete(rounds.units(state), rounds.of >= 0)
+            pixels: Tensor = self.pipe.decode_units(units)
+            return pixels
         if name == "accepted":
             assert state.step is not None
             return torch.minimum(state.step.verdict.length, state.step.count)
@@ -77,7 +104,7 @@ class StepEnd:
         return None if own is None else own.clone()  # so that a change in place is seen
 
     def _refuse_units(self, shown: dict[str, Any], changes: dict[str, Any]) -> None:
-        for name in ("tokens", "accepted"):
+        for name in ("tokens", "accepted", "preview"):
             new = changes.get(name)
             if new is not None and new is not shown.get(name):
                 raise ValueError(

@@ -13,7 +13,14 @@ from mmspec.core.report import Report
 from mmspec.core.state import State
 from mmspec.core.warp import Warp
 from mmspec.kits.pictures import arguments, encoding
-from mmspec.kits.pictures.callbacks import TENSORS, Callback, StepEnd, refuse_guidance, refuse_unknown
+from mmspec.kits.pictures.callbacks import (
+    TENSORS,
+    Callback,
+    StepEnd,
+    refuse_guidance,
+    refuse_steering,
+    refuse_unknown,
+)
 from mmspec.kits.pictures.capabilities import Gridded
 from mmspec.kits.pictures.conditions import Condition, repeated
 from mmspec.kits.pictures.rounds import Rounds, completed
@@ -40,9 +47,11 @@ class CallOptions:
     output_type: str = "pil"
     callback_on_step_end: Callback | None = None
     callback_on_step_end_tensor_inputs: Sequence[str] = ("tokens",)
+    steer_every: int | None = None
 
     def __post_init__(self) -> None:
         refuse_guidance(self.guidance_scale)
+        refuse_steering(self.steer_every, self.callback_on_step_end_tensor_inputs)
         integers(num_images_per_prompt=self.num_images_per_prompt, height=self.height, width=self.width, k=self.k)
 
     @property
@@ -181,10 +190,12 @@ class PicturePipeline(Pipeline):
         renewable = isinstance(condition, Condition)
         null, null_mask = (condition.null, condition.null_mask) if renewable else (None, None)
         shown = call.callback_on_step_end_tensor_inputs
-        step_end = StepEnd(self, target, call.callback_on_step_end, shown, null, null_mask)
+        every = call.steer_every
+        step_end = StepEnd(self, target, call.callback_on_step_end, shown, null, null_mask, every)
+        pauses = () if every is None else range(every, grid**2, every)
         with self.progress_bar(total=rows * grid**2) as bar:
             rounds = Rounds(grid**2)
-            for state in decoder.rounds(condition, grid**2, seed=seeds, warp=warp):
+            for state in decoder.rounds(condition, grid**2, pauses=pauses, seed=seeds, warp=warp):
                 bar.update(rounds.step(state))
                 step_end(state, rounds)
                 if self.interrupt:

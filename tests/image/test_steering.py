@@ -1,0 +1,116 @@
+"""Callbacks at fixed numbers of codes: a steered picture is the same whatever was drafted."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from mmspec.core.decoder import Decoder
+from mmspec.core.rules import Match
+from mmspec.core.warp import Warp
+from mmspec.testing.toys.markov import MarkovTarget
+from mmspec_image.pipeline import TextToImagePipeline
+
+PROMPTS, SEEDS, EVERY = ["red heart", "blue cat face"], [7, 8], 3
+METHODS: dict[str, dict[str, Any]] = {
+    "gs-sjd": {"k": 9},
+    "gs-sjd-pac": {"k": 5},
+    "prompt-lookup": {},
+    "token-recycling": {},
+}
+
+
+def fresh(pipe: Any, method: str, **how: Any) -> Any:
+    made = TextToImagePipeline(**pipe.components)
+    made.set_progress_bar_config(disable=True)
+    return made.use(method, **how)
+
+
+class Steering:
+    """Leads away from another caption and changes the scale, by what the codes so far say; it notes what it saw."""
+
+    def __init__(self, pipe: Any, rows: int) -> None:
+        self.away = [pipe.encode_prompt(words, guided=False) for words in ("apple star cat", "red heart")]
+        self.rows, self.seen = rows, list[Any]()
+
+    def __call__(self, pipe: Any, step: int, timestep: int, tensors: dict[str, Any]) -> dict[str, Any]:
+        torch.rand(1)  # a judge may draw
+        tokens = tensors["tokens"]
+        self.seen.append((step, timestep, (tokens >= 0).sum(1).tolist(), tokens.clone()))
+        other = self.away[int(tokens[:, :timestep].sum()) % 2]
+        pipe.guidance_scale = 2.0 + step % 3
+        given = {"negative_prompt_embeds": other.given, "negative_prompt_attention_mask": other.mask}
+        return {name: value.expand(self.rows, *value.shape[1:]) for name, value in given.items()}
+
+
+def drawn(pipe: Any, method: str, rows: int, temperature: float, every: int | None = EVERY, **how: Any) -> Any:
+    steering = Steering(pipe, rows)
+    call = {"seed": SEEDS[:rows], "temperature": temperature, "steer_every": every, "output_type": "latent"}
+    made = fresh(pipe, method, **how)(PROMPTS[:rows], guidance_scale=2.0, callback_on_step_end=steering, **call)
+    return made, steering.seen
+
+
+@pytest.mark.compiled
+@pytest.mark.parametrize(
+    ("rows", "temperature"),
+    [(2, 1.0), pytest.param(1, 1.0, marks=pytest.mark.slow), pytest.param(2, 0.0, marks=pytest.mark.slow)],
+)
+@pytest.mark.parametrize("method", METHODS)
+def test_a_steered_picture_depends_on_no_draft(tiny: Any, method: str, rows: int, temperature: float) -> None:
+    plain, seen = drawn(tiny, "plain", rows, temperature)
+    ours, also = drawn(tiny, method, rows, temperature, **METHODS[method])
+    assert torch.equal(ours.codes, plain.codes) and ours.report.rounds <= plain.report.rounds
+    cells = plain.codes.flatten(1).shape[1]
+    stops = [*range(EVERY, cells, EVERY), cells]
+    assert [(step, at) for step, at, *_ in seen] == list(enumerate(stops, 1))
+    assert all(known == [at] * rows for _, at, known, _ in also), "all pictures have as many codes"
+    assert all(torch.equal(a, b) for (*_, a), (*_, b) in zip(seen, also, strict=True))
+
+
+def test_after_every_round_a_picture_depends_on_the_method(tiny: Any) -> None:
+    """So that the test above would see it."""
+    made = [drawn(tiny, method, 2, 1.0, None, **METHODS.get(method, {}))[0].codes for method in ("plain", "gs-sjd")]
+    assert not torch.equal(*made)
+
+
+def test_a_callback_that_changes_nothing_changes_nothing(tiny: Any) -> None:
+    pipe = fresh(tiny, "gs-sjd", k=9)
+    alone = pipe(PROMPTS, seed=SEEDS, output_type="latent")
+    shown = []
+
+    def look(pipe: Any, step: int, timestep: int, tensors: dict[str, Any]) -> None:
+        shown.append(tensors["preview"])
+
+    names = ["tokens", "preview"]
+    how = {"callback_on_step_end": look, "callback_on_step_end_tensor_inputs": names, "steer_every": 6}
+    watched = pipe(PROMPTS, seed=SEEDS, output_type="latent", **how)
+    assert torch.equal(watched.codes, alone.codes)
+    assert torch.equal(shown[-1], pipe.decode_units(alone.codes.flatten(1))) and not torch.equal(shown[0], shown[-1])
+
+
+def test_rows_that_end_do_not_go_on_and_others_do() -> None:
+    """Pauses of the loop itself: units with an end, compared with a call without pauses."""
+    target = MarkovTarget.random(7, seed=2)
+    prompt, how = torch.ones(6, 2).long(), {"seed": 4, "ends": 3, "warp": Warp.sampling()}
+    whole = Decoder(target, None, Match(), k=0).generate(prompt, 20, **how)
+    decoder, waited = Decoder(target, None, Match(), k=0), []
+    for state in decoder.rounds(prompt, 20, pauses=[1, 5, 6], **how):
+        waited += [list(state.host_emitted)] if state.waits else []
+    assert all(torch.equal(a, b) for a, b in zip(state.output(), whole.units, strict=True))
+    assert [max(each) for each in waited] == [1, 5, 6] and min(map(len, whole.units)) < 5
+
+
+def test_bad_input(tiny: Any) -> None:
+    for every, message in ((0, "at least 1, and not 0"), (-3, "not -3"), (2.5, "steer_every")):
+        with pytest.raises(ValueError, match=message):
+            tiny(PROMPTS, callback_on_step_end=lambda *given: None, steer_every=every)
+    with pytest.raises(ValueError, match="depends on no round"):
+        tiny(PROMPTS, steer_every=4, callback_on_step_end_tensor_inputs=["accepted"])
+    with pytest.raises(TypeError, match="a dictionary or None, not list"):
+        tiny(PROMPTS, steer_every=4, callback_on_step_end=lambda *given: [1])
+
+    def broken(*given: Any) -> None:
+        raise RuntimeError("no opinion")
+
+    with pytest.raises(RuntimeError, match="no opinion"):
+        tiny(PROMPTS, steer_every=4, callback_on_step_end=broken)
