@@ -51,17 +51,16 @@ class BlockCache:
         rows: Rows of the batch.
         most: Known units of the longest row at the end of the call, and the rows of one draft.
         device: The device.
+
+    Attributes:
+        short: `[batch]` bool: rows of the batch with fewer known rows than a block has, behind which nothing is scored.
     """
 
     def __init__(self, head: Head, block: int, rows: int, most: int, device: torch.device) -> None:
         self.head, self.block = head, block
         self.slots = SlotCache(empty_layers(head), rows, most + CHUNK + block, device)
         self.blocks: Blocks | None = None
-
-    @property
-    def short(self) -> Tensor:
-        """`[batch]` bool: rows of the batch with fewer known rows than a block has, behind which nothing is scored."""
-        return self._short
+        self.short = torch.ones(rows, dtype=torch.bool, device=device)
 
     @torch.no_grad()
     def read(self, rows: Rows, units: Tensor) -> None:
@@ -85,7 +84,7 @@ class BlockCache:
             done = (count - block).clamp(min=0) if last else count
             self.slots.commit(chain_path(size, len(count), place.device), done)
             if last:
-                self._short = count < block
+                self.short = count < block
                 at = (count - block).clamp(min=0)[:, None] + torch.arange(block, device=place.device)
                 self._begin(take_nodes(result, at.clamp(max=size - 1)))
             first += size
