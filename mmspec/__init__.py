@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from mmspec.core.distributions import Distribution as Distribution
     from mmspec.core.learning import Learning as Learning
     from mmspec.core.types import Draft as Draft
+    from mmspec.kits.pictures.adaptive_negative import AdaptiveNegative as AdaptiveNegative
     from mmspec.registry import AdapterSpec as AdapterSpec
     from mmspec.registry import DefaultMethod as DefaultMethod
     from mmspec.registry import DrafterSpec as DrafterSpec
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
+    "AdaptiveNegative": "mmspec.kits.pictures.adaptive_negative",
     "AdapterSpec": "mmspec.registry",
     "Decoder": "mmspec.core.decoder",
     "DefaultMethod": "mmspec.registry",

@@ -1,13 +1,17 @@
 """Callbacks at fixed numbers of codes: a steered picture is the same whatever was drafted."""
 
+import runpy
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from PIL import Image
 
 from mmspec.core.decoder import Decoder
 from mmspec.core.rules import Match
 from mmspec.core.warp import Warp
+from mmspec.kits.pictures.adaptive_negative import AdaptiveNegative
 from mmspec.testing.toys.markov import MarkovTarget
 from mmspec_image.pipeline import TextToImagePipeline
 
@@ -114,3 +118,50 @@ def test_bad_input(tiny: Any) -> None:
 
     with pytest.raises(RuntimeError, match="no opinion"):
         tiny(PROMPTS, steer_every=4, callback_on_step_end=broken)
+
+
+def test_a_judge_names_what_is_led_away_from(tiny: Any) -> None:
+    """The picture is that of a callback that returns these negative prompts itself, with any method."""
+    asked: list[Any] = []
+
+    def judge(picture: Image.Image) -> str | None:
+        torch.rand(3)
+        asked.append(picture)
+        return "apple star cat" if len(asked) % 3 else None
+
+    made = []
+    for method in ("plain", "gs-sjd"):
+        asked.clear()
+        torch.manual_seed(0)
+        state, away = torch.get_rng_state(), AdaptiveNegative(judge)
+        call = {"seed": SEEDS, "steer_every": 4, "output_type": "latent", "guidance_scale": 3.0}
+        made.append(fresh(tiny, method)(PROMPTS, callback_on_step_end=away, **call).codes)
+        assert torch.equal(torch.get_rng_state(), state), "the judge's draws have no effect"
+        # Asked at 4, 8 and 12 codes, and about the whole pictures.
+        assert len(asked) == 8 and [at for at, *_ in away.said] == [4, 4, 8, 12, 16, 16]
+    assert torch.equal(*made)
+    other = tiny.encode_prompt("apple star cat", guided=False)
+
+    def same(pipe: Any, step: int, timestep: int, tensors: dict[str, Any]) -> dict[str, Any]:
+        null, mask = tensors["negative_prompt_embeds"], tensors["negative_prompt_attention_mask"]
+        rows = {4: [0, 1], 8: [1], 12: [0]}.get(timestep, [])
+        null[rows], mask[rows] = other.given[0], other.mask[0]
+        return {"negative_prompt_embeds": null, "negative_prompt_attention_mask": mask}
+
+    names = ["negative_prompt_embeds", "negative_prompt_attention_mask"]
+    how = {"callback_on_step_end": same, "callback_on_step_end_tensor_inputs": names}
+    assert torch.equal(fresh(tiny, "plain")(PROMPTS, **call, **how).codes, made[0])
+    with pytest.raises(TypeError, match="returned int; it returns words"):
+        tiny(PROMPTS, callback_on_step_end=AdaptiveNegative(lambda picture: 3), **call)  # type: ignore[arg-type,return-value]
+    with pytest.raises(ValueError, match="guidance_scale > 1"):
+        tiny(PROMPTS, callback_on_step_end=AdaptiveNegative(judge), **{**call, "guidance_scale": 1.0})
+    with pytest.raises(TypeError, match="a function of a picture, not str"):
+        AdaptiveNegative("red")  # type: ignore[arg-type]
+
+
+@pytest.mark.slow
+def test_the_example_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    script, sheet = Path(__file__).parents[2] / "examples" / "adaptive_negative.py", tmp_path / "sheet.png"
+    monkeypatch.setattr("sys.argv", [str(script), str(sheet)])
+    runpy.run_path(str(script), run_name="__main__")
+    assert Image.open(sheet).size == (6 * 64, 2 * 64) and "'heart', 32, 'red'" in capsys.readouterr().out

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -16,6 +16,22 @@ NULL, NULL_MASK = "negative_prompt_embeds", "negative_prompt_attention_mask"
 TENSORS = ("tokens", "accepted", "preview", NULL, NULL_MASK)
 
 Callback = Callable[[Any, int, int, dict[str, Any]], dict[str, Any] | None]
+
+
+@runtime_checkable
+class NamesTensors(Protocol):
+    """A callback that says itself what it wants to see, as `PipelineCallback` of diffusers does.
+
+    Attributes:
+        tensor_inputs: Names of tensors, which take the place of `callback_on_step_end_tensor_inputs`.
+    """
+
+    tensor_inputs: Sequence[str]
+
+
+def names_for(callback: object, given: Sequence[str]) -> Sequence[str]:
+    """The tensors that a callback receives: those that it names itself, or those `given`."""
+    return callback.tensor_inputs if isinstance(callback, NamesTensors) else given
 
 
 def refuse_steering(every: int | None, names: Sequence[str]) -> None:

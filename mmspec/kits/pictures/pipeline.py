@@ -17,6 +17,7 @@ from mmspec.kits.pictures.callbacks import (
     TENSORS,
     Callback,
     StepEnd,
+    names_for,
     refuse_guidance,
     refuse_steering,
     refuse_unknown,
@@ -189,7 +190,7 @@ class PicturePipeline(Pipeline):
         condition = self.encode_prompt(**prompts, num_images_per_prompt=times, guided=call.guided)
         renewable = isinstance(condition, Condition)
         null, null_mask = (condition.null, condition.null_mask) if renewable else (None, None)
-        shown = call.callback_on_step_end_tensor_inputs
+        shown = names_for(call.callback_on_step_end, call.callback_on_step_end_tensor_inputs)
         every = call.steer_every
         step_end = StepEnd(self, target, call.callback_on_step_end, shown, null, null_mask, every)
         pauses = () if every is None else range(every, grid**2, every)
