@@ -1,7 +1,8 @@
 """How a call of a transformers model begins: its slots are made, and the prompt is read in one of three ways.
 
 Ids go through our own passes. An earlier turn of a model with recurrent layers is continued in our own passes. All
-else (pictures, embeddings, holes in the mask) goes through the model's own prefill. The ways: `mmspec.hosts.prefill`.
+else (pictures, embeddings, holes in the mask) goes through the model's own prefill. These ways are in
+`mmspec.hosts.prefill`.
 """
 
 from collections.abc import Mapping

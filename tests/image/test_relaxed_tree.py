@@ -109,10 +109,11 @@ def test_siblings_are_judged_by_what_earlier_ones_left() -> None:
     assert float((wrong - expected(rule, p, [4, 1, 3]).distribution).abs().sum()) > 0.02
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("name", [*RULES, "k 0"])
-def test_a_run_reports_what_a_recount_finds(name: str) -> None:
+def test_a_run_reports_what_a_recount_finds(name: str, dtype: torch.dtype) -> None:
     """Reranked trees of a draft model, rows that end at different lengths."""
-    target = PictureTarget.random(3, VOCAB, seed=3, sharpness=1.0)
+    target = PictureTarget(3, PictureTarget.random(3, VOCAB, seed=3, sharpness=1.0).table.to(dtype))
     rule = bound({**RULES, **STRICT}[name], target)
     decoder = Decoder(target, DraftModel(PictureTarget.random(3, VOCAB, seed=4), TREE), rule, k=3)
     state = decoder.start(torch.ones(12).long(), 8, seed=1, ends=2, warp=Warp.sampling(guidance=2.0))

@@ -110,6 +110,11 @@ def test_bad_input(tiny: Any) -> None:
             tiny(PROMPTS, callback_on_step_end=lambda *given: None, steer_every=every)
     with pytest.raises(ValueError, match="depends on no round"):
         tiny(PROMPTS, steer_every=4, callback_on_step_end_tensor_inputs=["accepted"])
+    for names, message in ((["accepted"], "depends on no round"), (["latents"], "has latents; there is tokens")):
+        asking = Steering(tiny, 2)
+        asking.tensor_inputs = names  # type: ignore[attr-defined]  # a callback may name them itself, as diffusers' do
+        with pytest.raises(ValueError, match=message):
+            tiny(PROMPTS, steer_every=4, callback_on_step_end=asking)
     with pytest.raises(TypeError, match="a dictionary or None, not list"):
         tiny(PROMPTS, steer_every=4, callback_on_step_end=lambda *given: [1])
 

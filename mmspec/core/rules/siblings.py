@@ -6,7 +6,6 @@ of every row at a time and holds one residual a row: memory does not grow with t
 longest walk (10 in a tree of 4, 16 and 43 nodes), not the nodes.
 """
 
-from functools import lru_cache
 from typing import NamedTuple, Protocol
 
 import torch
@@ -15,6 +14,7 @@ from torch.nn.functional import pad
 
 from mmspec.core.distributions import Categorical, dense_at
 from mmspec.core.noise import Round, Substream
+from mmspec.core.once import known
 from mmspec.core.rules.rule import path_to
 from mmspec.core.tree import TreeIndex
 from mmspec.core.types import Draft, Verdict
@@ -102,20 +102,12 @@ def children_of(draft: Draft) -> tuple[Tensor, Tensor]:
     return child.int().argmax(-1), sibling.int().argmax(-1)
 
 
-def most_children(index: TreeIndex) -> int:
-    """Most children of a node; for trees of a row's own, whose shape is on the device, a bound."""
-    if index.listed is None:
-        return index.nodes - 1
-    return max(index.listed.count(node) for node in range(index.nodes))
-
-
 def _longest_walk(index: TreeIndex) -> int:
     """Most children that a walk can try; for trees of a row's own, whose shape is on the device, a bound."""
-    if index.listed is None:
-        return index.nodes - 1
-    return _counted(index.listed) if torch.compiler.is_compiling() else _longest(index.listed)
+    return index.nodes - 1 if index.listed is None else _counted(index.listed)
 
 
+@known
 def _counted(parents: tuple[int, ...]) -> int:
     """To a node and past all of its children: the earlier siblings of every node on the way are tried, too."""
     children, walk = [0] * len(parents), [0] * len(parents)  # walk: children tried when the node is reached
@@ -123,6 +115,3 @@ def _counted(parents: tuple[int, ...]) -> int:
         children[parent] += 1
         walk[node] = walk[parent] + children[parent]
     return max(reached + left for reached, left in zip(walk, children, strict=True))
-
-
-_longest = lru_cache(maxsize=256)(_counted)

@@ -35,7 +35,8 @@ class CallOptions:
     """Arguments of a call beside its prompts and how units are drawn; the pipelines' `__call__` explains them.
 
     Raises:
-        ValueError: The guidance is below 1, or an argument that should be a number is none.
+        ValueError: The guidance is below 1, an argument that should be a number is none, or there is no tensor of a
+            name that the callback asks for.
     """
 
     guidance_scale: float
@@ -52,13 +53,19 @@ class CallOptions:
 
     def __post_init__(self) -> None:
         refuse_guidance(self.guidance_scale)
-        refuse_steering(self.steer_every, self.callback_on_step_end_tensor_inputs)
+        refuse_unknown(self.shown)
+        refuse_steering(self.steer_every, self.shown)
         integers(num_images_per_prompt=self.num_images_per_prompt, height=self.height, width=self.width, k=self.k)
 
     @property
     def guided(self) -> bool:
         """Whether there is an unconditional half."""
         return self.guidance_scale > 1
+
+    @property
+    def shown(self) -> Sequence[str]:
+        """Names of the tensors that the callback receives."""
+        return names_for(self.callback_on_step_end, self.callback_on_step_end_tensor_inputs)
 
 
 class Drawn(NamedTuple):
@@ -173,7 +180,6 @@ class PicturePipeline(Pipeline):
         call = CallOptions(**{name: value for name, value in call_arguments.items() if name in names})
         prompts = {name: value for name, value in call_arguments.items() if name not in names}
         self._guidance_scale, self._interrupt = call.guidance_scale, False
-        refuse_unknown(call.callback_on_step_end_tensor_inputs)
         if call.output_type not in OUTPUTS:
             raise ValueError(f"output_type is one of {', '.join(OUTPUTS)}, not {call.output_type!r}")
         decoder = self.decoder(call.k)
@@ -190,9 +196,8 @@ class PicturePipeline(Pipeline):
         condition = self.encode_prompt(**prompts, num_images_per_prompt=times, guided=call.guided)
         renewable = isinstance(condition, Condition)
         null, null_mask = (condition.null, condition.null_mask) if renewable else (None, None)
-        shown = names_for(call.callback_on_step_end, call.callback_on_step_end_tensor_inputs)
         every = call.steer_every
-        step_end = StepEnd(self, target, call.callback_on_step_end, shown, null, null_mask, every)
+        step_end = StepEnd(self, target, call.callback_on_step_end, call.shown, null, null_mask, every)
         pauses = () if every is None else range(every, grid**2, every)
         with self.progress_bar(total=rows * grid**2) as bar:
             rounds = Rounds(grid**2)

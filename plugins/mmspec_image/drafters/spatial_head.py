@@ -89,10 +89,10 @@ class RowAhead:
 
 @dataclass(frozen=True)
 class Memory:
-    """What a call remembers: the window, and `RowAhead.states`."""
+    """What a call remembers: the window, and how its new slots are filled."""
 
     window: Window | None
-    states: Tensor
+    filling: RowAhead
 
 
 class SpatialHeadWindow:
@@ -139,16 +139,16 @@ class SpatialHeadWindow:
         first = state.hidden[:, -1].unflatten(-1, (-1, self.head.config.dim))  # the first code was drawn from it
         states = first.new_zeros(len(first), state.limit + state.width + 1, *first.shape[1:])
         states[:, 0] = first
-        return Memory(self.window.start(state, inputs), states)
-
-    def propose(self, state: State, k: int, noise: DraftNoise) -> Draft:
-        memory: Memory = state.memory
         lent = self._target.lend()
         if (self.head.device, self.head.dtype) != (lent.device, lent.dtype):
             torch.nn.Module.to(self.head, lent.device, lent.dtype)  # past diffusers' own, which warns
-        place = torch.arange(memory.states.shape[1], device=lent.device) - self._grid
+        place = torch.arange(states.shape[1], device=lent.device) - self._grid
         tables = torch.stack([place, torch.where(place < 0, -1, place + 1)]).clamp(min=-1)
-        self.window.initialisation = RowAhead(self.head, lent, tables, memory.states)
+        return Memory(self.window.start(state, inputs), RowAhead(self.head, lent, tables, states))
+
+    def propose(self, state: State, k: int, noise: DraftNoise) -> Draft:
+        memory: Memory = state.memory
+        self.window.initialisation = memory.filling
         state.memory = memory.window
         draft = self.window.propose(state, k, noise)
         state.memory = memory
@@ -157,12 +157,12 @@ class SpatialHeadWindow:
     def observe(self, state: State, step: Step) -> None:
         """Node j's state is the one that the j-th code of this round was drawn from."""
         memory: Memory = state.memory
-        hidden = step.scores.hidden
+        states, hidden = memory.filling.states, step.scores.hidden
         assert hidden is not None
         place = (state.emitted - step.count)[:, None] + torch.arange(hidden.shape[1], device=hidden.device)
         rows = torch.arange(len(place), device=place.device)[:, None]
-        place = place.clamp(max=memory.states.shape[1] - 1)  # the last place is scratch
-        memory.states[rows, place] = hidden.unflatten(-1, (-1, self.head.config.dim))
+        place = place.clamp(max=states.shape[1] - 1)  # the last place is scratch
+        states[rows, place] = hidden.unflatten(-1, (-1, self.head.config.dim))
         state.memory = memory.window
         self.window.observe(state, step)
         state.memory = replace(memory, window=state.memory)

@@ -16,7 +16,7 @@ from torch.nn.functional import pad
 from mmspec.core.distributions import Categorical
 from mmspec.core.noise import Round
 from mmspec.core.rules.rule import walk
-from mmspec.core.rules.siblings import Tried, children_of, most_children, residual, siblings_walked
+from mmspec.core.rules.siblings import Tried, children_of, residual, siblings_walked
 from mmspec.core.types import Draft, Scores, Verdict
 from mmspec_image.rules.relax import Relaxation, unaltered
 
@@ -60,7 +60,7 @@ def _measured(rule: Relaxation, verdict: Verdict, draft: Draft, distribution: Ca
     first, sibling = children_of(draft)
     child = first.gather(1, nodes)
     rest, refused, drafted, out = p, torch.ones_like(p[..., 0]), torch.zeros_like(p), torch.zeros_like(p)
-    for _ in range(most_children(draft.index)):
+    for _ in range(draft.index.widest):
         there, x = child > 0, draft.units.gather(1, child)
         chance, left = _decided(rule, rest, x)
         chance = torch.where(there, chance.clamp(max=1), 0.0)
