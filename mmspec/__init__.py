@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from mmspec.api.prompt_enhancer import PromptEnhancer as PromptEnhancer
     from mmspec.core.decoder import Decoder as Decoder
     from mmspec.core.distributions import Distribution as Distribution
+    from mmspec.core.grammar import Grammar as Grammar
     from mmspec.core.learning import Learning as Learning
     from mmspec.core.types import Draft as Draft
     from mmspec.kits.pictures.adaptive_negative import AdaptiveNegative as AdaptiveNegative
@@ -37,6 +38,7 @@ _HOMES = {
     "Distribution": "mmspec.core.distributions",
     "Draft": "mmspec.core.types",
     "DrafterSpec": "mmspec.registry",
+    "Grammar": "mmspec.core.grammar",
     "Learning": "mmspec.core.learning",
     "MethodSpec": "mmspec.registry",
     "Pipeline": "mmspec.api.pipeline",

@@ -93,7 +93,7 @@ def _row_by_row(processor: Processor, logits: Tensor, draft: Draft, prefix: Pref
             siblings[length] += 1
     histories = _Histories(draft, prefix, nodes)
     result, every = torch.empty_like(logits), torch.arange(rows, device=logits.device)
-    for (length, _), members in calls.items():
+    for (length, _), members in sorted(calls.items(), key=lambda call: call[0]):  # parents before children
         nodes_of = on_device([members.get(b, 0) for b in range(rows)], device)
         scores = processor(histories.ids(every, nodes_of, length), logits[every, nodes_of])
         row_index, node_index = on_device(list(members.items()), device).unbind(1)

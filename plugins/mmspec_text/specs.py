@@ -30,6 +30,15 @@ SUFFIX = DrafterSpec(
     paper="https://arxiv.org/abs/2411.04975",
     options="mmspec_text.drafters.suffix:SuffixOptions",
 )
+GRAMMAR = DrafterSpec(
+    name="grammar",
+    factory="mmspec_text.drafters.grammar:GrammarDrafter",
+    needs=frozenset({"discrete"}),
+    offers=frozenset({"chain"}),
+    summary="What an mmspec.Grammar decides; at choices, what followed the longest suffix.",
+    paper="https://arxiv.org/abs/2312.07104",
+    options="mmspec_text.drafters.grammar:GrammarOptions",
+)
 TOKEN_RECYCLING = DrafterSpec(
     name="token-recycling",
     factory="mmspec_text.drafters.token_recycling:TokenRecycling",
@@ -85,6 +94,7 @@ CASCADE = DrafterSpec(
 DRAFTERS = (
     PROMPT_LOOKUP,
     SUFFIX,
+    GRAMMAR,
     TOKEN_RECYCLING,
     LOOKUP_RECYCLING,
     CANDIDATES,
@@ -117,6 +127,13 @@ METHODS = (
         exactness="invariant",
         summary="Statistics of the text so far, of earlier calls and of a corpus of your own.",
         paper="https://arxiv.org/abs/2411.04975",
+    ),
+    MethodSpec(
+        name="grammar",
+        drafter="grammar",
+        exactness="invariant",
+        summary="For calls with an mmspec.Grammar: drafts what the grammar decides.",
+        paper="https://arxiv.org/abs/2312.07104",
     ),
     MethodSpec(
         name="token-recycling",

@@ -16,7 +16,7 @@ import mmspec
 from mmspec.core.report import Report
 from mmspec.shipped import asset
 
-METHODS = ("prompt-lookup", "token-recycling")
+METHODS = ("prompt-lookup", "token-recycling", "grammar")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -23,6 +23,7 @@ CEILINGS: dict[str, tuple[int, int]] = {
     "plain": (1, 215),
     "prompt-lookup": (1, 360),
     "suffix": (1, 320),
+    "grammar": (1, 320),
     "token-recycling": (1, 370),
     "draft-model": (1, 1260),
     "draft-model, confidence": (1, 1280),

@@ -205,6 +205,7 @@ def text() -> dict[str, Runnable]:
         "plain": {},
         "prompt-lookup": {},
         "suffix": {},
+        "grammar": {},
         "token-recycling": {},
         "draft-model": {"model": small},
         "draft-tree": {"model": small, "nodes": 8},

@@ -10,6 +10,7 @@ Knobs: a higher `threshold` drafts less and is accepted more often; a larger `mi
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
@@ -23,7 +24,7 @@ from mmspec.core.state import State
 from mmspec.core.transfer import on_device
 from mmspec.core.types import Draft, Step
 from mmspec_text.drafters.suffix_corpus import SuffixArray, read_corpus
-from mmspec_text.drafters.suffix_statistics import NgramCounts, RecentCounts, Statistics, longest_of
+from mmspec_text.drafters.suffix_statistics import Guess, NgramCounts, RecentCounts, Statistics, longest_of
 from mmspec_text.specs import SUFFIX
 
 
@@ -121,7 +122,7 @@ class Suffix:
         return SuffixMemory(rows, EmittedUnits(state))
 
     def propose(self, state: State, k: int, noise: DraftNoise) -> Draft:
-        rows = self._caught_up(state)
+        rows = self.caught_up(state)
         drafts = [[] if done else self._continue(row, k) for row, done in zip(rows, state.host_done, strict=True)]
         width = max(map(len, drafts))
         filled = [draft + [(0, -math.inf)] * (width - len(draft)) for draft in drafts]
@@ -135,7 +136,7 @@ class Suffix:
     def observe(self, state: State, step: Step) -> None:
         state.memory.emitted.observe(state, step)
 
-    def _caught_up(self, state: State) -> list[SuffixRow]:
+    def caught_up(self, state: State) -> list[SuffixRow]:
         """The rows, with the units counted that were emitted since the last draft."""
         memory: SuffixMemory = state.memory
         for row, new in zip(memory.rows, memory.emitted.read(state), strict=True):
@@ -145,12 +146,16 @@ class Suffix:
             row.text += new
         return memory.rows
 
+    def guess(self, row: SuffixRow, text: Sequence[int]) -> Guess | None:
+        """What follows a text of this row, of which the end is read."""
+        sources: list[Statistics] = [s for s in (row.counts, self._earlier, self._corpus) if s is not None]
+        return longest_of(sources, text[-self.options.max_match :])
+
     def _continue(self, row: SuffixRow, k: int) -> list[tuple[int, float]]:
         """Up to `k` units, each with the log probability of the path up to it."""
-        sources: list[Statistics] = [s for s in (row.counts, self._earlier, self._corpus) if s is not None]
         text, drafted, survival = row.text[-self.options.max_match :], [], 1.0
         while len(drafted) < k:
-            guess = longest_of(sources, text)
+            guess = self.guess(row, text)
             if guess is None or survival * guess.chance < self.options.threshold:
                 break
             survival *= guess.chance
