@@ -1,7 +1,7 @@
 """The grid of a picture as transformers' `prefix_allowed_tokens_fn`: for unmodified `generate`, and for ours as data.
 
-Emu3 writes the ids of a picture into a text, with a row end behind every row of codes. Which ids may follow is known
-from the grid alone.
+Emu3 and the Chameleon family write the ids of a picture into a text; Emu3 and Lumina-mGPT with a row end behind every
+row of codes. Which ids may follow is known from the grid alone.
 
 Example:
     ```python
@@ -89,6 +89,58 @@ def emu3_grid(model: Any, input_ids: Tensor, height: int, width: int, tokenizer:
     spec = GridSpec((Stage(height, width, row_end),), (image_end, end, _end_of_text(model)))
     codes = [number for name, number in names.items() if name.startswith("<|visual token")]
     return GridConstraint(spec, codes, input_ids.shape[1])
+
+
+def chameleon_grid(model: Any, input_ids: Tensor, height: int, width: int) -> GridConstraint:
+    """The grid of a picture that a Chameleon, an Anole or a Lumina-mGPT draws.
+
+    A prompt for Chameleon or Anole ends where the picture begins. One for Lumina-mGPT goes on with the picture's size,
+    `height / 2` and `width / 2`, each as one id; its rows have row ends.
+
+    Args:
+        model: The live model (`ChameleonForImages`); its vocabulary map names the ids.
+        input_ids: `[batch, prompt]`.
+        height: Rows of codes.
+        width: Codes of a row.
+
+    Raises:
+        ValueError: The prompt does not ask for a picture, or for one of another size.
+    """
+    names = model.config.vocabulary_map or {}
+    begin, end, row_end = (names.get(name) for name in ("<racm3:break>", "<eoss>", LUMINA_ROW_END))
+    codes = [number for name, number in names.items() if name.startswith("IMGIMG")]
+    if begin is None or end is None or not codes:
+        raise OutOfScopeError("the model's vocabulary map names no codes of pictures: it is no Chameleon that draws")
+    if bool((input_ids[:, -1] == begin).all()):
+        return GridConstraint(GridSpec((Stage(height, width),), (end,)), codes, input_ids.shape[1])
+    if input_ids.shape[1] < 3 or bool((input_ids[:, -3] != begin).any()):
+        raise ValueError(
+            "the prompt does not ask for a picture: it must end with <racm3:break>, or with that and a size"
+        )
+    if row_end is None:
+        raise OutOfScopeError(f"the model's vocabulary map has no {LUMINA_ROW_END}, with which rows end")
+    header = [names.get(lumina_size(cells)) for cells in (height, width)]
+    if None in header or bool((input_ids[:, -2:] != torch.tensor(header, device=input_ids.device)).any()):
+        said = input_ids[0, -2:].tolist()
+        raise ValueError(
+            f"a picture of {height} × {width} codes has the size {header}, and the prompt ends with {said}"
+        )
+    return GridConstraint(GridSpec((Stage(height, width, row_end),), (end,)), codes, input_ids.shape[1])
+
+
+LUMINA_ROW_END = "<reserved08799>"
+"""Lumina-mGPT's row end, the id 8803 of Chameleon's tokenizer."""
+
+
+def lumina_size(cells: int) -> str:
+    """The name of the id for so many rows or columns of codes: 8804 + cells / 2, four more than its name says.
+
+    Raises:
+        ValueError: The number is odd.
+    """
+    if cells % 2:
+        raise ValueError(f"sizes of Lumina-mGPT are even numbers of codes, and not {cells}")
+    return f"<reserved{8800 + cells // 2:05d}>"
 
 
 def constrained_to(processors: Sequence[Any]) -> GridSpec | None:

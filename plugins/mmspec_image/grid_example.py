@@ -6,12 +6,20 @@ from typing import Any
 
 import torch
 from torch import nn
-from transformers import Emu3Config, Emu3ForConditionalGeneration, GlmImageConfig, GlmImageForConditionalGeneration
+from transformers import (
+    ChameleonConfig,
+    Emu3Config,
+    Emu3ForConditionalGeneration,
+    GlmImageConfig,
+    GlmImageForConditionalGeneration,
+)
 
 from mmspec.core.guided import NULL_INPUTS
 from mmspec.testing.conformance.example import Example
-from mmspec_image.targets.emu3 import Emu3Target
+from mmspec_image.constraint import LUMINA_ROW_END, lumina_size
+from mmspec_image.models.chameleon import ChameleonForImages
 from mmspec_image.targets.glm_image import GlmImageTarget
+from mmspec_image.targets.written import ChameleonTarget, Emu3Target
 
 PAD, IMAGE_START, END = 190, 64, 65
 """Ids of the tiny GLM-Image; its codes are those below 64."""
@@ -155,3 +163,60 @@ def emu3() -> Example:
 @cache
 def _emu3_target() -> Emu3Target:
     return Emu3Target(tiny_emu3())
+
+
+BREAK, EOSS, LUMINA_END, FIRST_SIZE, FIRST_CODE = 21, 22, 23, 24, 40
+"""Ids of the tiny Chameleon: begin and end of a picture, row end, the size of 2 cells, the first of 16 codes."""
+
+
+@cache
+def tiny_chameleon() -> ChameleonForImages:
+    """64 ids, of which 16 are codes; sizes of 2 to 8 cells."""
+    names = {"<image>": 20, "<racm3:break>": BREAK, "<eoss>": EOSS, LUMINA_ROW_END: LUMINA_END}
+    names |= {lumina_size(2 * half): FIRST_SIZE + half - 1 for half in range(1, 5)}
+    letters = ("".join(chr(ord("A") + int(digit)) for digit in str(code)) for code in range(16))
+    names |= {f"IMGIMG{written}Z": FIRST_CODE + code for code, written in enumerate(letters)}
+    vq = {
+        "embed_dim": 8,
+        "num_embeddings": 16,
+        "latent_channels": 8,
+        "resolution": 16,
+        "base_channels": 32,
+        "channel_multiplier": [1, 1],
+        "num_res_blocks": 1,
+    }
+    config = ChameleonConfig(
+        vocab_size=64,
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=4,
+        max_position_embeddings=512,
+        pad_token_id=0,
+        vq_config=vq,
+        vocabulary_map=names,
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return strengthened(ChameleonForImages(config))
+
+
+def chameleon_prompt(rows: Sequence[int]) -> dict[str, Any]:
+    """Prompts of several lengths, padded on the left, that end where a picture begins."""
+    lengths = [8 - row % 3 for row in rows]
+    ids = torch.zeros(len(rows), max(lengths), dtype=torch.int64)
+    for i, (row, length) in enumerate(zip(rows, lengths, strict=True)):
+        words = [3 + (7 * row + place * place) % 16 for place in range(length - 1)]
+        ids[i, -length:] = torch.tensor([*words, BREAK])
+    return {"input_ids": ids, "attention_mask": (ids != 0).long()}
+
+
+@cache
+def _chameleon_target() -> ChameleonTarget:
+    return ChameleonTarget(tiny_chameleon())
+
+
+def chameleon() -> Example:
+    """Prompts of pictures; the constraint and guidance belong to a call."""
+    return Example(target=_chameleon_target(), prompt=chameleon_prompt)

@@ -9,13 +9,10 @@ from torch import Tensor
 from transformers import JanusForConditionalGeneration, ProcessorMixin
 
 from mmspec.api.pipeline import Pipeline
-from mmspec.api.saved import restored
-from mmspec.hosts.devices import refuse_device
-from mmspec.hosts.dtypes import dtype_of
-from mmspec.hosts.loading import load_as, load_processor
 from mmspec.kits.pictures.arguments import captions_of
 from mmspec_image.models.janus import JanusForImages
 from mmspec_image.pipeline import TextToImagePipeline
+from mmspec_image.stored import model_and_processor, placed
 from mmspec_image.targets.janus import JanusPrompt, JanusTarget
 
 
@@ -63,13 +60,8 @@ class JanusPipeline(TextToImagePipeline):
         Raises:
             ValueError: There is no such model, or weights are missing.
         """
-        refuse_device(device)
-        model_at, processor_at = cls.places_of(str(name), "model", "processor")
-        model = load_as(JanusForImages, model_at, dtype_of(dtype, torch_dtype))
-        processor = load_processor(processor_at)
-        pipe = cls(model, processor)
-        pipe.register_to_config(_name_or_path=str(name))
-        return pipe.to(device).use(**restored(Path(name), how))
+        parts = model_and_processor(cls, JanusForImages, str(name), device, dtype, torch_dtype)
+        return placed(cls(**parts), name, device, how)
 
     def encode_prompt(  # type: ignore[override]
         self,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from mmspec.registry import Spec, hookimpl
 from mmspec_image.specs import (
+    CHAMELEON,
     EMU3,
     GLM_IMAGE,
     GROUPED,
@@ -23,7 +24,7 @@ from mmspec_image.specs import (
 if TYPE_CHECKING:
     import typer
 
-TARGETS = {"mmspec_image.models.llamagen": "llamagen", "mmspec_image.models.janus": "janus"}
+TARGETS = {f"mmspec_image.models.{name}": name for name in ("llamagen", "janus", "chameleon")}
 """Modules of our models to their targets."""
 STOCK = {"GlmImageForConditionalGeneration": "glm-image", "Emu3ForConditionalGeneration": "emu3"}
 """Classes of transformers to their targets."""
@@ -37,6 +38,7 @@ def mmspec_components() -> Iterable[Spec]:
         JANUS,
         GLM_IMAGE,
         EMU3,
+        CHAMELEON,
         JACOBI,
         SJD_PAC,
         SPATIAL_HEAD,
@@ -49,7 +51,7 @@ def mmspec_components() -> Iterable[Spec]:
 
 @hookimpl
 def mmspec_target_for(model: object) -> str | None:
-    """By the class's home: our LlamaGen, and Janus taken for its pictures; any other Janus is the text plugin's.
+    """By the class's home: our LlamaGen, and Janus and Chameleon taken for pictures; others are the text plugin's.
 
     Of transformers' own classes, by name: those that can write pictures with `generate`.
     """

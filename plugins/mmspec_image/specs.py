@@ -31,10 +31,20 @@ GLM_IMAGE = TargetSpec(
 )
 EMU3 = TargetSpec(
     name="emu3",
-    factory="mmspec_image.targets.emu3:Emu3Target",
+    factory="mmspec_image.targets.written:Emu3Target",
     offers=frozenset({"discrete", "tree", "text", "window", "grow", "truncate", "hidden", "codebook"}),
     summary="Emu3 of transformers: text, and codes of a picture with row ends, with guidance.",
     paper="https://arxiv.org/abs/2409.18869",
+    pipeline="mmspec_image.emu3_pipeline:Emu3Pipeline",
+    default_methods=DEFAULT_METHODS,
+)
+CHAMELEON = TargetSpec(
+    name="chameleon",
+    factory="mmspec_image.targets.written:ChameleonTarget",
+    offers=EMU3.offers,
+    summary="Chameleon, Anole, Lumina-mGPT of transformers, for pictures, with guidance.",
+    paper="https://arxiv.org/abs/2405.09818",
+    pipeline="mmspec_image.chameleon_pipeline:ChameleonPipeline",
     default_methods=DEFAULT_METHODS,
 )
 JACOBI = DrafterSpec(

@@ -34,15 +34,16 @@ HEADS = (
     *("text:eagle", "text:dflash", "text:p-eagle", "text:falcon", "text:apple-mtp", "text:medusa"),
     *("text:hydra", "text:clover", "text:mlp-speculator", "text:arctic-lstm", "text:mtp"),
 )
+WRITERS = ("emu3", "chameleon")
 UNTRIED = {
     ("continuous:draft-reflection", "continuous-ar"),
     ("continuous:cspd", "continuous-ar"),
     ("text:mtp", "recurrent"),
     ("text:apple-mtp", "recurrent"),
     ("text:eagle", "llamagen"),
-    ("image:spatial-head", "emu3"),
-    *((method, target) for method in MODELS for target in ("glm-image", "emu3")),
-    *((method, "emu3") for method in HEADS),
+    *(("image:spatial-head", target) for target in WRITERS),
+    *((method, target) for method in MODELS for target in ("glm-image", *WRITERS)),
+    *((method, target) for method in HEADS for target in WRITERS),
 }
 """Pairs that the conformance kit does not put together. Those over continuous tokens run eagerly: their target decides
 that. For the heads, and for draft models of the models that write pictures, there is no example of that target;

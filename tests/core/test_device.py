@@ -70,6 +70,7 @@ CEILINGS: dict[str, tuple[int, int]] = {
     "gs-sjd, janus": (1, 360),
     "plain, glm-image": (1, 195),
     "token-recycling, emu3": (1, 380),
+    "gs-sjd, chameleon": (1, 380),
     "plain, bamba": (1, 250),
     "prompt-lookup, bamba": (1, 390),
     "token-recycling, bamba": (1, 400),

@@ -253,11 +253,12 @@ def images() -> dict[str, Runnable]:
         "janus": image.janus(),
         "glm-image": grids.glm_image(),
         "emu3": replace(grids.emu3(), prompt=grids.guided),
+        "chameleon": grids.chameleon(),
     }
     warp = Warp.sampling(1.0, top_k=5, guidance=2.0)
     windows = ("gs-sjd", "mc-sjd", "sjd", "gs-sjd-pac", "sjd-pac")
     methods = [("llamagen", name) for name in ("plain", *windows, "gsd", "lantern")]
-    others = [("janus", "gs-sjd"), ("glm-image", "plain"), ("emu3", "token-recycling")]
+    others = [("janus", "gs-sjd"), ("glm-image", "plain"), ("emu3", "token-recycling"), ("chameleon", "gs-sjd")]
     cases: dict[str, Runnable] = {
         f"{method}, {name}": Case(models[name].target.model, models[name].prompt([0, 1]), method, warp=warp)
         for name, method in [*methods, *others]

@@ -110,8 +110,7 @@ class StepEnd:
         if name == "tokens":
             return rounds.units(state)
         if name == "preview":
-            units = self.pipe.complete(rounds.units(state), rounds.of >= 0)
-            pixels: Tensor = self.pipe.decode_units(units)
+            pixels: Tensor = self.pipe.decode_units(rounds.picture(state))
             return pixels
         if name == "accepted":
             assert state.step is not None

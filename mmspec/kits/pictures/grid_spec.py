@@ -73,6 +73,12 @@ class GridSpec:
         return torch.tensor([*ids, *self.tail], dtype=torch.int64)
 
     @once
+    def picture(self) -> Tensor:
+        """`[height * width]` int64: the numbers of the units that are cells of the last stage."""
+        last = len(self.stages) - 1
+        return torch.tensor([number for number, cell in enumerate(self.cells) if cell is not None and cell[0] == last])
+
+    @once
     def positions(self) -> Tensor:
         """`[3, length]` int64: stage, row and column as positions, counted from the prompt's end.
 

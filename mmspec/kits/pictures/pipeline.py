@@ -24,7 +24,8 @@ from mmspec.kits.pictures.callbacks import (
 )
 from mmspec.kits.pictures.capabilities import Gridded
 from mmspec.kits.pictures.conditions import Condition, repeated
-from mmspec.kits.pictures.rounds import Rounds, completed
+from mmspec.kits.pictures.grid_spec import GridSpec, Stage
+from mmspec.kits.pictures.rounds import Rounds
 from mmspec.registry.numbers import integers
 
 OUTPUTS = ("pil", "np", "pt", "latent")
@@ -68,14 +69,28 @@ class CallOptions:
         return names_for(self.callback_on_step_end, self.callback_on_step_end_tensor_inputs)
 
 
+class Asked(NamedTuple):
+    """What a call asks the target for.
+
+    Attributes:
+        inputs: The prompt, as the target's `start` takes it.
+        layout: The units of a picture.
+        warp: How they are drawn; None: from the target's distribution as it is.
+    """
+
+    inputs: Any
+    layout: GridSpec
+    warp: Warp | None
+
+
 class Drawn(NamedTuple):
     """What a call drew.
 
     Attributes:
         images: Pictures in the form that `output_type` names.
         report: Counts and times.
-        units: `[row, grid, grid, *unit]`; what a stopped call did not reach is filled in (`PicturePipeline.complete`).
-        rounds: `[row, grid, grid]` int64: the round that emitted each unit; 0 is the prefill, -1: not reached.
+        units: `[row, height, width, *unit]`; what a stopped call did not reach is filled in (`Rounds.picture`).
+        rounds: `[row, height, width]` int64: the round that emitted each unit; 0 is the prefill, -1: not reached.
     """
 
     images: Any
@@ -120,9 +135,11 @@ class PicturePipeline(Pipeline):
         """Pictures `[row, 3, height, width]` in [-1, 1] of units `[row, cell, *unit]` in raster order."""
         raise NotImplementedError
 
-    def complete(self, units: Tensor, there: Tensor) -> Tensor:
-        """Units `[row, cell, *unit]` of a stopped call, with those filled in that are not `there [row, cell]`."""
-        return completed(units, there, round(units.shape[1] ** 0.5))
+    def asked(self, condition: Any, warp: Warp | None) -> Asked:
+        """What a call with a condition (`encode_prompt`) asks the target for."""
+        target = self.decoder().target
+        assert isinstance(target, Gridded)
+        return Asked(condition, GridSpec((Stage(target.grid, target.grid),)), warp)
 
     def guidance_of(self, state: State) -> float | None:
         """The scale that a call uses now; None: the call has no unconditional half."""
@@ -183,9 +200,6 @@ class PicturePipeline(Pipeline):
         if call.output_type not in OUTPUTS:
             raise ValueError(f"output_type is one of {', '.join(OUTPUTS)}, not {call.output_type!r}")
         decoder = self.decoder(call.k)
-        target = decoder.target
-        assert isinstance(target, Gridded)
-        grid = target.grid
         arguments.refuse_size(self.side, call.height, call.width)
         times = call.num_images_per_prompt
         if times < 1:
@@ -196,24 +210,21 @@ class PicturePipeline(Pipeline):
         condition = self.encode_prompt(**prompts, num_images_per_prompt=times, guided=call.guided)
         renewable = isinstance(condition, Condition)
         null, null_mask = (condition.null, condition.null_mask) if renewable else (None, None)
+        inputs, layout, warp = self.asked(condition, warp)
         every = call.steer_every
-        step_end = StepEnd(self, target, call.callback_on_step_end, call.shown, null, null_mask, every)
-        pauses = () if every is None else range(every, grid**2, every)
-        with self.progress_bar(total=rows * grid**2) as bar:
-            rounds = Rounds(grid**2)
-            for state in decoder.rounds(condition, grid**2, pauses=pauses, seed=seeds, warp=warp):
+        step_end = StepEnd(self, decoder.target, call.callback_on_step_end, call.shown, null, null_mask, every)
+        pauses = () if every is None else range(every, layout.length, every)
+        with self.progress_bar(total=rows * layout.length) as bar:
+            rounds = Rounds(layout)
+            for state in decoder.rounds(inputs, layout.length, pauses=pauses, seed=seeds, warp=warp):
                 bar.update(rounds.step(state))
                 step_end(state, rounds)
                 if self.interrupt:
                     break
-        units = self.complete(rounds.units(state), rounds.of >= 0)
-        images = self._images(units, call.output_type)
+        size = layout.stages[-1].height, layout.stages[-1].width
+        units = rounds.picture(state)
+        latent = call.output_type == "latent"
+        images = None if latent else VaeImageProcessor().postprocess(self.decode_units(units), call.output_type)
         self.maybe_free_model_hooks()
-        square = (grid, grid)
-        return Drawn(images, state.report, units.unflatten(1, square), rounds.of.unflatten(1, square))
-
-    def _images(self, units: Tensor, output_type: str) -> Any:
-        if output_type == "latent":
-            grid = round(units.shape[1] ** 0.5)
-            return units.unflatten(1, (grid, grid))
-        return VaeImageProcessor().postprocess(self.decode_units(units), output_type)
+        units = units.unflatten(1, size)
+        return Drawn(units if latent else images, state.report, units, rounds.of_cells.unflatten(1, size))

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from mmspec.core.distributions.distribution import take_nodes, where_nodes
 from mmspec.core.state import State
+from mmspec.kits.pictures.grid_spec import GridSpec
 
 
 @dataclass
@@ -14,13 +15,13 @@ class Rounds:
     """The rounds of a call, recorded after every host sync.
 
     Attributes:
-        cells: Units of a picture.
+        layout: The units of a picture.
         number: The number of the next round.
         emitted: Units that all rows have emitted together.
-        of: `[row, cell]` int64: the round that emitted each unit; 0 is the prefill, -1: not emitted yet.
+        of: `[row, unit]` int64: the round that emitted each unit; 0 is the prefill, -1: not emitted yet.
     """
 
-    cells: int
+    layout: GridSpec
     number: int = 0
     emitted: int = 0
     of: Tensor = field(init=False)
@@ -28,15 +29,25 @@ class Rounds:
     def step(self, state: State) -> int:
         """Record a round; returns how many units it emitted."""
         if not self.number:
-            self.of = torch.full((state.rows, self.cells), -1, device=state.emitted.device)
+            self.of = torch.full((state.rows, self.layout.length), -1, device=state.emitted.device)
         before, self.emitted = self.emitted, state.report.emitted
         reached = torch.arange(self.of.shape[1], device=self.of.device) < state.emitted[:, None]
         self.of = torch.where(reached & (self.of < 0), self.number, self.of)
         self.number += 1
         return self.emitted - before
 
+    @property
+    def of_cells(self) -> Tensor:
+        """The part of `of` that is the picture, `[row, cell]`."""
+        return self.of[:, self.layout.picture.to(self.of.device)]
+
+    def picture(self, state: State) -> Tensor:
+        """The picture's units, `[row, cell, *unit]` in raster order; those that are missing are filled in."""
+        units = self.units(state)[:, self.layout.picture.to(self.of.device)]
+        return completed(units, self.of_cells >= 0, self.layout.stages[-1].width)
+
     def units(self, state: State) -> Tensor:
-        """Units so far, `[row, cell, *unit]`; where there is none yet, -1 among codes and NaN among vectors."""
+        """Units so far, `[row, unit, *unit]`; where there is none yet, -1 among codes and NaN among vectors."""
         written = state.history[:, state.prompt_length : state.prompt_length + self.of.shape[1]]
         missing = float("nan") if written.is_floating_point() else -1
         units = written.new_full((*self.of.shape, *written.shape[2:]), missing)
@@ -45,7 +56,7 @@ class Rounds:
         return units
 
 
-def completed(units: Tensor, there: Tensor, grid: int) -> Tensor:
+def completed(units: Tensor, there: Tensor, width: int) -> Tensor:
     """Units of rows that ended early, as whole pictures: a missing unit repeats the last unit above it.
 
     Where there is none above, it repeats the row's last unit. A row without any unit is 0 throughout.
@@ -53,11 +64,11 @@ def completed(units: Tensor, there: Tensor, grid: int) -> Tensor:
     Args:
         units: `[row, cell, *unit]`.
         there: `[row, cell]` bool: the first cells of every row.
-        grid: Cells per side.
+        width: Cells of a row.
     """
     cell = torch.arange(units.shape[1], device=units.device)
     last = there.sum(1, keepdim=True) - 1
-    above = last - (last - cell) % grid
+    above = last - (last - cell) % width
     source = torch.where(above >= 0, above, last).clamp(min=0)
     filled = take_nodes(units, torch.where(there, cell, source))
     return where_nodes((last >= 0).expand_as(there), filled, torch.zeros_like(filled))

@@ -1,0 +1,134 @@
+"""`ChameleonPipeline`: text in, pictures out, with Chameleon, Anole or Lumina-mGPT of transformers."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Self
+
+import torch
+from diffusers import VQModel
+from torch import Tensor
+from transformers import ProcessorMixin
+
+from mmspec.api.pipeline import Pipeline
+from mmspec.hosts.dtypes import dtype_of
+from mmspec.hosts.offload import awake
+from mmspec.hosts.pipeline_parts import load_part
+from mmspec_image.constraint import GridConstraint, chameleon_grid, lumina_size
+from mmspec_image.models.chameleon import ChameleonForImages
+from mmspec_image.stored import model_and_processor, placed, settings_of
+from mmspec_image.written_pipeline import Ids, WrittenPipeline
+
+
+class ChameleonPipeline(WrittenPipeline):
+    """Draws pictures with a model of the Chameleon family (arXiv 2405.09818), many codes a pass.
+
+    Chameleon and Anole draw pictures of one size. Lumina-mGPT (`sized=True`) reads the size in the prompt and ends
+    every row. Without a negative prompt, guidance leads away from the begin of a picture alone, as in the published
+    code.
+
+    Args:
+        model: The model.
+        processor: Its processor.
+        vq: The autoencoder of its codes, with `lookup_from_codebook`; transformers' Chameleon has no decoder.
+        sized: Whether the prompt has the picture's size, and rows have row ends.
+
+    Raises:
+        ValueError: The autoencoder does not fit the model.
+    """
+
+    model_cpu_offload_seq = "model->vq"
+
+    def __init__(self, model: ChameleonForImages, processor: ProcessorMixin, vq: VQModel, sized: bool = False) -> None:
+        Pipeline.__init__(self)
+        own, of = vq.config.num_vq_embeddings, model.config.vq_config.num_embeddings
+        if own != of:
+            raise ValueError(f"these parts do not fit each other: the model draws {of} codes, the VQ has {own}")
+        if not vq.config.lookup_from_codebook:
+            raise ValueError("the VQ is to look up codes itself: make it with VQModel(lookup_from_codebook=True)")
+        self.register_modules(model=model, processor=processor, vq=vq)
+        self.register_to_config(sized=sized)
+
+    @classmethod
+    def from_pretrained(  # type: ignore[override]
+        cls,
+        name: str | Path,
+        *,
+        vq: VQModel | str | Path | None = None,
+        sized: bool | None = None,
+        device: str = "cpu",
+        dtype: str | torch.dtype | None = None,
+        torch_dtype: str | torch.dtype | None = None,
+        **how: Any,
+    ) -> Self:
+        """Load a model as transformers stores it, or a pipeline as `save_pretrained` stores it.
+
+        Args:
+            name: A folder, or a hub name.
+            vq: The autoencoder, live or a folder of diffusers' `VQModel`; None: that of the saved pipeline.
+            sized: See the class; None: as it was saved, else False.
+            device: The model's device.
+            dtype: Dtype of the weights, by name or as torch's; default: float32.
+            torch_dtype: diffusers' name for `dtype`.
+            **how: As in `use`; default: as it was saved.
+
+        Raises:
+            ValueError: There is no such model, weights are missing, or there is no autoencoder.
+        """
+        saved = settings_of(cls, str(name))
+        at = Path(name) / "vq" if vq is None else vq
+        if not isinstance(at, VQModel):
+            if not Path(at).is_dir():
+                raise ValueError(
+                    f"{name} has no autoencoder, and transformers' Chameleon decodes no codes: give vq=, a folder of "
+                    "diffusers' VQModel"
+                )
+            at = load_part(VQModel, Path(at), dtype_of(dtype, torch_dtype))
+        chosen = saved.get("sized", False) if sized is None else sized
+        parts = model_and_processor(cls, ChameleonForImages, str(name), device, dtype, torch_dtype)
+        return placed(cls(**parts, vq=at, sized=chosen), name, device, how)
+
+    @property
+    def default_size(self) -> tuple[int, int]:
+        cells = self.model.config.vq_config.resolution // self.factor
+        return cells, cells
+
+    @property
+    def factor(self) -> int:
+        return int(2 ** (len(self.model.config.vq_config.channel_multiplier) - 1))
+
+    def ids_of(self, captions: Sequence[str]) -> Ids:
+        found = self.processor(text=list(captions), padding=True, padding_side="left", return_tensors="pt")
+        header = self._header().expand(len(found["input_ids"]), -1)
+        ids = torch.cat([found["input_ids"], header], 1)
+        return Ids(ids, torch.cat([found["attention_mask"], torch.ones_like(header)], 1))
+
+    def null_ids(self) -> Ids:
+        header = self._header()
+        return Ids(header, torch.ones_like(header))
+
+    def constraint_of(self, ids: Tensor) -> GridConstraint:
+        if not self.config.sized and self.size != self.default_size:
+            height, width = (cells * self.factor for cells in self.default_size)
+            raise ValueError(
+                f"this model draws {height} × {width} pixels; only Lumina-mGPT reads a size in the prompt (sized=True)"
+            )
+        return chameleon_grid(self.model, ids, *self.size)
+
+    @torch.no_grad()
+    def decode_units(self, units: Tensor) -> Tensor:
+        """Pictures `[row, 3, height, width]` in [-1, 1] of ids of codes `[row, cell]` in raster order."""
+        height, width = self.size
+        shape = len(units), height, width, self.vq.config.vq_embed_dim or self.vq.config.latent_channels
+        with awake(self.vq, self.vq.quantize.embedding):
+            codes = self.model.codes_of(units).flatten()
+            pixels: Tensor = self.vq.decode(codes, force_not_quantize=True, shape=shape).sample
+        return pixels.float().clamp(-1, 1)
+
+    def _header(self) -> Tensor:
+        """`[1, id]`: what stands between the words and the picture."""
+        names = self.model.config.vocabulary_map
+        sizes = [lumina_size(cells) for cells in self.size] if self.config.sized else []
+        missing = [name for name in sizes if name not in names]
+        if missing:
+            raise ValueError(f"the model's vocabulary map has no {missing[0]}: it draws no picture of that size")
+        return torch.tensor([[names[name] for name in ("<racm3:break>", *sizes)]])

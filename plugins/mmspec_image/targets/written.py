@@ -1,0 +1,55 @@
+"""Language models of transformers that write pictures into texts, as targets: Emu3 and the Chameleon family.
+
+Both are the text target, whose ids may be codes of a picture. Positions count units, so that nothing but the choice of
+methods differs from a text. The size of a picture comes with the call, as a constraint (`mmspec_image.constraint`);
+guidance is `generate`'s own.
+"""
+
+from typing import Any, ClassVar
+
+from torch import Tensor, nn
+from transformers import Emu3ForConditionalGeneration, PreTrainedModel
+
+from mmspec.hosts.target import TransformersTarget
+from mmspec_image.models.chameleon import ChameleonForImages
+from mmspec_image.specs import CHAMELEON, EMU3
+
+
+class WrittenTarget(TransformersTarget):
+    """Text, and pictures in it; a subclass names the class of its models.
+
+    Args:
+        model: The live model.
+        drafting: Whether the model drafts in another target's calls.
+
+    Raises:
+        TypeError: The model is of another class.
+        ValueError: Drafts cannot be verified with this model.
+    """
+
+    of: ClassVar[type[PreTrainedModel]]
+
+    def __init__(self, model: Any, drafting: bool = False) -> None:
+        if not isinstance(model, self.of):
+            raise TypeError(f"{type(self).__name__} takes a {self.of.__name__}, not a {type(model).__name__}")
+        super().__init__(model, drafting)
+
+    @property
+    def codebook(self) -> Tensor:
+        """Vectors of all ids, `[vocab, width]`: the embeddings, since visual ids are some of the words."""
+        return nn.functional.normalize(self.model.get_input_embeddings().weight.detach(), dim=-1)
+
+    def grid_of(self, inputs: Any) -> None:
+        """None: the call's constraint has the grid, and a call without one writes a text."""
+
+
+class Emu3Target(WrittenTarget):
+    """Emu3 (arXiv 2409.18869)."""
+
+    of, offers, example = Emu3ForConditionalGeneration, EMU3.offers, "mmspec_image.grid_example:emu3"
+
+
+class ChameleonTarget(WrittenTarget):
+    """Chameleon (arXiv 2405.09818), Anole, Lumina-mGPT."""
+
+    of, offers, example = ChameleonForImages, CHAMELEON.offers, "mmspec_image.grid_example:chameleon"

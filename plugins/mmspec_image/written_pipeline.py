@@ -1,0 +1,157 @@
+"""What pipelines share whose pictures a language model writes: prompts that ask for a size, constraint, codes."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from mmspec.core.guided import NULL_INPUTS
+from mmspec.core.known_units import OnlyAllowed
+from mmspec.core.warp import Warp
+from mmspec.kits.pictures.arguments import captions_of
+from mmspec.kits.pictures.pipeline import Asked, Drawn
+from mmspec.registry.numbers import integers
+from mmspec_image.constraint import GridConstraint
+from mmspec_image.pipeline import TextToImagePipeline
+
+
+class Ids(NamedTuple):
+    """Prompts as ids, padded on the left.
+
+    Attributes:
+        ids: `[row, prompt]` int64.
+        mask: `[row, prompt]` int64: 0 at padding.
+    """
+
+    ids: Tensor
+    mask: Tensor
+
+    def repeated(self, times: int) -> "Ids":
+        """Every row `times` times; the rows of a prompt stay together."""
+        return Ids(*(part.repeat_interleave(times, 0) for part in self))
+
+
+class Written(NamedTuple):
+    """The prompt of a call.
+
+    Attributes:
+        inputs: As the target's `start` takes it.
+        constraint: Which ids may follow.
+    """
+
+    inputs: dict[str, Any]
+    constraint: GridConstraint
+
+
+class WrittenPipeline(TextToImagePipeline):
+    """Draws pictures with a language model, many codes a pass.
+
+    A subclass registers a `model`, whose `default_size` and `factor` it says. It defines `ids_of`, `null_ids`,
+    `constraint_of` and `decode_units`.
+    """
+
+    target_module = "model"
+    model_cpu_offload_seq = "model"
+    _optional_components: list[str] = []  # noqa: RUF012  diffusers' own form
+    _size = 0, 0
+
+    @property
+    def default_size(self) -> tuple[int, int]:
+        """Rows and columns of codes of a picture whose size a call does not name."""
+        raise NotImplementedError
+
+    @property
+    def factor(self) -> int:
+        """Pixels of a code, per side."""
+        raise NotImplementedError
+
+    def ids_of(self, captions: Sequence[str]) -> Ids:
+        """Prompts that ask for pictures of the call's size (`size`)."""
+        raise NotImplementedError
+
+    def null_ids(self) -> Ids:
+        """One row: what guidance leads away from where a call has no negative prompt."""
+        raise NotImplementedError
+
+    def constraint_of(self, ids: Tensor) -> GridConstraint:
+        """The ids that may follow prompts `[row, prompt]`."""
+        raise NotImplementedError
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Rows and columns of codes of the running call, or of the last one."""
+        return self._size if all(self._size) else self.default_size
+
+    @property
+    def side(self) -> int:
+        """Height of a picture of the default size, in pixels."""
+        return self.default_size[0] * self.factor
+
+    def draw(
+        self, warp: Warp | None = None, height: int | None = None, width: int | None = None, **call_arguments: Any
+    ) -> Drawn:
+        """As in `PicturePipeline.draw`, of any size.
+
+        Raises:
+            ValueError: Height or width is no whole number of codes.
+        """
+        integers(height=height, width=width)
+        cells = list[int]()
+        for given, usual in zip((height, width), self.default_size, strict=True):
+            pixels = usual * self.factor if given is None else given
+            if pixels < self.factor or pixels % self.factor:
+                raise ValueError(f"height and width are multiples of {self.factor} pixels, and not {pixels}")
+            cells.append(pixels // self.factor)
+        self._size = cells[0], cells[1]
+        return super().draw(warp, **call_arguments)
+
+    def encode_prompt(  # type: ignore[override]
+        self,
+        prompt: str | Sequence[str] | None = None,
+        *,
+        negative_prompt: str | Sequence[str] | None = None,
+        num_images_per_prompt: int = 1,
+        guided: bool = True,
+        **others: Any,
+    ) -> Written:
+        """The target's prompt, one row a picture, and its constraint; arguments as in a call.
+
+        Raises:
+            ValueError: A prompt is empty, or an argument was given that this model does not take.
+        """
+        given = [name for name, value in others.items() if value is not None]
+        if given:
+            raise ValueError(
+                f"this model draws from prompt= and negative_prompt=; it has no use for {', '.join(given)}"
+            )
+        if negative_prompt is not None and not guided:
+            raise ValueError("negative_prompt= needs guidance_scale > 1: without guidance nothing is led away from")
+        said = captions_of(prompt if prompt is not None else [])
+        empty = [i for i, text in enumerate(said) if not text.strip()]
+        if empty:
+            raise ValueError(f"prompt {empty[0]} is empty; say what the picture shows")
+        ids, mask = self._there(self.ids_of(said).repeated(num_images_per_prompt))
+        inputs: dict[str, Any] = {"input_ids": ids, "attention_mask": mask}
+        if guided:
+            null = self._there(self._led_away(negative_prompt, len(said)).repeated(num_images_per_prompt))
+            inputs[NULL_INPUTS] = {"input_ids": null.ids, "attention_mask": null.mask}
+        return Written(inputs, self.constraint_of(ids))
+
+    def asked(self, condition: Written, warp: Warp | None) -> Asked:
+        constraint, warp = condition.constraint, Warp() if warp is None else warp
+        only = replace(warp, processors=[OnlyAllowed(constraint), *warp.processors], forced=constraint.forced)
+        return Asked(condition.inputs, constraint.grid, only)
+
+    def _led_away(self, negative: str | Sequence[str] | None, rows: int) -> Ids:
+        """One row a prompt."""
+        if negative is None:
+            return self.null_ids().repeated(rows)
+        said = captions_of(negative)
+        if len(said) not in (1, rows):
+            raise ValueError(f"{len(said)} negative prompts for {rows} prompts; give one, or one a prompt")
+        return self.ids_of(said * (rows // len(said)))
+
+    def _there(self, prompts: Ids) -> Ids:
+        return Ids(*(torch.as_tensor(part).to(self._execution_device) for part in prompts))

@@ -1,0 +1,216 @@
+"""Pipelines over language models that write pictures: what they draw, sizes, saving, bad input."""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from diffusers import VQModel
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import (
+    ChameleonImageProcessor,
+    ChameleonProcessor,
+    Emu3ImageProcessor,
+    Emu3Processor,
+    PreTrainedTokenizerFast,
+)
+
+from mmspec.core.guided import NULL_INPUTS
+from mmspec_image.chameleon_pipeline import ChameleonPipeline
+from mmspec_image.constraint import chameleon_grid, emu3_grid
+from mmspec_image.emu3_pipeline import Emu3Pipeline
+from mmspec_image.grid_example import FIRST_CODE, FIRST_SIZE, tiny_chameleon, tiny_emu3
+
+WORDS = ["a", "red", "fox", "blue", "bird", *"0123456789", "*"]
+PROMPTS = ["a red fox", "a bird"]
+
+
+def tokenizer(names: dict[str, int], marks: dict[str, str], bos: str | None = None) -> PreTrainedTokenizerFast:
+    """Words behind three special tokens, and the model's own names."""
+    table = {"<pad>": 0, "<bos>": 1, "<eos>": 2} | {word: 3 + i for i, word in enumerate(WORDS)} | names
+    words = Tokenizer(models.WordLevel(table, unk_token="<pad>"))
+    split = [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Digits(True), pre_tokenizers.Punctuation()]
+    words.pre_tokenizer = pre_tokenizers.Sequence(split)
+    made = PreTrainedTokenizerFast(
+        tokenizer_object=words, pad_token="<pad>", bos_token=bos, extra_special_tokens=marks, padding_side="left"
+    )
+    made.add_special_tokens({"additional_special_tokens": list(names)})
+    return made
+
+
+@pytest.fixture(scope="module")
+def emu3() -> Emu3Pipeline:
+    model = tiny_emu3()
+    names = {name: i for name, i in model.config.vocabulary_map.items() if "visual" not in name}
+    marks = {
+        "image_token": "<image>",
+        "boi_token": "<|image start|>",
+        "eoi_token": "<|image end|>",
+        "image_wrapper_token": "<|image token|>",
+        "eof_token": "<|extra_201|>",
+    }
+    return quiet(Emu3Pipeline(model, Emu3Processor(Emu3ImageProcessor(), tokenizer(names, marks, bos="<bos>"))))
+
+
+def vq(codes: int = 16, **how: Any) -> VQModel:
+    blocks = {"down_block_types": ("DownEncoderBlock2D",) * 2, "up_block_types": ("UpDecoderBlock2D",) * 2}
+    sizes = {"block_out_channels": (8, 8), "norm_num_groups": 4, "latent_channels": 4, "vq_embed_dim": 4}
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(4)
+        made = VQModel(**blocks, **sizes, num_vq_embeddings=codes, **{"lookup_from_codebook": True, **how})
+        made.quantize.embedding.weight.data.normal_()
+    return made.eval()
+
+
+def chameleon(sized: bool) -> ChameleonPipeline:
+    model = tiny_chameleon()
+    names = {name: i for name, i in model.config.vocabulary_map.items() if "IMGIMG" not in name} | {"<sep>": 19}
+    said = tokenizer(names, {"image_token": "<image>"})
+    said.sep_token = "<sep>"
+    return quiet(ChameleonPipeline(model, ChameleonProcessor(ChameleonImageProcessor(), said), vq(), sized))
+
+
+@pytest.fixture(scope="module")
+def anole() -> ChameleonPipeline:
+    return chameleon(sized=False)
+
+
+@pytest.fixture(scope="module")
+def lumina() -> ChameleonPipeline:
+    return chameleon(sized=True)
+
+
+PIPES = {"emu3": (8, 10), "anole": (16, 16), "lumina": (8, 12)}
+"""Height and width in pixels; a code has two of them per side."""
+
+
+def quiet(pipe: Any) -> Any:
+    pipe.set_progress_bar_config(disable=True)
+    return pipe
+
+
+@pytest.mark.parametrize("guidance", [1.0, 3.0])
+@pytest.mark.parametrize("name", PIPES)
+def test_it_draws_what_generate_of_its_model_draws(name: str, guidance: float, request: pytest.FixtureRequest) -> None:
+    pipe, (height, width) = request.getfixturevalue(name), PIPES[name]
+    size = height // 2, width // 2
+    call: dict[str, Any] = dict(height=height, width=width, guidance_scale=guidance, temperature=0)
+    ours = pipe.use("gs-sjd", k=8)(PROMPTS, **call, output_type="pt")
+    pipe._size = size
+    given = pipe.encode_prompt(PROMPTS, guided=guidance > 1).inputs
+    null = given.pop(NULL_INPUTS, None)
+    if null is not None:
+        both = {"negative_prompt_ids": null["input_ids"], "negative_prompt_attention_mask": null["attention_mask"]}
+        given |= {"guidance_scale": guidance, **both}
+    grid = (emu3_grid if name == "emu3" else chameleon_grid)(pipe.model, given["input_ids"], *size)
+    how = {"max_new_tokens": grid.length, "do_sample": False}
+    ids = pipe.model.generate(**given, **how, prefix_allowed_tokens_fn=grid)[:, given["input_ids"].shape[1] :]
+    assert torch.equal(ours.codes.flatten(1), ids[:, grid.grid.picture]) and ours.codes.shape == (2, *size)
+    assert not torch.equal(ours.codes[0], ours.codes[1]) and ours.images.shape == (2, 3, height, width)
+    if name == "emu3":
+        pixels = pipe.model.decode_image_tokens(image_tokens=ids, height=size[0], width=size[1]).flatten(0, -4)
+    else:
+        codes = ours.codes - FIRST_CODE
+        entries = pipe.vq.quantize.embedding.weight[codes].permute(0, 3, 1, 2)
+        pixels = pipe.vq.decoder(pipe.vq.post_quant_conv(entries))
+    torch.testing.assert_close(ours.images, pixels.detach().clamp(-1, 1) / 2 + 0.5)
+    assert ours.report.row_rounds < 2 * (grid.length - 1)
+
+
+@pytest.mark.parametrize("name", PIPES)
+def test_a_picture_depends_on_neither_method_nor_batch(name: str, request: pytest.FixtureRequest) -> None:
+    pipe, (height, width) = request.getfixturevalue(name), PIPES[name]
+    call: dict[str, Any] = dict(
+        height=height, width=width, top_k=8, negative_prompt="a blue bird", output_type="latent"
+    )
+    plain = pipe.use("plain")(PROMPTS, seed=[1, 2], **call)
+    ours = pipe.use("gs-sjd", k=8)(PROMPTS, seed=[1, 2], **call)
+    assert torch.equal(plain.images, ours.images) and ours.report.rounds < plain.report.rounds
+    assert torch.equal(pipe(PROMPTS[1], seed=[2], **call).images, ours.images[1:])
+    assert not torch.equal(pipe(PROMPTS, seed=[1, 2], **{**call, "negative_prompt": "a fox"}).images, ours.images)
+
+
+@pytest.mark.parametrize("name", PIPES)
+def test_a_callback_sees_previews_and_stops(name: str, request: pytest.FixtureRequest) -> None:
+    """Steered at fixed numbers of units, so that no draft matters; row ends count."""
+    pipe, (height, width) = request.getfixturevalue(name), PIPES[name]
+    seen: list[tuple[int, Any]] = []
+
+    def look(pipe: Any, step: int, timestep: int, tensors: dict[str, Any]) -> None:
+        seen.append((timestep, tensors["preview"]))
+        pipe.guidance_scale = 2.0 + step
+        pipe._interrupt = timestep >= 12
+
+    how = dict(callback_on_step_end=look, callback_on_step_end_tensor_inputs=["preview"], steer_every=6)
+    call: dict[str, Any] = dict(height=height, width=width, seed=3, guidance_scale=2.0, output_type="pt", **how)
+    made = [pipe.use(method)(PROMPTS, **call) for method in ("plain", "gs-sjd")]
+    assert torch.equal(made[0].codes, made[1].codes) and torch.equal(made[0].images, made[1].images)
+    assert [timestep for timestep, _ in seen] == 2 * [6, 12]
+    assert seen[0][1].shape == (2, 3, height, width) and int((made[0].rounds < 0).sum()) > 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PIPES)
+def test_saved_and_loaded_in_a_new_process(name: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    pipe, (height, width) = request.getfixturevalue(name), PIPES[name]
+    call = f"'a red fox', height={height}, width={width}, seed=3, output_type='latent'"
+    expected = eval(f"pipe.use('gs-sjd', k=6)({call})").images
+    pipe.save_pretrained(tmp_path)
+    code = (
+        f"import mmspec; p = mmspec.Pipeline.from_pretrained({str(tmp_path)!r}); d = p({call}); print(type(p).__name__)"
+    )
+    code += "; print(d.report.method, d.images.flatten().tolist())"
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.splitlines()
+    assert said == [type(pipe).__name__, f"gs-sjd {expected.flatten().tolist()}"]
+
+
+def test_loaded_from_a_folder_of_transformers(emu3: Any, anole: Any, tmp_path: Path) -> None:
+    for pipe, name in ((emu3, "emu3"), (anole, "anole")):
+        pipe.model.save_pretrained(tmp_path / name)
+        pipe.processor.save_pretrained(tmp_path / name)
+    call: dict[str, Any] = dict(height=8, width=10, seed=3, output_type="latent")
+    again = quiet(Emu3Pipeline.from_pretrained(tmp_path / "emu3", k=6))
+    assert torch.equal(again("a red fox", **call).images, emu3("a red fox", **call).images)
+    with pytest.raises(ValueError, match="has no autoencoder, and transformers' Chameleon decodes no codes: give vq="):
+        ChameleonPipeline.from_pretrained(tmp_path / "anole")
+    vq().save_pretrained(tmp_path / "vq")
+    again = quiet(ChameleonPipeline.from_pretrained(tmp_path / "anole", vq=tmp_path / "vq"))
+    assert torch.equal(again("a fox", seed=3, output_type="pt").images, anole("a fox", seed=3, output_type="pt").images)
+
+
+@pytest.mark.parametrize(
+    ("name", "call", "said"),
+    [
+        ("emu3", {"prompt": ["a fox", " "]}, "prompt 1 is empty"),
+        ("emu3", {"prompt": "a fox", "height": 7}, "multiples of 2 pixels, and not 7"),
+        ("emu3", {"prompt": "a fox", "width": 0}, "multiples of 2 pixels, and not 0"),
+        ("emu3", {"class_labels": 1}, "no use for class_labels"),
+        ("emu3", {"prompt": "a fox", "negative_prompt": ["a", "b"]}, "2 negative prompts for 1"),
+        ("emu3", {"prompt": "a fox", "negative_prompt": "a", "guidance_scale": 1.0}, "needs guidance_scale > 1"),
+        ("anole", {"prompt": "a fox", "height": 8}, "draws 16 × 16 pixels; only Lumina-mGPT reads a size"),
+        (
+            "lumina",
+            {"prompt": "a fox", "height": 20, "width": 20},
+            "has no <reserved08805>: it draws no picture of that",
+        ),
+        ("lumina", {"prompt": "a fox", "height": 6}, "even numbers of codes, and not 3"),
+    ],
+)
+def test_bad_input(name: str, call: dict[str, Any], said: str, request: pytest.FixtureRequest) -> None:
+    with pytest.raises(ValueError, match=said):
+        request.getfixturevalue(name)(**call)
+
+
+def test_parts_that_do_not_fit(anole: Any) -> None:
+    for other, said in ((vq(8), "draws 16 codes, the VQ has 8"), (vq(lookup_from_codebook=False), "lookup_from")):
+        with pytest.raises(ValueError, match=said):
+            ChameleonPipeline(anole.model, anole.processor, other)
+
+
+def test_the_header_of_lumina(lumina: Any) -> None:
+    lumina._size = 4, 6
+    ids, mask = lumina.ids_of(PROMPTS)
+    assert ids[:, -3:].tolist() == 2 * [[21, FIRST_SIZE + 1, FIRST_SIZE + 2]] and mask[1].tolist()[0] == 0
+    assert lumina.null_ids().ids.tolist() == [[21, FIRST_SIZE + 1, FIRST_SIZE + 2]]
