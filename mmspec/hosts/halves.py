@@ -13,6 +13,9 @@ from mmspec.core.tree import TreeIndex
 from mmspec.core.types import TargetOutput
 from mmspec.hosts.slot_cache import SlotCache
 
+ROOM = 64
+"""Tokens by which what guidance leads away from may become longer, during a call, than the prompts it began with."""
+
 
 @dataclass
 class Halves:

@@ -133,7 +133,8 @@ class ContinuousTextToImagePipeline(PicturePipeline):
             return_dict: Return the output object, or else a tuple of its fields.
             callback_on_step_end: `callback(pipe, step, timestep, tensors) -> dict`, after the prefill (step 0) and
                 every round; `timestep` counts the tokens of the slowest row. It may set `pipe.guidance_scale`, return
-                other `negative_prompt_embeds`, and stop the call with `pipe._interrupt = True`.
+                another `negative_prompt` (a list of a text, or None, for every row) or `negative_prompt_embeds`, and
+                stop the call with `pipe._interrupt = True`.
             callback_on_step_end_tensor_inputs: Tensors that the callback receives: `tokens` (`[row, cell, token_dim]`,
                 NaN where not drawn yet), `accepted` (drafted tokens that the round kept, `[row]`), `preview` (the
                 picture so far, `[row, 3, height, width]` in [-1, 1]), `negative_prompt_embeds`,

@@ -15,8 +15,9 @@ from mmspec.hosts.offload import awake
 from mmspec.hosts.pipeline_parts import load_part
 from mmspec_image.constraint import GridConstraint, chameleon_grid, lumina_size
 from mmspec_image.models.chameleon import ChameleonForImages
+from mmspec_image.prompts import Ids
 from mmspec_image.stored import model_and_processor, placed, settings_of
-from mmspec_image.written_pipeline import Ids, WrittenPipeline
+from mmspec_image.written_pipeline import WrittenPipeline
 
 
 class ChameleonPipeline(WrittenPipeline):

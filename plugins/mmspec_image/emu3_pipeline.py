@@ -10,8 +10,9 @@ from transformers import Emu3ForConditionalGeneration, ProcessorMixin
 
 from mmspec.api.pipeline import Pipeline
 from mmspec_image.constraint import GridConstraint, emu3_grid
+from mmspec_image.prompts import Ids
 from mmspec_image.stored import model_and_processor, placed
-from mmspec_image.written_pipeline import Ids, WrittenPipeline
+from mmspec_image.written_pipeline import WrittenPipeline
 
 SIDE = 720
 """Pixels per side that the published model was trained to draw."""

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-import torch
 from torch import Tensor
 
 from mmspec.core.guided import NULL_INPUTS
@@ -15,22 +14,7 @@ from mmspec.kits.pictures.pipeline import Asked, Drawn
 from mmspec.registry.numbers import integers
 from mmspec_image.constraint import GridConstraint
 from mmspec_image.pipeline import TextToImagePipeline
-
-
-class Ids(NamedTuple):
-    """Prompts as ids, padded on the left.
-
-    Attributes:
-        ids: `[row, prompt]` int64.
-        mask: `[row, prompt]` int64: 0 at padding.
-    """
-
-    ids: Tensor
-    mask: Tensor
-
-    def repeated(self, times: int) -> "Ids":
-        """Every row `times` times; the rows of a prompt stay together."""
-        return Ids(*(part.repeat_interleave(times, 0) for part in self))
+from mmspec_image.prompts import Ids, with_prompts
 
 
 class Written(NamedTuple):
@@ -132,10 +116,10 @@ class WrittenPipeline(TextToImagePipeline):
         empty = [i for i, text in enumerate(said) if not text.strip()]
         if empty:
             raise ValueError(f"prompt {empty[0]} is empty; say what the picture shows")
-        ids, mask = self._there(self.ids_of(said).repeated(num_images_per_prompt))
+        ids, mask = self.ids_of(said).repeated(num_images_per_prompt).to(self._execution_device)
         inputs: dict[str, Any] = {"input_ids": ids, "attention_mask": mask}
         if guided:
-            null = self._there(self._led_away(negative_prompt, len(said)).repeated(num_images_per_prompt))
+            null = self._null(negative_prompt, len(said)).repeated(num_images_per_prompt).to(self._execution_device)
             inputs[NULL_INPUTS] = {"input_ids": null.ids, "attention_mask": null.mask}
         return Written(inputs, self.constraint_of(ids))
 
@@ -144,7 +128,15 @@ class WrittenPipeline(TextToImagePipeline):
         only = replace(warp, processors=[OnlyAllowed(constraint), *warp.processors], forced=constraint.forced)
         return Asked(condition.inputs, constraint.grid, only)
 
-    def _led_away(self, negative: str | Sequence[str] | None, rows: int) -> Ids:
+    def null_of(self, condition: Written) -> tuple[Tensor | None, Tensor | None]:
+        null = condition.inputs.get(NULL_INPUTS)
+        return (None, None) if null is None else (null["input_ids"], null["attention_mask"])
+
+    def led_away(self, words: Sequence[str | None], null: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+        assert mask is not None
+        return with_prompts(words, Ids(null, mask), self.ids_of)
+
+    def _null(self, negative: str | Sequence[str] | None, rows: int) -> Ids:
         """One row a prompt."""
         if negative is None:
             return self.null_ids().repeated(rows)
@@ -152,6 +144,3 @@ class WrittenPipeline(TextToImagePipeline):
         if len(said) not in (1, rows):
             raise ValueError(f"{len(said)} negative prompts for {rows} prompts; give one, or one a prompt")
         return self.ids_of(said * (rows // len(said)))
-
-    def _there(self, prompts: Ids) -> Ids:
-        return Ids(*(torch.as_tensor(part).to(self._execution_device) for part in prompts))

@@ -12,7 +12,7 @@ import torch
 from diffusers.image_processor import VaeImageProcessor
 from PIL import Image
 
-from mmspec.kits.pictures.callbacks import NULL, NULL_MASK
+from mmspec.kits.pictures.callbacks import WORDS
 
 Judge = Callable[[Image.Image], str | None]
 """From a picture, filled in where nothing is drawn yet, to words for what should not be there; None: as before."""
@@ -36,7 +36,7 @@ class AdaptiveNegative:
         ```
     """
 
-    tensor_inputs: Sequence[str] = ("preview", NULL, NULL_MASK)
+    tensor_inputs: Sequence[str] = ("preview",)
 
     def __init__(self, judge: Judge) -> None:
         if not callable(judge):
@@ -51,22 +51,16 @@ class AdaptiveNegative:
             ValueError: The call has no guidance, or the model does not know a word.
             TypeError: The judge returned something else than words or None.
         """
-        null, mask = tensors[NULL], tensors[NULL_MASK]
-        if null is None:
+        if pipe.guidance_scale <= 1:
             raise ValueError("without guidance nothing is led away from: guidance_scale > 1")
         pictures = VaeImageProcessor().postprocess(tensors["preview"].detach(), "pil")
-        null = null.clone()
-        mask = None if mask is None else mask.clone()
+        found = list[str | None]()
         for row, picture in enumerate(pictures):
             with torch.random.fork_rng([]):
                 words = self.judge(picture)
-            if words is None:
-                continue
-            if not isinstance(words, str):
+            if not isinstance(words, str | None):
                 raise TypeError(f"the judge returned {type(words).__name__}; it returns words, or None")
-            self.said.append((timestep, row, words))
-            named = pipe.encode_prompt(words, guided=False)
-            null[row] = named.given[0].to(null)
-            if mask is not None and named.mask is not None:
-                mask[row] = named.mask[0]
-        return {NULL: null, NULL_MASK: mask}
+            if words is not None:
+                self.said.append((timestep, row, words))
+            found.append(words)
+        return {WORDS: found}

@@ -13,6 +13,8 @@ from mmspec.kits.pictures.rounds import Rounds
 from mmspec.registry.numbers import integers, numbers
 
 NULL, NULL_MASK = "negative_prompt_embeds", "negative_prompt_attention_mask"
+WORDS = "negative_prompt"
+"""What a callback may return instead of tensors: words for every row, None where it stays as it is."""
 TENSORS = ("tokens", "accepted", "preview", NULL, NULL_MASK)
 
 Callback = Callable[[Any, int, int, dict[str, Any]], dict[str, Any] | None]
@@ -97,12 +99,16 @@ class StepEnd:
         changes = {} if answer is None else answer
         if not isinstance(changes, Mapping):
             raise TypeError(f"callback_on_step_end returns a dictionary or None, not {type(changes).__name__}")
-        refuse_unknown(list(changes))
+        refuse_unknown([name for name in changes if name != WORDS])
         self._refuse_units(shown, changes)
         if state.finished and not state.waits:
             return
         self._guide(state)
         null, mask = changes.get(NULL, self.null), changes.get(NULL_MASK, self.null_mask)
+        words = changes.get(WORDS)
+        if words is not None and any(each is not None for each in words):
+            self._refuse_unguided(null)
+            null, mask = self.pipe.led_away(words, null, mask)
         if not (_same(null, self.null) and _same(mask, self.null_mask)):
             self._renew(state, null, mask)
 
@@ -123,7 +129,7 @@ class StepEnd:
             new = changes.get(name)
             if new is not None and new is not shown.get(name):
                 raise ValueError(
-                    f"the callback returned other {name}: what is emitted stands. It may change {NULL}, "
+                    f"the callback returned other {name}: what is emitted stands. It may change {WORDS}, {NULL}, "
                     f"{NULL_MASK} and pipe.guidance_scale, and stop with pipe._interrupt = True"
                 )
 
@@ -138,20 +144,24 @@ class StepEnd:
 
     def _renew(self, state: State, null: Tensor | None, mask: Tensor | None) -> None:
         """Guide away from another null condition from here on."""
-        if null is None or self.null is None or not isinstance(self.target, Renewing):
-            raise ValueError(f"there is no unconditional half whose {NULL} could be changed")
-        if null.shape != self.null.shape:
+        self._refuse_unguided(null)
+        assert null is not None and self.null is not None
+        if (len(null), null.shape[2:]) != (len(self.null), self.null.shape[2:]):
             raise ValueError(f"{NULL} is {list(self.null.shape)}, the callback made it {list(null.shape)}")
         self.null, self.null_mask = null.to(self.null), None if mask is None else mask.to(self.null.device)
         committed = max(state.host_emitted) - 1  # the last unit of a row is the root of its next draft
         units = state.history[:, state.prompt_length : state.prompt_length + committed]
         self.target.renew_null(state.cache, self.null, self.null_mask, units)
 
+    def _refuse_unguided(self, null: Tensor | None) -> None:
+        if null is None or self.null is None or not isinstance(self.target, Renewing):
+            raise ValueError(f"there is no unconditional half whose {NULL} could be changed")
+
 
 def _same(a: Tensor | None, b: Tensor | None) -> bool:
     if a is None or b is None:
         return a is b
-    return a is b or torch.equal(a.to(b.device), b)
+    return a is b or (a.shape == b.shape and torch.equal(a.to(b.device), b))
 
 
 def refuse_guidance(scale: float) -> None:

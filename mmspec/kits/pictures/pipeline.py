@@ -141,6 +141,31 @@ class PicturePipeline(Pipeline):
         assert isinstance(target, Gridded)
         return Asked(condition, GridSpec((Stage(target.grid, target.grid),)), warp)
 
+    def null_of(self, condition: Any) -> tuple[Tensor | None, Tensor | None]:
+        """What guidance leads away from, and its mask, as the target's `renew_null` takes them; None: nothing."""
+        return condition.null, condition.null_mask
+
+    def led_away(self, words: Sequence[str | None], null: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """What guidance leads away from (`null_of`), with other words for some rows.
+
+        Args:
+            words: For every row; None: it stays as it is.
+            null: What it is now.
+            mask: The mask of `null`.
+
+        Raises:
+            ValueError: The model does not know a word, or there are not as many as rows.
+        """
+        arguments.refuse_count(words, len(null))
+        null, mask = null.clone(), None if mask is None else mask.clone()
+        for row, said in enumerate(words):
+            if said is not None:
+                named = self.encode_prompt(said, guided=False)
+                null[row] = named.given[0].to(null)
+                if mask is not None and named.mask is not None:
+                    mask[row] = named.mask[0]
+        return null, mask
+
     def guidance_of(self, state: State) -> float | None:
         """The scale that a call uses now; None: the call has no unconditional half."""
         return state.warp.guidance
@@ -208,8 +233,7 @@ class PicturePipeline(Pipeline):
         rows = times * arguments.count(*given)
         seeds = seeds_for(rows, call.seed, call.generator, "picture")
         condition = self.encode_prompt(**prompts, num_images_per_prompt=times, guided=call.guided)
-        renewable = isinstance(condition, Condition)
-        null, null_mask = (condition.null, condition.null_mask) if renewable else (None, None)
+        null, null_mask = self.null_of(condition)
         inputs, layout, warp = self.asked(condition, warp)
         every = call.steer_every
         step_end = StepEnd(self, decoder.target, call.callback_on_step_end, call.shown, null, null_mask, every)

@@ -17,6 +17,7 @@ from mmspec.hosts.halves import Halves
 from mmspec.hosts.linear import Kernels, kernels, narrow, renew
 from mmspec.hosts.masks import PassGeometry
 from mmspec.hosts.offload import awake, hooks_of
+from mmspec.hosts.renewal import put_half, refuse_unguided
 from mmspec.hosts.slot_cache import SlotCache
 from mmspec.kits.pictures.conditions import Condition
 
@@ -135,8 +136,7 @@ class Raster:
             ValueError: The call began without guidance, or `null` has another shape than a condition.
         """
         slots, rows = cache.slots, cache.rows
-        if len(slots.length) == rows:
-            raise ValueError("this call began without guidance, so there is nothing that it could lead away from")
+        refuse_unguided(cache)
         with awake(self._module), torch.inference_mode():
             given = self.model.cls_embedding(null)
             if given.shape[:2] != (rows, self.model.config.cls_token_num):
@@ -148,8 +148,7 @@ class Raster:
             holes = None if null_mask is None else _holes(null_mask, fresh.capacity)
             fresh.holes = holes
             self._pass(fresh, x, TreeIndex.chain(x.shape[1], given.device), 0)
-            for layer, renewed in zip(slots.owning, fresh.owning, strict=True):
-                layer.keys[rows:], layer.values[rows:] = renewed.keys, renewed.values
+            put_half(slots, rows, fresh)
             if holes is not None or slots.holes is not None:
                 none = torch.zeros(rows, slots.capacity, dtype=torch.bool, device=given.device)
                 first = none if slots.holes is None else slots.holes[:rows]

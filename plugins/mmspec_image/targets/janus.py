@@ -24,8 +24,9 @@ from mmspec.hosts.buffer_cache import BufferCache, captured_shape
 from mmspec.hosts.captured_halves import CapturedHalves
 from mmspec.hosts.captured_pass import CapturedTransformersPass
 from mmspec.hosts.devices import half_on_gpu
-from mmspec.hosts.halves import Halves, stacked
+from mmspec.hosts.halves import ROOM, Halves, stacked
 from mmspec.hosts.passes import Passes
+from mmspec.hosts.renewal import renew_prompt
 from mmspec.hosts.self_check import checked
 from mmspec.hosts.slot_cache import SlotCache
 from mmspec.hosts.train_mode import refuse_training
@@ -138,7 +139,7 @@ class JanusTarget:
         words, self._codes = self._passes()
         given = mask.sum(1)
         self._refuse_length(int(given.max()), limit)
-        capacity = int(given.max()) + limit + width
+        capacity = int(given.max()) + limit + width + (ROOM if inputs.guided else 0)
         slots = SlotCache(self.anatomy.layers(), len(ids), capacity, ids.device, fixed)
         with model_lock(self.model):
             logits = prefill.prefill_chunks(words, slots, ids, mask)
@@ -157,6 +158,16 @@ class JanusTarget:
     @torch.inference_mode()
     def commit(self, cache: Halves, path: Tensor, count: Tensor) -> None:
         cache.commit(path, count)
+
+    def renew_null(self, cache: Halves, null: Tensor, null_mask: Tensor | None, codes: Tensor) -> None:
+        """Lead away from another prompt `[row, token]` from here on.
+
+        Raises:
+            ValueError: As in `mmspec.hosts.renewal.renew_prompt`; or padding stands elsewhere than on the left.
+        """
+        words, passes = self._passes()
+        with model_lock(self.model):
+            cache.given = renew_prompt(cache, words, passes, self._read(null, null_mask), codes)
 
     def capture_key(self, cache: Halves) -> Hashable:
         return captured_shape(cache.slots, cache.slots.most)
@@ -207,6 +218,14 @@ class JanusTarget:
                 f"{self.anatomy.reach_reason}: "
                 "drafts could not be verified exactly; shorten the prompt"
             )
+
+    def unconditional(self, inputs: JanusPrompt) -> tuple[Tensor, Tensor]:
+        """Ids and mask `[row, token]` of what guidance leads away from.
+
+        Raises:
+            ValueError: It is not known.
+        """
+        return self._unconditional(inputs, *self._read(inputs.input_ids, inputs.attention_mask))
 
     def _unconditional(self, inputs: JanusPrompt, ids: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
         if inputs.negative_ids is not None:
