@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import mmspec
+from mmspec.api.build import decoder_for
 from mmspec.core.decoder import Decoder
 from mmspec.core.rules import Match, Rejection
 from mmspec.core.torch_noise import TorchSource
@@ -98,6 +99,22 @@ def test_sampled_codes_are_those_of_its_own_generate_for_torchs_seed(model):
     warp = Warp.sampling(guidance=2.0)
     made = Decoder(JanusTarget(model), ImageJacobi(), k=6).generate(prompt(), 16, source=source, warp=warp)
     assert torch.equal(torch.stack(made.units), codes) and made.report.row_rounds < 45
+
+
+@pytest.mark.compiled
+@pytest.mark.parametrize("rows", [pytest.param(1, marks=pytest.mark.slow), 3])
+@pytest.mark.parametrize(
+    "method", ["gs-sjd-pac", *(pytest.param(m, marks=pytest.mark.slow) for m in ("prompt-lookup", "token-recycling"))]
+)
+def test_so_are_those_of_every_method(model, method, rows):
+    torch.manual_seed(12)
+    codes, state = stock(model, rows, do_sample=True, guidance_scale=2.0), torch.get_rng_state()
+    torch.manual_seed(12)
+    source = TorchSource(torch.default_generator, rows, torch.device("cpu"))
+    decoder = decoder_for(model, method)
+    made = decoder.generate(prompt(rows), 16, source=source, warp=Warp.sampling(guidance=2.0))
+    assert torch.equal(torch.stack(made.units), codes) and (made.report.drafted > 0 or method == "prompt-lookup")
+    assert torch.equal(torch.get_rng_state(), state)
 
 
 @pytest.mark.parametrize("tree", [False, True])
