@@ -1,5 +1,6 @@
 """`mmspec serve MODEL`: an OpenAI endpoint whose models speculate."""
 
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
@@ -39,14 +40,15 @@ def serve(
 ) -> None:
     """Serve models to OpenAI's clients, as `transformers serve` does, and let them speculate."""
     refuse_bypass(continuous_batching)
+    each = with_methods(models, method or ["auto"])
     refuse_missing()
-    for name in method or ():
-        refuse_method(name)
+    from transformers.utils import logging
+
     from mmspec.serving.limits import Limits
-    from mmspec.serving.models import Models, load, names_of
+    from mmspec.serving.models import Models, load
     from mmspec.serving.run import listener, run
 
-    each = names_of(models, method or ["auto"])
+    logging.disable_progress_bar()
     limits = Limits(max_body_bytes, max_prompt_tokens, max_tokens, max_pictures, max_connections)
     how = {"drafter": drafter, "rule": rule, "k": num_speculative_tokens, "policy": policy, "options": parse(opt or [])}
     template = None if chat_template is None else chat_template.read_text(encoding="utf-8")
@@ -60,6 +62,21 @@ def serve(
             limits,
             lambda url: typer.echo(f"{', '.join(models)}: {url}"),
         )
+
+
+def with_methods(models: Sequence[str], methods: Sequence[str]) -> list[tuple[str, str]]:
+    """Models and their methods: one method for all, or one a model.
+
+    Raises:
+        ValueError: Their numbers differ, a model is named twice, or there is no such method.
+    """
+    for name in methods:
+        refuse_method(name)
+    if len(methods) not in (1, len(models)):
+        raise ValueError(f"{len(methods)} methods for {len(models)} models; give one, or one a model")
+    if len(set(models)) < len(models):
+        raise ValueError(f"a model is named twice: {', '.join(models)}")
+    return list(zip(models, methods if len(methods) > 1 else [*methods] * len(models), strict=True))
 
 
 def refuse_bypass(continuous_batching: bool) -> None:

@@ -14,6 +14,7 @@ from transformers import PreTrainedTokenizerBase
 
 from mmspec.api.refusals import refuse_settings
 from mmspec.registry.options import build
+from mmspec.registry.printable import shown
 from mmspec.registry.suggest import unknown
 from mmspec.serving.limits import refuse_stops
 from mmspec.serving.request import MOST
@@ -143,7 +144,10 @@ def settings_of(text: str) -> dict[str, Any]:
     Raises:
         ValueError: It is no object, or has settings that mmspec or the server does not take.
     """
-    settings = json.loads(text, parse_constant=_refuse_constant)
+    try:
+        settings = json.loads(text, parse_constant=_refuse_constant)
+    except (json.JSONDecodeError, RecursionError) as error:
+        raise ValueError(f"generation_config cannot be read as JSON: {shown(error)}") from None
     if not isinstance(settings, dict):
         raise ValueError(f"generation_config is a text of a JSON object, such as '{{\"top_k\": 50}}', not {text:.100}")
     refuse_settings(settings)

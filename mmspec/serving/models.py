@@ -5,7 +5,7 @@ Nothing is loaded, or let go, on a request's word, as the manager of `transforme
 
 import inspect
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -132,17 +132,3 @@ class Models(ModelManager):
 
     def shutdown(self) -> None:
         """Nothing: what was loaded lives as long as the server."""
-
-
-def names_of(models: Sequence[str], methods: Sequence[str]) -> list[tuple[str, str]]:
-    """Models and their methods: one method for all, or one a model.
-
-    Raises:
-        ValueError: Their numbers differ, or a model is named twice.
-    """
-    if len(methods) not in (1, len(models)):
-        raise ValueError(f"{len(methods)} methods for {len(models)} models; give one, or one a model")
-    if len(set(models)) < len(models):
-        raise ValueError(f"a model is named twice: {', '.join(models)}")
-    each = list(methods) * (len(models) if len(methods) == 1 else 1)
-    return list(zip(models, each, strict=True))
