@@ -57,6 +57,7 @@ def run(app: Any, listening: socket.socket, limits: Limits, ready: Callable[[str
         limit_concurrency=limits.connections,
         timeout_graceful_shutdown=GRACE,
     )
+    listening.listen(limits.connections)  # from here on clients wait instead of being turned away
     host, port = listening.getsockname()[:2]
     ready(f"http://{f'[{host}]' if ':' in host else host}:{port}/v1")
     uvicorn.Server(config).run(sockets=[listening])
