@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from mmspec.cli.arguments import refuse_method
+from mmspec.cli.places import text_of
 from mmspec.registry.options import parse
 
 NEEDED = ("fastapi", "uvicorn", "openai")
@@ -41,6 +42,8 @@ def serve(
     """Serve models to OpenAI's clients, as `transformers serve` does, and let them speculate."""
     refuse_bypass(continuous_batching)
     each = with_methods(models, method or ["auto"])
+    options = parse(opt or [])
+    template = None if chat_template is None else text_of(chat_template)
     refuse_missing()
     from transformers.utils import logging
 
@@ -50,8 +53,7 @@ def serve(
 
     logging.disable_progress_bar()
     limits = Limits(max_body_bytes, max_prompt_tokens, max_tokens, max_pictures, max_connections)
-    how = {"drafter": drafter, "rule": rule, "k": num_speculative_tokens, "policy": policy, "options": parse(opt or [])}
-    template = None if chat_template is None else chat_template.read_text(encoding="utf-8")
+    how = {"drafter": drafter, "rule": rule, "k": num_speculative_tokens, "policy": policy, "options": options}
     with listener(host, port) as listening:
         served = {name: load(name, device, dtype, template, method=chosen, **how) for name, chosen in each}
         from mmspec.serving.app import application
