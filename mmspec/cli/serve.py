@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -53,9 +53,9 @@ def serve(
 
     logging.disable_progress_bar()
     limits = Limits(max_body_bytes, max_prompt_tokens, max_tokens, max_pictures, max_connections)
-    how = {"drafter": drafter, "rule": rule, "k": num_speculative_tokens, "policy": policy, "options": options}
+    how: dict[str, Any] = {"drafter": drafter, "rule": rule, "k": num_speculative_tokens, "policy": policy}
     with listener(host, port) as listening:
-        served = {name: load(name, device, dtype, template, method=chosen, **how) for name, chosen in each}
+        served = {name: load(name, device, dtype, template, options, method=chosen, **how) for name, chosen in each}
         from mmspec.serving.app import application
 
         run(

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from fastapi import HTTPException, Response
-from fastapi.exceptions import RequestValidationError
+from fastapi import HTTPException, Response  # type: ignore[import-not-found,unused-ignore]
+from fastapi.exceptions import RequestValidationError  # type: ignore[import-not-found,unused-ignore]
 from jinja2 import TemplateError
 from transformers.cli.serving.server import build_server
 

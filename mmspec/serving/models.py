@@ -126,7 +126,7 @@ class Models(ModelManager):
         served = self.languages()[name]
         return served.model, served.processor
 
-    def get_gen_models(self, cache_dir: str | None = None) -> list[dict[str, Any]]:  # type: ignore[override]
+    def get_gen_models(self, cache_dir: str | None = None) -> list[dict[str, Any]]:
         """What `/v1/models` lists: what is served, and nothing about other models on this machine."""
         return [{"id": n, "object": "model", "created": self._since, "owned_by": "mmspec"} for n in self._served]
 

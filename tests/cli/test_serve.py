@@ -11,6 +11,7 @@ import pytest
 import torch
 from transformers import GenerationConfig
 
+from mmspec.api.enable import Enabled
 from mmspec.cli import serve
 from mmspec.serving.calls import Managers
 from mmspec.serving.door import Door
@@ -79,6 +80,28 @@ def test_a_refused_stream_is_refused_before_its_first_token(plain: Plain) -> Non
 
     with pytest.raises(ValueError, match="beam search is not speculative"):
         asyncio.run(refused())
+
+
+def test_what_fails_in_mid_stream_is_an_event_that_can_be_read(plain: Plain, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, managers = served(plain, method="plain")
+    says = 'a "quoted" word and a \\ backslash'
+
+    def generate(self: Enabled, streamer: Any, **arguments: Any) -> None:
+        streamer.put(arguments["input_ids"])
+        raise RuntimeError(says)
+
+    monkeypatch.setattr(Enabled, "generate", generate)
+
+    async def failed() -> Any:
+        CURRENT.set(Request())
+        inputs = plain.tokenizer("def", return_tensors="pt", return_token_type_ids=False)
+        how = GenerationConfig(max_new_tokens=3)
+        queue, _ = managers.get_manager("m").generate_streaming(plain.model, plain.tokenizer, inputs, how, "id")
+        await CURRENT.get().begun()
+        return await queue.get()
+
+    event = json.loads(f'{{"error": "{asyncio.run(failed()).msg}"}}')  # as transformers writes it
+    assert event["error"] == f"RuntimeError: {says}"
 
 
 def test_decoding_stops_when_the_client_leaves(plain: Plain) -> None:
