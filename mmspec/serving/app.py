@@ -2,9 +2,10 @@
 
 from typing import Any
 
-from fastapi import HTTPException, Response  # type: ignore[import-not-found,unused-ignore]
+from fastapi import Response  # type: ignore[import-not-found,unused-ignore]
 from fastapi.exceptions import RequestValidationError  # type: ignore[import-not-found,unused-ignore]
 from jinja2 import TemplateError
+from starlette.exceptions import HTTPException  # type: ignore[import-not-found,unused-ignore]
 from transformers.cli.serving.server import build_server
 
 from mmspec.serving.calls import Managers

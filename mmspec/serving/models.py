@@ -72,6 +72,7 @@ def load(
     pipe = mmspec.Pipeline.from_pretrained(name, device=device, dtype=dtype, **how, **options)
     if "num_images_per_prompt" not in inspect.signature(type(pipe).__call__).parameters:
         raise ValueError(f"{name} is a {type(pipe).__name__}; language models and pipelines that draw can be served")
+    pipe.set_progress_bar_config(disable=True)  # it would stand on the server's terminal
     return pipe
 
 

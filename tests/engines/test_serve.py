@@ -143,6 +143,8 @@ def test_refusals(url: str, body: dict[str, Any], status: int, says: str, stream
         ("chat/completions", {"messages": []}, 400, "messages is empty"),
         ("responses", {"input": "x"}, 404, "there is no /v1/responses here"),
         ("completions", [1], 400, "no JSON object"),
+        ("completions", b"{", 400, "no JSON object"),
+        ("completions", b"[" * 40_000, 400, "parsing the body"),
     ],
 )
 def test_refusals_elsewhere(url: str, path: str, body: Any, status: int, says: str) -> None:
@@ -175,8 +177,9 @@ def test_a_model_that_cannot_be_served(tmp_path: Path) -> None:
 
 
 def post(url: str, body: Any) -> tuple[int, Any]:
-    """Status and content of an answer."""
-    request = urllib.request.Request(url, json.dumps(body).encode(), {"content-type": "application/json"})
+    """Status and content of the answer to a body, which is sent as JSON unless it is bytes already."""
+    content = body if isinstance(body, bytes) else json.dumps(body).encode()
+    request = urllib.request.Request(url, content, {"content-type": "application/json"})
     try:
         with urllib.request.urlopen(request, timeout=120) as answer:
             return answer.status, json.load(answer)
