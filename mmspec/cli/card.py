@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from mmspec.cli.places import text_of
 from mmspec.files import save_text
 
 
@@ -36,7 +37,7 @@ def card(
     elif not readme:
         texts |= _shipped()
     texts |= {file: _filled(file) for file in readme or ()}
-    changed = [file for file, text in texts.items() if not file.is_file() or _read(file) != text]
+    changed = [file for file, text in texts.items() if not file.is_file() or text_of(file) != text]
     for file in changed:
         typer.echo(f"{file} {'would change' if check else 'written'}")
         if not check:
@@ -64,14 +65,14 @@ def _measured(result: Path, output: Path) -> dict[Path, str]:
 
     if output.suffix != ".md":
         raise ValueError(f"a card is a Markdown file, FILE.md, not {output.name!r}")
-    document = _read(result)
+    document = text_of(result)
     bench = load_result(result)
     beside = output.with_suffix(".bench.json")
     known = [model for model in described() if (model.name, f"mmspec/{model.name}") == (output.stem, bench.model)]
     if known:
         text = render(known[0], facts_of(known[0], folder("assets")), bench, equality_beside(output))
     elif output.is_file():
-        text = _read(output)
+        text = text_of(output)
         text += "" if f"<!-- bench: {beside.name} " in text else "\n" + speed_section(bench, beside.name)
         text = fill(text, output.parent, {beside.name: bench})
     else:
@@ -82,14 +83,4 @@ def _measured(result: Path, output: Path) -> dict[Path, str]:
 def _filled(file: Path) -> str:
     from mmspec.report.numbers import fill
 
-    return fill(_read(file), file.parent)
-
-
-def _read(file: Path) -> str:
-    """The text of a file in UTF-8, whatever the locale."""
-    if not file.is_file():
-        raise ValueError(f"there is no file {file}")
-    try:
-        return file.read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{file} is no text in UTF-8: {error}") from error
+    return fill(text_of(file), file.parent)

@@ -1,4 +1,4 @@
-"""Checks of output files and folders, made before the work whose result they would lose."""
+"""Files and folders that a command names: checked before the work whose result a mistake would lose."""
 
 import tempfile
 from pathlib import Path
@@ -37,6 +37,20 @@ def refuse_folders(*folders: Path) -> None:
         if not there.is_dir():
             raise ValueError(f"there can be no folder {_shown(folder)}: {_shown(there)} is a file")
         _try(there, ".")
+
+
+def text_of(file: Path) -> str:
+    """The text of a file in UTF-8, whatever the locale.
+
+    Raises:
+        ValueError: There is no such file, or it is no text.
+    """
+    if not file.is_file():
+        raise ValueError(f"there is no file {file}")
+    try:
+        return file.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{file} is no text in UTF-8: {error}") from error
 
 
 def _try(folder: Path, prefix: str) -> None:

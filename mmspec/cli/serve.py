@@ -1,0 +1,105 @@
+"""`mmspec serve MODEL`: an OpenAI endpoint whose models speculate."""
+
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from mmspec.cli.arguments import refuse_method
+from mmspec.cli.places import text_of
+from mmspec.registry.options import parse
+
+NEEDED = ("fastapi", "uvicorn", "openai")
+"""Packages of the extra `serve`."""
+
+
+def serve(
+    models: Annotated[
+        list[str], typer.Argument(help="Language models and pipelines that draw: mmspec/…, a folder, or a hub name.")
+    ],
+    method: Annotated[list[str] | None, typer.Option(help="One for all, or one a model; see `mmspec methods`.")] = None,
+    drafter: Annotated[str | None, typer.Option(help="A drafter's name or a smaller model.")] = None,
+    rule: Annotated[str | None, typer.Option(help="Acceptance rule; default: the method's.")] = None,
+    num_speculative_tokens: Annotated[int | None, typer.Option("--num-speculative-tokens", "-k", min=0)] = None,
+    policy: Annotated[str | None, typer.Option(help="How many to draft: fixed, confidence, goodput.")] = None,
+    opt: Annotated[list[str] | None, typer.Option(help="key=value of drafter, rule or policy; repeatable.")] = None,
+    device: Annotated[str, typer.Option(help="cpu, cuda, …")] = "cpu",
+    dtype: Annotated[str | None, typer.Option(help="Of the weights; default: float32.")] = None,
+    chat_template: Annotated[
+        Path | None, typer.Option(help="A file with a chat template, for models that have none.")
+    ] = None,
+    host: Annotated[str, typer.Option(help="The default can be reached from this machine only.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes one that is free.")] = 8000,
+    max_prompt_tokens: Annotated[int, typer.Option(min=1, help="Longest prompt.")] = 8192,
+    max_tokens: Annotated[int, typer.Option(min=1, help="Most new tokens of a request.")] = 4096,
+    max_pictures: Annotated[int, typer.Option(min=1, help="Most pictures of a request.")] = 4,
+    max_body_bytes: Annotated[int, typer.Option(min=1, help="Largest body of a request.")] = 1_000_000,
+    max_connections: Annotated[int, typer.Option(min=1, help="At a time.")] = 256,
+    continuous_batching: Annotated[bool, typer.Option("--continuous-batching", hidden=True)] = False,
+) -> None:
+    """Serve models to OpenAI's clients, as `transformers serve` does, and let them speculate."""
+    refuse_bypass(continuous_batching)
+    each = with_methods(models, method or ["auto"])
+    options = parse(opt or [])
+    template = None if chat_template is None else text_of(chat_template)
+    refuse_missing()
+    from transformers.utils import logging
+
+    from mmspec.serving.limits import Limits
+    from mmspec.serving.models import Models, load
+    from mmspec.serving.run import listener, run
+
+    logging.disable_progress_bar()
+    limits = Limits(max_body_bytes, max_prompt_tokens, max_tokens, max_pictures, max_connections)
+    how: dict[str, Any] = {"drafter": drafter, "rule": rule, "k": num_speculative_tokens, "policy": policy}
+    with listener(host, port) as listening:
+        served = {name: load(name, device, dtype, template, options, method=chosen, **how) for name, chosen in each}
+        from mmspec.serving.app import application
+
+        run(
+            application(Models(served), limits),
+            listening,
+            limits,
+            lambda url: typer.echo(f"{', '.join(models)}: {url}"),
+        )
+
+
+def with_methods(models: Sequence[str], methods: Sequence[str]) -> list[tuple[str, str]]:
+    """Models and their methods: one method for all, or one a model.
+
+    Raises:
+        ValueError: Their numbers differ, a model is named twice, or there is no such method.
+    """
+    for name in methods:
+        refuse_method(name)
+    if len(methods) not in (1, len(models)):
+        raise ValueError(f"{len(methods)} methods for {len(models)} models; give one, or one a model")
+    if len(set(models)) < len(models):
+        raise ValueError(f"a model is named twice: {', '.join(models)}")
+    return list(zip(models, methods if len(methods) > 1 else [*methods] * len(models), strict=True))
+
+
+def refuse_bypass(continuous_batching: bool) -> None:
+    """Refuse what `transformers serve` has and what cannot speculate.
+
+    Raises:
+        ValueError: Continuous batching is asked for.
+    """
+    if continuous_batching:
+        raise ValueError(
+            "--continuous-batching decodes without `generate`, so nothing would speculate; "
+            "leave it out, or use `transformers serve`"
+        )
+
+
+def refuse_missing() -> None:
+    """Refuse to go on without the packages of the extra.
+
+    Raises:
+        ValueError: Names those that are missing, and says how to install them.
+    """
+    missing = [name for name in NEEDED if find_spec(name) is None]
+    if missing:
+        raise ValueError(f"mmspec serve needs {', '.join(missing)}: pip install 'mmspec[serve]'")

@@ -1,0 +1,210 @@
+"""The fields of a request for text: their types and ranges, checked before anything else reads them.
+
+What would change the answer and is not done here is refused, never ignored; a value that changes nothing is accepted.
+"""
+
+import inspect
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from pydantic import Field
+from transformers import PreTrainedTokenizerBase
+
+from mmspec.api.refusals import refuse_settings
+from mmspec.registry.options import build
+from mmspec.registry.printable import shown
+from mmspec.registry.suggest import unknown
+from mmspec.serving.limits import refuse_stops
+from mmspec.serving.request import MOST
+
+Temperature = Annotated[float, Field(ge=0, le=1000, allow_inf_nan=False)]
+Share = Annotated[float, Field(gt=0, le=1)]
+Seed = Annotated[int, Field(ge=0, lt=MOST)]
+
+HINTS = frozenset(
+    {
+        "user",
+        "metadata",
+        "store",
+        "service_tier",
+        "stream_options",
+        "parallel_tool_calls",
+        "reasoning_effort",
+        "verbosity",
+        "safety_identifier",
+        "prompt_cache_key",
+        "prompt_cache_retention",
+    }
+)
+"""Fields of OpenAI's that are hints or book-keeping: accepted, without effect. A stream ends with the usage, whatever
+`stream_options` says."""
+NEUTRAL: dict[str, tuple[Any, ...]] = {
+    "n": (1,),
+    "best_of": (1,),
+    "echo": (False,),
+    "logprobs": (False,),
+    "top_logprobs": (0,),
+    "presence_penalty": (0,),
+    "response_format": ({"type": "text"},),
+    "tool_choice": ("auto", "none"),
+    "modalities": (["text"],),
+    "audio": (),
+    "functions": (),
+    "function_call": (),
+    "prediction": (),
+    "web_search_options": (),
+    "suffix": (),
+}
+"""Fields of OpenAI's that do nothing here, with the values that ask for nothing."""
+SETTINGS = frozenset(
+    {
+        "do_sample",
+        "temperature",
+        "top_k",
+        "top_p",
+        "min_p",
+        "typical_p",
+        "epsilon_cutoff",
+        "eta_cutoff",
+        "repetition_penalty",
+        "no_repeat_ngram_size",
+        "bad_words_ids",
+        "sequence_bias",
+        "suppress_tokens",
+        "begin_suppress_tokens",
+        "renormalize_logits",
+        "eos_token_id",
+        "min_new_tokens",
+        "max_new_tokens",
+    }
+)
+"""Settings that `generation_config` may have."""
+
+
+@dataclass(frozen=True)
+class Text:
+    """Fields of every request for text, as OpenAI has them; and transformers' `generation_config`."""
+
+    model: str | None = None
+    stream: bool | None = None
+    seed: Seed | None = None
+    temperature: Temperature | None = None
+    top_p: Share | None = None
+    max_tokens: int | None = None
+    stop: str | list[str] | None = None
+    frequency_penalty: Annotated[float, Field(gt=-1, le=2)] | None = None
+    generation_config: str | None = None
+
+
+@dataclass(frozen=True)
+class Completion(Text):
+    """Fields of `/v1/completions`."""
+
+    prompt: str = ""
+
+
+@dataclass(frozen=True)
+class Chat(Text):
+    """Fields of `/v1/chat/completions`."""
+
+    messages: tuple[dict[str, Any], ...] = ()
+    max_completion_tokens: int | None = None
+    logit_bias: dict[int, Annotated[float, Field(ge=-100, le=100)]] | None = None
+    tools: list[dict[str, Any]] | None = None
+    chat_template_kwargs: dict[str, bool | int | float | str] | None = None
+
+
+def checked(kind: type[Text], body: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields that are set and have an effect, converted to their types.
+
+    Args:
+        kind: `Chat` or `Completion`.
+        body: The request.
+
+    Raises:
+        ValueError: A field is unknown, has no effect here, or has a wrong value.
+    """
+    said = {name: value for name, value in body.items() if value is not None and name not in HINTS}
+    for name in said.keys() & NEUTRAL.keys():
+        _refuse_effect(name, said.pop(name))
+    fields = {name: value for name, value in vars(build(kind, said, "the request")).items() if value is not None}
+    if "stop" in fields:
+        refuse_stops(fields["stop"])
+    if kind is Chat:
+        refuse_messages(fields["messages"])
+        refuse_template(fields.get("chat_template_kwargs", {}))
+    return fields
+
+
+def settings_of(text: str) -> dict[str, Any]:
+    """The settings in a `generation_config`, which is a text of JSON.
+
+    Raises:
+        ValueError: It is no object, or has settings that mmspec or the server does not take.
+    """
+    try:
+        settings = json.loads(text, parse_constant=_refuse_constant)
+    except (json.JSONDecodeError, RecursionError) as error:
+        raise ValueError(f"generation_config cannot be read as JSON: {shown(error)}") from None
+    if not isinstance(settings, dict):
+        raise ValueError(f"generation_config is a text of a JSON object, such as '{{\"top_k\": 50}}', not {text:.100}")
+    refuse_settings(settings)
+    for name in settings:
+        if name not in SETTINGS:
+            raise ValueError(f"generation_config: {unknown('setting of a request', name, SETTINGS)}")
+    return settings
+
+
+def refuse_messages(messages: tuple[dict[str, Any], ...]) -> None:
+    """Refuse messages that no chat template could read, or that hold more than text.
+
+    Raises:
+        ValueError: Names the message.
+    """
+    if not messages:
+        raise ValueError('messages is empty; give at least {"role": "user", "content": "…"}')
+    for i, message in enumerate(messages):
+        if not isinstance(message.get("role"), str):
+            raise ValueError(f"messages[{i}] has no role; give user, assistant or system")
+        content = message.get("content")
+        for part in content if isinstance(content, list) else ():
+            if not isinstance(part, dict) or part.get("type") != "text" or not isinstance(part.get("text"), str):
+                raise ValueError(
+                    f"messages[{i}]: the model reads text alone, so a part is {{'type': 'text', 'text': …}}"
+                )
+        if not isinstance(content, str | list | None):
+            raise ValueError(f"messages[{i}]: content is a text or a list of parts, not {content!r:.100}")
+        if "tool_calls" in message:
+            _refuse_tool_calls(i, message["tool_calls"])
+
+
+def refuse_template(values: Mapping[str, Any]) -> None:
+    """Refuse values for the chat template that are arguments of the function which fills it in, such as a template.
+
+    Raises:
+        ValueError: Names the argument.
+    """
+    for name in values:
+        if name in inspect.signature(PreTrainedTokenizerBase.apply_chat_template).parameters:
+            raise ValueError(f"chat_template_kwargs: {name} is no variable of the template, and is the server's to set")
+
+
+def _refuse_tool_calls(i: int, calls: Any) -> None:
+    for call in calls if isinstance(calls, list) else [None]:
+        function = call.get("function", call) if isinstance(call, dict) else None
+        if not isinstance(function, dict) or not isinstance(function.get("arguments"), str | dict):
+            raise ValueError(f"messages[{i}]: a tool call is {{'function': {{'name': …, 'arguments': …}}}}")
+
+
+def _refuse_effect(name: str, value: Any) -> None:
+    values = NEUTRAL[name]
+    if value not in values:
+        only = f"; it may be {' or '.join(map(repr, values))}" if values else ""
+        several = ", so send several requests" if name in ("n", "best_of") else ""
+        raise ValueError(f"{name}={value!r:.100} has no effect here{several}{only}")
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"generation_config: {name} is no number")

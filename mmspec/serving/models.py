@@ -1,0 +1,135 @@
+"""What is served: language models with their decoders, and pipelines that draw. All are loaded first.
+
+Nothing is loaded, or let go, on a request's word, as the manager of `transformers serve` does.
+"""
+
+import inspect
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from transformers.cli.serving.model_manager import ModelManager
+
+import mmspec
+from mmspec.api.build import decoder_for
+from mmspec.api.pipeline import Pipeline
+from mmspec.core.decoder import Decoder
+from mmspec.hosts.dtypes import dtype_of
+from mmspec.hosts.loading import load_model, load_processor, locate_pipeline
+from mmspec.registry.suggest import unknown
+from mmspec.serving.errors import UnknownModelError
+
+
+@dataclass(frozen=True)
+class Language:
+    """A language model that is served.
+
+    Attributes:
+        model: The live model; its `generate` is transformers' own.
+        processor: Its tokenizer.
+        decoder: Its decoder, which all calls share.
+    """
+
+    model: Any
+    processor: Any
+    decoder: Decoder
+
+    @classmethod
+    def load(cls, name: str, device: str, dtype: str | None, template: str | None, **how: Any) -> "Language":
+        """Load a causal language model.
+
+        Args:
+            name: `mmspec/…` for a shipped model, a folder, or a hub name.
+            device: The device.
+            dtype: The dtype of the weights, by name; None: float32.
+            template: A chat template, for a model that has none; None: the model's own.
+            **how: As in `decoder_for`.
+
+        Raises:
+            ValueError: There is no such model, or a method, a part or an option does not fit it.
+        """
+        model = load_model(name, device, dtype_of(dtype))
+        processor = load_processor(name)
+        if template is not None:
+            processor.chat_template = template
+        return cls(model, processor, decoder_for(model, **how))
+
+
+Served = Language | Pipeline
+
+
+def load(
+    name: str, device: str, dtype: str | None, template: str | None, options: Mapping[str, Any], **how: Any
+) -> Served:
+    """Load a language model, or a pipeline that draws; arguments as in `Language.load`.
+
+    Raises:
+        ValueError: There is no such model, it cannot be served, or an argument is wrong.
+    """
+    if locate_pipeline(name) is None:
+        return Language.load(name, device, dtype, template, options=options, **how)
+    pipe = mmspec.Pipeline.from_pretrained(name, device=device, dtype=dtype, **how, **options)
+    if "num_images_per_prompt" not in inspect.signature(type(pipe).__call__).parameters:
+        raise ValueError(f"{name} is a {type(pipe).__name__}; language models and pipelines that draw can be served")
+    pipe.set_progress_bar_config(disable=True)  # it would stand on the server's terminal
+    return pipe
+
+
+class Models(ModelManager):
+    """transformers' manager, with models that are loaded already.
+
+    Args:
+        served: The models by name; a request that names none gets the first that does what it asks for.
+    """
+
+    def __init__(self, served: Mapping[str, Served]) -> None:
+        super().__init__(device="cpu", model_timeout=-1)  # it loads nothing, so its device is no one's
+        self._served = dict(served)
+        self._since = int(time.time())
+
+    def named(self, name: str | None, kind: type[Any]) -> str:
+        """The name of the model that a request means.
+
+        Args:
+            name: What the request says; None: nothing.
+            kind: `Language`, or `Pipeline` for one that draws.
+
+        Raises:
+            UnknownModelError: No such model is served, or none that does this.
+        """
+        fitting = [name for name, served in self._served.items() if isinstance(served, kind)]
+        if name in fitting or (name is None and fitting):
+            return name or fitting[0]
+        if name in self._served:
+            place = "/v1/images/generations" if kind is Language else "/v1/completions or /v1/chat/completions"
+            raise UnknownModelError(f"the model {name!r} does something else: ask it at {place}")
+        if not fitting:
+            does = "writes text" if kind is Language else "draws pictures"
+            raise UnknownModelError(f"no model here {does}; there is {', '.join(self._served)}")
+        raise UnknownModelError(unknown("model served here", name, fitting))
+
+    def languages(self) -> dict[str, Language]:
+        """The language models, by name."""
+        return {name: served for name, served in self._served.items() if isinstance(served, Language)}
+
+    def pipelines(self) -> dict[str, Pipeline]:
+        """The pipelines that draw, by name."""
+        return {name: served for name, served in self._served.items() if isinstance(served, Pipeline)}
+
+    @staticmethod
+    def process_model_name(model_id: str) -> str:
+        """The name itself, without a revision: answers name the model as requests do."""
+        return model_id
+
+    def load_model_and_processor(self, name: str, *_: Any, **__: Any) -> tuple[Any, Any]:
+        """The live model and its tokenizer."""
+        served = self.languages()[name]
+        return served.model, served.processor
+
+    def get_gen_models(self, cache_dir: str | None = None) -> list[dict[str, Any]]:
+        """What `/v1/models` lists: what is served, and nothing about other models on this machine."""
+        return [{"id": n, "object": "model", "created": self._since, "owned_by": "mmspec"} for n in self._served]
+
+    def shutdown(self) -> None:
+        """Nothing: what was loaded lives as long as the server."""

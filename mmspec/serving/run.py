@@ -1,0 +1,63 @@
+"""The server's process: a port that is free, and uvicorn on it."""
+
+import errno
+import ipaddress
+import socket
+from collections.abc import Callable
+from typing import Any
+
+import uvicorn  # type: ignore[import-not-found,unused-ignore]
+from transformers.utils import logging
+
+from mmspec.registry.warn import warn
+from mmspec.serving.limits import Limits
+
+GRACE = 5
+"""Seconds that running answers have when the server is told to stop."""
+
+
+def listener(host: str, port: int) -> socket.socket:
+    """A socket that holds the port; nobody is served before `run`.
+
+    Args:
+        host: An address, or a name of this machine.
+        port: A port; 0: any that is free.
+
+    Raises:
+        ValueError: The port is taken or not to be had, or the address is not this machine's.
+    """
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        listening = socket.socket(family, kind, protocol)
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind(address)
+    except OSError as error:
+        taken = error.errno == errno.EADDRINUSE
+        why = "is taken; --port 0 takes one that is free" if taken else f"cannot be had: {error.strerror or error}"
+        raise ValueError(f"port {port} of {host} {why}") from error
+    if not ipaddress.ip_address(str(address[0])).is_loopback:
+        warn(f"{host} can be reached from other machines, and the server asks nobody for a password")
+    return listening
+
+
+def run(app: Any, listening: socket.socket, limits: Limits, ready: Callable[[str], None]) -> None:
+    """Serve until the process is told to stop.
+
+    Args:
+        app: The application.
+        listening: What `listener` returned.
+        limits: Their `connections` are served at a time.
+        ready: Called with the server's address just before the first connection is taken.
+    """
+    logging.get_logger("transformers.cli.serving").setLevel(logging.ERROR)  # it warns of every request
+    config = uvicorn.Config(
+        app,
+        log_level="warning",
+        server_header=False,
+        limit_concurrency=limits.connections,
+        timeout_graceful_shutdown=GRACE,
+    )
+    listening.listen(limits.connections)  # from here on clients wait instead of being turned away
+    host, port = listening.getsockname()[:2]
+    ready(f"http://{f'[{host}]' if ':' in host else host}:{port}/v1")
+    uvicorn.Server(config).run(sockets=[listening])
