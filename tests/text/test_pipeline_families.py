@@ -1,0 +1,150 @@
+"""Every family of diffusers that calls `generate` itself: texts and the generator's state are the stock pipeline's."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import diffusers
+import pytest
+import torch
+from diffusers.modular_pipelines.ernie_image.encoders import ErnieImagePromptEnhancerStep
+from diffusers.modular_pipelines.flux3.prompt_upsampler import Flux3AutoPromptUpsampleStep
+from diffusers.modular_pipelines.ltx2.encoders import LTX2PromptEnhancerStep
+from diffusers.modular_pipelines.qwenimage.encoders import QwenImageLayeredGetImagePromptStep
+from PIL import Image
+from transformers import PreTrainedModel
+
+import mmspec
+from tests.support.pipelines import Words, bare, seeded
+from tests.support.zoo import RECURRENT, build
+from tests.support.zoo.recipe import Recipe
+from tests.support.zoo.vision import IMAGE, PATCH, QWEN, VISION, VisionRecipe, patches, whole
+
+LTX2 = ["LTX2Pipeline", "LTX2ImageToVideoPipeline", "LTX2ConditionPipeline", "LTX2DFRPipeline", "LTX2InContextPipeline"]
+PICTURE = Image.new("RGB", (32, 32))
+NEW = 60
+
+
+def drawer() -> torch.Generator:
+    return torch.Generator().manual_seed(3)
+
+
+def ltx2(kind: str, **parts: Any) -> Any:
+    model, words = VISION["gemma3"].model(), Words(VISION["gemma3"])
+    return bare(getattr(diffusers, kind), text_encoder=model, tokenizer=words, processor=words, **parts)
+
+
+def qwen(kind: Any, **parts: Any) -> Any:
+    return bare(kind, text_encoder=VISION["qwen2_5_vl"].model(), tokenizer=Words(), **parts)
+
+
+def longcat() -> Any:
+    pipe = qwen(diffusers.LongCatImagePipeline, text_processor=Words())
+    pipe.tokenizer_max_length = NEW
+    return pipe
+
+
+def gemma4() -> PreTrainedModel:
+    tower = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2}
+    tower |= {"num_key_value_heads": 2, "head_dim": 16}
+    parts = {"text_config": build("gemma4_text").config.to_dict(), "vision_config": tower, "audio_config": None}
+    return VisionRecipe(Recipe("gemma4", "mixed", {**parts, "image_token_id": IMAGE}), whole(4)).model()
+
+
+def qwen3_5() -> PreTrainedModel:
+    tower = {"depth": 2, "hidden_size": 32, "intermediate_size": 48, "num_heads": 2, "patch_size": PATCH}
+    tower |= {"spatial_merge_size": 2, "out_hidden_size": 64, "num_position_embeddings": 16}
+    text = RECURRENT["qwen3_5_text"].configuration().to_dict()
+    return VisionRecipe(
+        Recipe("qwen3_5", "three-axes", {**QWEN, "text_config": text, "vision_config": tower}), patches(2)
+    ).model()
+
+
+def rewritten(picture: Any) -> Callable[[Any], Any]:
+    """LTX 2; its pipelines from pictures ask for one, which may be None."""
+    return lambda pipe: pipe.enhance_prompt(
+        "a cat", "be brief", **({} if picture == "none" else {"image": picture}), max_new_tokens=NEW, generator=drawer()
+    )
+
+
+def expanded(picture: Any) -> Callable[[Any], Any]:
+    """Kandinsky 6; the function is static, and gets the pipeline's parts."""
+    how = {"image": picture, "max_sequence_length": NEW, "generator": drawer()}
+    return lambda pipe: pipe.expand_prompts(["a cat"], pipe.tokenizer, pipe.text_encoder, torch.device("cpu"), **how)
+
+
+def rewired(pipe: Any) -> Any:
+    return pipe.rewire_prompt(["a cat", "a dog"], torch.device("cpu"))
+
+
+def compare(pipe: Any, call: Callable[[Any], Any], method: str, name: str) -> None:
+    text, state = seeded(lambda: call(pipe))
+    with mmspec.enable(pipe, method) as spec:
+        again, left = seeded(lambda: call(pipe))
+        report = spec.reports[name]
+    assert again == text
+    assert torch.equal(left, state)
+    assert report is not None and report.drafted > 0
+    assert "generate" not in vars(getattr(pipe, name))
+
+
+FAMILIES = [
+    *[(lambda kind=kind: ltx2(kind), rewritten(None if "ToVideo" in kind else "none")) for kind in LTX2],
+    (lambda: ltx2("LTX2ImageToVideoPipeline"), rewritten(PICTURE)),
+    (longcat, rewired),
+    (lambda: qwen(diffusers.Kandinsky6TI2VAPipeline), expanded(None)),
+    (lambda: qwen(diffusers.Kandinsky6TI2VAPipeline), expanded(PICTURE)),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["prompt-lookup", "token-recycling"])
+@pytest.mark.parametrize(("made", "call"), FAMILIES)
+def test_pipelines(made: Callable[[], Any], call: Callable[[Any], Any], method: str) -> None:
+    compare(made(), call, method, "text_encoder")
+
+
+@pytest.mark.slow
+def test_ltx_with_an_enhancer_of_its_own() -> None:
+    """It decodes greedily, without n-grams that were there before: a processor that reads the history."""
+    compare(ltx2("LTX2Pipeline", prompt_enhancer=gemma4()), rewritten("none"), "token-recycling", "prompt_enhancer")
+
+
+MODULAR: dict[str, tuple[Any, str, Callable[[], Any], Mapping[str, Any]]] = {
+    "ernie": (ErnieImagePromptEnhancerStep, "pe", lambda: build("ministral3", 1), {"prompt": "a cat"}),
+    "ltx2": (
+        LTX2PromptEnhancerStep,
+        "prompt_enhancer",
+        gemma4,
+        {"prompt": "a cat", "enable_prompt_enhancement": True, "prompt_max_new_tokens": NEW},
+    ),
+    "layered": (
+        QwenImageLayeredGetImagePromptStep,
+        "text_encoder",
+        VISION["qwen2_5_vl"].model,
+        {"resized_image": PICTURE},
+    ),
+    "flux3": (Flux3AutoPromptUpsampleStep, "prompt_upsampler", qwen3_5, {"prompt": "a cat", "max_new_tokens": NEW}),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", MODULAR)
+def test_modular_pipelines(family: str) -> None:
+    steps, name, made, arguments = MODULAR[family]
+    pipe = steps().init_pipeline()
+    words = [part for part in pipe.component_names if part != name]
+    pipe.update_components(**{name: made()}, **{part: Words() for part in words})
+    compare(pipe, lambda pipe: pipe(**arguments, output="prompt"), "token-recycling", name)
+
+
+def test_a_component_that_a_modular_pipeline_gets_later() -> None:
+    pipe = ErnieImagePromptEnhancerStep().init_pipeline()
+    pipe.update_components(pe=build("ministral3", 1), pe_tokenizer=Words())
+    stock = seeded(lambda: pipe(prompt="a cat", output="prompt"))
+    other = build("ministral3", 1)
+    with mmspec.enable(pipe, "prompt-lookup") as spec:
+        pipe.update_components(pe=other)
+        found = seeded(lambda: pipe(prompt="a cat", output="prompt"))
+        assert spec.reports["pe"].rounds > 0
+    assert found[0] == stock[0] and torch.equal(found[1], stock[1])
+    assert "generate" not in vars(other)
