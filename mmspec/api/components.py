@@ -25,6 +25,15 @@ LATER = {"_prompt_enhancer": "prompt_enhancer_head"}
 Ideogram 4 builds it of its text encoder's body and a head.
 """
 
+OWN_LOOPS = {
+    "AudioLDM2Pipeline": "language_model",
+    "MiniMaxMusic3ModularPipeline": "language_model",
+}
+"""Pipelines that run a language model step by step, and the component: its `generate` is never called.
+
+AudioLDM 2 appends hidden states, no units; MiniMax Music 3 appends frames of eight codes, seven of another model.
+"""
+
 _HOMES = {
     "diffusers.pipelines.pipeline_utils": "DiffusionPipeline",
     "diffusers.modular_pipelines.modular_pipeline": "ModularPipeline",
@@ -79,6 +88,7 @@ class EnabledComponents:
             raise ValueError("this pipeline is enabled already; call disable() first")
         self._pipe, self._enable, self._common, self._own = pipe, enable, common, own
         self._kind = type(pipe)
+        self._kinds = {kind.__name__ for kind in self._kind.__mro__}
         self.components: dict[str, Any] = {}
         self.skipped: dict[str, str] = dict(skipped)
         models = {name: part for name, part in vars(pipe).items() if isinstance(part, nn.Module)}
@@ -124,6 +134,8 @@ class EnabledComponents:
             self.components[name] = shared[0]
         elif not can_generate(part):
             self.skipped[name] = f"a {type(part).__name__} does not generate"
+        elif name in [own for kind, own in OWN_LOOPS.items() if kind in self._kinds]:
+            self.skipped[name] = f"a {self._kind.__name__} runs it in a loop of its own and does not call generate"
         else:
             try:
                 self.components[name] = self._enable(part, **{**self._common, **self._own.get(name, {})})

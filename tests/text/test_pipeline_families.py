@@ -9,9 +9,11 @@ import torch
 from diffusers.modular_pipelines.ernie_image.encoders import ErnieImagePromptEnhancerStep
 from diffusers.modular_pipelines.flux3.prompt_upsampler import Flux3AutoPromptUpsampleStep
 from diffusers.modular_pipelines.ltx2.encoders import LTX2PromptEnhancerStep
+from diffusers.modular_pipelines.minimax_music3.encoders import MiniMaxMusic3AutoregressiveStep
 from diffusers.modular_pipelines.qwenimage.encoders import QwenImageLayeredGetImagePromptStep
 from PIL import Image
-from transformers import PreTrainedModel
+from torch import Tensor
+from transformers import PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
 
 import mmspec
 from tests.support.pipelines import Words, bare, seeded
@@ -148,3 +150,46 @@ def test_a_component_that_a_modular_pipeline_gets_later() -> None:
         assert spec.reports["pe"].rounds > 0
     assert found[0] == stock[0] and torch.equal(found[1], stock[1])
     assert "generate" not in vars(other)
+
+
+def music() -> Any:
+    """The codes of MiniMax Music 3: its language model has the ids of the codes, high above those of words."""
+    sizes = {"vocab_size": 151675 + 16384, "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2}
+    sizes |= {"num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 8}
+    depth = {"hidden_size": 16, "num_layers": 1, "num_attention_heads": 2, "intermediate_size": 24}
+    with torch.random.fork_rng([]):
+        torch.manual_seed(0)
+        model = Qwen3ForCausalLM(Qwen3Config(**sizes, eos_token_id=None)).eval()
+        decoder = diffusers.MiniMaxMusic3RVQDepthDecoder(**depth, audio_vocab_size=8).eval()
+    pipe = MiniMaxMusic3AutoregressiveStep().init_pipeline()
+    pipe.update_components(language_model=model, rvq_depth_decoder=decoder)
+    return pipe
+
+
+def sound() -> Any:
+    return bare(diffusers.AudioLDM2Pipeline, language_model=build("gpt2"))
+
+
+@pytest.mark.parametrize("made", [pytest.param(music, marks=pytest.mark.slow), sound])
+def test_a_loop_of_the_pipelines_own_is_refused_with_the_reason(made: Callable[[], Any]) -> None:
+    pipe = made()
+    with pytest.raises(ValueError, match=f"language_model: a {type(pipe).__name__} runs it in a loop of its own"):
+        mmspec.enable(pipe, "prompt-lookup")
+    with mmspec.enable(pipe.language_model, "prompt-lookup"):  # by itself it can be enabled
+        assert "generate" in vars(pipe.language_model)
+
+
+@pytest.mark.slow
+def test_the_loop_of_music_draws_what_it_draws_without_mmspec() -> None:
+    """It calls the language model's body, which nothing replaces."""
+    pipe, ids = music(), torch.arange(6)[None].repeat(2, 1)
+
+    def frames() -> tuple[Any, Tensor]:
+        draws = {"text_ids": ids, "audio_duration": 0.2, "generator": drawer()}
+        return seeded(lambda: pipe(**draws, output="frame_hiddens"))
+
+    stock = frames()
+    with mmspec.enable(pipe.language_model, "prompt-lookup") as spec:
+        found = frames()
+        assert spec.report is None, "generate is never called"
+    assert torch.equal(found[0], stock[0]) and torch.equal(found[1], stock[1])
