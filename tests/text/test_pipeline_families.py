@@ -8,12 +8,14 @@ import pytest
 import torch
 from diffusers.modular_pipelines.ernie_image.encoders import ErnieImagePromptEnhancerStep
 from diffusers.modular_pipelines.flux3.prompt_upsampler import Flux3AutoPromptUpsampleStep
+from diffusers.modular_pipelines.ideogram4.encoders import Ideogram4PromptUpsampleStep
 from diffusers.modular_pipelines.ltx2.encoders import LTX2PromptEnhancerStep
 from diffusers.modular_pipelines.minimax_music3.encoders import MiniMaxMusic3AutoregressiveStep
+from diffusers.modular_pipelines.modular_pipeline import SequentialPipelineBlocks
 from diffusers.modular_pipelines.qwenimage.encoders import QwenImageLayeredGetImagePromptStep
 from PIL import Image
 from torch import Tensor
-from transformers import PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
+from transformers import BlipConfig, BlipForConditionalGeneration, PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
 
 import mmspec
 from tests.support.pipelines import Words, bare, seeded
@@ -139,6 +141,33 @@ def test_modular_pipelines(family: str) -> None:
     compare(pipe, lambda pipe: pipe(**arguments, output="prompt"), "token-recycling", name)
 
 
+@pytest.mark.slow
+def test_a_step_that_builds_its_language_model_at_the_first_call() -> None:
+    """Ideogram 4: the step within the pipeline's steps holds what it built of the pipeline's parts."""
+    whole = VISION["qwen3_vl"].model()
+    head = torch.nn.Module()
+    head.lm_head = whole.lm_head
+    steps = {"upsample": Ideogram4PromptUpsampleStep()}
+
+    def made() -> Any:
+        pipe = SequentialPipelineBlocks.from_blocks_dict(steps).init_pipeline()
+        pipe.update_components(text_encoder=whole.model, tokenizer=Words(), prompt_enhancer_head=head)
+        return pipe
+
+    def call(pipe: Any) -> tuple[Any, Tensor]:
+        how = {"prompt_upsampling": True, "max_sequence_length": NEW, "generator": drawer(), "output": "prompt"}
+        return seeded(lambda: pipe(prompt="a cat", height=64, width=64, **how))
+
+    stock, pipe = call(made()), made()
+    for _ in range(2):  # built in the call, and before it
+        with mmspec.enable(pipe, "token-recycling") as spec:
+            found = call(pipe)
+            assert spec.reports["_prompt_enhancer"].drafted > 0
+        assert found[0] == stock[0] and torch.equal(found[1], stock[1])
+        step = pipe._blocks.sub_blocks["upsample"]
+        assert type(step) is Ideogram4PromptUpsampleStep and "generate" not in vars(step._prompt_enhancer)
+
+
 def test_a_component_that_a_modular_pipeline_gets_later() -> None:
     pipe = ErnieImagePromptEnhancerStep().init_pipeline()
     pipe.update_components(pe=build("ministral3", 1), pe_tokenizer=Words())
@@ -193,3 +222,16 @@ def test_the_loop_of_music_draws_what_it_draws_without_mmspec() -> None:
         found = frames()
         assert spec.report is None, "generate is never called"
     assert torch.equal(found[0], stock[0]) and torch.equal(found[1], stock[1])
+
+
+@pytest.mark.slow
+def test_a_captioner_whose_text_is_a_part_of_its_own_is_refused_with_the_reason() -> None:
+    """BLIP hands its call on to a part for text, whose passes need the picture's states."""
+    sizes = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2}
+    text = {**sizes, "vocab_size": 131, "encoder_hidden_size": 32, "bos_token_id": 1, "eos_token_id": 2}
+    eyes = {**sizes, "image_size": 32, "patch_size": 8}
+    captioner = BlipForConditionalGeneration(BlipConfig(text_config=text, vision_config=eyes, projection_dim=32))
+    pipe = bare(diffusers.StableDiffusionPix2PixZeroPipeline, caption_generator=captioner.eval())
+    with pytest.raises(ValueError, match="caption_generator: BlipForConditionalGeneration cannot verify drafts"):
+        mmspec.enable(pipe, "prompt-lookup")
+    assert "generate" not in vars(captioner)
