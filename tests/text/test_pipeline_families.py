@@ -168,6 +168,7 @@ def test_a_step_that_builds_its_language_model_at_the_first_call() -> None:
         assert type(step) is Ideogram4PromptUpsampleStep and "generate" not in vars(step._prompt_enhancer)
 
 
+@pytest.mark.slow
 def test_a_component_that_a_modular_pipeline_gets_later() -> None:
     pipe = ErnieImagePromptEnhancerStep().init_pipeline()
     pipe.update_components(pe=build("ministral3", 1), pe_tokenizer=Words())
