@@ -93,9 +93,10 @@ class EnabledComponents:
         self.components: dict[str, Any] = {}
         self.skipped: dict[str, str] = dict(skipped)
         built = {name: vars(place)[name] for place, _ in self._places[1:] for name in LATER if name in vars(place)}
-        models = {name: part for name, part in {**vars(pipe), **built}.items() if isinstance(part, nn.Module)}
+        parts = {**vars(pipe), **built}
+        models = {name: part for name, part in parts.items() if isinstance(part, nn.Module)}
         for name in own:
-            if name not in vars(pipe):
+            if name not in parts:
                 raise ValueError(unknown("component", name, models))
         try:
             for name, part in models.items():

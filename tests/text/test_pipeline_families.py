@@ -160,8 +160,9 @@ def test_a_step_that_builds_its_language_model_at_the_first_call() -> None:
 
     stock, pipe = call(made()), made()
     for _ in range(2):  # built in the call, and before it
-        with mmspec.enable(pipe, "token-recycling") as spec:
+        with mmspec.enable(pipe, "token-recycling", components={"_prompt_enhancer": {"k": 3}}) as spec:
             found = call(pipe)
+            assert "k=3" in repr(spec.components["_prompt_enhancer"])
             assert spec.reports["_prompt_enhancer"].drafted > 0
         assert found[0] == stock[0] and torch.equal(found[1], stock[1])
         step = pipe._blocks.sub_blocks["upsample"]
