@@ -22,7 +22,16 @@ Settings = Mapping[str, Any]
 LATER = {"_prompt_enhancer": "prompt_enhancer_head"}
 """Where pipelines store a language model that they build at its first use, and the component that they build it of.
 
-Ideogram 4 builds it of its text encoder's body and a head.
+Ideogram 4 builds it of its text encoder's body and a head. A modular pipeline's step stores it, not the pipeline.
+"""
+
+OWN_LOOPS = {
+    "AudioLDM2Pipeline": "language_model",
+    "MiniMaxMusic3ModularPipeline": "language_model",
+}
+"""Pipelines that run a language model step by step, and the component: its `generate` is never called.
+
+AudioLDM 2 appends hidden states, no units; MiniMax Music 3 appends frames of eight codes, seven of another model.
 """
 
 _HOMES = {
@@ -79,11 +88,15 @@ class EnabledComponents:
             raise ValueError("this pipeline is enabled already; call disable() first")
         self._pipe, self._enable, self._common, self._own = pipe, enable, common, own
         self._kind = type(pipe)
+        self._places = [(place, type(place)) for place in (pipe, *_builders(pipe))]
+        self._kinds = {kind.__name__ for kind in self._kind.__mro__}
         self.components: dict[str, Any] = {}
         self.skipped: dict[str, str] = dict(skipped)
-        models = {name: part for name, part in vars(pipe).items() if isinstance(part, nn.Module)}
+        built = {name: vars(place)[name] for place, _ in self._places[1:] for name in LATER if name in vars(place)}
+        parts = {**vars(pipe), **built}
+        models = {name: part for name, part in parts.items() if isinstance(part, nn.Module)}
         for name in own:
-            if name not in vars(pipe):
+            if name not in parts:
                 raise ValueError(unknown("component", name, models))
         try:
             for name, part in models.items():
@@ -97,7 +110,8 @@ class EnabledComponents:
             self._disable_components()
             raise
         vars(pipe)[HANDLE] = self
-        object.__setattr__(pipe, "__class__", _noticing(self._kind, self._offer))
+        for place, kind in self._places:
+            object.__setattr__(place, "__class__", _noticing(kind, self._offer))
 
     @property
     def reports(self) -> dict[str, Report | None]:
@@ -108,7 +122,8 @@ class EnabledComponents:
         """Give every component its own `generate` back, and the pipeline its own class."""
         if vars(self._pipe).get(HANDLE) is self:
             del vars(self._pipe)[HANDLE]
-            object.__setattr__(self._pipe, "__class__", self._kind)
+            for place, kind in self._places:
+                object.__setattr__(place, "__class__", kind)
         self._disable_components()
 
     def _offer(self, name: str, part: object) -> None:
@@ -124,6 +139,8 @@ class EnabledComponents:
             self.components[name] = shared[0]
         elif not can_generate(part):
             self.skipped[name] = f"a {type(part).__name__} does not generate"
+        elif name in [own for kind, own in OWN_LOOPS.items() if kind in self._kinds]:
+            self.skipped[name] = f"a {self._kind.__name__} runs it in a loop of its own and does not call generate"
         else:
             try:
                 self.components[name] = self._enable(part, **{**self._common, **self._own.get(name, {})})
@@ -149,8 +166,22 @@ class EnabledComponents:
 
 def _waits(pipe: Any) -> bool:
     """Whether a pipeline will build a language model that it does not have yet."""
-    parts = vars(pipe)
-    return any(place in parts and parts[place] is None and parts.get(made) is not None for place, made in LATER.items())
+    return any(
+        place in vars(holder) and vars(holder)[place] is None and vars(pipe).get(made) is not None
+        for holder in (pipe, *_builders(pipe))
+        for place, made in LATER.items()
+    )
+
+
+def _builders(pipe: Any) -> list[Any]:
+    """The steps of a modular pipeline that build a language model at their first use."""
+    found, waiting = list[Any](), [vars(pipe).get("_blocks")]
+    while waiting:
+        step = waiting.pop()
+        if step is not None:
+            found += [step] if LATER.keys() & vars(step).keys() else []
+            waiting += dict(vars(step).get("sub_blocks") or {}).values()
+    return found
 
 
 def _noticing(kind: Any, offer: Callable[[str, object], None]) -> Any:

@@ -7,15 +7,14 @@ picture nor torch's own moves, so that switching it on changes the prompt and ne
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from hashlib import blake2b
 from types import MappingProxyType
 from typing import Any
 
 import torch
 from transformers import PreTrainedTokenizerBase
 
+from mmspec.api.answers import answer, lane
 from mmspec.api.build import decoder_for
-from mmspec.api.generation import runner
 from mmspec.core.report import Report
 from mmspec.registry.warn import warn
 
@@ -107,7 +106,7 @@ class PromptEnhancer:
             raise ValueError(f"there are {len(asked)} prompts and {len(seeds)} seeds; give one seed, or one for each")
         began, texts, reports = time.perf_counter(), list[str](), list[Report]()
         for prompt, (own, number) in zip(asked, seeds, strict=True):
-            texts.append(self._rewritten(prompt, lane(own, number), reports.append))
+            texts.append(self._rewritten(prompt, lane("enhancer", own, number), reports.append))
         return Enhanced(texts, time.perf_counter() - began, reports)
 
     def before(self, pipe: Callable[..., Any]) -> "EnhancedPipeline":
@@ -116,11 +115,7 @@ class PromptEnhancer:
 
     def _rewritten(self, prompt: str, seed: int, report: Callable[[Report], None]) -> str:
         inputs = self._inputs(self._template.replace(PLACE, prompt)).to(self._model.device)
-        run = runner(lambda model: self._decoder, report, noise="philox", seed=seed)
-        devices = [self._model.device] if self._model.device.type == "cuda" else []
-        with torch.random.fork_rng(devices):
-            ids = self._model.generate(**inputs, **self._generate, custom_generate=run)
-        new = ids[0, inputs["input_ids"].shape[1] :]
+        new = answer(self._model, self._decoder, inputs, self._generate, seed, report)
         text = str(self._tokenizer.decode(new, skip_special_tokens=True)).strip()
         if not text:
             warn("the enhancer wrote nothing, and the prompt stays as it is")
@@ -169,12 +164,6 @@ class EnhancedPipeline:
         drawn = self.pipe(new, *args, **kwargs, **({} if generator is None else {"generator": generator}))
         self.t_image = time.perf_counter() - began
         return drawn
-
-
-def lane(seed: int, number: int) -> int:
-    """The seed of the enhancer's noise for one prompt, below 2^63."""
-    drawn = blake2b(f"enhancer/{seed}/{number}".encode(), digest_size=8).digest()
-    return int.from_bytes(drawn, "big") >> 1
 
 
 def seeds_of(generator: Any) -> int | list[int]:

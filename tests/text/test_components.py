@@ -9,71 +9,38 @@ from diffusers import (
     DDIMPipeline,
     DDIMScheduler,
     ErnieImagePipeline,
-    FlowMatchEulerDiscreteScheduler,
     Flux2Pipeline,
     Ideogram4Pipeline,
     QwenImageLayeredPipeline,
     UNet2DModel,
 )
-from torch import Tensor
-from transformers import BatchEncoding
 
 import mmspec
+from tests.support.pipelines import Words, bare, seeded
 from tests.support.zoo import build
 from tests.support.zoo.vision import VISION
 
 
-class Words:
-    """A tokenizer or processor with the calls that the pipelines make; its texts are the ids themselves."""
-
-    model_max_length = 60
-    pad_token_id = 0
-    eos_token_id = None
-
-    def __init__(self) -> None:
-        self.tokenizer = self
-
-    def __call__(self, text: Any, **kwargs: Any) -> BatchEncoding:
-        rows = len(text) if isinstance(text, list) else 1
-        if "images" in kwargs:  # a processor of pictures
-            return BatchEncoding(VISION["qwen2_5_vl"].inputs(1))
-        ids = (torch.arange(20) % 5 + 3).expand(rows, -1)
-        return BatchEncoding({"input_ids": ids, "attention_mask": torch.ones_like(ids)})
-
-    def apply_chat_template(self, messages: Any, tokenize: bool = True, **kwargs: Any) -> Any:
-        return self(messages if isinstance(messages[0], list) else "one") if tokenize else "one"
-
-    def decode(self, ids: Tensor, **kwargs: Any) -> str:
-        return " ".join(map(str, ids.tolist()))
-
-    def batch_decode(self, ids: Tensor, **kwargs: Any) -> list[str]:
-        return [self.decode(row) for row in ids]
-
-
 def flux() -> Flux2Pipeline:
-    parts = {"scheduler": FlowMatchEulerDiscreteScheduler(), "vae": None, "tokenizer": Words(), "transformer": None}
-    return Flux2Pipeline(text_encoder=build("ministral3"), **parts)
+    return bare(Flux2Pipeline, text_encoder=build("ministral3"), tokenizer=Words())
 
 
 def ernie() -> ErnieImagePipeline:
-    parts = {"scheduler": FlowMatchEulerDiscreteScheduler(), "vae": None, "tokenizer": Words(), "transformer": None}
-    encoder = build("ministral3").model
-    return ErnieImagePipeline(text_encoder=encoder, pe=build("ministral3", 1), pe_tokenizer=Words(), **parts)
+    words = {"tokenizer": Words(), "pe_tokenizer": Words()}
+    return bare(ErnieImagePipeline, text_encoder=build("ministral3").model, pe=build("ministral3", 1), **words)
 
 
 def layered() -> QwenImageLayeredPipeline:
-    parts = {"vae": None, "tokenizer": Words(), "transformer": None, "processor": Words()}
     model = VISION["qwen2_5_vl"].model()
-    return QwenImageLayeredPipeline(scheduler=FlowMatchEulerDiscreteScheduler(), text_encoder=model, **parts)
+    return bare(QwenImageLayeredPipeline, text_encoder=model, tokenizer=Words(), processor=Words())
 
 
 def ideogram() -> Ideogram4Pipeline:
     """Its `_prompt_enhancer` is made of body and head at the first call; another model generates beside it."""
-    parts = {"vae": None, "transformer": None, "unconditional_transformer": None, "tokenizer": Words()}
     whole = VISION["qwen3_vl"].model()
     head = torch.nn.Module()
     head.lm_head = whole.lm_head
-    pipe = Ideogram4Pipeline(scheduler=FlowMatchEulerDiscreteScheduler(), text_encoder=whole.model, **parts)
+    pipe = bare(Ideogram4Pipeline, text_encoder=whole.model, tokenizer=Words())
     pipe.prompt_enhancer_head = head
     return pipe
 
@@ -97,11 +64,6 @@ def grafted(pipe: Any) -> Any:
 
 def enhanced(pipe: Any) -> Any:
     return pipe._enhance_prompt_with_pe("a cat", torch.device("cpu"))
-
-
-def seeded(call: Callable[[], Any]) -> tuple[Any, Tensor]:
-    torch.manual_seed(7)
-    return call(), torch.get_rng_state()
 
 
 @pytest.mark.parametrize("method", ["prompt-lookup", "token-recycling"])

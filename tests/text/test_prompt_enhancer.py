@@ -7,7 +7,8 @@ import pytest
 import torch
 
 import mmspec
-from mmspec.api.prompt_enhancer import PromptEnhancer, lane
+from mmspec.api.answers import lane
+from mmspec.api.prompt_enhancer import PromptEnhancer
 from mmspec.shipped import asset
 from tests.support.zoo import build
 from tests.text.test_components import Words
@@ -94,7 +95,8 @@ def test_chats_nothing_written_and_bad_input() -> None:
     chat.decode = lambda ids, **how: " "
     with pytest.warns(UserWarning, match="the enhancer wrote nothing"):
         assert made("a cat").texts == ["a cat"]
-    assert lane(1, 0) != lane(1, 1) != lane(2, 0) and 0 <= lane(1, 0) < 2**63
+    assert len({lane("enhancer", 1, 0), lane("enhancer", 1, 1), lane("enhancer", 2, 0), lane("judge", 1, 0)}) == 4
+    assert 0 <= lane("enhancer", 1, 0) < 2**63
     with pytest.raises(ValueError, match=r"\{prompt\} once.* 0 times"):
         PromptEnhancer(build("llama"), words(), "nothing")
     with pytest.raises(ValueError, match="no method is called 'lookup'"):

@@ -6,24 +6,25 @@ judge and the seed, and on no draft.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Self
 
 import torch
 from diffusers.image_processor import VaeImageProcessor
 from PIL import Image
 
 from mmspec.kits.pictures.callbacks import WORDS
+from mmspec.kits.pictures.vision_judge import QUESTION, VisionJudge
 
 Judge = Callable[[Image.Image], str | None]
-"""From a picture, filled in where nothing is drawn yet, to words for what should not be there; None: as before."""
+"""From a picture, filled in where nothing is drawn yet, to words for what should not be there; no words: as before."""
 
 
 class AdaptiveNegative:
     """A callback for `callback_on_step_end=`, together with `steer_every=`.
 
     Args:
-        judge: Looks at every picture of the call; a function, or one that asks a vision-language model. What it draws
-            from torch's generator has no effect.
+        judge: Looks at every picture of the call; a function, or one that asks a vision-language model
+            (`from_model`). What it draws from torch's generator has no effect.
 
     Attributes:
         tensor_inputs: The tensors that it asks the pipeline for.
@@ -44,6 +45,15 @@ class AdaptiveNegative:
         self.judge = judge
         self.said: list[tuple[int, int, str]] = []
 
+    @classmethod
+    def from_model(cls, model: Any, processor: Any, question: str = QUESTION, **how: Any) -> Self:
+        """Ask a vision-language model; arguments as in `VisionJudge`.
+
+        Raises:
+            ValueError: The processor has no chat template, the question is empty, or the method does not fit the model.
+        """
+        return cls(VisionJudge(model, processor, question, **how))
+
     def __call__(self, pipe: Any, step: int, timestep: int, tensors: dict[str, Any]) -> dict[str, Any]:
         """Ask the judge about every picture; the negative prompts as they are to be from here on.
 
@@ -60,7 +70,7 @@ class AdaptiveNegative:
                 words = self.judge(picture)
             if not isinstance(words, str | None):
                 raise TypeError(f"the judge returned {type(words).__name__}; it returns words, or None")
-            if words is not None:
-                self.said.append((timestep, row, words))
-            found.append(words)
+            found.append(words if words and words.strip() else None)
+            if found[-1] is not None:
+                self.said.append((timestep, row, found[-1]))
         return {WORDS: found}
