@@ -42,9 +42,7 @@ class GridConstraint:
             raise ValueError(f"a picture needs codes, each of them once; got {len(codes)}, {len(set(codes))} different")
         both = sorted(set(codes) & set(grid.forced.tolist()))
         if both:
-            raise ValueError(
-                f"the id {both[0]} ends rows or pictures of this grid, so no cell can have it as a code"
-            )
+            raise ValueError(f"the id {both[0]} ends rows or pictures of this grid, so no cell can have it as a code")
         self.grid, self.prompt = grid, prompt
         self.forced, self.allowed = grid.forced, torch.tensor(sorted(codes), dtype=torch.int64)
         self._ids, self._codes = grid.forced.tolist(), sorted(codes)
