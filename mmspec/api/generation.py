@@ -69,7 +69,7 @@ def runner(
             refuse_inputs(extra)
         decoder = decoder_of(model)
         processors, inputs, guidance = lifted_guidance(decoder, input_ids, logits_processor, generation_config, extra)
-        processors, forced = lifted_constraint(input_ids, processors, generation_config)
+        processors, forced = lifted_constraint(input_ids, processors, generation_config, decoder.target.vocab)
         decoder = _without_forbidden_drafts(decoder, processors)
         prepared = (generation_config, processors, stopping_criteria, inputs, guidance, forced)
         how: dict[str, Any] = {"noise": noise, "seed": seed, "streamer": streamer, "learner": learner}

@@ -19,6 +19,7 @@ from transformers import (
 from mmspec.core.decoder import Decoder
 from mmspec.core.guided import NULL_INPUTS, TakesNull
 from mmspec.core.known_units import KnowsUnits, OnlyAllowed
+from mmspec.core.processors import is_elementwise
 
 
 def lifted_guidance(
@@ -56,7 +57,7 @@ def lifted_guidance(
 
 
 def lifted_constraint(
-    ids: Tensor, processors: Sequence[Any], config: GenerationConfig
+    ids: Tensor, processors: Sequence[Any], config: GenerationConfig, vocab: int | None
 ) -> tuple[Sequence[Any], Tensor | None]:
     """Take a constraint that is data out of a prepared call's processors.
 
@@ -64,10 +65,12 @@ def lifted_constraint(
         ids: The prompt, `[batch, prompt]`.
         processors: The logits processors that are left.
         config: The prepared generation configuration. Calls that return scores keep their processors.
+        vocab: The number of the model's ids; None: it is not known.
 
     Returns:
         The processors, of which one lets the allowed ids pass, and the known units; unchanged and None if there is
-        nothing to take out, or the call goes on behind the units that the constraint knows.
+        nothing to take out, the call goes on behind the units that the constraint knows, or a processor behind the
+        constraint may forbid one of these units.
     """
     for place, processor in enumerate(processors):
         if type(processor) is not PrefixConstrainedLogitsProcessor or config.return_dict_in_generate:
@@ -75,6 +78,26 @@ def lifted_constraint(
         known = processor._prefix_allowed_tokens_fn
         if not isinstance(known, KnowsUnits) or known.prompt != ids.shape[1]:
             continue
-        if config.max_length - known.prompt <= len(known.forced):
+        whole = config.max_length - known.prompt <= len(known.forced)
+        if whole and _stand(known.forced.to(ids.device), processors[place + 1 :], vocab):
             return [*processors[:place], OnlyAllowed(known), *processors[place + 1 :]], known.forced
     return processors, None
+
+
+def _stand(forced: Tensor, processors: Sequence[Any], vocab: int | None) -> bool:
+    """Whether known units keep all mass under the processors that follow their constraint.
+
+    Scores `[id, vocab]` that leave one known id each go through these processors, of which none may read the history.
+
+    Args:
+        forced: `[units]` int64, as in `KnowsUnits`.
+        processors: The processors behind the constraint.
+        vocab: As in `lifted_constraint`.
+    """
+    known = forced[forced >= 0].unique()[:, None]
+    if vocab is None or bool((known >= vocab).any()) or not all(map(is_elementwise, processors)):
+        return False
+    scores = torch.full((len(known), vocab), -torch.inf, device=known.device).scatter_(1, known, 0.0)
+    for processor in processors:
+        scores = processor(known, scores)
+    return bool((scores.softmax(-1).gather(1, known) == 1).all())

@@ -28,6 +28,8 @@ class KnowsUnits(Protocol):
 class OnlyAllowed:
     """A logits processor that allows the ids of a constraint; known units are the warp's (`Warp.forced`).
 
+    Where other processors left no allowed id, all of them are as likely, as in transformers.
+
     Attributes:
         known: The constraint.
     """
@@ -39,5 +41,6 @@ class OnlyAllowed:
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         """Scores `[rows, vocab]`, -inf for other ids."""
         allowed = self.known.allowed.to(scores.device)
-        kept = scores.new_full(scores.shape, float("-inf"))
-        return kept.index_copy(1, allowed, scores.index_select(1, allowed))
+        of_allowed = scores.index_select(1, allowed)
+        of_allowed = of_allowed.masked_fill(of_allowed.isneginf().all(1, keepdim=True), 0.0)
+        return scores.new_full(scores.shape, float("-inf")).index_copy(1, allowed, of_allowed)

@@ -31,7 +31,7 @@ class GridConstraint:
         prompt: Columns of the prompt, padding included.
 
     Raises:
-        ValueError: There is no code, or a code twice.
+        ValueError: There is no code, a code twice, or one that the grid has elsewhere than in cells.
     """
 
     speculative = "history"
@@ -40,6 +40,9 @@ class GridConstraint:
     def __init__(self, grid: GridSpec, codes: Sequence[int], prompt: int) -> None:
         if not codes or len(set(codes)) != len(codes):
             raise ValueError(f"a picture needs codes, each of them once; got {len(codes)}, {len(set(codes))} different")
+        both = sorted(set(codes) & set(grid.forced.tolist()))
+        if both:
+            raise ValueError(f"the id {both[0]} ends rows or pictures of this grid, so no cell can have it as a code")
         self.grid, self.prompt = grid, prompt
         self.forced, self.allowed = grid.forced, torch.tensor(sorted(codes), dtype=torch.int64)
         self._ids, self._codes = grid.forced.tolist(), sorted(codes)
