@@ -16,7 +16,8 @@ from mmspec.hosts.loading import load_as, load_processor
 from mmspec.kits.pictures.arguments import captions_of
 from mmspec_image.models.janus import JanusForImages
 from mmspec_image.pipeline import TextToImagePipeline
-from mmspec_image.targets.janus import JanusPrompt, JanusTarget
+from mmspec_image.targets.janus import JanusTarget
+from mmspec_image.targets.janus_prompt import JanusPrompt, padded_out
 
 
 class JanusPipeline(TextToImagePipeline):
@@ -91,8 +92,10 @@ class JanusPipeline(TextToImagePipeline):
         if negative_prompt is not None and not guided:
             raise ValueError("negative_prompt= needs guidance_scale > 1: without guidance nothing is led away from")
         ids, mask = self._written(prompt, num_images_per_prompt)
+        if not guided:
+            return JanusPrompt(ids, mask, guided=False)
         if negative_prompt is None:
-            return JanusPrompt(ids, mask, guided=guided)
+            return JanusPrompt(ids, mask, padded_out(self.model.generation_config, ids), mask)
         negative = captions_of(negative_prompt)
         rows = len(ids) // num_images_per_prompt
         if len(negative) not in (1, rows):

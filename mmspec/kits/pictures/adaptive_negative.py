@@ -13,6 +13,7 @@ from diffusers.image_processor import VaeImageProcessor
 from PIL import Image
 
 from mmspec.kits.pictures.callbacks import NULL, NULL_MASK
+from mmspec.kits.pictures.conditions import replaced
 
 Judge = Callable[[Image.Image], str | None]
 """From a picture, filled in where nothing is drawn yet, to words for what should not be there; None: as before."""
@@ -55,8 +56,6 @@ class AdaptiveNegative:
         if null is None:
             raise ValueError("without guidance nothing is led away from: guidance_scale > 1")
         pictures = VaeImageProcessor().postprocess(tensors["preview"].detach(), "pil")
-        null = null.clone()
-        mask = None if mask is None else mask.clone()
         for row, picture in enumerate(pictures):
             with torch.random.fork_rng([]):
                 words = self.judge(picture)
@@ -65,8 +64,5 @@ class AdaptiveNegative:
             if not isinstance(words, str):
                 raise TypeError(f"the judge returned {type(words).__name__}; it returns words, or None")
             self.said.append((timestep, row, words))
-            named = pipe.encode_prompt(words, guided=False)
-            null[row] = named.given[0].to(null)
-            if mask is not None and named.mask is not None:
-                mask[row] = named.mask[0]
+            null, mask = replaced(null, mask, row, pipe.encode_prompt(words, guided=False))
         return {NULL: null, NULL_MASK: mask}

@@ -23,7 +23,7 @@ from mmspec.kits.pictures.callbacks import (
     refuse_unknown,
 )
 from mmspec.kits.pictures.capabilities import Gridded
-from mmspec.kits.pictures.conditions import Condition, repeated
+from mmspec.kits.pictures.conditions import Condition, Guiding, repeated
 from mmspec.kits.pictures.rounds import Rounds, completed
 from mmspec.registry.numbers import integers
 
@@ -194,7 +194,7 @@ class PicturePipeline(Pipeline):
         rows = times * arguments.count(*given)
         seeds = seeds_for(rows, call.seed, call.generator, "picture")
         condition = self.encode_prompt(**prompts, num_images_per_prompt=times, guided=call.guided)
-        renewable = isinstance(condition, Condition)
+        renewable = isinstance(condition, Guiding)
         null, null_mask = (condition.null, condition.null_mask) if renewable else (None, None)
         every = call.steer_every
         step_end = StepEnd(self, target, call.callback_on_step_end, call.shown, null, null_mask, every)

@@ -6,7 +6,7 @@ padding, or a negative prompt.
 """
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -30,25 +30,7 @@ from mmspec.hosts.self_check import checked
 from mmspec.hosts.slot_cache import SlotCache
 from mmspec.hosts.train_mode import refuse_training
 from mmspec_image.specs import JANUS
-
-
-@dataclass(frozen=True)
-class JanusPrompt:
-    """A prompt for pictures: `JanusPrompt(**processor(texts, generation_mode="image"))`.
-
-    Attributes:
-        input_ids: `[batch, prompt]` int64, padded on the left; the last token is begin-of-image.
-        attention_mask: `[batch, prompt]`: 0 at padding; None: no padding.
-        negative_ids: What guidance leads away from, `[batch, any]`; None: `input_ids` with their words padded out.
-        negative_mask: The mask of `negative_ids`.
-        guided: Whether there is guidance, and so an unconditional half.
-    """
-
-    input_ids: Tensor
-    attention_mask: Tensor | None = None
-    negative_ids: Tensor | None = None
-    negative_mask: Tensor | None = None
-    guided: bool = True
+from mmspec_image.targets.janus_prompt import JanusPrompt, padded_out
 
 
 class CodeDecoder(nn.Module):
@@ -143,7 +125,7 @@ class JanusTarget:
         with model_lock(self.model):
             logits = prefill.prefill_chunks(words, slots, ids, mask)
         slots.begun = given.tolist()
-        memory = Halves(slots, rows, given)
+        memory = Halves(slots, rows, given, behind=limit + width)
         none = torch.zeros(rows, 0, dtype=torch.int64, device=ids.device)
         return Prefill(memory, memory.output(logits[:, None]), none, none.sum(1))
 
@@ -153,6 +135,37 @@ class JanusTarget:
         units, index = cache.physical(draft.units[:, first:]), cache.index(draft.index)
         with model_lock(self.model):
             return cache.output(self._codes(cache.slots, units, index, first=first))
+
+    @torch.no_grad()
+    def renew_null(self, cache: Halves, null: Tensor, null_mask: Tensor | None, codes: Tensor) -> None:
+        """Replace what guidance leads away from: the unconditional half is read again, committed codes included.
+
+        Args:
+            cache: The call's cache.
+            null: Ids of the negative prompts `[batch, any]`, padded on the left; they may be longer or shorter than
+                those before.
+            null_mask: Their mask; None: no padding.
+            codes: `[batch, n]`: every row's committed codes first; what follows them in a row is ignored.
+
+        Raises:
+            ValueError: The call began without guidance; or the ids are wrong, as in `start`.
+        """
+        slots, rows = cache.slots, cache.rows
+        if len(slots.length) == rows:
+            raise ValueError("this call began without guidance, so there is nothing that it could lead away from")
+        ids, mask = self._read(null, null_mask)
+        if len(ids) != rows:
+            raise ValueError(f"what guidance leads away from is {list(null.shape)}, for {rows} rows")
+        given = mask.sum(1)
+        self._refuse_length(int(given.max()), self.context)
+        words, coded = self._passes()
+        most = int(given.max()) + codes.shape[1]
+        fresh = SlotCache(self.anatomy.layers(), rows, most, ids.device, slots.fixed)
+        committed = (slots.length - cache.given)[:rows].clamp(max=codes.shape[1])
+        with model_lock(self.model):
+            prefill.prefill_chunks(words, fresh, ids, mask)
+            prefill.append(coded, fresh, codes, committed)
+        cache.replace_null(fresh, given, self.anatomy.layers())
 
     @torch.inference_mode()
     def commit(self, cache: Halves, path: Tensor, count: Tensor) -> None:
@@ -209,25 +222,7 @@ class JanusTarget:
             )
 
     def _unconditional(self, inputs: JanusPrompt, ids: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-        if inputs.negative_ids is not None:
-            negative, seen = self._read(inputs.negative_ids, inputs.negative_mask)
-            return negative.expand(len(ids), -1), seen.expand(len(ids), -1)
-        begin, image, pad = self._special()
-        return torch.where((ids == begin) | (ids == image), ids, pad), mask
-
-    def _special(self) -> tuple[int, int, int]:
-        """Ids of begin-of-text, begin-of-image and padding, looked up as `generate` does."""
-        config = self.model.generation_config
-        ends = config.eos_token_id
-        end = ends[0] if isinstance(ends, list) else ends
-        pad = config.pad_token_id if config.pad_token_id is not None else end
-        image = (getattr(config, "generation_kwargs", None) or {}).get("boi_token_id")
-        found = {"bos_token_id": config.bos_token_id, "generation_kwargs['boi_token_id']": image, "pad_token_id": pad}
-        missing = [name for name, value in found.items() if value is None]
-        if missing:
-            raise ValueError(
-                f"what guidance leads away from is not known: the model's generation_config has no {missing[0]}; set "
-                "it, or give negative_ids"
-            )
-        begin, image, pad = found.values()
-        return begin, image, pad
+        if inputs.negative_ids is None:
+            return padded_out(self.model.generation_config, ids), mask
+        negative, seen = self._read(inputs.negative_ids, inputs.negative_mask)
+        return negative.expand(len(ids), -1), seen.expand(len(ids), -1)
