@@ -95,7 +95,8 @@ class Beginning:
         slots = read.slots
         slots.begun = slots.length.tolist()
         prompts = None if null is None else slots.length
-        cache = TransformersTargetCache(slots, self.passes, read.mask, earlier, plain, prompts)
+        behind = self.limit + self.width
+        cache = TransformersTargetCache(slots, self.passes, read.mask, earlier, plain, prompts, behind)
         pads = prompt.padding(read.mask[:, read.mask.shape[1] - ids.shape[1] :])
         scores, unconditional = cache.halves.apart(read.logits[:, None])
         return Prefill(cache, TargetOutput(logits=scores, null=unconditional), ids, pads, read.hidden)

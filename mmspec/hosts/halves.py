@@ -71,7 +71,6 @@ class Halves:
             layers: Empty cache layers as transformers makes them for the model.
         """
         rows = self.rows
-        assert not self.slots.rings and self.slots.holes is None, "keys are copied slot by slot"
         self.slots.begun = [*self.slots.begun[:rows], *given.tolist()]
         self.slots = slots = self.slots.make_room(max(self.slots.begun) + self.behind, layers)
         slots.reserve(fresh.longest)

@@ -25,6 +25,7 @@ from mmspec.hosts.captured_halves import CapturedHalves
 from mmspec.hosts.captured_pass import CapturedTransformersPass
 from mmspec.hosts.devices import half_on_gpu
 from mmspec.hosts.halves import Halves, stacked
+from mmspec.hosts.null_half import refuse_renewal, renew_null
 from mmspec.hosts.passes import Passes
 from mmspec.hosts.self_check import checked
 from mmspec.hosts.slot_cache import SlotCache
@@ -136,7 +137,6 @@ class JanusTarget:
         with model_lock(self.model):
             return cache.output(self._codes(cache.slots, units, index, first=first))
 
-    @torch.no_grad()
     def renew_null(self, cache: Halves, null: Tensor, null_mask: Tensor | None, codes: Tensor) -> None:
         """Replace what guidance leads away from: the unconditional half is read again, committed codes included.
 
@@ -150,22 +150,12 @@ class JanusTarget:
         Raises:
             ValueError: The call began without guidance; or the ids are wrong, as in `start`.
         """
-        slots, rows = cache.slots, cache.rows
-        if len(slots.length) == rows:
-            raise ValueError("this call began without guidance, so there is nothing that it could lead away from")
+        refuse_renewal(cache, len(null))
         ids, mask = self._read(null, null_mask)
-        if len(ids) != rows:
-            raise ValueError(f"what guidance leads away from is {list(null.shape)}, for {rows} rows")
-        given = mask.sum(1)
-        self._refuse_length(int(given.max()), self.context)
+        self._refuse_length(int(mask.sum(1).max()), self.context)
         words, coded = self._passes()
-        most = int(given.max()) + codes.shape[1]
-        fresh = SlotCache(self.anatomy.layers(), rows, most, ids.device, slots.fixed)
-        committed = (slots.length - cache.given)[:rows].clamp(max=codes.shape[1])
         with model_lock(self.model):
-            prefill.prefill_chunks(words, fresh, ids, mask)
-            prefill.append(coded, fresh, codes, committed)
-        cache.replace_null(fresh, given, self.anatomy.layers())
+            renew_null(cache, self.anatomy, ids, mask, codes, words, coded)
 
     @torch.inference_mode()
     def commit(self, cache: Halves, path: Tensor, count: Tensor) -> None:
