@@ -77,10 +77,11 @@ class Captures:
     def round_for(self, state: State, draft: Draft) -> CapturedRound | None:
         """The captured round that takes this round's draft (not rooted); None: the eager loop goes on.
 
-        The first round of a call decides whether it is captured; a draft whose tree does not fit changes the plan.
+        The first round of a call decides whether it is captured. A draft whose tree does not fit changes the plan, and
+        so does a change from outside (`State.stale`).
         """
         captured: CapturedRound | None = state.captured
-        if captured is not None and captured.fits(draft):
+        if captured is not None and not state.stale and captured.fits(draft):
             return captured
         if captured is None and (state.eager or self.compile is None or self._refused):
             return None
@@ -117,6 +118,7 @@ class Captures:
     def _begun(self, state: State, drafts: Drafts) -> CapturedRound | None:
         """A captured round with the call loaded; None, with a warning, if there can be none."""
         state.captured = captured = self._loaded(state, drafts)
+        state.stale = False
         state.eager = captured is None and drafts.inside is None
         state.report.compiled = captured is not None
         return captured

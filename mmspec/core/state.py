@@ -55,6 +55,7 @@ class State:
         fixed: Whether every pass has `width` nodes.
         captured: The captured round that runs this call (`mmspec.core.capture`); None: the eager loop does.
         eager: Whether it is settled that the eager loop runs this call.
+        stale: Whether something changed from outside that captured rounds bake in, such as a guidance scale.
     """
 
     cache: Any
@@ -84,6 +85,7 @@ class State:
     fixed: bool = False
     captured: Any = None
     eager: bool = False
+    stale: bool = False
     depth: KeptDepth = field(default_factory=lambda: KeptDepth(0, 0))
     _unsynced: int = 0
 

@@ -20,7 +20,7 @@ from mmspec.hosts.anatomy import Anatomy
 from mmspec.hosts.attention import model_lock
 from mmspec.hosts.export import refuse_cache
 from mmspec.hosts.features import Reading
-from mmspec.hosts.halves import ROOM, stacked
+from mmspec.hosts.halves import stacked
 from mmspec.hosts.lengths import refuse_length
 from mmspec.hosts.passes import Passes, cache_name
 from mmspec.hosts.self_check import compare_calls
@@ -95,7 +95,8 @@ class Beginning:
         slots = read.slots
         slots.begun = slots.length.tolist()
         prompts = None if null is None else slots.length
-        cache = TransformersTargetCache(slots, self.passes, read.mask, earlier, plain, prompts)
+        behind = self.limit + self.width
+        cache = TransformersTargetCache(slots, self.passes, read.mask, earlier, plain, prompts, behind)
         pads = prompt.padding(read.mask[:, read.mask.shape[1] - ids.shape[1] :])
         scores, unconditional = cache.halves.apart(read.logits[:, None])
         return Prefill(cache, TargetOutput(logits=scores, null=unconditional), ids, pads, read.hidden)
@@ -103,7 +104,7 @@ class Beginning:
     def _ids(self, ids: Tensor, mask: Tensor, null: tuple[Tensor, Tensor] | None, earlier: Cache | None) -> _Read:
         """Our own passes over ids, and over those of an unconditional prompt beside them."""
         both = (ids, mask) if null is None else stacked((ids, mask), null)
-        slots = self._slots(both[1], self._rings(earlier, mask.shape[1]), 0 if null is None else ROOM)
+        slots = self._slots(both[1], self._rings(earlier, mask.shape[1]))
         with Reading(self.target.anatomy, self.target.boundaries) as record:
             logits = prefill.prefill_chunks(self.passes, slots, *both)
         hidden = record.aligned(both[1].sum(1))
@@ -140,11 +141,11 @@ class Beginning:
         logits = torch.zeros(len(ids), 1, self.target.anatomy.vocab, dtype=torch.float32, device=ids.device)
         return Prefill(TransformersTargetCache(slots, self.passes, mask), TargetOutput(logits=logits), ids, mask.sum(1))
 
-    def _slots(self, mask: Tensor, kept: Mapping[int, int], more: int = 0) -> SlotCache:
-        """Empty slots for prompts with this mask; `kept`: the rings; `more`: further slots of a row."""
+    def _slots(self, mask: Tensor, kept: Mapping[int, int]) -> SlotCache:
+        """Empty slots for prompts with this mask; `kept`: the rings."""
         longest = int((mask.shape[1] - prompt.padding(mask)).max()) if mask.shape[1] else 0
         self._refuse_length(longest)
-        most = longest + self.limit + self.width + more
+        most = longest + self.limit + self.width
         return SlotCache(self.target.anatomy.layers(), len(mask), most, mask.device, self.fixed, kept)
 
     def _rings(self, earlier: Cache | None, fed: int) -> dict[int, int]:

@@ -33,6 +33,9 @@ class BufferCache(SlotCache):
 
     def load(self, call: SlotCache) -> None:
         """Copy what the cache of a call holds: one of the same layers, with as many rows and at most as many slots."""
+        if call is self:  # which a call has that is planned anew
+            self.hold_still()
+            return
         self.reserve(self.most)
         for mine, its in zip(self.layers, call.layers, strict=True):
             if isinstance(mine, SlotLayer) and isinstance(its, SlotLayer) and its.is_initialized:
@@ -68,8 +71,21 @@ class BufferCache(SlotCache):
     def reach(self, nodes: int) -> None:
         self.end.copy_(torch.maximum(self.end, self.length + nodes))
 
+    def make_room(self, most: int, layers: Sequence[Any]) -> SlotCache:
+        if most <= self.most:
+            return self
+        larger = BufferCache(layers, self, most)
+        larger.load(self)
+        return larger
+
     def set_length(self, length: Tensor) -> None:
         self.length.copy_(length)
+
+    def set_holes(self, holes: Tensor) -> None:
+        if self.holes is None:  # the next plan of the call has some
+            self.holes = holes
+        else:
+            self.holes.copy_(holes)
 
     def commit_static(self, path: Tensor, count: Tensor) -> None:
         """`commit` for a captured pass; torch can trace it."""

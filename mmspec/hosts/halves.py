@@ -5,6 +5,7 @@ Both halves read the same units and keep the same accepted path. The slots befor
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,9 +13,6 @@ from torch import Tensor
 from mmspec.core.tree import TreeIndex
 from mmspec.core.types import TargetOutput
 from mmspec.hosts.slot_cache import SlotCache
-
-ROOM = 64
-"""Tokens by which what guidance leads away from may become longer, during a call, than the prompts it began with."""
 
 
 @dataclass
@@ -25,11 +23,13 @@ class Halves:
         slots: Keys and values of all physical rows, the conditional half first.
         rows: Number of logical rows.
         given: `[physical]` int64: slots of the condition, before the first unit.
+        behind: Slots that a row may need behind its condition; 0 where conditions keep their length.
     """
 
     slots: SlotCache
     rows: int
     given: Tensor
+    behind: int = 0
 
     def physical(self, values: Tensor) -> Tensor:
         """Values of logical rows, repeated for every physical row: once, or twice under guidance."""
@@ -61,6 +61,34 @@ class Halves:
     def synced(self, emitted: Sequence[int]) -> None:
         """A target's `synced`."""
         self.slots.synced([*emitted] * (len(self.slots.length) // self.rows))
+
+    def refuse_unguided(self) -> None:
+        """Refuse a call without an unconditional half.
+
+        Raises:
+            ValueError: Says so.
+        """
+        if len(self.slots.length) == self.rows:
+            raise ValueError("this call began without guidance, so there is nothing that it could lead away from")
+
+    def replace_null(self, fresh: SlotCache, given: Tensor, layers: Sequence[Any]) -> None:
+        """Replace the unconditional half, whose conditions may have other lengths than before.
+
+        Args:
+            fresh: A cache of the same model, whose `[rows]` rows hold the new conditions and the committed units.
+            given: `[rows]` int64: slots of the new conditions.
+            layers: Empty cache layers as transformers makes them for the model.
+        """
+        rows = self.rows
+        self.slots.begun = [*self.slots.begun[:rows], *given.tolist()]
+        self.slots = slots = self.slots.make_room(max(self.slots.begun) + self.behind, layers)
+        slots.reserve(fresh.longest)
+        for layer, renewed in zip(slots.owning, fresh.owning, strict=True):
+            for ours, new in ((layer.keys, renewed.keys), (layer.values, renewed.values)):
+                ours[rows:, :, : fresh.longest] = new[:, :, : fresh.longest]
+        slots.set_length(torch.cat([slots.length[:rows], fresh.length]))
+        slots.longest = max(slots.longest, fresh.longest)
+        self.given = torch.cat([self.given[:rows], given])
 
     def truncate(self, length: Tensor) -> None:
         """A target's `truncate`: `length [rows]` counts units."""

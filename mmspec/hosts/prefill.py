@@ -99,7 +99,7 @@ def append(passes: Passes, cache: SlotCache, units: Tensor, count: Tensor) -> No
     for first in range(0, units.shape[1], cache.most_nodes):
         piece = units[:, first : first + cache.most_nodes]
         order, left = torch.arange(piece.shape[1], device=units.device), (count - first).clamp(0, piece.shape[1])
-        passes(cache, piece, TreeIndex.chain(piece.shape[1], units.device), valid=order < left[:, None])
+        passes(cache, piece, TreeIndex.chain(piece.shape[1], units.device), valid=order < left[:, None], keep=1)
         cache.commit(order[1:].expand(len(piece), -1), left)
 
 

@@ -169,6 +169,20 @@ class SlotCache(Cache):
         if self.holes is not None:
             self.holes = torch.nn.functional.pad(self.holes, (0, self.capacity - self.holes.shape[1]))
 
+    def make_room(self, most: int, layers: Sequence[Any]) -> "SlotCache":
+        """The cache to go on with if rows may need `most` slots, more than was known when the call began.
+
+        Args:
+            most: The slots needed.
+            layers: Empty cache layers as transformers makes them for the model.
+        """
+        self.most = max(self.most, in_blocks(most))
+        return self
+
+    def set_holes(self, holes: Tensor) -> None:
+        """Let the slots `holes [batch, capacity]` hold padding, and no others."""
+        self.holes = holes
+
     def commit(self, path: Tensor, count: Tensor) -> None:
         """Keep node 0 and the first `count - 1` nodes of `path [batch, depth]`; rows with count 0 keep nothing."""
         self.keep(path, count)

@@ -18,7 +18,7 @@ from mmspec.core.hidden import Lent
 from mmspec.core.live import bucket
 from mmspec.core.tree import TreeIndex
 from mmspec.core.types import Draft, Prefill, TargetOutput
-from mmspec.hosts import prefill, prompt
+from mmspec.hosts import prefill
 from mmspec.hosts.anatomy import Anatomy
 from mmspec.hosts.beginning import Beginning
 from mmspec.hosts.buffer_cache import BufferCache, captured_shape
@@ -32,7 +32,6 @@ from mmspec.hosts.halves import Halves
 from mmspec.hosts.linear import renew
 from mmspec.hosts.offers import ATTENTION, RECURRENT
 from mmspec.hosts.one_shape_limits import warn_of_limits
-from mmspec.hosts.renewal import renew_prompt
 from mmspec.hosts.self_check import checked
 from mmspec.hosts.stock_generate import StockGenerate
 from mmspec.hosts.target_cache import TransformersTargetCache
@@ -169,11 +168,6 @@ class TransformersTarget:
             raise NotImplementedError("a recurrent layer keeps its last state only; it cannot go back")
         halves = cache.halves  # of both, the units behind the prompts are the same
         cache.slots.roll_back(halves.physical(length - halves.given[: halves.rows]) + halves.given)
-
-    def renew_null(self, cache: TransformersTargetCache, null: Tensor, null_mask: Tensor | None, units: Tensor) -> None:
-        """Lead away from another prompt from here on; arguments and errors as in `renew_prompt`."""
-        read = prompt.read({"input_ids": null, "attention_mask": null_mask}, self.anatomy.vocab)
-        cache.prompts = renew_prompt(cache.halves, cache.passes, cache.passes, read, units)
 
     def takes_null(self, inputs: Mapping[str, Any], null: Mapping[str, Any]) -> bool:
         padded = not bool(null["attention_mask"].all())

@@ -21,6 +21,7 @@ class TransformersTargetCache:
         given: The cache that the call came with, which `export` fills and returns; or None.
         plain: Whether the prompt was ids and padding alone.
         prompts: `[physical]` int64: under guidance the units of both halves' prompts; None without guidance.
+        behind: Slots that a row may need behind its prompt.
     """
 
     slots: SlotCache
@@ -29,6 +30,7 @@ class TransformersTargetCache:
     given: Cache | None = None
     plain: bool = True
     prompts: Tensor | None = None
+    behind: int = 0
 
     @property
     def guided(self) -> bool:
@@ -39,4 +41,4 @@ class TransformersTargetCache:
     def halves(self) -> Halves:
         """The slots as rows of the call: two of them a row under guidance."""
         rows = len(self.slots.length) // (2 if self.guided else 1)
-        return Halves(self.slots, rows, self.slots.length if self.prompts is None else self.prompts)
+        return Halves(self.slots, rows, self.slots.length if self.prompts is None else self.prompts, self.behind)

@@ -12,9 +12,9 @@ from mmspec.api.pipeline import Pipeline
 from mmspec.kits.pictures.arguments import captions_of
 from mmspec_image.models.janus import JanusForImages
 from mmspec_image.pipeline import TextToImagePipeline
-from mmspec_image.prompts import Ids, with_prompts
 from mmspec_image.stored import model_and_processor, placed
-from mmspec_image.targets.janus import JanusPrompt, JanusTarget
+from mmspec_image.targets.janus import JanusTarget
+from mmspec_image.targets.janus_prompt import JanusPrompt, padded_out
 
 
 class JanusPipeline(TextToImagePipeline):
@@ -84,20 +84,15 @@ class JanusPipeline(TextToImagePipeline):
         if negative_prompt is not None and not guided:
             raise ValueError("negative_prompt= needs guidance_scale > 1: without guidance nothing is led away from")
         ids, mask = self._written(prompt, num_images_per_prompt)
+        if not guided:
+            return JanusPrompt(ids, mask, guided=False)
         if negative_prompt is None:
-            return JanusPrompt(ids, mask, guided=guided)
+            return JanusPrompt(ids, mask, padded_out(self.model.generation_config, ids), mask)
         negative = captions_of(negative_prompt)
         rows = len(ids) // num_images_per_prompt
         if len(negative) not in (1, rows):
             raise ValueError(f"{len(negative)} negative prompts for {rows} prompts; give one, or one a prompt")
         return JanusPrompt(ids, mask, *self._written(negative * (rows // len(negative)), num_images_per_prompt))
-
-    def null_of(self, condition: JanusPrompt) -> tuple[Tensor | None, Tensor | None]:
-        return JanusTarget(self.model).unconditional(condition) if condition.guided else (None, None)
-
-    def led_away(self, words: Sequence[str | None], null: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
-        assert mask is not None
-        return with_prompts(words, Ids(null, mask), lambda said: Ids(*self._written(said, 1)))
 
     def decode_units(self, units: Tensor) -> Tensor:
         """Pictures `[row, 3, height, width]` in [-1, 1] of codes `[row, cell]` in raster order."""

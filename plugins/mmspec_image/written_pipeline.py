@@ -14,7 +14,7 @@ from mmspec.kits.pictures.pipeline import Asked, Drawn
 from mmspec.registry.numbers import integers
 from mmspec_image.constraint import GridConstraint
 from mmspec_image.pipeline import TextToImagePipeline
-from mmspec_image.prompts import Ids, with_prompts
+from mmspec_image.prompts import Ids
 
 
 class Written(NamedTuple):
@@ -27,6 +27,28 @@ class Written(NamedTuple):
 
     inputs: dict[str, Any]
     constraint: GridConstraint
+
+    @property
+    def given(self) -> Tensor:
+        """See `Guiding`."""
+        ids: Tensor = self.inputs["input_ids"]
+        return ids
+
+    @property
+    def mask(self) -> Tensor:
+        """See `Guiding`."""
+        mask: Tensor = self.inputs["attention_mask"]
+        return mask
+
+    @property
+    def null(self) -> Tensor | None:
+        """See `Guiding`."""
+        return self.inputs.get(NULL_INPUTS, {}).get("input_ids")
+
+    @property
+    def null_mask(self) -> Tensor | None:
+        """See `Guiding`."""
+        return self.inputs.get(NULL_INPUTS, {}).get("attention_mask")
 
 
 class WrittenPipeline(TextToImagePipeline):
@@ -127,14 +149,6 @@ class WrittenPipeline(TextToImagePipeline):
         constraint, warp = condition.constraint, Warp() if warp is None else warp
         only = replace(warp, processors=[OnlyAllowed(constraint), *warp.processors], forced=constraint.forced)
         return Asked(condition.inputs, constraint.grid, only)
-
-    def null_of(self, condition: Written) -> tuple[Tensor | None, Tensor | None]:
-        null = condition.inputs.get(NULL_INPUTS)
-        return (None, None) if null is None else (null["input_ids"], null["attention_mask"])
-
-    def led_away(self, words: Sequence[str | None], null: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
-        assert mask is not None
-        return with_prompts(words, Ids(null, mask), self.ids_of)
 
     def _null(self, negative: str | Sequence[str] | None, rows: int) -> Ids:
         """One row a prompt."""

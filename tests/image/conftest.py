@@ -3,7 +3,7 @@
 import pytest
 import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import PreTrainedTokenizerFast
+from transformers import JanusImageProcessor, JanusProcessor, PreTrainedTokenizerFast
 
 from mmspec.kits.pictures.models.captions import CaptionEncoder
 from mmspec.kits.pictures.models.vq import LlamaGenVQ
@@ -40,6 +40,19 @@ def words():
     known.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     special = dict(pad_token="<pad>", unk_token="<unk>", padding_side="left", model_max_length=6)
     return PreTrainedTokenizerFast(tokenizer_object=known, **special)
+
+
+@pytest.fixture(scope="session")
+def janus_processor():
+    """Whole words, for a `tiny_janus` of 16 codes."""
+    known = ["<pad>", "<bos>", "<boi>", "a", "red", "fox", "blue", "bird", "<image>", "<eoi>", "<unk>"]
+    words = Tokenizer(models.WordLevel({word: i for i, word in enumerate(known)}, unk_token="<unk>"))
+    words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    marks = {"image_token": "<image>", "boi_token": "<boi>", "eoi_token": "<eoi>"}
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=words, pad_token="<pad>", bos_token="<bos>", unk_token="<unk>", extra_special_tokens=marks
+    )
+    return JanusProcessor(JanusImageProcessor(), tokenizer, num_image_tokens=16)
 
 
 @pytest.fixture(scope="session")

@@ -56,6 +56,7 @@ def forced(model, condition, nulls, scales):
     return codes
 
 
+@pytest.mark.compiled
 @pytest.mark.parametrize("method", ["plain", "gs-sjd"])
 @pytest.mark.parametrize("change", ["negative", "guidance", "both", "negative, before any code is committed"])
 def test_what_a_callback_changes_holds_from_the_next_round_on(tiny, method, change):
@@ -92,6 +93,32 @@ def test_what_a_callback_changes_holds_from_the_next_round_on(tiny, method, chan
     assert torch.equal(made, expected)
     assert not torch.equal(made, pipe(PROMPTS, seed=SEEDS, guidance_scale=2.0).codes.flatten(1)), "nothing was changed"
     assert len(switched) == 2, "rows were never apart"
+
+
+def test_a_negative_prompt_may_be_shorter(tiny):
+    """Features without padding, of fewer positions than the model reads, are those with padding and a mask."""
+    other = tiny.encode_prompt("apple star cat", guided=False)
+    short, call = other.given[other.mask].expand(2, -1, -1), dict(seed=SEEDS, guidance_scale=2.0)
+    assert 0 < short.shape[1] < other.given.shape[1]
+    shown = []
+
+    def drawn(*null):
+        def turn(pipe, step, timestep, tensors):
+            shown.append(tensors["negative_prompt_embeds"].shape[1])
+            return dict(zip(names, null, strict=False)) if timestep >= 5 else {}
+
+        names = ["negative_prompt_embeds", "negative_prompt_attention_mask"]
+        how = dict(callback_on_step_end=turn, callback_on_step_end_tensor_inputs=names)
+        return fresh(tiny)(PROMPTS, **call, **how, steer_every=5).codes
+
+    padded = drawn(other.given.expand(2, -1, -1), other.mask.expand(2, -1))
+    assert set(shown) == {6}
+    assert torch.equal(drawn(short), padded) and shown[-1] == short.shape[1]
+    named = tiny(PROMPTS, **call, negative_prompt="apple star cat").codes
+    assert torch.equal(tiny(PROMPTS, **call, negative_prompt_embeds=short[:1]).codes, named)
+    assert not torch.equal(padded, named), "from the fifth code on is not from the first"
+    with pytest.raises(ValueError, match="reads 6 positions"):
+        drawn(torch.zeros(2, 7, 12))
 
 
 def test_a_change_in_place_is_seen(tiny):

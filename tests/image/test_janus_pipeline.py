@@ -2,33 +2,18 @@
 
 import pytest
 import torch
-from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import JanusImageProcessor, JanusProcessor, PreTrainedTokenizerFast
 
 import mmspec
 from mmspec_image.example import tiny_janus
 from mmspec_image.janus_pipeline import JanusPipeline
 
-WORDS = ["<pad>", "<bos>", "<boi>", "a", "red", "fox", "blue", "bird", "<image>", "<eoi>", "<unk>"]
-
 
 @pytest.fixture(scope="module")
-def processor():
-    words = Tokenizer(models.WordLevel({word: i for i, word in enumerate(WORDS)}, unk_token="<unk>"))
-    words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    marks = {"image_token": "<image>", "boi_token": "<boi>", "eoi_token": "<eoi>"}
-    tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=words, pad_token="<pad>", bos_token="<bos>", unk_token="<unk>", extra_special_tokens=marks
-    )
-    return JanusProcessor(JanusImageProcessor(), tokenizer, num_image_tokens=16)
-
-
-@pytest.fixture(scope="module")
-def folder(processor, tmp_path_factory):
+def folder(janus_processor, tmp_path_factory):
     """As transformers saves a model."""
     folder = tmp_path_factory.mktemp("janus")
     tiny_janus(24, 4).save_pretrained(folder)
-    processor.save_pretrained(folder)
+    janus_processor.save_pretrained(folder)
     return folder
 
 
@@ -39,9 +24,10 @@ def pipe(folder):
     return pipe
 
 
-def test_it_draws_what_its_own_generate_draws(pipe, processor):
+def test_it_draws_what_its_own_generate_draws(pipe, janus_processor):
     prompts = ["a red fox", "a bird"]
-    given = processor(text=prompts, generation_mode="image", padding=True, padding_side="left", return_tensors="pt")
+    how = dict(generation_mode="image", padding=True, padding_side="left", return_tensors="pt")
+    given = janus_processor(text=prompts, **how)
     theirs = pipe.model.generate(
         input_ids=given["input_ids"],
         attention_mask=given["attention_mask"],

@@ -7,16 +7,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from mmspec.hosts.halves import ROOM, Halves
+from mmspec.hosts.halves import Halves
 from mmspec.kits.pictures.adaptive_negative import AdaptiveNegative
-from tests.image.test_janus_pipeline import folder, processor  # noqa: F401  fixtures
+from tests.image.test_janus_pipeline import folder  # noqa: F401  a fixture
 from tests.image.test_janus_pipeline import pipe as janus  # noqa: F401
 from tests.image.test_written_pipelines import PIPES, PROMPTS, anole, emu3, lumina  # noqa: F401
 
 SIZES = {**PIPES, "janus": (8, 8)}
 EVERY, SCALE = 5, 3.0
-AWAY = ["a blue bird a blue bird a blue bird", "a red", None]
-"""Longer than the prompts, shorter, as before."""
+AWAY = ["a blue bird " * 30, "a red", None]
+"""Far longer than the prompts, shorter, as before."""
 METHODS: dict[str, dict[str, Any]] = {"gs-sjd": {"k": 6}, "prompt-lookup": {}, "token-recycling": {}}
 
 
@@ -55,7 +55,7 @@ def test_greedy_codes_are_those_of_whole_passes(name: str, request: pytest.Fixtu
 def plain_loop(pipe: Any, name: str, row: int, steering: Steering, size: tuple[int, int]) -> list[int]:
     pipe._size = size
     condition = pipe.encode_prompt(PROMPTS[row])
-    null, mask = pipe.null_of(condition)
+    null, mask = condition.null, condition.null_mask
     units, forced, allowed = list[int](), [-1] * 16, list[int]()
     if name == "janus":
         given, seen = condition.input_ids, condition.attention_mask
@@ -66,6 +66,7 @@ def plain_loop(pipe: Any, name: str, row: int, steering: Steering, size: tuple[i
     for only in forced:
         if len(units) in steering.said and (said := steering.said[len(units)][row]) is not None:
             null, mask = pipe.led_away([said], null, mask)
+            mask = torch.ones_like(null) if mask is None else mask
         halves = [scores(pipe, name, ids[0][m[0].bool()], units) for ids, m in ((given, seen), (null, mask))]
         logits = halves[1] + SCALE * (halves[0] - halves[1])
         best = int(logits.argmax()) if not allowed else allowed[int(logits[allowed].argmax())]
@@ -103,7 +104,7 @@ def test_a_steered_picture_depends_on_no_draft(
     plain, said = drawn(pipe, name, rows, temperature, "plain")
     ours, also = drawn(pipe, name, rows, temperature, method, **METHODS[method])
     assert torch.equal(ours.codes, plain.codes) and also.said == said.said
-    assert ours.report.row_rounds < plain.report.row_rounds or method != "gs-sjd"
+    assert ours.report.row_rounds < plain.report.row_rounds or (rows, method) != (2, "gs-sjd")
 
 
 def test_a_judge_may_look_at_any_pipeline(lumina: Any) -> None:  # noqa: F811
@@ -124,7 +125,6 @@ def answering(answer: Any) -> Callable[..., Any]:
         (["a fox"] * 3, "a list of a text, or None, for each of 2 rows"),
         ("a fox", "a list of a text, or None, for each of 2 rows, and not 'a fox'"),
         ([3, None], "a list of a text, or None"),
-        (["a " * (ROOM + 9), None], f"this call has room for {ROOM + 5}: {ROOM} more than its longest prompt"),
     ],
 )
 def test_bad_input(anole: Any, answer: Any, said: str) -> None:  # noqa: F811

@@ -71,7 +71,8 @@ class StepEnd:
         target: The target; its unconditional half is prefilled again when the null condition changes.
         callback: The user's callback, or None.
         names: Names of the tensors that it asked for.
-        null: The null condition, which guidance leads away from, as in the target's prompt; None without guidance.
+        null: The null condition, which guidance leads away from, as in the target's prompt; None without guidance. A
+            callback may make it longer or shorter.
         null_mask: The mask of `null`; or None.
         every: Units between two calls of the callback, in which all rows have as many, so that what it sees and does
             depends on no draft; None: it is called after every round.
@@ -104,7 +105,8 @@ class StepEnd:
         if state.finished and not state.waits:
             return
         self._guide(state)
-        null, mask = changes.get(NULL, self.null), changes.get(NULL_MASK, self.null_mask)
+        null = changes.get(NULL, self.null)
+        mask = changes.get(NULL_MASK, self.null_mask if _shape(null) == _shape(self.null) else None)
         words = changes.get(WORDS)
         if words is not None and any(each is not None for each in words):
             self._refuse_unguided(null)
@@ -141,17 +143,24 @@ class StepEnd:
         if now is not None and scale != now:
             refuse_guidance(scale)
             self.pipe.guide(state, scale)
+            state.stale = True
 
     def _renew(self, state: State, null: Tensor | None, mask: Tensor | None) -> None:
         """Guide away from another null condition from here on."""
         self._refuse_unguided(null)
         assert null is not None and self.null is not None
-        if (len(null), null.shape[2:]) != (len(self.null), self.null.shape[2:]):
+        if _but_length(null) != _but_length(self.null):
             raise ValueError(f"{NULL} is {list(self.null.shape)}, the callback made it {list(null.shape)}")
+        if mask is not None and mask.shape != null.shape[:2]:
+            raise ValueError(
+                f"{NULL_MASK} is {list(mask.shape)} where {NULL} is {list(null.shape)}; return a mask of that length, "
+                f"or {NULL} alone where there is no padding"
+            )
         self.null, self.null_mask = null.to(self.null), None if mask is None else mask.to(self.null.device)
         committed = max(state.host_emitted) - 1  # the last unit of a row is the root of its next draft
         units = state.history[:, state.prompt_length : state.prompt_length + committed]
         self.target.renew_null(state.cache, self.null, self.null_mask, units)
+        state.stale = True
 
     def _refuse_unguided(self, null: Tensor | None) -> None:
         if null is None or self.null is None or not isinstance(self.target, Renewing):
@@ -162,6 +171,15 @@ def _same(a: Tensor | None, b: Tensor | None) -> bool:
     if a is None or b is None:
         return a is b
     return a is b or (a.shape == b.shape and torch.equal(a.to(b.device), b))
+
+
+def _shape(null: Tensor | None) -> torch.Size | None:
+    return None if null is None else null.shape
+
+
+def _but_length(null: Tensor) -> tuple[int, ...]:
+    """The shape of a null condition `[row, …]` without its length; a negative prompt may have any."""
+    return null.dim(), len(null), *null.shape[2:]
 
 
 def refuse_guidance(scale: float) -> None:

@@ -2,10 +2,34 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import torch
 from torch import Tensor
+
+
+@runtime_checkable
+class Guiding(Protocol):
+    """A target's condition that says what the pictures show, and what guidance leads away from.
+
+    Attributes:
+        given: One row a picture: classes `[batch]`, features `[batch, n, width]`, or ids of a prompt `[batch, n]`.
+        mask: `[batch, n]`: positions that are not padding; None: all.
+        null: What guidance leads away from, in the form of `given` and maybe of another length; None: the model's own.
+        null_mask: The mask of `null`; or None.
+    """
+
+    @property
+    def given(self) -> Tensor: ...
+
+    @property
+    def mask(self) -> Tensor | None: ...
+
+    @property
+    def null(self) -> Tensor | None: ...
+
+    @property
+    def null_mask(self) -> Tensor | None: ...
 
 
 @dataclass(frozen=True)
@@ -53,6 +77,43 @@ def joined(conditions: Sequence[Some]) -> Some:
             raise ValueError(f"a batch has {name} for all of its rows or for none, and here only some have it")
         together[name] = torch.cat([_by_row(*both) for both in zip(values, conditions, strict=True)])
     return replace(conditions[0], **together)
+
+
+def lengthened(features: Tensor, mask: Tensor | None, length: int) -> tuple[Tensor, Tensor | None]:
+    """Features `[batch, n, width]` of fewer than `length` positions with padding on the left, and their mask.
+
+    Classes `[batch]`, and features that are long enough, stay as they are.
+    """
+    missing = length - features.shape[1] if features.dim() == 3 else 0
+    if missing <= 0:
+        return features, mask
+    seen = torch.ones(features.shape[:2], device=features.device) if mask is None else mask
+    return _padded(features, length), _padded(seen.bool(), seen.shape[1] + missing)
+
+
+def replaced(null: Tensor, mask: Tensor | None, row: int, by: Guiding) -> tuple[Tensor, Tensor | None]:
+    """A null condition with another row, that of `by`, and its mask; what is shorter is padded on the left.
+
+    Args:
+        null: `[batch, n, …]`.
+        mask: `[batch, n]`; None: no padding.
+        row: The row to replace.
+        by: A condition of one picture; guidance is to lead away from what it shows.
+    """
+    new = by.given.to(null)
+    seen = torch.ones(null.shape[:2], device=null.device) if mask is None else mask
+    own = seen.new_ones(new.shape[:2]) if by.mask is None else by.mask.to(seen)
+    longest = max(null.shape[1], new.shape[1])
+    null, new, seen, own = (_padded(each, longest) for each in (null, new, seen, own))
+    null[row], seen[row] = new[0], own[0]
+    return null, None if bool(seen.all()) else seen
+
+
+def _padded(values: Tensor, length: int) -> Tensor:
+    """A copy of `[batch, n, …]` with zeros on the left, `[batch, length, …]`."""
+    whole = values.new_zeros(len(values), length, *values.shape[2:])
+    whole[:, length - values.shape[1] :] = values
+    return whole
 
 
 def _by_row(value: Tensor | float, condition: Condition) -> Tensor:

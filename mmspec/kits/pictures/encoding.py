@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from mmspec.kits.pictures.arguments import Labels, Prompt, captions_of, in_range, labels_of, one_each
-from mmspec.kits.pictures.conditions import Condition
+from mmspec.kits.pictures.conditions import Condition, lengthened
 from mmspec.kits.pictures.models.captions import CaptionEncoder
 from mmspec.kits.pictures.prompts import encode
 
@@ -64,7 +64,8 @@ def of_captions(pipe: Any, positive: Given, negative: Given, rows: int, guided: 
     null, seen = _no_caption(pipe, rows, mask)
     captions, embeds, embeds_mask = negative
     if embeds is not None:
-        null, seen = (one_each(t, rows, "negative_prompt_embeds") for t in _encoded(pipe, None, embeds, embeds_mask))
+        away = lengthened(embeds, embeds_mask, pipe.transformer.config.cls_token_num)
+        null, seen = (one_each(t, rows, "negative_prompt_embeds") for t in _encoded(pipe, None, *away))
     elif captions is not None:
         said = captions_of(captions)
         said = said * rows if len(said) == 1 else said

@@ -23,7 +23,7 @@ from mmspec.kits.pictures.callbacks import (
     refuse_unknown,
 )
 from mmspec.kits.pictures.capabilities import Gridded
-from mmspec.kits.pictures.conditions import Condition, repeated
+from mmspec.kits.pictures.conditions import Condition, Guiding, repeated, replaced
 from mmspec.kits.pictures.grid_spec import GridSpec, Stage
 from mmspec.kits.pictures.rounds import Rounds
 from mmspec.registry.numbers import integers
@@ -141,12 +141,8 @@ class PicturePipeline(Pipeline):
         assert isinstance(target, Gridded)
         return Asked(condition, GridSpec((Stage(target.grid, target.grid),)), warp)
 
-    def null_of(self, condition: Any) -> tuple[Tensor | None, Tensor | None]:
-        """What guidance leads away from, and its mask, as the target's `renew_null` takes them; None: nothing."""
-        return condition.null, condition.null_mask
-
     def led_away(self, words: Sequence[str | None], null: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        """What guidance leads away from (`null_of`), with other words for some rows.
+        """What guidance leads away from (`Guiding.null`), with other words for some rows.
 
         Args:
             words: For every row; None: it stays as it is.
@@ -157,13 +153,9 @@ class PicturePipeline(Pipeline):
             ValueError: The model does not know a word, or there are not as many as rows.
         """
         arguments.refuse_count(words, len(null))
-        null, mask = null.clone(), None if mask is None else mask.clone()
         for row, said in enumerate(words):
             if said is not None:
-                named = self.encode_prompt(said, guided=False)
-                null[row] = named.given[0].to(null)
-                if mask is not None and named.mask is not None:
-                    mask[row] = named.mask[0]
+                null, mask = replaced(null, mask, row, self.encode_prompt(said, guided=False))
         return null, mask
 
     def guidance_of(self, state: State) -> float | None:
@@ -232,10 +224,10 @@ class PicturePipeline(Pipeline):
         given = (prompts.get(name) for name in ("prompt", "class_labels", "prompt_embeds"))
         rows = times * arguments.count(*given)
         seeds = seeds_for(rows, call.seed, call.generator, "picture")
-        condition = self.encode_prompt(**prompts, num_images_per_prompt=times, guided=call.guided)
-        null, null_mask = self.null_of(condition)
+        condition: Guiding = self.encode_prompt(**prompts, num_images_per_prompt=times, guided=call.guided)
         inputs, layout, warp = self.asked(condition, warp)
         every = call.steer_every
+        null, null_mask = condition.null, condition.null_mask
         step_end = StepEnd(self, decoder.target, call.callback_on_step_end, call.shown, null, null_mask, every)
         pauses = () if every is None else range(every, layout.length, every)
         with self.progress_bar(total=rows * layout.length) as bar:

@@ -17,9 +17,8 @@ from mmspec.hosts.halves import Halves
 from mmspec.hosts.linear import Kernels, kernels, narrow, renew
 from mmspec.hosts.masks import PassGeometry
 from mmspec.hosts.offload import awake, hooks_of
-from mmspec.hosts.renewal import put_half, refuse_unguided
 from mmspec.hosts.slot_cache import SlotCache
-from mmspec.kits.pictures.conditions import Condition
+from mmspec.kits.pictures.conditions import Condition, lengthened
 
 
 class RasterModel(Protocol):
@@ -128,19 +127,24 @@ class Raster:
 
         Args:
             cache: The call's cache.
-            null: The null condition, as in `Condition`.
+            null: The null condition, as in `Condition`; features may be of fewer positions than the model reads.
             null_mask: Its mask, as in `Condition`; None: no padding.
             units: `[batch, n, *unit]`: every row's committed units first; what follows them in a row is ignored.
 
         Raises:
-            ValueError: The call began without guidance, or `null` has another shape than a condition.
+            ValueError: The call began without guidance, or `null` has another width than a condition, or is longer.
         """
         slots, rows = cache.slots, cache.rows
-        refuse_unguided(cache)
+        cache.refuse_unguided()
         with awake(self._module), torch.inference_mode():
+            null, null_mask = lengthened(null, null_mask, self.model.config.cls_token_num)
             given = self.model.cls_embedding(null)
             if given.shape[:2] != (rows, self.model.config.cls_token_num):
-                raise ValueError(f"what guidance leads away from is {list(null.shape)}, for {rows} rows")
+                reads = self.model.config.cls_token_num
+                raise ValueError(
+                    f"guidance cannot lead away from {list(null.shape)}: there are {rows} rows, and this model reads "
+                    f"{reads} positions"
+                )
             x = torch.cat([given, self.model.embed(units)], 1)
             slots.reserve(x.shape[1])
             fresh = self._slots(rows, slots.capacity, given.device)
@@ -148,11 +152,12 @@ class Raster:
             holes = None if null_mask is None else _holes(null_mask, fresh.capacity)
             fresh.holes = holes
             self._pass(fresh, x, TreeIndex.chain(x.shape[1], given.device), 0)
-            put_half(slots, rows, fresh)
+            for layer, renewed in zip(slots.owning, fresh.owning, strict=True):
+                layer.keys[rows:], layer.values[rows:] = renewed.keys, renewed.values
             if holes is not None or slots.holes is not None:
                 none = torch.zeros(rows, slots.capacity, dtype=torch.bool, device=given.device)
                 first = none if slots.holes is None else slots.holes[:rows]
-                slots.holes = torch.cat([first, none if holes is None else holes])
+                slots.set_holes(torch.cat([first, none if holes is None else holes]))
 
     @property
     def _module(self) -> nn.Module:

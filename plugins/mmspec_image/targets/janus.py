@@ -6,7 +6,7 @@ padding, or a negative prompt.
 """
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -24,32 +24,14 @@ from mmspec.hosts.buffer_cache import BufferCache, captured_shape
 from mmspec.hosts.captured_halves import CapturedHalves
 from mmspec.hosts.captured_pass import CapturedTransformersPass
 from mmspec.hosts.devices import half_on_gpu
-from mmspec.hosts.halves import ROOM, Halves, stacked
+from mmspec.hosts.halves import Halves, stacked
+from mmspec.hosts.null_half import refuse_renewal, renew_null
 from mmspec.hosts.passes import Passes
-from mmspec.hosts.renewal import renew_prompt
 from mmspec.hosts.self_check import checked
 from mmspec.hosts.slot_cache import SlotCache
 from mmspec.hosts.train_mode import refuse_training
 from mmspec_image.specs import JANUS
-
-
-@dataclass(frozen=True)
-class JanusPrompt:
-    """A prompt for pictures: `JanusPrompt(**processor(texts, generation_mode="image"))`.
-
-    Attributes:
-        input_ids: `[batch, prompt]` int64, padded on the left; the last token is begin-of-image.
-        attention_mask: `[batch, prompt]`: 0 at padding; None: no padding.
-        negative_ids: What guidance leads away from, `[batch, any]`; None: `input_ids` with their words padded out.
-        negative_mask: The mask of `negative_ids`.
-        guided: Whether there is guidance, and so an unconditional half.
-    """
-
-    input_ids: Tensor
-    attention_mask: Tensor | None = None
-    negative_ids: Tensor | None = None
-    negative_mask: Tensor | None = None
-    guided: bool = True
+from mmspec_image.targets.janus_prompt import JanusPrompt, padded_out
 
 
 class CodeDecoder(nn.Module):
@@ -139,12 +121,12 @@ class JanusTarget:
         words, self._codes = self._passes()
         given = mask.sum(1)
         self._refuse_length(int(given.max()), limit)
-        capacity = int(given.max()) + limit + width + (ROOM if inputs.guided else 0)
+        capacity = int(given.max()) + limit + width
         slots = SlotCache(self.anatomy.layers(), len(ids), capacity, ids.device, fixed)
         with model_lock(self.model):
             logits = prefill.prefill_chunks(words, slots, ids, mask)
         slots.begun = given.tolist()
-        memory = Halves(slots, rows, given)
+        memory = Halves(slots, rows, given, behind=limit + width)
         none = torch.zeros(rows, 0, dtype=torch.int64, device=ids.device)
         return Prefill(memory, memory.output(logits[:, None]), none, none.sum(1))
 
@@ -155,19 +137,29 @@ class JanusTarget:
         with model_lock(self.model):
             return cache.output(self._codes(cache.slots, units, index, first=first))
 
+    def renew_null(self, cache: Halves, null: Tensor, null_mask: Tensor | None, codes: Tensor) -> None:
+        """Replace what guidance leads away from: the unconditional half is read again, committed codes included.
+
+        Args:
+            cache: The call's cache.
+            null: Ids of the negative prompts `[batch, any]`, padded on the left; they may be longer or shorter than
+                those before.
+            null_mask: Their mask; None: no padding.
+            codes: `[batch, n]`: every row's committed codes first; what follows them in a row is ignored.
+
+        Raises:
+            ValueError: The call began without guidance; or the ids are wrong, as in `start`.
+        """
+        refuse_renewal(cache, len(null))
+        ids, mask = self._read(null, null_mask)
+        self._refuse_length(int(mask.sum(1).max()), self.context)
+        words, coded = self._passes()
+        with model_lock(self.model):
+            renew_null(cache, self.anatomy, ids, mask, codes, words, coded)
+
     @torch.inference_mode()
     def commit(self, cache: Halves, path: Tensor, count: Tensor) -> None:
         cache.commit(path, count)
-
-    def renew_null(self, cache: Halves, null: Tensor, null_mask: Tensor | None, codes: Tensor) -> None:
-        """Lead away from another prompt `[row, token]` from here on.
-
-        Raises:
-            ValueError: As in `mmspec.hosts.renewal.renew_prompt`; or padding stands elsewhere than on the left.
-        """
-        words, passes = self._passes()
-        with model_lock(self.model):
-            cache.given = renew_prompt(cache, words, passes, self._read(null, null_mask), codes)
 
     def capture_key(self, cache: Halves) -> Hashable:
         return captured_shape(cache.slots, cache.slots.most)
@@ -219,34 +211,8 @@ class JanusTarget:
                 "drafts could not be verified exactly; shorten the prompt"
             )
 
-    def unconditional(self, inputs: JanusPrompt) -> tuple[Tensor, Tensor]:
-        """Ids and mask `[row, token]` of what guidance leads away from.
-
-        Raises:
-            ValueError: It is not known.
-        """
-        return self._unconditional(inputs, *self._read(inputs.input_ids, inputs.attention_mask))
-
     def _unconditional(self, inputs: JanusPrompt, ids: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-        if inputs.negative_ids is not None:
-            negative, seen = self._read(inputs.negative_ids, inputs.negative_mask)
-            return negative.expand(len(ids), -1), seen.expand(len(ids), -1)
-        begin, image, pad = self._special()
-        return torch.where((ids == begin) | (ids == image), ids, pad), mask
-
-    def _special(self) -> tuple[int, int, int]:
-        """Ids of begin-of-text, begin-of-image and padding, looked up as `generate` does."""
-        config = self.model.generation_config
-        ends = config.eos_token_id
-        end = ends[0] if isinstance(ends, list) else ends
-        pad = config.pad_token_id if config.pad_token_id is not None else end
-        image = (getattr(config, "generation_kwargs", None) or {}).get("boi_token_id")
-        found = {"bos_token_id": config.bos_token_id, "generation_kwargs['boi_token_id']": image, "pad_token_id": pad}
-        missing = [name for name, value in found.items() if value is None]
-        if missing:
-            raise ValueError(
-                f"what guidance leads away from is not known: the model's generation_config has no {missing[0]}; set "
-                "it, or give negative_ids"
-            )
-        begin, image, pad = found.values()
-        return begin, image, pad
+        if inputs.negative_ids is None:
+            return padded_out(self.model.generation_config, ids), mask
+        negative, seen = self._read(inputs.negative_ids, inputs.negative_mask)
+        return negative.expand(len(ids), -1), seen.expand(len(ids), -1)

@@ -10,7 +10,12 @@ from typing import Any, ClassVar
 from torch import Tensor, nn
 from transformers import Emu3ForConditionalGeneration, PreTrainedModel
 
+from mmspec.hosts import prompt
+from mmspec.hosts.attention import model_lock
+from mmspec.hosts.lengths import refuse_length
+from mmspec.hosts.null_half import refuse_renewal, renew_null
 from mmspec.hosts.target import TransformersTarget
+from mmspec.hosts.target_cache import TransformersTargetCache
 from mmspec_image.models.chameleon import ChameleonForImages
 from mmspec_image.specs import CHAMELEON, EMU3
 
@@ -38,6 +43,27 @@ class WrittenTarget(TransformersTarget):
     def codebook(self) -> Tensor:
         """Vectors of all ids, `[vocab, width]`: the embeddings, since visual ids are some of the words."""
         return nn.functional.normalize(self.model.get_input_embeddings().weight.detach(), dim=-1)
+
+    def renew_null(self, cache: TransformersTargetCache, null: Tensor, null_mask: Tensor | None, units: Tensor) -> None:
+        """Replace what guidance leads away from, from the next round on.
+
+        Args:
+            cache: The call's cache.
+            null: Ids of the negative prompts `[batch, any]`, padded on the left; they may be longer or shorter than
+                those before.
+            null_mask: Their mask; None: no padding.
+            units: `[batch, n]`: every row's committed units first; what follows them in a row is ignored.
+
+        Raises:
+            ValueError: The call began without guidance; or the prompts are wrong, or too long for what may follow.
+        """
+        halves = cache.halves
+        refuse_renewal(halves, len(null))
+        ids, mask = prompt.read({"input_ids": null, "attention_mask": null_mask}, self.anatomy.vocab)
+        refuse_length(self.anatomy, self.context, int(mask.sum(1).max()), cache.behind, 0)
+        with model_lock(self.model):
+            renew_null(halves, self.anatomy, ids, mask, units, cache.passes, cache.passes)
+        cache.slots, cache.prompts = halves.slots, halves.given
 
     def grid_of(self, inputs: Any) -> None:
         """None: the call's constraint has the grid, and a call without one writes a text."""

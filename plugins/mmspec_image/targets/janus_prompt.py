@@ -1,0 +1,73 @@
+"""Prompts of Janus for pictures: the prompt itself, and what guidance leads away from."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from transformers import GenerationConfig
+
+
+@dataclass(frozen=True)
+class JanusPrompt:
+    """A prompt for pictures: `JanusPrompt(**processor(texts, generation_mode="image"))`.
+
+    Attributes:
+        input_ids: `[batch, prompt]` int64, padded on the left; the last token is begin-of-image.
+        attention_mask: `[batch, prompt]`: 0 at padding; None: no padding.
+        negative_ids: What guidance leads away from, `[batch, any]`; None: `input_ids` with their words padded out.
+        negative_mask: The mask of `negative_ids`.
+        guided: Whether there is guidance, and so an unconditional half.
+    """
+
+    input_ids: Tensor
+    attention_mask: Tensor | None = None
+    negative_ids: Tensor | None = None
+    negative_mask: Tensor | None = None
+    guided: bool = True
+
+    @property
+    def given(self) -> Tensor:
+        """See `Guiding`."""
+        return self.input_ids
+
+    @property
+    def mask(self) -> Tensor | None:
+        """See `Guiding`."""
+        return self.attention_mask
+
+    @property
+    def null(self) -> Tensor | None:
+        """See `Guiding`."""
+        return self.negative_ids
+
+    @property
+    def null_mask(self) -> Tensor | None:
+        """See `Guiding`."""
+        return self.negative_mask
+
+
+def padded_out(config: GenerationConfig, ids: Tensor) -> Tensor:
+    """The null prompt of `generate`: `ids [batch, prompt]` with everything but begin-of-text and begin-of-image padded.
+
+    Raises:
+        ValueError: The model's generation configuration lacks one of these ids.
+    """
+    begin, image, pad = _special(config)
+    return torch.where((ids == begin) | (ids == image), ids, pad)
+
+
+def _special(config: GenerationConfig) -> tuple[int, int, int]:
+    """Ids of begin-of-text, begin-of-image and padding, looked up as `generate` does."""
+    ends = config.eos_token_id
+    end = ends[0] if isinstance(ends, list) else ends
+    pad = config.pad_token_id if config.pad_token_id is not None else end
+    image = (getattr(config, "generation_kwargs", None) or {}).get("boi_token_id")
+    found = {"bos_token_id": config.bos_token_id, "generation_kwargs['boi_token_id']": image, "pad_token_id": pad}
+    missing = [name for name, value in found.items() if value is None]
+    if missing:
+        raise ValueError(
+            f"what guidance leads away from is not known: the model's generation_config has no {missing[0]}; set "
+            "it, or give negative_ids"
+        )
+    begin, image, pad = found.values()
+    return begin, image, pad
