@@ -157,7 +157,7 @@ class Rows:
             row.take({name: cell for name, cell in cells_of.items() if not is_missing(cell)}, self.group)
         for calls in self._calls(computed):
             self._compute(pipe, calls)
-        written = {
+        written: dict[str, list[Any]] = {
             pipe.makes: [row.output for row in computed],
             "method": [pipe.decoder().name] * len(ids),
             "report": [row.report for row in computed],
@@ -181,7 +181,7 @@ class Rows:
         inputs = {name: together([row.inputs[name] for row in call]) for name in call[0].inputs}
         seeds = [row.seed for row in call]  # a list: of one number, every row would make another by its place
         try:
-            output = pipe(**{**self.call, **call[0].shared, **inputs}, seed=seeds)  # type: ignore[operator]
+            output = pipe(**{**self.call, **call[0].shared, **inputs}, seed=seeds)
         except MISTAKES as error:
             if len(call) > 1:
                 for row in call:
@@ -241,7 +241,7 @@ def objects(values: Sequence[Any]) -> np.ndarray:
 
 
 def _parameters(pipe: Pipeline) -> set[str]:
-    return set(inspect.signature(pipe.__call__).parameters)  # type: ignore[operator]
+    return set(inspect.signature(pipe.__call__).parameters)
 
 
 def _refuse_objects(what: str, value: Any) -> None:

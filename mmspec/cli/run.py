@@ -12,7 +12,7 @@ from mmspec.cli.places import refuse_folders
 from mmspec.registry.options import parse
 
 if TYPE_CHECKING:
-    from mmspec.tables.run import Summary
+    from mmspec.tables.run import Engine, Summary
 
 FAILED = 1
 """Exit code where a row has an error."""
@@ -52,7 +52,7 @@ def run(
         bool, typer.Option("--resume", help="Compute the rows that the folder does not have yet.")
     ] = False,
 ) -> None:
-    """Compute every row of a table: texts, pictures or clips, by the columns `prompt`, `class_labels`, …
+    """Compute every row of a table: texts, pictures or clips, by its columns `prompt`, `class_labels` and others.
 
     A row's seed is made of the run's seed and the row's id. Under an invariant method the row is then the same whatever
     else the table holds, and however it is split into calls and workers. Rows are written as they come; a run that was
@@ -75,7 +75,7 @@ def run(
     told: dict[str, Any] = {"method": method, "seed": seed, "id": id, "rows": rows, "exactness": exactness}
     computing = Rows(model, **told, loading={**loading, "device": device, "dtype": dtype}, **call)
     given = read_table(table, numbers=(*GROUP, "class_labels"))
-    engine = here
+    engine: "Engine" = here
     if ray is not None:
         from mmspec.tables.cluster import on_ray
 

@@ -1,6 +1,6 @@
 """The output folder of a run: parts of the table, each written whole, that a later run of the same table continues.
 
-A part has the table's own format. Pictures and clips stand in parquet as bytes; beside JSON lines and CSV they are files
+A part has the table's own format. Pictures and clips stand in parquet as bytes; with JSON lines and CSV they are files
 in `files/`, which the column names.
 """
 
@@ -20,7 +20,6 @@ from mmspec.tables.reading import Table, arrow, read_table
 FILES = "files"
 ENDINGS = {"image": ".png", "video": ".gif"}
 _SAFE = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
-_PART = "part-*"
 
 
 class Folder:
@@ -34,10 +33,11 @@ class Folder:
 
     def __init__(self, path: Path, table: Table, id: str) -> None:
         self.path, self.table, self.id = path, table, id
+        self._next = max(map(_number, self.parts()), default=-1) + 1
 
     def parts(self) -> list[Path]:
         """The parts, in the order in which they were written."""
-        return sorted(self.path.glob(_PART + self.table.suffix))
+        return sorted(self.path.glob("part-*" + self.table.suffix), key=_number)
 
     def rows(self) -> Iterator[dict[str, Any]]:
         """All rows that were written.
@@ -59,9 +59,8 @@ class Folder:
             rows: The table's columns, the column `makes`, and those of `mmspec.api.rows.OURS`.
             makes: What a row's output is.
         """
-        parts = self.parts()
-        number = int(parts[-1].stem.rpartition("-")[2]) + 1 if parts else 0
-        part = self.path / f"part-{number:06}{self.table.suffix}"
+        part = self.path / f"part-{self._next:06}{self.table.suffix}"
+        self._next += 1
         columns = [*self.table.columns, makes, *OURS]
         if self.table.suffix == ".parquet":
             self._write_parquet(part, rows, columns, makes)
@@ -95,6 +94,10 @@ class Folder:
         schema = pyarrow.schema([(name, inputs.get(name, ours.get(name))) for name in columns])
         table = pyarrow.Table.from_pylist(list(rows), schema=schema)
         save_whole(part, lambda side: parquet.write_table(table, side))
+
+
+def _number(part: Path) -> int:
+    return int(part.stem.removeprefix("part-"))
 
 
 def _file_name(id: str) -> str:
