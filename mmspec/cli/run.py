@@ -75,7 +75,7 @@ def run(
     told: dict[str, Any] = {"method": method, "seed": seed, "id": id, "rows": rows, "exactness": exactness}
     computing = Rows(model, **told, loading={**loading, "device": device, "dtype": dtype}, **call)
     given = read_table(table, numbers=(*GROUP, "class_labels"))
-    engine: "Engine" = here
+    engine: Engine = here
     if ray is not None:
         from mmspec.tables.cluster import on_ray
 
