@@ -7,8 +7,11 @@ the first. Rows with errors come back as such: no errors of tasks are ignored, s
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from mmspec.api.rows import Rows
-from mmspec.registry.printable import shown
+from mmspec.api.rows import MISTAKES, Rows, objects
+from mmspec.registry.printable import one_line, shown
+
+REFUSED = "refused"
+"""The column in which a worker says why it computes nothing: Ray would wrap an exception in a page of its own."""
 
 
 def on_ray(
@@ -54,7 +57,10 @@ def on_ray(
                 num_gpus=_gpus(rows),
                 compute=ray.data.ActorPoolStrategy(size=workers),
             )
-            yield from computed.iter_batches(batch_size=None, batch_format="numpy")
+            for result in computed.iter_batches(batch_size=None, batch_format="numpy"):
+                if REFUSED in result:
+                    raise ValueError(str(result[REFUSED][0]))
+                yield result
         finally:
             if own:
                 ray.shutdown()
@@ -69,7 +75,10 @@ class _Worker:
         self.compute = rows if worker is None else worker(rows)
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
-        return self.compute(batch)
+        try:
+            return self.compute(batch)
+        except (*MISTAKES, ImportError) as error:  # of a whole run, such as a model that is not there
+            return {REFUSED: objects([one_line(error)])}
 
 
 def _gpus(rows: Rows) -> int | None:
