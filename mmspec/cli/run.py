@@ -1,7 +1,7 @@
 """`mmspec run TABLE OUT`: a table of prompts, row by row, on this machine or on a cluster of Ray."""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -66,13 +66,16 @@ def run(
     from transformers.utils import logging
 
     from mmspec.api.rows import GROUP, Rows
+    from mmspec.hosts.dtypes import dtype_of
     from mmspec.tables.reading import read_table
     from mmspec.tables.run import here, run
 
+    dtype_of(dtype, None)
     parts = {"drafter": drafter, "rule": rule, "k": num_speculative_tokens, "policy": policy}
     loading = {name: value for name, value in parts.items() if value is not None} | parse(opt or ())
     call = {name: _number(value) for name, value in parse(arg or ()).items()}
     told: dict[str, Any] = {"method": method, "seed": seed, "id": id, "rows": rows, "exactness": exactness}
+    _refuse_managed(call, told)
     computing = Rows(model, **told, loading={**loading, "device": device, "dtype": dtype}, **call)
     given = read_table(table, numbers=(*GROUP, "class_labels"))
     engine: Engine = here
@@ -90,6 +93,13 @@ def run(
     typer.echo("\n".join(_lines(summary, out)), err=True)
     if summary.errors:
         raise typer.Exit(FAILED)
+
+
+def _refuse_managed(call: Mapping[str, Any], told: Mapping[str, Any]) -> None:
+    for name in call.keys() & (told.keys() | {"loading", "name"}):
+        raise ValueError(
+            f"--arg is for arguments of the pipeline's calls; {name!r} is none, or has an option of its own"
+        )
 
 
 def _number(value: Any) -> Any:

@@ -46,7 +46,10 @@ def read_table(path: Path, numbers: Collection[str] = ()) -> Table:
         raise ValueError(f"a table is a file ending in {', '.join(SUFFIXES)}, not {path.name}")
     if not path.is_file():
         raise ValueError(f"there is no table {path}")
-    table = readers[path.suffix](path)
+    try:
+        table = readers[path.suffix](path)
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise ValueError(f"{path} is no table: {shown(error)}") from error
     if not table.rows:
         raise ValueError(f"{path} has no rows")
     return table
@@ -66,16 +69,16 @@ def arrow(module: str = "pyarrow") -> Any:
 
 def _jsonl(path: Path) -> Table:
     rows: list[dict[str, Any]] = []
-    with path.open(encoding="utf-8") as file:
+    with path.open("rb") as file:  # in bytes: a line that is no UTF-8 is named as any other
         for number, line in enumerate(file, 1):
             if not line.strip():
                 continue
             try:
-                row = json.loads(line)
+                row = json.loads(line.decode())
             except (ValueError, RecursionError) as error:
                 raise ValueError(f"line {number} of {path} is no JSON: {shown(error)}") from error
             if not isinstance(row, dict):
-                raise ValueError(f"line {number} of {path} is no object with columns, but {shown(line.strip(), 60)}")
+                raise ValueError(f"line {number} of {path} is no object with columns, but {shown(row, 60)}")
             rows.append(row)
     columns = list(dict.fromkeys(name for row in rows for name in row))
     return Table(".jsonl", columns, [{name: row.get(name) for name in columns} for row in rows])

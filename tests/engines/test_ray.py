@@ -18,7 +18,7 @@ from mmspec.tables.run import here, run
 
 ray = pytest.importorskip("ray")
 
-ROWS = int(os.environ.get("MMSPEC_ENGINE_ROWS", "24"))
+ROWS = 64
 WORDS = ("red heart", "fish", "star", "princess", "dog", "blue car", "apple", "moon")
 TEXT = ("mmspec/text-1m", {"method": "prompt-lookup", "max_new_tokens": 24})
 EMOJI = ("mmspec/emoji", {"method": "gs-sjd", "guidance_scale": 2.0})

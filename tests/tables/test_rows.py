@@ -149,8 +149,7 @@ def test_a_picture_does_not_depend_on_its_batch_in_one_byte() -> None:
 def test_clips_begin_with_a_picture_and_follow_their_actions() -> None:
     file = io.BytesIO()
     rows = mmspec.Rows("mmspec/my-way-home")
-    height, width = rows.pipeline().transformer.config.get("size", (60, 80))  # type: ignore[attr-defined]
-    Image.new("RGB", (width, height), (90, 60, 30)).save(file, "PNG")
+    Image.new("RGB", (64, 48), (90, 60, 30)).save(file, "PNG")
     frames, actions = [file.getvalue(), b"no picture", file.getvalue()], [[0, 1], [0, 1], [1]]
     columns = {"id": objects([1, 2, 3]), "first_frames": objects(frames), "actions": objects(actions)}
     made = rows(columns)
