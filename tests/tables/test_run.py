@@ -19,7 +19,7 @@ PROMPTS = ["def main(", "The sea", "import os", "class A:", "Once upon", "for i 
 
 @pytest.fixture(scope="module")
 def rows() -> mmspec.Rows:
-    return mmspec.Rows("mmspec/text-1m", method="prompt-lookup", max_new_tokens=8)
+    return mmspec.Rows("mmspec/text-1m", method="prompt-lookup", max_new_tokens=4)
 
 
 @pytest.fixture
@@ -43,16 +43,17 @@ def written(out: Path) -> dict[str, dict[str, Any]]:
 
 def test_the_command_writes_every_row(table: Path, tmp_path: Path, rows: mmspec.Rows) -> None:
     out = tmp_path / "out"
-    told = ("run", table, out, "--model", "mmspec/text-1m", "--method", "prompt-lookup", "--arg", "max_new_tokens=8")
+    told = ("run", table, out, "--model", "mmspec/text-1m", "--method", "prompt-lookup", "--arg", "max_new_tokens=4")
     assert command(*told, "--rows", 3, "--rows-per-file", 2) == 0
     assert len(list(out.glob("part-*.jsonl"))) == 4
     for id, row in written(out).items():
         assert row["text"] == rows(_batch(id, row["prompt"]))["text"][0] and row["error"] is None
     summary = json.loads((out / "summary.json").read_text())
     assert (summary["rows"], summary["computed"], summary["errors"]) == (7, 7, 0)
-    assert summary["calls"]["calls"] == 3 and summary["calls"]["emitted"] == 7 * 8
+    assert summary["calls"]["calls"] == 3 and summary["calls"]["emitted"] == 7 * 4
 
 
+@pytest.mark.slow
 def test_a_row_with_an_error_is_exit_code_1(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     path, out = tmp_path / "table.csv", tmp_path / "out"
     path.write_text('id,prompt,max_new_tokens,note\n1,"The sea, again",4,007\n2,,,x\n')
@@ -91,9 +92,10 @@ def test_a_stopped_run_goes_on_and_computes_no_row_again(table: Path, tmp_path: 
     assert written(out) == written(whole)
     del computed[:]
     again = run(rows, given, out, watched, resume=True)
-    assert (again.computed, computed) == (0, []) and again.calls["emitted"] == 7 * 8
+    assert (again.computed, computed) == (0, []) and again.calls["emitted"] == 7 * 4
 
 
+@pytest.mark.slow
 def test_rows_that_come_twice_are_written_once(table: Path, tmp_path: Path, rows: mmspec.Rows) -> None:
     def twice(rows: mmspec.Rows, batches: Iterable[Any]) -> Iterator[Mapping[str, Any]]:
         for batch in batches:
@@ -103,6 +105,7 @@ def test_rows_that_come_twice_are_written_once(table: Path, tmp_path: Path, rows
     assert len(written(tmp_path / "out")) == 7
 
 
+@pytest.mark.slow
 def test_rows_that_do_not_come_back_are_an_error(table: Path, tmp_path: Path, rows: mmspec.Rows) -> None:
     with pytest.raises(RuntimeError, match="5 rows did not come back, such as 'r2'"):
         run(rows, read_table(table), tmp_path / "out", lambda rows, batches: [rows(next(iter(batches)))], batch=2)
@@ -123,6 +126,7 @@ def test_the_folder_of_another_run_is_refused(table: Path, tmp_path: Path, rows:
         run(rows, given, tmp_path / "else", here)
 
 
+@pytest.mark.slow
 def test_a_refused_method_leaves_the_folder_to_another(table: Path, tmp_path: Path, rows: mmspec.Rows) -> None:
     lossless = mmspec.Rows(
         "mmspec/text-1m", method="draft-model", loading={"drafter": "mmspec/text-1m", "rule": "rejection"}
