@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from mmspec.api.rows import OURS
-from mmspec.files import save_text, save_whole
+from mmspec.files import remove_sides, save_text, save_whole
 from mmspec.tables.reading import Table, arrow, read_table
 
 FILES = "files"
@@ -26,13 +26,14 @@ class Folder:
     """Parts of one table.
 
     Args:
-        path: The folder.
+        path: The folder; claimed by this process.
         table: The table whose rows are computed.
         id: Its column of ids.
     """
 
     def __init__(self, path: Path, table: Table, id: str) -> None:
         self.path, self.table, self.id = path, table, id
+        remove_sides(path / FILES)
         self._next = max(map(_number, self.parts()), default=-1) + 1
 
     def parts(self) -> list[Path]:
