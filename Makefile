@@ -7,7 +7,7 @@ WORKERS ?= 2
 # One thread a worker: two pytest workers with a thread pool each are slower than two without.
 THREADS := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 
-.PHONY: install demo test test-all test-kernels test-clients fuzz lint types docs wheels clean
+.PHONY: install demo test test-all test-kernels test-clients test-engines fuzz lint types docs wheels clean
 
 install: $(READY)
 
@@ -23,7 +23,7 @@ test: $(READY)
 	$(THREADS) $(BIN)/python -m pytest -n $(WORKERS)
 
 test-all: $(READY)
-	$(THREADS) $(BIN)/python -m pytest -n $(WORKERS) -m "not clients and not fuzz" --timeout=3600
+	$(THREADS) $(BIN)/python -m pytest -n $(WORKERS) -m "not clients and not engines and not fuzz" --timeout=3600
 
 # Triton's kernels, in its interpreter; without the extra these tests skip.
 test-kernels: $(READY)
@@ -35,6 +35,12 @@ test-clients: pyproject.toml constraints.txt tests/clients/constraints.txt
 	test -x .venv-clients/bin/python || $(PYTHON) -m venv .venv-clients
 	.venv-clients/bin/python -m pip install --quiet -c constraints.txt -c tests/clients/constraints.txt -e '.[dev,clients]'
 	$(THREADS) .venv-clients/bin/python -m pytest -n $(WORKERS) -m clients tests/clients
+
+# So do Ray and the servers. One worker: a cluster of Ray takes the machine for itself.
+test-engines: pyproject.toml constraints.txt tests/engines/constraints.txt
+	test -x .venv-engines/bin/python || $(PYTHON) -m venv .venv-engines
+	.venv-engines/bin/python -m pip install --quiet -c constraints.txt -c tests/engines/constraints.txt -e '.[dev,engines]'
+	$(THREADS) .venv-engines/bin/python -m pytest -m engines tests/engines
 
 fuzz: $(READY)
 	$(THREADS) $(BIN)/python -m pytest -n $(WORKERS) -m fuzz tests/fuzz
@@ -60,5 +66,5 @@ wheels: $(READY)
 	du -h dist/*.whl
 
 clean:
-	rm -rf .venv .venv-clients build dist assets/build assets/dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
+	rm -rf .venv .venv-clients .venv-engines build dist assets/build assets/dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
 	find mmspec plugins tests -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from mmspec.api.enable import enable as enable
     from mmspec.api.pipeline import Pipeline as Pipeline
     from mmspec.api.prompt_enhancer import PromptEnhancer as PromptEnhancer
+    from mmspec.api.rows import Rows as Rows
     from mmspec.core.decoder import Decoder as Decoder
     from mmspec.core.distributions import Distribution as Distribution
     from mmspec.core.grammar import Grammar as Grammar
@@ -43,6 +44,7 @@ _HOMES = {
     "MethodSpec": "mmspec.registry",
     "Pipeline": "mmspec.api.pipeline",
     "PromptEnhancer": "mmspec.api.prompt_enhancer",
+    "Rows": "mmspec.api.rows",
     "RuleSpec": "mmspec.registry",
     "TargetSpec": "mmspec.registry",
     "custom_generate": "mmspec.api.custom_generate",

@@ -43,6 +43,7 @@ class Pipeline(DiffusionPipeline):
 
     Attributes:
         target_module: Name of the module that is the target model.
+        makes: What a row of a call's output is: `text`, `image`, or `video`; "" where it is none of these.
 
     Example:
         ```python
@@ -52,6 +53,7 @@ class Pipeline(DiffusionPipeline):
     """
 
     target_module = "model"
+    makes = ""
     _decoder: Decoder | None = None
     _bound_device: torch.device | None = None
     _use_arguments: Mapping[str, Any] = MappingProxyType({})

@@ -12,7 +12,7 @@ from mmspec.cli.merging import add_commands
 from mmspec.registry import add_file, installed
 
 #: Names of our commands; each is a function of that name in a module of that name.
-COMMANDS = ("methods", "plugins", "doctor", "check", "new", "verify", "card", "convert", "serve")
+COMMANDS = ("methods", "plugins", "doctor", "check", "new", "verify", "card", "convert", "run", "serve")
 
 
 def build() -> typer.Typer:

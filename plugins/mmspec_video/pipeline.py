@@ -52,6 +52,7 @@ class NextFramePipeline(Pipeline):
 
     model_cpu_offload_seq = "transformer->vae"
     target_module = "transformer"
+    makes = "video"
 
     def __init__(
         self,

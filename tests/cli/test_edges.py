@@ -144,6 +144,17 @@ EDGES: list[tuple[str, str]] = [
     ("serve x --max-tokens 0", "1"),
     (f"serve x --max-prompt-tokens {HUGE}", AT_MOST),
     *[(f"serve x {more}", says) for more, says in DEVICES],
+    ("run gone.jsonl x --model mmspec/text-1m", "there is no table gone.jsonl"),
+    ("run prose.txt x --model mmspec/text-1m", "ending in .parquet, .jsonl, .csv, not prose.txt"),
+    ("run binary.jsonl x --model mmspec/text-1m", "line 1 of binary.jsonl is no JSON"),
+    ("run gone.jsonl prose.txt --model mmspec/text-1m", "there can be no folder"),
+    ("run gone.jsonl x", "--model"),
+    ("run gone.jsonl x --model mmspec/text-1m --arg seed=1", "'seed' is none, or has an option"),
+    ("run gone.jsonl x --model mmspec/text-1m --arg generator=1", "generator= is set by Rows"),
+    ("run gone.jsonl x --model mmspec/text-1m --exactness nope", "no exactness is called 'nope'"),
+    ("run gone.jsonl x --model mmspec/text-1m --dtype nope", "no dtype of weights is called 'nope'"),
+    ("run gone.jsonl x --model mmspec/text-1m --rows 0", "1"),
+    *[(f"run gone.jsonl x --model mmspec/text-1m {more}", says) for more, says in DRAWING],
     ("verify gone.py", "there is no script gone.py"),
     ("verify there", "there is no script there"),
     ("verify prose.txt --method nope", "no method is called 'nope'"),
@@ -212,6 +223,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (tmp_path / folder).mkdir()
     (tmp_path / "prose.txt").write_text("Once upon a time.")
     (tmp_path / "binary").write_bytes(bytes(range(256)))
+    (tmp_path / "binary.jsonl").write_bytes(b"\xff\xfe\n")
     (tmp_path / "listed" / "config.json").write_text("[1, 2]")
     (tmp_path / "damaged" / "config.json").write_bytes(bytes(range(256)))
     (tmp_path / "loud.py").write_text("raise RuntimeError('\\x1b[2J')")

@@ -108,6 +108,7 @@ class PicturePipeline(Pipeline):
     """
 
     target_module = "transformer"
+    makes = "image"
     _callback_tensor_inputs = list(TENSORS)  # noqa: RUF012  diffusers' own form
     _guidance_scale = 1.0
     _interrupt = False
@@ -239,8 +240,13 @@ class PicturePipeline(Pipeline):
                     break
         size = layout.stages[-1].height, layout.stages[-1].width
         units = rounds.picture(state)
-        latent = call.output_type == "latent"
-        images = None if latent else VaeImageProcessor().postprocess(self.decode_units(units), call.output_type)
+        images = None if call.output_type == "latent" else self._images(units, call.output_type)
         self.maybe_free_model_hooks()
         units = units.unflatten(1, size)
-        return Drawn(units if latent else images, state.report, units, rounds.of_cells.unflatten(1, size))
+        images = units if images is None else images
+        return Drawn(images, state.report, units, rounds.of_cells.unflatten(1, size))
+
+    def _images(self, units: Tensor, output_type: str) -> Any:
+        # One at a time: convolutions round by the width of their batch, which would show in a few pixels.
+        pictures = torch.cat([self.decode_units(row) for row in units.split(1)])
+        return VaeImageProcessor().postprocess(pictures, output_type)

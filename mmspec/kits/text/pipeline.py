@@ -45,6 +45,7 @@ class TextPipeline(Pipeline):
     """
 
     model_cpu_offload_seq = "model"
+    makes = "text"
 
     def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
         super().__init__()

@@ -1,0 +1,88 @@
+"""Cells of a table as arguments of a pipeline, and a pipeline's outputs as cells."""
+
+import io
+from collections.abc import Sequence
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+
+@runtime_checkable
+class Texts(Protocol):
+    """The output of a call that writes."""
+
+    texts: Sequence[str]
+
+
+@runtime_checkable
+class Pictures(Protocol):
+    """The output of a call that draws; PIL pictures."""
+
+    images: Sequence[Image.Image]
+
+
+@runtime_checkable
+class Clips(Protocol):
+    """The output of a call that makes frames; PIL pictures `frames[row][i]`."""
+
+    frames: Sequence[Sequence[Image.Image]]
+    fps: int
+
+
+def argument(value: Any) -> Any:
+    """A cell as an argument: numbers of numpy as Python's, arrays as lists, bytes of a picture as `[1, 3, h, w]` uint8.
+
+    Raises:
+        OSError: The bytes are no picture.
+    """
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, bytes):
+        with Image.open(io.BytesIO(value)) as picture:
+            return torch.from_numpy(np.array(picture.convert("RGB"))).permute(2, 0, 1)[None]
+    if isinstance(value, np.ndarray):
+        return value.tolist()
+    # A column of integers with empty cells comes as floats.
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def shape_of(value: Any) -> tuple[int, ...]:
+    """The shape that arguments of one call share: a picture's, a list's length, none of texts and numbers."""
+    if isinstance(value, Tensor):
+        return tuple(value.shape)
+    return (len(value),) if isinstance(value, list) else ()
+
+
+def together(values: Sequence[Any]) -> Any:
+    """Arguments of several rows as one: a stack of pictures, or a list."""
+    return torch.stack(list(values)) if isinstance(values[0], Tensor) else list(values)
+
+
+def cells(output: Any) -> list[str | bytes]:
+    """A pipeline's outputs as cells, one a row: texts, PNG, or GIF.
+
+    Raises:
+        TypeError: The output is of another kind.
+    """
+    if isinstance(output, Texts):
+        return list(output.texts)
+    if isinstance(output, Clips):
+        return [_gif(frames, output.fps) for frames in output.frames]
+    if isinstance(output, Pictures):
+        return [_png(picture) for picture in output.images]
+    raise TypeError(f"{type(output).__name__} has neither texts nor images nor frames")
+
+
+def _png(picture: Image.Image) -> bytes:
+    file = io.BytesIO()
+    picture.save(file, "PNG")
+    return file.getvalue()
+
+
+def _gif(frames: Sequence[Image.Image], fps: int) -> bytes:
+    file = io.BytesIO()
+    frames[0].save(file, "GIF", save_all=True, append_images=list(frames[1:]), duration=round(1000 / fps), loop=0)
+    return file.getvalue()
