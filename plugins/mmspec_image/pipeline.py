@@ -127,14 +127,15 @@ class TextToImagePipeline(PicturePipeline):
             k: Codes to draft per round; default: as set by `use`.
             prompt_embeds: Instead of `prompt`: features `[prompt, length, width]`, as `encode_prompt` gives.
             prompt_attention_mask: `[prompt, length]` bool: which of them are no padding.
-            negative_prompt_embeds: Instead of `negative_prompt`, maybe of fewer positions; for classes, the labels to lead
+            negative_prompt_embeds: Instead of `negative_prompt`, maybe of fewer positions; for classes, labels to lead
                 away from.
             negative_prompt_attention_mask: The mask of `negative_prompt_embeds`.
             output_type: `pil`, `np`, `pt`, or `latent` for the codes.
             return_dict: Return the output object, or else a tuple of its fields.
             callback_on_step_end: `callback(pipe, step, timestep, tensors) -> dict`, after the prefill (step 0) and
                 every round; `timestep` counts the codes of the slowest row. It may set `pipe.guidance_scale`, return
-                other `negative_prompt_embeds` of any length that the model reads, and stop the call with `pipe._interrupt = True`.
+                other `negative_prompt_embeds`, of any length that the model reads, and stop the call with
+                `pipe._interrupt = True`.
             callback_on_step_end_tensor_inputs: Tensors that the callback receives: `tokens` (`[row, cell]`, -1 where
                 not drawn yet), `accepted` (drafted codes that the round kept, `[row]`), `preview` (the picture so far,
                 `[row, 3, height, width]` in [-1, 1], filled in from the row above), `negative_prompt_embeds`,
