@@ -200,7 +200,8 @@ class Decoder:
                 compiled rounds one round late (`mmspec.core.late`), and a state that is yielded may lag.
             pauses: Numbers of units, ascending and below the limit, at which every row waits for the others: the state
                 is then yielded with `waits`, and what is changed there holds from the next unit on, whatever was
-                drafted. Somebody watches such a call.
+                drafted. Who changes the warp or what guidance leads away from sets `State.stale`. Somebody watches such
+                a call.
             **options: As in `start`.
         """
         state = self.start(inputs, limit, **options)

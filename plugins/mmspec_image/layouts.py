@@ -47,6 +47,6 @@ LAYOUTS = (
         options=LlamaGenFiles,
         target=LLAMAGEN.name,
         source="https://huggingface.co/FoundationVision/LlamaGen",
-        licence="not known to mmspec; see the source",
+        licence="not known to mmspec; ask the publisher",
     ),
 )

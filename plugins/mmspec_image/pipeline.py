@@ -127,7 +127,8 @@ class TextToImagePipeline(PicturePipeline):
             k: Codes to draft per round; default: as set by `use`.
             prompt_embeds: Instead of `prompt`: features `[prompt, length, width]`, as `encode_prompt` gives.
             prompt_attention_mask: `[prompt, length]` bool: which of them are no padding.
-            negative_prompt_embeds: Instead of `negative_prompt`; for classes, the labels to lead away from.
+            negative_prompt_embeds: Instead of `negative_prompt`, maybe of fewer positions; for classes, labels to lead
+                away from.
             negative_prompt_attention_mask: The mask of `negative_prompt_embeds`.
             output_type: `pil`, `np`, `pt`, or `latent` for the codes.
             return_dict: Return the output object, or else a tuple of its fields.

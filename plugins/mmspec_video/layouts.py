@@ -55,6 +55,6 @@ LAYOUTS = (
         settings=("action_vectors", "actions"),
         target=FRAMES.name,
         source="https://github.com/etched-ai/open-oasis",
-        licence="not known to mmspec; see the source",
+        licence="not known to mmspec; ask the publisher",
     ),
 )

@@ -69,7 +69,8 @@ def test_a_converted_model_draws_the_codes_that_the_official_implementation_drew
 def test_the_card_says_whose_files_they_are(folder):
     card = (folder / "README.md").read_text()
     assert "layout: llamagen" in card and "target: llamagen" in card and "FoundationVision/LlamaGen" in card
-    assert "`c2i.pt`" in card and "`vq.safetensors`" in card and "licen" in card
+    assert "`c2i.pt`" in card and "`vq.safetensors`" in card
+    assert f"Licence: {layouts()['llamagen'].licence}." in card and "ask the publisher" in card
     assert not list(folder.rglob("*.bin")) and not list(folder.rglob("*.pt"))
 
 
@@ -142,6 +143,8 @@ def test_the_command_lists_layouts_and_converts(files, tmp_path):
     run = CliRunner().invoke
     listed = run(build(), ["convert"])
     assert listed.exit_code == 0 and "llamagen" in listed.output and "oasis" in listed.output
+    said = " ".join(listed.output.replace("│", " ").split())
+    assert "licence" in said and "publisher" in said
     with pytest.raises(ValueError, match="llamagen"):
         run(build(), ["convert", "lamagen", "x.pt", "-o", str(tmp_path / "out")], catch_exceptions=False)
     names = [*map(str, files), "-o", str(tmp_path / "out")]
