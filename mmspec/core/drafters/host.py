@@ -31,6 +31,15 @@ class HostDrafter(Protocol):
         ...
 
 
+@runtime_checkable
+class DraftsTexts(Protocol):
+    """A drafter that reads nothing but texts, so that engines without our targets can ask it (`mmspec.bridges`)."""
+
+    def of_texts(self) -> HostDrafter:
+        """The same drafter as a function of whole texts; it may remember them from call to call."""
+        ...
+
+
 @dataclass
 class HostMemory:
     """The memory of one call.

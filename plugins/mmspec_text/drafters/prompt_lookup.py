@@ -13,6 +13,7 @@ from typing import Annotated, Any
 import torch
 from pydantic import Field
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from mmspec.core.live import Live
 from mmspec.core.noise import DraftNoise
@@ -67,12 +68,32 @@ class PromptLookup:
     def observe(self, state: State, step: Step) -> None:
         """Do nothing: drafts depend on the history alone."""
 
+    def of_texts(self) -> "LookupOfTexts":
+        return LookupOfTexts(self.options)
+
     @property
     def captured_key(self) -> Hashable:
         return self.options
 
     def inside(self, k: int, device: torch.device) -> "LookupInside":
         return LookupInside(self.options, k)
+
+
+class LookupOfTexts:
+    """`PromptLookup` as a `HostDrafter`.
+
+    Args:
+        options: The lengths of n-grams.
+    """
+
+    def __init__(self, options: PromptLookupOptions) -> None:
+        self.options = options
+
+    def propose(self, tokens: list[list[int]], k: int) -> list[list[int]]:
+        texts = [torch.tensor(text) for text in tokens]
+        last = torch.tensor([len(text) - 1 for text in tokens])
+        units, found = _copied(self.options, pad_sequence(texts, batch_first=True), last, torch.zeros_like(last), k)
+        return [row if there[0] else [] for row, there in zip(units.tolist(), found.tolist(), strict=True)]
 
 
 class LookupInside:

@@ -24,6 +24,7 @@ from mmspec.core.state import State
 from mmspec.core.transfer import on_device
 from mmspec.core.types import Draft, Step
 from mmspec_text.drafters.suffix_corpus import SuffixArray, read_corpus
+from mmspec_text.drafters.suffix_of_texts import SuffixOfTexts
 from mmspec_text.drafters.suffix_statistics import Guess, NgramCounts, RecentCounts, Statistics, longest_of
 from mmspec_text.specs import SUFFIX
 
@@ -117,13 +118,14 @@ class Suffix:
         prompts = state.history[:, : state.prompt_length].tolist()
         rows = []
         for prompt, pads in zip(prompts, state.host_pads, strict=True):
-            rows.append(SuffixRow(prompt[pads:], NgramCounts(*self._sizes)))
+            rows.append(self.row())
+            rows[-1].text += prompt[pads:]
             rows[-1].counts.extend([], prompt[pads:])
         return SuffixMemory(rows, EmittedUnits(state))
 
     def propose(self, state: State, k: int, noise: DraftNoise) -> Draft:
         rows = self.caught_up(state)
-        drafts = [[] if done else self._continue(row, k) for row, done in zip(rows, state.host_done, strict=True)]
+        drafts = [[] if done else self.continued(row, k) for row, done in zip(rows, state.host_done, strict=True)]
         width = max(map(len, drafts))
         filled = [draft + [(0, -math.inf)] * (width - len(draft)) for draft in drafts]
         units, scores = (
@@ -135,6 +137,13 @@ class Suffix:
 
     def observe(self, state: State, step: Step) -> None:
         state.memory.emitted.observe(state, step)
+
+    def of_texts(self) -> SuffixOfTexts:
+        return SuffixOfTexts(self)
+
+    def row(self) -> SuffixRow:
+        """A row without text."""
+        return SuffixRow([], NgramCounts(*self._sizes))
 
     def caught_up(self, state: State) -> list[SuffixRow]:
         """The rows, with the units counted that were emitted since the last draft."""
@@ -151,7 +160,7 @@ class Suffix:
         sources: list[Statistics] = [s for s in (row.counts, self._earlier, self._corpus) if s is not None]
         return longest_of(sources, text[-self.options.max_match :])
 
-    def _continue(self, row: SuffixRow, k: int) -> list[tuple[int, float]]:
+    def continued(self, row: SuffixRow, k: int) -> list[tuple[int, float]]:
         """Up to `k` units, each with the log probability of the path up to it."""
         text, drafted, survival = row.text[-self.options.max_match :], [], 1.0
         while len(drafted) < k:

@@ -1,0 +1,1 @@
+"""Our drafters in other people's engines. Nothing here imports an engine."""
