@@ -10,6 +10,7 @@ import torch
 import mmspec
 from mmspec.api.build import decoder_for
 from mmspec.core.decoder import Decoder
+from mmspec.core.drafters.draft_model import DraftModel
 from mmspec.core.rules import Match, Rejection
 from mmspec.core.torch_noise import TorchSource
 from mmspec.core.types import Draft
@@ -21,6 +22,7 @@ from mmspec_image.example import tiny_janus
 from mmspec_image.targets.janus import JanusPrompt, JanusTarget
 
 INITS = ("random", "left", "above", "predict-2d", "previous-image")
+OTHERS = ("prompt-lookup", "token-recycling", "draft-model")
 STOCK_GUIDANCE = 5.0
 IDS = torch.tensor([[1, 7, 8, 9, 10, 2], [0, 0, 1, 5, 6, 2], [0, 1, 4, 4, 11, 2]])
 PADDED = (IDS != 0).long()
@@ -104,14 +106,19 @@ def test_sampled_codes_are_those_of_its_own_generate_for_torchs_seed(model):
 @pytest.mark.compiled
 @pytest.mark.parametrize("rows", [pytest.param(1, marks=pytest.mark.slow), 3])
 @pytest.mark.parametrize(
-    "method", ["gs-sjd-pac", *(pytest.param(m, marks=pytest.mark.slow) for m in ("prompt-lookup", "token-recycling"))]
+    "method",
+    [
+        "gs-sjd-pac",
+        *(pytest.param(m, marks=pytest.mark.slow) for m in ("prompt-lookup", "token-recycling", "draft-model")),
+    ],
 )
 def test_so_are_those_of_every_method(model, method, rows):
     torch.manual_seed(12)
     codes, state = stock(model, rows, do_sample=True, guidance_scale=2.0), torch.get_rng_state()
     torch.manual_seed(12)
     source = TorchSource(torch.default_generator, rows, torch.device("cpu"))
-    decoder = decoder_for(model, method)
+    target, itself = JanusTarget(model), DraftModel(JanusTarget(model))
+    decoder = decoder_for(model, method) if method != "draft-model" else Decoder(target, itself, Match(), k=4)
     made = decoder.generate(prompt(rows), 16, source=source, warp=Warp.sampling(guidance=2.0))
     assert torch.equal(torch.stack(made.units), codes) and (made.report.drafted > 0 or method == "prompt-lookup")
     assert torch.equal(torch.get_rng_state(), state)

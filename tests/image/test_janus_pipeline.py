@@ -1,5 +1,8 @@
 """Janus with a pipeline's face: it draws what its own `generate` draws, and is loaded as transformers saved it."""
 
+import subprocess
+import sys
+
 import pytest
 import torch
 
@@ -50,6 +53,15 @@ def test_saved_and_loaded(pipe, tmp_path):
     again.set_progress_bar_config(disable=True)
     call = dict(prompt="a red fox", seed=3, num_images_per_prompt=2, output_type="latent")
     assert torch.equal(again(**call).images, pipe(**call).images)
+
+
+@pytest.mark.slow
+def test_so_in_a_new_process(pipe, tmp_path):
+    pipe.save_pretrained(tmp_path)
+    call = "prompt='a red fox', seed=3, output_type='latent'"
+    code = f"import mmspec; print(mmspec.Pipeline.from_pretrained({str(tmp_path)!r})({call}).images.flatten().tolist())"
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
+    assert said == str(pipe(prompt="a red fox", seed=3, output_type="latent").images.flatten().tolist())
 
 
 def test_a_negative_prompt_matters_and_rows_do_not_depend_on_their_batch(pipe):
