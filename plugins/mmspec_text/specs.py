@@ -39,6 +39,15 @@ GRAMMAR = DrafterSpec(
     paper="https://arxiv.org/abs/2312.07104",
     options="mmspec_text.drafters.grammar:GrammarOptions",
 )
+JACOBI_TEXT = DrafterSpec(
+    name="jacobi-text",
+    factory="mmspec_text.drafters.jacobi_text:JacobiText",
+    needs=frozenset({"redraw", "discrete"}),
+    offers=frozenset({"chain", "window", "q"}),
+    summary="The target's own last pass over a window of tokens; no model, no training.",
+    paper="https://arxiv.org/abs/2305.10427",
+    options="mmspec_text.drafters.jacobi_text:JacobiTextOptions",
+)
 TOKEN_RECYCLING = DrafterSpec(
     name="token-recycling",
     factory="mmspec_text.drafters.token_recycling:TokenRecycling",
@@ -95,6 +104,7 @@ DRAFTERS = (
     PROMPT_LOOKUP,
     SUFFIX,
     GRAMMAR,
+    JACOBI_TEXT,
     TOKEN_RECYCLING,
     LOOKUP_RECYCLING,
     CANDIDATES,
@@ -134,6 +144,14 @@ METHODS = (
         exactness="invariant",
         summary="For calls with an mmspec.Grammar: drafts what the grammar decides.",
         paper="https://arxiv.org/abs/2312.07104",
+    ),
+    MethodSpec(
+        name="jacobi-text",
+        drafter="jacobi-text",
+        needs=frozenset({"text"}),
+        exactness="invariant",
+        summary="Jacobi decoding of texts: the last pass's guesses are the next draft.",
+        paper="https://arxiv.org/abs/2305.10427",
     ),
     MethodSpec(
         name="token-recycling",

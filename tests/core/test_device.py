@@ -24,6 +24,7 @@ CEILINGS: dict[str, tuple[int, int]] = {
     "prompt-lookup": (1, 360),
     "suffix": (1, 320),
     "grammar": (1, 320),
+    "jacobi-text": (1, 380),
     "token-recycling": (1, 370),
     "draft-model": (1, 1260),
     "draft-model, confidence": (1, 1280),

@@ -40,7 +40,11 @@ TEXT: dict[str, dict[str, Any]] = {
     "rsd": {"drafter": SMALL, "k": 3},
     "stree": {"drafter": SMALL, "k": 4, "nodes": 10},
 }
-CASCADE: dict[str, dict[str, Any]] = {"cascade": {"budget": 64, "k": 6}}
+ATTENTION: dict[str, dict[str, Any]] = {
+    "cascade": {"budget": 64, "k": 6},
+    "grammar": {"k": 8},
+    "jacobi-text": {"k": 8},
+}
 IMAGE: dict[str, dict[str, Any]] = {
     name: {"k": 16} for name in ("gs-sjd", "gs-sjd-pac", "gsd", "lantern", "mc-sjd", "sjd", "sjd-pac")
 }
@@ -88,7 +92,7 @@ def walk(pipe: Any) -> tuple[Tensor, Any]:
 
 
 MODELS: dict[str, tuple[Callable[[Any], tuple[Tensor, Any]], dict[str, dict[str, Any]]]] = {
-    "text-14m": (write, TEXT | CASCADE),
+    "text-14m": (write, TEXT | ATTENTION),
     "text-1m": (write, {name: TEXT[name] for name in ("plain", "suffix", "token-recycling")}),
     "ssm-5m": (write, TEXT),
     "emoji": (draw, {"plain": {}} | IMAGE),

@@ -206,6 +206,7 @@ def text() -> dict[str, Runnable]:
         "prompt-lookup": {},
         "suffix": {},
         "grammar": {},
+        "jacobi-text": {},
         "token-recycling": {},
         "draft-model": {"model": small},
         "draft-tree": {"model": small, "nodes": 8},

@@ -62,7 +62,7 @@ class PromptLookup:
 
     def propose(self, state: State, k: int, noise: DraftNoise) -> Draft:
         seen = state.prompt_length + max(state.host_emitted)
-        units, found = _copied(self.options, state.history[:, :seen], state.known - 1, state.pads, k)
+        units, found = copied(self.options, state.history[:, :seen], state.known - 1, state.pads, k)
         return Draft.chain(units, valid=found)
 
     def observe(self, state: State, step: Step) -> None:
@@ -92,7 +92,7 @@ class LookupOfTexts:
     def propose(self, tokens: list[list[int]], k: int) -> list[list[int]]:
         texts = [torch.tensor(text) for text in tokens]
         last = torch.tensor([len(text) - 1 for text in tokens])
-        units, found = _copied(self.options, pad_sequence(texts, batch_first=True), last, torch.zeros_like(last), k)
+        units, found = copied(self.options, pad_sequence(texts, batch_first=True), last, torch.zeros_like(last), k)
         return [row if there[0] else [] for row, there in zip(units.tolist(), found.tolist(), strict=True)]
 
 
@@ -115,13 +115,13 @@ class LookupInside:
         """Do nothing: the history is the memory."""
 
     def propose(self, live: Live) -> tuple[Tensor, Tensor]:
-        return _copied(self.options, live.history, live.known - 1, live.pads, self.k)
+        return copied(self.options, live.history, live.known - 1, live.pads, self.k)
 
     def observe(self, live: Live, step: Step) -> None:
         """Do nothing: the history is the memory."""
 
 
-def _copied(options: PromptLookupOptions, history: Tensor, last: Tensor, pads: Tensor, k: int) -> tuple[Tensor, Tensor]:
+def copied(options: PromptLookupOptions, history: Tensor, last: Tensor, pads: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """What followed the best match, and whether there is one: `[batch, k]` each.
 
     Args:
