@@ -1,0 +1,110 @@
+"""A draft model that drafts while the target verifies: PEARL (arXiv 2408.11850), under `match`.
+
+In every round the draft model drafts `k` units behind the draft that the target is verifying (post-verify); if nothing
+was drafted, the target's pass over the root alone checks the first of them meanwhile (pre-verify). If the whole draft
+is accepted and the one more unit is the draft model's own, the other `k - 1` are the next draft; else the next round
+has none. A round takes max(k · t_d, t_v) instead of k · t_d + t_v where the two run side by side; `mmspec.core.overlap`
+has the executors.
+The paper's two modes, with their ratios and rollbacks, need no code of their own here: p's draws are a function of the
+position, so a stale draft can only be wrong, never biased.
+Guarantee: that of `match`, whatever the executor does. Needs a rule under which nodes may be dropped once their units
+are seen.
+Knobs: `k` (γ; higher hides a faster draft model's time behind a pass; a miss then throws more away); the executor.
+"""
+
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mmspec.core.capabilities import Bounded
+from mmspec.core.drafters.draft_model import CATCH_UP, DraftModel
+from mmspec.core.noise import DraftNoise
+from mmspec.core.overlap.ahead import Ahead, Request
+from mmspec.core.overlap.continuation import Continuation
+from mmspec.core.overlap.executors import Executor, Lane, Serial
+from mmspec.core.protocols import Target
+from mmspec.core.state import State
+from mmspec.core.types import Draft, Step
+
+
+@dataclass
+class OverlappedMemory:
+    """The drafter's memory of a call.
+
+    Attributes:
+        worker: The call's draft model.
+        lane: Where its requests go.
+        asked: `[batch]`: the tag of the request that is not answered yet; None: all are.
+        discarded: Answers that nobody waited for.
+    """
+
+    worker: Continuation
+    lane: Lane
+    asked: Tensor | None = None
+    discarded: int = field(default=0)
+
+
+class Overlapped:
+    """Drafts chains ahead.
+
+    Args:
+        model: The draft model: any target that offers `grow` and has the same units as the call's target.
+        executor: Runs it; default: serially, in the same thread.
+    """
+
+    offers = frozenset({"chain"})
+    needs = frozenset({"discrete", "rerank"})
+
+    def __init__(self, model: Target, executor: Executor | None = None) -> None:
+        self.model = model
+        self.executor: Executor = executor if executor is not None else Serial()
+
+    def bind(self, target: Target) -> None:
+        DraftModel(self.model).bind(target)  # the same conditions
+        assert target.vocab is not None, "the target is discrete"
+        self._vocab = target.vocab
+
+    def width(self, k: int) -> int:
+        return k
+
+    def start(self, state: State, inputs: Any) -> OverlappedMemory:
+        started = self.model.start(inputs, state.limit, CATCH_UP + 2 * state.k)
+        worker = Continuation(self.model, started.cache, CATCH_UP, state.rows, state.emitted.device)
+        return OverlappedMemory(worker, self.executor.open())
+
+    def propose(self, state: State, k: int, noise: DraftNoise) -> Draft:
+        memory: OverlappedMemory = state.memory
+        ahead = _expected(memory)
+        draft = Draft.empty(state.root) if ahead is None else ahead.kept(state, k).compact()
+        count = min(k, self._room(state) - draft.units.shape[1])
+        if count > 0:
+            request = Request.of(state, draft, count, noise, self._vocab)
+            memory.asked = request.emitted
+            memory.lane.submit(partial(memory.worker.run, request), count)
+        return draft
+
+    def observe(self, state: State, step: Step) -> None:
+        memory: OverlappedMemory = state.memory
+        memory.lane.verified()
+
+    def _room(self, state: State) -> int:
+        """Units that a row may still get, within the call and the draft model's longest context."""
+        context = self.model.context if isinstance(self.model, Bounded) else None
+        if context is None:
+            return state.most_room + 1
+        return min(state.most_room + 1, context - state.prompt_length - max(state.host_emitted))
+
+
+def _expected(memory: OverlappedMemory) -> Ahead | None:
+    """The answer to the last request, if it is there. All others, and its second copy, are discarded by their tag."""
+    expected = None
+    for ahead in memory.lane.collect():
+        if memory.asked is not None and torch.equal(ahead.emitted, memory.asked):
+            expected, memory.asked = ahead, None
+        else:
+            memory.discarded += 1
+    memory.asked = None  # what comes later is late
+    return expected

@@ -1,0 +1,150 @@
+"""Who runs a draft model, and when: executors, and the lane that every call has in one of them.
+
+An answer may come at any time, twice, or never: a call takes only the answer to its last request, and checks its units.
+So an executor decides about speed alone, never about the output.
+
+* `Serial` answers at once: the reference.
+* `Simulated` runs everything in one thread, in an interleaving that a seed chooses, with messages that are late, lost
+  or doubled as often as is asked for. Its clock takes the longer of drafting and verifying, as two devices would.
+"""
+
+import random
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from mmspec.core.overlap.ahead import Ahead
+
+Job = Callable[[], Ahead]
+
+
+class Lane(Protocol):
+    """One call's requests and answers."""
+
+    def submit(self, job: Job, passes: int) -> None:
+        """Take a job of so many passes of the draft model; jobs of a lane run in order."""
+        ...
+
+    def verified(self) -> None:
+        """The target's pass of this round is over."""
+        ...
+
+    def collect(self) -> list[Ahead]:
+        """The answers that have arrived since the last time."""
+        ...
+
+
+class Executor(Protocol):
+    """Runs draft models."""
+
+    def open(self) -> Lane:
+        """The lane of a new call."""
+        ...
+
+
+@dataclass
+class SerialLane:
+    """Runs a job when it is submitted."""
+
+    answers: list[Ahead] = field(default_factory=list)
+
+    def submit(self, job: Job, passes: int) -> None:
+        self.answers.append(job())
+
+    def verified(self) -> None:
+        """Does nothing: the draft model has run already."""
+
+    def collect(self) -> list[Ahead]:
+        answers, self.answers = self.answers, []
+        return answers
+
+
+class Serial:
+    """Answers at once, before the target's pass."""
+
+    def open(self) -> SerialLane:
+        return SerialLane()
+
+
+@dataclass(frozen=True)
+class Costs:
+    """Seconds of a pass of the draft model, and of the target."""
+
+    draft: float
+    verify: float
+
+    def overlapped(self, passes: int) -> float:
+        """Seconds of a round on two devices: max(γ · t_d, t_v), as in PEARL."""
+        return max(passes * self.draft, self.verify)
+
+
+@dataclass(frozen=True)
+class Faults:
+    """Probabilities with which an answer arrives a round late, twice, or never, and with which a job never runs."""
+
+    late: float = 0.0
+    doubled: float = 0.0
+    lost: float = 0.0
+    dropped: float = 0.0
+
+
+class Simulated:
+    """See the module.
+
+    Args:
+        costs: What passes cost on the clock.
+        seed: Chooses the interleaving and the faults.
+        faults: How often messages go astray.
+
+    Attributes:
+        seconds: The clock.
+    """
+
+    def __init__(self, costs: Costs, seed: int = 0, faults: Faults | None = None) -> None:
+        self.costs, self.faults, self.seconds = costs, faults or Faults(), 0.0
+        self.random = random.Random(seed)
+
+    def open(self) -> "SimulatedLane":
+        return SimulatedLane(self)
+
+
+@dataclass
+class SimulatedLane:
+    """Jobs that run before, during or after the target's pass, and answers on their way."""
+
+    owner: Simulated
+    jobs: deque[Job] = field(default_factory=deque)
+    arrived: list[Ahead] = field(default_factory=list)
+    underway: list[Ahead] = field(default_factory=list)
+    passes: int = 0
+
+    def submit(self, job: Job, passes: int) -> None:
+        if self.owner.random.random() >= self.owner.faults.dropped:
+            self.jobs.append(job)
+        self.passes += passes
+        self._maybe_run()
+
+    def verified(self) -> None:
+        self.owner.seconds += self.owner.costs.overlapped(self.passes)
+        self.passes = 0
+        self._maybe_run()
+
+    def collect(self) -> list[Ahead]:
+        late, self.underway = self.underway, []
+        while self.jobs:
+            self._run()
+        answers, self.arrived = self.arrived + late, []
+        self.owner.random.shuffle(answers)
+        return answers
+
+    def _maybe_run(self) -> None:
+        if self.jobs and self.owner.random.random() < 0.5:
+            self._run()
+
+    def _run(self) -> None:
+        answer, faults, chance = self.jobs.popleft()(), self.owner.faults, self.owner.random.random
+        if chance() < faults.lost:
+            return
+        where = self.underway if chance() < faults.late else self.arrived
+        where.extend([answer] * (2 if chance() < faults.doubled else 1))
