@@ -21,7 +21,8 @@ from mmspec.core.protocols import Target
 from mmspec.core.state import State
 from mmspec.core.transfer import on_device
 from mmspec.core.types import Draft, Step
-from mmspec_text.drafters.suffix import Suffix, SuffixMemory, SuffixOptions, SuffixRow
+from mmspec_text.drafters.suffix import Suffix, SuffixMemory, SuffixOptions
+from mmspec_text.drafters.suffix_statistics import SuffixRow
 from mmspec_text.specs import GRAMMAR
 
 

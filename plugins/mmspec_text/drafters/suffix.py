@@ -25,7 +25,14 @@ from mmspec.core.transfer import on_device
 from mmspec.core.types import Draft, Step
 from mmspec_text.drafters.suffix_corpus import SuffixArray, read_corpus
 from mmspec_text.drafters.suffix_of_texts import SuffixOfTexts
-from mmspec_text.drafters.suffix_statistics import Guess, NgramCounts, RecentCounts, Statistics, longest_of
+from mmspec_text.drafters.suffix_statistics import (
+    Guess,
+    NgramCounts,
+    RecentCounts,
+    Statistics,
+    SuffixRow,
+    longest_of,
+)
 from mmspec_text.specs import SUFFIX
 
 
@@ -55,19 +62,6 @@ class SuffixOptions:
     def __post_init__(self) -> None:
         if self.min_match > self.max_match:
             raise ValueError(f"min_match ({self.min_match}) must not exceed max_match ({self.max_match})")
-
-
-@dataclass
-class SuffixRow:
-    """The text and counts of one row of a call.
-
-    Attributes:
-        text: Prompt and output without padding.
-        counts: The counts of its n-grams.
-    """
-
-    text: list[int]
-    counts: NgramCounts
 
 
 @dataclass

@@ -103,6 +103,19 @@ class RecentCounts:
         return longest_of([self._young, self._old], text)
 
 
+@dataclass
+class SuffixRow:
+    """The text and counts of one row of a call.
+
+    Attributes:
+        text: Prompt and output without padding.
+        counts: The counts of its n-grams.
+    """
+
+    text: list[int]
+    counts: NgramCounts
+
+
 def longest_of(sources: Sequence[Statistics], text: Sequence[int]) -> Guess | None:
     """The guess after the longest suffix that any source knows; the first source of equals."""
     guesses = [guess for source in sources if (guess := source.guess(text)) is not None]
