@@ -6,6 +6,7 @@ from mmspec_text.drafters.candidates import CandidatesOptions
 from mmspec_text.drafters.cascade import CascadeOptions
 from mmspec_text.drafters.draft_model import DraftModelOptions
 from mmspec_text.drafters.draft_tree import DraftTreeOptions
+from mmspec_text.drafters.pearl import PearlOptions
 
 
 def recycling() -> Example:
@@ -24,6 +25,11 @@ def candidates() -> list[Example]:
 def draft_model() -> Example:
     """A chain."""
     return Example(options=DraftModelOptions(model=small()))
+
+
+def pearl() -> Example:
+    """In this process, as a trial of it."""
+    return Example(options=PearlOptions(model=small(), executor="serial"))
 
 
 def draft_tree() -> list[Example]:

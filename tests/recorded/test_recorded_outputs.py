@@ -44,6 +44,7 @@ ATTENTION: dict[str, dict[str, Any]] = {
     "cascade": {"budget": 64, "k": 6},
     "grammar": {"k": 8},
     "jacobi-text": {"k": 8},
+    "pearl": {"drafter": SMALL, "k": 4},
 }
 IMAGE: dict[str, dict[str, Any]] = {
     name: {"k": 16} for name in ("gs-sjd", "gs-sjd-pac", "gsd", "lantern", "mc-sjd", "sjd", "sjd-pac")

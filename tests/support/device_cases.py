@@ -211,6 +211,7 @@ def text() -> dict[str, Runnable]:
         "draft-model": {"model": small},
         "draft-tree": {"model": small, "nodes": 8},
         "rsd": {"model": small},
+        "pearl": {"model": small, "executor": "serial"},
         "cascade": {"budget": 16, "sinks": 2},
     }
     cases: dict[str, Runnable] = {name: Case(llama, prompt, name, options=given) for name, given in methods.items()}

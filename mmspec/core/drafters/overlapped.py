@@ -13,7 +13,6 @@ Knobs: `k` (γ; higher hides a faster draft model's time behind a pass; a miss t
 """
 
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 import torch
@@ -23,7 +22,7 @@ from mmspec.core.capabilities import Bounded
 from mmspec.core.drafters.draft_model import CATCH_UP, DraftModel
 from mmspec.core.noise import DraftNoise
 from mmspec.core.overlap.ahead import Ahead, Request
-from mmspec.core.overlap.continuation import Continuation
+from mmspec.core.overlap.continuation import Beginning
 from mmspec.core.overlap.executors import Executor, Lane, Serial
 from mmspec.core.protocols import Target
 from mmspec.core.state import State
@@ -35,13 +34,11 @@ class OverlappedMemory:
     """The drafter's memory of a call.
 
     Attributes:
-        worker: The call's draft model.
         lane: Where its requests go.
         asked: `[batch]`: the tag of the request that is not answered yet; None: all are.
         discarded: Answers that nobody waited for.
     """
 
-    worker: Continuation
     lane: Lane
     asked: Tensor | None = None
     discarded: int = field(default=0)
@@ -71,9 +68,9 @@ class Overlapped:
         return k
 
     def start(self, state: State, inputs: Any) -> OverlappedMemory:
-        started = self.model.start(inputs, state.limit, CATCH_UP + 2 * state.k)
-        worker = Continuation(self.model, started.cache, CATCH_UP, state.rows, state.emitted.device)
-        return OverlappedMemory(worker, self.executor.open())
+        width = CATCH_UP + 2 * state.k
+        how = Beginning(inputs, state.limit, width, CATCH_UP, state.rows, state.emitted.device)
+        return OverlappedMemory(self.executor.open(self.model, how))
 
     def propose(self, state: State, k: int, noise: DraftNoise) -> Draft:
         memory: OverlappedMemory = state.memory
@@ -83,7 +80,7 @@ class Overlapped:
         if count > 0:
             request = Request.of(state, draft, count, noise, self._vocab)
             memory.asked = request.emitted
-            memory.lane.submit(partial(memory.worker.run, request), count)
+            memory.lane.submit(request)
         return draft
 
     def observe(self, state: State, step: Step) -> None:

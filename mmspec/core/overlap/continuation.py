@@ -6,6 +6,7 @@ the next chain. So no message has to arrive: a request that was lost is made up 
 A request of `n` units costs `n` passes, the first of which feeds all that is known or pending.
 """
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -16,6 +17,27 @@ from mmspec.core.distributions import take_nodes
 from mmspec.core.overlap.ahead import Ahead, Request
 from mmspec.core.protocols import Target
 from mmspec.core.types import Draft, TargetOutput
+
+
+@dataclass(frozen=True)
+class Beginning:
+    """How a call's draft model begins.
+
+    Attributes:
+        inputs: The target's prompt, as `start` takes it.
+        limit: New units wanted per row.
+        width: Most nodes of a pass.
+        most: Most known units that one pass catches up with; behind more, passes are added.
+        rows: Rows of the batch.
+        device: Where the units are.
+    """
+
+    inputs: Any
+    limit: int
+    width: int
+    most: int
+    rows: int
+    device: torch.device
 
 
 class Continuation:
@@ -33,6 +55,12 @@ class Continuation:
         self.model, self.cache, self.most = model, cache, most
         self.seen = torch.zeros(rows, dtype=torch.int64, device=device)  # emitted units in the cache
         self._fed: tuple[Tensor, Tensor] | None = None  # units [batch, node] in the scratch, and how many [batch]
+
+    @classmethod
+    def begun(cls, model: Target, how: Beginning) -> "Continuation":
+        """Prefill the prompt."""
+        started = model.start(how.inputs, how.limit, how.width)
+        return cls(model, started.cache, how.most, how.rows, how.device)
 
     def run(self, request: Request) -> Ahead:
         """Answer a request. Requests come in the order in which they were made, none of them twice out of turn."""

@@ -3,27 +3,26 @@
 An answer may come at any time, twice, or never: a call takes only the answer to its last request, and checks its units.
 So an executor decides about speed alone, never about the output.
 
-* `Serial` answers at once: the reference.
+* `Serial` answers at once: the reference. `mmspec.core.overlap.process` has one that runs elsewhere.
 * `Simulated` runs everything in one thread, in an interleaving that a seed chooses, with messages that are late, lost
   or doubled as often as is asked for. Its clock takes the longer of drafting and verifying, as two devices would.
 """
 
 import random
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from mmspec.core.overlap.ahead import Ahead
-
-Job = Callable[[], Ahead]
+from mmspec.core.overlap.ahead import Ahead, Request
+from mmspec.core.overlap.continuation import Beginning, Continuation
+from mmspec.core.protocols import Target
 
 
 class Lane(Protocol):
     """One call's requests and answers."""
 
-    def submit(self, job: Job, passes: int) -> None:
-        """Take a job of so many passes of the draft model; jobs of a lane run in order."""
+    def submit(self, request: Request) -> None:
+        """Take a request, which costs `request.count` passes of the draft model; those of a lane run in order."""
         ...
 
     def verified(self) -> None:
@@ -38,19 +37,25 @@ class Lane(Protocol):
 class Executor(Protocol):
     """Runs draft models."""
 
-    def open(self) -> Lane:
-        """The lane of a new call."""
+    def open(self, model: Target, how: Beginning) -> Lane:
+        """The lane of a new call.
+
+        Args:
+            model: The draft model.
+            how: How it begins.
+        """
         ...
 
 
 @dataclass
 class SerialLane:
-    """Runs a job when it is submitted."""
+    """Runs a request when it is submitted."""
 
+    worker: Continuation
     answers: list[Ahead] = field(default_factory=list)
 
-    def submit(self, job: Job, passes: int) -> None:
-        self.answers.append(job())
+    def submit(self, request: Request) -> None:
+        self.answers.append(self.worker.run(request))
 
     def verified(self) -> None:
         """Does nothing: the draft model has run already."""
@@ -63,8 +68,8 @@ class SerialLane:
 class Serial:
     """Answers at once, before the target's pass."""
 
-    def open(self) -> SerialLane:
-        return SerialLane()
+    def open(self, model: Target, how: Beginning) -> SerialLane:
+        return SerialLane(Continuation.begun(model, how))
 
 
 @dataclass(frozen=True)
@@ -105,24 +110,25 @@ class Simulated:
         self.costs, self.faults, self.seconds = costs, faults or Faults(), 0.0
         self.random = random.Random(seed)
 
-    def open(self) -> "SimulatedLane":
-        return SimulatedLane(self)
+    def open(self, model: Target, how: Beginning) -> "SimulatedLane":
+        return SimulatedLane(self, Continuation.begun(model, how))
 
 
 @dataclass
 class SimulatedLane:
-    """Jobs that run before, during or after the target's pass, and answers on their way."""
+    """Requests that run before, during or after the target's pass, and answers on their way."""
 
     owner: Simulated
-    jobs: deque[Job] = field(default_factory=deque)
+    worker: Continuation
+    jobs: deque[Request] = field(default_factory=deque)
     arrived: list[Ahead] = field(default_factory=list)
     underway: list[Ahead] = field(default_factory=list)
     passes: int = 0
 
-    def submit(self, job: Job, passes: int) -> None:
+    def submit(self, request: Request) -> None:
         if self.owner.random.random() >= self.owner.faults.dropped:
-            self.jobs.append(job)
-        self.passes += passes
+            self.jobs.append(request)
+        self.passes += request.count
         self._maybe_run()
 
     def verified(self) -> None:
@@ -143,7 +149,8 @@ class SimulatedLane:
             self._run()
 
     def _run(self) -> None:
-        answer, faults, chance = self.jobs.popleft()(), self.owner.faults, self.owner.random.random
+        faults, chance = self.owner.faults, self.owner.random.random
+        answer = self.worker.run(self.jobs.popleft())
         if chance() < faults.lost:
             return
         where = self.underway if chance() < faults.late else self.arrived

@@ -1,0 +1,168 @@
+"""`Process`: the draft model runs in a process of its own, while this one verifies.
+
+Requests and answers go through a socket of this machine, as pickles between two processes of one user that share a key.
+Whatever becomes of the process costs speed alone: where it has died, or does not answer in time, rounds go on without
+drafts. A call waits for an answer that is on its way, since a round without a draft costs a pass.
+"""
+
+import os
+import pickle
+import queue
+import secrets
+import subprocess
+import sys
+import threading
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection, Listener
+from typing import Any
+
+from mmspec.core.overlap.ahead import Ahead, Request
+from mmspec.core.overlap.continuation import Beginning
+from mmspec.core.protocols import Target
+from mmspec.registry.warn import warn
+
+WORKER = "mmspec.core.overlap.worker"
+
+
+class Process:
+    """A child process with a draft model, which begins with the first call and serves all of them in turn.
+
+    Args:
+        model: Makes the draft model in the child; it can be pickled (`functools.partial(load, "name")`).
+        patience: Seconds to wait for an answer before rounds go on without one, until answers come again.
+        threads: torch's threads in the child.
+
+    Attributes:
+        alive: Whether the child runs.
+        child: The process; None before the first call.
+    """
+
+    def __init__(self, model: Callable[[], Target], patience: float = 10.0, threads: int = 1) -> None:
+        self.model, self.patience, self.threads, self.alive = model, patience, threads, False
+        self._lanes: dict[int, ProcessLane] = {}
+        self._opened = 0
+        self.child: subprocess.Popen[bytes] | None = None
+        self._link: Connection
+
+    def start(self) -> "subprocess.Popen[bytes]":
+        """The child, which begins now unless it has begun before."""
+        if self.child is not None:
+            return self.child
+        key, threads = secrets.token_bytes(32), str(self.threads)
+        with Listener(authkey=key) as listener:
+            environment = {**os.environ, "OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}
+            self.child = subprocess.Popen([sys.executable, "-m", WORKER], stdin=subprocess.PIPE, env=environment)
+            assert self.child.stdin is not None
+            self.child.stdin.write(pickle.dumps((listener.address, key, self.threads)))
+            self.child.stdin.close()
+            self._link = listener.accept()
+        self.alive = True
+        self._stop = weakref.finalize(self, _stopped, self.child, self._link)
+        self._send((self.model,))
+        threading.Thread(target=_listen, args=(weakref.ref(self), self._link), daemon=True).start()
+        return self.child
+
+    def open(self, model: Target, how: Beginning) -> "ProcessLane":
+        self.start()
+        self._opened += 1
+        lane = ProcessLane(self, self._opened)
+        for number in list(self._lanes):  # of calls that are over
+            self._send(("close", number, None))
+        self._lanes = {lane.number: lane}
+        self._send(("open", lane.number, how))
+        return lane
+
+    def close(self) -> None:
+        """End the child, if it has begun."""
+        if self.child is not None:
+            self._died()
+            self._stop()
+
+    def _send(self, message: Any) -> None:
+        if self.alive:
+            written = pickle.dumps(message)  # an error here is the caller's: something cannot be pickled
+            try:
+                self._link.send_bytes(written)
+            except OSError:
+                self._died()
+
+    def _arrived(self, number: int, answer: Ahead) -> None:
+        lane = self._lanes.get(number)
+        if lane is not None:
+            lane.answers.put(answer)
+
+    def _died(self) -> None:
+        if self.alive:
+            self.alive = False
+            for lane in self._lanes.values():
+                lane.answers.put(None)
+
+
+@dataclass
+class ProcessLane:
+    """One call's requests and answers.
+
+    Attributes:
+        owner: The process.
+        number: Of the call.
+        answers: What has come; None: the child has died.
+        missing: Requests without an answer.
+        patient: Whether to wait for them.
+    """
+
+    owner: Process
+    number: int
+    answers: "queue.SimpleQueue[Ahead | None]" = field(default_factory=queue.SimpleQueue)
+    missing: int = 0
+    patient: bool = True
+
+    def submit(self, request: Request) -> None:
+        if self.owner.alive:
+            self.owner._send(("ask", self.number, request))
+            self.missing += 1
+
+    def verified(self) -> None:
+        """Does nothing: the child has been drafting meanwhile."""
+
+    def collect(self) -> list[Ahead]:
+        found = list[Ahead]()
+        while self.missing:
+            try:
+                answer = self.answers.get(self.patient and self.owner.alive, self.owner.patience)
+            except queue.Empty:
+                if self.patient and self.owner.alive:
+                    warn("the draft model's process does not answer; rounds go on without it until it does")
+                self.patient = False
+                break
+            if answer is None:
+                warn("the draft model's process has died; rounds go on without drafts")
+                self.missing = 0
+                break
+            self.missing, self.patient = self.missing - 1, True
+            found.append(answer)
+        return found
+
+
+def _listen(process: "weakref.ref[Process]", link: Connection) -> None:
+    """Hand on answers until the link is closed."""
+    while True:
+        try:
+            number, answer = pickle.loads(link.recv_bytes())
+        except (EOFError, OSError, pickle.UnpicklingError):
+            owner = process()
+            if owner is not None:
+                owner._died()
+            return
+        owner = process()
+        if owner is None:
+            return
+        owner._arrived(number, answer)
+        del owner
+
+
+def _stopped(child: "subprocess.Popen[bytes]", link: Connection) -> None:
+    link.close()
+    child.kill()
+    child.wait()

@@ -1,0 +1,131 @@
+"""The draft model in a process of its own: unmodified `generate`'s text, whatever becomes of the process."""
+
+import gc
+import os
+import signal
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import mmspec
+from mmspec.core.drafters.overlapped import Overlapped
+from mmspec.core.overlap.process import Process
+from mmspec.hosts.draft_models import drafting_target
+from mmspec.testing import tiny_models
+
+pytestmark = pytest.mark.slow
+CALL: dict[str, Any] = dict(max_new_tokens=40, pad_token_id=0, eos_token_id=None, do_sample=True, top_k=0)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("small")
+    tiny_models.small().save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture
+def process(folder: Path) -> Iterator[Process]:
+    made = Process(partial(drafting_target, str(folder)), patience=30.0)
+    yield made
+    made.close()
+
+
+class After:
+    """A streamer that does something after a few units."""
+
+    def __init__(self, act: Callable[[], Any]) -> None:
+        self.act, self.count = act, 0
+
+    def put(self, ids: Any) -> None:
+        self.count += 1
+        if self.count == 5:
+            self.act()
+
+    def end(self) -> None:
+        """Nothing: the call is over."""
+
+
+def texts(
+    process: Process | None, folder: Path, rows: int = 1, act: Callable[[], Any] | None = None, **more: Any
+) -> Any:
+    """Ids, torch's next number, and the report."""
+    model, inputs = tiny_models.llama(), tiny_models.prompt(list(range(rows)))
+    torch.manual_seed(3)
+    if process is None:
+        return model.generate(**inputs, **CALL, **more), torch.rand(1), None
+    with mmspec.enable(model, drafter=Overlapped(drafting_target(str(folder)), process), k=4) as spec:
+        ids = model.generate(**inputs, **CALL, **more, streamer=None if act is None else After(act))
+        return ids, torch.rand(1), spec.report
+
+
+def assert_plain(found: Any, folder: Path, rows: int = 1, **more: Any) -> None:
+    ids, following, _ = texts(None, folder, rows, **more)
+    assert torch.equal(found[0], ids) and found[1] == following
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+def test_texts_are_those_of_generate(process: Process, folder: Path, rows: int) -> None:
+    """Several calls in a row, by one process."""
+    for _ in range(2):
+        found = texts(process, folder, rows)
+        assert_plain(found, folder, rows)
+        assert found[2].drafted > 0 and not found[2].faults
+
+
+def test_the_draft_model_is_as_good_as_in_this_process(process: Process, folder: Path) -> None:
+    model, inputs = tiny_models.llama(), tiny_models.prompt([0])
+    with mmspec.enable(model, drafter=Overlapped(drafting_target(str(folder))), k=4) as spec:
+        torch.manual_seed(3)
+        model.generate(**inputs, **CALL)
+    ours = texts(process, folder)[2]
+    assert (ours.rounds, ours.drafted, ours.accepted) == (spec.report.rounds, spec.report.drafted, spec.report.accepted)
+
+
+def test_a_process_that_dies_costs_speed_alone(process: Process, folder: Path) -> None:
+    with pytest.warns(UserWarning, match="has died; rounds go on without drafts"):
+        found = texts(process, folder, act=lambda: (process.start().kill(), process.start().wait()))
+    assert_plain(found, folder)
+    found = texts(process, folder)
+    assert_plain(found, folder)
+    assert found[2].drafted == 0 and not process.alive
+
+
+def test_a_process_that_hangs_is_not_waited_for_again(process: Process, folder: Path) -> None:
+    process.patience = 0.3
+    with pytest.warns(UserWarning, match="does not answer") as caught:
+        found = texts(process, folder, act=lambda: os.kill(process.start().pid, signal.SIGSTOP))
+    assert_plain(found, folder)
+    assert len(caught) == 1
+    os.kill(process.start().pid, signal.SIGCONT)
+    process.patience = 30.0
+    found = texts(process, folder)
+    assert_plain(found, folder)
+    assert found[2].drafted > 0, "it drafts again"
+
+
+def test_what_cannot_be_sent_is_a_fault(process: Process, folder: Path) -> None:
+    class Local:
+        """A processor that cannot be pickled."""
+
+        speculative = "elementwise"
+
+        def __call__(self, input_ids: Any, scores: Any) -> Any:
+            return scores / 2
+
+    with pytest.warns(UserWarning, match="Overlapped"):
+        found = texts(process, folder, logits_processor=[Local()])
+    assert_plain(found, folder, logits_processor=[Local()])
+    assert found[2].faults > 0
+
+
+def test_no_process_is_left(folder: Path) -> None:
+    made = Process(partial(drafting_target, str(folder)))
+    child = made.start()
+    del made
+    gc.collect()
+    assert child.wait(20) is not None
