@@ -3,6 +3,7 @@
 import gc
 import os
 import signal
+import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -31,6 +32,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def process(folder: Path) -> Iterator[Process]:
     made = Process(partial(drafting_target, str(folder)), patience=30.0)
+    while not made.ready:  # until then a call has no drafts
+        texts(made, folder)
     yield made
     made.close()
 
@@ -90,7 +93,8 @@ def test_a_process_that_dies_costs_speed_alone(process: Process, folder: Path) -
     with pytest.warns(UserWarning, match="has died; rounds go on without drafts"):
         found = texts(process, folder, act=lambda: (process.start().kill(), process.start().wait()))
     assert_plain(found, folder)
-    found = texts(process, folder)
+    with pytest.warns(UserWarning, match="has died"):
+        found = texts(process, folder)
     assert_plain(found, folder)
     assert found[2].drafted == 0 and not process.alive
 
@@ -106,6 +110,18 @@ def test_a_process_that_hangs_is_not_waited_for_again(process: Process, folder: 
     found = texts(process, folder)
     assert_plain(found, folder)
     assert found[2].drafted > 0, "it drafts again"
+
+
+def test_a_model_that_cannot_be_made_costs_speed_alone(folder: Path) -> None:
+    broken = Process(partial(drafting_target, str(folder / "gone")))
+    assert_plain(texts(broken, folder), folder)  # while the child begins
+    broken.start().wait(60)
+    while broken.alive:
+        time.sleep(0.01)
+    with pytest.warns(UserWarning, match="has died; rounds go on without drafts"):
+        found = texts(broken, folder)
+    assert_plain(found, folder)
+    broken.close()
 
 
 def test_what_cannot_be_sent_is_a_fault(process: Process, folder: Path) -> None:

@@ -1,21 +1,21 @@
 """`Process`: the draft model runs in a process of its own, while this one verifies.
 
-Requests and answers go through a socket of this machine, as pickles between two processes of one user that share a key.
-Whatever becomes of the process costs speed alone: where it has died, or does not answer in time, rounds go on without
-drafts. A call waits for an answer that is on its way, since a round without a draft costs a pass.
+Requests and answers are pickles on a pipe that only this process and its child have. Whatever becomes of the child
+costs speed alone: while it loads its model, where it has died, or does not answer in time, rounds go on without drafts.
+A call waits for an answer that is on its way, since a round without a draft costs a pass.
 """
 
 import os
 import pickle
 import queue
-import secrets
 import subprocess
 import sys
 import threading
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from multiprocessing.connection import Connection, Listener
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
 from typing import Any
 
 from mmspec.core.overlap.ahead import Ahead, Request
@@ -24,6 +24,7 @@ from mmspec.core.protocols import Target
 from mmspec.registry.warn import warn
 
 WORKER = "mmspec.core.overlap.worker"
+DIED = "the draft model's process has died; rounds go on without drafts"
 
 
 class Process:
@@ -36,11 +37,13 @@ class Process:
 
     Attributes:
         alive: Whether the child runs.
+        ready: Whether it has answered before.
         child: The process; None before the first call.
     """
 
     def __init__(self, model: Callable[[], Target], patience: float = 10.0, threads: int = 1) -> None:
-        self.model, self.patience, self.threads, self.alive = model, patience, threads, False
+        self.model, self.patience, self.threads = model, patience, threads
+        self.alive = self.ready = False
         self._lanes: dict[int, ProcessLane] = {}
         self._opened = 0
         self.child: subprocess.Popen[bytes] | None = None
@@ -50,14 +53,11 @@ class Process:
         """The child, which begins now unless it has begun before."""
         if self.child is not None:
             return self.child
-        key, threads = secrets.token_bytes(32), str(self.threads)
-        with Listener(authkey=key) as listener:
-            environment = {**os.environ, "OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}
-            self.child = subprocess.Popen([sys.executable, "-m", WORKER], stdin=subprocess.PIPE, env=environment)
-            assert self.child.stdin is not None
-            self.child.stdin.write(pickle.dumps((listener.address, key, self.threads)))
-            self.child.stdin.close()
-            self._link = listener.accept()
+        self._link, end = Pipe()
+        environment = {**os.environ, "OMP_NUM_THREADS": str(self.threads), "MKL_NUM_THREADS": str(self.threads)}
+        command = [sys.executable, "-m", WORKER, str(end.fileno()), str(self.threads)]
+        self.child = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=[end.fileno()], env=environment)
+        end.close()  # so that the child's end is the only one, and its death is seen
         self.alive = True
         self._stop = weakref.finalize(self, _stopped, self.child, self._link)
         self._send((self.model,))
@@ -66,8 +66,10 @@ class Process:
 
     def open(self, model: Target, how: Beginning) -> "ProcessLane":
         self.start()
+        if not self.alive:
+            warn(DIED)
         self._opened += 1
-        lane = ProcessLane(self, self._opened)
+        lane = ProcessLane(self, self._opened, patient=self.ready)
         for number in list(self._lanes):  # of calls that are over
             self._send(("close", number, None))
         self._lanes = {lane.number: lane}
@@ -89,6 +91,7 @@ class Process:
                 self._died()
 
     def _arrived(self, number: int, answer: Ahead) -> None:
+        self.ready = True
         lane = self._lanes.get(number)
         if lane is not None:
             lane.answers.put(answer)
@@ -109,7 +112,7 @@ class ProcessLane:
         number: Of the call.
         answers: What has come; None: the child has died.
         missing: Requests without an answer.
-        patient: Whether to wait for them.
+        patient: Whether to wait for them: not for a child that has yet to load its model, or has kept a call waiting.
     """
 
     owner: Process
@@ -119,7 +122,8 @@ class ProcessLane:
     patient: bool = True
 
     def submit(self, request: Request) -> None:
-        if self.owner.alive:
+        behind = self.missing and not self.patient  # then it would only answer what nobody waits for any more
+        if self.owner.alive and not behind:
             self.owner._send(("ask", self.number, request))
             self.missing += 1
 
@@ -137,7 +141,7 @@ class ProcessLane:
                 self.patient = False
                 break
             if answer is None:
-                warn("the draft model's process has died; rounds go on without drafts")
+                warn(DIED)
                 self.missing = 0
                 break
             self.missing, self.patient = self.missing - 1, True

@@ -1,8 +1,8 @@
-"""The child of `Process`: `python -m mmspec.core.overlap.worker`. It ends when the link to its parent does."""
+"""The child of `Process`: `python -m mmspec.core.overlap.worker PIPE THREADS`. It ends when the pipe does."""
 
 import pickle
 import sys
-from multiprocessing.connection import Client, Connection
+from multiprocessing.connection import Connection
 
 import torch
 
@@ -24,10 +24,9 @@ def serve(link: Connection) -> None:
 
 
 if __name__ == "__main__":
-    address, key, threads = pickle.loads(sys.stdin.buffer.read())
-    torch.set_num_threads(threads)
+    torch.set_num_threads(int(sys.argv[2]))
     try:
-        with Client(address, authkey=key) as parent:
+        with Connection(int(sys.argv[1])) as parent:
             serve(parent)
     except (EOFError, ConnectionError):
         sys.exit()  # the parent has ended
