@@ -23,6 +23,7 @@ from mmspec.core.one_shape import Shape, checked_shape, longest_draft, one_width
 from mmspec.core.pending import Pending
 from mmspec.core.policies import Fixed, Policy
 from mmspec.core.protocols import Drafter, Target
+from mmspec.core.ranks import ranks_of, refuse_parting
 from mmspec.core.report import Report
 from mmspec.core.rules.match import Match
 from mmspec.core.rules.rule import Rule
@@ -104,6 +105,9 @@ class Decoder:
         self.drafter.bind(self.target)
         if isinstance(self.rule, TargetAware):
             self.rule.bind(self.target)
+        self.ranks = ranks_of(self.target)
+        if self.ranks is not None:
+            refuse_parting(self.rule, self.policy, self.drafter)
         self.one_width()  # refuses a shape that cannot be kept
         self.captures = Captures(self.target, self.drafter, self.rule, self.compile, one_shape=shape is not None)
 
@@ -144,6 +148,8 @@ class Decoder:
         state, draft, scores = begun(
             self.target, inputs, limit, report, k, width, fixed is not None, seed, source, warp, ends
         )
+        if self.ranks is not None:
+            self.ranks.meet(state, self.name)
         emitted(state, draft, scores, self.rule)
         state.sync()
         with contained(state, f"drafter {self.name}", fatal=True, may_refuse=True):
@@ -218,6 +224,8 @@ class Decoder:
             while not state.finished:
                 self.advance(state)
                 yield state
+        if self.ranks is not None:
+            self.ranks.part(state)
 
     def generate(
         self, inputs: Any, limit: int, *, on_step: Callable[[State], None] | None = None, **options: Any
@@ -259,7 +267,8 @@ class Decoder:
         state.source.begin(state.round().host_emitted)
         with state.report.phase("draft"):
             noise, vocab = self.rule.draft_noise(state.round()), self.target.vocab
-            return drafted(state, self.drafter, self.policy, self.k, noise, vocab, self.name)
+            draft = drafted(state, self.drafter, self.policy, self.k, noise, vocab, self.name)
+            return draft if self.ranks is None else self.ranks.led(state, draft)
 
     def _observe(self, state: State, step: Step) -> None:
         if state.drafting:

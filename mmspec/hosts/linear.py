@@ -29,6 +29,7 @@ from torch import Tensor, nn
 from torch.utils.weak import WeakIdKeyDictionary
 
 from mmspec.core.frozen import MOST, checksum
+from mmspec.hosts.sharding import tensor_parallel_group
 
 ROWS = 256
 """The most rows of a narrow pass, in which packed weights are considered."""
@@ -111,8 +112,13 @@ class Kernels(tuple[Kernel, ...]):
 
 
 def kernels(model: nn.Module) -> Kernels:
-    """Kernels for the layers that can use packed weights; none if the model is compiled or too large."""
+    """Kernels for the layers that can use packed weights; none if the model is compiled or too large.
+
+    Likewise if it runs on several ranks: they would choose by times of their own, and round differently.
+    """
     if not _available() or getattr(model, "_compiled_call_impl", None) is not None:
+        return Kernels()
+    if tensor_parallel_group(model) is not None:
         return Kernels()
     found = [module for module in model.modules() if type(module) is nn.Linear and _plain(module)]
     fits = 4 * sum(layer.weight.numel() for layer in found) <= MOST

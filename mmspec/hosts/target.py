@@ -33,6 +33,7 @@ from mmspec.hosts.linear import renew
 from mmspec.hosts.offers import ATTENTION, RECURRENT
 from mmspec.hosts.one_shape_limits import warn_of_limits
 from mmspec.hosts.self_check import checked
+from mmspec.hosts.sharding import tensor_parallel_group
 from mmspec.hosts.stock_generate import StockGenerate
 from mmspec.hosts.target_cache import TransformersTargetCache
 from mmspec.hosts.train_mode import refuse_training
@@ -65,6 +66,7 @@ class TransformersTarget:
         anatomy: Anatomy | None = None,
     ) -> None:
         self.anatomy = Anatomy.of(model, ops) if anatomy is None else anatomy
+        self.group = tensor_parallel_group(self.anatomy.model)
         self.drafting = drafting
         if self.anatomy.ops:  # a state that took a unit in cannot forget it
             self.offers = RECURRENT
@@ -153,6 +155,8 @@ class TransformersTarget:
     def captured_pass(self, cache: TransformersTargetCache, nodes: int, index: TreeIndex | None) -> CapturedPass:
         if looping := one_by_one(self.model):
             raise ValueError(f"{looping} runs one chosen expert after another, so that a pass has no fixed shape")
+        if self.group is not None:
+            raise ValueError("the model runs on several ranks, whose collectives are not captured")
         if cache.guided and self.boundaries:
             raise ValueError("under guidance, states for a trained head are not read in captured rounds")
         slots = BufferCache(self.anatomy.layers(), cache.slots, bucket(cache.slots.most))
