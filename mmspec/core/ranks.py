@@ -3,8 +3,8 @@
 The collectives of a pass have the shape of the draft, so ranks whose drafts differ hang or crash: a policy that
 measures times, or a drafter that fails on one rank, is enough. Here all ranks draft, because some drafters run a part
 of the target, but before each pass one small `all_gather` brings everybody the first rank's draft. With it come
-checksums of the last round: ranks that drew other units (other seeds, say) add up passes over different texts, which no
-other error would tell. They all stop with a message, in the same place, so that none waits for another.
+checksums of the last round: ranks that drew other units (other seeds, say) add up passes over different texts, which
+no other error would tell. They all stop with a message, in the same place, so that none waits for another.
 """
 
 import hashlib
