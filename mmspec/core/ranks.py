@@ -8,13 +8,13 @@ no other error would tell. They all stop with a message, in the same place, so t
 """
 
 import hashlib
+from importlib.metadata import version
 from typing import Any, Protocol, runtime_checkable
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from mmspec import __version__
 from mmspec.core.capabilities import DraftsWithModel, Wrapper
 from mmspec.core.policies import Clocked, Policy
 from mmspec.core.protocols import Drafter, Target
@@ -61,7 +61,7 @@ class Ranks:
         Raises:
             ValueError: Version, method, sizes or prompts differ.
         """
-        call = (__version__, name, state.rows, state.width, state.k, state.limit, state.prompt_length)
+        call = (version("mmspec"), name, state.rows, state.width, state.k, state.limit, state.prompt_length)
         prompt = state.history[:, : state.prompt_length]
         message = torch.tensor([_digest(repr(call), prompt, state.pads)], device=state.root.device)
         self._refuse(
