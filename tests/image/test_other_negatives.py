@@ -40,7 +40,9 @@ def drawn(pipe: Any, name: str, rows: int, temperature: float, method: str, **ho
     return pipe(PROMPTS[:rows], **call), steering
 
 
-@pytest.mark.parametrize("name", SIZES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=pytest.mark.slow) if n in ("emu3", "anole") else n for n in SIZES]
+)
 def test_greedy_codes_are_those_of_whole_passes(name: str, request: pytest.FixtureRequest) -> None:
     """Every code comes of both halves read from their beginning, the negative prompt as it is by then."""
     pipe = request.getfixturevalue(name)

@@ -86,6 +86,9 @@ PIPES = {"emu3": (8, 10), "anole": (16, 16), "lumina": (8, 12)}
 """Height and width in pixels; a code has two of them per side."""
 
 
+ONE_FAST = [name if name == "emu3" else pytest.param(name, marks=pytest.mark.slow) for name in PIPES]
+
+
 def quiet(pipe: Any) -> Any:
     pipe.set_progress_bar_config(disable=True)
     return pipe
@@ -119,7 +122,7 @@ def test_it_draws_what_generate_of_its_model_draws(name: str, guidance: float, r
     assert ours.report.row_rounds < 2 * (grid.length - 1)
 
 
-@pytest.mark.parametrize("name", PIPES)
+@pytest.mark.parametrize("name", ONE_FAST)
 def test_a_picture_depends_on_neither_method_nor_batch(name: str, request: pytest.FixtureRequest) -> None:
     pipe, (height, width) = request.getfixturevalue(name), PIPES[name]
     call: dict[str, Any] = dict(
@@ -132,7 +135,7 @@ def test_a_picture_depends_on_neither_method_nor_batch(name: str, request: pytes
     assert not torch.equal(pipe(PROMPTS, seed=[1, 2], **{**call, "negative_prompt": "a fox"}).images, ours.images)
 
 
-@pytest.mark.parametrize("name", PIPES)
+@pytest.mark.parametrize("name", ONE_FAST)
 def test_a_callback_sees_previews_and_stops(name: str, request: pytest.FixtureRequest) -> None:
     """Steered at fixed numbers of units, so that no draft matters; row ends count."""
     pipe, (height, width) = request.getfixturevalue(name), PIPES[name]
