@@ -117,7 +117,7 @@ class ChameleonPipeline(WrittenPipeline):
 
     @torch.no_grad()
     def decode_units(self, units: Tensor) -> Tensor:
-        """Pictures `[row, 3, height, width]` in [-1, 1] of ids of codes `[row, cell]` in raster order."""
+        """Pictures `[row, 3, height, width]` in [-1, 1] of ids of codes `[row, cell]`, of the last call's size."""
         height, width = self.size
         shape = len(units), height, width, self.vq.config.vq_embed_dim or self.vq.config.latent_channels
         with awake(self.vq, self.vq.quantize.embedding):

@@ -97,7 +97,7 @@ class Emu3Pipeline(WrittenPipeline):
 
     @torch.no_grad()
     def decode_units(self, units: Tensor) -> Tensor:
-        """Pictures `[row, 3, height, width]` in [-1, 1] of visual ids `[row, cell]` in raster order."""
+        """Pictures `[row, 3, height, width]` in [-1, 1] of visual ids `[row, cell]`, of the last call's size."""
         height, width = self.size
         lines = torch.nn.functional.pad(units.unflatten(1, (height, width)), (0, 1))  # a row end, which is not read
         ids = torch.nn.functional.pad(lines.flatten(1), (0, 3))
