@@ -9,9 +9,9 @@ from torch import Tensor
 from transformers import JanusForConditionalGeneration, ProcessorMixin
 
 from mmspec.api.pipeline import Pipeline
-from mmspec.kits.pictures.arguments import captions_of
 from mmspec_image.models.janus import JanusForImages
 from mmspec_image.pipeline import TextToImagePipeline
+from mmspec_image.prompts import Ids, texts_of
 from mmspec_image.stored import model_and_processor, placed
 from mmspec_image.targets.janus import JanusTarget
 from mmspec_image.targets.janus_prompt import JanusPrompt, padded_out
@@ -78,21 +78,13 @@ class JanusPipeline(TextToImagePipeline):
         Raises:
             ValueError: A prompt is empty, or an argument was given that this model does not take.
         """
-        given = [name for name, value in others.items() if value is not None]
-        if given:
-            raise ValueError(f"a Janus draws from prompt= and negative_prompt=; it has no use for {', '.join(given)}")
-        if negative_prompt is not None and not guided:
-            raise ValueError("negative_prompt= needs guidance_scale > 1: without guidance nothing is led away from")
-        ids, mask = self._written(prompt, num_images_per_prompt)
+        said, negative = texts_of(prompt, negative_prompt, guided, others)
+        ids, mask = self._ids(said, num_images_per_prompt)
         if not guided:
             return JanusPrompt(ids, mask, guided=False)
-        if negative_prompt is None:
+        if negative is None:
             return JanusPrompt(ids, mask, padded_out(self.model.generation_config, ids), mask)
-        negative = captions_of(negative_prompt)
-        rows = len(ids) // num_images_per_prompt
-        if len(negative) not in (1, rows):
-            raise ValueError(f"{len(negative)} negative prompts for {rows} prompts; give one, or one a prompt")
-        return JanusPrompt(ids, mask, *self._written(negative * (rows // len(negative)), num_images_per_prompt))
+        return JanusPrompt(ids, mask, *self._ids(negative, num_images_per_prompt))
 
     def decode_units(self, units: Tensor) -> Tensor:
         """Pictures `[row, 3, height, width]` in [-1, 1] of codes `[row, cell]` in raster order."""
@@ -104,17 +96,9 @@ class JanusPipeline(TextToImagePipeline):
         vq = self.model.config.vq_config
         return int(vq.num_patches * 2 ** (len(vq.channel_multiplier) - 1))
 
-    def _written(self, prompt: str | Sequence[str] | None, times: int) -> tuple[Tensor, Tensor]:
-        """Ids and mask of prompts, each repeated `times` times, padded on the left."""
-        if prompt is None:
-            raise ValueError("say what the picture shows: prompt=")
-        said = captions_of(prompt)
-        empty = [i for i, text in enumerate(said) if not text.strip()]
-        if empty:
-            raise ValueError(f"prompt {empty[0]} is empty; say what the picture shows")
+    def _ids(self, said: list[str], times: int) -> Ids:
+        """Texts as ids, each repeated `times` times."""
         inputs = self.processor(
             text=said, generation_mode="image", padding=True, padding_side="left", return_tensors="pt"
         )
-        device = self._execution_device
-        ids, mask = inputs["input_ids"].to(device), inputs["attention_mask"].to(device)
-        return ids.repeat_interleave(times, 0), mask.repeat_interleave(times, 0)
+        return Ids(inputs["input_ids"], inputs["attention_mask"]).repeated(times).to(self._execution_device)

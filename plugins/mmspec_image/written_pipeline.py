@@ -9,12 +9,11 @@ from torch import Tensor
 from mmspec.core.guided import NULL_INPUTS
 from mmspec.core.known_units import OnlyAllowed
 from mmspec.core.warp import Warp
-from mmspec.kits.pictures.arguments import captions_of
 from mmspec.kits.pictures.pipeline import Asked, Drawn
 from mmspec.registry.numbers import integers
 from mmspec_image.constraint import GridConstraint
 from mmspec_image.pipeline import TextToImagePipeline
-from mmspec_image.prompts import Ids
+from mmspec_image.prompts import Ids, texts_of
 
 
 class Written(NamedTuple):
@@ -127,21 +126,12 @@ class WrittenPipeline(TextToImagePipeline):
         Raises:
             ValueError: A prompt is empty, or an argument was given that this model does not take.
         """
-        given = [name for name, value in others.items() if value is not None]
-        if given:
-            raise ValueError(
-                f"this model draws from prompt= and negative_prompt=; it has no use for {', '.join(given)}"
-            )
-        if negative_prompt is not None and not guided:
-            raise ValueError("negative_prompt= needs guidance_scale > 1: without guidance nothing is led away from")
-        said = captions_of(prompt if prompt is not None else [])
-        empty = [i for i, text in enumerate(said) if not text.strip()]
-        if empty:
-            raise ValueError(f"prompt {empty[0]} is empty; say what the picture shows")
+        said, negative = texts_of(prompt, negative_prompt, guided, others)
         ids, mask = self.ids_of(said).repeated(num_images_per_prompt).to(self._execution_device)
         inputs: dict[str, Any] = {"input_ids": ids, "attention_mask": mask}
         if guided:
-            null = self._null(negative_prompt, len(said)).repeated(num_images_per_prompt).to(self._execution_device)
+            null = self.null_ids().repeated(len(said)) if negative is None else self.ids_of(negative)
+            null = null.repeated(num_images_per_prompt).to(self._execution_device)
             inputs[NULL_INPUTS] = {"input_ids": null.ids, "attention_mask": null.mask}
         return Written(inputs, self.constraint_of(ids))
 
@@ -149,12 +139,3 @@ class WrittenPipeline(TextToImagePipeline):
         constraint, warp = condition.constraint, Warp() if warp is None else warp
         only = replace(warp, processors=[OnlyAllowed(constraint), *warp.processors], forced=constraint.forced)
         return Asked(condition.inputs, constraint.grid, only)
-
-    def _null(self, negative: str | Sequence[str] | None, rows: int) -> Ids:
-        """One row a prompt."""
-        if negative is None:
-            return self.null_ids().repeated(rows)
-        said = captions_of(negative)
-        if len(said) not in (1, rows):
-            raise ValueError(f"{len(said)} negative prompts for {rows} prompts; give one, or one a prompt")
-        return self.ids_of(said * (rows // len(said)))

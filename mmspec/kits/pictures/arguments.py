@@ -38,6 +38,18 @@ def captions_of(prompt: str | Sequence[str]) -> list[str]:
     return captions
 
 
+def negatives_of(negative_prompt: str | Sequence[str], prompts: int) -> list[str]:
+    """Negative prompts, one a prompt.
+
+    Raises:
+        ValueError: There are neither one nor as many as prompts, or they are no texts.
+    """
+    said = captions_of(negative_prompt)
+    if len(said) not in (1, prompts):
+        raise ValueError(f"{len(said)} negative prompts for {prompts} prompts; give one, or one a prompt")
+    return said * (prompts // len(said))
+
+
 def labels_of(labels: Labels) -> Tensor:
     """One class or several, `[class]` int64.
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mmspec.kits.pictures.arguments import Labels, Prompt, captions_of, in_range, labels_of, one_each
+from mmspec.kits.pictures.arguments import Labels, Prompt, captions_of, in_range, labels_of, negatives_of, one_each
 from mmspec.kits.pictures.conditions import Condition, lengthened
 from mmspec.kits.pictures.models.captions import CaptionEncoder
 from mmspec.kits.pictures.prompts import encode
@@ -67,10 +67,7 @@ def of_captions(pipe: Any, positive: Given, negative: Given, rows: int, guided: 
         away = lengthened(embeds, embeds_mask, pipe.transformer.config.cls_token_num)
         null, seen = (one_each(t, rows, "negative_prompt_embeds") for t in _encoded(pipe, None, *away))
     elif captions is not None:
-        said = captions_of(captions)
-        said = said * rows if len(said) == 1 else said
-        if len(said) != rows:
-            raise ValueError(f"{len(said)} negative prompts for {rows} prompts; give one, or one a prompt")
+        said = negatives_of(captions, rows)
         there = [i for i, caption in enumerate(said) if caption.strip()]
         if there:
             null, seen = null.clone(), seen.clone()
