@@ -272,5 +272,7 @@ class State:
 
     def output(self) -> list[Tensor]:
         """The emitted units of every row: `[emitted, *unit]` each."""
-        rows = [self.history[b, self.prompt_length : self.prompt_length + n] for b, n in enumerate(self.host_emitted)]
+        most = max(self.host_emitted)
+        longest = self.history[:, self.prompt_length : self.prompt_length + most].unbind(0)
+        rows = [row if n == most else row[:n] for row, n in zip(longest, self.host_emitted, strict=True)]
         return [row.clone() for row in rows] if self.captured is not None else rows  # buffers serve later calls, too

@@ -103,6 +103,14 @@ CEILINGS: dict[str, tuple[int, int]] = {
 }
 """Most waits, and most launches outside of models, of any round."""
 
+OFTEN = (
+    *("auto", "plain", "prompt-lookup", "suffix", "token-recycling", "draft-model", "draft-tree", "eagle, a tree"),
+    *("token-recycling, a constraint", "prompt-lookup, history processors", "gs-sjd, llamagen", "sjd-pac, llamagen"),
+    *("prompt-lookup, bamba", "stree, mamba", "reflection, latents", "plain, mixtures", "frame-gs-sjd, codes"),
+    *("branch-prediction, frames",),
+)
+"""The cases of the fast tier: every kind of target, drafter and rule; the slow tier has all."""
+
 CHECKS = ("the_device_itself", "long_calls", "scores_that_are_no_numbers")
 """Of `tests.support.device_checks`, in the process that fills the table."""
 
@@ -137,19 +145,18 @@ def figures_of(*arguments: str) -> dict[str, dict[str, Any]]:
 
 
 @pytest.fixture(scope="module")
-def everything() -> dict[str, dict[str, Any]]:
-    """The figures of every case, and what every check found."""
-    return figures_of("-m", "tests.support.device_checks")
+def often() -> dict[str, dict[str, Any]]:
+    """The figures of the fast tier's cases, and what every check found."""
+    return figures_of("-m", "tests.support.device_checks", *OFTEN)
 
 
 @pytest.mark.parametrize("name", CHECKS)
-def test_the_device_and_rounds_on_it(name: str, everything: dict[str, dict[str, Any]]) -> None:
-    assert not everything[name]["error"], everything[name]["error"]
+def test_the_device_and_rounds_on_it(name: str, often: dict[str, dict[str, Any]]) -> None:
+    assert not often[name]["error"], often[name]["error"]
 
 
-def test_no_method_waits_or_launches_more_than_its_ceiling(everything: dict[str, dict[str, Any]]) -> None:
-    found = {name: figures for name, figures in everything.items() if name not in CHECKS}
-    assert found.keys() == CEILINGS.keys()
+def check_ceilings(found: dict[str, dict[str, Any]]) -> None:
+    """Outputs are the CPU's, drafts are of use, and no round is above its ceiling."""
     wrong = {name: excess(figures, *CEILINGS[name]) for name, figures in found.items()}
     assert not any(wrong.values()), "\n".join(f"{name}: {fault}" for name, fault in wrong.items() if fault)
     for name, figures in found.items():
@@ -157,6 +164,17 @@ def test_no_method_waits_or_launches_more_than_its_ceiling(everything: dict[str,
         assert name.startswith("auto") or figures["accepted"] == figures["accepted_on_cpu"], name
         drafting = not name.startswith(("plain", "prompt-lookup", "denoise-ahead"))
         assert figures["accepted"] or not drafting, f"no draft of {name} was right"
+
+
+def test_no_frequent_method_waits_or_launches_more_than_its_ceiling(often: dict[str, dict[str, Any]]) -> None:
+    check_ceilings({name: often[name] for name in OFTEN})
+
+
+@pytest.mark.slow
+def test_no_method_waits_or_launches_more_than_its_ceiling() -> None:
+    found = figures_of("-m", "tests.support.device_run")
+    assert found.keys() == CEILINGS.keys()
+    check_ceilings(found)
     wide, unsure = (found[name]["nodes"][:2] for name in ("draft-model", "draft-model, confidence"))
     assert wide == [5, 5] and unsure[0] == 5 > unsure[1], "budgets follow what the policy kept"
 

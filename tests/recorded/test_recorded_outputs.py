@@ -101,7 +101,13 @@ MODELS: dict[str, tuple[Callable[[Any], tuple[Tensor, Any]], dict[str, dict[str,
     "my-way-home": (walk, FRAMES),
     "my-way-home-tokens": (walk, CODED),
 }
-CASES = [(model, method) for model, (_, methods) in MODELS.items() for method in methods]
+EQUAL = {*TEXT, *ATTENTION} - {"plain", "rsd"}
+"""Methods of texts that have plain's outputs, which other tests of the fast tier show; theirs are in the slow tier."""
+CASES = [
+    pytest.param(model, method, id=f"{model}-{method}", marks=[pytest.mark.slow] if method in EQUAL else [])
+    for model, (_, methods) in MODELS.items()
+    for method in methods
+]
 
 
 @pytest.fixture(scope="module")
@@ -126,7 +132,7 @@ def described(units: Tensor, report: Any) -> dict[str, Any]:
     return counts | {"sha256": hashlib.sha256(units.long().cpu().numpy().tobytes()).hexdigest()}
 
 
-@pytest.mark.parametrize(("model", "method"), CASES, ids=["-".join(case) for case in CASES])
+@pytest.mark.parametrize(("model", "method"), CASES)
 def test_same_outputs_as_on_file(loaded: Callable[[str], Any], model: str, method: str) -> None:
     make, methods = MODELS[model]
     found = described(*make(loaded(model).use(method, policy="fixed", **methods[method])))

@@ -7,6 +7,7 @@ if it failed. All in one process, as starting one costs more than a check.
 from tests.support import device_run as run  # isort: skip # before torch, whose functions the device replaces
 
 import json
+import sys
 import traceback
 from collections.abc import Callable, Mapping
 
@@ -86,9 +87,9 @@ CHECKS: Mapping[str, Callable[[], None]] = {
 }
 
 
-def main() -> None:
-    """Print the figures of all cases, and what the checks found."""
-    run.main()
+def main(*names: str) -> None:
+    """Print the figures of the cases of those names (all, if there are none), and what the checks found."""
+    run.main(*names)
     torch.manual_seed(0)
     for name, check in CHECKS.items():
         try:
@@ -100,4 +101,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(*sys.argv[1:])

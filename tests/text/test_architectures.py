@@ -21,11 +21,11 @@ FAMILIES = list({recipe.family: name for name, recipe in reversed(ARCHITECTURES.
 
 OTHERS = [name for name in ARCHITECTURES if name not in FAMILIES]
 CASES = [
-    pytest.param(name, shape, marks=[pytest.mark.slow] if shape == "chain" and name in OTHERS else [])
+    pytest.param(name, shape, marks=[pytest.mark.slow] if name in OTHERS else [])
     for name in ARCHITECTURES
     for shape in METHODS
 ]
-"""Trees of every architecture; chains, which are less, of every family, and of all others in the slow tier."""
+"""Every family in the fast tier, and every architecture in the slow one."""
 
 SAMPLES = [
     "llama",

@@ -19,7 +19,9 @@ METHODS: dict[str, dict[str, Any]] = {
     "prompt-lookup": {"k": 6},
     "suffix": {"k": 8},
     "token-recycling": {"k": 4},
+    "jacobi-text": {"k": 6},
     "draft-model": {"k": 3},
+    "pearl": {"k": 3, "options": {"executor": "serial"}},
     "draft-tree": {"k": 3, "options": {"nodes": 10}},
     "cascade": {"k": 6, "options": {"budget": 64}},
     "eagle": {"k": 4, "drafter": "mmspec/text-14m-eagle3", "options": {"form": "chain"}},
@@ -61,7 +63,7 @@ def prompts() -> Callable[[int, int], dict[str, Any]]:
 
 def made(models: Any, method: str, shape: Any) -> Decoder:
     model, small = models
-    drafter = small if method.startswith("draft") else None
+    drafter = small if method.startswith("draft") or method == "pearl" else None
     return decoder_for(model, method.partition(",")[0], shape=shape, **{"drafter": drafter, **METHODS[method]})
 
 
@@ -77,8 +79,6 @@ def texts(decoder: Decoder, inputs: dict[str, Any], limit: int, seed: int, tempe
     [
         ("prompt-lookup", 3, 0.8),
         ("suffix", 1, 1.0),
-        ("token-recycling", 3, 1.0),
-        ("draft-model", 1, 0.8),
         ("draft-tree", 3, 0.8),
     ],
 )

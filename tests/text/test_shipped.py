@@ -69,7 +69,7 @@ def test_prompts_are_padded_on_the_left(prompts: Callable) -> None:
     assert (mask[:, -1] == 1).all() and (mask[:, 0] == 0).any()
 
 
-@pytest.mark.parametrize("batch", [1, 3])
+@pytest.mark.parametrize("batch", [pytest.param(1, marks=pytest.mark.slow), 3])
 @pytest.mark.parametrize("sampling", SAMPLINGS)
 @pytest.mark.compiled("history")
 def test_sampled(model: Any, drafter: Any, prompts: Callable, sampling: str, batch: int) -> None:

@@ -43,7 +43,7 @@ def test_stock_decides_by_the_picture(name: str) -> None:
 
 @pytest.mark.parametrize("batch", [pytest.param(1, marks=pytest.mark.slow), 3])
 @pytest.mark.parametrize("call", CALLS)
-@pytest.mark.parametrize("shape", METHODS)
+@pytest.mark.parametrize("shape", [pytest.param("chain", marks=pytest.mark.slow), "tree"])
 @pytest.mark.parametrize("name", VISION)
 @pytest.mark.compiled
 def test_equals_stock(name: str, shape: str, call: str, batch: int) -> None:

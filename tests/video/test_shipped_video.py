@@ -76,6 +76,7 @@ def test_the_next_frame_is_nearer_than_the_last_one(denoised: Any, clips: Record
     assert np.mean(made) > np.mean(repeated) + 1
 
 
+@pytest.mark.slow
 def test_walls_move_as_the_actions_say(pipe: Any, clips: RecordedClips) -> None:
     """In the places where the clips begin: for whoever keeps turning; whoever stays sees next to nothing move."""
     told = [[action] * 12 for action in ("left", "right", "stay") for _ in clips.frames]

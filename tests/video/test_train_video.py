@@ -162,6 +162,7 @@ def test_clusters_are_of_what_is_coarse():
     assert [len(names) for names in named] == [1] * 4 and len(torch.cat(named).unique()) == 4
 
 
+@pytest.mark.slow
 def test_the_coarse_vq_learns_to_name_clusters(tmp_path, monkeypatch):
     """Some of these clusters are the same patch: what counts is the patch that is named."""
     monkeypatch.setattr(world, "rendered", stripes)

@@ -81,7 +81,7 @@ def markov() -> Bench:
     return Bench(
         "markov",
         target,
-        lambda rows: torch.tensor([[r % 3, (r + 1) % 3] for r in rows]),
+        lambda rows: (torch.tensor([*rows])[:, None] + torch.arange(2)) % 3,
         next_distribution=next_distribution,
         again=lambda units, pads: units,
         drafters={
@@ -102,8 +102,8 @@ def history() -> Bench:
     target = HistoryTarget.random(VOCAB, seed=3)
 
     def prompt(rows: Sequence[int]) -> tuple[Tensor, Tensor]:
-        units = torch.tensor([[(r + i * i) % 3 for i in range(6)] for r in rows])
-        return units, torch.tensor([4 - r % 4 for r in rows])
+        row = torch.tensor([*rows])
+        return (row[:, None] + torch.arange(6) ** 2) % 3, 4 - row % 4
 
     units, pads = prompt([0])
     models = modelled(target.near(4))
@@ -133,7 +133,7 @@ def grid() -> Bench:
     return Bench(
         "grid",
         target,
-        lambda rows: torch.tensor([(r + 1) % 2 for r in rows]),
+        lambda rows: (torch.tensor([*rows]) + 1) % 2,
         warp=Warp(guidance=GUIDANCE),
         next_distribution=lambda units: target.next_logits(1, units, GUIDANCE).softmax(-1),
         drafters={**windows, **{name: models[name] for name in ("chain model", "tree branching", "tree beam")}},
