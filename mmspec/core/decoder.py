@@ -145,11 +145,11 @@ class Decoder:
         report.width = None if self.captures.lone and fixed != 1 else plain_width(self.target, fixed)
         k = longest_draft(self.target, self.k, limit if fixed is None else None)
         width = fixed or self.drafter.width(k) + 1
+        if self.ranks is not None:
+            self.ranks.meet(inputs, self.name, limit, k, width)
         state, draft, scores = begun(
             self.target, inputs, limit, report, k, width, fixed is not None, seed, source, warp, ends
         )
-        if self.ranks is not None:
-            self.ranks.meet(state, self.name)
         emitted(state, draft, scores, self.rule)
         state.sync()
         with contained(state, f"drafter {self.name}", fatal=True, may_refuse=True):

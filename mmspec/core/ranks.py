@@ -8,6 +8,7 @@ no other error would tell. They all stop with a message, in the same place, so t
 """
 
 import hashlib
+from collections.abc import Iterator, Mapping
 from importlib.metadata import version
 from typing import Any, Protocol, runtime_checkable
 
@@ -51,21 +52,21 @@ class Ranks:
         self.size = dist.get_world_size(group)
         self.leads = dist.get_rank(group) == 0
 
-    def meet(self, state: State, name: str) -> None:
-        """Compare the calls that the ranks begin; called after the prefill.
+    def meet(self, inputs: Any, *call: int | str) -> None:
+        """Compare the calls that the ranks begin; before the prefill, whose collectives have the prompt's shape.
 
         Args:
-            state: The call.
-            name: The name of the decoder.
+            inputs: The target's prompt: tensors, or a mapping to them; what else it holds is not compared.
+            *call: What else must be the same: the decoder's name, sizes.
 
         Raises:
-            ValueError: Version, method, sizes or prompts differ.
+            ValueError: The ranks' versions of mmspec, prompts or calls differ.
         """
-        call = (version("mmspec"), name, state.rows, state.width, state.k, state.limit, state.prompt_length)
-        prompt = state.history[:, : state.prompt_length]
-        message = torch.tensor([_digest(repr(call), prompt, state.pads)], device=state.root.device)
+        prompt = dict(_tensors(inputs))
+        shapes = [(name, tensor.dtype, tensor.shape) for name, tensor in prompt.items()]
+        message = torch.tensor([_digest(repr((version("mmspec"), call, shapes)), *prompt.values())])
         self._refuse(
-            self._gathered(message),
+            self._gathered(message.to(next(iter(prompt.values()), message).device)),
             "began different calls: they need the same version of mmspec, the same prompts, limit, method and options",
         )
 
@@ -129,11 +130,22 @@ def refuse_parting(rule: Rule, policy: Policy, drafter: Drafter) -> None:
         )
 
 
+def _tensors(inputs: Any, name: str = "") -> Iterator[tuple[str, Tensor]]:
+    """The tensors of a prompt, by where they are in it, in the same order on every rank."""
+    if isinstance(inputs, Tensor):
+        yield name, inputs
+    elif isinstance(inputs, Mapping):
+        for key in sorted(inputs):
+            yield from _tensors(inputs[key], f"{name}/{key}")
+
+
 def _digest(call: str, *parts: Tensor) -> int:
     """A 64-bit checksum of a text and of tensors."""
     hashed = hashlib.blake2b(call.encode(), digest_size=8)
     for part in parts:
-        hashed.update(part.cpu().contiguous().numpy().tobytes())
+        hashed.update(
+            part.detach().cpu().flatten().contiguous().view(torch.uint8).numpy().tobytes()
+        )  # numpy has no bfloat16
     return int.from_bytes(hashed.digest(), "little", signed=True)
 
 

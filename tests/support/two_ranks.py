@@ -73,6 +73,10 @@ def cases(model: Any, small: Callable[[], Any]) -> dict[str, Any]:
         "states": lambda: decoded(model, "prompt-lookup", seed=RANK),
         "stopped": lambda: decoded(model, "plain", call={"stopping_criteria": [Impatient()]}),
         "prompts": lambda: decoded(model, "plain", prompts=other if RANK else PROMPTS),
+        "length": lambda: decoded(model, "plain", prompts=PROMPTS[:, RANK:]),
+        "rows": lambda: decoded(model, "plain", prompts=PROMPTS[: 2 - RANK]),
+        "limit": lambda: decoded(model, "plain", call={"max_new_tokens": 8 + RANK}),
+        "method": lambda: decoded(model, ("plain", "suffix")[RANK]),
         "rule": lambda: decoded(model, "prompt-lookup", rule="rejection"),
         "after": lambda: decoded(model, "prompt-lookup", k=4),
     }

@@ -73,6 +73,9 @@ def test_what_differs_between_ranks_changes_no_output(ranks: list[dict[str, Any]
     assert [rank["fault on 1"][2] > 0 for rank in both] == [False, True]
 
 
+DIFFERENT = ("prompts", "length", "rows", "limit", "method")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("case", "message"),
@@ -80,7 +83,7 @@ def test_what_differs_between_ranks_changes_no_output(ranks: list[dict[str, Any]
         ("philox", "ranks 0 and 1 of a tensor-parallel model drew different units: they need the same seed"),
         ("states", "ranks 0 and 1 of a tensor-parallel model drew different units: they need the same seed"),
         ("stopped", "ranks 0 and 1 of a tensor-parallel model drew different units"),
-        ("prompts", "ranks 0 and 1 of a tensor-parallel model began different calls"),
+        *((case, "ranks 0 and 1 of a tensor-parallel model began different calls") for case in DIFFERENT),
         ("rule", "drafts travel without their distributions, which Rejection reads; use the rule 'match'"),
     ],
 )
