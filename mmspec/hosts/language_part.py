@@ -22,6 +22,18 @@ class LanguagePart:
     layers: Sequence[nn.Module]
     decoder: nn.Module
 
+    @property
+    def final_norm(self) -> nn.Module:
+        """What turns the last layer's states into those that the output layer reads.
+
+        Raises:
+            ValueError: The decoder has no norm behind its layers.
+        """
+        norms = [child for child in self.decoder.children() if "norm" in type(child).__name__.lower()]
+        if not norms:
+            raise ValueError(f"{type(self.decoder).__name__} has no norm behind its layers, which exits would share")
+        return norms[-1]
+
     @classmethod
     def of(cls, model: Any, count: int) -> "LanguagePart":
         """Find the part in a model, by a walk over all of its modules.

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from mmspec.registry import Spec, hookimpl
 from mmspec_text.head_specs import HEAD_DRAFTERS, HEAD_METHODS
+from mmspec_text.self_drafting_specs import SELF_DRAFTERS, SELF_METHODS
 from mmspec_text.specs import DRAFTERS, METHODS, TRANSFORMERS
 
 if TYPE_CHECKING:
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 @hookimpl
 def mmspec_components() -> Iterable[Spec]:
     """The target for transformers models, then drafters, then methods."""
-    return (TRANSFORMERS, *DRAFTERS, *HEAD_DRAFTERS, *METHODS, *HEAD_METHODS)
+    return (TRANSFORMERS, *DRAFTERS, *SELF_DRAFTERS, *HEAD_DRAFTERS, *METHODS, *SELF_METHODS, *HEAD_METHODS)
 
 
 @hookimpl(trylast=True)

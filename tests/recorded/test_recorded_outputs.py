@@ -44,6 +44,9 @@ ATTENTION: dict[str, dict[str, Any]] = {
     "cascade": {"budget": 64, "k": 6},
     "grammar": {"k": 8},
     "jacobi-text": {"k": 8},
+    "layer-skip": {"k": 3, "exit": 4},
+    "swift": {"k": 6},
+    "del": {"k": 4},
     "pearl": {"drafter": SMALL, "k": 4},
 }
 IMAGE: dict[str, dict[str, Any]] = {

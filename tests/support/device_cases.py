@@ -40,7 +40,7 @@ from mmspec.testing import tiny_models
 from mmspec_image import example as image
 from mmspec_image import grid_example as grids
 from mmspec_ssm import example as ssm
-from mmspec_text import head_example
+from mmspec_text import head_example, self_drafting_example
 from mmspec_text.drafters.heads.eagle.checkpoint import read_checkpoint
 from mmspec_text.drafters.heads.eagle.example import random_checkpoint
 from mmspec_text.head_specs import HEAD_METHODS
@@ -213,8 +213,12 @@ def text() -> dict[str, Runnable]:
         "rsd": {"model": small},
         "pearl": {"model": small, "executor": "serial"},
         "cascade": {"budget": 16, "sinks": 2},
+        "layer-skip": {},
     }
     cases: dict[str, Runnable] = {name: Case(llama, prompt, name, options=given) for name, given in methods.items()}
+    deeper = self_drafting_example.deeper()
+    cases["swift"] = Case(deeper, prompt, "swift", options={"window": 4, "nodes": 8})
+    cases["del"] = Case(deeper, prompt, "del", options={"latest": 3})
     options = {"model": small}
     cases["draft-model, confidence"] = Case(llama, prompt, "draft-model", options=options, policy=Confidence(4, 0.3))
     for name, form in (("a tree", {}), ("a chain", {"form": "chain"})):

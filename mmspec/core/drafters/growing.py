@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from mmspec.core.drafters.growth import Growth, Scratch
-from mmspec.core.drafters.shapes import Frontier, Shape
+from mmspec.core.drafters.shapes import Frontier, Level, Shape
 from mmspec.core.history_processors import Prefix
 from mmspec.core.noise import DraftNoise
 from mmspec.core.types import Draft, Scores, TargetOutput
@@ -52,6 +52,7 @@ def grown(
     output: TargetOutput,
     fed: int,
     feed: Callable[[Draft, int], TargetOutput],
+    enough: Callable[[Level], bool] | None = None,
 ) -> tuple[Draft, Scratch, int]:
     """Grow a draft of at least one level.
 
@@ -65,6 +66,7 @@ def grown(
         fed: Nodes of this round in the draft model's scratch: 1 for the root, or 0, and it is fed again.
         feed: One pass of the draft model: the output at the nodes of a rooted draft from an index on; those before it
             were fed since the last commit.
+        enough: Asked behind every level: whether it is the last one. That is a host sync, which saves passes.
 
     Returns:
         The draft; where its nodes are in the scratch; and the number of nodes there, the root included.
@@ -79,6 +81,8 @@ def grown(
         level = shape.level(frontier, depth)
         growth.add(level)
         carried = level.carried
+        if enough is not None and enough(level):
+            break
         if depth < levels:
             output = feed(growth.feed(), fed)
             fed, output = growth.fed.nodes, _last(output, growth.frontier)

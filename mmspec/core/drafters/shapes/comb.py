@@ -1,0 +1,77 @@
+"""`comb`: a chain whose every node has siblings, more of them where the drafter is less sure.
+
+SWIFT (Xia et al., arXiv 2410.06916), § 4.2: a chain is drafted; behind that, each depth gets the likeliest units beside
+the chain's own as candidates, by the drafter's confidence there. Only the chain is continued. Of all candidates the
+`nodes` best by cumulative score are verified, which bounds a pass; the published code verifies all.
+Scores are those of `rerank`, and so is what rules have to offer.
+Knobs: `candidates` and `nodes`: more are accepted, and each costs in the target's pass.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from mmspec.core.drafters.shapes.shape import Frontier, Level
+from mmspec.core.drafters.shapes.siblings import race
+
+CANDIDATES = ((0.95, 3), (0.8, 5), (0.5, 8), (0.0, 10))
+"""Published numbers of candidates of a depth, the chain's own node included, by the least confidence they are for."""
+
+
+@dataclass(frozen=True)
+class Comb:
+    """See the module.
+
+    Attributes:
+        nodes: Nodes that are verified.
+        candidates: Pairs of a confidence and a number, from the highest confidence to 0.
+        spread: As in `rerank`.
+    """
+
+    nodes: int = 24
+    candidates: Sequence[tuple[float, int]] = CANDIDATES
+    spread: float = 0.75
+
+    offers = frozenset({"tree"})
+    needs = frozenset({"rerank"})
+
+    @property
+    def widest(self) -> int:
+        return max(number for _, number in self.candidates)
+
+    def levels(self, k: int) -> int:
+        return k
+
+    def width(self, k: int) -> int:
+        return min(self.nodes, self.widest * k)
+
+    def fed(self, k: int) -> int:
+        return max(0, k - 1)
+
+    def parents(self, k: int) -> tuple[int, ...] | None:
+        return None
+
+    def level(self, frontier: Frontier, depth: int) -> Level:
+        values = race(frontier)
+        scores = values.log() if frontier.greedy else torch.log_softmax(values.log() / self.spread, -1)
+        best = values.topk(min(self.widest, values.shape[-1]), -1).indices[:, 0]  # [batch, candidate]
+        own = scores[:, 0].gather(-1, best).clamp(max=0)  # rounding must not let a child overtake its parent
+        confidence = frontier.distribution.confidence().exp()  # [batch, 1]
+        rank = torch.arange(best.shape[1], device=best.device)
+        score = torch.where(rank < self._number(confidence), frontier.score + own, -torch.inf)
+        parent, chain = torch.zeros_like(best[:1]), torch.zeros_like(best[:1, :1])
+        return Level(best, parent, score, score > -torch.inf, frontier=chain, carried=confidence)
+
+    def choose(self, score: Tensor) -> Tensor | None:
+        # Stable sort: of equal scores the earlier node comes first, so that a child never displaces its parent.
+        best = score.sort(dim=1, descending=True, stable=True).indices[:, : self.nodes]
+        return best.sort(1).values
+
+    def _number(self, confidence: Tensor) -> Tensor:
+        """Candidates at nodes where the drafter is so sure: `[batch, 1]`."""
+        number = torch.zeros_like(confidence, dtype=torch.int64)
+        for least, candidates in self.candidates:
+            number = torch.where((number == 0) & (confidence >= least), candidates, number)
+        return number
