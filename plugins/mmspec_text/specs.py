@@ -195,6 +195,15 @@ METHODS = (
         paper="https://arxiv.org/abs/2406.16858",
     ),
     MethodSpec(
+        name="dyspec",
+        drafter="draft-tree",
+        needs=frozenset({"text"}),
+        exactness="invariant",
+        defaults={"form": "greedy"},
+        summary="A smaller model's likeliest nodes, in a tree of whatever form they have.",
+        paper="https://arxiv.org/abs/2410.11744",
+    ),
+    MethodSpec(
         name="rsd",
         drafter="draft-tree",
         rule="recursive-rejection",

@@ -30,10 +30,11 @@ CEILINGS: dict[str, tuple[int, int]] = {
     "draft-model": (1, 1260),
     "draft-model, confidence": (1, 1280),
     "draft-tree": (1, 1460),
+    "dyspec": (1, 1460),
     "rsd": (1, 2340),
     "layer-skip": (2, 950),  # the first time, what its layers return is read in a pass
     "swift": (4, 600),  # each unit may end the draft, and the text of a set's measure is read
-    "del": (4, 500),  # exit and length are chosen, and each unit may end the draft
+    "del": (5, 500),  # exit and length are chosen, and each unit may end the draft
     "cascade": (4, 1350),  # each pass of the middle level says how much is left to draft
     # The launches of a head are the drafter's own: it is no model that is moved.
     "eagle, a tree": (1, 1510),

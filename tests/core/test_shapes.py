@@ -9,7 +9,7 @@ import torch
 from mmspec.core.decoder import Decoder
 from mmspec.core.distributions import Categorical
 from mmspec.core.drafters.draft_model import DraftModel
-from mmspec.core.drafters.shapes import Beam, Branching, Chain, Frontier, Rerank
+from mmspec.core.drafters.shapes import Beam, Branching, Chain, Frontier, Greedy, Rerank
 from mmspec.core.drafters.shapes.beam import conditioned
 from mmspec.core.rules import Match, RecursiveRejection
 from mmspec.core.warp import Warp
@@ -156,6 +156,53 @@ def test_rerank_is_eagle2(greedy, frontier, children, nodes):
     assert (draft.index.parent[:, 1:] < torch.arange(1, draft.units.shape[1] + 1)).all()
 
 
+def heap(distribution, k, children, nodes):
+    """DySpec, algorithm 1, with the likeliest children in place of drawn ones: the best candidate joins the tree."""
+    candidates, tree = [], {}
+
+    def push(path, score):
+        best = sorted(enumerate(distribution(path)), key=lambda x: -x[1])[:children]
+        candidates.extend((score + own, (*path, unit)) for unit, own in best)
+
+    push((), 0.0)
+    while len(tree) < nodes and candidates:
+        score, path = max(candidates)
+        candidates.remove((score, path))
+        tree[path] = score
+        if len(path) < k:
+            push(path, score)
+    return tree
+
+
+@pytest.mark.parametrize("greedy", [True, False])
+@pytest.mark.parametrize(("children", "nodes"), [(3, 8), (6, 5), (2, 30)])
+def test_greedy_is_dyspec(greedy, children, nodes):
+    """In two successive rounds; rows have trees of different forms."""
+    k = 3
+    decoder = Decoder(LARGE, DraftModel(SMALL, Greedy(nodes, children, spread=0.6)), Match(), k=k)
+    warp = Warp.sampling(temperature=0.0 if greedy else 0.9)
+    state, forms = decoder.start(PROMPT.expand(6, -1), 30, seed=list(range(6)), warp=warp), set()
+    for _ in range(2):
+        draft = decoder.drafter.propose(state, k, decoder.rule.draft_noise(state.round()))
+        race = state.source.by_position(state.emitted, state.host_emitted, k - 1).exponential(6)
+        for row in range(6):
+            known = [0, 1, *state.history[row, 2 : 2 + state.host_emitted[row]].tolist()]
+
+            def scores(path, row=row, known=known, race=race):
+                logits = SMALL.next_distribution(known, lambda x: x if greedy else x / 0.9)(path).log()
+                if not greedy:
+                    logits = (logits - race[row, len(path)].log()) / 0.6
+                return logits.log_softmax(-1).tolist()
+
+            expected = heap(scores, k, children, nodes)
+            mine = dict(zip(paths(draft, row), draft.score[row].tolist(), strict=True))
+            assert mine.keys() == expected.keys()
+            assert all(mine[path] == pytest.approx(expected[path], abs=1e-3) for path in mine)
+            forms.add(tuple(draft.index.parent[row].tolist()))
+        decoder.advance(state)
+    assert greedy or nodes == 30 or len(forms) > 1, "all trees have one form"
+
+
 def test_chosen_nodes_are_closed_under_ancestors_where_scores_tie():
     """Certain distributions: children score as their parents do."""
     certain = HistoryTarget(torch.where(torch.arange(6) == torch.arange(61)[:, None] % 6, 60.0, 0.0))
@@ -170,7 +217,15 @@ def test_chosen_nodes_are_closed_under_ancestors_where_scores_tie():
 
 @pytest.mark.parametrize(
     "make",
-    [lambda: Branching(()), lambda: Branching((2, 0)), lambda: Beam(0), lambda: Rerank(0), lambda: Rerank(spread=0)],
+    [
+        lambda: Branching(()),
+        lambda: Branching((2, 0)),
+        lambda: Beam(0),
+        lambda: Rerank(0),
+        lambda: Rerank(spread=0),
+        lambda: Greedy(0),
+        lambda: Greedy(spread=0),
+    ],
 )
 def test_knobs_out_of_range(make):
     with pytest.raises(ValueError, match=r"at least 1|positive"):

@@ -37,6 +37,7 @@ TEXT: dict[str, dict[str, Any]] = {
     "token-recycling": {"k": 4},
     "draft-model": {"drafter": SMALL, "k": 3},
     "draft-tree": {"drafter": SMALL, "k": 3},
+    "dyspec": {"drafter": SMALL, "k": 3, "nodes": 8},
     "rsd": {"drafter": SMALL, "k": 3},
     "stree": {"drafter": SMALL, "k": 4, "nodes": 10},
 }

@@ -210,6 +210,7 @@ def text() -> dict[str, Runnable]:
         "token-recycling": {},
         "draft-model": {"model": small},
         "draft-tree": {"model": small, "nodes": 8},
+        "dyspec": {"model": small, "nodes": 8},
         "rsd": {"model": small},
         "pearl": {"model": small, "executor": "serial"},
         "cascade": {"budget": 16, "sinks": 2},

@@ -16,6 +16,7 @@ from tests.support.zoo import ARCHITECTURES, MEANS, REFUSED, SAYS, build, noisy
 GREEDY = dict(do_sample=False, max_new_tokens=24)
 SAMPLED = dict(do_sample=True, top_k=0, temperature=0.8, max_new_tokens=24)
 METHODS = {"chain": "draft-model", "tree": "draft-tree"}
+HEAP = "dyspec"
 FAMILIES = list({recipe.family: name for name, recipe in reversed(ARCHITECTURES.items())}.values())
 """The first architecture of every family."""
 
@@ -60,7 +61,7 @@ def pair(name: str) -> tuple[Any, Any]:
 
 def spec(name: str, method: str) -> dict[str, Any]:
     """Arguments of `enable`."""
-    drafts = method.startswith("draft-")
+    drafts = method.startswith("draft-") or method == HEAP
     return {"method": method, **({"drafter": pair(name)[1], "k": 4} if drafts else {})}
 
 
@@ -108,11 +109,11 @@ def test_greedy_one_row(name: str, shape: str, prompts: Callable) -> None:
     assert_same(ours.ids, run, ours.state)
 
 
-@pytest.mark.parametrize("shape", METHODS)
+@pytest.mark.parametrize("method", [*METHODS.values(), pytest.param(HEAP, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", SAMPLES)
 @pytest.mark.compiled("history", "expert loop", "numpy")
-def test_sampled(name: str, shape: str, prompts: Callable) -> None:
-    run, ours = both(name, METHODS[shape], prompts, 3, SAMPLED)
+def test_sampled(name: str, method: str, prompts: Callable) -> None:
+    run, ours = both(name, method, prompts, 3, SAMPLED)
     assert_same(ours.ids, run, ours.state)
     assert ours.report.acceptance_length > 1.2, "nothing was accepted, so nothing was tested"
 

@@ -10,7 +10,13 @@ from mmspec.compare.equality import assert_same
 from mmspec.core.drafters.shapes import Beam, Branching, Rerank
 from mmspec_text.drafters.draft_tree import DraftTreeOptions, TextDraftTree
 
-SHAPES = [{}, {"width": 2, "nodes": 5}, {"form": "branching", "branching": [3, 1, 2]}, {"form": "beam", "width": 3}]
+SHAPES = [
+    {},
+    {"width": 2, "nodes": 5},
+    {"form": "greedy", "nodes": 9},
+    {"form": "branching", "branching": [3, 1, 2]},
+    {"form": "beam", "width": 3},
+]
 
 
 @pytest.mark.parametrize("options", SHAPES)
@@ -57,7 +63,7 @@ def test_options_become_shapes() -> None:
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"form": "star"}, "'rerank' or 'branching' or 'beam'"),
+        ({"form": "star"}, "'rerank' or 'greedy' or 'branching' or 'beam'"),
         ({"width": 0}, "allowed is int >= 1"),
         ({"spread": 0}, "allowed is float > 0"),
         ({"branching": []}, "branching lists children per depth"),

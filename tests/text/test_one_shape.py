@@ -26,6 +26,7 @@ METHODS: dict[str, dict[str, Any]] = {
     "draft-model": {"k": 3},
     "pearl": {"k": 3, "options": {"executor": "serial"}},
     "draft-tree": {"k": 3, "options": {"nodes": 10}},
+    "dyspec": {"k": 3, "options": {"nodes": 8}},
     "cascade": {"k": 6, "options": {"budget": 64}},
     "eagle": {"k": 4, "drafter": "mmspec/text-14m-eagle3", "options": {"form": "chain"}},
     "eagle, a tree": {"k": 4, "drafter": "mmspec/text-14m-eagle3", "options": {"nodes": 16}},
@@ -66,7 +67,7 @@ def prompts() -> Callable[[int, int], dict[str, Any]]:
 
 def made(models: Any, method: str, shape: Any) -> Decoder:
     model, small = models
-    drafter = small if method.startswith("draft") or method == "pearl" else None
+    drafter = small if method.startswith("draft") or method in ("pearl", "dyspec") else None
     return decoder_for(model, method.partition(",")[0], shape=shape, **{"drafter": drafter, **METHODS[method]})
 
 

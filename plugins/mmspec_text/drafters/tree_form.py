@@ -5,29 +5,29 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from mmspec.core.drafters.shapes import Beam, Branching, Chain, Rerank, Shape
+from mmspec.core.drafters.shapes import Beam, Branching, Chain, Greedy, Rerank, Shape
 
 
 @dataclass(frozen=True)
 class TreeForm:
     """Options that say which nodes are drafted."""
 
-    form: Literal["chain", "rerank", "branching", "beam"] = field(
+    form: Literal["chain", "rerank", "greedy", "branching", "beam"] = field(
         default="rerank",
-        metadata={"help": "which nodes to draft; rerank: rules match and relaxed, the others: any rule"},
+        metadata={"help": "which nodes to draft; rerank, greedy: rules match and relaxed, the others: any"},
     )
     width: Annotated[int, Field(ge=1, le=64)] = field(
-        default=6, metadata={"help": "rerank: nodes expanded per level, and children of each; beam: nodes per level"}
+        default=6, metadata={"help": "nodes expanded per level (rerank, beam), and children of each (rerank, greedy)"}
     )
     nodes: Annotated[int, Field(ge=1, le=512)] = field(
-        default=24, metadata={"help": "rerank: nodes that are verified; more are accepted, and each costs"}
+        default=24, metadata={"help": "rerank, greedy: nodes that are verified; more are accepted, and each costs"}
     )
     branching: tuple[Annotated[int, Field(ge=1, le=64)], ...] = field(
         default=(3, 2, 1, 1, 1), metadata={"help": "branching: children of every node, by depth"}
     )
     spread: Annotated[float, Field(gt=0, le=10)] = field(
         default=0.75,
-        metadata={"help": "rerank: temperature of the scores of sampled nodes; smaller draws deeper trees"},
+        metadata={"help": "rerank, greedy: temperature of the scores of sampled nodes; smaller draws deeper trees"},
     )
 
     def __post_init__(self) -> None:
@@ -37,7 +37,7 @@ class TreeForm:
     @property
     def advice(self) -> str:
         """What a user is told whose rule does not take drafts of this form."""
-        return "; form=chain, branching and beam keep their distribution" if self.form == "rerank" else ""
+        return "; form=chain, branching and beam keep their distribution" if self.form in ("rerank", "greedy") else ""
 
     def build_shape(self) -> Shape:
         """The shape that these options describe."""
@@ -45,4 +45,6 @@ class TreeForm:
             return Chain()
         if self.form == "branching":
             return Branching(self.branching)
+        if self.form == "greedy":
+            return Greedy(self.nodes, self.width, self.spread)
         return Beam(self.width) if self.form == "beam" else Rerank(self.width, self.width, self.nodes, self.spread)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from mmspec.core.drafters.shapes.shape import Frontier, Level
-from mmspec.core.drafters.shapes.siblings import race
+from mmspec.core.drafters.shapes.siblings import best_nodes, likeliest
 
 CANDIDATES = ((0.95, 3), (0.8, 5), (0.5, 8), (0.0, 10))
 """Published numbers of candidates of a depth, the chain's own node included, by the least confidence they are for."""
@@ -54,10 +54,7 @@ class Comb:
         return None
 
     def level(self, frontier: Frontier, depth: int) -> Level:
-        values = race(frontier)
-        scores = values.log() if frontier.greedy else torch.log_softmax(values.log() / self.spread, -1)
-        best = values.topk(min(self.widest, values.shape[-1]), -1).indices[:, 0]  # [batch, candidate]
-        own = scores[:, 0].gather(-1, best).clamp(max=0)  # rounding must not let a child overtake its parent
+        best, own = (each[:, 0] for each in likeliest(frontier, self.widest, self.spread))  # [batch, candidate]
         confidence = frontier.distribution.confidence().exp()  # [batch, 1]
         rank = torch.arange(best.shape[1], device=best.device)
         score = torch.where(rank < self._number(confidence), frontier.score + own, -torch.inf)
@@ -65,9 +62,7 @@ class Comb:
         return Level(best, parent, score, score > -torch.inf, frontier=chain, carried=confidence)
 
     def choose(self, score: Tensor) -> Tensor | None:
-        # Stable sort: of equal scores the earlier node comes first, so that a child never displaces its parent.
-        best = score.sort(dim=1, descending=True, stable=True).indices[:, : self.nodes]
-        return best.sort(1).values
+        return best_nodes(score, self.nodes)
 
     def _number(self, confidence: Tensor) -> Tensor:
         """Candidates at nodes where the drafter is so sure: `[batch, 1]`."""

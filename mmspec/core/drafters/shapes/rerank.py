@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from mmspec.core.drafters.shapes.shape import Frontier, Level
-from mmspec.core.drafters.shapes.siblings import race
+from mmspec.core.drafters.shapes.siblings import best_nodes, likeliest
 
 
 @dataclass(frozen=True)
@@ -62,19 +62,14 @@ class Rerank:
         return None
 
     def level(self, frontier: Frontier, depth: int) -> Level:
-        values = race(frontier)
-        scores = values.log() if frontier.greedy else torch.log_softmax(values.log() / self.spread, -1)
-        best = values.topk(self.children, -1).indices  # [batch, m, children]
-        own = scores.gather(-1, best).clamp(max=0)  # rounding must not let a child overtake its parent
+        best, own = likeliest(frontier, self.children, self.spread)
         score = (frontier.score[..., None] + own).flatten(1)
         node = torch.arange(score.shape[1], device=score.device)[None]
         kept = score.topk(min(self.frontier, score.shape[1]), -1).indices
         return Level(best.flatten(1), node // self.children, score, score > -torch.inf, frontier=kept)
 
     def choose(self, score: Tensor) -> Tensor | None:
-        # Stable sort: of equal scores the earlier node comes first, so that a child never displaces its parent.
-        best = score.sort(dim=1, descending=True, stable=True).indices[:, : self.nodes]
-        return best.sort(1).values
+        return best_nodes(score, self.nodes)
 
     def _expanded(self, k: int) -> list[int]:
         """Number of nodes expanded at each level, beginning with the root."""

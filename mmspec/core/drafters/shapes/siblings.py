@@ -17,6 +17,31 @@ def race(frontier: Frontier) -> Tensor:
     return frontier.distribution.on(None) if frontier.greedy else frontier.distribution.race(frontier.noise)
 
 
+def likeliest(frontier: Frontier, children: int, spread: float) -> tuple[Tensor, Tensor]:
+    """The best children of every node, and how likely each is the target's choice: `[batch, m, children]` each.
+
+    If greedy, that is its log probability. With the target's own noise E it is log softmax(log(q / E) / spread), an
+    estimate of how likely the target's race has the same winner.
+
+    Args:
+        frontier: The nodes.
+        children: Children of each; fewer where there are fewer units.
+        spread: Temperature of the estimate.
+    """
+    values = race(frontier)
+    scores = values.log() if frontier.greedy else torch.log_softmax(values.log() / spread, -1)
+    best = values.topk(min(children, values.shape[-1]), -1).indices
+    return best, scores.gather(-1, best).clamp(max=0)  # rounding must not let a child overtake its parent
+
+
+def best_nodes(score: Tensor, nodes: int) -> Tensor:
+    """The `nodes` best of all candidates' scores `[batch, node]`, which never increase along a path: ascending ids.
+
+    The sort is stable: of equal scores the earlier node comes first, so that a child never displaces its parent.
+    """
+    return score.sort(dim=1, descending=True, stable=True).indices[:, :nodes].sort(1).values
+
+
 def distribution_of(distribution: Categorical, parent: Tensor, rank: Tensor, children: Tensor) -> Categorical:
     """What each node was drawn from: its parent's distribution without the earlier siblings, renormalised.
 
