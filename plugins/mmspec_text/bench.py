@@ -1,4 +1,4 @@
-"""The methods of the benchmark: those of all language models and, for the shipped target, its trained heads."""
+"""The methods of the benchmark: those of all language models, and those that fit the shipped target alone."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -7,29 +7,30 @@ from mmspec.kits.text.bench.settings import DRAFTER, METHODS
 
 OWN: Mapping[str, Mapping[str, Any]] = {
     "dyspec": {"k": 3, "drafter": DRAFTER, "width": 3, "nodes": 7},
+    "bild": {"k": 4, "drafter": DRAFTER},
     "pearl": {"k": 4, "drafter": DRAFTER},
     "jacobi-text": {"k": 5},
-    "layer-skip": {"k": 2, "exit": 2},
-    "swift": {"k": 4, "nodes": 7},
-    "del": {"k": 4},
 }
-"""Methods that draft for attention models alone, with options that are fast on two cores."""
+"""Methods for attention models alone, with options that are fast on two cores."""
 _EAGLE = {"method": "eagle", "model": "mmspec/text-14m-eagle3"}
 _TREE = {"k": 3, "width": 3, "nodes": 7}
 _CHAIN = {"k": 2, "form": "chain"}
-HEADS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
+FITTED: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
     "mmspec/text-14m": {
         "eagle": {**_EAGLE, **_TREE},
         "mtp": {"model": "mmspec/text-14m-mtp", **_TREE},
+        "layer-skip": {"k": 2},
+        "swift": {"k": 4, "nodes": 7},
+        "del": {"k": 4},
         "medusa": {"model": "mmspec/text-14m-medusa", **_TREE},
         "compiled eagle": {**_EAGLE, "k": 2, "width": 2, "nodes": 3, "compile": True},
         "compiled eagle chain": {**_EAGLE, **_CHAIN, "compile": True},
         "compiled mtp chain": {"method": "mtp", "model": "mmspec/text-14m-mtp", **_CHAIN, "compile": True},
     },
 }
-"""By target: the methods that draft with a head trained for it."""
+"""By target: the methods that draft with a head trained for it, or with its own layers, which must be several."""
 
 
 def methods_of(model: str) -> Mapping[str, Mapping[str, Any]]:
     """The default methods for a target, by label, with their options."""
-    return {**METHODS, **OWN, **HEADS.get(model, {})}
+    return {**METHODS, **OWN, **FITTED.get(model, {})}

@@ -38,6 +38,7 @@ TEXT: dict[str, dict[str, Any]] = {
     "draft-model": {"drafter": SMALL, "k": 3},
     "draft-tree": {"drafter": SMALL, "k": 3},
     "dyspec": {"drafter": SMALL, "k": 3, "nodes": 8},
+    "bild": {"drafter": SMALL, "k": 4},
     "rsd": {"drafter": SMALL, "k": 3},
     "stree": {"drafter": SMALL, "k": 4, "nodes": 10},
 }
@@ -105,7 +106,7 @@ MODELS: dict[str, tuple[Callable[[Any], tuple[Tensor, Any]], dict[str, dict[str,
     "my-way-home": (walk, FRAMES),
     "my-way-home-tokens": (walk, CODED),
 }
-EQUAL = {*TEXT, *ATTENTION} - {"plain", "rsd"}
+EQUAL = {*TEXT, *ATTENTION} - {"plain", "rsd", "bild"}
 """Methods of texts that have plain's outputs, which other tests of the fast tier show; theirs are in the slow tier."""
 CASES = [
     pytest.param(model, method, id=f"{model}-{method}", marks=[pytest.mark.slow] if method in EQUAL else [])

@@ -211,6 +211,7 @@ def text() -> dict[str, Runnable]:
         "draft-model": {"model": small},
         "draft-tree": {"model": small, "nodes": 8},
         "dyspec": {"model": small, "nodes": 8},
+        "bild": {"model": small, "sure": 0.3},
         "rsd": {"model": small},
         "pearl": {"model": small, "executor": "serial"},
         "cascade": {"budget": 16, "sinks": 2},

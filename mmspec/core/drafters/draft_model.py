@@ -8,6 +8,7 @@ distribution at the root. Distributions pass through the call's warp, so that a 
 was really drawn from.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -19,7 +20,7 @@ from mmspec.core.capabilities import Bounded, LengthAware
 from mmspec.core.distributions import take_nodes
 from mmspec.core.drafters.growing import grown
 from mmspec.core.drafters.growth import Scratch
-from mmspec.core.drafters.shapes import Chain, Shape
+from mmspec.core.drafters.shapes import Chain, Level, Shape
 from mmspec.core.noise import DraftNoise
 from mmspec.core.protocols import Target
 from mmspec.core.state import State
@@ -92,9 +93,15 @@ class DraftModel:
             self.model.synced(memory.cache, state.host_emitted)
         output, scored = self._catch_up(state, memory)
         feed = partial(self._feed, memory)
-        draft, scratch, scored = grown(self.shape, state, k, levels, noise, output, scored, feed)
+        draft, scratch, scored = grown(self.shape, state, k, levels, noise, output, scored, feed, self._enough)
         memory.scratch = scratch if scored else None
         return draft
+
+    @property
+    def _enough(self) -> Callable[[Level], bool] | None:
+        """Whether no row's chain goes on, where chains may end."""
+        ends = isinstance(self.shape, Chain) and self.shape.sure
+        return (lambda level: not bool(level.valid.any())) if ends else None
 
     def observe(self, state: State, step: Step) -> None:
         memory: DraftModelMemory = state.memory

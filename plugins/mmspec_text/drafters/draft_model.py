@@ -5,9 +5,13 @@ target's noise, so that a good draft model agrees at temperature 1 as often as i
 tokenizer drafts the tokens that both vocabularies have (Timor et al., 2502.05202).
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Annotated
+
+from pydantic import Field
 
 from mmspec.core.drafters.draft_model import DraftModel
+from mmspec.core.drafters.shapes import Chain
 from mmspec.core.protocols import Target
 from mmspec_text.drafters.small_model import SmallModelOptions, in_target_ids, load_small_model
 from mmspec_text.training.lessons import ModelLesson
@@ -16,6 +20,11 @@ from mmspec_text.training.lessons import ModelLesson
 @dataclass(frozen=True)
 class DraftModelOptions(SmallModelOptions):
     """Options of `draft-model`."""
+
+    sure: Annotated[float, Field(ge=0, le=1)] = field(
+        default=0.0,
+        metadata={"help": "a draft ends before a unit whose likeliest value is below this; higher drafts less"},
+    )
 
 
 class TextDraftModel(DraftModel):
@@ -32,7 +41,7 @@ class TextDraftModel(DraftModel):
 
     def __init__(self, options: DraftModelOptions = DraftModelOptions()) -> None:
         self.options, self._small = options, load_small_model(options, "draft-model")
-        super().__init__(self._small)
+        super().__init__(self._small, Chain(options.sure))
 
     def bind(self, target: Target) -> None:
         self.model, self._target = in_target_ids(self._small, target, self.options), target

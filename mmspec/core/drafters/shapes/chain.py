@@ -2,8 +2,13 @@
 
 Speculative sampling (Leviathan et al., arXiv 2211.17192; Chen et al., 2302.01318). A node's score is the sum of the
 logs of each distribution's largest probability, known before the draw.
-Exact under every rule that takes chains. No knobs.
+With `sure`, a row's chain ends before the first unit whose distribution has no probability as large as that: the
+fall-back of BiLD (Kim et al., arXiv 2302.07863, equation 1). It is decided before the draw.
+Exact under every rule that takes chains.
+Knob: `sure` (higher ends chains earlier).
 """
+
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -12,8 +17,15 @@ from mmspec.core.distributions import Categorical
 from mmspec.core.drafters.shapes.shape import Frontier, Level
 
 
+@dataclass(frozen=True)
 class Chain:
-    """See the module. The only shape for distributions that are not categorical."""
+    """See the module. The only shape for distributions that are not categorical.
+
+    Attributes:
+        sure: Least value of the largest probability, at which a unit is still drafted.
+    """
+
+    sure: float = 0.0
 
     offers = frozenset({"chain", "q"})
     needs: frozenset[str] = frozenset()
@@ -38,10 +50,15 @@ class Chain:
         else:
             draws = distribution.draw(frontier.noise)
             units, distribution = distribution.units(draws), distribution.with_draws(draws)
-        score = frontier.score + distribution.confidence()
+        confidence = distribution.confidence()
+        score = frontier.score + confidence
         parent = torch.zeros(1, 1, dtype=torch.int64, device=score.device)
         valid = torch.ones_like(score, dtype=torch.bool)
-        return Level(units, parent, score, valid, distribution if frontier.wants_distribution else None)
+        if self.sure:
+            valid = confidence.exp() >= self.sure
+            valid = valid if frontier.carried is None else valid & frontier.carried
+        kept = distribution if frontier.wants_distribution else None
+        return Level(units, parent, score, valid, kept, carried=valid)
 
     def choose(self, score: Tensor) -> Tensor | None:
         return None
