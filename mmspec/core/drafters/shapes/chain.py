@@ -28,7 +28,7 @@ class Chain:
     sure: float = 0.0
 
     offers = frozenset({"chain", "q"})
-    needs: frozenset[str] = frozenset()
+    needs = frozenset[str]()
     widest = 1
 
     def levels(self, k: int) -> int:
