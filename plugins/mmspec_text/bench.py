@@ -8,10 +8,12 @@ from mmspec.kits.text.bench.settings import DRAFTER, METHODS
 OWN: Mapping[str, Mapping[str, Any]] = {
     "dyspec": {"k": 3, "drafter": DRAFTER, "width": 3, "nodes": 7},
     "bild": {"k": 4, "drafter": DRAFTER},
-    "pearl": {"k": 4, "drafter": DRAFTER},
     "jacobi-text": {"k": 5},
 }
-"""Methods for attention models alone, with options that are fast on two cores."""
+"""Methods for attention models alone, with options that are fast on two cores.
+
+`pearl` has no row: its process takes a core, and everything here is measured with all of them.
+"""
 _EAGLE = {"method": "eagle", "model": "mmspec/text-14m-eagle3"}
 _TREE = {"k": 3, "width": 3, "nodes": 7}
 _CHAIN = {"k": 2, "form": "chain"}
@@ -20,7 +22,7 @@ FITTED: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
         "eagle": {**_EAGLE, **_TREE},
         "mtp": {"model": "mmspec/text-14m-mtp", **_TREE},
         "layer-skip": {"k": 2},
-        "swift": {"k": 4, "nodes": 7},
+        "swift": {"k": 4, "nodes": 7, "sure": 0.3},
         "del": {"k": 4},
         "medusa": {"model": "mmspec/text-14m-medusa", **_TREE},
         "compiled eagle": {**_EAGLE, "k": 2, "width": 2, "nodes": 3, "compile": True},
