@@ -58,7 +58,7 @@ class Rollback:
 
     def accept(self, draft: Draft, scores: Scores, round: Round) -> Verdict:
         distribution = scores.distribution
-        drawn = distribution.draw(round.by_position(draft.index))
+        drawn = distribution.draw(round.fresh(draft.nodes))
         units, x = distribution.units(drawn), draft.drafted[..., None]
         stays = self._stays(scores)[:, :-1]
         accepted = stays.gather(-1, x)[..., 0] | (units[:, :-1] == draft.drafted)

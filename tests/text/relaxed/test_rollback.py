@@ -97,6 +97,7 @@ def test_bild_drafts_while_the_small_model_is_sure(target: Any, good: Any, promp
 
 
 @pytest.mark.parametrize("how", [{"threshold": 0.0}, {"sure": 1.0}], ids=["nothing stays", "never sure"])
+@pytest.mark.compiled
 def test_its_ends_write_what_the_target_writes(
     target: Any, good: Any, prompts: Callable, theirs: Callable, ours: Callable, how: dict[str, float]
 ) -> None:
