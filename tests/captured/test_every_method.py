@@ -49,8 +49,8 @@ UNTRIED = {
 }
 """Pairs that the conformance kit does not put together. Those over continuous tokens run eagerly: their target decides
 that. For the heads, and for draft models of the models that write pictures, there is no example of that target;
-`tests/heads` and `tests/image` have their own tests. So have self-drafting, whose example is a deeper model, and `bild`,
-which the kit's small models are never sure enough for.
+`tests/heads` and `tests/image` have their own tests. So have self-drafting, whose example is a deeper model, and
+`bild`, which the kit's small models are never sure enough for.
 """
 PLAYED = "frames"
 """A player's target, which has no example: its units come from outside. Its own tests run with `compile`, too."""

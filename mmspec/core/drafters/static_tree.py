@@ -3,7 +3,7 @@
 Sequoia's positional acceptance (arXiv 2402.12374, § 4.1): the r-th child of any node is the accepted one with
 probability `rates[r]`. A node is then reached with the product of the rates on its path, and a tree's expected accepted
 length is the sum of these products. A child's product never exceeds its parent's, so taking the largest product again
-and again is optimal (the paper's dynamic programme finds the same trees).
+and again is optimal (where rates fall from rank to rank, the paper's dynamic programme finds the same trees).
 """
 
 import heapq

@@ -6,8 +6,8 @@ never increase along a path, so the tree has the `nodes` largest values of all. 
 (§ 4.3), a level is expanded in one pass: of each level those nodes that are among the `nodes` best so far, since no
 others can have a descendant among them. The result is the heap's, not an approximation by a threshold.
 Scores are those of `rerank`; nodes are chosen by their own units, so that a rule must offer `rerank`, as `match` does.
-The paper draws siblings at random and verifies them one by one; its cut by value leaves no distribution that a rule
-with ratios could use, and is refused there.
+The paper draws siblings at random and gives a node its value before the draw, which is exact under
+`recursive-rejection`, too; that form is not built.
 Knobs: `nodes` (the paper's budget: larger accepts more and costs more), `children` (most of one node), `spread`.
 """
 
