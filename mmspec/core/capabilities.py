@@ -125,6 +125,18 @@ class DraftsWithModel(Protocol):
 
 
 @runtime_checkable
+class RunsTarget(Protocol):
+    """A drafter whose own passes may be passes of the call's target, or of parts of it.
+
+    Attributes:
+        runs_target: Whether they are; asked after `bind`.
+    """
+
+    @property
+    def runs_target(self) -> bool: ...
+
+
+@runtime_checkable
 class WithNetwork(Protocol):
     """A drafter with a trained network beside its target, such as a head.
 

@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from mmspec.core.capabilities import DraftsWithModel, Wrapper
+from mmspec.core.capabilities import DraftsWithModel, RunsTarget, Wrapper
 from mmspec.core.policies import Clocked, Policy
 from mmspec.core.protocols import Drafter, Target
 from mmspec.core.rules.rule import Rule
@@ -122,7 +122,11 @@ def refuse_parting(rule: Rule, policy: Policy, drafter: Drafter) -> None:
             f"over several ranks drafts travel without their distributions, which {type(rule).__name__} reads; "
             "use the rule 'match'"
         )
-    together = "hidden" in drafter.needs or (isinstance(drafter, DraftsWithModel) and ranks_of(drafter.model))
+    together = (
+        "hidden" in drafter.needs
+        or (isinstance(drafter, RunsTarget) and drafter.runs_target)
+        or (isinstance(drafter, DraftsWithModel) and ranks_of(drafter.model))
+    )
     if isinstance(policy, Clocked) and together:
         raise ValueError(
             f"the ranks draft together here, and under {type(policy).__name__} each would measure another budget; use "
@@ -143,9 +147,8 @@ def _digest(call: str, *parts: Tensor) -> int:
     """A 64-bit checksum of a text and of tensors."""
     hashed = hashlib.blake2b(call.encode(), digest_size=8)
     for part in parts:
-        hashed.update(
-            part.detach().cpu().flatten().contiguous().view(torch.uint8).numpy().tobytes()
-        )  # numpy has no bfloat16
+        row = part.detach().cpu().flatten().contiguous()
+        hashed.update(row.view(torch.uint8).numpy().tobytes())  # as bytes: numpy has no bfloat16
     return int.from_bytes(hashed.digest(), "little", signed=True)
 
 

@@ -12,13 +12,14 @@ from mmspec.hosts.target_cache import TransformersTargetCache
 def rewound(cache: TransformersTargetCache, units: int) -> Iterator[None]:
     """A block in which every row has `units` fewer committed units; what passes write there is undone behind it.
 
-    Every row has so many, no layer keeps a ring, and none is recurrent.
+    A row that has fewer begins anew. Some row has so many; no layer keeps a ring, and none is recurrent.
     """
     slots = cache.slots
     length = slots.length.clone()  # captured rounds have one tensor for it
-    at = (length - units)[:, None] + torch.arange(units, device=length.device)
+    begin = (length - units).clamp(min=0)
+    at = begin[:, None] + torch.arange(units, device=length.device)
     kept = [(layer, *layer.read(at)) for layer in slots.owning]
-    slots.set_length(length - units)
+    slots.set_length(begin)
     try:
         yield
     finally:

@@ -9,7 +9,7 @@ import torch
 from mmspec.core.decoder import Decoder
 from mmspec.core.distributions import Categorical
 from mmspec.core.drafters.draft_model import DraftModel
-from mmspec.core.drafters.shapes import Beam, Branching, Chain, Frontier, Greedy, Rerank
+from mmspec.core.drafters.shapes import Beam, Branching, Chain, Comb, Frontier, Rerank
 from mmspec.core.drafters.shapes.beam import conditioned
 from mmspec.core.rules import Match, RecursiveRejection
 from mmspec.core.warp import Warp
@@ -157,7 +157,7 @@ def test_rerank_is_eagle2(greedy, frontier, children, nodes):
 
 
 def heap(distribution, k, children, nodes):
-    """DySpec, algorithm 1, with the likeliest children in place of drawn ones: the best candidate joins the tree."""
+    """DySpec's heap, with the likeliest children in place of drawn ones: the best candidate joins the tree."""
     candidates, tree = [], {}
 
     def push(path, score):
@@ -179,7 +179,7 @@ def heap(distribution, k, children, nodes):
 def test_greedy_is_dyspec(greedy, children, nodes):
     """In two successive rounds; rows have trees of different forms."""
     k = 3
-    decoder = Decoder(LARGE, DraftModel(SMALL, Greedy(nodes, children, spread=0.6)), Match(), k=k)
+    decoder = Decoder(LARGE, DraftModel(SMALL, Rerank(None, children, nodes, spread=0.6)), Match(), k=k)
     warp = Warp.sampling(temperature=0.0 if greedy else 0.9)
     state, forms = decoder.start(PROMPT.expand(6, -1), 30, seed=list(range(6)), warp=warp), set()
     for _ in range(2):
@@ -223,10 +223,15 @@ def test_chosen_nodes_are_closed_under_ancestors_where_scores_tie():
         lambda: Beam(0),
         lambda: Rerank(0),
         lambda: Rerank(spread=0),
-        lambda: Greedy(0),
-        lambda: Greedy(spread=0),
+        lambda: Rerank(None, nodes=0),
     ],
 )
 def test_knobs_out_of_range(make):
     with pytest.raises(ValueError, match=r"at least 1|positive"):
         make()
+
+
+def test_a_comb_is_no_deeper_than_a_pass_has_nodes():
+    """Its chain lies in the scratch slots of that pass."""
+    assert Comb(nodes=3).levels(9) == 3 and Comb(nodes=3).fed(9) < Comb(nodes=3).width(9) == 3
+    assert Comb(nodes=24).levels(9) == 9

@@ -20,7 +20,7 @@ import mmspec
 
 PROMPTS = torch.tensor([[3, 5, 2, 6, 4, 3, 5, 2, 6, 4], [1, 4, 6, 2, 1, 4, 6, 2, 1, 4]])
 CALL: dict[str, Any] = dict(do_sample=True, top_k=0, max_new_tokens=24)
-METHODS = ("plain", "prompt-lookup", "suffix", "token-recycling", "draft-model")
+METHODS = ("plain", "prompt-lookup", "suffix", "token-recycling", "draft-model", "layer-skip")
 RANK = int(os.environ.get("RANK", 0))
 
 
@@ -77,6 +77,7 @@ def cases(model: Any, small: Callable[[], Any]) -> dict[str, Any]:
         "rows": lambda: decoded(model, "plain", prompts=PROMPTS[: 2 - RANK]),
         "limit": lambda: decoded(model, "plain", call={"max_new_tokens": 8 + RANK}),
         "method": lambda: decoded(model, ("plain", "suffix")[RANK]),
+        "own budgets": lambda: decoded(model, "layer-skip", policy="goodput"),
         "rule": lambda: decoded(model, "prompt-lookup", rule="rejection"),
         "after": lambda: decoded(model, "prompt-lookup", k=4),
     }

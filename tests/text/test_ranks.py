@@ -84,6 +84,7 @@ DIFFERENT = ("prompts", "length", "rows", "limit", "method")
         ("states", "ranks 0 and 1 of a tensor-parallel model drew different units: they need the same seed"),
         ("stopped", "ranks 0 and 1 of a tensor-parallel model drew different units"),
         *((case, "ranks 0 and 1 of a tensor-parallel model began different calls") for case in DIFFERENT),
+        ("own budgets", "the ranks draft together here, and under Goodput each would measure another budget"),
         ("rule", "drafts travel without their distributions, which Rejection reads; use the rule 'match'"),
     ],
 )

@@ -79,7 +79,7 @@ class CascadeDrafter:
         if decoder.rule.exactness not in ("invariant", "lossless"):
             raise ValueError(f"a cascade's inner rule must be exact, {type(decoder.rule).__name__} is not; use Match()")
         self.decoder = decoder
-        self._same_weights = False
+        self.runs_target = False
 
     def bind(self, target: Target) -> None:
         if self.decoder.target.vocab != target.vocab:
@@ -87,7 +87,7 @@ class CascadeDrafter:
                 f"the middle target has {self.decoder.target.vocab} unit ids and the target {target.vocab}; "
                 "a cascade needs one vocabulary"
             )
-        self._same_weights = cast(Middle, self.decoder.target).target is target
+        self.runs_target = cast(Middle, self.decoder.target).target is target
 
     def width(self, k: int) -> int:
         return k
@@ -103,7 +103,7 @@ class CascadeDrafter:
                 inner.host_done = [a or b for a, b in zip(inner.host_done, state.host_done, strict=True)]
             assert inner.step is not None
             steps.append(inner.step)
-        if self._same_weights:  # the inner prefill is a pass, too
+        if self.runs_target:  # the inner prefill is a pass, too
             state.report.inner_passes += 1 + inner.report.equivalent_passes
         state.memory = inner
         units, distribution = inner.history[:, inner.prompt_length : inner.prompt_length + k], _distributions(steps, k)

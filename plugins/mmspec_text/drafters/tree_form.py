@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from mmspec.core.drafters.shapes import Beam, Branching, Chain, Greedy, Rerank, Shape
+from mmspec.core.drafters.shapes import Beam, Branching, Chain, Rerank, Shape
 
 
 @dataclass(frozen=True)
@@ -45,6 +45,6 @@ class TreeForm:
             return Chain()
         if self.form == "branching":
             return Branching(self.branching)
-        if self.form == "greedy":
-            return Greedy(self.nodes, self.width, self.spread)
-        return Beam(self.width) if self.form == "beam" else Rerank(self.width, self.width, self.nodes, self.spread)
+        if self.form == "beam":
+            return Beam(self.width)
+        return Rerank(None if self.form == "greedy" else self.width, self.width, self.nodes, self.spread)

@@ -1,9 +1,10 @@
 """`rollback`: accept a drafted unit unless the target finds it very unlikely. Lossy.
 
-BiLD, "big little decoder" (Kim et al., arXiv 2302.07863), equation 2: a small model's units stay as they are until the
-first whose cross entropy under the target, -log p(x), exceeds `threshold`; that one and all behind it are replaced by
-the target's own. A unit that the target would have written itself is never rolled back. (The released code looks at the
-first unit above the threshold only: if that is the target's own, units behind it stay however unlikely they are.)
+BiLD, "big little decoder" (Kim et al., arXiv 2302.07863), its roll-back policy: a small model's units stay as they are
+until the first whose cross entropy under the target, -log p(x), exceeds `threshold`; that one and all behind it are
+replaced by the target's own. A unit that the target would have written itself is never rolled back. (The released code
+looks at the first unit above the threshold only: if that is the target's own, units behind it stay however unlikely
+they are.)
 The paper decodes greedily. In sampled calls a unit that is rolled back is drawn anew from p, independently of the
 draft; it stays if it is drawn again.
 Guarantee: none; with `threshold=0` it is greedy decoding, and the target's distribution in sampled calls. With S the

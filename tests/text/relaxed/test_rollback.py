@@ -77,7 +77,7 @@ def test_the_output_of_a_node_follows_the_closed_form(threshold: float) -> None:
 
 
 def test_bild_drafts_while_the_small_model_is_sure(target: Any, good: Any, prompts: Callable) -> None:
-    """Equation 1, round by round, without a cache: a unit is drafted where the largest probability is 0.6 or more."""
+    """The fall-back, round by round, without a cache: units are drafted while the largest probability is ≥ 0.6."""
     drafter = DraftModel(TransformersTarget(good, drafting=True), Chain(sure=0.6))
     decoder = Decoder(TransformersTarget(target), drafter, Rollback(RollbackOptions(threshold=2.0)), k=5)
     recorded, _ = played(decoder, prompts(1), Warp(sample=False), rounds=12)

@@ -37,7 +37,7 @@ def decoder(deep: Any, drafter: Any, k: int) -> Decoder:
 
 @pytest.mark.parametrize("layer", [1, 3])
 def test_layer_skip(deep: Any, without: Callable, next_scores: Callable, prompts: Callable, layer: int) -> None:
-    """LayerSkip, § 4.3: k units, one after the other, by the model that ends behind a layer."""
+    """LayerSkip: k units, one after the other, by the model that ends behind a layer."""
     recorded, accepted = played(decoder(deep, LayerSkip(LayerSkipOptions(exit=layer)), 4), prompts(3), GREEDY)
     short = without(behind(layer))
     assert layer == 1 or max(accepted) > 0, "no draft came true, so nothing was tested"
@@ -51,7 +51,7 @@ def test_layer_skip(deep: Any, without: Callable, next_scores: Callable, prompts
 
 @pytest.mark.parametrize("size", [2, 0])
 def test_swift(deep: Any, without: Callable, next_scores: Callable, prompts: Callable, size: int) -> None:
-    """SWIFT, § 4.2: a chain up to the first unsure unit, and candidates beside each of its units by confidence."""
+    """SWIFT: a chain up to the first unsure unit, and candidates beside each of its units by confidence."""
     options = SwiftOptions(skip=size / 4, sure=SURE, nodes=9, window=256)
     recorded, accepted = played(decoder(deep, Swift(options), 4), prompts(1), GREEDY)
     short, lengths = without(first_set(LAYERS, size)), list[int]()
@@ -85,7 +85,7 @@ def test_swift(deep: Any, without: Callable, next_scores: Callable, prompts: Cal
 def test_a_set_of_swift_is_measured_by_teacher_forcing(
     deep: Any, without: Callable, next_scores: Callable, prompts: Callable
 ) -> None:
-    """Equation 3 on the last `window` units; round after round one more set, of one size; the best one drafts."""
+    """Matchness on the last `window` units; round after round one more set, of one size; the best one drafts."""
     drafter = Swift(SwiftOptions(skip=0.5, window=5))
     loop = decoder(deep, drafter, 3)
     state = loop.start(prompts(3), 40, seed=1, warp=GREEDY)
@@ -140,7 +140,7 @@ def test_the_bound_of_a_gaussian_process() -> None:
 
 
 def test_exits_by_expected_units_per_layer() -> None:
-    """Equation 5 against its sum, term by term; and an exit that is always right."""
+    """Token-per-layer against its sum, term by term; and an exit that is always right."""
     rates, exits = torch.tensor([0.3, 0.9, 1.0], dtype=torch.float64), torch.tensor([1, 2, 3])
     found = token_per_layer(rates, exits, 5, 4)
     for i, rate in enumerate(rates.tolist()):
@@ -201,3 +201,17 @@ def test_del(deep: Any, without: Callable, next_scores: Callable, prompts: Calla
             hits = next((j for j, unit in enumerate(shadow) if unit != new[j]), len(new))
             right[i], asked[i] = MEMORY * right[i] + hits, MEMORY * asked[i] + min(hits + 1, len(new))
     assert len(chosen) > 1 and max(accepted) > 0, "one exit and one length all the time, or nothing came true"
+
+
+def test_a_row_that_ended_before_a_set_is_measured(deep: Any, prompts: Callable) -> None:
+    """It may be shorter than the window; the others' measure does not count it."""
+    inputs, drafter = prompts(3), Swift(SwiftOptions(skip=0.5, window=12))
+    loop = decoder(deep, drafter, 3)
+    plain = Decoder(loop.target).generate(inputs, 30, seed=1, warp=GREEDY).units
+    shortest = int(inputs["attention_mask"].sum(1).argmin())
+    end = int(plain[shortest][1])
+    output = loop.generate(inputs, 30, seed=1, warp=GREEDY, ends=end)
+    assert len(output.units[shortest]) == 2 and max(map(len, output.units)) > 14
+    assert drafter.search.tried and not output.report.faults
+    expected = Decoder(loop.target).generate(inputs, 30, seed=1, warp=GREEDY, ends=end).units
+    assert all(torch.equal(a, b) for a, b in zip(output.units, expected, strict=True))

@@ -4,8 +4,7 @@ from mmspec.core.drafters.shapes.beam import Beam
 from mmspec.core.drafters.shapes.branching import Branching
 from mmspec.core.drafters.shapes.chain import Chain
 from mmspec.core.drafters.shapes.comb import Comb
-from mmspec.core.drafters.shapes.greedy import Greedy
 from mmspec.core.drafters.shapes.rerank import Rerank
 from mmspec.core.drafters.shapes.shape import Frontier, Level, Shape
 
-__all__ = ["Beam", "Branching", "Chain", "Comb", "Frontier", "Greedy", "Level", "Rerank", "Shape"]
+__all__ = ["Beam", "Branching", "Chain", "Comb", "Frontier", "Level", "Rerank", "Shape"]

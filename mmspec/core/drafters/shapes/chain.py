@@ -3,7 +3,7 @@
 Speculative sampling (Leviathan et al., arXiv 2211.17192; Chen et al., 2302.01318). A node's score is the sum of the
 logs of each distribution's largest probability, known before the draw.
 With `sure`, a row's chain ends before the first unit whose distribution has no probability as large as that: the
-fall-back of BiLD (Kim et al., arXiv 2302.07863, equation 1). It is decided before the draw.
+fall-back policy of BiLD (Kim et al., arXiv 2302.07863). It is decided before the draw.
 Exact under every rule that takes chains.
 Knob: `sure` (higher ends chains earlier).
 """

@@ -1,8 +1,8 @@
 """`comb`: a chain whose every node has siblings, more of them where the drafter is less sure.
 
-SWIFT (Xia et al., arXiv 2410.06916), § 4.2: a chain is drafted; behind that, each depth gets the likeliest units beside
-the chain's own as candidates, by the drafter's confidence there. Only the chain is continued. Of all candidates the
-`nodes` best by cumulative score are verified, which bounds a pass; the published code verifies all.
+SWIFT (Xia et al., arXiv 2410.06916), confidence-aware candidates: beside each unit of a drafted chain stand the
+likeliest other units, as many as the drafter's confidence there says. Only the chain is continued. Of all candidates
+the `nodes` best by cumulative score are verified, which bounds a pass; the published code verifies all.
 Scores are those of `rerank`, and so is what rules have to offer.
 Knobs: `candidates` and `nodes`: more are accepted, and each costs in the target's pass.
 """
@@ -42,13 +42,13 @@ class Comb:
         return max(number for _, number in self.candidates)
 
     def levels(self, k: int) -> int:
-        return k
+        return min(k, self.nodes)
 
     def width(self, k: int) -> int:
         return min(self.nodes, self.widest * k)
 
     def fed(self, k: int) -> int:
-        return max(0, k - 1)
+        return max(0, self.levels(k) - 1)
 
     def parents(self, k: int) -> tuple[int, ...] | None:
         return None

@@ -5,6 +5,11 @@ level by cumulative score are expanded next, and the `nodes` best of all candida
 along a path, so that the chosen nodes are a tree. If greedy, a child adds its log probability. With the target's own
 noise E, as under `match`, children are the top of the race q / E, and a child adds log softmax(log(q / E) / spread), an
 estimate of how likely the target's race has the same winner.
+Without a number of nodes per level (`frontier=None`) the tree is DySpec's (Xiong et al., arXiv 2410.11744): a heap
+takes the candidate with the largest product of probabilities again and again, so that the `nodes` largest of all are
+verified, whatever form they make. Expanding, level by level, the nodes that are among the best so far gives the heap's
+tree: no others can have a descendant in it. The paper gives a node its value before it is drawn, which keeps a
+distribution for `recursive-rejection`; that form is not built.
 Nodes are chosen by their own units, which biases every rule that uses q (we measured a mean TV of 0.15 to 0.2); so
 drafts are point masses, and the rule must offer `rerank`, as `match` does.
 Knobs: `frontier`, `children` and `nodes`: larger finds more and costs more, in the draft model and in the target; a
@@ -25,13 +30,13 @@ class Rerank:
     """See the module.
 
     Attributes:
-        frontier: Nodes expanded per level.
+        frontier: Nodes expanded per level; None: those that are among the `nodes` best so far.
         children: Children of each of them.
         nodes: Nodes that are verified.
         spread: Temperature of the scores of sampled nodes.
     """
 
-    frontier: int = 6
+    frontier: int | None = 6
     children: int = 6
     nodes: int = 24
     spread: float = 0.75
@@ -40,7 +45,7 @@ class Rerank:
     needs = frozenset({"rerank"})
 
     def __post_init__(self) -> None:
-        if min(self.frontier, self.children, self.nodes) < 1:
+        if min(self._most, self.children, self.nodes) < 1:
             raise ValueError("frontier, children and nodes must be at least 1")
         if not self.spread > 0:
             raise ValueError(f"spread must be positive, got {self.spread}")
@@ -65,15 +70,26 @@ class Rerank:
         best, own = likeliest(frontier, self.children, self.spread)
         score = (frontier.score[..., None] + own).flatten(1)
         node = torch.arange(score.shape[1], device=score.device)[None]
-        kept = score.topk(min(self.frontier, score.shape[1]), -1).indices
-        return Level(best.flatten(1), node // self.children, score, score > -torch.inf, frontier=kept)
+        most, seen = min(self._most, score.shape[1]), None
+        if self.frontier is None:
+            seen = score if frontier.carried is None else torch.cat([frontier.carried, score], 1)
+            seen = seen.topk(min(self.nodes, seen.shape[1]), -1).values  # the best so far, in descending order
+            if score.device.type == "cpu":  # elsewhere, counting would be a host sync
+                most = min(most, max(1, int((score >= seen[:, -1:]).sum(1).max())))
+        kept = score.topk(most, -1).indices
+        return Level(best.flatten(1), node // best.shape[-1], score, score > -torch.inf, frontier=kept, carried=seen)
 
     def choose(self, score: Tensor) -> Tensor | None:
         return best_nodes(score, self.nodes)
 
+    @property
+    def _most(self) -> int:
+        """Most nodes expanded per level."""
+        return self.nodes if self.frontier is None else self.frontier
+
     def _expanded(self, k: int) -> list[int]:
-        """Number of nodes expanded at each level, beginning with the root."""
+        """Most nodes expanded at each level, beginning with the root."""
         sizes = [1] if k else []
         while len(sizes) < k:
-            sizes.append(min(self.frontier, sizes[-1] * self.children))
+            sizes.append(min(self._most, sizes[-1] * self.children))
         return sizes

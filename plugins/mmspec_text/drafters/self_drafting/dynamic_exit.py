@@ -1,8 +1,8 @@
 """`del`: the target's first layers draft, and where they are left, and for how long, is chosen in every round.
 
 DEL (Entezari Zarch et al., arXiv 2504.05598): the exit and the length are those with the most expected units per layer
-that runs (equation 5), by acceptance rates that shadow tokens give without a pass (`exits`). A draft ends early where
-the drafter is less sure than between the means of units that were refused and accepted (§ 4.3).
+that runs (token-per-layer), by acceptance rates that shadow tokens give without a pass (`exits`). A draft ends early
+where the drafter is less sure than between the means of units that were refused and accepted.
 Drafts of the paper also hand their states to verification, which then runs the other layers alone; here verification
 runs all layers.
 Guarantee: that of the rule; exit and length are chosen from what rounds before have shown, and a draft's end from
@@ -48,6 +48,7 @@ class DynamicExit:
 
     needs, offers = DEL.needs, DEL.offers
     example = "mmspec_text.self_drafting_example:dynamic_exit"
+    runs_target = True
 
     def __init__(self, options: DynamicExitOptions = DynamicExitOptions()) -> None:
         self.options = options
@@ -77,8 +78,8 @@ class DynamicExit:
     def propose(self, state: State, k: int, noise: DraftNoise) -> Draft:
         memory: ExitMemory = state.memory
         expected = token_per_layer(memory.rates, self._exits, k, self._own.layers)
-        memory.exit, length = divmod(int(expected.argmax()), k + 1)
-        gone = self._own.sublayers.from_layer(memory.exit + 1)
+        exit, length = divmod(int(expected.argmax()), k + 1)
+        gone = self._own.sublayers.from_layer(exit + 1)
         ends = _Ends(memory.least_sure if length else 0.0, state)
         return drafted_by(partial(self._own.verify, gone, state), state, Chain(), length, noise, ends)
 

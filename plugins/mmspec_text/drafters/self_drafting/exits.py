@@ -1,8 +1,8 @@
-"""What is known of early exits in a call: DEL (Entezari Zarch et al., arXiv 2504.05598), § 4.
+"""What is known of early exits in a call: DEL (Entezari Zarch et al., arXiv 2504.05598).
 
 *Shadow tokens* are what the model would have drafted behind each of its layers; the states that verification computed
 give them for nothing but the output layer. Of every layer they say how many units in a row it would have got right.
-The paper's text leaves the weights of old rounds and the prior open; ours are stated here.
+The weights of old rounds and the prior are ours.
 """
 
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ MEMORY = 0.95
 
 
 def token_per_layer(rates: Tensor, layers: Tensor, longest: int, whole: int) -> Tensor:
-    """Units that a round is expected to emit, for each layer that it runs: equation 5.
+    """Token-per-layer: units that a round is expected to emit, for each layer that it runs.
 
     The whole model counts `whole` layers, and a draft of `d` units behind layer `l` another `d · l`.
 
@@ -55,14 +55,12 @@ class ExitMemory:
         right: `[exit]` float64: units that were right, by exit.
         asked: `[exit]` float64: units of which that is known.
         sure: Sums of the confidences of drafted units, and their number, if refused and if accepted: `[2, 2]` float64.
-        exit: The index of the round's exit.
         passes: As in `ReadShare`.
     """
 
     right: Tensor
     asked: Tensor
     sure: Tensor
-    exit: int = 0
     passes: float = 0.0
 
     @classmethod

@@ -1,8 +1,8 @@
 """`layer-skip`: the target's first layers and its output layer draft a chain.
 
-LayerSkip (Elhoushi et al., arXiv 2404.16710), § 4.3: drafts leave the model at layer E (self-drafting), and the whole
-model verifies them. The paper trains models whose early layers can be read; others draft badly. Its exit cache, which
-spares verification the first E layers, is not built: verification runs all layers.
+LayerSkip (Elhoushi et al., arXiv 2404.16710), self-speculative decoding: drafts leave the model at layer E, and the
+whole model verifies them. The paper trains models whose early layers can be read; others draft badly. Its exit cache,
+which spares verification the first E layers, is not built: verification runs all layers.
 Guarantee: that of the rule; under rules that need it, a draft has its distribution.
 Knobs: `exit` (later drafts better and costs more); `k` (units of a draft).
 """
@@ -41,6 +41,7 @@ class LayerSkip:
 
     needs, offers = LAYER_SKIP.needs, LAYER_SKIP.offers
     example = "mmspec_text.self_drafting_example:layer_skip"
+    runs_target = True
 
     def __init__(self, options: LayerSkipOptions = LayerSkipOptions()) -> None:
         self.options = options

@@ -1,7 +1,7 @@
-"""The search for a set of sub-layers that a model drafts well without: SWIFT (arXiv 2410.06916), § 4.1, algorithm 1.
+"""The search for a set of sub-layers that a model drafts well without: SWIFT (arXiv 2410.06916).
 
 A set is as good as its *matchness*: on the last units of the running text, how often the model without the set finds
-the unit that followed likeliest, every position behind the true text (equation 3). Sets are proposed at random; every
+the unit that followed likeliest, every position behind the true text. Sets are proposed at random; every
 `BAYES`th one is the best of a Gaussian process over all sets that were tried, by its upper confidence bound. The best
 set stays from call to call.
 """
@@ -18,7 +18,7 @@ BAYES = 25
 CANDIDATES = 256
 """Random sets among which the Gaussian process chooses."""
 KAPPA, NOISE, LENGTH = 2.5, 1e-2, 1.0
-"""Of the process: weight of its deviation, variance of an observation, and length scale; all as published."""
+"""Of the process: weight of its deviation and variance of an observation, as in the published code; a length scale."""
 ENOUGH, IN_VAIN, MOST = 0.95, 300, 1000
 """The search is over at this matchness, after so many sets in a row that were no better, or after so many in all."""
 

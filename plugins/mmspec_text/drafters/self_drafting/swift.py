@@ -1,10 +1,10 @@
 """`swift`: the target without some of its sub-layers drafts, and the set of them is searched while it writes.
 
 SWIFT (Xia et al., arXiv 2410.06916), "on-the-fly self-speculative decoding". Attention and feed-forward parts are left
-out one by one; the first and the last layer stay (§ 4.1; `skip_search` has the search). Before a round, while the
-search goes on, one more set is measured on the last `window` units of the text (algorithm 1). A draft is a chain that
-ends where the drafter is less sure than `sure`; behind that each of its nodes gets siblings (§ 4.2;
-`mmspec.core.drafters.shapes.comb`). The paper copies the target's cache for drafts; here they use its scratch slots.
+out one by one; the first and the last layer stay (`skip_search` has the search). Before a round, while the search goes
+on, one more set is measured on the last `window` units of the text. A draft is a chain that ends where the drafter is
+less sure than `sure`; behind that each of its nodes gets siblings (`mmspec.core.drafters.shapes.comb`). The paper
+copies the target's cache for drafts; here they use its scratch slots.
 Guarantee: that of `match`, whatever is left out.
 Knobs: `skip` (more left out drafts faster and worse), `sure` (higher ends drafts earlier), `nodes` (more are accepted,
 and each costs), `window` (longer measures sets better and costs more), `k` (the longest draft).
@@ -58,6 +58,7 @@ class Swift:
 
     needs, offers = SWIFT.needs, SWIFT.offers
     example = "mmspec_text.self_drafting_example:swift"
+    runs_target = True
 
     def __init__(self, options: SwiftOptions = SwiftOptions()) -> None:
         self.options, self.shape = options, Comb(options.nodes)
@@ -100,10 +101,10 @@ class Swift:
         return bool(((level.carried[:, 0] < self.options.sure) | state.done).all())
 
     def _matchness(self, state: State, numbers: frozenset[int]) -> float:
-        """Equation 3: how often the model without a set of sub-layers finds the last units of the rows likeliest."""
+        """Matchness: how often the model without a set of sub-layers finds the last units of the rows likeliest."""
         window = self.options.window
         place = state.known[:, None] - 1 - window + torch.arange(window + 1, device=state.known.device)
-        units = take_nodes(state.history, place)
+        units = take_nodes(state.history, place.clamp(min=0))  # rows that ended may be shorter
         chain = Draft.chain(units[:, 1:-1]).rooted(units[:, 0], torch.full_like(state.known, window))
         with rewound(state.cache, window):
             logits = self._own.verify(numbers, state, state.cache, chain, 0).logits
