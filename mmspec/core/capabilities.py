@@ -126,14 +126,12 @@ class DraftsWithModel(Protocol):
 
 @runtime_checkable
 class RunsTarget(Protocol):
-    """A drafter whose own passes may be passes of the call's target, or of parts of it.
-
-    Attributes:
-        runs_target: Whether they are; asked after `bind`.
-    """
+    """A drafter whose own passes may be passes of the call's target, or of parts of it."""
 
     @property
-    def runs_target(self) -> bool: ...
+    def runs_target(self) -> bool:
+        """Whether they are; asked after `bind`."""
+        ...
 
 
 @runtime_checkable
