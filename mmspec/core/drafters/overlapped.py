@@ -13,7 +13,7 @@ Knobs: `k` (γ; higher hides a faster draft model's time behind a pass; a miss t
 """
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -24,9 +24,12 @@ from mmspec.core.noise import DraftNoise
 from mmspec.core.overlap.ahead import Ahead, Request
 from mmspec.core.overlap.continuation import Beginning
 from mmspec.core.overlap.executors import Executor, Lane, Serial
+from mmspec.core.overlap.outcomes import Fan, Margin
 from mmspec.core.protocols import Target
 from mmspec.core.state import State
 from mmspec.core.types import Draft, Step
+
+OnMiss = Literal["plain", "draft"]
 
 
 @dataclass
@@ -50,14 +53,27 @@ class Overlapped:
     Args:
         model: The draft model: any target that offers `grow` and has the same units as the call's target.
         executor: Runs it; default: serially, in the same thread.
+        branches: Outcomes of a round that are drafted for.
+        fan: Chooses them; default: the likeliest.
+        on_miss: What a row does whose round had another outcome: decode without a draft, or wait for one.
     """
 
     offers = frozenset({"chain"})
     needs = frozenset({"discrete", "rerank"})
 
-    def __init__(self, model: Target, executor: Executor | None = None) -> None:
-        self.model = model
+    def __init__(
+        self,
+        model: Target,
+        executor: Executor | None = None,
+        branches: int = 2,
+        fan: Fan | None = None,
+        on_miss: OnMiss = "plain",
+    ) -> None:
+        if branches < 1:
+            raise ValueError(f"branches must be at least 1, got {branches}")
+        self.model, self.branches, self.on_miss = model, branches, on_miss
         self.executor: Executor = executor if executor is not None else Serial()
+        self.fan: Fan = fan if fan is not None else Margin()
 
     def bind(self, target: Target) -> None:
         DraftModel(self.model).bind(target)  # the same conditions
@@ -68,20 +84,44 @@ class Overlapped:
         return k
 
     def start(self, state: State, inputs: Any) -> OverlappedMemory:
-        width = CATCH_UP + 2 * state.k
+        width = CATCH_UP + (1 + self.branches) * state.k
         how = Beginning(inputs, state.limit, width, CATCH_UP, state.rows, state.emitted.device)
         return OverlappedMemory(self.executor.open(self.model, how))
 
     def propose(self, state: State, k: int, noise: DraftNoise) -> Draft:
         memory: OverlappedMemory = state.memory
-        ahead = _expected(memory)
-        draft = Draft.empty(state.root) if ahead is None else ahead.kept(state, k).compact()
+        draft = self._arrived(state, k)
+        if self.on_miss == "draft":
+            draft = self._filled(state, draft, k, noise)
+        self._ask(state, draft, k, noise, self.branches)
+        return draft
+
+    def _arrived(self, state: State, k: int) -> Draft:
+        """What the last request's answer has for the rows."""
+        ahead = _expected(state.memory)
+        return Draft.empty(state.root) if ahead is None else ahead.kept(state, k).compact()
+
+    def _filled(self, state: State, draft: Draft, k: int, noise: DraftNoise) -> Draft:
+        """The draft, where rows that have none wait for one."""
+        missed = ~(draft.valid.any(1) | state.done)
+        if not bool(missed.any()):
+            return draft
+        self._ask(state, Draft.empty(state.root), k, noise, 1)
+        drafted = self._arrived(state, k)
+        short = drafted.units.shape[1] - draft.units.shape[1]
+        if short < 0:
+            return draft
+        units, valid = (torch.nn.functional.pad(part, (0, short)) for part in (draft.units, draft.valid))
+        units = torch.where(missed[:, None], drafted.units, units)
+        return Draft.chain(units, valid=torch.where(missed[:, None], drafted.valid, valid))
+
+    def _ask(self, state: State, draft: Draft, k: int, noise: DraftNoise, branches: int) -> None:
+        memory: OverlappedMemory = state.memory
         count = min(k, self._room(state) - draft.units.shape[1])
         if count > 0:
-            request = Request.of(state, draft, count, noise, self._vocab)
+            request = Request.of(state, draft, count, noise, self._vocab, branches, self.fan)
             memory.asked = request.emitted
             memory.lane.submit(request)
-        return draft
 
     def observe(self, state: State, step: Step) -> None:
         memory: OverlappedMemory = state.memory

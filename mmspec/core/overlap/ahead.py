@@ -2,7 +2,9 @@
 
 Under `match` a drafter that shares the target's noise guesses the target's own units, so that the best hypothesis about
 an unsettled round is that its whole draft is accepted and that the drafter's next unit is the one more. The drafter
-goes on from there. After the round, the answer holds for a row if it agrees with every unit that the row has got since.
+goes on from there, and from other outcomes of the round if the request asks for more branches: some units of the draft
+are accepted, then one comes that the drafter thought less likely (`mmspec.core.overlap.outcomes` chooses which). After
+the round, a branch holds for a row if it agrees with every unit that the row has got since.
 """
 
 from dataclasses import dataclass
@@ -11,8 +13,8 @@ import torch
 from torch import Tensor
 
 from mmspec.core.distributions import take_nodes
-from mmspec.core.history_processors import Prefix
 from mmspec.core.noise import DraftNoise
+from mmspec.core.overlap.outcomes import Fan
 from mmspec.core.round import DrawnNoise
 from mmspec.core.state import State
 from mmspec.core.types import Draft
@@ -30,8 +32,9 @@ class Request:
         pending: `[batch]` int64: units of the pending draft.
         done: `[batch]` bool: rows that want nothing.
         host_emitted: `emitted`, on the host.
-        ends: `prompt_length + emitted + pending`, on the host.
-        count: Units wanted.
+        count: Units wanted in every branch.
+        branches: Outcomes of the round to go on from; the first is that all is accepted.
+        fan: Which the others are.
         noise: The target's noise of the positions behind `emitted`: `[batch, widest pending + count]`;
             of a greedy call, none.
         warp: Turns the draft model's output into distributions.
@@ -43,13 +46,16 @@ class Request:
     pending: Tensor
     done: Tensor
     host_emitted: list[int]
-    ends: list[int]
     count: int
+    branches: int
+    fan: Fan
     noise: DrawnNoise
     warp: Warp
 
     @classmethod
-    def of(cls, state: State, draft: Draft, count: int, noise: DraftNoise, vocab: int) -> "Request":
+    def of(
+        cls, state: State, draft: Draft, count: int, noise: DraftNoise, vocab: int, branches: int, fan: Fan
+    ) -> "Request":
         """What a call asks in a round whose draft, a chain that is not rooted, is about to be verified."""
         widest, pending = draft.units.shape[1], draft.valid.sum(1)
         longest = state.prompt_length + max(state.host_emitted)
@@ -67,25 +73,22 @@ class Request:
             pending=pending,
             done=state.done,
             host_emitted=list(state.host_emitted),
-            ends=(state.known + pending).tolist(),
             count=count,
+            branches=branches,
+            fan=fan,
             noise=DrawnNoise(numbers),
             warp=state.warp,
         )
 
-    def prefix(self, drawn: int) -> Prefix:
-        """The known units of the hypothesis after `drawn` units of the answer."""
-        return Prefix(self.units, [end + drawn for end in self.ends], self.emitted + self.pending + drawn)
-
 
 @dataclass(frozen=True)
 class Ahead:
-    """The answer: the units that a row will have got if the hypothesis holds.
+    """The answer: the units that a row will have got if one of the hypotheses holds.
 
     Attributes:
         emitted: `[batch]` int64: the tag, `Request.emitted`.
-        units: `[batch, n]`: the pending draft, then what was drafted behind it.
-        length: `[batch]` int64: how many of them there are.
+        units: `[batch, branch, n]`: what is accepted of the pending draft, then what was drafted behind it.
+        length: `[batch, branch]` int64: how many of them there are; 0: no such branch.
     """
 
     emitted: Tensor
@@ -94,11 +97,13 @@ class Ahead:
 
     def kept(self, state: State, k: int) -> Draft:
         """What of it continues the known units, at most `k` units: a chain, not rooted; invalid in rows that missed."""
-        widest = self.units.shape[1]
-        slot, since = torch.arange(widest, device=self.units.device), state.emitted - self.emitted
+        widest = self.units.shape[2]
+        slot, since = torch.arange(widest, device=self.units.device), (state.emitted - self.emitted)[:, None]
         place = state.prompt_length + self.emitted[:, None] + slot
         known = take_nodes(state.history, place.clamp(max=state.history.shape[1] - 1))
-        agrees = ((known == self.units) | (slot >= since[:, None])).all(1)
-        index = since[:, None] + slot[: min(k, widest)]
-        valid = agrees[:, None] & (index < self.length[:, None])
-        return Draft.chain(take_nodes(self.units, index.clamp(max=widest - 1)), valid=valid)
+        agrees = ((known[:, None] == self.units) | (slot >= since[..., None])).all(2)  # [batch, branch]
+        left = torch.where(agrees, self.length - since, 0).max(1)
+        branch = take_nodes(self.units, left.indices[:, None])[:, 0]
+        order = slot[: min(k, widest)]
+        units = take_nodes(branch, (since + order).clamp(max=widest - 1))
+        return Draft.chain(units, valid=order < left.values[:, None])

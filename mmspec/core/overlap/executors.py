@@ -30,7 +30,7 @@ class Lane(Protocol):
         ...
 
     def collect(self) -> list[Ahead]:
-        """The answers that have arrived since the last time."""
+        """The answers that have arrived since the last time. Waits for those that were asked for since `verified`."""
         ...
 
 
@@ -137,6 +137,8 @@ class SimulatedLane:
         self._maybe_run()
 
     def collect(self) -> list[Ahead]:
+        self.owner.seconds += self.passes * self.owner.costs.draft  # what was asked for since the target's pass
+        self.passes = 0
         late, self.underway = self.underway, []
         while self.jobs:
             self._run()
