@@ -7,6 +7,7 @@ from mmspec_text.drafters.cascade import CascadeOptions
 from mmspec_text.drafters.draft_model import DraftModelOptions
 from mmspec_text.drafters.draft_tree import DraftTreeOptions
 from mmspec_text.drafters.pearl import PearlOptions
+from mmspec_text.drafters.saguaro import SaguaroOptions
 
 
 def recycling() -> Example:
@@ -27,9 +28,14 @@ def draft_model() -> Example:
     return Example(options=DraftModelOptions(model=small()))
 
 
-def pearl() -> Example:
+def pearl() -> list[Example]:
+    """In this process, as a trial of it: for one outcome, as published, and for others."""
+    return [Example(options=PearlOptions(model=small(), executor="serial", branches=branches)) for branches in (1, 3)]
+
+
+def saguaro() -> Example:
     """In this process, as a trial of it."""
-    return Example(options=PearlOptions(model=small(), executor="serial"))
+    return Example(options=SaguaroOptions(model=small(), executor="serial"))
 
 
 def draft_tree() -> list[Example]:

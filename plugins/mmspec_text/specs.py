@@ -91,15 +91,6 @@ DRAFT_TREE = DrafterSpec(
     paper="https://arxiv.org/abs/2406.16858",
     options="mmspec_text.drafters.draft_tree:DraftTreeOptions",
 )
-PEARL = DrafterSpec(
-    name="pearl",
-    factory="mmspec_text.drafters.pearl:Pearl",
-    needs=frozenset({"discrete", "rerank"}),
-    offers=frozenset({"chain"}),
-    summary="A smaller model that drafts while the target verifies, in its own process.",
-    paper="https://arxiv.org/abs/2408.11850",
-    options="mmspec_text.drafters.pearl:PearlOptions",
-)
 CASCADE = DrafterSpec(
     name="cascade",
     factory="mmspec_text.drafters.cascade:Cascade",
@@ -119,7 +110,6 @@ DRAFTERS = (
     CANDIDATES,
     DRAFT_MODEL,
     DRAFT_TREE,
-    PEARL,
     CASCADE,
 )
 METHODS = (
@@ -177,14 +167,6 @@ METHODS = (
         exactness="invariant",
         summary="Drafts by a smaller model that sees the target's own noise.",
         paper="https://arxiv.org/abs/2408.07978",
-    ),
-    MethodSpec(
-        name="pearl",
-        drafter="pearl",
-        needs=frozenset({"text"}),
-        exactness="invariant",
-        summary="A smaller model drafts while the target verifies: for a core or two to spare.",
-        paper="https://arxiv.org/abs/2408.11850",
     ),
     MethodSpec(
         name="draft-tree",

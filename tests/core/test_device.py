@@ -24,6 +24,7 @@ CEILINGS: dict[str, tuple[int, int]] = {
     "prompt-lookup": (1, 360),
     "suffix": (1, 320),
     "pearl": (12, 900),
+    "saguaro": (12, 900),
     "grammar": (1, 320),
     "jacobi-text": (1, 380),
     "token-recycling": (1, 370),

@@ -214,6 +214,7 @@ def text() -> dict[str, Runnable]:
         "bild": {"model": small, "sure": 0.3},
         "rsd": {"model": small},
         "pearl": {"model": small, "executor": "serial"},
+        "saguaro": {"model": small, "executor": "serial", "branches": 4},
         "cascade": {"budget": 16, "sinks": 2},
         "layer-skip": {},
     }

@@ -25,6 +25,7 @@ METHODS: dict[str, dict[str, Any]] = {
     "del": {"k": 4, "options": {"latest": 6}},
     "draft-model": {"k": 3},
     "pearl": {"k": 3, "options": {"executor": "serial"}},
+    "saguaro": {"k": 3, "options": {"executor": "serial", "branches": 4}},
     "draft-tree": {"k": 3, "options": {"nodes": 10}},
     "dyspec": {"k": 3, "options": {"nodes": 8}},
     "cascade": {"k": 6, "options": {"budget": 64}},
@@ -67,7 +68,7 @@ def prompts() -> Callable[[int, int], dict[str, Any]]:
 
 def made(models: Any, method: str, shape: Any) -> Decoder:
     model, small = models
-    drafter = small if method.startswith("draft") or method in ("pearl", "dyspec") else None
+    drafter = small if method.startswith("draft") or method in ("pearl", "saguaro", "dyspec") else None
     return decoder_for(model, method.partition(",")[0], shape=shape, **{"drafter": drafter, **METHODS[method]})
 
 

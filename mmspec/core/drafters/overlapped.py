@@ -1,15 +1,18 @@
-"""A draft model that drafts while the target verifies: PEARL (arXiv 2408.11850), under `match`.
+"""A draft model that drafts while the target verifies, under `match`: PEARL (arXiv 2408.11850), Saguaro (2603.03251).
 
-In every round the draft model drafts `k` units behind the draft that the target is verifying (post-verify); if nothing
-was drafted, the target's pass over the root alone checks the first of them meanwhile (pre-verify). If the whole draft
-is accepted and the one more unit is the draft model's own, the other `k - 1` are the next draft; else the next round
-has none. A round takes max(k · t_d, t_v) instead of k · t_d + t_v where the two run side by side; `mmspec.core.overlap`
-has the executors.
-The paper's two modes, with their ratios and rollbacks, need no code of their own here: p's draws are a function of the
+In every round the draft model drafts `k` units behind the draft that the target is verifying (PEARL's post-verify); if
+nothing was drafted, the target's pass over the root alone checks the first of them meanwhile (pre-verify). If the whole
+draft is accepted and the one more unit is the draft model's own, the other `k - 1` are the next draft. With more
+`branches` it drafts behind other outcomes of the round, too (`mmspec.core.overlap.outcomes`). After an outcome that
+nothing was drafted for, a row decodes one unit without a draft, as in PEARL, or waits for a new one, as in Saguaro.
+A round takes max(k · t_d, t_v), and k · t_d more after such a wait, instead of k · t_d + t_v where the two run side by
+side; `mmspec.core.overlap` has the executors.
+PEARL's two modes, with their ratios and rollbacks, need no code of their own here: p's draws are a function of the
 position, so a stale draft can only be wrong, never biased.
 Guarantee: that of `match`, whatever the executor does. Needs a rule under which nodes may be dropped once their units
 are seen.
-Knobs: `k` (γ; higher hides a faster draft model's time behind a pass; a miss then throws more away); the executor.
+Knobs: `k` (γ; higher hides a faster draft model's time behind a pass; a miss then throws more away); `branches` (higher
+hits more often; every pass of the draft model then has so many nodes); `on_miss`; the executor.
 """
 
 from dataclasses import dataclass, field
@@ -65,7 +68,7 @@ class Overlapped:
         self,
         model: Target,
         executor: Executor | None = None,
-        branches: int = 2,
+        branches: int = 1,
         fan: Fan | None = None,
         on_miss: OnMiss = "plain",
     ) -> None:
@@ -89,7 +92,6 @@ class Overlapped:
         return OverlappedMemory(self.executor.open(self.model, how))
 
     def propose(self, state: State, k: int, noise: DraftNoise) -> Draft:
-        memory: OverlappedMemory = state.memory
         draft = self._arrived(state, k)
         if self.on_miss == "draft":
             draft = self._filled(state, draft, k, noise)
@@ -117,7 +119,7 @@ class Overlapped:
 
     def _ask(self, state: State, draft: Draft, k: int, noise: DraftNoise, branches: int) -> None:
         memory: OverlappedMemory = state.memory
-        count = min(k, self._room(state) - draft.units.shape[1])
+        count = min(k, state.most_room + 1, self._context(state) - draft.units.shape[1])
         if count > 0:
             request = Request.of(state, draft, count, noise, self._vocab, branches, self.fan)
             memory.asked = request.emitted
@@ -127,12 +129,10 @@ class Overlapped:
         memory: OverlappedMemory = state.memory
         memory.lane.verified()
 
-    def _room(self, state: State) -> int:
-        """Units that a row may still get, within the call and the draft model's longest context."""
+    def _context(self, state: State) -> int:
+        """Units that the draft model's longest context still has place for."""
         context = self.model.context if isinstance(self.model, Bounded) else None
-        if context is None:
-            return state.most_room + 1
-        return min(state.most_room + 1, context - state.prompt_length - max(state.host_emitted))
+        return state.limit + state.k if context is None else context - state.prompt_length - max(state.host_emitted)
 
 
 def _expected(memory: OverlappedMemory) -> Ahead | None:

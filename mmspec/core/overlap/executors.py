@@ -3,7 +3,7 @@
 An answer may come at any time, twice, or never: a call takes only the answer to its last request, and checks its units.
 So an executor decides about speed alone, never about the output.
 
-* `Serial` answers at once: the reference. `mmspec.core.overlap.process` has one that runs elsewhere.
+* `Serial` answers at once: the reference. `process` and `streams`, beside this file, have those that run aside.
 * `Simulated` runs everything in one thread, in an interleaving that a seed chooses, with messages that are late, lost
   or doubled as often as is asked for. Its clock takes the longer of drafting and verifying, as two devices would.
 """

@@ -72,10 +72,11 @@ class Margin:
 class Geometric:
     """Prepare for a fixed number of outcomes after every accepted length: Saguaro (Kumar et al., arXiv 2603.03251).
 
-    The fan-out F_j after j accepted units maximises the rate of hits, if a unit is accepted with probability `a`
-    wherever it stands, and the target's unit is not among the F likeliest with probability F^-r: sum over j of
-    P(j) (1 - F_j^-r) is largest where F_j is proportional to P(j)^(1 / (1 + r)), with P(j) = a^j (1 - a), and a^d where
-    the whole draft of d units is accepted. So F_j falls geometrically, and is larger again behind the last unit.
+    The fan-outs F_j after j accepted units maximise the rate of hits, sum over j of P(j) (1 - (F_j + 1)^-r), if a unit
+    is accepted with probability `a` wherever it stands, P(j) = a^j (1 - a), and P(d) = a^d for a draft of d units, and
+    if the target's unit is not among the F likeliest with probability (F + 1)^-r. F_j + 1 is then about proportional to
+    P(j)^(1 / (1 + r)): it falls geometrically, and is larger again behind the last unit. The best whole numbers are
+    taken.
 
     Attributes:
         acceptance: `a`, between 0 and 1: higher moves outcomes to later units.
@@ -91,11 +92,11 @@ class Geometric:
 
     def value(self, ranked: Ranked) -> Tensor:
         others = ~ranked.is_drafted
-        rank = others.cumsum(-1).clamp(min=1)  # 1 is the likeliest that is not the draft's own
+        rank = others.cumsum(-1).clamp(min=1).double()  # 1 is the likeliest that is not the draft's own
         accepted = torch.arange(rank.shape[1], device=rank.device) * log(self.acceptance)
         chance = accepted + torch.where(ranked.at_end, 0.0, log(1 - self.acceptance))  # log P(j)
-        # The last of F outcomes after each length has the same value, chance / (1 + r) - log F.
-        return chance[..., None] / (1 + self.power) - rank.log()
+        # What the last of F outcomes adds to the rate: it falls with F, so that the largest are the best fan.
+        return chance[..., None] + (rank**-self.power - (rank + 1) ** -self.power).log()
 
 
 @dataclass(frozen=True)
