@@ -68,9 +68,10 @@ def test_what_fits_and_what_it_takes(registry: Registry) -> None:
     methods = by_name(found)
     assert (found.target, found.refused, found.checked, found.parameters) == ("text:transformers", "", True, 918_144)
     ours = {component.name for component in registry.components("method") if component.owner == "text"}
-    assert {name for name, fit in methods.items() if fit.fits} == ours - {"mtp", "swift"} | {
-        "stree"
-    }  # its checkpoint has no such layers, and only two that swift would have to keep
+    assert {name for name, fit in methods.items() if fit.fits} == ours - {
+        *("mtp", "swift"),  # its checkpoint has no such layers, and only two that swift would have to keep
+        *("rest", "rasd"),  # they want texts
+    } | {"stree"}
     assert methods["prompt-lookup"].options == ["max_ngram", "min_ngram"] and not methods["prompt-lookup"].required
     assert methods["draft-model"].required == ["model"] and "tokenizer" in methods["draft-model"].options
     assert methods["rsd"].exactness == "lossless" and methods["plain"].options == []

@@ -23,6 +23,8 @@ CEILINGS: dict[str, tuple[int, int]] = {
     "plain": (1, 215),
     "prompt-lookup": (1, 360),
     "suffix": (1, 320),
+    "rest": (1, 320),
+    "rasd": (2, 1500),
     "pearl": (12, 900),
     "saguaro": (12, 900),
     "grammar": (1, 320),

@@ -38,6 +38,8 @@ TEXT: dict[str, dict[str, Any]] = {
     "draft-model": {"drafter": SMALL, "k": 3},
     "draft-tree": {"drafter": SMALL, "k": 3},
     "dyspec": {"drafter": SMALL, "k": 3, "nodes": 8},
+    "rest": {"corpus": __file__, "tokenizer": SMALL, "k": 6},
+    "rasd": {"drafter": SMALL, "corpus": __file__, "tokenizer": SMALL, "k": 3},
     "bild": {"drafter": SMALL, "k": 4},
     "rsd": {"drafter": SMALL, "k": 3},
     "stree": {"drafter": SMALL, "k": 4, "nodes": 10},

@@ -47,6 +47,7 @@ from mmspec_text.head_specs import HEAD_METHODS
 from tests.support import lantern_heads
 
 LIMIT = 10
+CORPUS = [[(start * start + step) % 90 for start in range(60)] for step in range(4)]
 
 Place, Send = Callable[[nn.Module], nn.Module], Callable[[Any], Any]
 """Move a model, and inputs, to where a case runs."""
@@ -210,6 +211,8 @@ def text() -> dict[str, Runnable]:
         "token-recycling": {},
         "draft-model": {"model": small},
         "draft-tree": {"model": small, "nodes": 8},
+        "rest": {"corpus": CORPUS, "nodes": 8},
+        "rasd": {"corpus": CORPUS, "model": small, "nodes": 6},
         "dyspec": {"model": small, "nodes": 8},
         "bild": {"model": small, "sure": 0.3},
         "rsd": {"model": small},

@@ -15,9 +15,12 @@ from mmspec.core.warp import Warp
 from mmspec.hosts.loading import load_model, load_tokenizer
 
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
+CORPUS = {"corpus": __file__, "tokenizer": "mmspec/text-14m"}
 METHODS: dict[str, dict[str, Any]] = {
     "prompt-lookup": {"k": 6},
     "suffix": {"k": 8},
+    "rest": {"k": 4, "options": CORPUS},
+    "rasd": {"k": 3, "options": CORPUS},
     "token-recycling": {"k": 4},
     "jacobi-text": {"k": 6},
     "layer-skip": {"k": 3, "options": {"exit": 4}},
@@ -68,7 +71,7 @@ def prompts() -> Callable[[int, int], dict[str, Any]]:
 
 def made(models: Any, method: str, shape: Any) -> Decoder:
     model, small = models
-    drafter = small if method.startswith("draft") or method in ("pearl", "saguaro", "dyspec") else None
+    drafter = small if method.startswith("draft") or method in ("pearl", "saguaro", "dyspec", "rasd") else None
     return decoder_for(model, method.partition(",")[0], shape=shape, **{"drafter": drafter, **METHODS[method]})
 
 

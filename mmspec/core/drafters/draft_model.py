@@ -109,7 +109,9 @@ class DraftModel:
             path, count = memory.scratch.follow(step)
             self.model.commit(memory.cache, path, count)
             memory.seen = memory.seen + count
-            memory.lag, memory.scratch = 1, None  # every node with an accepted child was fed
+            own = step.draft.nodes == memory.scratch.place.shape[1]
+            memory.lag = 1 if own else step.draft.index.deepest + 1  # every node of its own with a child was fed
+            memory.scratch = None
         else:
             memory.lag += step.draft.index.deepest + 1
 

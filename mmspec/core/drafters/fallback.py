@@ -53,13 +53,13 @@ class Fallback:
         return [self.first.start(state, inputs), self.second.start(state, inputs)]
 
     def propose(self, state: State, k: int, noise: DraftNoise) -> Draft:
-        with _own_memory(state, 0):
+        with own_memory(state, 0):
             first = self.first.propose(state, k, noise)
         found = _drafted(first)
         free = found.device.type == "cpu"  # elsewhere reading the data is a sync, so both are asked and merged
         if free and bool((found | state.done).all()):
             return first
-        with _own_memory(state, 1):
+        with own_memory(state, 1):
             second = self.second.propose(state, k, noise)
         if not second.units.shape[1]:
             return first
@@ -68,15 +68,15 @@ class Fallback:
         return _merged(found, first, second)
 
     def observe(self, state: State, step: Step) -> None:
-        with _own_memory(state, 0):
+        with own_memory(state, 0):
             self.first.observe(state, step)
-        with _own_memory(state, 1):
+        with own_memory(state, 1):
             self.second.observe(state, step)
 
 
 @contextmanager
-def _own_memory(state: State, which: int) -> Iterator[None]:
-    """A block in which `state.memory` is that of one of the two drafters."""
+def own_memory(state: State, which: int) -> Iterator[None]:
+    """A block in which `state.memory` is that of one of two drafters, where it is a list of both."""
     both: list[Any] = state.memory
     state.memory = both[which]
     try:

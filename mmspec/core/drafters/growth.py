@@ -27,9 +27,12 @@ class Scratch:
     place: Tensor
 
     def follow(self, step: Step) -> tuple[Tensor, Tensor]:
-        """The accepted path as nodes of `fed`, as far as it was fed: the arguments of `Target.commit`."""
-        path = step.verdict.path
-        place = _gather(self.place, path.clamp(min=0))
+        """The accepted path as nodes of `fed`, as far as it was fed: the arguments of `Target.commit`.
+
+        The draft may have more nodes behind those of this scratch, such as another drafter's.
+        """
+        path, others = step.verdict.path, step.draft.nodes - self.place.shape[1]
+        place = _gather(torch.nn.functional.pad(self.place, (0, others), value=-1), path.clamp(min=0))
         was_fed = ((path >= 0) & (place > 0)).cumprod(1)
         return torch.where(was_fed > 0, place, -1), torch.minimum(step.count, was_fed.sum(1) + 1)
 

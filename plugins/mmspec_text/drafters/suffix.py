@@ -99,11 +99,8 @@ class Suffix:
 
     def bind(self, target: Target) -> None:
         assert target.vocab is not None
-        if self._corpus is not None and self._corpus.largest >= target.vocab:
-            raise ValueError(
-                f"the corpus has token id {self._corpus.largest} and the target's are 0 … {target.vocab - 1}; "
-                "it was made with another tokenizer"
-            )
+        if self._corpus is not None:
+            self._corpus.refuse_other_ids(target.vocab)
 
     def width(self, k: int) -> int:
         return k

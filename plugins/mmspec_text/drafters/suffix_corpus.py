@@ -17,6 +17,8 @@ from mmspec_text.drafters.suffix_statistics import Guess
 
 BREAK = -1
 """The id between documents; no n-gram crosses it."""
+PIECE = 2**20
+"""Characters of a text that are tokenized at a time, to the end of a line."""
 
 
 class SuffixArray:
@@ -39,6 +41,18 @@ class SuffixArray:
         self._ids = np.concatenate([flat, np.full(longest + 1, BREAK, np.int32)])
         self._order = _sorted_places(flat, longest)
 
+    def refuse_other_ids(self, vocab: int) -> None:
+        """Refuse a target of another tokenizer.
+
+        Raises:
+            ValueError: The corpus has an id that the target does not have.
+        """
+        if self.largest >= vocab:
+            raise ValueError(
+                f"the corpus has token id {self.largest} and the target's are 0 … {vocab - 1}; "
+                "it was made with another tokenizer"
+            )
+
     def guess(self, text: Sequence[int]) -> Guess | None:
         """See `Statistics`; among equally frequent continuations, the smallest id."""
         low, high = self.shortest, min(self.longest, len(text))
@@ -52,21 +66,50 @@ class SuffixArray:
                 best, low = guess, middle + 1
         return best
 
+    def continuations(self, text: Sequence[int], most: int, length: int) -> tuple[np.ndarray, int]:
+        """What follows the longest suffix of a text that the corpus has, and goes on behind it.
+
+        Args:
+            text: Unit ids.
+            most: Most places of the corpus; of more, evenly spread ones are taken.
+            length: Units of each continuation.
+
+        Returns:
+            `[place, length]` int32, `BREAK` behind the end of a document; and the suffix's length, 0 if there is none.
+        """
+        for matched in range(min(self.longest, len(text)), self.shortest - 1, -1):
+            first, last = self._range(text[-matched:])
+            places = self._order[first:last].astype(np.int64) + matched
+            places = places[self._ids[places] != BREAK]
+            if len(places):
+                if len(places) > most:
+                    places = places[np.arange(most) * len(places) // most]
+                found = self._ids[(places[:, None] + np.arange(length)).clip(max=len(self._ids) - 1)]
+                return np.where(np.cumsum(found == BREAK, 1) > 0, BREAK, found), matched
+        return np.zeros((0, length), np.int32), 0
+
     def _after(self, gram: Sequence[int]) -> Guess | None:
         """The most frequent unit after an n-gram; None if the corpus does not have it."""
-        first, last = 0, len(self._order)
-        for offset, unit in enumerate(gram):
-            shown = self._ids[offset:]
-            first = bisect_left(self._order, unit, first, last, key=shown.__getitem__)
-            last = bisect_right(self._order, unit, first, last, key=shown.__getitem__)
-            if first == last:
-                return None
+        first, last = self._range(gram)
+        if first == last:
+            return None
         followers = self._ids[self._order[first:last] + len(gram)]
         units, counts = np.unique(followers[followers != BREAK], return_counts=True)
         if not len(units):
             return None
         top = int(counts.argmax())
         return Guess(int(units[top]), int(counts[top]), int(counts.sum()), len(gram))
+
+    def _range(self, gram: Sequence[int]) -> tuple[int, int]:
+        """Where in the order the positions are from which an n-gram begins: from one, up to another."""
+        first, last = 0, len(self._order)
+        for offset, unit in enumerate(gram):
+            if first == last:
+                break
+            shown = self._ids[offset:]
+            first = bisect_left(self._order, unit, first, last, key=shown.__getitem__)
+            last = bisect_right(self._order, unit, first, last, key=shown.__getitem__)
+        return first, last
 
 
 def read_corpus(source: Any, tokenizer: Any) -> Any:
@@ -84,21 +127,29 @@ def read_corpus(source: Any, tokenizer: Any) -> Any:
     path = Path(source)
     if not path.is_file():
         raise ValueError(f"no corpus at {path}; give a UTF-8 text file, or a file of ids (.json, .safetensors)")
-    try:
-        if path.suffix == ".json":
-            return json.loads(path.read_text(encoding="utf-8"))
-        if path.suffix == ".safetensors":
-            return _only(load_file(path))
-        text = path.read_text(encoding="utf-8")
-    except Exception as error:
-        raise ValueError(f"the corpus {path} cannot be read: {error}") from error
-    if tokenizer is None:
+    is_ids = path.suffix in (".json", ".safetensors")
+    if tokenizer is None and not is_ids:
         raise ValueError(f"the corpus {path} is text; name the tokenizer that makes ids of it (tokenizer=…)")
-    if isinstance(tokenizer, str):
+    if isinstance(tokenizer, str) and not is_ids:
         from mmspec.hosts.loading import load_tokenizer
 
         tokenizer = load_tokenizer(tokenizer)
-    return tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
+    try:
+        if path.suffix == ".json":
+            return json.loads(path.read_text(encoding="utf-8"))
+        return _only(load_file(path)) if is_ids else _tokenized(path, tokenizer)
+    except Exception as error:
+        raise ValueError(f"the corpus {path} cannot be read: {error}") from error
+
+
+def _tokenized(path: Path, tokenizer: Any) -> np.ndarray:
+    """The ids of a text file, which is read and tokenized in pieces of whole lines, so that a large one fits."""
+    pieces = [np.zeros(0, np.int32)]
+    with path.open(encoding="utf-8", newline="") as file:
+        while lines := file.readlines(PIECE):
+            ids = tokenizer("".join(lines), add_special_tokens=False, verbose=False)["input_ids"]
+            pieces.append(np.asarray(ids, np.int32))
+    return np.concatenate(pieces)
 
 
 def _only(tensors: dict[str, Any]) -> Any:

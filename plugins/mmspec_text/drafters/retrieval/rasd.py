@@ -1,0 +1,63 @@
+"""`rasd`: a smaller model's tree, and what a datastore of texts adds to it.
+
+RASD (arXiv 2503.03434): a retrieved tree (`rest`) is pruned to continuations whose first unit the small
+model drafts, too, and fused with its tree by their common prefixes (`mmspec.core.drafters.united`). The paper's text
+could not be read, only its summary: the pruning by the small model's best next units, and the score of a retrieved
+node, its first unit's probability times the share of the retrieved texts, are ours.
+Guarantee: drafts are point masses, and the small model chooses nodes by their units: exact under `match`.
+Knobs: those of `draft-tree` (`form="rerank"`) and of `rest`; `retrieved` (nodes that the datastore adds at most).
+"""
+
+from dataclasses import dataclass, field
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from mmspec.core.drafters.united import United
+from mmspec_text.drafters.draft_tree import DraftTreeOptions, TextDraftTree
+from mmspec_text.drafters.retrieval.rest import Datastore, Rest, RestOptions
+from mmspec_text.drafters.small_model import SmallModelOptions
+from mmspec_text.retrieval_specs import RASD
+
+
+@dataclass(frozen=True)
+class RasdOptions(Datastore, SmallModelOptions):
+    """Options of `rasd`."""
+
+    form: Literal["rerank", "greedy"] = field(default="rerank", metadata={"help": "the small model's tree"})
+    width: Annotated[int, Field(ge=1, le=64)] = field(
+        default=4, metadata={"help": "the small model's nodes expanded per level, and children of each"}
+    )
+    nodes: Annotated[int, Field(ge=1, le=512)] = field(
+        default=12, metadata={"help": "the small model's nodes that are verified"}
+    )
+    retrieved: Annotated[int, Field(ge=1, le=512)] = field(
+        default=8, metadata={"help": "nodes that the datastore adds at most"}
+    )
+
+
+class Rasd(United):
+    """Drafts with a smaller transformers model and a datastore.
+
+    Args:
+        options: The small model, its tree, and the datastore.
+
+    Raises:
+        ValueError: No model or no corpus was named, or one of them cannot be loaded.
+    """
+
+    needs, offers = RASD.needs, RASD.offers
+    example = "mmspec_text.retrieval_example:rasd"
+
+    def __init__(self, options: RasdOptions = RasdOptions()) -> None:
+        texts = {name: getattr(options, name) for name in Datastore.__dataclass_fields__}
+        rest = Rest(RestOptions(**texts, nodes=4 * options.retrieved))
+        tree = DraftTreeOptions(
+            model=options.model,
+            tokenizer=options.tokenizer,
+            assistant_tokenizer=options.assistant_tokenizer,
+            form=options.form,
+            width=options.width,
+            nodes=options.nodes,
+        )
+        super().__init__(TextDraftTree(tree), rest, options.retrieved)

@@ -1,0 +1,144 @@
+"""`rest`: the most frequent continuations in a datastore of texts.
+
+REST (He et al., arXiv 2311.08252). Every round looks up the longest suffix of the text, the last unit included, that
+occurs in the datastore, from `max_match` units down to `min_match`; takes at most `matches` places where it does, and
+`k` units behind each; and drafts the `nodes` most frequent prefixes of these continuations, a tree. Where the suffix
+occurs more often than `matches`, places are taken evenly over their sorted order; the published code takes the first
+ones, which favours continuations that sort early.
+The published code draws the target's unit once for every path, where paths share a prefix once for each, and the best
+path wins, which is biased (rules here draw once a node); it also keeps tokens in 16 bits.
+Guarantee: drafts are point masses; exact under every rule that takes trees of them.
+Knobs: a larger datastore of the same kind of text finds longer suffixes; `min_match` (lower drafts more often, and is
+accepted less); `nodes` (more are accepted, and each costs in the target's pass).
+"""
+
+from dataclasses import dataclass, field
+from typing import Annotated, Any
+
+import torch
+from pydantic import Field
+
+from mmspec.core.drafters.emitted import EmittedUnits
+from mmspec.core.noise import DraftNoise
+from mmspec.core.protocols import Target
+from mmspec.core.state import State
+from mmspec.core.transfer import on_device
+from mmspec.core.types import Draft, Step
+from mmspec_text.drafters.retrieval.trie import Node, most_frequent
+from mmspec_text.drafters.suffix_corpus import SuffixArray, read_corpus
+from mmspec_text.retrieval_specs import REST
+
+
+@dataclass(frozen=True)
+class Datastore:
+    """Options that say what is looked up, and where."""
+
+    corpus: Any = field(
+        default=None, metadata={"help": "a UTF-8 text file, a file of ids (.json, .safetensors), or a list of ids"}
+    )
+    tokenizer: Any = field(
+        default=None, metadata={"help": "for a corpus of text: the target's tokenizer, live or a model's name"}
+    )
+    max_match: Annotated[int, Field(ge=1, le=64)] = field(
+        default=16, metadata={"help": "longest suffix that is looked for"}
+    )
+    min_match: Annotated[int, Field(ge=1, le=64)] = field(
+        default=2, metadata={"help": "shortest suffix that is enough to draft"}
+    )
+    matches: Annotated[int, Field(ge=1)] = field(
+        default=5000, metadata={"help": "most places whose continuations are counted; more take longer"}
+    )
+
+    def __post_init__(self) -> None:
+        if self.min_match > self.max_match:
+            raise ValueError(f"min_match ({self.min_match}) must not exceed max_match ({self.max_match})")
+
+
+@dataclass(frozen=True)
+class RestOptions(Datastore):
+    """Options of `rest`."""
+
+    nodes: Annotated[int, Field(ge=1, le=512)] = field(
+        default=16, metadata={"help": "units that are verified at most; 64 as published, for GPUs"}
+    )
+
+
+@dataclass
+class RestMemory:
+    """The memory of one call.
+
+    Attributes:
+        texts: Prompt and output of every row, without padding.
+        emitted: What the call emits.
+    """
+
+    texts: list[list[int]]
+    emitted: EmittedUnits
+
+
+class Rest:
+    """Drafts from a datastore.
+
+    Args:
+        options: What is looked up, and where.
+
+    Raises:
+        ValueError: There is no corpus, or it cannot be read.
+    """
+
+    needs, offers = REST.needs, REST.offers
+    example = "mmspec_text.retrieval_example:rest"
+
+    def __init__(self, options: RestOptions = RestOptions()) -> None:
+        if options.corpus is None:
+            raise ValueError("no texts to look up: corpus=<a text file>, with tokenizer=<the target's>; or ids")
+        corpus = read_corpus(options.corpus, options.tokenizer)
+        self.options, self._corpus = options, SuffixArray(corpus, options.min_match, options.max_match)
+
+    def bind(self, target: Target) -> None:
+        assert target.vocab is not None
+        self._corpus.refuse_other_ids(target.vocab)
+
+    def width(self, k: int) -> int:
+        return self.options.nodes if k else 0
+
+    def start(self, state: State, inputs: Any) -> RestMemory:
+        prompts = state.history[:, : state.prompt_length].tolist()
+        texts = [prompt[pads:] for prompt, pads in zip(prompts, state.host_pads, strict=True)]
+        return RestMemory(texts, EmittedUnits(state))
+
+    def propose(self, state: State, k: int, noise: DraftNoise) -> Draft:
+        memory: RestMemory = state.memory
+        for text, new in zip(memory.texts, memory.emitted.read(state), strict=True):
+            text += new
+        rows = zip(memory.texts, state.host_done, strict=True)
+        return drafted([[] if done else self.retrieved(text, k) for text, done in rows], state.root, k)
+
+    def observe(self, state: State, step: Step) -> None:
+        state.memory.emitted.observe(state, step)
+
+    def retrieved(self, text: list[int], k: int) -> list[Node]:
+        """The tree behind a text, at most `k` levels of it."""
+        found, _ = self._corpus.continuations(text, self.options.matches, k)
+        return most_frequent(found, self.options.nodes)
+
+
+def drafted(trees: list[list[Node]], root: torch.Tensor, deepest: int) -> Draft:
+    """A draft of one tree per row, not rooted; rows with a smaller tree are filled with invalid nodes.
+
+    Args:
+        trees: The nodes of every row.
+        root: `[batch]`.
+        deepest: Most levels.
+    """
+    width = max(map(len, trees))
+    if not width:
+        return Draft.empty(root)
+    nothing = Node(0, -1, 0)
+    filled = [tree + [nothing] * (width - len(tree)) for tree in trees]
+    units, parents, counts = (
+        on_device([[getattr(node, name) for node in tree] for tree in filled], root.device, torch.int64)
+        for name in ("unit", "parent", "count")
+    )
+    total = (counts * (parents < 0)).sum(1, keepdim=True)
+    return Draft.tree(units, parents, valid=counts > 0, score=(counts / total).log(), deepest=deepest)
