@@ -6,6 +6,7 @@ from typing import Any
 from mmspec.kits.text.bench.settings import DRAFTER, METHODS
 
 OWN: Mapping[str, Mapping[str, Any]] = {
+    "sequoia": {"k": 3, "drafter": DRAFTER, "nodes": 7},
     "dyspec": {"k": 3, "drafter": DRAFTER, "width": 3, "nodes": 7},
     "bild": {"k": 4, "drafter": DRAFTER},
     "jacobi-text": {"k": 5},

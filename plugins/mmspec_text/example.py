@@ -8,6 +8,7 @@ from mmspec_text.drafters.draft_model import DraftModelOptions
 from mmspec_text.drafters.draft_tree import DraftTreeOptions
 from mmspec_text.drafters.pearl import PearlOptions
 from mmspec_text.drafters.saguaro import SaguaroOptions
+from mmspec_text.drafters.sequoia import SequoiaOptions
 
 
 def recycling() -> Example:
@@ -46,6 +47,11 @@ def draft_tree() -> list[Example]:
         Example(options=DraftTreeOptions(model=small(), form="branching", branching=(2, 2, 1))),
         Example(options=DraftTreeOptions(model=small(), form="beam", width=3)),
     ]
+
+
+def sequoia() -> Example:
+    """Of a fixed size; a measured one would make drafts depend on the speed of the machine."""
+    return Example(options=SequoiaOptions(model=small(), nodes=7), learns=True)
 
 
 def cascade() -> list[Example]:

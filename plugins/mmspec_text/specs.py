@@ -91,6 +91,14 @@ DRAFT_TREE = DrafterSpec(
     paper="https://arxiv.org/abs/2406.16858",
     options="mmspec_text.drafters.draft_tree:DraftTreeOptions",
 )
+SEQUOIA = DrafterSpec(
+    name="sequoia",
+    factory="mmspec_text.drafters.sequoia:Sequoia",
+    offers=frozenset({"tree", "q"}),
+    summary="A smaller model's best static tree for the acceptance counted so far.",
+    paper="https://arxiv.org/abs/2402.12374",
+    options="mmspec_text.drafters.sequoia:SequoiaOptions",
+)
 CASCADE = DrafterSpec(
     name="cascade",
     factory="mmspec_text.drafters.cascade:Cascade",
@@ -110,6 +118,7 @@ DRAFTERS = (
     CANDIDATES,
     DRAFT_MODEL,
     DRAFT_TREE,
+    SEQUOIA,
     CASCADE,
 )
 METHODS = (
@@ -175,6 +184,14 @@ METHODS = (
         exactness="invariant",
         summary="A smaller model's best nodes, expanded and reranked as in EAGLE-2.",
         paper="https://arxiv.org/abs/2406.16858",
+    ),
+    MethodSpec(
+        name="sequoia",
+        drafter="sequoia",
+        needs=frozenset({"text"}),
+        exactness="invariant",
+        summary="A smaller model's static tree, best for measured acceptance and the machine.",
+        paper="https://arxiv.org/abs/2402.12374",
     ),
     MethodSpec(
         name="dyspec",

@@ -34,6 +34,7 @@ CEILINGS: dict[str, tuple[int, int]] = {
     "draft-model, confidence": (1, 1280),
     "draft-tree": (1, 1460),
     "dyspec": (1, 1460),
+    "sequoia": (2, 1460),
     "bild": (5, 900),  # each unit may end the draft
     "rsd": (1, 2340),
     "layer-skip": (2, 950),  # the first time, what its layers return is read in a pass

@@ -38,6 +38,7 @@ TEXT: dict[str, dict[str, Any]] = {
     "draft-model": {"drafter": SMALL, "k": 3},
     "draft-tree": {"drafter": SMALL, "k": 3},
     "dyspec": {"drafter": SMALL, "k": 3, "nodes": 8},
+    "sequoia": {"drafter": SMALL, "k": 3, "nodes": 8},
     "rest": {"corpus": __file__, "tokenizer": SMALL, "k": 6},
     "rasd": {"drafter": SMALL, "corpus": __file__, "tokenizer": SMALL, "k": 3},
     "bild": {"drafter": SMALL, "k": 4},

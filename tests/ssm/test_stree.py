@@ -6,10 +6,10 @@ import pytest
 import torch
 
 import mmspec
+from mmspec.bench import tree_size
 from mmspec.compare.equality import assert_same, stock
+from mmspec.core.drafters.shapes import Static
 from mmspec.core.drafters.static_tree import expected_units, likeliest_tree
-from mmspec_ssm.drafters import stree as module
-from mmspec_ssm.drafters.static import StaticShape
 from mmspec_ssm.drafters.stree import Stree, StreeOptions
 from mmspec_ssm.target import RecurrentTarget
 from tests.support.zoo import build, noisy
@@ -30,7 +30,7 @@ def prompts() -> dict[str, torch.Tensor]:
 
 def test_the_shape_is_the_likeliest_tree_and_budgets_cut_levels() -> None:
     parents, ranks = likeliest_tree(RATES, 4, 12)
-    shape = StaticShape(parents, ranks)
+    shape = Static(parents, ranks)
     assert shape.levels(9) == 4 and shape.width(9) == 12 and shape.parents(9) == parents
     assert shape.widest == 3 and shape.levels(2) == 2
     top = shape.parents(2)
@@ -81,7 +81,7 @@ def test_the_size_is_what_the_machine_says(
     def measured(target: Any, inputs: Any, sizes: Any, repeats: int) -> dict[int, float]:
         return {n: 0.0 if target is drafter.model else seconds(n) for n in sizes}
 
-    monkeypatch.setattr(module, "pass_seconds", measured)
+    monkeypatch.setattr(tree_size, "pass_seconds", measured)
     drafter.bind(RecurrentTarget(hybrid))
     assert drafter.width(8) == nodes
 
@@ -89,7 +89,7 @@ def test_the_size_is_what_the_machine_says(
 def test_the_size_is_really_measured(hybrid: Any) -> None:
     drafter = Stree(StreeOptions(model=hybrid))
     drafter.bind(RecurrentTarget(hybrid))
-    assert drafter.width(8) + 1 in module.SIZES
+    assert drafter.width(8) + 1 in tree_size.SIZES
 
 
 def test_bad_options_are_refused() -> None:

@@ -214,6 +214,7 @@ def text() -> dict[str, Runnable]:
         "rest": {"corpus": CORPUS, "nodes": 8},
         "rasd": {"corpus": CORPUS, "model": small, "nodes": 6},
         "dyspec": {"model": small, "nodes": 8},
+        "sequoia": {"model": small, "nodes": 8},
         "bild": {"model": small, "sure": 0.3},
         "rsd": {"model": small},
         "pearl": {"model": small, "executor": "serial"},

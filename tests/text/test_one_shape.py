@@ -30,11 +30,14 @@ METHODS: dict[str, dict[str, Any]] = {
     "pearl": {"k": 3, "options": {"executor": "serial"}},
     "saguaro": {"k": 3, "options": {"executor": "serial", "branches": 4}},
     "draft-tree": {"k": 3, "options": {"nodes": 10}},
+    "sequoia": {"k": 3, "options": {"nodes": 8}},
     "dyspec": {"k": 3, "options": {"nodes": 8}},
     "cascade": {"k": 6, "options": {"budget": 64}},
     "eagle": {"k": 4, "drafter": "mmspec/text-14m-eagle3", "options": {"form": "chain"}},
     "eagle, a tree": {"k": 4, "drafter": "mmspec/text-14m-eagle3", "options": {"nodes": 16}},
 }
+DRAFTED = ("pearl", "saguaro", "sequoia", "dyspec", "rasd")
+"""Methods beside `draft-…` that take the small model."""
 TEXTS = [
     "def area(radius):\n    return",
     "class Stack:\n    def",
@@ -71,7 +74,7 @@ def prompts() -> Callable[[int, int], dict[str, Any]]:
 
 def made(models: Any, method: str, shape: Any) -> Decoder:
     model, small = models
-    drafter = small if method.startswith("draft") or method in ("pearl", "saguaro", "dyspec", "rasd") else None
+    drafter = small if method.startswith("draft") or method in DRAFTED else None
     return decoder_for(model, method.partition(",")[0], shape=shape, **{"drafter": drafter, **METHODS[method]})
 
 

@@ -36,6 +36,7 @@ class DraftModelMemory:
 
     Attributes:
         cache: The draft model's cache.
+        shape: The shape of the call's draft trees.
         width: Most nodes of a pass.
         seen: `[batch]` int64: number of emitted units in the cache.
         lag: Most emitted units before the root that any row's cache lacks, on the host.
@@ -43,6 +44,7 @@ class DraftModelMemory:
     """
 
     cache: Any
+    shape: Shape
     width: int
     seen: Tensor
     lag: int = 0
@@ -81,27 +83,23 @@ class DraftModel:
     def start(self, state: State, inputs: Any) -> DraftModelMemory:
         width = max(self.shape.fed(state.k) + 1, CATCH_UP)
         started = self.model.start(inputs, state.limit, width)
-        return DraftModelMemory(started.cache, width, torch.zeros_like(state.emitted))
+        return DraftModelMemory(started.cache, self.shape, width, torch.zeros_like(state.emitted))
 
     def propose(self, state: State, k: int, noise: DraftNoise) -> Draft:
         memory: DraftModelMemory = state.memory
         memory.scratch = None  # if the model fails, nothing of this round is committed
-        levels = self.shape.levels(min(k, self._context(state)))
+        levels = memory.shape.levels(min(k, self._context(state)))
         if levels < 1:
             return Draft.empty(state.root)
         if isinstance(self.model, LengthAware):
             self.model.synced(memory.cache, state.host_emitted)
         output, scored = self._catch_up(state, memory)
         feed = partial(self._feed, memory)
-        draft, scratch, scored = grown(self.shape, state, k, levels, noise, output, scored, feed, self._enough)
+        draft, scratch, scored = grown(
+            memory.shape, state, k, levels, noise, output, scored, feed, _enough(memory.shape)
+        )
         memory.scratch = scratch if scored else None
         return draft
-
-    @property
-    def _enough(self) -> Callable[[Level], bool] | None:
-        """Whether no row's chain goes on, where chains may end."""
-        ends = isinstance(self.shape, Chain) and self.shape.sure
-        return (lambda level: not bool(level.valid.any())) if ends else None
 
     def observe(self, state: State, step: Step) -> None:
         memory: DraftModelMemory = state.memory
@@ -161,3 +159,8 @@ class DraftModel:
             max(n - pads for n, pads in zip(state.host_emitted, state.host_pads, strict=True)) + state.prompt_length
         )
         return max(0, context - longest)
+
+
+def _enough(shape: Shape) -> Callable[[Level], bool] | None:
+    """Whether no row's chain goes on, where chains may end."""
+    return (lambda level: not bool(level.valid.any())) if isinstance(shape, Chain) and shape.sure else None

@@ -10,23 +10,14 @@ Knobs: `nodes` (a number instead of measuring), `rates` (how good the small mode
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
-import torch
 from pydantic import Field
 
-from mmspec.bench.limits import pass_seconds
-from mmspec.core.capabilities import RunsModel
+from mmspec.bench.tree_size import SIZES, paying_nodes
 from mmspec.core.drafters.draft_model import DraftModel
-from mmspec.core.drafters.static_tree import expected_units, likeliest_tree
+from mmspec.core.drafters.shapes import Static
+from mmspec.core.drafters.static_tree import likeliest_tree
 from mmspec.core.protocols import Target
 from mmspec.hosts.draft_models import drafting_target
-from mmspec_ssm.drafters.static import StaticShape
-
-SIZES = (2, 4, 8, 12, 16, 24, 32)
-"""Sizes of passes that are measured: nodes, root included."""
-REPEATS = 3
-"""Repeats of the measurement."""
-PROMPT = 8
-"""Tokens of its prompt."""
 
 
 @dataclass(frozen=True)
@@ -73,27 +64,8 @@ class Stree(DraftModel):
     def bind(self, target: Target) -> None:
         super().bind(target)
         if self.options.nodes is None:
-            self.shape = self._tree(self._measured(target))
+            self.shape = self._tree(paying_nodes(target, self.model, self._tree, self.options.rates))
 
-    def _tree(self, nodes: int) -> StaticShape:
+    def _tree(self, nodes: int) -> Static:
         rates = self.options.rates[:1] if self.options.form == "chain" else self.options.rates
-        return StaticShape(*likeliest_tree(rates, self.options.depth, nodes))
-
-    def _measured(self, target: Target) -> int:
-        """The drafted nodes of the tree with the most expected units per second."""
-        prompt = torch.zeros(1, PROMPT, dtype=torch.int64, device=_device(target))
-        whole = pass_seconds(target, prompt, SIZES, REPEATS)
-        level = pass_seconds(self.model, prompt, (1,), REPEATS)[1]
-
-        def units_per_second(size: int) -> float:
-            tree = self._tree(size - 1)
-            units = expected_units(tree.tree, tree.ranks, self.options.rates)
-            return units / (whole[size] + level * tree.levels(self.options.depth))
-
-        return max(SIZES, key=units_per_second) - 1
-
-
-def _device(target: Target) -> torch.device:
-    """The device of a target's weights; the CPU for a target that runs no model."""
-    weight = next(target.model.parameters(), None) if isinstance(target, RunsModel) else None
-    return torch.device("cpu") if weight is None else weight.device
+        return Static(*likeliest_tree(rates, self.options.depth, nodes))

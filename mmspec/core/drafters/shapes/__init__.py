@@ -6,5 +6,6 @@ from mmspec.core.drafters.shapes.chain import Chain
 from mmspec.core.drafters.shapes.comb import Comb
 from mmspec.core.drafters.shapes.rerank import Rerank
 from mmspec.core.drafters.shapes.shape import Frontier, Level, Shape
+from mmspec.core.drafters.shapes.static import Static
 
-__all__ = ["Beam", "Branching", "Chain", "Comb", "Frontier", "Level", "Rerank", "Shape"]
+__all__ = ["Beam", "Branching", "Chain", "Comb", "Frontier", "Level", "Rerank", "Shape", "Static"]

@@ -1,4 +1,4 @@
-"""A shape for a given tree (`mmspec.core.drafters.static_tree`), which all rows and all rounds share.
+"""`static`: a given tree (`mmspec.core.drafters.static_tree`), which all rows and all rounds share.
 
 Masks and paths of the tree are made once. Children are drawn without replacement by Gumbel-top-k, as in `branching`.
 Exact under `recursive-rejection` and `match`.
@@ -19,8 +19,8 @@ from mmspec.core.transfer import on_device
 
 
 @dataclass(frozen=True)
-class StaticShape:
-    """The shape.
+class Static:
+    """See the module.
 
     Attributes:
         tree: Parents of the drafted nodes, -1 for the root; levels follow one another.
@@ -73,7 +73,7 @@ class StaticShape:
 
 
 @lru_cache(maxsize=64)
-def _places(shape: StaticShape, depth: int, device: torch.device) -> tuple[Tensor, Tensor]:
+def _places(shape: Static, depth: int, device: torch.device) -> tuple[Tensor, Tensor]:
     """For the nodes at a depth: their parents' places in the level above, and their ranks."""
     above = shape.by_level[depth - 2] if depth > 1 else [-1]
     nodes = shape.by_level[depth - 1]
