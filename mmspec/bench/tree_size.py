@@ -19,7 +19,7 @@ PROMPT = 8
 
 
 def paying_nodes(target: Target, model: Target, tree: Callable[[int], Static], rates: Sequence[float]) -> int:
-    """The drafted nodes of the tree with the most expected units per second (Sequoia, arXiv 2402.12374, § 4.3).
+    """The drafted nodes of the tree with the most expected units per second (Sequoia, arXiv 2402.12374).
 
     Args:
         target: Its passes of several sizes are timed.

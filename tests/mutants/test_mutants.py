@@ -294,6 +294,7 @@ KILLED_BY: dict[str, Check] = {
     "shared-noise-under-rejection": chain_under_rejection,
     "one-gumbel-row-for-redraw-and-residual": window_drawn_anew_under_rejection,
     "one-gumbel-row-while-warming-up": window_under_match,
+    "filler-accepted-by-argmax": window_under_match,
     "draft-noise-once-per-call": tree_with_replacement,
     "positions-by-index-instead-of-depth": tree_equals_plain,
     "noise-by-place-in-the-batch": row_equals_itself_in_another_batch,

@@ -10,7 +10,7 @@ from torch import Tensor
 from mmspec.core.distributions import Categorical, Gaussian, dense, take_nodes, where_nodes
 from mmspec.core.drafters.jacobi import Jacobi
 from mmspec.core.noise import Noise, Round, Substream
-from mmspec.core.rules import Rejection
+from mmspec.core.rules import Match, Rejection, walk
 from mmspec.core.state import State
 from mmspec.core.types import Draft, Scores, Step, Verdict
 from mmspec.testing.mutants.mutant import SCD, SJD, Mutant, both, replacing
@@ -87,6 +87,17 @@ def _stale_mean(original: Callable) -> Callable:
     return observe
 
 
+def _argmax_accepted(original: Callable) -> Callable:
+    def accept(self: Match, draft: Draft, scores: Scores, round: Round) -> Verdict:
+        drawn = original(self, draft, scores, round).drawn
+        best = dense(scores.distribution, drawn, scores.distribution.size).argmax(-1)  # type: ignore[attr-defined]
+        filler = (best[:, :-1] == draft.drafted) & draft.valid[:, 1:]
+        drawn = torch.cat([torch.where(filler, draft.drafted, drawn[:, :-1]), drawn[:, -1:]], 1)
+        return walk(draft, drawn, drawn)
+
+    return accept
+
+
 def _shifted(original: Callable) -> Callable:
     def observe(self: Jacobi, state: State, step: Step) -> None:
         original(self, state, step)
@@ -137,5 +148,11 @@ MUTANTS = (
         "the window's units move with the commit, their distributions lag by one slot",
         f"{SCD}, the released code: Gumbel rows that are not shifted with the window",
         replacing(Jacobi, "observe", _shifted),
+    ),
+    Mutant(
+        "filler-accepted-by-argmax",
+        "sampled units are not compared with a draft that is the target's likeliest unit: it is accepted",
+        "the released code of Saguaro (arXiv 2603.03251), after an outcome that nothing was drafted for",
+        replacing(Match, "accept", _argmax_accepted),
     ),
 )
