@@ -29,9 +29,10 @@ class Scratch:
     def follow(self, step: Step) -> tuple[Tensor, Tensor]:
         """The accepted path as nodes of `fed`, as far as it was fed: the arguments of `Target.commit`.
 
-        The draft may have more nodes behind those of this scratch, such as another drafter's.
+        The draft may have more nodes behind those of this scratch, such as another drafter's. A path is no longer than
+        what was fed: behind it, the cache may have no slots.
         """
-        path, others = step.verdict.path, step.draft.nodes - self.place.shape[1]
+        path, others = step.verdict.path[:, : self.fed.nodes - 1], step.draft.nodes - self.place.shape[1]
         place = _gather(torch.nn.functional.pad(self.place, (0, others), value=-1), path.clamp(min=0))
         was_fed = ((path >= 0) & (place > 0)).cumprod(1)
         return torch.where(was_fed > 0, place, -1), torch.minimum(step.count, was_fed.sum(1) + 1)

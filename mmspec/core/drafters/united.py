@@ -60,7 +60,8 @@ class United:
         if not first.units.shape[1] or not second.units.shape[1]:
             return first
         rows = zip(_listed(first), _listed(second), strict=True)
-        return _behind(first, [added(*row, self.most) for row in rows])
+        deepest = max(first.index.deepest, second.index.deepest)  # a path of both is one of the second's
+        return _behind(first, [added(*row, self.most) for row in rows], deepest)
 
     def observe(self, state: State, step: Step) -> None:
         with own_memory(state, 0):
@@ -108,8 +109,8 @@ def _listed(draft: Draft) -> list[Listed]:
     return [list(zip(*row, strict=True)) for row in zip(*parts, strict=True)]
 
 
-def _behind(draft: Draft, trees: list[Listed]) -> Draft:
-    """A draft with the nodes of one more tree per row behind its own."""
+def _behind(draft: Draft, trees: list[Listed], deepest: int) -> Draft:
+    """A draft with the nodes of one more tree per row behind its own, of at most so many levels in all."""
     width = max(map(len, trees))
     if not width:
         return draft
@@ -124,5 +125,6 @@ def _behind(draft: Draft, trees: list[Listed]) -> Draft:
         torch.cat([draft.units, units], 1),
         torch.cat([own, parents], 1),
         valid=torch.cat([draft.valid, score > -torch.inf], 1),
+        deepest=deepest,
     )
     return replace(longer, score=torch.cat([draft.score, score], 1))

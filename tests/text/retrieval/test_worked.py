@@ -12,7 +12,9 @@ import torch
 
 import mmspec
 from mmspec.core.decoder import Decoder
+from mmspec.core.drafters.growth import Scratch
 from mmspec.core.drafters.united import added
+from mmspec.core.types import Draft, Step, Verdict
 from mmspec.core.warp import Warp
 from mmspec.hosts.loading import load_tokenizer
 from mmspec.testing import tiny_models
@@ -133,6 +135,16 @@ def test_rasd_is_the_models_tree_with_more_behind_it() -> None:
         alone = spec.report
     assert reports["nothing"].rounds == alone.rounds and reports["nothing"].accepted == alone.accepted
     assert reports["its own output"].rounds < alone.rounds and not reports["its own output"].faults
+
+
+def test_a_path_is_committed_as_far_as_it_was_fed() -> None:
+    """The model was fed the root and one node, of a draft with three nodes behind its two: its cache ends there."""
+    fed = Draft.chain(torch.tensor([[5]])).rooted(torch.tensor([4]), torch.tensor([9]))
+    scratch = Scratch(fed, torch.tensor([[0, 1, -1]]))
+    draft = Draft.chain(torch.tensor([[5, 6, 7, 8, 9]])).rooted(torch.tensor([4]), torch.tensor([9]))
+    verdict = Verdict(torch.tensor([[1, 2, 3, 4, -1]]), torch.tensor([4]), torch.tensor([3]), draft.units)
+    path, count = scratch.follow(Step(draft, None, verdict, torch.tensor([5])))  # type: ignore[arg-type]
+    assert path.tolist() == [[1]] and count.tolist() == [2]
 
 
 def test_a_text_is_read_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
