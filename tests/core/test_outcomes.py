@@ -7,18 +7,12 @@ import torch
 
 from mmspec.core.decoder import Decoder
 from mmspec.core.drafters.overlapped import Overlapped
-from mmspec.core.overlap.executors import Costs, Faults, Simulated
+from mmspec.core.overlap.executors import Simulated
 from mmspec.core.overlap.outcomes import Geometric, Margin, Outcomes, Ranked
 from mmspec.core.warp import Warp
 from mmspec.testing.toys.history import HistoryTarget
 from mmspec.testing.toys.markov import MarkovTarget
-
-LARGE = HistoryTarget.random(3, seed=3)
-SMALL = LARGE.near(4)
-RAGGED = (torch.tensor([[0, 0, 1, 2], [2, 1, 1, 0], [0, 0, 0, 2]]), torch.tensor([1, 0, 3]))
-ALONE = torch.tensor([[2, 1, 1, 0]])
-COSTS = Costs(draft=1.0, verify=2.5)
-ASTRAY = Faults(late=0.2, doubled=0.2, lost=0.1, dropped=0.1)
+from tests.core.test_overlap import ALONE, COSTS, LARGE, RAGGED, SMALL, interleavings
 
 
 def ranked():
@@ -69,33 +63,19 @@ def test_the_geometric_fan_has_the_most_hits(acceptance, power):
     assert sum(fan) == budget and rate(fan) == pytest.approx(best, rel=1e-12) and len(set(fan)) > 1
 
 
-def interleavings(seeds, count):
-    """Equality with plain decoding, in any interleaving, with any fan; returns how many answers were thrown away."""
-    thrown = 0
-    for seed in seeds:
-        plain = Decoder(LARGE).generate(RAGGED, 24, seed=seed, ends=2 if seed == 1 else None).units
-        for order in range(count):
-            small = (SMALL, LARGE, HistoryTarget.random(3, 99, sharpness=4.0))[order % 3]
-            executor = Simulated(COSTS, order, ASTRAY if order % 4 else Faults())
-            fan, on_miss = (Margin(), Geometric(0.6))[order % 2], ("plain", "draft")[order // 2 % 2]
-            drafter = Overlapped(small, executor, 2 + order % 4, fan, on_miss)
-            decoder = Decoder(LARGE, drafter, k=1 + order % 5)
-            state = decoder.start(RAGGED, 24, seed=seed, ends=2 if seed == 1 else None)
-            while not state.finished:
-                decoder.advance(state)
-            ours = state.output()
-            assert all(map(torch.equal, plain, ours)) and not state.report.faults, (seed, order)
-            thrown += state.memory.discarded
-    return thrown
+def branching(small, executor, order):
+    """Any fan, and either answer to a miss."""
+    fan, on_miss = (Margin(), Geometric(0.6))[order % 2], ("plain", "draft")[order // 2 % 2]
+    return Overlapped(small, executor, 2 + order % 4, fan, on_miss)
 
 
 def test_any_interleaving_gives_plains_output():
-    assert interleavings(seeds=(0, 1), count=8) > 5
+    assert interleavings((0, 1), 8, branching) > 5
 
 
 @pytest.mark.slow
 def test_a_hundred_interleavings_give_plains_output():
-    assert interleavings(seeds=(0, 1, 2), count=100) > 300
+    assert interleavings((0, 1, 2), 100, branching) > 300
 
 
 def report_of(branches, fan=None, on_miss="plain", inputs=ALONE, small=SMALL, **options):

@@ -50,8 +50,14 @@ class Rasd(United):
     example = "mmspec_text.retrieval_example:rasd"
 
     def __init__(self, options: RasdOptions = RasdOptions()) -> None:
-        texts = {name: getattr(options, name) for name in Datastore.__dataclass_fields__}
-        rest = Rest(RestOptions(**texts, nodes=4 * options.retrieved))
+        texts = RestOptions(
+            corpus=options.corpus,
+            tokenizer=options.tokenizer,
+            max_match=options.max_match,
+            min_match=options.min_match,
+            matches=options.matches,
+            nodes=4 * options.retrieved,  # many are the model's already
+        )
         tree = DraftTreeOptions(
             model=options.model,
             tokenizer=options.tokenizer,
@@ -60,4 +66,4 @@ class Rasd(United):
             width=options.width,
             nodes=options.nodes,
         )
-        super().__init__(TextDraftTree(tree), rest, options.retrieved)
+        super().__init__(TextDraftTree(tree), Rest(texts), options.retrieved)

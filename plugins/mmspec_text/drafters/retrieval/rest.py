@@ -137,8 +137,7 @@ def drafted(trees: list[list[Node]], root: torch.Tensor, deepest: int) -> Draft:
     nothing = Node(0, -1, 0)
     filled = [tree + [nothing] * (width - len(tree)) for tree in trees]
     units, parents, counts = (
-        on_device([[getattr(node, name) for node in tree] for tree in filled], root.device, torch.int64)
-        for name in ("unit", "parent", "count")
+        on_device([[node[part] for node in tree] for tree in filled], root.device, torch.int64) for part in range(3)
     )
     total = (counts * (parents < 0)).sum(1, keepdim=True)
     return Draft.tree(units, parents, valid=counts > 0, score=(counts / total).log(), deepest=deepest)

@@ -4,13 +4,12 @@ REST (He et al., arXiv 2311.08252): all prefixes of the continuations are counte
 A prefix is never less frequent than what continues it, so that they are a tree.
 """
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 
-@dataclass(frozen=True)
-class Node:
+class Node(NamedTuple):
     """A prefix of continuations.
 
     Attributes:
