@@ -36,11 +36,11 @@ test-clients: pyproject.toml constraints.txt tests/clients/constraints.txt
 	.venv-clients/bin/python -m pip install --quiet -c constraints.txt -c tests/clients/constraints.txt -e '.[dev,clients]'
 	$(THREADS) .venv-clients/bin/python -m pytest -n $(WORKERS) -m clients tests/clients
 
-# So do Ray and the servers. One worker: a cluster of Ray takes the machine for itself.
+# So does Ray; the server's slow tests run there too. One worker: a cluster of Ray takes the machine for itself.
 test-engines: pyproject.toml constraints.txt tests/engines/constraints.txt
 	test -x .venv-engines/bin/python || $(PYTHON) -m venv .venv-engines
 	.venv-engines/bin/python -m pip install --quiet -c constraints.txt -c tests/engines/constraints.txt -e '.[dev,engines]'
-	$(THREADS) .venv-engines/bin/python -m pytest -m engines tests/engines
+	$(THREADS) .venv-engines/bin/python -m pytest -m "engines or slow" tests/engines tests/serving
 
 fuzz: $(READY)
 	$(THREADS) $(BIN)/python -m pytest -n $(WORKERS) -m fuzz tests/fuzz

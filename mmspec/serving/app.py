@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from fastapi import Response  # type: ignore[import-not-found,unused-ignore]
-from fastapi.exceptions import RequestValidationError  # type: ignore[import-not-found,unused-ignore]
+from fastapi import Response
+from fastapi.exceptions import RequestValidationError
 from jinja2 import TemplateError
-from starlette.exceptions import HTTPException  # type: ignore[import-not-found,unused-ignore]
+from starlette.exceptions import HTTPException
 from transformers.cli.serving.server import build_server
 
 from mmspec.serving.calls import Managers

@@ -6,7 +6,7 @@ import socket
 from collections.abc import Callable
 from typing import Any
 
-import uvicorn  # type: ignore[import-not-found,unused-ignore]
+import uvicorn
 from transformers.utils import logging
 
 from mmspec.registry.warn import warn

@@ -46,7 +46,8 @@ def attention_of(decoder: Decoder) -> set[str | None]:
     return {each.attention for each in passes if isinstance(each, CapturedTransformersPass)}
 
 
-@pytest.mark.parametrize("method", [pytest.param("prompt-lookup", marks=pytest.mark.slow), "token-recycling"])
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["prompt-lookup", "token-recycling"])
 def test_every_round_equals_the_eager_loops(model: Any, method: str, flex: None) -> None:
     eager, captured = both(model, method)
     rounds = lockstep(eager, captured, ragged(), 24, seed=3, warp=Warp.sampling(0.9), ends=[7, 11])

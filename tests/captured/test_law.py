@@ -59,11 +59,6 @@ def test_the_joint_of_several_rounds_is_the_targets(name: str, dtype: torch.dtyp
     assert_follows(lambda seed: decoded(decoder, seed), joint(dtype))
 
 
-def test_the_joint_of_fewer_rows() -> None:
-    decoder = decoder_of("recursive-rejection", torch.bfloat16)
-    assert_follows(lambda seed: decoded(decoder, seed, ROWS // 4), joint(torch.bfloat16))
-
-
 @pytest.mark.parametrize("name", [pytest.param(n, marks=[] if n == "rejection" else pytest.mark.slow) for n in PAIRS])
 def test_numbers_of_the_last_round_are_seen(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The mutant computes its numbers from the key alone, so that every round has those of the first."""

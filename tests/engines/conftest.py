@@ -1,4 +1,4 @@
-"""Clusters and servers around pipelines: Ray, FastAPI.
+"""Clusters around pipelines: Ray.
 
 `make test-engines` installs them into an environment of their own; an engine that is not installed is skipped.
 """

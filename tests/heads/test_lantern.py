@@ -127,7 +127,8 @@ def test_pictures_are_those_of_plain_decoding(kind: str, warp: Warp, form: dict[
     assert accepted > 0, "nothing was accepted, so nothing was tested"
 
 
-@pytest.mark.parametrize("form", [FORMS[0], pytest.param(FORMS[1], marks=pytest.mark.slow)], ids=["chain", "tree"])
+@pytest.mark.slow
+@pytest.mark.parametrize("form", FORMS, ids=["chain", "tree"])
 def test_captured_rounds_return_the_states_of_both_halves(form: dict[str, Any], decoder: Callable) -> None:
     eager, captured = decoder("t2i", compile=True, **form), decoder("t2i", compile=True, **form)
     eager.captures.compile = None

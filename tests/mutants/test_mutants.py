@@ -350,7 +350,10 @@ def with_the_bug(check: Check) -> float:
 
 
 @pytest.mark.filterwarnings("ignore:drafter Blind failed")
-@pytest.mark.parametrize(("name", "check"), [*KILLED_BY.items(), *SEEN_TWICE.items()])
+@pytest.mark.parametrize(
+    ("name", "check"),
+    [*KILLED_BY.items(), *(pytest.param(*each, marks=pytest.mark.slow) for each in SEEN_TWICE.items())],
+)
 def test_mutant_is_killed(name: str, check: Check) -> None:
     assert without_the_bug(check) > 1e-4, f"{check.__name__} fails on the core as it is"
     with MUTANTS[name].apply():

@@ -88,7 +88,7 @@ def texts(decoder: Decoder, inputs: dict[str, Any], limit: int, seed: int, tempe
 @pytest.mark.parametrize(
     ("method", "batch", "temperature"),
     [
-        ("prompt-lookup", 3, 0.8),
+        pytest.param("prompt-lookup", 3, 0.8, marks=pytest.mark.slow),
         ("suffix", 1, 1.0),
         ("draft-tree", 3, 0.8),
     ],

@@ -70,7 +70,9 @@ def test_prompts_are_padded_on_the_left(prompts: Callable) -> None:
 
 
 @pytest.mark.parametrize("batch", [pytest.param(1, marks=pytest.mark.slow), 3])
-@pytest.mark.parametrize("sampling", SAMPLINGS)
+@pytest.mark.parametrize(
+    "sampling", [pytest.param(each, marks=[] if each == "top_p" else pytest.mark.slow) for each in SAMPLINGS]
+)
 @pytest.mark.compiled("history")
 def test_sampled(model: Any, drafter: Any, prompts: Callable, sampling: str, batch: int) -> None:
     seeds, call = range(HANDFUL[batch]), dict(do_sample=True, max_new_tokens=16, **SAMPLINGS[sampling])

@@ -79,6 +79,7 @@ def test_their_own_tests_pass(project: Path, environment: Environment) -> None:
     assert run.returncode == 0 and "passed" in run.stdout, run.stdout[-3000:]
 
 
+@pytest.mark.slow
 def test_it_speculates_on_a_shipped_model_without_changing_its_output(environment: Environment) -> None:
     run = environment.python("-c", USE)
     assert run.returncode == 0, run.stderr

@@ -46,7 +46,7 @@ def run(drafter, rule, rows, k=4, seed=0, warp=WARP):
 @pytest.mark.parametrize(
     ("name", "rule"),
     [
-        ("random", Rejection),
+        pytest.param("random", Rejection, marks=pytest.mark.slow),
         pytest.param("left", Rejection, marks=pytest.mark.slow),
         pytest.param("independent", Rejection, marks=pytest.mark.slow),
         ("model", Block),

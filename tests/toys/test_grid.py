@@ -24,7 +24,7 @@ def run(drafter, rule, k, rows, seed=0, warp=CASE.warp):
     ("name", "rule", "k"),
     [
         (None, Match, 0),
-        ("window random", Rejection, 3),
+        pytest.param("window random", Rejection, 3, marks=pytest.mark.slow),
         ("window left", Rejection, 8),  # longer than the image
         # short enough for slots that enter later, as those of tests/image/test_joints.py
         pytest.param("window above", Rejection, 2, marks=pytest.mark.slow),

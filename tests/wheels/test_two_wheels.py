@@ -92,6 +92,7 @@ def test_without_the_models_a_command_that_needs_them_says_so_in_one_line(code: 
         assert error.startswith("mmspec: ") and error.endswith(f"{MISSING}\n") and error.count("\n") == 1, command
 
 
+@pytest.mark.slow
 def test_without_the_models_everything_else_works(code: Environment) -> None:
     assert code.python("-m", "mmspec", "methods", "suffix").returncode == 0
     run = code.python("-c", OWN)

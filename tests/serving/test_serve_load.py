@@ -4,11 +4,7 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("fastapi")
-pytest.importorskip("uvicorn")
-pytest.importorskip("openai")
-
-from tests.engines.serve_load import Load, held
+from tests.serving.serve_load import Load, held
 from tests.support.serving import server
 
 pytestmark = pytest.mark.slow

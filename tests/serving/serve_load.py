@@ -1,6 +1,6 @@
 """Many clients at once at `mmspec serve`: wrong rows, what the server holds on to, and how long requests take.
 
-By hand: `python -m tests.engines.serve_load mmspec/text-1m 32 20 1000` (model, clients, requests of each, and requests
+By hand: `python -m tests.serving.serve_load mmspec/text-1m 32 20 1000` (model, clients, requests of each, and requests
 between the two readings of memory). Every answer is compared with plain decoding of the same seed in this process. A
 tenth of the requests is cancelled, half of these as streams, half by a time limit of the client's.
 """

@@ -6,12 +6,10 @@ import json
 import pytest
 
 import mmspec
+from mmspec.serving.app import application
 from mmspec.serving.limits import Limits
 from mmspec.serving.models import Models
 from tests.support.serving import CHAT, Leaving, Plain, ask, language
-
-pytest.importorskip("fastapi")
-pytest.importorskip("openai")
 
 pytestmark = pytest.mark.slow
 
@@ -28,8 +26,6 @@ def plain() -> Plain:
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize(("path", "fields"), [("chat/", {"messages": MESSAGES}), ("", {"prompt": "def f("})])
 def test_text(plain: Plain, path: str, fields: dict[str, object], stream: bool) -> None:
-    from mmspec.serving.app import application
-
     drafter = Leaving(5)
     app = application(Models({"m": language(plain.model, plain.tokenizer, drafter=drafter)}), Limits())
     body = {**fields, "stream": stream, "max_tokens": 200, "generation_config": '{"eos_token_id": []}'}
@@ -48,7 +44,6 @@ def test_text(plain: Plain, path: str, fields: dict[str, object], stream: bool) 
 
 def test_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
     from mmspec.serving import pictures
-    from mmspec.serving.app import application
 
     pipe = mmspec.Pipeline.from_pretrained("mmspec/emoji", method="plain")
     leaving, real = Leaving(3), pictures._draw

@@ -12,15 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import openai
 import pytest
 from PIL import Image
 
 import mmspec
 from tests.support.serving import Plain, server
-
-pytest.importorskip("fastapi")
-pytest.importorskip("uvicorn")
-openai = pytest.importorskip("openai")
 
 pytestmark = pytest.mark.slow
 

@@ -1,7 +1,4 @@
-"""`mmspec serve` without HTTP: limits, fields, the door, and transformers' manager with calls that speculate.
-
-The server itself needs packages of the extra `serve`; its tests are in `tests/engines`.
-"""
+"""`mmspec serve` without its routes: limits, fields, the door, and transformers' manager with calls that speculate."""
 
 import asyncio
 import json
