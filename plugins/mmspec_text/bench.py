@@ -13,7 +13,8 @@ OWN: Mapping[str, Mapping[str, Any]] = {
 }
 """Methods for attention models alone, with options that are fast on two cores.
 
-`pearl` and `saguaro` have no rows: their process takes a core, and everything here is measured with all of them.
+`pearl`, `saguaro` and `mirror-sd` have no rows: their process takes a core, and everything here is measured with
+all of them.
 `rest` and `rasd` have none either: what they gain is decided by the datastore, which is the user's.
 """
 _EAGLE = {"method": "eagle", "model": "mmspec/text-14m-eagle3"}

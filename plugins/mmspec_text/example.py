@@ -6,6 +6,7 @@ from mmspec_text.drafters.candidates import CandidatesOptions
 from mmspec_text.drafters.cascade import CascadeOptions
 from mmspec_text.drafters.draft_model import DraftModelOptions
 from mmspec_text.drafters.draft_tree import DraftTreeOptions
+from mmspec_text.drafters.mirror_sd import MirrorOptions
 from mmspec_text.drafters.pearl import PearlOptions
 from mmspec_text.drafters.saguaro import SaguaroOptions
 from mmspec_text.drafters.sequoia import SequoiaOptions
@@ -37,6 +38,11 @@ def pearl() -> list[Example]:
 def saguaro() -> Example:
     """In this process, as a trial of it."""
     return Example(options=SaguaroOptions(model=small(), executor="serial"))
+
+
+def mirror_sd() -> Example:
+    """In this process, as a trial of it."""
+    return Example(options=MirrorOptions(model=small(), executor="serial"))
 
 
 def draft_tree() -> list[Example]:

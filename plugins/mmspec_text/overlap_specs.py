@@ -20,7 +20,16 @@ SAGUARO = DrafterSpec(
     paper="https://arxiv.org/abs/2603.03251",
     options="mmspec_text.drafters.saguaro:SaguaroOptions",
 )
-OVERLAP_DRAFTERS = (PEARL, SAGUARO)
+MIRROR_SD = DrafterSpec(
+    name="mirror-sd",
+    factory="mmspec_text.drafters.mirror_sd:MirrorSD",
+    needs=frozenset({"discrete", "rerank"}),
+    offers=frozenset({"chain"}),
+    summary="A smaller model that drafts for what an early exit of the target says.",
+    paper="https://arxiv.org/abs/2510.13161",
+    options="mmspec_text.drafters.mirror_sd:MirrorOptions",
+)
+OVERLAP_DRAFTERS = (PEARL, SAGUARO, MIRROR_SD)
 OVERLAP_METHODS = (
     MethodSpec(
         name="pearl",
@@ -37,5 +46,13 @@ OVERLAP_METHODS = (
         exactness="invariant",
         summary="Like pearl, with drafts for many outcomes of a round; waits for the others.",
         paper="https://arxiv.org/abs/2603.03251",
+    ),
+    MethodSpec(
+        name="mirror-sd",
+        drafter="mirror-sd",
+        needs=frozenset({"text"}),
+        exactness="invariant",
+        summary="Like saguaro, for the outcomes that an early exit of the target thinks likely.",
+        paper="https://arxiv.org/abs/2510.13161",
     ),
 )

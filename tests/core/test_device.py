@@ -27,6 +27,7 @@ CEILINGS: dict[str, tuple[int, int]] = {
     "rasd": (2, 1500),
     "pearl": (12, 900),
     "saguaro": (12, 900),
+    "mirror-sd": (12, 900),
     "grammar": (1, 320),
     "jacobi-text": (1, 380),
     "token-recycling": (1, 370),

@@ -66,7 +66,7 @@ def test_the_geometric_fan_has_the_most_hits(acceptance, power):
 def branching(small, executor, order):
     """Any fan, and either answer to a miss."""
     fan, on_miss = (Margin(), Geometric(0.6))[order % 2], ("plain", "draft")[order // 2 % 2]
-    return Overlapped(small, executor, 2 + order % 4, fan, on_miss)
+    return LARGE, Overlapped(small, executor, 2 + order % 4, fan, on_miss)
 
 
 def test_any_interleaving_gives_plains_output():

@@ -30,7 +30,7 @@ def decoded(small, executor, k=3, inputs=RAGGED, limit=24, seed=1, **options):
     return output
 
 
-def interleavings(seeds, count, made=lambda small, executor, order: Overlapped(small, executor)):
+def interleavings(seeds, count, made=lambda small, executor, order: (LARGE, Overlapped(small, executor))):
     """Equality with plain decoding; returns how many answers were thrown away."""
     thrown = 0
     for seed in seeds:
@@ -38,7 +38,7 @@ def interleavings(seeds, count, made=lambda small, executor, order: Overlapped(s
         for order in range(count):
             small = (SMALL, LARGE, HistoryTarget.random(3, 99, sharpness=4.0))[order % 3]
             executor = Simulated(COSTS, order, ASTRAY if order % 4 else Faults())
-            decoder = Decoder(LARGE, made(small, executor, order), k=1 + order % 5)
+            decoder = Decoder(*made(small, executor, order), k=1 + order % 5)
             state = decoder.start(RAGGED, 24, seed=seed, ends=2 if seed == 1 else None)
             while not state.finished:
                 decoder.advance(state)

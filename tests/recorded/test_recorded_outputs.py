@@ -54,6 +54,7 @@ ATTENTION: dict[str, dict[str, Any]] = {
     "del": {"k": 4},
     "pearl": {"drafter": SMALL, "k": 4},
     "saguaro": {"drafter": SMALL, "k": 4},
+    "mirror-sd": {"drafter": SMALL, "k": 4},
 }
 IMAGE: dict[str, dict[str, Any]] = {
     name: {"k": 16} for name in ("gs-sjd", "gs-sjd-pac", "gsd", "lantern", "mc-sjd", "sjd", "sjd-pac")

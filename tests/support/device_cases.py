@@ -219,6 +219,7 @@ def text() -> dict[str, Runnable]:
         "rsd": {"model": small},
         "pearl": {"model": small, "executor": "serial"},
         "saguaro": {"model": small, "executor": "serial", "branches": 4},
+        "mirror-sd": {"model": small, "executor": "serial"},
         "cascade": {"budget": 16, "sinks": 2},
         "layer-skip": {},
     }

@@ -29,6 +29,7 @@ METHODS: dict[str, dict[str, Any]] = {
     "draft-model": {"k": 3},
     "pearl": {"k": 3, "options": {"executor": "serial"}},
     "saguaro": {"k": 3, "options": {"executor": "serial", "branches": 4}},
+    "mirror-sd": {"k": 3, "options": {"executor": "serial"}},
     "draft-tree": {"k": 3, "options": {"nodes": 10}},
     "sequoia": {"k": 3, "options": {"nodes": 8}},
     "dyspec": {"k": 3, "options": {"nodes": 8}},
@@ -36,7 +37,7 @@ METHODS: dict[str, dict[str, Any]] = {
     "eagle": {"k": 4, "drafter": "mmspec/text-14m-eagle3", "options": {"form": "chain"}},
     "eagle, a tree": {"k": 4, "drafter": "mmspec/text-14m-eagle3", "options": {"nodes": 16}},
 }
-DRAFTED = ("pearl", "saguaro", "sequoia", "dyspec", "rasd")
+DRAFTED = ("pearl", "saguaro", "mirror-sd", "sequoia", "dyspec", "rasd")
 """Methods beside `draft-…` that take the small model."""
 TEXTS = [
     "def area(radius):\n    return",

@@ -87,7 +87,7 @@ class Overlapped:
         return k
 
     def start(self, state: State, inputs: Any) -> OverlappedMemory:
-        width = CATCH_UP + (1 + self.branches) * state.k
+        width = CATCH_UP + (1 + self.outcomes(state.k)) * state.k
         how = Beginning(inputs, state.limit, width, CATCH_UP, state.rows, state.emitted.device)
         return OverlappedMemory(self.executor.open(self.model, how))
 
@@ -95,8 +95,14 @@ class Overlapped:
         draft = self._arrived(state, k)
         if self.on_miss == "draft":
             draft = self._filled(state, draft, k, noise)
-        self._ask(state, draft, k, noise, self.branches)
+        request = self._request(state, draft, k, noise, self.outcomes(draft.units.shape[1]))
+        if request is not None:
+            self._ahead(state, draft, request)
         return draft
+
+    def outcomes(self, width: int) -> int:
+        """How many outcomes are drafted for behind a draft of `width` units."""
+        return self.branches
 
     def _arrived(self, state: State, k: int) -> Draft:
         """What the last request's answer has for the rows."""
@@ -108,7 +114,9 @@ class Overlapped:
         missed = ~(draft.valid.any(1) | state.done)
         if not bool(missed.any()):
             return draft
-        self._ask(state, Draft.empty(state.root), k, noise, 1)
+        request = self._request(state, Draft.empty(state.root), k, noise, 1)
+        if request is not None:
+            self._submit(state, request)
         drafted = self._arrived(state, k)
         short = drafted.units.shape[1] - draft.units.shape[1]
         if short < 0:
@@ -117,13 +125,19 @@ class Overlapped:
         units = torch.where(missed[:, None], drafted.units, units)
         return Draft.chain(units, valid=torch.where(missed[:, None], drafted.valid, valid))
 
-    def _ask(self, state: State, draft: Draft, k: int, noise: DraftNoise, branches: int) -> None:
-        memory: OverlappedMemory = state.memory
+    def _request(self, state: State, draft: Draft, k: int, noise: DraftNoise, branches: int) -> Request | None:
+        """What to ask behind a draft; None: there is no room for more."""
         count = min(k, state.most_room + 1, self._context(state) - draft.units.shape[1])
-        if count > 0:
-            request = Request.of(state, draft, count, noise, self._vocab, branches, self.fan)
-            memory.asked = request.emitted
-            memory.lane.submit(request)
+        return Request.of(state, draft, count, noise, self._vocab, branches, self.fan) if count > 0 else None
+
+    def _ahead(self, state: State, draft: Draft, request: Request) -> None:
+        """Ask for what comes behind the draft that is about to be verified."""
+        self._submit(state, request)
+
+    def _submit(self, state: State, request: Request) -> None:
+        memory: OverlappedMemory = state.memory
+        memory.asked = request.emitted
+        memory.lane.submit(request)
 
     def observe(self, state: State, step: Step) -> None:
         memory: OverlappedMemory = state.memory

@@ -7,18 +7,23 @@ are accepted, then one comes that the drafter thought less likely (`mmspec.core.
 the round, a branch holds for a row if it agrees with every unit that the row has got since.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from mmspec.core.distributions import take_nodes
+from mmspec.core.distributions import Distribution, take_nodes
+from mmspec.core.drafters.shapes import Frontier
+from mmspec.core.drafters.shapes.siblings import likeliest
 from mmspec.core.noise import DraftNoise
-from mmspec.core.overlap.outcomes import Fan
+from mmspec.core.overlap.outcomes import Fan, Ranked
 from mmspec.core.round import DrawnNoise
 from mmspec.core.state import State
 from mmspec.core.types import Draft
 from mmspec.core.warp import Warp
+
+SPREAD = 0.75
+"""Temperature of the estimate that a race's second is the target's first, as in the tree `rerank`."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +43,7 @@ class Request:
         noise: The target's noise of the positions behind `emitted`: `[batch, widest pending + count]`;
             of a greedy call, none.
         warp: Turns the draft model's output into distributions.
+        ranked: What may come at each node of the pending draft; None: the draft model says it.
     """
 
     units: Tensor
@@ -51,6 +57,29 @@ class Request:
     fan: Fan
     noise: DrawnNoise
     warp: Warp
+    ranked: Ranked | None = None
+
+    @property
+    def scoring(self) -> Warp:
+        """The warp, with distributions over all units also if greedy."""
+        return replace(self.warp, sample=True)
+
+    def frontier(self, distribution: Distribution, position: Tensor) -> Frontier:
+        """Nodes that draw the units of these positions, counted from the root's: `[batch | 1, node]`."""
+        none = torch.zeros(1, 1, device=position.device)
+        return Frontier(distribution, self.noise.at(position), none, not self.warp.sample, False)
+
+    def ranks(self, distribution: Distribution, drafted: Tensor) -> Ranked:
+        """What may come at each node of the pending draft.
+
+        Args:
+            distribution: Of the units behind the root and behind each pending unit.
+            drafted: The pending draft, `[batch, node - 1]`.
+        """
+        node = torch.arange(drafted.shape[1] + 1, device=drafted.device)
+        children = 1 if self.branches == 1 else self.branches + 1  # one of them may be drafted
+        units, score = likeliest(self.frontier(distribution, node[None]), children, SPREAD)
+        return Ranked(units, score, drafted, torch.where(self.done, 0, self.pending))
 
     @classmethod
     def of(
@@ -69,9 +98,9 @@ class Request:
         return cls(
             units=units,
             prompt_length=state.prompt_length,
-            emitted=state.emitted,
+            emitted=state.emitted.clone(),  # captured rounds write it in place
             pending=pending,
-            done=state.done,
+            done=state.done.clone(),
             host_emitted=list(state.host_emitted),
             count=count,
             branches=branches,

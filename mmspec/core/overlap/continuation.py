@@ -7,7 +7,7 @@ A request of `n` units costs `n` passes. The first feeds all that is known or pe
 of the pending draft is; every other pass feeds one unit of each branch, which are the leaves of a tree.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -15,16 +15,12 @@ from torch import Tensor
 
 from mmspec.core.capabilities import LengthAware
 from mmspec.core.distributions import Distribution, take_nodes
-from mmspec.core.drafters.shapes import Frontier
-from mmspec.core.drafters.shapes.siblings import likeliest, race
+from mmspec.core.drafters.shapes.siblings import race
 from mmspec.core.history_processors import Prefix
 from mmspec.core.overlap.ahead import Ahead, Request
-from mmspec.core.overlap.outcomes import Outcomes, Ranked
+from mmspec.core.overlap.outcomes import Outcomes
 from mmspec.core.protocols import Target
 from mmspec.core.types import Draft
-
-SPREAD = 0.75
-"""Temperature of the estimate that a race's second is the target's first, as in the tree `rerank`."""
 
 
 @dataclass(frozen=True)
@@ -86,10 +82,9 @@ class Continuation:
         first, node = int(lag.min()), torch.arange(int(pending.max()) + 1, device=lag.device)
         places = lag[:, None] + node  # the root, and the pending draft
         scored = self._scores(request, base, first).take((places - first).clamp(max=base.nodes - first - 1))
-        children = 1 if request.branches == 1 else request.branches + 1  # one of them may be drafted
-        units, score = likeliest(_frontier(request, scored, node[None]), children, SPREAD)
         drafted = take_nodes(base.units, places[:, 1:].clamp(max=base.nodes - 1))
-        return Outcomes.chosen(Ranked(units, score, drafted, pending), request.branches, request.fan)
+        ranked = request.ranks(scored, drafted) if request.ranked is None else request.ranked
+        return Outcomes.chosen(ranked, request.branches, request.fan)
 
     def _grown(self, request: Request, base: Draft, lag: Tensor, outcomes: Outcomes) -> Tensor:
         """All other passes: `request.count` units of every branch, `[batch, branch, count]`."""
@@ -99,7 +94,7 @@ class Continuation:
             first = fed.nodes
             fed = _with_leaves(fed, drawn[-1], above, outcomes.valid)
             scored = self._scores(request, fed, first)
-            drawn.append(race(_frontier(request, scored, outcomes.accepted + step)).argmax(-1))
+            drawn.append(race(request.frontier(scored, outcomes.accepted + step)).argmax(-1))
             above = (first + leaf).expand_as(above)
         return torch.stack(drawn, 2)
 
@@ -119,7 +114,7 @@ class Continuation:
         output = self.model.verify(self.cache, draft, first)
         known = [request.prompt_length + seen + 1 for seen in self.seen.tolist()]
         prefix = Prefix(request.units, known, self.seen + 1)
-        return replace(request.warp, sample=True)(output, draft, prefix, slice(first, None)).distribution
+        return request.scoring(output, draft, prefix, slice(first, None)).distribution
 
     def _known(self, request: Request, behind: Tensor) -> Draft:
         """The first unit that the cache lacks, and `behind [batch]` known or pending ones after it: a rooted chain."""
@@ -158,12 +153,6 @@ class Continuation:
     def _lag(self, request: Request) -> Tensor:
         """Emitted units before the root that the cache lacks: `[batch]`; 0 in rows that want nothing."""
         return torch.where(request.done, 0, request.emitted - 1 - self.seen)
-
-
-def _frontier(request: Request, distribution: Distribution, position: Tensor) -> Frontier:
-    """Nodes that draw the units of these positions, counted from the root's: `[batch | 1, node]`."""
-    none = torch.zeros(1, 1, device=position.device)
-    return Frontier(distribution, request.noise.at(position), none, not request.warp.sample, False)
 
 
 def _with_leaves(draft: Draft, units: Tensor, above: Tensor, valid: Tensor) -> Draft:

@@ -74,14 +74,21 @@ class Serial:
 
 @dataclass(frozen=True)
 class Costs:
-    """Seconds of a pass of the draft model, and of the target."""
+    """What passes cost.
+
+    Attributes:
+        draft: Seconds of a pass of the draft model.
+        verify: Seconds of a pass of the target.
+        early: Seconds of them before the draft model is asked.
+    """
 
     draft: float
     verify: float
+    early: float = 0.0
 
     def overlapped(self, passes: int) -> float:
-        """Seconds of a round on two devices: max(γ · t_d, t_v), as in PEARL."""
-        return max(passes * self.draft, self.verify)
+        """Seconds of a round on two devices: max(γ · t_d, t_v), as in PEARL; behind an early exit, as in Mirror-SD."""
+        return self.early + max(passes * self.draft, self.verify - self.early)
 
 
 @dataclass(frozen=True)

@@ -100,6 +100,14 @@ class Geometric:
 
 
 @dataclass(frozen=True)
+class Even:
+    """Prepare for equally many outcomes after every accepted length: the top κ of Mirror-SD (arXiv 2510.13161)."""
+
+    def value(self, ranked: Ranked) -> Tensor:
+        return -(~ranked.is_drafted).cumsum(-1).double()
+
+
+@dataclass(frozen=True)
 class Outcomes:
     """The outcomes that are prepared for; the first is that all is accepted.
 
