@@ -135,6 +135,17 @@ class RunsTarget(Protocol):
 
 
 @runtime_checkable
+class WithinPasses(Protocol):
+    """A drafter that acts in the middle of the target's passes, where a captured pass runs nothing of Python's.
+
+    Attributes:
+        within: What it does there: "hears an early exit".
+    """
+
+    within: str
+
+
+@runtime_checkable
 class WithNetwork(Protocol):
     """A drafter with a trained network beside its target, such as a head.
 

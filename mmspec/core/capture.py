@@ -10,7 +10,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from mmspec.core.capabilities import RunsModel
+from mmspec.core.capabilities import RunsModel, WithinPasses
 from mmspec.core.capturable import Capturable, DraftsInside, SecondChoice
 from mmspec.core.capture_check import eager_round, refuse_difference, rounding, timed
 from mmspec.core.capture_pool import Pool, pool_of
@@ -155,6 +155,8 @@ class Captures:
             return f"{', '.join(reading)} read the history on the host"
         if self.rule.exactness != "invariant" and not isinstance(state.source, Counting):
             return f"{type(state.source).__name__} has no fresh numbers that are functions of tensors alone"
+        if isinstance(self.drafter, WithinPasses):
+            return f"{type(self.drafter).__name__} {self.drafter.within} in the middle of the target's pass"
         return ""
 
     def _lent(self, state: State, drafts: Drafts) -> CapturedRound | None:

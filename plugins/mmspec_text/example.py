@@ -6,6 +6,7 @@ from mmspec_text.drafters.candidates import CandidatesOptions
 from mmspec_text.drafters.cascade import CascadeOptions
 from mmspec_text.drafters.draft_model import DraftModelOptions
 from mmspec_text.drafters.draft_tree import DraftTreeOptions
+from mmspec_text.drafters.llmcad import LLMCadOptions
 from mmspec_text.drafters.mirror_sd import MirrorOptions
 from mmspec_text.drafters.pearl import PearlOptions
 from mmspec_text.drafters.saguaro import SaguaroOptions
@@ -53,6 +54,11 @@ def draft_tree() -> list[Example]:
         Example(options=DraftTreeOptions(model=small(), form="branching", branching=(2, 2, 1))),
         Example(options=DraftTreeOptions(model=small(), form="beam", width=3)),
     ]
+
+
+def llmcad() -> Example:
+    """Trees that end early and late."""
+    return Example(options=LLMCadOptions(model=small(), nodes=8, threshold=0.1))
 
 
 def sequoia() -> Example:

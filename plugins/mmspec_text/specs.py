@@ -99,6 +99,15 @@ SEQUOIA = DrafterSpec(
     paper="https://arxiv.org/abs/2402.12374",
     options="mmspec_text.drafters.sequoia:SequoiaOptions",
 )
+LLMCAD = DrafterSpec(
+    name="llmcad",
+    factory="mmspec_text.drafters.llmcad:LLMCad",
+    needs=frozenset({"rerank"}),
+    offers=frozenset({"tree"}),
+    summary="A smaller model's tree that ends where the model is unsure.",
+    paper="https://arxiv.org/abs/2309.04255",
+    options="mmspec_text.drafters.llmcad:LLMCadOptions",
+)
 CASCADE = DrafterSpec(
     name="cascade",
     factory="mmspec_text.drafters.cascade:Cascade",
@@ -119,6 +128,7 @@ DRAFTERS = (
     DRAFT_MODEL,
     DRAFT_TREE,
     SEQUOIA,
+    LLMCAD,
     CASCADE,
 )
 METHODS = (
@@ -192,6 +202,14 @@ METHODS = (
         exactness="invariant",
         summary="A smaller model's static tree, best for measured acceptance and the machine.",
         paper="https://arxiv.org/abs/2402.12374",
+    ),
+    MethodSpec(
+        name="llmcad",
+        drafter="llmcad",
+        needs=frozenset({"text"}),
+        exactness="invariant",
+        summary="A smaller model's tree that ends where it is unsure, by a threshold that adapts.",
+        paper="https://arxiv.org/abs/2309.04255",
     ),
     MethodSpec(
         name="dyspec",

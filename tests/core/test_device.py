@@ -28,6 +28,7 @@ CEILINGS: dict[str, tuple[int, int]] = {
     "pearl": (12, 900),
     "saguaro": (12, 900),
     "mirror-sd": (12, 900),
+    "llmcad": (5, 1500),  # each level may end the draft
     "grammar": (1, 320),
     "jacobi-text": (1, 380),
     "token-recycling": (1, 370),

@@ -55,6 +55,7 @@ ATTENTION: dict[str, dict[str, Any]] = {
     "pearl": {"drafter": SMALL, "k": 4},
     "saguaro": {"drafter": SMALL, "k": 4},
     "mirror-sd": {"drafter": SMALL, "k": 4},
+    "llmcad": {"drafter": SMALL, "k": 6},
 }
 IMAGE: dict[str, dict[str, Any]] = {
     name: {"k": 16} for name in ("gs-sjd", "gs-sjd-pac", "gsd", "lantern", "mc-sjd", "sjd", "sjd-pac")

@@ -220,6 +220,7 @@ def text() -> dict[str, Runnable]:
         "pearl": {"model": small, "executor": "serial"},
         "saguaro": {"model": small, "executor": "serial", "branches": 4},
         "mirror-sd": {"model": small, "executor": "serial"},
+        "llmcad": {"model": small, "nodes": 8},
         "cascade": {"budget": 16, "sinks": 2},
         "layer-skip": {},
     }

@@ -20,7 +20,7 @@ from mmspec.core.capabilities import Bounded, LengthAware
 from mmspec.core.distributions import take_nodes
 from mmspec.core.drafters.growing import grown
 from mmspec.core.drafters.growth import Scratch
-from mmspec.core.drafters.shapes import Chain, Level, Shape
+from mmspec.core.drafters.shapes import Chain, Ending, Level, Shape
 from mmspec.core.noise import DraftNoise
 from mmspec.core.protocols import Target
 from mmspec.core.state import State
@@ -162,5 +162,5 @@ class DraftModel:
 
 
 def _enough(shape: Shape) -> Callable[[Level], bool] | None:
-    """Whether no row's chain goes on, where chains may end."""
-    return (lambda level: not bool(level.valid.any())) if isinstance(shape, Chain) and shape.sure else None
+    """Whether no row's draft goes on, where drafts may end."""
+    return shape.ended if isinstance(shape, Ending) and shape.ends else None

@@ -4,8 +4,12 @@ from mmspec.core.drafters.shapes.beam import Beam
 from mmspec.core.drafters.shapes.branching import Branching
 from mmspec.core.drafters.shapes.chain import Chain
 from mmspec.core.drafters.shapes.comb import Comb
+from mmspec.core.drafters.shapes.falls_back import FallsBack
 from mmspec.core.drafters.shapes.rerank import Rerank
-from mmspec.core.drafters.shapes.shape import Frontier, Level, Shape
+from mmspec.core.drafters.shapes.shape import Ending, Frontier, Level, Shape
 from mmspec.core.drafters.shapes.static import Static
 
-__all__ = ["Beam", "Branching", "Chain", "Comb", "Frontier", "Level", "Rerank", "Shape", "Static"]
+__all__ = [
+    *("Beam", "Branching", "Chain", "Comb", "FallsBack", "Rerank", "Static"),
+    *("Ending", "Frontier", "Level", "Shape"),
+]

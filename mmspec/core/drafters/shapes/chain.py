@@ -60,5 +60,12 @@ class Chain:
         kept = distribution if frontier.wants_distribution else None
         return Level(units, parent, score, valid, kept, carried=valid)
 
+    @property
+    def ends(self) -> bool:
+        return self.sure > 0
+
+    def ended(self, level: Level) -> bool:
+        return not bool(level.valid.any())
+
     def choose(self, score: Tensor) -> Tensor | None:
         return None

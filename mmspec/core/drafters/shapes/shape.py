@@ -5,7 +5,7 @@ draws the children of the frontier, which are the next level, and chooses among 
 """
 
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from torch import Tensor
 
@@ -95,4 +95,22 @@ class Shape(Protocol):
 
     def choose(self, score: Tensor) -> Tensor | None:
         """The nodes to verify, given all nodes' `score [batch, node]`: ascending ids `[batch, n]`; None: all."""
+        ...
+
+
+@runtime_checkable
+class Ending(Protocol):
+    """A shape whose drafts may end before their last level.
+
+    Attributes:
+        ends: Whether they do; asking costs a host sync.
+    """
+
+    @property
+    def ends(self) -> bool:
+        """See the class."""
+        ...
+
+    def ended(self, level: Level) -> bool:
+        """Whether no row drafts behind this level."""
         ...

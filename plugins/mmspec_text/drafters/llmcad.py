@@ -1,0 +1,102 @@
+"""`llmcad`: a smaller model's tree, which ends where the smaller model is no longer sure.
+
+LLMCad (Xu et al., arXiv 2309.04255). The branch pacer gives the most promising branches the most passes: the likeliest
+nodes by their products of probabilities are expanded (the shape `greedy`). The target verifies once the best branch is
+less likely than the threshold α. After a round, α is halved if the whole longest branch was accepted; if c of its n
+units were, α is divided by 0.5^((n - c) / n), so that more refusals end drafts earlier.
+The paper could not be read here: the formulas and the first α are a reconstruction. Its drafting beside the target's
+pass is that of `pearl`, and is not built here.
+Guarantee: that of `match`.
+Knobs: `k` (most levels); `nodes` and `width` as of `draft-tree`; `threshold` (the first α: higher ends drafts earlier).
+"""
+
+from dataclasses import dataclass, field
+from typing import Annotated, Any
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from mmspec.core.drafters.draft_model import DraftModel, DraftModelMemory
+from mmspec.core.drafters.shapes import FallsBack, Rerank
+from mmspec.core.noise import DraftNoise
+from mmspec.core.protocols import Target
+from mmspec.core.state import State
+from mmspec.core.types import Draft, Step
+from mmspec_text.drafters.small_model import SmallModelOptions, in_target_ids, load_small_model
+from mmspec_text.specs import LLMCAD
+
+LEAST, MOST = 1e-6, 0.99
+"""Between which α stays."""
+
+
+@dataclass(frozen=True)
+class LLMCadOptions(SmallModelOptions):
+    """Options of `llmcad`."""
+
+    threshold: Annotated[float, Field(gt=0, lt=1)] = field(
+        default=0.01, metadata={"help": "α at first: least probability of a branch behind which a draft goes on"}
+    )
+    width: Annotated[int, Field(ge=1, le=64)] = field(default=3, metadata={"help": "children of a node"})
+    nodes: Annotated[int, Field(ge=1, le=512)] = field(default=16, metadata={"help": "nodes that are verified"})
+
+
+@dataclass
+class LLMCadMemory(DraftModelMemory):
+    """The drafter's memory of a call.
+
+    Attributes:
+        alpha: `[batch]`: the threshold of each row.
+    """
+
+    alpha: Tensor = field(default_factory=lambda: torch.zeros(0))
+
+
+class LLMCad(DraftModel):
+    """Drafts trees that end where the small model is unsure.
+
+    Args:
+        options: The small model, the tree and the first threshold.
+
+    Raises:
+        ValueError: No model was named, or it cannot be loaded.
+    """
+
+    example = "mmspec_text.example:llmcad"
+
+    def __init__(self, options: LLMCadOptions = LLMCadOptions()) -> None:
+        self.options, self._small = options, load_small_model(options, LLMCAD.name)
+        self._tree = Rerank(None, options.width, options.nodes)
+        super().__init__(self._small, FallsBack(self._tree, options.threshold))
+
+    def bind(self, target: Target) -> None:
+        self.model = in_target_ids(self._small, target, self.options)
+        super().bind(target)
+
+    def start(self, state: State, inputs: Any) -> LLMCadMemory:
+        first = torch.full((state.rows,), self.options.threshold, device=state.emitted.device)
+        return LLMCadMemory(**vars(super().start(state, inputs)), alpha=first)
+
+    def propose(self, state: State, k: int, noise: DraftNoise) -> Draft:
+        memory: LLMCadMemory = state.memory
+        memory.shape = FallsBack(self._tree, torch.where(state.done, 1.0, memory.alpha))
+        return super().propose(state, k, noise)
+
+    def observe(self, state: State, step: Step) -> None:
+        super().observe(state, step)
+        memory: LLMCadMemory = state.memory
+        longest = torch.where(step.draft.valid, step.draft.index.depth, 0).amax(1)
+        memory.alpha = adapted(memory.alpha, longest, step.verdict.length)
+
+
+def adapted(alpha: Tensor, longest: Tensor, accepted: Tensor) -> Tensor:
+    """The thresholds after a round.
+
+    Args:
+        alpha: `[batch]`: those before.
+        longest: `[batch]`: units of the longest branch; 0: nothing was drafted, and nothing changes.
+        accepted: `[batch]`: how many units were accepted.
+    """
+    refused = (longest - accepted) / longest.clamp(min=1)
+    changed = torch.where(refused > 0, alpha / 0.5**refused, 0.5 * alpha)
+    return torch.where(longest > 0, changed, alpha).clamp(LEAST, MOST)

@@ -1,0 +1,73 @@
+"""LLMCad: two rounds by hand, how the threshold moves, and the text, which it never changes."""
+
+from typing import Any
+
+import pytest
+import torch
+
+import mmspec
+from mmspec.compare.equality import assert_same, stock
+from mmspec.core.decoder import Decoder
+from mmspec.core.warp import Warp
+from mmspec.testing import tiny_models
+from mmspec.testing.toys.markov import MarkovTarget
+from mmspec_text.drafters.llmcad import LLMCad, LLMCadOptions, adapted
+from tests.support.zoo import build, noisy
+
+NAMES = ["llama", "falcon-new", "gpt2", "mistral", "gemma2", "qwen3_moe"]
+
+
+def counting(step: int, sure: float) -> MarkovTarget:
+    """A model that takes the unit `step` further on of seven with the probability `sure`, and the others alike."""
+    table = torch.full((7, 7, 7), (1 - sure) / 6)
+    for unit in range(7):
+        table[:, unit, (unit + step) % 7] = sure
+    return MarkovTarget(table.log())
+
+
+def test_two_rounds_by_hand() -> None:
+    """The target counts by ones. The small model does, too, and is sure by a half; α is 0.2 at first.
+
+    Round 1: a branch of one unit has 1 / 2, of two 1 / 4, of three 1 / 8 < 0.2: three levels are drafted. Of seven
+    nodes, the best are the chain 2, 3, 4 and the likeliest of its siblings. All three are accepted: α = 0.1.
+    Round 2: 1 / 16 < 0.1, so that there are four levels: 6, 0, 1, 2.
+    """
+    drafter = LLMCad(LLMCadOptions(model=tiny_models.small(), threshold=0.2, width=2, nodes=7))
+    drafter.bind = lambda target: None  # type: ignore[method-assign]
+    drafter.model = counting(1, 0.5)
+    decoder = Decoder(counting(1, 0.9), drafter, k=6)
+    state = decoder.start(torch.tensor([[6, 0]]), 20, warp=Warp.sampling(temperature=0))
+    alphas, longest, branches, emitted = [], [], [], []
+    for _ in range(2):
+        decoder.advance(state)
+        draft = state.step.draft
+        deep = draft.index.depth * draft.valid
+        leaf = int(deep.argmax())
+        path = draft.units[0][draft.index.ancestor[0, leaf]].tolist()
+        longest.append(int(deep.max()))
+        branches.append(path)
+        emitted.append(int(state.step.count))
+        alphas.append(float(state.memory.alpha))
+    assert longest == [3, 4] and emitted == [4, 5]
+    assert branches == [[1, 2, 3, 4], [5, 6, 0, 1, 2]]  # each behind its root
+    assert alphas == pytest.approx([0.1, 0.05])
+
+
+def test_the_threshold_by_hand() -> None:
+    """Halved where all was right; divided by 0.5 to the share of what was wrong; not changed without a draft."""
+    alpha = torch.tensor([0.1, 0.1, 0.1, 0.1, 0.9])
+    longest, accepted = torch.tensor([4, 4, 4, 0, 2]), torch.tensor([4, 2, 0, 0, 0])
+    expected = [0.05, 0.1 * 2**0.5, 0.2, 0.1, 0.99]
+    assert adapted(alpha, longest, accepted).tolist() == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("sampling", [{"do_sample": False}, {"do_sample": True, "temperature": 0.8}], ids=str)
+@pytest.mark.parametrize("name", NAMES)
+def test_equal_to_unmodified_generate(name: str, sampling: dict[str, Any], prompts: Any) -> None:
+    model, call = build(name), dict(max_new_tokens=20, **sampling)
+    runs = {batch: stock(model, prompts(batch), 0, **call) for batch in (3, 1)}
+    with mmspec.enable(model, "llmcad", drafter=noisy(model, 0.05), nodes=8, threshold=0.3, k=5) as spec:
+        for batch, expected in runs.items():
+            torch.manual_seed(0)
+            assert_same(model.generate(**prompts(batch), **call), expected, torch.get_rng_state())
+            assert spec.report.acceptance_length > 1.3 and not spec.report.faults
