@@ -10,6 +10,15 @@ from mmspec.core.drafters.shapes.shape import Ending, Frontier, Level, Shape
 from mmspec.core.drafters.shapes.static import Static
 
 __all__ = [
-    *("Beam", "Branching", "Chain", "Comb", "FallsBack", "Rerank", "Static"),
-    *("Ending", "Frontier", "Level", "Shape"),
+    "Beam",
+    "Branching",
+    "Chain",
+    "Comb",
+    "Ending",
+    "FallsBack",
+    "Frontier",
+    "Level",
+    "Rerank",
+    "Shape",
+    "Static",
 ]
