@@ -11,6 +11,7 @@ OWN: Mapping[str, Mapping[str, Any]] = {
     "dyspec": {"k": 3, "drafter": DRAFTER, "width": 3, "nodes": 7},
     "bild": {"k": 4, "drafter": DRAFTER},
     "jacobi-text": {"k": 5},
+    "lookahead": {"k": 4, "n": 3, "guesses": 2},
 }
 """Methods for attention models alone, with options that are fast on two cores.
 

@@ -48,6 +48,15 @@ JACOBI_TEXT = DrafterSpec(
     paper="https://arxiv.org/abs/2305.10427",
     options="mmspec_text.drafters.jacobi_text:JacobiTextOptions",
 )
+LOOKAHEAD = DrafterSpec(
+    name="lookahead",
+    factory="mmspec_text.drafters.lookahead.drafter:Lookahead",
+    needs=frozenset({"discrete"}),
+    offers=frozenset({"tree"}),
+    summary="N-grams of the target's own guesses, made in the pass that verifies others.",
+    paper="https://arxiv.org/abs/2402.02057",
+    options="mmspec_text.drafters.lookahead.drafter:LookaheadOptions",
+)
 TOKEN_RECYCLING = DrafterSpec(
     name="token-recycling",
     factory="mmspec_text.drafters.token_recycling:TokenRecycling",
@@ -122,6 +131,7 @@ DRAFTERS = (
     SUFFIX,
     GRAMMAR,
     JACOBI_TEXT,
+    LOOKAHEAD,
     TOKEN_RECYCLING,
     LOOKUP_RECYCLING,
     CANDIDATES,
@@ -171,6 +181,14 @@ METHODS = (
         exactness="invariant",
         summary="Jacobi decoding of texts: the last pass's guesses are the next draft.",
         paper="https://arxiv.org/abs/2305.10427",
+    ),
+    MethodSpec(
+        name="lookahead",
+        drafter="lookahead",
+        needs=frozenset({"text"}),
+        exactness="invariant",
+        summary="Lookahead decoding: a window of guesses beside the draft makes the next n-grams.",
+        paper="https://arxiv.org/abs/2402.02057",
     ),
     MethodSpec(
         name="token-recycling",

@@ -23,11 +23,13 @@ CEILINGS: dict[str, tuple[int, int]] = {
     "plain": (1, 215),
     "prompt-lookup": (1, 360),
     "suffix": (1, 320),
-    "rest": (1, 320),
-    "rasd": (2, 1500),
-    "pearl": (12, 900),
-    "saguaro": (12, 900),
-    "mirror-sd": (12, 900),
+    "rest": (1, 340),
+    "rasd": (3, 1500),  # both trees are read, and united on the host
+    # Their draft models run here in the call's own thread, and each of their passes reads what it was asked.
+    "pearl": (14, 900),
+    "saguaro": (25, 1200),
+    "mirror-sd": (24, 900),
+    "lookahead": (2, 360),  # what the target said is read where the trees are made
     "llmcad": (5, 1500),  # each level may end the draft
     "grammar": (1, 320),
     "jacobi-text": (1, 380),
@@ -36,8 +38,8 @@ CEILINGS: dict[str, tuple[int, int]] = {
     "draft-model, confidence": (1, 1280),
     "draft-tree": (1, 1460),
     "dyspec": (1, 1460),
-    "sequoia": (2, 1460),
-    "bild": (5, 900),  # each unit may end the draft
+    "sequoia": (3, 1460),  # in the first round, its two counts move; later 1
+    "bild": (5, 1050),  # each unit may end the draft
     "rsd": (1, 2340),
     "layer-skip": (2, 950),  # the first time, what its layers return is read in a pass
     "swift": (4, 600),  # each unit may end the draft, and the text of a set's measure is read

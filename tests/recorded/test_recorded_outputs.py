@@ -49,6 +49,7 @@ ATTENTION: dict[str, dict[str, Any]] = {
     "cascade": {"budget": 64, "k": 6},
     "grammar": {"k": 8},
     "jacobi-text": {"k": 8},
+    "lookahead": {"k": 6},
     "layer-skip": {"k": 3, "exit": 4},
     "swift": {"k": 6},
     "del": {"k": 4},

@@ -47,7 +47,7 @@ from mmspec_text.head_specs import HEAD_METHODS
 from tests.support import lantern_heads
 
 LIMIT = 10
-CORPUS = [[(start * start + step) % 90 for start in range(60)] for step in range(4)]
+CORPUS = [[(start * start + step) % 7 for start in range(60)] for step in range(4)]
 
 Place, Send = Callable[[nn.Module], nn.Module], Callable[[Any], Any]
 """Move a model, and inputs, to where a case runs."""
@@ -220,6 +220,7 @@ def text() -> dict[str, Runnable]:
         "pearl": {"model": small, "executor": "serial"},
         "saguaro": {"model": small, "executor": "serial", "branches": 4},
         "mirror-sd": {"model": small, "executor": "serial"},
+        "lookahead": {},
         "llmcad": {"model": small, "nodes": 8},
         "cascade": {"budget": 16, "sinks": 2},
         "layer-skip": {},

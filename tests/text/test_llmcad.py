@@ -14,7 +14,8 @@ from mmspec.testing.toys.markov import MarkovTarget
 from mmspec_text.drafters.llmcad import LLMCad, LLMCadOptions, adapted
 from tests.support.zoo import build, noisy
 
-NAMES = ["llama", "falcon-new", "gpt2", "mistral", "gemma2", "qwen3_moe"]
+SLOW = ("falcon-new", "mistral", "gemma2", "qwen3_moe")
+NAMES = ["llama", "gpt2", *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)]
 
 
 def counting(step: int, sure: float) -> MarkovTarget:

@@ -15,7 +15,8 @@ from mmspec.testing import tiny_models
 from mmspec_text import self_drafting_example
 from tests.support.zoo import build, noisy
 
-NAMES = ["llama", "falcon-new", "gpt2", "mistral", "gemma2", "qwen3_moe"]
+SLOW = ("falcon-new", "mistral", "gemma2", "qwen3_moe")
+NAMES = ["llama", "gpt2", *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)]
 
 
 @pytest.mark.parametrize("sampling", [{"do_sample": False}, {"do_sample": True, "temperature": 0.8}], ids=str)

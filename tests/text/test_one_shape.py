@@ -23,6 +23,7 @@ METHODS: dict[str, dict[str, Any]] = {
     "rasd": {"k": 3, "options": CORPUS},
     "token-recycling": {"k": 4},
     "jacobi-text": {"k": 6},
+    "lookahead": {"k": 5},
     "layer-skip": {"k": 3, "options": {"exit": 4}},
     "swift": {"k": 5, "options": {"window": 8}},
     "del": {"k": 4, "options": {"latest": 6}},

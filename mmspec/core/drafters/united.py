@@ -105,7 +105,8 @@ def _listed(draft: Draft) -> list[Listed]:
     assert draft.score is not None, "the union of two trees goes by their scores"
     score = torch.where(draft.valid, draft.score, -torch.inf)
     parents = (draft.index.parent[:, 1:] - 1).expand(score.shape)
-    parts = (draft.units.tolist(), parents.tolist(), score.tolist())
+    read = torch.stack([draft.units, parents, score.float().view(torch.int32).long()]).cpu()  # one wait
+    parts = (read[0].tolist(), read[1].tolist(), read[2].int().view(torch.float32).tolist())
     return [list(zip(*row, strict=True)) for row in zip(*parts, strict=True)]
 
 

@@ -1,0 +1,117 @@
+"""`lookahead`: n-grams of the target's own guesses, made in the same pass that verifies them (arXiv 2402.02057).
+
+Every pass feeds a window of guesses (`mmspec_text.drafters.lookahead.row`), whose answers become n-grams, and the
+n-grams that begin with the root, which are verified. As in the published code, guesses are the likeliest units, the
+window moves on by one place in every round, however many units were accepted, and the prompt's n-grams are in the pool.
+Differences: the window begins with the last units of the prompt (published: with random ones of it); cells that a right
+guess agrees with count as drafted; each row of a batch has its own window. The published greedy verification never
+counts the last unit of a guess; here the rule decides.
+Guarantee: drafts are point masses; exact under every rule that takes trees of them.
+Knobs: `k` is the depth of the window, which then has W = k - n + 3 columns; `n` (longer n-grams accept more at once,
+and are right less often); `guesses` (more n-grams are tried). Each adds nodes to every
+pass, which has about (n - 1) (W + guesses).
+"""
+
+from dataclasses import dataclass, field
+from typing import Annotated, Any
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from mmspec.core.noise import DraftNoise
+from mmspec.core.protocols import Target
+from mmspec.core.state import State
+from mmspec.core.types import Draft, Step
+from mmspec_text.drafters.lookahead.row import Row
+from mmspec_text.drafters.retrieval.rest import drafted
+from mmspec_text.drafters.retrieval.trie import Node
+from mmspec_text.specs import LOOKAHEAD
+
+
+@dataclass(frozen=True)
+class LookaheadOptions:
+    """Options of `lookahead`."""
+
+    n: Annotated[int, Field(ge=2, le=16)] = field(default=4, metadata={"help": "units of an n-gram (N)"})
+    guesses: Annotated[int, Field(ge=1, le=64)] = field(
+        default=4, metadata={"help": "n-grams that are verified in a round (G)"}
+    )
+    from_prompt: bool = field(default=True, metadata={"help": "whether the prompt's n-grams are guesses, too"})
+
+
+@dataclass
+class LookaheadMemory:
+    """The memory of one call.
+
+    Attributes:
+        rows: The window and the pool of each row.
+        drafted: The units of the last draft, `[batch, node]`; None: there was none.
+        answers: What the target said behind the root and at these units, `[batch, 1 + node]`; -1: nothing; None: they
+            were not verified.
+    """
+
+    rows: list[Row]
+    drafted: Tensor | None = None
+    answers: Tensor | None = None
+
+
+class Lookahead:
+    """Drafts n-grams, and makes new ones.
+
+    Args:
+        options: The sizes of window and pool.
+    """
+
+    needs, offers = LOOKAHEAD.needs, LOOKAHEAD.offers
+
+    def __init__(self, options: LookaheadOptions = LookaheadOptions()) -> None:
+        self.options = options
+
+    def bind(self, target: Target) -> None:
+        assert target.vocab is not None
+        self._vocab = target.vocab
+
+    def width(self, k: int) -> int:
+        n, columns = self._sizes(k)
+        window = max(rows * (columns + n - 1 - rows) - 1 for rows in range(1, n))
+        return (window + (n - 1) * self.options.guesses) if k else 0
+
+    def start(self, state: State, inputs: Any) -> LookaheadMemory:
+        n, columns = self._sizes(state.k)
+        prompts = state.history[:, : state.prompt_length].tolist()
+        texts = [self._known(prompt[pads:]) for prompt, pads in zip(prompts, state.host_pads, strict=True)]
+        how = columns, n, self.options.guesses, self.options.from_prompt
+        return LookaheadMemory([Row(text, *how) for text in texts])
+
+    def propose(self, state: State, k: int, noise: DraftNoise) -> Draft:
+        memory: LookaheadMemory = state.memory
+        answers = state.root[:, None][:, :0] if memory.answers is None else memory.answers
+        read = torch.cat([state.root[:, None], answers], 1).tolist()  # one wait
+        trees = list[list[Node]]()
+        for row, (root, *said), done in zip(memory.rows, read, state.host_done, strict=True):
+            if said and not done:
+                row.learn(said)
+            trees.append([] if done else row.tree(root, k))
+        draft = drafted(trees, state.root, k)
+        memory.drafted, memory.answers = draft.units, None
+        return draft
+
+    def observe(self, state: State, step: Step) -> None:
+        memory: LookaheadMemory = state.memory
+        draft, logits = step.draft, step.scores.logits
+        drafted, memory.drafted = memory.drafted, None
+        nodes = 0 if drafted is None else 1 + drafted.shape[1]  # behind them, a round may have padding
+        if drafted is None or logits is None or draft.nodes < nodes:
+            return  # others drafted in this round
+        ours = torch.nn.functional.pad(draft.units[:, 1:nodes] == drafted, (1, 0), value=True)
+        memory.answers = torch.where(draft.valid[:, :nodes] & ours, logits[:, :nodes].argmax(-1), -1)
+
+    def _known(self, prompt: list[int]) -> list[int | None]:
+        """The prompt; None for ids that are never scored."""
+        return [unit if unit < self._vocab else None for unit in prompt]
+
+    def _sizes(self, k: int) -> tuple[int, int]:
+        """Units of an n-gram and columns of the window, for a tree of `k` levels."""
+        n = min(self.options.n, k + 1)
+        return max(n, 2), max(k - n + 3, 1)
