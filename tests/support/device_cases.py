@@ -47,7 +47,7 @@ from mmspec_text.head_specs import HEAD_METHODS
 from tests.support import lantern_heads
 
 LIMIT = 10
-CORPUS = [[(start * start + step) % 7 for start in range(60)] for step in range(4)]
+CORPUS = [[(start * start * step + start // 7) % 7 for start in range(90)] for step in range(9)]
 
 Place, Send = Callable[[nn.Module], nn.Module], Callable[[Any], Any]
 """Move a model, and inputs, to where a case runs."""
