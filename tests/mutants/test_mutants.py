@@ -349,10 +349,21 @@ def with_the_bug(check: Check) -> float:
     return p if p < 1e-6 else check(60_000, 5)
 
 
+LONG = {
+    "middle-resamples-from-its-own-distribution",
+    "outer-noise-inside-under-block",
+    "stale-mean-in-the-continuous-window",
+}
+"""Mutants whose checks take longest."""
+
+
 @pytest.mark.filterwarnings("ignore:drafter Blind failed")
 @pytest.mark.parametrize(
     ("name", "check"),
-    [*KILLED_BY.items(), *(pytest.param(*each, marks=pytest.mark.slow) for each in SEEN_TWICE.items())],
+    [
+        *(pytest.param(*each, marks=[pytest.mark.slow] * (each[0] in LONG)) for each in KILLED_BY.items()),
+        *(pytest.param(*each, marks=pytest.mark.slow) for each in SEEN_TWICE.items()),
+    ],
 )
 def test_mutant_is_killed(name: str, check: Check) -> None:
     assert without_the_bug(check) > 1e-4, f"{check.__name__} fails on the core as it is"

@@ -93,7 +93,7 @@ def texts(decoder: Decoder, inputs: dict[str, Any], limit: int, seed: int, tempe
     [
         pytest.param("prompt-lookup", 3, 0.8, marks=pytest.mark.slow),
         ("suffix", 1, 1.0),
-        ("draft-tree", 3, 0.8),
+        pytest.param("draft-tree", 3, 0.8, marks=pytest.mark.slow),
     ],
 )
 def test_texts_equal_plain_of_one_width(models: Any, prompts: Any, method: str, batch: int, temperature: float) -> None:
