@@ -79,7 +79,7 @@ class Costs:
     Attributes:
         draft: Seconds of a pass of the draft model.
         verify: Seconds of a pass of the target.
-        early: Seconds of them before the draft model is asked.
+        early: Seconds of the target's pass before the draft model is asked.
     """
 
     draft: float

@@ -8,11 +8,11 @@ guess agrees with count as drafted; each row of a batch has its own window. The 
 counts the last unit of a guess; here the rule decides.
 Guarantee: drafts are point masses; exact under every rule that takes trees of them.
 Knobs: `k` is the depth of the window, which then has W = k - n + 3 columns; `n` (longer n-grams accept more at once,
-and are right less often); `guesses` (more n-grams are tried). Each adds nodes to every
-pass, which has about (n - 1) (W + guesses).
+and are right less often); `guesses` (more n-grams are tried). Each adds nodes to every pass, which has about
+(n - 1) (W + guesses).
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any
 
 import torch
@@ -93,7 +93,7 @@ class Lookahead:
             if said and not done:
                 row.learn(said)
             trees.append([] if done else row.tree(root, k))
-        draft = drafted(trees, state.root, k)
+        draft = replace(drafted(trees, state.root, k), score=None)  # nothing says how likely a guess is
         memory.drafted, memory.answers = draft.units, None
         return draft
 
