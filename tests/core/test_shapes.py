@@ -9,8 +9,9 @@ import torch
 from mmspec.core.decoder import Decoder
 from mmspec.core.distributions import Categorical
 from mmspec.core.drafters.draft_model import DraftModel
-from mmspec.core.drafters.shapes import Beam, Branching, Chain, Comb, Frontier, Rerank
+from mmspec.core.drafters.shapes import Beam, Branching, Chain, Comb, Frontier, Heap, Rerank
 from mmspec.core.drafters.shapes.beam import conditioned
+from mmspec.core.drafters.shapes.siblings import race
 from mmspec.core.rules import Match, RecursiveRejection
 from mmspec.core.warp import Warp
 from mmspec.testing.statistics import assert_follows
@@ -37,16 +38,19 @@ def paths(draft, row):
 
 
 @pytest.mark.parametrize("k", [1, 2, 3, 4])
-@pytest.mark.parametrize("shape", [Chain(), Branching((4, 2, 1)), Beam(1), Beam(3), Rerank(2, 3, 4), Rerank(5, 5, 60)])
+@pytest.mark.parametrize(
+    "shape", [Chain(), Branching((4, 2, 1)), Beam(1), Beam(3), Rerank(2, 3, 4), Rerank(5, 5, 60), Heap(3, 7)]
+)
 def test_bounds_are_those_of_the_draft(shape, k):
     for rule in (Match(), *([] if isinstance(shape, Rerank) else [RecursiveRejection()])):
         draft, state = drafted(shape, rule, k)
         assert draft.units.shape[1] == shape.width(k) and draft.valid.all()
         depth = draft.index.depth
-        assert depth.max() == draft.index.deepest == shape.levels(k) or isinstance(shape, Rerank)
+        assert depth.max() == draft.index.deepest == shape.levels(k) or isinstance(shape, Rerank | Heap)
         assert depth.max() <= draft.index.deepest <= k and draft.index.rank.max() < draft.index.widest
         if state.memory.scratch is not None:
-            assert state.memory.scratch.fed.nodes == shape.fed(k) + 1
+            fed, most = state.memory.scratch.fed.nodes, shape.fed(k) + 1
+            assert fed <= most if isinstance(shape, Heap) else fed == most  # the promising nodes are counted
         for row in range(4):
             assert len(set(paths(draft, row))) == shape.width(k), "siblings are distinct"
 
@@ -64,7 +68,7 @@ def test_one_beam_and_one_child_are_the_chain():
 
 def test_more_siblings_than_units_are_not_valid():
     """Top-2 sampling leaves two units: third siblings have no distribution, and are never tried."""
-    for shape in (Branching((3, 3)), Beam(4)):
+    for shape in (Branching((3, 3)), Beam(4), Heap(3, 12)):
         draft, state = drafted(shape, RecursiveRejection(), 2, warp=Warp.sampling(top_k=2))
         assert 0 < draft.valid.sum() < draft.valid.numel()
         rooted = draft.rooted(state.root, state.room)
@@ -203,6 +207,84 @@ def test_greedy_is_dyspec(greedy, children, nodes):
     assert greedy or nodes == 30 or len(forms) > 1, "all trees have one form"
 
 
+def dyspec(distribution, order, k, children, nodes):
+    """DySpec as its paper has it: slots have values, and a unit is drawn into the one with the largest.
+
+    Args:
+        distribution: The draft model's, behind a path.
+        order: All units in the order in which they are drawn behind a path.
+        k: Most units of a path.
+        children: Most children of a node.
+        nodes: Slots that are filled.
+
+    Returns:
+        The value of the slot of every drawn path, and what its unit was drawn from.
+    """
+    slots, tree = [(1.0, (), 0, distribution(()))], {}
+    while slots and len(tree) < nodes:
+        slot = max(slots, key=lambda x: x[0])
+        slots.remove(slot)
+        value, above, rank, rest = slot
+        unit = order(above)[rank]
+        if not rest[unit] > 0:
+            continue
+        path, chance = (*above, unit), rest[unit]
+        tree[path] = (value, rest)
+        if rank + 1 < children:
+            left = [0.0 if x == unit or mass == 0 else mass / (1 - chance) for x, mass in enumerate(rest)]
+            slots.append((value * (1 - chance), above, rank + 1, left))
+        if len(path) < k:
+            slots.append((value * chance, path, 0, distribution(path)))
+    return tree
+
+
+@pytest.mark.parametrize("rule", [RecursiveRejection(), Match()], ids=["recursive-rejection", "match"])
+@pytest.mark.parametrize(("children", "nodes"), [(3, 8), (6, 5), (2, 30)])
+def test_heap_is_dyspec_with_values_before_the_draw(rule, children, nodes):
+    """In two successive rounds: which nodes, the value of each, and what it was drawn from."""
+    k = 3
+    decoder = Decoder(LARGE, DraftModel(SMALL, Heap(children, nodes)), rule, k=k)
+    warp = Warp.sampling(temperature=0.9)
+    state, forms = decoder.start(PROMPT.expand(6, -1), 30, seed=list(range(6)), warp=warp), set()
+    for _ in range(2):
+        drawn = {}  # by row and path: the race of the children
+
+        class Seen(Heap):
+            def level(self, frontier, depth, drawn=drawn):
+                drawn[depth] = race(frontier), frontier
+                return super().level(frontier, depth)
+
+        memory = state.memory
+        memory.shape = Seen(children, nodes)
+        draft = decoder.drafter.propose(state, k, rule.draft_noise(state.round()))
+        for row in range(6):
+            known = [0, 1, *state.history[row, 2 : 2 + state.host_emitted[row]].tolist()]
+            behind = SMALL.next_distribution(known, lambda x: x / 0.9)
+            ways = {tuple(round(p, 5) for p in probs): values for probs, values in races(drawn, row)}
+
+            def order(path, behind=behind, ways=ways):
+                values = ways[tuple(round(p, 5) for p in behind(path).float().tolist())]
+                return sorted(range(len(values)), key=lambda x: -values[x])
+
+            expected = dyspec(lambda path, behind=behind: behind(path).tolist(), order, k, children, nodes)
+            mine = dict(zip(paths(draft, row), draft.score[row].exp().tolist(), strict=True))
+            assert mine.keys() == expected.keys()
+            assert all(mine[path] == pytest.approx(expected[path][0], abs=1e-3) for path in mine)
+            if draft.distribution is not None:
+                for path, probs in zip(paths(draft, row), draft.distribution.probs[row].tolist(), strict=True):
+                    assert probs == pytest.approx(expected[path][1], abs=1e-3)
+            forms.add(tuple(draft.index.parent[row].tolist()))
+        assert (draft.distribution is None) == isinstance(rule, Match)
+        decoder.advance(state)
+    assert nodes == 30 or len(forms) > 1, "all trees have one form"
+
+
+def races(drawn, row):
+    """Every node's distribution, and its race, in one row."""
+    for values, frontier in drawn.values():
+        yield from zip(frontier.distribution.probs[row].tolist(), values[row].tolist(), strict=True)
+
+
 def test_chosen_nodes_are_closed_under_ancestors_where_scores_tie():
     """Certain distributions: children score as their parents do."""
     certain = HistoryTarget(torch.where(torch.arange(6) == torch.arange(61)[:, None] % 6, 60.0, 0.0))
@@ -222,6 +304,8 @@ def test_chosen_nodes_are_closed_under_ancestors_where_scores_tie():
         lambda: Branching((2, 0)),
         lambda: Beam(0),
         lambda: Rerank(0),
+        lambda: Heap(0),
+        lambda: Heap(2, 0),
         lambda: Rerank(spread=0),
         lambda: Rerank(None, nodes=0),
     ],

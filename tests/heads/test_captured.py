@@ -144,6 +144,8 @@ def test_what_cannot_be_captured_is_drafted_eagerly(
         (TREE, Match),
         (CHAIN, Rejection),
         ({"form": "branching", "branching": (2, 2, 1)}, RecursiveRejection),
+        ({"form": "heap", "width": 2, "nodes": 5}, RecursiveRejection),
+        ({"form": "greedy", "width": 2, "nodes": 5}, Match),
     ],
 )
 @pytest.mark.parametrize("name", ["eagle-1", "eagle-3.1", "pruned"])

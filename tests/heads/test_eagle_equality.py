@@ -64,6 +64,7 @@ def test_equal_to_transformers(
         (Rejection, {"form": "chain"}),
         (Block, {"form": "chain"}),
         (RecursiveRejection, {"form": "branching", "branching": (2, 2)}),
+        pytest.param(RecursiveRejection, {"form": "heap", "width": 2, "nodes": 4}, marks=pytest.mark.slow),
     ],
 )
 def test_the_law_of_rules_that_use_q(

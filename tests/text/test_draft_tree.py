@@ -14,6 +14,7 @@ SHAPES = [
     {},
     {"width": 2, "nodes": 5},
     {"form": "greedy", "nodes": 9},
+    {"form": "heap", "nodes": 9},
     {"form": "branching", "branching": [3, 1, 2]},
     {"form": "beam", "width": 3},
 ]
@@ -40,7 +41,7 @@ def test_a_small_model_of_another_mind_changes_nothing(
     assert_same(mine.ids, theirs(target, inputs, 0, **call), mine.state)
 
 
-@pytest.mark.parametrize("options", [{}, {"form": "branching"}])
+@pytest.mark.parametrize("options", [{}, {"form": "branching"}, {"form": "heap", "nodes": 9}])
 def test_rsd_samples(target: Any, good: Any, prompts: Callable, ours: Callable, options: dict) -> None:
     how = {"method": "rsd", "model": good, "k": 3, "noise": "philox", "width": 3, **options}
     mine = ours(target, prompts(3), 0, how, max_new_tokens=24, do_sample=True)
@@ -48,7 +49,7 @@ def test_rsd_samples(target: Any, good: Any, prompts: Callable, ours: Callable, 
 
 
 def test_a_reranked_tree_under_recursive_rejection_is_refused(target: Any, good: Any) -> None:
-    says = r"TextDraftTree with RecursiveRejection .* nothing offers rerank .*form=branching and form=beam keep"
+    says = r"TextDraftTree with RecursiveRejection .* nothing offers rerank .*form=heap, branching and beam keep"
     with pytest.raises(ValueError, match=says):
         mmspec.enable(target, "rsd", model=good, form="rerank")
 
@@ -63,7 +64,7 @@ def test_options_become_shapes() -> None:
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"form": "star"}, "'rerank' or 'greedy' or 'branching' or 'beam'"),
+        ({"form": "star"}, "'rerank' or 'greedy' or 'heap' or 'branching' or 'beam'"),
         ({"width": 0}, "allowed is int >= 1"),
         ({"spread": 0}, "allowed is float > 0"),
         ({"branching": []}, "branching lists children per depth"),

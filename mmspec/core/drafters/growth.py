@@ -101,7 +101,8 @@ class Growth:
         distribution = type(distributions[0]).cat(distributions) if distributions else None
         chosen = self.shape.choose(score)
         if chosen is not None:
-            assert distribution is None, "nodes that are chosen by their own unit have no distribution"
+            assert distribution is None or "q" in self.shape.offers, "nodes chosen by their own unit are point masses"
+            distribution = None if distribution is None else distribution.take(chosen)
             units, score, valid = (take_nodes(x, chosen) for x in (units, score, valid))
             new = _numbered(chosen, parents.shape[1], 0)
             parents, places = _gather(parents, chosen), _gather(places, chosen)

@@ -1,8 +1,9 @@
-"""A smaller language model drafts a tree (`mmspec.core.drafters.draft_model`), in one of four shapes.
+"""A smaller language model drafts a tree (`mmspec.core.drafters.draft_model`), in one of five shapes.
 
 * `rerank`: EAGLE-2's expand and rerank (arXiv 2406.16858); exact under `match`, where siblings are Gumbel-top-k with
   the target's own noise. The default tree.
-* `greedy`: DySpec's (2410.11744), the likeliest nodes whatever their form; exact under `match`, likewise.
+* `greedy`: the likeliest nodes whatever their form, as in DySpec (2410.11744); exact under `match`, likewise.
+* `heap`: DySpec's, whose nodes are valued before they are drawn; exact under `recursive-rejection` and `match`.
 * `branching`: RSD-C (2402.14160) and Sequoia's sampling (2402.12374); exact under `recursive-rejection` and `match`.
 * `beam`: RSD-S (2402.14160), a stochastic beam; exact under `recursive-rejection` and `match`.
 """
@@ -21,7 +22,7 @@ from mmspec_text.training.lessons import ModelLesson
 class DraftTreeOptions(TreeForm, SmallModelOptions):
     """Options of `draft-tree`."""
 
-    form: Literal["rerank", "greedy", "branching", "beam"] = field(
+    form: Literal["rerank", "greedy", "heap", "branching", "beam"] = field(
         default="rerank",
         metadata={"help": "which nodes to draft; rerank, greedy: rules match and relaxed, the others: any"},
     )
@@ -43,7 +44,7 @@ class TextDraftTree(DraftModel):
         self.options, self._small = options, load_small_model(options, "draft-tree")
         super().__init__(self._small, options.build_shape())
         chosen = options.form in ("rerank", "greedy")
-        self.advice = "; form=branching and form=beam keep their distribution and fit" if chosen else ""
+        self.advice = "; form=heap, branching and beam keep their distribution and fit" if chosen else ""
 
     def bind(self, target: Target) -> None:
         self.model, self._target = in_target_ids(self._small, target, self.options), target

@@ -5,22 +5,24 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from mmspec.core.drafters.shapes import Beam, Branching, Chain, Rerank, Shape
+from mmspec.core.drafters.shapes import Beam, Branching, Chain, Heap, Rerank, Shape
 
 
 @dataclass(frozen=True)
 class TreeForm:
     """Options that say which nodes are drafted."""
 
-    form: Literal["chain", "rerank", "greedy", "branching", "beam"] = field(
+    form: Literal["chain", "rerank", "greedy", "heap", "branching", "beam"] = field(
         default="rerank",
         metadata={"help": "which nodes to draft; rerank, greedy: rules match and relaxed, the others: any"},
     )
     width: Annotated[int, Field(ge=1, le=64)] = field(
-        default=6, metadata={"help": "nodes expanded per level (rerank, beam), and children of each (rerank, greedy)"}
+        default=6,
+        metadata={"help": "nodes expanded per level (rerank, beam), and most children of each (rerank, greedy, heap)"},
     )
     nodes: Annotated[int, Field(ge=1, le=512)] = field(
-        default=24, metadata={"help": "rerank, greedy: nodes that are verified; more are accepted, and each costs"}
+        default=24,
+        metadata={"help": "rerank, greedy, heap: nodes that are verified; more are accepted, and each costs"},
     )
     branching: tuple[Annotated[int, Field(ge=1, le=64)], ...] = field(
         default=(3, 2, 1, 1, 1), metadata={"help": "branching: children of every node, by depth"}
@@ -37,7 +39,11 @@ class TreeForm:
     @property
     def advice(self) -> str:
         """What a user is told whose rule does not take drafts of this form."""
-        return "; form=chain, branching and beam keep their distribution" if self.form in ("rerank", "greedy") else ""
+        return (
+            "; form=chain, heap, branching and beam keep their distribution"
+            if self.form in ("rerank", "greedy")
+            else ""
+        )
 
     def build_shape(self) -> Shape:
         """The shape that these options describe."""
@@ -47,4 +53,6 @@ class TreeForm:
             return Branching(self.branching)
         if self.form == "beam":
             return Beam(self.width)
+        if self.form == "heap":
+            return Heap(self.width, self.nodes)
         return Rerank(None if self.form == "greedy" else self.width, self.width, self.nodes, self.spread)

@@ -5,6 +5,7 @@ from mmspec.core.drafters.shapes.branching import Branching
 from mmspec.core.drafters.shapes.chain import Chain
 from mmspec.core.drafters.shapes.comb import Comb
 from mmspec.core.drafters.shapes.falls_back import FallsBack
+from mmspec.core.drafters.shapes.heap import Heap
 from mmspec.core.drafters.shapes.rerank import Rerank
 from mmspec.core.drafters.shapes.shape import Ending, Frontier, Level, Shape
 from mmspec.core.drafters.shapes.static import Static
@@ -17,6 +18,7 @@ __all__ = [
     "Ending",
     "FallsBack",
     "Frontier",
+    "Heap",
     "Level",
     "Rerank",
     "Shape",

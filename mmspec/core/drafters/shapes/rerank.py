@@ -5,11 +5,10 @@ level by cumulative score are expanded next, and the `nodes` best of all candida
 along a path, so that the chosen nodes are a tree. If greedy, a child adds its log probability. With the target's own
 noise E, as under `match`, children are the top of the race q / E, and a child adds log softmax(log(q / E) / spread), an
 estimate of how likely the target's race has the same winner.
-Without a number of nodes per level (`frontier=None`) the tree is DySpec's (Xiong et al., arXiv 2410.11744): a heap
-takes the candidate with the largest product of probabilities again and again, so that the `nodes` largest of all are
-verified, whatever form they make. Expanding, level by level, the nodes that are among the best so far gives the heap's
-tree: no others can have a descendant in it. The paper gives a node its value before it is drawn, which keeps a
-distribution for `recursive-rejection`; that form is not built.
+Without a number of nodes per level (`frontier=None`) the tree is DySpec's (Xiong et al., arXiv 2410.11744) with values
+that a node's own unit decides: a heap takes the candidate with the largest product of probabilities again and again, so
+that the `nodes` largest of all are verified, whatever form they make. With values that are known before a unit is
+drawn, as in the paper, DySpec's tree is the shape `heap`.
 Nodes are chosen by their own units, which biases every rule that uses q (we measured a mean TV of 0.15 to 0.2); so
 drafts are point masses, and the rule must offer `rerank`, as `match` does.
 Knobs: `frontier`, `children` and `nodes`: larger finds more and costs more, in the draft model and in the target; a
@@ -21,6 +20,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from mmspec.core.drafters.shapes.best_first import best_so_far, expanded, promising
 from mmspec.core.drafters.shapes.shape import Frontier, Level
 from mmspec.core.drafters.shapes.siblings import best_nodes, likeliest
 
@@ -58,10 +58,10 @@ class Rerank:
         return k
 
     def width(self, k: int) -> int:
-        return min(self.nodes, sum(self.children * expanded for expanded in self._expanded(k)))
+        return min(self.nodes, self.children * sum(expanded(k, self._most, self.children)))
 
     def fed(self, k: int) -> int:
-        return sum(self._expanded(k)[1:])
+        return sum(expanded(k, self._most, self.children)[1:])
 
     def parents(self, k: int) -> tuple[int, ...] | None:
         return None
@@ -72,10 +72,8 @@ class Rerank:
         node = torch.arange(score.shape[1], device=score.device)[None]
         most, seen = min(self._most, score.shape[1]), None
         if self.frontier is None:
-            seen = score if frontier.carried is None else torch.cat([frontier.carried, score], 1)
-            seen = seen.topk(min(self.nodes, seen.shape[1]), -1).values  # the best so far, in descending order
-            if score.device.type == "cpu":  # elsewhere, counting would be a host sync
-                most = min(most, max(1, int((score >= seen[:, -1:]).sum(1).max())))
+            seen = best_so_far(frontier.carried, score, self.nodes)
+            most = promising(score, seen, self.nodes)
         kept = score.topk(most, -1).indices
         return Level(best.flatten(1), node // best.shape[-1], score, score > -torch.inf, frontier=kept, carried=seen)
 
@@ -86,10 +84,3 @@ class Rerank:
     def _most(self) -> int:
         """Most nodes expanded per level."""
         return self.nodes if self.frontier is None else self.frontier
-
-    def _expanded(self, k: int) -> list[int]:
-        """Most nodes expanded at each level, beginning with the root."""
-        sizes = [1] if k else []
-        while len(sizes) < k:
-            sizes.append(min(self._most, sizes[-1] * self.children))
-        return sizes
