@@ -16,7 +16,8 @@ from torch import Tensor
 from mmspec.bench.machine import describe, versions
 from mmspec.core.decoder import Decoder
 from mmspec.core.report import Report
-from mmspec.report.equality import Equality, load, save
+from mmspec.report.equality import Equality, load
+from mmspec.report.lines import save
 from mmspec.report.result import PLAIN
 
 Shape = Literal["one", "any"]

@@ -56,16 +56,13 @@ def run(
     from mmspec.bench.one_shape import measure
     from mmspec.report import terminal
     from mmspec.report.equality import view
+    from mmspec.report.table import show_view
 
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     subject, cells = prepare(wanted)
     with tqdm(total=len(cells), desc=f"bench one-shape {name}", unit="cell", leave=False) as bar:
         found = measure(subject, cells, json, lambda: bar.update() and None)
-    table = view(found)
-    console = terminal.terminal()
-    terminal.line(console, table.title, "bold")
-    terminal.table(console, table.header, table.rows)
-    terminal.line(console, table.note, "dim")
+    show_view(view(found), terminal.terminal())
     if any(cell.apart for cell in found if cell.shape == "one"):
         raise typer.Exit(1)

@@ -1,8 +1,8 @@
 """Model cards: Hugging Face cards with an `mmspec:` block, rendered from the facts beside the weights, never typed.
 
-A card has four sources: what its plugin says of the model (the hook `mmspec_shipped_models`), the `training.json`
-beside the weights, and, where they are beside the card, the JSON of `mmspec bench` and the cells of `mmspec bench
-one-shape`.
+Sources of a card: what its plugin says of the model (the hook `mmspec_shipped_models`), the `training.json` beside the
+weights, and, where they are beside the card, the JSON of `mmspec bench` and the cells of `mmspec bench one-shape` and
+`mmspec bench diversity`.
 """
 
 import json
@@ -14,8 +14,7 @@ from typing import Any
 from huggingface_hub import ModelCard, ModelCardData
 
 from mmspec.files import save_text
-from mmspec.report import equality
-from mmspec.report.equality import Equality
+from mmspec.report import diversity, equality
 from mmspec.report.escape import escaped
 from mmspec.report.result import Result
 from mmspec.report.table import in_markdown
@@ -57,16 +56,14 @@ class Shipped:
     key_layout: str = "transformers"
 
 
-def render(
-    shipped: Shipped, facts: Mapping[str, Any], bench: Result | None = None, equal: Sequence[Equality] = ()
-) -> str:
+def render(shipped: Shipped, facts: Mapping[str, Any], bench: Result | None = None, beside: Sequence[View] = ()) -> str:
     """The card of a shipped model.
 
     Args:
         shipped: Description of the model.
         facts: Its `training.json`: `parameters`, `recipe`, and what `shipped.measured` reads.
         bench: The result of `mmspec bench` for this model; None if there is none.
-        equal: The cells of `mmspec bench one-shape`.
+        beside: Further tables, as `tables_beside` reads them.
     """
     block: dict[str, Any] = {"target": shipped.target, "default_method": shipped.method}
     more = {"drafter": shipped.drafter, "default_policy": shipped.policy, "k": shipped.k}
@@ -82,7 +79,7 @@ def render(
         f"## {measured.title}\n\n{in_markdown([replace(measured, title='')])}\n\n"
         f"## Training\n\n`{shipped.command}` ({recipe}).\n\n{data}\n"
         + ("" if bench is None else "\n" + speed_section(bench, _bench_of(shipped.name)))
-        + ("" if not equal else "\n" + equality_section(equal))
+        + "".join("\n" + section(table) for table in beside)
     )
 
 
@@ -109,16 +106,16 @@ def speed_section(bench: Result, file: str) -> str:
     return f"## Speed\n\n{written(f'{file} tables', bench)}\n"
 
 
-def equality_section(cells: Sequence[Equality]) -> str:
-    """The part of a card on outputs that equal plain decoding in half precision."""
-    table = equality.view(cells)
+def section(table: View) -> str:
+    """A part of a card: a table under its title."""
     return f"## {escaped(table.title)}\n\n{in_markdown([replace(table, title='')])}\n"
 
 
-def equality_beside(card: Path) -> list[Equality]:
-    """The cells in the document beside a card; none where there is no document."""
-    file = card.with_name(card.stem + equality.SUFFIX)
-    return equality.load(file) if file.is_file() else []
+def tables_beside(card: Path) -> list[View]:
+    """The tables of the documents beside a card: outputs equal to plain decoding's, and how varied they are."""
+    equal, varied = (card.with_name(card.stem + suffix) for suffix in (equality.SUFFIX, diversity.SUFFIX))
+    found = [equality.view(equality.load(equal))] if equal.is_file() else []
+    return [*found, diversity.view(diversity.load(varied))] if varied.is_file() else found
 
 
 def block(name: str) -> dict[str, Any]:
@@ -150,8 +147,8 @@ def write(shipped: Shipped, assets: Path, cards: Path) -> Path:
 def from_facts(shipped: Shipped, assets: Path, cards: Path) -> str:
     """The text that `write` writes."""
     bench = cards / _bench_of(shipped.name)
-    equal = equality_beside(cards / f"{shipped.name}.md")
-    return render(shipped, facts_of(shipped, assets), load_result(bench) if bench.is_file() else None, equal)
+    beside = tables_beside(cards / f"{shipped.name}.md")
+    return render(shipped, facts_of(shipped, assets), load_result(bench) if bench.is_file() else None, beside)
 
 
 def facts_of(shipped: Shipped, assets: Path) -> dict[str, Any]:

@@ -4,18 +4,15 @@ A document has a line of JSON for every cell: a method in a dtype, a setting and
 anything of it is shown, as the result of a benchmark is.
 """
 
-import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import Field
 
-from mmspec.files import save_text
-from mmspec.registry.printable import printable, refuse_control
+from mmspec.report import lines
 from mmspec.report.result import Amount, Count
-from mmspec.report.trust import problem
 from mmspec.report.views import View
 
 SUFFIX = ".one-shape.jsonl"
@@ -65,37 +62,16 @@ class Equality:
     versions: dict[str, str] = field(default_factory=dict)
 
 
-def save(path: Path, cells: Sequence[Equality]) -> None:
-    """Write a document; the file is written whole or not at all."""
-    save_text(path, "".join(json.dumps(asdict(cell), ensure_ascii=False) + "\n" for cell in cells))
-
-
 def load(path: Path) -> list[Equality]:
-    """Read and validate a document that `save` wrote.
+    """Read and validate a document that `mmspec.report.lines.save` wrote.
 
     Raises:
         ValueError: The file is not such a document; names the line.
     """
-    reader, cells = TypeAdapter(Equality), list[Equality]()
-    for number, line in enumerate(path.read_bytes().splitlines(), 1):
-        try:
-            cells.append(reader.validate_json(line))
-            _refuse(cells[-1])
-        except ValidationError as error:
-            wrong = problem(error, "the cell")
-            raise ValueError(f"{path}, line {number}, is no cell of `mmspec bench one-shape`: {wrong}") from None
-        except ValueError as error:
-            raise ValueError(f"{path}, line {number}, is no cell of `mmspec bench one-shape`: {error}") from None
-    if not cells:
-        raise ValueError(f"{path} has no cells of `mmspec bench one-shape`")
-    return cells
+    return lines.load(path, Equality, "mmspec bench one-shape", _refuse)
 
 
 def _refuse(cell: Equality) -> None:
-    for text in (cell.model, cell.method, cell.dtype, cell.setting, cell.piece, cell.device, *cell.versions.values()):
-        refuse_control(text, f"the text {printable(text)!r}")
-    for text in (*cell.options, *cell.versions, *map(str, cell.options.values())):
-        refuse_control(text, f"the text {printable(text)!r}")
     if cell.equal + len(cell.apart) != cell.outputs:
         raise ValueError(f"{cell.equal} outputs equal and {len(cell.apart)} apart are not {cell.outputs}")
     if (cell.width is None) != (cell.shape == "any"):

@@ -52,11 +52,16 @@ def show(result: Result, console: "Console | None" = None) -> None:
     console = console if console is not None else terminal.terminal()
     terminal.line(console, views.facts(result))
     for table in everything(result):
-        terminal.line(console, f"\n{table.title}", "bold")
-        rows = ([terminal.text(cell, _style(cell)) for cell in row] for row in table.rows)
-        terminal.table(console, table.header, rows)
-        if table.note:
-            terminal.line(console, table.note, "dim")
+        terminal.line(console, "")
+        show_view(table, console)
+
+
+def show_view(table: View, console: "Console") -> None:
+    """One table with its title and note, on the terminal."""
+    terminal.line(console, table.title, "bold")
+    terminal.table(console, table.header, ([terminal.text(cell, _style(cell)) for cell in row] for row in table.rows))
+    if table.note:
+        terminal.line(console, table.note, "dim")
 
 
 def _line(cells: Sequence[str]) -> str:

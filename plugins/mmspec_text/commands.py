@@ -1,6 +1,6 @@
 """The text plugin's commands. Registering them imports nothing heavy; running them does."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -13,6 +13,7 @@ from mmspec.bench.core.command import core
 from mmspec.bench.core.plan import plan
 from mmspec.cli.groups import group
 from mmspec.kits.text.bench.command import bench_command, one_shape
+from mmspec.kits.text.bench.diversity_command import diversity
 from mmspec.kits.text.train_command import Cards, Device, Out, Prose, Work, run_training
 from mmspec_text.generate import generate_text
 from mmspec_text.training.command import train_drafter
@@ -36,6 +37,7 @@ def add(app: typer.Typer) -> None:
     benches = group(app, "bench", "Measure speed, and what it costs: always against plain decoding.")
     benches.command("text")(bench)
     benches.command("core")(core)
+    benches.command("diversity")(diversity(_diverse_methods, "mmspec/text-14m"))
     app.command("plan")(plan)
     one_shape_command.add(app, "text", one_shape(_one_shape_methods, "mmspec/text-14m"))
     group(app, "demo", "Run every demo, or one.", run_all=True).command("text")(demo)
@@ -114,3 +116,10 @@ def _one_shape_methods(model: str) -> dict[str, Any]:
     from mmspec_text.bench import methods_of
 
     return {name: how for name, how in methods_of(model).items() if name != "rsd" and "compile" not in how}
+
+
+def _diverse_methods() -> Mapping[str, Mapping[str, Any]]:
+    """What `mmspec bench diversity` compares with plain decoding."""
+    from mmspec_text.bench import DIVERSITY
+
+    return DIVERSITY

@@ -8,7 +8,6 @@ from torch import Tensor
 
 import mmspec
 from mmspec.api.build import decoder_for
-from mmspec.api.mistakes import ARGUMENTS
 from mmspec.bench.generate import GenerateCall
 from mmspec.bench.limits import best_speedup, best_tree, limits_of, loop_efficiency, measure_floor, pass_seconds
 from mmspec.bench.machine import describe, versions
@@ -30,6 +29,7 @@ from mmspec.kits.text.bench.settings import (
     TEMPERATURES,
     BenchOptions,
     Subject,
+    apart,
     named,
     prompts,
     texts,
@@ -130,7 +130,7 @@ class Bench:
         task, call, found = prompts(self.pieces["code"], 1, self.device)[0], self._call(0.0), {}
         for name, options in {PLAIN: {}, **self.methods}.items():
             models = [self.model, *([self.drafter] if "drafter" in options else [])]
-            drafter = decoder_for(self.model, **_apart({"method": name, **options})).drafter
+            drafter = decoder_for(self.model, **apart({"method": name, **options})).drafter
             models += [drafter.network] if isinstance(drafter, WithNetwork) else []
             with mmspec.enable(self.model, **{"method": name, **options}):
                 found[name] = footprint(lambda: call(task), models, self.device)
@@ -141,7 +141,7 @@ class Bench:
         """The counts of every method under teacher forcing on held-out text."""
         found = {}
         for name, options in self.methods.items():
-            decoder = decoder_for(self.model, **_apart({"method": name, **options}))
+            decoder = decoder_for(self.model, **apart({"method": name, **options}))
             found[name] = teacher_force(decoder, [piece[:, : GIVEN + READ].to(self.device) for piece in pieces], GIVEN)
             self.tick()
         return found
@@ -188,7 +188,7 @@ def bench(
     listed = {name: dict(subject.methods.get(name, {})) for name in wanted}
     live = {name: o | ({"drafter": drafter} if "drafter" in o else {}) for name, o in listed.items()}
     for name, own in live.items():  # names and options are checked before anything is timed
-        decoder_for(model, **_apart({"method": name, **own}))
+        decoder_for(model, **apart({"method": name, **own}))
     pieces = texts(load_tokenizer(subject.target))
     run = Bench(subject, model, drafter, live, pieces, options, device, lambda: None)
     run.tick = progress(_plan(run))
@@ -204,12 +204,6 @@ def _plan(run: Bench) -> Plan:
 
     quick = work(options.quick) if options.whole else None
     return planned(calls_of(run.methods, options, kinds), work(options), quick, run.once)
-
-
-def _apart(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments of `decoder_for`, which takes component options in a mapping of their own."""
-    own = {name: options[name] for name in ARGUMENTS if name in options}
-    return own | {"options": {name: value for name, value in options.items() if name not in own}}
 
 
 def _read(model: Any) -> int:

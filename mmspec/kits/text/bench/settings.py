@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mmspec.api.mistakes import ARGUMENTS
 from mmspec.kits.text import held_out
 from mmspec.kits.text.bench.defaults import BATCH, NEW, PROMPTS, QUICK_NEW, QUICK_PROMPTS, QUICK_REPEATS, REPEATS
 from mmspec.report.result import PLAIN
@@ -95,6 +96,12 @@ class BenchOptions:
         """The short form: all methods on fewer and shorter texts, speed alone."""
         prompts, new = min(self.prompts, QUICK_PROMPTS), min(self.new, QUICK_NEW)
         return replace(self, prompts=prompts, new=new, repeats=min(self.repeats, QUICK_REPEATS), batch=0, whole=False)
+
+
+def apart(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of `decoder_for`, which takes component options in a mapping of their own."""
+    own = {name: options[name] for name in ARGUMENTS if name in options}
+    return own | {"options": {name: value for name, value in options.items() if name not in own}}
 
 
 def named(text: str, temperature: float) -> str:
