@@ -53,11 +53,11 @@ lint: $(READY)
 types: $(READY)
 	$(BIN)/mypy
 
-# What is rendered from code and measurements: the reference, the cards, the numbers of the README.
+# What is rendered from code and measurements: the cards, the numbers of the README, and the site, in build/site.
 docs: $(READY)
-	$(BIN)/python docs/reference.py
 	$(BIN)/mmspec card
 	$(BIN)/mmspec card --readme README.md --readme model_cards/README.md
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 
 # Two distributions of one version: the code (mmspec), and the shipped models with their cards (mmspec-models).
 wheels: $(READY)

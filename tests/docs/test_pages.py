@@ -1,0 +1,61 @@
+"""The code of the site's pages runs as it is written, block after block; and the site's own pages are whole."""
+
+import importlib.util
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+DOCS = Path(__file__).parents[2] / "docs"
+RUN = sorted(DOCS.glob("start/*.md")) + sorted(DOCS.glob("concepts/*.md"))
+OTHERS = sorted(set(DOCS.glob("**/*.md")) - set(RUN))  # their code needs published weights, or other software
+
+
+def blocks(page: Path) -> list[str]:
+    return re.findall(r"^```python\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.parametrize("page", [page for page in RUN if blocks(page)], ids=lambda page: page.stem)
+def test_the_code_of_a_page_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
+    for code in blocks(page):
+        exec(compile(code, page.name, "exec"), names)
+
+
+@pytest.mark.parametrize("page", [page for page in OTHERS if blocks(page)], ids=lambda page: page.stem)
+def test_other_code_is_python(page: Path) -> None:
+    for code in blocks(page):
+        compile(code, page.name, "exec")
+
+
+@pytest.fixture(scope="module")
+def made() -> dict[str, str]:
+    """The generated pages of methods."""
+    sys.path.insert(0, str(DOCS / "site"))
+    try:
+        spec = importlib.util.spec_from_file_location("methods_of_the_site", DOCS / "site" / "methods.py")
+        assert spec is not None and spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+    finally:
+        sys.path.remove(str(DOCS / "site"))
+    return dict(module.pages())
+
+
+def test_every_method_has_a_page_that_says_what_it_promises(made: dict[str, str]) -> None:
+    from mmspec.registry import installed
+
+    for method in installed().components("method"):
+        page = made[f"methods/{method.name}.md"]
+        assert method.summary in page and f"**Exactness**: {method.exactness}" in page
+        assert f"[`{method.name}`]({method.name}.md)" in made["methods/index.md"]
+        assert ("another distribution" in page) == (method.exactness == "lossy")
+
+
+def test_a_page_has_options_and_measured_rows(made: dict[str, str]) -> None:
+    page = made["methods/prompt-lookup.md"]
+    assert "| `max_ngram` |" in page and "| [text-14m](../cards/text-14m.md) | code, greedy |" in page
+    assert "**When not to use it**" in page or "never slower" in page

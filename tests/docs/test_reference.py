@@ -1,0 +1,68 @@
+"""The reference names every hook, spec and protocol that authors may need; the site renders them from docstrings."""
+
+import ast
+import inspect
+import pydoc
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from mmspec.registry import hookspecs
+from mmspec.registry.specs import SPECS
+
+ROOT = Path(__file__).parents[2]
+REFERENCE = (ROOT / "docs" / "authors" / "reference.md").read_text()
+LISTED = re.findall(r"^::: (\S+)", REFERENCE, re.MULTILINE)
+HOOKS = [n for n in ast.parse(inspect.getsource(hookspecs)).body if isinstance(n, ast.FunctionDef)]
+LEFT_OUT = {"mmspec.core.history_processors.Processor"}  # transformers' own protocol, which no plugin implements
+
+
+def protocols() -> Iterator[tuple[str, ast.ClassDef]]:
+    """The public protocols of the core and of the hosts' recurrent layers, by path."""
+    for file in [*(ROOT / "mmspec" / "core").glob("**/*.py"), ROOT / "mmspec" / "hosts" / "tree_op.py"]:
+        module = ".".join(file.relative_to(ROOT).with_suffix("").parts)
+        for found in ast.parse(file.read_text()).body:
+            public = isinstance(found, ast.ClassDef) and not found.name.startswith("_")
+            if public and any(ast.unparse(base).endswith("Protocol") for base in found.bases):
+                yield f"{module}.{found.name}", found
+
+
+PROTOCOLS = dict(protocols())
+
+
+@pytest.mark.parametrize("path", sorted(PROTOCOLS.keys() - LEFT_OUT))
+def test_every_protocol_is_listed_and_all_its_members_are_described(path: str) -> None:
+    assert path in LISTED, f"docs/authors/reference.md lacks ::: {path}"
+    assert ast.get_docstring(PROTOCOLS[path])
+    for member in PROTOCOLS[path].body:
+        if isinstance(member, ast.FunctionDef) and not member.name.startswith("_"):
+            assert ast.get_docstring(member), f"{path}.{member.name} has no docstring"
+
+
+def test_what_is_listed_exists_once() -> None:
+    assert len(LISTED) == len(set(LISTED))
+    for path in LISTED:
+        assert pydoc.locate(path) is not None, path
+
+
+def test_hooks_specs_and_the_data_of_a_round_are_listed() -> None:
+    assert hookspecs.__name__ in LISTED
+    assert {f"{spec.__module__}.{spec.__name__}" for spec in SPECS} <= set(LISTED)
+    assert {f"mmspec.core.types.{name}" for name in ("Draft", "TargetOutput", "Scores", "Verdict", "Step")} <= set(
+        LISTED
+    )
+
+
+def test_there_are_seven_hooks_each_with_a_line_of_documentation() -> None:
+    assert [hook.name for hook in HOOKS] == [
+        "mmspec_components",
+        "mmspec_target_for",
+        "mmspec_commands",
+        "mmspec_shipped_models",
+        "mmspec_bench_shapes",
+        "mmspec_parity_runners",
+        "mmspec_layouts",
+    ]
+    assert all((ast.get_docstring(hook) or "").count("\n") == 0 for hook in HOOKS)
