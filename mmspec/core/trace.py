@@ -1,0 +1,134 @@
+"""The trace of a call: which round emitted which unit, and what every draft was.
+
+A trace is made by a callback after every round (`Decoder.generate(on_step=trace.step)`). It reads the device in every
+round, so that a traced call is slower than another one; its units are the same. Discrete units only.
+"""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from torch import Tensor
+
+from mmspec.core.distributions import Categorical
+from mmspec.core.state import State
+from mmspec.core.types import Scores, Step
+
+
+@dataclass(frozen=True)
+class TracedNode:
+    """A drafted node.
+
+    Attributes:
+        unit: The unit.
+        parent: Number of the parent among the round's nodes; -1: the root.
+        accepted: Whether the rule accepted it.
+        probability: The target's probability of the unit behind its parent.
+    """
+
+    unit: int
+    parent: int
+    accepted: bool
+    probability: float
+
+
+@dataclass(frozen=True)
+class TracedRound:
+    """What a round did in one row.
+
+    Attributes:
+        first: Number of its first unit among those that the row emitted.
+        units: The units that it emitted, the bonus or replacement last.
+        probabilities: The target's probability of each.
+        margins: By how much the likeliest unit was likelier than the second, where each was drawn.
+        nodes: The draft.
+    """
+
+    first: int
+    units: tuple[int, ...]
+    probabilities: tuple[float, ...]
+    margins: tuple[float, ...]
+    nodes: tuple[TracedNode, ...]
+
+
+@dataclass
+class Trace:
+    """The rounds of a call by row; the first of each is the prefill, which emits one unit without a draft.
+
+    Attributes:
+        rows: For every row its rounds, in order; rounds in which the row emitted nothing are left out.
+    """
+
+    rows: list[list[TracedRound]] = field(default_factory=list)
+
+    def step(self, state: State) -> None:
+        """Add what the last round did; called after its host sync.
+
+        Raises:
+            ValueError: The units are no ids of a vocabulary.
+        """
+        step = state.step
+        assert step is not None
+        if step.draft.units.is_floating_point() or step.draft.units.ndim > 2:
+            raise ValueError("a trace shows units of a vocabulary; those of this target are vectors")
+        self.rows = self.rows or [[] for _ in range(state.rows)]
+        for row, round in enumerate(_rounds(state, step, [_emitted(rounds) for rounds in self.rows])):
+            if round.units:
+                self.rows[row].append(round)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The trace as lists, numbers and mappings."""
+        return asdict(self)
+
+
+def _emitted(rounds: Sequence[TracedRound]) -> int:
+    """Units that a row had emitted before."""
+    return rounds[-1].first + len(rounds[-1].units) if rounds else 0
+
+
+def _rounds(state: State, step: Step, before: Sequence[int]) -> list[TracedRound]:
+    """The round of every row.
+
+    Args:
+        state: The call, after the round.
+        step: The round.
+        before: How many units every row had emitted.
+    """
+    draft = step.draft
+    probability, margin = _certainty(step.scores)  # [batch, node, vocab], [batch, node]
+    parent = draft.index.parent.expand(draft.units.shape)
+    own = _at(probability, parent.clamp(min=0), draft.units)
+    columns = draft.units.tolist(), parent.tolist(), draft.valid.tolist(), own.tolist(), state.output()
+    found = []
+    for row, (units, parents, valid, owns, output) in enumerate(zip(*columns, strict=True)):
+        new = output[before[row] :].tolist()
+        path = [node for node in step.verdict.path[row].tolist() if node >= 0]
+        drafted = [node for node in range(1, len(units)) if valid[node]]
+        number = {node: place for place, node in enumerate(drafted)}
+        nodes = tuple(
+            TracedNode(units[node], number.get(parents[node], -1), node in path[: len(new)], owns[node])
+            for node in drafted
+        )
+        where = [0, *path][: len(new)]  # the nodes behind which the units were drawn
+        chances, margins = probability[row, where, new].tolist(), margin[row, where].tolist()
+        found.append(TracedRound(before[row], tuple(new), tuple(chances), tuple(margins), nodes))
+    return found
+
+
+def _certainty(scores: Scores) -> tuple[Tensor, Tensor]:
+    """The target's probabilities `[batch, node, vocab]`, and how far the two best are apart `[batch, node]`.
+
+    Of a greedy call these are the probabilities before the greedy choice.
+    """
+    if isinstance(scores.distribution, Categorical):
+        probability = scores.distribution.on(None)
+    else:
+        assert scores.logits is not None, "units of a vocabulary have logits"
+        probability = scores.logits.float().softmax(-1)
+    best = probability.topk(min(2, probability.shape[-1]), -1).values
+    return probability, best[..., 0] - best[..., -1]
+
+
+def _at(probability: Tensor, node: Tensor, unit: Tensor) -> Tensor:
+    """`probability [batch, node, vocab]` of `unit [batch, n]` behind `node [batch, n]`."""
+    return probability.flatten(1).gather(1, node * probability.shape[-1] + unit)
