@@ -6,6 +6,7 @@ import torch
 from mmspec.core.decoder import Decoder
 from mmspec.core.drafters.draft_model import DraftModel
 from mmspec.core.drafters.shapes import Branching
+from mmspec.core.rules import Rejection
 from mmspec.core.trace import Trace
 from mmspec.core.warp import Warp
 from mmspec.testing.toys.gaussian import GaussianTarget
@@ -70,4 +71,4 @@ def test_all_units_of_ragged_rows_in_order(temperature: float) -> None:
 
 def test_vectors_have_no_trace() -> None:
     with pytest.raises(ValueError, match="units of a vocabulary"):
-        Decoder(GaussianTarget.random(4, dim=2, seed=1)).generate(1, 3, on_step=Trace().step)
+        Decoder(GaussianTarget.random(4, dim=2, seed=1), rule=Rejection()).generate(1, 3, on_step=Trace().step)
