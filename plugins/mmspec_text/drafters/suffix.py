@@ -52,6 +52,9 @@ class SuffixOptions:
     remember: Annotated[int, Field(ge=0)] = field(
         default=0, metadata={"help": "tokens of earlier calls' output to keep counts of; 0: every call by itself"}
     )
+    siblings: bool = field(
+        default=False, metadata={"help": "whether rows of one prompt (num_return_sequences) share their counts"}
+    )
     corpus: Any = field(
         default=None, metadata={"help": "a UTF-8 text file, a file of ids (.json, .safetensors), or a list of ids"}
     )
@@ -107,11 +110,15 @@ class Suffix:
 
     def start(self, state: State, inputs: Any) -> SuffixMemory:
         prompts = state.history[:, : state.prompt_length].tolist()
-        rows = []
+        rows, of_prompt = list[SuffixRow](), dict[tuple[int, ...], NgramCounts]()
         for prompt, pads in zip(prompts, state.host_pads, strict=True):
-            rows.append(self.row())
-            rows[-1].text += prompt[pads:]
-            rows[-1].counts.extend([], prompt[pads:])
+            row, text = self.row(), prompt[pads:]
+            if self.options.siblings:
+                row.counts = of_prompt.setdefault(tuple(text), row.counts)
+            if not row.counts.units:
+                row.counts.extend([], text)
+            row.text += text
+            rows.append(row)
         return SuffixMemory(rows, EmittedUnits(state))
 
     def propose(self, state: State, k: int, noise: DraftNoise) -> Draft:
