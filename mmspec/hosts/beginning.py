@@ -45,7 +45,7 @@ class Begins(Protocol):
 class _Read(NamedTuple):
     """What reading a prompt leaves: its slots, logits `[row, vocab]`, the mask of all columns, states if any.
 
-    `prompts`: those that were read, where several rows have one.
+    And the number of prompts that were read, if several rows have one.
     """
 
     slots: SlotCache
@@ -108,7 +108,7 @@ class Beginning:
         return Prefill(cache, output, ids, pads, read.hidden, read.prompts)
 
     def _ids(self, ids: Tensor, mask: Tensor, null: tuple[Tensor, Tensor] | None, earlier: Cache | None) -> _Read:
-        """Our own passes over ids, and over those of an unconditional prompt beside them; equal prompts are read once."""
+        """Our own passes over ids, of equal prompts once, and over those of unconditional prompts beside them."""
         both = (ids, mask) if null is None else stacked((ids, mask), null)
         prompts = Distinct.of(*both)
         slots = self._slots(prompts.mask, self._rings(earlier, mask.shape[1]))

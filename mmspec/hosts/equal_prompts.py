@@ -1,9 +1,9 @@
 """Rows of one prompt: it is read once, and what is kept of it is copied to each of them.
 
 transformers' `num_return_sequences=n` repeats every prompt n times before anything runs, so that a prefill of the rows
-would do the same work n times. Each row has slots of its own, because rows go on with texts of their own. In float32, what
-is kept equals a prefill of all rows up to rounding, which may depend on how many rows a pass has; rows of one prompt
-begin with the same numbers to the bit.
+would do the same work n times. The copies are a row's own: rows do not share memory, because they go on with texts of
+their own. What is kept is to the bit what a batch of the distinct prompts keeps. It equals a prefill of all rows up to
+rounding, which may depend on how many rows a pass has, as it does in every batch.
 """
 
 from dataclasses import dataclass
@@ -48,7 +48,7 @@ class Distinct:
         return values[self.prompt.to(values.device)] if self.repeated else values
 
     def spread(self, cache: SlotCache) -> None:
-        """Give every row a copy of its prompt's slots and states: `cache` has read the prompts, and now has the rows."""
+        """Make of a cache that has read the prompts that of the rows: copies of slots and states."""
         if not self.repeated:
             return
         for layer in cache.owning:
