@@ -28,7 +28,15 @@ GROUP = (
 """Columns with an argument that a call has once: rows that differ in one go into calls of their own."""
 OURS = ("seed", "method", "report", "error")
 """Columns that are written for every row, beside its output."""
-MANAGED = ("seed", "generator", "output_type", "return_dict", "streamer", "num_images_per_prompt")
+MANAGED = (
+    "seed",
+    "generator",
+    "output_type",
+    "return_dict",
+    "streamer",
+    "num_images_per_prompt",
+    "num_return_sequences",
+)
 """Arguments of pipelines that `Rows` sets."""
 EXACTNESS = ("invariant", "lossless", "lossy")
 """What a method may promise, the strongest first."""

@@ -39,6 +39,8 @@ class Report:
         inner_passes: Drafting passes over the target's own weights: those of a cascade's middle level.
         emitted: Units emitted, summed over rows, the prefill's included.
         rows: Rows of the batch.
+        prompts: Prompts that the prefill read, negative ones included, where several rows have the same; None: every
+            row's own.
         sizes: Number of passes by number of nodes, root and padding included.
         seconds: Wall time by phase. On a GPU these are times to issue work, not to run it: the host waits in the phase
             `rest` of a round, where it reads how many units there are. Only their sum is the device's time.
@@ -56,6 +58,7 @@ class Report:
     inner_passes: int = 0
     emitted: int = 0
     rows: int = 0
+    prompts: int | None = None
     sizes: Counter[int] = field(default_factory=Counter)
     seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PHASES, 0.0))
     faults: int = 0
@@ -159,6 +162,7 @@ class Report:
         inner = f" ({self.equivalent_passes} equivalent: drafts read the same weights)" if self.inner_passes else ""
         more = "" if self.bias is None else f"; {self.bias}"
         more += "" if self.width is None else f"; {self.shape}"
+        more += "" if self.prompts is None else f"; prompts read: {self.prompts} for {self.rows} rows"
         more += "" if self.repeatable else "; not repeatable: draft lengths follow the clock"
         return (
             f"{self.method} ({self.exactness}): {self.emitted} units in {self.rounds} passes{inner}, "

@@ -48,6 +48,7 @@ def begun(
     """
     with report.phase("prefill"):
         prefill = started(target, inputs, limit, width, fixed)
+    report.prompts = prefill.prompts
     if source is None:
         source = PhiloxSource.seeded(seed, len(prefill.prompt), prefill.prompt.device)
     warp = warp if warp is not None else Warp()

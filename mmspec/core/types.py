@@ -171,6 +171,8 @@ class Prefill:
         pads: `[batch]` int64: number of padding units of each row.
         hidden: `[batch, column, width]`, if hidden states were asked for: the last column is that of the prompt's last
             unit. Units of an earlier turn have no column; the columns of padding are not to be read.
+        prompts: The number of prompts that were read, negative ones included, where several rows have the same; None:
+            every row's own.
     """
 
     cache: Any
@@ -178,6 +180,7 @@ class Prefill:
     prompt: Tensor
     pads: Tensor
     hidden: Tensor | None = None
+    prompts: int | None = None
 
 
 @dataclass(frozen=True)

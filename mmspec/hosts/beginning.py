@@ -18,6 +18,7 @@ from mmspec.core.types import Prefill, TargetOutput
 from mmspec.hosts import prefill, prompt, rings
 from mmspec.hosts.anatomy import Anatomy
 from mmspec.hosts.attention import model_lock
+from mmspec.hosts.equal_prompts import Distinct
 from mmspec.hosts.export import refuse_cache
 from mmspec.hosts.features import Reading
 from mmspec.hosts.halves import stacked
@@ -42,12 +43,16 @@ class Begins(Protocol):
 
 
 class _Read(NamedTuple):
-    """What reading a prompt leaves: its slots, logits `[row, vocab]`, the mask of all columns, states if any."""
+    """What reading a prompt leaves: its slots, logits `[row, vocab]`, the mask of all columns, states if any.
+
+    And the number of prompts that were read, if several rows have one.
+    """
 
     slots: SlotCache
     logits: Tensor
     mask: Tensor
     hidden: Tensor | None
+    prompts: int | None = None
 
 
 @dataclass(frozen=True)
@@ -99,16 +104,20 @@ class Beginning:
         cache = TransformersTargetCache(slots, self.passes, read.mask, earlier, plain, prompts, behind)
         pads = prompt.padding(read.mask[:, read.mask.shape[1] - ids.shape[1] :])
         scores, unconditional = cache.halves.apart(read.logits[:, None])
-        return Prefill(cache, TargetOutput(logits=scores, null=unconditional), ids, pads, read.hidden)
+        output = TargetOutput(logits=scores, null=unconditional)
+        return Prefill(cache, output, ids, pads, read.hidden, read.prompts)
 
     def _ids(self, ids: Tensor, mask: Tensor, null: tuple[Tensor, Tensor] | None, earlier: Cache | None) -> _Read:
-        """Our own passes over ids, and over those of an unconditional prompt beside them."""
+        """Our own passes over ids, of equal prompts once, and over those of unconditional prompts beside them."""
         both = (ids, mask) if null is None else stacked((ids, mask), null)
-        slots = self._slots(both[1], self._rings(earlier, mask.shape[1]))
+        prompts = Distinct.of(*both)
+        slots = self._slots(prompts.mask, self._rings(earlier, mask.shape[1]))
         with Reading(self.target.anatomy, self.target.boundaries) as record:
-            logits = prefill.prefill_chunks(self.passes, slots, *both)
-        hidden = record.aligned(both[1].sum(1))
-        return _Read(slots, logits, mask, None if hidden is None else hidden[: len(ids), -ids.shape[1] :])
+            logits = prompts.to_rows(prefill.prefill_chunks(self.passes, slots, prompts.ids, prompts.mask))
+        hidden = record.aligned(prompts.mask.sum(1))
+        prompts.spread(slots)
+        hidden = None if hidden is None else prompts.to_rows(hidden)[: len(ids), -ids.shape[1] :]
+        return _Read(slots, logits, mask, hidden, len(prompts.ids) if prompts.repeated else None)
 
     def _continued(self, ids: Tensor, mask: Tensor, earlier: Cache) -> _Read:
         """Our own passes behind the states of an earlier turn."""

@@ -74,6 +74,12 @@ class RecurrentLayer(LinearAttentionCacheLayerMixin):
             operation.stash = None
         self._calls.clear()
 
+    def take(self, rows: Tensor) -> None:
+        """Hold copies of the states of the rows `rows [n]`, and nothing else."""
+        for operation in self.operations.values():
+            if operation.state is not None:
+                operation.state = operation.state[rows.to(operation.state.device)]
+
     def copy(self, other: "RecurrentLayer") -> None:
         """Copy the committed states of another cache's layer."""
         self.operations = {

@@ -54,6 +54,12 @@ class SlotLayer(CacheLayerMixin):
         if self.places > self.keys.shape[2]:
             self.keys, self.values = _longer(self.keys, self.places), _longer(self.values, self.places)
 
+    def take(self, rows: Tensor) -> None:
+        """Hold copies of the rows `rows [n]`, and nothing else."""
+        rows = rows.to(self.keys.device)
+        self.keys, self.values = self.keys[rows], self.values[rows]
+        self._rows = torch.arange(len(rows), device=rows.device)[:, None, None]
+
     def load(self, other: "SlotLayer") -> None:
         """Copy the keys and values of another layer of this kind, which has at most as many places."""
         if not self.is_initialized:

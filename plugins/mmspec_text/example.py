@@ -11,10 +11,21 @@ from mmspec_text.drafters.mirror_sd import MirrorOptions
 from mmspec_text.drafters.pearl import PearlOptions
 from mmspec_text.drafters.saguaro import SaguaroOptions
 from mmspec_text.drafters.sequoia import SequoiaOptions
+from mmspec_text.drafters.suffix import SuffixOptions
 
 
 def recycling() -> Example:
     """Token recycling, and what contains it, remembers across rows and calls."""
+    return Example(learns=True)
+
+
+def suffix() -> list[Example]:
+    """Rows of one prompt draft from each other's text, or every row from its own."""
+    return [Example(learns=True), Example(options=SuffixOptions(siblings=False))]
+
+
+def grammar() -> Example:
+    """As `suffix`."""
     return Example(learns=True)
 
 

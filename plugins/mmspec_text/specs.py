@@ -164,7 +164,7 @@ METHODS = (
         name="suffix",
         drafter="suffix",
         exactness="invariant",
-        summary="Statistics of the text so far, of earlier calls and of a corpus of your own.",
+        summary="Statistics of the text, other samples of it, earlier calls, a corpus of yours.",
         paper="https://arxiv.org/abs/2411.04975",
     ),
     MethodSpec(

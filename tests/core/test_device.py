@@ -23,6 +23,7 @@ CEILINGS: dict[str, tuple[int, int]] = {
     "plain": (1, 215),
     "prompt-lookup": (1, 360),
     "suffix": (1, 320),
+    "suffix, samples": (1, 320),
     "rest": (1, 340),
     "rasd": (3, 1500),  # both trees are read, and united on the host
     # Their draft models run here in the call's own thread, and each of their passes reads what it was asked.

@@ -229,6 +229,7 @@ def text() -> dict[str, Runnable]:
     deeper = self_drafting_example.deeper()
     cases["swift"] = Case(deeper, prompt, "swift", options={"window": 4, "nodes": 8})
     cases["del"] = Case(deeper, prompt, "del", options={"latest": 3})
+    cases["suffix, samples"] = Case(llama, tiny_models.prompt([0, 1, 0]), "suffix")
     options = {"model": small}
     cases["draft-model, confidence"] = Case(llama, prompt, "draft-model", options=options, policy=Confidence(4, 0.3))
     for name, form in (("a tree", {}), ("a chain", {"form": "chain"})):

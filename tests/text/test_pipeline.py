@@ -87,6 +87,22 @@ def test_equal_prompts_get_texts_of_their_own(pipe: Any) -> None:
         assert len(set(pipe([PROMPTS[0]] * 3, 25, **how).texts)) == 3
 
 
+@pytest.mark.compiled
+def test_several_continuations_of_a_prompt(pipe: Any) -> None:
+    """Those of one prompt follow each other, and are those of the repeated prompts; or of separate calls."""
+    repeated = [prompt for prompt in PROMPTS[:2] for _ in range(3)]
+    out = pipe(PROMPTS[:2], 25, num_return_sequences=3, seed=4)
+    assert same(out, pipe(repeated, 25, seed=4)) and len(set(out.texts)) == 6
+    assert (out.report.rows, out.report.prompts) == (6, 2)
+    seeds = [5, 9, 5, 1, 2, 3]
+    out = pipe(PROMPTS[:2], 25, num_return_sequences=3, seed=seeds)
+    assert out.texts == [pipe(prompt, 25, seed=seed).texts[0] for prompt, seed in zip(repeated, seeds, strict=True)]
+    assert same(
+        pipe(PROMPTS[0], 9, num_return_sequences=2, generator=seeded(1, 2)),
+        pipe([PROMPTS[0]] * 2, 9, generator=seeded(1, 2)),
+    )
+
+
 def test_without_a_seed_torchs_own_generator_decides(pipe: Any) -> None:
     texts = []
     for seed in (1, 1, 2):
@@ -166,6 +182,13 @@ MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
     "seed and generator": (dict(seed=1, generator=torch.Generator()), "give one of them"),
     "generators": (dict(generator=[torch.Generator()]), "1 generators for 2 prompts; give one, or one a prompt"),
     "seeds": (dict(seed=[1, 2, 3]), "3 seeds for 2 prompts"),
+    "no continuation": (dict(num_return_sequences=0), "num_return_sequences must be at least 1, got 0"),
+    "a text for their number": (dict(num_return_sequences="2"), "num_return_sequences must be an integer, got '2'"),
+    "seeds of continuations": (dict(num_return_sequences=2, seed=[1, 2]), "2 seeds for 4 continuations; give one, or"),
+    "stream of several": (
+        dict(prompt="a", num_return_sequences=2, streamer=TextStreamer(None)),
+        "a streamer takes a batch of one, got 2 rows",
+    ),
     "stream": (dict(streamer=TextStreamer(None)), "a streamer takes a batch of one, got 2 rows"),
 }
 

@@ -27,7 +27,7 @@ class TextPipelineOutput(BaseOutput):
 
     Attributes:
         texts: The continuations, without their prompts and without special tokens.
-        ids: Their tokens, the end-of-text token included: one tensor `[new]` per prompt.
+        ids: Their tokens, the end-of-text token included: one tensor `[new]` per continuation.
         report: Counts and times.
     """
 
@@ -92,6 +92,7 @@ class TextPipeline(Pipeline):
         prompt: str | Sequence[str],
         max_new_tokens: int = 200,
         *,
+        num_return_sequences: int = 1,
         temperature: float = 0.8,
         top_k: int = 0,
         top_p: float = 1.0,
@@ -107,21 +108,28 @@ class TextPipeline(Pipeline):
         Args:
             prompt: A text, or several.
             max_new_tokens: The most new tokens per prompt.
+            num_return_sequences: Continuations per prompt; those of one prompt follow each other, and its prompt is
+                read once.
             temperature: Higher is more varied; 0 is greedy.
             top_k: Draw from the `top_k` likeliest tokens; lower is safer, 0 keeps all.
             top_p: Draw from the likeliest tokens that have this mass together; lower is safer, 1 keeps all.
             min_p: Drop tokens less likely than this share of the likeliest one; higher is safer, 0 keeps all.
-            seed: A seed, or one per prompt. A prompt's continuation does not depend on the method or on the batch.
-            generator: A `torch.Generator`, or one per prompt, instead of `seed`.
+            seed: A seed, or one per continuation. A continuation does not depend on the method or on the batch: under
+                one seed it is that of its number among all of the call, under its own seed that of a call by itself.
+            generator: A `torch.Generator`, or one per continuation, instead of `seed`.
             k: Units to draft per round; default: that of `use`.
-            streamer: A streamer of transformers; for one prompt only.
+            streamer: A streamer of transformers; for one continuation only.
             return_dict: Whether to return the output object and not a tuple of its fields.
 
         Raises:
             ValueError: The prompt is empty or a number is out of its range.
         """
-        integers(max_new_tokens=max_new_tokens, k=k)
-        inputs = self._inputs(prompt)
+        integers(max_new_tokens=max_new_tokens, num_return_sequences=num_return_sequences, k=k)
+        if num_return_sequences < 1:
+            raise ValueError(f"num_return_sequences must be at least 1, got {num_return_sequences}")
+        inputs = {
+            name: value.repeat_interleave(num_return_sequences, 0) for name, value in self._inputs(prompt).items()
+        }
         rows, ids = len(inputs["input_ids"]), inputs["input_ids"]
         if max_new_tokens < 1:
             raise ValueError(f"max_new_tokens must be at least 1, got {max_new_tokens}")
@@ -130,7 +138,7 @@ class TextPipeline(Pipeline):
         output = self.decoder(k).generate(
             inputs,
             max_new_tokens,
-            seed=seeds_for(rows, seed, generator),
+            seed=seeds_for(rows, seed, generator, "prompt" if num_return_sequences == 1 else "continuation"),
             warp=warp,
             ends=self.model.generation_config.eos_token_id,
             on_step=None if streamer is None else stream.step,

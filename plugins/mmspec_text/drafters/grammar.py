@@ -43,6 +43,7 @@ class GrammarDrafter:
     """
 
     needs, offers = GRAMMAR.needs, GRAMMAR.offers
+    example = "mmspec_text.example:grammar"
 
     def __init__(self, options: GrammarOptions = GrammarOptions()) -> None:
         self.options = options

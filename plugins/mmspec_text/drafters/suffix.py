@@ -2,11 +2,14 @@
 
 SuffixDecoding (Oliaro et al., arXiv 2411.04975), as a chain. Counts come from the row's own prompt and output, from the
 output of earlier calls (`remember`), and from a corpus (`corpus`); the source that knows the longest suffix is used.
+Rows of one prompt, the samples of `num_return_sequences`, have their counts in common (`siblings`): what one of them
+wrote is a draft for those that come to the same suffix later. Rows of other prompts count for themselves.
 The draft ends when the estimated probability of its whole path falls below a threshold (the paper drafts a tree whose
 length is in proportion to the match).
 Guarantee: drafts are point masses; exact under every rule that takes chains of them.
 Knobs: a higher `threshold` drafts less and is accepted more often; a larger `min_match` drafts less often; a larger
-`max_match` tells contexts apart better and costs memory.
+`max_match` tells contexts apart better and costs memory; `siblings=False` makes a row's drafts depend on its own text
+alone.
 """
 
 import math
@@ -52,6 +55,10 @@ class SuffixOptions:
     remember: Annotated[int, Field(ge=0)] = field(
         default=0, metadata={"help": "tokens of earlier calls' output to keep counts of; 0: every call by itself"}
     )
+    siblings: bool = field(
+        default=True,
+        metadata={"help": "whether rows of one prompt (num_return_sequences) draft from each other's text"},
+    )
     corpus: Any = field(
         default=None, metadata={"help": "a UTF-8 text file, a file of ids (.json, .safetensors), or a list of ids"}
     )
@@ -88,6 +95,7 @@ class Suffix:
     """
 
     needs, offers = SUFFIX.needs, SUFFIX.offers
+    example = "mmspec_text.example:suffix"
 
     def __init__(self, options: SuffixOptions = SuffixOptions()) -> None:
         self.options = options
@@ -107,11 +115,16 @@ class Suffix:
 
     def start(self, state: State, inputs: Any) -> SuffixMemory:
         prompts = state.history[:, : state.prompt_length].tolist()
-        rows = []
+        rows, of_prompt = list[SuffixRow](), dict[tuple[int, ...], NgramCounts]()
         for prompt, pads in zip(prompts, state.host_pads, strict=True):
-            rows.append(self.row())
-            rows[-1].text += prompt[pads:]
-            rows[-1].counts.extend([], prompt[pads:])
+            text = prompt[pads:]
+            counts = of_prompt.get(tuple(text))
+            if counts is None:
+                counts = NgramCounts(*self._sizes)
+                counts.extend([], text)
+                if self.options.siblings and text:  # a prompt of embeddings has no ids that could be compared
+                    of_prompt[tuple(text)] = counts
+            rows.append(SuffixRow(text, counts))
         return SuffixMemory(rows, EmittedUnits(state))
 
     def propose(self, state: State, k: int, noise: DraftNoise) -> Draft:

@@ -109,7 +109,7 @@ class SuffixRow:
 
     Attributes:
         text: Prompt and output without padding.
-        counts: The counts of its n-grams.
+        counts: The counts of its n-grams; rows may have them in common.
     """
 
     text: list[int]
