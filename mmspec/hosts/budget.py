@@ -1,20 +1,64 @@
 """The target's own weights over a small part of its cache: the middle model of a cascade (TriForce, arXiv 2404.11912).
 
-A round of drafting begins with a copy of the first slots (attention sinks, StreamingLLM, arXiv 2309.17453) and of the
-latest slots, with their positions. Attention then covers `budget` slots instead of the whole text. The copy is made
-in every round from the slots that the outer call committed. States of recurrent layers are copied completely.
-Knobs: `budget` (more slots: closer to the target, slower), `sinks` (first slots that always stay).
+A round of drafting begins with a copy of a part of the slots, with their positions. Attention then covers `budget`
+slots instead of the whole text. The copy is made in every round from the slots that the outer call committed. States of
+recurrent layers are copied completely. There are two ways to choose:
+
+* The first slots (attention sinks, StreamingLLM, arXiv 2309.17453) and the latest ones, the same in every layer.
+* Retrieval (TriForce, section 4.1): in every layer, for every head, the chunks of the text that the last unit's query
+  scores highest, and all units behind the chunks (`mmspec.hosts.chunks`). They are ranked when drafting begins, which
+  takes one pass over the whole cache, and, if wanted, every so many rounds. Layers with a window keep the latest slots,
+  which are all that they see. Where nothing can be retrieved the sinks and the latest slots are kept: behind pictures,
+  behind a prompt with holes in its mask, and in models that attend over something else than the keys of their cache
+  (MLA), which are warned of.
+
+Knobs: `budget` (more slots: closer to the target, slower), `sinks` (first slots that always stay), `chunk` (larger:
+fewer scores, coarser choice), `renew` (more often: follows the text, and costs a pass).
 With a budget that covers the text, this is the target itself.
 """
 
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
 import torch
 from torch import Tensor
+from transformers.cache_utils import DynamicSlidingWindowLayer
 
+from mmspec.core.distributions import take_nodes
 from mmspec.core.state import State
 from mmspec.core.types import Draft, Prefill, TargetOutput
+from mmspec.hosts.chunks import Ranking, ranked
+from mmspec.hosts.queries import last_queries
 from mmspec.hosts.slot_cache import SlotCache
 from mmspec.hosts.target import TransformersTarget
 from mmspec.hosts.target_cache import TransformersTargetCache
+from mmspec.registry.warn import warn
+
+
+@dataclass(frozen=True)
+class Retrieval:
+    """How chunks are chosen.
+
+    Attributes:
+        chunk: Slots of a chunk.
+        renew: Rounds of drafting after which the chunks are ranked anew; 0: never.
+    """
+
+    chunk: int = 8
+    renew: int = 0
+
+
+@dataclass
+class BudgetedCache(TransformersTargetCache):
+    """What the small target keeps of one round of drafting.
+
+    Attributes:
+        rankings: The chunks of every layer that holds keys; None for layers with a window. Empty: nothing is retrieved.
+        age: Rounds that these rankings have served before.
+    """
+
+    rankings: list[Ranking | None] = field(default_factory=list)
+    age: int = 0
 
 
 class BudgetedTarget:
@@ -23,16 +67,30 @@ class BudgetedTarget:
     Args:
         target: The outer target.
         budget: The number of slots that are kept.
-        sinks: How many of them are taken from the beginning of the text.
+        sinks: How many of them are taken from the beginning of the text, where nothing is retrieved.
+        retrieval: How slots are retrieved; None: the sinks and the latest slots are kept.
 
     Raises:
-        ValueError: The sinks leave no room for the latest slots.
+        ValueError: The sinks leave no room for the latest slots, a budget has no room for two chunks, or the model
+            computes its attention itself, so that its queries cannot be heard.
     """
 
-    def __init__(self, target: TransformersTarget, budget: int = 512, sinks: int = 8) -> None:
+    def __init__(
+        self, target: TransformersTarget, budget: int = 512, sinks: int = 8, retrieval: Retrieval | None = None
+    ) -> None:
         if not 0 <= sinks < budget:
             raise ValueError(f"sinks must be at least 0 and fewer than the budget of {budget} slots, got {sinks}")
-        self.target, self.budget, self.sinks = target, budget, sinks
+        if retrieval is not None and budget < 2 * retrieval.chunk:
+            raise ValueError(
+                f"a budget of {budget} slots has no room for the first chunk of {retrieval.chunk} and another one; "
+                f"use budget={2 * retrieval.chunk} or more"
+            )
+        if retrieval is not None and target.passes.manner != "interface":
+            raise ValueError(
+                f"{type(target.model).__name__} computes its attention itself, so that its queries cannot be heard; "
+                "use cache='streaming', which keeps the first and the latest slots"
+            )
+        self.target, self.budget, self.sinks, self.retrieval = target, budget, sinks, retrieval
         target.keep_all = True  # the sinks, too
         self.offers = target.offers | {"live"}
         self.vocab = target.vocab
@@ -42,8 +100,11 @@ class BudgetedTarget:
     def start(self, inputs: State, limit: int, width: int) -> Prefill:
         """Continue after the root of the outer call `inputs`."""
         outer: TransformersTargetCache = inputs.cache
-        slots = self._cut_down(outer.slots, limit + width + 1)
-        cache = TransformersTargetCache(slots, outer.passes, outer.mask)
+        rankings, age = self._rankings(inputs, outer)
+        slots = self._cut_down(outer.slots, limit + width + 1, rankings)
+        cache = BudgetedCache(
+            slots, outer.passes, outer.mask, prompts=outer.prompts, behind=outer.behind, rankings=rankings, age=age
+        )
         root = Draft.alone(inputs.root)
         output = self.target.verify(cache, root)
         self.target.commit(cache, root.index.parent[:, 1:].expand(inputs.rows, -1), torch.ones_like(inputs.emitted))
@@ -61,17 +122,46 @@ class BudgetedTarget:
     def truncate(self, cache: TransformersTargetCache, length: Tensor) -> None:
         self.target.truncate(cache, length)
 
-    def _cut_down(self, whole: SlotCache, more: int) -> SlotCache:
-        """A cache of the sinks and the latest slots, with `more` free slots behind them."""
+    def _rankings(self, inputs: State, outer: TransformersTargetCache) -> tuple[list[Ranking | None], int]:
+        """The chunks of every layer that holds keys, and how many rounds their ranking has served."""
+        how, whole = self.retrieval, outer.slots
+        if how is None or whole.holes is not None or whole.places is not None:
+            return [], 0
+        earlier: BudgetedCache | None = None if inputs.memory is None else inputs.memory.cache
+        if earlier is not None and (not how.renew or earlier.age + 1 < how.renew):
+            return earlier.rankings, earlier.age + 1
+        inputs.report.inner_passes += 1
+        last = take_nodes(inputs.history, inputs.known[:, None] - 2)
+        queries = last_queries(outer.passes, whole, outer.halves.physical(last))
+        owning, most = whole.owning, -(-self.budget // how.chunk)
+        windowed = [isinstance(layer, DynamicSlidingWindowLayer) for layer in self.target.anatomy.layers()]
+        sees_all = [not short for layer, short in zip(whole.layers, windowed, strict=True) if layer in owning]
+        if any(far and query is None for far, query in zip(sees_all, queries, strict=True)):
+            warn(f"{type(self.target.model).__name__} retrieves nothing: its queries do not meet the keys of its cache")
+            return [], 0
+        return [
+            ranked(layer.keys, query, whole.length, whole.longest, how.chunk, most)
+            if far and query is not None
+            else None
+            for layer, query, far in zip(owning, queries, sees_all, strict=True)
+        ], 0
+
+    def _cut_down(self, whole: SlotCache, more: int, rankings: Sequence[Ranking | None] = ()) -> SlotCache:
+        """A cache of the chosen slots, with `more` free slots behind them."""
         kept = whole.length.clamp(max=self.budget)
         order = torch.arange(self.budget, device=kept.device)
-        latest = (order >= self.sinks) * (whole.length - kept)[:, None]
+        sinks = 0 if rankings else self.sinks
+        latest = (order >= sinks) * (whole.length - kept)[:, None]
         source = (order + latest).clamp(max=whole.capacity - 1)
         slots = SlotCache(self.target.anatomy.layers(), len(kept), self.budget + more, kept.device)
         slots.reserve(self.budget + more)
+        owning = whole.owning
+        chosen = dict(zip(map(id, owning), rankings or [None] * len(owning), strict=True))
         for small, large in zip(slots.layers, whole.layers, strict=True):
-            if large in whole.owning:
-                keys, values = large.read(source)
+            if large in owning:
+                ranking = chosen[id(large)]
+                where = source if ranking is None else ranking.kept(whole.length, self.budget)
+                keys, values = large.read(where.clamp(max=whole.capacity - 1))
                 small.lazy_initialization(keys, values)
                 small.write(order.expand(len(kept), -1), keys, values)
         for number, layer in whole.recurrent.items():

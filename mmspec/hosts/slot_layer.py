@@ -94,8 +94,8 @@ class SlotLayer(CacheLayerMixin):
         self.values.index_put_(at, value_states)
 
     def read(self, slots: Tensor) -> tuple[Tensor, Tensor]:
-        """Keys and values of slots `[batch, n]`: `[batch, heads, n, width]` each."""
-        at = self.place(slots)[:, None, :, None]
+        """Keys and values of slots `[batch, n]`, or `[batch, heads, n]` if heads differ: `[batch, heads, n, width]`."""
+        at = self.place(slots)[..., None] if slots.dim() == 3 else self.place(slots)[:, None, :, None]
         keys = self.keys.gather(2, at.expand(-1, self.keys.shape[1], -1, self.keys.shape[-1]))
         return keys, self.values.gather(2, at.expand(-1, self.values.shape[1], -1, self.values.shape[-1]))
 

@@ -12,6 +12,7 @@ OWN: Mapping[str, Mapping[str, Any]] = {
     "bild": {"k": 4, "drafter": DRAFTER},
     "jacobi-text": {"k": 5},
     "lookahead": {"k": 4, "n": 3, "guesses": 2},
+    "triforce": {"k": 6, "budget": 128},
 }
 """Methods for attention models alone, with options that are fast on two cores.
 

@@ -82,4 +82,5 @@ def cascade() -> list[Example]:
     return [
         Example(options=CascadeOptions(), learns=True),
         Example(options=CascadeOptions(budget=16, sinks=2, inner="prompt-lookup")),
+        Example(options=CascadeOptions(cache="retrieval", budget=16, chunk=4, renew=2), learns=True),
     ]

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from mmspec.registry import Spec, hookimpl
 from mmspec_text.head_specs import HEAD_DRAFTERS, HEAD_METHODS
+from mmspec_text.long_text_specs import LONG_TEXT_METHODS
 from mmspec_text.overlap_specs import OVERLAP_DRAFTERS, OVERLAP_METHODS
 from mmspec_text.relaxed_specs import RELAXED_METHODS, RELAXED_RULES
 from mmspec_text.retrieval_specs import RETRIEVAL_DRAFTERS, RETRIEVAL_METHODS
@@ -22,7 +23,7 @@ def mmspec_components() -> Iterable[Spec]:
     """The target for transformers models, then drafters, rules and methods."""
     drafters = (*DRAFTERS, *RETRIEVAL_DRAFTERS, *OVERLAP_DRAFTERS, *SELF_DRAFTERS, *HEAD_DRAFTERS)
     methods = (*METHODS, *RETRIEVAL_METHODS, *OVERLAP_METHODS, *SELF_METHODS, *HEAD_METHODS, *RELAXED_METHODS)
-    return (TRANSFORMERS, *drafters, *RELAXED_RULES, *methods)
+    return (TRANSFORMERS, *drafters, *RELAXED_RULES, *methods, *LONG_TEXT_METHODS)
 
 
 @hookimpl(trylast=True)

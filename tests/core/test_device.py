@@ -46,6 +46,7 @@ CEILINGS: dict[str, tuple[int, int]] = {
     "swift": (4, 600),  # each unit may end the draft, and the text of a set's measure is read
     "del": (5, 500),  # exit and length are chosen, and each unit may end the draft
     "cascade": (4, 1350),  # each pass of the middle level says how much is left to draft
+    "triforce": (4, 1350),  # as cascade
     # The launches of a head are the drafter's own: it is no model that is moved.
     "eagle, a tree": (1, 1510),
     "eagle, a chain": (1, 1320),

@@ -47,6 +47,7 @@ TEXT: dict[str, dict[str, Any]] = {
 }
 ATTENTION: dict[str, dict[str, Any]] = {
     "cascade": {"budget": 64, "k": 6},
+    "triforce": {"budget": 64, "k": 6},
     "grammar": {"k": 8},
     "jacobi-text": {"k": 8},
     "lookahead": {"k": 6},

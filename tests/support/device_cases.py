@@ -223,6 +223,7 @@ def text() -> dict[str, Runnable]:
         "lookahead": {},
         "llmcad": {"model": small, "nodes": 8},
         "cascade": {"budget": 16, "sinks": 2},
+        "triforce": {"budget": 16, "chunk": 4},
         "layer-skip": {},
     }
     cases: dict[str, Runnable] = {name: Case(llama, prompt, name, options=given) for name, given in methods.items()}

@@ -36,6 +36,7 @@ METHODS: dict[str, dict[str, Any]] = {
     "dyspec": {"k": 3, "options": {"nodes": 8}},
     "llmcad": {"k": 4, "options": {"nodes": 8, "threshold": 0.2}},
     "cascade": {"k": 6, "options": {"budget": 64}},
+    "triforce": {"k": 6, "options": {"budget": 64}},
     "eagle": {"k": 4, "drafter": "mmspec/text-14m-eagle3", "options": {"form": "chain"}},
     "eagle, a tree": {"k": 4, "drafter": "mmspec/text-14m-eagle3", "options": {"nodes": 16}},
 }

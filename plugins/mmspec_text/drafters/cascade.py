@@ -3,7 +3,17 @@
 There are three levels: a drafter without a model, the target's own weights over `budget` slots, the target. It is
 faster if reading the cache dominates the cost of a pass: long texts, large models. On a short text the middle level is
 the target itself, and nothing is gained.
-Knobs: `budget` (more slots are accepted more often and cost more), `inner_k` (drafts for the middle level).
+
+`cache` says which slots the middle level has. `streaming`: the first and the latest ones (StreamingLLM, arXiv
+2309.17453). `retrieval`, the paper's own (the method `triforce`): the chunks of the text that the last unit of the
+prompt looks at most, in every layer and for every head, and all that was generated since (`mmspec.hosts.chunks` has the
+steps). The paper drafts for the middle level with a small model over a streaming cache; here it is a drafter without a
+model.
+
+Guarantee: under `match` the output is plain decoding's, whatever the cache holds.
+Knobs: `budget` (more slots are accepted more often and cost more), `inner_k` (drafts for the middle level), `chunk`
+(larger chunks are found by fewer scores, and chosen more coarsely), `renew` (fewer rounds follow the text more closely,
+and cost a pass of the target each time).
 """
 
 from dataclasses import dataclass, field
@@ -14,7 +24,7 @@ from pydantic import Field
 from mmspec.core.decoder import Decoder
 from mmspec.core.drafters.cascade import CascadeDrafter
 from mmspec.core.protocols import Drafter, Target
-from mmspec.hosts.budget import BudgetedTarget
+from mmspec.hosts.budget import BudgetedTarget, Retrieval
 from mmspec.hosts.target import TransformersTarget
 from mmspec_text.drafters.prompt_lookup import PromptLookup
 from mmspec_text.drafters.token_recycling import TokenRecycling
@@ -30,8 +40,18 @@ class CascadeOptions:
     budget: Annotated[int, Field(ge=16)] = field(
         default=512, metadata={"help": "slots of the middle level's cache; more is closer to the target, and slower"}
     )
+    cache: Literal["streaming", "retrieval"] = field(
+        default="streaming",
+        metadata={"help": "what it holds: the first and the latest slots, or chunks that the prompt's last unit sees"},
+    )
     sinks: Annotated[int, Field(ge=0)] = field(
-        default=8, metadata={"help": "first slots of the text that always stay in it"}
+        default=8, metadata={"help": "streaming: first slots of the text that always stay in it"}
+    )
+    chunk: Annotated[int, Field(ge=1, le=64)] = field(
+        default=8, metadata={"help": "retrieval: slots that are scored and kept together; more is coarser"}
+    )
+    renew: Annotated[int, Field(ge=0)] = field(
+        default=0, metadata={"help": "retrieval: rounds until chunks are chosen anew, which costs a pass; 0: never"}
     )
     inner: Literal["token-recycling", "prompt-lookup"] = field(
         default="token-recycling", metadata={"help": "what drafts for the middle level"}
@@ -57,7 +77,9 @@ class Cascade(CascadeDrafter):
     def bind(self, target: Target) -> None:
         if not isinstance(target, TransformersTarget):
             raise ValueError(f"cascade needs a key cache that it can cut down; {type(target).__name__} has none")
-        middle = BudgetedTarget(target, self.options.budget, self.options.sinks)
+        options = self.options
+        retrieval = Retrieval(options.chunk, options.renew) if options.cache == "retrieval" else None
+        middle = BudgetedTarget(target, options.budget, options.sinks, retrieval)
         inner: Drafter = _INNER[self.options.inner]()
         super().__init__(Decoder(middle, inner, k=self.options.inner_k))
         super().bind(target)
