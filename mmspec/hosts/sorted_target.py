@@ -72,8 +72,8 @@ class SortedTarget:
     def __init__(self, target: TransformersTarget, exits: Sequence[int], sure: float, stop: float) -> None:
         if target.anatomy.ops:
             raise ValueError(
-                f"{type(target.model).__name__} has recurrent layers, which cannot run later over units that waited for "
-                "them; use a draft model of attention layers alone"
+                f"{type(target.model).__name__} has recurrent layers, which cannot run later over units that waited; "
+                "use a draft model of attention layers alone"
             )
         if len(exits) < 2:
             raise ValueError("a model with one exit has no sub-models to choose from; the method draft-model takes it")

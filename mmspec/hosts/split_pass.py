@@ -45,9 +45,9 @@ class SplitPass:
         layers = self.sublayers.layers
         gone = [layer for layer in range(len(layers)) if not self.begin <= layer < self.end]
         reading = Reading(self.sublayers.anatomy, (self.end,))
-        with self.sublayers.left_out(part for layer in gone for part in (2 * layer, 2 * layer + 1)):
-            with _given(layers[self.begin], states), reading as record:
-                yield record
+        left_out = self.sublayers.left_out(part for layer in gone for part in (2 * layer, 2 * layer + 1))
+        with left_out, _given(layers[self.begin], states), reading as record:
+            yield record
 
 
 def split(sublayers: SubLayers, ends: Sequence[int]) -> list[SplitPass]:

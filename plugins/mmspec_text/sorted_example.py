@@ -8,6 +8,6 @@ from mmspec_text.drafters.s2d import S2DOptions
 def s2d() -> list[Example]:
     """Each of two sub-models speaks now and then, and drafts end early; and one that never goes on."""
     return [
-        Example(options=S2DOptions(model=small(), exits=(1, 2), sure=0.6, stop=0.4)),
+        Example(options=S2DOptions(model=small(), exits=(1, 2), sure=0.3, stop=0.18)),
         Example(options=S2DOptions(model=small(), exits=(1, 2), sure=0.0)),
     ]

@@ -1,7 +1,7 @@
 """`s2d`: a smaller model with several exits, each unit drafted by the first one that is sure of it.
 
-Sorted speculative decoding (Kavehzadeh et al., arXiv 2407.01955). The draft model's first layers, up to each of `exits`,
-are sub-models that share its norm and its output layer. For each unit
+Sorted speculative decoding (Kavehzadeh et al., arXiv 2407.01955). The draft model's first layers, up to each of
+`exits`, are sub-models that share its norm and its output layer. For each unit
 1. the smallest sub-model runs; its unit is taken if the largest probability is at least `sure` (τ_i, one for all);
 2. otherwise the layers go on to the next exit from the states that are there, and so on; at the last exit the unit is
    taken, unless the largest probability is below `stop` (τ_stop): then the draft ends before it.
@@ -10,8 +10,8 @@ Keys of layers that a unit did not need are filled in later, for all units that 
 fine-tuning); a model that was not trained so drafts badly at its early exits, and then runs all of its layers.
 The paper could not be read here: the steps are a reconstruction, and the defaults of `exits`, `sure` and `stop` are
 ours. Probabilities are the model's own, before temperature and processors.
-Guarantee: that of the rule; sub-models and ends are chosen by distributions, before a unit is drawn from them, so that a
-draft's distribution is the one of the sub-model that spoke.
+Guarantee: that of the rule; sub-models and ends are chosen by distributions, before a unit is drawn from them, so that
+a draft's distribution is the one of the sub-model that spoke.
 Knobs: `exits` (an earlier first one drafts faster and worse), `sure` (higher runs more layers and drafts better; 0: the
 smallest sub-model alone), `stop` (higher ends drafts earlier; 0: never), `k` (the longest draft).
 """
@@ -46,7 +46,7 @@ class S2DOptions(SmallModelOptions):
         default=0.7, metadata={"help": "largest probability at which a sub-model speaks; higher runs more layers"}
     )
     stop: Annotated[float, Field(ge=0, le=1)] = field(
-        default=0.3,
+        default=0.1,
         metadata={"help": "a draft ends where the largest sub-model's largest probability is below this"},
     )
 
@@ -65,8 +65,10 @@ class StoppedChain(Chain):
         return replace(level, valid=valid, carried=valid)
 
     def ended(self, level: Level) -> bool:
-        """Whether the draft of every row has ended, on a CPU. Elsewhere asking would be another wait for every unit:
-        there the smallest sub-model runs on, and nothing behind it."""
+        """Whether the draft of every row has ended, on a CPU.
+
+        Elsewhere asking would be another wait for every unit: there the smallest sub-model runs on, and nothing else.
+        """
         return level.valid.device.type == "cpu" and super().ended(level)
 
 

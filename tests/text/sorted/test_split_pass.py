@@ -1,4 +1,4 @@
-"""A pass in parts is the whole pass: scores and keys, in a ragged batch on the slot cache; what has no parts says so."""
+"""A pass in parts is the whole pass: scores and keys, in a ragged batch; a model whose passes have no parts says so."""
 
 from collections.abc import Callable
 from typing import Any
