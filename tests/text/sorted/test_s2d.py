@@ -121,12 +121,12 @@ def test_equal_to_unmodified_generate(name: str, sampling: dict[str, Any], promp
     model, call = build(name), dict(max_new_tokens=20, **sampling)
     runs = {batch: stock(model, prompts(batch), 0, **call) for batch in (3, 1)}
     layers = model.config.num_hidden_layers
-    options = {"exits": (layers // 2, layers), "sure": 0.8, "stop": 0.2}
+    options = {"exits": (layers // 2, layers), "sure": 0.95, "stop": 0.1}
     with mmspec.enable(model, "s2d", drafter=noisy(model, 0.05), k=4, **options) as spec:
         for batch, expected in runs.items():
             torch.manual_seed(0)
             assert_same(model.generate(**prompts(batch), **call), expected, torch.get_rng_state())
-            assert spec.report.acceptance_length > 1.3 and not spec.report.faults
+            assert spec.report.acceptance_length > 1.1 and not spec.report.faults
 
 
 def test_one_draft_model_for_two_targets(make_llama: Callable, sorted_llama: Any, prompts: Callable) -> None:
