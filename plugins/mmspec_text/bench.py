@@ -8,6 +8,7 @@ from mmspec.kits.text.bench.settings import DRAFTER, METHODS
 OWN: Mapping[str, Mapping[str, Any]] = {
     "sequoia": {"k": 3, "drafter": DRAFTER, "nodes": 7},
     "llmcad": {"k": 4, "drafter": DRAFTER, "width": 2, "nodes": 7},
+    "s2d": {"k": 4, "drafter": DRAFTER},
     "dyspec": {"k": 3, "drafter": DRAFTER, "width": 3, "nodes": 7},
     "bild": {"k": 4, "drafter": DRAFTER},
     "jacobi-text": {"k": 5},

@@ -12,6 +12,7 @@ from mmspec_text.overlap_specs import OVERLAP_DRAFTERS, OVERLAP_METHODS
 from mmspec_text.relaxed_specs import RELAXED_METHODS, RELAXED_RULES
 from mmspec_text.retrieval_specs import RETRIEVAL_DRAFTERS, RETRIEVAL_METHODS
 from mmspec_text.self_drafting_specs import SELF_DRAFTERS, SELF_METHODS
+from mmspec_text.sorted_specs import SORTED_DRAFTERS, SORTED_METHODS
 from mmspec_text.specs import DRAFTERS, METHODS, TRANSFORMERS
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ def mmspec_components() -> Iterable[Spec]:
     """The target for transformers models, then drafters, rules and methods."""
     drafters = (*DRAFTERS, *RETRIEVAL_DRAFTERS, *OVERLAP_DRAFTERS, *SELF_DRAFTERS, *HEAD_DRAFTERS)
     methods = (*METHODS, *RETRIEVAL_METHODS, *OVERLAP_METHODS, *SELF_METHODS, *HEAD_METHODS, *RELAXED_METHODS)
-    return (TRANSFORMERS, *drafters, *RELAXED_RULES, *methods, *LONG_TEXT_METHODS)
+    return (TRANSFORMERS, *drafters, *SORTED_DRAFTERS, *RELAXED_RULES, *methods, *LONG_TEXT_METHODS, *SORTED_METHODS)
 
 
 @hookimpl(trylast=True)

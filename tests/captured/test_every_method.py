@@ -33,7 +33,7 @@ FAST = {
     ("continuous:reflection", "continuous-ar"),
 }
 MODELS = (
-    *("text:sequoia", "text:llmcad", "text:rasd", "text:pearl", "text:saguaro", WITHIN),
+    *("text:sequoia", "text:llmcad", "text:rasd", "text:pearl", "text:saguaro", "text:s2d", WITHIN),
     *("ssm:stree", "text:draft-model", "text:draft-tree", "text:dyspec", "text:rsd", "text:ppd"),
 )
 HEADS = (

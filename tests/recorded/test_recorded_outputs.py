@@ -58,6 +58,7 @@ ATTENTION: dict[str, dict[str, Any]] = {
     "saguaro": {"drafter": SMALL, "k": 4},
     "mirror-sd": {"drafter": SMALL, "k": 4},
     "llmcad": {"drafter": SMALL, "k": 6},
+    "s2d": {"drafter": SMALL, "k": 4},
 }
 IMAGE: dict[str, dict[str, Any]] = {
     name: {"k": 16} for name in ("gs-sjd", "gs-sjd-pac", "gsd", "lantern", "mc-sjd", "sjd", "sjd-pac")

@@ -222,6 +222,7 @@ def text() -> dict[str, Runnable]:
         "mirror-sd": {"model": small, "executor": "serial"},
         "lookahead": {},
         "llmcad": {"model": small, "nodes": 8},
+        "s2d": {"model": small, "exits": (1, 2), "sure": 0.3, "stop": 0.18},
         "cascade": {"budget": 16, "sinks": 2},
         "triforce": {"budget": 16, "chunk": 4},
         "layer-skip": {},

@@ -35,12 +35,13 @@ METHODS: dict[str, dict[str, Any]] = {
     "sequoia": {"k": 3, "options": {"nodes": 8}},
     "dyspec": {"k": 3, "options": {"nodes": 8}},
     "llmcad": {"k": 4, "options": {"nodes": 8, "threshold": 0.2}},
+    "s2d": {"k": 4, "options": {"exits": (1, 2)}},
     "cascade": {"k": 6, "options": {"budget": 64}},
     "triforce": {"k": 6, "options": {"budget": 64}},
     "eagle": {"k": 4, "drafter": "mmspec/text-14m-eagle3", "options": {"form": "chain"}},
     "eagle, a tree": {"k": 4, "drafter": "mmspec/text-14m-eagle3", "options": {"nodes": 16}},
 }
-DRAFTED = ("llmcad", "pearl", "saguaro", "mirror-sd", "sequoia", "dyspec", "rasd")
+DRAFTED = ("llmcad", "s2d", "pearl", "saguaro", "mirror-sd", "sequoia", "dyspec", "rasd")
 """Methods beside `draft-…` that take the small model."""
 TEXTS = [
     "def area(radius):\n    return",

@@ -77,7 +77,8 @@ def grown(
         distribution = warped(rows, output, growth.fed, growth.frontier).distribution
         greedy = output.logits is not None and not rows.warp.sample
         drawn = noise.level(depth, growth.nodes, growth.frontier)
-        frontier = Frontier(distribution, drawn, growth.score, greedy, not (greedy or noise.shared), carried)
+        wanted = not (greedy or noise.shared)
+        frontier = Frontier(distribution, drawn, growth.score, greedy, wanted, carried, output.auxiliary)
         level = shape.level(frontier, depth)
         growth.add(level)
         carried = level.carried

@@ -42,21 +42,25 @@ def load_small_model(options: SmallModelOptions, drafter: str) -> TransformersTa
     return drafting_target(options.model)
 
 
-def in_target_ids(small: TransformersTarget, target: Target, options: SmallModelOptions) -> Target:
+def in_target_ids(
+    small: TransformersTarget, target: Target, options: SmallModelOptions, drafting: Target | None = None
+) -> Target:
     """The small model in the target's ids, on the target's device if this drafter loaded it.
 
     Args:
         small: The small model.
         target: The larger target.
         options: The options that name the tokenizers.
+        drafting: What drafts with the small model, in its ids; default: the model itself.
 
     Raises:
         ValueError: The vocabularies differ, and the tokenizers are neither given nor stored with the models.
     """
     if isinstance(options.model, str) and isinstance(target, TransformersTarget):
         small.model.to(target.model.device)
+    drafting = small if drafting is None else drafting
     if options.tokenizer is None and options.assistant_tokenizer is None and small.vocab == target.vocab:
-        return small
+        return drafting
     tokenizer = _stored_tokenizer(target) if options.tokenizer is None else _live(options.tokenizer)
     if tokenizer is None:
         raise ValueError(
@@ -68,7 +72,7 @@ def in_target_ids(small: TransformersTarget, target: Target, options: SmallModel
     if draft_tokenizer is None:
         raise ValueError("the draft model was not loaded from a folder with a tokenizer; give assistant_tokenizer=")
     assert target.vocab is not None and small.vocab is not None
-    return TranslatedTarget(small, VocabularyMap.between(tokenizer, draft_tokenizer, target.vocab, small.vocab))
+    return TranslatedTarget(drafting, VocabularyMap.between(tokenizer, draft_tokenizer, target.vocab, small.vocab))
 
 
 def _stored_tokenizer(target: Target) -> Any:

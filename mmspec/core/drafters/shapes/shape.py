@@ -24,6 +24,7 @@ class Frontier:
         greedy: Children are the likeliest units of `distribution`, without noise.
         wants_distribution: Children are sampled with fresh noise, so that the rule will need their distribution.
         carried: `Level.carried` of the level that these nodes are from; None at the root.
+        auxiliary: `TargetOutput.auxiliary` of the draft model at these nodes, `[batch, m, …]`; or None.
     """
 
     distribution: Distribution
@@ -32,6 +33,7 @@ class Frontier:
     greedy: bool
     wants_distribution: bool
     carried: Any = None
+    auxiliary: Tensor | None = None
 
 
 @dataclass(frozen=True)
