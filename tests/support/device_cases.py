@@ -40,7 +40,7 @@ from mmspec.testing import tiny_models
 from mmspec_image import example as image
 from mmspec_image import grid_example as grids
 from mmspec_ssm import example as ssm
-from mmspec_text import head_example, self_drafting_example
+from mmspec_text import head_example, relaxed_example, self_drafting_example
 from mmspec_text.drafters.heads.eagle.checkpoint import read_checkpoint
 from mmspec_text.drafters.heads.eagle.example import random_checkpoint
 from mmspec_text.head_specs import HEAD_METHODS
@@ -222,6 +222,7 @@ def text() -> dict[str, Runnable]:
         "mirror-sd": {"model": small, "executor": "serial"},
         "lookahead": {},
         "llmcad": {"model": small, "nodes": 8},
+        "judge": {"model": small, "head": relaxed_example.judge().options.head},
         "cascade": {"budget": 16, "sinks": 2},
         "layer-skip": {},
     }
