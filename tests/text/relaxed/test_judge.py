@@ -257,7 +257,7 @@ def test_what_is_refused(target: Any, good: Any, make_llama: Callable, tmp_path:
         enable(target)
     with pytest.raises(ValueError, match="there is no judge gone"):
         enable(target, head="gone")
-    with pytest.raises(ValueError, match="allowed is float >= 0 and <= 1|allowed is"):
+    with pytest.raises(ValueError, match="allowed is"):
         enable(target, head=str(file), threshold=1.5)
     with pytest.raises(ValueError, match=r"states of it \(identity .*has other weights .*train one for this target"):
         enable(noisy(target, 0.01), head=str(file))
@@ -288,7 +288,7 @@ def write(path: Path, lines: list[Any]) -> Path:
 
 
 def test_the_first_wrong_token_by_hand(tmp_path: Path) -> None:
-    """Bytes are tokens. Of 13. and 14! the tokens 1 are alike; 4 is the first wrong one, and ! behind it is left out."""
+    """Bytes are tokens. Of 13. and 14! the 1 is alike; 4 is the first wrong token, and ! behind it is left out."""
     tokenizer = load_tokenizer(str(byte_llama.save(tmp_path / "tiny")))
     (triple,) = read_triples([write(tmp_path / "a.jsonl", [QUESTIONS[12]])], tokenizer)
     texts = [tokenizer.decode(ids) for ids in (triple.prompt, triple.correct, triple.wrong)]
