@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from mmspec.registry import Spec, hookimpl
+from mmspec_text.conditioned_specs import CONDITIONED_DRAFTERS, CONDITIONED_METHODS
 from mmspec_text.head_specs import HEAD_DRAFTERS, HEAD_METHODS
 from mmspec_text.overlap_specs import OVERLAP_DRAFTERS, OVERLAP_METHODS
 from mmspec_text.relaxed_specs import RELAXED_METHODS, RELAXED_RULES
@@ -22,7 +23,7 @@ def mmspec_components() -> Iterable[Spec]:
     """The target for transformers models, then drafters, rules and methods."""
     drafters = (*DRAFTERS, *RETRIEVAL_DRAFTERS, *OVERLAP_DRAFTERS, *SELF_DRAFTERS, *HEAD_DRAFTERS)
     methods = (*METHODS, *RETRIEVAL_METHODS, *OVERLAP_METHODS, *SELF_METHODS, *HEAD_METHODS, *RELAXED_METHODS)
-    return (TRANSFORMERS, *drafters, *RELAXED_RULES, *methods)
+    return (TRANSFORMERS, *drafters, *CONDITIONED_DRAFTERS, *RELAXED_RULES, *methods, *CONDITIONED_METHODS)
 
 
 @hookimpl(trylast=True)
