@@ -8,12 +8,13 @@ An empty condition is no condition.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
 from mmspec.core.guided import NULL_INPUTS
+from mmspec.core.protocols import Target
 from mmspec.core.types import Prefill
 from mmspec.hosts import prefill, prompt
 
@@ -72,6 +73,19 @@ class Condition:
         place = (prompt.padding(mask) + self.behind).to(states.device)[:, None]
         column = torch.where(order < place, order, order + len(self))
         return states.gather(1, column[..., None].expand(-1, -1, states.shape[-1]))
+
+
+@runtime_checkable
+class TakesCondition(Protocol):
+    """A target that reads a condition inside of its prompts."""
+
+    def with_condition(self, condition: Condition | None) -> Target:
+        """This target behind a condition, which takes the place of the one that it has; None: behind none.
+
+        Raises:
+            ValueError: It cannot read it.
+        """
+        ...
 
 
 def begun_behind(condition: Condition, vocab: int, inputs: Any, begin: Callable[[Any], Prefill]) -> Prefill:

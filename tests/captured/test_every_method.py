@@ -33,6 +33,7 @@ FAST = {
     ("continuous:reflection", "continuous-ar"),
 }
 MODELS = (
+    *("text:ambedkar",),
     *("text:sequoia", "text:llmcad", "text:rasd", "text:pearl", "text:saguaro", WITHIN),
     *("ssm:stree", "text:draft-model", "text:draft-tree", "text:dyspec", "text:rsd", "text:ppd"),
 )
@@ -56,7 +57,7 @@ UNTRIED = {
     *((method, target) for method in OWN_TESTS for target in ("transformers", "recurrent", "glm-image", *WRITERS)),
 }
 """Pairs that the conformance kit does not put together. Those over continuous tokens run eagerly: their target decides
-that. For the heads, for a judge, and for draft models of the models that write pictures, there is no example of that target;
+that. For the heads, a judge, and draft models of the models that write pictures, there is no example of that target;
 `tests/heads` and `tests/image` have their own tests. So have self-drafting, whose example is a deeper model, and
 `bild`, which the kit's small models are never sure enough for.
 """

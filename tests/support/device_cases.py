@@ -222,6 +222,7 @@ def text() -> dict[str, Runnable]:
         "mirror-sd": {"model": small, "executor": "serial"},
         "lookahead": {},
         "llmcad": {"model": small, "nodes": 8},
+        "ambedkar": {"model": small, "condition": [2, 5, 1], "behind": 1},
         "judge": {"model": small, "head": relaxed_example.judge().options.head},
         "cascade": {"budget": 16, "sinks": 2},
         "layer-skip": {},

@@ -35,11 +35,12 @@ METHODS: dict[str, dict[str, Any]] = {
     "sequoia": {"k": 3, "options": {"nodes": 8}},
     "dyspec": {"k": 3, "options": {"nodes": 8}},
     "llmcad": {"k": 4, "options": {"nodes": 8, "threshold": 0.2}},
+    "ambedkar": {"k": 3, "options": {"condition": "All are equal before the law.\n"}},
     "cascade": {"k": 6, "options": {"budget": 64}},
     "eagle": {"k": 4, "drafter": "mmspec/text-14m-eagle3", "options": {"form": "chain"}},
     "eagle, a tree": {"k": 4, "drafter": "mmspec/text-14m-eagle3", "options": {"nodes": 16}},
 }
-DRAFTED = ("llmcad", "pearl", "saguaro", "mirror-sd", "sequoia", "dyspec", "rasd")
+DRAFTED = ("ambedkar", "llmcad", "pearl", "saguaro", "mirror-sd", "sequoia", "dyspec", "rasd")
 """Methods beside `draft-…` that take the small model."""
 TEXTS = [
     "def area(radius):\n    return",

@@ -25,8 +25,7 @@ from torch import Tensor
 from mmspec.core.drafters.draft_model import DraftModel
 from mmspec.core.drafters.shapes import Chain
 from mmspec.core.protocols import Target
-from mmspec.hosts.conditioned import Condition
-from mmspec.hosts.target import TransformersTarget
+from mmspec.hosts.conditioned import Condition, TakesCondition
 from mmspec_text.conditioned_specs import AMBEDKAR
 from mmspec_text.drafters.small_model import SmallModelOptions, in_target_ids, load_small_model, tokenizer_of
 
@@ -37,7 +36,8 @@ class AmbedkarOptions(SmallModelOptions):
 
     condition: Any = field(default=None, metadata={"help": "what the target reads inside of every prompt: text or ids"})
     behind: Annotated[int, Field(ge=0)] = field(
-        default=0, metadata={"help": "tokens of the prompt that stay in front of it; 1 behind a token that begins texts"}
+        default=0,
+        metadata={"help": "tokens of the prompt that stay in front of it; 1 behind a token that begins texts"},
     )
 
 
@@ -61,7 +61,7 @@ class Ambedkar(DraftModel):
         super().__init__(self._small, Chain())
 
     def wrap(self, target: Target) -> Target:
-        if not isinstance(target, TransformersTarget):
+        if not isinstance(target, TakesCondition):
             raise ValueError(f"ambedkar puts a text inside of prompts, which {type(target).__name__} does not read")
         return target.with_condition(Condition(self._ids(target), self.options.behind))
 
@@ -69,7 +69,7 @@ class Ambedkar(DraftModel):
         self.model = in_target_ids(self._small, target, self.options)
         super().bind(target)
 
-    def _ids(self, target: TransformersTarget) -> Tensor:
+    def _ids(self, target: Target) -> Tensor:
         """The condition in the target's ids, `[n]`."""
         condition = self.options.condition
         if not isinstance(condition, str):

@@ -1,6 +1,7 @@
 """`judge`: two rounds by hand, its law and its bias by brute force, its two ends, its training, what it refuses."""
 
 import copy
+import itertools
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -177,7 +178,7 @@ def test_the_threshold_orders_acceptance(target: Any, good: Any, prompts: Callab
             random_judge(target, delta).accept(pending.draft, pending.scores, state.round()).length
             for delta in (1.0, 0.9, 0.5, 0.1, 0.0)
         ]
-        assert all(bool((more >= fewer).all()) for fewer, more in zip(lengths, lengths[1:], strict=False))
+        assert all(bool((more >= fewer).all()) for fewer, more in itertools.pairwise(lengths))
         assert bool((lengths[-1] == pending.draft.valid[:, 1:].sum(1)).all())
         decoder.settle(state, pending)
         state.sync()
