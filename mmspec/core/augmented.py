@@ -91,7 +91,8 @@ def mixed(scores: Tensor, second: Tensor, eta: float, alpha: float) -> Tensor:
     Args:
         scores: z, the first model's scores, `[…, vocab]`.
         second: The second model's scores, `[…, vocab]`.
-        eta: As in `AugmentedTarget`; likewise `alpha`.
+        eta: As in `AugmentedTarget`.
+        alpha: Likewise.
     """
     z, q = scores.float(), second.float().softmax(-1)
     apart = torch.where(q >= alpha * q.amax(-1, keepdim=True), z.softmax(-1) - q, 0.0)

@@ -57,6 +57,7 @@ ATTENTION: dict[str, dict[str, Any]] = {
     "saguaro": {"drafter": SMALL, "k": 4},
     "mirror-sd": {"drafter": SMALL, "k": 4},
     "llmcad": {"drafter": SMALL, "k": 6},
+    "rapid": {"k": 3, "first": 1, "chunk": 8, "chunks": 2, "end": 8},
     "ambedkar": {"drafter": SMALL, "condition": "All persons are equal before the law.\n", "k": 3},
 }
 IMAGE: dict[str, dict[str, Any]] = {

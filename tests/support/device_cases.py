@@ -227,7 +227,10 @@ def text() -> dict[str, Runnable]:
         "cascade": {"budget": 16, "sinks": 2},
         "layer-skip": {},
     }
+    part = {"first": 1, "chunk": 2, "chunks": 1, "end": 3}
+    methods["rapid"] = part
     cases: dict[str, Runnable] = {name: Case(llama, prompt, name, options=given) for name, given in methods.items()}
+    cases["rapid, mixed"] = Case(llama, prompt, "rapid", options={**part, "model": small, "eta": 2.0})
     deeper = self_drafting_example.deeper()
     cases["swift"] = Case(deeper, prompt, "swift", options={"window": 4, "nodes": 8})
     cases["del"] = Case(deeper, prompt, "del", options={"latest": 3})

@@ -35,6 +35,7 @@ METHODS: dict[str, dict[str, Any]] = {
     "sequoia": {"k": 3, "options": {"nodes": 8}},
     "dyspec": {"k": 3, "options": {"nodes": 8}},
     "llmcad": {"k": 4, "options": {"nodes": 8, "threshold": 0.2}},
+    "rapid": {"k": 3, "options": {"first": 1, "chunk": 4, "chunks": 1, "end": 4}},
     "ambedkar": {"k": 3, "options": {"condition": "All are equal before the law.\n"}},
     "cascade": {"k": 6, "options": {"budget": 64}},
     "eagle": {"k": 4, "drafter": "mmspec/text-14m-eagle3", "options": {"form": "chain"}},

@@ -124,7 +124,10 @@ class Rapid(DraftModel):
         widest = max(map(len, rows))
         ids = torch.stack([torch.nn.functional.pad(row, (widest - len(row), 0)) for row in rows])
         empty = torch.tensor([widest - len(row) for row in rows], device=units.device)
-        return {"input_ids": ids, "attention_mask": (torch.arange(widest, device=units.device) >= empty[:, None]).long()}
+        return {
+            "input_ids": ids,
+            "attention_mask": (torch.arange(widest, device=units.device) >= empty[:, None]).long(),
+        }
 
     def _short(self, ids: Tensor) -> Tensor:
         options = self.options
