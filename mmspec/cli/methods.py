@@ -55,6 +55,7 @@ def _row(registry: Registry, method: MethodSpec | AdapterSpec) -> dict[str, Any]
         "rule": parts.rule.qualified,
         # Without drafts and without a name, the rule is one that the target admits.
         "needs": sorted(parts.needs if parts.drafter or method.rule else method.needs),
+        **({"wrt": parts.wrt} if parts.wrt else {}),
     }
 
 
@@ -65,7 +66,7 @@ def _table(rows: list[dict[str, Any]]) -> None:
             row["name"] if names[row["name"]] == 1 else f"{row['owner']}:{row['name']}",
             row["exactness"],
             " ".join(row["needs"]),
-            row.get("error", row["summary"]),
+            row.get("error", row["summary"]) + (f" (exact for {row['wrt']})" if "wrt" in row else ""),
             row["owner"],
         )
         for row in rows

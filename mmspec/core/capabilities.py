@@ -182,6 +182,21 @@ class Lesson(Protocol):
 
 
 @runtime_checkable
+class Conditioning(Protocol):
+    """A drafter whose target is another one than the model alone: rules are exact for that one.
+
+    Attributes:
+        wrt: The distribution that the output follows, in words.
+    """
+
+    wrt: str
+
+    def wrap(self, target: Target) -> Target:
+        """The target to decode with, as in `TargetWrapping`. Wrapped again, it is wrapped once."""
+        ...
+
+
+@runtime_checkable
 class Learns(Protocol):
     """A drafter with a network that can be trained between calls."""
 

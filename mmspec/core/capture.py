@@ -23,7 +23,7 @@ from mmspec.core.policies import Fixed, Policy
 from mmspec.core.processors import drafts_forbidden_by, is_elementwise
 from mmspec.core.proposal import family_of
 from mmspec.core.protocols import Drafter, Target
-from mmspec.core.rules.rule import Rule
+from mmspec.core.rules.rule import Rule, draws_by_position
 from mmspec.core.state import State
 from mmspec.core.tree import TreeIndex
 from mmspec.core.types import Draft, Scores
@@ -105,7 +105,7 @@ class Captures:
             return None
         if not (type(policy) is Fixed and isinstance(drafter, DraftsInside) and state.drafting) or state.finished:
             return None
-        by_position = warp.sample and self.rule.exactness == "invariant"
+        by_position = warp.sample and draws_by_position(self.rule)
         if self._refusal(state) or drafts_forbidden_by(warp.processors):
             return None
         if by_position and not isinstance(state.source, Unread):
@@ -153,7 +153,7 @@ class Captures:
         reading = [type(p).__name__ for p in state.warp.processors if not is_elementwise(p)]
         if reading:
             return f"{', '.join(reading)} read the history on the host"
-        if self.rule.exactness != "invariant" and not isinstance(state.source, Counting):
+        if not draws_by_position(self.rule) and not isinstance(state.source, Counting):
             return f"{type(state.source).__name__} has no fresh numbers that are functions of tensors alone"
         if isinstance(self.drafter, WithinPasses):
             return f"{type(self.drafter).__name__} {self.drafter.within} in the middle of the target's pass"

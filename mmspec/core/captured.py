@@ -23,6 +23,7 @@ from mmspec.core.plan import Plan
 from mmspec.core.proposal import family_of, takes
 from mmspec.core.report import tallied
 from mmspec.core.round import DrawnSource, decided
+from mmspec.core.rules.rule import draws_by_position
 from mmspec.core.state import State
 from mmspec.core.tree import TreeIndex
 from mmspec.core.types import Draft, Scores, Step
@@ -48,7 +49,7 @@ class CapturedRound:
             self.valid = torch.zeros(rows, plan.nodes - 1, dtype=torch.bool, device=device)
             self.parent = torch.full((rows, plan.nodes), -1, device=device)
             positions = plan.deepest + 1 if plan.warp.sample else 0
-            if plan.rule.exactness == "invariant":
+            if draws_by_position(plan.rule):
                 self.source = DrawnSource(torch.ones(rows, positions, plan.vocab, device=device), None)
             else:
                 self.source = DrawnSource(None, torch.zeros(rows, 2, dtype=torch.int64, device=device))

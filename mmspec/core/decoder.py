@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import Tensor
 
-from mmspec.core.capabilities import TargetAware, TargetWrapping
+from mmspec.core.capabilities import Conditioning, TargetAware, TargetWrapping
 from mmspec.core.capture import Captures, Compile, checked_compile
 from mmspec.core.drafters.none import NoDraft
 from mmspec.core.drafting import drafted
@@ -140,7 +140,8 @@ class Decoder:
         """
         if limit < 1:
             raise ValueError(f"limit must be at least 1, got {limit}")
-        report = Report(self.name, self.rule.exactness, repeatable=repeatable(self.rule, self.policy))
+        wrt = self.drafter.wrt if isinstance(self.drafter, Conditioning) else ""
+        report = Report(self.name, self.rule.exactness, wrt, repeatable=repeatable(self.rule, self.policy))
         fixed = self.one_width()  # the same for every limit
         report.width = None if self.captures.lone and fixed != 1 else plain_width(self.target, fixed)
         k = longest_draft(self.target, self.k, limit if fixed is None else None)

@@ -50,6 +50,17 @@ class GivesHidden(Protocol):
         ...
 
 
+@runtime_checkable
+class ReadsHidden(Protocol):
+    """A target that may have been asked for hidden states.
+
+    Attributes:
+        boundaries: The boundaries whose states its outputs carry, in their order; empty: no states.
+    """
+
+    boundaries: tuple[int, ...]
+
+
 @dataclass(frozen=True)
 class Lent:
     """What a target lends to a head; nothing of it is changed.

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from mmspec.core.distributions import Categorical, Distribution, Mixed, PointMass
-from mmspec.core.rules.rule import Rule
+from mmspec.core.rules.rule import Rule, draws_by_position
 from mmspec.core.types import Draft
 
 
@@ -47,7 +47,7 @@ def family_of(draft: Draft, rule: Rule, sampled: bool, window: bool = False) -> 
         sampled: Whether the target's units are drawn.
         window: Whether the draft is a window, so that later drafts of the call have distributions.
     """
-    if rule.exactness == "invariant" or not sampled:
+    if draws_by_position(rule) or not sampled:
         return None
     family = _found(draft.distribution)
     return WINDOW if window and takes(WINDOW, family) else family

@@ -34,6 +34,7 @@ class Report:
     Attributes:
         method: Name of the method, or of the drafter.
         exactness: The rule's exactness.
+        wrt: The distribution that the exactness is of, in words; "" for the target's own.
         rounds: Passes of the target after prefill.
         row_rounds: Rows that took part in them, summed over rounds.
         inner_passes: Drafting passes over the target's own weights: those of a cascade's middle level.
@@ -53,6 +54,7 @@ class Report:
 
     method: str = "plain"
     exactness: str = "invariant"
+    wrt: str = ""
     rounds: int = 0
     row_rounds: int = 0
     inner_passes: int = 0
@@ -164,8 +166,9 @@ class Report:
         more += "" if self.width is None else f"; {self.shape}"
         more += "" if self.prompts is None else f"; prompts read: {self.prompts} for {self.rows} rows"
         more += "" if self.repeatable else "; not repeatable: draft lengths follow the clock"
+        promise = f"{self.exactness} with respect to {self.wrt}" if self.wrt else self.exactness
         return (
-            f"{self.method} ({self.exactness}): {self.emitted} units in {self.rounds} passes{inner}, "
+            f"{self.method} ({promise}): {self.emitted} units in {self.rounds} passes{inner}, "
             f"acceptance length {self.acceptance_length:.2f}, acceptance rate {self.acceptance_rate:.2f}{more}; {spent}"
         )
 

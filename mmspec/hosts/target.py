@@ -7,6 +7,7 @@ goes through the model exactly.
 
 import copy
 from collections.abc import Hashable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -24,6 +25,7 @@ from mmspec.hosts.beginning import Beginning
 from mmspec.hosts.buffer_cache import BufferCache, captured_shape
 from mmspec.hosts.captured_halves import CapturedHalves
 from mmspec.hosts.captured_pass import CapturedTransformersPass
+from mmspec.hosts.conditioned import Condition, begun_behind
 from mmspec.hosts.devices import half_on_gpu
 from mmspec.hosts.experts import one_by_one
 from mmspec.hosts.export import exported
@@ -56,6 +58,7 @@ class TransformersTarget:
 
     offers = ATTENTION
     boundaries: tuple[int, ...] = ()  # of layers, whose states outputs carry (`with_hidden`)
+    condition: Condition | None = None  # units inside of every prompt (`with_condition`)
     keep_all = False  # whether layers with a window keep all units of a call, and not the latest ones in a ring
 
     def __init__(
@@ -92,6 +95,19 @@ class TransformersTarget:
         other.boundaries = checked_boundaries(self.anatomy, boundaries)
         return other
 
+    def with_condition(self, condition: Condition | None) -> "TransformersTarget":
+        """This target behind a condition, which takes the place of the one that it has; None: behind none.
+
+        Raises:
+            ValueError: The model cannot read it.
+        """
+        other = copy.copy(self)
+        before = 0 if self.condition is None else len(self.condition)
+        other.condition = None if condition is None or not len(condition) else condition.checked(self.vocab)
+        if self.context is not None:
+            other.context = self.context + before - (0 if other.condition is None else len(other.condition))
+        return other
+
     def lend(self) -> Lent:
         model = self.model
         return Lent(model.get_input_embeddings(), model.get_output_embeddings(), model.device, model.dtype)
@@ -123,6 +139,10 @@ class TransformersTarget:
 
     def _begin(self, inputs: Any, limit: int, width: int, fixed: bool = False) -> Prefill:
         """`start`, with a cache whose passes have one shape if `fixed`."""
+        if self.condition is not None:
+            bare = self.with_condition(None)
+            begin = partial(bare._begin, limit=limit, width=width, fixed=fixed)
+            return begun_behind(self.condition, self.anatomy.vocab, inputs, begin)
         refuse_training(self.model, "draft model" if self.drafting else "model")
         passes = checked(self.anatomy)
         renew(passes.kernels)
@@ -170,6 +190,7 @@ class TransformersTarget:
     def truncate(self, cache: TransformersTargetCache, length: Tensor) -> None:
         if cache.slots.recurrent:
             raise NotImplementedError("a recurrent layer keeps its last state only; it cannot go back")
+        length = length + (0 if self.condition is None else len(self.condition))
         halves = cache.halves  # of both, the units behind the prompts are the same
         cache.slots.roll_back(halves.physical(length - halves.given[: halves.rows]) + halves.given)
 
@@ -183,6 +204,8 @@ class TransformersTarget:
 
     @torch.no_grad()
     def export(self, cache: TransformersTargetCache, sequences: Tensor, emitted: Tensor) -> Cache | None:
+        if self.condition is not None:  # a later turn would have other columns than its ids
+            return None
         return exported(self.anatomy, cache, sequences, emitted)
 
     def places(self, stock: StockGenerate, inputs: Mapping[str, Any]) -> Tensor | None:

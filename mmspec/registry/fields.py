@@ -108,6 +108,7 @@ CHECKS: dict[str, Callable[[Any, str], Any]] = {
     "summary": _summary,
     "paper": _text,
     "why": _text,
+    "wrt": _text,
     "factory": _path,
     "options": _path,
     "pipeline": _path,

@@ -81,6 +81,11 @@ class Pairing:
         """What the pair promises: no more than the method does, and no more than the rule does."""
         return max(self.method.exactness, self.rule.exactness, key=EXACTNESS.index)
 
+    @property
+    def wrt(self) -> str:
+        """The distribution that the exactness is of, in words; "" for the target's own."""
+        return self.drafter.wrt if self.drafter else ""
+
     def missing(self, offers: Iterable[str]) -> frozenset[str]:
         """Words that a target with these offers lacks; empty where the method fits it.
 

@@ -166,6 +166,8 @@ class DrafterSpec(PartSpec):
     Attributes:
         reads: `"module:function"` of a stored model's config and the names of its tensors: whether it is a head that
             this drafter drafts with, so that `auto` chooses its method; "" where it drafts with no head.
+        wrt: The distribution that the output follows, in words, where the drafter puts another target in the model's
+            place (`mmspec.core.capabilities.Conditioning`); "" for the model's own.
 
     Example:
         >>> DrafterSpec(name="repeat", factory="my_drafter:Repeat", offers={"chain"}, summary="Repeats a token.")
@@ -173,6 +175,7 @@ class DrafterSpec(PartSpec):
 
     kind: ClassVar[str] = "drafter"
     reads: str = ""
+    wrt: str = ""
 
     def is_for(self, config: Mapping[str, Any], keys: Collection[str]) -> bool:
         """Whether a stored model is a head that this drafter drafts with.

@@ -19,6 +19,9 @@ OWN: Mapping[str, Mapping[str, Any]] = {
 
 `pearl`, `saguaro` and `mirror-sd` have no rows: their process takes a core, and everything here is measured with
 all of them.
+`ambedkar` has none: its text is not plain decoding's, and it is as fast as `draft-model` on a longer prompt.
+`rapid` has none: it is for prompts of many thousand tokens, and those of the benchmark are short.
+`judge` has none: its speed is its judge's, which is trained on answers that the user has.
 `rest` and `rasd` have none either: what they gain is decided by the datastore, which is the user's.
 """
 _EAGLE = {"method": "eagle", "model": "mmspec/text-14m-eagle3"}

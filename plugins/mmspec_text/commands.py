@@ -17,6 +17,7 @@ from mmspec.kits.text.bench.diversity_command import diversity
 from mmspec.kits.text.train_command import Cards, Device, Out, Prose, Work, run_training
 from mmspec_text.generate import generate_text
 from mmspec_text.training.command import train_drafter
+from mmspec_text.training.judge_command import train_judge
 
 if TYPE_CHECKING:
     from mmspec_text.training.recipe import DrafterKind
@@ -46,6 +47,7 @@ def add(app: typer.Typer) -> None:
     for kind, words in SHIPPED_HEADS.items():
         trains.command(f"text-{kind}")(head_command(kind, words))
     trains.command("drafter")(train_drafter)
+    trains.command("judge")(train_judge)
 
 
 def demo() -> None:

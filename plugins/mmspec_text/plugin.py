@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from mmspec.registry import Spec, hookimpl
+from mmspec_text.conditioned_specs import CONDITIONED_DRAFTERS, CONDITIONED_METHODS
 from mmspec_text.head_specs import HEAD_DRAFTERS, HEAD_METHODS
 from mmspec_text.long_text_specs import LONG_TEXT_METHODS
 from mmspec_text.overlap_specs import OVERLAP_DRAFTERS, OVERLAP_METHODS
@@ -24,7 +25,9 @@ def mmspec_components() -> Iterable[Spec]:
     """The target for transformers models, then drafters, rules and methods."""
     drafters = (*DRAFTERS, *RETRIEVAL_DRAFTERS, *OVERLAP_DRAFTERS, *SELF_DRAFTERS, *HEAD_DRAFTERS)
     methods = (*METHODS, *RETRIEVAL_METHODS, *OVERLAP_METHODS, *SELF_METHODS, *HEAD_METHODS, *RELAXED_METHODS)
-    return (TRANSFORMERS, *drafters, *SORTED_DRAFTERS, *RELAXED_RULES, *methods, *LONG_TEXT_METHODS, *SORTED_METHODS)
+    more_drafters = (*SORTED_DRAFTERS, *CONDITIONED_DRAFTERS)
+    more_methods = (*LONG_TEXT_METHODS, *SORTED_METHODS, *CONDITIONED_METHODS)
+    return (TRANSFORMERS, *drafters, *more_drafters, *RELAXED_RULES, *methods, *more_methods)
 
 
 @hookimpl(trylast=True)

@@ -33,7 +33,8 @@ FAST = {
     ("continuous:reflection", "continuous-ar"),
 }
 MODELS = (
-    *("text:sequoia", "text:llmcad", "text:rasd", "text:pearl", "text:saguaro", "text:s2d", WITHIN),
+    *("text:ambedkar", "text:rapid", "text:s2d"),
+    *("text:sequoia", "text:llmcad", "text:rasd", "text:pearl", "text:saguaro", WITHIN),
     *("ssm:stree", "text:draft-model", "text:draft-tree", "text:dyspec", "text:rsd", "text:ppd"),
 )
 HEADS = (
@@ -52,10 +53,11 @@ UNTRIED = {
     *(("image:spatial-head", target) for target in WRITERS),
     *((method, target) for method in MODELS for target in ("glm-image", *WRITERS)),
     *((method, target) for method in HEADS for target in WRITERS),
+    *(("text:judge", target) for target in ("recurrent", "glm-image", *WRITERS)),
     *((method, target) for method in OWN_TESTS for target in ("transformers", "recurrent", "glm-image", *WRITERS)),
 }
 """Pairs that the conformance kit does not put together. Those over continuous tokens run eagerly: their target decides
-that. For the heads, and for draft models of the models that write pictures, there is no example of that target;
+that. For the heads, a judge, and draft models of the models that write pictures, there is no example of that target;
 `tests/heads` and `tests/image` have their own tests. So have self-drafting, whose example is a deeper model, and
 `bild`, which the kit's small models are never sure enough for.
 """

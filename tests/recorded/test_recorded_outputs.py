@@ -59,6 +59,8 @@ ATTENTION: dict[str, dict[str, Any]] = {
     "mirror-sd": {"drafter": SMALL, "k": 4},
     "llmcad": {"drafter": SMALL, "k": 6},
     "s2d": {"drafter": SMALL, "k": 4},
+    "rapid": {"k": 3, "first": 1, "chunk": 8, "chunks": 2, "end": 8},
+    "ambedkar": {"drafter": SMALL, "condition": "All persons are equal before the law.\n", "k": 3},
 }
 IMAGE: dict[str, dict[str, Any]] = {
     name: {"k": 16} for name in ("gs-sjd", "gs-sjd-pac", "gsd", "lantern", "mc-sjd", "sjd", "sjd-pac")
@@ -115,7 +117,7 @@ MODELS: dict[str, tuple[Callable[[Any], tuple[Tensor, Any]], dict[str, dict[str,
     "my-way-home": (walk, FRAMES),
     "my-way-home-tokens": (walk, CODED),
 }
-EQUAL = {*TEXT, *ATTENTION} - {"plain", "rsd", "bild"}
+EQUAL = {*TEXT, *ATTENTION} - {"plain", "rsd", "bild", "ambedkar"}
 """Methods of texts that have plain's outputs, which other tests of the fast tier show; theirs are in the slow tier."""
 CASES = [
     pytest.param(model, method, id=f"{model}-{method}", marks=[pytest.mark.slow] if method in EQUAL else [])
@@ -165,5 +167,5 @@ def test_every_method_of_ours_that_fits_is_on_file() -> None:
     owners = ("core", "text", "image", "continuous", "ssm", "video")
     ours = {method.name for method in installed().components("method") if method.owner in owners}
     # The first names another; the second is for pipelines of diffusers; for the others no heads are shipped.
-    left_out = {"auto", "speculative-denoising", "spatial-head", *(method.name for method in HEAD_METHODS)}
+    left_out = {"auto", "speculative-denoising", "spatial-head", "judge", *(method.name for method in HEAD_METHODS)}
     assert ours - left_out == {method for methods in json.loads(FILE.read_text()).values() for method in methods}

@@ -40,7 +40,7 @@ from mmspec.testing import tiny_models
 from mmspec_image import example as image
 from mmspec_image import grid_example as grids
 from mmspec_ssm import example as ssm
-from mmspec_text import head_example, self_drafting_example
+from mmspec_text import head_example, relaxed_example, self_drafting_example
 from mmspec_text.drafters.heads.eagle.checkpoint import read_checkpoint
 from mmspec_text.drafters.heads.eagle.example import random_checkpoint
 from mmspec_text.head_specs import HEAD_METHODS
@@ -223,11 +223,16 @@ def text() -> dict[str, Runnable]:
         "lookahead": {},
         "llmcad": {"model": small, "nodes": 8},
         "s2d": {"model": small, "exits": (1, 2), "sure": 0.3, "stop": 0.18},
+        "ambedkar": {"model": small, "condition": [2, 5, 1], "behind": 1},
+        "judge": {"model": small, "head": relaxed_example.judge().options.head},
         "cascade": {"budget": 16, "sinks": 2},
         "triforce": {"budget": 16, "chunk": 4},
         "layer-skip": {},
     }
+    part = {"first": 1, "chunk": 2, "chunks": 1, "end": 3}
+    methods["rapid"] = part
     cases: dict[str, Runnable] = {name: Case(llama, prompt, name, options=given) for name, given in methods.items()}
+    cases["rapid, mixed"] = Case(llama, prompt, "rapid", options={**part, "model": small, "eta": 2.0})
     deeper = self_drafting_example.deeper()
     cases["swift"] = Case(deeper, prompt, "swift", options={"window": 4, "nodes": 8})
     cases["del"] = Case(deeper, prompt, "del", options={"latest": 3})

@@ -36,12 +36,14 @@ METHODS: dict[str, dict[str, Any]] = {
     "dyspec": {"k": 3, "options": {"nodes": 8}},
     "llmcad": {"k": 4, "options": {"nodes": 8, "threshold": 0.2}},
     "s2d": {"k": 4, "options": {"exits": (1, 2)}},
+    "rapid": {"k": 3, "options": {"first": 1, "chunk": 4, "chunks": 1, "end": 4}},
+    "ambedkar": {"k": 3, "options": {"condition": "All are equal before the law.\n"}},
     "cascade": {"k": 6, "options": {"budget": 64}},
     "triforce": {"k": 6, "options": {"budget": 64}},
     "eagle": {"k": 4, "drafter": "mmspec/text-14m-eagle3", "options": {"form": "chain"}},
     "eagle, a tree": {"k": 4, "drafter": "mmspec/text-14m-eagle3", "options": {"nodes": 16}},
 }
-DRAFTED = ("llmcad", "s2d", "pearl", "saguaro", "mirror-sd", "sequoia", "dyspec", "rasd")
+DRAFTED = ("ambedkar", "llmcad", "s2d", "pearl", "saguaro", "mirror-sd", "sequoia", "dyspec", "rasd")
 """Methods beside `draft-…` that take the small model."""
 TEXTS = [
     "def area(radius):\n    return",

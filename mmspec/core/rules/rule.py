@@ -45,6 +45,22 @@ class Rule(Protocol):
         ...
 
 
+@runtime_checkable
+class ByPosition(Protocol):
+    """A rule that is not invariant, and yet draws with the noise of positions alone.
+
+    Attributes:
+        by_position: Whether it does.
+    """
+
+    by_position: bool
+
+
+def draws_by_position(rule: Rule) -> bool:
+    """Whether a rule draws with noise by position, which drafts share, and reads no distribution of a draft."""
+    return rule.exactness == "invariant" or (isinstance(rule, ByPosition) and rule.by_position)
+
+
 def walk(draft: Draft, drawn: Tensor, units: Tensor | None = None) -> Verdict:
     """From the root to the child that equals the draw, as deep as possible; all nodes at once.
 

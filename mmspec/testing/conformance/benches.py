@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mmspec.core.capabilities import Forcing
+from mmspec.core.capabilities import Conditioning, Forcing
 from mmspec.core.drafters.draft_model import DraftModel
 from mmspec.core.drafters.initialisations import LeftUnit, RandomUnit
 from mmspec.core.drafters.jacobi import Jacobi
@@ -177,6 +177,15 @@ def bench_of(name: str, example: Example) -> Bench:
     if "tree" in target.offers:
         drafters["tree without"] = lambda: MarkovTree(table)
     return replace(bench, next_distribution=cache(partial(_distribution, bench)), drafters=drafters)
+
+
+def conditioned(bench: Bench, drafter: Drafter | None) -> Bench:
+    """A bench with the target that a drafter puts in the place of the bench's own, if it does."""
+    if not isinstance(drafter, Conditioning):
+        return bench
+    other = replace(bench, target=drafter.wrap(bench.target))
+    known = bench.next_distribution is not None
+    return replace(other, next_distribution=cache(partial(_distribution, other)) if known else None)
 
 
 def _distribution(bench: Bench, emitted: tuple[int, ...]) -> Tensor:

@@ -1,7 +1,7 @@
 """A component under test: how instances are made, and on which benches it is tried."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any
 
@@ -10,7 +10,7 @@ from mmspec.core.protocols import Drafter
 from mmspec.core.rules import Match, RecursiveRejection, Rejection, Rule
 from mmspec.registry import Pairing, Registry, pair
 from mmspec.registry.options import build
-from mmspec.testing.conformance.benches import Bench, bench_of, toys
+from mmspec.testing.conformance.benches import Bench, bench_of, conditioned, toys
 from mmspec.testing.conformance.example import Example
 from mmspec.testing.conformance.examples import examples_of
 from mmspec.testing.conformance.promise import Untried
@@ -195,7 +195,7 @@ class Subject:
                 refused.append(f"{bench.name}: {type(error).__name__}: {error}")
                 self.crashes.append(refused[-1])
                 continue
-            found.append(trial)
+            found.append(replace(trial, bench=conditioned(bench, trial.drafter())))
         return found, refused
 
     def _pair(self, trial: Trial) -> None:

@@ -7,7 +7,7 @@ import numpy
 import torch
 from torch import Tensor
 
-from mmspec.core.capabilities import TargetAware
+from mmspec.core.capabilities import TargetAware, TargetWrapping
 from mmspec.core.distributions import Categorical, Distribution, take_nodes
 from mmspec.core.noise import DraftNoise, Round
 from mmspec.core.protocols import Target
@@ -27,6 +27,9 @@ class WatchedRule:
     def __init__(self, rule: Rule, log: Log) -> None:
         self.rule, self.log = rule, log
         self.exactness, self.needs, self.offers = rule.exactness, rule.needs, rule.offers
+
+    def wrap(self, target: Target) -> Target:
+        return self.rule.wrap(target) if isinstance(self.rule, TargetWrapping) else target
 
     def bind(self, target: Target) -> None:
         if isinstance(self.rule, TargetAware):

@@ -61,7 +61,7 @@ def in_target_ids(
     drafting = small if drafting is None else drafting
     if options.tokenizer is None and options.assistant_tokenizer is None and small.vocab == target.vocab:
         return drafting
-    tokenizer = _stored_tokenizer(target) if options.tokenizer is None else _live(options.tokenizer)
+    tokenizer = tokenizer_of(target, options)
     if tokenizer is None:
         raise ValueError(
             f"the draft model has {small.vocab} unit ids and the target {target.vocab}: name the target's tokenizer "
@@ -73,6 +73,11 @@ def in_target_ids(
         raise ValueError("the draft model was not loaded from a folder with a tokenizer; give assistant_tokenizer=")
     assert target.vocab is not None and small.vocab is not None
     return TranslatedTarget(drafting, VocabularyMap.between(tokenizer, draft_tokenizer, target.vocab, small.vocab))
+
+
+def tokenizer_of(target: Target, options: SmallModelOptions) -> Any:
+    """The target's tokenizer: the one that was named, or that is stored with the model; None if there is none."""
+    return _stored_tokenizer(target) if options.tokenizer is None else _live(options.tokenizer)
 
 
 def _stored_tokenizer(target: Target) -> Any:
