@@ -11,6 +11,7 @@ are not filled yet have one rank, so that none of them sees another.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Protocol, runtime_checkable
 
 import torch
@@ -59,7 +60,7 @@ class Infill:
             if sorted(order) != blanks:
                 raise ValueError(f"order {row}: {_mistake(order, blanks)}; its blanks are {blanks}, each once")
 
-    @property
+    @cached_property
     def order(self) -> list[list[int]]:
         """The positions of the blanks of every text, in the order in which they are filled."""
         return [_blanks(text) for text in self.rows] if self.orders is None else [list(order) for order in self.orders]
@@ -154,14 +155,15 @@ class Filling:
     @classmethod
     def begin(cls, inputs: Infill, device: torch.device) -> "Filling":
         """Nothing is filled yet."""
-        rows, order = inputs.rows, inputs.order
-        length, most = max(map(len, rows)), inputs.limit
-        ids = [[*(0 if token is None else token for token in row), *[0] * (length + 1 - len(row))] for row in rows]
-        rank = [[*(0 if token is not None else _FAR for token in row), *[_FAR] * (length + 1 - len(row))] for row in rows]
+        order, most, length = inputs.order, inputs.limit, max(map(len, inputs.rows))
+        blank, pad = -1, -2
+        rows = [[*(blank if t is None else t for t in row), *[pad] * (length + 1 - len(row))] for row in inputs.rows]
+        ids = on_device(rows, device)
         place = on_device([[*each, *[length] * (most + 1 - len(each))] for each in order], device)
-        ranked = on_device(rank, device).scatter(1, place, torch.arange(1, most + 2, device=device).expand_as(place))
+        by_order = torch.arange(1, most + 2, device=device).expand_as(place)
+        rank = torch.where(ids < 0, _FAR, 0).scatter(1, place, by_order)[:, :length]
         blanks = on_device([len(each) for each in order], device)
-        return cls(on_device(ids, device), place, ranked[:, :length], blanks, torch.zeros_like(blanks))
+        return cls(ids.clamp(min=0), place, rank, blanks, torch.zeros_like(blanks))
 
     def prefill(self, inputs: Infill, output: TargetOutput) -> Prefill:
         """The beginning of a call: the known tokens are the prompt, `[batch, known]`, from left to right."""
