@@ -7,7 +7,8 @@ see, `target_mapping` which ones are scored; the passes are those of the unmodif
 A pass over a draft has every drafted token in its place, and the ranks of the order in the mask: the scores are the
 conditionals of the order. The probability of `<mask>`, which no text has, goes to all other tokens in proportion; the
 released code of ASSD sets it to 0, and does not renormalise.
-There is no cache of keys and values: each pass reads all of the text.
+There is no cache of keys and values: each pass reads all of the text. The two streams of transformers run in float32
+alone, as position encodings are not cast.
 """
 
 from typing import Any
@@ -56,9 +57,14 @@ class XLNetTarget:
             width: The most nodes of a draft, root included.
 
         Raises:
-            ValueError: The prompt is no `Infill`, or has ids outside of the vocabulary.
+            ValueError: The prompt is no `Infill`, or has ids outside of the vocabulary; or the model is not in float32.
         """
         refuse_training(self.model)
+        if self.model.dtype != torch.float32:
+            raise ValueError(
+                f"the two streams of transformers' XLNet run in float32 alone, and the model is in {self.model.dtype}; "
+                "use model.float()"
+            )
         if not isinstance(inputs, Infill):
             raise ValueError(
                 f"XLNet fills the blanks of texts: its prompt is mmspec.hosts.any_order.Infill, not "
@@ -93,11 +99,11 @@ class XLNetTarget:
 
     @torch.inference_mode()
     def _scored(self, view: View) -> TargetOutput:
-        dtype, places = self.model.dtype, torch.arange(view.ids.shape[1], device=view.ids.device)
+        places = torch.arange(view.ids.shape[1], device=view.ids.device)
         logits = self.model(
             input_ids=view.ids,
-            perm_mask=view.hidden.to(dtype),
-            target_mapping=(view.asked[..., None] == places).to(dtype),
+            perm_mask=view.hidden.float(),
+            target_mapping=(view.asked[..., None] == places).float(),
             use_mems=False,
             return_dict=True,
         ).logits
