@@ -18,12 +18,13 @@ class AnyOrderTarget:
         base: `[length, vocab]` logits.
         pull: `[length, length, vocab, vocab]`: what a token at the second position adds at the first.
         mask: An id that no text has; None: there is none.
+        repeats: How often a call has every text of its prompt: plain lists of many rows take long.
     """
 
     offers = frozenset({"discrete", "any-order", "truncate"})
 
-    def __init__(self, base: Tensor, pull: Tensor, mask: int | None = None) -> None:
-        self.base, self.pull, self.mask = base, pull, mask
+    def __init__(self, base: Tensor, pull: Tensor, mask: int | None = None, repeats: int = 1) -> None:
+        self.base, self.pull, self.mask, self.repeats = base, pull, mask, repeats
         self.vocab: int | None = base.shape[1]
 
     @classmethod
@@ -37,8 +38,12 @@ class AnyOrderTarget:
 
     def start(self, inputs: Infill, limit: int, width: int) -> Prefill:
         """Texts of at most `length` tokens."""
-        cache = Filling.begin(inputs, torch.device("cpu"))
-        return cache.prefill(inputs, self._scored(cache.ahead(cache.ids[:, :0], 1)))
+        once = Filling.begin(inputs, torch.device("cpu"))
+        known = once.prefill(inputs, TargetOutput())
+        tensors = (once.ids, once.place, once.rank, once.blanks, once.count, known.prompt, known.pads)
+        *texts, prompt, pads = (each.repeat(self.repeats, *[1] * (each.dim() - 1)) for each in tensors)
+        cache = Filling(*texts)
+        return Prefill(cache, self._scored(cache.ahead(cache.ids[:, :0], 1)), prompt, pads)
 
     def verify(self, cache: Filling, draft: Draft, first: int = 0) -> TargetOutput:
         return self._scored(cache.of_draft(draft))

@@ -15,9 +15,9 @@ from mmspec.core.noise import DraftNoise
 from mmspec.core.policies import Fixed
 from mmspec.core.rules import Match, Rejection
 from mmspec.core.state import State
-from mmspec.core.types import Draft, Prefill, TargetOutput
+from mmspec.core.types import Draft
 from mmspec.core.warp import Warp
-from mmspec.hosts.any_order import FILLER, Filling, Infill
+from mmspec.hosts.any_order import FILLER, Infill
 from mmspec.testing.statistics import assert_follows
 from mmspec.testing.toys.any_order import AnyOrderTarget
 from mmspec.testing.toys.markov import MarkovTarget
@@ -113,7 +113,7 @@ def joint(target: Any) -> Tensor:
 )
 def test_every_order_has_the_joint_of_its_conditionals(rule: Any, k: int, dtype: torch.dtype) -> None:
     """In bfloat16 the conditionals are those of the rounded scores."""
-    target = Repeated(TARGET.base.to(dtype), TARGET.pull.to(dtype), MASK)
+    target = AnyOrderTarget(TARGET.base.to(dtype), TARGET.pull.to(dtype), MASK, repeats=ROWS)
     number = torch.arange(len(ORDERS)).repeat(ROWS)
 
     def sample(seed: int) -> Tensor:
@@ -129,26 +129,15 @@ def test_every_order_has_the_joint_of_its_conditionals(rule: Any, k: int, dtype:
     print(f"p = {p:.3f}")
 
 
-class Repeated(AnyOrderTarget):
-    """Every text of a prompt, `ROWS` times: plain lists of so many would take longer than decoding."""
-
-    def start(self, inputs: Infill, limit: int, width: int) -> Prefill:
-        started = super().start(inputs, limit, width)
-        cache, logits = started.cache, started.output.logits
-        assert logits is not None
-        texts = (cache.ids, cache.place, cache.rank, cache.blanks, cache.count, logits, started.prompt, started.pads)
-        *filling, logits, prompt, pads = (each.repeat(ROWS, *[1] * (each.dim() - 1)) for each in texts)
-        return Prefill(Filling(*filling), TargetOutput(logits=logits), prompt, pads)
-
-
 def rounded(target: AnyOrderTarget) -> Any:
     """The target's own conditionals in half precision, one text at a time."""
+    target = AnyOrderTarget(target.base, target.pull, MASK)
 
     class Rounded:
         def probabilities(self, place: int, known: dict[int, int]) -> Tensor:
             text: list[int | None] = [known.get(each) for each in range(len(TEXT))]
             blanks = [each for each, token in enumerate(text) if token is None and each != place]
-            logits = AnyOrderTarget.start(target, Infill([text], [[place, *blanks]]), 1, 1).output.logits
+            logits = target.start(Infill([text], [[place, *blanks]]), 1, 1).output.logits
             assert logits is not None
             return logits[0, 0].double().softmax(-1)
 
