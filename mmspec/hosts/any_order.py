@@ -178,7 +178,7 @@ class Filling:
         return self._view(draft.units, self.rank, 1, draft.nodes)
 
     def ahead(self, units: Tensor, queries: int) -> View:
-        """The next blanks behind `units [batch, n]`, which follow what is committed; each as if it were the next one."""
+        """The next blanks behind `units [batch, n]`, which follow the committed ones; each as if it were the next."""
         filled = self.count[:, None] + units.shape[1]
         return self._view(units, torch.where(self.rank <= filled, self.rank, _FAR), units.shape[1], queries)
 

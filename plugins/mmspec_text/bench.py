@@ -18,6 +18,7 @@ OWN: Mapping[str, Mapping[str, Any]] = {
 `pearl`, `saguaro` and `mirror-sd` have no rows: their process takes a core, and everything here is measured with
 all of them.
 `rest` and `rasd` have none either: what they gain is decided by the datastore, which is the user's.
+`assd` has none: it fills blanks with an any-order model, and no such model is shipped.
 """
 _EAGLE = {"method": "eagle", "model": "mmspec/text-14m-eagle3"}
 _TREE = {"k": 3, "width": 3, "nodes": 7}

@@ -105,6 +105,8 @@ class InfillPipeline(LanguagePipeline):
         if order is None:
             return Infill(rows)
         orders = [order] if isinstance(prompt, str) else order
+        if len(orders) != len(rows) or not all(isinstance(each, Sequence) for each in orders):
+            raise ValueError(f"for {len(rows)} texts, order is a list of {len(rows)} lists of numbers; got {order!r}")
         blanks = [[place for place, token in enumerate(row) if token is None] for row in rows]
         return Infill(rows, [_places(*each) for each in zip(orders, blanks, strict=True)])
 
@@ -112,5 +114,5 @@ class InfillPipeline(LanguagePipeline):
 def _places(order: Sequence[int], blanks: Sequence[int]) -> list[int]:
     """Positions of the blanks in an order of their numbers."""
     if sorted(order) != list(range(len(blanks))):
-        raise ValueError(f"an order holds the numbers 0 … {len(blanks) - 1} of the text's blanks, each once; got {order}")
+        raise ValueError(f"an order has the numbers 0 … {len(blanks) - 1} of the text's blanks, each once; got {order}")
     return [blanks[number] for number in order]

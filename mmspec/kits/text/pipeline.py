@@ -8,6 +8,7 @@ import torch
 from diffusers.utils import BaseOutput
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
+
 from mmspec.api.pipeline import Generators, Seed, seeds_for
 from mmspec.api.streaming import Stream
 from mmspec.core.report import Report

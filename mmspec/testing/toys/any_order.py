@@ -41,8 +41,10 @@ class AnyOrderTarget:
         once = Filling.begin(inputs, torch.device("cpu"))
         known = once.prefill(inputs, TargetOutput())
         tensors = (once.ids, once.place, once.rank, once.blanks, once.count, known.prompt, known.pads)
-        *texts, prompt, pads = (each.repeat(self.repeats, *[1] * (each.dim() - 1)) for each in tensors)
-        cache = Filling(*texts)
+        ids, place, rank, blanks, count, prompt, pads = (
+            each.repeat(self.repeats, *[1] * (each.dim() - 1)) for each in tensors
+        )
+        cache = Filling(ids, place, rank, blanks, count)
         return Prefill(cache, self._scored(cache.ahead(cache.ids[:, :0], 1)), prompt, pads)
 
     def verify(self, cache: Filling, draft: Draft, first: int = 0) -> TargetOutput:

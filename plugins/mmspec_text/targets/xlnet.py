@@ -68,7 +68,7 @@ class XLNetTarget:
         if not isinstance(inputs, Infill):
             raise ValueError(
                 f"XLNet fills the blanks of texts: its prompt is mmspec.hosts.any_order.Infill, not "
-                f"{type(inputs).__name__}. It has no `generate` under mmspec; mmspec_text.infill.InfillPipeline takes text"
+                f"{type(inputs).__name__}. There is no `generate`; mmspec_text.infill.InfillPipeline takes text"
             )
         assert self.vocab is not None
         strange = {token for row in inputs.rows for token in row if token is not None and not 0 <= token < self.vocab}

@@ -1,4 +1,4 @@
-"""ASSD on a toy: two rounds by hand, the exact joint of every order, how many passes, and what ordinary rejection is."""
+"""ASSD on a toy: two rounds by hand, the exact joint of every order, how many passes, ordinary rejection."""
 
 import itertools
 from collections.abc import Sequence
@@ -223,7 +223,12 @@ def test_rows_of_a_batch_are_the_rows_alone() -> None:
             assert torch.equal(alone.units[0], units)
         assert output.report.emitted == 12 and output.report.accepted < 12
         filled = inputs.filled(output.units)
-        assert all(f == t for new, old in zip(filled, texts, strict=True) for f, t in zip(new, old) if t is not None)
+        assert all(
+            f == t
+            for new, old in zip(filled, texts, strict=True)
+            for f, t in zip(new, old, strict=True)
+            if t is not None
+        )
 
 
 def test_a_row_that_nobody_ends_goes_on_with_the_filler() -> None:

@@ -40,7 +40,7 @@ def published(net: Any, text: Sequence[int | None], order: Sequence[int], units:
 
 
 def conditional(net: Any, text: Sequence[int | None], order: Sequence[int], units: Sequence[int]) -> Tensor:
-    """The distribution `[vocab]` of the blank behind `units`: the ranks of the whole order, nothing behind it filled."""
+    """The distribution `[vocab]` of the blank behind `units`, with the ranks of the whole order."""
     known = [place for place, token in enumerate(text) if token is not None]
     sigma = {place: rank for rank, place in enumerate([*known, *order])}
     filled = dict(zip(order, units, strict=False))
@@ -146,11 +146,11 @@ def test_bad_input() -> None:
         target.start(Infill([[8, None, 11]]), 1, 1)
     with pytest.raises(ValueError, match="in train"):
         XLNetTarget(copy.deepcopy(model()).train()).start(Infill([[1, None]]), 1, 1)
-    with pytest.raises(ValueError, match="float32 alone, and the model is in torch.bfloat16"):
+    with pytest.raises(ValueError, match=r"float32 alone, and the model is in torch.bfloat16"):
         XLNetTarget(copy.deepcopy(model()).bfloat16()).start(Infill([[1, None]]), 1, 1)
     sizes = dict(vocab_size=VOCAB, d_model=8, n_layer=1, n_head=1, d_inner=8)
     for wrong in (dict(attn_type="uni"), dict(bi_data=True)):
-        with pytest.raises(ValueError, match="attn_type='bi' and bi_data=False"):
+        with pytest.raises(ValueError, match=r"attn_type='bi' and bi_data=False"):
             XLNetTarget(XLNetLMHeadModel(XLNetConfig(**sizes, **wrong)))
 
 
@@ -158,7 +158,7 @@ def test_it_is_found_and_its_generate_is_refused() -> None:
     """`generate` continues a text, which is another distribution: the message says where blanks are filled."""
     target = installed().target_for(model())
     assert target is not None and target.name == "xlnet"
-    with pytest.raises(ValueError, match="'assd' does not fit target 'transformers': .* needs any-order"):
+    with pytest.raises(ValueError, match=r"'assd' does not fit target 'transformers': .* needs any-order"):
         mmspec.enable(llama(), "assd")
     for method in ("auto", "prompt-lookup"):
         with mmspec.enable(copy.deepcopy(model()), method) as spec:
