@@ -96,8 +96,8 @@ class InfillPipeline(LanguagePipeline):
     def _inputs(self, prompt: str | Sequence[str], order: Sequence[Any] | None) -> Infill:
         if self.tokenizer.mask_token_id != MASK:
             raise ValueError(
-                f"the tokenizer's mask token has the id {self.tokenizer.mask_token_id}, and that of XLNet is {MASK}: it "
-                "is the tokenizer of another model"
+                f"the tokenizer's mask token has the id {self.tokenizer.mask_token_id}, and that of XLNet is {MASK}: "
+                "it is the tokenizer of another model"
             )
         prompts = listed(prompt)
         ids = [self.tokenizer(text, add_special_tokens=False)["input_ids"] for text in prompts]
