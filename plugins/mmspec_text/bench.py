@@ -23,6 +23,7 @@ all of them.
 `rapid` has none: it is for prompts of many thousand tokens, and those of the benchmark are short.
 `judge` has none: its speed is its judge's, which is trained on answers that the user has.
 `rest` and `rasd` have none either: what they gain is decided by the datastore, which is the user's.
+`assd` has none: it fills blanks with an any-order model, and no such model is shipped.
 """
 _EAGLE = {"method": "eagle", "model": "mmspec/text-14m-eagle3"}
 _TREE = {"k": 3, "width": 3, "nodes": 7}

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from mmspec.registry import Spec, hookimpl
 from mmspec_text.conditioned_specs import CONDITIONED_DRAFTERS, CONDITIONED_METHODS
 from mmspec_text.head_specs import HEAD_DRAFTERS, HEAD_METHODS
+from mmspec_text.infill_specs import ASSD, INFILL_METHODS, XLNET
 from mmspec_text.long_text_specs import LONG_TEXT_METHODS
 from mmspec_text.overlap_specs import OVERLAP_DRAFTERS, OVERLAP_METHODS
 from mmspec_text.relaxed_specs import RELAXED_METHODS, RELAXED_RULES
@@ -22,17 +23,22 @@ if TYPE_CHECKING:
 
 @hookimpl
 def mmspec_components() -> Iterable[Spec]:
-    """The target for transformers models, then drafters, rules and methods."""
+    """The targets for transformers models, then drafters, rules and methods."""
     drafters = (*DRAFTERS, *RETRIEVAL_DRAFTERS, *OVERLAP_DRAFTERS, *SELF_DRAFTERS, *HEAD_DRAFTERS)
     methods = (*METHODS, *RETRIEVAL_METHODS, *OVERLAP_METHODS, *SELF_METHODS, *HEAD_METHODS, *RELAXED_METHODS)
-    more_drafters = (*SORTED_DRAFTERS, *CONDITIONED_DRAFTERS)
-    more_methods = (*LONG_TEXT_METHODS, *SORTED_METHODS, *CONDITIONED_METHODS)
-    return (TRANSFORMERS, *drafters, *more_drafters, *RELAXED_RULES, *methods, *more_methods)
+    more_drafters = (*SORTED_DRAFTERS, *CONDITIONED_DRAFTERS, ASSD)
+    more_methods = (*LONG_TEXT_METHODS, *SORTED_METHODS, *CONDITIONED_METHODS, *INFILL_METHODS)
+    return (TRANSFORMERS, XLNET, *drafters, *more_drafters, *RELAXED_RULES, *methods, *more_methods)
 
 
 @hookimpl(trylast=True)
 def mmspec_target_for(model: object) -> str | None:
-    """`transformers` for a live model that generates and has a config; plugins that know it better are asked first."""
+    """`transformers` for a live model that generates and has a config; plugins that know it better are asked first.
+
+    XLNet is the exception: its own `generate` is no decoder's, and it can fill blanks.
+    """
+    if type(model).__name__ == "XLNetLMHeadModel":
+        return "xlnet"
     fits = hasattr(getattr(model, "config", None), "model_type") and hasattr(model, "generate")
     return "transformers" if fits else None
 

@@ -50,6 +50,7 @@ CEILINGS: dict[str, tuple[int, int]] = {
     "layer-skip": (2, 950),  # the first time, what its layers return is read in a pass
     "swift": (4, 600),  # each unit may end the draft, and the text of a set's measure is read
     "del": (5, 500),  # exit and length are chosen, and each unit may end the draft
+    "assd": (1, 1260),
     "cascade": (4, 1350),  # each pass of the middle level says how much is left to draft
     "triforce": (4, 1350),  # as cascade
     # The launches of a head are the drafter's own: it is no model that is moved.

@@ -25,14 +25,17 @@ from mmspec.core.policies import Confidence
 from mmspec.core.rules import Block, Match, RecursiveRejection, Rejection
 from mmspec.core.types import Draft
 from mmspec.core.warp import Warp
+from mmspec.hosts.any_order import Infill
 from mmspec.testing.mutants import MUTANTS
 from mmspec.testing.oracles import exact_joint
 from mmspec.testing.statistics import assert_normal, joint_p_value
+from mmspec.testing.toys.any_order import AnyOrderTarget
 from mmspec.testing.toys.degenerate import DegenerateDrafts
 from mmspec.testing.toys.gaussian import GaussianTarget, RepeatLeft
 from mmspec.testing.toys.history import HistoryTarget
 from mmspec.testing.toys.markov import MarkovTarget
 from mmspec.testing.toys.markov_drafters import MarkovTree
+from mmspec_text.drafters.assd import Assd
 from tests.support.toys.chain import ChainTarget, LinearHead
 from tests.support.toys.mixture import MixtureTarget
 from tests.support.toys.picture import PictureTarget, drawn, joint
@@ -137,6 +140,20 @@ def cascade_under_rejection(rows: int, seed: int) -> float:
 
 def cascade_under_block(rows: int, seed: int) -> float:
     return distribution_of_history(cascade_of(SMALL, Match()), Block(), rows, seed, length=5, k=4)
+
+
+def blanks_under_rejection(rows: int, seed: int) -> float:
+    """Four blanks, filled from right to left; the mask token would be likely."""
+    some = AnyOrderTarget.random(6, 4, seed=0)
+    some.base[:, 3] += 1.0
+    target, text = AnyOrderTarget(some.base, some.pull, mask=3, repeats=rows), [0, None, None, None, None, 1]
+
+    def next_distribution(units: tuple[int, ...]) -> Tensor:
+        return target.probabilities(4 - len(units), {0: 0, 5: 1, **dict(zip((4, 3, 2, 1), units, strict=False))})
+
+    inputs = Infill([text], [[4, 3, 2, 1]])
+    units = decoded(target, Assd(), Rejection(), rows, 4, 3, seed=seed, inputs=inputs)
+    return joint_p_value(units, exact_joint(next_distribution, 4, 4))
 
 
 def siblings_without_replacement(rows: int, seed: int) -> float:
@@ -334,6 +351,7 @@ KILLED_BY: dict[str, Check] = {
     "target-position-by-index": tree_equals_plain,
     "observe-skipped-after-an-empty-round": drafts_after_the_true_history,
     "rejected-units-stay-in-the-draft-cache": drafts_after_the_true_history,
+    "mask-token-without-renormalising": blanks_under_rejection,
 }
 
 
@@ -350,6 +368,7 @@ def with_the_bug(check: Check) -> float:
 
 
 LONG = {
+    "mask-token-without-renormalising",
     "middle-resamples-from-its-own-distribution",
     "outer-noise-inside-under-block",
     "stale-mean-in-the-continuous-window",

@@ -40,7 +40,7 @@ from mmspec.testing import tiny_models
 from mmspec_image import example as image
 from mmspec_image import grid_example as grids
 from mmspec_ssm import example as ssm
-from mmspec_text import head_example, relaxed_example, self_drafting_example
+from mmspec_text import head_example, infill_example, relaxed_example, self_drafting_example
 from mmspec_text.drafters.heads.eagle.checkpoint import read_checkpoint
 from mmspec_text.drafters.heads.eagle.example import random_checkpoint
 from mmspec_text.head_specs import HEAD_METHODS
@@ -238,6 +238,7 @@ def text() -> dict[str, Runnable]:
     cases["del"] = Case(deeper, prompt, "del", options={"latest": 3})
     cases["suffix, samples"] = Case(llama, tiny_models.prompt([0, 1, 0]), "suffix")
     options = {"model": small}
+    cases["assd"] = Case(infill_example.model(), infill_example.prompt([0, 1], blanks=12), "assd")
     cases["draft-model, confidence"] = Case(llama, prompt, "draft-model", options=options, policy=Confidence(4, 0.3))
     for name, form in (("a tree", {}), ("a chain", {"form": "chain"})):
         cases[f"eagle, {name}"] = Case(llama, prompt, "eagle", options={"model": random_checkpoint(), **form})

@@ -1,23 +1,19 @@
 """`TextPipeline`: text in, text out, in the manner of diffusers."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
 from diffusers.utils import BaseOutput
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from mmspec.api.pipeline import Generators, Pipeline, Seed, seeds_for
-from mmspec.api.saved import restored
+from mmspec.api.pipeline import Generators, Seed, seeds_for
 from mmspec.api.streaming import Stream
 from mmspec.core.report import Report
 from mmspec.core.warp import Warp
-from mmspec.hosts.dtypes import dtype_of
-from mmspec.hosts.loading import load_model, load_tokenizer
+from mmspec.kits.text.language import LanguagePipeline, listed
 from mmspec.registry.numbers import integers
 
 
@@ -36,55 +32,13 @@ class TextPipelineOutput(BaseOutput):
     report: Report
 
 
-class TextPipeline(Pipeline):
+class TextPipeline(LanguagePipeline):
     """Continues prompts with a causal language model.
 
     Args:
         model: The language model.
         tokenizer: Its tokenizer.
     """
-
-    model_cpu_offload_seq = "model"
-    makes = "text"
-
-    def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
-        super().__init__()
-        self.register_modules(model=model, tokenizer=tokenizer)
-
-    @classmethod
-    def from_pretrained(
-        cls,
-        name: str | Path,
-        *,
-        model: PreTrainedModel | None = None,
-        tokenizer: PreTrainedTokenizerBase | None = None,
-        device: str = "cpu",
-        dtype: str | torch.dtype | None = None,
-        torch_dtype: str | torch.dtype | None = None,
-        **how: Any,
-    ) -> "TextPipeline":
-        """Load model and tokenizer.
-
-        Args:
-            name: The name or folder, as in `mmspec.Pipeline.from_pretrained`.
-            model: A live model to use instead of the one at `name`.
-            tokenizer: A live tokenizer to use instead of the one at `name`.
-            device: The device for a model that is loaded.
-            dtype: The dtype of its weights, by name or torch's own; default: float32.
-            torch_dtype: The same setting under diffusers' name.
-            **how: The arguments of `use`; default: those that were saved with the pipeline.
-
-        Raises:
-            ValueError: There is no such model or dtype, or an argument of `use` is wrong.
-        """
-        model_at, tokenizer_at = cls.places_of(str(name), "model", "tokenizer")
-        if model is None:
-            model = load_model(model_at, device, dtype_of(dtype, torch_dtype))
-        if tokenizer is None:
-            tokenizer = load_tokenizer(tokenizer_at)
-        pipe = cls(model, tokenizer)
-        pipe.register_to_config(_name_or_path=str(name))
-        return pipe.use(**restored(Path(name), how))
 
     @torch.no_grad()
     def __call__(
@@ -150,9 +104,7 @@ class TextPipeline(Pipeline):
 
     def _inputs(self, prompt: str | Sequence[str]) -> dict[str, Tensor]:
         """Ids `[batch, prompt]` of prompts, padded on the left, and their mask; no padding token is needed."""
-        prompts = [prompt] if isinstance(prompt, str) else list(prompt) if isinstance(prompt, Iterable) else []
-        if not prompts or not all(isinstance(p, str) for p in prompts):
-            raise ValueError(f"a prompt is a text, or a list of at least one text, not {prompt!r}")
+        prompts = listed(prompt)
         rows = [torch.tensor(self.tokenizer(p)["input_ids"], dtype=torch.int64) for p in prompts]
         empty = [i for i, (p, row) in enumerate(zip(prompts, rows, strict=True)) if not p or not len(row)]
         if empty:

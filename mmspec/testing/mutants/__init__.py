@@ -1,11 +1,11 @@
 """Published bugs of speculative decoding, each put back by name: tests must see every one of them."""
 
-from mmspec.testing.mutants import cascade, commit, continuous, noise, reporting, siblings, window
+from mmspec.testing.mutants import any_order, cascade, commit, continuous, noise, reporting, siblings, window
 from mmspec.testing.mutants.mutant import Mutant
 
 MUTANTS: dict[str, Mutant] = {
     mutant.name: mutant
-    for family in (noise, reporting, siblings, window, commit, cascade, continuous)
+    for family in (noise, reporting, siblings, window, commit, cascade, continuous, any_order)
     for mutant in family.MUTANTS
 }
 

@@ -9,6 +9,7 @@ from unittest import mock
 SJD = "speculative Jacobi decoding (arXiv 2410.01699)"
 SCD = "speculative coupled decoding (arXiv 2510.24211)"
 CSD = "continuous speculative decoding (arXiv 2411.11925)"
+ASSD = "any-subset speculative decoding (arXiv 2504.20456)"
 RSD = "RSD (arXiv 2402.14160) and Sequoia (arXiv 2402.12374)"
 
 

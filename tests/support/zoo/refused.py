@@ -12,7 +12,7 @@ from tests.support.zoo.recipe import COMMON, CONTEXT, VOCAB, WINDOW, Recipe
 from tests.support.zoo.stateful import INDEXES, RECURRENT
 
 Reason = Literal[
-    "recurrent", "alibi", "indexed", "counts-slots", "own-cache", "mixes-tokens", "grid", "encoder-decoder"
+    "recurrent", "alibi", "indexed", "counts-slots", "own-cache", "mixes-tokens", "grid", "blanks", "encoder-decoder"
 ]
 
 MEANS: Mapping[Reason, str] = {
@@ -23,6 +23,7 @@ MEANS: Mapping[Reason, str] = {
     "own-cache": "no cache of transformers: none at all, or one of its own",
     "mixes-tokens": "what a token becomes depends on the other tokens of its pass, so that no answer is the right one",
     "grid": "codes of a picture lie on a grid, so that a position has axes that do not go on by one",
+    "blanks": "its target fills the blanks of a text, and takes no prompt of `generate`",
     "encoder-decoder": "the continuation is a second text with its own start",
 }
 """Reason → what stands in the way."""
@@ -35,6 +36,7 @@ SAYS: Mapping[Reason, str] = {
     "own-cache": "cannot verify drafts exactly",
     "mixes-tokens": "cannot verify drafts exactly",
     "grid": "own generate puts the next tokens at positions",
+    "blanks": "fills the blanks of texts",
     "encoder-decoder": "encoder.decoder",
 }
 """Reason → pattern of the host's message."""
@@ -104,7 +106,6 @@ CACHELESS: Mapping[str, Mapping[str, Any]] = {
         local_attn_chunk_length=32,
     ),
     "xlm": dict(emb_dim=64, n_layers=2, n_heads=4, n_words=131, causal=True),
-    "xlnet": dict(d_model=64, n_layer=2, n_head=4, d_inner=96),
 }
 ALIBI: Mapping[str, Mapping[str, Any]] = {
     "bloom": dict(n_layer=2, n_head=4),
@@ -144,6 +145,7 @@ REFUSED = {
     **_all("counts-slots", COUNTING),
     **_all("own-cache", CACHELESS),
     **_all("grid", GRIDS),
+    **_all("blanks", {"xlnet": dict(d_model=64, n_layer=2, n_head=4, d_inner=96)}),
     **_all("encoder-decoder", PAIRS, "-seq2seq"),
     **_all("mixes-tokens", {"doge": dict(is_moe=True, num_experts=16, num_experts_per_tok=4)}, "-moe"),
 }

@@ -1,0 +1,1 @@
+"""Targets for text that are no causal decoders."""
