@@ -12,6 +12,7 @@ from mmspec_text.relaxed_specs import RELAXED_METHODS, RELAXED_RULES
 from mmspec_text.retrieval_specs import RETRIEVAL_DRAFTERS, RETRIEVAL_METHODS
 from mmspec_text.self_drafting_specs import SELF_DRAFTERS, SELF_METHODS
 from mmspec_text.specs import DRAFTERS, METHODS, TRANSFORMERS
+from mmspec_text.vocabulary_specs import VOCABULARY_DRAFTERS, VOCABULARY_METHODS
 
 if TYPE_CHECKING:
     import typer
@@ -22,7 +23,7 @@ def mmspec_components() -> Iterable[Spec]:
     """The target for transformers models, then drafters, rules and methods."""
     drafters = (*DRAFTERS, *RETRIEVAL_DRAFTERS, *OVERLAP_DRAFTERS, *SELF_DRAFTERS, *HEAD_DRAFTERS)
     methods = (*METHODS, *RETRIEVAL_METHODS, *OVERLAP_METHODS, *SELF_METHODS, *HEAD_METHODS, *RELAXED_METHODS)
-    return (TRANSFORMERS, *drafters, *RELAXED_RULES, *methods)
+    return (TRANSFORMERS, *drafters, *VOCABULARY_DRAFTERS, *RELAXED_RULES, *methods, *VOCABULARY_METHODS)
 
 
 @hookimpl(trylast=True)
