@@ -41,7 +41,7 @@ class NgramCache:
         order = torch.arange(longest, device=draft_of.device)
         self._fits = (draft_of < 0) & (length > 1) & (length <= longest) & shared[spelling].all(1)
         place = order - longest + length[:, None]  # keys end in the last column
-        self._keys = torch.where(place >= 0, spelling.gather(1, place.clamp(min=0)), -1)
+        self._keys = torch.where(place >= 0, spelling.gather(1, place.clamp(0, longest - 1)), -1)
         self._sizes = length
         slots = max(1, min(capacity, int(self._fits.sum())))
         self.tokens = torch.full((slots,), -1, dtype=torch.int64, device=draft_of.device)
