@@ -137,7 +137,8 @@ def with_cut_head(model: PreTrainedModel, kept: Tensor) -> PreTrainedModel:
 
 def _copied(module: Any) -> Any:
     """A copy of a module, without copies of its children and weights."""
-    other = type(module).__new__(type(module))
+    kind: Any = type(module)
+    other = kind.__new__(kind)
     other.__dict__.update(module.__dict__)
     other._modules = dict(module._modules)
     return other

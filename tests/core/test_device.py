@@ -31,6 +31,9 @@ CEILINGS: dict[str, tuple[int, int]] = {
     "mirror-sd": (24, 900),
     "lookahead": (2, 360),  # what the target said is read where the trees are made
     "llmcad": (5, 1500),  # each level may end the draft
+    "vocab-trim": (1, 1260),
+    "vocab-trim, its own output": (1, 1260),
+    "omnidraft": (1, 1800),
     "grammar": (1, 320),
     "jacobi-text": (1, 380),
     "token-recycling": (1, 370),

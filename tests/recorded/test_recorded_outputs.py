@@ -57,6 +57,8 @@ ATTENTION: dict[str, dict[str, Any]] = {
     "saguaro": {"drafter": SMALL, "k": 4},
     "mirror-sd": {"drafter": SMALL, "k": 4},
     "llmcad": {"drafter": SMALL, "k": 6},
+    "vocab-trim": {"drafter": SMALL, "corpus": range(1024), "k": 3},
+    "omnidraft": {"drafter": SMALL, "k": 3},
 }
 IMAGE: dict[str, dict[str, Any]] = {
     name: {"k": 16} for name in ("gs-sjd", "gs-sjd-pac", "gsd", "lantern", "mc-sjd", "sjd", "sjd-pac")

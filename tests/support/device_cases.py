@@ -40,7 +40,7 @@ from mmspec.testing import tiny_models
 from mmspec_image import example as image
 from mmspec_image import grid_example as grids
 from mmspec_ssm import example as ssm
-from mmspec_text import head_example, self_drafting_example
+from mmspec_text import head_example, self_drafting_example, vocabulary_example
 from mmspec_text.drafters.heads.eagle.checkpoint import read_checkpoint
 from mmspec_text.drafters.heads.eagle.example import random_checkpoint
 from mmspec_text.head_specs import HEAD_METHODS
@@ -222,6 +222,7 @@ def text() -> dict[str, Runnable]:
         "mirror-sd": {"model": small, "executor": "serial"},
         "lookahead": {},
         "llmcad": {"model": small, "nodes": 8},
+        "vocab-trim": {"model": small, "keep": 5, "corpus": CORPUS},
         "cascade": {"budget": 16, "sinks": 2},
         "layer-skip": {},
     }
@@ -241,6 +242,9 @@ def text() -> dict[str, Runnable]:
     cases["draft-model, another vocabulary"] = Case(llama, prompt, "draft-model", drafter=translated)
     short = partial(translated, context=28)
     cases["draft-model, another vocabulary and a short context"] = Case(llama, prompt, "draft-model", drafter=short)
+    own = {**methods["vocab-trim"], "corpus": None, "after": 4}
+    cases["vocab-trim, its own output"] = Case(llama, prompt, "vocab-trim", options=own)
+    cases["omnidraft"] = Case(llama, prompt, "omnidraft", options=vars(vocabulary_example.omnidraft().options))
     for name, criterion in (("a stopping criterion", Long()), ("stop strings", StopStringCriteria(letters(), ["bcd"]))):
         cases[f"prompt-lookup, {name}"] = Case(llama, prompt, "prompt-lookup", criterion=criterion)
     history = Warp([RepetitionPenaltyLogitsProcessor(1.3), NoRepeatNGramLogitsProcessor(3)])

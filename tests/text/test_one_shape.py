@@ -13,6 +13,7 @@ from mmspec.api.build import decoder_for
 from mmspec.core.decoder import Decoder
 from mmspec.core.warp import Warp
 from mmspec.hosts.loading import load_model, load_tokenizer
+from tests.support.shorter_tokenizer import first_tokens
 
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 CORPUS = {"corpus": __file__, "tokenizer": "mmspec/text-14m"}
@@ -35,11 +36,13 @@ METHODS: dict[str, dict[str, Any]] = {
     "sequoia": {"k": 3, "options": {"nodes": 8}},
     "dyspec": {"k": 3, "options": {"nodes": 8}},
     "llmcad": {"k": 4, "options": {"nodes": 8, "threshold": 0.2}},
+    "vocab-trim": {"k": 3, "options": {"corpus": range(1024)}},
+    "omnidraft": {"k": 4, "options": {"assistant_tokenizer": first_tokens(load_tokenizer("mmspec/text-14m"), 2000)}},
     "cascade": {"k": 6, "options": {"budget": 64}},
     "eagle": {"k": 4, "drafter": "mmspec/text-14m-eagle3", "options": {"form": "chain"}},
     "eagle, a tree": {"k": 4, "drafter": "mmspec/text-14m-eagle3", "options": {"nodes": 16}},
 }
-DRAFTED = ("llmcad", "pearl", "saguaro", "mirror-sd", "sequoia", "dyspec", "rasd")
+DRAFTED = ("vocab-trim", "omnidraft", "llmcad", "pearl", "saguaro", "mirror-sd", "sequoia", "dyspec", "rasd")
 """Methods beside `draft-…` that take the small model."""
 TEXTS = [
     "def area(radius):\n    return",

@@ -31,7 +31,6 @@ from mmspec.core.state import State
 from mmspec.core.transfer import moved
 from mmspec.core.types import Step
 from mmspec.hosts.cut_head import CutHeadTarget
-from mmspec.hosts.target import TransformersTarget
 from mmspec.hosts.translated import TranslatedTarget
 from mmspec_text.drafters.corpus_counts import counted
 from mmspec_text.drafters.draft_model import DraftModelOptions

@@ -13,7 +13,6 @@ from mmspec.compare.equality import assert_same, stock
 from mmspec.core.decoder import Decoder
 from mmspec.core.drafters.draft_model import DraftModel
 from mmspec.core.warp import Warp
-from mmspec.hosts.loading import load_model, load_tokenizer
 from mmspec.hosts.target import TransformersTarget
 from mmspec.hosts.translated import TranslatedTarget
 from mmspec.hosts.vocabulary import VocabularyMap
@@ -24,7 +23,6 @@ from mmspec_text.drafters.omnidraft.drafter import OmniDraft, OmniDraftOptions
 from mmspec_text.drafters.omnidraft.joining import Joined
 from mmspec_text.drafters.omnidraft.ngrams import NgramCache
 from mmspec_text.vocabulary_example import letters
-from tests.support.shorter_tokenizer import first_tokens
 from tests.support.zoo import VOCAB, build
 
 FAST = ["llama", "gpt2"]
@@ -279,23 +277,3 @@ def test_equal_to_unmodified_generate(name: str, sampling: dict[str, Any], promp
             assert_same(model.generate(**prompts(batch), **call), expected, torch.get_rng_state())
             assert not spec.report.faults
     assert drafter.ngrams is not None and len(drafter.ngrams.entries) > 5
-
-
-@pytest.mark.slow
-def test_a_real_text() -> None:
-    """The shipped draft model with the first 2,000 tokens of its tokenizer alone: joined tokens are accepted."""
-    names = "mmspec/text-14m", "mmspec/text-1m"
-    model, small = map(load_model, names)
-    tokenizer = load_tokenizer(names[0])
-    inputs = tokenizer("def area(radius):\n    return", return_tensors="pt", return_token_type_ids=False)
-    call = dict(max_new_tokens=96, do_sample=False)
-    expected = model.generate(**inputs, **call)
-    given = dict(drafter=small, tokenizer=tokenizer, assistant_tokenizer=first_tokens(tokenizer, 2000), k=4)
-    found = {}
-    for method in ("draft-model", "omnidraft"):
-        with mmspec.enable(model, method, **given) as spec:
-            for _ in range(2):
-                assert torch.equal(model.generate(**inputs, **call), expected)
-            found[method] = spec.report.acceptance_length
-    print(found)
-    assert found["omnidraft"] > found["draft-model"]

@@ -1,14 +1,13 @@
 """vocab-trim: which ids are kept, two rounds by hand, the cut layer, and the text, which it never changes."""
 
 from collections.abc import Iterator
-from math import log
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 from transformers import LlamaConfig, PreTrainedModel
 
 import mmspec
@@ -99,7 +98,7 @@ def test_two_rounds_by_hand() -> None:
 
 
 def test_q_by_hand() -> None:
-    """Behind 2, the whole layer's q is 64, 32, 16, 8, … of 127 for 3, 4, 5, 6; of the kept ids it is 64, 16, 8 of 88."""
+    """Behind 2, the whole layer's q is 64, 32, 16, 8, … of 127 for 3, 4, 5, 6; for the kept ids, 64, 16, 8 of 88."""
     drafter = VocabTrim(VocabTrimOptions(model=counting(), keep=3, corpus=CORPUS))
     drafter.bind(by_ones())
     output = drafter.model.start(torch.tensor([[1, 2]]), 4, 4).output
@@ -266,7 +265,7 @@ def test_files_that_are_no_text(tmp_path: Path, target: Any, good: Any) -> None:
     call = dict(drafter=good, keep=20, tokenizer="mmspec/text-1m")
     with pytest.raises(ValueError, match="the corpus is empty"):
         mmspec.enable(target, "vocab-trim", corpus=tmp_path / "empty.txt", **call)
-    with pytest.raises(ValueError, match="binary cannot be read: .*decode"):
+    with pytest.raises(ValueError, match=r"binary cannot be read: .*decode"):
         mmspec.enable(target, "vocab-trim", corpus=str(tmp_path / "binary"), **call)
     drafter = VocabTrim(VocabTrimOptions(model=good, keep=5, corpus=tmp_path / "ids.json"))
     drafter.bind(TransformersTarget(target))
@@ -285,7 +284,7 @@ def test_layers_that_cannot_be_cut(make_llama: Any) -> None:
         CutHeadTarget(target, [])
     head = model.lm_head
     model.lm_head = Scaled(64, 131, bias=False)
-    with pytest.raises(ValueError, match="only a plain linear output layer can be cut, .* has Scaled"):
+    with pytest.raises(ValueError, match=r"only a plain linear output layer can be cut, .* has Scaled"):
         CutHeadTarget(target, [3])
     model.lm_head = head
     model.forward = type(model).forward.__get__(model)

@@ -5,7 +5,8 @@ OmniDraft (arXiv 2507.02659). Tokens that both vocabularies have are drafted as 
 n-gram of these pieces is learned (`ngrams`); when the small model drafts the n-gram again, its token is proposed in
 their place (`joining`), and so can be accepted: without it, the first piece would be refused. The cache is kept from
 call to call, and is that of one target: a new one begins with every `bind`.
-A round drafts `k` pieces, which are at most `k` units. With one tokenizer nothing is joined: drafts are `draft-model`'s.
+A round drafts `k` pieces, which are at most `k` units. With one tokenizer nothing is joined: `draft-model` would draft
+the same.
 The paper could not be read here, only our notes: the matching of n-grams and the cache's bound are a reconstruction.
 
 What q is. Under `match` a piece is drawn from the small model's distribution over the tokens that both have, with the
