@@ -142,6 +142,13 @@ def model_lock(model: torch.nn.Module) -> threading.RLock:
         return _locks.setdefault(model, threading.RLock())
 
 
+def share_lock(model: torch.nn.Module, other: torch.nn.Module) -> None:
+    """Give a copy of a model, which shares its config, the lock of that model, `other`."""
+    lock = model_lock(other)
+    with _locks_lock:
+        _locks[model] = lock
+
+
 @contextmanager
 def tree_attention(config: Any, name: str = NAME) -> Iterator[None]:
     """Inside the block, the layers that read `config` attend through the function of that name, `packed_attention`."""

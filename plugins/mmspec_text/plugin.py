@@ -16,6 +16,7 @@ from mmspec_text.retrieval_specs import RETRIEVAL_DRAFTERS, RETRIEVAL_METHODS
 from mmspec_text.self_drafting_specs import SELF_DRAFTERS, SELF_METHODS
 from mmspec_text.sorted_specs import SORTED_DRAFTERS, SORTED_METHODS
 from mmspec_text.specs import DRAFTERS, METHODS, TRANSFORMERS
+from mmspec_text.vocabulary_specs import VOCABULARY_DRAFTERS, VOCABULARY_METHODS
 
 if TYPE_CHECKING:
     import typer
@@ -26,8 +27,8 @@ def mmspec_components() -> Iterable[Spec]:
     """The targets for transformers models, then drafters, rules and methods."""
     drafters = (*DRAFTERS, *RETRIEVAL_DRAFTERS, *OVERLAP_DRAFTERS, *SELF_DRAFTERS, *HEAD_DRAFTERS)
     methods = (*METHODS, *RETRIEVAL_METHODS, *OVERLAP_METHODS, *SELF_METHODS, *HEAD_METHODS, *RELAXED_METHODS)
-    more_drafters = (*SORTED_DRAFTERS, *CONDITIONED_DRAFTERS, ASSD)
-    more_methods = (*LONG_TEXT_METHODS, *SORTED_METHODS, *CONDITIONED_METHODS, *INFILL_METHODS)
+    more_drafters = (*SORTED_DRAFTERS, *CONDITIONED_DRAFTERS, *VOCABULARY_DRAFTERS, ASSD)
+    more_methods = (*LONG_TEXT_METHODS, *SORTED_METHODS, *CONDITIONED_METHODS, *VOCABULARY_METHODS, *INFILL_METHODS)
     return (TRANSFORMERS, XLNET, *drafters, *more_drafters, *RELAXED_RULES, *methods, *more_methods)
 
 

@@ -33,7 +33,7 @@ FAST = {
     ("continuous:reflection", "continuous-ar"),
 }
 MODELS = (
-    *("text:ambedkar", "text:rapid", "text:s2d"),
+    *("text:ambedkar", "text:rapid", "text:s2d", "text:vocab-trim", "text:omnidraft"),
     *("text:sequoia", "text:llmcad", "text:rasd", "text:pearl", "text:saguaro", WITHIN),
     *("ssm:stree", "text:draft-model", "text:draft-tree", "text:dyspec", "text:rsd", "text:ppd"),
 )

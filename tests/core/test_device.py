@@ -33,6 +33,9 @@ CEILINGS: dict[str, tuple[int, int]] = {
     "lookahead": (2, 360),  # what the target said is read where the trees are made
     "llmcad": (5, 1500),  # each level may end the draft
     "s2d": (5, 1380),  # each unit may need more layers: asked once, and behind the first exit all run
+    "vocab-trim": (1, 1260),
+    "vocab-trim, its own output": (1, 1260),
+    "omnidraft": (1, 1800),
     "grammar": (1, 320),
     "jacobi-text": (1, 380),
     "token-recycling": (1, 370),

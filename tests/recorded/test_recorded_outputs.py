@@ -61,6 +61,8 @@ ATTENTION: dict[str, dict[str, Any]] = {
     "s2d": {"drafter": SMALL, "k": 4},
     "rapid": {"k": 3, "first": 1, "chunk": 8, "chunks": 2, "end": 8},
     "ambedkar": {"drafter": SMALL, "condition": "All persons are equal before the law.\n", "k": 3},
+    "vocab-trim": {"drafter": SMALL, "corpus": range(1024), "k": 3},
+    "omnidraft": {"drafter": SMALL, "k": 3},
 }
 IMAGE: dict[str, dict[str, Any]] = {
     name: {"k": 16} for name in ("gs-sjd", "gs-sjd-pac", "gsd", "lantern", "mc-sjd", "sjd", "sjd-pac")

@@ -40,7 +40,13 @@ from mmspec.testing import tiny_models
 from mmspec_image import example as image
 from mmspec_image import grid_example as grids
 from mmspec_ssm import example as ssm
-from mmspec_text import head_example, infill_example, relaxed_example, self_drafting_example
+from mmspec_text import (
+    head_example,
+    infill_example,
+    relaxed_example,
+    self_drafting_example,
+    vocabulary_example,
+)
 from mmspec_text.drafters.heads.eagle.checkpoint import read_checkpoint
 from mmspec_text.drafters.heads.eagle.example import random_checkpoint
 from mmspec_text.head_specs import HEAD_METHODS
@@ -225,6 +231,7 @@ def text() -> dict[str, Runnable]:
         "s2d": {"model": small, "exits": (1, 2), "sure": 0.3, "stop": 0.18},
         "ambedkar": {"model": small, "condition": [2, 5, 1], "behind": 1},
         "judge": {"model": small, "head": relaxed_example.judge().options.head},
+        "vocab-trim": {"model": small, "keep": 5, "corpus": CORPUS},
         "cascade": {"budget": 16, "sinks": 2},
         "triforce": {"budget": 16, "chunk": 4},
         "layer-skip": {},
@@ -250,6 +257,9 @@ def text() -> dict[str, Runnable]:
     cases["draft-model, another vocabulary"] = Case(llama, prompt, "draft-model", drafter=translated)
     short = partial(translated, context=28)
     cases["draft-model, another vocabulary and a short context"] = Case(llama, prompt, "draft-model", drafter=short)
+    own = {**methods["vocab-trim"], "corpus": None, "after": 4}
+    cases["vocab-trim, its own output"] = Case(llama, prompt, "vocab-trim", options=own)
+    cases["omnidraft"] = Case(llama, prompt, "omnidraft", options=vars(vocabulary_example.omnidraft().options))
     for name, criterion in (("a stopping criterion", Long()), ("stop strings", StopStringCriteria(letters(), ["bcd"]))):
         cases[f"prompt-lookup, {name}"] = Case(llama, prompt, "prompt-lookup", criterion=criterion)
     history = Warp([RepetitionPenaltyLogitsProcessor(1.3), NoRepeatNGramLogitsProcessor(3)])

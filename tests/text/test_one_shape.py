@@ -13,6 +13,7 @@ from mmspec.api.build import decoder_for
 from mmspec.core.decoder import Decoder
 from mmspec.core.warp import Warp
 from mmspec.hosts.loading import load_model, load_tokenizer
+from tests.support.shorter_tokenizer import first_tokens
 
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 CORPUS = {"corpus": __file__, "tokenizer": "mmspec/text-14m"}
@@ -38,12 +39,17 @@ METHODS: dict[str, dict[str, Any]] = {
     "s2d": {"k": 4, "options": {"exits": (1, 2)}},
     "rapid": {"k": 3, "options": {"first": 1, "chunk": 4, "chunks": 1, "end": 4}},
     "ambedkar": {"k": 3, "options": {"condition": "All are equal before the law.\n"}},
+    "vocab-trim": {"k": 3, "options": {"corpus": range(1024)}},
+    "omnidraft": {"k": 4, "options": {"assistant_tokenizer": first_tokens(load_tokenizer("mmspec/text-14m"), 2000)}},
     "cascade": {"k": 6, "options": {"budget": 64}},
     "triforce": {"k": 6, "options": {"budget": 64}},
     "eagle": {"k": 4, "drafter": "mmspec/text-14m-eagle3", "options": {"form": "chain"}},
     "eagle, a tree": {"k": 4, "drafter": "mmspec/text-14m-eagle3", "options": {"nodes": 16}},
 }
-DRAFTED = ("ambedkar", "llmcad", "s2d", "pearl", "saguaro", "mirror-sd", "sequoia", "dyspec", "rasd")
+DRAFTED = (
+    *("ambedkar", "vocab-trim", "omnidraft", "llmcad", "s2d"),
+    *("pearl", "saguaro", "mirror-sd", "sequoia", "dyspec", "rasd"),
+)
 """Methods beside `draft-…` that take the small model."""
 TEXTS = [
     "def area(radius):\n    return",

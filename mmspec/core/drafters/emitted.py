@@ -1,6 +1,6 @@
-"""The units that a call emits, on the host: for drafters that count or compare them there.
+"""The units that a call emits: for drafters that count or compare them.
 
-They come with the host sync of the round that emitted them, so that reading them is no wait of its own.
+On the host they come with the host sync of the round that emitted them, so that reading them is no wait of its own.
 """
 
 import torch
@@ -10,8 +10,24 @@ from mmspec.core.state import State
 from mmspec.core.types import Step
 
 
+def emitted_units(state: State, step: Step) -> tuple[Tensor, Tensor]:
+    """The units that a settled round emitted, on the device.
+
+    Args:
+        state: The call, behind the round.
+        step: The round.
+
+    Returns:
+        `[batch, slot]` units, and which slots hold one: bool.
+    """
+    slot = torch.arange(step.verdict.path.shape[1] + 1, device=step.count.device)
+    first = state.emitted - step.count + state.prompt_length
+    at = (first[:, None] + slot).clamp(max=state.history.shape[1] - 1)
+    return state.history.gather(1, at), slot < step.count[:, None]
+
+
 class EmittedUnits:
-    """The emitted units of a call's rows.
+    """The emitted units of a call's rows, on the host.
 
     Args:
         state: The call, whose first unit is emitted.
@@ -25,10 +41,8 @@ class EmittedUnits:
 
     def observe(self, state: State, step: Step) -> None:
         """Start the copy of a settled round's units: before the sync of that round."""
-        slot = torch.arange(step.verdict.path.shape[1] + 1, device=step.count.device)
-        before = state.emitted - step.count
-        at = (before[:, None] + slot + state.prompt_length).clamp(max=state.history.shape[1] - 1)
-        found = torch.cat([before[:, None], step.count[:, None], state.history.gather(1, at)], 1)
+        units, _ = emitted_units(state, step)
+        found = torch.cat([(state.emitted - step.count)[:, None], step.count[:, None], units], 1)
         self._under_way.append(found.to("cpu", non_blocking=True))  # in pinned memory, and complete after the sync
 
     def read(self, state: State) -> list[list[int]]:

@@ -27,7 +27,7 @@ from mmspec.core.drafters.shapes import Chain
 from mmspec.core.protocols import Target
 from mmspec.hosts.conditioned import Condition, TakesCondition
 from mmspec_text.conditioned_specs import AMBEDKAR
-from mmspec_text.drafters.small_model import SmallModelOptions, in_target_ids, load_small_model, tokenizer_of
+from mmspec_text.drafters.small_model import SmallModelOptions, in_target_ids, load_small_model, target_tokenizer
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class Ambedkar(DraftModel):
             return as_ids(condition)
         if not condition:
             return torch.zeros(0, dtype=torch.int64)
-        tokenizer = tokenizer_of(target, self.options)
+        tokenizer = target_tokenizer(target, self.options)
         if tokenizer is None:
             raise ValueError(
                 "the target was not loaded from a folder with a tokenizer, which a condition in words needs: give "

@@ -8,7 +8,7 @@ from mmspec.hosts.draft_models import drafting_target
 from mmspec.hosts.loading import load_tokenizer
 from mmspec.hosts.target import TransformersTarget
 from mmspec.hosts.translated import TranslatedTarget
-from mmspec.hosts.vocabulary import VocabularyMap
+from mmspec.hosts.vocabulary import ROLES, VocabularyMap
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ def in_target_ids(
     drafting = small if drafting is None else drafting
     if options.tokenizer is None and options.assistant_tokenizer is None and small.vocab == target.vocab:
         return drafting
-    tokenizer = tokenizer_of(target, options)
+    tokenizer = target_tokenizer(target, options)
     if tokenizer is None:
         raise ValueError(
             f"the draft model has {small.vocab} unit ids and the target {target.vocab}: name the target's tokenizer "
@@ -75,9 +75,25 @@ def in_target_ids(
     return TranslatedTarget(drafting, VocabularyMap.between(tokenizer, draft_tokenizer, target.vocab, small.vocab))
 
 
-def tokenizer_of(target: Target, options: SmallModelOptions) -> Any:
-    """The target's tokenizer: the one that was named, or that is stored with the model; None if there is none."""
+def target_tokenizer(target: Target, options: SmallModelOptions) -> Any:
+    """The target's tokenizer, live: the one that was named, or that is stored with it; None if there is none."""
     return _stored_tokenizer(target) if options.tokenizer is None else _live(options.tokenizer)
+
+
+def special_ids(target: Target, tokenizer: Any) -> frozenset[int]:
+    """The target's ids that stand for no text: those of its tokenizer, and those that its settings name by role.
+
+    Args:
+        target: The target.
+        tokenizer: Its live tokenizer, or None.
+    """
+    found = set[int]() if tokenizer is None else set(tokenizer.all_special_ids)
+    if isinstance(target, TransformersTarget):
+        for settings in (target.model.config, target.model.generation_config):
+            for role in ROLES:
+                named = settings.to_dict().get(role)
+                found |= set(named if isinstance(named, list) else [named])
+    return frozenset(i for i in found if i is not None and 0 <= i < (target.vocab or 0))
 
 
 def _stored_tokenizer(target: Target) -> Any:

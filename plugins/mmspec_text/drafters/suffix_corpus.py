@@ -6,7 +6,7 @@ above 65,535; here they are int32. Prefix doubling sorts by 1, 2, 4, … units u
 
 import json
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -124,7 +124,20 @@ def read_corpus(source: Any, tokenizer: Any) -> Any:
     """
     if not isinstance(source, (str, Path)):
         return source
-    path = Path(source)
+    pieces = list(read_pieces(Path(source), tokenizer))
+    return pieces[0] if len(pieces) == 1 else np.concatenate([np.zeros(0, np.int32), *pieces])
+
+
+def read_pieces(path: Path, tokenizer: Any) -> Iterator[Any]:
+    """The ids of a file: those of a text in pieces, so that a large one fits; those of a file of ids at once.
+
+    Args:
+        path: As `read_corpus`.
+        tokenizer: As `read_corpus`.
+
+    Raises:
+        ValueError: The file cannot be read.
+    """
     if not path.is_file():
         raise ValueError(f"no corpus at {path}; give a UTF-8 text file, or a file of ids (.json, .safetensors)")
     is_ids = path.suffix in (".json", ".safetensors")
@@ -136,20 +149,21 @@ def read_corpus(source: Any, tokenizer: Any) -> Any:
         tokenizer = load_tokenizer(tokenizer)
     try:
         if path.suffix == ".json":
-            return json.loads(path.read_text(encoding="utf-8"))
-        return _only(load_file(path)) if is_ids else _tokenized(path, tokenizer)
+            yield json.loads(path.read_text(encoding="utf-8"))
+        elif is_ids:
+            yield _only(load_file(path))
+        else:
+            yield from _tokenized(path, tokenizer)
     except Exception as error:
         raise ValueError(f"the corpus {path} cannot be read: {error}") from error
 
 
-def _tokenized(path: Path, tokenizer: Any) -> np.ndarray:
-    """The ids of a text file, which is read and tokenized in pieces of whole lines, so that a large one fits."""
-    pieces = [np.zeros(0, np.int32)]
+def _tokenized(path: Path, tokenizer: Any) -> Iterator[np.ndarray]:
+    """The ids of a text file, which is read and tokenized in pieces of whole lines."""
     with path.open(encoding="utf-8", newline="") as file:
         while lines := file.readlines(PIECE):
             ids = tokenizer("".join(lines), add_special_tokens=False, verbose=False)["input_ids"]
-            pieces.append(np.asarray(ids, np.int32))
-    return np.concatenate(pieces)
+            yield np.asarray(ids, np.int32)
 
 
 def _only(tensors: dict[str, Any]) -> Any:
