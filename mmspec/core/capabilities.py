@@ -239,7 +239,7 @@ class TargetAware(Protocol):
 
 @runtime_checkable
 class TargetWrapping(Protocol):
-    """A lossy rule that changes how the target works, or a drafter that reads the target's hidden states."""
+    """A lossy rule or a drafter that needs another target: one that gives hidden states, reads more, or keeps less."""
 
     def wrap(self, target: Target) -> Target:
         """The target to decode with: a copy or a wrapper, so that other decoders of `target` are not affected."""

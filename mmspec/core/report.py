@@ -42,6 +42,7 @@ class Report:
         rows: Rows of the batch.
         prompts: Prompts that the prefill read, negative ones included, where several rows have the same; None: every
             row's own.
+        cache_bytes: Bytes that the caches of target and drafter held, where a budget limits them; else None.
         sizes: Number of passes by number of nodes, root and padding included.
         seconds: Wall time by phase. On a GPU these are times to issue work, not to run it: the host waits in the phase
             `rest` of a round, where it reads how many units there are. Only their sum is the device's time.
@@ -61,6 +62,7 @@ class Report:
     emitted: int = 0
     rows: int = 0
     prompts: int | None = None
+    cache_bytes: int | None = None
     sizes: Counter[int] = field(default_factory=Counter)
     seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PHASES, 0.0))
     faults: int = 0
@@ -165,6 +167,7 @@ class Report:
         more = "" if self.bias is None else f"; {self.bias}"
         more += "" if self.width is None else f"; {self.shape}"
         more += "" if self.prompts is None else f"; prompts read: {self.prompts} for {self.rows} rows"
+        more += "" if self.cache_bytes is None else f"; caches of {self.cache_bytes:,} bytes"
         more += "" if self.repeatable else "; not repeatable: draft lengths follow the clock"
         promise = f"{self.exactness} with respect to {self.wrt}" if self.wrt else self.exactness
         return (

@@ -23,6 +23,7 @@ from mmspec.hosts.export import refuse_cache
 from mmspec.hosts.features import Reading
 from mmspec.hosts.halves import stacked
 from mmspec.hosts.lengths import refuse_length
+from mmspec.hosts.memory import Memory, cost
 from mmspec.hosts.passes import Passes, cache_name
 from mmspec.hosts.self_check import compare_calls
 from mmspec.hosts.slot_cache import SlotCache
@@ -38,6 +39,7 @@ class Begins(Protocol):
     boundaries: tuple[int, ...]
     context: int | None
     keep_all: bool
+    memory: Memory | None
 
     def places(self, stock: StockGenerate, inputs: Mapping[str, Any]) -> Tensor | None: ...
 
@@ -110,7 +112,8 @@ class Beginning:
     def _ids(self, ids: Tensor, mask: Tensor, null: tuple[Tensor, Tensor] | None, earlier: Cache | None) -> _Read:
         """Our own passes over ids, of equal prompts once, and over those of unconditional prompts beside them."""
         both = (ids, mask) if null is None else stacked((ids, mask), null)
-        prompts = Distinct.of(*both)
+        # Slots of one prompt are copied to its rows, which takes more memory than they need in the end.
+        prompts = Distinct.of(*both) if self.target.memory is None else Distinct.each(*both)
         slots = self._slots(prompts.mask, self._rings(earlier, mask.shape[1]))
         with Reading(self.target.anatomy, self.target.boundaries) as record:
             logits = prompts.to_rows(prefill.prefill_chunks(self.passes, slots, prompts.ids, prompts.mask))
@@ -129,6 +132,11 @@ class Beginning:
     def _stock(self, ids: Tensor, mask: Tensor, given: Mapping[str, Any]) -> _Read:
         """The model's own prefill."""
         target, anatomy = self.target, self.target.anatomy
+        if target.memory is not None:
+            raise ValueError(
+                "a memory budget goes with prompts of ids and padding alone: others are read by the model's own "
+                "prefill, into a cache that is not counted"
+            )
         kept = self._rings(given.get("past_key_values"), mask.shape[1])  # before the cache is filled
         with model_lock(anatomy.model):
             with Reading(anatomy, target.boundaries) as record:
@@ -154,8 +162,13 @@ class Beginning:
         """Empty slots for prompts with this mask; `kept`: the rings."""
         longest = int((mask.shape[1] - prompt.padding(mask)).max()) if mask.shape[1] else 0
         self._refuse_length(longest)
-        most = longest + self.limit + self.width
-        return SlotCache(self.target.anatomy.layers(), len(mask), most, mask.device, self.fixed, kept)
+        most, memory = longest + self.limit + self.width, self.target.memory
+        if memory is not None:
+            price = cost(self.passes)
+            most = memory.slots(price, len(mask), longest, self.limit, self.width, kept, self.fixed)
+        slots = SlotCache(self.target.anatomy.layers(), len(mask), most, mask.device, self.fixed, kept)
+        slots.reserve(0 if memory is None else slots.most)
+        return slots
 
     def _rings(self, earlier: Cache | None, fed: int) -> dict[int, int]:
         """The rings of a call whose prompt has `fed` columns."""

@@ -38,6 +38,11 @@ class Distinct:
         first, own = (on_device(rows, ids.device, torch.int64) for rows in ([*found.values()], alike))
         return cls(ids[first], mask[first], torch.searchsorted(first, own))
 
+    @classmethod
+    def each(cls, ids: Tensor, mask: Tensor) -> "Distinct":
+        """Every row's own, whether or not they are equal."""
+        return cls(ids, mask, torch.arange(len(ids), device=ids.device))
+
     @property
     def repeated(self) -> bool:
         """Whether rows have the same prompt."""

@@ -32,6 +32,7 @@ from mmspec.hosts.export import exported
 from mmspec.hosts.features import Reading, checked_boundaries
 from mmspec.hosts.halves import Halves
 from mmspec.hosts.linear import renew
+from mmspec.hosts.memory import Memory
 from mmspec.hosts.offers import ATTENTION, RECURRENT
 from mmspec.hosts.one_shape_limits import warn_of_limits
 from mmspec.hosts.self_check import checked
@@ -59,6 +60,7 @@ class TransformersTarget:
     offers = ATTENTION
     boundaries: tuple[int, ...] = ()  # of layers, whose states outputs carry (`with_hidden`)
     condition: Condition | None = None  # units inside of every prompt (`with_condition`)
+    memory: Memory | None = None  # a limit for the bytes of a call's cache (`with_memory`)
     keep_all = False  # whether layers with a window keep all units of a call, and not the latest ones in a ring
 
     def __init__(
@@ -106,6 +108,18 @@ class TransformersTarget:
         other.condition = None if condition is None or not len(condition) else condition.checked(self.vocab)
         if self.context is not None:
             other.context = self.context + before - (0 if other.condition is None else len(other.condition))
+        return other
+
+    def with_memory(self, memory: Memory) -> "TransformersTarget":
+        """This target with a limit for the bytes of a call's cache, which is then allocated at once.
+
+        Raises:
+            ValueError: The model keeps states, whose copies no limit counts.
+        """
+        if self.anatomy.ops:
+            raise ValueError(f"a memory budget counts keys; {type(self.model).__name__} keeps recurrent states")
+        other = copy.copy(self)
+        other.memory = memory
         return other
 
     def lend(self) -> Lent:
@@ -177,6 +191,8 @@ class TransformersTarget:
             raise ValueError(f"{looping} runs one chosen expert after another, so that a pass has no fixed shape")
         if self.group is not None:
             raise ValueError("the model runs on several ranks, whose collectives are not captured")
+        if self.memory is not None:
+            raise ValueError("captured rounds keep a cache of their own, which a memory budget would have to count")
         if cache.guided and self.boundaries:
             raise ValueError("under guidance, states for a trained head are not read in captured rounds")
         slots = BufferCache(self.anatomy.layers(), cache.slots, bucket(cache.slots.most))

@@ -9,6 +9,7 @@ OWN: Mapping[str, Mapping[str, Any]] = {
     "sequoia": {"k": 3, "drafter": DRAFTER, "nodes": 7},
     "llmcad": {"k": 4, "drafter": DRAFTER, "width": 2, "nodes": 7},
     "s2d": {"k": 4, "drafter": DRAFTER},
+    "vocab-trim": {"k": 4, "drafter": DRAFTER, "after": 256},
     "dyspec": {"k": 3, "drafter": DRAFTER, "width": 3, "nodes": 7},
     "bild": {"k": 4, "drafter": DRAFTER},
     "jacobi-text": {"k": 5},
@@ -23,6 +24,7 @@ all of them.
 `rapid` has none: it is for prompts of many thousand tokens, and those of the benchmark are short.
 `judge` has none: its speed is its judge's, which is trained on answers that the user has.
 `rest` and `rasd` have none either: what they gain is decided by the datastore, which is the user's.
+`omnidraft` has none: it is for a draft model with another tokenizer, and both shipped models have the same.
 `assd` has none: it fills blanks with an any-order model, and no such model is shipped.
 """
 _EAGLE = {"method": "eagle", "model": "mmspec/text-14m-eagle3"}

@@ -62,6 +62,7 @@ def draft_tree() -> list[Example]:
     return [
         Example(options=DraftTreeOptions(model=small(), form="rerank", width=3, nodes=8)),
         Example(options=DraftTreeOptions(model=small(), form="greedy", width=3, nodes=8)),
+        Example(options=DraftTreeOptions(model=small(), form="heap", width=3, nodes=8)),
         Example(options=DraftTreeOptions(model=small(), form="branching", branching=(2, 2, 1))),
         Example(options=DraftTreeOptions(model=small(), form="beam", width=3)),
     ]

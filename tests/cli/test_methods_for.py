@@ -70,7 +70,8 @@ def test_what_fits_and_what_it_takes(registry: Registry) -> None:
     ours = {component.name for component in registry.components("method") if component.owner == "text"}
     assert {name for name, fit in methods.items() if fit.fits} == ours - {
         *("mtp", "swift"),  # its checkpoint has no such layers, and only two that swift would have to keep
-        *("rest", "rasd"),  # they want texts
+        *("rest", "rasd", "ambedkar"),  # they want texts
+        *("judge", "specmemo", "assd"),  # they want a judge, a budget, and a model that fills blanks
     } | {"stree"}
     assert methods["prompt-lookup"].options == ["max_ngram", "min_ngram"] and not methods["prompt-lookup"].required
     assert methods["draft-model"].required == ["model"] and "tokenizer" in methods["draft-model"].options
@@ -106,9 +107,9 @@ def test_a_model_that_the_target_refuses_is_refused_with_its_reason(tmp_path: Pa
     config.save_pretrained(tmp_path)
     found = fitting.fits_of(installed(), str(tmp_path))
     assert found.checked is built and says in found.refused
-    assert not any(fit.fits for fit in found.methods) and all(
-        says in fit.why for fit in found.methods if fit.owner == "text"
-    )
+    assert not any(fit.fits for fit in found.methods)
+    others = {"assd"}  # it is for another target
+    assert all(says in fit.why for fit in found.methods if fit.owner == "text" and fit.method not in others)
 
 
 def test_a_large_model_takes_no_memory_and_says_that_it_was_not_tried(tmp_path: Path) -> None:

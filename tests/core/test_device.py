@@ -42,6 +42,7 @@ CEILINGS: dict[str, tuple[int, int]] = {
     "draft-model": (1, 1260),
     "draft-model, confidence": (1, 1280),
     "draft-tree": (1, 1460),
+    "specmemo": (1, 1460),
     "dyspec": (1, 1460),
     "sequoia": (3, 1460),  # in the first round, its two counts move; later 1
     "bild": (5, 1050),  # each unit may end the draft

@@ -63,6 +63,7 @@ ATTENTION: dict[str, dict[str, Any]] = {
     "ambedkar": {"drafter": SMALL, "condition": "All persons are equal before the law.\n", "k": 3},
     "vocab-trim": {"drafter": SMALL, "corpus": range(1024), "k": 3},
     "omnidraft": {"drafter": SMALL, "k": 3},
+    "specmemo": {"drafter": SMALL, "k": 3, "memory_budget": "8MB"},
 }
 IMAGE: dict[str, dict[str, Any]] = {
     name: {"k": 16} for name in ("gs-sjd", "gs-sjd-pac", "gsd", "lantern", "mc-sjd", "sjd", "sjd-pac")

@@ -232,6 +232,7 @@ def text() -> dict[str, Runnable]:
         "ambedkar": {"model": small, "condition": [2, 5, 1], "behind": 1},
         "judge": {"model": small, "head": relaxed_example.judge().options.head},
         "vocab-trim": {"model": small, "keep": 5, "corpus": CORPUS},
+        "specmemo": {"model": small, "width": 3, "nodes": 8, "memory_budget": 2**20},
         "cascade": {"budget": 16, "sinks": 2},
         "triforce": {"budget": 16, "chunk": 4},
         "layer-skip": {},

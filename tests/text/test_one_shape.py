@@ -40,6 +40,7 @@ METHODS: dict[str, dict[str, Any]] = {
     "rapid": {"k": 3, "options": {"first": 1, "chunk": 4, "chunks": 1, "end": 4}},
     "ambedkar": {"k": 3, "options": {"condition": "All are equal before the law.\n"}},
     "vocab-trim": {"k": 3, "options": {"corpus": range(1024)}},
+    "specmemo": {"k": 3, "options": {"nodes": 8, "memory_budget": "16MB"}},
     "omnidraft": {"k": 4, "options": {"assistant_tokenizer": first_tokens(load_tokenizer("mmspec/text-14m"), 2000)}},
     "cascade": {"k": 6, "options": {"budget": 64}},
     "triforce": {"k": 6, "options": {"budget": 64}},
@@ -47,7 +48,7 @@ METHODS: dict[str, dict[str, Any]] = {
     "eagle, a tree": {"k": 4, "drafter": "mmspec/text-14m-eagle3", "options": {"nodes": 16}},
 }
 DRAFTED = (
-    *("ambedkar", "vocab-trim", "omnidraft", "llmcad", "s2d"),
+    *("ambedkar", "vocab-trim", "omnidraft", "specmemo", "llmcad", "s2d"),
     *("pearl", "saguaro", "mirror-sd", "sequoia", "dyspec", "rasd"),
 )
 """Methods beside `draft-…` that take the small model."""
