@@ -41,6 +41,7 @@ class Enabled:
         method: The method that was chosen.
         why: Why this method, in one sentence.
         report: Counts and times of the last call; None before the first.
+        totals: Those of all calls together; None before the first.
         learner: What the drafter learnt, with `learn=`: `steps`, `seconds`, `loss`, `stopped`; else None.
 
     Args:
@@ -62,6 +63,7 @@ class Enabled:
         self.method = decoder.name
         self.why = decoder.why
         self.report: Report | None = None
+        self.totals: Report | None = None
 
     def generate(self, *args: Any, **kwargs: Any) -> Any:
         """The model's `generate` while enabled: arguments and result as transformers documents them.
@@ -132,6 +134,7 @@ class Enabled:
 
     def _set_report(self, report: Report) -> None:
         self.report = report
+        self.totals = report if self.totals is None else Report.total([self.totals, report])
 
     def __enter__(self) -> Self:
         return self

@@ -70,7 +70,7 @@ def runner(
         decoder = decoder_of(model)
         processors, inputs, guidance = lifted_guidance(decoder, input_ids, logits_processor, generation_config, extra)
         processors, forced = lifted_constraint(input_ids, processors, generation_config, decoder.target.vocab)
-        decoder = _without_forbidden_drafts(decoder, processors)
+        decoder = without_forbidden_drafts(decoder, processors)
         prepared = (generation_config, processors, stopping_criteria, inputs, guidance, forced)
         how: dict[str, Any] = {"noise": noise, "seed": seed, "streamer": streamer, "learner": learner}
         result, report = decode(decoder, input_ids, *prepared, **how)
@@ -212,7 +212,7 @@ def noise_of(decoder: Decoder, noise: str | None, seed: int | None) -> str:
     return noise
 
 
-def _without_forbidden_drafts(decoder: Decoder, processors: Sequence[Any]) -> Decoder:
+def without_forbidden_drafts(decoder: Decoder, processors: Sequence[Any]) -> Decoder:
     """The decoder; without its drafter where a logits processor forbids drafts, with a warning."""
     stateful = drafts_forbidden_by(processors)
     if not stateful or not decoder.k:

@@ -5,15 +5,18 @@ Step compression: passes that plain decoding needs / passes. Equivalent passes i
 the target's own weights, which acceptance length leaves out.
 """
 
+import json
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from mmspec.core import report_views
 from mmspec.core.bias import Bias, bias_sums
 from mmspec.core.types import Draft, Verdict
 
@@ -160,6 +163,35 @@ class Report:
     def acceptance_rate(self) -> float:
         """Accepted / drafted."""
         return self.accepted / self.drafted if self.drafted else 0.0
+
+    @classmethod
+    def total(cls, reports: Iterable["Report"]) -> "Report":
+        """The report of several calls as of one: counts and times are sums, the promise is the weakest.
+
+        Args:
+            reports: Those of the calls; none: an empty report.
+        """
+        reports = list(reports)
+        whole = report_views.added(cls(), reports)
+        for report in reports:
+            if report._drafted is not None and report._accepted is not None:
+                whole.add(report._drafted, report._accepted)
+            if report._bias_sums is not None:
+                sums = report._bias_sums
+                whole._bias_sums = sums if whole._bias_sums is None else whole._bias_sums + sums
+        return whole
+
+    def to_dict(self) -> dict[str, Any]:
+        """All that the report says, derived numbers included, of types that JSON has."""
+        return report_views.values(self)
+
+    def to_json(self, indent: int | None = None) -> str:
+        """`to_dict` as JSON; `indent` as in `json.dumps`."""
+        return json.dumps(self.to_dict(), indent=indent)
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        return report_views.table(self)
 
     def __str__(self) -> str:
         spent = ", ".join(f"{name} {self.seconds[name]:.2f} s" for name in PHASES)

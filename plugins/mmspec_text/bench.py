@@ -38,12 +38,13 @@ FITTED: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
         "swift": {"k": 4, "nodes": 7, "sure": 0.3},
         "del": {"k": 4},
         "medusa": {"model": "mmspec/text-14m-medusa", **_TREE},
+        "specmemo": {"drafter": DRAFTER, "memory_budget": "8MB", **_TREE},
         "compiled eagle": {**_EAGLE, "k": 2, "width": 2, "nodes": 3, "compile": True},
         "compiled eagle chain": {**_EAGLE, **_CHAIN, "compile": True},
         "compiled mtp chain": {"method": "mtp", "model": "mmspec/text-14m-mtp", **_CHAIN, "compile": True},
     },
 }
-"""By target: the methods that draft with a head trained for it, or with its own layers, which must be several."""
+"""By target: methods whose options are the model's: a head for it, its layers, which must be several, or its bytes."""
 
 DIVERSITY: Mapping[str, Mapping[str, Any]] = {
     "prompt-lookup": {"k": 7},

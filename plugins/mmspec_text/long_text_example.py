@@ -8,8 +8,8 @@ from mmspec_text.drafters.specmemo import SpecMemoOptions
 
 
 def specmemo() -> list[Example]:
-    """A tree and a chain, within budgets that no batch of the kit needs; where they bind is tested with the method."""
+    """Two shapes of trees, within budgets that no batch of the kit needs; where they bind is tested with the method."""
     return [
-        Example(options=SpecMemoOptions(model=small(), memory_budget=ByteSize(2**24), width=3, nodes=8)),
-        Example(options=SpecMemoOptions(model=small(), memory_budget=ByteSize(2**24), form="chain")),
+        Example(options=SpecMemoOptions(model=small(), memory_budget=ByteSize(2**36), width=3, nodes=8)),
+        Example(options=SpecMemoOptions(model=small(), memory_budget=ByteSize(2**36), form="branching")),
     ]

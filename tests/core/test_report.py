@@ -1,5 +1,6 @@
 """Counts, against a slow recount of every step."""
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -70,6 +71,36 @@ def test_a_report_names_its_rule_and_times():
     assert all(report.seconds[phase] > 0 for phase in ("prefill", "draft", "verify", "rest"))
     for part in ("mine (lossless)", "100 units in 6 passes", "acceptance length 4.00", "acceptance rate 1.00"):
         assert part in str(report)
+
+
+def test_what_a_report_says_in_json_and_in_a_notebook():
+    decoder = Decoder(LARGE, DraftModel(LARGE.near(1)), Rejection(), k=3, name="<mine>")
+    report = decoder.generate(PROMPT, 25).report
+    found = json.loads(report.to_json())
+    assert found == report.to_dict()
+    kept = (report.emitted, report.acceptance_length, report.accepted_by_depth, dict(report.seconds), None)
+    assert tuple(found[n] for n in ("emitted", "acceptance_length", "accepted_by_depth", "seconds", "bias")) == kept
+    assert sum(found["sizes"].values()) == report.rounds and found["shape"] == report.shape
+    assert f"<td>{report.acceptance_length:.2f}</td>" in report._repr_html_()
+    assert "&lt;mine&gt; (lossless)" in report._repr_html_() and "bias" not in report._repr_html_()
+
+
+def test_a_total_is_the_report_of_one_call():
+    """Of two calls with one row each: what a call with both rows would have counted, but its rounds, which add up."""
+    decoder = Decoder(LARGE, DraftModel(LARGE.near(1)), k=3)
+    each = [decoder.generate(PROMPT[row : row + 1], 25, seed=row).report for row in range(2)]
+    whole = Report.total(each)
+    for name in ("rounds", "emitted", "rows", "drafted", "accepted"):
+        assert getattr(whole, name) == sum(getattr(report, name) for report in each)
+    assert whole.acceptance_length == (50 - 2) / (each[0].rounds + each[1].rounds)
+    assert sum(whole.accepted_by_depth) == whole.accepted and sum(whole.sizes.values()) == whole.rounds
+    assert whole.seconds["draft"] == sum(report.seconds["draft"] for report in each)
+    lossy = Report("other", "lossy", emitted=8, rows=2, width=3)
+    lossy._bias_sums = torch.tensor([2.0, 1.0, 4.0])
+    mixed = Report.total([lossy, whole, lossy])
+    assert (mixed.method, mixed.exactness, mixed.width) == (f"other, {whole.method}", "lossy", None)
+    assert mixed.bias == Bias(tv=4 / 66, altered=4 / 6, excess_acceptance=2 / 8)
+    assert Report.total([]) == Report()
 
 
 def test_an_empty_report_divides_by_nothing():

@@ -63,6 +63,9 @@ class OnDevice(Tensor):
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return meter().run(func, args, kwargs or {})
 
+    def untyped_storage(self) -> Any:
+        return self.inner.untyped_storage()
+
     def __repr__(self) -> str:
         return f"OnDevice({self.inner!r})"
 

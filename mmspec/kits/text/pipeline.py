@@ -1,20 +1,30 @@
 """`TextPipeline`: text in, text out, in the manner of diffusers."""
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from diffusers.utils import BaseOutput
 from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
+from transformers import EosTokenCriteria, RepetitionPenaltyLogitsProcessor
 
+from mmspec.api.generation import without_forbidden_drafts
 from mmspec.api.pipeline import Generators, Seed, seeds_for
+from mmspec.api.stopping import StoppingMonitor, with_stop_strings
 from mmspec.api.streaming import Stream
+from mmspec.core.history_processors import Processor
 from mmspec.core.report import Report
+from mmspec.core.state import State
 from mmspec.core.warp import Warp
-from mmspec.kits.text.language import LanguagePipeline, listed
-from mmspec.registry.numbers import integers
+from mmspec.kits.text.language import LanguagePipeline
+from mmspec.kits.text.prompts import Message, encoded
+from mmspec.kits.text.stops import Pieces, cut, stop_strings
+from mmspec.kits.text.stream import TextStream
+from mmspec.registry.numbers import integers, numbers
+
+NEVER = -1
+"""An id that no token has."""
 
 
 @dataclass
@@ -33,7 +43,7 @@ class TextPipelineOutput(BaseOutput):
 
 
 class TextPipeline(LanguagePipeline):
-    """Continues prompts with a causal language model.
+    """Continues prompts, or answers conversations, with a causal language model.
 
     Args:
         model: The language model.
@@ -43,7 +53,7 @@ class TextPipeline(LanguagePipeline):
     @torch.no_grad()
     def __call__(
         self,
-        prompt: str | Sequence[str],
+        prompt: str | Sequence[str] | Sequence[Message] | Sequence[Sequence[Message]],
         max_new_tokens: int = 200,
         *,
         num_return_sequences: int = 1,
@@ -51,16 +61,21 @@ class TextPipeline(LanguagePipeline):
         top_k: int = 0,
         top_p: float = 1.0,
         min_p: float = 0.0,
+        repetition_penalty: float = 1.0,
+        logits_processor: Sequence[Processor] = (),
+        stop: str | Sequence[str] | None = None,
         seed: Seed = None,
         generator: Generators = None,
         k: int | None = None,
+        stream: bool = False,
         streamer: Any = None,
         return_dict: bool = True,
-    ) -> TextPipelineOutput | tuple[list[str], list[Tensor], Report]:
+    ) -> TextPipelineOutput | tuple[list[str], list[Tensor], Report] | TextStream[TextPipelineOutput]:
         """Continue a prompt, or several in one batch.
 
         Args:
-            prompt: A text, or several.
+            prompt: A text to continue, or a conversation to answer: messages `{"role": "user", "content": "…"}`, which
+                need a tokenizer with a chat template. Or a list of texts, or of conversations.
             max_new_tokens: The most new tokens per prompt.
             num_return_sequences: Continuations per prompt; those of one prompt follow each other, and its prompt is
                 read once.
@@ -68,10 +83,17 @@ class TextPipeline(LanguagePipeline):
             top_k: Draw from the `top_k` likeliest tokens; lower is safer, 0 keeps all.
             top_p: Draw from the likeliest tokens that have this mass together; lower is safer, 1 keeps all.
             min_p: Drop tokens less likely than this share of the likeliest one; higher is safer, 0 keeps all.
+            repetition_penalty: Divides the scores of tokens that were there before, as in transformers; higher repeats
+                less, 1 changes nothing.
+            logits_processor: Processors of transformers, or your own, which run before the others; which ones go with
+                drafts is said in `mmspec.core.processors`, and the others run without.
+            stop: Texts end at this string, or at any of several; `texts` are without it.
             seed: A seed, or one per continuation. A continuation does not depend on the method or on the batch: under
                 one seed it is that of its number among all of the call, under its own seed that of a call by itself.
             generator: A `torch.Generator`, or one per continuation, instead of `seed`.
             k: Units to draft per round; default: that of `use`.
+            stream: Return an iterator over the pieces of the text, which runs the model as it is read; for one
+                continuation only.
             streamer: A streamer of transformers; for one continuation only.
             return_dict: Whether to return the output object and not a tuple of its fields.
 
@@ -79,36 +101,58 @@ class TextPipeline(LanguagePipeline):
             ValueError: The prompt is empty or a number is out of its range.
         """
         integers(max_new_tokens=max_new_tokens, num_return_sequences=num_return_sequences, k=k)
-        if num_return_sequences < 1:
-            raise ValueError(f"num_return_sequences must be at least 1, got {num_return_sequences}")
+        numbers(repetition_penalty=repetition_penalty)
+        for name, number in (("num_return_sequences", num_return_sequences), ("max_new_tokens", max_new_tokens)):
+            if number < 1:
+                raise ValueError(f"{name} must be at least 1, got {number}")
+        if not repetition_penalty > 0:
+            raise ValueError(f"repetition_penalty must be above 0, got {repetition_penalty}; 1 changes nothing")
+        stops = stop_strings(stop)
+        given = encoded(prompt, self.tokenizer)
         inputs = {
-            name: value.repeat_interleave(num_return_sequences, 0) for name, value in self._inputs(prompt).items()
+            name: value.repeat_interleave(num_return_sequences, 0).to(self._execution_device)
+            for name, value in given.items()
         }
         rows, ids = len(inputs["input_ids"]), inputs["input_ids"]
-        if max_new_tokens < 1:
-            raise ValueError(f"max_new_tokens must be at least 1, got {max_new_tokens}")
+        if stream and (rows > 1 or streamer is not None):
+            raise ValueError(f"stream=True takes one continuation and no streamer=; got {rows} rows")
+        penalty = () if repetition_penalty == 1 else (RepetitionPenaltyLogitsProcessor(repetition_penalty),)
         warp = Warp.sampling(temperature, top_k, top_p, min_p)
-        stream = Stream(streamer, ids)
-        output = self.decoder(k).generate(
+        processors = (*logits_processor, *penalty, *warp.processors)
+        writing = Stream(streamer, ids)
+        monitor = self._monitor(stops, rows)
+        seeds = seeds_for(rows, seed, generator, "prompt" if num_return_sequences == 1 else "continuation")
+        rounds = without_forbidden_drafts(self.decoder(k), processors).rounds(
             inputs,
             max_new_tokens,
-            seed=seeds_for(rows, seed, generator, "prompt" if num_return_sequences == 1 else "continuation"),
-            warp=warp,
+            watched=stream or streamer is not None or monitor.watches,
+            seed=seeds,
+            warp=Warp(processors, sample=warp.sample),
             ends=self.model.generation_config.eos_token_id,
-            on_step=None if streamer is None else stream.step,
         )
-        stream.end()
-        texts = [self.tokenizer.decode(units, skip_special_tokens=True) for units in output.units]
-        result = TextPipelineOutput(texts, output.units, output.report)
+
+        def watched() -> Generator[State, None, None]:
+            for state in rounds:
+                monitor.step(state)
+                writing.step(state)
+                yield state
+            writing.end()
+
+        def finished(state: State) -> TextPipelineOutput:
+            units = state.output()
+            texts = [cut(self.tokenizer.decode(row, skip_special_tokens=True), stops) for row in units]
+            return TextPipelineOutput(texts, units, state.report)
+
+        if stream:
+            return TextStream(watched(), Pieces(self.tokenizer, stops), finished)
+        *_, last = watched()
+        result = finished(last)
         return result if return_dict else (result.texts, result.ids, result.report)
 
-    def _inputs(self, prompt: str | Sequence[str]) -> dict[str, Tensor]:
-        """Ids `[batch, prompt]` of prompts, padded on the left, and their mask; no padding token is needed."""
-        prompts = listed(prompt)
-        rows = [torch.tensor(self.tokenizer(p)["input_ids"], dtype=torch.int64) for p in prompts]
-        empty = [i for i, (p, row) in enumerate(zip(prompts, rows, strict=True)) if not p or not len(row)]
-        if empty:
-            raise ValueError(f"prompt {empty[0]} is empty; give some text to continue")
-        ids = pad_sequence(rows, batch_first=True, padding_side="left")
-        mask = pad_sequence([torch.ones_like(row) for row in rows], batch_first=True, padding_side="left")
-        return {"input_ids": ids.to(self._execution_device), "attention_mask": mask.to(self._execution_device)}
+    def _monitor(self, stops: Sequence[str], rows: int) -> StoppingMonitor:
+        """What ends rows at stop strings, each by itself."""
+        ends = self.model.generation_config.eos_token_id
+        criteria = with_stop_strings(
+            [EosTokenCriteria(NEVER if ends is None else ends)], list(stops) or None, self.tokenizer
+        )
+        return StoppingMonitor(criteria, rows, 0, None)

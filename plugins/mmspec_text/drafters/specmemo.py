@@ -30,13 +30,13 @@ from mmspec.hosts.memory import Memory, cost, held
 from mmspec.hosts.self_check import checked
 from mmspec.hosts.slot_cache import SlotCache
 from mmspec.hosts.target import TransformersTarget
-from mmspec_text.drafters.small_model import SmallModelOptions, in_target_ids, load_small_model
-from mmspec_text.drafters.tree_form import TreeForm
+from mmspec_text.drafters.draft_tree import DraftTreeOptions
+from mmspec_text.drafters.small_model import in_target_ids, load_small_model
 from mmspec_text.long_text_specs import SPECMEMO
 
 
 @dataclass(frozen=True)
-class SpecMemoOptions(TreeForm, SmallModelOptions):
+class SpecMemoOptions(DraftTreeOptions):
     """Options of `specmemo`."""
 
     memory_budget: Annotated[ByteSize, Field(gt=0)] | None = field(

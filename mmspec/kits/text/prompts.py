@@ -1,0 +1,67 @@
+"""What a text pipeline is asked, as ids: texts to continue, or conversations to answer."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from mmspec.kits.text.language import listed
+
+Message = Mapping[str, Any]
+"""`{"role": "user", "content": "…"}`; other keys are the template's."""
+
+
+def encoded(prompt: Any, tokenizer: Any) -> dict[str, Tensor]:
+    """The prompts of a call.
+
+    Args:
+        prompt: A text or a conversation (a list of messages), or a list of either.
+        tokenizer: The live tokenizer; for conversations, one with a chat template.
+
+    Returns:
+        Ids `[batch, prompt]`, padded on the left, and their mask; no padding token is needed.
+
+    Raises:
+        ValueError: A prompt is empty, is neither a text nor a conversation, or there is no template for conversations.
+    """
+    conversations = _conversations(prompt)
+    if conversations is None:
+        rows = [tokenizer(text)["input_ids"] if text else [] for text in listed(prompt)]
+    else:
+        rows = [_answered(conversation, tokenizer) for conversation in conversations]
+    empty = [number for number, row in enumerate(rows) if not len(row)]
+    if empty:
+        raise ValueError(f"prompt {empty[0]} is empty; give some text to continue")
+    ids = [torch.tensor(row, dtype=torch.int64) for row in rows]
+    return {
+        "input_ids": pad_sequence(ids, batch_first=True, padding_side="left"),
+        "attention_mask": pad_sequence([torch.ones_like(row) for row in ids], batch_first=True, padding_side="left"),
+    }
+
+
+def _conversations(prompt: Any) -> list[Sequence[Message]] | None:
+    """The conversations of a prompt; None if it is no conversation."""
+    items = list(prompt) if isinstance(prompt, Iterable) and not isinstance(prompt, str) else []
+    if _is_conversation(items):
+        return [items]
+    return items if items and all(map(_is_conversation, items)) else None
+
+
+def _is_conversation(value: Any) -> bool:
+    return isinstance(value, Sequence) and bool(value) and all(isinstance(message, Mapping) for message in value)
+
+
+def _answered(conversation: Sequence[Message], tokenizer: Any) -> list[int]:
+    """Ids of a conversation, up to where its answer begins."""
+    for message in conversation:
+        if not isinstance(message.get("role"), str) or "content" not in message:
+            raise ValueError(f'a message is {{"role": "user", "content": "…"}}, not {message!r:.80}')
+    if tokenizer.chat_template is None:
+        raise ValueError(
+            "the tokenizer has no chat template, so that messages cannot be written as the model knows them: give a "
+            "text, or set tokenizer.chat_template"
+        )
+    text = tokenizer.apply_chat_template(list(conversation), tokenize=False, add_generation_prompt=True)
+    return list(tokenizer(text, add_special_tokens=False)["input_ids"])

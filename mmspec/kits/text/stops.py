@@ -1,0 +1,67 @@
+"""Strings at which a text ends, and the pieces in which a text is shown while it is written."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+UNFINISHED = "\ufffd"
+"""What a character looks like whose bytes have not all come."""
+
+
+def stop_strings(stop: str | Sequence[str] | None) -> tuple[str, ...]:
+    """The strings of an argument `stop`.
+
+    Raises:
+        ValueError: It is no string, or an empty one.
+    """
+    if stop is None:
+        return ()
+    strings = (stop,) if isinstance(stop, str) else tuple(stop)
+    if not strings or not all(isinstance(string, str) and string for string in strings):
+        raise ValueError(f"stop is a string at which texts end, or a list of some, none of them empty; not {stop!r}")
+    return strings
+
+
+def cut(text: str, stops: Sequence[str]) -> str:
+    """A text up to the first of the strings at which it ends."""
+    ends = [place for place in map(text.find, stops) if place >= 0]
+    return text[: min(ends, default=len(text))]
+
+
+@dataclass
+class Pieces:
+    """A text as it is written: what can be shown of it is never taken back.
+
+    Attributes:
+        tokenizer: Makes text of tokens.
+        stops: The strings at which the text ends; they are not shown.
+        shown: What was shown.
+    """
+
+    tokenizer: Any
+    stops: Sequence[str] = ()
+    shown: str = ""
+
+    def more(self, ids: Tensor, over: bool) -> str:
+        """What can be shown now beside what was shown before.
+
+        Args:
+            ids: `[n]`: all new tokens of the text.
+            over: Whether no others will come.
+        """
+        text = str(self.tokenizer.decode(ids, skip_special_tokens=True))
+        kept = cut(text, self.stops)
+        if not over and kept == text:
+            kept = text[: len(text) - _held(text, self.stops)]
+        piece = kept[len(self.shown) :] if kept.startswith(self.shown) else ""
+        self.shown += piece
+        return piece
+
+
+def _held(text: str, stops: Sequence[str]) -> int:
+    """Characters at a text's end that may still change, or be the beginning of a stop string."""
+    unfinished = len(text) - len(text.rstrip(UNFINISHED))
+    begun = [size for stop in stops for size in range(1, len(stop)) if text.endswith(stop[:size])]
+    return max([unfinished, *begun])
