@@ -9,7 +9,6 @@ OWN: Mapping[str, Mapping[str, Any]] = {
     "sequoia": {"k": 3, "drafter": DRAFTER, "nodes": 7},
     "llmcad": {"k": 4, "drafter": DRAFTER, "width": 2, "nodes": 7},
     "s2d": {"k": 4, "drafter": DRAFTER},
-    "vocab-trim": {"k": 4, "drafter": DRAFTER, "after": 256},
     "dyspec": {"k": 3, "drafter": DRAFTER, "width": 3, "nodes": 7},
     "bild": {"k": 4, "drafter": DRAFTER},
     "jacobi-text": {"k": 5},
@@ -24,6 +23,8 @@ all of them.
 `rapid` has none: it is for prompts of many thousand tokens, and those of the benchmark are short.
 `judge` has none: its speed is its judge's, which is trained on answers that the user has.
 `rest` and `rasd` have none either: what they gain is decided by the datastore, which is the user's.
+`vocab-trim` has none: what it gains is decided by its corpus, which is the user's, or by earlier calls, and here each
+call begins anew.
 `omnidraft` has none: it is for a draft model with another tokenizer, and both shipped models have the same.
 `assd` has none: it fills blanks with an any-order model, and no such model is shipped.
 """

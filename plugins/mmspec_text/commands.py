@@ -15,6 +15,7 @@ from mmspec.cli.groups import group
 from mmspec.kits.text.bench.command import bench_command, one_shape
 from mmspec.kits.text.bench.diversity_command import diversity
 from mmspec.kits.text.train_command import Cards, Device, Out, Prose, Work, run_training
+from mmspec_text.chat import chat
 from mmspec_text.generate import generate_text
 from mmspec_text.training.command import train_drafter
 from mmspec_text.training.judge_command import train_judge
@@ -40,6 +41,7 @@ def add(app: typer.Typer) -> None:
     benches.command("core")(core)
     benches.command("diversity")(diversity(_diverse_methods, "mmspec/text-14m"))
     app.command("plan")(plan)
+    app.command("chat")(chat)
     one_shape_command.add(app, "text", one_shape(_one_shape_methods, "mmspec/text-14m"))
     group(app, "demo", "Run every demo, or one.", run_all=True).command("text")(demo)
     trains = group(app, "train", "Train drafters, and the small models that mmspec ships.")

@@ -1,6 +1,6 @@
 """`NextFramePipeline`: from first frames and a player's actions to new frames, all of them or one by one."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -151,7 +151,7 @@ class NextFramePipeline(Pipeline):
         output = _output(call, shown, fps)
         return output if return_dict else tuple(vars(output).values())
 
-    def stream(self, first_frames: Frames, actions: Sequence[Any] | Tensor | Player, **how: Any) -> Iterator[Any]:
+    def stream(self, first_frames: Frames, actions: Sequence[Any] | Tensor | Player, **how: Any) -> "FrameStream":
         """Make frames one by one; wrong arguments are refused at once, not when the first frame is made.
 
         Args:
@@ -161,11 +161,12 @@ class NextFramePipeline(Pipeline):
 
         Returns:
             An iterator over the next frame of every row: a list of PIL pictures, or `[row, …]`. It ends where a player
-            quits, and raises what the player raises.
+            quits, and raises what the player raises. It has the report of the frames so far.
         """
-        return self._frames(checked(self, first_frames, actions, **how))
+        call = checked(self, first_frames, actions, **how)
+        return FrameStream(self._frames(call), call)
 
-    def _frames(self, call: CheckedCall) -> Iterator[Any]:
+    def _frames(self, call: CheckedCall) -> Generator[Any, None, None]:
         """The frames of a call, each as `output_type` says."""
         play, pixels, player = call.play, call.pixels, call.player
         try:
@@ -183,6 +184,35 @@ class NextFramePipeline(Pipeline):
                     yield _converted(pixels, frame, call.output_type)
         finally:
             self.maybe_free_model_hooks()
+
+
+class FrameStream(Iterator[Any]):
+    """The frames of a call, one by one.
+
+    Args:
+        frames: Makes them.
+        call: The call.
+    """
+
+    def __init__(self, frames: Generator[Any, None, None], call: CheckedCall) -> None:
+        self._frames, self._play = frames, call.play
+
+    def __next__(self) -> Any:
+        return next(self._frames)
+
+    def close(self) -> None:
+        """End the call."""
+        self._frames.close()
+
+    @property
+    def report(self) -> Report:
+        """Counts and times so far."""
+        return self._play.report
+
+    @property
+    def discarded(self) -> int:
+        """Frames that were made ahead and not shown, so far; those that are still available count."""
+        return self._play.discarded
 
 
 def _output(call: CheckedCall, shown: list[Any], fps: int) -> NextFrameOutput:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import PreTrainedTokenizerFast, TextStreamer
+from transformers import PreTrainedTokenizerFast, SuppressTokensLogitsProcessor, TextStreamer
 
 import mmspec
 from mmspec.kits.text.pipeline import TextPipeline, TextPipelineOutput
@@ -130,6 +130,57 @@ def test_the_tuple_and_the_stream(pipe: Any, capsys: pytest.CaptureFixture[str])
     assert capsys.readouterr().out == pipe.tokenizer.decode([*given, *ids[0].tolist()]) + "\n"
 
 
+def test_a_stream_is_the_text_in_pieces(pipe: Any) -> None:
+    whole = pipe(PROMPTS[0], 40, seed=1)
+    stream = pipe(PROMPTS[0], 40, seed=1, stream=True)
+    assert stream.output is None
+    pieces = list(stream)
+    assert "".join(pieces) == whole.texts[0] and len(pieces) > 3 and all(pieces)
+    assert same(stream.output, whole) and stream.output.report.rounds == whole.report.rounds
+    assert next(stream, "over") == "over"
+    begun = pipe(PROMPTS[0], 40, seed=1, stream=True)
+    assert next(begun) == pieces[0]
+    begun.close()
+    assert begun.output is None
+
+
+def test_texts_end_at_stop_strings(pipe: Any) -> None:
+    """Each of its batch by itself, whatever drafts, and shown pieces never hold a part of the string."""
+    whole = pipe(PROMPTS, 40, seed=[1, 2, 3], k=0)
+    stops = [text[6:8] for text in whole.texts if len(text) > 8][:2]
+    expected = [text[: min([p for p in map(text.find, stops) if p >= 0], default=None)] for text in whole.texts]
+    assert sum(map(len, expected)) < sum(map(len, whole.texts)) - 10
+    for k in (0, 3):
+        out = pipe(PROMPTS, 40, seed=[1, 2, 3], k=k, stop=stops)
+        assert out.texts == expected
+        for found, all_of_it in zip(out.ids, whole.ids, strict=True):
+            assert torch.equal(found, all_of_it[: len(found)])
+    for prompt, seed, text in zip(PROMPTS, (1, 2, 3), expected, strict=True):
+        assert "".join(pipe(prompt, 40, seed=[seed], stop=stops, stream=True)) == text
+    once = pipe(PROMPTS[0], 40, seed=[1], stop=stops[0])
+    assert once.texts == [whole.texts[0][: whole.texts[0].find(stops[0])]]
+
+
+def test_penalty_and_processors_are_those_of_transformers(pipe: Any) -> None:
+    given = pipe.tokenizer(PROMPTS[0], return_tensors="pt", return_token_type_ids=False)
+    first = int(pipe(PROMPTS[0], 1, temperature=0).ids[0][0])
+    bans = [SuppressTokensLogitsProcessor([first])]
+    call = dict(max_new_tokens=30, do_sample=False, pad_token_id=0)
+    for ours, theirs in (
+        (dict(repetition_penalty=1.8), dict(repetition_penalty=1.8)),
+        (dict(logits_processor=bans), dict(logits_processor=bans)),
+    ):
+        found = pipe(PROMPTS[0], 30, temperature=0, **ours)
+        right = pipe.model.generate(**given, **call, **theirs)[0, given["input_ids"].shape[1] :]
+        assert torch.equal(found.ids[0], right) and not same(found, pipe(PROMPTS[0], 30, temperature=0))
+
+
+def test_a_processor_that_may_keep_state_runs_without_drafts(pipe: Any) -> None:
+    with pytest.warns(UserWarning, match="runs without drafts"):
+        out = pipe(PROMPTS[0], 10, temperature=0, logits_processor=[lambda ids, scores: scores])
+    assert same(out, pipe(PROMPTS[0], 10, temperature=0)) and not out.report.drafted
+
+
 @pytest.mark.parametrize("load", [mmspec.Pipeline, TextPipeline])
 @pytest.mark.compiled
 def test_saved_and_loaded(pipe: Any, tmp_path: Path, load: Any) -> None:
@@ -189,6 +240,10 @@ MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
         dict(prompt="a", num_return_sequences=2, streamer=TextStreamer(None)),
         "a streamer takes a batch of one, got 2 rows",
     ),
+    "an empty stop": (dict(stop=["a", ""]), "stop is a string at which texts end, or a list of some"),
+    "no stop": (dict(stop=[]), "stop is a string at which texts end, or a list of some"),
+    "penalty": (dict(repetition_penalty=0.0), "repetition_penalty must be above 0, got 0.0; 1 changes nothing"),
+    "pieces of several": (dict(stream=True), "stream=True takes one continuation and no streamer=; got 2 rows"),
     "stream": (dict(streamer=TextStreamer(None)), "a streamer takes a batch of one, got 2 rows"),
 }
 

@@ -41,6 +41,19 @@ def encoded(prompt: Any, tokenizer: Any) -> dict[str, Tensor]:
     }
 
 
+def refuse_no_template(tokenizer: Any) -> None:
+    """Refuse a tokenizer that cannot write conversations.
+
+    Raises:
+        ValueError: It has no chat template.
+    """
+    if tokenizer.chat_template is None:
+        raise ValueError(
+            "the tokenizer has no chat template, so that messages cannot be written as the model knows them: take a "
+            "model that was trained for conversations, give a text, or set tokenizer.chat_template"
+        )
+
+
 def _conversations(prompt: Any) -> list[Sequence[Message]] | None:
     """The conversations of a prompt; None if it is no conversation."""
     items = list(prompt) if isinstance(prompt, Iterable) and not isinstance(prompt, str) else []
@@ -58,10 +71,6 @@ def _answered(conversation: Sequence[Message], tokenizer: Any) -> list[int]:
     for message in conversation:
         if not isinstance(message.get("role"), str) or "content" not in message:
             raise ValueError(f'a message is {{"role": "user", "content": "…"}}, not {message!r:.80}')
-    if tokenizer.chat_template is None:
-        raise ValueError(
-            "the tokenizer has no chat template, so that messages cannot be written as the model knows them: give a "
-            "text, or set tokenizer.chat_template"
-        )
+    refuse_no_template(tokenizer)
     text = tokenizer.apply_chat_template(list(conversation), tokenize=False, add_generation_prompt=True)
     return list(tokenizer(text, add_special_tokens=False)["input_ids"])

@@ -30,6 +30,10 @@ def cut(text: str, stops: Sequence[str]) -> str:
     return text[: min(ends, default=len(text))]
 
 
+CONTEXT = 8
+"""Tokens before a line that are decoded with it, since tokens may look otherwise at the beginning of a text."""
+
+
 @dataclass
 class Pieces:
     """A text as it is written: what can be shown of it is never taken back.
@@ -37,11 +41,13 @@ class Pieces:
     Attributes:
         tokenizer: Makes text of tokens.
         stops: The strings at which the text ends; they are not shown.
-        shown: What was shown.
+        begun: Tokens of the lines that are shown completely; they are not decoded again.
+        shown: What is shown of the present line.
     """
 
     tokenizer: Any
     stops: Sequence[str] = ()
+    begun: int = 0
     shown: str = ""
 
     def more(self, ids: Tensor, over: bool) -> str:
@@ -51,13 +57,19 @@ class Pieces:
             ids: `[n]`: all new tokens of the text.
             over: Whether no others will come.
         """
-        text = str(self.tokenizer.decode(ids, skip_special_tokens=True))
+        before = self._decoded(ids[: self.begun])
+        text = self._decoded(ids)[len(before) :]
         kept = cut(text, self.stops)
         if not over and kept == text:
             kept = text[: len(text) - _held(text, self.stops)]
         piece = kept[len(self.shown) :] if kept.startswith(self.shown) else ""
         self.shown += piece
+        if self.shown == text and text.endswith("\n"):
+            self.begun, self.shown = len(ids), ""
         return piece
+
+    def _decoded(self, ids: Tensor) -> str:
+        return str(self.tokenizer.decode(ids[max(0, self.begun - CONTEXT) :], skip_special_tokens=True))
 
 
 def _held(text: str, stops: Sequence[str]) -> int:

@@ -13,7 +13,7 @@ from mmspec.bench.race import Run, race
 from mmspec.bench.rows import row_of
 from mmspec.core.report import Report
 from mmspec.kits.text.bench.contestants import OurMethod
-from mmspec.kits.text.bench.settings import BATCHED, BenchOptions, Subject, batch
+from mmspec.kits.text.bench.settings import BATCHED, BenchOptions, Subject, batch, named
 from mmspec.report.result import PLAIN, Row
 
 
@@ -21,6 +21,7 @@ def batch_rows(
     call: GenerateCall,
     subject: Subject,
     methods: Mapping[str, Mapping[str, Any]],
+    kind: str,
     pieces: Sequence[Tensor],
     options: BenchOptions,
     tick: Callable[[], None],
@@ -31,7 +32,8 @@ def batch_rows(
         call: How `generate` is called.
         subject: The benchmark.
         methods: Our methods with their options; those in `BATCHED` take part.
-        pieces: Held-out texts.
+        kind: The kind of the texts.
+        pieces: Texts; their beginnings are the prompts.
         options: The size of the benchmark.
         tick: Called after every call.
 
@@ -49,7 +51,7 @@ def batch_rows(
         together, apart = tracks[name], tracks[f"{name}, alone"]
         equal = [torch.equal(a, b) for a, b in zip(together.median[0].units, apart.median[0].units, strict=True)]
         quality = {"same_as_alone": statistics.mean(equal)}
-        how: dict[str, Any] = {"method": name, "setting": "code, greedy", "batch": len(equal), "quality": quality}
+        how: dict[str, Any] = {"method": name, "setting": named(kind, 0.0), "batch": len(equal), "quality": quality}
         own = {} if name == PLAIN else {**subject.methods.get(name, {}), "policy": "goodput"}
         row = row_of(together, tracks[PLAIN], **how)
         rows.append(replace(row, options=own, alone_repeats_s=apart.repeats_s))

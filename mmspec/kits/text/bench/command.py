@@ -10,6 +10,7 @@ from mmspec.bench import one_shape_command
 from mmspec.bench.command import Quick, bench, check_output_folders
 from mmspec.bench.methods import chosen_methods
 from mmspec.kits.text.bench.defaults import ANY, BATCH, NEW, OUTPUTS, PROMPTS, REPEATS
+from mmspec.kits.text.bench.prompt_file import counted_or_read
 
 if TYPE_CHECKING:
     from mmspec.kits.text.bench.settings import Subject
@@ -34,22 +35,26 @@ def bench_command(subject: "Callable[[str], Subject]", target: str, summary: str
         repeats: Annotated[
             int, typer.Option(min=1, max=1000, help="Counted repeats; the raw seconds of each are kept.")
         ] = REPEATS,
-        prompts: Annotated[int, typer.Option(min=1, max=10, help="Prompts of each kind of text.")] = PROMPTS,
+        prompts: Annotated[
+            str, typer.Option(help='Held-out prompts of each kind, or a file of yours: {"prompt": "…"} a line.')
+        ] = str(PROMPTS),
         new_tokens: Annotated[int, typer.Option(min=8, max=512, help="Tokens of each output.")] = NEW,
         batch: Annotated[int, typer.Option(min=0, max=10, help="Rows of the batch; 0 leaves batches out.")] = BATCH,
         seed: Annotated[int, typer.Option(help="Of torch's generator, before every call.")] = 0,
         quick: Quick = False,
-        model: Annotated[str, typer.Option(help="A model of this kind with the shipped tokenizer.")] = target,
+        model: Annotated[str, typer.Option(help="A model of this kind: a folder, a hub name, mmspec/….")] = target,
+        drafter: Annotated[str | None, typer.Option(help="A smaller model; default: the shipped one.")] = None,
     ) -> None:
         check_output_folders(json, plot)
+        count, own = counted_or_read(prompts)
         from mmspec.kits.text.bench.run import bench as run
         from mmspec.kits.text.bench.settings import BenchOptions
 
-        chosen = subject(model)
-        options = BenchOptions(prompts=prompts, new=new_tokens, repeats=repeats, batch=batch, seed=seed)
+        chosen = subject(model) if drafter is None else subject(model).drafted_by(drafter)
+        options = BenchOptions(prompts=count, new=new_tokens, repeats=repeats, batch=batch, seed=seed)
         options = options.quick if quick else options
         methods = chosen_methods(method, chosen.methods)
-        bench(chosen.kind, lambda progress: run(chosen, methods, options, device, progress), json, plot)
+        bench(chosen.kind, lambda progress: run(chosen, methods, options, device, progress, own), json, plot)
 
     command.__doc__ = summary
     return command

@@ -1,7 +1,7 @@
 """The benchmark of language models: all methods and transformers itself in turns, greedy and sampled."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from torch import Tensor
@@ -54,6 +54,7 @@ class Bench:
         rows: The rows of the result so far.
         peers: The peers' rows so far.
         forced: The counts under teacher forcing, by kind of text and method.
+        given: Tokens of a prompt; None: the pieces are prompts.
     """
 
     subject: Subject
@@ -67,6 +68,7 @@ class Bench:
     rows: list[Row] = field(default_factory=list)
     peers: dict[str, Peer] = field(default_factory=dict)
     forced: dict[str, dict[str, TeacherForced]] = field(default_factory=dict)
+    given: int | None = GIVEN
 
     def run(self) -> Result:
         """Run everything. Speed comes before teacher forcing and limits, which warm the machine up."""
@@ -75,9 +77,7 @@ class Bench:
             for temperature in TEMPERATURES:
                 self._setting(named(kind, temperature), pieces, temperature, memory)
         if self.options.batch:
-            self.rows += batch_rows(
-                self._call(0.0), self.subject, self.methods, self.pieces["code"], self.options, self.tick
-            )
+            self.rows += batch_rows(self._call(0.0), self.subject, self.methods, self._pieces, self.options, self.tick)
         if self.options.whole:
             self.forced = {kind: self._led(pieces[: self.options.prompts]) for kind, pieces in self.pieces.items()}
         return Result(
@@ -96,13 +96,22 @@ class Bench:
             },
         )
 
+    @property
+    def _pieces(self) -> list[Tensor]:
+        """The texts of the first kind."""
+        return next(iter(self.pieces.values()))
+
+    @property
+    def _task(self) -> dict[str, Tensor]:
+        """One prompt."""
+        return prompts(self._pieces, 1, self.device, self.given)[0]
+
     def _call(self, temperature: float) -> GenerateCall:
         return GenerateCall(self.model, self.options.new, temperature, self.options.seed)
 
     def once(self) -> Run:
         """Run one call of plain decoding."""
-        task = prompts(self.pieces["code"], 1, self.device)[0]
-        return OurMethod(self._call(0.0), {"method": PLAIN})(task)
+        return OurMethod(self._call(0.0), {"method": PLAIN})(self._task)
 
     def _setting(self, setting: str, pieces: list[Tensor], temperature: float, memory: Mapping[str, Footprint]) -> None:
         """Run one race. Stand-ins take part in the greedy setting only, because they measure the loop."""
@@ -111,7 +120,7 @@ class Bench:
         racers |= {name: OurMethod(call, {"method": name, **options}) for name, options in self.methods.items()}
         bounds = self.options.whole and not temperature
         others = stand_ins(call, truth, self.options.k, self.options.rate) if bounds else {}
-        tasks = prompts(pieces, self.options.prompts, self.device)
+        tasks = prompts(pieces, self.options.prompts, self.device, self.given)
         ways = peers(call, self.drafter)
         tuned = {name: tune(way.ways, tasks[:SHARE], self.tick) for name, way in ways.items()}
         stock = {name: found.way for name, found in tuned.items()}
@@ -127,7 +136,7 @@ class Bench:
 
     def _memory(self) -> dict[str, Footprint]:
         """The memory of models and of one call, by method."""
-        task, call, found = prompts(self.pieces["code"], 1, self.device)[0], self._call(0.0), {}
+        task, call, found = self._task, self._call(0.0), {}
         for name, options in {PLAIN: {}, **self.methods}.items():
             models = [self.model, *([self.drafter] if "drafter" in options else [])]
             drafter = decoder_for(self.model, **apart({"method": name, **options})).drafter
@@ -147,7 +156,7 @@ class Bench:
         return found
 
     def _limits(self) -> Limits:
-        text = self.pieces["code"][0][:, :GIVEN].to(self.device)
+        text = self._pieces[0][:, :GIVEN].to(self.device)
         target = decoder_for(self.model, PLAIN).target
         seconds = pass_seconds(target, text)
         small = pass_seconds(decoder_for(self.drafter, PLAIN).target, text, (1,))
@@ -173,6 +182,7 @@ def bench(
     options: BenchOptions,
     device: str,
     progress: Callable[[Plan], Callable[[], None]],
+    own: Sequence[str] | None = None,
 ) -> Result:
     """Load target and draft model, and run the benchmark.
 
@@ -182,15 +192,18 @@ def bench(
         options: The size of the benchmark.
         device: The device of the models.
         progress: Given the plan, returns the function that is called after each call.
+        own: The user's own prompts, of which speed alone is measured; None: held-out texts.
     """
+    options = options if own is None else replace(options, whole=False)
     model, drafter = load_model(subject.target, device), load_model(subject.drafter, device)
     wanted = [name for name in (subject.methods if methods is None else methods) if name != PLAIN]
     listed = {name: dict(subject.methods.get(name, {})) for name in wanted}
     live = {name: o | ({"drafter": drafter} if "drafter" in o else {}) for name, o in listed.items()}
     for name, own in live.items():  # names and options are checked before anything is timed
         decoder_for(model, **apart({"method": name, **own}))
-    pieces = texts(load_tokenizer(subject.target))
-    run = Bench(subject, model, drafter, live, pieces, options, device, lambda: None)
+    pieces = texts(load_tokenizer(subject.target), own)
+    given = GIVEN if own is None else None
+    run = Bench(subject, model, drafter, live, pieces, options, device, lambda: None, given=given)
     run.tick = progress(_plan(run))
     return run.run()
 

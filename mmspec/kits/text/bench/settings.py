@@ -19,6 +19,8 @@ GIVEN = 160
 """Tokens of a prompt."""
 READ = 240
 """Tokens of a text under teacher forcing, behind the prompt."""
+OWN = "prompts"
+"""The kind of a user's own prompts."""
 SHARE = 1
 """The number of prompts on which peers choose their settings."""
 
@@ -66,6 +68,12 @@ class Subject:
     drafter: str = DRAFTER
     by_nodes: Callable[[Any, Tensor], dict[str, dict[str, float]]] = lambda target, prompt: {}
 
+    def drafted_by(self, drafter: str) -> "Subject":
+        """The subject with another draft model."""
+        own = {"drafter": drafter}
+        methods = {label: {**how, **(own if "drafter" in how else {})} for label, how in self.methods.items()}
+        return replace(self, methods=methods, drafter=drafter)
+
 
 @dataclass(frozen=True)
 class BenchOptions:
@@ -109,17 +117,18 @@ def named(text: str, temperature: float) -> str:
     return f"{text}, {f'T = {temperature:g}' if temperature else 'greedy'}"
 
 
-def texts(tokenizer: Any) -> dict[str, list[Tensor]]:
-    """Held-out texts, `[1, length]` each, by kind."""
+def texts(tokenizer: Any, own: Sequence[str] | None = None) -> dict[str, list[Tensor]]:
+    """Held-out texts, or a user's own prompts, `[1, length]` each, by kind."""
+    kinds = held_out.read() if own is None else {OWN: own}
     return {
         kind: [torch.tensor([tokenizer(piece, truncation=True)["input_ids"]]) for piece in pieces]
-        for kind, pieces in held_out.read().items()
+        for kind, pieces in kinds.items()
     }
 
 
-def prompts(pieces: Sequence[Tensor], count: int, device: str) -> list[dict[str, Tensor]]:
-    """The first tokens of the first `count` texts, one prompt each."""
-    return [left_padded([piece[0, :GIVEN]], device) for piece in pieces[:count]]
+def prompts(pieces: Sequence[Tensor], count: int, device: str, given: int | None = GIVEN) -> list[dict[str, Tensor]]:
+    """The first `given` tokens of the first `count` texts, one prompt each; None: all tokens."""
+    return [left_padded([piece[0, :given]], device) for piece in pieces[:count]]
 
 
 def batch(pieces: Sequence[Tensor], rows: int, device: str) -> dict[str, Tensor]:

@@ -1,0 +1,20 @@
+"""A sheet of emoji: `python examples/emoji_sheet.py out.png`; each is, code by code, that of plain decoding."""
+
+import sys
+
+from diffusers.utils import make_image_grid
+
+import mmspec
+
+PROMPTS = ["heart", "fish", "princess", "sun", "cat face", "apple", "house", "clown face"]
+
+
+def main(out: str = "emoji_sheet.png") -> None:
+    pipe = mmspec.Pipeline.from_pretrained("mmspec/emoji", method="gs-sjd", k=16)
+    drawn = pipe(PROMPTS, guidance_scale=4.0, seed=list(range(len(PROMPTS))))
+    make_image_grid(drawn.images, rows=2, cols=len(PROMPTS) // 2).save(out)
+    print(drawn.report)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:2])

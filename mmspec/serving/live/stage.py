@@ -1,0 +1,45 @@
+"""What a page shows, and what its server side is: a stage has one session for every open page."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+Send = Callable[[Mapping[str, Any]], None]
+"""Sends a message to the page, as JSON; from any thread, at any time, without waiting."""
+
+
+class Session(Protocol):
+    """The server's side of one open page."""
+
+    def receive(self, message: Mapping[str, Any]) -> None:
+        """Take a message of the page. What comes from a page is not trusted.
+
+        Args:
+            message: A JSON object.
+
+        Raises:
+            ValueError: The message cannot be followed; the page shows why.
+        """
+        ...
+
+    def close(self) -> None:
+        """The page is gone: stop all threads, soon."""
+        ...
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A page and its sessions.
+
+    Attributes:
+        name: Where the page is: `/name/`.
+        title: What it is called in the list of pages.
+        page: The folder of its `index.html`, scripts and styles.
+        open: Begins a session.
+    """
+
+    name: str
+    title: str
+    page: Path
+    open: Callable[[Send], Session]

@@ -1,0 +1,86 @@
+"""`mmspec chat MODEL`: a conversation in the terminal. CTRL-C ends an answer; an empty line or CTRL-D leaves."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from mmspec.cli.arguments import refuse_method
+from mmspec.cli.places import text_of
+
+if TYPE_CHECKING:
+    from mmspec.core.report import Report
+    from mmspec.kits.text.stream import TextStream
+
+
+def chat(
+    model: Annotated[str, typer.Argument(help="A model with a chat template: a folder, or a hub name.")],
+    method: Annotated[str, typer.Option(help="See `mmspec methods`.")] = "auto",
+    drafter: Annotated[str | None, typer.Option(help="A drafter's name or a smaller model.")] = None,
+    rule: Annotated[str | None, typer.Option(help="Acceptance rule; default: the method's.")] = None,
+    num_speculative_tokens: Annotated[int | None, typer.Option("--num-speculative-tokens", "-k", min=0)] = None,
+    policy: Annotated[str | None, typer.Option(help="How many to draft: fixed, confidence, goodput.")] = None,
+    system: Annotated[str | None, typer.Option(help="What the model is told before the first question.")] = None,
+    max_new_tokens: Annotated[int, typer.Option(min=1, max=1_000_000, help="Most tokens of an answer.")] = 512,
+    temperature: Annotated[float, typer.Option(min=0.0, help="0 is greedy.")] = 0.7,
+    top_p: Annotated[float, typer.Option(min=0.0, max=1.0)] = 1.0,
+    repetition_penalty: Annotated[float, typer.Option(min=0.01, help="Higher repeats less; 1 changes nothing.")] = 1.0,
+    seed: Annotated[int, typer.Option(help="Of the first answer; the others count on.")] = 0,
+    chat_template: Annotated[Path | None, typer.Option(help="A Jinja file in place of the model's template.")] = None,
+    opt: Annotated[list[str] | None, typer.Option(help="key=value of drafter, rule or policy; repeatable.")] = None,
+    device: Annotated[str, typer.Option(help="cpu, cuda, …")] = "cpu",
+) -> None:
+    """Talk to a model, speculatively; the answers are the plain ones for these seeds."""
+    refuse_method(method)
+    template = None if chat_template is None else text_of(chat_template)
+    from transformers.utils import logging
+
+    from mmspec.core.report import Report
+    from mmspec.hosts.loading import load_tokenizer
+    from mmspec.kits.text.pipeline import TextPipeline
+    from mmspec.kits.text.prompts import refuse_no_template
+    from mmspec.registry.options import parse
+
+    logging.disable_progress_bar()
+    options, tokenizer = parse(opt or []), load_tokenizer(model)
+    tokenizer.chat_template = tokenizer.chat_template if template is None else template
+    refuse_no_template(tokenizer)
+    how = dict(drafter=drafter, rule=rule, k=num_speculative_tokens, policy=policy, device=device, tokenizer=tokenizer)
+    pipe = TextPipeline.from_pretrained(model, method=method, **how, **options)
+    messages = [] if system is None else [{"role": "system", "content": system}]
+    sampling = dict(temperature=temperature, top_p=top_p, repetition_penalty=repetition_penalty)
+    reports = list[Report]()
+    for turn, question in enumerate(iter(_asked, "")):
+        messages.append({"role": "user", "content": question})
+        answer: Any = pipe(messages, max_new_tokens, seed=seed + turn, stream=True, **sampling)
+        messages.append({"role": "assistant", "content": _shown(answer, reports)})
+    if reports:
+        typer.echo(str(Report.total(reports)), err=True)
+
+
+def _asked() -> str:
+    """The next question; empty at the end of the conversation."""
+    try:
+        return input("> ").strip()
+    except (EOFError, KeyboardInterrupt):
+        typer.echo()
+        return ""
+
+
+def _shown(answer: "TextStream[Any]", reports: "list[Report]") -> str:
+    """Print an answer as it comes, and return it; CTRL-C ends it where it is."""
+    text = ""
+    try:
+        for piece in answer:
+            typer.echo(piece, nl=False)
+            text += piece
+    except KeyboardInterrupt:
+        answer.close()
+        typer.echo("\n(stopped)")
+        return text
+    typer.echo()
+    report = answer.output.report
+    reports.append(report)
+    spent = sum(report.seconds.values())
+    typer.echo(f"({report.emitted} tokens in {report.rounds} passes, {report.emitted / spent:.0f} a second)", err=True)
+    return text

@@ -1,0 +1,61 @@
+"""A world that can be played in the browser: a pipeline, the first frames of walks, and the ways to make its frames."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from mmspec.api.pipeline import Pipeline
+from mmspec.shipped import asset
+from mmspec_video.bench.clips import recorded
+from mmspec_video.models.token_world import TokenWorldModel
+from mmspec_video.pipeline import NextFramePipeline
+
+DEEPEST = 4
+"""Most actions that are guessed ahead."""
+
+
+@dataclass(frozen=True)
+class World:
+    """A world.
+
+    Attributes:
+        name: Its name on the page.
+        pipe: Its pipeline, whose modules all walks share.
+        beginnings: `[clip, 3, height, width]` in [0, 1]: the first frame of a walk with seed s is that of clip s.
+        ahead: The method that is compared with plain decoding, and its arguments.
+    """
+
+    name: str
+    pipe: NextFramePipeline
+    beginnings: Tensor
+    ahead: Mapping[str, Any]
+
+    @classmethod
+    def shipped(cls, name: str) -> "World":
+        """A world of `mmspec/…`, with the recorded clips that lie beside it."""
+        pipe = Pipeline.from_pretrained(f"mmspec/{name}", method="plain")
+        codes = isinstance(pipe.transformer, TokenWorldModel)
+        ahead = {"method": "frame-gs-sjd", "k": 32} if codes else {"method": "branch-prediction"}
+        return cls(name, pipe, (recorded([asset(name)]).frames[:, 0] + 1) / 2, ahead)
+
+    @property
+    def actions(self) -> list[str]:
+        """The names of its actions."""
+        return list(self.pipe.config.actions)
+
+    def pipes(self, depth: int) -> dict[str, NextFramePipeline]:
+        """Two pipelines over the same modules, by the names of their methods.
+
+        Args:
+            depth: Actions that are guessed ahead, where frames are denoised.
+        """
+        config, parts = self.pipe.config, self.pipe.components
+        how = {"k": depth, **self.ahead}
+        found = {}
+        for name, arguments in (("plain", {"method": "plain"}), (how["method"], how)):
+            pipe = NextFramePipeline(**parts, actions=config.actions, fps=config.fps).use(**arguments)
+            pipe.set_progress_bar_config(disable=True)
+            found[name] = pipe
+        return found
