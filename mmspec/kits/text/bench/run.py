@@ -77,7 +77,8 @@ class Bench:
             for temperature in TEMPERATURES:
                 self._setting(named(kind, temperature), pieces, temperature, memory)
         if self.options.batch:
-            self.rows += batch_rows(self._call(0.0), self.subject, self.methods, self._pieces, self.options, self.tick)
+            kind, pieces = self._first
+            self.rows += batch_rows(self._call(0.0), self.subject, self.methods, kind, pieces, self.options, self.tick)
         if self.options.whole:
             self.forced = {kind: self._led(pieces[: self.options.prompts]) for kind, pieces in self.pieces.items()}
         return Result(
@@ -97,14 +98,14 @@ class Bench:
         )
 
     @property
-    def _pieces(self) -> list[Tensor]:
-        """The texts of the first kind."""
-        return next(iter(self.pieces.values()))
+    def _first(self) -> tuple[str, list[Tensor]]:
+        """The first kind of text."""
+        return next(iter(self.pieces.items()))
 
     @property
     def _task(self) -> dict[str, Tensor]:
         """One prompt."""
-        return prompts(self._pieces, 1, self.device, self.given)[0]
+        return prompts(self._first[1], 1, self.device, self.given)[0]
 
     def _call(self, temperature: float) -> GenerateCall:
         return GenerateCall(self.model, self.options.new, temperature, self.options.seed)
@@ -156,7 +157,7 @@ class Bench:
         return found
 
     def _limits(self) -> Limits:
-        text = self._pieces[0][:, :GIVEN].to(self.device)
+        text = self._first[1][0][:, :GIVEN].to(self.device)
         target = decoder_for(self.model, PLAIN).target
         seconds = pass_seconds(target, text)
         small = pass_seconds(decoder_for(self.drafter, PLAIN).target, text, (1,))
