@@ -200,8 +200,8 @@ def bench(
     wanted = [name for name in (subject.methods if methods is None else methods) if name != PLAIN]
     listed = {name: dict(subject.methods.get(name, {})) for name in wanted}
     live = {name: o | ({"drafter": drafter} if "drafter" in o else {}) for name, o in listed.items()}
-    for name, own in live.items():  # names and options are checked before anything is timed
-        decoder_for(model, **apart({"method": name, **own}))
+    for name, how in live.items():  # names and options are checked before anything is timed
+        decoder_for(model, **apart({"method": name, **how}))
     pieces = texts(load_tokenizer(subject.target), own)
     given = GIVEN if own is None else None
     run = Bench(subject, model, drafter, live, pieces, options, device, lambda: None, given=given)
