@@ -58,7 +58,7 @@ def _shipped() -> dict[Path, str]:
 
 def _measured(result: Path, output: Path) -> dict[Path, str]:
     """The benchmark beside a card, and the card; of a model that is not shipped only the section on speed."""
-    from mmspec.report.cards import described, facts_of, render, render_measured, speed_section, tables_beside
+    from mmspec.report.cards import described, facts_of, render, render_measured, sections_beside, speed_section
     from mmspec.report.numbers import fill
     from mmspec.report.trust import load_result
     from mmspec.shipped import folder
@@ -70,7 +70,7 @@ def _measured(result: Path, output: Path) -> dict[Path, str]:
     beside = output.with_suffix(".bench.json")
     known = [model for model in described() if (model.name, f"mmspec/{model.name}") == (output.stem, bench.model)]
     if known:
-        text = render(known[0], facts_of(known[0], folder("assets")), bench, tables_beside(output))
+        text = render(known[0], facts_of(known[0], folder("assets")), bench, sections_beside(output))
     elif output.is_file():
         text = text_of(output)
         text += "" if f"<!-- bench: {beside.name} " in text else "\n" + speed_section(bench, beside.name)

@@ -172,7 +172,7 @@ class Report:
             reports: Those of the calls; none: an empty report.
         """
         reports = list(reports)
-        whole = report_views.added(cls(), reports)
+        whole = cls(**report_views.summed(reports)) if reports else cls()
         for report in reports:
             if report._drafted is not None and report._accepted is not None:
                 whole.add(report._drafted, report._accepted)

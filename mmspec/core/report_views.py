@@ -1,47 +1,46 @@
-"""A report for other readers: values for JSON, a table for notebooks, and the sum of several calls' reports."""
+"""A report for other readers: values for JSON, a table for notebooks, and the sum of several calls' reports.
 
-from __future__ import annotations
+`report` is a `mmspec.core.report.Report` everywhere, whose methods these are.
+"""
 
 from collections import Counter
-from collections.abc import Iterable
-from dataclasses import asdict, fields
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
 from html import escape
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mmspec.registry.fields import EXACTNESS
 
-if TYPE_CHECKING:
-    from mmspec.core.report import Report
 
-DERIVED = (
-    *("drafted", "accepted", "accepted_by_depth", "acceptance_length", "acceptance_rate", "equivalent_passes"),
-    "shape",
-)
-
-
-def values(report: Report) -> dict[str, Any]:
+def values(report: Any) -> dict[str, Any]:
     """Every number and word of a report, of types that JSON has; what `Report.to_dict` returns."""
-    kept = {field.name: getattr(report, field.name) for field in fields(report) if not field.name.startswith("_")}
-    derived = {name: getattr(report, name) for name in DERIVED}
-    sizes = {str(nodes): passes for nodes, passes in sorted(report.sizes.items())}
-    bias = None if report.bias is None else asdict(report.bias)
-    return {**kept, **derived, "sizes": sizes, "seconds": dict(report.seconds), "bias": bias}
+    kept = {name: value for name, value in vars(report).items() if not name.startswith("_")}
+    return {
+        **kept,
+        "sizes": {str(nodes): passes for nodes, passes in sorted(report.sizes.items())},
+        "seconds": dict(report.seconds),
+        "drafted": report.drafted,
+        "accepted": report.accepted,
+        "accepted_by_depth": report.accepted_by_depth,
+        "acceptance_length": report.acceptance_length,
+        "acceptance_rate": report.acceptance_rate,
+        "equivalent_passes": report.equivalent_passes,
+        "shape": report.shape,
+        "bias": None if report.bias is None else asdict(report.bias),
+    }
 
 
-def table(report: Report) -> str:
+def table(report: Any) -> str:
     """A table of HTML, for notebooks."""
-    found = values(report)
-    seconds = " · ".join(f"{phase} {spent:.2f} s" for phase, spent in found["seconds"].items())
     promise = f"{report.exactness} with respect to {report.wrt}" if report.wrt else report.exactness
-    depths = " · ".join(map(str, report.accepted_by_depth))
     lines = {
         "method": f"{report.method} ({promise})",
         "units": f"{report.emitted} in {report.rounds} passes, {report.rows} rows",
         "acceptance length": f"{report.acceptance_length:.2f}",
         "accepted": f"{report.accepted} of {report.drafted} drafted ({report.acceptance_rate:.0%})",
-        "by depth": depths,
+        "by depth": " · ".join(map(str, report.accepted_by_depth)),
         "bias": "" if report.bias is None else str(report.bias),
-        "time": seconds,
+        "time": " · ".join(f"{phase} {spent:.2f} s" for phase, spent in report.seconds.items()),
         "equality": report.shape,
         "caches": "" if report.cache_bytes is None else f"{report.cache_bytes:,} bytes",
         "faults": str(report.faults or ""),
@@ -50,28 +49,35 @@ def table(report: Report) -> str:
     return f"<table>{rows}</table>"
 
 
-def added(into: Report, reports: Iterable[Report]) -> Report:
-    """Add reports to one that is empty; what `Report.total` returns.
+def summed(reports: Sequence[Any]) -> dict[str, Any]:
+    """The attributes of a report of several calls, at least one.
 
     Counts and times are summed. What is no count is kept if all calls have it: of methods the names, of promises the
     weakest; of cache bytes the most.
     """
-    reports = list(reports)
-    if not reports:
-        return into
-    into.method, into.wrt = (_joined(getattr(r, name) for r in reports) for name in ("method", "wrt"))
-    into.exactness = max((r.exactness for r in reports), key=EXACTNESS.index)
-    for name in ("rounds", "row_rounds", "inner_passes", "emitted", "rows", "faults"):
-        setattr(into, name, sum(getattr(r, name) for r in reports))
-    if any(r.prompts is not None for r in reports):
-        into.prompts = sum(r.rows if r.prompts is None else r.prompts for r in reports)
-    into.cache_bytes = max((r.cache_bytes for r in reports if r.cache_bytes is not None), default=None)
-    into.sizes = sum((r.sizes for r in reports), Counter[int]())
-    into.seconds = {phase: sum(r.seconds[phase] for r in reports) for phase in into.seconds}
-    into.repeatable, into.compiled = all(r.repeatable for r in reports), all(r.compiled for r in reports)
-    widths = {r.width for r in reports}
-    into.width = widths.pop() if len(widths) == 1 else None
-    return into
+    widths = {report.width for report in reports}
+    seconds = Counter[str]()
+    for report in reports:
+        seconds.update(report.seconds)
+    read = [report.prompts for report in reports]
+    return {
+        "method": _joined(report.method for report in reports),
+        "exactness": max((report.exactness for report in reports), key=EXACTNESS.index),
+        "wrt": _joined(report.wrt for report in reports),
+        "rounds": sum(report.rounds for report in reports),
+        "row_rounds": sum(report.row_rounds for report in reports),
+        "inner_passes": sum(report.inner_passes for report in reports),
+        "emitted": sum(report.emitted for report in reports),
+        "rows": sum(report.rows for report in reports),
+        "prompts": sum(r.prompts or r.rows for r in reports) if any(read) else None,
+        "cache_bytes": max((r.cache_bytes for r in reports if r.cache_bytes is not None), default=None),
+        "sizes": sum((report.sizes for report in reports), Counter[int]()),
+        "seconds": dict(seconds),
+        "faults": sum(report.faults for report in reports),
+        "repeatable": all(report.repeatable for report in reports),
+        "width": widths.pop() if len(widths) == 1 else None,
+        "compiled": all(report.compiled for report in reports),
+    }
 
 
 def _joined(words: Iterable[str]) -> str:

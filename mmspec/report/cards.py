@@ -22,6 +22,9 @@ from mmspec.report.trust import load_result
 from mmspec.report.views import View
 from mmspec.shipped import folder
 
+FURTHER = ".further.bench.json"
+"""Ends the name of a second benchmark of a model, of methods that were left out of the first one."""
+
 
 @dataclass(frozen=True)
 class Shipped:
@@ -56,14 +59,14 @@ class Shipped:
     key_layout: str = "transformers"
 
 
-def render(shipped: Shipped, facts: Mapping[str, Any], bench: Result | None = None, beside: Sequence[View] = ()) -> str:
+def render(shipped: Shipped, facts: Mapping[str, Any], bench: Result | None = None, beside: Sequence[str] = ()) -> str:
     """The card of a shipped model.
 
     Args:
         shipped: Description of the model.
         facts: Its `training.json`: `parameters`, `recipe`, and what `shipped.measured` reads.
         bench: The result of `mmspec bench` for this model; None if there is none.
-        beside: Further tables, as `tables_beside` reads them.
+        beside: Further sections, as `sections_beside` renders them.
     """
     block: dict[str, Any] = {"target": shipped.target, "default_method": shipped.method}
     more = {"drafter": shipped.drafter, "default_policy": shipped.policy, "k": shipped.k}
@@ -79,7 +82,7 @@ def render(shipped: Shipped, facts: Mapping[str, Any], bench: Result | None = No
         f"## {measured.title}\n\n{in_markdown([replace(measured, title='')])}\n\n"
         f"## Training\n\n`{shipped.command}` ({recipe}).\n\n{data}\n"
         + ("" if bench is None else "\n" + speed_section(bench, _bench_of(shipped.name)))
-        + "".join("\n" + section(table) for table in beside)
+        + "".join("\n" + further for further in beside)
     )
 
 
@@ -94,16 +97,17 @@ def render_measured(bench: Result, name: str) -> str:
     return f"{front}\n# {escaped(bench.model)}\n\n{speed_section(bench, _bench_of(name))}"
 
 
-def speed_section(bench: Result, file: str) -> str:
+def speed_section(bench: Result, file: str, title: str = "Speed") -> str:
     """The part of a card that is rendered from a benchmark, between the markers of `mmspec.report.numbers`.
 
     Args:
         bench: The result of the benchmark.
         file: Name of the JSON beside the card.
+        title: The section's title.
     """
     from mmspec.report.numbers import block as written
 
-    return f"## Speed\n\n{written(f'{file} tables', bench)}\n"
+    return f"## {title}\n\n{written(f'{file} tables', bench)}\n"
 
 
 def section(table: View) -> str:
@@ -111,11 +115,16 @@ def section(table: View) -> str:
     return f"## {escaped(table.title)}\n\n{in_markdown([replace(table, title='')])}\n"
 
 
-def tables_beside(card: Path) -> list[View]:
-    """The tables of the documents beside a card: outputs equal to plain decoding's, and how varied they are."""
-    equal, varied = (card.with_name(card.stem + suffix) for suffix in (equality.SUFFIX, diversity.SUFFIX))
-    found = [equality.view(equality.load(equal))] if equal.is_file() else []
-    return [*found, diversity.view(diversity.load(varied))] if varied.is_file() else found
+def sections_beside(card: Path) -> list[str]:
+    """Sections of the documents beside a card.
+
+    They are: methods that were measured in another run than the others, with their own plain decoding and peers;
+    outputs equal to plain decoding's; how varied they are.
+    """
+    more, equal, varied = (card.with_name(card.stem + end) for end in (FURTHER, equality.SUFFIX, diversity.SUFFIX))
+    found = [speed_section(load_result(more), more.name, "Speed of further methods")] if more.is_file() else []
+    found += [section(equality.view(equality.load(equal)))] if equal.is_file() else []
+    return [*found, section(diversity.view(diversity.load(varied)))] if varied.is_file() else found
 
 
 def block(name: str) -> dict[str, Any]:
@@ -147,7 +156,7 @@ def write(shipped: Shipped, assets: Path, cards: Path) -> Path:
 def from_facts(shipped: Shipped, assets: Path, cards: Path) -> str:
     """The text that `write` writes."""
     bench = cards / _bench_of(shipped.name)
-    beside = tables_beside(cards / f"{shipped.name}.md")
+    beside = sections_beside(cards / f"{shipped.name}.md")
     return render(shipped, facts_of(shipped, assets), load_result(bench) if bench.is_file() else None, beside)
 
 

@@ -19,6 +19,7 @@ from mmspec_text.chat import chat
 from mmspec_text.generate import generate_text
 from mmspec_text.training.command import train_drafter
 from mmspec_text.training.judge_command import train_judge
+from mmspec_text.view.command import view_text
 
 if TYPE_CHECKING:
     from mmspec_text.training.recipe import DrafterKind
@@ -42,6 +43,7 @@ def add(app: typer.Typer) -> None:
     benches.command("diversity")(diversity(_diverse_methods, "mmspec/text-14m"))
     app.command("plan")(plan)
     app.command("chat")(chat)
+    group(app, "view", "Watch decoding in the browser.").command("text")(view_text)
     one_shape_command.add(app, "text", one_shape(_one_shape_methods, "mmspec/text-14m"))
     group(app, "demo", "Run every demo, or one.", run_all=True).command("text")(demo)
     trains = group(app, "train", "Train drafters, and the small models that mmspec ships.")

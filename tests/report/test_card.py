@@ -135,6 +135,14 @@ def test_the_card_of_a_shipped_model_is_the_same_whoever_renders_it(result: Resu
     assert "bench: text-14m.bench.json" in text and "14,162,304 parameters" in text and "⚠ lossy" in text
     assert text.startswith(cards.render(model, facts).partition("mmspec:")[0])
 
+    more = saved.with_name("text-14m.further.bench.json")
+    replace(result, seed=11).save(more)
+    assert mmspec(saved, "-o", card, "--check").exit_code == 1
+    assert mmspec(saved, "-o", card).exit_code == 0
+    _, further = card.read_text().split("## Speed of further methods")
+    assert "text-14m.further.bench.json tables" in further and "seed 11" in further
+    assert fill(card.read_text(), saved.parent) == card.read_text()
+
 
 def test_mistakes_teach(saved: Path) -> None:
     for arguments, message in (

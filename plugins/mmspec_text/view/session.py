@@ -1,0 +1,140 @@
+"""The server's side of one open page: a text is written in a thread, and the page is told every round."""
+
+from collections.abc import Callable, Mapping
+from threading import Lock, Thread
+from typing import Any
+
+from mmspec.api.build import decoder_for
+from mmspec.core.decoder import Decoder
+from mmspec.core.state import State
+from mmspec.core.trace import Trace, TracedRound
+from mmspec.core.warp import Warp
+from mmspec.kits.text.pipeline import TextPipeline
+from mmspec.kits.text.prompts import encoded
+from mmspec.registry.suggest import unknown
+from mmspec.serving.live.stage import Send
+
+METHODS: Mapping[str, Mapping[str, Any]] = {
+    "prompt-lookup": {"k": 7},
+    "suffix": {"k": 8},
+    "token-recycling": {"k": 6, "nodes": 12},
+    "draft-model": {"k": 4, "drafter": None},
+    "draft-tree": {"k": 4, "drafter": None, "nodes": 12, "width": 3},
+    "plain": {},
+}
+"""The methods of the page; the draft model is put in where there is `drafter`."""
+LONGEST, MOST = 4000, 400
+"""Characters of a prompt, and new tokens."""
+PATIENCE = 10.0
+"""Seconds that a text's end is waited for."""
+
+
+class LeftError(Exception):
+    """The page is gone, or wants another text."""
+
+
+class ViewSession:
+    """A page's text.
+
+    Args:
+        pipe: The model and its tokenizer.
+        small: The draft model.
+        send: Takes messages to the page.
+    """
+
+    def __init__(self, pipe: TextPipeline, small: Any, send: Send) -> None:
+        self._pipe, self._small, self._send = pipe, small, send
+        self._lock = Lock()  # a page may close while one of its messages is followed
+        self._leave: Callable[[], None] = lambda: None
+        send({"type": "methods", "methods": list(METHODS), "most": MOST})
+
+    def receive(self, message: Mapping[str, Any]) -> None:
+        """Follow a message: `write`; see `mmspec.serving.live.stage.Session`."""
+        if message.get("type") != "write":
+            raise ValueError(unknown("message", str(message.get("type")), ("write",)))
+        method, prompt = message.get("method"), message.get("prompt")
+        if not isinstance(method, str) or method not in METHODS:
+            raise ValueError(unknown("method", str(method), METHODS))
+        if not isinstance(prompt, str) or not 0 < len(prompt) <= LONGEST:
+            raise ValueError(f"a prompt is a text of 1 to {LONGEST} characters")
+        tokens, seed = (_whole(name, message.get(name), most) for name, most in (("tokens", MOST), ("seed", 2**31)))
+        temperature = message.get("temperature")
+        if not isinstance(temperature, int | float) or not 0 <= temperature <= 10:
+            raise ValueError(f"the temperature is a number from 0 to 10, not {temperature!r:.40}")
+        how = {name: self._small if name == "drafter" else value for name, value in METHODS[method].items()}
+        options = {name: how.pop(name) for name in list(how) if name not in ("k", "drafter")}
+        decoder = decoder_for(self._pipe.model, method, **how, options=options)
+        with self._lock:
+            self._leave()
+            text = _Text(self._pipe, decoder, self._send)
+            self._leave = text.leave
+            text.begin(prompt, max(1, tokens), seed, Warp.sampling(float(temperature)))
+
+    def close(self) -> None:
+        """End the text."""
+        with self._lock:
+            self._leave()
+
+
+class _Text:
+    """One text.
+
+    Args:
+        pipe: The model and its tokenizer.
+        decoder: Writes it.
+        send: Takes messages to the page.
+    """
+
+    def __init__(self, pipe: TextPipeline, decoder: Decoder, send: Send) -> None:
+        self._pipe, self._decoder, self._send = pipe, decoder, send
+        self._left, self._trace, self._told = False, Trace(), 0
+        self._thread = Thread()
+
+    def begin(self, prompt: str, tokens: int, seed: int, warp: Warp) -> None:
+        """Write in a thread."""
+        arguments = (prompt, tokens, seed, warp)
+        self._thread = Thread(target=self._write, args=arguments, name="view", daemon=True)
+        self._thread.start()
+
+    def leave(self) -> None:
+        """Stop after the present round."""
+        self._left = True
+        self._thread.join(PATIENCE)
+
+    def _write(self, prompt: str, tokens: int, seed: int, warp: Warp) -> None:
+        ends = self._pipe.model.generation_config.eos_token_id
+        try:
+            self._send({"type": "begun", "prompt": prompt, "method": self._decoder.name})
+            inputs = encoded(prompt, self._pipe.tokenizer)
+            output = self._decoder.generate(inputs, tokens, seed=seed, warp=warp, ends=ends, on_step=self._step)
+            self._send({"type": "done", "report": output.report.to_dict(), "says": str(output.report)})
+        except LeftError:
+            pass
+        except Exception as error:  # the page is told, whatever it was
+            self._send({"type": "error", "says": f"{type(error).__name__}: {error}"})
+
+    def _step(self, state: State) -> None:
+        if self._left:
+            raise LeftError
+        self._trace.step(state)
+        for round in self._trace.rows[0][self._told :]:
+            self._send(self._described(round))
+        self._told = len(self._trace.rows[0])
+
+    def _described(self, round: TracedRound) -> dict[str, Any]:
+        spelled = self._pipe.tokenizer.decode
+        each = zip(round.units, round.probabilities, round.margins, strict=True)
+        return {
+            "type": "round",
+            "tokens": [{"text": spelled([unit]), "probability": p, "margin": margin} for unit, p, margin in each],
+            "nodes": [
+                {"text": spelled([n.unit]), "parent": n.parent, "accepted": n.accepted, "probability": n.probability}
+                for n in round.nodes
+            ],
+        }
+
+
+def _whole(name: str, value: Any, most: int) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= most:
+        raise ValueError(f"{name} is a number from 0 to {most}, not {value!r:.40}")
+    return value
