@@ -18,6 +18,7 @@ $(READY): pyproject.toml constraints.txt
 
 demo: $(READY)
 	$(BIN)/mmspec demo
+	@echo "in the browser: $(BIN)/mmspec play, $(BIN)/mmspec view text"
 
 test: $(READY)
 	$(THREADS) $(BIN)/python -m pytest -n $(WORKERS)

@@ -32,6 +32,8 @@ from mmspec_continuous.models.kl import mark
 from mmspec_continuous.pipeline import ContinuousTextToImagePipeline
 from mmspec_continuous.targets.continuous import ContinuousTarget
 
+pytestmark = pytest.mark.slow  # the fast tier has the benchmarks of text, pictures and recurrent models
+
 GUIDED, FREE = (setting.name for setting in SETTINGS)
 HALF, NOISELESS_ROW = "plain, 2 head steps", "plain, noiseless last step"
 

@@ -80,6 +80,7 @@ def test_sampled(model: Any, drafter: Any, prompts: Callable, sampling: str, bat
     assert lengths[1] > 1.2, "the shipped drafter is of no use"
 
 
+@pytest.mark.slow
 @pytest.mark.compiled
 def test_greedy_for_200_tokens(model: Any, drafter: Any, prompts: Callable) -> None:
     lengths = compare(model, drafter, prompts(3), [0], do_sample=False, max_new_tokens=200, eos_token_id=None)

@@ -49,6 +49,8 @@ from mmspec_video.train.recipe import CLIPS, STUDENT, TOKENS
 from mmspec_video.train.recipe import DENOISED as WORLD
 from mmspec_video.train.world import ACTIONS
 
+pytestmark = pytest.mark.slow  # the fast tier has the benchmarks of text, pictures and recurrent models
+
 DELAYS = (0, 1)
 BRANCHED = "branch-prediction, 2 branches"
 DIT = {"channels": 8, "height": 4, "width": 4, "actions": 4, "patch": 2, "dim": 32, "depth": 2, "heads": 2}

@@ -11,6 +11,7 @@ const tell = (message) => socket.readyState === WebSocket.OPEN && socket.send(JS
 let panes = []; // what each picture shows
 let actions = [];
 let held = null; // the action whose key is down
+let next = null; // the action of a key that came too early
 let walking = null; // the actions of a walk by itself that are left
 let asked = 0; // keys that were sent
 let thinking = false;
@@ -33,7 +34,7 @@ function listWorlds(message) {
 
 function start() {
   show("");
-  walking = held = null;
+  walking = held = next = null;
   tell({ type: "start", world: at("world").value, seed: Number(at("seed").value), depth: Number(at("depth").value) });
 }
 
@@ -102,14 +103,19 @@ function think() {
   thinking = true;
   setTimeout(() => {
     thinking = false;
-    if (walking?.length) press(walking.shift());
-    else if (held) press(held);
+    const action = walking?.shift() ?? next ?? held;
+    next = null;
+    if (action) press(action);
   }, Number(at("think").value));
 }
 
 function press(action) {
   const waiting = panes.some((pane) => pane.waits.length < asked);
-  if (!panes.length || waiting || thinking || !actions.includes(action)) return;
+  if (!panes.length || !actions.includes(action)) return;
+  if (waiting || thinking) {
+    next = action; // of keys that come too early, the last one counts
+    return;
+  }
   asked += 1;
   tell({ type: "key", action });
 }
