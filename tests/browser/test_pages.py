@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from mmspec_image.view import command as draw
 from mmspec_text.view import command as view
 from mmspec_video.play import command as play
 from tests.support.chromium import PROGRAM, Browser, browser
@@ -24,7 +25,8 @@ def opened(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 
 @pytest.fixture(scope="module")
 def place() -> Iterator[str]:
-    with served([play.stage(), view.stage("mmspec/text-14m", "mmspec/text-1m")]) as address:
+    pages = [play.stage(), view.stage("mmspec/text-14m", "mmspec/text-1m"), draw.stage("mmspec/emoji")]
+    with served(pages) as address:
         yield address
 
 
@@ -65,6 +67,13 @@ def test_keys_walk_in_both_pictures(opened: Browser, place: str, tmp_path: Path)
         )
         walk(tab, 2)
         assert shown(tab) == [2, 2]
+
+
+def test_a_picture_is_drawn_twice(opened: Browser, place: str, tmp_path: Path) -> None:
+    with opened.tab(f"http://{place}/image/") as tab:
+        tab.until("document.querySelectorAll('.count')[1]?.innerText.includes('of 256 codes')")
+        tab.screenshot(tmp_path / "drawing.png")
+        tab.until("document.getElementById('equal').innerText === 'the pictures are equal, pixel by pixel'")
 
 
 def test_a_text_is_shown_by_round_and_unfolds(opened: Browser, place: str, tmp_path: Path) -> None:

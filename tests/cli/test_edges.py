@@ -176,6 +176,7 @@ EDGES: list[tuple[str, str]] = [
     ("demo video --out prose.txt", "there can be no folder"),
     ("play --port 70000", "65535"),
     ("view text --port 70000", "65535"),
+    ("view image --port 70000", "65535"),
     ("view text --port 0 --model mmspec/gone", "no shipped model"),
     ("chat", "Missing argument"),
     ("chat x --method nope", "no method is called 'nope'"),

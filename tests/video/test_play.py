@@ -117,6 +117,38 @@ def test_threads_end_with_their_page(place):
     assert eventually(lambda: threading.active_count() <= before + 8), "threads of the server's pool, no others"
 
 
+@pytest.mark.slow
+def test_ten_players_for_a_minute(place):
+    """All at once, each with its own walk, some of which begin anew: no error, and no memory or thread that stays."""
+
+    def play(seed, until, found):
+        with page(place, "play") as one:
+            begin(one, ["denoised", "codes"][seed % 2], seed)
+            number = 0
+            while time.monotonic() < until:
+                if number % 50 == 49:
+                    begin(one, ["denoised", "codes"][seed % 2], seed)
+                one.tell(type="key", action=NAMES[(seed + number) % 4])
+                both = [one.hear("frame", "error", "over") for _ in range(2)]
+                assert {message["type"] for message in both} == {"frame"} and both[0]["png"] == both[1]["png"]
+                number += 1
+        found.append(number)
+
+    def minute(seconds):
+        found, until = [], time.monotonic() + seconds
+        players = [threading.Thread(target=play, args=(seed, until, found)) for seed in range(10)]
+        for player in players:
+            player.start()
+        for player in players:
+            player.join()
+        assert len(found) == 10 and min(found) > 5
+        assert eventually(lambda: not [t for t in threading.enumerate() if t.name.startswith("pane ")])
+        return int(next(line for line in open("/proc/self/status") if line.startswith("VmRSS")).split()[1])
+
+    before, after = minute(15), minute(60)
+    assert after - before < 50_000, f"{before} kB, then {after} kB"
+
+
 def test_a_walk_is_saved(place):
     with page(place, "play") as one:
         begin(one)

@@ -3,6 +3,7 @@
 import asyncio
 from collections import deque
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 MOST = 256
@@ -23,7 +24,7 @@ class Outbox:
     def put(self, message: Mapping[str, Any]) -> None:
         """Add a message, from any thread."""
         self._waiting.append(message)
-        if not self._loop.is_closed():
+        with suppress(RuntimeError):  # the loop is closed: the server has stopped
             self._loop.call_soon_threadsafe(self._there.set)
 
     async def next(self) -> Mapping[str, Any]:

@@ -1,10 +1,8 @@
 """One of the pictures on the page: a walk by one method, in a thread of its own, which makes a frame for every key."""
 
-import base64
 import time
 from collections import deque
 from collections.abc import Mapping
-from io import BytesIO
 from queue import SimpleQueue
 from threading import Thread
 from typing import Any
@@ -12,6 +10,7 @@ from typing import Any
 from PIL.Image import Image
 from torch import Tensor
 
+from mmspec.serving.live.pictures import png
 from mmspec.serving.live.stage import Send
 from mmspec_video.pipeline import NextFramePipeline
 
@@ -86,10 +85,3 @@ class Pane:
         if not self._quit:
             message: Mapping[str, Any] = {"type": kind, "pane": self._number, "number": len(self.frames), **more}
             self._send(message)
-
-
-def png(picture: Image) -> str:
-    """A picture as a PNG in base64."""
-    file = BytesIO()
-    picture.save(file, "PNG")
-    return base64.b64encode(file.getvalue()).decode()

@@ -11,9 +11,10 @@ from diffusers.image_processor import VaeImageProcessor
 from PIL import Image
 
 from mmspec.registry.suggest import unknown
+from mmspec.serving.live.pictures import png
 from mmspec.serving.live.stage import Send
 from mmspec_video.clips import save_clip
-from mmspec_video.play.pane import Pane, png
+from mmspec_video.play.pane import Pane
 from mmspec_video.play.world import DEEPEST, World
 
 FORMATS = ("gif", "mp4")
