@@ -11,6 +11,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast, SuppressTokensLogitsProcessor, TextStreamer
 
 import mmspec
+from mmspec.core.report import Report
 from mmspec.kits.text.pipeline import TextPipeline, TextPipelineOutput
 from mmspec.registry import Registry, TargetSpec, installed
 
@@ -128,6 +129,18 @@ def test_the_tuple_and_the_stream(pipe: Any, capsys: pytest.CaptureFixture[str])
     assert (texts, report.emitted) == (out.texts, len(ids[0]))
     given = pipe.tokenizer(PROMPTS[0])["input_ids"]
     assert capsys.readouterr().out == pipe.tokenizer.decode([*given, *ids[0].tolist()]) + "\n"
+
+
+def test_totals_of_several_calls(pipe: Any) -> None:
+    given = pipe.tokenizer(PROMPTS[0], return_tensors="pt", return_token_type_ids=False)
+    reports = []
+    with mmspec.enable(pipe.model, "prompt-lookup", k=3) as spec:
+        assert spec.totals is None
+        for length in (5, 9):
+            pipe.model.generate(**given, max_new_tokens=length, do_sample=False, pad_token_id=0)
+            reports.append(spec.report)
+    assert spec.totals.to_dict() == Report.total(reports).to_dict() and spec.totals.rows == 2
+    assert spec.totals.emitted == sum(report.emitted for report in reports)
 
 
 def test_a_stream_is_the_text_in_pieces(pipe: Any) -> None:

@@ -62,6 +62,7 @@ class DrawSession:
             call = {"prompt": caption, "seed": seed, "guidance_scale": float(guidance)}
             for number, (name, how) in enumerate((("plain", {}), (method, METHODS[method]))):
                 pipe = Pipeline.from_pretrained(self._name, method=name, **self._pipe.components, **how)
+                pipe.set_progress_bar_config(disable=True)
                 self._drawings.append(_Drawing(number, pipe, call, self._send))
 
     def close(self) -> None:
