@@ -43,6 +43,7 @@ def test_chat(run, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.slow
 def test_json_schema(run) -> None:
+    pytest.importorskip("llguidance")
     printed = run("json_schema")
     plain, drafted = (int(line.split()[0]) for line in printed.splitlines()[:2])
     assert drafted < plain / 2 and '"is_currently_employed_there"' in printed
@@ -55,7 +56,7 @@ def test_eagle_head(run) -> None:
 
 @pytest.mark.slow
 def test_emoji_sheet(run) -> None:
-    assert "gs-sjd (invariant)" in run("emoji_sheet", "out.png") and Image.open("out.png").width > 4 * 64
+    assert "gs-sjd (invariant)" in run("emoji_sheet", "out.png") and Image.open("out.png").width == 4 * 64
 
 
 @pytest.mark.slow
