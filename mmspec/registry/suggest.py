@@ -21,4 +21,4 @@ def unknown(what: str, name: object, known: Iterable[str], meant: Mapping[str, s
     here = (meant or {}).get(asked)
     nearest = [here] if here in names else difflib.get_close_matches(asked, names, n=3, cutoff=0.5)
     hint = f"; did you mean {' or '.join(map(repr, nearest))}?" if nearest else "."
-    return f"no {what} is called {name!r}{hint} There is: {', '.join(names) or 'none'}"
+    return f"no {what} is called {name!r:.200}{hint} There is: {', '.join(names) or 'none'}"

@@ -46,7 +46,7 @@ def test_a_field_that_is_none_of_its_values(attempt: Callable, field: tuple[type
 
     def harmless(made: Spec) -> bool:
         """Plain text is a name or a sentence, whatever it says; a number is a number of units."""
-        texts = ("name", "summary", "paper", "drafter", "rule")
+        texts = ("name", "summary", "paper", "drafter", "rule", "wrt")
         return (name == "k" and value == 7) or (name in texts and isinstance(value, str) and value.isprintable())
 
     attempt(lambda: good(spec.kind, **{name: value}), harmless)
