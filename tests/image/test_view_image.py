@@ -61,8 +61,8 @@ def test_a_page_that_leaves_stops_its_pictures(place: str) -> None:
     [
         ({"type": "write"}, "no message is called 'write'"),
         ({"method": "gs"}, "no method is called 'gs'"),
-        ({"caption": ""}, "a caption is a text of 1 to 200 characters"),
-        ({"seed": -1}, "seed is a number from 0 to"),
+        ({"caption": ""}, "caption is a text of 1 to 200 characters"),
+        ({"seed": -1}, "seed is a whole number from 0 to"),
         ({"guidance": 0.5}, "guidance is a number from 1 to 20, not 0.5"),
     ],
 )

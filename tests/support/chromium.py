@@ -104,6 +104,7 @@ class Tab:
 
     def screenshot(self, file: Path) -> None:
         """Save what the tab shows."""
+        self.call("Page.bringToFront")  # a tab behind another one draws nothing
         shown = self.call("Page.captureScreenshot", format="png", captureBeyondViewport=True)
         file.write_bytes(base64.b64decode(shown["data"]))
 

@@ -188,6 +188,25 @@ def test_penalty_and_processors_are_those_of_transformers(pipe: Any) -> None:
         assert torch.equal(found.ids[0], right) and not same(found, pipe(PROMPTS[0], 30, temperature=0))
 
 
+def test_a_penalty_does_not_depend_on_the_batch(pipe: Any) -> None:
+    """Padding repeats a token that the row has: else another one would be penalised in the shorter rows alone."""
+    seen: list[Any] = []
+
+    class Seeing:
+        speculative = "history"
+
+        def __call__(self, ids: Any, scores: Any) -> Any:
+            seen.append(ids.tolist())
+            return scores
+
+    call = dict(temperature=0, repetition_penalty=1.8)
+    together = pipe(PROMPTS, 20, **call, logits_processor=[Seeing()])
+    own = [set(pipe.tokenizer(prompt)["input_ids"]) for prompt in PROMPTS]
+    assert [set(row) for row in seen[0]] == own and len({*map(len, own)}) > 1
+    for prompt, ids in zip(PROMPTS, together.ids, strict=True):
+        assert torch.equal(ids, pipe(prompt, 20, **call).ids[0])
+
+
 def test_a_processor_that_may_keep_state_runs_without_drafts(pipe: Any) -> None:
     with pytest.warns(UserWarning, match="runs without drafts"):
         out = pipe(PROMPTS[0], 10, temperature=0, logits_processor=[lambda ids, scores: scores])

@@ -82,12 +82,12 @@ def test_what_goes_wrong_is_shown(place: str, monkeypatch: pytest.MonkeyPatch) -
         ({"type": "read"}, "no message is called 'read'"),
         ({"method": "gone"}, "no method is called 'gone'"),
         ({"method": ["plain"]}, "no method is called"),
-        ({"prompt": ""}, "a prompt is a text of 1 to 4000 characters"),
-        ({"prompt": "x" * 4001}, "a prompt is a text of 1 to 4000 characters"),
-        ({"tokens": 401}, "tokens is a number from 0 to 400, not 401"),
-        ({"seed": 1.5}, "seed is a number from 0 to"),
-        ({"temperature": -1}, "the temperature is a number from 0 to 10, not -1"),
-        ({"temperature": "hot"}, "the temperature is a number from 0 to 10, not 'hot'"),
+        ({"prompt": ""}, "prompt is a text of 1 to 4000 characters"),
+        ({"prompt": "x" * 4001}, "prompt is a text of 1 to 4000 characters"),
+        ({"tokens": 401}, "tokens is a whole number from 1 to 400, not 401"),
+        ({"seed": 1.5}, "seed is a whole number from 0 to"),
+        ({"temperature": -1}, "temperature is a number from 0 to 10, not -1"),
+        ({"temperature": "hot"}, "temperature is a number from 0 to 10, not 'hot'"),
     ],
 )
 def test_what_a_page_says_is_checked(place: str, message: dict[str, Any], says: str) -> None:

@@ -169,9 +169,9 @@ def test_a_walk_is_saved(place):
         ({"type": "key", "action": "go"}, "there is no walk yet"),
         ({"type": "start", "world": "gone", "seed": 1, "depth": 1}, "no world is called 'gone'"),
         ({"type": "start", "world": ["codes"], "seed": 1, "depth": 1}, "no world is called"),
-        ({"type": "start", "world": "codes", "seed": -1, "depth": 1}, "seed is a number from 0 to"),
-        ({"type": "start", "world": "codes", "seed": 1, "depth": 99}, "depth is a number from 0 to 4, not 99"),
-        ({"type": "start", "world": "codes", "seed": True, "depth": 1}, "seed is a number"),
+        ({"type": "start", "world": "codes", "seed": -1, "depth": 1}, "seed is a whole number from 0 to"),
+        ({"type": "start", "world": "codes", "seed": 1, "depth": 99}, "depth is a whole number from 0 to 4, not 99"),
+        ({"type": "start", "world": "codes", "seed": True, "depth": 1}, "seed is a whole number"),
         ({"type": "save", "as": "exe"}, "no format is called 'exe'"),
     ],
 )

@@ -85,8 +85,9 @@ class TextPipeline(LanguagePipeline):
             min_p: Drop tokens less likely than this share of the likeliest one; higher is safer, 0 keeps all.
             repetition_penalty: Divides the scores of tokens that were there before, as in transformers; higher repeats
                 less, 1 changes nothing.
-            logits_processor: Processors of transformers, or your own, which run before the others; which ones go with
-                drafts is said in `mmspec.core.processors`, and the others run without.
+            logits_processor: Processors of transformers, or your own, which run behind the penalty and before the
+                temperature; which ones go with drafts is said in `mmspec.core.processors`, the others run without. In
+                a batch the ids that they are given begin with padding: repeats of the row's first token.
             stop: Texts end at this string, or at any of several; `texts` are without it.
             seed: A seed, or one per continuation. A continuation does not depend on the method or on the batch: under
                 one seed it is that of its number among all of the call, under its own seed that of a call by itself.
@@ -118,7 +119,7 @@ class TextPipeline(LanguagePipeline):
             raise ValueError(f"stream=True takes one continuation and no streamer=; got {rows} rows")
         penalty = () if repetition_penalty == 1 else (RepetitionPenaltyLogitsProcessor(repetition_penalty),)
         warp = Warp.sampling(temperature, top_k, top_p, min_p)
-        processors = (*logits_processor, *penalty, *warp.processors)
+        processors = (*penalty, *logits_processor, *warp.processors)  # in the order of transformers
         writing = Stream(streamer, ids)
         monitor = self._monitor(stops, rows)
         seeds = seeds_for(rows, seed, generator, "prompt" if num_return_sequences == 1 else "continuation")

@@ -5,7 +5,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
 
 from mmspec.kits.text.language import listed
 
@@ -21,7 +20,8 @@ def encoded(prompt: Any, tokenizer: Any) -> dict[str, Tensor]:
         tokenizer: The live tokenizer; for conversations, one with a chat template.
 
     Returns:
-        Ids `[batch, prompt]`, padded on the left, and their mask; no padding token is needed.
+        Ids `[batch, prompt]` and their mask; no padding token is needed. Rows are padded on the left with their own
+        first token, so that a penalty of tokens that a row has is the same in every batch.
 
     Raises:
         ValueError: A prompt is empty, is neither a text nor a conversation, or there is no template for conversations.
@@ -34,11 +34,10 @@ def encoded(prompt: Any, tokenizer: Any) -> dict[str, Tensor]:
     empty = [number for number, row in enumerate(rows) if not len(row)]
     if empty:
         raise ValueError(f"prompt {empty[0]} is empty; give some text to continue")
-    ids = [torch.tensor(row, dtype=torch.int64) for row in rows]
-    return {
-        "input_ids": pad_sequence(ids, batch_first=True, padding_side="left"),
-        "attention_mask": pad_sequence([torch.ones_like(row) for row in ids], batch_first=True, padding_side="left"),
-    }
+    longest = max(map(len, rows))
+    ids = torch.tensor([[row[0]] * (longest - len(row)) + list(row) for row in rows], dtype=torch.int64)
+    lengths = torch.tensor([len(row) for row in rows])
+    return {"input_ids": ids, "attention_mask": (torch.arange(longest) >= longest - lengths[:, None]).long()}
 
 
 def refuse_no_template(tokenizer: Any) -> None:

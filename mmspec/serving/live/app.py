@@ -5,6 +5,7 @@ import html
 import json
 from collections.abc import Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from starlette.applications import Starlette
@@ -20,6 +21,9 @@ from mmspec.serving.live.stage import Stage
 MOST = 32
 """Pages that are open at a time; each has threads and a part of a model's memory."""
 
+SHARED = Path(__file__).parent / "shared"
+"""The script and the style that all pages share."""
+
 
 def application(stages: Sequence[Stage], port: int) -> Guard:
     """The application of some stages.
@@ -28,7 +32,7 @@ def application(stages: Sequence[Stage], port: int) -> Guard:
         stages: The stages.
         port: The port that the server has.
     """
-    routes: list[BaseRoute] = [Route("/", _listing(stages))]
+    routes: list[BaseRoute] = [Route("/", _listing(stages)), Mount("/shared", StaticFiles(directory=SHARED))]
     for stage in stages:
         routes.append(WebSocketRoute(f"/{stage.name}/live", _Live(stage)))
         routes.append(Mount(f"/{stage.name}", StaticFiles(directory=stage.page, html=True)))

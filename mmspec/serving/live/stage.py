@@ -35,7 +35,7 @@ class Stage:
     Attributes:
         name: Where the page is: `/name/`.
         title: What it is called in the list of pages.
-        page: The folder of its `index.html`, scripts and styles.
+        page: The folder of its `index.html`, scripts and styles, beside `/shared/page.js` and `/shared/page.css`.
         open: Begins a session.
     """
 

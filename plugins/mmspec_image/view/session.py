@@ -9,7 +9,7 @@ from diffusers.image_processor import VaeImageProcessor
 from torch import Tensor
 
 from mmspec.api.pipeline import Pipeline
-from mmspec.registry.suggest import unknown
+from mmspec.serving.live import said
 from mmspec.serving.live.pictures import png
 from mmspec.serving.live.stage import Send
 
@@ -44,22 +44,13 @@ class DrawSession:
 
     def receive(self, message: Mapping[str, Any]) -> None:
         """Follow a message: `draw`; see `mmspec.serving.live.stage.Session`."""
-        if message.get("type") != "draw":
-            raise ValueError(unknown("message", str(message.get("type")), ("draw",)))
-        method, caption = message.get("method"), message.get("caption")
-        seed, guidance = message.get("seed"), message.get("guidance")
-        if not isinstance(method, str) or method not in METHODS:
-            raise ValueError(unknown("method", str(method), METHODS))
-        if not isinstance(caption, str) or not 0 < len(caption) <= LONGEST:
-            raise ValueError(f"a caption is a text of 1 to {LONGEST} characters")
-        if not isinstance(seed, int) or isinstance(seed, bool) or not 0 <= seed <= 2**31:
-            raise ValueError(f"seed is a number from 0 to {2**31}, not {seed!r:.40}")
-        if not isinstance(guidance, int | float) or not 1 <= guidance <= 20:
-            raise ValueError(f"guidance is a number from 1 to 20, not {guidance!r:.40}")
+        said.one_of(message, "type", ("draw",), "message")
+        method, caption = said.one_of(message, "method", METHODS), said.text(message, "caption", LONGEST)
+        seed, guidance = said.whole(message, "seed", 2**31), said.number(message, "guidance", 1, 20)
         with self._lock:
             self._leave()
             self._send({"type": "begun", "panes": ["plain", method]})
-            call = {"prompt": caption, "seed": seed, "guidance_scale": float(guidance)}
+            call = {"prompt": caption, "seed": seed, "guidance_scale": guidance}
             for number, (name, how) in enumerate((("plain", {}), (method, METHODS[method]))):
                 pipe = Pipeline.from_pretrained(self._name, method=name, **self._pipe.components, **how)
                 pipe.set_progress_bar_config(disable=True)

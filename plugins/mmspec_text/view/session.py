@@ -11,7 +11,7 @@ from mmspec.core.trace import Trace, TracedRound
 from mmspec.core.warp import Warp
 from mmspec.kits.text.pipeline import TextPipeline
 from mmspec.kits.text.prompts import encoded
-from mmspec.registry.suggest import unknown
+from mmspec.serving.live import said
 from mmspec.serving.live.stage import Send
 
 METHODS: Mapping[str, Mapping[str, Any]] = {
@@ -50,17 +50,10 @@ class ViewSession:
 
     def receive(self, message: Mapping[str, Any]) -> None:
         """Follow a message: `write`; see `mmspec.serving.live.stage.Session`."""
-        if message.get("type") != "write":
-            raise ValueError(unknown("message", str(message.get("type")), ("write",)))
-        method, prompt = message.get("method"), message.get("prompt")
-        if not isinstance(method, str) or method not in METHODS:
-            raise ValueError(unknown("method", str(method), METHODS))
-        if not isinstance(prompt, str) or not 0 < len(prompt) <= LONGEST:
-            raise ValueError(f"a prompt is a text of 1 to {LONGEST} characters")
-        tokens, seed = (_whole(name, message.get(name), most) for name, most in (("tokens", MOST), ("seed", 2**31)))
-        temperature = message.get("temperature")
-        if not isinstance(temperature, int | float) or not 0 <= temperature <= 10:
-            raise ValueError(f"the temperature is a number from 0 to 10, not {temperature!r:.40}")
+        said.one_of(message, "type", ("write",), "message")
+        method, prompt = said.one_of(message, "method", METHODS), said.text(message, "prompt", LONGEST)
+        tokens, seed = said.whole(message, "tokens", MOST, 1), said.whole(message, "seed", 2**31)
+        temperature = said.number(message, "temperature", 0, 10)
         how = {name: self._small if name == "drafter" else value for name, value in METHODS[method].items()}
         options = {name: how.pop(name) for name in list(how) if name not in ("k", "drafter")}
         decoder = decoder_for(self._pipe.model, method, **how, options=options)
@@ -68,7 +61,7 @@ class ViewSession:
             self._leave()
             text = _Text(self._pipe, decoder, self._send)
             self._leave = text.leave
-            text.begin(prompt, max(1, tokens), seed, Warp.sampling(float(temperature)))
+            text.begin(prompt, tokens, seed, Warp.sampling(temperature))
 
     def close(self) -> None:
         """End the text."""
@@ -132,9 +125,3 @@ class _Text:
                 for n in round.nodes
             ],
         }
-
-
-def _whole(name: str, value: Any, most: int) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= most:
-        raise ValueError(f"{name} is a number from 0 to {most}, not {value!r:.40}")
-    return value

@@ -10,7 +10,7 @@ from typing import Any
 from diffusers.image_processor import VaeImageProcessor
 from PIL import Image
 
-from mmspec.registry.suggest import unknown
+from mmspec.serving.live import said
 from mmspec.serving.live.pictures import png
 from mmspec.serving.live.stage import Send
 from mmspec_video.clips import save_clip
@@ -44,11 +44,8 @@ class PlaySession:
     def receive(self, message: Mapping[str, Any]) -> None:
         """Follow a message: `start`, `key` or `save`; see `mmspec.serving.live.stage.Session`."""
         follow = {"start": self._start, "key": self._key, "save": self._save}
-        kind = message.get("type")
-        if not isinstance(kind, str) or kind not in follow:
-            raise ValueError(unknown("message", str(kind), follow))
         with self._lock:
-            follow[kind](message)
+            follow[said.one_of(message, "type", follow, "message")](message)
 
     def close(self) -> None:
         """End the walk."""
@@ -64,11 +61,8 @@ class PlaySession:
 
     def _start(self, message: Mapping[str, Any]) -> None:
         """Begin a walk: `world`, `seed`, `depth`."""
-        name, seed, depth = (message.get(key) for key in ("world", "seed", "depth"))
-        if not isinstance(name, str) or name not in self._worlds:
-            raise ValueError(unknown("world", str(name), self._worlds))
-        _refuse_number("seed", seed, LARGEST_SEED)
-        _refuse_number("depth", depth, DEEPEST)
+        name = said.one_of(message, "world", self._worlds)
+        seed, depth = said.whole(message, "seed", LARGEST_SEED), said.whole(message, "depth", DEEPEST)
         self._leave()
         self._world = world = self._worlds[name]
         first = world.beginnings[seed % len(world.beginnings)]
@@ -80,11 +74,9 @@ class PlaySession:
 
     def _key(self, message: Mapping[str, Any]) -> None:
         """One more frame in every picture: `action`."""
-        action = message.get("action")
         if self._world is None or not self._panes:
             raise ValueError("there is no walk yet")
-        if not isinstance(action, str) or action not in self._world.actions:
-            raise ValueError(unknown("action", str(action), self._world.actions))
+        action = said.one_of(message, "action", self._world.actions)
         if any(pane.full for pane in self._panes):
             raise ValueError("too many keys wait for their frames")
         for pane in self._panes:
@@ -92,9 +84,7 @@ class PlaySession:
 
     def _save(self, message: Mapping[str, Any]) -> None:
         """The walk so far, both pictures side by side: `as`, one of `FORMATS`."""
-        kind = message.get("as")
-        if kind not in FORMATS:
-            raise ValueError(unknown("format", str(kind), FORMATS))
+        kind = said.one_of(message, "as", FORMATS, "format")
         shown = min((len(pane.frames) for pane in self._panes), default=0)
         if not shown or self._world is None:
             raise ValueError("there is no frame to save yet")
@@ -103,11 +93,6 @@ class PlaySession:
             file = save_clip(frames, Path(folder) / f"walk.{kind}", self._world.pipe.config.fps)
             data = base64.b64encode(file.read_bytes()).decode()
         self._send({"type": "clip", "name": file.name, "data": data})
-
-
-def _refuse_number(name: str, value: Any, most: int) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= most:
-        raise ValueError(f"{name} is a number from 0 to {most}, not {value!r:.40}")
 
 
 def _beside(pictures: list[Image.Image]) -> Image.Image:

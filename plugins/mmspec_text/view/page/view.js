@@ -1,16 +1,11 @@
 // The page of `mmspec view text`: rounds come from the server as they are decoded.
 
+import { at, connect, show } from "/shared/page.js";
+
 const COLOURS = 6;
-const at = (id) => document.getElementById(id);
-const socket = new WebSocket(`ws://${location.host}/text/live`);
+const tell = connect("text", { methods, begun, round, done });
 
 let rounds = 0;
-
-socket.onmessage = (event) => {
-  const message = JSON.parse(event.data);
-  ({ methods, begun, round, done, error: (m) => { at("says").textContent = m.says; } })[message.type](message);
-};
-socket.onclose = () => { at("says").textContent = "the server is gone: reload the page when it is back"; };
 
 function element(kind, text, ...classes) {
   const made = document.createElement(kind);
@@ -28,12 +23,13 @@ function methods(message) {
 
 function write() {
   const numbers = Object.fromEntries(["tokens", "temperature", "seed"].map((name) => [name, Number(at(name).value)]));
-  socket.send(JSON.stringify({ type: "write", prompt: at("prompt").value, method: at("method").value, ...numbers }));
+  tell({ type: "write", prompt: at("prompt").value, method: at("method").value, ...numbers });
 }
 
 function begun(message) {
   rounds = 0;
-  at("says").textContent = at("report").textContent = "";
+  show("");
+  at("report").textContent = "";
   at("round").hidden = true;
   at("text").replaceChildren(element("span", message.prompt, "prompt"));
 }

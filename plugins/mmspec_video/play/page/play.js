@@ -1,12 +1,13 @@
 // The page of `mmspec play`: keys go to the server, frames come back, one for every picture and key.
 
+import { at, connect, picture, show } from "/shared/page.js";
+
 const ARROWS = { ArrowUp: "forward", ArrowLeft: "left", ArrowRight: "right", ArrowDown: "stay" };
 const BARS = 64; // frames in the strip
 const LIMIT = 400; // milliseconds: the top of the strip
 
-const at = (id) => document.getElementById(id);
-const socket = new WebSocket(`ws://${location.host}/play/live`);
-const tell = (message) => socket.readyState === WebSocket.OPEN && socket.send(JSON.stringify(message));
+const over = () => show("the walk is over: begin anew");
+const tell = connect("play", { worlds: listWorlds, begun, frame, clip, over });
 
 let panes = []; // what each picture shows
 let actions = [];
@@ -15,16 +16,6 @@ let next = null; // the action of a key that came too early
 let walking = null; // the actions of a walk by itself that are left
 let asked = 0; // keys that were sent
 let thinking = false;
-
-socket.onmessage = (event) => {
-  const message = JSON.parse(event.data);
-  ({ worlds: listWorlds, begun, frame, clip, over: () => show("the walk is over: begin anew"), error: (m) => show(m.says) })[message.type](message);
-};
-socket.onclose = () => show("the server is gone: reload the page when it is back");
-
-function show(text) {
-  at("says").textContent = text;
-}
 
 function listWorlds(message) {
   for (const world of message.worlds) at("world").append(new Option(world.name, world.name));
@@ -45,7 +36,7 @@ function begun(message) {
   panes = message.panes.map((name) => {
     const section = at("pane").content.cloneNode(true).firstElementChild;
     section.querySelector("h2").textContent = name;
-    section.querySelector("img").src = `data:image/png;base64,${message.png}`;
+    section.querySelector("img").src = picture(message.png);
     return { section, waits: [], hits: 0, pictures: [] };
   });
   at("panes").replaceChildren(...panes.map((pane) => pane.section));
@@ -64,7 +55,7 @@ function frame(message) {
   pane.waits.push({ wait: message.wait * 1000, hit: message.hit });
   pane.hits += message.hit;
   pane.pictures.push(message.png);
-  pane.section.querySelector("img").src = `data:image/png;base64,${message.png}`;
+  pane.section.querySelector("img").src = picture(message.png);
   const all = pane.waits.map((frame) => frame.wait);
   const mean = all.reduce((a, b) => a + b) / all.length;
   within("frames").textContent = `${message.number} · ${(1000 / Math.max(mean, 1)).toFixed(1)} a second`;
@@ -79,7 +70,7 @@ function frame(message) {
 function draw(pane) {
   const canvas = pane.section.querySelector(".strip");
   const brush = canvas.getContext("2d");
-  const style = getComputedStyle(document.documentElement);
+  const style = getComputedStyle(at("panes"));
   const wide = canvas.width / BARS;
   brush.clearRect(0, 0, canvas.width, canvas.height);
   pane.waits.slice(-BARS).forEach(({ wait, hit }, number) => {

@@ -1,0 +1,62 @@
+"""What a page says, field by field; nothing of it is trusted."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from mmspec.registry.suggest import unknown
+
+Message = Mapping[str, Any]
+
+
+def one_of(message: Message, name: str, known: Iterable[str], what: str | None = None) -> str:
+    """A field that is one of some words.
+
+    Args:
+        message: The message.
+        name: The field.
+        known: The words.
+        what: What the words name, if the field has another name.
+
+    Raises:
+        ValueError: It is none of them; names the nearest.
+    """
+    value, words = message.get(name), list(known)
+    if not isinstance(value, str) or value not in words:
+        raise ValueError(unknown(what or name, str(value), words))
+    return value
+
+
+def text(message: Message, name: str, most: int) -> str:
+    """A field that is a text of 1 to `most` characters.
+
+    Raises:
+        ValueError: It is none.
+    """
+    value = message.get(name)
+    if not isinstance(value, str) or not 0 < len(value) <= most:
+        raise ValueError(f"{name} is a text of 1 to {most} characters")
+    return value
+
+
+def whole(message: Message, name: str, most: int, least: int = 0) -> int:
+    """A field that is a whole number from `least` to `most`.
+
+    Raises:
+        ValueError: It is none.
+    """
+    value = message.get(name)
+    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+        raise ValueError(f"{name} is a whole number from {least} to {most}, not {value!r:.40}")
+    return value
+
+
+def number(message: Message, name: str, least: float, most: float) -> float:
+    """A field that is a number from `least` to `most`.
+
+    Raises:
+        ValueError: It is none.
+    """
+    value = message.get(name)
+    if not isinstance(value, int | float) or isinstance(value, bool) or not least <= value <= most:
+        raise ValueError(f"{name} is a number from {least:g} to {most:g}, not {value!r:.40}")
+    return float(value)
