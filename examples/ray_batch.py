@@ -20,7 +20,7 @@ def main(out: str = "pictures") -> None:
         fn_constructor_kwargs={"method": "gs-sjd", "guidance_scale": 4.0},
         batch_size=3,
         compute=ray.data.ActorPoolStrategy(size=1),
-    )
+    ).materialize()  # else each of the next two lines would draw them
     pictures.write_parquet(out)
     print(f"{pictures.count()} pictures in {out}")
 

@@ -155,6 +155,11 @@ class Report:
         return f"to the bit with {'compiled ' if self.compiled else ''}plain of width {self.width}"
 
     @property
+    def promise(self) -> str:
+        """The exactness, and of which distribution it is if not of the target's own."""
+        return f"{self.exactness} with respect to {self.wrt}" if self.wrt else self.exactness
+
+    @property
     def acceptance_length(self) -> float:
         """Emitted units per target pass after prefill."""
         return (self.emitted - self.rows) / self.row_rounds if self.row_rounds else 0.0
@@ -201,9 +206,8 @@ class Report:
         more += "" if self.prompts is None else f"; prompts read: {self.prompts} for {self.rows} rows"
         more += "" if self.cache_bytes is None else f"; caches of {self.cache_bytes:,} bytes"
         more += "" if self.repeatable else "; not repeatable: draft lengths follow the clock"
-        promise = f"{self.exactness} with respect to {self.wrt}" if self.wrt else self.exactness
         return (
-            f"{self.method} ({promise}): {self.emitted} units in {self.rounds} passes{inner}, "
+            f"{self.method} ({self.promise}): {self.emitted} units in {self.rounds} passes{inner}, "
             f"acceptance length {self.acceptance_length:.2f}, acceptance rate {self.acceptance_rate:.2f}{more}; {spent}"
         )
 

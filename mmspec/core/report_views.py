@@ -32,9 +32,8 @@ def values(report: Any) -> dict[str, Any]:
 
 def table(report: Any) -> str:
     """A table of HTML, for notebooks."""
-    promise = f"{report.exactness} with respect to {report.wrt}" if report.wrt else report.exactness
     lines = {
-        "method": f"{report.method} ({promise})",
+        "method": f"{report.method} ({report.promise})",
         "units": f"{report.emitted} in {report.rounds} passes, {report.rows} rows",
         "acceptance length": f"{report.acceptance_length:.2f}",
         "accepted": f"{report.accepted} of {report.drafted} drafted ({report.acceptance_rate:.0%})",
