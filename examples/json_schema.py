@@ -28,7 +28,7 @@ def main(name: str = "mmspec/text-14m") -> None:
     pipe = mmspec.Pipeline.from_pretrained(name)
     model, tokenizer = pipe.model, pipe.tokenizer
     table = llguidance.hf.from_tokenizer(tokenizer, n_vocab=model.config.vocab_size)
-    schema = llguidance.LLMatcher.grammar_from_json_schema(json.dumps(SCHEMA))
+    schema = llguidance.LLMatcher.grammar_from_json_schema(json.dumps(SCHEMA), overrides={"whitespace_flexible": False})
     inputs = tokenizer("The record, as JSON:\n", return_tensors="pt", return_token_type_ids=False)
     texts = []
     for method, k in (("plain", 0), ("grammar", 8)):

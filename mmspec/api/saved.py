@@ -47,7 +47,10 @@ def pipeline_class_in(folder: Path) -> Any:
         if target.pipeline.rpartition(":")[2] == name:
             return target.load_pipeline()
     known = ", ".join(sorted({c.pipeline.rpartition(":")[2] for c in targets})) or "none"
-    raise ValueError(f"the folder holds a {name}, which no installed plugin has; there is {known}")
+    raise ValueError(
+        f"the folder holds a {name}, which no installed plugin has; there is {known}. "
+        "Pipelines of diffusers that denoise are loaded by diffusers, and sped up by mmspec.enable(pipeline)"
+    )
 
 
 def draft_model_of(drafter: Any) -> Any:

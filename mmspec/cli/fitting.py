@@ -18,6 +18,7 @@ from mmspec.hosts.outline import Outline
 from mmspec.hosts.target import TransformersTarget
 from mmspec.registry import MethodSpec, Pairing, Registry, TargetSpec, installed, pair
 from mmspec.registry.matching import HOME
+from mmspec.report.cards import BENCH, FURTHER
 from mmspec.report.result import Result
 from mmspec.report.terminal import line, table, terminal
 from mmspec.report.trust import load_result
@@ -111,11 +112,11 @@ def fits_of(registry: Registry, name: str) -> Fits:
         kind = seen.model.config.model_type
         raise ValueError(f"no installed plugin has a target for {kind!r}; `mmspec plugins` lists what is installed")
     refused = _refusal(target, seen)
-    result = _measured(seen.shipped)
-    fitted = [_fit(registry, method, target, seen, refused, result) for method in registry.components("method")]
+    results = _measured(seen.shipped)
+    fitted = [_fit(registry, method, target, seen, refused, results) for method in registry.components("method")]
     fitted += [Fit(a.name, a.owner, a.exactness, False, a.summary) for a in registry.components("adapter")]
     fitted.sort(key=lambda fit: (not fit.fits, fit.method, fit.owner))
-    device = result.device if result else ""
+    device = results[0].device if results else ""
     return Fits(name, seen.parameters, target.qualified, refused, seen.built, device, fitted)
 
 
@@ -141,13 +142,14 @@ def _refuse_slots(config: Any) -> None:
 
 
 def _fit(
-    registry: Registry, method: MethodSpec, target: TargetSpec, seen: Outline, refused: str, result: Result | None
+    registry: Registry, method: MethodSpec, target: TargetSpec, seen: Outline, refused: str, results: list[Result]
 ) -> Fit:
     ours = method.qualified == f"{HOME}:{AUTO}"
     chosen = choose(seen.model, target, draft_model=False, rule=False) if ours else None
     if chosen and chosen.method != AUTO:
-        fit = _fit(registry, registry.get("method", chosen.method, (target.owner, HOME)), target, seen, refused, result)
-        expected = _expected(result, AUTO) or fit.expected
+        own = registry.get("method", chosen.method, (target.owner, HOME))
+        fit = _fit(registry, own, target, seen, refused, results)
+        expected = _expected(results, AUTO) or fit.expected
         return replace(fit, method=AUTO, owner=method.owner, why=fit.why or chosen.why, expected=expected)
     try:
         parts = pair(registry, method, offers=target.offers)
@@ -163,7 +165,7 @@ def _fit(
     elif not why and seen.built:
         alone = sum(other.name == method.name for other in registry.components("method")) == 1
         why, note = _tried(method.name if alone else method.qualified, seen, required)
-    expected = _expected(result, method.name) if not why else []
+    expected = _expected(results, method.name) if not why else []
     return Fit(method.name, method.owner, parts.exactness, not why, why or note, names, required, expected)
 
 
@@ -192,13 +194,16 @@ def _tried(method: str, seen: Outline, required: list[str]) -> tuple[str, str]:
     return "", decoder.why
 
 
-def _measured(name: str) -> Result | None:
-    path = shipped.folder("model_cards") / f"{name}.bench.json" if name else None
-    return load_result(path) if path and path.is_file() else None
+def _measured(name: str) -> list[Result]:
+    """The benchmarks of a shipped model."""
+    files = [shipped.folder("model_cards") / f"{name}{end}" for end in (BENCH, FURTHER)] if name else []
+    return [load_result(file) for file in files if file.is_file()]
 
 
-def _expected(result: Result | None, method: str) -> list[Expected]:
-    rows = [row for row in result.rows if row.method == method] if result else []
+def _expected(results: list[Result], method: str) -> list[Expected]:
+    """The rows of the first benchmark that has the method."""
+    found = ([row for row in result.rows if row.method == method] for result in results)
+    rows = next(filter(None, found), [])
     return [
         Expected(row.setting, row.acceptance_length, row.speedup)
         for row in rows

@@ -52,6 +52,7 @@ class Report:
         faults: How often the drafter or the policy failed; such rounds ran without a draft.
         width: Nodes of every pass after the prefill, if that is one number for the whole call; None: any number.
         compiled: Whether captured rounds ran.
+        trace: What every round did (`mmspec.core.trace.Trace`), where that was asked for; else None.
         repeatable: Whether the same call with the same seed gives the same output. False if drafts change what is
             drawn and their lengths follow measured times (a lossless rule with the policy `goodput`).
     """
@@ -72,6 +73,7 @@ class Report:
     repeatable: bool = True
     width: int | None = None
     compiled: bool = False
+    trace: Any = None
     _drafted: Tensor | None = None
     _accepted: Tensor | None = None
     _bias_sums: Tensor | None = None

@@ -13,8 +13,8 @@ from mmspec.registry.fields import EXACTNESS
 
 
 def values(report: Any) -> dict[str, Any]:
-    """Every number and word of a report, of types that JSON has; what `Report.to_dict` returns."""
-    kept = {name: value for name, value in vars(report).items() if not name.startswith("_")}
+    """Every number and word of a report, of types that JSON has; what `Report.to_dict` returns. Traces are apart."""
+    kept = {name: value for name, value in vars(report).items() if not name.startswith("_") and name != "trace"}
     return {
         **kept,
         "sizes": {str(nodes): passes for nodes, passes in sorted(report.sizes.items())},
@@ -45,7 +45,7 @@ def table(report: Any) -> str:
         "faults": str(report.faults or ""),
     }
     rows = "".join(f"<tr><th>{name}</th><td>{escape(text)}</td></tr>" for name, text in lines.items() if text)
-    return f"<table>{rows}</table>"
+    return f"<table>{rows}</table>{'' if report.trace is None else report.trace._repr_html_()}"
 
 
 def summed(reports: Sequence[Any]) -> dict[str, Any]:

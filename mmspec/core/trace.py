@@ -4,12 +4,13 @@ A trace is made by a callback after every round (`Decoder.generate(on_step=trace
 round, so that a traced call is slower than another one; its units are the same. Discrete units only.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from torch import Tensor
 
+from mmspec.core import trace_view
 from mmspec.core.distributions import Categorical
 from mmspec.core.state import State
 from mmspec.core.types import Scores, Step
@@ -56,9 +57,11 @@ class Trace:
     """The rounds of a call by row; the first of each is the prefill, which emits one unit without a draft.
 
     Attributes:
+        spell: The text of a unit; default: its number.
         rows: For every row its rounds, in order; rounds in which the row emitted nothing are left out.
     """
 
+    spell: Callable[[int], str] = field(default="{} ".format, repr=False)
     rows: list[list[TracedRound]] = field(default_factory=list)
 
     def step(self, state: State) -> None:
@@ -78,7 +81,11 @@ class Trace:
 
     def to_dict(self) -> dict[str, Any]:
         """The trace as lists, numbers and mappings."""
-        return asdict(self)
+        return {"rows": [[asdict(round) for round in rounds] for rounds in self.rows]}
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the text in colours of its rounds, each of which opens to show its draft."""
+        return trace_view.page(self)
 
 
 def _emitted(rounds: Sequence[TracedRound]) -> int:

@@ -22,8 +22,9 @@ from mmspec.report.trust import load_result
 from mmspec.report.views import View
 from mmspec.shipped import folder
 
+BENCH = ".bench.json"
 FURTHER = ".further.bench.json"
-"""Ends the name of a second benchmark of a model, of methods that were left out of the first one."""
+"""Ends of the names of a model's benchmark, and of a second one, of methods that were left out of the first."""
 
 
 @dataclass(frozen=True)
@@ -167,7 +168,7 @@ def facts_of(shipped: Shipped, assets: Path) -> dict[str, Any]:
 
 
 def _bench_of(name: str) -> str:
-    return f"{name}.bench.json"
+    return f"{name}{BENCH}"
 
 
 def _front(tags: Sequence[str], block: Mapping[str, Any], **more: Any) -> str:

@@ -210,6 +210,11 @@ class FrameStream(Iterator[Any]):
         return self._play.report
 
     @property
+    def passes(self) -> list[int] | None:
+        """Of frames of codes, the number of the pass that brought every code of the first row's latest frame."""
+        return getattr(self._play, "passes", None)
+
+    @property
     def discarded(self) -> int:
         """Frames that were made ahead and not shown, so far; those that are still available count."""
         return self._play.discarded

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from mmspec.cli import fitting
 from mmspec.cli.app import build
 from mmspec.hosts.outline import SMALL, outline
 from mmspec.registry import DrafterSpec, MethodSpec, Registry, Spec, hookimpl, installed
+from mmspec.report.cards import BENCH, FURTHER
 from mmspec.report.result import Limits, Result, Row
 
 PICKY = """
@@ -163,7 +165,10 @@ def row(method: str, mode: str, batch: int, speedup: float) -> Row:
 def test_what_to_expect_is_what_was_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = [row("suffix", "real", 1, 2.5), row("suffix", "oracle", 1, 9.0), row("suffix", "real", 8, 8.0)]
     result = Result("text", "mmspec/text-1m", "a small machine", {}, 0, {}, rows, {}, Limits())
-    result.save(tmp_path / "text-1m.bench.json")
+    result.save(tmp_path / f"text-1m{BENCH}")
+    replace(result, rows=[row("suffix", "real", 1, 7.0), row("token-recycling", "real", 1, 1.5)]).save(
+        tmp_path / f"text-1m{FURTHER}"
+    )
     folder = shipped.folder
     monkeypatch.setattr(shipped, "folder", lambda name: tmp_path if name == "model_cards" else folder(name))
     run = CliRunner().invoke(build(), ["methods", "--for", str(shipped.asset("text-1m")), "--json"])
@@ -171,6 +176,7 @@ def test_what_to_expect_is_what_was_measured(tmp_path: Path, monkeypatch: pytest
     methods = {fit["method"]: fit for fit in found["methods"]}
     expected = {"setting": "code, greedy", "acceptance_length": 3.25, "speedup": 2.5}
     assert methods["suffix"]["expected"] == [expected] and methods["plain"]["expected"] == []
+    assert methods["token-recycling"]["expected"] == [expected | {"speedup": 1.5}], "of the second benchmark"
     assert found["measured"] == "a small machine"
     run = CliRunner().invoke(build(), ["methods", "--for", "mmspec/text-1m"], env={"COLUMNS": "160"})
     assert "code, greedy: 3.25 units a pass, 2.50 ×" in run.output and "Measured on a small machine" in run.output

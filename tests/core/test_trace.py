@@ -1,5 +1,7 @@
 """The trace of a call: rounds, units, drafts, probabilities and margins, by hand and against the report."""
 
+from html.parser import HTMLParser
+
 import pytest
 import torch
 
@@ -72,3 +74,41 @@ def test_all_units_of_ragged_rows_in_order(temperature: float) -> None:
 def test_vectors_have_no_trace() -> None:
     with pytest.raises(ValueError, match="units of a vocabulary"):
         Decoder(GaussianTarget.random(4, dim=2, seed=1), rule=Rejection()).generate(1, 3, on_step=Trace().step)
+
+
+class Reader(HTMLParser):
+    """The text outside of tables, the lines of tables and whether they are bold, and tags that stand open."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.text, self.lines, self.open = "", list[tuple[str, bool]](), list[str]()
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.open.append(tag)
+        if tag == "tr":
+            self.lines.append(("", "bold" in (dict(attrs)["style"] or "")))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if "tr" in self.open:
+            self.lines[-1] = self.lines[-1][0] + data, self.lines[-1][1]
+        elif "table" not in self.open:
+            self.text += data
+
+
+def test_a_notebook_shows_the_text_and_every_draft() -> None:
+    trace = Trace(["a", "<b>", "&", "\n"].__getitem__)
+    decoder = Decoder(LARGE, DraftModel(LARGE.near(3), Branching((2, 2))), k=2)
+    output = decoder.generate(torch.tensor([[0, 1]]), 12, seed=4, on_step=trace.step)
+    read = Reader(trace._repr_html_())
+    assert not read.open
+    assert read.text == "".join(map(trace.spell, output.units[0].tolist()))
+    nodes = [node for round in trace.rows[0] for node in round.nodes]
+    assert sum(bold for _, bold in read.lines) == sum(node.accepted for node in nodes) > 0
+    assert len(read.lines) == len(nodes)
+    assert all(f"{node.probability:.3f}" in "".join(line for line, _ in read.lines) for node in nodes)
+    output.report.trace = trace
+    assert trace._repr_html_() in output.report._repr_html_() and "trace" not in output.report.to_dict()

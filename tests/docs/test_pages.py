@@ -1,20 +1,17 @@
 """The code of the site's pages runs as it is written, block after block; and the site's own pages are whole."""
 
 import importlib.util
-import re
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.support.pages import blocks
+
 DOCS = Path(__file__).parents[2] / "docs"
 RUN = sorted(DOCS.glob("start/*.md")) + sorted(DOCS.glob("concepts/*.md"))
 OTHERS = sorted(set(DOCS.glob("**/*.md")) - set(RUN))  # their code needs published weights, or other software
-
-
-def blocks(page: Path) -> list[str]:
-    return re.findall(r"^```python\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
 
 
 @pytest.mark.parametrize("page", [page for page in RUN if blocks(page)], ids=lambda page: page.stem)

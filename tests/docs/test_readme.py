@@ -8,12 +8,11 @@ from typing import Any
 
 import pytest
 
+from tests.support.pages import blocks
+
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
-
-
-def examples(text: str) -> list[str]:
-    return re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+EXAMPLES = blocks(ROOT / "README.md")
 
 
 def test_the_readme_is_short_and_opens_with_what_this_is_and_is_not() -> None:
@@ -38,7 +37,7 @@ def text_example() -> tuple[dict[str, Any], str]:
     """Names and output of the first example: a language model in float32, where equality is promised."""
     names: dict[str, Any] = {}
     with contextlib.redirect_stdout(io.StringIO()) as printed:
-        exec(examples(README)[0], names)
+        exec(EXAMPLES[0], names)
     return names, printed.getvalue()
 
 
@@ -49,7 +48,7 @@ def stated(code: str) -> str:
 def test_the_first_example_gains_and_prints_what_it_says(text_example: tuple[dict[str, Any], str]) -> None:
     """Passes are counted, so no machine's speed decides."""
     names, printed = text_example
-    assert stated(examples(README)[0]) in printed and names["spec"].report.acceptance_length > 2
+    assert stated(EXAMPLES[0]) in printed and names["spec"].report.acceptance_length > 2
     plain = names["model"].generate(**names["inputs"], max_new_tokens=60, do_sample=False)
     assert names["out"][0, : plain.shape[1]].tolist() == plain[0].tolist()
 
@@ -57,7 +56,7 @@ def test_the_first_example_gains_and_prints_what_it_says(text_example: tuple[dic
 def test_the_second_example_draws_the_stock_sample_in_the_passes_that_it_says(
     text_example: tuple[dict[str, Any], str],
 ) -> None:
-    names, code = dict(text_example[0]), examples(README)[1]
+    names, code = dict(text_example[0]), EXAMPLES[1]
     exec(code, names)
     passes = int(re.search(r"from (\d+) passes of the model instead of 200", code)[1])
     names["torch"].manual_seed(0)
@@ -70,5 +69,5 @@ def test_the_third_example_draws_a_picture_and_prints_what_it_says(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    exec(examples(README)[2], {})
-    assert stated(examples(README)[2]) in capsys.readouterr().out and (tmp_path / "princess.png").is_file()
+    exec(EXAMPLES[2], {})
+    assert stated(EXAMPLES[2]) in capsys.readouterr().out and (tmp_path / "princess.png").is_file()

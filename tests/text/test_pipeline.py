@@ -58,6 +58,18 @@ def test_greedy_is_what_the_model_generates(pipe: Any) -> None:
     assert out.report.method == "prompt-lookup" and out.report.emitted == sum(map(len, out.ids))
 
 
+def test_a_traced_call_writes_the_same_and_shows_it(pipe: Any) -> None:
+    out, plain = pipe(PROMPTS, 30, seed=[3, 4, 5], trace=True), pipe(PROMPTS, 30, seed=[3, 4, 5])
+    assert same(out, plain) and plain.report.trace is None
+    for ids, rounds in zip(out.ids, out.report.trace.rows, strict=True):
+        assert [unit for round in rounds for unit in round.units] == ids.tolist()
+    shown = out.report._repr_html_()
+    assert shown.count("<details") == sum(bool(r.nodes) for rounds in out.report.trace.rows for r in rounds) > 0
+    stream = pipe(PROMPTS[0], 30, seed=3, stream=True, trace=True)
+    list(stream)
+    assert [r.units for r in stream.output.report.trace.rows[0]] == [r.units for r in out.report.trace.rows[0]]
+
+
 @pytest.mark.compiled
 def test_the_method_does_not_change_the_text(folder: Path, pipe: Any) -> None:
     drafter = TextPipeline.from_pretrained(folder).model

@@ -77,6 +77,13 @@ def test_a_key_makes_a_frame_in_both_pictures_which_is_plains(place, worlds, wor
         assert begun["panes"] == ["plain", worlds[world].ahead["method"]]
         frames = walked(one, WALK)
     assert [both[0]["number"] for both in frames] == list(range(1, len(WALK) + 1))
+    told = [message["passes"] for both in frames for message in both]
+    if world == "codes":
+        assert all(passes == sorted(passes) and len(passes) == 16 for passes in told)
+        assert [len(set(passes)) for passes in told[::2]] == [16] * len(WALK), "plain decoding: a pass a code"
+        assert sum(len(set(passes)) for passes in told[1::2]) < 16 * len(WALK)
+    else:
+        assert told == [None] * 2 * len(WALK)
     assert pictures(frames, 0) == pictures(frames, 1) and all(both[0]["wait"] > 0 for both in frames)
     plain = worlds[world].pipes(1)["plain"]
     expected = [p[0] for p in plain.stream(worlds[world].beginnings[5 % 3][None], WALK, seed=5)]

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from mmspec import __version__
+from tests.support.pages import blocks
 from tests.support.wheels import CODE, MODELS, Environment, wheel_of
 
 MISSING = "the shipped models are not installed: pip install 'mmspec[models]'"
@@ -110,3 +111,11 @@ def test_with_the_models_they_are_found_where_they_were_installed(both: Environm
     assert run.returncode == 0 and run.stdout.startswith("def"), run.stderr
     doctor = both.python("-m", "mmspec", "doctor").stdout
     assert f"mmspec-models {__version__}" in " ".join(doctor.split()) and "text-14m, " in doctor
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", sorted((CODE / "docs" / "start").glob("*.md")), ids=lambda page: page.stem)
+def test_a_start_page_runs_as_it_is_written(both: Environment, page: Path) -> None:
+    """In a clean environment, without the source tree."""
+    ran = both.python("-c", "\n".join(blocks(page)))
+    assert ran.returncode == 0, ran.stderr

@@ -16,6 +16,7 @@ from mmspec.api.streaming import Stream
 from mmspec.core.history_processors import Processor
 from mmspec.core.report import Report
 from mmspec.core.state import State
+from mmspec.core.trace import Trace
 from mmspec.core.warp import Warp
 from mmspec.kits.text.language import LanguagePipeline
 from mmspec.kits.text.prompts import Message, encoded
@@ -69,6 +70,7 @@ class TextPipeline(LanguagePipeline):
         k: int | None = None,
         stream: bool = False,
         streamer: Any = None,
+        trace: bool = False,
         return_dict: bool = True,
     ) -> TextPipelineOutput | tuple[list[str], list[Tensor], Report] | TextStream[TextPipelineOutput]:
         """Continue a prompt, or several in one batch.
@@ -96,6 +98,7 @@ class TextPipeline(LanguagePipeline):
             stream: Return an iterator over the pieces of the text, which runs the model as it is read; for one
                 continuation only.
             streamer: A streamer of transformers; for one continuation only.
+            trace: Note what every round did, in `report.trace`, which notebooks show; such a call is slower.
             return_dict: Whether to return the output object and not a tuple of its fields.
 
         Raises:
@@ -126,21 +129,26 @@ class TextPipeline(LanguagePipeline):
         rounds = without_forbidden_drafts(self.decoder(k), processors).rounds(
             inputs,
             max_new_tokens,
-            watched=stream or streamer is not None or monitor.watches,
+            watched=stream or trace or streamer is not None or monitor.watches,
             seed=seeds,
             warp=Warp(processors, sample=warp.sample),
             ends=self.model.generation_config.eos_token_id,
         )
 
+        traced = Trace(lambda unit: str(self.tokenizer.decode([unit]))) if trace else None
+
         def watched() -> Generator[State, None, None]:
             for state in rounds:
                 monitor.step(state)
                 writing.step(state)
+                if traced is not None:
+                    traced.step(state)
                 yield state
             writing.end()
 
         def finished(state: State) -> TextPipelineOutput:
             units = state.output()
+            state.report.trace = traced
             texts = [cut(self.tokenizer.decode(row, skip_special_tokens=True), stops) for row in units]
             return TextPipelineOutput(texts, units, state.report)
 

@@ -75,7 +75,8 @@ class Pane:
                     return
                 accepted = stream.report.accepted
                 self.frames.append(pictures[0])
-                self._tell("frame", wait=wait, hit=accepted > hits, discarded=stream.discarded, png=png(pictures[0]))
+                told = {"hit": accepted > hits, "discarded": stream.discarded, "passes": stream.passes}
+                self._tell("frame", wait=wait, png=png(pictures[0]), **told)
                 hits = accepted
             self._tell("over", frames=len(self.frames))
         except Exception as error:  # the page is told, whatever it was

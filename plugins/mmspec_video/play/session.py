@@ -14,6 +14,7 @@ from mmspec.serving.live import said
 from mmspec.serving.live.pictures import png
 from mmspec.serving.live.stage import Send
 from mmspec_video.clips import save_clip
+from mmspec_video.demo import WALK
 from mmspec_video.play.pane import Pane
 from mmspec_video.play.world import DEEPEST, World
 
@@ -38,8 +39,8 @@ class PlaySession:
         self._world: World | None = None
         self._panes: list[Pane] = []
         self._lock = Lock()  # a page may close while one of its messages is followed
-        listed = [{"name": w.name, "actions": w.actions, "fps": w.pipe.config.fps} for w in worlds.values()]
-        send({"type": "worlds", "worlds": listed, "deepest": DEEPEST})
+        listed = [{"name": w.name, "actions": w.actions, "columns": w.columns} for w in worlds.values()]
+        send({"type": "worlds", "worlds": listed, "deepest": DEEPEST, "tour": WALK})
 
     def receive(self, message: Mapping[str, Any]) -> None:
         """Follow a message: `start`, `key` or `save`; see `mmspec.serving.live.stage.Session`."""

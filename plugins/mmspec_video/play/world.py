@@ -45,6 +45,12 @@ class World:
         """The names of its actions."""
         return list(self.pipe.config.actions)
 
+    @property
+    def columns(self) -> int | None:
+        """Codes in a row of a frame; None where frames are no codes."""
+        model = self.pipe.transformer
+        return model.config.columns if isinstance(model, TokenWorldModel) else None
+
     def pipes(self, depth: int) -> dict[str, NextFramePipeline]:
         """Two pipelines over the same modules, by the names of their methods.
 

@@ -37,6 +37,7 @@ class TokenPlay:
         report: Counts and times of all sequences together.
         guesses: False: codes are not drafted beyond an action that is not known.
         discarded: 0.
+        passes: The number of the pass that brought every code of the latest frame of the first row.
 
     Raises:
         ValueError: There are no first frames, or more than leave room for a new one.
@@ -65,6 +66,8 @@ class TokenPlay:
         self._warp = warp if warp is not None else Warp()
         width = decoder.one_width()
         self.report = Report(decoder.name, decoder.rule.exactness, rows=len(frames), width=width)
+        self.passes: list[int] = []
+        self._brought: list[int] = []  # by which pass every unit of the current sequence came
         self._state: State | None = None
         self._first = self._new = 0  # numbers of the first frame of the current sequence, and of its first new frame
 
@@ -93,6 +96,8 @@ class TokenPlay:
         end = begin + self.target.model.cells
         while min(state.host_emitted) < end - state.prompt_length:
             self.decoder.advance(state)
+            self._note(state)
+        self.passes = self._brought[begin - state.prompt_length : end - state.prompt_length]
         codes = state.history[:, begin:end].clone()
         self.frames = torch.cat([self.frames, codes[:, None]], 1)
         # The report counts shown units: those of all sequences, the first action, which is in the prompt, left out.
@@ -113,8 +118,14 @@ class TokenPlay:
         state = self.decoder.start(prompt, limit, source=self._source(), warp=warp)
         self.report.seconds["prefill"] += state.report.seconds["prefill"]
         state.report, self._state = self.report, state
+        self._brought = []
+        self._note(state)
         self._force(state)
         return state
+
+    def _note(self, state: State) -> None:
+        """Note the last pass at the units that are new."""
+        self._brought += [self.report.rounds] * (state.host_emitted[0] - len(self._brought))
 
     def _force(self, state: State) -> None:
         """Force the known actions, and let rows go on to the end of the last frame that has one."""

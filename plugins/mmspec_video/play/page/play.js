@@ -9,6 +9,8 @@ const LIMIT = 400; // milliseconds: the top of the strip
 const over = () => show("the walk is over: begin anew");
 const tell = connect("play", { worlds: listWorlds, begun, frame, clip, over });
 
+let columns = {}; // of the frames of worlds of codes
+let tour = []; // the actions of the walk by itself, and how often each is done
 let panes = []; // what each picture shows
 let actions = [];
 let held = null; // the action whose key is down
@@ -18,7 +20,11 @@ let asked = 0; // keys that were sent
 let thinking = false;
 
 function listWorlds(message) {
-  for (const world of message.worlds) at("world").append(new Option(world.name, world.name));
+  for (const world of message.worlds) {
+    at("world").append(new Option(world.name, world.name));
+    columns[world.name] = world.columns;
+  }
+  tour = message.tour;
   at("depth").max = message.deepest;
   start();
 }
@@ -63,6 +69,7 @@ function frame(message) {
   within("hits").textContent = `${pane.hits} of ${all.length}`;
   within("discarded").textContent = message.discarded;
   draw(pane);
+  if (message.passes) drawPasses(within("codes"), message.passes, columns[at("world").value]);
   compare();
   if (panes.every((other) => other.waits.length >= asked)) think();
 }
@@ -78,6 +85,19 @@ function draw(pane) {
     brush.fillStyle = style.getPropertyValue(hit ? "--hit" : "--miss");
     brush.fillRect(number * wide, canvas.height - high, wide - 1, high);
   });
+}
+
+// The frame's codes, in the colour of the pass that brought them.
+function drawPasses(figure, passes, wide) {
+  const canvas = figure.querySelector("canvas");
+  const brush = canvas.getContext("2d");
+  const [width, height] = [canvas.width / wide, (canvas.height * wide) / passes.length];
+  passes.forEach((pass, code) => {
+    brush.fillStyle = `hsl(${(67 * pass) % 360} 60% 55%)`;
+    brush.fillRect((code % wide) * width, Math.floor(code / wide) * height, width - 1, height - 1);
+  });
+  figure.querySelector("figcaption").textContent = `${passes.length} codes in ${new Set(passes).size} passes`;
+  figure.hidden = false;
 }
 
 function compare() {
@@ -139,8 +159,7 @@ for (const [name, unit] of [["depth", ""], ["think", " ms"]]) {
   at(name).oninput = () => { at(`${name}-shown`).textContent = at(name).value + unit; };
 }
 at("auto").onclick = () => {
-  const walk = [["left", 10], ["forward", 6], ["right", 16], ["forward", 6], ["left", 10]];
-  walking = walk.flatMap(([action, times]) => Array(times).fill(action));
+  walking = tour.flatMap(([action, times]) => Array(times).fill(action));
   press(walking.shift());
 };
 for (const button of document.querySelectorAll(".save")) {

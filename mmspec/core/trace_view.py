@@ -1,0 +1,63 @@
+"""A trace as HTML without scripts, for notebooks: units in the colour of their round, which opens to show its draft.
+
+`trace` is a `mmspec.core.trace.Trace` everywhere; `mmspec view text` shows the same while a text is written.
+"""
+
+from collections.abc import Iterator
+from html import escape
+from typing import Any
+
+APART = 67
+"""Degrees of hue between two rounds, so that neighbours differ."""
+
+
+def page(trace: Any) -> str:
+    """All rows, one below the other."""
+    return "".join(
+        f'<div style="white-space:pre-wrap;font-family:monospace;line-height:1.7">{_row(trace, rounds)}</div>'
+        for rounds in trace.rows
+    )
+
+
+def _row(trace: Any, rounds: Any) -> str:
+    return "".join(_round(trace, round, number) for number, round in enumerate(rounds))
+
+
+def _round(trace: Any, round: Any, number: int) -> str:
+    """The units of a round, which open to show its draft, if it had one."""
+    accepted = sum(node.accepted for node in round.nodes)
+    colour = f"background:hsl({APART * number % 360} 60% 55% / .35)"
+    each = zip(round.units, round.probabilities, round.margins, strict=True)
+    units = "".join(
+        _unit(trace.spell(unit), probability, margin, place >= accepted)
+        for place, (unit, probability, margin) in enumerate(each)
+    )
+    if not round.nodes:
+        return f'<span style="{colour}">{units}</span>'
+    draft = "".join(_nodes(trace, round))
+    said = f"Round {number}: {accepted} of {len(round.nodes)} drafted units accepted"
+    return (
+        f'<details style="display:inline"><summary style="display:inline;cursor:pointer;{colour}">{units}</summary>'
+        f"<table><caption>{said}</caption>{draft}</table></details>"
+    )
+
+
+def _unit(text: str, probability: float, margin: float, own: bool) -> str:
+    """A unit, which says how likely it was; the target's own choice is underlined."""
+    line = "underline" if own else "none"
+    said = f"probability {probability:.3f}, ahead of the second by {margin:.3f}"
+    return f'<span title="{said}" style="text-decoration:{line}">{escape(text)}</span>'
+
+
+def _nodes(trace: Any, round: Any, parent: int = -1, depth: int = 0) -> Iterator[str]:
+    """The draft as a tree, a node a line, children below their parent; what was accepted is bold."""
+    for number, node in enumerate(round.nodes):
+        if node.parent == parent:
+            branch = "  " * depth + ("└ " if depth else "")
+            text = escape(repr(trace.spell(node.unit))[1:-1])
+            weight = "bold" if node.accepted else "normal"
+            yield (
+                f'<tr style="font-weight:{weight}"><td style="text-align:left;white-space:pre">{branch}{text}</td>'
+                f"<td>{node.probability:.3f}</td></tr>"
+            )
+            yield from _nodes(trace, round, number, depth + 1)
