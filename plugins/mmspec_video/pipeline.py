@@ -212,7 +212,7 @@ class FrameStream(Iterator[Any]):
     @property
     def passes(self) -> list[int] | None:
         """Of frames of codes, the number of the pass that brought every code of the first row's latest frame."""
-        return getattr(self._play, "passes", None)
+        return self._play.passes
 
     @property
     def discarded(self) -> int:

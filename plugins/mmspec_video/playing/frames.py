@@ -38,10 +38,13 @@ class FramePlay:
         decoder: The loop; its policy is set before every pass, to the depth of the draft.
         pending: The last pass: the next frame, and frames that were made ahead of it.
         shown: New frames that were shown.
+        passes: None: the passes of codes are counted by `TokenPlay`.
 
     Raises:
         ValueError: There are no first frames, or more than the model's window has room for.
     """
+
+    passes = None
 
     def __init__(
         self, decoder: Decoder, frames: Tensor, actions: Tensor, length: int, seed: int | Sequence[int]
