@@ -12,8 +12,8 @@ FACTS = {
     "held_out_velocity_error": ("squared error of the velocity", "{:.4f}"),
     "held_out_student_gap": ("the student's distance to itself, one step earlier", "{:.4f}"),
     "student_parameters": ("parameters of the student, in low-rank differences", "{:,}"),
-    "reconstruction_psnr_db": ("PSNR of the VQ", "{:.2f} dB"),
-    "codes_used": ("codes that they use", "{:,}"),
+    "reconstruction_psnr_db": ("PSNR of the autoencoder", "{:.2f} dB"),
+    "codes_used": ("codes of the training episodes", "{:,}"),
 }
 """Names of facts in `training.json`: label and format."""
 
@@ -30,17 +30,19 @@ def held_out(facts: Mapping[str, Any]) -> View:
 
 
 DATA = (
-    "Frames that `mmspec train video` renders itself: the scenario my_way_home of ViZDoom (arXiv 1605.02097) with "
-    "graphics of Freedoom (BSD-3-Clause), played by somebody who mostly goes on with the last action.",
+    "Frames that `mmspec train video` draws itself: four courts of this project's own, rendered by Panda3D (modified "
+    "BSD licence), through which a program walks from court to court and sometimes does anything at all. Places lie on "
+    "a lattice: held-out episodes are other walks past the same views.",
 )
 COMMAND = "mmspec train video --distill"
 
 SHIPPED = (
     Shipped(
-        name="my-way-home",
-        summary="A world that can be played: the next frame of a first-person maze of 64 × 48 pixels after one of four "
-        "actions, by denoising in a few steps behind the frames before it. Beside it lie a student of fewer steps, and "
-        "recorded clips with what the simulator answered, for the benchmark.",
+        name="four-courts",
+        summary="A world that can be played: the next frame of 64 × 48 pixels after one of four actions, by denoising "
+        "in a few steps behind the frames before it. It has four courts, each with walls of its own colour and its own "
+        "landmark, and who walks around comes back to the first. Beside it lie a student of fewer steps, and recorded "
+        "clips with what the simulator answered, for the benchmark.",
         target="frames",
         method="branch-prediction",
         k=1,
@@ -52,11 +54,10 @@ SHIPPED = (
         key_layout="diffusers",
     ),
     Shipped(
-        name="my-way-home-tokens",
+        name="four-courts-tokens",
         summary="The same world in codes: a causal transformer over frames of a VQ's codes and the actions between "
-        "them, in the manner of MineWorld (arXiv 2504.08388). It is coarse: 64 codes, which are clusters of patches of "
-        "8 × 8 pixels. Walls move as the actions say; what comes into view is a maze of its own, since a window of 8 "
-        "frames remembers no other. Its speed stands in the card of `my-way-home`.",
+        "them, in the manner of MineWorld (arXiv 2504.08388). A code stands for 8 × 8 pixels. Its "
+        "speed stands in the card of `four-courts`.",
         target="token-frames",
         method="frame-gs-sjd",
         k=32,

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-import torch.nn.functional as F
+from diffusers import AutoencoderKL
 from torch import Tensor
 
 from mmspec.hosts.offload import awake
@@ -45,25 +45,26 @@ class Codes:
 
 
 @dataclass(frozen=True)
-class CodebookLatents:
-    """A VQ's unquantised latents, unit vectors scaled to unit variance: `[n, width, row, column]`.
+class KLLatents:
+    """The means of diffusers' `AutoencoderKL`, shifted and scaled as its config says: `[n, channel, row, column]`.
 
     Attributes:
-        vae: The VQ.
+        vae: The autoencoder.
     """
 
-    vae: LlamaGenVQ
+    vae: AutoencoderKL
 
     def encode(self, frames: Tensor) -> Tensor:
-        return self.vae.encode(frames.to(self.vae.dtype)).latents.float() * self._scale
+        means = self.vae.encode(frames.to(self.vae.dtype)).latent_dist.mode().float()
+        return (means - self._shift) * self.vae.config.scaling_factor
 
     def decode(self, encoded: Tensor) -> Tensor:
-        return self.vae.decode_latents(F.normalize(encoded, dim=1).to(self.vae.dtype))
+        latents = encoded / self.vae.config.scaling_factor + self._shift
+        return self.vae.decode(latents.to(self.vae.dtype), return_dict=False)[0]
 
     @property
-    def _scale(self) -> float:
-        """From the components of a unit vector to about unit variance, which is that of the noise."""
-        return self.vae.config.codebook_embed_dim**0.5
+    def _shift(self) -> float:
+        return self.vae.config.shift_factor or 0.0
 
 
 @dataclass(frozen=True)
@@ -88,29 +89,32 @@ def codec_of(transformer: Any, vae: Any) -> Codec:
     """The codec of a pipeline's parts.
 
     Raises:
-        ValueError: The two do not fit each other; the message names both numbers.
+        ValueError: The two do not fit each other; the message names both kinds, or both numbers.
     """
     if isinstance(transformer, TokenWorldModel):
+        if not isinstance(vae, LlamaGenVQ):
+            raise ValueError(f"frames of codes want a LlamaGenVQ, and not {type(vae).__name__}, which has no codes")
         known, codes = transformer.config.vocab_size, vae.config.codebook_size
         if known != codes:
             raise ValueError(f"these parts do not fit each other: the transformer knows {known} codes, the VQ {codes}")
         return Codes(vae, transformer.config.rows)
     published = isinstance(vae, OasisVAE)
-    channels = vae.config.latent_dim if published else vae.config.codebook_embed_dim
+    if not published and not isinstance(vae, AutoencoderKL):
+        raise ValueError(f"denoised frames want an AutoencoderKL or an OasisVAE, and not {type(vae).__name__}")
+    channels = vae.config.latent_dim if published else vae.config.latent_channels
     if channels != transformer.frame_shape[0]:
         own = transformer.frame_shape[0]
         raise ValueError(f"these parts do not fit each other: latents of {own} channels, and of {channels}")
     if published and vae.grid != tuple(transformer.frame_shape[1:]):
         own, other = ("{} × {}".format(*size) for size in (transformer.frame_shape[1:], vae.grid))
         raise ValueError(f"these parts do not fit each other: frames of {own} latents, and of {other}")
-    return OasisLatents(vae) if published else CodebookLatents(vae)
+    return OasisLatents(vae) if published else KLLatents(vae)
 
 
 def frame_size(transformer: Any, vae: Any) -> tuple[int, int]:
     """Height and width of a frame, in pixels."""
     if isinstance(transformer, TokenWorldModel):
-        grid = transformer.config.rows, transformer.config.columns
-    else:
-        grid = transformer.frame_shape[1:]
-    factor = vae.config.patch_size if isinstance(vae, OasisVAE) else vae.factor
-    return grid[0] * factor, grid[1] * factor
+        return transformer.config.rows * vae.factor, transformer.config.columns * vae.factor
+    height, width = transformer.frame_shape[1:]
+    factor = vae.config.patch_size if isinstance(vae, OasisVAE) else 2 ** (len(vae.config.block_out_channels) - 1)
+    return height * factor, width * factor

@@ -8,6 +8,7 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,13 +16,7 @@ import typer
 
 from mmspec.cli.places import refuse_folders
 
-MODELS = ("mmspec/my-way-home", "mmspec/my-way-home-tokens")
-WALK = (("left", 10), ("forward", 6), ("right", 16), ("forward", 6), ("left", 10))
-"""Actions, and for how many frames each is repeated: 48 frames in all."""
-BEGINS = 1
-"""Number of the recorded clip whose first frame the walk begins with."""
-SCALE, GAP, LETTERS = 4, 8, 14
-"""Magnification of frames; pixels between pictures; height of the letters."""
+MODELS = ("mmspec/four-courts", "mmspec/four-courts-tokens")
 
 
 @dataclass
@@ -71,18 +66,22 @@ class Player:
 
 
 def demo_video(
-    out: Annotated[Path, typer.Option("--out", "-o", help="Folder that receives a GIF of each model.")] = Path(
-        "demo-output"
-    ),
+    out: Annotated[
+        Path, typer.Option("--out", "-o", help="Folder that receives a GIF and a picture of each model.")
+    ] = Path("demo-output"),
 ) -> None:
-    """Walk through the shipped worlds: the same frames, plainly and speculatively, as GIFs side by side."""
+    """Walk through the shipped worlds: the same frames plainly and speculatively, as GIFs; and the simulator's."""
     refuse_folders(out)
     from diffusers.utils import logging
 
+    from mmspec.files import save_whole
     from mmspec.report import terminal
     from mmspec_video.bench.clips import recorded
     from mmspec_video.bench.run import folder_of, loaded
     from mmspec_video.clips import refuse_clip, save_clip
+    from mmspec_video.sheets import contact_sheet, pictures, side_by_side
+    from mmspec_video.train.recipe import TOUR_CLIP
+    from mmspec_video.train.walking import TOUR
 
     logging.disable_progress_bar()  # of loading, which is short
     out.mkdir(parents=True, exist_ok=True)
@@ -91,9 +90,14 @@ def demo_video(
         file = out / f"{name.rpartition('/')[2]}.gif"
         refuse_clip(file, 1)
         pipe = loaded(name, "cpu")
-        first = (recorded([folder_of(name)]).frames[BEGINS, :1] + 1) / 2
-        rows = walked(pipe, first, [action for action, times in WALK for _ in range(times)])
-        files.append(save_clip(side_by_side(rows, WALK), file, pipe.config.fps))
+        tour = (recorded([folder_of(name)], TOUR_CLIP).frames[0] + 1) / 2
+        actions = [action for action, times in TOUR for _ in range(times)]
+        rows = walked(pipe, tour[:1], actions)
+        shown = {row.method: row.frames for row in rows}
+        files.append(save_clip(side_by_side(shown, actions), file, pipe.config.fps))
+        sheet = contact_sheet({"simulator": pictures(tour[1:]), rows[0].method: rows[0].frames})
+        files.append(file.with_suffix(".png"))
+        save_whole(files[-1], partial(sheet.save, format="PNG"))
         for row in rows:
             verdict = "" if row is rows[0] else "those of plain" if row.same else "others"
             numbers = (str(len(row.frames)), str(row.passes), f"{row.seconds:.2f}")
@@ -148,25 +152,3 @@ def _played(pipe: Any, first: Any, walk: Sequence[str], thinks: float) -> tuple[
     player.sees()
     passes = (len(walk) + output.discarded) * pipe.transformer.sampler.steps
     return Walk(pipe.decoder().name, output.frames[0], passes, sum(player.waits)), statistics.median(player.waits)
-
-
-def side_by_side(rows: Sequence[Walk], walk: Sequence[tuple[str, int]]) -> list[Any]:
-    """One picture per action: the frames of all methods, with the methods' names above and the action below."""
-    from PIL import Image, ImageDraw, ImageFont
-
-    font = ImageFont.load_default(LETTERS)
-    actions = [action for action, times in walk for _ in range(times)]
-    width, height = (SCALE * side for side in rows[0].frames[0].size)
-    line = LETTERS + GAP
-    sheets = []
-    for number, action in enumerate(actions):
-        sheet = Image.new("RGB", (GAP + len(rows) * (width + GAP), 2 * line + height), "white")
-        pen = ImageDraw.Draw(sheet)
-        for place, row in enumerate(rows):
-            left = GAP + place * (width + GAP)
-            pen.text((left, GAP // 2), row.method, "black", font)
-            shown = row.frames[number].resize((width, height), Image.Resampling.NEAREST)
-            sheet.paste(shown, (left, line))
-        pen.text((GAP, line + height + GAP // 2), f"{number + 1}: {action}", "black", font)
-        sheets.append(sheet)
-    return sheets

@@ -5,6 +5,7 @@ from functools import partial
 from typing import Any
 
 import torch
+from diffusers import AutoencoderKL
 from diffusers.image_processor import VaeImageProcessor
 from torch import Tensor
 
@@ -43,7 +44,7 @@ class NextFramePipeline(Pipeline):
 
     Example:
         ```python
-        pipe = mmspec.Pipeline.from_pretrained("mmspec/my-way-home", method="branch-prediction")
+        pipe = mmspec.Pipeline.from_pretrained("mmspec/four-courts", method="branch-prediction")
         pipe(frame, ["left", "left", "forward"]).save("walk.gif")
         for pictures in pipe.stream(frame, lambda number, frames: read_key(), num_frames=100):
             show(pictures[0])
@@ -57,7 +58,7 @@ class NextFramePipeline(Pipeline):
     def __init__(
         self,
         transformer: NextFrameDiT | OasisDiT | TokenWorldModel,
-        vae: LlamaGenVQ | OasisVAE,
+        vae: LlamaGenVQ | AutoencoderKL | OasisVAE,
         actions: list[str] | tuple[str, ...] = (),  # of types that diffusers can check
         fps: int = 20,
         action_vectors: Sequence[Sequence[float]] | None = None,

@@ -65,8 +65,8 @@ def test_adaptive_negative(run) -> None:
 
 
 @pytest.mark.slow
-def test_maze_walk(run) -> None:
-    printed = run("maze_walk", "walk.gif")
+def test_courts_walk(run) -> None:
+    printed = run("courts_walk", "walk.gif")
     assert "frame-gs-sjd (invariant)" in printed and Image.open("walk.gif").n_frames >= 10
 
 

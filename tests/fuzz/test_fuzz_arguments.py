@@ -53,7 +53,7 @@ def soft() -> Any:
 
 @pytest.fixture(scope="module")
 def world() -> Any:
-    return mmspec.Pipeline.from_pretrained("mmspec/my-way-home", method="plain")
+    return mmspec.Pipeline.from_pretrained("mmspec/four-courts", method="plain")
 
 
 @pytest.fixture(autouse=True)

@@ -99,7 +99,7 @@ def test_a_damaged_tokenizer(attempt: Callable, tmp_path: Path, file: str, damag
     attempt(lambda: load(folder))
 
 
-PIPELINES = ("emoji", "emoji-continuous", "my-way-home", "my-way-home-tokens")
+PIPELINES = ("emoji", "emoji-continuous", "four-courts", "four-courts-tokens")
 INDEX = "model_index.json"
 
 

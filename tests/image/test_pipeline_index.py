@@ -147,14 +147,14 @@ def test_the_outline_of_a_saved_pipeline_of_text(tmp_path: Path) -> None:
     "settings", [{"fps": "fast"}, {"fps": None}, {"actions": 7}, {"actions": [1]}, {"action_vectors": "ab"}], ids=str
 )
 def test_settings_have_their_types(settings: dict[str, Any], tmp_path: Path) -> None:
-    index = json.loads((shipped.asset("my-way-home") / "model_index.json").read_text())
+    index = json.loads((shipped.asset("four-courts") / "model_index.json").read_text())
     (tmp_path / "model_index.json").write_text(json.dumps({**index, **settings}))
     with pytest.raises(ValueError, match=f"{next(iter(settings))} cannot be") as error:
         index_of(tmp_path, NextFramePipeline)
     assert str(error.value).isprintable()
 
 
-@pytest.mark.parametrize("name", ["emoji", "emoji-continuous", "my-way-home", "my-way-home-tokens"])
+@pytest.mark.parametrize("name", ["emoji", "emoji-continuous", "four-courts", "four-courts-tokens"])
 def test_what_we_ship_names_its_parts(name: str) -> None:
     from mmspec.api.saved import pipeline_class_in
 

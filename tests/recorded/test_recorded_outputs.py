@@ -117,8 +117,8 @@ MODELS: dict[str, tuple[Callable[[Any], tuple[Tensor, Any]], dict[str, dict[str,
     "ssm-5m": (write, TEXT),
     "emoji": (draw, {"plain": {}} | IMAGE),
     "emoji-continuous": (draw, CONTINUOUS),
-    "my-way-home": (walk, FRAMES),
-    "my-way-home-tokens": (walk, CODED),
+    "four-courts": (walk, FRAMES),
+    "four-courts-tokens": (walk, CODED),
 }
 EQUAL = {*TEXT, *ATTENTION} - {"plain", "rsd", "bild", "ambedkar"}
 """Methods of texts that have plain's outputs, which other tests of the fast tier show; theirs are in the slow tier."""

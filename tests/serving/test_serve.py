@@ -167,7 +167,7 @@ def test_a_port_that_is_taken() -> None:
 
 
 def test_a_model_that_cannot_be_served(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "mmspec", "serve", "mmspec/my-way-home", "--port", "0"]
+    command = [sys.executable, "-m", "mmspec", "serve", "mmspec/four-courts", "--port", "0"]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert ended.returncode == 2
     assert "language models and pipelines that draw can be served" in ended.stderr

@@ -36,7 +36,9 @@ def served(stages: Sequence[Stage]) -> Iterator[str]:
 def page(place: str, stage: str, origin: str | None = "its own") -> Iterator["Page"]:
     """An open page, as its script talks to the server."""
     origin = f"http://{place}" if origin == "its own" else origin
-    with connect(f"ws://{place}/{stage}/live", origin=origin, open_timeout=PATIENCE, max_size=None) as socket:
+    # messages that nobody read keep the close from being heard: it is not waited for
+    how: dict[str, Any] = {"open_timeout": PATIENCE, "close_timeout": 0.5, "max_size": None}
+    with connect(f"ws://{place}/{stage}/live", origin=origin, **how) as socket:
         yield Page(socket)
 
 

@@ -151,7 +151,7 @@ def test_a_picture_does_not_depend_on_its_batch_in_one_byte() -> None:
 @pytest.mark.slow
 def test_clips_begin_with_a_picture_and_follow_their_actions() -> None:
     file = io.BytesIO()
-    rows = mmspec.Rows("mmspec/my-way-home")
+    rows = mmspec.Rows("mmspec/four-courts")
     Image.new("RGB", (64, 48), (90, 60, 30)).save(file, "PNG")
     frames, actions = [file.getvalue(), b"no picture", file.getvalue()], [[0, 1], [0, 1], [1]]
     columns = {"id": objects([1, 2, 3]), "first_frames": objects(frames), "actions": objects(actions)}

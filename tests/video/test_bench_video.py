@@ -16,7 +16,6 @@ from typer.testing import CliRunner
 from mmspec.bench.plan import Plan
 from mmspec.bench.race import Track
 from mmspec.cli.app import build
-from mmspec.kits.pictures.models.vq import LlamaGenVQ
 from mmspec.report import table, views
 from mmspec.report.result import PLAIN, Limits, Result
 from mmspec.report.trust import load_result
@@ -48,6 +47,7 @@ from mmspec_video.pipeline import NextFramePipeline
 from mmspec_video.train.recipe import CLIPS, STUDENT, TOKENS
 from mmspec_video.train.recipe import DENOISED as WORLD
 from mmspec_video.train.world import ACTIONS
+from tests.support.worlds import tiny_vae, tiny_vq
 
 pytestmark = pytest.mark.slow  # the fast tier has the benchmarks of text, pictures and recurrent models
 
@@ -67,13 +67,11 @@ def lively(model: Any, spread: float) -> Any:
 def folders(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """Two worlds of 8 × 8 pixels, and two clips of ten frames beside the one that is denoised."""
     place, draws = tmp_path_factory.mktemp("worlds"), np.random.default_rng(0)
-    torch.manual_seed(0)
-    vq = LlamaGenVQ(10, ch=32, encoder_ch_mult=(1, 1), decoder_ch_mult=(1, 1), z_channels=32, num_res_blocks=1).eval()
     tokens = TokenWorldModel(10, 4, 4, 4, frames=5, dim=32, n_layer=1, n_head=2, multiple_of=16)
-    NextFramePipeline(lively(NextFrameDiT(**DIT, frames=4, steps=2), 0.15), vq, ACTIONS, 10).save_pretrained(
+    NextFramePipeline(lively(NextFrameDiT(**DIT, frames=4, steps=2), 0.15), tiny_vae(), ACTIONS, 10).save_pretrained(
         place / WORLD
     )
-    NextFramePipeline(lively(tokens, 0.6), vq, ACTIONS, 10).save_pretrained(place / TOKENS)
+    NextFramePipeline(lively(tokens, 0.6), tiny_vq(), ACTIONS, 10).save_pretrained(place / TOKENS)
     frames = draws.integers(0, 256, (2, 10, 8, 8, 3), dtype=np.uint8)
     np.savez(place / WORLD / CLIPS, frames=frames, actions=draws.integers(0, 4, (2, 9), dtype=np.uint8))
     return place / WORLD, place / TOKENS

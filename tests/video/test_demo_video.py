@@ -10,14 +10,15 @@ from PIL import Image
 from typer import Typer
 from typer.testing import CliRunner
 
-from mmspec.kits.pictures.models.vq import LlamaGenVQ
 from mmspec_video import demo
-from mmspec_video.demo import GAP, SCALE, WALK, Walk, side_by_side
 from mmspec_video.models.next_frame import NextFrameDiT
 from mmspec_video.models.token_world import TokenWorldModel
 from mmspec_video.pipeline import NextFramePipeline
-from mmspec_video.train.recipe import CLIPS, DENOISED, TOKENS
+from mmspec_video.sheets import EVERY, GAP, IN_A_ROW, LETTERS, SCALE, SMALLER, contact_sheet, side_by_side
+from mmspec_video.train import walking
+from mmspec_video.train.recipe import DENOISED, TOKENS, TOUR_CLIP
 from mmspec_video.train.world import ACTIONS
+from tests.support.worlds import tiny_vae, tiny_vq
 
 SHORT = (("forward", 3), ("left", 2))
 
@@ -31,17 +32,16 @@ def lively(model: Any, spread: float) -> Any:
 
 @pytest.fixture
 def worlds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
-    torch.manual_seed(0)
-    vq = LlamaGenVQ(10, ch=32, encoder_ch_mult=(1, 1), decoder_ch_mult=(1, 1), z_channels=32, num_res_blocks=1).eval()
     tokens = TokenWorldModel(10, 4, 4, 4, frames=5, dim=32, n_layer=1, n_head=2, multiple_of=16)
     dit = NextFrameDiT(8, 4, 4, 4, patch=2, dim=32, depth=1, heads=2, frames=8, steps=2)
     both = tmp_path / DENOISED, tmp_path / TOKENS
-    for folder, model in zip(both, (lively(dit, 0.15), lively(tokens, 0.6)), strict=True):
-        NextFramePipeline(model, vq, ACTIONS, 10).save_pretrained(folder)
+    parts = (lively(dit, 0.15), tiny_vae()), (lively(tokens, 0.6), tiny_vq())
+    for folder, (model, autoencoder) in zip(both, parts, strict=True):
+        NextFramePipeline(model, autoencoder, ACTIONS, 10).save_pretrained(folder)
     frames = np.random.default_rng(0).integers(0, 256, (2, 3, 8, 8, 3), dtype=np.uint8)
-    np.savez(both[0] / CLIPS, frames=frames, actions=np.zeros((2, 2), np.uint8))
+    np.savez(both[0] / TOUR_CLIP, frames=frames, actions=np.zeros((2, 2), np.uint8))
     monkeypatch.setattr(demo, "MODELS", tuple(map(str, both)))
-    monkeypatch.setattr(demo, "WALK", SHORT)
+    monkeypatch.setattr(walking, "TOUR", SHORT)
     monkeypatch.setenv("COLUMNS", "250")
     return both
 
@@ -52,8 +52,10 @@ def test_a_gif_of_every_model_and_what_it_took(worlds: tuple[Path, Path], tmp_pa
     app.command()(demo.demo_video)
     run = CliRunner().invoke(app, ["-o", str(out)])
     assert run.exit_code == 0, (run.output, run.exception)
-    assert {file.name for file in out.iterdir()} == {f"{DENOISED}.gif", f"{TOKENS}.gif"}
-    for file in out.iterdir():
+    assert {file.name for file in out.iterdir()} == {
+        f"{name}.{end}" for name in (DENOISED, TOKENS) for end in ("gif", "png")
+    }
+    for file in out.glob("*.gif"):
         with Image.open(file) as clip:
             assert clip.n_frames == 5 and clip.info["duration"] == 100 and clip.width == 3 * GAP + 2 * SCALE * 8
     lines = [line for line in run.output.splitlines() if "those of plain" in line]
@@ -62,24 +64,35 @@ def test_a_gif_of_every_model_and_what_it_took(worlds: tuple[Path, Path], tmp_pa
     assert passes[0] == 5 * 2 <= passes[1] and 0 < passes[3] < passes[2], "codes come in fewer passes"
 
 
-def test_a_demo_is_48_frames_of_known_actions() -> None:
-    assert sum(held for _, held in WALK) == 48 and {action for action, _ in WALK} <= set(ACTIONS)
-
-
 def test_frames_stand_side_by_side_in_their_order() -> None:
     def frames(*shades: int) -> list[Image.Image]:
         return [Image.new("RGB", (4, 2), (shade, 0, 0)) for shade in shades]
 
-    rows = [Walk("plain", frames(10, 60), 2, 1.0), Walk("other", frames(110, 160), 1, 1.0)]
-    sheets = side_by_side(rows, (("left", 1), ("right", 1)))
+    clips = {"plain": frames(10, 60), "other": frames(110, 160)}
+    sheets = side_by_side(clips, ["left", "right"])
     assert len(sheets) == 2
     for number, sheet in enumerate(sheets):
-        colours, top = np.asarray(sheet), demo.LETTERS + GAP
-        for place, row in enumerate(rows):
+        colours, top = np.asarray(sheet), LETTERS + GAP
+        for place, clip in enumerate(clips.values()):
             left = GAP + place * (4 * SCALE + GAP)
             shown = colours[top : top + 2 * SCALE, left : left + 4 * SCALE]
-            assert (shown == np.asarray(row.frames[number])[0, 0]).all()
-    assert not np.array_equal(np.asarray(sheets[0])[-demo.LETTERS :], np.asarray(sheets[1])[-demo.LETTERS :]), "actions"
+            assert (shown == np.asarray(clip[number])[0, 0]).all()
+    assert not np.array_equal(np.asarray(sheets[0])[-LETTERS:], np.asarray(sheets[1])[-LETTERS:]), "actions"
+
+
+def test_a_contact_sheet_has_every_fourth_frame_in_its_place() -> None:
+    def clip(first: int) -> list[Image.Image]:
+        return [Image.new("RGB", (4, 2), (first + number, 0, 0)) for number in range(IN_A_ROW * EVERY + 2)]
+
+    sheet = np.asarray(contact_sheet({"a": clip(0), "b": clip(100)}))
+    line, height = LETTERS + GAP, SMALLER * 2 + 2
+    band = line + 2 * height + GAP
+    for place in range(IN_A_ROW + 1):
+        left, top = GAP + place % IN_A_ROW * (SMALLER * 4 + 2), place // IN_A_ROW * band + line
+        for row, first in enumerate((0, 100)):
+            assert (
+                sheet[top + row * height : top + row * height + SMALLER * 2, left] == (first + EVERY * place, 0, 0)
+            ).all()
 
 
 def test_frames_that_differ_are_said_to(worlds: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:

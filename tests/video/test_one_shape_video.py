@@ -9,7 +9,7 @@ import mmspec
 from mmspec_video.bench.clips import recorded
 from mmspec_video.bench.run import folder_of
 
-NAME = "mmspec/my-way-home-tokens"
+NAME = "mmspec/four-courts-tokens"
 
 
 @pytest.fixture(scope="module")

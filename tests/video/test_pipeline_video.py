@@ -11,7 +11,6 @@ import torch
 from PIL import Image
 
 import mmspec
-from mmspec.kits.pictures.models.vq import LlamaGenVQ
 from mmspec_video.arguments import frames_in
 from mmspec_video.clips import save_clip
 from mmspec_video.models.next_frame import NextFrameDiT
@@ -19,6 +18,7 @@ from mmspec_video.models.oasis import OasisDiT
 from mmspec_video.models.oasis_vae import OasisVAE
 from mmspec_video.models.token_world import TokenWorldModel
 from mmspec_video.pipeline import NextFramePipeline
+from tests.support.worlds import tiny_vae, tiny_vq
 
 NAMES = ["stay", "left", "right", "go"]
 TRACE = ["go", "go", "left", 0, 3]
@@ -39,8 +39,6 @@ def quiet(pipe):
 
 @pytest.fixture(scope="module")
 def pipes():
-    torch.manual_seed(0)
-    vq = LlamaGenVQ(10, ch=32, encoder_ch_mult=(1, 1), decoder_ch_mult=(1, 1), z_channels=32, num_res_blocks=1).eval()
     tokens = TokenWorldModel(10, 4, 4, 4, frames=5, dim=32, n_layer=1, n_head=2, multiple_of=16)
     dit = NextFrameDiT(8, 4, 4, 4, patch=2, dim=32, depth=1, heads=2, frames=4, steps=2)
     sizes = dict(input_h=4, input_w=4, in_channels=3, hidden_size=32, depth=1, num_heads=2, external_cond_dim=5)
@@ -49,8 +47,8 @@ def pipes():
         lively(OasisDiT(**sizes, max_frames=4), 0.1), lively(vae, 0.1), NAMES, 20, torch.eye(4, 5).tolist()
     )
     made = {
-        "codes": NextFramePipeline(lively(tokens, 0.6), vq, NAMES, fps=10),
-        "denoised": NextFramePipeline(lively(dit, 0.15), vq, NAMES),
+        "codes": NextFramePipeline(lively(tokens, 0.6), tiny_vq(), NAMES, fps=10),
+        "denoised": NextFramePipeline(lively(dit, 0.15), tiny_vae(), NAMES),
         "published": oasis,
     }
     return {name: quiet(pipe) for name, pipe in made.items()}
@@ -352,8 +350,13 @@ def test_parts_that_do_not_fit_are_refused(pipes):
     vq, tokens = pipes["codes"].vae, pipes["codes"].transformer
     with pytest.raises(ValueError, match="the transformer knows 11 codes, the VQ 10"):
         NextFramePipeline(TokenWorldModel(11, 4, 4, 4, dim=32, n_layer=1, n_head=2), vq)
+    vae = pipes["denoised"].vae
     with pytest.raises(ValueError, match="latents of 3 channels, and of 8"):
-        NextFramePipeline(pipes["published"].transformer, vq)
+        NextFramePipeline(pipes["published"].transformer, vae)
+    with pytest.raises(ValueError, match="frames of codes want a LlamaGenVQ, and not AutoencoderKL"):
+        NextFramePipeline(tokens, vae)
+    with pytest.raises(ValueError, match="want an AutoencoderKL or an OasisVAE, and not LlamaGenVQ"):
+        NextFramePipeline(pipes["denoised"].transformer, vq)
     with pytest.raises(ValueError, match="2 names for 4 actions"):
         NextFramePipeline(tokens, vq, ["a", "b"])
     with pytest.raises(ValueError, match="give action_vectors="):
@@ -363,7 +366,7 @@ def test_parts_that_do_not_fit_are_refused(pipes):
 def test_a_saved_pipeline_knows_its_two_actions_and_says_nothing(tmp_path, caplog):
     torch.manual_seed(0)
     tokens = TokenWorldModel(16, 2, 2, 2, 3, dim=32, n_layer=1, n_head=2, multiple_of=16)
-    vq = LlamaGenVQ(16, ch=32, encoder_ch_mult=(1, 1), decoder_ch_mult=(1, 1), z_channels=32, num_res_blocks=1)
+    vq = tiny_vq(16)
     logger = logging.getLogger("diffusers")
     logger.addHandler(caplog.handler)
     try:

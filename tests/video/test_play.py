@@ -9,7 +9,6 @@ import pytest
 import torch
 from PIL import Image
 
-from mmspec.kits.pictures.models.vq import LlamaGenVQ
 from mmspec.serving.live.stage import Stage
 from mmspec_video.models.next_frame import NextFrameDiT
 from mmspec_video.models.token_world import TokenWorldModel
@@ -18,6 +17,7 @@ from mmspec_video.play import command
 from mmspec_video.play.session import PlaySession
 from mmspec_video.play.world import World
 from tests.support.live import eventually, page, served
+from tests.support.worlds import tiny_vae, tiny_vq
 from tests.video.conftest import lively
 
 NAMES = ["stay", "left", "right", "go"]
@@ -26,17 +26,15 @@ WALK = ["go", "go", "left", "stay", "right", "right"]
 
 @pytest.fixture(scope="module")
 def worlds():
-    torch.manual_seed(0)
-    vq = LlamaGenVQ(10, ch=32, encoder_ch_mult=(1, 1), decoder_ch_mult=(1, 1), z_channels=32, num_res_blocks=1).eval()
     tokens = TokenWorldModel(10, 4, 4, 4, frames=5, dim=32, n_layer=1, n_head=2, multiple_of=16)
     dit = NextFrameDiT(8, 4, 4, 4, patch=2, dim=32, depth=1, heads=2, frames=4, steps=2)
     first = torch.rand(3, 3, 8, 8)
     made = {
         "denoised": World(
-            "denoised", NextFramePipeline(lively(dit), vq, NAMES), first, {"method": "branch-prediction"}
+            "denoised", NextFramePipeline(lively(dit), tiny_vae(), NAMES), first, {"method": "branch-prediction"}
         ),
         "codes": World(
-            "codes", NextFramePipeline(lively(tokens, 0.6), vq, NAMES), first, {"method": "frame-gs-sjd", "k": 8}
+            "codes", NextFramePipeline(lively(tokens, 0.6), tiny_vq(), NAMES), first, {"method": "frame-gs-sjd", "k": 8}
         ),
     }
     return made
@@ -82,6 +80,7 @@ def test_a_key_makes_a_frame_in_both_pictures_which_is_plains(place, worlds, wor
         assert all(passes == sorted(passes) and len(passes) == 16 for passes in told)
         assert [len(set(passes)) for passes in told[::2]] == [16] * len(WALK), "plain decoding: a pass a code"
         assert sum(len(set(passes)) for passes in told[1::2]) < 16 * len(WALK)
+        assert not any(message["hit"] for both in frames for message in both), "no frame was there before its key"
     else:
         assert told == [None] * 2 * len(WALK)
     assert pictures(frames, 0) == pictures(frames, 1) and all(both[0]["wait"] > 0 for both in frames)

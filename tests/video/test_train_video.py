@@ -1,5 +1,6 @@
 """`mmspec train video`: what it learns from, that every part learns, and that what it writes can be played."""
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -12,23 +13,23 @@ from mmspec.kits.pictures.models.vq import LlamaGenVQ
 from mmspec_video.models.adapter import StudentAdapter, adaptable
 from mmspec_video.models.next_frame import NextFrameDiT
 from mmspec_video.models.token_world import TokenWorldModel
-from mmspec_video.train import denoising, ship, tokens, vqs, world
-from mmspec_video.train.clusters import Clusters
+from mmspec_video.train import courts, denoising, faces, ship, tokens, world
 from mmspec_video.train.codebook import Restarts
 from mmspec_video.train.coded import CodedEpisodes
 from mmspec_video.train.recipe import VideoRecipe
-from mmspec_video.train.tokens import drawn, mixed, next_code, sequence
+from mmspec_video.train.tokens import drafted, drawn, mixed, next_code, sequence
+from mmspec_video.train.walking import ACTIONS, STEP, TOUR, Pose, Walker
 
 RECIPE = VideoRecipe(
-    episodes=10, length=12, height=16, width=16, codes=16, token_codes=16, frames=3, vq_steps=2, token_vq_steps=2,
-    vq_batch=2, token_steps=2, token_batch=2, short_share=0.5, short_batch=3, short_frames=2, dit_steps=2, dit_batch=2,
-    student_steps=2, student_batch=2, rank=2,
+    episodes=10, length=12, height=16, width=16, codes=16, channels=8, frames=3, vq_steps=2, vq_batch=2, vae_steps=2,
+    vae_batch=2, token_steps=2, whole_steps=2, token_batch=2, short_share=0.5, short_batch=3, short_frames=2,
+    dit_steps=2, dit_batch=2, student_steps=2, student_batch=2, rank=2,
 )  # fmt: skip
 
 
 def stripes(episodes, length, size, seed):
     """A world in its place: a stripe that moves as the actions say."""
-    actions = np.stack([world.sticky(length, seed * 1_000_003 + i) for i in range(episodes)]).astype(np.uint8)
+    actions = np.random.default_rng(seed).integers(len(ACTIONS), size=(episodes, length)).astype(np.uint8)
     frames = np.zeros((episodes, length, *size, 3), np.uint8)
     for episode in range(episodes):
         at = 0
@@ -46,6 +47,13 @@ def clips():
 
 
 @pytest.fixture
+def latents():
+    g = torch.Generator().manual_seed(0)
+    frames = torch.randn(4, 12, 8, 2, 2, generator=g).half()
+    return CodedEpisodes(frames, torch.randint(4, (4, 12), generator=g), torch.tensor([0, 2]))
+
+
+@pytest.fixture
 def dit():
     torch.manual_seed(0)
     model = NextFrameDiT(8, 2, 2, 4, dim=32, depth=1, heads=2, frames=3)
@@ -60,26 +68,73 @@ def vq():
     return LlamaGenVQ(16, ch=32, encoder_ch_mult=(1, 1), decoder_ch_mult=(1, 1), z_channels=32, num_res_blocks=1)
 
 
-def test_the_player_mostly_goes_on(monkeypatch):
-    actions = np.concatenate([world.sticky(500, seed) for seed in range(20)])
-    again = (actions[1:] == actions[:-1]).mean()
-    fresh = sum(share**2 for share in world.SHARES)
-    assert abs(again - (world.STICKY + (1 - world.STICKY) * fresh)) < 0.02
-    assert np.abs(np.bincount(actions) / len(actions) - world.SHARES).max() < 0.05
-    assert np.array_equal(world.sticky(50, 3), world.sticky(50, 3))
+def test_the_tour_passes_all_landmarks_and_comes_back():
+    pose, seen = Pose.first(), set()
+    for action, times in TOUR:
+        for _ in range(times):
+            pose = pose.after(ACTIONS.index(action))
+            ahead = [court for court in courts.COURTS if in_sight(pose, court)]
+            seen |= {courts.COURTS.index(court) for court in ahead}
+    assert seen == {0, 1, 2, 3} and len(courts.COURTS) == 4
+    assert pose.degrees == 0 and math.dist((pose.x, pose.y), courts.COURTS[0].centre) < 1e-9
 
 
-def test_frames_of_the_game_follow_the_actions(tmp_path, monkeypatch):
-    pytest.importorskip("vizdoom")
+def in_sight(pose, court):
+    """Whether a landmark is near, and in the middle half of what is seen."""
+    x, y = (there - here for there, here in zip(court.corner, (pose.x, pose.y), strict=True))
+    off = (math.degrees(math.atan2(y, x)) - pose.degrees + 180) % 360 - 180
+    return abs(off) < 20 and math.hypot(x, y) < courts.COURT
+
+
+def test_walls_and_landmarks_stop_the_player_and_doors_do_not():
+    forward = ACTIONS.index("forward")
+    x, y = courts.COURTS[0].centre
+    for degrees, ends in ((0.0, courts.SIDE - courts.BODY), (180.0, courts.BODY), (270.0, courts.BODY)):
+        pose = Pose(x, y, degrees)
+        for _ in range(30):
+            pose = pose.after(forward)
+            assert courts.free(pose.x, pose.y)
+        reached = pose.x if degrees in (0.0, 180.0) else pose.y
+        assert abs(reached - ends) < STEP, "through the door to the far wall, and to the walls behind and beside"
+    pose = Pose(x, y, 225.0)  # the landmark is ahead
+    for _ in range(30):
+        pose = pose.after(forward)
+    assert math.dist((pose.x, pose.y), courts.COURTS[0].corner) > courts.BODY + 0.5
+    beside = Pose(0.5, 3.6, 45.0).after(forward)
+    assert beside.x > 0.5 and beside.y == 3.6, "it slides along a wall"
+
+
+def test_the_player_goes_everywhere_and_is_rarely_stuck():
+    stuck, visited, done = 0, set(), []
+    for episode in range(12):
+        walker = Walker(np.random.default_rng(episode))
+        for _ in range(200):
+            before = walker.pose
+            done.append(walker.acts())
+            stuck += done[-1] == ACTIONS.index("forward") and walker.pose == before
+            assert courts.free(walker.pose.x, walker.pose.y)
+            visited.add((walker.pose.x > courts.SIDE / 2, walker.pose.y > courts.SIDE / 2))
+    assert len(visited) == 4 and stuck < 0.1 * len(done)
+    assert np.bincount(done, minlength=4).min() > 0.01 * len(done)
+    assert np.mean(np.diff(done) == 0) > 0.6, "it mostly goes on"
+
+
+def test_frames_show_what_is_there(tmp_path, monkeypatch):
+    pytest.importorskip("panda3d")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(world, "sticky", lambda length, seed: np.full(length, 2))
-    frames, actions = world.rendered(1, 6, (48, 64), 1)
-    assert frames.shape == (1, 6, 48, 64, 3) and frames.std() > 10 and (actions == 2).all()
-    turned = np.abs(np.diff(frames[0].astype(float), axis=0)).mean((1, 2, 3))
-    monkeypatch.setattr(world, "sticky", lambda length, seed: np.full(length, 0))
-    stood = np.abs(np.diff(world.rendered(1, 6, (48, 64), 1)[0][0].astype(float), axis=0)).mean((1, 2, 3))
-    assert turned.mean() > 5 * stood.mean()
-    assert list(tmp_path.iterdir()) == []  # what the game writes where it runs went with it
+    frames, actions = world.rendered(2, 5, (48, 64), 1)
+    again, other = world.rendered(2, 5, (48, 64), 1)[0], world.rendered(2, 5, (48, 64), 2)[0]
+    assert frames.shape == (2, 5, 48, 64, 3) and actions.shape == (2, 5)
+    assert np.array_equal(frames, again) and not np.array_equal(frames, other)
+    tour, walked = world.toured((48, 64))
+    assert tour.shape == (1, walked.shape[1] + 1, 48, 64, 3) and np.array_equal(tour[0, 0], tour[0, -1])
+    sky, floor = tour[0, :, 0, 32].astype(int), tour[0, :, -1, 32].astype(int)
+    assert (np.abs(sky - faces.SKY).max(-1) < 4).mean() > 0.6, "above is the sky"
+    light, dark = (np.abs(floor - shade).max(-1) < 4 for shade in faces.FLOOR)
+    assert (light | dark).mean() > 0.6, "below is the floor"
+    ball = (tour[0, 5].astype(int) - (40, 90, 220))[8:30, 32:]
+    assert (np.abs(ball).max(-1) < 60).mean() > 0.2, "the second court's ball is ahead on the right"
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_the_world_is_rendered_once_and_kept(tmp_path, monkeypatch):
@@ -98,8 +153,8 @@ def test_the_world_is_rendered_once_and_kept(tmp_path, monkeypatch):
         world.recorded(tmp_path, 10, 12, (16, 16), 0, print)
 
 
-def test_without_the_game_it_says_what_to_install(tmp_path, monkeypatch):
-    monkeypatch.setitem(__import__("sys").modules, "vizdoom", None)
+def test_without_the_renderer_it_says_what_to_install(tmp_path, monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "panda3d", None)
     with pytest.raises(ValueError, match=r"pip install 'mmspec\[train\]'"):
         world.recorded(tmp_path, 1, 2, (16, 16), 0, print)
     assert list(tmp_path.iterdir()) == []
@@ -108,10 +163,10 @@ def test_without_the_game_it_says_what_to_install(tmp_path, monkeypatch):
 def test_batches_are_clips_of_episodes_that_are_trained_on(clips):
     codes, actions = clips.batch(50, 3, seed=1, device="cpu")
     assert codes.shape == (50, 3, 4) and actions.shape == (50, 3)
-    seen = {tuple(clips.codes[e, i : i + 3].flatten().tolist()) for e in (0, 2) for i in range(10)}
+    seen = {tuple(clips.frames[e, i : i + 3].flatten().tolist()) for e in (0, 2) for i in range(10)}
     assert {tuple(row.flatten().tolist()) for row in codes} <= seen
     for row, told in zip(codes, actions, strict=True):
-        at = [(e, i) for e in (0, 2) for i in range(10) if torch.equal(clips.codes[e, i : i + 3].long(), row)]
+        at = [(e, i) for e in (0, 2) for i in range(10) if torch.equal(clips.frames[e, i : i + 3].long(), row)]
         assert any(torch.equal(clips.actions[e, i : i + 3], told) for e, i in at)
     assert torch.equal(codes, clips.batch(50, 3, seed=1, device="cpu")[0])
 
@@ -149,34 +204,20 @@ def test_entries_that_nothing_uses_start_again_where_cells_are(vq):
     assert torch.equal(vq.quantize.entries, entries)  # and not any more
 
 
-def test_clusters_are_of_what_is_coarse():
-    """Four shades under fine noise: patches of one shade have one code, and no two shades the same."""
-    g = torch.Generator().manual_seed(0)
-    shade = torch.randint(4, (50, 1, 2, 2), generator=g)
-    pictures = (shade / 2 - 0.75).repeat_interleave(8, 2).repeat_interleave(8, 3).expand(-1, 3, -1, -1)
-    noisy = pictures + 0.1 * torch.randn(50, 3, 16, 16, generator=g)
-    clusters = Clusters.of(noisy, 8, seed=1)
-    codes = clusters.codes(pictures)
-    assert codes.shape == (50, 2, 2) and torch.equal(codes, Clusters.of(noisy, 8, seed=1).codes(pictures))
-    named = [codes[shade[:, 0] == number].unique() for number in range(4)]
-    assert [len(names) for names in named] == [1] * 4 and len(torch.cat(named).unique()) == 4
-
-
-@pytest.mark.slow
-def test_the_coarse_vq_learns_to_name_clusters(tmp_path, monkeypatch):
-    """Some of these clusters are the same patch: what counts is the patch that is named."""
-    monkeypatch.setattr(world, "rendered", stripes)
-    sizes = replace(RECIPE, token_codes=6, token_vq_steps=60, vq_batch=8)
-    seen = world.recorded(tmp_path, 10, 12, (16, 16), 0, print)
-    pictures = vqs.pixels(seen.frames[:9].flatten(0, 1))
-    clusters = Clusters.of(vqs.pixels(seen.frames[:9, ::10].flatten(0, 1)), 6, sizes.seed)
-    vq = vqs.train_coarse_vq(seen, sizes, tmp_path / "vq", "cpu", str)
-    with torch.no_grad():
-        made, quantised = vq(pictures)
-    named = clusters.codes(pictures)
-    away = (clusters.centres[quantised.codes] - clusters.centres[named]).norm(dim=-1)
-    assert (away < 1e-3).float().mean() > 0.9 and len(clusters.centres[named.unique()].unique(dim=0)) > 2
-    assert (made - pictures).square().mean() < 0.5 * pictures.var()
+def test_some_frames_are_read_as_drafts_of_them_begin(clips):
+    """From some cell on as the frame before, and never two in a row."""
+    codes, _ = clips.batch(400, 3, 1, "cpu")
+    frames = codes + 16 * torch.arange(3)[:, None]  # a code says which frame it is of
+    read = drafted(frames, 0.75, 1)
+    assert torch.equal(read, drafted(frames, 0.75, 1)) and torch.equal(drafted(frames, 0.0, 1), frames)
+    stale = read != frames
+    assert not stale[:, ::2].any() and torch.equal(read[stale], frames.roll(1, 1)[stale])
+    cells = stale[:, 1].sum(-1)
+    assert torch.equal(stale[:, 1], torch.arange(4) >= 4 - cells[:, None])  # the last ones
+    assert abs((cells > 0).float().mean() - 0.75) < 0.06
+    shares = torch.bincount(cells)[1:] / (cells > 0).sum()
+    wanted = torch.tensor([1 - 0.75**0.5, 0.75**0.5 - 0.5**0.5, 0.5**0.5 - 0.5, 0.5])  # whole frames most of all
+    torch.testing.assert_close(shares, wanted, rtol=0, atol=0.08)
 
 
 def test_some_codes_are_read_as_others(clips):
@@ -215,40 +256,43 @@ def test_the_token_model_reads_short_clips_first_then_what_it_draws(tmp_path, mo
         return next_code(model, read, true)
 
     monkeypatch.setattr(tokens, "next_code", watched)
-    sizes = replace(RECIPE, token_steps=8, token_batch=40, short_batch=50, drawn=1.0)
+    sizes = replace(
+        RECIPE, token_steps=6, whole_steps=2, short_share=2 / 3, token_batch=40, short_batch=50, drafted=0.0, drawn=1.0
+    )
     tokens.train_tokens(clips, sizes, tmp_path, "cpu", str)
     assert [read.shape for read, _ in seen] == [(50, 2, 5)] * 4 + [(40, 3, 5)] * 4
     assert all(torch.equal(read, true) for read, true in seen[:4])
     for read, true in seen[4:]:
         wrong = read != true
         assert wrong[:, 1:, :-1].float().mean() > 0.3 and not wrong[:, 0].any() and not wrong[..., -1].any()
+    seen.clear()
+    tokens.train_tokens(clips, replace(sizes, drafted=1.0, drawn=0.0), tmp_path / "drafted", "cpu", str)
+    assert all(torch.equal(read[:, 1, 3], true[:, 0, 3]) for read, true in seen)  # the last code of every draft
 
 
-def test_the_denoiser_is_told_what_led_to_each_frame(clips, vq):
-    recipe = replace(RECIPE, height=16, width=16)
-    latents, led, noise, time = denoising.noisy(clips, vq, recipe, 40, 5, "cpu")
-    codes, behind = clips.batch(40, 4, 5, "cpu")
+def test_the_denoiser_is_told_what_led_to_each_frame(latents):
+    made, led, noise, time = denoising.noisy(latents, RECIPE, 40, 5, "cpu")
+    frames, behind = latents.batch(40, 4, 5, "cpu")
     assert torch.equal(led[:, 1:], behind[:, 1:-1])
     hidden = led[:, 0] == 4
     assert 5 < hidden.sum() < 35 and torch.equal(led[~hidden, 0], behind[~hidden, 0])
-    assert latents.shape == noise.shape == (40, 3, 8, 2, 2) and time.min() > 0 and time.max() < 1
+    assert torch.equal(made, frames[:, 1:]) and made.dtype == noise.dtype == torch.float32
+    assert noise.shape == (40, 3, 8, 2, 2) and time.min() > 0 and time.max() < 1
     finished = time == denoising.CONTEXT_TIME
     assert 25 < finished.sum() < 55 and not finished[:, -1].any()  # half of two frames of three
-    away = (noise - latents).square().mean((2, 3, 4))[finished] / 2  # a normal difference has 2
+    away = (noise - made).square().mean((2, 3, 4))[finished] / 2  # a normal difference has 2
     assert away.min() < 0.1 and away.max() > 2
-    torch.testing.assert_close(latents.square().mean((2,)), torch.ones(40, 3, 2, 2), rtol=1e-4, atol=1e-4)
-    torch.testing.assert_close(latents[3, 1, :, 1, 0], vq.quantize.entries[codes[3, 2, 2]] * 8**0.5)
-    levels = denoising.noisy(clips, vq, recipe, 40, 5, "cpu", levels=16)[3] * 16
+    levels = denoising.noisy(latents, RECIPE, 40, 5, "cpu", levels=16)[3] * 16
     assert torch.equal(levels, levels.round()) and levels.min() == 1 and levels.max() == 16
 
 
-def test_finished_frames_have_no_loss(clips, vq, dit):
-    latents, led, noise, time = denoising.noisy(clips, vq, RECIPE, 4, 5, "cpu")
-    mixed = torch.lerp(latents, noise, time[..., None, None, None])
+def test_finished_frames_have_no_loss(latents, dit):
+    made, led, noise, time = denoising.noisy(latents, RECIPE, 4, 5, "cpu")
+    mixed = torch.lerp(made, noise, time[..., None, None, None])
     with torch.no_grad():
-        error = (dit(mixed, time, led) - (noise - latents)).square()
+        error = (dit(mixed, time, led) - (noise - made)).square()
         wanted = error[time > denoising.CONTEXT_TIME].mean()
-        torch.testing.assert_close(denoising.flow_loss(dit, (latents, led, noise, time)), wanted)
+        torch.testing.assert_close(denoising.flow_loss(dit, (made, led, noise, time)), wanted)
     assert (time == denoising.CONTEXT_TIME).any()
 
 
@@ -303,10 +347,10 @@ def test_a_student_is_its_teacher_and_a_small_difference(dit, tmp_path):
         adapter.student(NextFrameDiT(8, 2, 2, 4, dim=64, depth=1, heads=2))
 
 
-def test_losses_fall(clips, vq, dit):
+def test_losses_fall(clips, latents, dit):
     tokens = TokenWorldModel(16, 4, 2, 2, 3, dim=32, n_layer=1, n_head=2, multiple_of=16)
     units = sequence(*clips.batch(4, 3, 1, "cpu"), 16)
-    batch = denoising.noisy(clips, vq, RECIPE, 4, 1, "cpu", levels=16)
+    batch = denoising.noisy(latents, RECIPE, 4, 1, "cpu", levels=16)
     student = adaptable(dit, 4)
     for model, loss in (
         (tokens, lambda: next_code(tokens, units, units)),
@@ -329,7 +373,15 @@ def test_everything_is_trained_shipped_and_played(tmp_path, monkeypatch):
     out, work = tmp_path / "assets", tmp_path / "work"
     out.mkdir()
     ship.train_and_ship(RECIPE, out, work, "cpu", True, said.append)
-    assert {line.split(":")[0] for line in said} >= {"vq", "tokens", "dit", "student", ship.TOKENS, ship.DENOISED}
+    assert {line.split(":")[0] for line in said} >= {
+        "vq",
+        "vae",
+        "tokens",
+        "dit",
+        "student",
+        ship.TOKENS,
+        ship.DENOISED,
+    }
     assert sorted(p.name for p in out.iterdir()) == [ship.DENOISED, ship.TOKENS]
     with np.load(out / ship.DENOISED / ship.CLIPS) as held:
         frames, actions = held["frames"], held["actions"]
@@ -339,7 +391,7 @@ def test_everything_is_trained_shipped_and_played(tmp_path, monkeypatch):
         pipe = mmspec.Pipeline.from_pretrained(out / name)
         pipe.set_progress_bar_config(disable=True)
         made = pipe(frames[0, :1], actions[0, :4].tolist(), seed=0, output_type="pt")
-        assert made.frames.shape == (1, 4, 3, 16, 16) and pipe.config.actions == list(world.ACTIONS)
+        assert made.frames.shape == (1, 4, 3, 16, 16) and pipe.config.actions == list(ACTIONS)
     adapter = StudentAdapter.from_pretrained(out / ship.DENOISED / ship.STUDENT).float()
     pipe.transformer = adapter.student(pipe.transformer)
     made = pipe.use("plain")(frames[0, :1], actions[0, :4].tolist(), seed=0, output_type="pt")

@@ -49,18 +49,22 @@ class Task:
     seed: int
 
 
-def recorded(folders: Sequence[Path]) -> RecordedClips:
+def recorded(folders: Sequence[Path], name: str = CLIPS) -> RecordedClips:
     """The clips in the folder of a model, or of the shipped denoising model beside it.
+
+    Args:
+        folders: Folders of models.
+        name: The file: held-out clips, or the tour (`TOUR_CLIP`).
 
     Raises:
         ValueError: None of the folders has clips.
     """
     for folder in (*folders, *(folder.parent / DENOISED for folder in folders)):
-        if (folder / CLIPS).is_file():
-            with np.load(folder / CLIPS, allow_pickle=False) as file:
+        if (folder / name).is_file():
+            with np.load(folder / name, allow_pickle=False) as file:
                 frames, actions = torch.from_numpy(file["frames"]), torch.from_numpy(file["actions"])
             return RecordedClips(frames.permute(0, 1, 4, 2, 3).float() / 127.5 - 1, actions.long())
-    raise ValueError(f"there are no recorded clips ({CLIPS}) beside {', '.join(folder.name for folder in folders)}")
+    raise ValueError(f"there are no recorded clips ({name}) beside {', '.join(folder.name for folder in folders)}")
 
 
 def places(clips: RecordedClips, most: int) -> list[tuple[int, int]]:

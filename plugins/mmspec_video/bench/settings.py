@@ -7,7 +7,7 @@ from typing import Any
 from mmspec.bench.methods import own_methods
 from mmspec.registry import installed, pair
 
-MODELS = ("mmspec/my-way-home", "mmspec/my-way-home-tokens")
+MODELS = ("mmspec/four-courts", "mmspec/four-courts-tokens")
 WINDOWS = (8, 16, 32, 64)
 """Widths of the Jacobi window over frames of codes, in units; methods are tried at each."""
 DELAYS = (0, 1, 2)

@@ -7,7 +7,7 @@ from mmspec.serving.live.command import Port, serve_page
 if TYPE_CHECKING:
     from mmspec.serving.live.stage import Stage
 
-WORLDS = ("my-way-home", "my-way-home-tokens")
+WORLDS = ("four-courts", "four-courts-tokens")
 
 
 def play(port: Port = 8010) -> None:

@@ -73,9 +73,10 @@ class Pane:
                 wait = time.perf_counter() - self._pressed.popleft()
                 if self._quit:
                     return
-                accepted = stream.report.accepted
+                accepted, passes = stream.report.accepted, stream.passes
                 self.frames.append(pictures[0])
-                told = {"hit": accepted > hits, "discarded": stream.discarded, "passes": stream.passes}
+                hit = passes is None and accepted > hits  # of codes, `accepted` counts codes: none was there before
+                told = {"hit": hit, "discarded": stream.discarded, "passes": passes}
                 self._tell("frame", wait=wait, png=png(pictures[0]), **told)
                 hits = accepted
             self._tell("over", frames=len(self.frames))

@@ -14,9 +14,9 @@ from mmspec.serving.live import said
 from mmspec.serving.live.pictures import png
 from mmspec.serving.live.stage import Send
 from mmspec_video.clips import save_clip
-from mmspec_video.demo import WALK
 from mmspec_video.play.pane import Pane
 from mmspec_video.play.world import DEEPEST, World
+from mmspec_video.train.walking import TOUR
 
 FORMATS = ("gif", "mp4")
 LARGEST_SEED = 2**31
@@ -40,7 +40,7 @@ class PlaySession:
         self._panes: list[Pane] = []
         self._lock = Lock()  # a page may close while one of its messages is followed
         listed = [{"name": w.name, "actions": w.actions, "columns": w.columns} for w in worlds.values()]
-        send({"type": "worlds", "worlds": listed, "deepest": DEEPEST, "tour": WALK})
+        send({"type": "worlds", "worlds": listed, "deepest": DEEPEST, "tour": TOUR})
 
     def receive(self, message: Mapping[str, Any]) -> None:
         """Follow a message: `start`, `key` or `save`; see `mmspec.serving.live.stage.Session`."""

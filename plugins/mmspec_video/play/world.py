@@ -11,7 +11,10 @@ from mmspec.shipped import asset
 from mmspec_video.bench.clips import recorded
 from mmspec_video.models.token_world import TokenWorldModel
 from mmspec_video.pipeline import NextFramePipeline
+from mmspec_video.train.recipe import TOUR_CLIP
 
+BETWEEN = 12
+"""Frames of the tour between two beginnings: one a court."""
 DEEPEST = 4
 """Most actions that are guessed ahead."""
 
@@ -23,7 +26,7 @@ class World:
     Attributes:
         name: Its name on the page.
         pipe: Its pipeline, whose modules all walks share.
-        beginnings: `[clip, 3, height, width]` in [0, 1]: the first frame of a walk with seed s is that of clip s.
+        beginnings: `[beginning, 3, height, width]` in [0, 1]: first frames of walks, by their seeds.
         ahead: The method that is compared with plain decoding, and its arguments.
     """
 
@@ -34,11 +37,11 @@ class World:
 
     @classmethod
     def shipped(cls, name: str) -> "World":
-        """A world of `mmspec/…`, with the recorded clips that lie beside it."""
+        """A world of `mmspec/…`, with the recorded tour that lies beside it."""
         pipe = Pipeline.from_pretrained(f"mmspec/{name}", method="plain")
         codes = isinstance(pipe.transformer, TokenWorldModel)
         ahead = {"method": "frame-gs-sjd", "k": 32} if codes else {"method": "branch-prediction"}
-        return cls(name, pipe, (recorded([asset(name)]).frames[:, 0] + 1) / 2, ahead)
+        return cls(name, pipe, (recorded([asset(name)], TOUR_CLIP).frames[0, ::BETWEEN] + 1) / 2, ahead)
 
     @property
     def actions(self) -> list[str]:

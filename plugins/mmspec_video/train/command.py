@@ -17,14 +17,17 @@ def train_video(
     ),
     distill: Annotated[bool, typer.Option(help="Train a consistency student of the denoising model, too.")] = False,
     episodes: Annotated[int | None, typer.Option(min=10, help="Episodes to render.")] = None,
-    vq_steps: Annotated[int | None, typer.Option(min=1, help="Optimiser steps of the denoising model's VQ.")] = None,
-    token_vq_steps: Annotated[int | None, typer.Option(min=1, help="Optimiser steps of the token model's VQ.")] = None,
+    vq_steps: Annotated[int | None, typer.Option(min=1, help="Optimiser steps of the token model's VQ.")] = None,
+    vae_steps: Annotated[
+        int | None, typer.Option(min=1, help="Optimiser steps of the denoising model's autoencoder.")
+    ] = None,
     token_steps: Annotated[int | None, typer.Option(min=1, help="Optimiser steps of the token model.")] = None,
+    whole_steps: Annotated[int | None, typer.Option(min=1, help="Its further steps, of whole windows.")] = None,
     dit_steps: Annotated[int | None, typer.Option(min=1, help="Optimiser steps of the denoising model.")] = None,
     student_steps: Annotated[int | None, typer.Option(min=1, help="Optimiser steps of the student.")] = None,
     device: Annotated[str, typer.Option(help="Device to train on: cpu, cuda, cuda:1, …")] = "cpu",
 ) -> None:
-    """Render a world, train a token model and a denoising model of it, each with its VQ; resumes."""
+    """Render a world, train a token model and a denoising model of it, each with its autoencoder; resumes."""
     refuse_folders(out, cards, work)
 
     from mmspec_video.cards import write_all
@@ -34,8 +37,9 @@ def train_video(
     options = {
         "episodes": episodes,
         "vq_steps": vq_steps,
-        "token_vq_steps": token_vq_steps,
+        "vae_steps": vae_steps,
         "token_steps": token_steps,
+        "whole_steps": whole_steps,
         "dit_steps": dit_steps,
         "student_steps": student_steps,
     }

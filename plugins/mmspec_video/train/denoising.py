@@ -1,21 +1,23 @@
-"""`mmspec train video`: the denoising model over the VQ's latents, and its consistency student (`--distill`)."""
+"""`mmspec train video`: the denoising model of latents, and its consistency student (`--distill`)."""
 
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
-from mmspec.kits.pictures.models.vq import LlamaGenVQ
 from mmspec.training.loop import LoopOptions, fit
 from mmspec_video.models.adapter import StudentAdapter, adaptable
 from mmspec_video.models.keys import FrameKeys
 from mmspec_video.models.next_frame import NextFrameDiT
 from mmspec_video.train.coded import CodedEpisodes
 from mmspec_video.train.recipe import Say, VideoRecipe
-from mmspec_video.train.world import ACTIONS
+from mmspec_video.train.walking import ACTIONS
 
 CONTEXT_TIME = 0.1
 """Time of finished frames: slightly noisy, so that the model tolerates small faults of its own earlier frames."""
+TIMES = 1.0, 1.5
+"""Mean and deviation of a frame's time before the logistic function. Where much is noise, the model has to tell a frame
+from the one before and the action; where little is, it sees where the player stands, and learns nothing of actions."""
 LEVELS = 16
 """Number of times on a path; the student learns to agree with itself at neighbouring ones."""
 UNKNOWN_FIRST = 0.5
@@ -25,27 +27,24 @@ Batch = tuple[Tensor, Tensor, Tensor, Tensor]
 """Latents `[row, frame, …]`, actions that led to the frames `[row, frame]`, noise, times `[row, frame]`."""
 
 
-def train_dit(
-    clips: CodedEpisodes, vq: LlamaGenVQ, recipe: VideoRecipe, work: Path, device: str, say: Say
-) -> NextFrameDiT:
+def train_dit(clips: CodedEpisodes, recipe: VideoRecipe, work: Path, device: str, say: Say) -> NextFrameDiT:
     """Train the model by flow matching with a time per frame, mostly logit-normal (arXiv 2403.03206, § 3.1)."""
     torch.manual_seed(recipe.seed + 2)
-    channels = vq.config.codebook_embed_dim
-    rows, columns = recipe.grid
     model = NextFrameDiT(
-        channels, rows, columns, len(ACTIONS), 1, dim=144, depth=6, heads=3, frames=recipe.frames, steps=8,
+        recipe.channels, *recipe.grid, len(ACTIONS), 1, dim=144, depth=6, heads=3, frames=recipe.frames, steps=8,
         context_time=CONTEXT_TIME,
     ).to(device)  # fmt: skip
 
     def batch_at(step: int) -> Batch:
-        return noisy(clips, vq, recipe, recipe.dit_batch, recipe.batch_seed(2, step), device)
+        return noisy(clips, recipe, recipe.dit_batch, recipe.batch_seed(2, step), device)
 
-    fit(model, batch_at, flow_loss, LoopOptions(recipe.dit_steps, 1e-3, warmup=200), work / "dit", say)
+    options = LoopOptions(recipe.dit_steps, 2e-3, warmup=100, hidden="blocks.")
+    fit(model, batch_at, flow_loss, options, work / "dit", say)
     return model
 
 
 def train_student(
-    clips: CodedEpisodes, vq: LlamaGenVQ, teacher: NextFrameDiT, recipe: VideoRecipe, work: Path, device: str, say: Say
+    clips: CodedEpisodes, teacher: NextFrameDiT, recipe: VideoRecipe, work: Path, device: str, say: Say
 ) -> StudentAdapter:
     """Train a student's low-rank differences by consistency distillation (arXiv 2303.01469, Algorithm 2).
 
@@ -56,7 +55,7 @@ def train_student(
     model = adaptable(teacher, recipe.rank).to(device)
 
     def batch_at(step: int) -> Batch:
-        return noisy(clips, vq, recipe, recipe.student_batch, recipe.batch_seed(3, step), device, levels=LEVELS)
+        return noisy(clips, recipe, recipe.student_batch, recipe.batch_seed(3, step), device, levels=LEVELS)
 
     def loss_of(student: nn.Module, batch: Batch) -> Tensor:
         return consistency_loss(student, teacher, batch)
@@ -68,42 +67,30 @@ def train_student(
 
 @torch.no_grad()
 def noisy(
-    clips: CodedEpisodes,
-    vq: LlamaGenVQ,
-    recipe: VideoRecipe,
-    rows: int,
-    seed: int,
-    device: str,
-    levels: int | None = None,
+    clips: CodedEpisodes, recipe: VideoRecipe, rows: int, seed: int, device: str, levels: int | None = None
 ) -> Batch:
     """Random clips with noise and times; with `levels`, times are `1 / levels … 1`, else logit-normal.
 
     Logit-normal times are rarely near 0, where the finished frames of inference are. So, without `levels`, a random
     share of each clip's frames, never the last one, gets the time of finished frames, and 0 to 2 times its noise.
     """
-    codes, after = clips.batch(rows, recipe.frames + 1, seed, device)
-    codes, actions = codes[:, 1:], after[:, :-1].clone()
+    frames, after = clips.batch(rows, recipe.frames + 1, seed, device)
+    latents, actions = frames[:, 1:], after[:, :-1].clone()
     g = torch.Generator().manual_seed(seed)
-    latents = latents_of(vq, codes, recipe.grid)
     hidden = torch.rand(rows, generator=g).to(device) < UNKNOWN_FIRST
     actions[:, 0] = torch.where(hidden, len(ACTIONS), actions[:, 0])
     noise = torch.randn(latents.shape, generator=g).to(device)
     if levels is None:
-        time = torch.randn(codes.shape[:2], generator=g).sigmoid()
-        finished = torch.rand(codes.shape[:2], generator=g) < torch.rand(rows, 1, generator=g)
+        mean, deviation = TIMES
+        time = (mean + deviation * torch.randn(latents.shape[:2], generator=g)).sigmoid()
+        finished = torch.rand(latents.shape[:2], generator=g) < torch.rand(rows, 1, generator=g)
         finished[:, -1] = False
         time[finished] = CONTEXT_TIME
-        faults = torch.where(finished, 2 * torch.rand(codes.shape[:2], generator=g), 1.0)
+        faults = torch.where(finished, 2 * torch.rand(latents.shape[:2], generator=g), 1.0)
         noise = torch.lerp(latents, noise, faults[..., None, None, None].to(device))
     else:
-        time = torch.randint(1, levels + 1, codes.shape[:2], generator=g) / levels
+        time = torch.randint(1, levels + 1, latents.shape[:2], generator=g) / levels
     return latents, actions, noise, time.to(device)
-
-
-def latents_of(vq: LlamaGenVQ, codes: Tensor, grid: tuple[int, int]) -> Tensor:
-    """Latents `[row, frame, channel, height, width]` of codes `[row, frame, cell]`, as `CodebookLatents` has them."""
-    latents = vq.quantize.lookup(codes.flatten(0, 1).unflatten(1, grid))
-    return latents.unflatten(0, codes.shape[:2]) * latents.shape[1] ** 0.5
 
 
 def flow_loss(model: nn.Module, batch: Batch) -> Tensor:

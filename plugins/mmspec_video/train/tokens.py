@@ -10,14 +10,14 @@ from mmspec.training.loop import LoopOptions, fit
 from mmspec_video.models.token_world import TokenWorldModel
 from mmspec_video.train.coded import CodedEpisodes
 from mmspec_video.train.recipe import Say, VideoRecipe
-from mmspec_video.train.world import ACTIONS
+from mmspec_video.train.walking import ACTIONS
 
 
 def train_tokens(clips: CodedEpisodes, recipe: VideoRecipe, work: Path, device: str, say: Say) -> TokenWorldModel:
     """Train the model by cross-entropy of every code of every frame but the first."""
     torch.manual_seed(recipe.seed + 1)
     model = TokenWorldModel(
-        recipe.token_codes, len(ACTIONS), *recipe.grid, recipe.frames, dim=240, n_layer=4, n_head=5, multiple_of=32
+        recipe.codes, len(ACTIONS), *recipe.grid, recipe.frames, dim=192, n_layer=5, n_head=6, multiple_of=32
     ).to(device)
     short = recipe.short_share * recipe.token_steps
 
@@ -27,21 +27,40 @@ def train_tokens(clips: CodedEpisodes, recipe: VideoRecipe, work: Path, device: 
 
     def loss_of(model: nn.Module, batch: tuple[int, Tensor, Tensor]) -> Tensor:
         step, codes, actions = batch
-        true = sequence(codes, actions, recipe.token_codes)
-        if step < short:
-            return next_code(model, true, true)
+        true = sequence(codes, actions, recipe.codes)
         seed = recipe.batch_seed(1, step)
-        read = mixed(codes, drawn(model, codes, true, seed), recipe.drawn, seed)
-        return next_code(model, sequence(read, actions, recipe.token_codes), true)
+        read = drafted(codes, recipe.drafted, seed)
+        if step >= short:
+            read = mixed(read, drawn(model, codes, true, seed), recipe.drawn, seed)
+        return next_code(model, sequence(read, actions, recipe.codes), true)
 
     options = LoopOptions(recipe.token_steps, 3e-3, warmup=30, hidden="layers.")
     fit(model, batch_at, loss_of, options, work / "tokens", say)
+    again = LoopOptions(recipe.whole_steps, 1.5e-3, warmup=30, hidden="layers.")
+    fit(model, lambda step: batch_at(recipe.token_steps + step), loss_of, again, work / "tokens-whole", say)
     return model
 
 
 def sequence(codes: Tensor, actions: Tensor, vocab: int) -> Tensor:
     """Units `[row, frame · (cell + 1)]` of codes `[row, frame, cell]` and actions `[row, frame]` after the frames."""
     return torch.cat([codes, actions[..., None] + vocab], -1).flatten(1)
+
+
+def drafted(codes: Tensor, share: float, seed: int) -> Tensor:
+    """Codes `[row, frame, cell]`; as in drafts, many frames are those before from a random cell on.
+
+    These are a random share of every second frame: what a draft begins with is a whole frame.
+
+    A model that always reads the true codes of the frame that it predicts can tell from them where the player stands,
+    and need not read the action; then wrong drafts mislead it, and it rejects right ones behind them.
+    """
+    g = torch.Generator().manual_seed(seed)
+    cells = codes.shape[2]
+    first = (cells * torch.rand(*codes.shape[:2], 1, generator=g).square()).long()
+    first[torch.rand(first.shape, generator=g) >= share] = cells
+    first[:, ::2] = cells
+    stale = (torch.arange(cells) >= first).to(codes.device)
+    return torch.where(stale, torch.cat([codes[:, :1], codes[:, :-1]], 1), codes)
 
 
 def mixed(codes: Tensor, others: Tensor, most: float, seed: int) -> Tensor:

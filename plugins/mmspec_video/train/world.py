@@ -1,32 +1,23 @@
-"""Training episodes: ViZDoom's scenario `my_way_home`, played by a random player who mostly repeats the last action.
+"""Training episodes: walks through the courts, drawn frame by frame."""
 
-ViZDoom (Kempka et al., arXiv 1605.02097) contains the Freedoom graphics, runs without a screen, and is needed for
-training only: `pip install 'mmspec[train]'`.
-"""
-
-import contextlib
-import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
-from PIL import Image
 from torch import Tensor
 
 from mmspec.files import save_whole
 from mmspec.training.work import damaged
+from mmspec_video.train.drawing import Camera
+from mmspec_video.train.faces import faces
+from mmspec_video.train.walking import ACTIONS, TOUR, Pose, Walker
 
-ACTIONS = ("stay", "left", "right", "forward")
-"""The action space, by number."""
-SHARES = (0.1, 0.25, 0.25, 0.4)
-"""Probability of each action, where a new one is chosen."""
-STICKY = 0.8
-"""Probability of repeating the last action instead."""
-TICS, FPS = 3, 12
-"""Tics of the game per frame (there are 35 per second), and about how many frames that makes per second."""
+FPS = 12
+"""Frames per second."""
 HELD_OUT = 10
 """One in so many episodes is held out."""
 FILE = "world.npz"
@@ -60,11 +51,11 @@ def recorded(
         episodes: Number of episodes.
         length: Frames of an episode.
         size: Height and width of a frame.
-        seed: Seed of the game and of the player.
+        seed: Seed of the player.
         say: Receives progress lines.
 
     Raises:
-        ValueError: ViZDoom is not installed, or the folder holds other episodes.
+        ValueError: Panda3D is not installed, or the folder holds other episodes.
     """
     file = folder / FILE
     if not file.is_file():
@@ -86,54 +77,26 @@ def rendered(episodes: int, length: int, size: tuple[int, int], seed: int) -> tu
     """Frames `[episode, frame, height, width, 3]` uint8, and actions `[episode, frame]` uint8.
 
     Raises:
-        ValueError: ViZDoom is not installed.
+        ValueError: Panda3D is not installed.
     """
     frames = np.empty((episodes, length, *size, 3), np.uint8)
     actions = np.empty((episodes, length), np.uint8)
-    with _game(seed) as game:
+    with closing(Camera(faces(), size)) as camera:
+        views = cache(camera.sees)
         for episode in range(episodes):
-            actions[episode] = sticky(length, seed * 1_000_003 + episode)
-            game.new_episode()
+            walker = Walker(np.random.default_rng((seed, episode)))
             for number in range(length):
-                if game.is_episode_finished():  # the player has reached the goal
-                    game.new_episode()
-                picture = Image.fromarray(game.get_state().screen_buffer)
-                frames[episode, number] = np.asarray(picture.resize(size[::-1], Image.Resampling.BOX))
-                buttons = [int(actions[episode, number] == button) for button in range(1, len(ACTIONS))]
-                game.make_action(buttons, TICS)
+                frames[episode, number] = views(walker.pose)
+                actions[episode, number] = walker.acts()
     return frames, actions
 
 
-def sticky(length: int, seed: int) -> np.ndarray:
-    """Actions `[length]` of a player who mostly repeats the last one."""
-    draws = np.random.default_rng(seed)
-    fresh, again = draws.choice(len(ACTIONS), length, p=SHARES), draws.random(length) < STICKY
-    again[0] = False
-    return fresh[np.maximum.accumulate(np.where(again, 0, np.arange(length)))]
-
-
-@contextlib.contextmanager
-def _game(seed: int) -> Iterator[Any]:
-    """The scenario without a window, run in a temporary folder, since ViZDoom writes files where it runs."""
-    try:
-        import vizdoom
-    except ImportError as error:
-        raise ValueError(
-            "frames are rendered by ViZDoom, which is not installed: pip install 'mmspec[train]'"
-        ) from error
-    game = vizdoom.DoomGame()
-    game.load_config(str(Path(vizdoom.scenarios_path) / "my_way_home.cfg"))
-    game.set_available_buttons([vizdoom.Button.TURN_LEFT, vizdoom.Button.TURN_RIGHT, vizdoom.Button.MOVE_FORWARD])
-    game.set_screen_resolution(vizdoom.ScreenResolution.RES_160X120)
-    game.set_screen_format(vizdoom.ScreenFormat.RGB24)
-    game.set_window_visible(False)
-    game.set_render_hud(False)
-    game.set_render_weapon(False)
-    game.set_render_crosshair(False)
-    game.set_seed(seed)
-    with tempfile.TemporaryDirectory() as place, contextlib.chdir(place):
-        game.init()
-        try:
-            yield game
-        finally:
-            game.close()
+def toured(size: tuple[int, int]) -> tuple[np.ndarray, np.ndarray]:
+    """The tour through all courts: frames `[1, frame, height, width, 3]` and actions `[1, frame - 1]`, both uint8."""
+    actions = [ACTIONS.index(action) for action, times in TOUR for _ in range(times)]
+    poses = [Pose.first()]
+    for action in actions:
+        poses.append(poses[-1].after(action))
+    with closing(Camera(faces(), size)) as camera:
+        frames = [camera.sees(pose) for pose in poses]
+    return np.stack(frames)[None], np.array([actions], np.uint8)

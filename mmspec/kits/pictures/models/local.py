@@ -1,9 +1,9 @@
-"""An encoder and a decoder with a small receptive field, for VQ tokenizers of simple pictures; ours, not published.
+"""An encoder with a small receptive field, for VQ tokenizers of simple pictures; ours, not published.
 
 The published encoder normalises and attends over the whole picture, so that blank cells have many codes, which depend
 on the rest of the picture, and a transformer has to predict them. Here a cell depends on at most eight pixels beyond
 itself, edges are repeated, and every position is normalised by itself: all blank cells have one code, which is easy to
-predict. The published decoder normalises over the picture as well, and learns colours slowly.
+predict.
 """
 
 from itertools import pairwise
@@ -58,27 +58,6 @@ class LocalEncoder(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.layers(x)
-
-
-class LocalDecoder(nn.Module):
-    """Latents to picture; the pixels of a cell depend on its neighbours only.
-
-    Args:
-        ch: Channels of the first level.
-        multiples: Multiples of `ch`, from the picture to the latents; each level but the deepest doubles the picture.
-        z_channels: Channels of the latents.
-    """
-
-    def __init__(self, ch: int, multiples: tuple[int, ...], z_channels: int) -> None:
-        super().__init__()
-        widths = [ch * m for m in reversed(multiples)]
-        layers: list[nn.Module] = [_convolution(z_channels, widths[0]), LocalBlock(widths[0])]
-        for before, after in pairwise(widths):
-            layers += [nn.Conv2d(before, 4 * after, 1), nn.PixelShuffle(2), LocalBlock(after)]
-        self.layers = nn.Sequential(*layers, nn.Conv2d(widths[-1], 3, 1))
-
-    def forward(self, z: Tensor) -> Tensor:
-        return self.layers(z)
 
 
 def _convolution(inner: int, outer: int) -> nn.Conv2d:

@@ -14,7 +14,7 @@ from diffusers.configuration_utils import register_to_config
 from diffusers.models.autoencoders.vae import Decoder, Encoder
 from torch import Tensor, nn
 
-from mmspec.kits.pictures.models.local import LocalDecoder, LocalEncoder
+from mmspec.kits.pictures.models.local import LocalEncoder
 from mmspec.kits.pictures.models.official import Source, from_official
 from mmspec.kits.pictures.models.vq_names import renamed, vq_sizes
 
@@ -81,9 +81,8 @@ class LlamaGenVQ(ModelMixin, ConfigMixin):
         encoder_ch_mult: Multiples of `ch`, level by level; each level but the last halves the picture.
         decoder_ch_mult: The same for the decoder.
         z_channels: Channels of the latents before the codebook.
-        num_res_blocks: Residual blocks of an encoder level; a decoder level has one more. Local halves have none.
+        num_res_blocks: Residual blocks of an encoder level; a decoder level has one more. A local encoder has none.
         local: Use the encoder that sees the surroundings of a cell only (`models.local`) instead of the published one.
-        local_decoder: Use the decoder of `models.local`.
     """
 
     @register_to_config
@@ -97,7 +96,6 @@ class LlamaGenVQ(ModelMixin, ConfigMixin):
         z_channels: int = 256,
         num_res_blocks: int = 2,
         local: bool = False,
-        local_decoder: bool = False,
     ) -> None:
         super().__init__()
         self.encoder: nn.Module = (
@@ -105,11 +103,7 @@ class LlamaGenVQ(ModelMixin, ConfigMixin):
             if local
             else _encoder([ch * m for m in encoder_ch_mult], z_channels, num_res_blocks)
         )
-        self.decoder: nn.Module = (
-            LocalDecoder(ch, tuple(decoder_ch_mult), z_channels)
-            if local_decoder
-            else _decoder([ch * m for m in decoder_ch_mult], z_channels, num_res_blocks)
-        )
+        self.decoder: nn.Module = _decoder([ch * m for m in decoder_ch_mult], z_channels, num_res_blocks)
         self.quantize = Codebook(codebook_size, codebook_embed_dim)
         self.quant_conv = nn.Conv2d(z_channels, codebook_embed_dim, 1)
         self.post_quant_conv = nn.Conv2d(codebook_embed_dim, z_channels, 1)

@@ -69,7 +69,10 @@ function frame(message) {
   within("hits").textContent = `${pane.hits} of ${all.length}`;
   within("discarded").textContent = message.discarded;
   draw(pane);
-  if (message.passes) drawPasses(within("codes"), message.passes, columns[at("world").value]);
+  if (message.passes) {
+    drawPasses(within("codes"), message.passes, columns[at("world").value]);
+    hideAhead(pane.section);
+  }
   compare();
   if (panes.every((other) => other.waits.length >= asked)) think();
 }
@@ -98,6 +101,11 @@ function drawPasses(figure, passes, wide) {
   });
   figure.querySelector("figcaption").textContent = `${passes.length} codes in ${new Set(passes).size} passes`;
   figure.hidden = false;
+}
+
+// No frame of codes is made before its key.
+function hideAhead(section) {
+  for (const part of section.querySelectorAll(".ahead")) part.hidden = true;
 }
 
 function compare() {
