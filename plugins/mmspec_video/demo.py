@@ -81,7 +81,6 @@ def demo_video(
     from mmspec_video.clips import refuse_clip, save_clip
     from mmspec_video.sheets import contact_sheet, pictures, side_by_side
     from mmspec_video.train.recipe import TOUR_CLIP
-    from mmspec_video.train.walking import TOUR
 
     logging.disable_progress_bar()  # of loading, which is short
     out.mkdir(parents=True, exist_ok=True)
@@ -90,8 +89,8 @@ def demo_video(
         file = out / f"{name.rpartition('/')[2]}.gif"
         refuse_clip(file, 1)
         pipe = loaded(name, "cpu")
-        tour = (recorded([folder_of(name)], TOUR_CLIP).frames[0] + 1) / 2
-        actions = [action for action, times in TOUR for _ in range(times)]
+        clips = recorded([folder_of(name)], TOUR_CLIP)
+        tour, actions = (clips.frames[0] + 1) / 2, [pipe.config.actions[number] for number in clips.actions[0].tolist()]
         rows = walked(pipe, tour[:1], actions)
         shown = {row.method: row.frames for row in rows}
         files.append(save_clip(side_by_side(shown, actions), file, pipe.config.fps))

@@ -69,6 +69,21 @@ def test_keys_walk_in_both_pictures(opened: Browser, place: str, tmp_path: Path)
         assert shown(tab) == [2, 2]
 
 
+def test_a_world_of_codes_is_walked_by_itself(opened: Browser, place: str) -> None:
+    """The whole recorded tour, in both pictures; no frame of codes is there before its key."""
+    with opened.tab(f"http://{place}/play/") as tab:
+        tab.until("document.querySelectorAll('section').length === 2")
+        tab.value(
+            "(at => { at('think').value = 0; at('world').value = 'four-courts-tokens'; at('world').onchange() })"
+            "(name => document.getElementById(name))"
+        )
+        tab.until("document.querySelectorAll('section h2')[1].innerText === 'frame-gs-sjd'")
+        tab.value("document.getElementById('auto').click()")
+        tab.until("[...document.querySelectorAll('.frames')].every(e => parseInt(e.innerText) >= 48)")
+        assert tab.value("document.getElementById('equal').innerText").startswith("48 of 48 frames are equal")
+        assert tab.value("[...document.querySelectorAll('.ahead')].every(e => e.hidden)")
+
+
 def test_a_picture_is_drawn_twice(opened: Browser, place: str, tmp_path: Path) -> None:
     with opened.tab(f"http://{place}/image/") as tab:
         tab.until("document.querySelectorAll('.count')[1]?.innerText.includes('of 256 codes')")

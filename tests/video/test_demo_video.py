@@ -15,12 +15,12 @@ from mmspec_video.models.next_frame import NextFrameDiT
 from mmspec_video.models.token_world import TokenWorldModel
 from mmspec_video.pipeline import NextFramePipeline
 from mmspec_video.sheets import EVERY, GAP, IN_A_ROW, LETTERS, SCALE, SMALLER, contact_sheet, side_by_side
-from mmspec_video.train import walking
 from mmspec_video.train.recipe import DENOISED, TOKENS, TOUR_CLIP
 from mmspec_video.train.world import ACTIONS
 from tests.support.worlds import tiny_vae, tiny_vq
 
-SHORT = (("forward", 3), ("left", 2))
+SHORT = [3, 3, 3, 1, 1]
+"""Numbers of actions."""
 
 
 def lively(model: Any, spread: float) -> Any:
@@ -38,10 +38,9 @@ def worlds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]
     parts = (lively(dit, 0.15), tiny_vae()), (lively(tokens, 0.6), tiny_vq())
     for folder, (model, autoencoder) in zip(both, parts, strict=True):
         NextFramePipeline(model, autoencoder, ACTIONS, 10).save_pretrained(folder)
-    frames = np.random.default_rng(0).integers(0, 256, (2, 3, 8, 8, 3), dtype=np.uint8)
-    np.savez(both[0] / TOUR_CLIP, frames=frames, actions=np.zeros((2, 2), np.uint8))
+    frames = np.random.default_rng(0).integers(0, 256, (1, 6, 8, 8, 3), dtype=np.uint8)
+    np.savez(both[0] / TOUR_CLIP, frames=frames, actions=np.array([SHORT], np.uint8))
     monkeypatch.setattr(demo, "MODELS", tuple(map(str, both)))
-    monkeypatch.setattr(walking, "TOUR", SHORT)
     monkeypatch.setenv("COLUMNS", "250")
     return both
 

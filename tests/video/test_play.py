@@ -31,10 +31,18 @@ def worlds():
     first = torch.rand(3, 3, 8, 8)
     made = {
         "denoised": World(
-            "denoised", NextFramePipeline(lively(dit), tiny_vae(), NAMES), first, {"method": "branch-prediction"}
+            "denoised",
+            NextFramePipeline(lively(dit), tiny_vae(), NAMES),
+            first,
+            [3, 1],
+            {"method": "branch-prediction"},
         ),
         "codes": World(
-            "codes", NextFramePipeline(lively(tokens, 0.6), tiny_vq(), NAMES), first, {"method": "frame-gs-sjd", "k": 8}
+            "codes",
+            NextFramePipeline(lively(tokens, 0.6), tiny_vq(), NAMES),
+            first,
+            [3, 1],
+            {"method": "frame-gs-sjd", "k": 8},
         ),
     }
     return made
@@ -71,6 +79,7 @@ def test_a_key_makes_a_frame_in_both_pictures_which_is_plains(place, worlds, wor
     with page(place, "play") as one:
         listed = one.hear("worlds")
         assert [w["name"] for w in listed["worlds"]] == list(worlds) and listed["worlds"][0]["actions"] == NAMES
+        assert listed["worlds"][0]["tour"] == ["go", "left"]
         begun = begin(one, world)
         assert begun["panes"] == ["plain", worlds[world].ahead["method"]]
         frames = walked(one, WALK)

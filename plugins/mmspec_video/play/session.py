@@ -16,7 +16,6 @@ from mmspec.serving.live.stage import Send
 from mmspec_video.clips import save_clip
 from mmspec_video.play.pane import Pane
 from mmspec_video.play.world import DEEPEST, World
-from mmspec_video.train.walking import TOUR
 
 FORMATS = ("gif", "mp4")
 LARGEST_SEED = 2**31
@@ -39,8 +38,11 @@ class PlaySession:
         self._world: World | None = None
         self._panes: list[Pane] = []
         self._lock = Lock()  # a page may close while one of its messages is followed
-        listed = [{"name": w.name, "actions": w.actions, "columns": w.columns} for w in worlds.values()]
-        send({"type": "worlds", "worlds": listed, "deepest": DEEPEST, "tour": TOUR})
+        listed = [
+            {"name": w.name, "actions": w.actions, "columns": w.columns, "tour": [w.actions[n] for n in w.tour]}
+            for w in worlds.values()
+        ]
+        send({"type": "worlds", "worlds": listed, "deepest": DEEPEST})
 
     def receive(self, message: Mapping[str, Any]) -> None:
         """Follow a message: `start`, `key` or `save`; see `mmspec.serving.live.stage.Session`."""

@@ -27,12 +27,14 @@ class World:
         name: Its name on the page.
         pipe: Its pipeline, whose modules all walks share.
         beginnings: `[beginning, 3, height, width]` in [0, 1]: first frames of walks, by their seeds.
+        tour: Numbers of the actions of the walk by itself, from the first beginning on.
         ahead: The method that is compared with plain decoding, and its arguments.
     """
 
     name: str
     pipe: NextFramePipeline
     beginnings: Tensor
+    tour: list[int]
     ahead: Mapping[str, Any]
 
     @classmethod
@@ -41,7 +43,8 @@ class World:
         pipe = Pipeline.from_pretrained(f"mmspec/{name}", method="plain")
         codes = isinstance(pipe.transformer, TokenWorldModel)
         ahead = {"method": "frame-gs-sjd", "k": 32} if codes else {"method": "branch-prediction"}
-        return cls(name, pipe, (recorded([asset(name)], TOUR_CLIP).frames[0, ::BETWEEN] + 1) / 2, ahead)
+        clips = recorded([asset(name)], TOUR_CLIP)
+        return cls(name, pipe, (clips.frames[0, ::BETWEEN] + 1) / 2, clips.actions[0].tolist(), ahead)
 
     @property
     def actions(self) -> list[str]:

@@ -10,7 +10,7 @@ const over = () => show("the walk is over: begin anew");
 const tell = connect("play", { worlds: listWorlds, begun, frame, clip, over });
 
 let columns = {}; // of the frames of worlds of codes
-let tour = []; // the actions of the walk by itself, and how often each is done
+let tours = {}; // the actions of walks by themselves, by world
 let panes = []; // what each picture shows
 let actions = [];
 let held = null; // the action whose key is down
@@ -23,8 +23,8 @@ function listWorlds(message) {
   for (const world of message.worlds) {
     at("world").append(new Option(world.name, world.name));
     columns[world.name] = world.columns;
+    tours[world.name] = world.tour;
   }
-  tour = message.tour;
   at("depth").max = message.deepest;
   start();
 }
@@ -167,7 +167,7 @@ for (const [name, unit] of [["depth", ""], ["think", " ms"]]) {
   at(name).oninput = () => { at(`${name}-shown`).textContent = at(name).value + unit; };
 }
 at("auto").onclick = () => {
-  walking = tour.flatMap(([action, times]) => Array(times).fill(action));
+  walking = [...tours[at("world").value]];
   press(walking.shift());
 };
 for (const button of document.querySelectorAll(".save")) {
