@@ -13,43 +13,8 @@ from torch import Tensor
 from mmspec.core import trace_view
 from mmspec.core.distributions import Categorical
 from mmspec.core.state import State
+from mmspec.core.traced_round import TracedNode, TracedRound
 from mmspec.core.types import Scores, Step
-
-
-@dataclass(frozen=True)
-class TracedNode:
-    """A drafted node.
-
-    Attributes:
-        unit: The unit.
-        parent: Number of the parent among the round's nodes; -1: the root.
-        accepted: Whether the rule accepted it.
-        probability: The target's probability of the unit behind its parent.
-    """
-
-    unit: int
-    parent: int
-    accepted: bool
-    probability: float
-
-
-@dataclass(frozen=True)
-class TracedRound:
-    """What a round did in one row.
-
-    Attributes:
-        first: Number of its first unit among those that the row emitted.
-        units: The units that it emitted, the bonus or replacement last.
-        probabilities: The target's probability of each.
-        margins: By how much the likeliest unit was likelier than the second, where each was drawn.
-        nodes: The draft.
-    """
-
-    first: int
-    units: tuple[int, ...]
-    probabilities: tuple[float, ...]
-    margins: tuple[float, ...]
-    nodes: tuple[TracedNode, ...]
 
 
 @dataclass
@@ -85,7 +50,7 @@ class Trace:
 
     def _repr_html_(self) -> str:
         """What a notebook shows: the text in colours of its rounds, each of which opens to show its draft."""
-        return trace_view.page(self)
+        return trace_view.page(self.rows, self.spell)
 
 
 def _emitted(rounds: Sequence[TracedRound]) -> int:

@@ -67,6 +67,7 @@ def train_text(
     cards: Cards = Path("model_cards"),
     work: Work = Path("runs/text"),
     steps: Annotated[int | None, typer.Option(min=1, help="Optimiser steps of the target.")] = None,
+    whole_steps: Annotated[int | None, typer.Option(min=1, help="Its steps on sequences of full length.")] = None,
     drafter_steps: Annotated[int | None, typer.Option(min=1, help="Optimiser steps of the drafter.")] = None,
     device: Device = "cpu",
 ) -> None:
@@ -74,7 +75,7 @@ def train_text(
     from mmspec_text.cards import MODELS
     from mmspec_text.train import TextRecipe, train
 
-    lengths = {"steps": steps, "drafter_steps": drafter_steps}
+    lengths = {"steps": steps, "whole_steps": whole_steps, "drafter_steps": drafter_steps}
     recipe = TextRecipe(**{name: n for name, n in lengths.items() if n is not None})
     run_training(train, recipe, prose, work, out, cards, device, MODELS)
 

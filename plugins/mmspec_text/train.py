@@ -1,7 +1,8 @@
 """`mmspec train text`: a byte-level BPE tokenizer, a small Llama target, and a drafter distilled from it.
 
-Three stages, each of which resumes where it stopped: tokenizer, target, drafter. The finished models are written to
-`<out>/text-14m` and `<out>/text-1m`, in half precision, only when their stage is complete.
+Four stages, each of which resumes where it stopped: tokenizer, target, target on sequences of full length, drafter. The
+finished models are written to `<out>/text-14m` and `<out>/text-1m`, in half precision, only when their stages are
+complete.
 """
 
 from collections.abc import Callable
@@ -35,6 +36,8 @@ TARGET = dict(
 DRAFTER = dict(
     hidden_size=128, intermediate_size=384, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2
 )
+HIDDEN = "model.layers."
+"""Where the matrices are that Muon updates."""
 
 
 @dataclass(frozen=True)
@@ -43,10 +46,13 @@ class TextRecipe(LanguageRecipe):
 
     Attributes:
         vocab: The number of tokens of the byte-level BPE.
+        whole_steps: Further steps of the target: by Muon, on sequences of full length, with a learning rate that rises
+            again (arXiv 1608.03983).
         drafter_steps: Optimiser steps of the drafter.
     """
 
     vocab: int = 4096
+    whole_steps: int = 450
     drafter_steps: int = 900
 
 
@@ -79,13 +85,16 @@ def train(
         target = _model(TARGET, recipe, tokenizer).to(device)
         batch_at = partial(text.batch_at, steps=recipe.steps)
         fit(target, batch_at, next_token_loss, LoopOptions(recipe.steps, 1.5e-3), work / "target", say)
+        whole = LoopOptions(recipe.whole_steps, 1.5e-3, warmup=30, hidden=HIDDEN)
+        fit(target, lambda step: batch_at(recipe.steps + step), next_token_loss, whole, work / "target-whole", say)
         facts = facts_of(target, tokenizer, corpus, recipe)
         ship(target, tokenizer, out / "text-14m", facts, say, also=lambda folder: held_out.write(folder, corpus))
 
         loss = distillation_loss(target.requires_grad_(False))
         drafter = _model(DRAFTER, replace(recipe, seed=recipe.seed + 1), tokenizer).to(device)
         batch_at = partial(text.batch_at, steps=recipe.drafter_steps)
-        fit(drafter, batch_at, loss, LoopOptions(recipe.drafter_steps, 4e-3), work / "drafter", say)
+        options = LoopOptions(recipe.drafter_steps, 4e-3, hidden=HIDDEN)
+        fit(drafter, batch_at, loss, options, work / "drafter", say)
         facts = facts_of(drafter, tokenizer, corpus, recipe)
         ship(drafter, tokenizer, out / "text-1m", facts, say)
 

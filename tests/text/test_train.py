@@ -25,7 +25,7 @@ from mmspec.training.losses import next_token
 from mmspec_text import train
 
 SIZES = dict(hidden_size=16, intermediate_size=24, num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=1)
-RECIPE = train.TextRecipe(vocab=300, context=16, batch=2, steps=4, drafter_steps=2)
+RECIPE = train.TextRecipe(vocab=300, context=16, batch=2, steps=4, whole_steps=3, drafter_steps=2)
 
 
 @pytest.fixture
@@ -63,9 +63,8 @@ def run(library: Path, prose: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(corpus, "load", lambda files: read(files, library))
     monkeypatch.setattr(train, "TARGET", SIZES)
     monkeypatch.setattr(train, "DRAFTER", {**SIZES, "hidden_size": 8})
-    monkeypatch.setattr(
-        train, "LoopOptions", lambda steps, rate: LoopOptions(steps, rate, warmup=1, save_every=1, log_every=1)
-    )
+    often = {"warmup": 1, "save_every": 1, "log_every": 1}
+    monkeypatch.setattr(train, "LoopOptions", lambda steps, rate, **more: LoopOptions(steps, rate, **more | often))
 
     def once(name: str, say: Callable[[str], None] = lambda line: None) -> Path:
         train.train(tmp_path / name / "out", tmp_path / name / "work", [prose], RECIPE, say=say)
@@ -87,7 +86,7 @@ def test_both_models_are_written_whole_and_load(run: Callable[..., Path]) -> Non
     out = run("whole", lines.append)
     assert sorted(p.name for p in out.iterdir()) == ["text-14m", "text-1m"]
     assert not list(out.parent.rglob("*.part*"))
-    for name, folder, steps in (("text-14m", "target", 4), ("text-1m", "drafter", 2)):
+    for name, folder, steps in (("text-14m", "target-whole", 3), ("text-1m", "drafter", 2)):
         half = load_file(out / name / "model.safetensors")
         assert {value.dtype for value in half.values()} == {torch.float16}
         trained = checkpoint(out.parent / "work" / folder)
@@ -129,7 +128,7 @@ def test_an_interrupted_run_ends_where_a_whole_one_does(run: Callable[..., Path]
     broken = run("broken", lines.append)
     assert not any(line.startswith("step") and "/4" in line for line in lines), "a finished stage was run again"
     assert not list(broken.parent.rglob("*.part*"))
-    for name, folder in (("text-14m", "target"), ("text-1m", "drafter")):
+    for name, folder in (("text-14m", "target-whole"), ("text-1m", "drafter")):
         assert same(load_file(whole / name / "model.safetensors"), load_file(broken / name / "model.safetensors"))
         a, b = (checkpoint(out.parent / "work" / folder) for out in (whole, broken))
         assert same(a["model"], b["model"]) and a["step"] == b["step"]
@@ -143,7 +142,8 @@ def test_it_resumes_from_the_last_checkpoint(run: Callable[..., Path], tmp_path:
     lines: list[str] = []
     run("broken", lines.append)
     assert "resuming at step 2 of 4" in lines
-    assert [line.split()[1] for line in lines if line.startswith("step")] == ["3/4", "4/4", "1/2", "2/2"]
+    steps = [line.split()[1] for line in lines if line.startswith("step")]
+    assert steps == ["3/4", "4/4", "1/3", "2/3", "3/3", "1/2", "2/2"]
 
 
 def test_an_interrupt_while_a_checkpoint_is_written_keeps_the_one_before(
@@ -183,6 +183,21 @@ def test_what_is_held_out_is_not_trained_on(run: Callable[..., Path], monkeypatc
     assert "def first(x)" in texts[0] and "class Decoder" in texts[0] and "To be or not to be" in texts[1]
     for text in texts:
         assert "zebra" not in text.lower() and "quokka" not in text
+
+
+def test_long_sequences_come_last(run: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    shapes: list[tuple[int, ...]] = []
+    batch = TrainingText.batch_at
+
+    def watching(*args: Any, **kwargs: Any) -> Tensor:
+        ids = batch(*args, **kwargs)
+        shapes.append(tuple(ids.shape))
+        return ids
+
+    monkeypatch.setattr(TrainingText, "batch_at", watching)
+    run("whole")
+    half, whole = (2 * RECIPE.batch, RECIPE.context // 2), (RECIPE.batch, RECIPE.context)
+    assert shapes == [half, half, half, whole, *[whole] * RECIPE.whole_steps, half, half]
 
 
 def test_the_corpus(library: Path, prose: Path, tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal, get_args
 
 from mmspec.registry.suggest import unknown
@@ -98,6 +98,11 @@ class DrafterRecipe:
             usual = next(field.default for field in fields(self) if field.name == name)
             if kind != only and vars(self)[name] != usual:
                 raise ValueError(f"{name} is for --kind {only}, and not for {kind}: {why}")
+
+    def of(self, kind: DrafterKind) -> dict[str, Any]:
+        """The numbers that a kind of drafter has, by name."""
+        foreign = {name for name, (only, _) in ONLY.items() if only != kind}
+        return {name: value for name, value in asdict(self).items() if name not in foreign}
 
     def loop(self, hidden: str) -> LoopOptions:
         """The settings of the loop, in which Muon updates the matrices whose names begin with `hidden`."""

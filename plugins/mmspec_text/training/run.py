@@ -73,7 +73,7 @@ def train_drafter(
         texts = Texts(sources, recipe.batch, recipe.context, recipe.seed, model.device)
         training = Training(model, tokenizer, name, texts, held, recipe, work / "drafter", say)
         done = trained_head(HEADS[kind], training) if kind in HEADS else trained_model(training)
-        facts = {"kind": kind, "target": name, **done.facts, "recipe": asdict(recipe), **template}
+        facts = {"kind": kind, "target": name, **done.facts, "recipe": recipe.of(kind), **template}
 
         def write(side: Path) -> None:
             done.write(side)

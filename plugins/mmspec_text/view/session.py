@@ -7,7 +7,8 @@ from typing import Any
 from mmspec.api.build import decoder_for
 from mmspec.core.decoder import Decoder
 from mmspec.core.state import State
-from mmspec.core.trace import Trace, TracedRound
+from mmspec.core.trace import Trace
+from mmspec.core.traced_round import TracedRound
 from mmspec.core.warp import Warp
 from mmspec.kits.text.pipeline import TextPipeline
 from mmspec.kits.text.prompts import encoded
