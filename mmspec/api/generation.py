@@ -1,7 +1,7 @@
 """One `generate` call of transformers, decoded by mmspec.
 
 transformers prepares a call (processors, criteria, padding, limits); this module decodes it and returns what
-transformers would return. `use_cache=False` and `cache_implementation="static"` have no effect: drafts are verified on
+transformers would return. `use_cache` and `cache_implementation="static"` have no effect: drafts are verified on
 mmspec's own cache, which grows as it is filled.
 """
 
