@@ -33,7 +33,8 @@ def along_drafts(facts: Mapping[str, Any]) -> View:
 MODELS = (
     Shipped(
         name="text-14m",
-        summary="A Llama-architecture language model that continues Python and Shakespeare; byte-level BPE of 4,096.",
+        summary="A Llama-architecture language model that continues Python and Shakespeare; byte-level BPE of 4,096. "
+        "The table of several texts comes from another run, on a machine of another speed.",
         target="transformers",
         method="suffix",
         policy="goodput",
