@@ -69,9 +69,12 @@ class Texts:
             raise mistakes[0]
 
 
-@serve.deployment
+@serve.deployment(ray_actor_options={"num_cpus": 0})
 class Studio:
-    """The HTTP side: `/draw` and `/write`, each with a JSON object."""
+    """The HTTP side: `/draw` and `/write`, each with a JSON object.
+
+    It waits for the others and takes no core, so that the whole fits a machine with two.
+    """
 
     def __init__(self, pictures: Any, texts: Any) -> None:
         self.pictures, self.texts = pictures, texts
@@ -91,4 +94,4 @@ class Studio:
             yield piece
 
 
-app = Studio.bind(Pictures.bind(), Texts.bind())
+app = Studio.bind(Pictures.bind(guidance_scale=2.0), Texts.bind())

@@ -43,6 +43,13 @@ def studio() -> Any:
     return serve.run(app, _local_testing_mode=True)
 
 
+def test_two_cores_are_enough() -> None:
+    """Ray starts no replica that asks for more cores than are left, and requests then wait without an error."""
+    module = example()
+    deployments = module.Pictures, module.Texts, module.Studio
+    assert sum((each.ray_actor_options or {}).get("num_cpus", 1) for each in deployments) <= 2
+
+
 def test_requests_that_arrive_together_are_drawn_together() -> None:
     pictures = example().Pictures.func_or_class(guidance_scale=2.0)
     sizes, rows = [], pictures.rows
