@@ -18,7 +18,8 @@ $(READY): pyproject.toml constraints.txt
 
 demo: $(READY)
 	$(BIN)/mmspec demo
-	@echo "in the browser: $(BIN)/mmspec play, $(BIN)/mmspec view text"
+	@echo "to play:  $(BIN)/mmspec play       at http://127.0.0.1:8010/play/"
+	@echo "to look:  $(BIN)/mmspec view text  at http://127.0.0.1:8011/text/"
 
 test: $(READY)
 	$(THREADS) $(BIN)/python -m pytest -n $(WORKERS)

@@ -1,6 +1,7 @@
 """The README is short, its links lead somewhere, and its examples run."""
 
 import contextlib
+import inspect
 import io
 import re
 from pathlib import Path
@@ -8,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from mmspec_text.view.command import view_text
+from mmspec_video.play.command import play
 from tests.support.pages import blocks
 
 ROOT = Path(__file__).parents[2]
@@ -30,6 +33,13 @@ def test_links_of_the_documents_lead_to_files_and_headings() -> None:
             titles = re.findall(r"^#+ (.*)$", place.read_text(), re.MULTILINE) if heading else []
             slugs = {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
             assert not heading or heading in slugs, f"{file.name}: {link}"
+
+
+def test_make_demo_names_the_addresses_that_the_commands_open() -> None:
+    """`mmspec play` and `mmspec view text`, at the ports that they take where none is given."""
+    addresses = re.findall(r"http://127.0.0.1:(\d+)/(\w+)/", (ROOT / "Makefile").read_text())
+    ports = [inspect.signature(command).parameters["port"].default for command in (play, view_text)]
+    assert addresses == [(str(ports[0]), "play"), (str(ports[1]), "text")]
 
 
 @pytest.fixture(scope="module")
