@@ -139,6 +139,7 @@ def test_without_one_shape_some_text_differs(models: Any, prompts: Any) -> None:
     assert any(texts(decoder, *call) != texts(plain, *call) for call in calls)
 
 
+@pytest.mark.slow
 def test_texts_of_two_widths_part(models: Any, prompts: Any) -> None:
     """A plain decoder's number is its width, and these texts are long enough to show that one node is not nine."""
     target = made(models("bfloat16"), "suffix", "any").target
