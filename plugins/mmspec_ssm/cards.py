@@ -8,8 +8,7 @@ SHIPPED = (
         name="ssm-5m",
         summary="A Bamba-architecture hybrid (five Mamba-2 layers, one of attention) that continues Python and "
         "Shakespeare, distilled from `mmspec/text-14m` before that was trained further; same tokenizer, so that "
-        "`mmspec/text-1m` drafts for it. The table of several texts comes from another run, on a machine of another "
-        "speed.",
+        "`mmspec/text-1m` drafts for it.",
         target="recurrent",
         method="suffix",
         policy="goodput",

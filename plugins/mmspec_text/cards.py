@@ -33,8 +33,7 @@ def along_drafts(facts: Mapping[str, Any]) -> View:
 MODELS = (
     Shipped(
         name="text-14m",
-        summary="A Llama-architecture language model that continues Python and Shakespeare; byte-level BPE of 4,096. "
-        "The table of several texts comes from another run, on a machine of another speed.",
+        summary="A Llama-architecture language model that continues Python and Shakespeare; byte-level BPE of 4,096.",
         target="transformers",
         method="suffix",
         policy="goodput",

@@ -66,8 +66,8 @@ def test_a_model_refused_under_autocast_is_told_so(make_llama: Callable, monkeyp
 class Tf32(TorchFunctionMode):
     """Products as a GPU makes them in TF32.
 
-    The inputs of float32 products keep ten bits of their mantissa, and the order of a linear layer's sums depends on
-    how many rows there are. Some CPUs sum in one order whatever the shape; there, nothing would differ to be rounded.
+    The inputs of float32 products keep ten bits of their mantissa, and a linear layer sums in another order for one row
+    than for several, as on a GPU. Many CPUs do so by themselves; on the others all passes would agree to the bit.
     """
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
