@@ -1,8 +1,8 @@
 """What transformers' logits processors do in their own way, done by the decoder instead: guidance, known units.
 
 transformers guides with a processor that runs the model on the unconditional prompt, one unit after the other, in a
-cache of its own: no draft can be verified with it. Both prompts as halves of one batch give the same scores, up to a
-constant per unit, which no distribution shows.
+cache of its own: no draft can be verified with it. Both prompts as halves of one batch give the same scores (without
+processors behind it, up to a constant per unit, which no distribution shows).
 """
 
 from collections.abc import Mapping, Sequence

@@ -119,12 +119,18 @@ class Warp:
         return self._scores(output, logits, unprocessed, emitted[:, None] + draft.index.depth)
 
     def _guided(self, output: TargetOutput) -> Tensor:
-        """Logits after guidance, float32."""
+        """Logits after guidance, float32.
+
+        Processors such as penalties read the level of scores, which transformers' guidance takes from log-probabilities
+        of both halves. A softmax alone does not show it.
+        """
         assert output.logits is not None
         logits = output.logits.float()
         if output.null is None or self.guidance is None:
             return logits
         null = output.null.float()
+        if self.processors:
+            logits, null = logits.log_softmax(-1), null.log_softmax(-1)
         return null + self.guidance * (logits - null)
 
     def _scores(self, output: TargetOutput, logits: Tensor, unprocessed: Tensor, position: Tensor) -> Scores:

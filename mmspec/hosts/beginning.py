@@ -88,9 +88,10 @@ class Beginning:
         if target.drafting and not given["input_ids"].shape[1]:
             return self._empty(given["input_ids"])
         ids, mask = prompt.read(given, anatomy.config.vocab_size)
+        earlier = given.get("past_key_values")
+        refuse_cache(anatomy, cache_name(anatomy.model), earlier, len(ids))
         self._refuse_length(int(mask.sum(1).max()))
-        earlier, plain = given.get("past_key_values"), prefill.is_plain(given, mask)
-        refuse_cache(anatomy, cache_name(anatomy.model), earlier)
+        plain = prefill.is_plain(given, mask)
         if null is not None and not plain:
             raise ValueError("guidance in two halves goes with a prompt of ids and padding alone")
         if plain:
@@ -126,7 +127,7 @@ class Beginning:
         """Our own passes behind the states of an earlier turn."""
         slots = self._slots(mask, self._rings(earlier, mask.shape[1]))
         with Reading(self.target.anatomy, self.target.boundaries) as record:
-            logits, mask = prefill.continue_from(self.passes, slots, ids, earlier, mask)
+            logits = prefill.continue_from(self.passes, slots, ids, earlier, mask)
         return _Read(slots, logits, mask, record.states)
 
     def _stock(self, ids: Tensor, mask: Tensor, given: Mapping[str, Any]) -> _Read:

@@ -4,6 +4,7 @@ Only plain `DynamicCache` objects of a user can be read and filled. Static, quan
 caches, and a user's own classes, have other layouts and are refused.
 """
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -39,13 +40,14 @@ def refuse_foreign(name: str, cache: Any) -> None:
         raise OutOfScopeError(f"{name} is a {kind} that offloads: pass one without offloading=True, or none")
 
 
-def refuse_cache(anatomy: Anatomy, name: str, given: Cache | None) -> None:
+def refuse_cache(anatomy: Anatomy, name: str, given: Cache | None, rows: int) -> None:
     """Refuse a user's cache that cannot be continued, or has no place for the model's states.
 
     Args:
         anatomy: The model.
         name: The argument in which the model takes its cache.
         given: The cache that came with the call, or None.
+        rows: The prompts of the call.
 
     Raises:
         ValueError: Says what to pass instead.
@@ -54,6 +56,9 @@ def refuse_cache(anatomy: Anatomy, name: str, given: Cache | None) -> None:
         refuse_foreign(name, given)
     if given is None:
         return
+    held = next((len(states) for layer in given.layers for states in _states(layer)), rows)
+    if held != rows:
+        raise ValueError(f"{name} holds an earlier turn of {held} prompts, and this call has {rows}")
     stateful = [isinstance(layer, LinearAttentionCacheLayerMixin) for layer in given.layers]
     needed = [isinstance(layer, LinearAttentionCacheLayerMixin) for layer in anatomy.layers()]
     if all(i < len(stateful) and stateful[i] for i, need in enumerate(needed) if need):
@@ -62,6 +67,13 @@ def refuse_cache(anatomy: Anatomy, name: str, given: Cache | None) -> None:
         f"{name} is a {type(given).__name__} without a place for this model's states; make it "
         "with DynamicCache(config=model.config)"
     )
+
+
+def _states(layer: Any) -> Iterator[Tensor]:
+    """The keys and the recurrent states that a layer of a cache holds, each `[batch, …]`."""
+    for held in (getattr(layer, name, None) for name in ("keys", "conv_states", "recurrent_states")):
+        states = held.values() if isinstance(held, dict) else [held]
+        yield from (state for state in states if state is not None and state.numel())
 
 
 def exported(anatomy: Anatomy, cache: TransformersTargetCache, sequences: Tensor, emitted: Tensor) -> Cache | None:

@@ -11,11 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor
 from transformers import Cache
-from transformers.cache_utils import CacheLayerMixin
 
 from mmspec.core.tree import TreeIndex
 from mmspec.hosts.passes import Passes
-from mmspec.hosts.prompt import padding
+from mmspec.hosts.prompt import cached_columns, padding
 from mmspec.hosts.slot_cache import SlotCache
 from mmspec.hosts.tree_op import KeptNodes
 
@@ -49,8 +48,7 @@ def holds_units(cache: Cache) -> bool:
     states = (getattr(layer, "has_previous_state", None) for layer in cache.layers)
     if any(isinstance(each, dict) and any(each.values()) for each in states):
         return True
-    keys = [layer for layer in cache.layers if isinstance(layer, CacheLayerMixin)]
-    return bool(keys) and cache.get_seq_length() > 0
+    return cached_columns(cache) > 0
 
 
 def prefill_chunks(passes: Passes, cache: SlotCache, ids: Tensor, mask: Tensor) -> Tensor:
@@ -103,7 +101,7 @@ def append(passes: Passes, cache: SlotCache, units: Tensor, count: Tensor) -> No
         cache.commit(order[1:].expand(len(piece), -1), left)
 
 
-def continue_from(passes: Passes, cache: SlotCache, ids: Tensor, given: Cache, mask: Tensor) -> tuple[Tensor, Tensor]:
+def continue_from(passes: Passes, cache: SlotCache, ids: Tensor, given: Cache, mask: Tensor) -> Tensor:
     """Continue from an earlier turn's cache in our own passes: for models with recurrent layers.
 
     Not every model of transformers continues from a state with more than one token (the Mamba-1 family begins at zero).
@@ -116,19 +114,17 @@ def continue_from(passes: Passes, cache: SlotCache, ids: Tensor, given: Cache, m
         mask: `[batch, column]` int64 of the whole conversation; for a model without keys, of `ids`.
 
     Returns:
-        Logits after the prompt `[batch, vocab]`, and the mask of all columns.
+        Logits after the prompt `[batch, vocab]`.
 
     Raises:
-        ValueError: There is no new unit, or there is padding among the new units.
+        ValueError: There is padding among the new units.
     """
-    past = int(given.get_seq_length()) if any(isinstance(layer, CacheLayerMixin) for layer in given.layers) else 0
-    if mask.shape[1] == ids.shape[1] and ids.shape[1] <= past:  # the ids and the mask are of the new units alone
-        mask = torch.cat([mask.new_ones(len(mask), past), mask], 1)
+    past = cached_columns(given)
     new = mask[:, past:]
-    if not bool(new.all()) or not new.shape[1]:
-        raise ValueError("behind an earlier turn's cache there must be new units, and no padding among them")
+    if not bool(new.all()):
+        raise ValueError("behind an earlier turn's cache there must be no padding among the new units")
     adopt(cache, given, mask[:, :past], _counted(mask)[:, past])
-    return prefill_chunks(passes, cache, ids[:, ids.shape[1] - new.shape[1] :], new), mask
+    return prefill_chunks(passes, cache, ids[:, ids.shape[1] - new.shape[1] :], new)
 
 
 def adopt(cache: SlotCache, filled: Cache, mask: Tensor, following: Tensor) -> None:

@@ -5,6 +5,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from transformers import Cache
+from transformers.cache_utils import CacheLayerMixin
 
 from mmspec.core.guided import NULL_INPUTS
 
@@ -17,12 +19,12 @@ def read(inputs: Mapping[str, Any], vocab: int | None) -> tuple[Tensor, Tensor]:
         vocab: The number of token ids.
 
     Returns:
-        Ids `[batch, prompt]` int64 (`[batch, 0]` for a prompt of embeddings), and the mask `[batch, column]` int64 with
-        1 for units and 0 for padding.
+        Ids `[batch, prompt]` int64 (`[batch, 0]` for a prompt of embeddings), and the mask `[batch, column]` int64 of
+        the whole conversation, an earlier turn's cache included, with 1 for units and 0 for padding.
 
     Raises:
-        ValueError: The prompt is empty, is padded on the right, or has an id that is no integer or outside the
-            vocabulary.
+        ValueError: The prompt is empty, is padded on the right, has an id that is no integer or outside the vocabulary,
+            or its ids, mask and cache are not of one conversation.
     """
     embeds, ids = inputs.get("inputs_embeds"), inputs.get("input_ids")
     if ids is None:
@@ -30,8 +32,9 @@ def read(inputs: Mapping[str, Any], vocab: int | None) -> tuple[Tensor, Tensor]:
             raise ValueError("a prompt is needed: input_ids or inputs_embeds")
         ids = torch.zeros(len(embeds), 0, dtype=torch.int64, device=embeds.device)
     ids = integer_ids(ids)
+    columns = conversation_columns(ids, inputs)
     mask = inputs.get("attention_mask")
-    mask = torch.ones_like(ids) if mask is None else mask.long()
+    mask = ids.new_ones(len(ids), columns) if mask is None else mask.long()
     if mask.dim() != 2 or len(mask) != len(ids):
         raise ValueError(f"the attention mask has the shape {list(mask.shape)} where there are {len(ids)} prompts")
     if ids.dim() != 2 or not len(ids) or (embeds is None and (ids.shape[1] == 0 or not bool(mask.any(1).all()))):
@@ -44,6 +47,43 @@ def read(inputs: Mapping[str, Any], vocab: int | None) -> tuple[Tensor, Tensor]:
             wrong = low if low < 0 else high
             raise ValueError(f"token id {wrong} is outside the model's vocabulary of {vocab}; wrong tokenizer")
     return ids, mask
+
+
+def conversation_columns(ids: Tensor, inputs: Mapping[str, Any]) -> int:
+    """The number of columns of a conversation: those of an earlier turn's cache, and the new ones.
+
+    As in transformers, the mask's length says whether ids are the whole conversation or the part behind the cache.
+    Embeddings are the whole conversation, and so are ids without a mask. `generate` drops a mask of ones, but keeps its
+    length in the prepared configuration.
+
+    Args:
+        ids: `[batch, prompt]`; `[batch, 0]` for a prompt of embeddings.
+        inputs: The inputs as a target's `start` takes them.
+
+    Raises:
+        ValueError: The mask has neither length, or there is nothing behind the cache.
+    """
+    embeds, mask, cache = (inputs.get(name) for name in ("inputs_embeds", "attention_mask", "past_key_values"))
+    given = ids.shape[1] if embeds is None else embeds.shape[1]
+    past = 0 if cache is None else cached_columns(cache)
+    told = getattr(inputs.get("generation_config"), "_mask_length", given) if mask is None else mask.shape[-1]
+    if embeds is None and past and told == past + given:
+        return past + given
+    behind = f", behind a cache of {past} columns," if past else ""
+    if told != given:
+        choices = f"{given}" if embeds is not None or not past else f"{given} (the whole text) or {past + given}"
+        raise ValueError(f"the attention mask has {told} columns; a prompt of {given}{behind} wants one of {choices}")
+    if past and given <= past:
+        raise ValueError(
+            f"the cache holds {past} columns, and the prompt of {given} has nothing behind them: pass the whole text, or "
+            f"its new ids with an attention_mask of all {past + given} columns"
+        )
+    return given
+
+
+def cached_columns(cache: Cache) -> int:
+    """The columns whose keys a cache of transformers holds; 0 for a cache that has states alone."""
+    return int(cache.get_seq_length()) if any(isinstance(layer, CacheLayerMixin) for layer in cache.layers) else 0
 
 
 def integer_ids(ids: Tensor) -> Tensor:

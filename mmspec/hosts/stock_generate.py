@@ -17,7 +17,7 @@ from transformers import DynamicCache, GenerationConfig
 
 from mmspec.hosts.anatomy import Anatomy
 from mmspec.hosts.passes import accepts_argument, cache_name, names_argument
-from mmspec.hosts.prefill import holds_units
+from mmspec.hosts.prompt import conversation_columns
 
 AHEAD = 8
 """The number of next units whose positions are looked at; on a grid the second one differs already."""
@@ -50,11 +50,8 @@ class StockGenerate:
         self.model, self.ids = model, ids
         cache = known.pop("past_key_values", None)
         known[cache_name(model)] = cache = DynamicCache(config=model.config) if cache is None else cache
-        past = int(cache.get_seq_length()) if holds_units(cache) else 0
-        embeds = known.get("inputs_embeds")
-        length = embeds.shape[1] if embeds is not None else ids.shape[1]
-        columns = length if length > past else past + length  # the prompt is the whole conversation, or its new part
-        mask = known.get("attention_mask")
+        embeds, mask = known.get("inputs_embeds"), known.get("attention_mask")
+        columns = conversation_columns(ids, {**inputs, "past_key_values": cache})
         mask = torch.ones(len(ids), columns, dtype=torch.int64, device=ids.device) if mask is None else mask.long()
         known["attention_mask"] = self.mask = mask
         if "position_ids" not in known and accepts_argument(model, "position_ids"):

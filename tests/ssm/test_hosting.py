@@ -257,6 +257,40 @@ def test_a_second_turn_over_an_earlier_cache(name: str) -> None:
     assert_same(ours, stock(model, {"input_ids": ids}, 0, **call))
 
 
+@pytest.mark.parametrize("name", ["bamba", "jamba"])
+@pytest.mark.parametrize("cached, new", [(7, 1), (7, 5), (7, 7), (7, 12)])
+def test_new_ids_behind_an_earlier_cache(name: str, cached: int, new: int) -> None:
+    """The mask's length says that the ids are new ones: the text of a call that reads it all anew."""
+    model = build(name)
+    ids = torch.randint(3, 131, (2, cached + new), generator=torch.Generator().manual_seed(new))
+    call = dict(do_sample=False, max_new_tokens=8)
+    cache = DynamicCache(config=model.config)
+    with torch.no_grad():
+        model(input_ids=ids[:, :cached], past_key_values=cache, use_cache=True)
+    whole = stock(model, {"input_ids": ids}, 0, **call)
+    with mmspec.enable(model, "prompt-lookup"):
+        ours = model.generate(ids[:, cached:], attention_mask=torch.ones_like(ids), past_key_values=cache, **call)
+        assert torch.equal(ours[:, new:], whole.ids[:, cached + new :])
+        with pytest.raises(ValueError, match="has nothing behind them"):
+            model.generate(ids[:, :cached], past_key_values=cache, **call)
+
+
+def test_new_ids_behind_states_alone() -> None:
+    """A model without keys reads its ids behind the states, whose columns nobody counts."""
+    model, ids = build("mamba"), prompts()["input_ids"][:1]
+    call = dict(do_sample=False, max_new_tokens=8)
+    whole = stock(model, {"input_ids": ids}, 0, **call)
+    for cut in (3, 6, 11):
+        cache = DynamicCache(config=model.config)
+        with torch.no_grad():
+            model(input_ids=ids[:, :cut], cache_params=cache, use_cache=True)
+        with mmspec.enable(model, "prompt-lookup"):
+            ours = model.generate(ids[:, cut:], cache_params=cache, **call)
+        assert torch.equal(ours[:, ids.shape[1] - cut :], whole.ids[:, ids.shape[1] :])
+        with mmspec.enable(model, "plain"), pytest.raises(ValueError, match="turn of 1 prompts, and this call has 2"):
+            model.generate(ids.repeat(2, 1), cache_params=cache, **call)
+
+
 def test_transformers_goes_on_from_zero_and_we_do_not() -> None:
     """The Mamba-1 family over several tokens at once: stock forgets its state, silently; ours reads the text."""
     torch.manual_seed(0)

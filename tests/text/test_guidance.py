@@ -4,6 +4,7 @@ import warnings
 
 import pytest
 import torch
+from transformers import LogitsProcessorList, WatermarkingConfig
 
 import mmspec
 from mmspec_image.grid_example import tiny_emu3 as emu3
@@ -38,6 +39,41 @@ def test_a_guided_call_is_drafted_and_equals_stock(method):
     assert torch.equal(found, expected)
     assert torch.equal(after, state)
     assert (spec.report.rounds < 10) == (method == "draft-model")  # itself: it drafts under the same guidance
+
+
+class Squared:
+    """A user's processor that reads the level of scores."""
+
+    speculative = "elementwise"
+
+    def __call__(self, ids, scores):
+        return -0.1 * scores.square()
+
+
+LEVELS = {
+    "repetition penalty": {"repetition_penalty": 1.3},
+    "penalty of the prompt's ids": {"encoder_repetition_penalty": 1.4},
+    "growing chance of an end": {"exponential_decay_length_penalty": (4, 1.3), "eos_token_id": 7, "pad_token_id": 0},
+    "a user's processor": {"logits_processor": LogitsProcessorList([Squared()])},
+    "bias": {"sequence_bias": {(5,): 3.0, (9, 4): -2.0}},
+    "watermark": {"watermarking_config": WatermarkingConfig(bias=3.0)},
+    "several": {"repetition_penalty": 0.8, "renormalize_logits": True, "top_k": 40, "temperature": 0.7},
+}
+
+
+@pytest.mark.parametrize("negative", [True, False])
+@pytest.mark.parametrize("sample", [True, False])
+@pytest.mark.parametrize("settings", LEVELS.values(), ids=LEVELS)
+def test_processors_that_read_the_level_of_scores(settings, sample, negative):
+    """transformers guides log-probabilities; raw logits have another level, which a penalty multiplies."""
+    model, given = emu3(), {**prompts(2), "do_sample": sample, **settings}
+    if not negative:
+        del given["negative_prompt_ids"]
+    expected, state = drawn(model, **given)
+    with mmspec.enable(model, "draft-model", model=model):
+        found, after = drawn(model, **given)
+    assert torch.equal(found, expected)
+    assert torch.equal(after, state)
 
 
 def test_without_a_negative_prompt_the_last_token_stands_for_it():

@@ -1,5 +1,6 @@
 """Caches that users bring: plain ones are read and filled, all others are refused by name before anything runs."""
 
+import copy
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -11,6 +12,7 @@ from transformers.cache_utils import DynamicLayer
 import mmspec
 from mmspec.compare.equality import assert_same
 from mmspec.core.decoder import Decoder
+from mmspec.core.warp import Warp
 from mmspec.hosts.target import TransformersTarget
 
 
@@ -109,3 +111,91 @@ def test_caches_that_generate_makes(
 def test_caches_that_generate_does_not_make_here(target: Any, prompts: Callable, kind: str) -> None:
     with mmspec.enable(target, "plain"), pytest.raises(ValueError, match=f"cache_implementation='{kind}' is not"):
         target.generate(**prompts(1), max_new_tokens=4, cache_implementation=kind)
+
+
+LENGTHS = [(1, 1), (10, 1), (10, 9), (10, 10), (10, 11), (10, 20)]
+"""Columns of the cache, and new ids behind them."""
+
+
+def behind_a_cache(model: Any, rows: int, cached: int, new: int, pads: int) -> tuple[DynamicCache, Any, Any]:
+    """A cache that the unmodified model filled, and the ids and the mask of the whole conversation."""
+    ids = torch.randint(3, 131, (rows, cached + new), generator=torch.Generator().manual_seed(new))
+    mask = torch.ones_like(ids)
+    mask[0, :pads] = 0
+    positions, cache = (mask.cumsum(1) - 1).clamp(min=0), DynamicCache(config=model.config)
+    with torch.no_grad():
+        model(
+            ids[:, :cached],
+            attention_mask=mask[:, :cached],
+            position_ids=positions[:, :cached],
+            past_key_values=cache,
+            use_cache=True,
+        )
+    return cache, ids, mask
+
+
+@pytest.mark.parametrize("way", ["enable", "custom_generate"])
+@pytest.mark.parametrize("method", ["plain", "prompt-lookup"])
+@pytest.mark.parametrize("rows, pads", [(1, 0), (2, 0), (2, 3)])
+@pytest.mark.parametrize("cached, new", LENGTHS)
+def test_new_ids_behind_a_cache(
+    target: Any, cached: int, new: int, rows: int, pads: int, method: str, way: str
+) -> None:
+    """The mask's length says that the ids are new ones, be they fewer, as many, or more than the cached columns."""
+    cache, ids, mask = behind_a_cache(target, rows, cached, new, min(pads, cached - 1))
+    call = dict(input_ids=ids[:, cached:], attention_mask=mask, max_new_tokens=9, do_sample=True)
+    torch.manual_seed(0)
+    theirs = target.generate(**call, past_key_values=copy.deepcopy(cache))
+    torch.manual_seed(0)
+    if way == "enable":
+        with mmspec.enable(target, method):
+            mine = target.generate(**call, past_key_values=cache)
+    else:
+        mine = target.generate(**call, past_key_values=cache, custom_generate=mmspec.custom_generate(method))
+    assert torch.equal(mine, theirs)
+    assert cache.get_seq_length() == cached + new + 9 - 1
+
+
+@pytest.mark.parametrize("cached, new", LENGTHS)
+@pytest.mark.parametrize("mask", ["given", "none"])
+def test_the_whole_text_and_its_cache(target: Any, cached: int, new: int, mask: str) -> None:
+    cache, ids, ones = behind_a_cache(target, 2, cached, new, 0)
+    call = dict(input_ids=ids, max_new_tokens=9, do_sample=False, **({"attention_mask": ones} if mask == "given" else {}))
+    theirs = target.generate(**call, past_key_values=copy.deepcopy(cache))
+    with mmspec.enable(target, "prompt-lookup"):
+        assert torch.equal(target.generate(**call, past_key_values=copy.deepcopy(cache)), theirs)
+    decoder = Decoder(TransformersTarget(target))  # below transformers' `generate`, which passes on what it prepared
+    given = {name: value for name, value in call.items() if name in ("input_ids", "attention_mask")}
+    units = decoder.generate({**given, "past_key_values": cache}, 9, warp=Warp(sample=False)).units
+    assert torch.equal(torch.stack(list(units)), theirs[:, ids.shape[1] :])
+
+
+@pytest.mark.parametrize(
+    "ids, mask, says",
+    [
+        (slice(0, 10), slice(0, 10), "the prompt of 10 has nothing behind them"),
+        (slice(10, 15), slice(10, 15), "the prompt of 5 has nothing behind them: pass the whole text, or its new ids"),
+        (slice(10, 15), None, "the prompt of 5 has nothing behind them"),
+        (slice(10, 15), slice(0, 13), r"13 columns; a prompt of 5, behind a cache of 10 columns, wants one of 5 .* or 15"),
+        (slice(0, 15), slice(0, 10), r"10 columns; a prompt of 15, behind a cache of 10 columns, wants one of 15"),
+    ],
+)
+@pytest.mark.parametrize("sample", [True, False])
+def test_lengths_of_no_conversation(target: Any, ids: slice, mask: slice | None, says: str, sample: bool) -> None:
+    cache, text, ones = behind_a_cache(target, 1, 10, 5, 0)
+    call = {"input_ids": text[:, ids], **({} if mask is None else {"attention_mask": ones[:, mask]})}
+    with mmspec.enable(target, "prompt-lookup"), pytest.raises(ValueError, match=says):
+        target.generate(**call, past_key_values=cache, max_new_tokens=3, do_sample=sample)
+    assert cache.get_seq_length() == 10
+
+
+def test_a_mask_longer_than_a_prompt_without_a_cache(target: Any, prompts: Callable) -> None:
+    ids = prompts(1)["input_ids"]
+    with mmspec.enable(target, "plain"), pytest.raises(ValueError, match="15 columns; a prompt of 14 wants one of 14"):
+        target.generate(ids, attention_mask=torch.ones(1, 15).long(), max_new_tokens=3)
+
+
+def test_a_cache_of_other_rows(target: Any) -> None:
+    cache, ids, mask = behind_a_cache(target, 2, 10, 5, 0)
+    with mmspec.enable(target, "plain"), pytest.raises(ValueError, match="turn of 2 prompts, and this call has 1"):
+        target.generate(ids[:1, 10:], attention_mask=mask[:1], past_key_values=cache, max_new_tokens=3)
