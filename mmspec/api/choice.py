@@ -11,6 +11,7 @@ from typing import Any
 
 from mmspec import shipped
 from mmspec.hosts.loading import header
+from mmspec.hosts.offload import device_of
 from mmspec.registry import DefaultMethod, Registry, TargetSpec, pair
 from mmspec.registry.matching import fitting
 from mmspec.report.cards import block
@@ -63,7 +64,7 @@ def choose(model: Any, target: TargetSpec, draft_model: bool, rule: bool) -> Cho
         using = f" with {drafter}" if drafter else ""
         why = f"{method}{using}, because the card of mmspec/{name} names it"
         return Choice(method, why, drafter, card.get("default_policy"), card.get("k"))
-    usual = default_of(target, "", model.device.type)
+    usual = default_of(target, "", device_of(model).type)
     return _chosen(usual, target) if usual else Choice(AUTO, f"{AUTO}: the target {target.name} names no method")
 
 

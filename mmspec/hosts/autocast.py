@@ -5,10 +5,12 @@ from typing import Any
 
 import torch
 
+from mmspec.hosts.offload import device_of
+
 
 def autocast_dtype(model: Any) -> torch.dtype | None:
     """The dtype of autocast on a model's device at present; None if it is off."""
-    kind = torch.device(model.device).type
+    kind = device_of(model).type
     return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
 
 

@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from mmspec.hosts.fingerprint import code
 from mmspec.hosts.slot_cache import SlotCache
 from mmspec.hosts.slot_layer import SlotLayer
 
@@ -93,10 +94,13 @@ class BufferCache(SlotCache):
         self.length.add_(count)
 
 
-def captured_shape(call: SlotCache, most: int) -> tuple[Any, ...]:
-    """What the caches of two calls of a model share if one captured pass of `most` slots a row can serve both."""
+def captured_shape(model: nn.Module, call: SlotCache, most: int) -> tuple[Any, ...]:
+    """What two calls of a model share if one captured pass of `most` slots a row can serve both.
+
+    A captured pass runs the code that the model had when it was traced: hooks that were set since need another one.
+    """
     first = next(iter(call.owning), None)
     held = None if first is None else (first.keys.dtype, first.keys.device)
     rings = tuple(sorted(call.rings.items()))
     placed = None if call.places is None else call.places.shape
-    return len(call.length), most, call.holes is None, call.shift.shape, placed, rings, held
+    return code(model), len(call.length), most, call.holes is None, call.shift.shape, placed, rings, held

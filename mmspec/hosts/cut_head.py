@@ -18,6 +18,7 @@ from transformers import PreTrainedModel
 
 from mmspec.core.types import Draft, Prefill, TargetOutput
 from mmspec.hosts.attention import share_lock
+from mmspec.hosts.offload import device_of
 from mmspec.hosts.self_check import checked
 from mmspec.hosts.sharding import tensor_parallel_group
 from mmspec.hosts.target import TransformersTarget
@@ -54,7 +55,7 @@ class CutHeadTarget:
         self.vocab: int | None = target.vocab
         self.offers = target.offers - {"truncate"}
         self.context = target.context
-        self.kept = torch.tensor(kept, device=target.model.device)
+        self.kept = torch.tensor(kept, device=device_of(target.model))
         self.target = copy(target)
         self.target.anatomy = replace(target.anatomy, model=with_cut_head(target.model, self.kept))
         self.target.passes = checked(self.target.anatomy)

@@ -85,6 +85,12 @@ def running(ops: Mapping[str, TreeOp], cache: SlotCache, branches: Branches) -> 
         yield
 
 
+def original(names: Mapping[str, Any], name: str) -> Any:
+    """What a name in a module's globals is bound to outside of passes."""
+    patched, now = _patched.get((id(names), name)), names[name]
+    return now if patched is None or now is not patched.dispatch else patched.original
+
+
 def mixers(model: nn.Module) -> list[nn.Module]:
     """The recurrent layers of a model: modules whose code updates states in a cache."""
     return [module for module in model.modules() if _is_mixer(module)]

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from mmspec.core.hidden import FINAL
 from mmspec.hosts.anatomy import Anatomy
+from mmspec.hosts.attention import model_lock
 from mmspec.hosts.traceable import Traceable
 
 
@@ -84,8 +85,9 @@ class Reading:
 
     @contextmanager
     def listening(self) -> Iterator[None]:
-        """A block in which the hooks are on the model."""
+        """A block in which the hooks are on the model, and its lock is held."""
         with ExitStack() as hooks:
+            hooks.enter_context(model_lock(self.anatomy.model))
             for register in self._register:
                 hooks.callback(register().remove)
             yield

@@ -1,14 +1,22 @@
 """Fingerprints of live models, and results of checks that are valid as long as the fingerprint stays the same."""
 
-from collections.abc import Hashable, Mapping
+import sys
+from collections.abc import Hashable, Iterator, Mapping
+from functools import partial
+from itertools import count
+from types import FunctionType, MethodType
 from typing import Any, Generic, TypeVar
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, ref
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules import module as torch_modules
+from transformers import AttentionInterface
 
+from mmspec.hosts.attention import model_lock
 from mmspec.hosts.autocast import autocast_dtype
-from mmspec.hosts.offload import hooks_of
+from mmspec.hosts.dispatch import original
+from mmspec.hosts.offload import device_of, hooks_of
 
 Result = TypeVar("Result")
 
@@ -20,6 +28,10 @@ _BACKENDS: Mapping[str, Any] = {
 
 _REDUCED = {"tf32": 2.0**-10, "bf16": 2.0**-7}
 """Relative errors of float32 products with reduced internal precision."""
+
+
+KEPT = 64
+"""Results that are kept for a model: a user who sets new hooks for every call makes one in each."""
 
 
 class ResultsByModel(Generic[Result]):
@@ -37,16 +49,22 @@ class ResultsByModel(Generic[Result]):
         known = self._models.get(model)
         if known is None or known[0] != weights:
             known = self._models[model] = (weights, {})
-        return known[1]
+        results = known[1]
+        while len(results) >= KEPT:
+            del results[next(iter(results))]
+        return results
 
 
 def arithmetic(model: Any) -> Hashable:
     """Everything beside the weights that decides what a live model computes at present."""
+    attention = model.config.get_text_config(decoder=True)._attn_implementation
     return (
+        code(model),
+        _serial(AttentionInterface().get(attention)),
         model.config.to_json_string(use_diff=False),
-        model.config.get_text_config(decoder=True)._attn_implementation,
+        attention,
         model.dtype,
-        str(model.device),
+        str(device_of(model)),
         model.training,
         model.__dict__.get("hf_quantizer") is not None,
         any(vars(module).get("_compiled_call_impl") is not None for module in model.modules()),
@@ -57,12 +75,69 @@ def arithmetic(model: Any) -> Hashable:
     )
 
 
+def code(model: nn.Module) -> Hashable:
+    """The code that runs in a pass of a live model: hooks, replaced methods, and the functions beside its classes.
+
+    Hooks and methods that mmspec itself has on a model during a pass do not count: the lock of the model is held there.
+    """
+    with model_lock(model):
+        modules = list(model.modules())
+        kinds = {type(module) for module in modules}
+        beside = sorted({kind.__module__ for kind in kinds if not kind.__module__.startswith("torch.")})
+        return (
+            tuple(_own_code(modules)),
+            tuple(sorted((kind.__qualname__, _serial(kind.forward), _serial(kind.__call__)) for kind in kinds)),
+            tuple(_serial(own) for name in beside for own in _functions(name)),
+            *(tuple(hooks) for hooks in (torch_modules._global_forward_hooks, torch_modules._global_forward_pre_hooks)),
+        )
+
+
+def _own_code(modules: list[nn.Module]) -> Iterator[Hashable]:
+    """What modules run beside the code of their classes, and where."""
+    for place, module in enumerate(modules):
+        hooks, before, forward = module._forward_hooks, module._forward_pre_hooks, vars(module).get("forward")
+        if hooks or before or forward is not None:
+            yield place, *map(_serial, (*hooks.values(), *before.values(), forward))
+
+
+def _functions(name: str) -> list[Any]:
+    """The functions of a Python module, outside of passes; a patch puts others into their place."""
+    names = vars(sys.modules[name]) if name in sys.modules else {}
+    found = (original(names, own) for own in list(names))
+    return [own for own in found if isinstance(own, FunctionType)]
+
+
+_serials: dict[int, tuple[Any, int]] = {}
+"""A weak reference and a number by the address of an object."""
+_numbers = count()
+
+
+def _serial(owner: Any) -> Hashable:
+    """A key of a live object, which it is not kept alive by; an address may be another object's later on."""
+    if owner is None:
+        return None
+    if isinstance(owner, MethodType):
+        return _serial(owner.__self__), _serial(owner.__func__)
+    known = _serials.get(id(owner))
+    if known is None or known[0]() is not owner:
+        try:
+            gone = ref(owner, partial(_forget, id(owner)))
+        except TypeError:  # nothing tells when it is gone, so it is a new one every time
+            return next(_numbers)
+        known = _serials[id(owner)] = (gone, next(_numbers))
+    return known[1]
+
+
+def _forget(address: int, _: Any) -> None:
+    _serials.pop(address, None)
+
+
 def rounding(model: Any) -> float:
     """The relative error of one operation of a live model at present.
 
     It is at least that of float32, in which models of any dtype compute norms and softmaxes.
     """
-    backend = _BACKENDS.get(torch.device(model.device).type)
+    backend = _BACKENDS.get(device_of(model).type)
     reduced = _REDUCED.get(backend.fp32_precision, 0.0) if backend is not None else 0.0
     dtypes = (model.dtype, torch.float32, autocast_dtype(model))
     return max(reduced, *(torch.finfo(dtype).eps for dtype in dtypes if dtype))

@@ -19,6 +19,7 @@ from transformers.cache_utils import DynamicSlidingWindowLayer
 
 from mmspec.core.tree import TreeIndex
 from mmspec.hosts.fingerprint import ResultsByModel, arithmetic
+from mmspec.hosts.offload import device_of
 from mmspec.hosts.passes import Passes
 from mmspec.hosts.slot_cache import SlotCache
 from mmspec.hosts.slot_layer import BLOCK, in_blocks
@@ -97,7 +98,8 @@ def cost(passes: Passes) -> CacheCost:
     model = passes.anatomy.model
     known, key = _costs.of(model), arithmetic(model)
     if key not in known:
-        cache, device = SlotCache(passes.anatomy.layers(), 1, 1, model.device), model.device
+        device = device_of(model)
+        cache = SlotCache(passes.anatomy.layers(), 1, 1, device)
         with torch.inference_mode():
             passes(cache, torch.zeros(1, 1, dtype=torch.int64, device=device), TreeIndex.chain(1, device))
         windows = [

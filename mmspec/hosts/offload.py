@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import torch
 from torch import nn
 
 
@@ -16,6 +17,22 @@ def hooks_of(module: nn.Module) -> list[Any]:
     """The offloading hooks of a module; empty if it is not offloaded."""
     own, registry = getattr(module, "_hf_hook", None), getattr(module, "_diffusers_hook", None)
     return [*([] if own is None else [own]), *([] if registry is None else registry.hooks.values())]
+
+
+def device_of(model: Any) -> torch.device:
+    """The device on which a model's passes run; the weights of an offloaded one are on `meta` between its passes."""
+    if model.device.type != "meta":
+        return torch.device(model.device)
+    for module in (model.get_input_embeddings(), *model.modules()):
+        for hook in hooks_of(module):
+            places = (getattr(part, "execution_device", None) for part in getattr(hook, "hooks", [hook]))
+            place = next((place for place in places if place is not None), None)
+            if place is not None:
+                return torch.device(place)
+    raise ValueError(
+        f"the weights of {type(model).__name__} are on the device 'meta', where there are no numbers: load them, or "
+        "dispatch the model with accelerate"
+    )
 
 
 @contextmanager

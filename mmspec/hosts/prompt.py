@@ -75,8 +75,8 @@ def conversation_columns(ids: Tensor, inputs: Mapping[str, Any]) -> int:
         raise ValueError(f"the attention mask has {told} columns; a prompt of {given}{behind} wants one of {choices}")
     if past and given <= past:
         raise ValueError(
-            f"the cache holds {past} columns, and the prompt of {given} has nothing behind them: pass the whole text, or "
-            f"its new ids with an attention_mask of all {past + given} columns"
+            f"the cache holds {past} columns, and the prompt of {given} has nothing behind them: pass the whole text, "
+            f"or its new ids with an attention_mask of all {past + given} columns"
         )
     return given
 

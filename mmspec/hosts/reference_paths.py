@@ -15,6 +15,7 @@ from transformers import DynamicCache
 from mmspec.core.out_of_memory import out_of_memory
 from mmspec.core.tree import TreeIndex
 from mmspec.hosts.anatomy import Anatomy
+from mmspec.hosts.offload import device_of
 from mmspec.hosts.passes import Manner, Passes, cache_name, names_argument
 from mmspec.hosts.rings import windows
 from mmspec.hosts.slot_cache import SlotCache
@@ -157,7 +158,7 @@ def _ids(anatomy: Anatomy, draw: int) -> tuple[Tensor, Tensor]:
     special = set(_special(anatomy.model.config.to_dict()))
     plain = torch.tensor(sorted(set(range(anatomy.vocab)) - special) or [0], device="cpu")
     chosen = torch.randint(len(plain), (length + len(PARENTS),), generator=generator, device="cpu")
-    ids = plain[chosen].to(anatomy.model.device)
+    ids = plain[chosen].to(device_of(anatomy.model))
     return ids[:length], ids[length:]
 
 

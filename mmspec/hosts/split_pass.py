@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from mmspec.hosts.features import Reading, Record
+from mmspec.hosts.offload import device_of
 from mmspec.hosts.sublayers import SubLayers
 
 
@@ -79,7 +80,7 @@ def _refuse_unsplit(sublayers: SubLayers, parts: Sequence[SplitPass]) -> None:
         ValueError: They differ: layers read keys of others, or more than one stream of states.
     """
     model = sublayers.anatomy.model
-    ids = torch.tensor([[0, 1]], device=model.device)
+    ids = torch.tensor([[0, 1]], device=device_of(model))
     call = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "use_cache": False}
     refusal = f"the layers of {type(model).__name__} hand on more than their states, so that its passes have no parts"
     with sublayers.left_out(()):

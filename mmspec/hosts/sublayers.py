@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from mmspec.core.once import once
 from mmspec.hosts.anatomy import Anatomy
 from mmspec.hosts.attention import model_lock
+from mmspec.hosts.offload import device_of
 
 PARTS = (("attention",), ("mlp", "feedforward", "ffn", "moe", "moeblock"))
 """How the names of the classes of a layer's attention, and of its feed-forward part, end."""
@@ -88,7 +89,7 @@ class SubLayers:
         with model_lock(model), ExitStack() as hooks, torch.inference_mode():
             for module in {*self.layers, *self._known_parts()}:
                 hooks.callback(module.register_forward_hook(note).remove)
-            model(input_ids=torch.zeros(1, 1, dtype=torch.int64, device=model.device), use_cache=False)
+            model(input_ids=torch.zeros(1, 1, dtype=torch.int64, device=device_of(model)), use_cache=False)
         return found
 
     def _known_parts(self) -> Sequence[nn.Module]:

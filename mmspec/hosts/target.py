@@ -34,6 +34,7 @@ from mmspec.hosts.halves import Halves
 from mmspec.hosts.linear import renew
 from mmspec.hosts.memory import Memory
 from mmspec.hosts.offers import ATTENTION, RECURRENT
+from mmspec.hosts.offload import device_of, hooks_of
 from mmspec.hosts.one_shape_limits import warn_of_limits
 from mmspec.hosts.self_check import checked
 from mmspec.hosts.sharding import tensor_parallel_group
@@ -124,7 +125,7 @@ class TransformersTarget:
 
     def lend(self) -> Lent:
         model = self.model
-        return Lent(model.get_input_embeddings(), model.get_output_embeddings(), model.device, model.dtype)
+        return Lent(model.get_input_embeddings(), model.get_output_embeddings(), device_of(model), model.dtype)
 
     def start(self, inputs: Any, limit: int, width: int) -> Prefill:
         """Prefill a prompt.
@@ -184,11 +185,13 @@ class TransformersTarget:
         cache.halves.commit(path, count)
 
     def capture_key(self, cache: TransformersTargetCache) -> Hashable:
-        return captured_shape(cache.slots, bucket(cache.slots.most)), self.boundaries, cache.guided
+        return captured_shape(self.model, cache.slots, bucket(cache.slots.most)), self.boundaries, cache.guided
 
     def captured_pass(self, cache: TransformersTargetCache, nodes: int, index: TreeIndex | None) -> CapturedPass:
         if looping := one_by_one(self.model):
             raise ValueError(f"{looping} runs one chosen expert after another, so that a pass has no fixed shape")
+        if any(map(hooks_of, self.model.modules())):
+            raise ValueError("the weights of the model move between devices, and what moves them cannot be traced")
         if self.group is not None:
             raise ValueError("the model runs on several ranks, whose collectives are not captured")
         if self.memory is not None:

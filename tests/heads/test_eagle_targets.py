@@ -5,6 +5,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
+import accelerate
 import pytest
 import torch
 from torch import Tensor
@@ -88,3 +89,12 @@ def test_the_hybrids_features_are_its_own(rows: dict[str, Tensor]) -> None:
             path = draft.units[row].tolist()
             logits = reference.draft_logits(features, ids[1:].tolist(), path[:-1])
             assert [int(each.argmax()) for each in logits] == path
+
+
+def test_a_target_whose_weights_are_elsewhere_between_passes(rows: dict[str, Tensor]) -> None:
+    """The head reads the target's embedding and output layers, which accelerate loads when they are called."""
+    model = copy.deepcopy(llama())
+    accelerate.cpu_offload(model, torch.device("cpu"))
+    drafts = same(lambda: TransformersTarget(model), FORMS[0], rows, SAMPLED).generate(rows, 40, seed=5, warp=SAMPLED)
+    here = same(lambda: TransformersTarget(llama()), FORMS[0], rows, SAMPLED).generate(rows, 40, seed=5, warp=SAMPLED)
+    assert drafts.report.accepted == here.report.accepted

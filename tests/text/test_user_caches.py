@@ -160,12 +160,12 @@ def test_new_ids_behind_a_cache(
 @pytest.mark.parametrize("mask", ["given", "none"])
 def test_the_whole_text_and_its_cache(target: Any, cached: int, new: int, mask: str) -> None:
     cache, ids, ones = behind_a_cache(target, 2, cached, new, 0)
-    call = dict(input_ids=ids, max_new_tokens=9, do_sample=False, **({"attention_mask": ones} if mask == "given" else {}))
+    given = {"input_ids": ids, **({"attention_mask": ones} if mask == "given" else {})}
+    call = dict(**given, max_new_tokens=9, do_sample=False)
     theirs = target.generate(**call, past_key_values=copy.deepcopy(cache))
     with mmspec.enable(target, "prompt-lookup"):
         assert torch.equal(target.generate(**call, past_key_values=copy.deepcopy(cache)), theirs)
     decoder = Decoder(TransformersTarget(target))  # below transformers' `generate`, which passes on what it prepared
-    given = {name: value for name, value in call.items() if name in ("input_ids", "attention_mask")}
     units = decoder.generate({**given, "past_key_values": cache}, 9, warp=Warp(sample=False)).units
     assert torch.equal(torch.stack(list(units)), theirs[:, ids.shape[1] :])
 
@@ -174,9 +174,13 @@ def test_the_whole_text_and_its_cache(target: Any, cached: int, new: int, mask: 
     "ids, mask, says",
     [
         (slice(0, 10), slice(0, 10), "the prompt of 10 has nothing behind them"),
-        (slice(10, 15), slice(10, 15), "the prompt of 5 has nothing behind them: pass the whole text, or its new ids"),
+        (slice(10, 15), slice(10, 15), "the prompt of 5 has nothing behind them: pass the whole text"),
         (slice(10, 15), None, "the prompt of 5 has nothing behind them"),
-        (slice(10, 15), slice(0, 13), r"13 columns; a prompt of 5, behind a cache of 10 columns, wants one of 5 .* or 15"),
+        (
+            slice(10, 15),
+            slice(0, 13),
+            r"13 columns; a prompt of 5, behind a cache of 10 columns, wants one of 5 .* or 15",
+        ),
         (slice(0, 15), slice(0, 10), r"10 columns; a prompt of 15, behind a cache of 10 columns, wants one of 15"),
     ],
 )

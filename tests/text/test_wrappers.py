@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import accelerate
 import pytest
 import torch
 from transformers import AutoModelForCausalLM
@@ -57,6 +58,30 @@ def test_layers_on_disk(make_llama: Callable, prompts: Callable, tmp_path: Path)
     )
     assert spread.model.layers[1].mlp.up_proj.weight.device.type == "meta"
     same_under(spread, model, prompts(3))
+
+
+@pytest.mark.parametrize("way", ["cpu", "disk"])
+def test_layers_that_are_loaded_for_a_pass_alone(
+    make_llama: Callable, prompts: Callable, tmp_path: Path, way: str
+) -> None:
+    """accelerate keeps all weights elsewhere, and the model says that it is on the device `meta`."""
+    plain, model, inputs = make_llama(num_hidden_layers=4), make_llama(num_hidden_layers=4), prompts(3)
+    device = torch.device("cpu")
+    accelerate.cpu_offload(model, device) if way == "cpu" else accelerate.disk_offload(model, str(tmp_path), device)
+    assert model.device.type == "meta"
+    same_under(model, plain, inputs)
+    call = dict(**inputs, max_new_tokens=8, do_sample=False)
+    right = plain.generate(**call)
+    for method in ("plain", "prompt-lookup", "swift", "layer-skip", "auto"):
+        with mmspec.enable(model, method):
+            assert torch.equal(model.generate(**call), right)
+    with mmspec.enable(model, "plain", compile=True), pytest.warns(UserWarning, match="weights .* move"):
+        assert torch.equal(model.generate(**call), right)
+
+
+def test_a_model_without_numbers_is_refused(make_llama: Callable) -> None:
+    with pytest.raises(ValueError, match="'meta', where there are no numbers"):
+        mmspec.enable(make_llama().to("meta"), "plain")
 
 
 @pytest.mark.slow

@@ -162,7 +162,7 @@ class JanusTarget:
         cache.commit(path, count)
 
     def capture_key(self, cache: Halves) -> Hashable:
-        return captured_shape(cache.slots, cache.slots.most)
+        return captured_shape(self.model, cache.slots, cache.slots.most)
 
     def captured_pass(self, cache: Halves, nodes: int, index: TreeIndex | None) -> CapturedHalves:
         slots = BufferCache(self.anatomy.layers(), cache.slots, cache.slots.most)

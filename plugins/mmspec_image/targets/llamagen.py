@@ -128,7 +128,7 @@ class LlamaGenTarget:
         cache.commit(path, count)
 
     def capture_key(self, cache: Halves) -> Hashable:
-        return captured_shape(cache.slots, cache.slots.most), self.raster.read is None
+        return captured_shape(self.model, cache.slots, cache.slots.most), self.raster.read is None
 
     def captured_pass(self, cache: Halves, nodes: int, index: TreeIndex | None) -> CapturedHalves:
         self.raster.refuse_capture()

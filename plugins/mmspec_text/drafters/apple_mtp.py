@@ -21,6 +21,7 @@ from mmspec.core.noise import DraftNoise
 from mmspec.core.protocols import Target
 from mmspec.core.state import State
 from mmspec.core.types import Draft, Step
+from mmspec.hosts.offload import device_of
 from mmspec.hosts.target import TransformersTarget
 from mmspec_text.drafters.heads.apple.checkpoint import AppleCheckpoint, read_apple
 from mmspec_text.drafters.heads.apple.network import GatedLora, Sampler
@@ -106,8 +107,8 @@ class AppleMTP:
     def start(self, state: State, inputs: Any) -> AppleMTPMemory:
         model = self._target.model  # which may have been moved or cast since the last call
         embedding, output = model.get_input_embeddings(), model.get_output_embeddings()
-        self.sampler.join(embedding, output, model.device, model.dtype)
-        self._lora.to(model.device, model.dtype)
+        self.sampler.join(embedding, output, device_of(model), model.dtype)
+        self._lora.to(device_of(model), model.dtype)
         return AppleMTPMemory()
 
     def propose(self, state: State, k: int, noise: DraftNoise) -> Draft:

@@ -22,6 +22,7 @@ from mmspec.core.noise import DraftNoise
 from mmspec.core.protocols import Target
 from mmspec.core.state import State
 from mmspec.core.types import Draft, Step
+from mmspec.hosts.offload import device_of
 from mmspec.hosts.target import TransformersTarget
 from mmspec_text.drafters.heads.block import drafted
 from mmspec_text.drafters.heads.cache import CHUNK
@@ -112,7 +113,7 @@ class DFlash:
     def start(self, state: State, inputs: Any) -> DFlashMemory:
         model = self._target.model  # which may have been moved or cast since the last call
         embedding, output = model.get_input_embeddings(), model.get_output_embeddings()
-        self.network.join(embedding, output, model.device, model.dtype)
+        self.network.join(embedding, output, device_of(model), model.dtype)
         if self.options.probe and self._trial is None and (ids := trial_ids(state, inputs)) is not None:
             self._try(ids)
         unread = of_prompt(state)

@@ -6,6 +6,7 @@ from typing import Any
 from mmspec.core.protocols import Target
 from mmspec.hosts.draft_models import drafting_target
 from mmspec.hosts.loading import load_tokenizer
+from mmspec.hosts.offload import device_of
 from mmspec.hosts.target import TransformersTarget
 from mmspec.hosts.translated import TranslatedTarget
 from mmspec.hosts.vocabulary import ROLES, VocabularyMap
@@ -57,7 +58,7 @@ def in_target_ids(
         ValueError: The vocabularies differ, and the tokenizers are neither given nor stored with the models.
     """
     if isinstance(options.model, str) and isinstance(target, TransformersTarget):
-        small.model.to(target.model.device)
+        small.model.to(device_of(target.model))
     drafting = small if drafting is None else drafting
     if options.tokenizer is None and options.assistant_tokenizer is None and small.vocab == target.vocab:
         return drafting

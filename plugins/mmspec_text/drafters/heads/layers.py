@@ -14,6 +14,7 @@ from transformers.activations import ACT2FN
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, rotate_half
 
 from mmspec.hosts.attention import packed_attention
+from mmspec.hosts.offload import awake
 
 
 class Sizes(Protocol):
@@ -90,8 +91,9 @@ def looked_up(units: Tensor, table: nn.Module, dtype: torch.dtype) -> Tensor:
     Heads of the EAGLE family read this of the target: the kits that train them copy its table into one of their own,
     without what its module does behind it.
     """
-    weight: Any = table.weight
-    return F.embedding(units.to(weight.device), weight).to(units.device, dtype)
+    with awake(table):
+        weight: Any = table.weight
+        return F.embedding(units.to(weight.device), weight).to(units.device, dtype)
 
 
 def embedded(units: Tensor, embedding: nn.Module, dtype: torch.dtype) -> Tensor:
@@ -103,7 +105,7 @@ def embedded(units: Tensor, embedding: nn.Module, dtype: torch.dtype) -> Tensor:
     if "embed_norm" in embedding._modules:
         return looked_up(units, embedding, dtype)
     weight: Any = embedding.weight
-    out: Tensor = embedding(units.to(weight.device))
+    out: Tensor = embedding(units if weight.is_meta else units.to(weight.device))  # an offloaded one moves them itself
     return out.to(units.device, dtype)
 
 

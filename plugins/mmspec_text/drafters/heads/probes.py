@@ -19,6 +19,7 @@ from mmspec.core.frozen import checksums
 from mmspec.core.hidden import FINAL
 from mmspec.core.tree import TreeIndex
 from mmspec.core.types import Draft, Prefill, Step, TargetOutput
+from mmspec.hosts.attention import model_lock
 from mmspec.hosts.captured_pass import CapturedTransformersPass
 from mmspec.hosts.target import TransformersTarget
 from mmspec.hosts.target_cache import TransformersTargetCache
@@ -131,13 +132,14 @@ class ProbedTarget:
 
     @contextmanager
     def hooked(self) -> Iterator[None]:
-        """A block in which the hooks are on the model; they act inside `probing`."""
-        hook = self.model.get_input_embeddings().register_forward_hook(self._embed)
-        try:
-            with nullcontext() if self.adapter is None else self.adapter.on(self.model):
-                yield
-        finally:
-            hook.remove()
+        """A block in which the hooks are on the model, and its lock is held; they act inside `probing`."""
+        with model_lock(self.model):
+            hook = self.model.get_input_embeddings().register_forward_hook(self._embed)
+            try:
+                with nullcontext() if self.adapter is None else self.adapter.on(self.model):
+                    yield
+            finally:
+                hook.remove()
 
     def probing(self, nodes: int) -> AbstractContextManager[None]:
         """A block, which torch can trace, in whose pass there are probes behind the first `nodes` nodes."""

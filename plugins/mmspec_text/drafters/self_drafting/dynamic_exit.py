@@ -25,6 +25,7 @@ from mmspec.core.noise import DraftNoise
 from mmspec.core.protocols import Target
 from mmspec.core.state import State
 from mmspec.core.types import Draft, Step
+from mmspec.hosts.offload import device_of
 from mmspec.hosts.self_draft import SelfDrafting
 from mmspec_text.drafters.self_drafting.exits import ExitMemory, token_per_layer
 from mmspec_text.self_drafting_specs import DEL
@@ -62,7 +63,7 @@ class DynamicExit:
         own = SelfDrafting(target, "del")
         latest = self.options.latest if self.options.latest is not None else max(1, own.layers // 2)
         own.sublayers.from_layer(latest)  # refuses what does not exist
-        self._exits = torch.arange(1, latest + 1, device=own.target.model.device)
+        self._exits = torch.arange(1, latest + 1, device=device_of(own.target.model))
         return own.target.with_hidden(self._exits.tolist())
 
     def bind(self, target: Target) -> None:

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from mmspec.core.distributions import take_nodes
 from mmspec.hosts.anatomy import Anatomy
 from mmspec.hosts.masks import PassGeometry
+from mmspec.hosts.offload import device_of
 from mmspec.hosts.slot_cache import SlotCache
 from mmspec.hosts.weight_files import differences
 from mmspec_text.drafters.heads.layers import embedded
@@ -58,7 +59,7 @@ class MtpNetwork(nn.Module):
     def join(self, anatomy: Anatomy) -> None:
         """Go where the target is, and use its embedding, output and rotary layers."""
         model = anatomy.model
-        self.to(model.device)
+        self.to(device_of(model))
         for weight in self.parameters():  # buffers, such as corrections of a router, keep their dtype
             weight.data = weight.data.to(model.dtype)
         self._shared = model.get_input_embeddings(), model.get_output_embeddings()

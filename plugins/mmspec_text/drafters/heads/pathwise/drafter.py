@@ -74,7 +74,8 @@ class PathDrafter:
 
     def start(self, state: State, inputs: Any) -> Intake:
         model = self._target.model  # which may have been moved or cast since the last call
-        self.network.join(model.get_input_embeddings(), model.get_output_embeddings(), model.device, model.dtype)
+        lent = self._target.lend()
+        self.network.join(lent.embedding, lent.output, lent.device, lent.dtype)
         if self.options.probe and self._tried is not model and (ids := trial_ids(state, inputs)) is not None:
             self._try(ids)
         return begin(self.network, self.shape, state)
