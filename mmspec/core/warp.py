@@ -18,7 +18,7 @@ from mmspec.core.types import Draft, Scores, TargetOutput
 from mmspec.registry.numbers import integers, numbers
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Warp:
     """How scores become a distribution.
 
@@ -74,20 +74,21 @@ class Warp:
             chosen.append(MinPLogitsWarper(min_p))
         return Warp(chosen, sample=temperature > 0, guidance=guidance)
 
-    def __call__(self, output: TargetOutput, draft: Draft, prefix: Prefix, nodes: slice = slice(None)) -> Scores:
+    def __call__(self, output: TargetOutput, draft: Draft, prefix: Prefix, part: slice | None = None) -> Scores:
         """Distributions at the nodes that `output` covers.
 
         Args:
-            output: Output of a pass over `draft`'s nodes, or over the slice `nodes` of them.
+            output: Output of a pass over `draft`'s nodes, or over the slice `part` of them.
             draft: The rooted draft; a node's history is the prefix and the path to the node.
             prefix: The known units.
-            nodes: Which nodes `output` covers.
+            part: Which nodes `output` covers; None: all. (torch 2.11 traces no default that is a slice.)
 
         Raises:
             ValueError: A processor may keep state, and there is a draft.
         """
         if output.distribution is not None:
             return Scores(output.distribution, output.distribution.finite(), output.hidden, output.auxiliary)
+        nodes = slice(None) if part is None else part
         logits = unprocessed = self._guided(output)
         if self.processors and not torch.compiler.is_compiling() and _locked(logits):
             logits = logits.clone()  # a processor may write in place, as it may in transformers

@@ -45,7 +45,7 @@ class RecursiveRejection:
         return siblings_walked(draft, distribution, round, _Trial(draft.distribution, distribution.size))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class _Trial:
     """A child x is kept with probability min(1, r(x) / q(x)), and leaves (r - q)+.
 
