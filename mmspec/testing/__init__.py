@@ -1,4 +1,4 @@
-"""Everything that tests the core and components: toy models, exact oracles, mutants, the conformance kit.
+"""Everything that tests the core and components: toy models, exact oracles, the conformance kit.
 
 Importing this package imports nothing heavy; its names are loaded on first use.
 """

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from mmspec.testing import checks_of
-from mmspec.testing.mutants import MUTANTS
+from tests.support.mutants import MUTANTS
 
 FAST = {
     "noise-by-position-under-block": ("core:block", "output-follows-the-distribution"),

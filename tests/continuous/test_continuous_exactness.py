@@ -11,7 +11,6 @@ from mmspec.core.decoder import Decoder
 from mmspec.core.drafters.jacobi import Jacobi
 from mmspec.core.drafters.neighbours import LeftDistribution
 from mmspec.core.rules import Rejection
-from mmspec.testing.mutants import MUTANTS
 from mmspec.testing.toys.gaussian import GaussianTarget
 from mmspec_continuous.drafters.draft_model import ContinuousDraftModel, DraftModelOptions
 from mmspec_continuous.drafters.jacobi import ContinuousJacobi, JacobiOptions
@@ -20,6 +19,7 @@ from mmspec_continuous.models.denoiser import Denoiser
 from mmspec_continuous.rules.denoise_ahead import AheadOptions, DenoiseAhead
 from mmspec_continuous.rules.tempered import Tempered, TemperedOptions
 from mmspec_continuous.targets.continuous import ContinuousTarget
+from tests.support.mutants import MUTANTS
 from tests.support.toys.chain import ChainTarget, LinearHead
 from tests.support.white import white_p_value, whitened
 

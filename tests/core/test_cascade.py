@@ -232,10 +232,12 @@ def test_every_forward_of_a_model_over_a_small_cache_is_counted():
     torch.manual_seed(0)
     sizes = dict(vocab_size=40, hidden_size=32, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2)
     model = LlamaForCausalLM(LlamaConfig(**sizes, max_position_embeddings=64)).eval()
-    target, passes = TransformersTarget(model), []
+    passes: list[int] = []
+    model.model.layers[0].register_forward_hook(lambda *_: passes.append(1))
+    target = TransformersTarget(model)
     drafter = CascadeDrafter(Decoder(BudgetedTarget(target, 16, 2), Jacobi(RandomUnit(40)), k=2))
     decoder = Decoder(target, drafter, k=4)
-    model.model.layers[0].register_forward_hook(lambda *_: passes.append(1))
+    passes.clear()
     report = decoder.generate({"input_ids": torch.tensor([[3, 5, 7, 9]])}, 24).report
     assert len(passes) == 1 + report.equivalent_passes and report.inner_passes > report.rounds
 

@@ -17,7 +17,7 @@ from mmspec.core.rules import Block, Match, RecursiveRejection, Rejection, parts
 from mmspec.core.rules.siblings import _longest_walk
 from mmspec.core.tree import TreeIndex
 from mmspec.core.types import Draft, Scores
-from mmspec.testing.mutants.siblings import at_every_node
+from tests.support.mutants.siblings import at_every_node
 
 ROWS, VOCAB = 40, 13
 TREES = {

@@ -19,7 +19,6 @@ from mmspec.core.noise import Noise, Round, Substream
 from mmspec.core.philox import PhiloxSource
 from mmspec.core.types import Draft, Scores, Verdict
 from mmspec.core.warp import Warp
-from mmspec.testing.mutants.mutant import Mutant, replacing
 from mmspec.testing.statistics import joint_p_value
 from mmspec_image.drafters.jacobi import ImageJacobi
 from mmspec_image.rules import bias, grouped, relax
@@ -27,6 +26,7 @@ from mmspec_image.rules.grouped import Grouped, GroupedOptions
 from mmspec_image.rules.groups import Group, Groups
 from mmspec_image.rules.relax import Offer
 from mmspec_image.rules.relaxed import Relaxed, RelaxedOptions
+from tests.support.mutants.mutant import Mutant, replacing
 from tests.support.relaxed import nearest_groups, outcome, ranked_groups
 from tests.support.toys.picture import PictureTarget
 

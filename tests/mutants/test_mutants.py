@@ -26,7 +26,6 @@ from mmspec.core.rules import Block, Match, RecursiveRejection, Rejection
 from mmspec.core.types import Draft
 from mmspec.core.warp import Warp
 from mmspec.hosts.any_order import Infill
-from mmspec.testing.mutants import MUTANTS
 from mmspec.testing.oracles import exact_joint
 from mmspec.testing.statistics import assert_normal, joint_p_value
 from mmspec.testing.toys.any_order import AnyOrderTarget
@@ -36,6 +35,7 @@ from mmspec.testing.toys.history import HistoryTarget
 from mmspec.testing.toys.markov import MarkovTarget
 from mmspec.testing.toys.markov_drafters import MarkovTree
 from mmspec_text.drafters.assd import Assd
+from tests.support.mutants import MUTANTS
 from tests.support.toys.chain import ChainTarget, LinearHead
 from tests.support.toys.mixture import MixtureTarget
 from tests.support.toys.picture import PictureTarget, drawn, joint

@@ -14,7 +14,7 @@ from mmspec.core.philox import PhiloxNoise, PhiloxSource
 from mmspec.core.rules import Block, Rejection
 from mmspec.core.state import State
 from mmspec.core.types import Draft, Scores, Step, Verdict
-from mmspec.testing.mutants.mutant import SCD, Mutant, both, replacing
+from tests.support.mutants.mutant import SCD, Mutant, both, replacing
 
 
 @dataclass(frozen=True)

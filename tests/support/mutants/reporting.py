@@ -15,7 +15,7 @@ from mmspec.core.noise import Noise
 from mmspec.core.policies import Confidence
 from mmspec.core.types import Draft, Scores, TargetOutput
 from mmspec.core.warp import Warp
-from mmspec.testing.mutants.mutant import Mutant, replacing
+from tests.support.mutants.mutant import Mutant, replacing
 
 
 @dataclass(frozen=True)

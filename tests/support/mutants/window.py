@@ -13,7 +13,7 @@ from mmspec.core.noise import Noise, Round, Substream
 from mmspec.core.rules import Match, Rejection, walk
 from mmspec.core.state import State
 from mmspec.core.types import Draft, Scores, Step, Verdict
-from mmspec.testing.mutants.mutant import SCD, SJD, Mutant, both, replacing
+from tests.support.mutants.mutant import SCD, SJD, Mutant, both, replacing
 
 
 def _keep_old_distribution(state: State, step: Step, kept: Tensor) -> None:

@@ -15,7 +15,7 @@ from mmspec.core.rules import Rejection
 from mmspec.core.rules.rule import walk
 from mmspec.core.state import State
 from mmspec.core.types import Draft, Scores, Verdict
-from mmspec.testing.mutants.mutant import Mutant, replacing
+from tests.support.mutants.mutant import Mutant, replacing
 
 
 class _Resampling(Rejection):

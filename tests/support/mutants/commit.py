@@ -14,9 +14,9 @@ from mmspec.core.live import Live
 from mmspec.core.rules import rule
 from mmspec.core.state import State
 from mmspec.core.types import Draft, Step, Verdict
-from mmspec.testing.mutants.mutant import Mutant, replacing
 from mmspec.testing.toys.cache import UnitsCache
 from mmspec.testing.toys.history import HistoryTarget
+from tests.support.mutants.mutant import Mutant, replacing
 
 
 def _no_bonus(original: Callable) -> Callable:

@@ -8,7 +8,7 @@ from torch import Tensor
 from mmspec.core.distributions import Categorical
 from mmspec.core.types import TargetOutput
 from mmspec.hosts.any_order import View
-from mmspec.testing.mutants.mutant import ASSD, Mutant, replacing
+from tests.support.mutants.mutant import ASSD, Mutant, replacing
 
 
 def _mask_without_renormalising(original: Callable) -> Callable:

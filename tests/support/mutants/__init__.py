@@ -1,7 +1,7 @@
 """Published bugs of speculative decoding, each put back by name: tests must see every one of them."""
 
-from mmspec.testing.mutants import any_order, cascade, commit, continuous, noise, reporting, siblings, window
-from mmspec.testing.mutants.mutant import Mutant
+from tests.support.mutants import any_order, cascade, commit, continuous, noise, reporting, siblings, window
+from tests.support.mutants.mutant import Mutant
 
 MUTANTS: dict[str, Mutant] = {
     mutant.name: mutant

@@ -14,7 +14,7 @@ from mmspec.core.noise import Noise
 from mmspec.core.philox import PhiloxNoise
 from mmspec.core.state import State
 from mmspec.core.types import Step
-from mmspec.testing.mutants.mutant import CSD, SJD, Mutant, replacing
+from tests.support.mutants.mutant import CSD, SJD, Mutant, replacing
 
 TRIES = 100
 

@@ -13,7 +13,7 @@ from mmspec.core.drafters.shapes import beam, branching
 from mmspec.core.noise import Round, Substream
 from mmspec.core.rules import Match, RecursiveRejection, siblings, walk, walk_where
 from mmspec.core.types import Draft, Scores, Verdict
-from mmspec.testing.mutants.mutant import RSD, Mutant, both, replacing
+from tests.support.mutants.mutant import RSD, Mutant, both, replacing
 
 
 def _per_row_draws(original: Callable) -> Callable:
