@@ -2,12 +2,20 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 READY := .venv/.installed
+PYTHON_LOWEST ?= $(shell command -v python3.12 || echo $(PYTHON))
 WORKERS ?= 2
+
+# What the lowest versions have to pass: a file for each way in which transformers, diffusers and torch are used.
+SMOKE := $(addprefix tests/,recorded captured/test_rules.py captured/test_text.py captured/test_other_targets.py \
+	text/test_equals_stock.py text/test_enable.py text/test_user_caches.py text/test_wrappers.py text/test_pipeline.py \
+	heads/test_eagle_equality.py heads/test_captured.py image/test_pipeline.py image/test_written_pipelines.py \
+	continuous/test_continuous_pipeline.py continuous/test_speculative_denoising.py ssm/test_hosting.py \
+	video/test_pipeline_video.py cli/test_commands.py)
 
 # One thread a worker: two pytest workers with a thread pool each are slower than two without.
 THREADS := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 
-.PHONY: install demo test test-all test-kernels test-clients test-engines fuzz lint types docs wheels clean
+.PHONY: install demo test test-all test-kernels test-clients test-engines test-lowest fuzz lint types docs wheels clean
 
 install: $(READY)
 
@@ -44,6 +52,15 @@ test-engines: pyproject.toml constraints.txt tests/engines/constraints.txt
 	.venv-engines/bin/python -m pip install --quiet -c constraints.txt -c tests/engines/constraints.txt -e '.[dev,engines]'
 	$(THREADS) .venv-engines/bin/python -m pytest -m "engines or slow" tests/engines tests/serving
 
+# The lowest versions that pyproject.toml admits, with another Python where there is one. torch comes from the registry
+# then, which on Linux is its CUDA build (5 GB in the environment).
+test-lowest: pyproject.toml tests/support/lowest.py
+	test -x .venv-lowest/bin/python || $(PYTHON_LOWEST) -m venv .venv-lowest
+	$(PYTHON) tests/support/lowest.py > .venv-lowest/pins.txt
+	.venv-lowest/bin/python -m pip install --quiet -r .venv-lowest/pins.txt pytest pytest-timeout pytest-xdist peft
+	.venv-lowest/bin/python -m pip install --quiet --no-deps -e .
+	$(THREADS) .venv-lowest/bin/python -m pytest -n $(WORKERS) $(SMOKE)
+
 fuzz: $(READY)
 	$(THREADS) $(BIN)/python -m pytest -n $(WORKERS) -m fuzz tests/fuzz
 
@@ -68,5 +85,5 @@ wheels: $(READY)
 	du -h dist/*.whl
 
 clean:
-	rm -rf .venv .venv-clients .venv-engines build dist assets/build assets/dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
+	rm -rf .venv .venv-clients .venv-engines .venv-lowest build dist assets/build assets/dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
 	find mmspec plugins tests -name __pycache__ -type d -prune -exec rm -rf {} +
