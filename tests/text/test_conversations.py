@@ -8,9 +8,9 @@ import torch
 from typer.testing import CliRunner
 
 import mmspec
+from mmspec.api.stops import Pieces
 from mmspec.cli.app import build
 from mmspec.kits.text.prompts import encoded
-from mmspec.kits.text.stops import Pieces
 from tests.text.test_pipeline import folder  # noqa: F401
 
 TEMPLATE = (
