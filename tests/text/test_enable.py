@@ -153,9 +153,8 @@ def test_a_streamer_gets_the_prompt_then_every_token_in_order(target: Any, promp
         torch.manual_seed(1)
         target.generate(**inputs, **call, custom_generate=mmspec.custom_generate(**spec, streamer=ours))
         for streamer in (fast, ours):
-            assert torch.equal(streamer.got[0], plain.got[0]) and streamer.ended == plain.ended == 1
-            assert torch.cat([value.flatten() for value in streamer.got]).tolist() == expected[0].tolist()
-            assert all(len(value) for value in streamer.got)
+            assert [(v.shape, v.dtype) for v in streamer.got] == [(v.shape, v.dtype) for v in plain.got]
+            assert all(map(torch.equal, streamer.got, plain.got)) and streamer.ended == plain.ended == 1
 
 
 def test_a_streamer_of_a_batch_is_refused(target: Any, prompts: Callable) -> None:
