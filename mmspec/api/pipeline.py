@@ -16,6 +16,7 @@ from huggingface_hub import hf_hub_download, snapshot_download
 from torch import Generator
 
 from mmspec.api.build import decoder_for, rebound
+from mmspec.api.mistakes import naming_arguments
 from mmspec.api.saved import draft_model_of, pipeline_class_in, restored, save_method
 from mmspec.core.capture import Compile
 from mmspec.core.decoder import Decoder
@@ -59,8 +60,13 @@ class Pipeline(DiffusionPipeline):
     _use_arguments: Mapping[str, Any] = MappingProxyType({})
 
     def __init_subclass__(cls, **how: Any) -> None:
-        """Let `diffusers.DiffusionPipeline.from_pretrained` find the class by the name in a saved folder."""
+        """Let `diffusers.DiffusionPipeline.from_pretrained` find the class by the name in a saved folder.
+
+        A call says of an argument that it does not have which one is nearest.
+        """
         super().__init_subclass__(**how)
+        if "__call__" in vars(cls):
+            cls.__call__ = naming_arguments(vars(cls)["__call__"])
         if not hasattr(diffusers, cls.__name__):
             setattr(diffusers, cls.__name__, cls)
 
