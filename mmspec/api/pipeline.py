@@ -188,6 +188,13 @@ class Pipeline(DiffusionPipeline):
             self._bound_device = self._execution_device
         return decoder if k is None or whole("k", k) == decoder.k else rebound(decoder, k)
 
+    def __repr__(self) -> str:
+        """The parts, as in diffusers, and the method."""
+        chosen = self._decoder
+        how = "a method that the first call chooses" if chosen is None else f"{chosen.name}, k={chosen.k}"
+        why = f" ({chosen.why})" if chosen is not None and chosen.why else ""
+        return f"{super().__repr__().rstrip()}\nspeculates by {how}{why}"
+
     def _saved_arguments(self) -> dict[str, Any]:
         """The saved arguments of `use`, for a pipeline that diffusers loaded."""
         name = self.config.get("_name_or_path")
