@@ -6,6 +6,7 @@ sees the old one or the new one; where writing fails (CTRL-C, a full disk, an er
 
 import os
 import shutil
+import stat
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,8 +19,9 @@ def save_whole(path: Path, write: Callable[[Path], Any]) -> None:
     """Write a file or a folder.
 
     Args:
-        path: The file or folder; an existing one is replaced, and a file keeps its permissions. A device or a pipe is
-            written to directly.
+        path: The file or folder; an existing one is replaced, and a file keeps its permissions. New files have those of
+            the user's umask, also where a library makes them for their owner alone, as safetensors does. A device or a
+            pipe is written to directly.
         write: Called with a path of the same suffix, at which it creates the file or folder.
 
     Raises:
@@ -32,6 +34,10 @@ def save_whole(path: Path, write: Callable[[Path], Any]) -> None:
     side = _temporary(path, SIDE)
     try:
         write(side)
+        usual = _usual_mode(path)
+        for written in (*side.rglob("*"), side):
+            if written.is_file() and not written.is_symlink():
+                written.chmod(stat.S_IMODE(written.stat().st_mode) | usual)
         if path.is_file():
             shutil.copymode(path, side)
         for written in (*side.rglob("*"), side):
@@ -56,6 +62,16 @@ def remove_sides(folder: Path) -> None:
     """Remove the temporary files that killed processes left in a folder; no process may be writing there."""
     for side in folder.glob(f".*{SIDE}*"):
         _remove(side)
+
+
+def _usual_mode(path: Path) -> int:
+    """The permissions of a new file beside `path`. To ask for the umask is to set it, for all threads."""
+    probe = _temporary(path, ".mode" + SIDE)
+    try:
+        probe.touch()
+        return stat.S_IMODE(probe.stat().st_mode)
+    finally:
+        _remove(probe)
 
 
 def _take_place(side: Path, path: Path) -> None:

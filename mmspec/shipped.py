@@ -12,7 +12,7 @@ from mmspec.registry.suggest import unknown
 
 MODELS = "mmspec_models"
 """The namespace package that the second distribution installs: files, no code."""
-MISSING = "the shipped models are not installed: pip install 'mmspec[models]'"
+MISSING = "the shipped models are not installed: pip install 'mmspec[models]', or in a clone pip install ./assets"
 _TREE = Path(__file__).resolve().parent.parent
 
 

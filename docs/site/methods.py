@@ -8,8 +8,9 @@ from typing import Any
 from mmspec.registry import MethodSpec, Pairing, installed, pair
 from mmspec.registry.options import explain
 from mmspec.registry.specs import FactorySpec
-from mmspec.report.result import Result
+from mmspec.report.result import Result, speedup_of
 from mmspec.report.trust import load_result
+from mmspec.report.views import base_in_words
 
 CARDS = Path(__file__).resolve().parents[2] / "model_cards"
 PROMISES = {
@@ -19,8 +20,9 @@ PROMISES = {
     "synthetic": "For benchmarks alone: the output means nothing.",
 }
 NOTE = (
-    "Shipped models on the machine that their cards name; medians over interleaved repeats. Times against other "
-    "software, splits of the time and memory are in the cards."
+    "Shipped models on the machine that their cards name. Speed is the median over interleaved repeats: the time of "
+    "plain decoding, or of the fastest other way to decode the same prompts with the same weights, over the method's "
+    "own. Splits of the time and memory are in the cards."
 )
 MATCH = "match"
 
@@ -74,20 +76,27 @@ def _options(spec: Any, method: MethodSpec) -> str:
 def _measured(name: str, results: list[tuple[Path, Result]]) -> str:
     """The rows of a method in the benchmarks, and where it did not pay."""
     found = [
-        (path, row)
+        (f"[{_model(path)}](../cards/{_model(path)}.md)", result, row)
         for path, result in results
         for row in result.rows
         if row.mode == "real" and row.batch == 1 and row.options.get("method", row.method) == name
     ]
     if not found:
         return "## Measured\n\nNo benchmark of ours has a row for it."
-    lines = [
-        f"| [{_model(path)}](../cards/{_model(path)}.md) | {row.setting} | {row.method} | {row.acceptance_length:.2f} "
-        f"| {row.speedup:.2f} |"
-        for path, row in found
+    lines = []
+    for model, result, row in found:
+        way, seconds = base_in_words(result, row.setting)
+        speeds = f"{row.speedup:.2f} | {speedup_of(seconds, row.repeats_s):.2f} × {way}"
+        lines += [f"| {model} | {row.setting} | {row.method} | {row.acceptance_length:.2f} | {speeds} |"]
+    header = [
+        "| model | setting | row | acceptance length | speed, × our plain decoding | speed, × the fastest other way |",
+        "|---|---|---|---|---|---|",
     ]
-    header = ["| model | setting | row | acceptance length | speed, × plain |", "|---|---|---|---|---|"]
-    slower = [f"{row.setting} ({row.speedup:.2f} ×)" for _, row in found if row.speedup < 1 and row.method == name]
+    slower = [
+        f"{model}: {row.setting} ({row.speedup:.2f} ×)"
+        for model, _, row in found
+        if row.speedup < 1 and row.method == name
+    ]
     advice = "It was never slower than plain decoding there."
     if slower:
         advice = f"**When not to use it**: it was slower than plain decoding on {'; '.join(slower)}."

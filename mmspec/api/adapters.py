@@ -4,7 +4,7 @@
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 from mmspec.api.build import DEFAULT_K, budget
 from mmspec.api.choice import AUTO
@@ -14,6 +14,43 @@ from mmspec.registry.suggest import unknown
 
 HANDLE = "_mmspec_enabled"
 """The attribute of a live object that holds the handle while the object is enabled."""
+
+
+@runtime_checkable
+class Replaceable(Protocol):
+    """A handle that gives way where its object is enabled again, as when a notebook's cell is run twice.
+
+    Attributes:
+        held: Why it may not give way now, such as an open `with` block; empty where it may.
+    """
+
+    @property
+    def held(self) -> list[str]: ...
+
+    def disable(self) -> None: ...
+
+
+BLOCK, RUNNING = "its `with` block is still open", "a call of it is running"
+"""Why a handle is held."""
+
+
+def make_way(model: Any, handle: Any) -> None:
+    """Undo what an earlier `enable` did to a live object.
+
+    Args:
+        model: The object.
+        handle: Its handle; None: it is not enabled.
+
+    Raises:
+        ValueError: The handle is held, or cannot give way.
+    """
+    if handle is None:
+        return
+    why = handle.held if isinstance(handle, Replaceable) else ["its handle does not give way"]
+    if why:
+        kind = type(model).__name__
+        raise ValueError(f"this {kind} is enabled already, and {why[-1]}; mmspec.disable(…) of this {kind} undoes that")
+    handle.disable()
 
 
 def enabled(

@@ -12,7 +12,7 @@ from typing import Any, Self
 from torch import nn
 from transformers import GenerationMixin
 
-from mmspec.api.adapters import HANDLE
+from mmspec.api.adapters import BLOCK, HANDLE, RUNNING
 from mmspec.core.report import Report
 from mmspec.registry.suggest import unknown
 
@@ -73,7 +73,7 @@ class EnabledComponents:
         skipped: What was tried before, with the reason why it did not fit.
 
     Raises:
-        ValueError: The pipeline is enabled already, no component can be enabled, or one that `own` names cannot.
+        ValueError: No component can be enabled, or one that `own` names cannot.
     """
 
     def __init__(
@@ -84,14 +84,13 @@ class EnabledComponents:
         own: Mapping[str, Settings],
         skipped: Mapping[str, str],
     ) -> None:
-        if HANDLE in vars(pipe):
-            raise ValueError("this pipeline is enabled already; call disable() first")
         self._pipe, self._enable, self._common, self._own = pipe, enable, common, own
         self._kind = type(pipe)
         self._places = [(place, type(place)) for place in (pipe, *_builders(pipe))]
         self._kinds = {kind.__name__ for kind in self._kind.__mro__}
         self.components: dict[str, Any] = {}
         self.skipped: dict[str, str] = dict(skipped)
+        self._open: list[str] = []
         built = {name: vars(place)[name] for place, _ in self._places[1:] for name in LATER if name in vars(place)}
         parts = {**vars(pipe), **built}
         models = {name: part for name, part in parts.items() if isinstance(part, nn.Module)}
@@ -118,6 +117,12 @@ class EnabledComponents:
         """Counts and times of the last call of every enabled component; None before its first."""
         return {name: handle.report for name, handle in self.components.items()}
 
+    @property
+    def held(self) -> list[str]:
+        """Why another `enable` of the pipeline may not take the handle's place now."""
+        running = any(RUNNING in handle.held for handle in self.components.values())
+        return [*self._open, *([RUNNING] if running else [])]
+
     def disable(self) -> None:
         """Give every component its own `generate` back, and the pipeline its own class."""
         if vars(self._pipe).get(HANDLE) is self:
@@ -143,7 +148,9 @@ class EnabledComponents:
             self.skipped[name] = f"a {self._kind.__name__} runs it in a loop of its own and does not call generate"
         else:
             try:
-                self.components[name] = self._enable(part, **{**self._common, **self._own.get(name, {})})
+                handle = self._enable(part, **{**self._common, **self._own.get(name, {})})
+                handle.held.append(f"it is a part of an enabled {self._kind.__name__}")
+                self.components[name] = handle
             except (ValueError, TypeError) as error:
                 self.skipped[name] = str(error)
 
@@ -156,11 +163,13 @@ class EnabledComponents:
         return f"<mmspec on {self._kind.__name__} ({enabled})>"
 
     def __enter__(self) -> Self:
+        self._open.append(BLOCK)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._open.remove(BLOCK)
         self.disable()
 
 

@@ -1,7 +1,8 @@
 """`mmspec.enable(model, method)`: the model's own `generate`, faster, with the same output for the same seed.
 
 In place and reversible: one instance attribute is set on `enable` and deleted on `disable`; the model's weights, class
-and configuration are never touched. Models that keep their own loop (diffusers pipelines): `mmspec.api.adapters`.
+and configuration are never touched. A second `enable` takes the first one's place, unless that is in use. Models that
+keep their own loop (diffusers pipelines): `mmspec.api.adapters`.
 """
 
 import copy
@@ -43,6 +44,7 @@ class Enabled:
         report: Counts and times of the last call; None before the first.
         totals: Those of all calls together; None before the first.
         learner: What the drafter learnt, with `learn=`: `steps`, `seconds`, `loss`, `stopped`; else None.
+        held: Why another `enable` of the model may not take the handle's place now.
 
     Args:
         model: The live model.
@@ -64,6 +66,7 @@ class Enabled:
         self.why = decoder.why
         self.report: Report | None = None
         self.totals: Report | None = None
+        self.held: list[str] = []
 
     def generate(self, *args: Any, **kwargs: Any) -> Any:
         """The model's `generate` while enabled: arguments and result as transformers documents them.
@@ -79,9 +82,13 @@ class Enabled:
         arguments = self._with_stop_criterion(arguments)
         how: dict[str, Any] = {"noise": self._noise, "seed": self._seed, "streamer": streamer, "learner": self.learner}
         run = runner(lambda model: self._decoder, self._set_report, **how)
-        result = type(self._model).generate(self._model, **{**arguments, "custom_generate": run})
-        if self.learner is not None:
-            self.learner.learn()
+        self.held.append(adapters.RUNNING)
+        try:
+            result = type(self._model).generate(self._model, **{**arguments, "custom_generate": run})
+            if self.learner is not None:
+                self.learner.learn()
+        finally:
+            self.held.remove(adapters.RUNNING)
         return result
 
     def save_drafter(self, folder: str | Path) -> None:
@@ -137,11 +144,13 @@ class Enabled:
         self.totals = report if self.totals is None else Report.total([self.totals, report])
 
     def __enter__(self) -> Self:
+        self.held.append(adapters.BLOCK)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.held.remove(adapters.BLOCK)
         self.disable()
 
 
@@ -165,7 +174,8 @@ def enable(
     """Let a live transformers model speculate in `generate`, or a live diffusers pipeline in its call.
 
     Of a pipeline, every component that can generate is enabled, such as the language model that rewrites prompts,
-    except where an adapter fits the pipeline itself (`speculative-denoising`), which `auto` prefers.
+    except where an adapter fits the pipeline itself (`speculative-denoising`), which `auto` prefers. What is enabled
+    already is disabled first, so that a notebook's cell can be run again.
 
     Args:
         model: The model, or the pipeline.
@@ -211,7 +221,8 @@ def enable(
         (a handle for each), `reports`, `skipped` (the others, with the reason) and `disable()`.
 
     Raises:
-        ValueError: No plugin has a target for the model, or a name, option or combination is wrong.
+        ValueError: No plugin has a target for the model, a name, option or combination is wrong, or the model is
+            enabled already and that is in use: by an open `with` block, a running call, or a pipeline.
         TypeError: The object is no live model; says what to pass.
 
     Example:
@@ -229,6 +240,7 @@ def enable(
     generate = is_pipeline(model) and not named and (some_generate(model) or components is not None or not fitting)
     if components is not None and not generate:
         raise ValueError("components= is for pipelines of diffusers, with methods for language models")
+    adapters.make_way(model, _handle_of(model))
     refused = {}
     if fitting and components is None and (method == AUTO or not generate):
         try:
@@ -241,7 +253,7 @@ def enable(
         common = {"method": method, "k": k, **others, "learn": learn, **options}
         return EnabledComponents(model, enable, common, components or {}, refused)
     if "generate" in getattr(model, "__dict__", {}):
-        raise ValueError("this model's generate is already replaced; call disable() first")
+        raise ValueError("this model's generate is replaced already, and not by mmspec; put its own back first")
     parts = {"drafter": drafter, "rule": rule, "k": k, "policy": policy, "shape": shape, "compile": compile}
     learning = learning_of(learn)
     decoder = decoder_for(
@@ -254,9 +266,13 @@ def enable(
 
 def disable(model: Any) -> None:
     """Undo `enable`; does nothing to a model that is not enabled."""
+    handle = _handle_of(model)
+    if handle is not None:
+        handle.disable()
+
+
+def _handle_of(model: Any) -> Any:
+    """The handle of a live object that is enabled; None of one that is not."""
     own = getattr(model, "__dict__", {})
     owner = getattr(own.get("generate"), "__self__", None)
-    if isinstance(owner, Enabled):
-        owner.disable()
-    if adapters.HANDLE in own:
-        own[adapters.HANDLE].disable()
+    return owner if isinstance(owner, Enabled) else own.get(adapters.HANDLE)

@@ -1,10 +1,15 @@
-"""Common mistakes: other libraries' names for our arguments, and objects that are not a live model."""
+"""Common mistakes: misspelt arguments, other libraries' names for ours, and objects that are not a live model."""
 
+import functools
+import inspect
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from transformers import PreTrainedTokenizerBase, ProcessorMixin
+
+from mmspec.registry.suggest import unknown
 
 ARGUMENTS = ("method", "drafter", "rule", "k", "policy", "shape", "compile")
 """Arguments of `enable`, `custom_generate` and `Pipeline.use` beside the options of drafter, rule and policy."""
@@ -22,6 +27,11 @@ MEANT = {
     "prompt_lookup_num_tokens": "k",
     "speculation_length": "policy",
     "generator": "seed",
+    "max_length": "max_new_tokens",
+    "max_tokens": "max_new_tokens",
+    "stop_strings": "stop",
+    "cfg_scale": "guidance_scale",
+    "num_images": "num_images_per_prompt",
 }
 """Names that papers and other libraries use, and our argument of the same meaning."""
 
@@ -29,6 +39,24 @@ UNCALLED = (
     "custom_generate= takes what mmspec.custom_generate(…) returns: write custom_generate=mmspec.custom_generate(), or "
     "custom_generate=mmspec.custom_generate('prompt-lookup')"
 )
+
+
+def naming_arguments(call: Callable[..., Any]) -> Callable[..., Any]:
+    """A pipeline's `__call__` that names, for an argument that it does not have, the nearest one and all there are."""
+    takes = inspect.signature(call).parameters.values()
+    if any(each.kind is each.VAR_KEYWORD for each in takes):
+        return call
+    names = [each.name for each in takes][1:]
+
+    @functools.wraps(call)
+    def named(self: Any, *args: Any, **kwargs: Any) -> Any:
+        for name in kwargs:
+            if name not in names:
+                used = "; methods and their options are chosen with pipe.use(…)" if name in ARGUMENTS else ""
+                raise TypeError(f"{type(self).__name__}: {unknown('argument', name, names, MEANT)}{used}")
+        return call(self, *args, **kwargs)
+
+    return named
 
 
 def refuse_non_models(model: Any) -> None:

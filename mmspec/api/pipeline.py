@@ -16,6 +16,7 @@ from huggingface_hub import hf_hub_download, snapshot_download
 from torch import Generator
 
 from mmspec.api.build import decoder_for, rebound
+from mmspec.api.mistakes import naming_arguments
 from mmspec.api.saved import draft_model_of, pipeline_class_in, restored, save_method
 from mmspec.core.capture import Compile
 from mmspec.core.decoder import Decoder
@@ -59,8 +60,13 @@ class Pipeline(DiffusionPipeline):
     _use_arguments: Mapping[str, Any] = MappingProxyType({})
 
     def __init_subclass__(cls, **how: Any) -> None:
-        """Let `diffusers.DiffusionPipeline.from_pretrained` find the class by the name in a saved folder."""
+        """Let `diffusers.DiffusionPipeline.from_pretrained` find the class by the name in a saved folder.
+
+        A call says of an argument that it does not have which one is nearest.
+        """
         super().__init_subclass__(**how)
+        if "__call__" in vars(cls):
+            cls.__call__ = naming_arguments(vars(cls)["__call__"])
         if not hasattr(diffusers, cls.__name__):
             setattr(diffusers, cls.__name__, cls)
 
@@ -181,6 +187,13 @@ class Pipeline(DiffusionPipeline):
             decoder = self._decoder = rebound(decoder, decoder.k)
             self._bound_device = self._execution_device
         return decoder if k is None or whole("k", k) == decoder.k else rebound(decoder, k)
+
+    def __repr__(self) -> str:
+        """The parts, as in diffusers, and the method."""
+        chosen = self._decoder
+        how = "a method that the first call chooses" if chosen is None else f"{chosen.name}, k={chosen.k}"
+        why = f" ({chosen.why})" if chosen is not None and chosen.why else ""
+        return f"{super().__repr__().rstrip()}\nspeculates by {how}{why}"
 
     def _saved_arguments(self) -> dict[str, Any]:
         """The saved arguments of `use`, for a pipeline that diffusers loaded."""

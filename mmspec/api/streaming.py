@@ -1,4 +1,4 @@
-"""Feeds one of transformers' streamers with what each round emitted."""
+"""Feeds one of transformers' streamers as stock decoding does, with one token a `put`, however many a round emitted."""
 
 from typing import Any
 
@@ -26,12 +26,13 @@ class Stream:
         self._sent = 0
 
     def step(self, state: State) -> None:
-        """Send the tokens that are new; before the first ones, the prompt."""
+        """Send the tokens that are new, one by one; before the first ones, the prompt."""
         if self._streamer is not None:
             if not self._sent:  # not when the call begins: a call that is refused streams nothing
                 self._streamer.put(self._prompt.cpu())
             units = state.output()[0]
-            self._streamer.put(units[self._sent :].cpu())
+            for token in units[self._sent :].cpu().split(1):  # [1] each, as many streamers read one token a time
+                self._streamer.put(token)
             self._sent = len(units)
 
     def end(self) -> None:

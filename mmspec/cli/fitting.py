@@ -18,6 +18,7 @@ from mmspec.hosts.outline import Outline
 from mmspec.hosts.target import TransformersTarget
 from mmspec.registry import MethodSpec, Pairing, Registry, TargetSpec, installed, pair
 from mmspec.registry.matching import HOME
+from mmspec.registry.options import build
 from mmspec.report.cards import BENCH, FURTHER
 from mmspec.report.result import Result
 from mmspec.report.terminal import line, table, terminal
@@ -153,7 +154,7 @@ def _fit(
         return replace(fit, method=AUTO, owner=method.owner, why=fit.why or chosen.why, expected=expected)
     try:
         parts = pair(registry, method, offers=target.offers)
-        names, required = _keys(parts)
+        names, required, own = _keys(parts)
     except (ValueError, ImportError) as error:
         return Fit(method.name, method.owner, str(method.exactness), False, str(error))
     missing = parts.missing(target.offers)
@@ -165,17 +166,35 @@ def _fit(
     elif not why and seen.built:
         alone = sum(other.name == method.name for other in registry.components("method")) == 1
         why, note = _tried(method.name if alone else method.qualified, seen, required)
+    elif not why and not required:
+        why = _made(parts)
+        note = "drafts with further layers of the model's checkpoint; it fits if it has any" if own else ""
     expected = _expected(results, method.name) if not why else []
     return Fit(method.name, method.owner, parts.exactness, not why, why or note, names, required, expected)
 
 
-def _keys(parts: Pairing) -> tuple[list[str], list[str]]:
-    """Option keys of drafter and rule; and those that no default serves: a model or a head to draft with."""
+def _keys(parts: Pairing) -> tuple[list[str], list[str], bool]:
+    """Option keys of drafter and rule; those that no default serves: a model or a head to draft with; whether the
+    target's own checkpoint serves for one.
+    """
     declared = [part.load_options() for part in (parts.drafter, parts.rule) if part]
     fields = [f for options in declared if options for f in dataclasses.fields(options)]
-    asking = [f for f in fields if f.name == "model" and not f.metadata.get("optional")]
-    required = [f.name for f in asking if f.default is None]
-    return [f.name for f in fields], required
+    asking = [f for f in fields if f.name == "model" and f.default is None]
+    required = [f.name for f in asking if not f.metadata.get("optional")]
+    return [f.name for f in fields], required, len(required) < len(asking)
+
+
+def _made(parts: Pairing) -> str:
+    """Why drafter or rule cannot be made of their defaults, as one that wants texts; "" if they can be."""
+    try:
+        for part in filter(None, (parts.drafter, parts.rule)):
+            declared = part.load_options()
+            keys = {field.name for field in dataclasses.fields(declared)} if declared else set()
+            given = {key: value for key, value in parts.method.defaults.items() if key in keys}
+            part.load()(*([build(declared, given, part.name)] if declared else []))
+    except ValueError as error:
+        return str(error)
+    return ""
 
 
 def _tried(method: str, seen: Outline, required: list[str]) -> tuple[str, str]:

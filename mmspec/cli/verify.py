@@ -105,18 +105,11 @@ def _ids(finding: "Finding") -> str:
 def _summary(comparison: "Comparison", exactness: str | None) -> list[str]:
     """The lines below the table; the last one is the result."""
     texts = [f"stdout: {comparison.stdout.text}"]
-    speedup, warm = comparison.speedup(), comparison.speedup(warm=True)
-    if speedup is not None:
+    if comparison.decoded:
         methods = sorted({(call.ours.method, call.ours.why) for call in comparison.decoded if call.ours})
-        plain_s = sum(call.plain_s for call in comparison.decoded)
-        ours_s = sum(call.ours_s for call in comparison.decoded)
-        plainly = "with plain of the same width" if comparison.widths else "plainly"
         texts += [
             "method: " + "; ".join(why or name for name, why in methods),
-            f"generate: {plain_s:.3f} s {plainly}, {ours_s:.3f} s with mmspec: {speedup:.2f}×"
-            + (" (slower than plain)" if speedup < 1 else "")
-            + (f", {warm:.2f}× without first calls" if warm is not None else "")
-            + f"; acceptance length {comparison.acceptance_length:.2f}",
+            f"{_speed(comparison)}; acceptance length {comparison.acceptance_length:.2f}",
         ]
     if comparison.widths:
         widths = " and ".join(map(str, comparison.widths))
@@ -128,6 +121,19 @@ def _summary(comparison: "Comparison", exactness: str | None) -> list[str]:
             "this method promises the distribution, not the path: a sampled text is another one, a greedy one is not"
         ]
     return [*texts, _last(comparison)]
+
+
+def _speed(comparison: "Comparison") -> str:
+    """What the seconds of the warm calls say."""
+    speedup = comparison.speedup()
+    if speedup is None:
+        return "speed: too few calls to say, as each is a model's first one; call generate once more"
+    plain_s, ours_s = sum(call.plain_s for call in comparison.timed), sum(call.ours_s for call in comparison.timed)
+    plainly = "with plain of the same width" if comparison.widths else "plainly"
+    slower = " (slower than plain)" if speedup < 1 else ""
+    return (
+        f"generate, without first calls: {plain_s:.3f} s {plainly}, {ours_s:.3f} s with mmspec: {speedup:.2f}×{slower}"
+    )
 
 
 def _why_nothing(comparison: "Comparison") -> str:

@@ -105,13 +105,14 @@ class Comparison:
         texts = dict.fromkeys(call.finding.text for call in self.calls if call.finding.kind == kind)
         return f" ({'; '.join(texts)})" if texts else ""
 
-    def speedup(self, warm: bool = False) -> float | None:
-        """Seconds without mmspec / with it, over the calls that it decoded; None if there are none.
+    @property
+    def timed(self) -> list[ComparedCall]:
+        """Calls that mmspec decoded and that say something about speed: in its first call a model warms up."""
+        return [call for call in self.decoded if not call.plain.first]
 
-        Args:
-            warm: Leave out every model's first call.
-        """
-        calls = [call for call in self.decoded if not (warm and call.plain.first)]
+    def speedup(self) -> float | None:
+        """Seconds without mmspec / with it, over the calls of `timed`; None if there are none."""
+        calls = self.timed
         return sum(call.plain_s for call in calls) / sum(call.ours_s for call in calls) if calls else None
 
 

@@ -98,14 +98,14 @@ class Anatomy:
         return list(DynamicCache(config=self.model.config).layers)
 
 
-_EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
+EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 """Settings of transformers that count a layer's experts."""
 
 
 def _counts_experts(settings: Mapping[str, Any]) -> bool:
     """Whether a configuration, or a part of it (DBRX), has experts."""
     inner = [value for value in settings.values() if isinstance(value, dict)]
-    return any(settings.get(name) for name in _EXPERTS) or any(map(_counts_experts, inner))
+    return any(settings.get(name) for name in EXPERTS) or any(map(_counts_experts, inner))
 
 
 def unwrapped(model: Any) -> Any:

@@ -77,6 +77,7 @@ class TransformersTarget:
         if self.anatomy.ops:  # a state that took a unit in cannot forget it
             self.offers = RECURRENT
         self.vocab: int | None = self.anatomy.vocab
+        self._bound_ids = self.anatomy.config.vocab_size  # drafters, rules and heads are bound to it, too
         ends = (self.anatomy.context, self.anatomy.reach if drafting else None)
         self.context: int | None = min((end for end in ends if end is not None), default=None)
         self.passes = checked(self.anatomy)
@@ -158,10 +159,20 @@ class TransformersTarget:
             bare = self.with_condition(None)
             begin = partial(bare._begin, limit=limit, width=width, fixed=fixed)
             return begun_behind(self.condition, self.anatomy.vocab, inputs, begin)
-        refuse_training(self.model, "draft model" if self.drafting else "model")
+        role = "draft model" if self.drafting else "model"
+        refuse_training(self.model, role)
+        self._refuse_resized(role)
         passes = checked(self.anatomy)
         renew(passes.kernels)
         return Beginning(self, passes, limit, width, fixed)(inputs)
+
+    def _refuse_resized(self, role: str) -> None:
+        ids = self.anatomy.config.vocab_size
+        if ids != self._bound_ids:
+            raise ValueError(
+                f"the {role} has {ids} token ids now (resize_token_embeddings), and its decoder was made for "
+                f"{self._bound_ids}: enable it again, mmspec.enable(model, …), or as a pipeline, pipe.use(…)"
+            )
 
     @torch.inference_mode()  # a tenth faster than no_grad for small models
     def verify(self, cache: TransformersTargetCache, draft: Draft, first: int = 0) -> TargetOutput:

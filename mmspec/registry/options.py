@@ -6,6 +6,7 @@ pydantic does the checking; it is imported on first use because the command line
 
 import dataclasses
 import json
+import types
 import typing
 from collections.abc import Iterable, Mapping
 from itertools import chain
@@ -15,6 +16,8 @@ from mmspec.registry.suggest import unknown
 
 T = TypeVar("T")
 _SIGNS = (("ge", ">="), ("gt", ">"), ("le", "<="), ("lt", "<"))
+_WORDS = {"Any": "anything", "NoneType": "None", "ByteSize": "bytes"}
+"""Types with another name for users."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -159,18 +162,22 @@ def _allowed(options: type, name: str) -> str:
 
 
 def _in_words(hint: Any) -> str:
-    plain, bounds = hint, []
-    if typing.get_origin(hint) is typing.Annotated:
-        plain = typing.get_args(hint)[0]
-        limits = [limit for extra in hint.__metadata__ for limit in getattr(extra, "metadata", [extra])]
-        bounds = [
-            f"{sign} {value}" for key, sign in _SIGNS for x in limits if (value := getattr(x, key, None)) is not None
-        ]
-    origin, parts = typing.get_origin(plain), typing.get_args(plain)
+    """A type as one would say it: `int >= 1, <= 64`, `'a' or 'b'`, `list of int >= 1`, `float or None`."""
+    origin, parts = typing.get_origin(hint), [part for part in typing.get_args(hint) if part is not ...]
+    if origin is typing.Annotated:
+        return " ".join(filter(None, (_in_words(parts[0]), ", ".join(_bounds(hint.__metadata__)))))
     if origin is typing.Literal:
-        text = " or ".join(map(repr, parts))
-    elif origin in (list, tuple) and len(set(parts) - {...}) == 1:
-        text = f"list of {_in_words(parts[0])}"
-    else:
-        text = plain.__name__ if isinstance(plain, type) and not parts else str(plain).removeprefix("typing.")
-    return " ".join([text, ", ".join(bounds)]).strip()
+        return " or ".join(map(repr, parts))
+    if origin in (typing.Union, types.UnionType):
+        return " or ".join(map(_in_words, parts))
+    if isinstance(origin, type) and issubclass(origin, Mapping):
+        return f"mapping of {' to '.join(map(_in_words, parts))}"
+    if isinstance(origin, type) and issubclass(origin, Iterable):
+        return f"list of {' and '.join(dict.fromkeys(map(_in_words, parts)))}"
+    name = getattr(hint, "__name__", str(hint))
+    return _WORDS.get(name, name)
+
+
+def _bounds(extras: Iterable[Any]) -> list[str]:
+    limits = [limit for extra in extras for limit in getattr(extra, "metadata", [extra])]
+    return [f"{sign} {value}" for key, sign in _SIGNS for x in limits if (value := getattr(x, key, None)) is not None]

@@ -232,7 +232,8 @@ class AdapterSpec(FactorySpec):
 
     Its factory is called as `factory(model, method=name, k=…, why=…)` and returns the handle that `mmspec.enable` gives
     to users: a context manager with `report`, `method`, `why` and `disable()`. Until it is disabled, the handle is an
-    attribute of the model, called `mmspec.api.adapters.HANDLE`.
+    attribute of the model, called `mmspec.api.adapters.HANDLE`; one that is `mmspec.api.adapters.Replaceable` gives way
+    to a second `enable`.
 
     Attributes:
         fits: `"module:function"`, imported on first use; the function says whether the adapter takes a live object.

@@ -116,9 +116,8 @@ def cells(result: Result, names: Sequence[str], query: str) -> str:
     """`cells SETTING METHOD`: cells of a table: method, acceptance length, speed over the fastest peer, exactness."""
     setting, method, _ = _named(names, query)
     row = _row(result, setting, method, query)
-    peer, seconds = views.base_of(result, setting)
-    shown = (peer if peer != PLAIN else "our plain decoding", views.badge(row.exactness))
-    base, exactness = map(escaped, shown)
+    peer, seconds = views.base_in_words(result, setting)
+    base, exactness = map(escaped, (peer, views.badge(row.exactness)))
     times = views.ratio(seconds, row.repeats_s)
     return f"`{escaped(method)}` | {row.acceptance_length:.2f} | {times} × {base} | {exactness}"
 

@@ -33,7 +33,7 @@ class Watched:
         self._request = request
 
     def put(self, value: Tensor) -> None:
-        """Tokens, once a round; before the first ones the prompt.
+        """A token; before the first one the prompt.
 
         Raises:
             ClientGone: There is nobody to go on for.

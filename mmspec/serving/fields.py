@@ -7,7 +7,7 @@ import inspect
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 from transformers import PreTrainedTokenizerBase
@@ -29,7 +29,6 @@ HINTS = frozenset(
         "metadata",
         "store",
         "service_tier",
-        "stream_options",
         "parallel_tool_calls",
         "reasoning_effort",
         "verbosity",
@@ -38,8 +37,7 @@ HINTS = frozenset(
         "prompt_cache_retention",
     }
 )
-"""Fields of OpenAI's that are hints or book-keeping: accepted, without effect. A stream ends with the usage, whatever
-`stream_options` says."""
+"""Fields of OpenAI's that are hints or book-keeping: accepted, without effect."""
 NEUTRAL: dict[str, tuple[Any, ...]] = {
     "n": (1,),
     "best_of": (1,),
@@ -89,6 +87,7 @@ class Text:
 
     model: str | None = None
     stream: bool | None = None
+    stream_options: dict[Literal["include_usage", "include_obfuscation"], bool] | None = None
     seed: Seed | None = None
     temperature: Temperature | None = None
     top_p: Share | None = None

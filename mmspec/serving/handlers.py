@@ -8,6 +8,8 @@ from transformers.cli.serving.chat_completion import ChatCompletionHandler
 from transformers.cli.serving.completion import CompletionHandler
 from transformers.cli.serving.utils import BaseHandler
 
+from mmspec.api.stops import stop_strings
+from mmspec.serving.answers import completed
 from mmspec.serving.fields import Chat, Completion, Text, checked, settings_of
 from mmspec.serving.models import Language, Models
 from mmspec.serving.request import CURRENT
@@ -31,7 +33,9 @@ class Speculating(BaseHandler):
         """
         answer = await super().handle_request(body, request_id)
         await CURRENT.get().begun()
-        return answer
+        return completed(
+            answer, stop_strings(body.get("stop")), body.get("stream_options", {}).get("include_usage", False)
+        )
 
     def _validate_request(self, body: dict[str, Any]) -> None:
         """Leave in `body` the fields that have an effect."""

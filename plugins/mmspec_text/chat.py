@@ -1,5 +1,6 @@
-"""`mmspec chat MODEL`: a conversation in the terminal. CTRL-C ends an answer; an empty line or CTRL-D leaves."""
+"""`mmspec chat MODEL`: a conversation in the terminal. CTRL-C ends an answer; `/exit` or CTRL-D leaves."""
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -7,10 +8,14 @@ import typer
 
 from mmspec.cli.arguments import refuse_method
 from mmspec.cli.places import text_of
+from mmspec.registry.suggest import unknown
 
 if TYPE_CHECKING:
     from mmspec.core.report import Report
     from mmspec.kits.text.stream import TextStream
+
+HELP, LEAVE = "/help", ("/exit", "/quit")
+"""What can be said to the command and not to the model."""
 
 
 def chat(
@@ -50,7 +55,8 @@ def chat(
     messages = [] if system is None else [{"role": "system", "content": system}]
     sampling = dict(temperature=temperature, top_p=top_p, repetition_penalty=repetition_penalty)
     reports = list[Report]()
-    for turn, question in enumerate(iter(_asked, "")):
+    typer.echo(f"({HELP} says what there is)", err=True)
+    for turn, question in enumerate(iter(_asked, None)):
         messages.append({"role": "user", "content": question})
         answer: Any = pipe(messages, max_new_tokens, seed=seed + turn, stream=True, **sampling)
         messages.append({"role": "assistant", "content": _shown(answer, reports)})
@@ -58,13 +64,22 @@ def chat(
         typer.echo(str(Report.total(reports)), err=True)
 
 
-def _asked() -> str:
-    """The next question; empty at the end of the conversation."""
-    try:
-        return input("> ").strip()
-    except (EOFError, KeyboardInterrupt):
-        typer.echo()
-        return ""
+def _asked() -> str | None:
+    """The next question; None at the end of the conversation."""
+    while True:
+        try:
+            said = input("> ").strip()
+        except (EOFError, KeyboardInterrupt):
+            typer.echo()
+            return None
+        if said in LEAVE:
+            return None
+        if said == HELP:
+            typer.echo(f"{', '.join(LEAVE)} or CTRL-D: leave · CTRL-C: end an answer · else: what you say to the model")
+        elif re.match(r"/\w*(\s|$)", said):  # a path, /usr/bin, is no command
+            typer.echo(unknown("command", said.split()[0], (HELP, *LEAVE)))
+        elif said:
+            return said
 
 
 def _shown(answer: "TextStream[Any]", reports: "list[Report]") -> str:

@@ -1,17 +1,20 @@
 """`mmspec plan`: the formulas by hand, a published size by its data sheet, and the sentence below the table."""
 
 import json
+from pathlib import Path
 
 import pytest
 import torch
+from transformers import GPT2Config, LlamaConfig, MixtralConfig
 from typer.testing import CliRunner
 
 from mmspec.bench.core.capacity import GPUS, Drafting, forecast, work_of
-from mmspec.bench.core.shape import chosen_shapes
 from mmspec.bench.core.work import Machine, Work
 from mmspec.cli.app import build
 from mmspec.shipped import folder
+from mmspec_text.shapes import SHAPES
 
+LLAMA_1B = SHAPES[0]
 SMALL = Work(shared=8.0, routed=0.0, chosen=1.0, operations=4.0, slot=1.0, units=1, passes=1)
 """A pass reads 8 bytes and one a unit of context and row; a node takes 4 operations."""
 SLOW = Machine(bandwidth=4.0, arithmetic=8.0, launch=0.0)
@@ -38,11 +41,29 @@ def test_what_drafts_cost_and_rows_take() -> None:
 
 def test_a_published_size() -> None:
     """Llama 3.1 of 8 B parameters: 15.0 GB are read in a pass, which an H200 does in 3.13 ms; no weight is made."""
-    work = work_of(*chosen_shapes("llama-8b"))
+    work = work_of("llama-8b")
     assert work.shared == pytest.approx(15.0e9, rel=0.01)
     found = forecast(work, GPUS["h200"].machine(), 1, 4096, Drafting([0.8] * 4))
     assert 1e3 * found.pass_seconds == pytest.approx(3.24, rel=0.01)
     assert work.memory(1, 4096) == 4096 * 2 * 32 * 8 * 128 * torch.bfloat16.itemsize
+
+
+def test_a_model_of_ones_own(tmp_path: Path) -> None:
+    """Only its config is read: the same numbers as those of the shape that has these settings."""
+    config = LlamaConfig(**{key: value for key, value in LLAMA_1B.numbers.items() if key != "config"})
+    config.save_pretrained(tmp_path)
+    assert work_of(str(tmp_path)) == work_of("llama-1b")
+    found = json.loads(said(str(tmp_path), "--rows", "1", "--json"))
+    assert found == json.loads(said("llama-1b", "--rows", "1", "--json"))
+    GPT2Config(n_embd=64, n_layer=3, n_head=4, vocab_size=100).save_pretrained(tmp_path)
+    assert work_of(str(tmp_path)).slot == 2 * 3 * 64 * torch.bfloat16.itemsize
+    small = dict(
+        hidden_size=64, intermediate_size=32, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2
+    )
+    MixtralConfig(**small, vocab_size=100, num_local_experts=8, num_experts_per_tok=2).save_pretrained(tmp_path)
+    experts = work_of(str(tmp_path))
+    assert experts.chosen == 0.25 and experts.routed == 2 * 8 * 3 * 64 * 32 * torch.bfloat16.itemsize
+    assert work_of("mmspec/text-14m").shared == pytest.approx(28e6, rel=0.1)
 
 
 def said(*arguments: str) -> str:
@@ -52,13 +73,13 @@ def said(*arguments: str) -> str:
 
 
 def test_the_command() -> None:
-    output = said("--model", "llama-8b", "--gpu", "h100", "--rows", "64,1,4096", "--context", "2048")
+    output = said("llama-8b", "--gpu", "h100", "--rows", "64,1,4096", "--context", "2048")
     lines = [line.split() for line in output.splitlines()]
     assert [line[0] for line in lines[2:5]] == ["1", "64", "4096"] and "(too much)" in output
-    found = json.loads(said("--model", "llama-8b", "--rows", "1,1024", "--context", "1", "--json"))
+    found = json.loads(said("llama-8b", "--rows", "1,1024", "--context", "1", "--json"))
     assert found[0]["speedup"] > 2 and found[1]["speedup"] == 1 and found[1]["drafts"] == 0
     assert "stops paying (below 1.05 times plain) at 1024 rows" in said(
-        "--model", "llama-8b", "--rows", "1,1024", "--context", "1"
+        "llama-8b", "--rows", "1,1024", "--context", "1"
     )
 
 
@@ -66,7 +87,7 @@ def test_measured_acceptance() -> None:
     """The file of a benchmark has the share of rounds that reach every depth."""
     path = folder("model_cards") / "text-14m.bench.json"
     row = next(row for row in json.loads(path.read_text())["rows"] if row["method"] == "suffix")
-    given = ["--model", "llama-8b", "--rows", "1", "--result", str(path), "--method", "suffix", "--json"]
+    given = ["llama-8b", "--rows", "1", "--result", str(path), "--method", "suffix", "--json"]
     (found,) = json.loads(said(*given, "--setting", row["setting"]))
     assert found["speedup"] == pytest.approx(1 + sum(row["acceptance_by_depth"][: found["drafts"]]), rel=0.01)
 
@@ -74,13 +95,14 @@ def test_measured_acceptance() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--model", "llama-9b"], "no shape is called.*llama-8b"),
-        (["--model", "llama-8b", "--gpu", "h1000"], "GPU.*h100"),
-        (["--model", "llama-8b", "--rows", "1,none"], "not 'none'"),
-        (["--model", "llama-8b", "--rows", "0"], "not '0'"),
-        (["--model", "llama-8b", "--method", "suffix"], "--result"),
-        (["--model", "llama-8b", "--result", "FILE", "--acceptance", "0.5"], "not both"),
-        (["--model", "llama-8b", "--result", "FILE", "--method", "sufix"], "suffix"),
+        (["llama-9b"], "no shape is called.*llama-8b"),
+        (["mmspec/text-14n"], "text-14n"),
+        (["llama-8b", "--gpu", "h1000"], "GPU.*h100"),
+        (["llama-8b", "--rows", "1,none"], "not 'none'"),
+        (["llama-8b", "--rows", "0"], "not '0'"),
+        (["llama-8b", "--method", "suffix"], "--result"),
+        (["llama-8b", "--result", "FILE", "--acceptance", "0.5"], "not both"),
+        (["llama-8b", "--result", "FILE", "--method", "sufix"], "suffix"),
     ],
 )
 def test_bad_input(arguments: list[str], message: str) -> None:

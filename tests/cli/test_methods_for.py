@@ -123,6 +123,16 @@ def test_a_large_model_takes_no_memory_and_says_that_it_was_not_tried(tmp_path: 
     assert "prompt-lookup" in run.output and "not measured" in run.output
 
 
+def test_what_cannot_be_made_of_its_defaults_does_not_fit_a_large_model_either(tmp_path: Path) -> None:
+    """It has the reason that it has for a small model, which is tried; layers of a checkpoint cannot be seen here."""
+    LlamaConfig().save_pretrained(tmp_path)
+    large = by_name(fitting.fits_of(installed(), str(tmp_path)))
+    small = by_name(fitting.fits_of(installed(), "mmspec/text-1m"))
+    assert not large["rest"].fits and large["rest"].why == small["rest"].why != ""
+    assert large["mtp"].fits and "it fits if it has any" in large["mtp"].why
+    assert all(large[name].fits and not large[name].why for name in ("suffix", "draft-model", "token-recycling"))
+
+
 def test_only_the_config_is_read_and_no_chance_is_used_up(tmp_path: Path) -> None:
     shutil.copy(shipped.asset("text-1m") / "config.json", tmp_path)
     state = torch.get_rng_state()

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from mmspec.cli.verify import _summary
 from mmspec.compare.children import Runs
 from mmspec.compare.comparison import Comparison, compare
 from mmspec.compare.findings import differing, to_judge
@@ -48,10 +49,24 @@ def kinds(comparison: Comparison) -> list[str]:
 
 
 def test_equal_runs(record: Make) -> None:
-    comparison = said(record(IDS, IDS, seconds=3), record(IDS, IDS, seconds=2, change={1: {"emitted": 9, "passes": 4}}))
+    changed = {1: {"emitted": 9, "passes": 4, "seconds": 90}}
+    comparison = said(record(IDS, IDS, seconds=3), record(IDS, IDS, seconds=2, change=changed))
     assert comparison.code == 0 and kinds(comparison) == ["same", "same"]
     assert comparison.speedup() == 1.5 and comparison.acceptance_length == 2.25
     assert comparison.calls[0].shape == "2 × 3"
+
+
+def test_calls_in_which_models_warm_up_have_no_speed(record: Make) -> None:
+    """One call, or one of each of two models: there are seconds, and they say nothing."""
+    both = {2: {"first": True}}
+    alone = said(record(IDS, seconds=3), record(IDS, seconds=5))
+    two = said(record(IDS, IDS, seconds=3, change=both), record(IDS, IDS, seconds=5, change=both))
+    for comparison in (alone, two):
+        assert comparison.code == 0 and comparison.decoded and comparison.speedup() is None
+        words = "\n".join(_summary(comparison, None))
+        assert "too few calls to say" in words and "×" not in words and "slower" not in words
+    warm = said(record(IDS, IDS, seconds=3), record(IDS, IDS, seconds=5))
+    assert "3.000 s plainly, 5.000 s with mmspec: 0.60× (slower than plain)" in "\n".join(_summary(warm, None))
 
 
 def test_a_wrong_token(record: Make) -> None:
@@ -149,7 +164,7 @@ def test_seconds_are_medians_and_the_run_that_differs_is_the_one_that_is_shown(r
     plain = [record(IDS, IDS, seconds=seconds) for seconds in (9, 4, 5)]
     ours = [record(IDS, IDS, seconds=2), record(IDS, other, seconds=1), record(IDS, IDS, seconds=2)]
     comparison = compare(Runs(plain, ours, record(IDS, IDS, change={2: {"judged": True, "wrong": "so"}})))
-    assert kinds(comparison) == ["same", "wrong"] and comparison.speedup() == comparison.speedup(warm=True) == 2.5
+    assert kinds(comparison) == ["same", "wrong"] and comparison.speedup() == 2.5
     assert [call.plain_s for call in comparison.calls] == [5, 5]
 
 

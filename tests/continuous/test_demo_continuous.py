@@ -9,10 +9,11 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from mmspec.core.bias import Bias
-from mmspec.kits.pictures.demo import CELL, GAP, DemoRow, against, draw_demo, labelled, make_room
+from mmspec.kits.pictures.demo import CELL, GAP, DemoRow, _table, against, draw_demo, labelled, make_room
 from mmspec_continuous import demo
 
 CAPTIONS = ("red heart", "blue cat")
+SECONDS = {"plain": [3.0, 4.0, 7.0], "one slow picture": [1.0, 1.5, 20.0]}
 
 
 def picture(shade):
@@ -51,6 +52,13 @@ def test_the_demo_writes_a_sheet_and_says_what_it_took(app, tmp_path, monkeypatc
     ):
         assert words in run.output, run.output
     assert " 30 " in run.output, "passes of two pictures of 16 tokens"
+
+
+def test_the_seconds_of_the_table_give_its_speed_ups():
+    report = SimpleNamespace(exactness="lossless", bias=None, emitted=16, rows=1, row_rounds=5)
+    rows = [DemoRow(name, [picture(0)] * 3, [report] * 3, seconds) for name, seconds in SECONDS.items()]
+    for *_, seconds, speedup, _ in _table(rows):
+        assert float(speedup) == pytest.approx(sum(SECONDS["plain"]) / float(seconds), abs=0.01)
 
 
 def test_mistakes_are_told_before_the_model_is_loaded(app, tmp_path, monkeypatch):

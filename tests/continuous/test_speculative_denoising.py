@@ -358,9 +358,12 @@ def test_deterministic_ddim_is_refused_in_the_call_and_leaves_nothing() -> None:
 def test_disable_puts_all_back_and_arguments_are_checked() -> None:
     pipe = piped()
     before = [dict(vars(part)) for part in (pipe, pipe.unet, pipe.scheduler)]
-    spec = mmspec.enable(pipe)
-    with pytest.raises(ValueError, match="already replaced"):
-        mmspec.enable(pipe, METHOD)
+    first = mmspec.enable(pipe)
+    spec = mmspec.enable(pipe, METHOD, k=2)
+    first.disable()
+    assert "disabled" in repr(first) and "disabled" not in repr(spec)
+    with pytest.raises(ValueError, match="replaced already, as by another pipeline"):
+        mmspec.enable(piped(pipe.scheduler), METHOD)
     mmspec.disable(pipe)
     assert [dict(vars(part)) for part in (pipe, pipe.unet, pipe.scheduler)] == before and spec.report is None
     with pytest.raises(ValueError, match=r"takes k= and no rule=, no depth="):

@@ -1,6 +1,7 @@
 """The code of the site's pages runs as it is written, block after block; and the site's own pages are whole."""
 
 import importlib.util
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -56,3 +57,16 @@ def test_a_page_has_options_and_measured_rows(made: dict[str, str]) -> None:
     page = made["methods/prompt-lookup.md"]
     assert "| `max_ngram` |" in page and "| [text-14m](../cards/text-14m.md) | code, greedy |" in page
     assert "**When not to use it**" in page or "never slower" in page
+
+
+def test_a_page_has_the_speed_of_the_readme_beside_that_over_plain(made: dict[str, str]) -> None:
+    """One setting has one number of each kind, whichever page says it, and the model beside it."""
+    shown = made["methods/prompt-lookup.md"]
+    for line in (DOCS.parent / "README.md").read_text().splitlines():
+        if "`compiled prompt-lookup`" in line and "text-14m.bench.json" in line:
+            times, way = re.search(r"\| (\d\.\d\d) \([^)]*\) × ([^|]*) \|", line).groups()  # type: ignore[union-attr]
+            break
+    row = next(line for line in shown.splitlines() if "text-14m" in line and "greedy | compiled prompt-lookup" in line)
+    assert row.endswith(f"| {times} × {way} |")
+    advice = next(line for line in shown.splitlines() if line.startswith("**When not to use it**"))
+    assert all(part.count("](../cards/") == 1 for part in advice.split("; "))

@@ -63,3 +63,15 @@ def test_what_fits_a_model_names_the_method() -> None:
     """No head is at hand to try, so that only the words are compared."""
     fit = next(fit for fit in fits_of(installed(), "mmspec/text-1m").methods if fit.method == "eagle")
     assert fit.fits and "trained for this model" in fit.why and fit.required == ["model"]
+
+
+def test_a_target_whose_vocabulary_was_resized_is_refused_by_name(tmp_path: Path) -> None:
+    """The head has its embedding of the target; enabled again, it drafts for the ids that it knows."""
+    stored, model = LAYOUTS["eagle-3"].save(tmp_path), llama(num_hidden_layers=6)
+    with mmspec.enable(model, drafter=str(stored)):
+        model.resize_token_embeddings(105)
+        with pytest.raises(ValueError, match="the model has 105 token ids now"):
+            model.generate(torch.tensor([[1, 2, 3]]), max_new_tokens=4)
+    with mmspec.enable(model, drafter=str(stored)):
+        ours = model.generate(torch.tensor([[1, 2, 3]]), max_new_tokens=4)
+    assert torch.equal(ours, model.generate(torch.tensor([[1, 2, 3]]), max_new_tokens=4))

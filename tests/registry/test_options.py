@@ -1,12 +1,16 @@
 """Option values from Python, from text and from tables; the messages name option, value and range."""
 
+import re
 import tomllib
-from dataclasses import dataclass, field
-from typing import Annotated, Literal
+from collections.abc import Sequence
+from dataclasses import dataclass, field, make_dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal, Optional
 
 import pytest
-from pydantic import Field
+from pydantic import ByteSize, Field
 
+from mmspec.registry import installed
 from mmspec.registry.options import build, explain, parse, route
 
 
@@ -93,3 +97,40 @@ def test_help_shows_range_default_and_text() -> None:
     assert (first.name, first.allowed, first.default) == ("k", "int >= 1, <= 64", "10")
     assert first.help == "Units drafted a round." and last.allowed == "bool"
     assert explain(Typical)[0].default == ""
+
+
+Depth = Annotated[int, Field(ge=1, le=9)]
+
+
+@pytest.mark.parametrize(
+    ("hint", "words"),
+    [
+        (Depth | None, "int >= 1, <= 9 or None"),
+        (Optional[Depth], "int >= 1, <= 9 or None"),  # noqa: UP045  as get_type_hints writes it
+        (tuple[Depth, ...] | None, "list of int >= 1, <= 9 or None"),
+        (tuple[Depth, Depth], "list of int >= 1, <= 9"),
+        (Sequence[str] | str, "list of str or str"),
+        (dict[str, Annotated[float, Field(gt=0)]], "mapping of str to float > 0"),
+        (Literal["a", 2] | None, "'a' or 2 or None"),
+        (list[dict[str, Any]], "list of mapping of str to anything"),
+        (Path | None, "Path or None"),
+        (Annotated[str, Field(pattern="x")], "str"),
+        (ByteSize, "bytes"),
+        (list, "list"),
+    ],
+)
+def test_types_are_said_in_words(hint: Any, words: str) -> None:
+    """Also one that holds another, and where a value is refused."""
+    options = make_dataclass("Options", [("value", hint)], frozen=True)
+    assert explain(options)[0].allowed == words
+    with pytest.raises(ValueError, match="allowed is " + re.escape(words) + r" \("):
+        build(options, {"value": object()}, "x")
+
+
+def test_no_option_of_ours_shows_how_python_writes_its_type() -> None:
+    registry = installed()
+    for kind in ("drafter", "rule"):
+        for spec in registry.components(kind):
+            options = spec.load_options()  # type: ignore[union-attr]
+            for line in explain(options) if options is not None else ():
+                assert not re.search(r"FieldInfo|typing|Annotated|[\[\]]", line.allowed), (spec.name, line)

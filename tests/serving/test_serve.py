@@ -59,9 +59,10 @@ def test_a_completion_at_temperature_0_is_greedy(client: Any, plain: Plain) -> N
 
 def test_a_stream_is_the_same_text(client: Any, plain: Plain) -> None:
     how = {"model": TEXT, "prompt": PROMPT, "max_tokens": 40, "temperature": 0.8, "seed": 7}
-    parts = list(client.completions.create(**how, stream=True))
+    *parts, last = client.completions.create(**how, stream=True, stream_options={"include_usage": True})
     assert "".join(part.choices[0].text for part in parts) == plain.streamed(plain.ids(PROMPT, 40, 7, **DRAWN))
-    assert parts[-1].usage.completion_tokens <= 40
+    assert last.choices == [] and last.usage.completion_tokens <= 40
+    assert not any(part.usage for part in client.completions.create(**how, stream=True))
 
 
 def test_a_chat_is_the_plain_text_after_its_template(client: Any, plain: Plain) -> None:
@@ -83,11 +84,11 @@ def test_settings_of_transformers(client: Any, plain: Plain) -> None:
 def test_stop_strings(client: Any, plain: Plain) -> None:
     whole = plain.text(plain.ids(PROMPT, 60, 0, do_sample=False))
     stop = whole[len(whole) // 2 :][:3]
-    said = client.completions.create(model=TEXT, prompt=PROMPT, max_tokens=60, temperature=0, stop=[stop])
-    assert stop in said.choices[0].text
-    assert len(said.choices[0].text) < len(whole)
-    assert whole.startswith(said.choices[0].text)
-    assert said.choices[0].finish_reason == "stop"
+    how = {"model": TEXT, "prompt": PROMPT, "max_tokens": 60, "temperature": 0, "stop": [stop]}
+    said = client.completions.create(**how).choices[0]
+    assert said.text == whole[: whole.index(stop)] and said.finish_reason == "stop"
+    parts = [part.choices[0] for part in client.completions.create(**how, stream=True)]
+    assert "".join(part.text for part in parts) == said.text and parts[-1].finish_reason == "stop"
 
 
 def test_pictures_are_those_of_the_pipeline(client: Any) -> None:

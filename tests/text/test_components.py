@@ -128,11 +128,14 @@ def test_a_pipeline_that_builds_its_language_model_at_the_first_call() -> None:
     assert grafted(pipe) == text
 
 
-def test_disabling_by_the_pipeline() -> None:
+def test_enabling_again_and_disabling_by_the_pipeline() -> None:
     pipe = ernie()
-    mmspec.enable(pipe, "prompt-lookup")
-    with pytest.raises(ValueError, match="enabled already"):
-        mmspec.enable(pipe, "prompt-lookup")
+    first = mmspec.enable(pipe, "prompt-lookup")
+    with pytest.raises(ValueError, match="a part of an enabled ErnieImagePipeline"):
+        mmspec.enable(pipe.pe, "plain")
+    second = mmspec.enable(pipe, "plain")
+    first.disable()
+    assert vars(pipe.pe)["generate"] == second.components["pe"].generate
     mmspec.disable(pipe)
     assert "generate" not in vars(pipe.pe)
 

@@ -8,9 +8,9 @@ import torch
 from typer.testing import CliRunner
 
 import mmspec
+from mmspec.api.stops import Pieces
 from mmspec.cli.app import build
 from mmspec.kits.text.prompts import encoded
-from mmspec.kits.text.stops import Pieces
 from tests.text.test_pipeline import folder  # noqa: F401
 
 TEMPLATE = (
@@ -97,7 +97,7 @@ def run(*arguments: str, said: str) -> Any:
 def test_a_chat_in_the_terminal(place: Path) -> None:
     """Two questions; the answers are the pipeline's, and the second one is asked behind the first."""
     how = ("--method", "prompt-lookup", "--system", "the ", "--max-new-tokens", "9", "--seed", "5")
-    result = run(str(place), *how, said="a dog\ncats\n\n")
+    result = run(str(place), *how, said="\na dog\n  \n/help\ncats\n/exot now\n/exit\nnobody hears this\n")
     assert result.exit_code == 0, result.output
     pipe = mmspec.Pipeline.from_pretrained(place, method="plain")
     first = pipe([TOLD, DOG], 9, seed=5, temperature=0.7).texts[0]
@@ -105,6 +105,15 @@ def test_a_chat_in_the_terminal(place: Path) -> None:
     second = pipe(asked, 9, seed=6, temperature=0.7).texts[0]
     assert first in result.stdout and second in result.stdout
     assert "9 tokens in" in result.stderr and "prompt-lookup (invariant): 18 units" in result.stderr
+    assert "/exit, /quit or CTRL-D: leave" in result.stdout
+    assert "no command is called '/exot'; did you mean '/exit'? There is: /exit, /help, /quit" in result.stdout
+
+
+@pytest.mark.parametrize(("end", "turns"), [("/quit\n", 1), ("", 1), ("/usr/bin holds\n", 2)])
+def test_a_chat_ends_at_a_command_or_at_the_end_of_what_is_said(place: Path, end: str, turns: int) -> None:
+    """A path is no command."""
+    result = run(str(place), "--max-new-tokens", "2", said=f"a dog\n{end}")
+    assert result.exit_code == 0 and result.stderr.count("tokens in") == turns
 
 
 def test_a_chat_needs_a_template(folder: Path, tmp_path: Path) -> None:  # noqa: F811

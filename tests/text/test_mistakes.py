@@ -1,5 +1,6 @@
 """Users' mistakes: messages say what to write instead; warnings point at the user's line; the `repr` of handles."""
 
+import inspect
 import subprocess
 import sys
 import warnings
@@ -37,6 +38,24 @@ def test_a_misspelt_argument_is_found_among_arguments_and_options(target: Any, n
 def test_num_speculative_tokens_is_k(target: Any) -> None:
     with mmspec.enable(target, "suffix", num_speculative_tokens=7) as spec:
         assert "k=7" in repr(spec)
+
+
+@pytest.mark.parametrize(
+    ("name", "argument", "says"),
+    [
+        ("mmspec/text-1m", "max_new_token", "TextPipeline: no argument is called .* did you mean 'max_new_tokens'"),
+        ("mmspec/text-1m", "max_length", "did you mean 'max_new_tokens'"),
+        ("mmspec/text-1m", "method", r"There is: .*; methods and their options are chosen with pipe\.use"),
+        ("mmspec/emoji", "num_inference_steps", "'num_inference_steps'. There is: .*guidance_scale.*, width"),
+        ("mmspec/emoji-continuous", "guidance", "did you mean 'guidance_scale'"),
+        ("mmspec/four-courts", "num_frame", "did you mean 'num_frames'"),
+    ],
+)
+def test_a_misspelt_argument_of_a_call_is_found(name: str, argument: str, says: str) -> None:
+    pipe = mmspec.Pipeline.from_pretrained(name, method="plain")
+    with pytest.raises(TypeError, match=says):
+        pipe("x", **{argument: 3})
+    assert argument not in inspect.signature(type(pipe).__call__).parameters
 
 
 def tokenizer() -> PreTrainedTokenizerFast:

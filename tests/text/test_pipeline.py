@@ -135,6 +135,19 @@ def test_k_of_a_call(pipe: Any) -> None:
     assert pipe.decoder().k == 3
 
 
+def test_a_pipeline_shows_its_method(pipe: Any) -> None:
+    decoder, arguments = pipe._decoder, pipe._use_arguments
+    try:
+        pipe.use("suffix", k=7)
+        assert "LlamaForCausalLM" in repr(pipe) and repr(pipe).endswith("\nspeculates by suffix, k=7")
+        pipe.use()
+        assert repr(pipe).endswith(f" ({pipe.decoder().why})")
+        pipe._decoder = None
+        assert repr(pipe).endswith("by a method that the first call chooses")
+    finally:
+        pipe._decoder, pipe._use_arguments = decoder, arguments
+
+
 def test_the_tuple_and_the_stream(pipe: Any, capsys: pytest.CaptureFixture[str]) -> None:
     out = pipe(PROMPTS[0], 20, seed=1)
     texts, ids, report = pipe(PROMPTS[0], 20, seed=1, return_dict=False, streamer=TextStreamer(pipe.tokenizer))

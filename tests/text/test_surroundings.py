@@ -172,3 +172,29 @@ def test_a_draft_model_is_no_exception(target: Any, make_llama: Callable, prompt
     small = make_llama(seed=7, num_hidden_layers=1, attention_dropout=0.3).train()
     with mmspec.enable(target, "draft-model", drafter=small), pytest.raises(ValueError, match="the draft model is in"):
         target.generate(**prompts(1), max_new_tokens=4)
+
+
+@pytest.mark.parametrize("size", [140, 120])
+@pytest.mark.parametrize(("method", "small"), [("suffix", False), ("draft-model", False), ("draft-model", True)])
+def test_a_vocabulary_that_was_resized_while_enabled_is_refused_by_name(
+    make_llama: Callable, method: str, small: bool, size: int
+) -> None:
+    """Before anything runs; enabled again, the model goes on."""
+    model, drafter = make_llama(), make_llama(1)
+    ids = torch.randint(3, 100, (2, 7))
+    how = {"drafter": drafter} if method == "draft-model" else {}
+    spec = mmspec.enable(model, method, **how)
+    model.generate(ids, **SAMPLED)
+    (drafter if small else model).resize_token_embeddings(size)
+    report = spec.report
+    who = "draft model" if small else "model"
+    with pytest.raises(ValueError, match=rf"the {who} has {size} token ids now .* made for 131: enable it again"):
+        model.generate(ids, **SAMPLED)
+    assert spec.report is report
+    for each in (model, drafter):
+        each.resize_token_embeddings(size)
+    with mmspec.enable(model, method, **how):
+        torch.manual_seed(1)
+        ours = model.generate(ids, **SAMPLED)
+    torch.manual_seed(1)
+    assert torch.equal(ours, model.generate(ids, **SAMPLED))

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from mmspec.files import remove_sides, save_text, save_whole
 from mmspec.training.work import save_tensors
@@ -68,6 +69,35 @@ def test_a_folder_that_cannot_take_its_place_leaves_the_old_one(
     with pytest.raises(KeyboardInterrupt):
         save_whole(folder, lambda side: side.mkdir())
     assert listed(tmp_path) == ["model", "old"]
+
+
+@pytest.mark.parametrize("umask", [0o022, 0o027, 0o077])
+def test_new_files_have_the_permissions_of_the_umask(tmp_path: Path, umask: int) -> None:
+    """Also those that a library makes for their owner alone; one that is executable stays so."""
+
+    def alone(side: Path) -> None:
+        save_file({"a": torch.zeros(2)}, side)
+        side.chmod(0o600)  # as safetensors does in some versions
+
+    def folder(side: Path) -> None:
+        (side / "inner").mkdir(parents=True)
+        alone(side / "inner" / "a.safetensors")
+        (side / "run.sh").touch()
+        (side / "run.sh").chmod(0o700)
+
+    before = os.umask(umask)
+    try:
+        save_whole(tmp_path / "a.safetensors", alone)
+        save_whole(tmp_path / "model", folder)
+    finally:
+        os.umask(before)
+    new = [tmp_path / "a.safetensors", tmp_path / "model" / "inner" / "a.safetensors"]
+    assert [stat.S_IMODE(path.stat().st_mode) for path in new] == [0o666 & ~umask] * 2
+    assert stat.S_IMODE((tmp_path / "model" / "run.sh").stat().st_mode) == 0o700 | (0o666 & ~umask)
+    assert listed(tmp_path) == ["a.safetensors", "a.safetensors", "inner", "model", "run.sh"]
+    new[0].chmod(0o640)
+    save_whole(new[0], alone)
+    assert stat.S_IMODE(new[0].stat().st_mode) == 0o640, "an existing file keeps its own"
 
 
 @contextmanager

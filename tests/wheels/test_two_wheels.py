@@ -10,7 +10,7 @@ from mmspec import __version__
 from tests.support.pages import blocks
 from tests.support.wheels import CODE, MODELS, Environment, wheel_of
 
-MISSING = "the shipped models are not installed: pip install 'mmspec[models]'"
+MISSING = "the shipped models are not installed: pip install 'mmspec[models]', or in a clone pip install ./assets"
 OWN = """
 from transformers import GPT2Config, GPT2LMHeadModel
 import mmspec, torch

@@ -11,11 +11,15 @@ All times are floors: kernels reach a share of them (`efficiency`), and launches
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 
-from mmspec.bench.core.shape import Shape
+from mmspec.bench.core.language import of_model
+from mmspec.bench.core.shape import known_shapes
 from mmspec.bench.core.work import Machine, Work
+from mmspec.hosts.outline import outline
+from mmspec.registry.suggest import unknown
 
 
 @dataclass(frozen=True)
@@ -90,9 +94,23 @@ class Forecast:
     fast: float
 
 
-def work_of(shape: Shape, dtype: torch.dtype = torch.bfloat16) -> Work:
-    """The work of a shape in its full size; no weight is made."""
-    return Work.of(shape.workload(torch.device("meta"), dtype, small=False))
+def work_of(name: str, dtype: torch.dtype = torch.bfloat16) -> Work:
+    """The work of a model in its full size; no weight is read.
+
+    Args:
+        name: A shape of `mmspec bench core`; or a language model: `mmspec/…`, a folder with a `config.json`, or a hub
+            name.
+        dtype: The dtype of the weights.
+
+    Raises:
+        ValueError: There is no such shape and no such model.
+    """
+    known = known_shapes()
+    if name in known:
+        return Work.of(known[name].workload(torch.device("meta"), dtype, small=False))
+    if "/" not in name and not Path(name).is_dir():
+        raise ValueError(f"{unknown('shape', name, known)}; or give a folder with a config.json, or a hub name")
+    return Work.of(of_model(outline(name).model.to(dtype)))
 
 
 def forecast(work: Work, machine: Machine, rows: int, context: int, drafting: Drafting) -> Forecast:

@@ -27,16 +27,26 @@ def language(device: torch.device, dtype: torch.dtype, *, config: str, **numbers
         made = transformers.AutoModelForCausalLM.from_config(settings, dtype=dtype, trust_remote_code=False)
     model = made.eval().requires_grad_(False)
     model.generation_config.eos_token_id, model.generation_config.pad_token_id = None, 0
+    return of_model(model)
+
+
+def of_model(model: Any) -> Workload:
+    """A live causal language model as a workload."""
+    config = model.config.get_text_config(decoder=True)
 
     def prompt(rows: int, context: int) -> Tensor:
         generator = torch.Generator().manual_seed(1)
-        return torch.randint(FIRST, settings.vocab_size, (rows, context), generator=generator).to(device)
+        return torch.randint(FIRST, config.vocab_size, (rows, context), generator=generator).to(model.device)
 
-    return Workload(model, prompt, _slot(settings))
+    return Workload(model, prompt, _slot(config))
 
 
 def _slot(config: Any) -> int:
     """Keys and values of one unit over all layers; a recurrent state does not grow with the context."""
-    if not hasattr(config, "num_key_value_heads"):
+    heads = getattr(config, "num_attention_heads", None)
+    if not heads:
         return 0
-    return int(2 * config.num_hidden_layers * config.num_key_value_heads * config.head_dim)
+    kinds = getattr(config, "layer_types", None) or ["attention"] * config.num_hidden_layers
+    layers = sum("attention" in kind and "linear" not in kind for kind in kinds)
+    width = getattr(config, "head_dim", None) or config.hidden_size // heads
+    return int(2 * layers * (getattr(config, "num_key_value_heads", None) or heads) * width)

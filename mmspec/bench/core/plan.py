@@ -1,4 +1,4 @@
-"""`mmspec plan`: what a model of a published size can reach on a GPU, and where speculation stops paying."""
+"""`mmspec plan MODEL`: what a language model can reach on a GPU, and where speculation stops paying."""
 
 import json as jsonlib
 from dataclasses import asdict
@@ -18,7 +18,10 @@ PAYS = 1.05
 
 
 def plan(
-    model: Annotated[str, typer.Option(help="A shape of `mmspec bench core`.")],
+    model: Annotated[
+        str,
+        typer.Argument(help="A language model: a folder with a config.json, a hub name; or a size, such as llama-8b."),
+    ],
     gpu: Annotated[str, typer.Option(help="A GPU by name: l4, l40s, a100, h100, h200, b200.")] = "h100",
     rows: Annotated[str, typer.Option(help="Rows decoded together, joined by commas.")] = ROWS,
     context: Annotated[int, typer.Option(min=1, help="Units of context of every row.")] = 4096,
@@ -44,17 +47,15 @@ def plan(
     if result is not None and acceptance is not None:
         raise ValueError("give the acceptance as a number, or --result with what was measured, not both")
     from mmspec.bench.core.capacity import GPUS, Drafting, forecast, work_of
-    from mmspec.bench.core.shape import chosen_shapes
 
     if gpu not in GPUS:
         raise ValueError(unknown("GPU", gpu, GPUS))
-    (shape,) = chosen_shapes(model)
     if result is None:
         alpha = 0.7 if acceptance is None else acceptance
         drafting = Drafting([alpha**depth for depth in range(1, most + 1)], cost)
     else:
         drafting = _measured(result, method, setting, most, cost)
-    work, machine = work_of(shape), GPUS[gpu].machine(efficiency)
+    work, machine = work_of(model), GPUS[gpu].machine(efficiency)
     found = [forecast(work, machine, size, context, drafting) for size in sizes]
     if json:
         typer.echo(jsonlib.dumps([asdict(one) for one in found], indent=2))

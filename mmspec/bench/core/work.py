@@ -6,9 +6,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from transformers import PreTrainedConfig
 
 from mmspec.bench.core.shape import Workload
 from mmspec.bench.limits import timed
+from mmspec.hosts.anatomy import EXPERTS
 
 REPEATS = 7
 
@@ -76,8 +78,10 @@ class Work:
     def of(cls, workload: Workload) -> "Work":
         """The work of a workload, from its weights: two operations per weight and unit; a lookup is free."""
         model, config = workload.model, getattr(workload.model, "config", None)
-        chosen = getattr(config, "num_experts_per_tok", 1) / getattr(config, "num_experts", 1)
-        routed = [weight for name, weight in model.named_parameters() if "experts." in name]
+        config = config.get_text_config(decoder=True) if isinstance(config, PreTrainedConfig) else config
+        experts = next((count for name in EXPERTS if (count := getattr(config, name, None))), 1)
+        chosen = getattr(config, "num_experts_per_tok", 1) / experts
+        routed = [weight for name, weight in model.named_parameters() if ".experts." in name]
         shared = list(_read(model, {id(weight) for weight in routed}))
         operations = 2 * (sum(w.numel() for w in shared) + chosen * sum(w.numel() for w in routed))
         size = (workload.autocast or next(model.parameters()).dtype).itemsize

@@ -12,6 +12,7 @@ from transformers import EosTokenCriteria, RepetitionPenaltyLogitsProcessor
 from mmspec.api.generation import without_forbidden_drafts
 from mmspec.api.pipeline import Generators, Seed, seeds_for
 from mmspec.api.stopping import StoppingMonitor, with_stop_strings
+from mmspec.api.stops import Pieces, cut, stop_strings
 from mmspec.api.streaming import Stream
 from mmspec.core.history_processors import Processor
 from mmspec.core.report import Report
@@ -20,7 +21,6 @@ from mmspec.core.trace import Trace
 from mmspec.core.warp import Warp
 from mmspec.kits.text.language import LanguagePipeline
 from mmspec.kits.text.prompts import Message, encoded
-from mmspec.kits.text.stops import Pieces, cut, stop_strings
 from mmspec.kits.text.stream import TextStream
 from mmspec.registry.numbers import integers, numbers
 

@@ -5,8 +5,8 @@ from typing import Generic, TypeVar
 
 import torch
 
+from mmspec.api.stops import Pieces
 from mmspec.core.state import State
-from mmspec.kits.text.stops import Pieces
 
 Output = TypeVar("Output")
 

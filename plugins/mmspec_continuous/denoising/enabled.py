@@ -11,7 +11,7 @@ from typing import Any, Self
 
 from torch import nn
 
-from mmspec.api.adapters import HANDLE
+from mmspec.api.adapters import BLOCK, HANDLE
 from mmspec_continuous.denoising.report import DenoisingReport
 from mmspec_continuous.denoising.sampling_run import SamplingRun
 from mmspec_continuous.denoising.schedulers import refuse
@@ -29,13 +29,15 @@ class Denoising:
         why: The reason for this method, where the user named none.
 
     Raises:
-        ValueError: The scheduler's steps are not Gaussians of known variance, or the pipeline is enabled already.
+        ValueError: The scheduler's steps are not Gaussians of known variance, or another pipeline's denoising
+            has the scheduler.
     """
 
     def __init__(self, pipe: Any, method: str, k: int, why: str = "") -> None:
         refuse(pipe.scheduler)
-        if HANDLE in vars(pipe) or "step" in vars(pipe.scheduler):
-            raise ValueError("this pipeline's scheduler is already replaced; call disable() first")
+        if "step" in vars(pipe.scheduler):
+            raise ValueError("this pipeline's scheduler is replaced already, as by another pipeline that is enabled")
+        self.held: list[str] = []
         self.method, self.k, self.why = method, k, why
         self._pipe = pipe
         self._before: list[tuple[Any, str, Any]] = []
@@ -95,9 +97,11 @@ class Denoising:
         vars(owner)[name] = value
 
     def __enter__(self) -> Self:
+        self.held.append(BLOCK)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.held.remove(BLOCK)
         self.disable()

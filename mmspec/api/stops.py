@@ -30,6 +30,22 @@ def cut(text: str, stops: Sequence[str]) -> str:
     return text[: min(ends, default=len(text))]
 
 
+def settled(text: str, stops: Sequence[str], over: bool) -> str:
+    """The beginning of a text that stays as it is, whatever follows: without what may become a stop string.
+
+    Args:
+        text: The text as far as it is written.
+        stops: The strings at which it ends.
+        over: Whether nothing will follow.
+    """
+    kept = cut(text, stops)
+    if over or kept != text:
+        return kept
+    unfinished = len(text) - len(text.rstrip(UNFINISHED))
+    begun = [size for stop in stops for size in range(1, len(stop)) if text.endswith(stop[:size])]
+    return text[: len(text) - max([unfinished, *begun])]
+
+
 CONTEXT = 8
 """Tokens before a line that are decoded with it, since tokens may look otherwise at the beginning of a text."""
 
@@ -59,9 +75,7 @@ class Pieces:
         """
         before = self._decoded(ids[: self.begun])
         text = self._decoded(ids)[len(before) :]
-        kept = cut(text, self.stops)
-        if not over and kept == text:
-            kept = text[: len(text) - _held(text, self.stops)]
+        kept = settled(text, self.stops, over)
         piece = kept[len(self.shown) :] if kept.startswith(self.shown) else ""
         self.shown += piece
         if self.shown == text and text.endswith("\n"):
@@ -70,10 +84,3 @@ class Pieces:
 
     def _decoded(self, ids: Tensor) -> str:
         return str(self.tokenizer.decode(ids[max(0, self.begun - CONTEXT) :], skip_special_tokens=True))
-
-
-def _held(text: str, stops: Sequence[str]) -> int:
-    """Characters at a text's end that may still change, or be the beginning of a stop string."""
-    unfinished = len(text) - len(text.rstrip(UNFINISHED))
-    begun = [size for stop in stops for size in range(1, len(stop)) if text.endswith(stop[:size])]
-    return max([unfinished, *begun])
