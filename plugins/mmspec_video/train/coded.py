@@ -60,7 +60,7 @@ def encoded(
         views = torch.from_numpy(distinct).unflatten(1, world.frames.shape[2:])
         parts = [encode(pixels(part).to(device)).cpu() for part in views.split(PART)]
         kept = torch.float16 if parts[0].is_floating_point() else torch.int16
-        return torch.cat(parts).to(kept)[torch.from_numpy(number)].unflatten(0, world.frames.shape[:2])
+        return torch.cat(parts).to(kept)[torch.from_numpy(number.reshape(-1))].unflatten(0, world.frames.shape[:2])
 
     model.eval()
     frames = cached(folder / CODED_FILE, (*model.state_dict().values(), world.frames), coded)
