@@ -10,7 +10,7 @@ import torch
 from mmspec_text.drafters.heads.clover.network import CloverNetwork, CloverSizes
 from mmspec_text.drafters.heads.pathwise.block import BlockSizes
 from mmspec_text.drafters.heads.pathwise.checkpoint import PathCheckpoint
-from mmspec_text.drafters.heads.stored import no_layout, stored_head
+from mmspec_text.drafters.heads.stored import stored_head
 from mmspec_text.drafters.heads.values import counted, part_numbers, positive
 
 FORMS = {"clover": ("augmenting.self_attn.q_proj.weight", "cells.0.q_proj.weight", "norm.weight")}
@@ -25,12 +25,12 @@ def read_clover(name: str) -> PathCheckpoint:
         name: A folder, or a hub name.
 
     Raises:
-        ValueError: There are none, they are a pickle, damaged, or in another layout.
+        ValueError: There are none, they are damaged, or in another layout.
     """
-    stored = stored_head(name, lambda key: key, ())
+    stored = stored_head(name, "a Clover", lambda key: key)
     config, headers, what = stored.config, stored.headers, stored.what
     if any(key not in headers for key in FORMS["clover"]):
-        raise ValueError(no_layout(what, "a Clover", headers, FORMS))
+        raise stored.no_layout(FORMS)
     block = BlockSizes.of(stored, "augmenting.")
     cells = counted(part_numbers(headers, "cells."), {}, (), what)
     units = positive(config, "num_speculators", what)
