@@ -2,9 +2,11 @@
 
 from typing import Any
 
-from mmspec.hosts.loading import load_model
+from mmspec.core.protocols import Target
+from mmspec.hosts.loading import load_model, load_tokenizer
 from mmspec.hosts.own_target import own_target
 from mmspec.hosts.target import TransformersTarget
+from mmspec.hosts.vocabulary import alike
 
 
 def drafting_target(model: Any) -> TransformersTarget:
@@ -17,3 +19,32 @@ def drafting_target(model: Any) -> TransformersTarget:
         ValueError: The model cannot be loaded, or drafts cannot be verified with it.
     """
     return own_target(load_model(model) if isinstance(model, str) else model, drafting=True)
+
+
+def stored_tokenizer(target: Target) -> Any:
+    """The tokenizer that is stored with a live model; None if the model was not loaded from a place that has one."""
+    name = place(target)
+    try:
+        return load_tokenizer(name) if name else None
+    except ValueError:
+        return None
+
+
+def place(target: Target) -> str:
+    """The folder or hub name that a live model was loaded from; "" if it is not known."""
+    return target.model.config._name_or_path if isinstance(target, TransformersTarget) else ""
+
+
+def refuse_other_tokenizer(small: TransformersTarget, target: Target) -> None:
+    """Refuse a draft model whose ids stand for other tokens, as far as that is known, though it has as many.
+
+    Raises:
+        ValueError: The tokenizers that are stored with the two differ.
+    """
+    if place(small) != place(target) and small.vocab == target.vocab:
+        ours, theirs = stored_tokenizer(small), stored_tokenizer(target)
+        if ours is not None and theirs is not None and not alike(theirs, ours):
+            raise ValueError(
+                f"the draft model ({place(small)!r}) has another tokenizer than the target ({place(target)!r}): its "
+                "ids are those of other tokens; name a draft model of the target's tokenizer"
+            )

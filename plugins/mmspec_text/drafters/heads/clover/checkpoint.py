@@ -1,4 +1,4 @@
-"""Reading Clover's speculators. The authors published neither code nor weights, so that the layout is ours.
+"""Reading speculators after Clover's papers, in a layout of ours; the authors' Clover-2, with another cell, is refused.
 
 `augmenting.*` is a decoder layer by transformers' names; `cells.{depth}.{state_norm,token_norm,q_proj,k_proj,v_proj,
 o_proj}.weight`, one or one for each depth; `norm.weight`. The config has `num_speculators`, `num_attention_heads` and
@@ -19,7 +19,7 @@ MOST = 64
 
 
 def read_clover(name: str) -> PathCheckpoint:
-    """Read Clover's speculators.
+    """Read speculators.
 
     Args:
         name: A folder, or a hub name.
