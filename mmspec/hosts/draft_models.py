@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import torch
+
 from mmspec.core.protocols import Target
 from mmspec.hosts.loading import load_model, load_tokenizer
 from mmspec.hosts.own_target import own_target
@@ -9,16 +11,18 @@ from mmspec.hosts.target import TransformersTarget
 from mmspec.hosts.vocabulary import alike
 
 
-def drafting_target(model: Any) -> TransformersTarget:
+def drafting_target(model: Any, device: str = "cpu", dtype: torch.dtype = torch.float32) -> TransformersTarget:
     """A draft model as a target: the installed plugins' target for it, in drafting mode.
 
     Args:
         model: A live model, or a name as `load_model` takes it.
+        device: The device of a model that is given by name.
+        dtype: Likewise.
 
     Raises:
         ValueError: The model cannot be loaded, or drafts cannot be verified with it.
     """
-    return own_target(load_model(model) if isinstance(model, str) else model, drafting=True)
+    return own_target(load_model(model, device, dtype) if isinstance(model, str) else model, drafting=True)
 
 
 def stored_tokenizer(target: Target) -> Any:

@@ -47,7 +47,11 @@ def load_small_model(options: SmallModelOptions, drafter: str) -> TransformersTa
 
 
 def in_target_ids(
-    small: TransformersTarget, target: Target, options: SmallModelOptions, drafting: Target | None = None
+    small: TransformersTarget,
+    target: Target,
+    options: SmallModelOptions,
+    drafting: Target | None = None,
+    here: bool = True,
 ) -> Target:
     """The small model in the target's ids, on the target's device if this drafter loaded it.
 
@@ -59,11 +63,12 @@ def in_target_ids(
         target: The larger target.
         options: The options that name the tokenizers.
         drafting: What drafts with the small model, in its ids; default: the model itself.
+        here: Whether it drafts in this process, and so goes to the target's device.
 
     Raises:
         ValueError: The vocabularies differ, and the tokenizers are neither given nor stored with the models.
     """
-    if isinstance(options.model, str) and isinstance(target, TransformersTarget):
+    if here and isinstance(options.model, str) and isinstance(target, TransformersTarget):
         small.model.to(target.model.device)
     drafting = small if drafting is None else drafting
     named = options.tokenizer is not None or options.assistant_tokenizer is not None
