@@ -78,7 +78,8 @@ def test_another_kind_of_block_head_is_named(kind: str, tensors: dict[str, tuple
         ({"hidden_act": "silou"}, "silou.*silu"),
         ({"hidden_act": None, "hidden_activation": "gelu_pytorch_tan"}, "gelu_pytorch_tan.*gelu_pytorch_tanh"),
         ({"hidden_act": "silu", "hidden_activation": "gelu"}, "two activations, silu and gelu"),
-        ({"is_neox_style": False}, "is_neox_style"),
+        ({"is_neox_style": False}, "is_neox_style = False, which are not computed; .*Llama"),
+        ({"partial_rotary_factor": 0.5}, "partial_rotary_factor = 0.5"),
         ({"projector_type": "domino"}, "another family .*projector_type 'domino'"),
     ],
 )
@@ -87,10 +88,20 @@ def test_a_config_of_another_family_of_block_heads(changed: dict[str, Any], said
         read_dflash(str(DFLASH["dflash"].save(tmp_path, changed=changed)))
 
 
-@pytest.mark.parametrize("changed", [{"hidden_act": "silou"}, {"architectures": ["GemmaForCausalLMEagle3"]}])
-def test_a_config_of_another_family_of_eagle_heads(changed: dict[str, Any], tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"silou.*silu|layers of Gemma"):
-        read_checkpoint(str(EAGLE["eagle-3"].save(tmp_path, changed=changed)))
+@pytest.mark.parametrize("name", ["eagle-3", "hydra++", "clover"])
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"hidden_act": "silou"}, r"silou.*silu"),
+        ({"architectures": ["GemmaForCausalLMEagle3"]}, "layers of Gemma"),
+        ({"attn_logit_softcapping": 50.0}, "attn_logit_softcapping = 50.0"),
+        ({"rope_interleave": True}, "rope_interleave = True"),
+    ],
+)
+def test_a_config_of_other_layers(name: str, changed: dict[str, Any], said: str, tmp_path: Path) -> None:
+    layout, read = (EAGLE[name], read_checkpoint) if name in EAGLE else (PATHS[name], PATHS[name].read)
+    with pytest.raises(ValueError, match=said):
+        read(str(layout.save(tmp_path, changed=changed)))
 
 
 @pytest.mark.parametrize(

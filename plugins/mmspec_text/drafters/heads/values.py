@@ -10,6 +10,17 @@ from mmspec.registry.suggest import unknown
 
 ACTIVATIONS = ("hidden_act", "hidden_activation")
 """Names that configs have for the activation of an MLP."""
+PLAIN = {
+    "is_neox_style": True,
+    "rope_interleave": False,
+    "partial_rotary_factor": 1,
+    "attn_logit_softcapping": None,
+    "query_pre_attn_scalar": None,
+    "attention_multiplier": None,
+    "residual_multiplier": 1,
+}
+"""Entries of configs that no tensor shows, and their values for the layers that are computed: a turn of halves and of
+all numbers, attention scaled by the width of a head alone."""
 
 
 def positive(given: Mapping[str, Any], name: str, what: str) -> int:
@@ -59,16 +70,22 @@ def architectures(given: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def refuse_layers(given: Mapping[str, Any], what: str) -> None:
-    """Refuse a head whose layers are of a family that is not computed.
+    """Refuse a head whose layers are of a family that is not computed, though they may have the same tensors.
 
     Raises:
-        ValueError: They are Gemma's, of which some have the same tensors.
+        ValueError: They are Gemma's, or an entry of the config says that they are computed in another way.
     """
     for name in (*architectures(given), str(given.get("model_type") or "")):
         if "gemma" in name.lower():
             raise ValueError(
                 f"{what} has layers of Gemma ({shown(name)}), with other norms and scales; the nearest that are "
                 "computed are those of Llama and Qwen3"
+            )
+    for name, value in PLAIN.items():
+        if given.get(name) not in (None, value):
+            raise ValueError(
+                f"{what} has layers with {name} = {shown(repr(given[name]))}, which are not computed; the nearest that "
+                "are, those of Llama and Qwen3, have none"
             )
 
 

@@ -148,8 +148,6 @@ def _refuse_others(given: Mapping[str, Any], what: str) -> None:
     kind = given.get("projector_type")
     if kind not in (None, "dflash", "dspark"):
         raise ValueError(f"{what} has a head of another family behind its blocks (projector_type {shown(repr(kind))})")
-    if given.get("is_neox_style") is False:
-        raise ValueError(f"{what} turns neighbouring numbers (is_neox_style: false), and only halves are turned here")
 
 
 def _sight(given: Mapping[str, Any], layer: int, layout: Layout, what: str) -> Sight:
