@@ -219,7 +219,7 @@ def header(name: str) -> tuple[dict[str, Any], Collection[str]]:
     Raises:
         ValueError: There is no such model, or its files are damaged.
     """
-    names = file_names(STEMS[:1])
+    names = file_names(STEMS)
     folder = fetched(locate(name, pickles=True), names)
     return (read_json(folder / CONFIG) if (folder / CONFIG).is_file() else {}), stored_tensors(folder, names).keys()
 

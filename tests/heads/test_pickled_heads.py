@@ -15,6 +15,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 import mmspec
+from mmspec.hosts import loading
 from mmspec_text.drafters.heads.dflash.checkpoint import read_dflash
 from mmspec_text.drafters.heads.eagle.checkpoint import read_checkpoint
 from mmspec_text.drafters.heads.ppd.checkpoint import read_prompts
@@ -148,6 +149,21 @@ def test_auto_knows_a_pickled_head(tmp_path: Path) -> None:
         mmspec.enable(model, drafter=str(tmp_path / "whole"))
     with pytest.raises(ValueError, match=r"has no weights in .*; they are in one of model.safetensors, .*model.pth"):
         read_checkpoint(str(pickled(layout, tmp_path / "other", "my_head.pt")))
+
+
+@pytest.mark.parametrize(("head", "file"), [("eagle", "pytorch_model.bin"), ("medusa", "medusa_lm_head.pt")])
+def test_heads_on_the_hub(head: str, file: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    layout, read = HEADS[head]
+    folder = pickled(layout, tmp_path, file)
+
+    def cached(name: str, file: str, **how: Any) -> str | None:
+        return str(folder / file) if (folder / file).is_file() else None
+
+    monkeypatch.setattr(loading, "cached_file", cached)
+    assert read("someone/head").weights
+    (folder / file).rename(folder / "other.pt")
+    with pytest.raises(ValueError, match=rf"'someone/head' has no safetensors files and none of .*{file}.*other names"):
+        read("someone/head")
 
 
 def test_adapters(tmp_path: Path) -> None:
