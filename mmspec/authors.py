@@ -11,7 +11,7 @@ Importing this module imports neither torch nor transformers; what is exported i
 * Distributions: `Categorical`, `PointMass`, `Gaussian`, `GaussianMixture`, `DenoisingChain`, `External`, `Mixed`;
   `couple`, `take_nodes` and `where_nodes` work on any of them.
 * Beside a text: `decoder_for` puts a decoder together for a live model, a `Warp` says how it samples, and `UnitStates`
-  collects the hidden states of its units (`FINAL`: behind the final norm), which a head of yours may read.
+  collects the hidden states that its units are drawn from (`FINAL`: behind the final norm), for a head of yours.
 * To build on: `walk` and `walk_where` for rules; `DraftModel` with a `Shape` (`Frontier`, `Level`) for drafters with a
   smaller model; `Jacobi` with an `Initialisation` (`Window`) for windows. `Decoder` is the loop.
 * Tests: `parametrize_checks`, `check_component` and `checks_of` measure every promise of a component; `Example` says

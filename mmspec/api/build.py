@@ -11,6 +11,7 @@ from mmspec.api import policies
 from mmspec.api.choice import AUTO, PLAIN, Choice, choose, of_head, with_model
 from mmspec.api.learning import refuse_unteachable
 from mmspec.api.mistakes import ARGUMENTS, MEANT
+from mmspec.api.refusals import asked_tokens
 from mmspec.core.capabilities import DraftsWithModel, RunsModel, TargetAware, TargetWrapping, Wrapper
 from mmspec.core.capture import Compile
 from mmspec.core.decoder import Decoder
@@ -53,7 +54,8 @@ def decoder_for(
         method: A method's name; `auto` is resolved by `mmspec.api.choice`.
         drafter: A drafter's name, a model (live, or its name), or an object that proposes.
         rule: A rule's name or object.
-        k: Units to draft per round.
+        k: Units to draft per round; of a live draft model by default its `generation_config.num_assistant_tokens`, as
+            transformers' assisted generation reads it.
         policy: `fixed`, `confidence`, `goodput`, or an object.
         shape: Nodes of the passes, as in `Decoder`.
         compile: Whether rounds are captured, as in `Decoder`.
@@ -89,7 +91,8 @@ def decoder_for(
         require(registry, pairing, target)
     if learn:
         refuse_unteachable(registry, pairing.drafter if live is None else live, compile)
-    k, policy = budget(k, given, choice.k or DEFAULT_K), policy if policy is not None else choice.policy
+    usual = asked_tokens(given.get("model")) or choice.k or DEFAULT_K
+    k, policy = budget(k, given, usual), policy if policy is not None else choice.policy
     parts = {
         "drafter": pairing.drafter.load_options() if pairing.drafter and live is None else None,
         "rule": None if ruled else pairing.rule.load_options(),

@@ -14,7 +14,7 @@ from transformers import GenerationConfig
 from transformers.generation import GenerateDecoderOnlyOutput
 
 from mmspec.api.lifting import lifted_constraint, lifted_guidance
-from mmspec.api.refusals import CACHE_ARGUMENTS, refuse_inputs, refuse_settings
+from mmspec.api.refusals import CACHE_ARGUMENTS, refuse_inputs, refuse_settings, warn_of_no_effect
 from mmspec.api.step_scores import StepScores
 from mmspec.api.stopping import StoppingMonitor, end_ids, limit_of, notices_late
 from mmspec.api.streaming import Stream
@@ -65,6 +65,7 @@ def runner(
         **extra: Any,
     ) -> Any:
         refuse_settings(generation_config)
+        warn_of_no_effect(generation_config)
         if _has_user_cache(extra):
             refuse_inputs(extra)
         decoder = decoder_of(model)

@@ -57,5 +57,7 @@ def begun(
     context = target.context if isinstance(target, Bounded) else None
     state = State.begin(prefill, limit, context, ends, source, warp, report, width, k)
     state.fixed = fixed
-    draft = Draft.alone(state.root)
-    return state, draft, state.warp(prefill.output, draft, state.prefix)
+    draft, output = Draft.alone(state.root), prefill.output
+    if prefill.hidden is not None:
+        output = replace(output, hidden=prefill.hidden[:, -1:])
+    return state, draft, state.warp(output, draft, state.prefix)

@@ -1,7 +1,8 @@
-"""The hidden states of a call's new units, collected from round to round: what a head beside the text reads.
+"""The hidden states that a call's new units were drawn from, round by round: what a head beside the text reads.
 
-A unit has a state once a pass has read it, so that the newest unit of a row has none yet. Which drafts were accepted,
-and in how many passes, makes no difference to what is collected but rounding.
+A unit is drawn from the state of the unit before it, the first one from that of the prompt's last unit. So the state of
+unit i itself is collected for unit i + 1; that of the newest one is not known, because no pass has read it. Which
+drafts were accepted, and in how many passes, makes no difference to what is collected but rounding.
 """
 
 import torch
@@ -17,25 +18,21 @@ class UnitStates:
     Example:
         ```python
         decoder, states = decoder_for(model, "suffix", hidden=[FINAL]), UnitStates()
-        for state in decoder.rounds(inputs, limit + 1):
+        for state in decoder.rounds(inputs, limit):
             states.step(state)
         rows = states.rows()  # one tensor [unit, width] a row
         ```
     """
 
     def __init__(self) -> None:
-        self._begun = False
         self._rounds: list[tuple[Tensor, Tensor]] = []  # states [batch, node, width] of a path, and how many count
 
     def step(self, state: State) -> None:
-        """Take the states of the last round. Call it with every state of `Decoder.rounds`; the first one is prefill's.
+        """Take the states of the last round. Call it with every state of `Decoder.rounds`, the first one included.
 
         Raises:
             ValueError: The target gives no states.
         """
-        if not self._begun:
-            self._begun = True
-            return
         assert state.step is not None
         hidden = state.step.scores.hidden
         if hidden is None:
@@ -44,7 +41,7 @@ class UnitStates:
         self._rounds.append((take_nodes(hidden, nodes), state.step.count))
 
     def rows(self) -> list[Tensor]:
-        """Of every row the states `[unit, width]` of its new units, the last of which has none."""
+        """Of every row the states `[unit, width]` that its new units were drawn from, one for each."""
         counts = torch.stack([count for _, count in self._rounds], 1).tolist()  # [row, round]
         return [
             torch.cat([states[row, :count] for (states, _), count in zip(self._rounds, own, strict=True)])

@@ -2,18 +2,53 @@
 
 from typing import Any
 
-from mmspec.hosts.loading import load_model
+import torch
+
+from mmspec.core.protocols import Target
+from mmspec.hosts.loading import load_model, load_tokenizer
 from mmspec.hosts.own_target import own_target
 from mmspec.hosts.target import TransformersTarget
+from mmspec.hosts.vocabulary import alike
 
 
-def drafting_target(model: Any) -> TransformersTarget:
+def drafting_target(model: Any, device: str = "cpu", dtype: torch.dtype = torch.float32) -> TransformersTarget:
     """A draft model as a target: the installed plugins' target for it, in drafting mode.
 
     Args:
         model: A live model, or a name as `load_model` takes it.
+        device: The device of a model that is given by name.
+        dtype: Likewise.
 
     Raises:
         ValueError: The model cannot be loaded, or drafts cannot be verified with it.
     """
-    return own_target(load_model(model) if isinstance(model, str) else model, drafting=True)
+    return own_target(load_model(model, device, dtype) if isinstance(model, str) else model, drafting=True)
+
+
+def stored_tokenizer(target: Target) -> Any:
+    """The tokenizer that is stored with a live model; None if the model was not loaded from a place that has one."""
+    name = place(target)
+    try:
+        return load_tokenizer(name) if name else None
+    except ValueError:
+        return None
+
+
+def place(target: Target) -> str:
+    """The folder or hub name that a live model was loaded from; "" if it is not known."""
+    return target.model.config._name_or_path if isinstance(target, TransformersTarget) else ""
+
+
+def refuse_other_tokenizer(small: TransformersTarget, target: Target) -> None:
+    """Refuse a draft model whose ids stand for other tokens, as far as that is known, though it has as many.
+
+    Raises:
+        ValueError: The tokenizers that are stored with the two differ.
+    """
+    if place(small) != place(target) and small.vocab == target.vocab:
+        ours, theirs = stored_tokenizer(small), stored_tokenizer(target)
+        if ours is not None and theirs is not None and not alike(theirs, ours):
+            raise ValueError(
+                f"the draft model ({place(small)!r}) has another tokenizer than the target ({place(target)!r}): its "
+                "ids are those of other tokens; name a draft model of the target's tokenizer"
+            )

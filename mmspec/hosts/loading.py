@@ -1,6 +1,7 @@
 """Loading models by name: shipped ones without a network, others as `from_pretrained` does.
 
-Weights are safetensors. Pickles and code that comes with a model are refused. So are missing weights (transformers and
+Weights of models are safetensors, and pickles are refused; those of drafters' heads may be pickles, of which no code is
+run. Code that comes with a model is refused. So are missing weights (transformers and
 diffusers would continue with random numbers) and weights for which the model has no place.
 """
 
@@ -14,14 +15,17 @@ from transformers.utils import cached_file
 
 from mmspec import shipped
 from mmspec.hosts.devices import refuse_device
+from mmspec.hosts.pickles import PICKLED
 from mmspec.hosts.pipeline_index import INDEX
 from mmspec.hosts.remote_code import read_auto, refusing_code
 from mmspec.hosts.weight_files import (
     ADAPTER,
     CONFIG,
-    ENDS,
+    FILES,
+    SAFE,
     STEMS,
     differences,
+    file_names,
     refuse_config,
     refuse_mismatch,
     stored_tensors,
@@ -82,7 +86,7 @@ def load_checked(kind: Any, place: str, what: str, how: dict[str, Any], more: bo
     folder = fetched(place)
     stored = stored_tensors(folder)
     if not stored:
-        files = " and no ".join(stem + ENDS[0] for stem in STEMS)
+        files = " and no ".join(stem + SAFE for stem in STEMS)
         raise ValueError(f"{what} cannot be loaded: there is no {files} in {folder}")
     config = refuse_config(folder, stored)
     # With ignore_mismatched_sizes all mismatches are listed; otherwise the first one is raised.
@@ -130,13 +134,17 @@ def load_processor(name: str) -> Any:
     return read_auto(AutoProcessor, name if Path(name).is_dir() else locate(name))
 
 
-def locate(name: str) -> str:
+def locate(name: str, pickles: bool = False) -> str:
     """The folder of a model, or its hub name, after a check that it can be loaded.
+
+    Args:
+        name: A name as `load_model` takes it.
+        pickles: Whether its weights may be pickles.
 
     Raises:
         ValueError: There is no such model (the message lists shipped ones), or its weights are a pickle.
     """
-    folder = _local_folder(name)
+    folder = _local_folder(name, pickles)
     if folder is not None:
         return str(folder)
     try:
@@ -159,49 +167,51 @@ def locate_pipeline(name: str) -> Path | None:
     return folder if folder is not None and (folder / INDEX).is_file() else None
 
 
-def fetched(place: str, stems: Sequence[str] = STEMS) -> Path:
+def fetched(place: str, names: Sequence[str] = FILES) -> Path:
     """The folder with a model's config and weights; files on the hub are downloaded, and not read yet.
 
     Args:
         place: A folder, or a hub name.
-        stems: File names of the weights, without suffix.
+        names: File names of the weights.
 
     Raises:
-        ValueError: The hub does not have the model, or it has no safetensors files.
+        ValueError: The hub does not have the model, or it has no such files.
     """
-    folder = indexed(place, stems=stems)
-    fetch_files(place, [path.name for path in weight_files(folder, stems)])
+    folder = indexed(place, names=names)
+    fetch_files(place, [path.name for path in weight_files(folder, names)])
     return folder
 
 
-def indexed(place: str, revision: str | None = None, stems: Sequence[str] = STEMS) -> Path:
+def indexed(place: str, revision: str | None = None, names: Sequence[str] = FILES) -> Path:
     """The folder with a model's config and its file of weights, or the index of several; these are not downloaded.
 
     Args:
         place: A folder, or a hub name.
         revision: A branch or commit on the hub; None: the latest.
-        stems: File names of the weights, without suffix.
+        names: File names of the weights.
 
     Raises:
-        ValueError: The hub does not have the model, or it has no safetensors files.
+        ValueError: The hub does not have the model, or it has no such files.
     """
     if Path(place).is_dir():
         return Path(place)
     with refusing_code(f"the model {place!r}"):
         folder = Path(cached_file(place, CONFIG, revision=revision)).parent
         cached_file(place, ADAPTER, revision=revision, _raise_exceptions_for_missing_entries=False)
-        for file in (f"{stem}{end}" for end in ENDS for stem in stems):
+        for file in names:
             found = cached_file(place, file, revision=revision, _raise_exceptions_for_missing_entries=False)
             if found is not None:
                 return folder
+    others = ", ".join(name for name in names if SAFE not in name)
+    none = f" and none of {others}" if others else ""
     raise ValueError(
-        f"the model {place!r} has no safetensors files; if it has pickles, download them and convert them once: "
-        f"safetensors.torch.save_file(torch.load(<file>, weights_only=True), {STEMS[0] + ENDS[0]!r})"
+        f"the model {place!r} has no safetensors files{none}; if it has pickles under other names, download them and "
+        f"convert them once: safetensors.torch.save_file(torch.load(<file>, weights_only=True), {FILES[0]!r})"
     )
 
 
 def header(name: str) -> tuple[dict[str, Any], Collection[str]]:
-    """The config of a stored model, and the names of its tensors; nothing is built, and no tensor is read.
+    """The config of a stored model or head, and the names of its tensors; nothing is built, and no tensor is read.
 
     Args:
         name: A name as `load_model` takes it.
@@ -209,8 +219,9 @@ def header(name: str) -> tuple[dict[str, Any], Collection[str]]:
     Raises:
         ValueError: There is no such model, or its files are damaged.
     """
-    folder = fetched(locate(name))
-    return (read_json(folder / CONFIG) if (folder / CONFIG).is_file() else {}), stored_tensors(folder).keys()
+    names = file_names(STEMS)
+    folder = fetched(locate(name, pickles=True), names)
+    return (read_json(folder / CONFIG) if (folder / CONFIG).is_file() else {}), stored_tensors(folder, names).keys()
 
 
 def fetch_files(place: str, names: Collection[str], revision: str | None = None) -> None:
@@ -225,7 +236,7 @@ def fetch_files(place: str, names: Collection[str], revision: str | None = None)
                 cached_file(place, name, revision=revision)
 
 
-def _local_folder(name: str) -> Path | None:
+def _local_folder(name: str, pickles: bool = False) -> Path | None:
     """The folder that a name means without a network; None for a hub name."""
     if name.startswith(PREFIX):
         return shipped.asset(name.removeprefix(PREFIX))
@@ -236,11 +247,20 @@ def _local_folder(name: str) -> Path | None:
     except OSError as error:  # a name that no file can have
         raise ValueError(f"{shown(name)} is no name of a model: {error.strerror}") from error
     pipeline = (folder / INDEX).is_file()
+    if pickles and not pipeline and _pickles(folder):
+        return folder
     for part in sorted(p for p in folder.iterdir() if p.is_dir()) if pipeline else [folder]:
         refuse_pickles(part)
-    if not pipeline and not any(folder.glob("*.safetensors")):
-        raise ValueError(f"{folder} has no *.safetensors file")
+    if not pipeline and not any(folder.glob(f"*{SAFE}")):
+        raise ValueError(f"{folder} has no *{SAFE} file")
     return folder
+
+
+def _pickles(folder: Path) -> list[str]:
+    """The names of the pickles in a folder without safetensors files."""
+    if any(folder.glob(f"*{SAFE}")):
+        return []
+    return [path.name for suffix in (*PICKLED, ".ckpt") for path in sorted(folder.glob(f"*{suffix}"))]
 
 
 def refuse_pickles(folder: Path) -> None:
@@ -249,12 +269,8 @@ def refuse_pickles(folder: Path) -> None:
     Raises:
         ValueError: There is a pickle and no safetensors file; the message names the pickle.
     """
-    if any(folder.glob("*.safetensors")):
-        return
-    pickles = [path.name for pattern in ("*.bin", "*.pt", "*.pth", "*.ckpt") for path in folder.glob(pattern)]
-    if pickles:
+    if pickles := _pickles(folder):
         raise ValueError(
             f"{folder} has its weights as a pickle ({pickles[0]}), which can run code; "
-            "convert them once with model.save_pretrained(..., safe_serialization=True), or those of a drafter's head "
-            f"with safetensors.torch.save_file(torch.load({pickles[0]!r}, weights_only=True), {STEMS[0] + ENDS[0]!r})"
+            "convert them once with model.save_pretrained(..., safe_serialization=True)"
         )

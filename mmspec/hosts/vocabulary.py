@@ -17,6 +17,9 @@ from torch import Tensor
 LONGEST = 8
 """The most draft tokens that spell one token of the target; of longer spellings the end is kept."""
 
+ALIKE = 0.99
+"""The least share of ids with the same token in two tokenizers that are said to be one; a few tokens may be added."""
+
 ROLES = ("eos_token_id", "bos_token_id", "pad_token_id")
 
 Key = tuple[str, bytes]
@@ -104,6 +107,13 @@ class VocabularyMap:
     def logits(self, values: Tensor) -> Tensor:
         """Logits `[…, draft]` over the draft model's ids as `[…, target]`; -inf for ids without a partner."""
         return values.index_select(-1, self.draft_of.clamp(min=0)).masked_fill(self.draft_of < 0, -torch.inf)
+
+
+def alike(target_tokenizer: Any, draft_tokenizer: Any) -> bool:
+    """Whether two tokenizers of transformers are one: the ids that both have stand for the same tokens."""
+    words, own = target_tokenizer.get_vocab(), draft_tokenizer.get_vocab()
+    both = [(token, i) for token, i in words.items() if i < len(own)]
+    return sum(own.get(token) == i for token, i in both) >= ALIKE * len(both)
 
 
 def _keys(tokenizer: Any, size: int) -> dict[int, Key]:

@@ -11,16 +11,21 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import SafetensorError, safe_open
+from torch import Tensor
 
+from mmspec.hosts.pickles import PICKLED, read_pickle, weights_in
 from mmspec.registry.printable import shown
 from mmspec.untrusted import read_json
 
 CONFIG = "config.json"
 STEMS = ("model", "diffusion_pytorch_model")
 """File names of weights without suffix: transformers', diffusers'."""
-ENDS = (".safetensors", ".safetensors.index.json")
-"""Suffixes of the weights, and of the list of their shards."""
+SAFE, SHARDS = ".safetensors", ".index.json"
+"""Suffix of the weights, and what the name of the list of their shards has behind it."""
+FILES = tuple(stem + end for stem in STEMS for end in (SAFE, SAFE + SHARDS))
+"""File names of weights."""
 ADAPTER = "adapter_config.json"
 COUNTS = re.compile(r"(^|_)(layers?|blocks|depth)$")
 """Keys of a config that count modules."""
@@ -63,17 +68,24 @@ class StoredTensor:
         return self.dtype == "BOOL" or self.dtype[0] in "IU"
 
 
-def weight_files(folder: Path, stems: Sequence[str] = STEMS) -> list[Path]:
+def file_names(stems: Sequence[str]) -> tuple[str, ...]:
+    """File names of weights for these names without suffix: of safetensors files, then of pickles and their shards."""
+    safe = [stem + end for stem in stems for end in (SAFE, SAFE + SHARDS)]
+    pickled = [stem + end for stem in ("pytorch_model", *stems) for end in (*PICKLED, PICKLED[0] + SHARDS)]
+    return tuple(safe + pickled)
+
+
+def weight_files(folder: Path, names: Sequence[str] = FILES) -> list[Path]:
     """The weight files in a folder that transformers or diffusers would read; [] if there are none.
 
     Args:
         folder: The folder.
-        stems: File names without suffix; the first that is there is taken.
+        names: File names of weights, or of lists of their shards; the first that is there is taken.
 
     Raises:
         ValueError: An index cannot be read, or names a file outside the folder.
     """
-    whole, shards = _whole_or_shards(folder, stems)
+    whole, shards = _whole_or_shards(folder, names)
     return [whole] if whole is not None else [folder / name for name in sorted(set(shards.values()))]
 
 
@@ -83,37 +95,37 @@ def key_files(folder: Path) -> dict[str, Path]:
     Raises:
         ValueError: An index cannot be read, or names a file outside the folder; or the one file is damaged.
     """
-    whole, shards = _whole_or_shards(folder, STEMS)
+    whole, shards = _whole_or_shards(folder, FILES)
     if whole is None:
         return {key: folder / name for key, name in shards.items()}
     return dict.fromkeys(stored_tensors(folder), whole)
 
 
-def _whole_or_shards(folder: Path, stems: Sequence[str]) -> tuple[Path | None, dict[str, str]]:
+def _whole_or_shards(folder: Path, names: Sequence[str]) -> tuple[Path | None, dict[str, str]]:
     """The file of all weights, or the file names of all keys; None and {} if there are no weights."""
-    for stem in stems:
-        whole, index = (folder / f"{stem}{end}" for end in ENDS)
-        if whole.is_file():
-            return whole, {}
-        if index.is_file():
-            named = read_json(index).get("weight_map")
-            if not isinstance(named, dict) or not all(isinstance(name, str) for name in named.values()):
-                raise ValueError(f"{index} has no weight_map from keys to files")
-            wrong = [name for name in named.values() if Path(name).name != name or not name.endswith(".safetensors")]
-            if wrong:
-                raise ValueError(f"{index} names {shown(repr(min(wrong)))}, which is no safetensors file of its folder")
-            return None, named
-    return None, {}
+    path = next((folder / name for name in names if (folder / name).is_file()), None)
+    if path is None or not path.name.endswith(SHARDS):
+        return path, {}
+    named, suffix = read_json(path).get("weight_map"), Path(path.name.removesuffix(SHARDS)).suffix
+    if not isinstance(named, dict) or not all(isinstance(name, str) for name in named.values()):
+        raise ValueError(f"{path} has no weight_map from keys to files")
+    wrong = [name for name in named.values() if Path(name).name != name or not name.endswith(suffix)]
+    if wrong:
+        raise ValueError(f"{path} names {shown(repr(min(wrong)))}, which is no {suffix[1:]} file of its folder")
+    return None, named
 
 
-def stored_tensors(folder: Path, stems: Sequence[str] = STEMS) -> dict[str, StoredTensor]:
+def stored_tensors(folder: Path, names: Sequence[str] = FILES) -> dict[str, StoredTensor]:
     """The headers of all tensors in a folder's weight files, by key; arguments as in `weight_files`.
 
     Raises:
-        ValueError: A file is missing, damaged or truncated.
+        ValueError: A file is missing, damaged or truncated, or a pickle of other things than weights.
     """
-    found = {}
-    for path in weight_files(folder, stems):
+    found: dict[str, StoredTensor] = {}
+    for path in weight_files(folder, names):
+        if path.suffix != SAFE:
+            found |= {key: StoredTensor(_named(value), tuple(value.shape)) for key, value in _pickled(path).items()}
+            continue
         try:
             with safe_open(path, "pt") as file:
                 for key in file.keys():  # noqa: SIM118  (the file is no mapping)
@@ -122,6 +134,36 @@ def stored_tensors(folder: Path, stems: Sequence[str] = STEMS) -> dict[str, Stor
         except (SafetensorError, OSError, ValueError) as error:
             raise ValueError(f"the weights of {str(folder)!r} are damaged or truncated: {shown(error)}") from error
     return found
+
+
+def read_tensors(path: Path, keys: Collection[str]) -> dict[str, Tensor]:
+    """The tensors of a weight file that have these keys, as far as it has them.
+
+    Raises:
+        ValueError: The file is damaged or truncated, or a pickle of other things than weights.
+    """
+    if path.suffix != SAFE:
+        return {key: value.clone() for key, value in _pickled(path).items() if key in keys}  # a part of what is mapped
+    try:
+        with safe_open(path, "pt") as file:
+            return {key: file.get_tensor(key) for key in file.keys() if key in keys}  # noqa: SIM118
+    except (SafetensorError, OSError) as error:
+        raise ValueError(f"{str(path)!r} is damaged, truncated or missing: {shown(error)}") from error
+
+
+def _pickled(path: Path) -> dict[str, Tensor]:
+    """The weights of a pickle, mapped into memory where that can be."""
+    try:
+        return weights_in(read_pickle(path, mapped=True))
+    except ValueError as error:
+        raise ValueError(f"{path.name} in {str(path.parent)!r}: {error}") from None
+
+
+def _named(weights: Tensor) -> str:
+    """A dtype's name as in safetensors, up to the width of integers."""
+    if not weights.is_floating_point():
+        return "BOOL" if weights.dtype == torch.bool else "I"
+    return "BF16" if weights.dtype == torch.bfloat16 else f"F{8 * weights.element_size()}"
 
 
 def refuse_config(folder: Path, stored: Mapping[str, StoredTensor]) -> dict[str, Any]:

@@ -102,7 +102,7 @@ METHODS = (
         drafter="continuous-draft-model",
         rule="tempered",
         exactness="lossy",
-        defaults={"prefill": 0.05},
+        defaults={"prefill": 0.05, "tau": "released"},
         summary="Continuous speculative decoding as published: a tempered test, not exact.",
         paper=CSPD,
     ),

@@ -40,7 +40,8 @@ def generate_text(
         raise ValueError("the prompt is empty; give some text to continue")
     logging.disable_progress_bar()  # loading takes a moment, and its bar would stand in the way of the text
     options = parse(opt or [])
-    if drafter is None and method in ("draft-model", "draft-tree", "rsd") and "model" not in options:
+    ours = model.startswith("mmspec/")  # of another model our own would have another tokenizer
+    if drafter is None and ours and method in ("draft-model", "draft-tree", "rsd") and "model" not in options:
         drafter = "mmspec/text-1m"
     live = load_model(model, device)
     tokenizer = load_tokenizer(model)

@@ -81,7 +81,7 @@ CLOVER = DrafterSpec(
     factory="mmspec_text.drafters.clover:Clover",
     needs=frozenset({"discrete", "hidden"}),
     offers=frozenset({"chain", "tree", "q"}),
-    summary="A trained state steps along the path by attention: Clover, Clover-2.",
+    summary="A state steps along the path by attention; not the cell of Clover's authors.",
     paper="https://arxiv.org/abs/2405.00263",
     options="mmspec_text.drafters.clover:CloverOptions",
 )
@@ -185,7 +185,7 @@ HEAD_METHODS = (
         drafter="clover",
         needs=frozenset({"text"}),
         exactness="invariant",
-        summary="Clover's speculators, from the paper: a state that steps along the path.",
+        summary="After Clover's papers, with a cell of ours: no checkpoint of its authors loads.",
         paper="https://arxiv.org/abs/2405.00263",
     ),
     MethodSpec(

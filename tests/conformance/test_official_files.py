@@ -4,6 +4,7 @@ import json
 import os
 import pickle
 import struct
+from argparse import Namespace
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -189,5 +190,6 @@ def test_a_good_file_loads(kind: str, loader: tuple[State, Callable], tmp_path: 
         save_file({key: value.contiguous() for key, value in state.items()}, file)
     else:
         held = {key: value.bfloat16() for key, value in state.items()} if kind == "half precision" else state
-        torch.save({"model": held, "epoch": 7, "optimizer": {"step": [1]}} if kind == "wrapped" else held, file)
+        beside = {"args": Namespace(lr=1e-4, steps=[1]), "epoch": 7, "optimizer": {"step": [1]}}
+        torch.save({"model": held, **beside} if kind == "wrapped" else held, file)
     assert not load(file).training

@@ -120,6 +120,26 @@ def test_what_comes_out_of_a_node_follows_the_oracle(case):
     assert white_p_value(across) > LEVEL and bool((y != 0).all())
 
 
+KNOWN = {"paper": 1.0, "released": 1764.0}
+
+
+@pytest.mark.parametrize("name", KNOWN)
+def test_published_constants_by_hand(name):
+    """Means 8 sigma apart; at the draft's mean the exponent is -32 / tau, and over all drafts an integral of z."""
+    rule, (step, _) = Tempered(TemperedOptions(tau=name)), step_of(8.0, 0.0)
+    assert rule.tau == KNOWN[name]
+    assert float(step.log_ratio(step.draft, rule.tau)) == pytest.approx(-32 / KNOWN[name], rel=1e-5)
+    kept = quad(lambda z: norm.pdf(z) * math.exp(min(0.0, (-32 - 8 * z) / KNOWN[name])), -9, 9, points=[-4])[0]
+    assert Oracle(8.0, rule.tau, 0.0, 100).kept == pytest.approx(kept, abs=1e-6)
+    assert round(kept, 3) == {"paper": 0.0, "released": 0.982}[name]
+    exact = 2 * norm.cdf(-4.0)
+    assert float(step.bias(rule.tau, 100)[1]) == pytest.approx(kept - exact, abs=1e-3)
+
+
+def test_the_constant_between_the_two_is_the_cards():
+    assert Tempered().tau == 42 and round(Oracle(8.0, 42.0, 0.0, 100).kept, 3) == 0.475
+
+
 def near_by(dim=2):
     """A target of denoising chains, and a draft model with perturbed weights."""
     target = ChainTarget.random(3, LinearHead.of(dim, 3), seed=0)
@@ -224,6 +244,8 @@ def test_chains_that_cannot_be_tested_are_refused():
 
 
 def test_by_name(pipe):
+    released = ContinuousTextToImagePipeline(**pipe.components).use("cspd", model=pipe.transformer, k=3)
+    assert released.decoder().rule.tau == 42**2
     made = ContinuousTextToImagePipeline(**pipe.components).use("cspd", model=pipe.transformer, k=3, tau=2.0)
     made.set_progress_bar_config(disable=True)
     decoder = made.decoder()

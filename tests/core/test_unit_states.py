@@ -1,4 +1,4 @@
-"""Hidden states of new units: those of the model's own forward, whatever was drafted."""
+"""Hidden states that new units are drawn from: those of the model's own forward, whatever was drafted."""
 
 from typing import Any
 
@@ -33,7 +33,8 @@ def test_states_are_those_of_the_models_own_forward(method: str, how: dict[str, 
         known = state.history[row, int(state.pads[row]) : int(state.known[row])]
         with torch.no_grad():
             recorded = llama()(input_ids=known[None], output_hidden_states=True).hidden_states
-        wanted = torch.cat([recorded[1][0], recorded[layers][0]], -1)[len(known) - new : -1]
+        wanted = torch.cat([recorded[1][0], recorded[layers][0]], -1)[len(known) - new - 1 : -1]
+        assert len(own) == new, "one for each unit, the first of which is drawn from the prompt's last state"
         assert own.shape == wanted.shape and torch.allclose(own, wanted, atol=1e-3)
 
 

@@ -1,12 +1,9 @@
-"""A head by its folder: `auto` and `drafter=` know it from a smaller model; pickles are refused with what to do."""
+"""A head by its folder: `auto` and `drafter=` know it from a smaller model."""
 
 from pathlib import Path
 
 import pytest
-import torch
-from safetensors.torch import load_file, save_file
 
-import mmspec
 from mmspec.api.build import decoder_for
 from mmspec.cli.fitting import fits_of
 from mmspec.registry import installed
@@ -44,19 +41,6 @@ def test_another_methods_rule_takes_the_head_too(tmp_path: Path) -> None:
     folder = str(LAYOUTS["eagle-3"].save(tmp_path))
     decoder = decoder_for(llama(num_hidden_layers=6), "prompt-lookup", drafter=folder)
     assert isinstance(decoder.drafter, Eagle)
-
-
-def test_pickles_are_refused_with_what_to_do(tmp_path: Path) -> None:
-    """The advice works: what it makes of the pickle is read."""
-    stored = LAYOUTS["eagle-3"].save(tmp_path)
-    weights = tmp_path / "model.safetensors"
-    torch.save(load_file(weights), stored / "pytorch_model.bin")
-    weights.unlink()
-    with pytest.raises(ValueError, match=r"pickle.*save_file\(torch.load\('pytorch_model.bin', weights_only=True\)"):
-        mmspec.enable(llama(num_hidden_layers=6), drafter=str(stored))
-    save_file(torch.load(stored / "pytorch_model.bin", weights_only=True), stored / "model.safetensors")
-    with mmspec.enable(llama(num_hidden_layers=6), drafter=str(stored)) as enabled:
-        assert enabled.method == "eagle"
 
 
 def test_what_fits_a_model_names_the_method() -> None:

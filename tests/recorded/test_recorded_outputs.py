@@ -74,7 +74,7 @@ CONTINUOUS: dict[str, dict[str, Any]] = {
     "denoise-ahead": {},
     "set-parallel": {},
     "draft-reflection": {"model": "mmspec/emoji-continuous", "k": 3},
-    "cspd": {"model": "mmspec/emoji-continuous", "k": 3},
+    "cspd": {"model": "mmspec/emoji-continuous", "k": 3, "tau": 42},
 }
 FRAMES: dict[str, dict[str, Any]] = {
     "plain": {},

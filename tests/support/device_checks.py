@@ -1,4 +1,4 @@
-"""The table of methods on the logical device, and three checks beside it: `python -m tests.support.device_checks`.
+"""The table of methods on the logical device, and four checks beside it: `python -m tests.support.device_checks`.
 
 It prints the lines of `tests.support.device_run`, then one of the same kind for every check: its name, and its error
 if it failed. All in one process, as starting one costs more than a check.
@@ -10,6 +10,9 @@ import json
 import sys
 import traceback
 from collections.abc import Callable, Mapping
+from dataclasses import replace
+from tempfile import TemporaryDirectory
+from time import sleep
 
 import torch
 
@@ -82,8 +85,35 @@ def scores_that_are_no_numbers() -> None:
                 raise AssertionError(f"{method} decoded numbers that are none")
 
 
+def a_draft_process_elsewhere() -> None:
+    """The target is on the device, the draft model in a process on the CPU; its drafts are as good as on one device."""
+    with TemporaryDirectory() as folder:
+        tiny_models.small().save_pretrained(folder)
+        case = Case(
+            tiny_models.llama(), tiny_models.prompt([0, 1]), "pearl", options={"model": folder, "device": "cpu"}
+        )
+        serial = replace(case, options={"model": tiny_models.small(), "executor": "serial"})
+        expected = serial.decoder(lambda model: model).generate(case.prompt, 30, seed=3, warp=case.warp)
+        with Meter():
+            decoder = case.decoder(run.moved)
+            executor = decoder.drafter.executor
+            executor.patience = 120.0
+            for _ in range(1000):
+                ready = executor.ready
+                found = decoder.generate(run.sent(case.prompt), 30, seed=3, warp=case.warp)
+                assert [row.tolist() for row in found.units] == [row.tolist() for row in expected.units]
+                assert not found.report.faults, found.report
+                if ready:  # until then a call has no drafts
+                    break
+                assert executor.child.poll() is None, "the process has died"
+                sleep(0.05)
+            assert found.report.accepted == expected.report.accepted > 0, (found.report, expected.report)
+            executor.close()
+
+
 CHECKS: Mapping[str, Callable[[], None]] = {
-    check.__name__: check for check in (the_device_itself, long_calls, scores_that_are_no_numbers)
+    check.__name__: check
+    for check in (the_device_itself, long_calls, scores_that_are_no_numbers, a_draft_process_elsewhere)
 }
 
 

@@ -34,6 +34,7 @@ class BlockFlags:
     theta: float = 1_000_000.0
     eps: float = 1e-6
     scale: float = 1.0
+    activation: Callable[[Tensor], Tensor] = silu
 
 
 class BlockWrittenOut:
@@ -83,7 +84,7 @@ class BlockWrittenOut:
             u = state + self.linear(f"{name}.self_attn.o_proj", torch.cat(parts))
             inner = self.normed(f"{name}.post_attention_layernorm", u)
             gate, up = self.linear(f"{name}.mlp.gate_proj", inner), self.linear(f"{name}.mlp.up_proj", inner)
-            out.append(u + self.linear(f"{name}.mlp.down_proj", silu(gate) * up))
+            out.append(u + self.linear(f"{name}.mlp.down_proj", f.activation(gate) * up))
         return out
 
     def split(self, name: str, x: Tensor, heads: int) -> list[Tensor]:

@@ -69,6 +69,10 @@ def muse(key: str) -> str:
     return {"fc.weight": "encoder.fc.weight", "hidden_norm.weight": "encoder.output_norm_enc.weight"}.get(key, key)
 
 
+def gelu(x: Tensor) -> Tensor:
+    return x * (1 + torch.tanh((2 / torch.pi) ** 0.5 * (x + 0.044715 * x**3))) / 2
+
+
 def same(key: str) -> str:
     return key
 
@@ -123,6 +127,18 @@ LAYOUTS: dict[str, Stored] = {
         zlab({"mask_token_id": None}), flags(), {**shapes(), **BIASES, **SINKS, "mask_embedding": (TARGET,)}
     ),
     "dflash-encoder": stored(zlab(), flags(), shapes(norms=False), rename=muse),
+    "dflash-shifted": stored(zlab({"shift_label": True, "projector_type": None}), flags(from_root=True), shapes()),
+    "dspark-without-heads": stored(  # as DeepSpec's own configs are: a DSpark model without its two heads
+        {
+            **sizes(architectures=["Qwen3DSparkModel"], markov_rank=0, enable_confidence_head=False),
+            "block_size": BLOCK,
+            "mask_token_id": MASK,
+            "target_layer_ids": [1, 3],
+        },
+        flags(from_root=True),
+        shapes(),
+    ),
+    "dflash-gelu": stored({**zlab(), "hidden_activation": "gelu_pytorch_tanh"}, flags(activation=gelu), shapes()),
     "dspark": stored(
         {**zlab(), "markov_rank": RANK, "markov_head_type": "vanilla"},
         flags(from_root=True, sequel="vanilla"),

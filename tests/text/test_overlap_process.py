@@ -16,6 +16,7 @@ import mmspec
 from mmspec.core.drafters.overlapped import Overlapped
 from mmspec.core.overlap.process import Process
 from mmspec.hosts.draft_models import drafting_target
+from mmspec.hosts.target import TransformersTarget
 from mmspec.testing import tiny_models
 
 pytestmark = pytest.mark.slow
@@ -145,3 +146,29 @@ def test_no_process_is_left(folder: Path) -> None:
     del made
     gc.collect()
     assert child.wait(20) is not None
+
+
+def test_the_process_is_where_the_target_is_or_where_it_is_told(folder: Path) -> None:
+    """Its model has the target's device and dtype, or those that are named; binding again keeps the process."""
+    model, inputs = tiny_models.llama(), tiny_models.prompt([0])
+    plain = texts(None, folder)
+    for given, dtype in (({}, torch.float32), ({"device": "cpu", "dtype": "bfloat16"}, torch.bfloat16)):
+        with mmspec.enable(model, "pearl", drafter=str(folder), k=4, **given) as spec:
+            drafter = spec._decoder.drafter
+            executor = drafter.executor
+            assert (executor.device, executor.model.args) == ("cpu", (str(folder), "cpu", dtype))
+            executor.patience = 60.0
+            while not executor.ready:
+                model.generate(**inputs, **CALL)
+            drafter.bind(spec._decoder.target)
+            assert drafter.executor is executor
+            torch.manual_seed(3)
+            assert torch.equal(model.generate(**inputs, **CALL), plain[0]) and spec.report.accepted > 0
+            drafter.bind(TransformersTarget(tiny_models.llama().bfloat16()))
+            assert (drafter.executor is executor) == bool(given) and executor.alive == bool(given)
+            executor.close()
+
+
+def test_a_device_that_is_not_there_is_refused_before_anything_is_loaded() -> None:
+    with pytest.raises(ValueError, match="there is no device 'cudda'"):
+        mmspec.enable(tiny_models.llama(), "pearl", drafter="nobody/nowhere", device="cudda")

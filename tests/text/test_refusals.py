@@ -122,6 +122,8 @@ CALLS: dict[str, tuple[dict[str, Any], str]] = {
         dict(prompt_lookup_num_tokens=3),
         "prompt_lookup_num_tokens=3 .* use the method prompt-",
     ),
+    "DFlash of transformers": (dict(speculation_type="dflash"), "speculation_type='dflash' .* name a method"),
+    "a lossy ensemble": (dict(assistant_ensemble_weight=0.5), "assistant_ensemble_weight=0.5 .* target's distribution"),
     "early exit": (dict(assistant_early_exit=1), "assistant_early_exit=1 .* is the speculation itself"),
     "heads of the model": (dict(use_mtp=True), "use_mtp=True"),
     "token healing": (dict(token_healing=True), "token_healing=True"),
@@ -208,3 +210,47 @@ def test_an_object_as_rule(target: Any, prompts: Callable, theirs: Callable, our
     call = dict(do_sample=True, top_k=0, max_new_tokens=8)
     mine = ours(target, prompts(1), 0, {"method": "prompt-lookup", "rule": Match()}, **call)
     assert torch.equal(mine.ids, theirs(target, prompts(1), 0, **call).ids)
+
+
+@pytest.mark.parametrize("place", ["argument", "configuration", "model", "one call"])
+def test_settings_of_transformers_assistants_are_named(
+    target: Any, prompts: Callable, place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One warning with all of them, wherever they stand; k= says how much is drafted."""
+    call, said = dict(max_new_tokens=8, do_sample=False), dict(num_assistant_tokens=7, assistant_lookbehind=3)
+    plain = target.generate(**prompts(1), **call)
+    more: dict[str, Any] = {"argument": said, "configuration": {}, "model": {}, "one call": said}[place]
+    if place == "configuration":
+        call = {"generation_config": GenerationConfig(**call, **said)}
+    if place == "model":
+        for name, value in said.items():
+            monkeypatch.setattr(target.generation_config, name, value)
+    match = "num_assistant_tokens=7, assistant_lookbehind=3 have no effect under mmspec.*k="
+    with pytest.warns(UserWarning, match=match) as warned:
+        if place == "one call":
+            how = mmspec.custom_generate("prompt-lookup", k=4)
+            ids = target.generate(**prompts(1), **call, **more, custom_generate=how)
+        else:
+            with mmspec.enable(target, "prompt-lookup", k=4) as spec:
+                ids = target.generate(**prompts(1), **call, **more)
+            assert spec.report.drafted <= 4 * spec.report.rounds
+    assert torch.equal(ids, plain) and sum("no effect" in str(one.message) for one in warned) == 1
+
+
+def test_a_call_without_such_settings_is_quiet(target: Any, prompts: Callable, recwarn: Any) -> None:
+    with mmspec.enable(target, "prompt-lookup"):
+        target.generate(**prompts(1), max_new_tokens=4, do_sample=False, num_assistant_tokens=20)
+    assert not [one for one in recwarn if "no effect" in str(one.message)], "20 is transformers' default"
+
+
+def test_a_draft_models_own_number_of_tokens_is_k(target: Any, make_llama: Callable) -> None:
+    """As transformers' assisted generation reads it, of a live draft model; `k` wins."""
+    small = make_llama()
+    small.generation_config.num_assistant_tokens = 3
+    with mmspec.enable(target, drafter=small) as spec:
+        assert spec._decoder.k == 3
+    with mmspec.enable(target, drafter=small, k=6) as spec:
+        assert spec._decoder.k == 6
+    small.generation_config.num_assistant_tokens_schedule = "heuristic"
+    with pytest.warns(UserWarning, match="^num_assistant_tokens_schedule='heuristic' has no effect"):
+        mmspec.enable(target, drafter=small).disable()

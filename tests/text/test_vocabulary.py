@@ -20,10 +20,11 @@ from mmspec.core.rules import Block, Match, RecursiveRejection, Rejection
 from mmspec.core.types import Draft
 from mmspec.core.warp import Warp
 from mmspec.hosts import translated as translated_target
+from mmspec.hosts.draft_models import refuse_other_tokenizer
 from mmspec.hosts.loading import load_model
 from mmspec.hosts.target import TransformersTarget
 from mmspec.hosts.translated import TranslatedTarget
-from mmspec.hosts.vocabulary import LONGEST, VocabularyMap
+from mmspec.hosts.vocabulary import LONGEST, VocabularyMap, alike
 from mmspec.testing.oracles import exact_joint
 from mmspec.testing.statistics import assert_follows
 from mmspec.testing.toys.history import HistoryTarget
@@ -422,3 +423,59 @@ def test_a_text_longer_than_the_draft_models_context_goes_on_without_drafts(larg
     with pytest.warns(UserWarning, match="longer than the draft model's context of 64"):
         output = Decoder(TransformersTarget(large), translated((short, table)), k=3).generate(inputs(1), 60, seed=4)
     assert torch.equal(plain[0], output.units[0]) and output.report.drafted > 0
+
+
+@pytest.fixture(scope="module")
+def strangers(make_llama, tmp_path_factory):
+    """Folders of models with as many ids as the target of 448 and with fewer, and with tokenizers of their own."""
+    homes = {}
+    for name, size, tokenizer in (("as many", 448, unigram(400)), ("fewer", 416, unigram(400)), ("same", 448, LARGE)):
+        folder = homes[name] = tmp_path_factory.mktemp(name.replace(" ", "-"))
+        make_llama(vocab_size=size).save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+    return homes
+
+
+@pytest.mark.parametrize("name", ["as many", "fewer"])
+def test_another_tokenizer_is_said_and_mapped(homes, strangers, name, theirs, recwarn):
+    """Also where only the number of ids is the same; and not a word where the user says which tokenizers these are."""
+    model, prompts = load_model(str(homes[448])), inputs(2)
+    with pytest.warns(UserWarning, match=r"has another tokenizer than the target: it has \d+% of the target's tokens"):
+        spec = mmspec.enable(model, "draft-model", drafter=str(strangers[name]), k=3)
+    with spec:
+        table = spec._decoder.drafter.model.vocabulary
+        assert torch.equal(table.draft_of, VocabularyMap.between(LARGE, unigram(400), 448, table.draft_vocab).draft_of)
+        torch.manual_seed(0)
+        ids = model.generate(**prompts, max_new_tokens=16, do_sample=True)
+    assert_same(ids, theirs(model, prompts, 0, max_new_tokens=16, do_sample=True))
+    recwarn.clear()
+    tokenizers = {"tokenizer": LARGE, "assistant_tokenizer": unigram(400)}
+    with mmspec.enable(model, "draft-model", drafter=str(strangers[name]), k=3, **tokenizers):
+        pass
+    assert not [warned for warned in recwarn if "tokenizer" in str(warned.message)]
+
+
+def test_the_same_tokenizer_elsewhere_is_no_other(homes, strangers, recwarn):
+    model = load_model(str(homes[448]))
+    with mmspec.enable(model, "draft-model", drafter=str(strangers["same"]), k=3) as spec:
+        assert isinstance(spec._decoder.drafter.model, TransformersTarget)
+    added = PreTrainedTokenizerFast(tokenizer_object=Tokenizer.from_str(LARGE.backend_tokenizer.to_str()))
+    added.add_tokens(["<|user|>"], special_tokens=True)
+    assert alike(LARGE, added) and alike(added, LARGE)
+    assert alike(LARGE, SMALL), "the first tokens of the same training"
+    assert not alike(LARGE, unigram(400)) and not alike(unigram(400), LARGE)
+    assert not [warned for warned in recwarn if "tokenizer" in str(warned.message)]
+
+
+def test_a_drafter_that_maps_nothing_refuses_another_tokenizer(homes, strangers):
+    target = TransformersTarget(load_model(str(homes[448])))
+    refuse_other_tokenizer(TransformersTarget(load_model(str(strangers["same"]))), target)
+    with pytest.raises(ValueError, match="has another tokenizer than the target"):
+        refuse_other_tokenizer(TransformersTarget(load_model(str(strangers["as many"]))), target)
+
+
+@pytest.mark.parametrize("method", ["draft-model", "draft-tree", "rsd", "stree", "pearl", "vocab-trim"])
+def test_no_model_of_ours_is_recommended_for_others(make_llama, method):
+    with pytest.raises(ValueError, match="smaller model") as error:
+        mmspec.enable(make_llama(), method)
+    assert "mmspec/" not in str(error.value)

@@ -1,6 +1,6 @@
 """Speculative Jacobi decoding: the target's own last pass drafts a window of units, refined until they are accepted.
 
-Speculative Jacobi decoding (arXiv 2410.01699) and its maximal-coupling form (2510.08994). The last round's draws at the
+Speculative Jacobi decoding (arXiv 2410.01699) and its maximal-coupling form (2510.24211). The last round's draws at the
 window's nodes become the next draft, with the distributions that they were drawn from; new slots of the window are
 filled by an initialisation. Training-free, for discrete and continuous units alike. The rule decides how a redraw is
 coupled with the draft (`match`: shared noise; `rejection`: maximal coupling or reflection).

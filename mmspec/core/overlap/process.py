@@ -1,6 +1,7 @@
 """`Process`: the draft model runs in a process of its own, while this one verifies.
 
-Requests and answers are pickles on a pipe that only this process and its child have. Whatever becomes of the child
+Requests and answers are pickles on a pipe that only this process and its child have; each computes on a device of its
+own (`crossing`). Whatever becomes of the child
 costs speed alone: while it loads its model, where it has died, or does not answer in time, rounds go on without drafts.
 A call waits for an answer that is on its way, since a round without a draft costs a pass.
 """
@@ -18,9 +19,13 @@ from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from typing import Any
 
+import torch
+
 from mmspec.core.overlap.ahead import Ahead, Request
 from mmspec.core.overlap.continuation import Beginning
+from mmspec.core.overlap.crossing import read, written
 from mmspec.core.protocols import Target
+from mmspec.core.transfer import moved
 from mmspec.registry.warn import warn
 
 WORKER = "mmspec.core.overlap.worker"
@@ -34,6 +39,7 @@ class Process:
         model: Makes the draft model in the child; it can be pickled (`functools.partial(load, "name")`).
         patience: Seconds to wait for an answer before rounds go on without one, until answers come again.
         threads: torch's threads in the child.
+        device: Where the child's model is, which `model` puts there.
 
     Attributes:
         alive: Whether the child runs.
@@ -41,8 +47,10 @@ class Process:
         child: The process; None before the first call.
     """
 
-    def __init__(self, model: Callable[[], Target], patience: float = 10.0, threads: int = 1) -> None:
-        self.model, self.patience, self.threads = model, patience, threads
+    def __init__(
+        self, model: Callable[[], Target], patience: float = 10.0, threads: int = 1, device: str = "cpu"
+    ) -> None:
+        self.model, self.patience, self.threads, self.device = model, patience, threads, device
         self.alive = self.ready = False
         self._lanes: dict[int, ProcessLane] = {}
         self._opened = 0
@@ -55,7 +63,7 @@ class Process:
             return self.child
         self._link, end = Pipe()
         environment = {**os.environ, "OMP_NUM_THREADS": str(self.threads), "MKL_NUM_THREADS": str(self.threads)}
-        command = [sys.executable, "-m", WORKER, str(end.fileno()), str(self.threads)]
+        command = [sys.executable, "-m", WORKER, str(end.fileno()), str(self.threads), self.device]
         self.child = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=[end.fileno()], env=environment)
         end.close()  # so that the child's end is the only one, and its death is seen
         self.alive = True
@@ -69,7 +77,7 @@ class Process:
         if not self.alive:
             warn(DIED)
         self._opened += 1
-        lane = ProcessLane(self, self._opened, patient=self.ready)
+        lane = ProcessLane(self, self._opened, how.device, patient=self.ready)
         for number in list(self._lanes):  # of calls that are over
             self._send(("close", number, None))
         self._lanes = {lane.number: lane}
@@ -84,9 +92,9 @@ class Process:
 
     def _send(self, message: Any) -> None:
         if self.alive:
-            written = pickle.dumps(message)  # an error here is the caller's: something cannot be pickled
+            sent = written(message)  # an error here is the caller's: something cannot be pickled
             try:
-                self._link.send_bytes(written)
+                self._link.send_bytes(sent)
             except OSError:
                 self._died()
 
@@ -110,6 +118,7 @@ class ProcessLane:
     Attributes:
         owner: The process.
         number: Of the call.
+        device: Where the call's units are.
         answers: What has come; None: the child has died.
         missing: Requests without an answer.
         patient: Whether to wait for them: not for a child that has yet to load its model, or has kept a call waiting.
@@ -117,6 +126,7 @@ class ProcessLane:
 
     owner: Process
     number: int
+    device: torch.device
     answers: "queue.SimpleQueue[Ahead | None]" = field(default_factory=queue.SimpleQueue)
     missing: int = 0
     patient: bool = True
@@ -145,7 +155,7 @@ class ProcessLane:
                 self.missing = 0
                 break
             self.missing, self.patient = self.missing - 1, True
-            found.append(answer)
+            found.append(Ahead(*(moved(part, self.device) for part in (answer.emitted, answer.units, answer.length))))
         return found
 
 
@@ -153,7 +163,7 @@ def _listen(process: "weakref.ref[Process]", link: Connection) -> None:
     """Hand on answers until the link is closed."""
     while True:
         try:
-            number, answer = pickle.loads(link.recv_bytes())
+            number, answer = read(link.recv_bytes())
         except (EOFError, OSError, pickle.UnpicklingError):
             owner = process()
             if owner is not None:

@@ -1,30 +1,31 @@
-"""The child of `Process`: `python -m mmspec.core.overlap.worker PIPE THREADS`. It ends when the pipe does."""
+"""The child of `Process`: `python -m mmspec.core.overlap.worker PIPE THREADS DEVICE`. It ends when the pipe does."""
 
-import pickle
 import sys
 from multiprocessing.connection import Connection
 
 import torch
 
 from mmspec.core.overlap.continuation import Continuation
+from mmspec.core.overlap.crossing import compute_on, read, written
 
 
 def serve(link: Connection) -> None:
     """Answer requests, in order."""
-    (make,) = pickle.loads(link.recv_bytes())
+    (make,) = read(link.recv_bytes())
     model, calls = make(), dict[int, Continuation]()
     while True:
-        kind, number, payload = pickle.loads(link.recv_bytes())
+        kind, number, payload = read(link.recv_bytes())
         if kind == "open":
             calls[number] = Continuation.begun(model, payload)
         elif kind == "ask":
-            link.send_bytes(pickle.dumps((number, calls[number].run(payload))))
+            link.send_bytes(written((number, calls[number].run(payload))))
         else:
             calls.pop(number, None)
 
 
 if __name__ == "__main__":
     torch.set_num_threads(int(sys.argv[2]))
+    compute_on(torch.device(sys.argv[3]))
     try:
         with Connection(int(sys.argv[1])) as parent:
             serve(parent)

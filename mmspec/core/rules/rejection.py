@@ -3,7 +3,7 @@
 Leviathan et al. (arXiv 2211.17192), Chen et al. (2302.01318); for continuous units De Bortoli et al. (2501.05370). At
 every node y ~ p is coupled with the drafted child x ~ q; the walk stops at the first y that differs from x and emits
 it. `verdict.drawn` holds the coupled redraw at every node, so that a Jacobi window under this rule is maximal-coupling
-Jacobi (2510.08994). Acceptance per node: 1 - TV(p, q), if the distribution's coupling is maximal.
+Jacobi (2510.24211). Acceptance per node: 1 - TV(p, q), if the distribution's coupling is maximal.
 Guarantee: `lossless`. Noise is fresh in every round, because the redraws look past the stopping point.
 """
 

@@ -66,7 +66,7 @@ class TokenSubject:
         self.methods = methods_for(model)
         self.about = (
             f"The head has {model.config.steps} steps and sigma_0 = {model.config.sigma_0:g}. {TEMPERED}: the test of "
-            "continuous speculative decoding (arXiv 2411.11925) over the same windows."
+            "continuous speculative decoding (arXiv 2411.11925) over the same windows, with tau = 42."
         )
         self._baselines = {
             name: Other(OwnMethod(HeadTimedSampler(near.model)), options=near.settings, exactness="lossy")

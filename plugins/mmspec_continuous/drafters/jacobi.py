@@ -1,6 +1,6 @@
 """`continuous-jacobi`: the core's Jacobi window over continuous tokens; the target's own last pass is the draft.
 
-Speculative Jacobi decoding (arXiv 2410.01699; with coupled redraws: 2510.08994) for continuous distributions instead of
+Speculative Jacobi decoding (arXiv 2410.01699; with coupled redraws: 2510.24211) for continuous distributions instead of
 codes: under `rejection`, what was drawn in the last pass is coupled by reflection with what is drawn now. We found no
 publication of it for continuous tokens. New slots are drawn from a neighbour's distribution, for which no network runs.
 Guarantee: exact under an exact rule, whatever fills new slots.

@@ -6,12 +6,15 @@ p = N(mean_p, sigma_0²) and q = N(mean_q, sigma_0²) there, the draft x ~ q is 
     min(1, F exp((|x - mean_q|² - |x - mean_p|²) / (2 sigma_0² tau))),    F = prod_t |Sigma_q,t|^½ / |Sigma_p,t|^½,
 
 where the product is over all steps but the last. A refused x leaves the residual (F p - q)+, which is drawn from by
-rejection of y ~ p; after `tries` proposals the target's own sample is taken (the released code returns zeros). The
-paper has tau = 1; the released code divides by 42, and its F is the inverse. F is 1 where both chains have the same
-sigmas, as in our models; the paper's models learn theirs. Here the draft keeps the noise of its last step, without
-which nothing could be tested (the released code drafts the mean).
+rejection of y ~ p; after `tries` proposals the target's own sample is taken (the released code returns zeros).
+Two constants are known: the paper's tau = 1 (`paper`), and that of the released code, which divides distances by 42
+before it squares them, so that tau = 42² = 1,764 (`released`); its F is the inverse of the paper's. The method `cspd`
+takes the released one. The rule by itself takes 42, between the two, with which its bias on our models' cards was
+measured. F is 1 where both chains have the same sigmas, as in our models; the paper's models learn theirs.
+Here the draft keeps the noise of its last step, without which nothing could be tested (the released code drafts the
+mean).
 Guarantee: none. With `tau=1` and F = 1 the rule is exact up to the refused drafts for which no proposal is taken (at
-most 0.4 percent with 100 tries); with F, with its inverse, or with tau = 42 it is not. (`rejection`, which couples
+most 0.4 percent with 100 tries); with F, with its inverse, or with a larger tau it is not. (`rejection`, which couples
 every step, accepts more than a test of the last step with tau = 1.)
 Measured bias: given the shared noise, the total variation of the last step. The bias of a token is at most its mean,
 and that of a picture at most the sum over its tokens; the bias itself is not known, as a token's density over all noise
@@ -36,6 +39,8 @@ from mmspec_continuous.rules.heads import refuse_mixtures
 from mmspec_continuous.rules.last_step import LastStep, up_to_last_step
 from mmspec_continuous.specs import TEMPERED
 
+TAUS = {"paper": 1.0, "released": 42.0**2}
+"""The published constants, by name."""
 POWERS = {"none": 0, "paper": 1, "released": -1}
 """Power of the paper's factor F, by option."""
 
@@ -44,8 +49,11 @@ POWERS = {"none": 0, "paper": 1, "released": -1}
 class TemperedOptions:
     """Options of `tempered`."""
 
-    tau: Annotated[float, Field(ge=1)] = field(
-        default=42.0, metadata={"help": "divides the exponent of the test; 1 is exact, more accepts and alters more"}
+    tau: Annotated[float, Field(ge=1)] | Literal["paper", "released"] = field(
+        default=42.0,
+        metadata={
+            "help": "divides the exponent; paper: 1, which is exact, released: 1764, which accepts and alters more"
+        },
     )
     factor: Literal["none", "paper", "released"] = field(
         default="paper", metadata={"help": "the paper's factor of earlier steps, its inverse, or none, which is exact"}
@@ -71,6 +79,7 @@ class Tempered:
 
     def __init__(self, options: TemperedOptions = TemperedOptions()) -> None:
         self.options = options
+        self.tau = TAUS[options.tau] if isinstance(options.tau, str) else options.tau
 
     def bind(self, target: Target) -> None:
         """Refuse heads without steps.
@@ -94,7 +103,7 @@ class Tempered:
         step, free, finish = up_to_last_step(distribution, proposal, follows, noise, POWERS[self.options.factor])
         x, nodes = draft.drafted, torch.arange(draft.nodes - 1, device=free.device)
         log_coin = torch.log(noise.substream(Substream.COIN).uniform())[:, :-1]
-        accepted = follows & (log_coin < step.log_ratio(x, self.options.tau))
+        accepted = follows & (log_coin < step.log_ratio(x, self.tau))
         tested = where_nodes(accepted, x, step.residual(noise.at(nodes[None]), self.options.tries))
         last = torch.cat([where_nodes(follows, tested, free[:, :-1]), free[:, -1:]], 1)
         verdict = walk_where(draft, accepted, finish(last), last)
@@ -116,6 +125,6 @@ class Tempered:
             return replace(verdict, tv=nothing, excess_acceptance=nothing)
         tv, excess_acceptance = (
             torch.nn.functional.pad(torch.where(reached, values, 0.0), (0, 1))  # NaN where nothing was drafted
-            for values in step.bias(self.options.tau, self.options.tries)
+            for values in step.bias(self.tau, self.options.tries)
         )
         return replace(verdict, tv=tv, excess_acceptance=excess_acceptance)

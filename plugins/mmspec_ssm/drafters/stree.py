@@ -17,7 +17,7 @@ from mmspec.core.drafters.draft_model import DraftModel
 from mmspec.core.drafters.shapes import Static
 from mmspec.core.drafters.static_tree import likeliest_tree
 from mmspec.core.protocols import Target
-from mmspec.hosts.draft_models import drafting_target
+from mmspec.hosts.draft_models import drafting_target, refuse_other_tokenizer
 
 
 @dataclass(frozen=True)
@@ -57,12 +57,16 @@ class Stree(DraftModel):
 
     def __init__(self, options: StreeOptions = StreeOptions()) -> None:
         if options.model is None:
-            raise ValueError("stree needs a smaller model: drafter=<model>, or the option model=mmspec/text-1m")
-        self.options = options
-        super().__init__(drafting_target(options.model), self._tree(options.nodes or max(SIZES) - 1))
+            raise ValueError(
+                "stree needs a smaller model of the target's tokenizer: drafter=<folder, hub name or live model>, or "
+                "the option model="
+            )
+        self.options, self.small = options, drafting_target(options.model)
+        super().__init__(self.small, self._tree(options.nodes or max(SIZES) - 1))
 
     def bind(self, target: Target) -> None:
         super().bind(target)
+        refuse_other_tokenizer(self.small, target)
         if self.options.nodes is None:
             self.shape = self._tree(paying_nodes(target, self.model, self._tree, self.options.rates))
 

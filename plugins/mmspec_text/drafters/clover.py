@@ -1,11 +1,13 @@
-"""Drafts with Clover's speculators: a state that steps along the path, by attention over its own earlier states.
+"""Drafts with a state that steps along the path, by attention over its own earlier states: after Clover's papers.
 
 Xiao et al., arXiv 2405.00263 (Clover) and 2408.00264 (Clover-2). An *augmenting block*, one decoder layer, reads the
 target's last states; the *regressive connection* feeds every drafted unit to the next speculator; the *attention
-decoder* merges its embedding with the states before. From the papers: there is no official code and there are no
-weights, so that details which they leave open are ours (`heads/clover/network.py`).
-A checkpoint holds the augmenting block, one cell (Clover-2) or one for each depth (Clover), and a norm; embedding and
-output layer are the target's.
+decoder* merges its embedding with the states before.
+The cell here is ours, from the papers alone (`heads/clover/network.py`). The authors' code (Clover-2,
+github.com/XiaoBin1992/clover) has another one: W_v E(unit), scaled head by head with the cosine of W_q norm(state) and
+W_k E(unit), is added to the state, and an MLP of [state, embedding] follows. So no checkpoint of theirs loads.
+A checkpoint of ours holds the augmenting block, one cell (Clover-2) or one for each depth (Clover), and a norm;
+embedding and output layer are the target's.
 Guarantee: drafts carry the distribution they are drawn from, or are point masses; exact under the rules that take the
 form. Wrong heads are lossless too, and slow: the first call tries them on the prompt and warns (`Clover.loaded`).
 Knobs: `form` is the shape of the draft; a larger `width` and more `nodes` find more, and every node costs.
@@ -23,7 +25,7 @@ class CloverOptions(PathOptions):
 
 
 class Clover(PathDrafter):
-    """Drafts with Clover's speculators.
+    """Drafts with speculators after Clover's papers.
 
     Args:
         options: The speculators, and the form of their drafts.

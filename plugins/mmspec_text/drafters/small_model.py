@@ -4,12 +4,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mmspec.core.protocols import Target
-from mmspec.hosts.draft_models import drafting_target
+from mmspec.hosts.draft_models import drafting_target, place, stored_tokenizer
 from mmspec.hosts.loading import load_tokenizer
 from mmspec.hosts.offload import device_of
 from mmspec.hosts.target import TransformersTarget
 from mmspec.hosts.translated import TranslatedTarget
-from mmspec.hosts.vocabulary import ROLES, VocabularyMap
+from mmspec.hosts.vocabulary import ROLES, VocabularyMap, alike
+from mmspec.registry.warn import warn
 
 
 @dataclass(frozen=True)
@@ -39,46 +40,67 @@ def load_small_model(options: SmallModelOptions, drafter: str) -> TransformersTa
         ValueError: No model was named, or it cannot be loaded.
     """
     if options.model is None:
-        raise ValueError(f"{drafter} needs a smaller model: drafter=<model>, or the option model=mmspec/text-1m")
+        raise ValueError(
+            f"{drafter} needs a smaller model of the target's tokenizer: drafter=<folder, hub name or live model>, or "
+            "the option model="
+        )
     return drafting_target(options.model)
 
 
 def in_target_ids(
-    small: TransformersTarget, target: Target, options: SmallModelOptions, drafting: Target | None = None
+    small: TransformersTarget,
+    target: Target,
+    options: SmallModelOptions,
+    drafting: Target | None = None,
+    here: bool = True,
 ) -> Target:
     """The small model in the target's ids, on the target's device if this drafter loaded it.
+
+    Two models with as many ids are said to have one tokenizer, unless those that are stored with them differ. Of two
+    tokenizers of which the user named none, there is a warning.
 
     Args:
         small: The small model.
         target: The larger target.
         options: The options that name the tokenizers.
         drafting: What drafts with the small model, in its ids; default: the model itself.
+        here: Whether it drafts in this process, and so goes to the target's device.
 
     Raises:
         ValueError: The vocabularies differ, and the tokenizers are neither given nor stored with the models.
     """
-    if isinstance(options.model, str) and isinstance(target, TransformersTarget):
+    if here and isinstance(options.model, str) and isinstance(target, TransformersTarget):
         small.model.to(device_of(target.model))
     drafting = small if drafting is None else drafting
-    if options.tokenizer is None and options.assistant_tokenizer is None and small.vocab == target.vocab:
+    named = options.tokenizer is not None or options.assistant_tokenizer is not None
+    as_many = not named and small.vocab == target.vocab
+    if as_many and place(small) == place(target):
         return drafting
-    tokenizer = target_tokenizer(target, options)
+    tokenizer, own = target_tokenizer(target, options), options.assistant_tokenizer
+    draft_tokenizer = stored_tokenizer(small) if own is None else _live(own)
+    if as_many and (tokenizer is None or draft_tokenizer is None or alike(tokenizer, draft_tokenizer)):
+        return drafting
     if tokenizer is None:
         raise ValueError(
             f"the draft model has {small.vocab} unit ids and the target {target.vocab}: name the target's tokenizer "
             "(tokenizer=) and the draft model's (assistant_tokenizer=), and their tokens are mapped"
         )
-    own = options.assistant_tokenizer
-    draft_tokenizer = _stored_tokenizer(small) if own is None else _live(own)
     if draft_tokenizer is None:
         raise ValueError("the draft model was not loaded from a folder with a tokenizer; give assistant_tokenizer=")
     assert target.vocab is not None and small.vocab is not None
-    return TranslatedTarget(drafting, VocabularyMap.between(tokenizer, draft_tokenizer, target.vocab, small.vocab))
+    vocabulary = VocabularyMap.between(tokenizer, draft_tokenizer, target.vocab, small.vocab)
+    if not named and not alike(tokenizer, draft_tokenizer):
+        warn(
+            f"the draft model ({place(small)!r}) has another tokenizer than the target: it has {vocabulary.shared:.0%} "
+            "of the target's tokens, and drafts no others, so that few drafts are accepted; a model of the target's "
+            "tokenizer drafts better (name tokenizer= or assistant_tokenizer= if this one is meant)"
+        )
+    return TranslatedTarget(drafting, vocabulary)
 
 
 def target_tokenizer(target: Target, options: SmallModelOptions) -> Any:
     """The target's tokenizer, live: the one that was named, or that is stored with it; None if there is none."""
-    return _stored_tokenizer(target) if options.tokenizer is None else _live(options.tokenizer)
+    return stored_tokenizer(target) if options.tokenizer is None else _live(options.tokenizer)
 
 
 def special_ids(target: Target, tokenizer: Any) -> frozenset[int]:
@@ -95,15 +117,6 @@ def special_ids(target: Target, tokenizer: Any) -> frozenset[int]:
                 named = settings.to_dict().get(role)
                 found |= set(named if isinstance(named, list) else [named])
     return frozenset(i for i in found if i is not None and 0 <= i < (target.vocab or 0))
-
-
-def _stored_tokenizer(target: Target) -> Any:
-    """The tokenizer that is stored with a live model; None if the model was not loaded from a place that has one."""
-    name = target.model.config._name_or_path if isinstance(target, TransformersTarget) else ""
-    try:
-        return load_tokenizer(name) if name else None
-    except ValueError:
-        return None
 
 
 def _live(tokenizer: Any) -> Any:

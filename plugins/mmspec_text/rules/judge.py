@@ -84,7 +84,7 @@ class Judge:
         distribution = scores.distribution
         drawn = distribution.draw(round.by_position(draft.index))
         units = distribution.units(drawn)
-        if draft.nodes == 1:  # of a prompt's last token there is no state, and nothing to judge
+        if draft.nodes == 1:  # nothing was drafted, and there is nothing to judge
             none = torch.zeros(drawn.shape[:2], device=drawn.device)
             return replace(walk(draft, drawn, units), tv=none, excess_acceptance=none)
         right = self._right(scores)

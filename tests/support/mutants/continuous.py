@@ -33,8 +33,8 @@ def _with_factor(power: int) -> Callable[[Callable], Callable]:
 
 
 def _tempered(original: Callable) -> Callable:
-    """u < ratio^(1/42) is u^42 < ratio."""
-    return lambda off, apart, bound: original(off, apart, 42 * bound)
+    """u < ratio^(1/1764) is u^1764 < ratio."""
+    return lambda off, apart, bound: original(off, apart, 42**2 * bound)
 
 
 def _means_for_draws(original: Callable) -> Callable:
@@ -93,7 +93,7 @@ MUTANTS = (
     ),
     Mutant(
         "tempered-acceptance",
-        "the exponent of the acceptance is divided by 42, the residual is not",
+        "the exponent of the acceptance is divided by 42 squared, the residual is not",
         f"{CSD}, the released code",
         replacing(chain, "mirror", _tempered),
     ),

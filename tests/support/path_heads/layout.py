@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +51,7 @@ class PathLayout:
         integers: Tensors of integers, for a vocabulary.
         file: The file's name.
         extra: Keys that are of no use.
+        copies: Keys that are of no use, since they are copies of others.
         optional: Keys that may be missing.
     """
 
@@ -63,6 +64,7 @@ class PathLayout:
     integers: Callable[[int], dict[str, Tensor]] = lambda vocab: {}
     file: str = "model.safetensors"
     extra: tuple[str, ...] = ()
+    copies: Mapping[str, str] = field(default_factory=dict)
     optional: tuple[str, ...] = ()
 
     def weights(self, hidden: int = HIDDEN, vocab: int = VOCAB, seed: int = 0) -> dict[str, Tensor]:
@@ -86,6 +88,7 @@ class PathLayout:
         folder.mkdir(parents=True, exist_ok=True)
         weights = {**self.weights(hidden, vocab), **tensors}
         kept = {key: value.contiguous() for key, value in weights.items() if value is not None}
+        kept |= {key: kept[of].clone() for key, of in self.copies.items() if of in kept and key not in tensors}
         save_file(kept | {key: torch.zeros(2) for key in self.extra}, folder / self.file)
         (folder / "config.json").write_text(json.dumps({**self.config(hidden, vocab), **(changed or {})}))
         return folder

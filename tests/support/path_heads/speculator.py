@@ -88,7 +88,15 @@ SPECULATORS = {
         partial(config, True, True),
         partial(shapes, True),
         partial(forward, True),
-        extra=("speculator.emb.1.weight",),
+        copies={f"speculator.emb.{depth}.weight": "speculator.emb.0.weight" for depth in range(1, UNITS)},
     ),
-    "arctic-lstm": PathLayout(ArcticLstm, read_lstm, canonical, lstm_config, lstm_shapes, lstm_forward),
+    "arctic-lstm": PathLayout(
+        ArcticLstm,
+        read_lstm,
+        canonical,
+        lstm_config,
+        lstm_shapes,
+        lstm_forward,
+        copies={"cell_emb.0.weight": "forget_emb.0.weight", "head.1.weight": "head.0.weight"},
+    ),
 }

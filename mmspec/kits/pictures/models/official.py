@@ -1,12 +1,8 @@
 """Loading published checkpoints: unwrap, drop what is no weight, and refuse what does not fit by name.
 
-Checkpoints are `{"model": …}` (DDP), bare states (FSDP), `{"module": …}` or `{"state_dict": …}`; keys may begin with
-`module.` or `_orig_mod.`. Most are pickles, which can contain code. Only weights are read (`weights_only=True`), and
-torch's errors are replaced, since they recommend to run the code.
+Most are pickles, of which no code is run (`mmspec.hosts.pickles`).
 """
 
-import re
-import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -16,13 +12,12 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 from torch import Tensor
 
+from mmspec.hosts.pickles import plain, read_pickle, refuse_second, unfit, unwrapped
 from mmspec.hosts.weight_files import differences
 from mmspec.registry.printable import shown
 
-WRAPPERS = ("model", "module", "state_dict")
 DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 """Dtypes of weights in the headers of safetensors files."""
-PREFIXES = ("_orig_mod.", "module.")
 
 Source = str | Path | Mapping[str, Any]
 """A `.pt` or `.safetensors` file, or its contents."""
@@ -73,14 +68,13 @@ def read_state(source: Source, left_out: Sequence[str] = ()) -> dict[str, Tensor
     for key, value in contents.items():
         if not isinstance(value, Tensor) or any(word in str(key) for word in left_out):
             continue
-        plain = _plain(str(key))
         if not isinstance(key, str):
             raise ValueError(f"a weight is called {shown(repr(key))}, which is no name")
-        if plain in state:
-            raise ValueError(f"the weights {shown(plain)} are there twice, with and without {' or '.join(PREFIXES)}")
+        name = plain(key)
+        refuse_second(state, name)
         if problem := _problem(value):
-            raise ValueError(f"the weights {shown(plain)} {problem}")
-        state[plain] = value
+            raise ValueError(f"the weights {shown(name)} {problem}")
+        state[name] = value
     if not state:
         raise ValueError(
             f"there are no weights in it; top-level keys are {shown(', '.join(map(str, list(contents)[:6])))}"
@@ -88,17 +82,9 @@ def read_state(source: Source, left_out: Sequence[str] = ()) -> dict[str, Tensor
     return state
 
 
-def unwrapped(contents: Mapping[Any, Any]) -> Mapping[Any, Any]:
-    """The innermost mapping of a checkpoint: `contents["model"]` and the like, where there is such a wrapper."""
-    for wrapper in WRAPPERS:
-        if isinstance(contents.get(wrapper), Mapping):
-            contents = contents[wrapper]
-    return contents
-
-
 def keys_in(contents: Mapping[Any, Any]) -> set[str]:
     """The plain keys of all tensors of a checkpoint's contents."""
-    return {_plain(str(key)) for key, value in unwrapped(contents).items() if isinstance(value, Tensor)}
+    return {plain(str(key)) for key, value in unwrapped(contents).items() if isinstance(value, Tensor)}
 
 
 def read_header(path: Path) -> Mapping[Any, Any]:
@@ -125,20 +111,12 @@ def read_file(path: Path, header: bool = False) -> Mapping[Any, Any]:
     """
     if not path.is_file():
         raise ValueError("it is a folder; name the file in it" if path.is_dir() else f"there is no file {shown(path)}")
+    if path.suffix != ".safetensors":
+        return read_pickle(path, mapped=header)
     try:
-        if path.suffix == ".safetensors":
-            return _stored(path) if header else load_file(path)
-        mapped = header and zipfile.is_zipfile(path)
-        contents = torch.load(path, map_location="cpu", weights_only=True, mmap=mapped)
-    except Exception as error:  # a damaged file can make the libraries raise anything
-        if found := re.search(r"GLOBAL ([\w.]+)", str(error)):
-            what = f"it holds objects beside its weights ({shown(found[1])}), which can run code"
-            raise ValueError(f"{what}; it is not read") from None
-        kind = "safetensors file" if path.suffix == ".safetensors" else "checkpoint of torch.save"
-        raise ValueError(f"it is damaged, cut off, or no {kind} ({type(error).__name__})") from None
-    if not isinstance(contents, Mapping):
-        raise ValueError(f"it holds a {type(contents).__name__}, not a mapping from names to weights")
-    return contents
+        return _stored(path) if header else load_file(path)
+    except Exception as error:  # a damaged file can make the library raise anything
+        raise ValueError(f"it is damaged, cut off, or no safetensors file ({type(error).__name__})") from None
 
 
 def load_into(model: torch.nn.Module, state: Mapping[str, Tensor]) -> None:
@@ -211,16 +189,9 @@ def _without_numbers(value: Any) -> Any:
 
 def _problem(weights: Tensor) -> str:
     """Why a tensor is refused as a weight; "" if it is not."""
-    if weights.layout != torch.strided or weights.is_quantized or not weights.is_floating_point():
+    if not weights.is_floating_point():
         return f"are {weights.dtype} ({weights.layout}); dense floating-point numbers were expected"
-    if weights.is_meta:
-        return ""
-    if weights.numel() * weights.element_size() > weights.untyped_storage().nbytes():
-        return f"are {list(weights.shape)} numbers, of which few are stored"
-    return "" if bool(weights.isfinite().all()) else "are not finite: there is NaN or infinity in them"
-
-
-def _plain(key: str) -> str:
-    while key.startswith(PREFIXES):
-        key = key.removeprefix(next(prefix for prefix in PREFIXES if key.startswith(prefix)))
-    return key
+    if problem := unfit(weights):
+        return problem
+    finite = weights.is_meta or bool(weights.isfinite().all())
+    return "" if finite else "are not finite: there is NaN or infinity in them"

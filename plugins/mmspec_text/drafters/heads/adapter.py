@@ -1,52 +1,69 @@
 """Reading an adapter's two files as PEFT names them; nothing of what they hold is run or loaded into a model."""
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import Tensor
 from transformers.utils import cached_file
 
-from mmspec.hosts.loading import refuse_pickles
+from mmspec.hosts.pickles import PICKLED
 from mmspec.hosts.remote_code import refusing_code
-from mmspec.hosts.weight_files import ADAPTER
+from mmspec.hosts.weight_files import ADAPTER, SAFE, differences, read_tensors, stored_tensors, weight_files
 from mmspec.registry.printable import shown
 from mmspec.untrusted import read_json
 
-WEIGHTS = "adapter_model.safetensors"
+FILES = tuple(f"adapter_model{end}" for end in (SAFE, PICKLED[0]))
+"""File names of its weights."""
 
 
 def read_adapter(name: str, what: str) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """Config and tensors of an adapter.
+    """Config and tensors of an adapter, in a safetensors file or a pickle (`weights_only=True`).
 
     Args:
         name: A folder, or a hub name.
         what: The adapter in messages.
 
     Raises:
-        ValueError: There is none, it is a pickle, or damaged.
+        ValueError: There is none, or it is damaged or a pickle of other things.
     """
     folder = _fetched(name, what)
     config = read_json(folder / ADAPTER)
     try:
-        return config, load_file(folder / WEIGHTS)
-    except (SafetensorError, OSError) as error:
+        (weights,) = weight_files(folder, FILES)
+        return config, read_tensors(weights, stored_tensors(folder, FILES).keys())
+    except ValueError as error:
         raise ValueError(f"{what} cannot be read: {shown(error)}") from error
+
+
+def refuse_unread(tensors: Iterable[str], read: Iterable[str], what: str) -> None:
+    """Refuse an adapter with tensors that nothing reads.
+
+    Args:
+        tensors: Its keys.
+        read: Those that are read.
+        what: The adapter in messages.
+
+    Raises:
+        ValueError: It has some; the message names them.
+    """
+    if wrong := differences(that_nothing_reads={*tensors} - {*read}):
+        raise ValueError(f"{what}: not all of it is read: {wrong}; it is an adapter of another kind")
 
 
 def _fetched(name: str, what: str) -> Path:
     """The folder with both files."""
     folder = Path(name)
     if folder.is_dir():
-        refuse_pickles(folder)
-        for file in (ADAPTER, WEIGHTS):
-            if not (folder / file).is_file():
-                raise ValueError(f"{what} has no {file}: {name!r} is no adapter")
+        for files in ((ADAPTER,), FILES):
+            if not any((folder / file).is_file() for file in files):
+                raise ValueError(f"{what} has no {' and no '.join(files)}: {name!r} is no adapter")
         return folder
     with refusing_code(what):
         try:
-            cached_file(name, WEIGHTS)
+            weights = [cached_file(name, file, _raise_exceptions_for_missing_entries=False) for file in FILES]
+            if not any(weights):
+                raise ValueError(f"there is no {' and no '.join(FILES)}")
             return Path(cached_file(name, ADAPTER)).parent
         except (OSError, ValueError) as error:
             raise ValueError(f"{what} is neither a folder here nor to be had from the hub") from error

@@ -1,21 +1,49 @@
-"""Reading a head's files, whatever its kind: config and headers first, then the tensors that a network takes."""
+"""Reading a head's files, whatever its kind: config and headers first, then the tensors that a network takes.
+
+A checkpoint is taken whole or refused: a tensor that nothing reads is one of another kind of head, with other drafts.
+What published files carry beside a head is listed layout by layout (`leftovers`).
+"""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from safetensors import safe_open
+import torch
 from torch import Tensor, nn
 
 from mmspec.hosts.loading import fetched, locate
-from mmspec.hosts.weight_files import CONFIG, STEMS, StoredTensor, differences, stored_tensors, weight_files
+from mmspec.hosts.weight_files import (
+    CONFIG,
+    StoredTensor,
+    differences,
+    file_names,
+    read_tensors,
+    stored_tensors,
+    weight_files,
+)
 from mmspec.registry.printable import shown
 from mmspec.untrusted import read_json
 
 Network = TypeVar("Network", bound=nn.Module)
 MAPS = ("d2t", "t2d")
 """Keys of the map of a pruned vocabulary, the only integers that a head may hold."""
+OTHERS = {
+    "prefix_gru": "Domino (arXiv 2605.29707)",
+    "embed_proj": "Domino (arXiv 2605.29707)",
+    "_conv.": "DFlash2",
+    "candidate_selector": "DFlash2",
+    "feedforward_layernorm": "layers as Gemma has them",
+    "layer_scalar": "layers as Gemma has them",
+    "kv_a_proj": "latent attention",
+    "kv_b_proj": "latent attention",
+    "experts.": "experts",
+    "markov_head": "DSpark, which the drafter dflash takes",
+    "mask_hidden": "P-EAGLE, which the drafter p-eagle takes",
+    "lstm.": "Falcon, which the drafter falcon takes",
+    "parallel_draft_heads": "Medusa's heads beside EAGLE's",
+}
+"""Parts of keys by which kinds of heads are known, for messages."""
 
 
 @dataclass(frozen=True)
@@ -24,14 +52,16 @@ class Stored:
 
     Attributes:
         what: The head in messages.
+        kind: The kind of head that it is read as, with its article.
         files: The files of weights.
         config: The entries of `config.json`.
         keys: All keys in the files.
-        names: What keys are called here, but for those that a head does not need.
+        names: What keys are called here, but for those that are left over.
         headers: The tensors' headers, by these names.
     """
 
     what: str
+    kind: str
     files: tuple[Path, ...]
     config: Mapping[str, Any]
     keys: tuple[str, ...]
@@ -51,86 +81,111 @@ class Stored:
             raise ValueError(f"{self.what}: {key} has the shape {list(shape)}, and is no matrix")
         return shape[0], shape[1]
 
-    def weights(self, wanted: Collection[str]) -> tuple[dict[str, Tensor], tuple[str, ...]]:
-        """The tensors of these names, as far as there are any; and the keys in the files that are not used."""
+    def weights(
+        self, wanted: Collection[str], copies: Mapping[str, str] | None = None
+    ) -> tuple[dict[str, Tensor], tuple[str, ...]]:
+        """The tensors of these names, as far as there are any; and the keys in the files that are not used.
+
+        Args:
+            wanted: The names.
+            copies: Names of tensors that may be stored again, none of them wanted, and of which wanted ones.
+
+        Raises:
+            ValueError: A tensor is neither wanted nor a copy nor a known leftover, or a copy is none.
+        """
+        copies = copies or {}
+        known_names = {*wanted, *copies}
+        unread = [old for old, new in self.names.items() if new not in known_names and not self.headers[new].is_integer]
+        if unread:
+            known = sorted({kind for part, kind in OTHERS.items() if any(part in key for key in unread)})
+            raise ValueError(
+                f"{self.what} is not read whole as {self.kind} head, and so not at all: "
+                f"{differences(that_nothing_reads=unread)}, as of {' and '.join(known) or 'another kind of head'}"
+            )
         taken: dict[str, Tensor] = {}
-        for path in self.files:
-            with safe_open(path, "pt") as file:  # a file may hold the whole target, too
-                used = [key for key in file.keys() if self.names.get(key) in wanted]  # noqa: SIM118
-                taken |= {self.names[key]: file.get_tensor(key) for key in used}
+        for path in self.files:  # a file may hold the whole target, too
+            found = read_tensors(path, {key for key, name in self.names.items() if name in wanted})
+            taken |= {self.names[key]: value for key, value in found.items()}
+        for key, path in ((key, path) for key, name in self.names.items() if name in copies for path in self.files):
+            original = taken.get(copies[self.names[key]])  # if there is none, `fitted` says so
+            for copy in read_tensors(path, {key}).values():
+                if original is not None and not torch.equal(copy, original):
+                    raise ValueError(f"{self.what} has one tensor for all depths, and {shown(key)} is another one")
         return taken, tuple(sorted(key for key in self.keys if self.names.get(key) not in wanted))
+
+    def no_layout(self, forms: Mapping[str, Sequence[str]], keys: Collection[str] | None = None) -> ValueError:
+        """The error for a checkpoint in no known layout.
+
+        Args:
+            forms: Keys by which each layout is known.
+            keys: The head's keys as they are called there; None: as they are called here.
+        """
+        keys = self.headers.keys() if keys is None else keys
+        lacking = {form: [key for key in named if key not in keys] for form, named in forms.items()}
+        nearest, missing = min(lacking.items(), key=lambda item: len(item[1]) / len(forms[item[0]]))
+        there = shown(", ".join(sorted(keys)[:4])) or "none"
+        return ValueError(
+            f"{self.what} has no layout of {self.kind} head; {nearest} is the nearest, and {', '.join(missing[:3])} is "
+            f"missing. Its keys are {there}, …"
+        )
 
 
 def stored_head(
     name: str,
+    kind: str,
     renamed: Callable[[str], str],
-    unused: Sequence[str],
+    leftovers: Sequence[str] = (),
     stems: Sequence[str] = (),
     integers: Collection[str] = MAPS,
+    inside: Sequence[str] = (),
 ) -> Stored:
-    """Read the headers of a head's files.
+    """Read the headers of a head's files, safetensors or pickles (`weights_only=True`).
 
     Args:
         name: A folder, or a hub name.
+        kind: The kind of head, with its article.
         renamed: What a key is called here.
-        unused: Parts of keys that a head does not need.
+        leftovers: Parts of the keys of what published files carry beside a head: constants, copies, the target's.
         stems: File names of weights, without suffix, that are looked for before the usual ones.
         integers: Tensors that may be integers.
+        inside: Beginnings of a head's keys where it is stored in one file with its target, whose keys have none.
 
     Raises:
-        ValueError: There is none, it is a pickle, damaged or quantised, or two tensors have one name.
+        ValueError: There is none, it is damaged or quantised, or two tensors have one name.
     """
-    what = f"the head {name!r}"
-    stems = (*stems, *STEMS)
-    folder = fetched(locate(name), stems)
+    what, files = f"the head {name!r}", file_names((*stems, "model"))
+    folder = fetched(locate(name, pickles=True), files)
     config = read_json(folder / CONFIG)
-    raw = stored_tensors(folder, stems)
+    raw = stored_tensors(folder, files)
     if not raw:
-        raise ValueError(f"{what} has no weights in {folder}")
-    names = {key: renamed(key) for key in raw if not any(part in key for part in unused)}
+        raise ValueError(f"{what} has no weights in {folder}; they are in one of {', '.join(files)}")
+    own = [key for key in raw if key.startswith(tuple(inside))] or list(raw)
+    names = {key: renamed(key) for key in own if not any(part in key for part in leftovers)}
     _refuse_doubles(names, what)
     headers = {new: raw[old] for old, new in names.items()}
     packed = [key for key, tensor in headers.items() if tensor.is_integer and key not in integers]
     if packed:
         raise ValueError(f"{what} is quantised ({shown(packed[0])} holds integers); use its weights in full precision")
-    return Stored(what, tuple(weight_files(folder, stems)), config, tuple(raw), names, headers)
-
-
-def no_layout(what: str, kind: str, keys: Collection[str], forms: Mapping[str, Sequence[str]]) -> str:
-    """The message for a checkpoint in no known layout.
-
-    Args:
-        what: The checkpoint.
-        kind: The kind of head, with its article.
-        keys: Its keys.
-        forms: Keys by which each layout is known.
-    """
-    lacking = {form: [key for key in named if key not in keys] for form, named in forms.items()}
-    nearest, missing = min(lacking.items(), key=lambda item: len(item[1]) / len(forms[item[0]]))
-    there = shown(", ".join(sorted(keys)[:4])) or "none"
-    return (
-        f"{what} has no layout of {kind} head; {nearest} is the nearest, and {', '.join(missing[:3])} is missing. "
-        f"Its keys are {there}, …"
-    )
+    return Stored(what, kind, tuple(weight_files(folder, files)), config, tuple(raw), names, headers)
 
 
 def fitted(network: Network, weights: Mapping[str, Tensor], what: str, layout: str) -> Network:
     """A network that was built on the device `meta`, with its weights.
 
     Raises:
-        ValueError: Tensors are missing or have other shapes; the message names them.
+        ValueError: Tensors are missing, have other shapes, or no place; the message names them.
     """
     expected = {key: tuple(value.shape) for key, value in network.state_dict().items()}
     here = {key: value for key, value in weights.items() if key not in MAPS}
-    missing = expected.keys() - here.keys()
     other = [
         f"{key}: {list(here[key].shape)}, not {list(shape)}"
         for key, shape in expected.items()
         if key in here and tuple(here[key].shape) != shape
     ]
-    if wrong := differences(missing=missing, of_another_shape=other):
+    missing, placeless = expected.keys() - here.keys(), here.keys() - expected.keys()
+    if wrong := differences(missing=missing, of_another_shape=other, without_a_place=placeless):
         raise ValueError(f"the weights of {what} (layout {layout}) do not fit: {wrong}")
-    network.load_state_dict({key: here[key] for key in expected}, assign=True)
+    network.load_state_dict(here, assign=True)
     return network.eval().requires_grad_(False)
 
 

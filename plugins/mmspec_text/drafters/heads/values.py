@@ -3,6 +3,25 @@
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
+from transformers.activations import ACT2FN
+
+from mmspec.registry.printable import shown
+from mmspec.registry.suggest import unknown
+
+ACTIVATIONS = ("hidden_act", "hidden_activation")
+"""Names that configs have for the activation of an MLP."""
+PLAIN = {
+    "is_neox_style": True,
+    "rope_interleave": False,
+    "partial_rotary_factor": 1,
+    "attn_logit_softcapping": None,
+    "query_pre_attn_scalar": None,
+    "attention_multiplier": None,
+    "residual_multiplier": 1,
+}
+"""Entries of configs that no tensor shows, and their values for the layers that are computed: a turn of halves and of
+all numbers, attention scaled by the width of a head alone."""
+
 
 def positive(given: Mapping[str, Any], name: str, what: str) -> int:
     """A whole number above 0 that the config must have.
@@ -28,6 +47,46 @@ def number(given: Mapping[str, Any], name: str, default: float, what: str) -> fl
     if not isinstance(value, int | float) or isinstance(value, bool) or not value > 0:
         raise ValueError(f"{what}: {name} in its config is a number above 0, and not {value!r}")
     return float(value)
+
+
+def activation(given: Mapping[str, Any], what: str) -> str:
+    """The activation of the MLPs, by transformers' name; SiLU where the config names none.
+
+    Raises:
+        ValueError: transformers has none of this name, or two are named.
+    """
+    named = list(dict.fromkeys(str(given[name]) for name in ACTIVATIONS if given.get(name) is not None)) or ["silu"]
+    if len(named) > 1:
+        raise ValueError(f"{what}: its config names two activations, {' and '.join(map(shown, named))}")
+    if named[0] not in ACT2FN:
+        raise ValueError(f"{what}: {unknown('activation', named[0], [*ACT2FN])}")
+    return named[0]
+
+
+def architectures(given: Mapping[str, Any]) -> tuple[str, ...]:
+    """The names of models in a config."""
+    named = given.get("architectures")
+    return tuple(name for name in named if isinstance(name, str)) if isinstance(named, list) else ()
+
+
+def refuse_layers(given: Mapping[str, Any], what: str) -> None:
+    """Refuse a head whose layers are of a family that is not computed, though they may have the same tensors.
+
+    Raises:
+        ValueError: They are Gemma's, or an entry of the config says that they are computed in another way.
+    """
+    for name in (*architectures(given), str(given.get("model_type") or "")):
+        if "gemma" in name.lower():
+            raise ValueError(
+                f"{what} has layers of Gemma ({shown(name)}), with other norms and scales; the nearest that are "
+                "computed are those of Llama and Qwen3"
+            )
+    for name, value in PLAIN.items():
+        if given.get(name) not in (None, value):
+            raise ValueError(
+                f"{what} has layers with {name} = {shown(repr(given[name]))}, which are not computed; the nearest that "
+                "are, those of Llama and Qwen3, have none"
+            )
 
 
 def rope(given: Mapping[str, Any], theta: float, what: str) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""A call: the text is decoded speculatively, and the states of its signal tokens become poses."""
+"""A call: the text is decoded speculatively, and the states that its signal tokens are drawn from become poses."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -49,11 +49,9 @@ def reply(
         A reply for every prompt, and the report.
     """
     decoder, states = decoder_for(model, method, hidden=[FINAL], **how), UnitStates()
-    # One more than wanted: the newest token has no state, because no pass has read it.
-    for state in decoder.rounds(inputs, tokens + 1, seed=seed, warp=Warp.sampling(temperature)):
+    for state in decoder.rounds(inputs, tokens, seed=seed, warp=Warp.sampling(temperature)):
         states.step(state)
     replies = []
-    for ids, own in zip(state.output(), states.rows(), strict=True):
-        new = ids[-(len(own) + 1) :][:tokens]
-        replies.append(Reply(new, model.pose(own[:tokens][new == model.signal])))
+    for new, drawn_from in zip(state.output(), states.rows(), strict=True):
+        replies.append(Reply(new, model.pose(drawn_from[new == model.signal])))
     return replies, state.report

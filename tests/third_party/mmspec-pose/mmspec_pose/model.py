@@ -22,7 +22,7 @@ class PoseLlama(LlamaForCausalLM):
         self.pose_head = nn.Sequential(nn.Linear(width, width), nn.GELU(), nn.Linear(width, 3 * JOINTS))
 
     def pose(self, states: Tensor) -> Tensor:
-        """Poses `[n, joint, axis]` of the states `[n, width]` of signal tokens."""
+        """Poses `[n, joint, axis]` of the states `[n, width]` that signal tokens are drawn from."""
         return self.pose_head(states).unflatten(-1, (JOINTS, 3))
 
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from mmspec.registry.printable import shown
-from mmspec_text.drafters.heads.adapter import read_adapter
+from mmspec_text.drafters.heads.adapter import read_adapter, refuse_unread
 from mmspec_text.drafters.heads.apple.network import GatedLora, Sampler
 from mmspec_text.drafters.heads.stored import fitted
 from mmspec_text.drafters.heads.values import number, positive
@@ -77,7 +77,7 @@ def read_apple(name: str) -> AppleCheckpoint:
         name: A folder, or a hub name.
 
     Raises:
-        ValueError: There is none, it is a pickle or damaged, or parts are missing; the message names them.
+        ValueError: There is none, it is damaged, or parts are missing or not read; the message names them.
     """
     what = f"the adapter {name!r}"
     config, tensors = read_adapter(name, what)
@@ -95,4 +95,6 @@ def read_apple(name: str) -> AppleCheckpoint:
     if wrong := [key for key in down if len(down[key]) != rank or up[key].shape[1] != rank]:
         raise ValueError(f"{what}: r in its config is {rank}, and the layer {shown(wrong[0])} has another rank")
     sampler = {key.removeprefix(SAMPLER): value for key, value in tensors.items() if key.startswith(SAMPLER)}
+    read = [key for key in tensors if key == MASKS or key.startswith(SAMPLER) or key.endswith((DOWN, UP))]
+    refuse_unread(tensors, read, what)
     return AppleCheckpoint(name, masks, down, up, number(config, "lora_alpha", rank, what) / rank, sampler)

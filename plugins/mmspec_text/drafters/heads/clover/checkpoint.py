@@ -1,4 +1,4 @@
-"""Reading Clover's speculators. The authors published neither code nor weights, so that the layout is ours.
+"""Reading speculators after Clover's papers, in a layout of ours; the authors' Clover-2, with another cell, is refused.
 
 `augmenting.*` is a decoder layer by transformers' names; `cells.{depth}.{state_norm,token_norm,q_proj,k_proj,v_proj,
 o_proj}.weight`, one or one for each depth; `norm.weight`. The config has `num_speculators`, `num_attention_heads` and
@@ -10,7 +10,7 @@ import torch
 from mmspec_text.drafters.heads.clover.network import CloverNetwork, CloverSizes
 from mmspec_text.drafters.heads.pathwise.block import BlockSizes
 from mmspec_text.drafters.heads.pathwise.checkpoint import PathCheckpoint
-from mmspec_text.drafters.heads.stored import no_layout, stored_head
+from mmspec_text.drafters.heads.stored import stored_head
 from mmspec_text.drafters.heads.values import counted, part_numbers, positive
 
 FORMS = {"clover": ("augmenting.self_attn.q_proj.weight", "cells.0.q_proj.weight", "norm.weight")}
@@ -19,18 +19,18 @@ MOST = 64
 
 
 def read_clover(name: str) -> PathCheckpoint:
-    """Read Clover's speculators.
+    """Read speculators.
 
     Args:
         name: A folder, or a hub name.
 
     Raises:
-        ValueError: There are none, they are a pickle, damaged, or in another layout.
+        ValueError: There are none, they are damaged, or in another layout.
     """
-    stored = stored_head(name, lambda key: key, ())
+    stored = stored_head(name, "a Clover", lambda key: key)
     config, headers, what = stored.config, stored.headers, stored.what
     if any(key not in headers for key in FORMS["clover"]):
-        raise ValueError(no_layout(what, "a Clover", headers, FORMS))
+        raise stored.no_layout(FORMS)
     block = BlockSizes.of(stored, "augmenting.")
     cells = counted(part_numbers(headers, "cells."), {}, (), what)
     units = positive(config, "num_speculators", what)

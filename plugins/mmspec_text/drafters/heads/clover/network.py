@@ -1,4 +1,4 @@
-"""The network of Clover's speculators.
+"""The network of speculators after Clover's papers.
 
     s_0 = g, the augmenting block's state of all features so far
     s_{i+1} = s_i + attention(query: norm(E(unit i)); keys and values: norm(s_0), …, norm(s_i), norm(E(unit i)))

@@ -6,7 +6,7 @@ import torch
 
 from mmspec_text.drafters.heads.checkpoint import HeadCheckpoint
 from mmspec_text.drafters.heads.dflash.architecture import DFlashArchitecture
-from mmspec_text.drafters.heads.dflash.layouts import FIELDS, SPECULATORS, UNUSED, canonical, recognised, settings
+from mmspec_text.drafters.heads.dflash.layouts import FIELDS, LEFTOVERS, SPECULATORS, canonical, recognised, settings
 from mmspec_text.drafters.heads.dflash.network import DFlashNetwork
 from mmspec_text.drafters.heads.dflash.shape_of import architecture_of
 from mmspec_text.drafters.heads.stored import MAPS, stored_head
@@ -52,12 +52,12 @@ def read_dflash(name: str) -> DFlashCheckpoint:
         name: A folder, or a hub name.
 
     Raises:
-        ValueError: There is none, it is a pickle, damaged, or in no known layout; the message names the nearest.
+        ValueError: There is none, it is damaged, or not read whole; the message names the nearest layout.
     """
-    stored = stored_head(name, canonical, UNUSED)
+    stored = stored_head(name, "a DFlash", canonical, LEFTOVERS)
     layout = recognised(stored.config, stored.keys)
     given = settings(stored.config)
-    architecture = architecture_of(given, stored.headers, layout, stored.what)
+    architecture = architecture_of(given, stored, layout)
     with torch.device("meta"):
         wanted = {*DFlashNetwork(architecture, 1).state_dict(), *MAPS}
     weights, ignored = stored.weights(wanted)

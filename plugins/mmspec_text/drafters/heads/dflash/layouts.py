@@ -15,14 +15,25 @@ from typing import Any
 
 from mmspec.registry.suggest import unknown
 from mmspec_text.drafters.heads.eagle.layouts import Layout
-from mmspec_text.drafters.heads.values import renamed
+from mmspec_text.drafters.heads.values import architectures, renamed
 
 KINDS = ("dflash", "dspark")
 """Kinds of speculators checkpoints that are heads of this family."""
 PARTS = ("transformer_layer_config", "dflash_config", "dspark_config")
 """Parts of a config in which layouts put settings."""
-UNUSED = ("rotary_emb", "verifier_", "confidence_head.")
-"""Parts of keys that a head does not need: constants, the target's weights, and a guess of how far a draft holds."""
+LEFTOVERS = ("rotary_emb", "verifier_", "confidence_head.")
+"""Parts of keys of what files carry beside a head: constants, the target's weights (speculators), and DSpark's guess of
+how far a draft holds, on which no unit of the draft depends."""
+ARCHITECTURES = (
+    "DFlashDraftModel",
+    "DFlashSpeculator",
+    "DSparkDraftModel",
+    "DSparkSpeculator",
+    "DFlashDSparkDraftModel",
+    "Qwen3DSparkModel",
+    "MuseGlimmerAssistantModel",
+)
+"""What configs call the models that are read; an architecture of another name is another family."""
 RENAMED = {"encoder.fc.": "fc.", "encoder.output_norm_enc.": "hidden_norm.", "midlayer.": "layers.0."}
 """Beginnings of keys, and what they are called here."""
 DFLASH = Layout("dflash", "output")
@@ -52,7 +63,8 @@ def recognised(config: Mapping[str, Any], keys: Iterable[str]) -> Layout:
         if kind not in KINDS:
             raise ValueError(unknown("kind of DFlash head", str(kind), KINDS))
         return SPECULATORS
-    return DSPARK if any(key.startswith("markov_head.") for key in keys) else DFLASH
+    deepspec = any("dspark" in name.lower() for name in architectures(config))
+    return DSPARK if deepspec or any(key.startswith("markov_head.") for key in keys) else DFLASH
 
 
 def settings(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -7,12 +7,24 @@ from collections.abc import Mapping
 from typing import Any, get_args
 
 from mmspec.hosts.weight_files import StoredTensor
+from mmspec.registry.printable import shown
 from mmspec.registry.suggest import unknown
 from mmspec_text.drafters.heads.dflash.architecture import DFlashArchitecture, Sequel, Sight
-from mmspec_text.drafters.heads.dflash.layouts import SPECULATORS
+from mmspec_text.drafters.heads.dflash.layouts import ARCHITECTURES, DSPARK, SPECULATORS
 from mmspec_text.drafters.heads.eagle.layouts import Layout
-from mmspec_text.drafters.heads.stored import no_layout
-from mmspec_text.drafters.heads.values import counted, drafted_ids, number, part_numbers, positive, rope, split_heads
+from mmspec_text.drafters.heads.stored import Stored
+from mmspec_text.drafters.heads.values import (
+    activation,
+    architectures,
+    counted,
+    drafted_ids,
+    number,
+    part_numbers,
+    positive,
+    refuse_layers,
+    rope,
+    split_heads,
+)
 
 QUERY, KEY = "layers.0.self_attn.q_proj.weight", "layers.0.self_attn.k_proj.weight"
 GATE = "layers.0.mlp.gate_proj.weight"
@@ -23,22 +35,21 @@ THETA = 1_000_000.0
 SLIDING = "sliding_attention"
 
 
-def architecture_of(
-    given: Mapping[str, Any], stored: Mapping[str, StoredTensor], layout: Layout, what: str
-) -> DFlashArchitecture:
+def architecture_of(given: Mapping[str, Any], head: Stored, layout: Layout) -> DFlashArchitecture:
     """The shape of a head.
 
     Args:
         given: The config's entries, flat.
-        stored: Its tensors by the names of the network.
+        head: The head as it is stored.
         layout: Its layout.
-        what: The checkpoint's name in messages.
 
     Raises:
         ValueError: It is no head of this family, or its parts contradict each other.
     """
+    stored, what = head.headers, head.what
     if not stored.keys() >= set(MARKS):
-        raise ValueError(no_layout(what, "a DFlash", stored, {layout.name: MARKS}))
+        raise head.no_layout({layout.name: MARKS})
+    _refuse_others(given, what)
     hidden, width = stored["fc.weight"].shape
     keys = stored[KEY].shape[0]
     heads, head_dim = split_heads(given, stored[QUERY].shape[0], keys, what)
@@ -68,14 +79,14 @@ def architecture_of(
         own_mask="mask_embedding" in stored,
         block=_block(given, what),
         mask_token=_mask_token(given, "mask_embedding" in stored, what),
-        from_root=_from_root(given, sequel),
+        from_root=_from_root(given, layout, sequel),
         sequel=sequel,
         rank=stored["markov_head.markov_w1.weight"].shape[1] if sequel is not None else 0,
         head_norms="layers.0.self_attn.q_norm.weight" in stored,
         sinks="layers.0.self_attn.attention_sink_bias" in stored,
         biases=frozenset(key.removesuffix(".bias").rpartition(".")[2] for key in stored if _own_bias(key)),
         eps=number(given, "rms_norm_eps", 1e-6, what),
-        activation=str(given.get("hidden_act", "silu")),
+        activation=activation(given, what),
         scale=number(given, "logit_scale", 1.0, what),
         rope=rope(given, THETA, what),
     )
@@ -116,11 +127,27 @@ def _sequel(given: Mapping[str, Any], stored: Mapping[str, StoredTensor], what: 
     raise ValueError(f"{what}: {unknown('kind of Markov head (markov_head_type)', kind, get_args(Sequel))}")
 
 
-def _from_root(given: Mapping[str, Any], sequel: Sequel | None) -> bool:
-    """Whether the root's row scores the first unit; by default where there is a Markov head."""
-    if given.get("sample_from_anchor") is not None:
-        return bool(given["sample_from_anchor"])
-    return sequel is not None and not given.get("dspark_bonus_anchor", False)
+def _from_root(given: Mapping[str, Any], layout: Layout, sequel: Sequel | None) -> bool:
+    """Whether the root's row scores the first unit.
+
+    Configs say so (`sample_from_anchor`; SpecForge's `shift_label`), or the family does: all that DeepSpec trains is a
+    DSpark model, with a Markov head or without one (`markov_rank: 0`), and its labels begin behind the root.
+    """
+    for entry in ("sample_from_anchor", "shift_label"):
+        if given.get(entry) is not None:
+            return bool(given[entry])
+    return (sequel is not None or layout is DSPARK) and not given.get("dspark_bonus_anchor", False)
+
+
+def _refuse_others(given: Mapping[str, Any], what: str) -> None:
+    """Refuse heads whose config says that they are computed in another way."""
+    refuse_layers(given, what)
+    for name in architectures(given):
+        if name not in ARCHITECTURES:
+            raise ValueError(f"{what} is of another family: {unknown('architecture', name, ARCHITECTURES)}")
+    kind = given.get("projector_type")
+    if kind not in (None, "dflash", "dspark"):
+        raise ValueError(f"{what} has a head of another family behind its blocks (projector_type {shown(repr(kind))})")
 
 
 def _sight(given: Mapping[str, Any], layer: int, layout: Layout, what: str) -> Sight:

@@ -20,8 +20,11 @@ MASKS = ("mask_token_id", "ptd_token_id", "pard_token")
 Kind = Literal["eagle", "p-eagle", "falcon"]
 MARKS: Mapping[Kind, tuple[str, str]] = {"p-eagle": ("P-EAGLE", "mask_hidden"), "falcon": ("Falcon", LSTM)}
 """Names of other kinds of heads, and the tensors by which they are known."""
-UNUSED = ("rotary_emb", "verifier_", "parallel_draft_heads.")
-"""Parts of keys that a head does not need: constants, the target's weights, and heads beside it."""
+LEFTOVERS = ("rotary_emb", "verifier_", "parallel_draft_heads.")
+"""Parts of keys of what files carry beside a head: constants, the target's weights (speculators), Medusa's heads for
+units behind its own (ModelOpt)."""
+PAST = "lstm.weight_hh_l"
+"""Beginning of an LSTM's weights for its own past; a cell that begins with nothing has none (Falcon)."""
 
 
 @dataclass(frozen=True)
@@ -47,12 +50,12 @@ def read_checkpoint(name: str, kind: Kind = "eagle") -> Checkpoint:
         kind: What it is to be: a head that drafts all units in one pass (`p-eagle`), or blocks (`falcon`), or neither.
 
     Raises:
-        ValueError: There is none, it is a pickle, damaged, or in no known layout; the message names the nearest.
+        ValueError: There is none, it is damaged, or not read whole; the message names the nearest layout.
     """
-    stored = stored_head(name, canonical, UNUSED)
+    stored = stored_head(name, "an EAGLE", canonical, (*LEFTOVERS, PAST))
     layout = recognised(stored.config, stored.keys)
     given = settings(stored.config)
-    architecture = architecture_of(given, stored.headers, layout, stored.what)
+    architecture = architecture_of(given, stored, layout)
     found: Kind = "p-eagle" if architecture.parallel else "falcon" if architecture.block > 1 else "eagle"
     if found != kind:
         if found in MARKS:

@@ -9,8 +9,18 @@ from typing import Any
 from mmspec.hosts.weight_files import StoredTensor
 from mmspec_text.drafters.heads.eagle.architecture import Architecture
 from mmspec_text.drafters.heads.eagle.layouts import LANTERN, Layout
-from mmspec_text.drafters.heads.stored import no_layout
-from mmspec_text.drafters.heads.values import counted, drafted_ids, number, part_numbers, positive, rope, split_heads
+from mmspec_text.drafters.heads.stored import Stored
+from mmspec_text.drafters.heads.values import (
+    activation,
+    counted,
+    drafted_ids,
+    number,
+    part_numbers,
+    positive,
+    refuse_layers,
+    rope,
+    split_heads,
+)
 
 QUERY, KEY = "layers.0.self_attn.q_proj.weight", "layers.0.self_attn.k_proj.weight"
 OUT, GATE = "layers.0.self_attn.o_proj.weight", "layers.0.mlp.gate_proj.weight"
@@ -26,21 +36,19 @@ THETA = 10000.0
 """The base of rotary positions where a config names none; never the target's."""
 
 
-def architecture_of(
-    given: Mapping[str, Any], stored: Mapping[str, StoredTensor], layout: Layout, what: str
-) -> Architecture:
+def architecture_of(given: Mapping[str, Any], head: Stored, layout: Layout) -> Architecture:
     """The shape of a head.
 
     Args:
         given: The config's entries, flat.
-        stored: Its tensors by the names of the network.
+        head: The head as it is stored.
         layout: Its layout.
-        what: The checkpoint's name in messages.
 
     Raises:
         ValueError: It is no head of this family, or its parts contradict each other.
     """
-    _refuse_others(given, stored, what)
+    stored, what = head.headers, head.what
+    _refuse_others(given, head)
     hidden, queries = stored[OUT].shape
     inside = stored[QUERY].shape[1]
     if inside not in (hidden, 2 * hidden):
@@ -92,7 +100,7 @@ def architecture_of(
         head_norms="layers.0.self_attn.q_norm.weight" in stored,
         biases=_biases(stored),
         eps=number(given, "rms_norm_eps", 1e-6, what),
-        activation=str(given.get("hidden_act", "silu")),
+        activation=activation(given, what),
         rope=rope(given, THETA, what),
         window=_window(given, what),
         parallel=_parallel(given, stored),
@@ -101,11 +109,12 @@ def architecture_of(
     )
 
 
-def _refuse_others(given: Mapping[str, Any], stored: Mapping[str, StoredTensor], what: str) -> None:
-    if any("kv_a_proj" in key for key in stored):
-        raise ValueError(f"{what} has latent attention (kv_a_proj), which this drafter does not compute")
-    if not all(key in stored for key in (QUERY, KEY, OUT, GATE)):
-        raise ValueError(no_layout(what, "an EAGLE", stored, FORMS))
+def _refuse_others(given: Mapping[str, Any], head: Stored) -> None:
+    if any("kv_a_proj" in key for key in head.headers):
+        raise ValueError(f"{head.what} has latent attention (kv_a_proj), which this drafter does not compute")
+    refuse_layers(given, head.what)
+    if not all(key in head.headers for key in (QUERY, KEY, OUT, GATE)):
+        raise head.no_layout(FORMS)
 
 
 def _features(

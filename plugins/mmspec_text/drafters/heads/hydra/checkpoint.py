@@ -12,7 +12,7 @@ import torch
 from mmspec_text.drafters.heads.hydra.network import HydraSizes, hydra_network
 from mmspec_text.drafters.heads.pathwise.block import BlockSizes
 from mmspec_text.drafters.heads.pathwise.checkpoint import PathCheckpoint
-from mmspec_text.drafters.heads.stored import Stored, no_layout, stored_head
+from mmspec_text.drafters.heads.stored import Stored, stored_head
 from mmspec_text.drafters.heads.values import counted, part_numbers, positive
 
 PREFIX_LAYER = "prefix_embeding_layer."  # the authors' spelling
@@ -39,13 +39,14 @@ def read_hydra(name: str) -> PathCheckpoint:
         name: A folder, or a hub name.
 
     Raises:
-        ValueError: There are none, they are a pickle, damaged, or in no known layout.
+        ValueError: There are none, they are damaged, or in no known layout.
     """
-    stored = stored_head(name, canonical, ("rotary_emb", f"{PREFIX_LAYER}embed_tokens."), ("hydra_lm_head",))
+    leftovers = ("rotary_emb", f"{PREFIX_LAYER}embed_tokens.")
+    stored = stored_head(name, "a Hydra", canonical, leftovers, ("hydra_lm_head",), inside=("hydra_head.",))
     keys = {OUTER.sub("", key) for key in stored.keys}
     form = "hydra++" if any(PREFIX_FORM.match(key) for key in keys) else "hydra"
     if any(key not in keys for key in FORMS[form][:2]):
-        raise ValueError(no_layout(stored.what, "a Hydra", keys, {form: FORMS[form]}))
+        raise stored.no_layout({form: FORMS[form]}, keys)
     sizes = _sizes(stored, form)
     with torch.device("meta"):
         wanted = hydra_network(sizes, 1).state_dict().keys()

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from mmspec_text.drafters.heads.medusa.network import MedusaNetwork, MedusaSizes
 from mmspec_text.drafters.heads.pathwise.checkpoint import PathCheckpoint
-from mmspec_text.drafters.heads.stored import Stored, no_layout, stored_head
+from mmspec_text.drafters.heads.stored import Stored, stored_head
 from mmspec_text.drafters.heads.values import counted, number, part_numbers, positive
 
 FIRST_BLOCK, FIRST_OUTPUT, ONE_OUTPUT = "blocks.0.0.weight", "lm_heads.0.weight", "lm_head.weight"
@@ -44,20 +44,22 @@ def read_medusa(name: str) -> PathCheckpoint:
         name: A folder, or a hub name.
 
     Raises:
-        ValueError: There are none, they are a pickle, damaged, or in no known layout.
+        ValueError: There are none, they are damaged, or in no known layout.
     """
-    stored = stored_head(name, canonical, (), ("medusa_lm_head",), ("token_map",))
+    own, ids, inside = ("medusa_lm_head",), ("token_map",), ("medusa_head.",)
+    stored = stored_head(name, "a Medusa", canonical, stems=own, integers=ids, inside=inside)
     keys = {PREFIX.sub("", key) for key in stored.keys}
     layout = next((form for form, known in FORMS.items() if known[0] in keys), None)
     if layout is None:
-        raise ValueError(no_layout(stored.what, "a Medusa", keys, FORMS))
+        raise stored.no_layout(FORMS, keys)
     sizes = _sizes(stored, layout)
     wanted = {key for key in stored.headers if key.startswith("blocks.")}
     if sizes.own_output:
         wanted |= {f"lm_heads.{head}.weight" for head in range(1 if sizes.one_output else sizes.units)}
     wanted |= {"token_map"} if sizes.pruned else set()
     wanted |= {ONE_OUTPUT} if sizes.one_output else set()
-    weights, ignored = stored.weights(wanted)
+    copies = {f"lm_heads.{head}.weight": FIRST_OUTPUT for head in range(1, sizes.units) if sizes.one_output}
+    weights, ignored = stored.weights(wanted, copies)
     if ONE_OUTPUT in weights and FIRST_OUTPUT in weights:
         raise ValueError(f"{stored.what}: {FIRST_OUTPUT} and {ONE_OUTPUT} are the same part")
     if ONE_OUTPUT in weights:

@@ -11,10 +11,10 @@ from torch import Tensor
 
 from mmspec.hosts.anatomy import Anatomy
 from mmspec.hosts.loading import fetch_files, indexed, locate
-from mmspec.hosts.weight_files import CONFIG, key_files
+from mmspec.hosts.weight_files import CONFIG, differences, key_files
 from mmspec.registry.printable import shown
 from mmspec.untrusted import read_json
-from mmspec_text.drafters.heads.mtp.family import Family, own_keys, plain_key, recognised
+from mmspec_text.drafters.heads.mtp.family import Family, is_of_layers, own_keys, plain_key, recognised
 
 COUNTS = ("num_nextn_predict_layers", "num_mtp_layers", "mtp_num_hidden_layers")
 """Settings that count the depths of a checkpoint."""
@@ -22,6 +22,8 @@ SCALE = "_scale_inv"
 """End of the key of a block-quantised tensor's scales, which are multiplied with."""
 BLOCK = 128
 """Rows and columns with one scale, where the config does not say."""
+MANY = 64
+"""More depths than any checkpoint has."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +60,7 @@ def read_checkpoint(name: str, anatomy: Anatomy, revision: str | None = None) ->
         revision: The commit on the hub; None: the latest.
 
     Raises:
-        ValueError: There are none, some are incomplete, or they are of a family that is not read.
+        ValueError: There are none, some are incomplete or not read whole, or they are of a family that is not read.
     """
     what, place = f"the checkpoint {name!r}", locate(name)
     folder, layers = indexed(place, revision), len(anatomy.language.layers)
@@ -83,6 +85,11 @@ def read_checkpoint(name: str, anatomy: Anatomy, revision: str | None = None) ->
     originals = tuple(family.at(family.block, depth, layers) for depth in range(depths))
     blocks, ignored = _block_keys(stored, family, originals, {*own.values()})
     wanted = {*own.values(), *blocks.values()}
+    deeper = tuple(family.at(family.block, depth, layers) for depth in range(depths, MANY) if family.most)
+    unread = [key for key in stored if key not in wanted and key not in ignored and not key.startswith(deeper)]
+    if unread := [key for key in unread if is_of_layers(key, layers)]:
+        found = differences(that_nothing_reads=unread)
+        raise ValueError(f"the multi-token layers of {what} are not read whole as family {family.name}: {found}")
     fetch_files(place, sorted({files[stored[key]].name for key in wanted}), revision)
     read = _read({key: stored[key] for key in wanted}, files, what)
     tensors = _unpacked(read, config, what)

@@ -200,6 +200,13 @@ def plain_key(key: str) -> str:
     return key
 
 
+def is_of_layers(key: str, layers: int) -> bool:
+    """Whether a key, by `plain_key`, is one of layers for multi-token prediction behind so many of the target's."""
+    start, _, rest = key.partition("model.layers.")
+    number = rest.partition(".")[0] if not start else ""
+    return any(trace in key for trace in TRACES) or (number.isdecimal() and int(number) >= layers)
+
+
 def recognised(keys: Collection[str], kind: str, layers: int, what: str) -> Family:
     """The family of a checkpoint.
 

@@ -11,7 +11,7 @@ from mmspec.hosts.masks import PassGeometry
 from mmspec.hosts.slot_cache import SlotCache
 from mmspec_text.drafters.heads.layers import Attention, Mlp, rotary
 from mmspec_text.drafters.heads.stored import Stored
-from mmspec_text.drafters.heads.values import number, rope, split_heads
+from mmspec_text.drafters.heads.values import activation, number, refuse_layers, rope, split_heads
 
 THETA = 10000.0
 """The base of rotary positions where a config names none."""
@@ -50,21 +50,23 @@ class BlockSizes:
         """The sizes of a stored layer.
 
         Args:
-            stored: The head. Its config has `num_attention_heads`, and what of `rms_norm_eps` and the rotary parameters
-                is not the default.
+            stored: The head. Its config has `num_attention_heads`, and what of `rms_norm_eps`, `hidden_act` and the
+                rotary parameters is not the default.
             prefix: The beginning of the layer's keys.
 
         Raises:
             ValueError: Tensors or entries are missing, or they contradict each other.
         """
         config, what = stored.config, stored.what
+        refuse_layers(config, what)
         queries, hidden = stored.matrix(f"{prefix}self_attn.q_proj.weight")
         found, intermediate = (
             stored.matrix(f"{prefix}{part}.weight")[0] for part in ("self_attn.k_proj", "mlp.gate_proj")
         )
         heads, head_dim = split_heads(config, queries, found, what)
         eps, angles = number(config, "rms_norm_eps", 1e-6, what), rope(config, THETA, what)
-        return cls(hidden, intermediate, heads, found // head_dim, head_dim, eps, angles)
+        sizes = (hidden, intermediate, heads, found // head_dim, head_dim, eps, angles)
+        return cls(*sizes, activation=activation(config, what))
 
 
 class Block(nn.Module):

@@ -13,7 +13,7 @@ from typing import Any
 from torch import Tensor
 
 from mmspec.registry.printable import shown
-from mmspec_text.drafters.heads.adapter import read_adapter
+from mmspec_text.drafters.heads.adapter import read_adapter, refuse_unread
 from mmspec_text.drafters.heads.values import positive
 
 KEY = "prompt_embeddings"
@@ -46,7 +46,7 @@ def read_prompts(name: str) -> Prompts:
         name: A folder, or a hub name.
 
     Raises:
-        ValueError: There is no such adapter, it is a pickle or damaged, or of a variant that is not computed here.
+        ValueError: There is no such adapter, it is damaged, or of a variant that is not computed here.
     """
     what = f"the prompt tokens {name!r}"
     config, tensors = read_adapter(name, what)
@@ -54,6 +54,7 @@ def read_prompts(name: str) -> Prompts:
     if len(found) != 1 or tensors[found[0]].dim() != 2:
         there = ", ".join(sorted(tensors)[:3]) or "none"
         raise ValueError(f"{what} have no matrix {KEY}: it is no adapter of prompt tokens. Its keys are {shown(there)}")
+    refuse_unread(tensors, found, what)
     _refuse_variants(config, what)
     count = positive(config, "num_special_tokens", what)
     if len(tensors[found[0]]) != count:

@@ -7,14 +7,15 @@ Keys may be under `speculator.` or not; `n_predict` and `scale_input` are in the
 Tied weights may be stored once or once for each depth. Widths are read from the tensors.
 """
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 import torch
 
 from mmspec_text.drafters.heads.pathwise.checkpoint import PathCheckpoint
 from mmspec_text.drafters.heads.speculator.network import LstmSpeculator, MlpSpeculator, SpeculatorSizes
-from mmspec_text.drafters.heads.stored import Stored, no_layout, stored_head
+from mmspec_text.drafters.heads.stored import Stored, stored_head
 from mmspec_text.drafters.heads.values import positive
 
 PREFIX, MOST = "speculator.", 64
@@ -22,6 +23,8 @@ PREFIX, MOST = "speculator.", 64
 MLP = {"mlp-speculator": ("proj.0.weight", "emb.0.weight", "head.0.weight", "ln.0.weight")}
 LSTM = {"arctic-lstm": ("projs.0.weight", "forget_emb.0.weight", "head.0.weight", "cell_ln.0.weight")}
 """Keys by which the kinds are known."""
+GATES = re.compile("^(cell|input|output)_emb$")
+"""Tables of the other gates, which are that of the gate that forgets."""
 
 
 def canonical(key: str) -> str:
@@ -36,11 +39,11 @@ def read_mlp(name: str) -> PathCheckpoint:
         name: A folder, or a hub name.
 
     Raises:
-        ValueError: There is none, it is a pickle, damaged, or of another kind.
+        ValueError: There is none, it is damaged, or of another kind.
     """
-    stored = stored_head(name, canonical, ())
+    stored = stored_head(name, "an MLP speculator", canonical, inside=(PREFIX,))
     if any(key not in stored.headers for key in MLP["mlp-speculator"]):
-        raise ValueError(no_layout(stored.what, "an MLP speculator", stored.headers, MLP))
+        raise stored.no_layout(MLP)
     inner, width = stored.matrix("proj.0.weight")
     sizes = _sizes(stored, "emb.0.weight", width, inner, bool(stored.config.get("tie_weights", False)))
     return _checkpoint(name, stored, "mlp-speculator", sizes, MlpSpeculator)
@@ -53,12 +56,12 @@ def read_lstm(name: str) -> PathCheckpoint:
         name: A folder, or a hub name.
 
     Raises:
-        ValueError: There is none, it is a pickle, damaged, or of another kind.
+        ValueError: There is none, it is damaged, or of another kind.
     """
-    stored = stored_head(name, canonical, ())
+    stored = stored_head(name, "an LSTM speculator", canonical, inside=(PREFIX,))
     config, what = stored.config, stored.what
     if any(key not in stored.headers for key in LSTM["arctic-lstm"]):
-        raise ValueError(no_layout(what, "an LSTM speculator", stored.headers, LSTM))
+        raise stored.no_layout(LSTM)
     for entry, value in (("method", "sum_lstm"), ("tie_weights", True), ("tie_lstm_embs", True)):
         if config.get(entry, value) != value:
             raise ValueError(f"{what}: {entry} in its config is {config[entry]!r}, and only {value!r} is computed")
@@ -91,4 +94,17 @@ def _checkpoint(
 ) -> PathCheckpoint:
     with torch.device("meta"):
         wanted = make(sizes, 1).state_dict().keys()
-    return PathCheckpoint(name, kind, sizes, make, *stored.weights(wanted))
+    return PathCheckpoint(name, kind, sizes, make, *stored.weights(wanted, _copies(stored.headers, wanted, sizes)))
+
+
+def _copies(names: Iterable[str], wanted: Collection[str], sizes: SpeculatorSizes) -> dict[str, str]:
+    """Tensors of tied parts that are stored for every depth, and of gates that share a table, with their originals."""
+    found = {}
+    for name in names if sizes.tied else ():
+        part, _, rest = name.partition(".")
+        depth, _, end = rest.partition(".")
+        part = GATES.sub("forget_emb", part)
+        last = next((i for i in (1, 0) if f"{part}.{i}.{end}" in wanted), None)
+        if name not in wanted and last is not None and depth.isdecimal() and int(depth) < sizes.units:
+            found[name] = f"{part}.{min(int(depth), last)}.{end}"
+    return found
