@@ -3,7 +3,9 @@
 from pathlib import Path
 
 import pytest
+import torch
 
+import mmspec
 from mmspec.api.build import decoder_for
 from mmspec.cli.fitting import fits_of
 from mmspec.registry import installed

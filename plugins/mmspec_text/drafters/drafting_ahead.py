@@ -19,6 +19,7 @@ from mmspec.core.overlap.streams import Streams
 from mmspec.core.protocols import Target
 from mmspec.hosts.devices import refuse_device
 from mmspec.hosts.draft_models import drafting_target
+from mmspec.hosts.offload import device_of
 from mmspec.hosts.target import TransformersTarget
 from mmspec_text.drafters.small_model import SmallModelOptions, in_target_ids, load_small_model
 
@@ -80,8 +81,8 @@ class DraftsAhead(Overlapped):
     def _place(self, target: Target) -> None:
         """The process for a target; the one that there is, if it computes in the right place."""
         device, dtype = "cpu", torch.float32
-        if isinstance(target, TransformersTarget) and target.model.device.type != "meta":  # weights that are elsewhere
-            device, dtype = str(target.model.device), target.model.dtype
+        if isinstance(target, TransformersTarget):
+            device, dtype = str(device_of(target.model)), target.model.dtype
         device = self.options.device or device
         dtype = dtype if self.options.dtype is None else getattr(torch, self.options.dtype)
         if self._placed != (device, dtype):
