@@ -94,6 +94,9 @@ class TargetSpec(FactorySpec):
         offers: Words that methods may need of it (`mmspec.registry.words`).
         words: Words of `offers` that mmspec does not declare, each with a sentence; the whole plugin may use them.
         pipeline: `"module:Class"` of the pipeline for its models, or "" where there is none.
+        architectures: Classes of stored models (`architectures` in `config.json`) that `pipeline` loads from their own
+            folders, so that it is chosen before weights are read; other models are loaded as language models, and
+            `mmspec_target_for` is asked.
         default_methods: What `auto` chooses among: the first one that applies.
 
     Example:
@@ -104,6 +107,7 @@ class TargetSpec(FactorySpec):
     offers: frozenset[str] = frozenset()
     words: Mapping[str, str] = field(default_factory=dict, hash=False)
     pipeline: str = ""
+    architectures: frozenset[str] = frozenset()
     default_methods: tuple[DefaultMethod, ...] = ()
 
     def __post_init__(self) -> None:

@@ -26,6 +26,7 @@ def generate_image(
     num_images: kit.NumImages = 1,
     opt: kit.Options = None,
     device: kit.Device = "cpu",
+    dtype: kit.Dtype = None,
     words: Annotated[
         bool, typer.Option("--words", help="List the words that the model knows, and draw nothing.")
     ] = False,
@@ -45,5 +46,5 @@ def generate_image(
         "top_p": top_p,
         "seed": seed,
     }
-    how = {"device": device, "method": method, "rule": rule, "k": num_speculative_tokens}
+    how = {"device": device, "dtype": dtype, "method": method, "rule": rule, "k": num_speculative_tokens}
     kit.generate(call, "code", out, trace, model, opt, **how)

@@ -19,6 +19,7 @@ JANUS = TargetSpec(
     summary="Janus of transformers, for pictures: codes in raster order, with guidance.",
     paper="https://arxiv.org/abs/2501.17811",
     pipeline="mmspec_image.janus_pipeline:JanusPipeline",
+    architectures=frozenset({"JanusForConditionalGeneration", "JanusForImages"}),
     default_methods=(DefaultMethod(method="gs-sjd", k=16),),
 )
 GLM_IMAGE = TargetSpec(
@@ -36,6 +37,7 @@ EMU3 = TargetSpec(
     summary="Emu3 of transformers: text, and codes of a picture with row ends, with guidance.",
     paper="https://arxiv.org/abs/2409.18869",
     pipeline="mmspec_image.emu3_pipeline:Emu3Pipeline",
+    architectures=frozenset({"Emu3ForConditionalGeneration"}),
     default_methods=DEFAULT_METHODS,
 )
 CHAMELEON = TargetSpec(
@@ -45,6 +47,7 @@ CHAMELEON = TargetSpec(
     summary="Chameleon, Anole, Lumina-mGPT of transformers, for pictures, with guidance.",
     paper="https://arxiv.org/abs/2405.09818",
     pipeline="mmspec_image.chameleon_pipeline:ChameleonPipeline",
+    architectures=frozenset({"ChameleonForConditionalGeneration", "ChameleonForImages"}),
     default_methods=DEFAULT_METHODS,
 )
 JACOBI = DrafterSpec(

@@ -3,12 +3,20 @@
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
+from typer.testing import CliRunner
 
 import mmspec
+from mmspec.cli.app import build
+from mmspec.hosts import loading
+from mmspec.serving import models
+from mmspec_image import stored
 from mmspec_image.example import tiny_janus
 from mmspec_image.janus_pipeline import JanusPipeline
+from mmspec_image.models.janus import JanusForImages
 
 
 @pytest.fixture(scope="module")
@@ -62,6 +70,34 @@ def test_so_in_a_new_process(pipe, tmp_path):
     code = f"import mmspec; print(mmspec.Pipeline.from_pretrained({str(tmp_path)!r})({call}).images.flatten().tolist())"
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
     assert said == str(pipe(prompt="a red fox", seed=3, output_type="latent").images.flatten().tolist())
+
+
+def test_every_door_knows_it_by_its_config_before_weights_are_read(folder, pipe, tmp_path, monkeypatch):
+    again = mmspec.Pipeline.from_pretrained(folder, k=5)
+    served = models.load(str(folder), "cpu", None, None, {})
+    assert isinstance(again, JanusPipeline) and isinstance(served, JanusPipeline)
+    again.set_progress_bar_config(disable=True)
+    call = dict(prompt="a red fox", seed=3, output_type="latent")
+    assert torch.equal(again(**call).images, pipe(**call).images)
+    file = tmp_path / "fox.png"
+    arguments = ("a red fox", "--model", str(folder), "-o", str(file), "-k", "5", "--seed", "3", "--dtype", "bfloat16")
+    drawn = CliRunner().invoke(build(), ["generate", "image", *arguments])
+    assert drawn.exit_code == 0 and file.is_file(), drawn.output
+    half = mmspec.Pipeline.from_pretrained(folder, k=5, torch_dtype=torch.bfloat16)
+    assert half.model.dtype == torch.bfloat16
+    assert np.array_equal(np.asarray(Image.open(file)), np.asarray(half("a red fox", seed=3).images[0]))
+    monkeypatch.setattr(stored, "load_as", lambda kind, *_: asked.append(kind))
+    with pytest.raises(ValueError, match="no dtype of weights is called 'bfloat61'; did you mean 'bfloat16'"):
+        mmspec.Pipeline.from_pretrained(folder, dtype="bfloat61")
+    asked = list[type]()
+    with pytest.raises(Exception, match="NoneType"):  # nothing was loaded
+        mmspec.Pipeline.from_pretrained(folder)
+    assert asked == [JanusForImages]
+
+
+def test_it_is_no_language_model_of_transformers(folder):
+    with pytest.raises(ValueError, match="no causal language model for 'janus': load it with JanusForImages and give"):
+        loading.load_model(str(folder))
 
 
 def test_a_negative_prompt_matters_and_rows_do_not_depend_on_their_batch(pipe):

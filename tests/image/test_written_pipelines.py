@@ -17,7 +17,10 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
+import mmspec
 from mmspec.core.guided import NULL_INPUTS
+from mmspec.hosts.loading import load_model
+from mmspec.hosts.weight_files import stored_tensors
 from mmspec_image.chameleon_pipeline import ChameleonPipeline
 from mmspec_image.constraint import chameleon_grid, emu3_grid
 from mmspec_image.emu3_pipeline import Emu3Pipeline
@@ -174,13 +177,27 @@ def test_loaded_from_a_folder_of_transformers(emu3: Any, anole: Any, tmp_path: P
         pipe.model.save_pretrained(tmp_path / name)
         pipe.processor.save_pretrained(tmp_path / name)
     call: dict[str, Any] = dict(height=8, width=10, seed=3, output_type="latent")
-    again = quiet(Emu3Pipeline.from_pretrained(tmp_path / "emu3", k=6))
-    assert torch.equal(again("a red fox", **call).images, emu3("a red fox", **call).images)
+    for door in (Emu3Pipeline, mmspec.Pipeline):
+        again = quiet(door.from_pretrained(tmp_path / "emu3", k=6))
+        assert type(again) is Emu3Pipeline
+        assert torch.equal(again("a red fox", **call).images, emu3("a red fox", **call).images)
+    half = mmspec.Pipeline.from_pretrained(tmp_path / "emu3", dtype="bfloat16")
+    assert half.model.dtype == torch.bfloat16
     with pytest.raises(ValueError, match="has no autoencoder, and transformers' Chameleon decodes no codes: give vq="):
         ChameleonPipeline.from_pretrained(tmp_path / "anole")
     vq().save_pretrained(tmp_path / "vq")
-    again = quiet(ChameleonPipeline.from_pretrained(tmp_path / "anole", vq=tmp_path / "vq"))
+    for door in (ChameleonPipeline, mmspec.Pipeline):
+        again = quiet(door.from_pretrained(tmp_path / "anole", vq=tmp_path / "vq"))
+        assert type(again) is ChameleonPipeline
     assert torch.equal(again("a fox", seed=3, output_type="pt").images, anole("a fox", seed=3, output_type="pt").images)
+
+
+def test_counters_of_batches_are_not_what_is_wrong_with_a_language_model(emu3: Any, tmp_path: Path) -> None:
+    """transformers has a language model of Emu3's config, which finds none of its weights in these files."""
+    emu3.model.save_pretrained(tmp_path)
+    assert any(tensor.is_integer for tensor in stored_tensors(tmp_path).values())
+    with pytest.raises(ValueError, match="do not fit their Emu3ForCausalLM: 21 keys missing"):
+        load_model(str(tmp_path))
 
 
 @pytest.mark.parametrize(
