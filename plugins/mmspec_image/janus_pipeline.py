@@ -10,7 +10,7 @@ from transformers import JanusForConditionalGeneration, ProcessorMixin
 
 from mmspec.api.pipeline import Pipeline
 from mmspec_image.models.janus import JanusForImages
-from mmspec_image.pipeline import TextToImagePipeline
+from mmspec_image.pipeline import Sampling, TextToImagePipeline
 from mmspec_image.prompts import Ids, texts_of
 from mmspec_image.stored import model_and_processor, placed
 from mmspec_image.targets.janus import JanusTarget
@@ -27,13 +27,14 @@ class JanusPipeline(TextToImagePipeline):
     Example:
         ```python
         pipe = JanusPipeline.from_pretrained("deepseek-community/Janus-Pro-1B")
-        image = pipe("a red fox in the snow", guidance_scale=5.0, seed=0).images[0]
+        image = pipe("a red fox in the snow", seed=0).images[0]
         ```
     """
 
     target_module = "model"
     model_cpu_offload_seq = "model"
     _optional_components: list[str] = []  # noqa: RUF012  diffusers' own form
+    sampling = Sampling(guidance_scale=5.0)
 
     def __init__(self, model: JanusForConditionalGeneration, processor: ProcessorMixin) -> None:
         Pipeline.__init__(self)

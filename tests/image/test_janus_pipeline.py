@@ -54,6 +54,12 @@ def test_it_draws_what_its_own_generate_draws(pipe, janus_processor):
     assert ours.images.shape[-1] == pipe.side
 
 
+def test_its_guidance_is_that_of_its_authors(pipe):
+    call = dict(prompt="a red fox", seed=3, output_type="latent")
+    assert torch.equal(pipe(**call).images, pipe(**call, guidance_scale=5.0, top_k=0, temperature=1.0).images)
+    assert not torch.equal(pipe(**call).images, pipe(**call, guidance_scale=3.0).images)
+
+
 def test_saved_and_loaded(pipe, tmp_path):
     pipe.save_pretrained(tmp_path)
     again = mmspec.Pipeline.from_pretrained(tmp_path)

@@ -138,6 +138,25 @@ def test_a_picture_depends_on_neither_method_nor_batch(name: str, request: pytes
     assert not torch.equal(pipe(PROMPTS, seed=[1, 2], **{**call, "negative_prompt": "a fox"}).images, ours.images)
 
 
+@pytest.mark.parametrize(
+    ("name", "authors"),
+    [
+        ("emu3", {"guidance_scale": 3.0, "top_k": 2048}),
+        ("anole", {"guidance_scale": 3.0, "temperature": 0.7, "top_p": 0.9}),
+        ("lumina", {"guidance_scale": 4.0, "top_k": 2000}),
+    ],
+)
+def test_a_call_draws_as_the_authors_do_unless_it_says_otherwise(
+    name: str, authors: dict[str, Any], request: pytest.FixtureRequest
+) -> None:
+    pipe, (height, width) = request.getfixturevalue(name), PIPES[name]
+    usual = {"guidance_scale": 1.0, "temperature": 1.0, "top_k": 0, "top_p": 1.0}
+    assert pipe.sampling._asdict() == {**usual, **authors}
+    call: dict[str, Any] = dict(prompt=PROMPTS, height=height, width=width, seed=3, output_type="latent")
+    assert torch.equal(pipe(**call).images, pipe(**call, **authors).images)
+    assert not torch.equal(pipe(**call).images, pipe(**call, guidance_scale=1.5).images)
+
+
 @pytest.mark.parametrize("name", ONE_FAST)
 def test_a_callback_sees_previews_and_stops(name: str, request: pytest.FixtureRequest) -> None:
     """Steered at fixed numbers of units, so that no draft matters; row ends count."""
