@@ -45,6 +45,7 @@ def decoder_for(
     beside: Sequence[str] = (),
     learn: bool = False,
     hidden: Sequence[int] = (),
+    pipeline: bool = False,
 ) -> Decoder:
     """Put a decoder together for a live model.
 
@@ -61,6 +62,7 @@ def decoder_for(
         beside: Further arguments that the caller takes, for an error's suggestions about an unknown option.
         learn: Whether the drafter must be one that can learn.
         hidden: Boundaries of the target's layers (`mmspec.core.hidden`), whose states its outputs are to carry.
+        pipeline: Whether a pipeline runs the model, for the choice of `auto`.
 
     Raises:
         ValueError: A name, an option or the combination is wrong; says what would do.
@@ -78,7 +80,7 @@ def decoder_for(
         choice = Choice(PLAIN, "the drafter that was given")
     elif method == AUTO:
         head = of_head(registry, target, given.get("model"))
-        choice = head or choose(model, target, draft_model="model" in given, rule=rule is not None)
+        choice = head or choose(model, target, "model" in given, rule is not None, pipeline)
         near = (target.owner, HOME)
         given |= {"model": choice.drafter} if choice.drafter else {}
     elif "model" in given and drafter is not None and not _takes_model(registry, method):

@@ -148,7 +148,8 @@ class Pipeline(DiffusionPipeline):
         """
         parts = {"drafter": drafter, "rule": rule, "k": k, "policy": policy, "shape": shape, "compile": compile}
         parts["options"] = options
-        self._decoder = decoder_for(getattr(self, self.target_module), method, beside=LOADING, **parts)
+        model = getattr(self, self.target_module)
+        self._decoder = decoder_for(model, method, beside=LOADING, pipeline=True, **parts)
         self._use_arguments = {"method": method, **parts}
         self._bound_device = self._execution_device
         return self

@@ -38,7 +38,10 @@ EMU3 = TargetSpec(
     paper="https://arxiv.org/abs/2409.18869",
     pipeline="mmspec_image.emu3_pipeline:Emu3Pipeline",
     architectures=frozenset({"Emu3ForConditionalGeneration"}),
-    default_methods=DEFAULT_METHODS,
+    default_methods=(
+        DefaultMethod(method="gs-sjd", k=16, when="pipeline", why="gs-sjd, because a pipeline of emu3 draws pictures"),
+        *DEFAULT_METHODS,
+    ),
 )
 CHAMELEON = TargetSpec(
     name="chameleon",
@@ -48,7 +51,7 @@ CHAMELEON = TargetSpec(
     paper="https://arxiv.org/abs/2405.09818",
     pipeline="mmspec_image.chameleon_pipeline:ChameleonPipeline",
     architectures=frozenset({"ChameleonForConditionalGeneration", "ChameleonForImages"}),
-    default_methods=DEFAULT_METHODS,
+    default_methods=GLM_IMAGE.default_methods,
 )
 JACOBI = DrafterSpec(
     name="jacobi",

@@ -138,6 +138,20 @@ def test_a_picture_depends_on_neither_method_nor_batch(name: str, request: pytes
     assert not torch.equal(pipe(PROMPTS, seed=[1, 2], **{**call, "negative_prompt": "a fox"}).images, ours.images)
 
 
+@pytest.mark.parametrize("name", PIPES)
+def test_auto_drafts_codes_and_not_texts(name: str, request: pytest.FixtureRequest) -> None:
+    pipe, (height, width) = request.getfixturevalue(name), PIPES[name]
+    call: dict[str, Any] = dict(prompt=PROMPTS, height=height, width=width, temperature=0, output_type="latent")
+    plain, ours = pipe.use("plain")(**call), pipe.use()(**call)
+    decoder = pipe.decoder()
+    assert (decoder.name, decoder.k, ours.report.method) == ("gs-sjd", 16, "gs-sjd") and "gs-sjd, " in decoder.why
+    assert torch.equal(ours.images, plain.images) and ours.report.rounds < plain.report.rounds
+    assert pipe.use(rule="rejection").decoder().name == "gs-sjd"
+    assert pipe.use(drafter=pipe.model).decoder().name == "draft-model"
+    with mmspec.enable(pipe.model) as spec:  # `generate` may write texts; the class for Chameleon's pictures may not
+        assert (spec.method == "gs-sjd") == (name != "emu3")
+
+
 @pytest.mark.parametrize(
     ("name", "authors"),
     [
