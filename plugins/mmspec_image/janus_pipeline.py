@@ -16,13 +16,16 @@ from mmspec_image.stored import model_and_processor, placed
 from mmspec_image.targets.janus import JanusTarget
 from mmspec_image.targets.janus_prompt import JanusPrompt, padded_out
 
+TEMPLATE = "<|User|>: {{ messages[0]['content'][0]['text'] }}\n\n<|Assistant|>:"
+"""The form of a prompt in training, for processors without a chat template; the begin of the picture follows."""
+
 
 class JanusPipeline(TextToImagePipeline):
     """Draws pictures with a Janus, many codes a pass.
 
     Args:
         model: The model.
-        processor: The model's processor, which formats prompts as in training.
+        processor: The model's processor, whose chat template formats prompts as in training.
 
     Example:
         ```python
@@ -99,7 +102,10 @@ class JanusPipeline(TextToImagePipeline):
 
     def _ids(self, said: list[str], times: int) -> Ids:
         """Texts as ids, each repeated `times` times."""
+        chats = [[{"role": "user", "content": [{"type": "text", "text": text.strip()}]}] for text in said]
+        how = {"chat_template": self.processor.chat_template or TEMPLATE, "add_generation_prompt": True}
+        asked = self.processor.apply_chat_template(chats, tokenize=False, **how)
         inputs = self.processor(
-            text=said, generation_mode="image", padding=True, padding_side="left", return_tensors="pt"
+            text=asked, generation_mode="image", padding=True, padding_side="left", return_tensors="pt"
         )
         return Ids(inputs["input_ids"], inputs["attention_mask"]).repeated(times).to(self._execution_device)

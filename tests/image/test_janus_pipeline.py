@@ -38,7 +38,8 @@ def pipe(folder):
 def test_it_draws_what_its_own_generate_draws(pipe, janus_processor):
     prompts = ["a red fox", "a bird"]
     how = dict(generation_mode="image", padding=True, padding_side="left", return_tensors="pt")
-    given = janus_processor(text=prompts, **how)
+    asked = [f"<|User|>: {prompt}\n\n<|Assistant|>:" for prompt in prompts]  # as in training
+    given = janus_processor(text=asked, **how)
     theirs = pipe.model.generate(
         input_ids=given["input_ids"],
         attention_mask=given["attention_mask"],
@@ -52,6 +53,20 @@ def test_it_draws_what_its_own_generate_draws(pipe, janus_processor):
     pixels = pipe.model.decode_image_tokens(theirs).permute(0, 3, 1, 2).clamp(-1, 1)
     torch.testing.assert_close(ours.images, pixels / 2 + 0.5)
     assert ours.images.shape[-1] == pipe.side
+
+
+def test_prompts_have_the_form_of_training_or_of_the_processors_own_template(pipe, monkeypatch):
+    """`<|User|>: …\n\n<|Assistant|>:` and the begin of the picture, as transformers' documentation has them."""
+    said = pipe.processor.tokenizer.batch_decode(pipe.encode_prompt(" a red fox ", negative_prompt="a bird").input_ids)
+    assert said == ["<|User|>: a red fox <|Assistant|>: <boi>"]
+    null = pipe.encode_prompt("a red fox", negative_prompt="a bird").negative_ids
+    assert pipe.processor.tokenizer.batch_decode(null) == ["<|User|>: a bird <|Assistant|>: <boi>"]
+    both = pipe.encode_prompt(["a red fox", "bird"])
+    assert both.attention_mask.tolist()[1][:3] == [0, 0, 1] and both.input_ids[:, -1].tolist() == [2, 2]
+    own = "{% for m in messages %}Say: {{ m['content'][0]['text'] }}{% endfor %}"
+    monkeypatch.setattr(pipe.processor, "chat_template", own)
+    ids = pipe.encode_prompt("a red fox").input_ids
+    assert pipe.processor.tokenizer.batch_decode(ids) == ["Say: a red fox <boi>"]
 
 
 def test_its_guidance_is_that_of_its_authors(pipe):
