@@ -14,7 +14,7 @@ from torch import nn
 from mmspec.api.adapters import HANDLE
 from mmspec_continuous.denoising.report import DenoisingReport
 from mmspec_continuous.denoising.sampling_run import SamplingRun
-from mmspec_continuous.denoising.schedulers import refuse
+from mmspec_continuous.denoising.schedulers import refuse, refuse_default_call
 
 _ABSENT = object()
 
@@ -26,14 +26,18 @@ class Denoising:
         pipe: A pipeline with a `unet` or `transformer`, and a scheduler that adds noise.
         method: The method's name, for reports.
         k: Most denoising steps to draft per network call, which then sees `k + 1` times the states.
-        why: The reason for this method, where the user named none.
+        why: The reason for this method, where the user named none: then the pipeline's call as it is by default has to
+            add noise, since nothing says that the user will ask for it.
 
     Raises:
-        ValueError: The scheduler's steps are not Gaussians of known variance, or the pipeline is enabled already.
+        ValueError: The scheduler's steps are not Gaussians of known variance, or add no noise, or the pipeline is
+            enabled already.
     """
 
     def __init__(self, pipe: Any, method: str, k: int, why: str = "") -> None:
         refuse(pipe.scheduler)
+        if why:
+            refuse_default_call(pipe, method)
         if HANDLE in vars(pipe) or "step" in vars(pipe.scheduler):
             raise ValueError("this pipeline's scheduler is already replaced; call disable() first")
         self.method, self.k, self.why = method, k, why
