@@ -10,7 +10,7 @@ from torch import nn
 from mmspec.api import policies
 from mmspec.api.choice import AUTO, PLAIN, Choice, choose, of_head, with_model
 from mmspec.api.learning import refuse_unteachable
-from mmspec.api.mistakes import ARGUMENTS, MEANT
+from mmspec.api.mistakes import ARGUMENTS, MEANT, refuse_non_models
 from mmspec.core.capabilities import DraftsWithModel, RunsModel, TargetAware, TargetWrapping, Wrapper
 from mmspec.core.capture import Compile
 from mmspec.core.decoder import Decoder
@@ -161,6 +161,7 @@ def _drafter_given(registry: Registry, drafter: Any, given: dict[str, Any]) -> t
     elif isinstance(drafter, HostDrafter):
         return (cast(Drafter, drafter) if isinstance(drafter, TargetAware) else HostDrafterAdapter(drafter)), None
     elif not hasattr(drafter, "generate"):
+        refuse_non_models(drafter, "drafter=")
         raise TypeError(f"a drafter is a name, a model or an object with `propose`, not {type(drafter).__name__}")
     if "model" in given or "drafter.model" in given:
         raise ValueError("the draft model is given twice, as drafter= and as the option model=; give one of them")

@@ -4,6 +4,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from torch import nn
 from transformers import PreTrainedTokenizerBase, ProcessorMixin
 
 ARGUMENTS = ("method", "drafter", "rule", "k", "policy", "shape", "compile")
@@ -31,15 +32,19 @@ UNCALLED = (
 )
 
 
-def refuse_non_models(model: Any) -> None:
+def refuse_non_models(model: Any, taker: str = "mmspec.enable") -> None:
     """Refuse objects that are known to be no live model, and say what to pass instead.
+
+    Args:
+        model: What was passed.
+        taker: What takes a live model, for the message.
 
     Raises:
         TypeError: Says what the object is, and what to do.
     """
     advice = _advice(model)
     if advice:
-        raise TypeError(f"mmspec.enable takes a live model, not {advice}")
+        raise TypeError(f"{taker} takes a live model, not {advice}")
 
 
 def _advice(passed: Any) -> str:
@@ -54,6 +59,8 @@ def _advice(passed: Any) -> str:
         )
     if isinstance(passed, type):
         return f"the class {kind.__name__}: make a model of it, as with {kind.__name__}.from_pretrained(name)"
+    if isinstance(passed, nn.DataParallel | nn.parallel.DistributedDataParallel):
+        return f"a {kind.__name__}, whose copies no generate runs: pass the model inside, model.module"
     if isinstance(passed, PreTrainedTokenizerBase | ProcessorMixin):
         return f"a {kind.__name__}: pass the model, whose generate is then sped up; it needs no tokenizer"
     if _is_pipeline(passed, "mmspec.api.pipeline"):

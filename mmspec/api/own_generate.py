@@ -8,6 +8,7 @@ import inspect
 from collections.abc import Mapping
 from typing import Any
 
+from torch import nn
 from transformers import GenerationMixin
 
 from mmspec.core.refusal import OutOfScopeError
@@ -22,7 +23,8 @@ def refuse_class(model: Any, target: TargetSpec | None) -> None:
         target: The spec of the target that takes it; None where there is none.
 
     Raises:
-        OutOfScopeError: The target's models are run by a pipeline, or the class has no `generate` or a loop of its own.
+        OutOfScopeError: The target's models are run by a pipeline; or the class has no `generate`, has a loop of its
+            own, or hands the call on to a part.
     """
     kind = type(model).__name__
     if target is not None and target.pipeline and "text" not in target.offers:
@@ -33,12 +35,27 @@ def refuse_class(model: Any, target: TargetSpec | None) -> None:
     if target is None:  # whoever looks for a target says so
         return
     own = getattr(type(model), "generate", None)
+    if own is None and "_orig_mod" in vars(model).get("_modules", ()):  # of torch.compile: the target has the advice
+        return
     if own is None:
         raise OutOfScopeError(f"a {kind} has no generate that could be replaced; pass the model that generates")
     written, takes = inspect.unwrap(own), inspect.signature(own).parameters.values()
     stock = own is GenerationMixin.generate or not inspect.isfunction(written)
+    names = () if stock else written.__code__.co_names
+    if "super" not in names and isinstance(model, nn.Module):
+        for name, part in model.named_children():
+            if name in names and isinstance(part, GenerationMixin):
+                reads = any(inner.endswith("crossattention") for inner, _ in part.named_modules())
+                advice = (
+                    ", which reads an encoder's states beside the text; only decoders can be speculated over"
+                    if reads
+                    else f": enable that part, mmspec.enable(model.{name}, …), and call generate of the whole as before"
+                )
+                raise OutOfScopeError(
+                    f"generate of a {kind} hands the call on to its part {name}, a {type(part).__name__}{advice}"
+                )
     passed = any(each.name == "custom_generate" or each.kind is each.VAR_KEYWORD for each in takes)
-    if not stock and not (passed and "generate" in written.__code__.co_names):  # it calls another's `generate`
+    if not stock and not (passed and "generate" in names):  # it calls another's `generate`
         raise OutOfScopeError(
             f"generate of a {kind} is a loop of its own, which calls no generate of transformers; pass the part of it "
             "that has one, if there is one"

@@ -14,6 +14,10 @@ def drafting_target(model: Any) -> TransformersTarget:
         model: A live model, or a name as `load_model` takes it.
 
     Raises:
-        ValueError: The model cannot be loaded, or drafts cannot be verified with it.
+        ValueError: The model cannot be loaded, or mmspec cannot run it; says that it is the draft model.
     """
-    return own_target(load_model(model) if isinstance(model, str) else model, drafting=True)
+    live = load_model(model) if isinstance(model, str) else model
+    try:
+        return own_target(live, drafting=True)
+    except ValueError as error:
+        raise type(error)(f"the draft model is refused, and not the target: {error}") from error

@@ -5,7 +5,16 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import JanusForConditionalGeneration, LlamaForCausalLM
+from transformers import (
+    Blip2Config,
+    Blip2ForConditionalGeneration,
+    BlipConfig,
+    BlipForConditionalGeneration,
+    JanusForConditionalGeneration,
+    Kosmos2Config,
+    Kosmos2ForConditionalGeneration,
+    LlamaForCausalLM,
+)
 
 import mmspec
 from mmspec.api.own_generate import arguments_of
@@ -130,3 +139,64 @@ def test_arguments_are_called_as_the_class_calls_them(target: Any, janus: Any) -
     ):
         with pytest.raises(TypeError, match=said):
             arguments_of(swapped, args, how)
+
+
+SIZES = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2}
+EYES = {**SIZES, "image_size": 16, "patch_size": 8}
+SEEN, PIXELS = 88, torch.randn(2, 3, 16, 16, generator=torch.Generator().manual_seed(0))
+
+
+def blip2() -> Any:
+    text = {"model_type": "opt", "vocab_size": 90, "hidden_size": 32, "ffn_dim": 48, "num_hidden_layers": 2}
+    text |= {"num_attention_heads": 4, "pad_token_id": 0, "word_embed_proj_dim": 32, "eos_token_id": None}
+    asks = {**SIZES, "vocab_size": 60, "encoder_hidden_size": 32}
+    how = {"vision_config": EYES, "qformer_config": asks, "text_config": text, "num_query_tokens": 4}
+    torch.manual_seed(0)
+    model = Blip2ForConditionalGeneration(Blip2Config(**how, image_token_index=SEEN)).eval()
+    for weights in model.language_model.parameters():
+        weights.data.normal_(0, 0.3)
+    return model
+
+
+def blip() -> Any:
+    text = {**SIZES, "vocab_size": 131, "encoder_hidden_size": 32, "bos_token_id": 1, "eos_token_id": 2}
+    config = BlipConfig(text_config=text, vision_config=EYES, projection_dim=32)
+    return BlipForConditionalGeneration(config).eval()
+
+
+def kosmos2() -> Any:
+    text = {"vocab_size": 90, "embed_dim": 32, "ffn_dim": 48, "layers": 2, "attention_heads": 4, "pad_token_id": 1}
+    model = Kosmos2ForConditionalGeneration(Kosmos2Config(text_config=text, vision_config=EYES, latent_query_num=4))
+    for weights in model.text_model.parameters():
+        weights.data.normal_(0, 0.3)
+    return model.eval()
+
+
+@pytest.mark.parametrize("sampled", [False, True])
+def test_a_call_that_is_handed_on_is_sped_up_in_the_part_that_is_named(sampled: bool) -> None:
+    model = blip2()
+    with pytest.raises(ValueError, match=r"to its part language_model, a OPTForCausalLM: enable that part, .*enable"):
+        mmspec.enable(model)
+    ids = torch.tensor([[SEEN] * 4 + [2, 5, 6, 7, 5, 6], [0] + [SEEN] * 4 + [2, 5, 6, 5, 6]])
+    call = {"pixel_values": PIXELS, "input_ids": ids, "attention_mask": (ids != 0).long(), "max_new_tokens": 16}
+    torch.manual_seed(3)
+    text = model.generate(**call, do_sample=sampled)
+    with mmspec.enable(model.language_model, "draft-model", drafter=model.language_model) as spec:
+        torch.manual_seed(3)
+        assert torch.equal(model.generate(**call, do_sample=sampled), text)
+    assert spec.report is not None and spec.report.drafted > 0
+
+
+def test_parts_that_cannot_be_sped_up_say_why() -> None:
+    with pytest.raises(ValueError, match="to its part text_decoder, a BlipTextLMHeadModel, which reads an encoder's"):
+        mmspec.enable(blip())
+    captioner, seeing = blip(), kosmos2()
+    with (
+        mmspec.enable(captioner.text_decoder, "prompt-lookup"),
+        pytest.raises(ValueError, match="BlipTextLMHeadModel reads an encoder's states in this call"),
+    ):
+        captioner.generate(pixel_values=PIXELS, max_new_tokens=4)
+    with pytest.raises(ValueError, match="to its part text_model, a Kosmos2TextForCausalLM: enable that part"):
+        mmspec.enable(seeing)
+    with pytest.raises(ValueError, match="gives the model no positions, which the model counts in a way of its own"):
+        mmspec.enable(seeing.text_model)
