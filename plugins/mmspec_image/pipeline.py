@@ -71,7 +71,7 @@ class TextToImagePipeline(PicturePipeline):
     Example:
         ```python
         pipe = mmspec.Pipeline.from_pretrained("mmspec/emoji", method="gs-sjd")
-        image = pipe("red heart", guidance_scale=3.0, generator=torch.Generator().manual_seed(0)).images[0]
+        image = pipe("princess skin 4", generator=torch.Generator().manual_seed(0)).images[0]
         ```
     """
 
