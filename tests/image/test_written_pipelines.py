@@ -18,13 +18,16 @@ from transformers import (
 )
 
 import mmspec
+from mmspec.api.outline import outline_of
 from mmspec.core.guided import NULL_INPUTS
 from mmspec.hosts.loading import load_model
 from mmspec.hosts.weight_files import stored_tensors
+from mmspec.registry import installed
 from mmspec_image.chameleon_pipeline import ChameleonPipeline
 from mmspec_image.constraint import chameleon_grid, emu3_grid
 from mmspec_image.emu3_pipeline import Emu3Pipeline
 from mmspec_image.grid_example import FIRST_CODE, FIRST_SIZE, tiny_chameleon, tiny_emu3
+from mmspec_image.specs import EMU3
 
 WORDS = ["a", "red", "fox", "blue", "bird", *"0123456789", "*"]
 PROMPTS = ["a red fox", "a bird"]
@@ -231,6 +234,8 @@ def test_counters_of_batches_are_not_what_is_wrong_with_a_language_model(emu3: A
     assert any(tensor.is_integer for tensor in stored_tensors(tmp_path).values())
     with pytest.raises(ValueError, match="do not fit their Emu3ForCausalLM: 21 keys missing"):
         load_model(str(tmp_path))
+    seen = outline_of(str(tmp_path))  # as `mmspec methods --for` sees it
+    assert type(seen.model) is type(emu3.model) and installed().target_for(seen.model) == EMU3
 
 
 @pytest.mark.parametrize(
