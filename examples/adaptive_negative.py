@@ -12,7 +12,7 @@ from PIL import Image
 
 import mmspec
 
-PROMPTS = ["heart", "book", "flower", "fish", "car", "hat"]
+PROMPTS = ["large circle", "boy", "large circle", "police officer", "construction worker", "large circle"]
 COLOURS = {"red": (1, 0, 0), "green": (0, 1, 0), "blue": (0, 0, 1), "yellow": (1, 1, 0)}
 
 

@@ -6,12 +6,13 @@ from diffusers.utils import make_image_grid
 
 import mmspec
 
-PROMPTS = ["heart", "fish", "princess", "sun", "cat face", "apple", "house", "clown face"]
+PEOPLE = ["princess", "police officer", "construction worker", "man with turban", "mountain bicyclist"]
+PROMPTS = [f"{who} skin 4" for who in PEOPLE] + ["father christmas skin 2", "guardsman skin 5", "raised hand skin 3"]
 
 
 def main(out: str = "emoji_sheet.png") -> None:
     pipe = mmspec.Pipeline.from_pretrained("mmspec/emoji", method="gs-sjd", k=16)
-    drawn = pipe(PROMPTS, guidance_scale=4.0, seed=list(range(len(PROMPTS))))
+    drawn = pipe(PROMPTS, guidance_scale=3.0, seed=list(range(len(PROMPTS))))
     make_image_grid(drawn.images, rows=2, cols=len(PROMPTS) // 2).save(out)
     print(drawn.report)
 

@@ -9,7 +9,7 @@ import ray
 
 import mmspec
 
-PROMPTS = ["heart", "fish", "princess", "sun", "cat face", "apple"]
+PROMPTS = ["princess", "boy", "police officer", "construction worker", "father christmas", "guardsman"]
 
 
 def main(out: str = "pictures") -> None:

@@ -3,7 +3,7 @@
 Requests that arrive together are drawn in one batch. A picture's seed is made of the request's id and caption: it is
 the same, whichever requests it shares the batch with. Needs `pip install 'mmspec[ray]' 'ray[serve]'`.
 
-    curl localhost:8000/draw  -d '{"id": "1", "prompt": "red heart"}' > heart.png
+    curl localhost:8000/draw  -d '{"id": "1", "prompt": "princess skin 4"}' > princess.png
     curl localhost:8000/write -d '{"prompt": "def main(", "seed": 3}'
 """
 

@@ -10,8 +10,12 @@ from torch import nn
 from mmspec.api import policies
 from mmspec.api.choice import AUTO, PLAIN, Choice, choose, of_head, with_model
 from mmspec.api.learning import refuse_unteachable
+<<<<<<< HEAD
 from mmspec.api.mistakes import ARGUMENTS, MEANT
 from mmspec.api.refusals import asked_tokens
+=======
+from mmspec.api.mistakes import ARGUMENTS, MEANT, refuse_non_models
+>>>>>>> room-pictures
 from mmspec.core.capabilities import DraftsWithModel, RunsModel, TargetAware, TargetWrapping, Wrapper
 from mmspec.core.capture import Compile
 from mmspec.core.decoder import Decoder
@@ -46,6 +50,7 @@ def decoder_for(
     beside: Sequence[str] = (),
     learn: bool = False,
     hidden: Sequence[int] = (),
+    pipeline: bool = False,
 ) -> Decoder:
     """Put a decoder together for a live model.
 
@@ -63,6 +68,7 @@ def decoder_for(
         beside: Further arguments that the caller takes, for an error's suggestions about an unknown option.
         learn: Whether the drafter must be one that can learn.
         hidden: Boundaries of the target's layers (`mmspec.core.hidden`), whose states its outputs are to carry.
+        pipeline: Whether a pipeline runs the model, for the choice of `auto`.
 
     Raises:
         ValueError: A name, an option or the combination is wrong; says what would do.
@@ -80,7 +86,7 @@ def decoder_for(
         choice = Choice(PLAIN, "the drafter that was given")
     elif method == AUTO:
         head = of_head(registry, target, given.get("model"))
-        choice = head or choose(model, target, draft_model="model" in given, rule=rule is not None)
+        choice = head or choose(model, target, "model" in given, rule is not None, pipeline)
         near = (target.owner, HOME)
         given |= {"model": choice.drafter} if choice.drafter else {}
     elif "model" in given and drafter is not None and not _takes_model(registry, method):
@@ -162,6 +168,7 @@ def _drafter_given(registry: Registry, drafter: Any, given: dict[str, Any]) -> t
     elif isinstance(drafter, HostDrafter):
         return (cast(Drafter, drafter) if isinstance(drafter, TargetAware) else HostDrafterAdapter(drafter)), None
     elif not hasattr(drafter, "generate"):
+        refuse_non_models(drafter, "drafter=")
         raise TypeError(f"a drafter is a name, a model or an object with `propose`, not {type(drafter).__name__}")
     if "model" in given or "drafter.model" in given:
         raise ValueError("the draft model is given twice, as drafter= and as the option model=; give one of them")

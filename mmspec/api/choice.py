@@ -39,7 +39,7 @@ class Choice:
     k: int | None = None
 
 
-def choose(model: Any, target: TargetSpec, draft_model: bool, rule: bool) -> Choice:
+def choose(model: Any, target: TargetSpec, draft_model: bool, rule: bool, pipeline: bool = False) -> Choice:
     """Choose for a live model.
 
     Args:
@@ -47,13 +47,15 @@ def choose(model: Any, target: TargetSpec, draft_model: bool, rule: bool) -> Cho
         target: The spec of the target that takes it.
         draft_model: Whether the user gave a smaller model.
         rule: Whether the user chose a rule, which may take chains only.
+        pipeline: Whether a pipeline runs the model, and not its own `generate`.
 
     Raises:
         ValueError: A draft model was given, and the target's spec lists no method for one.
     """
     if draft_model:
         return _chosen(with_model(target), target)
-    asked = default_of(target, "rule") if rule else None
+    run = ("pipeline",) if pipeline else ()
+    asked = default_of(target, *run, "rule") if rule else None
     if asked:
         return _chosen(asked, target)
     name = _shipped_name(model)
@@ -64,7 +66,11 @@ def choose(model: Any, target: TargetSpec, draft_model: bool, rule: bool) -> Cho
         using = f" with {drafter}" if drafter else ""
         why = f"{method}{using}, because the card of mmspec/{name} names it"
         return Choice(method, why, drafter, card.get("default_policy"), card.get("k"))
+<<<<<<< HEAD
     usual = default_of(target, "", device_of(model).type)
+=======
+    usual = default_of(target, *run, "", model.device.type)
+>>>>>>> room-pictures
     return _chosen(usual, target) if usual else Choice(AUTO, f"{AUTO}: the target {target.name} names no method")
 
 

@@ -6,13 +6,10 @@ keep their own loop (diffusers pipelines): `mmspec.api.adapters`.
 """
 
 import copy
-import inspect
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
-
-from transformers import GenerationMixin
 
 from mmspec.api import adapters
 from mmspec.api.build import decoder_for, models_of
@@ -21,6 +18,7 @@ from mmspec.api.components import EnabledComponents, Settings, is_pipeline, some
 from mmspec.api.generation import noise_of, runner
 from mmspec.api.learning import learner_of, learning_of
 from mmspec.api.mistakes import refuse_non_models
+from mmspec.api.own_generate import arguments_of, refuse_class, refuse_mode
 from mmspec.api.refusals import refuse_arguments, refuse_inputs, refuse_settings
 from mmspec.api.stopping import with_stop_strings
 from mmspec.core.capture import Compile
@@ -30,9 +28,6 @@ from mmspec.core.one_shape import Shape
 from mmspec.core.report import Report
 from mmspec.hosts.linear import forget
 from mmspec.registry import installed
-
-_NAMES = list(inspect.signature(GenerationMixin.generate).parameters)[1:]
-"""Names of the positional arguments of `generate`."""
 
 
 class Enabled:
@@ -74,7 +69,8 @@ class Enabled:
         Raises:
             ValueError: An argument is not supported.
         """
-        arguments = {**dict(zip(_NAMES, args, strict=False)), **kwargs}
+        arguments = arguments_of(self._model, args, kwargs)
+        refuse_mode(self._model, arguments)
         refuse_arguments(arguments)
         refuse_settings(arguments)
         refuse_inputs(arguments)
@@ -253,7 +249,12 @@ def enable(
         common = {"method": method, "k": k, **others, "learn": learn, **options}
         return EnabledComponents(model, enable, common, components or {}, refused)
     if "generate" in getattr(model, "__dict__", {}):
+<<<<<<< HEAD
         raise ValueError("this model's generate is replaced already, and not by mmspec; put its own back first")
+=======
+        raise ValueError("this model's generate is already replaced; call disable() first")
+    refuse_class(model, installed().target_for(model))
+>>>>>>> room-pictures
     parts = {"drafter": drafter, "rule": rule, "k": k, "policy": policy, "shape": shape, "compile": compile}
     learning = learning_of(learn)
     decoder = decoder_for(

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from torch import nn
 from transformers import PreTrainedTokenizerBase, ProcessorMixin
 
 from mmspec.registry.suggest import unknown
@@ -41,6 +42,7 @@ UNCALLED = (
 )
 
 
+<<<<<<< HEAD
 def naming_arguments(call: Callable[..., Any]) -> Callable[..., Any]:
     """A pipeline's `__call__` that names, for an argument that it does not have, the nearest one and all there are."""
     takes = inspect.signature(call).parameters.values()
@@ -60,14 +62,21 @@ def naming_arguments(call: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def refuse_non_models(model: Any) -> None:
+=======
+def refuse_non_models(model: Any, taker: str = "mmspec.enable") -> None:
+>>>>>>> room-pictures
     """Refuse objects that are known to be no live model, and say what to pass instead.
+
+    Args:
+        model: What was passed.
+        taker: What takes a live model, for the message.
 
     Raises:
         TypeError: Says what the object is, and what to do.
     """
     advice = _advice(model)
     if advice:
-        raise TypeError(f"mmspec.enable takes a live model, not {advice}")
+        raise TypeError(f"{taker} takes a live model, not {advice}")
 
 
 def _advice(passed: Any) -> str:
@@ -82,6 +91,8 @@ def _advice(passed: Any) -> str:
         )
     if isinstance(passed, type):
         return f"the class {kind.__name__}: make a model of it, as with {kind.__name__}.from_pretrained(name)"
+    if isinstance(passed, nn.DataParallel | nn.parallel.DistributedDataParallel):
+        return f"a {kind.__name__}, whose copies no generate runs: pass the model inside, model.module"
     if isinstance(passed, PreTrainedTokenizerBase | ProcessorMixin):
         return f"a {kind.__name__}: pass the model, whose generate is then sped up; it needs no tokenizer"
     if _is_pipeline(passed, "mmspec.api.pipeline"):

@@ -1,7 +1,8 @@
 """`mmspec.Pipeline.from_pretrained(name, method=…)`: a diffusers pipeline whose model decodes speculatively.
 
-The class of the pipeline is named in the folder that `save_pretrained` wrote, or by the plugin whose target fits the
-model. All pipelines share what is here: loading and saving, the choice of a method, and the seeds of rows.
+The class of the pipeline is named in the folder that `save_pretrained` wrote, or by the plugin whose target declares
+the stored model's architecture or fits the loaded model. All pipelines share what is here: loading and saving, the
+choice of a method, and the seeds of rows.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,8 +17,12 @@ from huggingface_hub import hf_hub_download, snapshot_download
 from torch import Generator
 
 from mmspec.api.build import decoder_for, rebound
+<<<<<<< HEAD
 from mmspec.api.mistakes import naming_arguments
 from mmspec.api.saved import draft_model_of, pipeline_class_in, restored, save_method
+=======
+from mmspec.api.saved import draft_model_of, pipeline_class_of, restored, save_method
+>>>>>>> room-pictures
 from mmspec.core.capture import Compile
 from mmspec.core.decoder import Decoder
 from mmspec.core.one_shape import Shape
@@ -84,11 +89,11 @@ class Pipeline(DiffusionPipeline):
             ValueError: There is no such model or no pipeline for it, weights are damaged or do not fit, or an argument
                 of `use` is wrong.
         """
-        saved = locate_pipeline(str(name))
         if cls is not Pipeline:
-            return cls._load(saved, str(name), **how)
-        if saved is not None:
-            return pipeline_class_in(saved).from_pretrained(name, **how)
+            return cls._load(locate_pipeline(str(name)), str(name), **how)
+        stored = pipeline_class_of(str(name))
+        if stored is not None:
+            return stored.from_pretrained(name, **how)
         numbers = dtype_of(how.pop("dtype", None), how.pop("torch_dtype", None))
         model = load_model(str(name), how.pop("device", "cpu"), numbers)
         target = installed().target_for(model)
@@ -153,7 +158,8 @@ class Pipeline(DiffusionPipeline):
         """
         parts = {"drafter": drafter, "rule": rule, "k": k, "policy": policy, "shape": shape, "compile": compile}
         parts["options"] = options
-        self._decoder = decoder_for(getattr(self, self.target_module), method, beside=LOADING, **parts)
+        model = getattr(self, self.target_module)
+        self._decoder = decoder_for(model, method, beside=LOADING, pipeline=True, **parts)
         self._use_arguments = {"method": method, **parts}
         self._bound_device = self._execution_device
         return self

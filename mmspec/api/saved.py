@@ -18,7 +18,7 @@ from mmspec.core.capabilities import DraftsWithModel, RunsModel, Wrapper
 from mmspec.core.capture import checked_compile
 from mmspec.core.one_shape import NAMES
 from mmspec.files import save_text
-from mmspec.hosts.loading import PREFIX
+from mmspec.hosts.loading import PREFIX, architectures, locate_pipeline
 from mmspec.hosts.pipeline_index import class_name_in
 from mmspec.registry import installed
 from mmspec.registry.suggest import unknown
@@ -51,6 +51,26 @@ def pipeline_class_in(folder: Path) -> Any:
         f"the folder holds a {name}, which no installed plugin has; there is {known}. "
         "Pipelines of diffusers that denoise are loaded by diffusers, and sped up by mmspec.enable(pipeline)"
     )
+
+
+def pipeline_class_of(name: str) -> Any:
+    """The pipeline class that loads a stored model, chosen by its files before weights are read.
+
+    Args:
+        name: `mmspec/…` for a shipped model, a folder, or a hub name.
+
+    Returns:
+        The class that `save_pretrained` wrote down, or that of the target which declares the model's architecture; None
+        for any other model.
+
+    Raises:
+        ValueError: There is no such model, or no installed plugin has its pipeline.
+    """
+    saved = locate_pipeline(name)
+    if saved is not None:
+        return pipeline_class_in(saved)
+    target = installed().target_of(architectures(name))
+    return None if target is None else target.load_pipeline()
 
 
 def draft_model_of(drafter: Any) -> Any:

@@ -3,6 +3,7 @@
 A model that passes these checks may still be refused by the self-check (`mmspec.hosts.self_check`).
 """
 
+import inspect
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -88,6 +89,15 @@ class Anatomy:
         """Whether layers choose among experts: such products may round by how many units an expert gets."""
         return _counts_experts(self.config.to_dict())
 
+    @property
+    def reads_both_ways(self) -> bool:
+        """Whether a prompt's units may attend to later ones, as `token_type_ids` say: a prefix of zeros (PaliGemma).
+
+        Such a prompt is read by the model's own prefill; what is written behind it attends backwards alone.
+        """
+        asked = getattr(self.config, "use_bidirectional_attention", None) is True
+        return asked and "token_type_ids" in inspect.signature(type(self.model).forward).parameters
+
     @cached_property
     def language(self) -> LanguagePart:
         """The part that reads text; found once, since a model with experts has many thousands of modules."""
@@ -134,6 +144,7 @@ def has_recurrent_layers(model: Any) -> bool:
 
 def _refuse(model: Any, ops: Mapping[str, TreeOp]) -> None:
     config = model.config
+    _refuse_whole_graphs(model)
     kind = getattr(config, "model_type", type(model).__name__)
     if getattr(config, "is_encoder_decoder", False):
         raise OutOfScopeError(f"{kind!r} is an encoder–decoder; only decoders can be speculated over")
@@ -160,6 +171,20 @@ def _refuse(model: Any, ops: Mapping[str, TreeOp]) -> None:
         raise ValueError(f"{kind!r} keeps more than keys and values ({', '.join(sorted(unsupported))})")
     if not getattr(config.get_text_config(decoder=True), "vocab_size", None):
         raise ValueError(f"{kind!r} has no vocabulary size in its config")
+
+
+def _refuse_whole_graphs(model: Any) -> None:
+    """Refuse a model with a part that was compiled into one graph: passes over drafts break the graph."""
+    for name, module in model.named_modules():
+        own = vars(module)
+        compiled = [own.get("_compiled_call_impl"), own.get("forward")]
+        cells = [cell.cell_contents for each in compiled for cell in getattr(each, "__closure__", None) or ()]
+        if any(getattr(each, "fullgraph", False) is True for each in (own.get("dynamo_ctx"), *cells)):
+            part = f"its {name}" if name else "it"
+            raise ValueError(
+                f"{type(model).__name__} cannot be used while {part} is compiled with fullgraph=True, since passes over"
+                " drafts break the graph: pass the uncompiled module; compile=True then compiles whole rounds"
+            )
 
 
 def _refuse_recurrent(model: Any, kind: str, ops: Mapping[str, TreeOp]) -> None:

@@ -11,9 +11,10 @@ from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
-from transformers import Cache
+from transformers import Cache, EncoderDecoderCache
 
 from mmspec.core.guided import NULL_INPUTS
+from mmspec.core.refusal import OutOfScopeError
 from mmspec.core.types import Prefill, TargetOutput
 from mmspec.hosts import prefill, prompt, rings
 from mmspec.hosts.anatomy import Anatomy
@@ -91,7 +92,13 @@ class Beginning:
         earlier = given.get("past_key_values")
         refuse_cache(anatomy, cache_name(anatomy.model), earlier, len(ids))
         self._refuse_length(int(mask.sum(1).max()))
+<<<<<<< HEAD
         plain = prefill.is_plain(given, mask)
+=======
+        earlier = given.get("past_key_values")
+        plain = prefill.is_plain(given, mask) and (target.drafting or not anatomy.reads_both_ways)
+        refuse_cache(anatomy, cache_name(anatomy.model), earlier)
+>>>>>>> room-pictures
         if null is not None and not plain:
             raise ValueError("guidance in two halves goes with a prompt of ids and padding alone")
         if plain:
@@ -142,6 +149,11 @@ class Beginning:
         with model_lock(anatomy.model):
             with Reading(anatomy, target.boundaries) as record:
                 stock = StockGenerate(anatomy, ids, given)
+            if isinstance(stock.cache, EncoderDecoderCache):
+                raise OutOfScopeError(
+                    f"{type(anatomy.model).__name__} reads an encoder's states in this call; only decoders can be "
+                    "speculated over"
+                )
             places = target.places(stock, given)
             following = stock.following() if places is None else places[..., 0]
         slots = self._slots(stock.mask, kept)

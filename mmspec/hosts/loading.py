@@ -106,7 +106,14 @@ def load_checked(kind: Any, place: str, what: str, how: dict[str, Any], more: bo
 def unloaded(kind: Any, place: str) -> Any:
     """The model that the config at `place` describes, with random weights; for the arguments see `load_checked`."""
     if kind is AutoModelForCausalLM:
-        return AutoModelForCausalLM.from_config(read_auto(AutoConfig, place), trust_remote_code=False)
+        config = read_auto(AutoConfig, place)
+        if type(config) not in AutoModelForCausalLM._model_mapping:
+            named = " or ".join(config.architectures or ()) or "its own class"
+            raise ValueError(
+                f"transformers has no causal language model for {config.model_type!r}: load it with {named} and give "
+                "the live model to mmspec.enable, or to a pipeline of its plugin"
+            )
+        return AutoModelForCausalLM.from_config(config, trust_remote_code=False)
     if issubclass(kind, PreTrainedModel):
         return kind(kind.config_class.from_pretrained(place))
     return kind.from_config(kind.load_config(place))
@@ -222,6 +229,21 @@ def header(name: str) -> tuple[dict[str, Any], Collection[str]]:
     names = file_names(STEMS)
     folder = fetched(locate(name, pickles=True), names)
     return (read_json(folder / CONFIG) if (folder / CONFIG).is_file() else {}), stored_tensors(folder, names).keys()
+
+
+def architectures(name: str) -> list[str]:
+    """The classes that the config of a stored model names; no weights are read.
+
+    Args:
+        name: A name as `load_model` takes it.
+
+    Raises:
+        ValueError: There is no such model, or its config is damaged.
+    """
+    place = locate(name)
+    file = Path(place) / CONFIG if Path(place).is_dir() else Path(cached_file(place, CONFIG))
+    named = read_json(file).get("architectures") if file.is_file() else None
+    return [each for each in named if isinstance(each, str)] if isinstance(named, list) else []
 
 
 def fetch_files(place: str, names: Collection[str], revision: str | None = None) -> None:

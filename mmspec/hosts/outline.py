@@ -91,14 +91,12 @@ def outlined(make: Callable[[], torch.nn.Module], place: Path) -> Outline:
 
 
 def _from_config(config: Any) -> PreTrainedModel:
-    """A causal language model if transformers has one for the config; else the class that the config names."""
-    try:
-        return AutoModelForCausalLM.from_config(config, trust_remote_code=False)
-    except ValueError:
-        kinds = [getattr(transformers, kind, None) for kind in config.architectures or ()]
-        for kind in filter(None, kinds):
-            return kind(config)
-        raise
+    """The class that the config names, if it generates; else transformers' causal language model for the config."""
+    for name in config.architectures or ():
+        kind = getattr(transformers, name, None)
+        if isinstance(kind, type) and issubclass(kind, PreTrainedModel) and kind.can_generate():
+            return kind._from_config(config)
+    return AutoModelForCausalLM.from_config(config, trust_remote_code=False)
 
 
 def _shipped(place: Path) -> str:

@@ -20,6 +20,7 @@ from mmspec.hosts.passes import Manner, Passes, cache_name, names_argument
 from mmspec.hosts.rings import windows
 from mmspec.hosts.slot_cache import SlotCache
 from mmspec.hosts.slot_layer import BLOCK, in_blocks
+from mmspec.hosts.stock_generate import StockGenerate
 
 PARENTS = (-1, 0, 0, 1, 1, 2, 3, 5)
 LEAVES = (4, 6, 7)
@@ -47,12 +48,20 @@ class ReferencePaths:
     def __init__(self, anatomy: Anatomy, draw: int = 0) -> None:
         self.anatomy = anatomy
         self.ids, self.drafted = ids, drafted = _ids(anatomy, draw)
-        last = _end(anatomy) - len(ids) - len(drafted)
+        last, first = _end(anatomy) - len(ids) - len(drafted), 0
+        if anatomy.reads_both_ways:  # some of them count from 1
+            first = int(StockGenerate(anatomy, ids[None], self.backwards(len(ids))).following()) - len(ids)
         # The second shift is as large as the context allows, if the model takes positions as an argument.
-        self.shifts = [0, last] if last > 0 and names_argument(anatomy.model, "position_ids") else [0]
+        self.shifts = [first, last] if last > 0 and names_argument(anatomy.model, "position_ids") else [first]
         self.tree = {leaf: self._whole(ids, drafted[_path(leaf)], 0)[-1] for leaf in LEAVES}
         self.short = self._whole(ids[MISSING:], drafted[_path(LEAVES[-1])], 0)[-1]
         self.chains = [self._whole(ids, drafted, shift)[-len(drafted) :] for shift in self.shifts]
+
+    def backwards(self, units: int) -> dict[str, Tensor]:
+        """The argument under which so many units attend backwards alone; none where they always do."""
+        if not self.anatomy.reads_both_ways:
+            return {}
+        return {"token_type_ids": torch.ones(1, units, dtype=torch.int64, device=self.ids.device)}
 
     def noise(self) -> float:
         """The model's own difference between a pass over the whole chain and a pass over one token with a cache.
@@ -121,7 +130,8 @@ class ReferencePaths:
     def _whole(self, prompt: Tensor, drafted: Tensor, shift: int) -> Tensor:
         """Logits `[unit, vocab]` of one unmodified pass without a cache."""
         ids = torch.cat([prompt, drafted])[None]
-        logits: Tensor = self.anatomy.model(input_ids=ids, use_cache=False, **self._positions(0, ids, shift)).logits
+        given = {**self._positions(0, ids, shift), **self.backwards(ids.shape[1])}
+        logits: Tensor = self.anatomy.model(input_ids=ids, use_cache=False, **given).logits
         return logits[0].float()
 
     def _cached(self, last: int) -> Tensor:
@@ -129,7 +139,8 @@ class ReferencePaths:
         ids, cache = torch.cat([self.ids, self.drafted])[None], DynamicCache(config=self.anatomy.model.config)
         logits, first = [], ids.shape[1] - last
         for begin, chunk in ((0, ids[:, :first]), *((i, ids[:, i : i + 1]) for i in range(first, ids.shape[1]))):
-            given = {cache_name(self.anatomy.model): cache, **self._positions(begin, chunk, 0)}
+            places = self._positions(begin, chunk, self.shifts[0])
+            given = {cache_name(self.anatomy.model): cache, **places, **self.backwards(chunk.shape[1])}
             logits.append(self.anatomy.model(input_ids=chunk, use_cache=True, **given).logits[0, -1].float())
         return torch.stack(logits[1:])
 

@@ -115,7 +115,7 @@ def _compare(anatomy: Anatomy, draw: int) -> Finding:
     try:
         paths = ReferencePaths(anatomy, draw)
         noise, scale = paths.noise(), float(paths.chains[0].abs().max())
-        wrong_position, off = _own_steps(anatomy, paths)
+        wrong_position, off, unseen = _own_steps(anatomy, paths)
     except Exception as error:
         return Finding(None, trouble=f"its unmodified pass failed ({_in_a_line(error)})")
     if not bool(paths.chains[0].isfinite().all()):
@@ -126,7 +126,7 @@ def _compare(anatomy: Anatomy, draw: int) -> Finding:
         return Finding(None, noise, most, f"over its cache, its own logits are off by {noise:.1e}")
     tolerance = min(tolerance, most)
     if wrong_position or off > tolerance:
-        trouble = wrong_position or f"in its own generate, its logits are off by {off:.1e}"
+        trouble = wrong_position or f"in its own generate, its logits are off by {off:.1e}{unseen}"
         return Finding(None, off, tolerance, trouble)
     worst, trouble = float("inf"), ""
     for manner in MANNERS:
@@ -183,28 +183,30 @@ def compare_calls(passes: Passes, cache: SlotCache, stock: StockGenerate, inputs
         results[kind] = True
 
 
-def _own_steps(anatomy: Anatomy, paths: ReferencePaths) -> tuple[str, float]:
-    """The model's own `generate` over the chain: what is wrong with its positions ("": nothing), and the largest
-    difference of its logits.
+def _own_steps(anatomy: Anatomy, paths: ReferencePaths) -> tuple[str, float, str]:
+    """The model's own `generate` over the chain: what is wrong with its positions ("": nothing), the largest difference
+    of its logits, and what may explain it.
     """
     model = anatomy.model
     if not isinstance(model, GenerationMixin):
-        return "", 0.0
+        return "", 0.0, ""
     wrong_position = _on_a_grid(anatomy, paths)
     if wrong_position:
-        return wrong_position, 0.0
-    stock, logits, places = StockGenerate(anatomy, paths.ids[None], {}), [], []
+        return wrong_position, 0.0, ""
+    stock, logits, places = StockGenerate(anatomy, paths.ids[None], paths.backwards(len(paths.ids))), [], []
     for unit in paths.drafted[:STEPS]:
         stock.step(unit[None])
         logits.append(stock.logits[0].float())
         places += [] if stock.positions is None else [stock.positions]
     off = float((torch.stack(logits) - paths.chains[0][:STEPS]).abs().max())
     if not places:
-        return "", off
+        hidden = stock.counts and names_argument(model, "position_ids")
+        return "", off, ", since it gives the model no positions, which the model counts in a way of its own" * hidden
     positions = torch.cat(places, -1)
-    if bool((positions[..., 0] != len(paths.ids)).any()):
-        return f"its own generate puts token {len(paths.ids)} at position {positions[..., 0].flatten().tolist()}", off
-    return position_jump(positions), off
+    if bool((positions[..., 0] != len(paths.ids) + paths.shifts[0]).any()):
+        there = positions[..., 0].flatten().tolist()
+        return f"its own generate puts token {len(paths.ids)} at position {there}", off, ""
+    return position_jump(positions), off, ""
 
 
 def _on_a_grid(anatomy: Anatomy, paths: ReferencePaths) -> str:

@@ -230,7 +230,8 @@ class TransformersTarget:
             return False  # stock guidance counts padding of the unconditional prompt as positions
         mask = inputs.get("attention_mask")
         mask = torch.ones_like(inputs["input_ids"]) if mask is None else mask.long()
-        return len(null["input_ids"]) == len(inputs["input_ids"]) and prefill.is_plain(inputs, mask)
+        own = self.anatomy.reads_both_ways  # the model's own prefill reads one prompt a row
+        return not own and len(null["input_ids"]) == len(inputs["input_ids"]) and prefill.is_plain(inputs, mask)
 
     @torch.no_grad()
     def export(self, cache: TransformersTargetCache, sequences: Tensor, emitted: Tensor) -> Cache | None:

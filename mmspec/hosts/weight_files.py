@@ -217,9 +217,12 @@ def refuse_mismatch(model: Any, config: Mapping[str, Any], stored: Mapping[str, 
             f"{present:,}"
         )
     buffers = {key for key, _ in model.named_buffers()}
+    loaded, names = _loaded_parts(model, config), {key.rpartition(".")[2] for key, _ in model.named_parameters()}
     ignored = [re.compile(pattern) for pattern in model._keys_to_ignore_on_load_unexpected or ()]
     for key, tensor in stored.items():
         allowed = quantised or not tensor.is_integer or _constant(key, tensor)
+        # Of a part that is not loaded, buffers are known by their names: a counter is not called `weight`.
+        allowed = allowed or (_left_out(key, loaded) and key.rpartition(".")[2] not in names)
         if not (allowed or any(_same(key, own) for own in buffers) or any(each.search(key) for each in ignored)):
             entry = f"{shown(key)} is {tensor.dtype}"
             raise ValueError(f"weights of {what} are integers and its config has no quantization_config: {entry}")
@@ -241,11 +244,19 @@ def unexpected_keys(
     """
     found = [key for key in unexpected if key not in stored or not _constant(key, stored[key])]
     found = [key for key in found if not _multi_token(key, stored)]
+    loaded = _loaded_parts(model, config)
+    return [key for key in found if not _left_out(key, loaded)]
+
+
+def _loaded_parts(model: Any, config: Mapping[str, Any]) -> set[str] | None:
+    """The parts that a model has of the several that its config describes; None where it describes text alone."""
     nested = [key for key, value in config.items() if isinstance(value, dict) and key.endswith("_config")]
-    if all(key in TEXT_CONFIGS for key in nested):
-        return found
-    parts = {_part(key) for key, _ in model.named_parameters()}
-    return [key for key in found if _part(key) in parts]
+    return None if all(key in TEXT_CONFIGS for key in nested) else {_part(key) for key, _ in model.named_parameters()}
+
+
+def _left_out(key: str, loaded: set[str] | None) -> bool:
+    """Whether a tensor is of a part that is not loaded, such as the one that reads pictures."""
+    return loaded is not None and _part(key) not in loaded
 
 
 def _quantised(config: Mapping[str, Any]) -> bool:

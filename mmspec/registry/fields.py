@@ -84,6 +84,12 @@ def _words(value: Any, what: str) -> frozenset[str]:
     return frozenset(value)
 
 
+def _classes(value: Any, what: str) -> frozenset[str]:
+    if isinstance(value, str) or not all(isinstance(name, str) and name.isidentifier() for name in value):
+        raise ValueError(f"{what} is a set of names of classes, not {value!r}")
+    return frozenset(value)
+
+
 def _sentences(value: Any, what: str) -> Mapping[str, str]:
     said = dict(value)
     _words(said, what)
@@ -117,6 +123,7 @@ CHECKS: dict[str, Callable[[Any, str], Any]] = {
     "needs": _words,
     "offers": _words,
     "words": _sentences,
+    "architectures": _classes,
     "exactness": _exactness,
     "k": _budget,
     "drafter": _reference,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -133,6 +133,11 @@ class Registry:
                     target: TargetSpec = self.get("target", answer, (name, CORE))
                     return target
         return None
+
+    def target_of(self, architectures: Collection[str]) -> TargetSpec | None:
+        """The target whose pipeline loads stored models of these classes, or None; plugins that came last win."""
+        targets = reversed(self.components("target"))
+        return next((target for target in targets if target.architectures.intersection(architectures)), None)
 
     def adapters_for(self, model: object) -> list[AdapterSpec]:
         """The adapters that take a live object."""

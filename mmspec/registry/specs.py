@@ -71,8 +71,9 @@ class DefaultMethod:
         method: The method's name, looked up in the target's plugin first.
         k: Units to draft per round; None is the general default.
         policy: A speculation-length policy's name; None is the method's own.
-        when: When it is chosen: `model`, if the user gave a draft model; `rule`, if the user chose a rule; `cpu`,
-            `cuda`, …, if the model is on such a device; "" always. A model's card comes after the first two.
+        when: When it is chosen: `model`, if the user gave a draft model; `rule`, if the user chose a rule; `pipeline`,
+            if the target's pipeline runs the model, whatever the rule; `cpu`, `cuda`, …, if the model is on such a
+            device; "" always. A model's card comes after the first two.
         why: The reason, as a sentence for `spec.why`; "" says that the target is used with this method.
     """
 
@@ -94,6 +95,9 @@ class TargetSpec(FactorySpec):
         offers: Words that methods may need of it (`mmspec.registry.words`).
         words: Words of `offers` that mmspec does not declare, each with a sentence; the whole plugin may use them.
         pipeline: `"module:Class"` of the pipeline for its models, or "" where there is none.
+        architectures: Classes of stored models (`architectures` in `config.json`) that `pipeline` loads from their own
+            folders, so that it is chosen before weights are read; other models are loaded as language models, and
+            `mmspec_target_for` is asked.
         default_methods: What `auto` chooses among: the first one that applies.
 
     Example:
@@ -104,6 +108,7 @@ class TargetSpec(FactorySpec):
     offers: frozenset[str] = frozenset()
     words: Mapping[str, str] = field(default_factory=dict, hash=False)
     pipeline: str = ""
+    architectures: frozenset[str] = frozenset()
     default_methods: tuple[DefaultMethod, ...] = ()
 
     def __post_init__(self) -> None:

@@ -24,6 +24,7 @@ def generate_continuous(
     num_images: kit.NumImages = 1,
     opt: kit.Options = None,
     device: kit.Device = "cpu",
+    dtype: kit.Dtype = None,
 ) -> None:
     """Draw a picture of continuous tokens, speculatively; under a lossless method it has the plain picture's
     distribution.
@@ -35,5 +36,5 @@ def generate_continuous(
         "guidance_scale": guidance,
         "seed": seed,
     }
-    how = {"device": device, "method": method, "rule": rule, "k": num_speculative_tokens}
+    how = {"device": device, "dtype": dtype, "method": method, "rule": rule, "k": num_speculative_tokens}
     kit.generate(call, "token", out, trace, model, opt, **how)

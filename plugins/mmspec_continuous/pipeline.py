@@ -60,7 +60,7 @@ class ContinuousTextToImagePipeline(PicturePipeline):
     Example:
         ```python
         pipe = mmspec.Pipeline.from_pretrained("mmspec/emoji-continuous", method="reflection")
-        image = pipe("red heart", generator=torch.Generator().manual_seed(0)).images[0]
+        image = pipe("princess skin 4", generator=torch.Generator().manual_seed(0)).images[0]
         ```
     """
 

@@ -15,6 +15,7 @@ from mmspec.hosts.offload import awake
 from mmspec.hosts.pipeline_parts import load_part
 from mmspec_image.constraint import GridConstraint, chameleon_grid, lumina_size
 from mmspec_image.models.chameleon import ChameleonForImages
+from mmspec_image.pipeline import Sampling
 from mmspec_image.prompts import Ids
 from mmspec_image.stored import model_and_processor, placed, settings_of
 from mmspec_image.written_pipeline import WrittenPipeline
@@ -87,6 +88,13 @@ class ChameleonPipeline(WrittenPipeline):
         chosen = saved.get("sized", False) if sized is None else sized
         parts = model_and_processor(cls, ChameleonForImages, str(name), device, dtype, torch_dtype)
         return placed(cls(**parts, vq=at, sized=chosen), name, device, how)
+
+    @property
+    def sampling(self) -> Sampling:
+        """Of Lumina-mGPT's release, or of Anole's, which is Chameleon's."""
+        if self.config.sized:
+            return Sampling(guidance_scale=4.0, top_k=2000)
+        return Sampling(guidance_scale=3.0, temperature=0.7, top_p=0.9)
 
     @property
     def default_size(self) -> tuple[int, int]:

@@ -10,6 +10,7 @@ from transformers import Emu3ForConditionalGeneration, ProcessorMixin
 
 from mmspec.api.pipeline import Pipeline
 from mmspec_image.constraint import GridConstraint, emu3_grid
+from mmspec_image.pipeline import Sampling
 from mmspec_image.prompts import Ids
 from mmspec_image.stored import model_and_processor, placed
 from mmspec_image.written_pipeline import WrittenPipeline
@@ -31,9 +32,11 @@ class Emu3Pipeline(WrittenPipeline):
     Example:
         ```python
         pipe = Emu3Pipeline.from_pretrained("BAAI/Emu3-Gen-hf", dtype="bfloat16", device="cuda")
-        image = pipe("a red fox in the snow", guidance_scale=3.0, top_k=2048, seed=0).images[0]
+        image = pipe("a red fox in the snow", seed=0).images[0]
         ```
     """
+
+    sampling = Sampling(guidance_scale=3.0, top_k=2048)
 
     def __init__(self, model: Emu3ForConditionalGeneration, processor: ProcessorMixin) -> None:
         Pipeline.__init__(self)

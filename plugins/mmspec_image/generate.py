@@ -16,16 +16,19 @@ def generate_image(
     method: kit.Method = "auto",
     rule: kit.Rule = None,
     num_speculative_tokens: kit.Drafted = None,
-    guidance: Annotated[float, typer.Option(help="Higher follows the prompt more closely; 1 is none.")] = 3.0,
+    guidance: Annotated[
+        float | None, typer.Option(help="Higher follows the prompt more closely; 1 is none. Default: the model's.")
+    ] = None,
     negative: kit.Negative = None,
     seed: Annotated[int, typer.Option(help="Same seed, same picture.")] = 0,
-    temperature: Annotated[float, typer.Option(min=0.0, help="0 is greedy.")] = 1.0,
-    top_k: Annotated[int, typer.Option(min=0, help="0 keeps all.")] = 0,
-    top_p: Annotated[float, typer.Option(min=0.0, max=1.0)] = 1.0,
+    temperature: Annotated[float | None, typer.Option(min=0.0, help="0 is greedy. Default: the model's.")] = None,
+    top_k: Annotated[int | None, typer.Option(min=0, help="0 keeps all. Default: the model's.")] = None,
+    top_p: Annotated[float | None, typer.Option(min=0.0, max=1.0, help="Default: the model's.")] = None,
     class_label: Annotated[int | None, typer.Option(min=0, help="What to draw, for models of classes.")] = None,
     num_images: kit.NumImages = 1,
     opt: kit.Options = None,
     device: kit.Device = "cpu",
+    dtype: kit.Dtype = None,
     words: Annotated[
         bool, typer.Option("--words", help="List the words that the model knows, and draw nothing.")
     ] = False,
@@ -45,5 +48,5 @@ def generate_image(
         "top_p": top_p,
         "seed": seed,
     }
-    how = {"device": device, "method": method, "rule": rule, "k": num_speculative_tokens}
+    how = {"device": device, "dtype": dtype, "method": method, "rule": rule, "k": num_speculative_tokens}
     kit.generate(call, "code", out, trace, model, opt, **how)

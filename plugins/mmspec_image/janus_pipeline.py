@@ -10,11 +10,14 @@ from transformers import JanusForConditionalGeneration, ProcessorMixin
 
 from mmspec.api.pipeline import Pipeline
 from mmspec_image.models.janus import JanusForImages
-from mmspec_image.pipeline import TextToImagePipeline
+from mmspec_image.pipeline import Sampling, TextToImagePipeline
 from mmspec_image.prompts import Ids, texts_of
 from mmspec_image.stored import model_and_processor, placed
 from mmspec_image.targets.janus import JanusTarget
 from mmspec_image.targets.janus_prompt import JanusPrompt, padded_out
+
+TEMPLATE = "<|User|>: {{ messages[0]['content'][0]['text'] }}\n\n<|Assistant|>:"
+"""The form of a prompt in training, for processors without a chat template; the begin of the picture follows."""
 
 
 class JanusPipeline(TextToImagePipeline):
@@ -22,18 +25,19 @@ class JanusPipeline(TextToImagePipeline):
 
     Args:
         model: The model.
-        processor: The model's processor, which formats prompts as in training.
+        processor: The model's processor, whose chat template formats prompts as in training.
 
     Example:
         ```python
         pipe = JanusPipeline.from_pretrained("deepseek-community/Janus-Pro-1B")
-        image = pipe("a red fox in the snow", guidance_scale=5.0, seed=0).images[0]
+        image = pipe("a red fox in the snow", seed=0).images[0]
         ```
     """
 
     target_module = "model"
     model_cpu_offload_seq = "model"
     _optional_components: list[str] = []  # noqa: RUF012  diffusers' own form
+    sampling = Sampling(guidance_scale=5.0)
 
     def __init__(self, model: JanusForConditionalGeneration, processor: ProcessorMixin) -> None:
         Pipeline.__init__(self)
@@ -98,7 +102,10 @@ class JanusPipeline(TextToImagePipeline):
 
     def _ids(self, said: list[str], times: int) -> Ids:
         """Texts as ids, each repeated `times` times."""
+        chats = [[{"role": "user", "content": [{"type": "text", "text": text.strip()}]}] for text in said]
+        how = {"chat_template": self.processor.chat_template or TEMPLATE, "add_generation_prompt": True}
+        asked = self.processor.apply_chat_template(chats, tokenize=False, **how)
         inputs = self.processor(
-            text=said, generation_mode="image", padding=True, padding_side="left", return_tensors="pt"
+            text=asked, generation_mode="image", padding=True, padding_side="left", return_tensors="pt"
         )
         return Ids(inputs["input_ids"], inputs["attention_mask"]).repeated(times).to(self._execution_device)

@@ -24,6 +24,15 @@ class LlamaGenFiles:
     )
 
 
+SAMPLING = {"t2i": {"guidance_scale": 7.5, "top_k": 1000}, "c2i": {"guidance_scale": 4.0, "top_k": 2000}}
+"""How LlamaGen's authors draw, by what a model is prompted with."""
+
+
+def llamagen(transformer: LlamaGenTransformer, vq: LlamaGenVQ) -> TextToImagePipeline:
+    """The pipeline of published files."""
+    return TextToImagePipeline(transformer, vq, **SAMPLING[transformer.config.model_type])
+
+
 LAYOUTS = (
     Layout(
         name="llamagen",
@@ -43,7 +52,7 @@ LAYOUTS = (
                 "such as vq_ds16_c2i.pt",
             ),
         ),
-        pipeline=TextToImagePipeline,
+        pipeline=llamagen,
         options=LlamaGenFiles,
         target=LLAMAGEN.name,
         source="https://huggingface.co/FoundationVision/LlamaGen",

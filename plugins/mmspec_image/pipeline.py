@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple, Self
 
 from diffusers import ImagePipelineOutput
 from torch import Tensor
@@ -18,6 +18,19 @@ from mmspec.kits.pictures.models.vq import LlamaGenVQ
 from mmspec.kits.pictures.parts import refuse_misfits
 from mmspec.kits.pictures.pipeline import PicturePipeline
 from mmspec_image.models.llamagen import LlamaGenTransformer
+
+
+class Sampling(NamedTuple):
+    """How a model's authors draw with it: what a call uses where it does not say."""
+
+    guidance_scale: float
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+
+    def filled(self, **given: float | None) -> Self:
+        """The same with what a call gives; None: nothing."""
+        return self._replace(**{name: value for name, value in given.items() if value is not None})
 
 
 @dataclass
@@ -41,13 +54,16 @@ class TextToImageOutput(ImagePipelineOutput):
 class TextToImagePipeline(PicturePipeline):
     """Draws pictures as codes in raster order, many codes a pass.
 
-    A subclass for other models names its `target_module` and overrides `encode_prompt`, `decode_units` and `side`.
+    A subclass for other models names its `target_module` and overrides `encode_prompt`, `decode_units`, `side` and
+    `sampling`.
 
     Args:
         transformer: Gives the distribution of the codes.
         vq: Decodes codes to pixels.
         text_encoder: Features of captions: ours, or `T5EncoderModel` of the published text models; None for classes.
         tokenizer: The text encoder's tokenizer; None for classes.
+        guidance_scale: The guidance of a call that names none.
+        top_k: The `top_k` of such a call.
 
     Raises:
         ValueError: The parts do not fit each other; names the numbers that differ.
@@ -55,7 +71,7 @@ class TextToImagePipeline(PicturePipeline):
     Example:
         ```python
         pipe = mmspec.Pipeline.from_pretrained("mmspec/emoji", method="gs-sjd")
-        image = pipe("red heart", guidance_scale=3.0, generator=torch.Generator().manual_seed(0)).images[0]
+        image = pipe("princess skin 4", generator=torch.Generator().manual_seed(0)).images[0]
         ```
     """
 
@@ -68,6 +84,8 @@ class TextToImagePipeline(PicturePipeline):
         vq: LlamaGenVQ,
         text_encoder: CaptionEncoder | PreTrainedModel | None = None,
         tokenizer: PreTrainedTokenizerBase | None = None,
+        guidance_scale: float = 3.0,
+        top_k: int = 0,
     ) -> None:
         super().__init__()
         model, of = transformer.config, vq.config
@@ -80,6 +98,7 @@ class TextToImagePipeline(PicturePipeline):
             ("factors: the VQ's encoder halves {} times, its decoder doubles {} times", *scales),
         )
         self.register_modules(transformer=transformer, vq=vq, text_encoder=text_encoder, tokenizer=tokenizer)
+        self.register_to_config(guidance_scale=guidance_scale, top_k=top_k)
         transformer.entries = vq.quantize.entries.detach().to(transformer.device)
 
     def __call__(
@@ -91,10 +110,10 @@ class TextToImagePipeline(PicturePipeline):
         height: int | None = None,
         width: int | None = None,
         num_images_per_prompt: int = 1,
-        guidance_scale: float = 3.0,
-        temperature: float = 1.0,
-        top_k: int = 0,
-        top_p: float = 1.0,
+        guidance_scale: float | None = None,
+        temperature: float | None = None,
+        top_k: int | None = None,
+        top_p: float | None = None,
         seed: Seed = None,
         generator: Generators = None,
         k: int | None = None,
@@ -117,7 +136,8 @@ class TextToImagePipeline(PicturePipeline):
             height: In pixels; a model has one size.
             width: In pixels.
             num_images_per_prompt: Pictures of every prompt.
-            guidance_scale: Higher follows the prompt more closely; 1 is no guidance, at half the cost.
+            guidance_scale: Higher follows the prompt more closely; 1 is no guidance, at half the cost. The defaults of
+                this and the next three are in `pipe.sampling`, which says how the model's authors draw.
             temperature: Higher is more varied; 0 is greedy.
             top_k: Draw from the `top_k` likeliest codes; lower is safer, 0 keeps all.
             top_p: Draw from the likeliest codes that have this mass together; lower is safer, 1 keeps all.
@@ -147,8 +167,10 @@ class TextToImagePipeline(PicturePipeline):
         Raises:
             ValueError: A prompt is empty, too long or unknown, a number is out of its range, or a name is wrong.
         """
-        refuse_guidance(guidance_scale)
-        warp = Warp.sampling(temperature, top_k, top_p, guidance=guidance_scale if guidance_scale > 1 else None)
+        said = {"guidance_scale": guidance_scale, "temperature": temperature, "top_k": top_k, "top_p": top_p}
+        scale, *how = self.sampling.filled(**said)
+        refuse_guidance(scale)
+        warp = Warp.sampling(*how, guidance=scale if scale > 1 else None)
         drawn = self.draw(
             warp,
             prompt=prompt,
@@ -158,7 +180,7 @@ class TextToImagePipeline(PicturePipeline):
             prompt_attention_mask=prompt_attention_mask,
             negative_prompt_embeds=negative_prompt_embeds,
             negative_prompt_attention_mask=negative_prompt_attention_mask,
-            guidance_scale=guidance_scale,
+            guidance_scale=scale,
             num_images_per_prompt=num_images_per_prompt,
             height=height,
             width=width,
@@ -171,6 +193,11 @@ class TextToImagePipeline(PicturePipeline):
             steer_every=steer_every,
         )
         return TextToImageOutput(*drawn) if return_dict else tuple(drawn)
+
+    @property
+    def sampling(self) -> Sampling:
+        """How a call draws where it does not say."""
+        return Sampling(self.config.guidance_scale, top_k=self.config.top_k)
 
     def decode_units(self, units: Tensor) -> Tensor:
         """Pictures `[row, 3, height, width]` in [-1, 1] of codes `[row, cell]` in raster order."""

@@ -19,6 +19,7 @@ JANUS = TargetSpec(
     summary="Janus of transformers, for pictures: codes in raster order, with guidance.",
     paper="https://arxiv.org/abs/2501.17811",
     pipeline="mmspec_image.janus_pipeline:JanusPipeline",
+    architectures=frozenset({"JanusForConditionalGeneration", "JanusForImages"}),
     default_methods=(DefaultMethod(method="gs-sjd", k=16),),
 )
 GLM_IMAGE = TargetSpec(
@@ -36,7 +37,11 @@ EMU3 = TargetSpec(
     summary="Emu3 of transformers: text, and codes of a picture with row ends, with guidance.",
     paper="https://arxiv.org/abs/2409.18869",
     pipeline="mmspec_image.emu3_pipeline:Emu3Pipeline",
-    default_methods=DEFAULT_METHODS,
+    architectures=frozenset({"Emu3ForConditionalGeneration"}),
+    default_methods=(
+        DefaultMethod(method="gs-sjd", k=16, when="pipeline", why="gs-sjd, because a pipeline of emu3 draws pictures"),
+        *DEFAULT_METHODS,
+    ),
 )
 CHAMELEON = TargetSpec(
     name="chameleon",
@@ -45,7 +50,8 @@ CHAMELEON = TargetSpec(
     summary="Chameleon, Anole, Lumina-mGPT of transformers, for pictures, with guidance.",
     paper="https://arxiv.org/abs/2405.09818",
     pipeline="mmspec_image.chameleon_pipeline:ChameleonPipeline",
-    default_methods=DEFAULT_METHODS,
+    architectures=frozenset({"ChameleonForConditionalGeneration", "ChameleonForImages"}),
+    default_methods=GLM_IMAGE.default_methods,
 )
 JACOBI = DrafterSpec(
     name="jacobi",

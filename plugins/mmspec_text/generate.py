@@ -25,6 +25,7 @@ def generate_text(
     seed: Annotated[int, typer.Option(help="Of torch's generator.")] = 0,
     opt: Annotated[list[str] | None, typer.Option(help="key=value of drafter, rule or policy; repeatable.")] = None,
     device: Annotated[str, typer.Option(help="cpu, cuda, …")] = "cpu",
+    dtype: Annotated[str | None, typer.Option(help="Of the weights: float32 (the default), bfloat16, float16.")] = None,
 ) -> None:
     """Continue a text, speculatively; the output is the plain output for that seed."""
     refuse_method(method)
@@ -33,6 +34,7 @@ def generate_text(
     from transformers.utils import logging
 
     import mmspec
+    from mmspec.hosts.dtypes import dtype_of
     from mmspec.hosts.loading import load_model, load_tokenizer
     from mmspec.registry.options import parse
 
@@ -43,7 +45,7 @@ def generate_text(
     ours = model.startswith("mmspec/")  # of another model our own would have another tokenizer
     if drafter is None and ours and method in ("draft-model", "draft-tree", "rsd") and "model" not in options:
         drafter = "mmspec/text-1m"
-    live = load_model(model, device)
+    live = load_model(model, device, dtype_of(dtype))
     tokenizer = load_tokenizer(model)
     inputs = tokenizer(prompt, return_tensors="pt", return_token_type_ids=False).to(device)
     streamer = TextStreamer(tokenizer)

@@ -51,6 +51,13 @@ def test_the_file_is_the_picture_of_the_pipeline(pipe, saved, tmp_path, argument
     assert ("which the target continuous-ar is used with" in run.stderr) == ("--method" not in arguments)
 
 
+def test_weights_of_another_dtype(pipe, saved, tmp_path):
+    run = invoke(saved, "blue cat", "--dtype", "bfloat16", "-o", str(tmp_path / "out.png"))
+    assert run.exit_code == 0 and (tmp_path / "out.png").is_file(), run.output
+    run = invoke(saved, "blue cat", "--dtype", "bfloat61", "-o", str(tmp_path / "none.png"))
+    assert isinstance(run.exception, ValueError) and "did you mean 'bfloat16'" in str(run.exception)
+
+
 def test_several_pictures_on_a_sheet(saved, tmp_path):
     run = invoke(saved, "blue cat", "--num-images", "4", "-o", str(tmp_path / "out.jpg"))
     assert run.exit_code == 0 and Image.open(tmp_path / "out.jpg").size == (16, 16), run.output

@@ -6,9 +6,11 @@ import warnings
 from types import SimpleNamespace
 from typing import Any
 
+import diffusers
 import pytest
 import torch
 from diffusers import (
+    DDIMPipeline,
     DDIMScheduler,
     DDPMPipeline,
     DDPMScheduler,
@@ -30,7 +32,7 @@ from mmspec.testing.statistics import LEVEL
 from mmspec.testing.tiny_models import llama
 from mmspec_continuous.denoising.nests import map_leaves
 from mmspec_continuous.denoising.predictions import Predictions
-from mmspec_continuous.denoising.schedulers import GaussianSteps, clean_of, output_of
+from mmspec_continuous.denoising.schedulers import SUPPORTED, GaussianSteps, clean_of, output_of
 from tests.support.white import white_p_value, whitened
 
 METHOD, ROWS, STEPS, GUIDANCE = "speculative-denoising", 5000, 6, 2.0
@@ -346,6 +348,45 @@ def test_refused_schedulers(scheduler: Any, why: str) -> None:
     with pytest.raises(ValueError, match=rf"{why}.*Those that work: DDPMScheduler.*EulerAncestralDiscreteScheduler"):
         mmspec.enable(piped(scheduler), METHOD)
     assert "step" not in vars(scheduler)
+
+
+class Shown(Pipe):
+    """With an argument for noise that is on by default, as pipelines for editing have it."""
+
+    def __call__(self, rows: int = 1, eta: float = 1.0) -> Tensor:
+        return super().__call__(rows, eta=eta)
+
+
+@pytest.mark.parametrize("name", SUPPORTED)
+def test_auto_takes_a_pipeline_only_if_its_default_call_adds_noise(name: str) -> None:
+    solver = {"algorithm_type": "sde-dpmsolver++"} if name.startswith("DPM") else {}
+    pipe = piped(getattr(diffusers, name)(**solver))
+    before = [dict(vars(part)) for part in (pipe, pipe.unet, pipe.scheduler)]
+    if name.startswith("DDIM"):
+        said = (
+            r"Pipe with DDIM\w* adds none as it is called by default: .* mmspec.enable\(pipe, 'speculative-denoising'\)"
+        )
+        with pytest.raises(ValueError, match=said):
+            mmspec.enable(pipe)
+    else:
+        mmspec.enable(pipe).disable()
+    assert [dict(vars(part)) for part in (pipe, pipe.unet, pipe.scheduler)] == before
+    with mmspec.enable(pipe) if not name.startswith("DDIM") else mmspec.enable(pipe, METHOD) as spec:
+        pipe(2, **({"eta": 1.0} if name.startswith("DDIM") else {}))
+    assert spec.report.steps == STEPS
+
+
+def test_the_noise_of_a_pipelines_own_default_counts() -> None:
+    unet = UNet2DModel(
+        4, 1, 1, down_block_types=("DownBlock2D",), up_block_types=("UpBlock2D",), block_out_channels=(8,),
+        norm_num_groups=4, layers_per_block=1,
+    )  # fmt: skip
+    with pytest.raises(ValueError, match=r"a DDIMPipeline with DDIMScheduler adds none .* default \(eta=0\.0\)"):
+        mmspec.enable(DDIMPipeline(unet, DDIMScheduler()))
+    noisy = Shown(piped(DDIMScheduler()).unet, DDIMScheduler())
+    with mmspec.enable(noisy) as spec:
+        noisy(2)
+    assert spec.report.steps == STEPS
 
 
 def test_deterministic_ddim_is_refused_in_the_call_and_leaves_nothing() -> None:

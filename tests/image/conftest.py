@@ -46,6 +46,7 @@ def words():
 def janus_processor():
     """Whole words, for a `tiny_janus` of 16 codes."""
     known = ["<pad>", "<bos>", "<boi>", "a", "red", "fox", "blue", "bird", "<image>", "<eoi>", "<unk>"]
+    known += ["<|User|>:", "<|Assistant|>:", "Say:"]
     words = Tokenizer(models.WordLevel({word: i for i, word in enumerate(known)}, unk_token="<unk>"))
     words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     marks = {"image_token": "<image>", "boi_token": "<boi>", "eoi_token": "<eoi>"}

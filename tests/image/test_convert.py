@@ -19,7 +19,7 @@ from mmspec.kits.pictures.models.vq import LlamaGenVQ
 from mmspec.registry.options import explain
 from mmspec.testing.parity import read
 from mmspec_image.models.llamagen import LlamaGenTransformer
-from mmspec_image.pipeline import TextToImagePipeline
+from mmspec_image.pipeline import Sampling, TextToImagePipeline
 from tests.support.published_vq import published
 
 FIXTURES = Path(__file__).parent / "parity"
@@ -56,6 +56,16 @@ def test_a_converted_folder_draws_what_the_published_files_draw(files, folder):
         made = drawn(pipe)
         assert torch.equal(made.codes, wanted.codes) and torch.equal(made.images, wanted.images)
     assert wanted.codes.unique().numel() > 2
+
+
+def test_a_converted_folder_draws_as_its_authors_do_unless_a_call_says_otherwise(folder, by_caption, small_vq):
+    pipe = mmspec.Pipeline.from_pretrained(folder, method="gs-sjd", k=4)
+    pipe.set_progress_bar_config(disable=True)
+    assert pipe.sampling == Sampling(4.0, top_k=2000)
+    assert layouts()["llamagen"].pipeline(by_caption, small_vq).sampling == Sampling(7.5, top_k=1000)
+    call = dict(class_labels=[0, 2], seed=3, output_type="latent")
+    assert torch.equal(pipe(**call).images, pipe(**call, guidance_scale=4.0, top_k=2000).images)
+    assert not torch.equal(pipe(**call).images, pipe(**call, guidance_scale=1.0).images)
 
 
 def test_a_converted_model_draws_the_codes_that_the_official_implementation_drew(folder):

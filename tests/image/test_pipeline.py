@@ -20,7 +20,7 @@ from mmspec.kits.pictures.prompts import tokens_of
 from mmspec.kits.pictures.words import words_of
 from mmspec.registry import installed
 from mmspec_image.drafters.jacobi import ImageJacobi
-from mmspec_image.pipeline import TextToImageOutput, TextToImagePipeline
+from mmspec_image.pipeline import Sampling, TextToImageOutput, TextToImagePipeline
 
 PROMPTS = ["red heart", "blue cat face"]
 
@@ -53,6 +53,18 @@ def test_auto_is_what_the_target_is_used_with(tiny):
     assert decoder.why == "gs-sjd, which the target llamagen is used with"
     assert fresh(tiny, "auto", rule="rejection").decoder().rule.exactness == "lossless"
     assert fresh(tiny, "auto", k=3).decoder().k == 3
+
+
+def test_a_saved_pipeline_keeps_how_it_draws_and_ours_draw_as_before(tiny, tmp_path):
+    """The shipped model's folder does not say, and has guidance 3 from all codes."""
+    assert tiny.sampling == Sampling(3.0) == Sampling(3.0, temperature=1.0, top_k=0, top_p=1.0)
+    TextToImagePipeline(**tiny.components, guidance_scale=2.0, top_k=9).save_pretrained(tmp_path)
+    again = mmspec.Pipeline.from_pretrained(tmp_path)
+    again.set_progress_bar_config(disable=True)
+    assert again.sampling == Sampling(2.0, top_k=9)
+    call = dict(prompt=PROMPTS, seed=4, output_type="latent")
+    assert torch.equal(again(**call).images, tiny(**call, guidance_scale=2.0, top_k=9).images)
+    assert torch.equal(again(**call, top_k=0).images, tiny(**call, guidance_scale=2.0).images)
 
 
 def test_the_forms_of_an_output(tiny):

@@ -17,11 +17,17 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
+import mmspec
+from mmspec.api.outline import outline_of
 from mmspec.core.guided import NULL_INPUTS
+from mmspec.hosts.loading import load_model
+from mmspec.hosts.weight_files import stored_tensors
+from mmspec.registry import installed
 from mmspec_image.chameleon_pipeline import ChameleonPipeline
 from mmspec_image.constraint import chameleon_grid, emu3_grid
 from mmspec_image.emu3_pipeline import Emu3Pipeline
 from mmspec_image.grid_example import FIRST_CODE, FIRST_SIZE, tiny_chameleon, tiny_emu3
+from mmspec_image.specs import EMU3
 
 WORDS = ["a", "red", "fox", "blue", "bird", *"0123456789", "*"]
 PROMPTS = ["a red fox", "a bird"]
@@ -135,6 +141,39 @@ def test_a_picture_depends_on_neither_method_nor_batch(name: str, request: pytes
     assert not torch.equal(pipe(PROMPTS, seed=[1, 2], **{**call, "negative_prompt": "a fox"}).images, ours.images)
 
 
+@pytest.mark.parametrize("name", PIPES)
+def test_auto_drafts_codes_and_not_texts(name: str, request: pytest.FixtureRequest) -> None:
+    pipe, (height, width) = request.getfixturevalue(name), PIPES[name]
+    call: dict[str, Any] = dict(prompt=PROMPTS, height=height, width=width, temperature=0, output_type="latent")
+    plain, ours = pipe.use("plain")(**call), pipe.use()(**call)
+    decoder = pipe.decoder()
+    assert (decoder.name, decoder.k, ours.report.method) == ("gs-sjd", 16, "gs-sjd") and "gs-sjd, " in decoder.why
+    assert torch.equal(ours.images, plain.images) and ours.report.rounds < plain.report.rounds
+    assert pipe.use(rule="rejection").decoder().name == "gs-sjd"
+    assert pipe.use(drafter=pipe.model).decoder().name == "draft-model"
+    with mmspec.enable(pipe.model) as spec:  # `generate` may write texts; the class for Chameleon's pictures may not
+        assert (spec.method == "gs-sjd") == (name != "emu3")
+
+
+@pytest.mark.parametrize(
+    ("name", "authors"),
+    [
+        ("emu3", {"guidance_scale": 3.0, "top_k": 2048}),
+        ("anole", {"guidance_scale": 3.0, "temperature": 0.7, "top_p": 0.9}),
+        ("lumina", {"guidance_scale": 4.0, "top_k": 2000}),
+    ],
+)
+def test_a_call_draws_as_the_authors_do_unless_it_says_otherwise(
+    name: str, authors: dict[str, Any], request: pytest.FixtureRequest
+) -> None:
+    pipe, (height, width) = request.getfixturevalue(name), PIPES[name]
+    usual = {"guidance_scale": 1.0, "temperature": 1.0, "top_k": 0, "top_p": 1.0}
+    assert pipe.sampling._asdict() == {**usual, **authors}
+    call: dict[str, Any] = dict(prompt=PROMPTS, height=height, width=width, seed=3, output_type="latent")
+    assert torch.equal(pipe(**call).images, pipe(**call, **authors).images)
+    assert not torch.equal(pipe(**call).images, pipe(**call, guidance_scale=1.5).images)
+
+
 @pytest.mark.parametrize("name", ONE_FAST)
 def test_a_callback_sees_previews_and_stops(name: str, request: pytest.FixtureRequest) -> None:
     """Steered at fixed numbers of units, so that no draft matters; row ends count."""
@@ -174,13 +213,29 @@ def test_loaded_from_a_folder_of_transformers(emu3: Any, anole: Any, tmp_path: P
         pipe.model.save_pretrained(tmp_path / name)
         pipe.processor.save_pretrained(tmp_path / name)
     call: dict[str, Any] = dict(height=8, width=10, seed=3, output_type="latent")
-    again = quiet(Emu3Pipeline.from_pretrained(tmp_path / "emu3", k=6))
-    assert torch.equal(again("a red fox", **call).images, emu3("a red fox", **call).images)
+    for door in (Emu3Pipeline, mmspec.Pipeline):
+        again = quiet(door.from_pretrained(tmp_path / "emu3", k=6))
+        assert type(again) is Emu3Pipeline
+        assert torch.equal(again("a red fox", **call).images, emu3("a red fox", **call).images)
+    half = mmspec.Pipeline.from_pretrained(tmp_path / "emu3", dtype="bfloat16")
+    assert half.model.dtype == torch.bfloat16
     with pytest.raises(ValueError, match="has no autoencoder, and transformers' Chameleon decodes no codes: give vq="):
         ChameleonPipeline.from_pretrained(tmp_path / "anole")
     vq().save_pretrained(tmp_path / "vq")
-    again = quiet(ChameleonPipeline.from_pretrained(tmp_path / "anole", vq=tmp_path / "vq"))
+    for door in (ChameleonPipeline, mmspec.Pipeline):
+        again = quiet(door.from_pretrained(tmp_path / "anole", vq=tmp_path / "vq"))
+        assert type(again) is ChameleonPipeline
     assert torch.equal(again("a fox", seed=3, output_type="pt").images, anole("a fox", seed=3, output_type="pt").images)
+
+
+def test_counters_of_batches_are_not_what_is_wrong_with_a_language_model(emu3: Any, tmp_path: Path) -> None:
+    """transformers has a language model of Emu3's config, which finds none of its weights in these files."""
+    emu3.model.save_pretrained(tmp_path)
+    assert any(tensor.is_integer for tensor in stored_tensors(tmp_path).values())
+    with pytest.raises(ValueError, match="do not fit their Emu3ForCausalLM: 21 keys missing"):
+        load_model(str(tmp_path))
+    seen = outline_of(str(tmp_path))  # as `mmspec methods --for` sees it
+    assert type(seen.model) is type(emu3.model) and installed().target_for(seen.model) == EMU3
 
 
 @pytest.mark.parametrize(

@@ -35,6 +35,8 @@ def test_sets_are_frozen_and_defaults_copied() -> None:
         (RuleSpec, RULE, {"words": {"Big Word": "It."}}, "words is a set of lower-case words"),
         (RuleSpec, RULE, {"words": {"big": 5}}, r"words\['big'\] is a text, not 5"),
         (TargetSpec, TARGET, {"pipeline": "fractions.Fraction"}, "pipeline is written 'module:Name'"),
+        (TargetSpec, TARGET, {"architectures": "Model"}, "architectures is a set of names of classes, not 'Model'"),
+        (TargetSpec, TARGET, {"architectures": {"a model"}}, "architectures is a set of names of classes"),
         (AdapterSpec, RULE, {"fits": "fractions"}, "adapter 'r': fits is written 'module:Name'"),
         (AdapterSpec, RULE, {"fits": "operator:not_", "k": 0}, "k is an integer >= 1, not 0"),
     ],

@@ -142,6 +142,17 @@ def test_old_masks_of_truth_values_are_no_integer_weights(tmp_path: Path) -> Non
     assert same(tmp_path, model, {"input_ids": torch.arange(9)[None]})
 
 
+def test_integers_are_weights_by_their_names_in_parts_that_are_not_loaded(target: Any) -> None:
+    """Of a part for pictures only names are known: a table of positions is no weight, and a weight is one."""
+    held = {name: StoredTensor("F32", tuple(weights.shape)) for name, weights in target.named_parameters()}
+    table, weight = (StoredTensor("I64", (4,)) for _ in range(2))
+    both = {"vision_config": {}}
+    refuse_mismatch(target, both, {**held, "eyes.layer.relative_position_index": table}, "it")
+    for config, key in ((both, "eyes.layer.weight"), (both, "model.layers.index"), ({}, "eyes.layer.index")):
+        with pytest.raises(ValueError, match=f"are integers and its config has no quantization_config: {key} is I64"):
+            refuse_mismatch(target, config, {**held, key: weight}, "it")
+
+
 def test_integers_of_a_quantised_file_are_meant(target: Any) -> None:
     said = {"quantization_config": {"quant_method": "bitsandbytes", "load_in_4bit": True}}
     packed = {name: StoredTensor("U8", (weights.numel() // 2, 1)) for name, weights in target.named_parameters()}

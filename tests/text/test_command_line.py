@@ -38,8 +38,8 @@ def folder(make_llama: Callable, tmp_path_factory: pytest.TempPathFactory) -> Pa
     return place
 
 
-def stock_text(folder: Path, new: int, seed: int, sampling: dict[str, Any]) -> str:
-    model, tokenizer = load_model(str(folder)), load_tokenizer(str(folder))
+def stock_text(folder: Path, new: int, seed: int, sampling: dict[str, Any], dtype: torch.dtype = torch.float32) -> str:
+    model, tokenizer = load_model(str(folder), dtype=dtype), load_tokenizer(str(folder))
     torch.manual_seed(seed)
     inputs = tokenizer(PROMPT, return_tensors="pt", return_token_type_ids=False)
     return str(tokenizer.decode(model.generate(**inputs, max_new_tokens=new, **sampling)[0]))
@@ -73,6 +73,11 @@ def test_temperature_zero_is_greedy(folder: Path) -> None:
     assert run.stdout == stock_text(folder, 25, 0, dict(do_sample=False)) + "\n"
 
 
+def test_weights_of_another_dtype(folder: Path) -> None:
+    run = invoke(folder, "--method", "plain", "--max-new-tokens", "8", "--temperature", "0", "--dtype", "float64")
+    assert run.stdout == stock_text(folder, 8, 0, dict(do_sample=False), torch.float64) + "\n"
+
+
 def message(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     """What a user's mistake prints: one line, exit code 2."""
     monkeypatch.setattr(sys, "argv", ["mmspec", "generate", "text", *arguments])
@@ -91,6 +96,7 @@ def test_mistakes_are_one_line_and_exit_code_2(folder: Path, tmp_path: Path, mon
         (PROMPT, "--model", "nobody/nothing"): "neither a folder here nor to be had from the hub",
         (PROMPT, "--model", str(folder), "--method", "promt-lookup"): "did you mean 'prompt-lookup'",
         (PROMPT, "--model", str(folder), "--rule", "blok"): "did you mean 'block'",
+        (PROMPT, "--model", str(folder), "--dtype", "float61"): "did you mean 'float64'",
         (PROMPT, "--model", str(folder), "--opt", "max_match=ten"): "option 'max_match' is 'ten', allowed is int",
         (PROMPT, "--model", str(folder), "--opt", "max_ngram"): "options are written key=value",
         (PROMPT * 80, "--model", str(folder)): "tokens and the model's context is 512; shorten it",

@@ -8,6 +8,8 @@ import torch
 from diffusers import (
     DDIMPipeline,
     DDIMScheduler,
+    DDPMPipeline,
+    DDPMScheduler,
     ErnieImagePipeline,
     Flux2Pipeline,
     Ideogram4Pipeline,
@@ -45,9 +47,10 @@ def ideogram() -> Ideogram4Pipeline:
     return pipe
 
 
-def noise_alone() -> DDIMPipeline:
+def noise_alone(noisy: bool = False) -> DDPMPipeline | DDIMPipeline:
     sizes = {"block_out_channels": (8,), "down_block_types": ("DownBlock2D",), "up_block_types": ("UpBlock2D",)}
-    return DDIMPipeline(UNet2DModel(sample_size=8, norm_num_groups=4, **sizes), DDIMScheduler())
+    unet = UNet2DModel(sample_size=8, norm_num_groups=4, **sizes)
+    return DDPMPipeline(unet, DDPMScheduler()) if noisy else DDIMPipeline(unet, DDIMScheduler())
 
 
 def upsampled(pipe: Any) -> Any:
@@ -167,8 +170,11 @@ def test_a_pipeline_without_a_language_model_is_refused_with_its_models() -> Non
 
 
 def test_auto_prefers_an_adapter_that_takes_the_pipeline_and_says_why_another_does_not() -> None:
-    denoising = noise_alone()
-    denoising.text_encoder = build("ministral3")
+    silent, denoising = noise_alone(), noise_alone(noisy=True)
+    silent.text_encoder = denoising.text_encoder = build("ministral3")
+    with mmspec.enable(silent) as parts:
+        assert list(parts.components) == ["text_encoder"]
+        assert "adds none as it is called by default (eta=0.0)" in parts.skipped["speculative-denoising"]
     with mmspec.enable(denoising) as whole:
         assert whole.method == "speculative-denoising"
         with pytest.raises(ValueError, match="enabled already"):

@@ -11,7 +11,16 @@ from typing import Any
 import pytest
 import torch
 from tokenizers import Tokenizer, models
-from transformers import LlamaForCausalLM, LogitsProcessor, PreTrainedTokenizerFast, TextGenerationPipeline
+from transformers import (
+    BloomConfig,
+    BloomForCausalLM,
+    LlamaForCausalLM,
+    LogitsProcessor,
+    PreTrainedTokenizerFast,
+    T5Config,
+    T5ForConditionalGeneration,
+    TextGenerationPipeline,
+)
 
 import mmspec
 from mmspec.registry.warn import warn
@@ -71,6 +80,11 @@ STRANGERS: dict[str, tuple[Callable[[Any], Any], str]] = {
     "ours": (
         lambda model: mmspec.Pipeline.from_pretrained("mmspec/text-1m"),
         r"a TextPipeline of mmspec, .*pipe\.use\(method\)",
+    ),
+    "copies": (lambda model: torch.nn.DataParallel(model), r"a DataParallel, .* pass the model inside, model\.module"),
+    "processes": (
+        lambda model: torch.nn.parallel.DistributedDataParallel.__new__(torch.nn.parallel.DistributedDataParallel),
+        r"a DistributedDataParallel, .* pass the model inside, model\.module",
     ),
     "theirs": (
         lambda model: TextGenerationPipeline(model, tokenizer=tokenizer()),
@@ -157,3 +171,52 @@ def test_a_warning_skips_libraries_between(tmp_path: Path) -> None:
     with pytest.warns(UserWarning, match="careful") as seen:
         between["run"]()
     assert seen[0].filename == __file__
+
+
+def test_a_drafter_that_is_no_model_is_refused_as_the_drafter(target: Any) -> None:
+    with pytest.raises(TypeError, match=r"drafter= takes a live model, not a DataParallel, .* model\.module"):
+        mmspec.enable(target, drafter=torch.nn.DataParallel(target))
+
+
+@pytest.mark.parametrize("kind", ["encoder–decoder", "no attention of ours"])
+def test_of_two_models_the_one_that_is_refused_is_named(target: Any, kind: str) -> None:
+    if kind == "encoder–decoder":
+        sizes = {"vocab_size": 60, "d_model": 16, "d_kv": 8, "d_ff": 16, "num_layers": 1, "num_heads": 2}
+        drafter = T5ForConditionalGeneration(T5Config(**sizes)).eval()
+    else:
+        drafter = BloomForCausalLM(BloomConfig(vocab_size=60, hidden_size=32, n_layer=1, n_head=2)).eval()
+    with pytest.raises(ValueError, match="the draft model is refused, and not the target: "):
+        mmspec.enable(target, drafter=drafter)
+    with pytest.raises(ValueError, match=r"only decoders|cannot verify drafts") as error:
+        mmspec.enable(drafter)
+    assert "draft model" not in str(error.value)
+
+
+def compiled_forward(model: Any) -> None:
+    model.forward = torch.compile(model.forward, backend="eager", fullgraph=True)
+
+
+def compiled_part(model: Any) -> None:
+    model.model = torch.compile(model.model, backend="eager", fullgraph=True)
+
+
+WHOLE_GRAPHS: dict[str, tuple[Callable[[Any], None], str]] = {
+    "in place": (lambda model: model.compile(backend="eager", fullgraph=True), "while it is compiled"),
+    "its forward": (compiled_forward, "while it is compiled"),
+    "a part": (compiled_part, "while its model is compiled"),
+    "a layer": (lambda model: model.model.layers[0].compile(backend="eager", fullgraph=True), "its model.layers.0 is"),
+}
+
+
+@pytest.mark.parametrize("how", WHOLE_GRAPHS)
+def test_one_graph_that_must_not_break_is_refused_with_what_to_pass(make_llama: Callable, how: str) -> None:
+    model = make_llama()
+    change, said = WHOLE_GRAPHS[how]
+    change(model)
+    with pytest.raises(ValueError, match=rf"{said} .*fullgraph=True.*pass the uncompiled module"):
+        mmspec.enable(model, "prompt-lookup")
+
+
+def test_a_wrapper_of_a_compiled_model_is_refused_with_what_to_pass(target: Any) -> None:
+    with pytest.raises(ValueError, match=r"a torch\.compile wrapper, .* pass the model itself"):
+        mmspec.enable(torch.compile(target, backend="eager"))

@@ -70,6 +70,29 @@ def test_two_pictures_one_after_another(name: str) -> None:
     assert_same(_greedy(model, first), runs[0])
 
 
+@pytest.mark.parametrize("kind", ["a prefix", "no kinds", "a text", "a text without kinds", "a prefix and a suffix"])
+@pytest.mark.parametrize("name", ["paligemma", "paligemma2"])
+def test_a_prompt_that_attends_both_ways(name: str, kind: str) -> None:
+    """`token_type_ids` are zeros in a prompt that attends both ways, as PaliGemma's processor makes it; positions begin
+    at 1. Without pictures, too, such a prompt is read by the model itself.
+    """
+    model, drafter = pair(name)
+    inputs = VISION[name].inputs(3)
+    zeros = torch.zeros_like(inputs["token_type_ids"])
+    suffix = (torch.arange(zeros.shape[1]) > zeros.shape[1] - 4).int().expand_as(zeros)
+    inputs["token_type_ids"] = suffix if "suffix" in kind else zeros
+    if "text" in kind:
+        inputs = {key: value[:, -9:] for key, value in inputs.items() if key != "pixel_values"}
+        inputs["attention_mask"] = torch.ones_like(inputs["attention_mask"])
+    if "no" in kind or "without" in kind:
+        del inputs["token_type_ids"]
+    run = stock(model, inputs, 0, **CALLS["sampled"])
+    with mmspec.enable(model, "draft-tree", drafter=drafter, k=4) as enabled:
+        torch.manual_seed(0)
+        assert_same(model.generate(**inputs, **CALLS["sampled"]), run)
+    assert enabled.report is not None and enabled.report.accepted > 0
+
+
 def _greedy(model: Any, inputs: Mapping[str, torch.Tensor]) -> torch.Tensor:
     torch.manual_seed(0)
     ids: torch.Tensor = model.generate(**inputs, **CALLS["greedy"])

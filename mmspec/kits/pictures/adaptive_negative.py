@@ -33,7 +33,7 @@ class AdaptiveNegative:
     Example:
         ```python
         away = mmspec.AdaptiveNegative(lambda picture: "red" if reddish(picture) else None)
-        pipe("heart", guidance_scale=3.0, callback_on_step_end=away, steer_every=32, seed=0)
+        pipe("large circle", guidance_scale=3.0, callback_on_step_end=away, steer_every=32, seed=0)
         ```
     """
 

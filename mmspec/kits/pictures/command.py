@@ -26,6 +26,7 @@ Negative = Annotated[str | None, typer.Option(help="What to lead away from.")]
 NumImages = Annotated[int, typer.Option(min=1, max=256, help="Pictures, on one sheet.")]
 Options = Annotated[list[str] | None, typer.Option(help="key=value of drafter or rule; repeatable.")]
 Device = Annotated[str, typer.Option(help="cpu, cuda, …")]
+Dtype = Annotated[str | None, typer.Option(help="Of the weights: float32 (the default), bfloat16, float16.")]
 
 Data = Annotated[
     Path, typer.Option(help="Folder with emoji64.npz (images) and captions.txt.", exists=True, file_okay=False)
@@ -81,7 +82,7 @@ def generate(
     """Draw into a file and say what it took; CTRL-C keeps what there is.
 
     `call` are arguments of the pipeline's call, `unit` is the name of a unit (code, token, …), and `how` are `device`,
-    `method`, `rule` and `k`; the others are options of the command.
+    `dtype`, `method`, `rule` and `k`; the others are options of the command.
 
     Raises:
         ValueError: A file cannot be written, or an argument is wrong.

@@ -1,6 +1,6 @@
 """A demonstration: the same captions and seeds under several methods, as one sheet of pictures and a table.
 
-    draw_demo(pipe, {"plain": {}, "gs-sjd": {"k": 16}}, ["red heart", "cat face"], 3.0, Path("demo-output/image.png"))
+    draw_demo(pipe, {"plain": {}, "gs-sjd": {"k": 16}}, ["princess skin 4", "boy"], 3.0, Path("demo-output/image.png"))
 
 Captions are columns, methods rows. Pictures are drawn one at a time, method after method, so that all methods run under
 the same load; each method's first call is not counted.

@@ -47,7 +47,7 @@ class Layout:
         name: The model's name on the command line.
         summary: What the model is, in a sentence.
         parts: Its files.
-        pipeline: The pipeline's class; its arguments are the parts and the options in `settings`.
+        pipeline: Makes the pipeline; its arguments are the parts and the options in `settings`.
         options: A frozen dataclass of what the weights do not tell; None is: not given.
         settings: Names of the options that the pipeline takes.
         target: The target adapter that runs the model.

@@ -14,7 +14,7 @@ from torch import nn
 from mmspec.api.adapters import BLOCK, HANDLE
 from mmspec_continuous.denoising.report import DenoisingReport
 from mmspec_continuous.denoising.sampling_run import SamplingRun
-from mmspec_continuous.denoising.schedulers import refuse
+from mmspec_continuous.denoising.schedulers import refuse, refuse_default_call
 
 _ABSENT = object()
 
@@ -26,15 +26,18 @@ class Denoising:
         pipe: A pipeline with a `unet` or `transformer`, and a scheduler that adds noise.
         method: The method's name, for reports.
         k: Most denoising steps to draft per network call, which then sees `k + 1` times the states.
-        why: The reason for this method, where the user named none.
+        why: The reason for this method, where the user named none: then the pipeline's call as it is by default has to
+            add noise, since nothing says that the user will ask for it.
 
     Raises:
-        ValueError: The scheduler's steps are not Gaussians of known variance, or another pipeline's denoising
-            has the scheduler.
+        ValueError: The scheduler's steps are not Gaussians of known variance, or add no noise, or another pipeline's
+            denoising has the scheduler.
     """
 
     def __init__(self, pipe: Any, method: str, k: int, why: str = "") -> None:
         refuse(pipe.scheduler)
+        if why:
+            refuse_default_call(pipe, method)
         if "step" in vars(pipe.scheduler):
             raise ValueError("this pipeline's scheduler is replaced already, as by another pipeline that is enabled")
         self.held: list[str] = []

@@ -7,6 +7,7 @@ into a predicted clean sample.
 """
 
 import copy
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -107,6 +108,33 @@ def refuse(scheduler: Any) -> None:
         why = f"prediction_type={prediction!r} is none of {', '.join(PREDICTIONS)}"
     if why:
         raise ValueError(f"speculative denoising cannot use {name}: {why}. Those that work: {supported_list()}")
+
+
+def refuse_default_call(pipe: Any, method: str) -> None:
+    """Refuse a pipeline whose call, with the arguments that it has by default, takes steps without noise.
+
+    Args:
+        pipe: The live pipeline; its scheduler is one that can be used.
+        method: The method's name, for the message.
+
+    Raises:
+        ValueError: Names the argument, and what to do.
+    """
+    takes = inspect.signature(pipe.scheduler.step).parameters
+    call = inspect.signature(type(pipe).__call__).parameters if callable(pipe) else {}
+    options = {"eta": call["eta"].default} if "eta" in takes and "eta" in call else {}
+    if inspect.Parameter.empty in options.values():  # every call says how much noise
+        return
+    twin, zero = fork(pipe.scheduler), torch.zeros(1, 1, 1, 1)
+    twin.set_timesteps(2)
+    twin.scale_model_input(zero, twin.timesteps[0])
+    if not GaussianSteps(twin, options).sigma(twin.timesteps[0], zero) > 0:
+        name, how = type(pipe.scheduler).__name__, "".join(f" ({key}={value})" for key, value in options.items())
+        raise ValueError(
+            f"speculative denoising needs noise in every step, and a {type(pipe).__name__} with {name} adds none as it "
+            f"is called by default{how}: call it with noise, and name the method, mmspec.enable(pipe, {method!r}). "
+            f"Those that work: {supported_list()}"
+        )
 
 
 def fork(scheduler: Any, rows: Tensor | None = None) -> Any:

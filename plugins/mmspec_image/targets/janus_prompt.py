@@ -9,7 +9,7 @@ from transformers import GenerationConfig
 
 @dataclass(frozen=True)
 class JanusPrompt:
-    """A prompt for pictures: `JanusPrompt(**processor(texts, generation_mode="image"))`.
+    """A prompt for pictures: `JanusPrompt(**processor(chats, generation_mode="image"))`, of texts in the chat's form.
 
     Attributes:
         input_ids: `[batch, prompt]` int64, padded on the left; the last token is begin-of-image.

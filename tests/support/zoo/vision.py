@@ -232,6 +232,34 @@ VISION = {
         whole(4),
         "token_type_ids",
     ),
+    "paligemma": VisionRecipe(
+        Recipe(
+            "paligemma",
+            "both-ways-in-a-prompt",
+            dict(
+                image_token_index=IMAGE,
+                projection_dim=64,
+                text_config=_text("gemma"),
+                vision_config=dict(TOWER, model_type="siglip_vision_model", vision_use_head=False),
+            ),
+        ),
+        whole(16),
+        "token_type_ids",
+    ),
+    "paligemma2": VisionRecipe(
+        Recipe(
+            "paligemma",
+            "both-ways-in-a-prompt",
+            dict(
+                image_token_index=IMAGE,
+                projection_dim=64,
+                text_config=_text("gemma2", query_pre_attn_scalar=16, sliding_window=12),
+                vision_config=dict(TOWER, model_type="siglip_vision_model", vision_use_head=False),
+            ),
+        ),
+        whole(16),
+        "token_type_ids",
+    ),
     "idefics3": VisionRecipe(
         Recipe(
             "idefics3",
