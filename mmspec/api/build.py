@@ -10,12 +10,8 @@ from torch import nn
 from mmspec.api import policies
 from mmspec.api.choice import AUTO, PLAIN, Choice, choose, of_head, with_model
 from mmspec.api.learning import refuse_unteachable
-<<<<<<< HEAD
-from mmspec.api.mistakes import ARGUMENTS, MEANT
-from mmspec.api.refusals import asked_tokens
-=======
 from mmspec.api.mistakes import ARGUMENTS, MEANT, refuse_non_models
->>>>>>> room-pictures
+from mmspec.api.refusals import asked_tokens
 from mmspec.core.capabilities import DraftsWithModel, RunsModel, TargetAware, TargetWrapping, Wrapper
 from mmspec.core.capture import Compile
 from mmspec.core.decoder import Decoder

@@ -66,11 +66,7 @@ def choose(model: Any, target: TargetSpec, draft_model: bool, rule: bool, pipeli
         using = f" with {drafter}" if drafter else ""
         why = f"{method}{using}, because the card of mmspec/{name} names it"
         return Choice(method, why, drafter, card.get("default_policy"), card.get("k"))
-<<<<<<< HEAD
-    usual = default_of(target, "", device_of(model).type)
-=======
-    usual = default_of(target, *run, "", model.device.type)
->>>>>>> room-pictures
+    usual = default_of(target, *run, "", device_of(model).type)
     return _chosen(usual, target) if usual else Choice(AUTO, f"{AUTO}: the target {target.name} names no method")
 
 

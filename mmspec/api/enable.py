@@ -249,12 +249,8 @@ def enable(
         common = {"method": method, "k": k, **others, "learn": learn, **options}
         return EnabledComponents(model, enable, common, components or {}, refused)
     if "generate" in getattr(model, "__dict__", {}):
-<<<<<<< HEAD
         raise ValueError("this model's generate is replaced already, and not by mmspec; put its own back first")
-=======
-        raise ValueError("this model's generate is already replaced; call disable() first")
     refuse_class(model, installed().target_for(model))
->>>>>>> room-pictures
     parts = {"drafter": drafter, "rule": rule, "k": k, "policy": policy, "shape": shape, "compile": compile}
     learning = learning_of(learn)
     decoder = decoder_for(

@@ -42,7 +42,6 @@ UNCALLED = (
 )
 
 
-<<<<<<< HEAD
 def naming_arguments(call: Callable[..., Any]) -> Callable[..., Any]:
     """A pipeline's `__call__` that names, for an argument that it does not have, the nearest one and all there are."""
     takes = inspect.signature(call).parameters.values()
@@ -61,10 +60,7 @@ def naming_arguments(call: Callable[..., Any]) -> Callable[..., Any]:
     return named
 
 
-def refuse_non_models(model: Any) -> None:
-=======
 def refuse_non_models(model: Any, taker: str = "mmspec.enable") -> None:
->>>>>>> room-pictures
     """Refuse objects that are known to be no live model, and say what to pass instead.
 
     Args:

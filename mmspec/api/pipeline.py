@@ -17,12 +17,8 @@ from huggingface_hub import hf_hub_download, snapshot_download
 from torch import Generator
 
 from mmspec.api.build import decoder_for, rebound
-<<<<<<< HEAD
 from mmspec.api.mistakes import naming_arguments
-from mmspec.api.saved import draft_model_of, pipeline_class_in, restored, save_method
-=======
 from mmspec.api.saved import draft_model_of, pipeline_class_of, restored, save_method
->>>>>>> room-pictures
 from mmspec.core.capture import Compile
 from mmspec.core.decoder import Decoder
 from mmspec.core.one_shape import Shape

@@ -92,13 +92,7 @@ class Beginning:
         earlier = given.get("past_key_values")
         refuse_cache(anatomy, cache_name(anatomy.model), earlier, len(ids))
         self._refuse_length(int(mask.sum(1).max()))
-<<<<<<< HEAD
-        plain = prefill.is_plain(given, mask)
-=======
-        earlier = given.get("past_key_values")
         plain = prefill.is_plain(given, mask) and (target.drafting or not anatomy.reads_both_ways)
-        refuse_cache(anatomy, cache_name(anatomy.model), earlier)
->>>>>>> room-pictures
         if null is not None and not plain:
             raise ValueError("guidance in two halves goes with a prompt of ids and padding alone")
         if plain:

@@ -22,8 +22,11 @@ def drafting_target(model: Any, device: str = "cpu", dtype: torch.dtype = torch.
     Raises:
         ValueError: The model cannot be loaded, or mmspec cannot run it; says that it is the draft model.
     """
-<<<<<<< HEAD
-    return own_target(load_model(model, device, dtype) if isinstance(model, str) else model, drafting=True)
+    live = load_model(model, device, dtype) if isinstance(model, str) else model
+    try:
+        return own_target(live, drafting=True)
+    except ValueError as error:
+        raise type(error)(f"the draft model is refused, and not the target: {error}") from error
 
 
 def stored_tokenizer(target: Target) -> Any:
@@ -53,10 +56,3 @@ def refuse_other_tokenizer(small: TransformersTarget, target: Target) -> None:
                 f"the draft model ({place(small)!r}) has another tokenizer than the target ({place(target)!r}): its "
                 "ids are those of other tokens; name a draft model of the target's tokenizer"
             )
-=======
-    live = load_model(model) if isinstance(model, str) else model
-    try:
-        return own_target(live, drafting=True)
-    except ValueError as error:
-        raise type(error)(f"the draft model is refused, and not the target: {error}") from error
->>>>>>> room-pictures
