@@ -94,7 +94,8 @@ def _from_config(config: Any) -> PreTrainedModel:
     """The class that the config names, if it generates; else transformers' causal language model for the config."""
     for name in config.architectures or ():
         kind: Any = getattr(transformers, name, None)
-        if isinstance(kind, type) and issubclass(kind, PreTrainedModel) and kind.can_generate():
+        known = isinstance(kind, type) and issubclass(kind, PreTrainedModel)
+        if known and kind.can_generate():
             return kind._from_config(config)
     return AutoModelForCausalLM.from_config(config, trust_remote_code=False)
 
